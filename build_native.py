@@ -1,0 +1,88 @@
+"""Compile kernels/cpu into shared libraries beside the package: one per instruction set, loaded by ctypes.
+
+Runs as hatchling's build hook (wheel, editable install) and by hand: `python build_native.py`.
+Without a C++ compiler the build goes on without native code and says so; `imp doctor` shows it.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+try:
+    from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+except ImportError:  # by hand, outside a build
+    BuildHookInterface = object  # type: ignore[assignment,misc]
+
+ROOT = Path(__file__).resolve().parent
+SOURCES = ROOT / "kernels" / "cpu"
+TARGET = ROOT / "imp" / "imp_server" / "_native"
+COMMON = ["-std=c++17", "-O3", "-fPIC", "-shared", "-fno-math-errno", "-ffp-contract=off", "-Wall", "-pthread"]
+X86_VARIANTS = {
+    "portable": ["-march=x86-64"],
+    "avx2": ["-march=x86-64-v3"],
+    "avx512vnni": ["-march=x86-64-v4", "-mavx512vnni"],
+}
+
+
+def libraries() -> dict[str, list[Path]]:
+    """Library stem -> its translation units. A folder below kernels/cpu is one library; loose files are none."""
+    return {d.name: sorted(d.glob("*.cpp")) for d in sorted(SOURCES.iterdir()) if d.is_dir() and any(d.glob("*.cpp"))}
+
+
+def variants(name: str) -> dict[str, list[str]]:
+    """Instruction-set variants of a library; one that holds a file `portable-only` has a single build."""
+    if platform.machine() != "x86_64" or (SOURCES / name / "portable-only").exists():
+        return {"portable": X86_VARIANTS["portable"] if platform.machine() == "x86_64" else []}
+    return X86_VARIANTS
+
+
+def compile_one(compiler: str, name: str, isa: str, flags: list[str], units: list[Path]) -> str | None:
+    """Compile one library; an error text or None. Fresh outputs are left alone."""
+    output = TARGET / f"lib{name}-{isa}.so"
+    inputs = [*units, *SOURCES.rglob("*.h"), Path(__file__)]
+    if output.exists() and output.stat().st_mtime >= max(p.stat().st_mtime for p in inputs):
+        return None
+    partial = output.with_suffix(f".{os.getpid()}.tmp")
+    command = [compiler, *COMMON, *flags, f"-I{SOURCES}", *map(str, units), "-o", str(partial)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        return f"{name} ({isa}): {done.stderr.strip()[-2000:]}"
+    partial.replace(output)
+    return None
+
+
+def build() -> list[str]:
+    """Build every library and variant; the errors."""
+    compiler = os.environ.get("CXX") or shutil.which("c++") or shutil.which("g++") or shutil.which("clang++")
+    if compiler is None:
+        return ["no C++ compiler found (install g++ or clang++, or set CXX): building without native kernels"]
+    TARGET.mkdir(exist_ok=True)
+    jobs = [(compiler, n, isa, f, u) for n, u in libraries().items() for isa, f in variants(n).items()]
+    with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+        return [e for e in pool.map(lambda job: compile_one(*job), jobs) if e]
+
+
+class NativeBuildHook(BuildHookInterface):  # type: ignore[type-arg]
+    PLUGIN_NAME = "custom"
+
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        for error in build():
+            self.app.display_warning(error)
+        built = sorted(TARGET.glob("*.so")) if TARGET.exists() else []
+        if built and self.target_name == "wheel":
+            build_data["pure_python"] = False
+            build_data["tag"] = f"py3-none-{sys.platform}_{platform.machine()}"
+            build_data["artifacts"] += [str(p.relative_to(ROOT)) for p in built]
+
+
+if __name__ == "__main__":
+    problems = build()
+    print("\n".join(problems) or f"native libraries are up to date in {TARGET.relative_to(ROOT)}")
+    sys.exit(bool(problems))

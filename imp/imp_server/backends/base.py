@@ -1,0 +1,167 @@
+"""The contract of a backend: `run(step) -> StepResult`.
+
+A step is a ragged batch: row r owns ids[row_starts[r]:row_starts[r+1]], a chunk of its prefill or one
+token of its decode followed by its drafts. Prefill chunks and decode rows mix freely. Everything is
+flat numpy on the host; a backend moves what it needs.
+
+Rows are independent (DESIGN 5): on `cpu` and `reference` a row's logits are bitwise a function of its
+own ids, positions and adapter, whatever the batch, the chunking and the number of threads.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from imp_server.models.architecture import Architecture
+
+if TYPE_CHECKING:
+    from imp_server.decode.state import SamplerState
+
+Int32s = NDArray[np.int32]
+UInt32s = NDArray[np.uint32]
+Float32s = NDArray[np.float32]
+
+BLOCK_TOKENS = 16
+"""Positions in one KV block."""
+
+# What a row wants from the step, or-ed. The LM head runs only for WANT_SAMPLE, WANT_LOGITS and WANT_PROMPT_LOGITS.
+WANT_NOTHING = 0
+WANT_SAMPLE = 1
+"""Sample after the last committed id, and verify the drafts if there are any."""
+WANT_HIDDEN = 2
+"""Last hidden state (after the final norm) of the row's last position."""
+WANT_POOLED = 4
+"""Pooled embedding; for a decoder the hidden state of the last position, for an encoder as the model says."""
+WANT_LOGITS = 8
+"""Raw logits of `logit_ids` (all of them if None) at the row's last position."""
+WANT_PROMPT_LOGITS = 16
+"""Raw logits at every position of the row's chunk (prompt_logprobs, golden tests)."""
+
+
+@dataclass(slots=True)
+class StepRow:
+    """What one row asks for. `sampler` is the row's own state; the backend reads it and never advances it."""
+
+    wants: int = WANT_NOTHING
+    n_drafts: int = 0
+    """The last `n_drafts` ids of the row's chunk are drafts."""
+    sampler: SamplerState | None = None
+    mask_row: int = -1
+    """First of 1 + n_drafts consecutive rows of Step.masks; -1 = unconstrained."""
+    n_logprobs: int = -1
+    """-1 = none; k = the chosen token and the k best per sampled position."""
+    logit_ids: Int32s | None = None
+    adapter: int = 0
+
+
+@dataclass(slots=True)
+class Step:
+    """`block_tables[g][r, i]` is the block of group g that holds positions [16 i, 16 i + 16) of row r.
+
+    The tables cover the positions that this step writes; unused entries are -1. A group of kind
+    `state` has one column: the row's state slot.
+    """
+
+    ids: Int32s
+    positions: Int32s
+    row_starts: Int32s
+    rows: list[StepRow]
+    block_tables: tuple[Int32s, ...]
+    masks: UInt32s | None = None
+    """[n_mask_rows, ceil(vocab / 32)], bit i of word w allows id 32 w + i."""
+
+
+@dataclass(slots=True)
+class SampledLogprobs:
+    """Per sampled position: logprob and rank of the token, ids and logprobs of the k best (best first)."""
+
+    token: Float32s
+    rank: Int32s
+    top_ids: Int32s
+    top: Float32s
+
+
+@dataclass(slots=True)
+class RowResult:
+    """`tokens`: the accepted drafts, then one freshly sampled id (1 + n_accepted long); empty if not sampled."""
+
+    tokens: Int32s
+    n_accepted: int = 0
+    logprobs: SampledLogprobs | None = None
+    logits: Float32s | None = None
+    hidden: Float32s | None = None
+    pooled: Float32s | None = None
+    dead_end: bool = False
+    """The mask allowed no token at all."""
+    mirostat_mu: float | None = None
+    """mu after the sampled tokens, for rows under mirostat; the engine stores it in the row's SamplerState."""
+
+
+@dataclass(slots=True)
+class StepResult:
+    rows: list[RowResult]
+
+
+@dataclass(frozen=True, slots=True)
+class KvSpec:
+    """KV cache memory: blocks per cache group (state slots for a `state` group) and the element type."""
+
+    n_blocks: tuple[int, ...]
+    dtype: str
+
+
+@dataclass(frozen=True, slots=True)
+class BackendInfo:
+    name: str
+    """reference | cpu | cuda."""
+    detail: str
+    """What doctor shows: instruction set, threads, device."""
+    kv_dtypes: tuple[str, ...]
+    default_kv_dtype: str
+    weight_bytes: int = 0
+    bytes_per_token: tuple[int, ...] = ()
+    """KV bytes of one block, per cache group, at the dtype in use."""
+    extra: dict[str, str] = field(default_factory=dict)
+
+
+class Backend(Protocol):
+    """Owner of a model's weights and KV memory. Used by one thread, the engine's step loop."""
+
+    architecture: Architecture
+    info: BackendInfo
+
+    def block_bytes(self, dtype: str) -> tuple[int, ...]:
+        """Bytes of one KV block (or state slot) per cache group. Raises ConfigError for a dtype it lacks."""
+        ...
+
+    def allocate(self, kv: KvSpec) -> None:
+        """Make the pools. Called once before the first step; contents start undefined."""
+        ...
+
+    def run(self, step: Step) -> StepResult:
+        """Run one forward, writing K and V of every id of the step, drafts included."""
+        ...
+
+    def copy_blocks(self, group: int, pairs: Int32s) -> None:
+        """Copy whole blocks: pairs[i] = (source, destination). For copy on write and snapshots."""
+        ...
+
+    def read_blocks(self, group: int, block_ids: Int32s) -> bytes:
+        """The exact bytes of the blocks, for a lower tier."""
+        ...
+
+    def write_blocks(self, group: int, block_ids: Int32s, data: bytes) -> None:
+        """The inverse of `read_blocks`, bit for bit."""
+        ...
+
+    def load_adapter(self, path: str) -> int:
+        """Load a LoRA adapter; its slot, >= 1. Raises UnsupportedModel if the backend has no adapters."""
+        ...
+
+    def unload_adapter(self, slot: int) -> None: ...
+
+    def close(self) -> None: ...

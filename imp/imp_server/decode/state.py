@@ -1,0 +1,45 @@
+"""What sampling knows about one row: parameters, history, the running values of stateful samplers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from imp_server.core import SamplingParams
+
+
+class SamplerState:
+    """Owner of one row's token history. The engine appends; backends read, never write."""
+
+    __slots__ = ("_history", "choice", "length", "mirostat_mu", "n_prompt", "params")
+
+    def __init__(self, params: SamplingParams, choice: int, prompt: NDArray[np.int32], capacity: int) -> None:
+        """`capacity`: most tokens the row can ever hold, prompt included."""
+        self.params = params
+        self.choice = choice
+        self.n_prompt = len(prompt)
+        self.length = len(prompt)
+        self.mirostat_mu = 2.0 * params.mirostat_tau
+        self._history = np.empty(max(capacity, len(prompt)), dtype=np.int32)
+        self._history[: len(prompt)] = prompt
+
+    @property
+    def history(self) -> NDArray[np.int32]:
+        """Prompt ids followed by output ids."""
+        return self._history[: self.length]
+
+    @property
+    def output(self) -> NDArray[np.int32]:
+        return self._history[self.n_prompt : self.length]
+
+    @property
+    def position(self) -> int:
+        """Output position of the next token: the low half of the noise counter."""
+        return self.length - self.n_prompt
+
+    def append(self, ids: Iterable[int]) -> None:
+        for token_id in ids:
+            self._history[self.length] = token_id
+            self.length += 1

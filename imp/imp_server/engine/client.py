@@ -1,0 +1,80 @@
+"""How everything outside an engine talks to one: `EngineClient` and the `Generation` it hands out.
+
+Implementations: ProcessEngine (engine/process.py), InlineEngine (engine/inline.py), ScriptedEngine
+(engine/scripted.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from typing import Any, Protocol
+
+from imp_server.core import GenerateRequest
+from imp_server.engine.messages import ModelInfo, RowDelta
+
+
+class Generation(Protocol):
+    """An accepted request. Iterating yields the row deltas in order, choices interleaved.
+
+    The iteration ends after the delta with `finish` of the last choice, and raises an ImpError
+    (EngineCrashed, EngineFaulted, GrammarDeadEnd ...) if the request fails. All deltas that arrived while
+    nobody was waiting come merged, one per choice.
+    """
+
+    key: int
+    prompt_tokens: int
+
+    def __aiter__(self) -> AsyncIterator[RowDelta]: ...
+
+    def cancel(self, choice: int = -1) -> None:
+        """Free the rows at once; idempotent, allowed at any stage. The iteration then ends."""
+        ...
+
+    async def end_reasoning(self) -> str:
+        """Close the reasoning of all choices: ending | already_closed | no_closer | unknown."""
+        ...
+
+
+class EngineClient(Protocol):
+    """One loaded (or loading) model."""
+
+    @property
+    def state(self) -> str:
+        """loading | ready | restarting | draining | stopped | failed."""
+        ...
+
+    @property
+    def info(self) -> ModelInfo:
+        """Raises ModelLoading before the model is ready."""
+        ...
+
+    async def start(self, on_progress: Callable[[str, float], None] | None = None) -> None:
+        """Load the model. Returns when ready; raises a UserFault (InvalidModel ...) when it can't be loaded."""
+        ...
+
+    async def submit(self, request: GenerateRequest) -> Generation:
+        """Returns when the engine has accepted the request, so every error before a stream is an exception here.
+
+        Raises ContextLengthExceeded, GrammarRefused, Overloaded, ModelLoading, Draining, EngineCrashed.
+        """
+        ...
+
+    def new_key(self) -> int:
+        """A key no other request of this client has."""
+        ...
+
+    async def close_session(self, session_id: str) -> None: ...
+
+    async def load_adapter(self, name: str, path: str) -> None: ...
+
+    async def unload_adapter(self, name: str) -> None: ...
+
+    async def stats(self) -> tuple[dict[str, float], tuple[dict[str, Any], ...]]:
+        """Counters and gauges by metric name, and one dict per row for /slots."""
+        ...
+
+    async def drain(self, timeout_s: float) -> None:
+        """Accept nothing new, finish what runs (at most `timeout_s`), then stop."""
+        ...
+
+    async def stop(self) -> None: ...

@@ -1,0 +1,238 @@
+"""What travels between the API process and an engine process: msgpack, length-prefixed (4 bytes, little endian).
+
+`PROTOCOL` is in the first message of each side; a mismatch ends the engine with a clear error.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from imp_server.core import GenerateRequest, TokenLogprob, Usage
+
+PROTOCOL = 1
+
+# --- to the engine ------------------------------------------------------------------------------
+
+
+class Start(msgspec.Struct, frozen=True, tag="start"):
+    """First message: the resolved configuration of the engine as plain data (config.py sections by name)."""
+
+    protocol: int
+    model_path: str
+    model_id: str
+    config: dict[str, dict[str, Any]]
+
+
+class Submit(msgspec.Struct, frozen=True, tag="submit"):
+    request: GenerateRequest
+
+
+class Cancel(msgspec.Struct, frozen=True, tag="cancel"):
+    key: int
+    choice: int = -1
+    """-1 = all choices."""
+
+
+class EndReasoning(msgspec.Struct, frozen=True, tag="end_reasoning"):
+    """Close the reasoning of every choice that is inside it; answered by ReasoningEnded."""
+
+    key: int
+
+
+class LoadAdapter(msgspec.Struct, frozen=True, tag="load_adapter"):
+    ticket: int
+    name: str
+    path: str
+
+
+class UnloadAdapter(msgspec.Struct, frozen=True, tag="unload_adapter"):
+    ticket: int
+    name: str
+
+
+class CloseSession(msgspec.Struct, frozen=True, tag="close_session"):
+    session_id: str
+
+
+class AskStats(msgspec.Struct, frozen=True, tag="ask_stats"):
+    ticket: int
+
+
+class Drain(msgspec.Struct, frozen=True, tag="drain"):
+    """Finish what is running, persist what is to be kept, exit."""
+
+    timeout_s: float
+
+
+ToEngine = Start | Submit | Cancel | EndReasoning | LoadAdapter | UnloadAdapter | CloseSession | AskStats | Drain
+
+# --- from the engine ----------------------------------------------------------------------------
+
+
+class ModelInfo(msgspec.Struct, frozen=True):
+    """What the API process and the probes need to know about the loaded model."""
+
+    id: str
+    family: str
+    path: str
+    context_length: int
+    """Positions a row may hold: the model's, the configured limit and the pool, whichever is least."""
+    trained_context: int
+    vocab_size: int
+    width: int
+    n_parameters: int
+    quantisation: str
+    tasks: tuple[str, ...] = ("generate",)
+    n_rows: int = 8
+    n_blocks: tuple[int, ...] = ()
+    block_tokens: int = 16
+    backend: str = ""
+    backend_detail: str = ""
+    kv_dtype: str = ""
+    weight_bytes: int = 0
+    kv_bytes: int = 0
+    file_bytes: int = 0
+
+
+class Loading(msgspec.Struct, frozen=True, tag="loading"):
+    """`value` in 0..1 within the stage (open, read, pack, warm, measure)."""
+
+    stage: str
+    value: float
+
+
+class Ready(msgspec.Struct, frozen=True, tag="ready"):
+    protocol: int
+    info: ModelInfo
+
+
+class LoadFailed(msgspec.Struct, frozen=True, tag="load_failed"):
+    code: str
+    message: str
+    exit_code: int
+
+
+class RequestAccepted(msgspec.Struct, frozen=True, tag="accepted"):
+    key: int
+    prompt_tokens: int
+
+
+class Rejected(msgspec.Struct, frozen=True, tag="rejected"):
+    key: int
+    status: int
+    code: str
+    message: str
+    param: str | None = None
+    retry_after_s: float | None = None
+
+
+class RowFinish(msgspec.Struct, frozen=True, array_like=True):
+    """The engine's verdict on one choice."""
+
+    reason: str
+    usage: Usage
+    stop_string: bytes | None = None
+    end_id: int = -1
+    detail: str | None = None
+    queue_ms: float = 0.0
+    prefill_ms: float = 0.0
+    decode_ms: float = 0.0
+    ttft_ms: float = 0.0
+
+
+class RowDelta(msgspec.Struct, frozen=True, array_like=True):
+    """All that one choice gained since the last hand-off. Merging two deltas concatenates ids and logprobs."""
+
+    key: int
+    choice: int
+    ids: bytes = b""
+    """int32 token ids."""
+    logprobs: tuple[TokenLogprob, ...] = ()
+    """Empty or one per id."""
+    prompt_logprobs: tuple[TokenLogprob, ...] = ()
+    """One per prompt token from the second on, sent once with the first delta of choice 0."""
+    n_prefilled: int = -1
+    """Prompt tokens done so far; -1 = unchanged."""
+    n_cached: int = -1
+    """Prompt tokens taken from the prefix cache; sent once; -1 = unchanged."""
+    finish: RowFinish | None = None
+    vectors: tuple[bytes, ...] = ()
+    """float32 bytes: the pooled embedding (embed) or the logits of score_ids (score)."""
+
+
+class StepDone(msgspec.Struct, frozen=True, tag="step"):
+    """One hand-off per engine step: the deltas of all rows and the gauges."""
+
+    rows: tuple[RowDelta, ...]
+    gauges: dict[str, float] = {}
+
+
+class RequestFailed(msgspec.Struct, frozen=True, tag="failed"):
+    key: int
+    status: int
+    code: str
+    message: str
+
+
+class ReasoningEnded(msgspec.Struct, frozen=True, tag="reasoning_ended"):
+    """`verdict`: ending | already_closed | no_closer | unknown."""
+
+    key: int
+    verdict: str
+
+
+class AdapterDone(msgspec.Struct, frozen=True, tag="adapter_done"):
+    ticket: int
+    ok: bool
+    code: str = ""
+    message: str = ""
+
+
+class StatsReply(msgspec.Struct, frozen=True, tag="stats"):
+    """Counters and gauges by metric name; `rows` for /slots."""
+
+    ticket: int
+    counters: dict[str, float]
+    rows: tuple[dict[str, Any], ...] = ()
+
+
+class Heartbeat(msgspec.Struct, frozen=True, tag="heartbeat"):
+    """From a thread of its own, every second, whatever the step loop does."""
+
+    n_steps: int
+    busy: bool
+
+
+FromEngine = (
+    Loading
+    | Ready
+    | LoadFailed
+    | RequestAccepted
+    | Rejected
+    | StepDone
+    | RequestFailed
+    | ReasoningEnded
+    | AdapterDone
+    | StatsReply
+    | Heartbeat
+)
+
+_to_encoder = msgspec.msgpack.Encoder()
+_to_decoder = msgspec.msgpack.Decoder(ToEngine)
+_from_decoder = msgspec.msgpack.Decoder(FromEngine)
+
+
+def encode(message: msgspec.Struct) -> bytes:
+    """The message with its length prefix, ready for the socket."""
+    body = _to_encoder.encode(message)
+    return len(body).to_bytes(4, "little") + body
+
+
+def decode_to_engine(body: bytes) -> ToEngine:
+    return _to_decoder.decode(body)
+
+
+def decode_from_engine(body: bytes) -> FromEngine:
+    return _from_decoder.decode(body)

@@ -1,0 +1,63 @@
+"""Loads the compiled libraries of kernels/cpu through ctypes, in the best instruction set this CPU has."""
+
+from __future__ import annotations
+
+import ctypes
+import platform
+from functools import cache
+from pathlib import Path
+
+from imp_server.config import environment
+from imp_server.core import ConfigError
+from imp_server.resources import native_folder
+
+ISAS = ("avx512vnni", "avx2", "portable")
+"""Best first. Names of the variants that build_native.py makes."""
+
+_NEEDS = {
+    "avx512vnni": {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl", "avx512_vnni"},
+    "avx2": {"avx2", "fma", "f16c", "bmi2"},
+    "portable": set[str](),
+}
+
+
+@cache
+def cpu_features() -> frozenset[str]:
+    """Feature flags of this CPU as Linux names them; empty where /proc/cpuinfo doesn't exist."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return frozenset()
+    flags = next((line for line in lines if line.startswith("flags")), "")
+    return frozenset(flags.partition(":")[2].split())
+
+
+def usable_isas() -> tuple[str, ...]:
+    """Instruction sets this CPU can run, best first."""
+    if platform.machine() != "x86_64":
+        return ("portable",)
+    return tuple(isa for isa in ISAS if _NEEDS[isa] <= cpu_features())
+
+
+def library_path(name: str, isa: str | None = None) -> Path | None:
+    """The file of library `name`; None if it isn't built. `isa` None: IMP_CPU_ISA, else the best usable one.
+
+    Raises ConfigError if the instruction set asked for is unknown or this CPU lacks it.
+    """
+    wanted = isa or environment("IMP_CPU_ISA")
+    usable = usable_isas()
+    if wanted and wanted not in usable:
+        raise ConfigError(f"IMP_CPU_ISA={wanted}: this CPU can run {', '.join(usable)}")
+    for candidate in (wanted,) if wanted else usable:
+        path = native_folder() / f"lib{name}-{candidate}.so"
+        if path.exists():
+            return path
+    fallback = native_folder() / f"lib{name}-portable.so"
+    return fallback if fallback.exists() and not (native_folder() / f"lib{name}-avx2.so").exists() else None
+
+
+@cache
+def load_library(name: str, isa: str | None = None) -> ctypes.CDLL | None:
+    """The loaded library or None if it isn't built. Calls release the GIL."""
+    path = library_path(name, isa)
+    return ctypes.CDLL(str(path)) if path else None

@@ -1,0 +1,193 @@
+"""Walks a completion token by token along its OutputPlan.
+
+The engine walks to know when a segment ends, when reasoning must be closed and when to stop; the API
+process walks the same tokens to cut and label the text. Same code, same tokens, same answer.
+
+Matching rule: of all patterns alive in the current segment the one that is complete first wins; of
+those complete at the same byte the longest. The result depends on the bytes alone, never on how
+tokens or hand-offs cut them (except for `scan_tokens`, which counts tokens).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+
+from imp_server.core import OutputPlan
+
+_SPECIAL_SPAN = re.compile(rb"\xff([^\xfe]*)\xfe")
+
+
+class Piece(NamedTuple):
+    """A labelled stretch of output. `visit` counts how often its segment had been entered before."""
+
+    segment: int
+    visit: int
+    kind: Literal["open", "text", "close"]
+    data: bytes
+    """Marked bytes; `visible` turns them into text bytes."""
+
+
+class WalkEnd(NamedTuple):
+    reason: Literal["stop", "length"]
+    stop_string: bytes | None = None
+    end_id: int = -1
+
+
+class _Pattern(NamedTuple):
+    data: bytes
+    action: Literal["open", "close", "stop"]
+    target: int
+
+
+class PlanWalker:
+    """Owner of one choice's position in its OutputPlan."""
+
+    def __init__(self, plan: OutputPlan, token_bytes: Sequence[bytes]) -> None:
+        """`token_bytes[id]` are the marked bytes of each token id."""
+        self.plan = plan
+        self.segment = plan.start
+        self.n_tokens = 0
+        self.n_think_tokens = 0
+        self.end: WalkEnd | None = None
+        self._token_bytes = token_bytes
+        self._end_ids = frozenset(plan.end_ids)
+        self._shown = frozenset(token_bytes[i] for i in plan.shown_ids)
+        self._visits = [0] * len(plan.segments)
+        self._visits[plan.start] = 1
+        self._held = b""
+        self._patterns = self._alive()
+
+    @property
+    def kind(self) -> Literal["think", "answer", "call"]:
+        return self.plan.segments[self.segment].kind
+
+    @property
+    def must_close_thinking(self) -> bool:
+        """True when the reasoning budget is spent: the engine feeds `think_closer` next."""
+        budget = self.plan.think_budget
+        return 0 <= budget <= self.n_think_tokens and self.kind == "think"
+
+    def push(self, token_id: int) -> list[Piece]:
+        """Account for one token; the pieces that became certain. `end` is set when the completion is over."""
+        if self.end is not None:
+            raise RuntimeError("token after the end of the completion")
+        self.n_tokens += 1
+        if self.kind == "think":
+            self.n_think_tokens += 1
+        pieces: list[Piece] = []
+        if token_id in self._end_ids:
+            self._release(pieces)
+            self.end = WalkEnd("stop", end_id=token_id)
+            return pieces
+        self._walk(self._token_bytes[token_id], pieces)
+        if self.end is None and self.n_tokens >= self.plan.max_tokens:
+            self._release(pieces)
+            self.end = WalkEnd("length")
+        if self.n_tokens in self._scan_limits:
+            self._patterns = self._alive()
+        return pieces
+
+    def finish(self) -> list[Piece]:
+        """Release what is held back when the engine ends the completion for its own reason (deadline, cancel)."""
+        pieces: list[Piece] = []
+        self._release(pieces)
+        return pieces
+
+    def visible(self, data: bytes) -> bytes:
+        """`data` without special tokens, except for those of `shown_ids`, which appear as their text."""
+        if b"\xff" not in data:
+            return data
+        return _SPECIAL_SPAN.sub(lambda m: m.group(1) if m.group(0) in self._shown else b"", data)
+
+    def _alive(self) -> tuple[_Pattern, ...]:
+        segments = self.plan.segments
+        here = segments[self.segment]
+        patterns = [_Pattern(c, "close", here.closes_to) for c in here.closers]
+        for index, other in enumerate(segments):
+            if self.segment not in other.opens_from:
+                continue
+            if 0 <= other.scan_tokens <= self.n_tokens or 0 <= other.max_visits <= self._visits[index]:
+                continue
+            patterns += [_Pattern(o, "open", index) for o in other.openers]
+        if here.kind == "answer":
+            patterns += [_Pattern(s, "stop", -1) for s in self.plan.stop if s]
+        self._scan_limits = frozenset(s.scan_tokens for s in segments if s.scan_tokens >= 0)
+        return tuple(patterns)
+
+    def _walk(self, data: bytes, pieces: list[Piece]) -> None:
+        buffer = self._held + data
+        self._held = b""
+        while True:
+            match, start = _first_complete(self._patterns, buffer)
+            if match is None:
+                break
+            self._text(buffer[:start], pieces)
+            self._act(match, pieces)
+            buffer = buffer[start + len(match.data) :]
+            if self.end is not None:
+                return
+        n_held = _n_possible_prefix(self._patterns, buffer)
+        self._text(buffer[: len(buffer) - n_held], pieces)
+        self._held = buffer[len(buffer) - n_held :]
+
+    def _act(self, match: _Pattern, pieces: list[Piece]) -> None:
+        segments = self.plan.segments
+        if match.action == "stop":
+            self.end = WalkEnd("stop", stop_string=match.data)
+            return
+        if match.action == "close":
+            pieces.append(Piece(self.segment, self._visits[self.segment] - 1, "close", match.data))
+            if segments[self.segment].keep_markers:
+                self._text(match.data, pieces)
+            if match.target < 0:
+                self.end = WalkEnd("stop")
+                return
+        self.segment = match.target
+        self._visits[self.segment] += 1
+        if match.action == "open":
+            pieces.append(Piece(self.segment, self._visits[self.segment] - 1, "open", match.data))
+            if segments[self.segment].keep_markers:
+                self._text(match.data, pieces)
+        self._patterns = self._alive()
+
+    def _text(self, data: bytes, pieces: list[Piece]) -> None:
+        if data:
+            pieces.append(Piece(self.segment, self._visits[self.segment] - 1, "text", data))
+
+    def _release(self, pieces: list[Piece]) -> None:
+        self._text(self._held, pieces)
+        self._held = b""
+
+
+def _first_complete(patterns: tuple[_Pattern, ...], buffer: bytes) -> tuple[_Pattern | None, int]:
+    best: _Pattern | None = None
+    best_end, best_start = len(buffer) + 1, 0
+    for pattern in patterns:
+        start = _find(pattern.data, buffer)
+        if start < 0:
+            continue
+        end = start + len(pattern.data)
+        if end < best_end or (end == best_end and start < best_start):
+            best, best_end, best_start = pattern, end, start
+    return best, best_start
+
+
+def _find(pattern: bytes, buffer: bytes) -> int:
+    """First occurrence that doesn't begin inside a special token."""
+    start = buffer.find(pattern)
+    while start > 0 and buffer.rfind(b"\xff", 0, start) > buffer.rfind(b"\xfe", 0, start):
+        start = buffer.find(pattern, start + 1)
+    return start
+
+
+def _n_possible_prefix(patterns: tuple[_Pattern, ...], buffer: bytes) -> int:
+    """Length of the longest suffix of `buffer` that is a proper prefix of some pattern."""
+    longest = 0
+    for pattern in patterns:
+        for size in range(min(len(pattern.data) - 1, len(buffer)), longest, -1):
+            if buffer.endswith(pattern.data[:size]):
+                longest = size
+                break
+    return longest

@@ -1,0 +1,17 @@
+"""Shared fixtures. The checkout's own package is what subprocesses import, too."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT / "imp"), *filter(None, [os.environ.get("PYTHONPATH")])])
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+
+@pytest.fixture(scope="session")
+def repo_root() -> Path:
+    return ROOT
