@@ -1,0 +1,70 @@
+"""What a dialect is: pure functions from a request body to a ChatRequest and from OutputEvents to the wire.
+
+One file per dialect, found by name through the operationId `<module>.<function>` of its spec document.
+A dialect never sees a token, a socket or the engine. Its `Fold` (JSON) and its `Stream` (SSE) consume
+the same events, so the two transports can't differ.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol
+
+from imp_server.core import ImpError, OutputEvent
+
+
+class SseFrame(NamedTuple):
+    """One server-sent event: one write. `data` is the encoded payload (JSON or a sentinel like [DONE])."""
+
+    data: bytes
+    event: str | None = None
+
+
+@dataclass(slots=True)
+class ReplyContext:
+    """What a reply needs besides the events. `id` is the wire id (chatcmpl-..., resp_..., msg_...)."""
+
+    id: str
+    model: str
+    """As the client named it."""
+    created: int
+    """Unix seconds."""
+    request_id: str
+    body: dict[str, Any]
+    """The validated request body, for fields that a reply echoes."""
+    n: int = 1
+    extra: dict[str, Any] = field(default_factory=dict)
+
+
+class Fold(Protocol):
+    """Builds the whole JSON reply."""
+
+    def feed(self, event: OutputEvent) -> None: ...
+
+    def body(self) -> dict[str, Any]:
+        """The reply; called once after the Finish of every choice."""
+        ...
+
+
+class Stream(Protocol):
+    """Builds the frames of a streamed reply. Every returned frame is written at once, in order."""
+
+    def open(self) -> list[SseFrame]:
+        """Frames sent as soon as the engine has accepted the request, before prefill ends."""
+        ...
+
+    def feed(self, event: OutputEvent) -> list[SseFrame]: ...
+
+    def close(self) -> list[SseFrame]:
+        """After the Finish of every choice: the dialect's end of a good stream."""
+        ...
+
+    def fail(self, error: ImpError) -> list[SseFrame]:
+        """In-band error after the first byte; nothing follows, and no false finish precedes."""
+        ...
+
+
+class Dialect(Protocol):
+    """The error shape that a path answers in (api/errors.py picks the dialect by path)."""
+
+    def error_body(self, error: ImpError, request_id: str) -> dict[str, Any]: ...
