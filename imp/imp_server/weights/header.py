@@ -1,0 +1,105 @@
+"""What a model is, read from its files without its weights: `ModelHeader`, the same for every format. Torch-free."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from imp_server.core import InvalidModel, ModelFileMissing, UnsupportedModel
+from imp_server.weights.gguf import GgufFile
+
+_SAMPLING_KEYS = {
+    "general.sampling.temp": "temperature",
+    "general.sampling.top_k": "top_k",
+    "general.sampling.top_p": "top_p",
+    "general.sampling.min_p": "min_p",
+    "general.sampling.penalty_repeat": "repetition_penalty",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ModelHeader:
+    """Facts of one model. `hyperparameters` keep the format's own names, GGUF keys without their `<architecture>.`.
+
+    `tokenizer`: for GGUF the `tokenizer.ggml.*` keys without that prefix; for safetensors the parsed
+    tokenizer_config.json, with `tokenizer_json` naming the file.
+    """
+
+    path: Path
+    format: Literal["gguf", "safetensors"]
+    architecture: str
+    name: str
+    hyperparameters: Mapping[str, Any]
+    tokenizer: Mapping[str, Any]
+    context_length: int
+    """Positions the model was trained for; 0 = the file doesn't say."""
+    n_parameters: int
+    quantisation: str
+    """The tensor type that holds most of the weights' bytes, for people."""
+    file_bytes: int
+    chat_templates: Mapping[str, str] = field(default_factory=dict)
+    """By name; `default`, and `tool_use` where the model has one of its own."""
+    generation: Mapping[str, Any] = field(default_factory=dict)
+    """Sampling defaults that ship with the model, in the names of generation_config.json."""
+    tokenizer_json: Path | None = None
+
+    @property
+    def chat_template(self) -> str | None:
+        return self.chat_templates.get("default")
+
+
+def read_header(path: str | os.PathLike[str]) -> ModelHeader:
+    """Raises ModelFileMissing, InvalidModel, UnsupportedModel."""
+    path = Path(path)
+    if not path.exists():
+        raise ModelFileMissing(f"there is no model at {path}")
+    if path.is_file() and path.suffix == ".gguf":
+        return header_of_gguf(GgufFile(path))
+    raise UnsupportedModel(f"{path.name}: neither a .gguf file nor a folder with config.json")
+
+
+def header_of_gguf(file: GgufFile) -> ModelHeader:
+    """Raises InvalidModel if a key that every model needs is missing or of the wrong type."""
+    meta = file.metadata
+    architecture = meta.get("general.architecture")
+    if not isinstance(architecture, str) or not architecture:
+        raise InvalidModel(f"{file.path.name}: the key 'general.architecture' is missing")
+    prefix = architecture + "."
+    context = meta.get(f"{prefix}context_length", 0)
+    return ModelHeader(
+        path=file.path,
+        format="gguf",
+        architecture=architecture,
+        name=str(meta.get("general.name", file.path.stem)),
+        hyperparameters={k.removeprefix(prefix): v for k, v in meta.items() if k.startswith(prefix)},
+        tokenizer={k.removeprefix("tokenizer.ggml."): v for k, v in meta.items() if k.startswith("tokenizer.ggml.")},
+        context_length=context if isinstance(context, int) else 0,
+        n_parameters=sum(t.n_elements for t in file.tensors.values()),
+        quantisation=_main_type(file),
+        file_bytes=file.nbytes,
+        chat_templates=_gguf_templates(meta),
+        generation={name: meta[key] for key, name in _SAMPLING_KEYS.items() if key in meta},
+    )
+
+
+def _gguf_templates(meta: Mapping[str, Any]) -> dict[str, str]:
+    templates = {}
+    for key, value in meta.items():
+        if key == "tokenizer.chat_template" and isinstance(value, str):
+            templates["default"] = value
+        elif key.startswith("tokenizer.chat_template.") and isinstance(value, str):
+            templates[key.removeprefix("tokenizer.chat_template.")] = value
+    return templates
+
+
+def _main_type(file: GgufFile) -> str:
+    sizes: Counter[str] = Counter()
+    for info in file.tensors.values():
+        # Matrices of the layers only: a wide vocabulary must not name a small model's quantisation.
+        if len(info.shape) > 1:
+            sizes[info.type.name] += info.nbytes if info.name.startswith("blk.") else 1
+    return sizes.most_common(1)[0][0] if sizes else "unknown"
