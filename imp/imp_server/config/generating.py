@@ -1,0 +1,72 @@
+"""Knobs of the model and of what it may write."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from imp_server.config.types import Count, Fraction, Positive, Words
+
+
+class Model(msgspec.Struct, frozen=True):
+    """Which model is served, and how its text is made."""
+
+    path: Annotated[str, Meta(extra={"flag": "model"})] = ""
+    """Name of the catalogue, file, folder, or hf:org/repo[:file]; empty = smollm2, none = start without a model."""
+    revision: str = "main"
+    """Revision of an hf: repository."""
+    alias: str = ""
+    """Name under which the model is served; empty = its own."""
+    max_seq_len: Count = 0
+    """Most tokens of prompt and answer together; 0 = what the model was trained for and memory holds."""
+    chat_template: str = "auto"
+    """auto (the model's own), none, chatml, llama2, llama3, nemotron, gemma, deepseek_r1, phi, or a Jinja file."""
+    sampling_defaults: Literal["model", "original"] = "model"
+    """Sampling of requests that say nothing: the model's own, or with repetition_penalty 1.05 as the original had."""
+
+
+class Adapters(msgspec.Struct, frozen=True):
+    """LoRA adapters, chosen per request."""
+
+    lora: Words = ()
+    """NAME=PATH of an adapter to load at start; repeatable."""
+    max_loaded: Positive = 8
+    """Most adapters in memory."""
+
+
+class Grammar(msgspec.Struct, frozen=True):
+    """Constrained answers: JSON schema, regex, GBNF."""
+
+    key_order: Literal["any", "schema"] = "any"
+    """Order of object keys: as the model likes, or as the schema lists them."""
+    lenient: bool = False
+    """Serve a schema with parts that can't be enforced: name them in a header, validate the finished text."""
+    jump_ahead: bool = True
+    """Propose text that the grammar forces as a draft; the tokens are the same either way."""
+    length_steering: bool = True
+    """Near max_tokens keep only tokens that lead to the end, so that the value parses."""
+    check_work: Positive = 2000000
+    """Work units that checking one grammar may take; beyond it is a 400."""
+    max_states: Positive = 100000
+    """Most automaton states of one grammar; beyond it is a 400."""
+    max_whitespace: Count = 24
+    """Most blanks in a row outside strings."""
+    memo_mib: Count = 256
+    """MiB of token masks kept per vocabulary."""
+
+
+class Reasoning(msgspec.Struct, frozen=True):
+    """Thinking before the answer."""
+
+    format: Literal["deepseek", "none"] = "deepseek"
+    """deepseek = thinking in a field of its own; none = left in the text with its tags."""
+    think_budget: Fraction = 0.5
+    """Share of max_tokens that thinking may take; 0 = no thinking, 1 = no limit (the answer may then never begin)."""
+    answer_reserve: Count = 256
+    """Tokens of max_tokens kept for the answer."""
+    scan_tokens: Count = 8
+    """First tokens in which a think tag is looked for although thinking is off."""
+    agent_scan_tokens: Count = 256
+    """The same for requests with tools."""

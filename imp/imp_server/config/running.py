@@ -1,0 +1,146 @@
+"""Knobs of the engine process: the loop, its memory and its backends."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from imp_server.config.types import Count, Fraction, Milliseconds, Percent, Positive, Seconds, Words
+
+
+class Engine(msgspec.Struct, frozen=True):
+    """The process that owns the model."""
+
+    backend: Literal["auto", "cpu", "reference", "cuda"] = "auto"
+    """What runs the model; auto = cuda if there is one, else cpu, else reference."""
+    deterministic: bool = False
+    """Same tokens from run to run on cuda, at some cost; cpu and reference always are."""
+    overlap: bool = True
+    """Prepare step N+1 while step N runs; off = the plain loop."""
+    warmup: bool = True
+    """Run a few steps and measure the cost table before saying ready."""
+    heartbeat_s: Seconds = 1
+    """Seconds between two signs of life of the engine."""
+    watchdog_s: Seconds = 30
+    """Seconds without a sign of life after which the engine is restarted; 0 = never."""
+    restart_backoff_s: Seconds = 0.5
+    """Seconds before the first restart after a crash; doubled each time."""
+    restart_backoff_max_s: Seconds = 30
+    """Longest pause between two restarts in seconds."""
+    crash_limit: Positive = 3
+    """Crashes by one and the same request after which it is refused."""
+
+
+class Scheduler(msgspec.Struct, frozen=True):
+    """What goes into one step."""
+
+    step_ms: Milliseconds = 50
+    """Time budget of a step in milliseconds while somebody is being answered."""
+    step_alone_ms: Milliseconds = 200
+    """Time budget of a step in milliseconds when it only prefills."""
+    max_rows: Count = 0
+    """Sequences decoded at once; 0 = decided by backend and memory."""
+    prefill_chunk: Count = 0
+    """Most prompt tokens of one row in a step; 0 = as many as the time budget allows."""
+
+
+class KvCache(msgspec.Struct, frozen=True):
+    """Memory of keys and values."""
+
+    dtype: Literal["auto", "f32", "f16", "bf16", "int8", "fp8", "int4", "nvfp4", "mxfp4"] = "auto"
+    """Type of cached keys and values; one that the backend lacks is refused at start."""
+    size_mib: Count = 0
+    """Size of the pool in MiB; 0 = decided from free memory."""
+    max_blocks: Count = 0
+    """Size of the pool in blocks of 16 tokens, instead of MiB; 0 = decided from free memory."""
+    min_tokens: Count = 0
+    """Tokens the pool must hold at least; otherwise the server refuses to start."""
+    host_spill_mib: Count = 0
+    """Host memory in MiB for evicted prefixes; 0 = none. The cpu backend spills to a file."""
+
+
+class PrefixCache(msgspec.Struct, frozen=True):
+    """Reuse of prompts that begin alike."""
+
+    enabled: bool = True
+    """Keep prompts and answers for the next request that begins with them."""
+    path: str = ""
+    """File that keeps the cache over restarts; empty = none."""
+    pin_budget_pct: Percent = 25
+    """Percent of the pool that pinned prefixes may hold; 0 = no pins."""
+    session_ttl_s: Seconds = 600
+    """Seconds after which an idle session's pin is released; 0 = only when closed."""
+    transcripts: bool = True
+    """Reuse the exact ids of an earlier answer when a client sends it back."""
+    max_transcripts: Count = 256
+    """Answers remembered for that."""
+    checkpoint_min_step: Count = 8192
+    """Tokens between two state snapshots of layers that can't be rolled back."""
+    max_snapshots: Count = 32
+    """Most state snapshots per conversation; 0 = none."""
+    snapshot_mib: Count = 256
+    """Most MiB of state snapshots."""
+
+
+class Speculative(msgspec.Struct, frozen=True):
+    """Drafts: they change the speed, never the tokens."""
+
+    enabled: Literal["auto", "on", "off"] = "auto"
+    """auto = on for dense models, off for mixtures of experts."""
+    drafters: Words = ("forced", "ngram", "model", "mtp")
+    """Who may propose, in order; the first proposal wins."""
+    ngram: bool = True
+    """Look up the last tokens in prompt and answer, and propose what followed."""
+    suffix: bool = True
+    """Vote among all earlier occurrences instead of taking the most recent."""
+    k: Positive = 16
+    """Longest draft in tokens; the cost table usually chooses less."""
+    suffix_k_max: Positive = 64
+    """Longest draft when several occurrences agree."""
+    min_match: Positive = 6
+    """Shortest match of the n-gram look-up in tokens."""
+    max_match: Positive = 12
+    """Longest match of the n-gram look-up in tokens."""
+    give_up_after: Count = 64
+    """Misses in a row after which a row stops drafting."""
+    burst: Count = 128
+    """Plain tokens after which it tries again."""
+    miss_burst: Count = 8
+    """Plain tokens after a miss."""
+    burst_rearm: bool = True
+    """Try again at all after giving up."""
+    cost_gate: bool = True
+    """Draft only where the measured cost table says that it pays."""
+    draft_model: str = ""
+    """Small model of the same vocabulary that drafts for the large one."""
+
+
+class Cpu(msgspec.Struct, frozen=True):
+    """The native CPU backend."""
+
+    threads: Count = 0
+    """Threads; 0 = the cores that affinity and quota leave us."""
+    isa: Literal["", "portable", "avx2", "avx512vnni"] = ""
+    """Force one instruction set; empty = the best this CPU has."""
+    quantize: Literal["none", "q8", "q4"] = "none"
+    """Quantise float checkpoints at load."""
+    pack_cache: bool = True
+    """Keep packed weights on disk, so that the next start maps them."""
+    pack_cache_path: str = ""
+    """Folder for packed weights; empty = packed under IMP_HOME."""
+    spin_us: Count = 75
+    """Microseconds a thread spins for work before it sleeps."""
+
+
+class Cuda(msgspec.Struct, frozen=True):
+    """The CUDA backend."""
+
+    device: Count = 0
+    """Index of the GPU."""
+    graphs: Literal["auto", "always", "never"] = "auto"
+    """Capture decode steps as CUDA graphs."""
+    memory_mib: Count = 0
+    """GPU memory we may use in MiB; 0 = memory_fraction of what is free."""
+    memory_fraction: Fraction = 0.9
+    """Share of the free GPU memory we may use."""

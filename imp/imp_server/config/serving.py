@@ -1,0 +1,97 @@
+"""Knobs of the API process."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from imp_server.config.types import Count, Port, Positive, Seconds, Secrets, Words
+
+
+class Server(msgspec.Struct, frozen=True):
+    """The HTTP side: where it listens, who may ask, and how much."""
+
+    host: str = "127.0.0.1"
+    """Address to listen on; 0.0.0.0 = every interface."""
+    port: Port = 8080
+    """TCP port; 0 = any free one (printed when ready)."""
+    api_key: Secrets = ()
+    """Key that clients must send as Bearer or x-api-key; repeatable. None = open to everybody who can connect."""
+    api_key_file: str = ""
+    """File with one API key per line; # starts a comment."""
+    cors_origins: Words = ()
+    """Browser origins that may call the server, exact, or * for all; none = no CORS headers."""
+    max_body_mib: Positive = 100
+    """Largest request body in MiB; a larger one is answered with 413."""
+    max_json_depth: Positive = 64
+    """Deepest nesting of arrays and objects in a request body."""
+    max_tokens: Positive = 8192
+    """Tokens generated for a request that names no limit."""
+    max_input_tokens: Count = 0
+    """Longest prompt in tokens; 0 = what the context holds."""
+    max_n: Positive = 8
+    """Most choices (n) per request."""
+    max_messages: Positive = 10000
+    """Most messages per request."""
+    max_stop: Positive = 16
+    """Most stop strings per request."""
+    max_batch_items: Positive = 512
+    """Most embedding inputs, rerank documents or scored items per request."""
+    max_logit_bias: Positive = 1024
+    """Most logit_bias entries per request."""
+    max_concurrent: Count = 64
+    """Requests in flight; one more is answered with 429. 0 = no limit."""
+    max_queued_tokens: Count = 0
+    """Prompt tokens waiting for prefill; a request beyond it is answered with 429. 0 = no limit."""
+    request_timeout_s: Seconds = 300
+    """Seconds after which a generation ends with finish reason `length`; 0 = never."""
+    drain_timeout_s: Seconds = 60
+    """Seconds that running requests get to finish after SIGTERM."""
+    keep_alive_s: Seconds = 75
+    """Seconds an idle HTTP connection is kept open."""
+
+
+class Responses(msgspec.Struct, frozen=True):
+    """The store behind /v1/responses."""
+
+    store: Literal["on", "off"] = "on"
+    """Keep responses for previous_response_id and retrieval."""
+    store_path: str = ""
+    """SQLite file of the store; empty = responses.sqlite under IMP_HOME."""
+    store_ttl_s: Count = 2592000
+    """Seconds a response is kept, counted from its creation; 0 = store off."""
+    store_max_entries: Count = 10000
+    """Most responses kept, oldest dropped first; 0 = store off."""
+    store_max_mib: Count = 256
+    """Most MiB of responses kept, oldest dropped first; 0 = store off."""
+
+
+class Streams(msgspec.Struct, frozen=True):
+    """Server-sent events."""
+
+    keep_alive_s: Seconds = 15
+    """Seconds of silence after which a comment (or the dialect's ping) is sent; 0 = never."""
+
+
+class Router(msgspec.Struct, frozen=True):
+    """Several models behind one server."""
+
+    models_dir: str = ""
+    """Folder in which model names are looked up, besides the catalogue."""
+
+
+class Log(msgspec.Struct, frozen=True):
+    """Log lines on stderr; prompts and keys are never in them."""
+
+    level: Literal["debug", "info", "warning", "error"] = "info"
+    """Least severity that is written."""
+    format: Literal["pretty", "json"] = "pretty"
+    """For people, or one JSON object per line."""
+
+
+class Metrics(msgspec.Struct, frozen=True):
+    """GET /metrics."""
+
+    require_auth: bool = False
+    """Ask for the API key on /metrics too."""

@@ -1,0 +1,21 @@
+"""The kinds of value a knob can have; bounds are checked and written into help and docs from here."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec import Meta
+
+Count = Annotated[int, Meta(ge=0)]
+Positive = Annotated[int, Meta(ge=1)]
+Auto = Annotated[int, Meta(ge=-1)]
+"""A count whose -1 means "decide yourself"."""
+Seconds = Annotated[float, Meta(ge=0)]
+Milliseconds = Annotated[float, Meta(gt=0)]
+Fraction = Annotated[float, Meta(ge=0, le=1)]
+Percent = Annotated[int, Meta(ge=0, le=100)]
+Port = Annotated[int, Meta(ge=0, le=65535)]
+Words = tuple[str, ...]
+"""Repeat the flag, or give one comma-separated list."""
+Secrets = Annotated[tuple[str, ...], Meta(extra={"secret": True})]
+"""Never printed."""
