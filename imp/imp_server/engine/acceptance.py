@@ -1,0 +1,91 @@
+"""The checks a request passes before an engine accepts it; every failure is an HTTP status before a stream begins."""
+
+from __future__ import annotations
+
+from collections.abc import Container
+from dataclasses import dataclass
+
+import numpy as np
+
+from imp_server.core import ContextLengthExceeded, GenerateRequest, InvalidRequest, NotFound, Overloaded
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one engine can hold. `context_length`: positions of one row, prompt and completion together."""
+
+    context_length: int
+    vocab_size: int
+    n_rows: int = 8
+    max_queue: int = 128
+    tasks: tuple[str, ...] = ("generate",)
+    max_logprobs: int = 128
+
+
+def check_request(
+    request: GenerateRequest, limits: Limits, *, n_queued: int = 0, adapters: Container[str] = ()
+) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
+    """The prompt's ids; raises InvalidRequest, ContextLengthExceeded, NotFound or Overloaded."""
+    if request.task not in limits.tasks:
+        raise InvalidRequest(f"this model can't {request.task}: it can {', '.join(limits.tasks)}", param="model")
+    ids = _checked_prompt(request, limits)
+    _check_counts(request, limits)
+    _check_ids(request, limits)
+    if request.adapter and request.adapter not in adapters:
+        raise NotFound(f"adapter {request.adapter!r} isn't loaded", param="adapter")
+    if n_queued >= limits.max_queue:
+        raise Overloaded(f"{n_queued} requests are waiting; try again later", retry_after_s=1.0)
+    return ids
+
+
+def _checked_prompt(request: GenerateRequest, limits: Limits) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
+    if len(request.ids) % 4:
+        raise InvalidRequest("prompt ids must be int32", param="prompt")
+    ids = np.frombuffer(request.ids, dtype="<i4")
+    if not len(ids):
+        raise InvalidRequest("the prompt is empty: send at least one token", param="prompt")
+    _check_range(ids, limits.vocab_size, "prompt")
+    room = 0 if request.task != "generate" or request.plan.max_tokens == 0 else 1
+    if len(ids) + room > limits.context_length:
+        raise ContextLengthExceeded(
+            f"the prompt has {len(ids)} tokens and this model's context holds {limits.context_length}, "
+            "completion included: shorten the prompt",
+            param="prompt" if not request.spans else "messages",
+        )
+    return ids
+
+
+def _check_range(ids: np.ndarray[tuple[int], np.dtype[np.int32]], vocab_size: int, param: str) -> None:
+    if len(ids) and (int(ids.min()) < 0 or int(ids.max()) >= vocab_size):
+        bad = int(ids[(ids < 0) | (ids >= vocab_size)][0])
+        raise InvalidRequest(f"token id {bad} isn't in the vocabulary (0 to {vocab_size - 1})", param=param)
+
+
+def _check_counts(request: GenerateRequest, limits: Limits) -> None:
+    if not 1 <= request.n <= limits.n_rows:
+        raise InvalidRequest(f"n must be between 1 and {limits.n_rows} (scheduler.max_rows)", param="n")
+    if request.plan.max_tokens < 0:
+        raise InvalidRequest("max_tokens must not be negative", param="max_tokens")
+    for name, value in (("logprobs", request.logprobs), ("prompt_logprobs", request.prompt_logprobs)):
+        if value is not None and not 0 <= value <= limits.max_logprobs:
+            raise InvalidRequest(f"{name} must be between 0 and {limits.max_logprobs}", param=name)
+
+
+def _check_ids(request: GenerateRequest, limits: Limits) -> None:
+    plan, sampling = request.plan, request.sampling
+    named = (
+        ("logit_bias", [i for i, _ in sampling.logit_bias]),
+        ("banned_ids", list(sampling.banned_ids)),
+        ("end_ids", list(plan.end_ids)),
+        ("shown_ids", list(plan.shown_ids)),
+    )
+    for param, values in named:
+        _check_range(np.asarray(values, dtype=np.int64).astype(np.int32), limits.vocab_size, param)
+    for param, packed in (
+        ("think_closer", plan.think_closer),
+        ("prediction", request.prediction),
+        ("score_ids", request.score_ids),
+    ):
+        if len(packed) % 4:
+            raise InvalidRequest(f"{param} must be int32 ids", param=param)
+        _check_range(np.frombuffer(packed, dtype="<i4"), limits.vocab_size, param)

@@ -1,0 +1,199 @@
+"""What one choice of a request has written: the walk along its plan, the usage, the delta for the next hand-off."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from imp_server.core import FinishReason, GenerateRequest, TokenLogprob, Usage, pack_ids, unpack_ids
+from imp_server.engine.messages import RowDelta, RowFinish
+from imp_server.output import PlanWalker
+
+ReasoningVerdict = Literal["ending", "already_closed", "no_closer", "unknown"]
+
+
+@dataclass(slots=True)
+class Clock:
+    """Seconds on one monotonic clock; 0.0 = not yet."""
+
+    arrived_s: float = 0.0
+    admitted_s: float = 0.0
+    prefilled_s: float = 0.0
+    first_token_s: float = 0.0
+    ended_s: float = 0.0
+
+    def finish_fields(self) -> dict[str, float]:
+        """The `*_ms` fields of RowFinish."""
+        admitted = self.admitted_s or self.ended_s
+        first = self.first_token_s or self.ended_s
+        prefilled = self.prefilled_s or first
+        return {
+            "queue_ms": 1e3 * (admitted - self.arrived_s),
+            "prefill_ms": 1e3 * (prefilled - admitted),
+            "decode_ms": 1e3 * (self.ended_s - prefilled),
+            "ttft_ms": 1e3 * (first - self.arrived_s),
+        }
+
+
+@dataclass(slots=True)
+class Counts:
+    """Token counts that the engine measures and the walk doesn't know; fields as in core.Usage."""
+
+    cached_tokens: int = 0
+    cache_write_tokens: int = 0
+    evicted_tokens: int = 0
+    drafted_tokens: int = 0
+    accepted_tokens: int = 0
+    verify_steps: int = 0
+    accepted_prediction_tokens: int = 0
+    rejected_prediction_tokens: int = 0
+
+
+@dataclass(slots=True)
+class _Unsent:
+    ids: list[int] = field(default_factory=list)
+    logprobs: list[TokenLogprob] = field(default_factory=list)
+    prompt_logprobs: tuple[TokenLogprob, ...] = ()
+    n_prefilled: int = -1
+    n_cached: int = -1
+    vectors: tuple[bytes, ...] = ()
+
+
+class ChoiceOutput:
+    """Owner of one choice's output: its place in the plan, its counts and what the client hasn't been sent yet."""
+
+    def __init__(self, request: GenerateRequest, choice: int, token_bytes: Sequence[bytes], *, room: int) -> None:
+        """`room`: tokens that the context leaves for the completion."""
+        self.request = request
+        self.choice = choice
+        self.clock = Clock()
+        self.counts = Counts()
+        self.finish: RowFinish | None = None
+        self._walker = PlanWalker(request.plan, token_bytes)
+        self._room = room
+        self._closer = unpack_ids(request.plan.think_closer)
+        self._close_asked = False
+        self._detail: str | None = None
+        self._unsent = _Unsent()
+
+    @property
+    def n_tokens(self) -> int:
+        return self._walker.n_tokens
+
+    @property
+    def kind(self) -> str:
+        """think | answer | call: the segment that the next token belongs to."""
+        return self._walker.kind
+
+    def push(self, ids: Sequence[int], logprobs: Sequence[TokenLogprob] = ()) -> int:
+        """Take tokens until the completion ends; how many were taken. `finish` is set when it ended."""
+        wants_logprobs = self.request.logprobs is not None
+        for index, token_id in enumerate(ids):
+            self._walker.push(token_id)
+            self._unsent.ids.append(token_id)
+            if wants_logprobs:
+                self._unsent.logprobs.append(logprobs[index] if logprobs else TokenLogprob(token_id, 0.0))
+            end = self._walker.end
+            if end is not None:
+                self._end(end.reason, stop_string=end.stop_string, end_id=end.end_id)
+                return index + 1
+            if self._walker.n_tokens >= self._room:
+                self._end("length")
+                return index + 1
+        return len(ids)
+
+    def forced(self) -> Sequence[int]:
+        """Ids that must come next instead of a sampled token: reasoning is closed by budget or on demand.
+
+        The caller pushes them; the answer changes after that.
+        """
+        if self._walker.kind != "think" or not self._closer:
+            return ()
+        if self._walker.must_close_thinking:
+            self._detail = "reasoning_budget_exhausted"
+            return self._closer
+        if self._close_asked:
+            self._close_asked = False
+            return self._closer
+        return ()
+
+    def end_reasoning(self) -> ReasoningVerdict:
+        """Ask for the closing of the reasoning; `forced` then returns the closer."""
+        if self.finish is not None or self._walker.kind != "think":
+            return "already_closed"
+        if not self._closer:
+            return "no_closer"
+        self._close_asked = True
+        return "ending"
+
+    def stop(self, reason: FinishReason, detail: str | None = None) -> None:
+        """End for the engine's own reason (deadline, nothing to generate, cancel)."""
+        if self.finish is None:
+            self._detail = detail or self._detail
+            self._end(reason)
+
+    def note_prefilled(self, n_prefilled: int, n_cached: int = -1) -> None:
+        self._unsent.n_prefilled = n_prefilled
+        if n_cached >= 0:
+            self._unsent.n_cached = self.counts.cached_tokens = n_cached
+
+    def note_prompt_logprobs(self, entries: Sequence[TokenLogprob]) -> None:
+        self._unsent.prompt_logprobs = tuple(entries)
+
+    def note_vectors(self, vectors: tuple[bytes, ...]) -> None:
+        self._unsent.vectors = vectors
+
+    def take_delta(self) -> RowDelta | None:
+        """What the client hasn't been sent yet; None if there is nothing."""
+        unsent, self._unsent = self._unsent, _Unsent()
+        if unsent == _Unsent() and self.finish is None:
+            return None
+        return RowDelta(
+            key=self.request.key,
+            choice=self.choice,
+            ids=pack_ids(unsent.ids),
+            logprobs=tuple(unsent.logprobs),
+            prompt_logprobs=unsent.prompt_logprobs,
+            n_prefilled=unsent.n_prefilled,
+            n_cached=unsent.n_cached,
+            finish=self.finish,
+            vectors=unsent.vectors,
+        )
+
+    def usage(self) -> Usage:
+        """Counts of this choice; prompt and cache counts in choice 0 alone."""
+        counts = self.counts
+        first = self.choice == 0
+        return Usage(
+            prompt_tokens=len(self.request.ids) // 4 if first else 0,
+            completion_tokens=self._walker.n_tokens,
+            cached_tokens=counts.cached_tokens if first else 0,
+            cache_write_tokens=counts.cache_write_tokens if first else 0,
+            evicted_tokens=counts.evicted_tokens,
+            reasoning_tokens=self._walker.n_think_tokens,
+            drafted_tokens=counts.drafted_tokens,
+            accepted_tokens=counts.accepted_tokens,
+            verify_steps=counts.verify_steps,
+            accepted_prediction_tokens=counts.accepted_prediction_tokens,
+            rejected_prediction_tokens=counts.rejected_prediction_tokens,
+        )
+
+    def _end(self, reason: FinishReason, *, stop_string: bytes | None = None, end_id: int = -1) -> None:
+        self.finish = RowFinish(
+            reason=reason, usage=self.usage(), stop_string=stop_string, end_id=end_id, detail=self._detail
+        )
+
+    def stamp_finish(self, ended_s: float) -> None:
+        """Add the timings to `finish`."""
+        if self.finish is not None:
+            self.clock.ended_s = ended_s
+            finish = self.finish
+            self.finish = RowFinish(
+                finish.reason,
+                finish.usage,
+                finish.stop_string,
+                finish.end_id,
+                finish.detail,
+                **self.clock.finish_fields(),
+            )

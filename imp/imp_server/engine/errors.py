@@ -1,0 +1,56 @@
+"""Errors across the process border: (status, code, message) and back to the same class."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+
+from imp_server.core import (
+    Conflict,
+    ImpError,
+    InternalError,
+    InvalidRequest,
+    MethodNotAllowed,
+    NotFound,
+    Overloaded,
+    Unavailable,
+)
+from imp_server.engine.messages import Rejected, RequestFailed
+
+_BY_STATUS: dict[int, type[ImpError]] = {
+    400: InvalidRequest,
+    404: NotFound,
+    409: Conflict,
+    429: Overloaded,
+    500: InternalError,
+    503: Unavailable,
+}
+
+
+def rejected(key: int, error: ImpError) -> Rejected:
+    return Rejected(key, error.status, error.code, error.message, error.param, error.retry_after_s)
+
+
+def failed(key: int, error: ImpError) -> RequestFailed:
+    return RequestFailed(key, error.status, error.code, error.message)
+
+
+def error_from(message: Rejected | RequestFailed) -> ImpError:
+    """The exception that the other side raised."""
+    kind = _by_code().get((message.status, message.code)) or _BY_STATUS.get(message.status, InternalError)
+    error = kind(message.message, code=message.code)
+    if isinstance(message, Rejected):
+        error.param = message.param
+        error.retry_after_s = message.retry_after_s
+    return error
+
+
+@cache
+def _by_code() -> dict[tuple[int, str], type[ImpError]]:
+    return {(kind.status, kind.default_code): kind for kind in _descendants(ImpError) if kind is not MethodNotAllowed}
+
+
+def _descendants(kind: type[ImpError]) -> Iterator[type[ImpError]]:
+    for child in kind.__subclasses__():
+        yield from _descendants(child)
+        yield child
