@@ -460,6 +460,10 @@ class Segment(msgspec.Struct, frozen=True):
     """Openers are looked for only in the first `scan_tokens` tokens of the completion; -1 = everywhere."""
     max_visits: int = -1
     """How often the segment may be entered (1 for parallel_tool_calls=false); -1 = any number."""
+    at_start: bool = False
+    """Openers count only where nothing but whitespace precedes them in their segment (bare JSON calls)."""
+    json_body: bool = False
+    """The text is JSON: markers inside its strings don't count."""
 
 
 class OutputPlan(msgspec.Struct, frozen=True):

@@ -214,3 +214,17 @@ def test_the_cut_into_tokens_does_not_matter(parts: list[bytes], data: st.DataOb
     else:
         pieces += walker.finish()
     assert texts(pieces) == twin(text)
+
+
+def test_markers_inside_json_strings_do_not_count() -> None:
+    call = Segment("call", openers=(b"<c>",), closers=(b"</c>",), opens_from=(0,), closes_to=0, json_body=True)
+    pieces, _ = walk(OutputPlan(segments=(Segment("answer"), call), max_tokens=100), list(b'<c>{"a":"\\"</c>"}</c>ok'))
+    assert texts(pieces) == [(1, b'{"a":"\\"</c>"}'), (0, b"ok")]
+
+
+def test_openers_at_the_start_only() -> None:
+    call = Segment("call", openers=(b'{"name": "f"',), opens_from=(0,), at_start=True)
+    plan = OutputPlan(segments=(Segment("answer"), call), max_tokens=100)
+    assert texts(walk(plan, list(b'\n {"name": "f", 1'))[0]) == [(0, b"\n "), (1, b", 1")]
+    assert texts(walk(plan, list(b'x {"name": "f"'))[0]) == [(0, b'x {"name": "f"')]
+    assert texts(walk(plan, list(b'{"name": "g"}'))[0]) == [(0, b'{"name": "g"}')]

@@ -17,6 +17,8 @@ from typing import Literal, NamedTuple
 from imp_server.core import OutputPlan
 
 _SPECIAL_SPAN = re.compile(rb"\xff([^\xfe]*)\xfe")
+_QUOTE, _BACKSLASH = 0x22, 0x5C
+_OUTSIDE, _INSIDE, _ESCAPED = range(3)
 
 
 class Piece(NamedTuple):
@@ -39,6 +41,7 @@ class _Pattern(NamedTuple):
     data: bytes
     action: Literal["open", "close", "stop"]
     target: int
+    at_start: bool = False
 
 
 class PlanWalker:
@@ -57,6 +60,8 @@ class PlanWalker:
         self._visits = [0] * len(plan.segments)
         self._visits[plan.start] = 1
         self._held = b""
+        self._blank = True
+        self._quote = _OUTSIDE
         self._patterns = self._alive()
 
     @property
@@ -110,7 +115,9 @@ class PlanWalker:
                 continue
             if 0 <= other.scan_tokens <= self.n_tokens or 0 <= other.max_visits <= self._visits[index]:
                 continue
-            patterns += [_Pattern(o, "open", index) for o in other.openers]
+            if other.at_start and not self._blank:
+                continue
+            patterns += [_Pattern(o, "open", index, other.at_start) for o in other.openers]
         if here.kind == "answer":
             patterns += [_Pattern(s, "stop", -1) for s in self.plan.stop if s]
         self._scan_limits = frozenset(s.scan_tokens for s in segments if s.scan_tokens >= 0)
@@ -120,7 +127,7 @@ class PlanWalker:
         buffer = self._held + data
         self._held = b""
         while True:
-            match, start = _first_complete(self._patterns, buffer)
+            match, start = _first_complete(self._patterns, buffer, self._outside_strings(buffer))
             if match is None:
                 break
             self._text(buffer[:start], pieces)
@@ -128,7 +135,7 @@ class PlanWalker:
             buffer = buffer[start + len(match.data) :]
             if self.end is not None:
                 return
-        n_held = _n_possible_prefix(self._patterns, buffer)
+        n_held = _n_possible_prefix(self._patterns, buffer, self._outside_strings(buffer))
         self._text(buffer[: len(buffer) - n_held], pieces)
         self._held = buffer[len(buffer) - n_held :]
 
@@ -146,6 +153,7 @@ class PlanWalker:
                 return
         self.segment = match.target
         self._visits[self.segment] += 1
+        self._blank, self._quote = True, _OUTSIDE
         if match.action == "open":
             pieces.append(Piece(self.segment, self._visits[self.segment] - 1, "open", match.data))
             if segments[self.segment].keep_markers:
@@ -153,19 +161,47 @@ class PlanWalker:
         self._patterns = self._alive()
 
     def _text(self, data: bytes, pieces: list[Piece]) -> None:
-        if data:
-            pieces.append(Piece(self.segment, self._visits[self.segment] - 1, "text", data))
+        if not data:
+            return
+        pieces.append(Piece(self.segment, self._visits[self.segment] - 1, "text", data))
+        if self.plan.segments[self.segment].json_body:
+            self._quote = _quote_states(self._quote, data)[-1]
+        if self._blank and data.strip():
+            self._blank = False
+            self._patterns = self._alive()
+
+    def _outside_strings(self, buffer: bytes) -> list[int] | None:
+        """Per offset of `buffer` whether a JSON string is open there (_OUTSIDE or not); None if it doesn't matter."""
+        if not self.plan.segments[self.segment].json_body:
+            return None
+        return _quote_states(self._quote, buffer)
 
     def _release(self, pieces: list[Piece]) -> None:
         self._text(self._held, pieces)
         self._held = b""
 
 
-def _first_complete(patterns: tuple[_Pattern, ...], buffer: bytes) -> tuple[_Pattern | None, int]:
+def _quote_states(state: int, data: bytes) -> list[int]:
+    """The string state before each byte of `data` and after the last."""
+    states = [state]
+    for byte in data:
+        if state == _ESCAPED:
+            state = _INSIDE
+        elif byte == _BACKSLASH and state == _INSIDE:
+            state = _ESCAPED
+        elif byte == _QUOTE:
+            state = _INSIDE if state == _OUTSIDE else _OUTSIDE
+        states.append(state)
+    return states
+
+
+def _first_complete(
+    patterns: tuple[_Pattern, ...], buffer: bytes, quotes: list[int] | None
+) -> tuple[_Pattern | None, int]:
     best: _Pattern | None = None
     best_end, best_start = len(buffer) + 1, 0
     for pattern in patterns:
-        start = _find(pattern.data, buffer)
+        start = _find(pattern, buffer, quotes)
         if start < 0:
             continue
         end = start + len(pattern.data)
@@ -174,19 +210,29 @@ def _first_complete(patterns: tuple[_Pattern, ...], buffer: bytes) -> tuple[_Pat
     return best, best_start
 
 
-def _find(pattern: bytes, buffer: bytes) -> int:
-    """First occurrence that doesn't begin inside a special token."""
-    start = buffer.find(pattern)
-    while start > 0 and buffer.rfind(b"\xff", 0, start) > buffer.rfind(b"\xfe", 0, start):
-        start = buffer.find(pattern, start + 1)
+def _find(pattern: _Pattern, buffer: bytes, quotes: list[int] | None) -> int:
+    """First occurrence where the pattern counts: not inside a special token, nor inside a JSON string."""
+    start = buffer.find(pattern.data)
+    if pattern.at_start:
+        return start if start >= 0 and not buffer[:start].strip() else -1
+    while start >= 0:
+        inside_special = buffer.rfind(b"\xff", 0, start) > buffer.rfind(b"\xfe", 0, start)
+        if not inside_special and (quotes is None or quotes[start] == _OUTSIDE):
+            break
+        start = buffer.find(pattern.data, start + 1)
     return start
 
 
-def _n_possible_prefix(patterns: tuple[_Pattern, ...], buffer: bytes) -> int:
-    """Length of the longest suffix of `buffer` that is a proper prefix of some pattern."""
+def _n_possible_prefix(patterns: tuple[_Pattern, ...], buffer: bytes, quotes: list[int] | None) -> int:
+    """Length of the longest suffix of `buffer` that is a proper prefix of some pattern, where that counts."""
     longest = 0
     for pattern in patterns:
         for size in range(min(len(pattern.data) - 1, len(buffer)), longest, -1):
+            start = len(buffer) - size
+            if pattern.at_start and buffer[:start].strip():
+                continue
+            if quotes is not None and quotes[start] != _OUTSIDE:
+                continue
             if buffer.endswith(pattern.data[:size]):
                 longest = size
                 break

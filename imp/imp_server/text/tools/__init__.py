@@ -1,0 +1,1 @@
+"""Tool formats: how families of models write calls, one file each."""

@@ -1,0 +1,90 @@
+"""What a tool format is. One file per format; `formats.py` finds them by folder and chooses by template.
+
+A format says how calls are marked (segments of the OutputPlan), how their text is read (a CallReader),
+and how a call is spelled when it must be enforced (a frame for the grammar, text/tools/enforce.py).
+Readers never raise and never take anything back: whatever they have returned stands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+from imp_server.core import Segment, Tool, special
+
+
+class Begin(NamedTuple):
+    """A call begins. `id` is the model's own call id, if its format has one."""
+
+    name: str
+    id: str | None = None
+
+
+class Args(NamedTuple):
+    """A piece of the arguments' JSON text."""
+
+    text: str
+
+
+class End(NamedTuple):
+    """The call is over; its pieces of arguments concatenate to valid JSON."""
+
+
+CallPiece = Begin | Args | End
+
+
+class CallReader(Protocol):
+    """Reads the text of one visit of a call segment, which may hold several calls."""
+
+    def feed(self, text: str) -> list[CallPiece]:
+        """`text`: whole characters; special tokens appear in it as `mark` spells them."""
+        ...
+
+    def close(self) -> list[CallPiece]:
+        """The segment ended or was cut; open calls are completed so that their arguments parse."""
+        ...
+
+
+class ToolFormat(Protocol):
+    """How one family of models writes tool calls."""
+
+    name: str
+
+    def teaches(self, template: str) -> bool:
+        """Does this chat template teach the format?"""
+        ...
+
+    def segments(self, tools: Sequence[Tool], answer: int, first: int) -> tuple[Segment, ...]:
+        """The call segments, to be appended to a plan at index `first`; they open from segment `answer`."""
+        ...
+
+    def reader(self, tools: Sequence[Tool], segment: int, opener: str) -> CallReader:
+        """A reader for one visit of segment number `segment` (counted within the format), opened by `opener`."""
+        ...
+
+
+MARK_OPEN, MARK_CLOSE = "\udcff", "\udcfe"
+"""How 0xFF and 0xFE of marked bytes look in a reader's text (lone surrogates, so no text can spell them)."""
+
+
+def mark(text: str) -> str:
+    """A special token as it appears in a reader's text."""
+    return MARK_OPEN + text + MARK_CLOSE
+
+
+def reader_text(data: bytes) -> str:
+    """Marked bytes (whole characters) as a reader's text."""
+    text = data.decode("utf-8", "surrogateescape")
+    if text.isascii():
+        return text
+    return "".join("\ufffd" if "\udc80" <= c <= "\udcfd" else c for c in text)
+
+
+def both(tag: str) -> tuple[bytes, bytes]:
+    """A tag that some vocabularies have as a special token and others spell as text."""
+    return tag.encode(), special(tag)
+
+
+def unmarked(text: str) -> str:
+    """A reader's text with special tokens as their plain text."""
+    return text.replace(MARK_OPEN, "").replace(MARK_CLOSE, "")

@@ -1,0 +1,125 @@
+"""Gemma 4: <|tool_call>call:NAME{key:<|"|>text<|"|>,other:1}<tool_call|>.
+
+Keys are bare words, strings stand between quote markers (special tokens), the rest is JSON.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+from imp_server.core import Segment, Tool
+from imp_server.text.tools.base import Args, Begin, CallPiece, CallReader, End, both, unmarked
+from imp_server.text.tools.json_stream import JsonRelay
+from imp_server.text.tools.tag_scanner import TagScanner
+
+name = "gemma"
+
+QUOTE = '<|"|>'
+_PUNCTUATION = ("{", "}", "[", "]", ",", ":", QUOTE)
+
+
+def teaches(template: str) -> bool:
+    return "<|tool_call>" in template
+
+
+def segments(tools: Sequence[Tool], answer: int, first: int) -> tuple[Segment, ...]:
+    return (
+        Segment(
+            "call",
+            openers=both("<|tool_call>"),
+            closers=both("<tool_call|>"),
+            opens_from=(answer,),
+            closes_to=answer,
+        ),
+    )
+
+
+def reader(tools: Sequence[Tool], segment: int, opener: str) -> CallReader:
+    return GemmaReader()
+
+
+class GemmaReader:
+    """Owner of the position in one call; rewrites its arguments as JSON token by token of their own syntax."""
+
+    def __init__(self) -> None:
+        self._scanner = TagScanner()
+        self._state = "name"
+        self._collected = ""
+        self._relay = JsonRelay()
+        self._begun = False
+
+    def feed(self, text: str) -> list[CallPiece]:
+        self._scanner.add(unmarked(text))
+        pieces: list[CallPiece] = []
+        while getattr(self, f"_in_{self._state}")(pieces):
+            pass
+        return pieces
+
+    def close(self) -> list[CallPiece]:
+        pieces: list[CallPiece] = []
+        if not self._begun:
+            return pieces
+        rest = self._scanner.rest()
+        if self._state == "text":
+            self._send(json.dumps(rest, ensure_ascii=False)[1:-1], pieces)
+        elif self._state == "body":
+            self._send(self._word(self._collected + rest), pieces)
+        tail = self._relay.close()
+        return [*pieces, *([Args(tail)] if tail else []), End()]
+
+    def _in_name(self, pieces: list[CallPiece]) -> bool:
+        found = self._scanner.next(["{"])
+        self._collected += found.before
+        if found.tag is None:
+            return False
+        pieces.append(Begin(self._collected.strip().removeprefix("call:").strip()))
+        self._begun = True
+        self._send("{", pieces)
+        self._state, self._collected = "body", ""
+        return True
+
+    def _in_body(self, pieces: list[CallPiece]) -> bool:
+        if self._relay.done:
+            self._scanner.rest()
+            return False
+        found = self._scanner.next(_PUNCTUATION)
+        self._collected += found.before
+        if found.tag is None:
+            return False
+        if found.tag == QUOTE:
+            self._send('"', pieces)
+            self._state = "text"
+            self._collected = ""
+        else:
+            self._send(self._word(self._collected, key=found.tag == ":") + found.tag, pieces)
+            self._collected = ""
+        return True
+
+    def _in_text(self, pieces: list[CallPiece]) -> bool:
+        found = self._scanner.next([QUOTE])
+        self._send(json.dumps(found.before, ensure_ascii=False)[1:-1], pieces)
+        if found.tag is None:
+            return False
+        self._send('"', pieces)
+        self._state = "body"
+        return True
+
+    @staticmethod
+    def _word(raw: str, *, key: bool = False) -> str:
+        """A bare word as JSON: keys and unknown words are quoted, JSON scalars stay."""
+        word = raw.strip()
+        if not word or (word[0] == '"' and word[-1] == '"' and len(word) > 1):
+            return word
+        if not key:
+            try:
+                json.loads(word)
+                return word
+            except ValueError:
+                pass
+        return json.dumps(word, ensure_ascii=False)
+
+    def _send(self, text: str, pieces: list[CallPiece]) -> None:
+        ready, _ = self._relay.feed(text)
+        if ready:
+            pieces.append(Args(ready))

@@ -1,0 +1,118 @@
+"""GLM 4.5+: <tool_call>NAME, then <arg_key>K</arg_key><arg_value>V</arg_value> pairs, </tool_call>.
+
+Strings are raw text, everything else is JSON text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from imp_server.core import Segment, Tool
+from imp_server.text.tools.base import Args, Begin, CallPiece, CallReader, End, both, unmarked
+from imp_server.text.tools.key_values import ObjectWriter
+from imp_server.text.tools.tag_scanner import TagScanner
+
+name = "glm"
+
+
+def teaches(template: str) -> bool:
+    return "<arg_key>" in template
+
+
+def segments(tools: Sequence[Tool], answer: int, first: int) -> tuple[Segment, ...]:
+    return (
+        Segment(
+            "call",
+            openers=both("<tool_call>"),
+            closers=both("</tool_call>"),
+            opens_from=(answer,),
+            closes_to=answer,
+        ),
+    )
+
+
+def reader(tools: Sequence[Tool], segment: int, opener: str) -> CallReader:
+    return GlmReader(tools)
+
+
+class GlmReader:
+    """Owner of the position in one <tool_call> body. Tags may be special tokens: marks are taken off first."""
+
+    def __init__(self, tools: Sequence[Tool]) -> None:
+        self._tools = tools
+        self._scanner = TagScanner()
+        self._state = "name"
+        self._collected = ""
+        self._writer: ObjectWriter | None = None
+
+    def feed(self, text: str) -> list[CallPiece]:
+        self._scanner.add(unmarked(text))
+        pieces: list[CallPiece] = []
+        while getattr(self, f"_in_{self._state}")(pieces):
+            pass
+        return pieces
+
+    def close(self) -> list[CallPiece]:
+        pieces: list[CallPiece] = []
+        if self._state == "name":
+            self._collected += self._scanner.rest()
+            self._begin(pieces)
+        elif self._state in ("gap", "value") and self._writer is not None:
+            rest = self._scanner.rest() if self._state == "value" else ""
+            self._send(self._writer.text(rest) + self._writer.end(), pieces)
+        if self._writer is not None:
+            pieces += [Args(self._writer.close()), End()]
+        return pieces
+
+    def _begin(self, pieces: list[CallPiece]) -> None:
+        called = self._collected.strip()
+        if called:
+            pieces.append(Begin(called))
+            self._writer = ObjectWriter(self._tools, called)
+
+    def _in_name(self, pieces: list[CallPiece]) -> bool:
+        found = self._scanner.next(["<arg_key>"])
+        self._collected += found.before
+        if found.tag is None:
+            return False
+        self._begin(pieces)
+        self._state, self._collected = "key", ""
+        return True
+
+    def _in_key(self, pieces: list[CallPiece]) -> bool:
+        found = self._scanner.next(["</arg_key>"])
+        self._collected += found.before
+        if found.tag is None:
+            return False
+        if self._writer is not None:
+            self._send(self._writer.begin(self._collected.strip()), pieces)
+        self._state = "gap"
+        return True
+
+    def _in_gap(self, pieces: list[CallPiece]) -> bool:
+        if self._scanner.next(["<arg_value>"]).tag is None:
+            return False
+        self._state = "value"
+        return True
+
+    def _in_value(self, pieces: list[CallPiece]) -> bool:
+        found = self._scanner.next(["</arg_value>"])
+        if self._writer is not None:
+            self._send(self._writer.text(found.before), pieces)
+        if found.tag is None:
+            return False
+        if self._writer is not None:
+            self._send(self._writer.end(), pieces)
+        self._state = "next"
+        return True
+
+    def _in_next(self, pieces: list[CallPiece]) -> bool:
+        if self._scanner.next(["<arg_key>"]).tag is None:
+            return False
+        self._state, self._collected = "key", ""
+        return True
+
+    @staticmethod
+    def _send(text: str, pieces: list[CallPiece]) -> None:
+        if text:
+            pieces.append(Args(text))

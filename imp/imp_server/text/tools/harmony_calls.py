@@ -1,0 +1,68 @@
+"""Harmony (gpt-oss): <|channel|>commentary to=functions.NAME ... <|message|>{...}<|call|>.
+
+The recipient may also stand in the role header (<|start|>assistant to=functions.NAME<|channel|>commentary).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from imp_server.core import Segment, Tool, special
+from imp_server.text.tools.base import Args, Begin, CallPiece, CallReader, End, mark
+from imp_server.text.tools.json_calls import ArgumentsRelay
+
+name = "harmony"
+
+_RECIPIENT = re.compile(r"^(?:functions\.)?([A-Za-z0-9_.-]+)")
+
+
+def teaches(template: str) -> bool:
+    return "<|channel|>" in template and "to=functions" in template
+
+
+def segments(tools: Sequence[Tool], answer: int, first: int) -> tuple[Segment, ...]:
+    channel, start = special("<|channel|>"), special("<|start|>")
+    openers = (
+        channel + b"commentary to=",
+        channel + b"analysis to=",
+        b" to=functions.",
+        start + b"assistant to=",
+    )
+    closers = (special("<|call|>"), special("<|end|>"))
+    return (Segment("call", openers=openers, closers=closers, opens_from=(answer,), closes_to=answer, json_body=True),)
+
+
+def reader(tools: Sequence[Tool], segment: int, opener: str) -> CallReader:
+    return HarmonyCallReader()
+
+
+class HarmonyCallReader:
+    """The recipient up to the first blank or special token, then the body behind <|message|>."""
+
+    def __init__(self) -> None:
+        self._head = ""
+        self._arguments: ArgumentsRelay | None = None
+
+    def feed(self, text: str) -> list[CallPiece]:
+        if self._arguments is not None:
+            return self._send(text)
+        self._head += text
+        head, message, body = self._head.partition(mark("<|message|>"))
+        recipient = _RECIPIENT.match(head)
+        if not message or recipient is None:
+            return []
+        self._arguments = ArgumentsRelay()
+        return [Begin(recipient.group(1)), *self._send(body)]
+
+    def _send(self, text: str) -> list[CallPiece]:
+        if self._arguments is None or self._arguments.done:
+            return []
+        ready, _ = self._arguments.feed(text)
+        return [Args(ready)] if ready else []
+
+    def close(self) -> list[CallPiece]:
+        if self._arguments is None:
+            return []
+        tail = self._arguments.close()
+        return [*([Args(tail)] if tail else []), End()]

@@ -1,0 +1,233 @@
+"""Follows one JSON value character by character, and can close it wherever the text was cut.
+
+Arguments are streamed while the model writes them, so the pieces already sent can't be taken back: what
+is fed through here stays a prefix of valid JSON, and `completion` is the shortest text that ends it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+_WHITESPACE = " \t\n\r"
+_LITERALS = {"t": "true", "f": "false", "n": "null"}
+_ESCAPES = set('"\\/bfnrt')
+_HEX = set("0123456789abcdefABCDEF")
+
+# Number states -> what may follow, and what makes the number complete.
+_NUMBER = {
+    "-": {"0": "zero", "1-9": "int"},
+    "zero": {".": "dot", "e": "exp"},
+    "int": {"0-9": "int", ".": "dot", "e": "exp"},
+    "dot": {"0-9": "frac"},
+    "frac": {"0-9": "frac", "e": "exp"},
+    "exp": {"+-": "exp_sign", "0-9": "exp_int"},
+    "exp_sign": {"0-9": "exp_int"},
+    "exp_int": {"0-9": "exp_int"},
+}
+_NUMBER_TAIL = {"-": "0", "dot": "0", "exp": "0", "exp_sign": "0"}
+
+
+class JsonScanner:
+    """Owner of the position inside one JSON value (RFC 8259, any type)."""
+
+    def __init__(self) -> None:
+        self.done = False
+        self.broken = False
+        self._stack: list[str] = []
+        self._mode = "value"
+        self._key = False
+        self._detail = ""
+
+    def feed(self, text: str) -> int:
+        """Characters of `text` that belong to the value: all, or up to its end or its first error."""
+        for index, char in enumerate(text):
+            if self.done or self.broken or not self._step(char):
+                return index
+        return len(text)
+
+    def end(self) -> None:
+        """No more text: a top-level number ends here."""
+        if self._mode == "number" and not self._stack and self._detail not in _NUMBER_TAIL:
+            self.done = True
+
+    def completion(self) -> str:
+        """The shortest text after which the value is complete; "" if it is."""
+        if self.done:
+            return ""
+        tail = _TAILS[self._mode](self) if self._mode in _TAILS else ""
+        closers = {"{": "}", "[": "]"}
+        return tail + "".join(closers[c] for c in reversed(self._stack))
+
+    def _step(self, char: str) -> bool:
+        """Take one character; False if it isn't part of the value (then done or broken is set)."""
+        step = getattr(self, f"_in_{self._mode}")
+        accepted: bool = step(char)
+        if not accepted and not self.done:
+            self.broken = True
+        return accepted
+
+    def _value_ended(self) -> None:
+        if not self._stack:
+            self.done = True
+        else:
+            self._mode = "after"
+
+    def _in_value(self, char: str) -> bool:
+        if char in _WHITESPACE:
+            return True
+        if char in "{[":
+            self._stack.append(char)
+            self._mode = "first"
+        elif char == '"':
+            self._mode, self._key = "string", False
+        elif char == "-" or (char.isascii() and char.isdigit()):
+            self._mode = "number"
+            self._detail = "-" if char == "-" else "zero" if char == "0" else "int"
+        elif char in _LITERALS:
+            self._mode, self._detail = "literal", _LITERALS[char][1:]
+        else:
+            return False
+        return True
+
+    def _in_first(self, char: str) -> bool:
+        """After an opening bracket."""
+        if char in _WHITESPACE:
+            return True
+        if char == ("}" if self._stack[-1] == "{" else "]"):
+            self._stack.pop()
+            self._value_ended()
+            return True
+        return self._in_key(char) if self._stack[-1] == "{" else self._in_value(char)
+
+    def _in_key(self, char: str) -> bool:
+        if char in _WHITESPACE:
+            return True
+        if char != '"':
+            return False
+        self._mode, self._key = "string", True
+        return True
+
+    def _in_string(self, char: str) -> bool:
+        if char == '"':
+            if self._key:
+                self._mode = "colon"
+            else:
+                self._value_ended()
+        elif char == "\\":
+            self._mode = "escape"
+        elif char < " ":
+            return False
+        return True
+
+    def _in_escape(self, char: str) -> bool:
+        if char == "u":
+            self._mode, self._detail = "hex", ""
+        elif char in _ESCAPES:
+            self._mode = "string"
+        else:
+            return False
+        return True
+
+    def _in_hex(self, char: str) -> bool:
+        if char not in _HEX:
+            return False
+        self._detail += char
+        if len(self._detail) == 4:
+            self._mode = "string"
+        return True
+
+    def _in_colon(self, char: str) -> bool:
+        if char == ":":
+            self._mode = "value"
+            return True
+        return char in _WHITESPACE
+
+    def _in_after(self, char: str) -> bool:
+        if char in _WHITESPACE:
+            return True
+        top = self._stack[-1]
+        if char == ",":
+            self._mode = "key" if top == "{" else "value"
+            return True
+        if char == ("}" if top == "{" else "]"):
+            self._stack.pop()
+            self._value_ended()
+            return True
+        return False
+
+    def _in_literal(self, char: str) -> bool:
+        if char != self._detail[0]:
+            return False
+        self._detail = self._detail[1:]
+        if not self._detail:
+            self._value_ended()
+        return True
+
+    def _in_number(self, char: str) -> bool:
+        for accepted, state in _NUMBER[self._detail].items():
+            if _matches(char, accepted):
+                self._detail = state
+                return True
+        if self._detail in _NUMBER_TAIL:
+            return False
+        self._value_ended()
+        return False if self.done else self._in_after(char)
+
+
+def _matches(char: str, accepted: str) -> bool:
+    if accepted == "0-9":
+        return char in "0123456789"
+    if accepted == "1-9":
+        return char in "123456789"
+    if accepted == "e":
+        return char in "eE"
+    return char in accepted
+
+
+def _string_tail(scanner: JsonScanner) -> str:
+    return '":null' if scanner._key else '"'
+
+
+_TAILS: dict[str, Callable[[JsonScanner], str]] = {
+    "value": lambda s: "null",
+    "key": lambda s: '"":null',
+    "string": _string_tail,
+    "escape": lambda s: "\\" + _string_tail(s),
+    "hex": lambda s: "0" * (4 - len(s._detail)) + _string_tail(s),
+    "colon": lambda s: ":null",
+    "literal": lambda s: s._detail,
+    "number": lambda s: _NUMBER_TAIL.get(s._detail, ""),
+}
+
+
+class JsonRelay:
+    """Passes one JSON value through, holding back commas and blanks that would dangle if it ended here."""
+
+    def __init__(self) -> None:
+        self.scanner = JsonScanner()
+        self._held = ""
+
+    def feed(self, text: str) -> tuple[str, str]:
+        """(text to send now, rest that isn't part of the value)."""
+        size = self.scanner.feed(text)
+        ready = self._held + text[:size]
+        keep = len(ready.rstrip(_WHITESPACE + ",")) if self.scanner._mode in ("key", "value", "after", "first") else -1
+        if keep >= 0 and not self.scanner.done:
+            self._held = ready[keep:]
+            ready = ready[:keep]
+        else:
+            self._held = ""
+        return ready, text[size:]
+
+    @property
+    def done(self) -> bool:
+        return self.scanner.done
+
+    def close(self) -> str:
+        """What makes everything sent so far a complete value."""
+        self.scanner.end()
+        if self.scanner.done:
+            return ""
+        if "," in self._held:
+            self.scanner._mode = "after"
+        return self.scanner.completion()

@@ -1,0 +1,39 @@
+"""Llama 3 JSON: a reply that begins with {"name": "known tool", "parameters": {...}}, perhaps after <|python_tag|>.
+
+Only a name that the request offers makes it a call, and only at the start of the reply; the first
+balanced object alone counts.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+
+from imp_server.core import Segment, Tool, special
+from imp_server.text.tools.base import CallReader
+from imp_server.text.tools.json_calls import JsonCallReader
+
+name = "llama3_json"
+
+
+def teaches(template: str) -> bool:
+    return '"parameters"' in template and ("<|python_tag|>" in template or "<|eot_id|>" in template)
+
+
+def _spellings(tool: str) -> Iterator[str]:
+    quoted = json.dumps(tool, ensure_ascii=False)
+    for key in ("name", "function"):
+        for lead in ('{{"{0}": {1}', '{{"{0}":{1}', '{{ "{0}": {1}', '{{\n  "{0}": {1}', '{{\n    "{0}": {1}'):
+            yield lead.format(key, quoted)
+    yield f'{{"type": "function", "name": {quoted}'
+    yield f'{{"type":"function","name":{quoted}'
+
+
+def segments(tools: Sequence[Tool], answer: int, first: int) -> tuple[Segment, ...]:
+    bare = tuple(s.encode() for tool in tools for s in _spellings(tool.name))
+    tagged = tuple(special("<|python_tag|>") + s for s in bare)
+    return (Segment("call", openers=bare + tagged, opens_from=(answer,), at_start=True, json_body=True),)
+
+
+def reader(tools: Sequence[Tool], segment: int, opener: str) -> CallReader:
+    return JsonCallReader({t.name for t in tools}, first_only=True, begun=opener)

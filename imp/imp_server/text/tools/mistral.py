@@ -1,0 +1,70 @@
+"""Mistral: [TOOL_CALLS][{"name": ..., "arguments": {...}}] and, newer, [TOOL_CALLS]name[CALL_ID]id[ARGS]{...}.
+
+[TOOL_CALLS], [CALL_ID] and [ARGS] are special tokens; the newer form repeats [TOOL_CALLS] for each call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from imp_server.core import Segment, Tool
+from imp_server.text.tools.base import Args, Begin, CallPiece, CallReader, End, both, mark, unmarked
+from imp_server.text.tools.json_calls import ArgumentsRelay, JsonCallReader
+
+name = "mistral"
+
+
+def teaches(template: str) -> bool:
+    return "[TOOL_CALLS]" in template
+
+
+def segments(tools: Sequence[Tool], answer: int, first: int) -> tuple[Segment, ...]:
+    return (Segment("call", openers=both("[TOOL_CALLS]"), opens_from=(answer, first), json_body=True),)
+
+
+def reader(tools: Sequence[Tool], segment: int, opener: str) -> CallReader:
+    return MistralReader()
+
+
+class MistralReader:
+    """Tells the two forms apart by the first character: a bracket begins the list, anything else a name."""
+
+    def __init__(self) -> None:
+        self._list: JsonCallReader | None = None
+        self._head = ""
+        self._arguments: ArgumentsRelay | None = None
+
+    def feed(self, text: str) -> list[CallPiece]:
+        if self._list is not None:
+            return self._list.feed(text)
+        if self._arguments is not None:
+            return self._send(text)
+        self._head += text
+        start = self._head.lstrip()
+        if start[:1] in ("[", "{"):
+            self._list = JsonCallReader()
+            return self._list.feed(start)
+        return self._begin()
+
+    def _begin(self) -> list[CallPiece]:
+        head, brace, rest = self._head.partition("{")
+        if not brace:
+            return []
+        plain = unmarked(head.replace(mark("[ARGS]"), "[ARGS]").replace(mark("[CALL_ID]"), "[CALL_ID]"))
+        call_name, _, call_id = plain.partition("[ARGS]")[0].partition("[CALL_ID]")
+        self._arguments = ArgumentsRelay()
+        return [Begin(call_name.strip(), call_id.strip() or None), *self._send(brace + rest)]
+
+    def _send(self, text: str) -> list[CallPiece]:
+        if self._arguments is None or self._arguments.done:
+            return []
+        ready, _ = self._arguments.feed(text)
+        return [Args(ready)] if ready else []
+
+    def close(self) -> list[CallPiece]:
+        if self._list is not None:
+            return self._list.close()
+        if self._arguments is None:
+            return []
+        tail = self._arguments.close()
+        return [*([Args(tail)] if tail else []), End()]

@@ -1,0 +1,53 @@
+"""Finds the first of several tags in text that arrives in pieces, holding back only a possible beginning of one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+
+class Found(NamedTuple):
+    before: str
+    """Text that surely precedes the tag (or any tag to come)."""
+    tag: str | None
+
+
+class TagScanner:
+    """Owner of text received and not yet released."""
+
+    def __init__(self) -> None:
+        self._held = ""
+
+    def add(self, text: str) -> None:
+        self._held += text
+
+    def next(self, tags: Sequence[str]) -> Found:
+        """Release up to and including the first tag; without one, all that can't be the beginning of one."""
+        hits = [(place, -len(tag), tag) for tag in tags if (place := self._held.find(tag)) >= 0]
+        if hits:
+            place, _, tag = min(hits)
+            if self._may_grow(place, tag, tags):
+                before, self._held = self._held[:place], self._held[place:]
+                return Found(before, None)
+            before, self._held = self._held[:place], self._held[place + len(tag) :]
+            return Found(before, tag)
+        keep = max((n for tag in tags for n in [self._prefix_length(tag)]), default=0)
+        split = len(self._held) - keep
+        before, self._held = self._held[:split], self._held[split:]
+        return Found(before, None)
+
+    def rest(self) -> str:
+        """Everything still held."""
+        rest, self._held = self._held, ""
+        return rest
+
+    def _prefix_length(self, tag: str) -> int:
+        for size in range(min(len(tag) - 1, len(self._held)), 0, -1):
+            if self._held.endswith(tag[:size]):
+                return size
+        return 0
+
+    def _may_grow(self, place: int, tag: str, tags: Sequence[str]) -> bool:
+        """A longer tag could still begin at the same place."""
+        tail = self._held[place:]
+        return any(len(t) > len(tail) and t.startswith(tail) for t in tags if len(t) > len(tag))
