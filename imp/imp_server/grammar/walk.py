@@ -1,0 +1,120 @@
+"""The walk of a vocabulary trie over the tables: the plain twin of the native walker (kernels/cpu/grammar).
+
+Trie layout (`TokenTrie`): nodes in depth-first preorder, children by ascending byte. Node i has `byte[i]`,
+`depth[i]` (1 for the first byte of a token), `skip[i]` (nodes in its subtree, itself included) and the tokens
+`ids[first[i]:first[i + 1]]` that end there.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from imp_server.grammar.tables import ASK, DEAD, FIRST_OP, POP, Tables
+
+
+class TokenTrie(NamedTuple):
+    byte: NDArray[np.uint8]
+    depth: NDArray[np.uint16]
+    skip: NDArray[np.int32]
+    first: NDArray[np.int32]
+    ids: NDArray[np.int32]
+
+
+class WalkResult(NamedTuple):
+    depth_used: int
+    """How many frames below the top the walk read (0: the mask depends on the top alone)."""
+    asks: list[int]
+    """Trie nodes whose whole subtree the caller has to test byte by byte."""
+
+
+Stack = tuple[int, "Stack | None"]
+
+
+def build_trie(token_bytes: list[tuple[int, bytes]]) -> TokenTrie:
+    """The trie of (id, bytes) pairs; empty byte strings are left out."""
+    pairs = sorted(((b, i) for i, b in token_bytes if b), key=lambda p: p)
+    byte: list[int] = []
+    depth: list[int] = []
+    first: list[int] = []
+    ids: list[int] = []
+    path: list[int] = []
+    skip: list[int] = []
+    last = b""
+    for data, token_id in pairs:
+        common = 0
+        limit = min(len(last), len(data))
+        while common < limit and last[common] == data[common]:
+            common += 1
+        while len(path) > common:
+            node = path.pop()
+            skip[node] = len(byte) - node
+        for at in range(common, len(data)):
+            path.append(len(byte))
+            byte.append(data[at])
+            depth.append(at + 1)
+            skip.append(0)
+            first.append(len(ids))
+        ids.append(token_id)
+        last = data
+    while path:
+        node = path.pop()
+        skip[node] = len(byte) - node
+    return TokenTrie(
+        np.array(byte, np.uint8),
+        np.array(depth, np.uint16),
+        np.array(skip, np.int32),
+        np.array([*first, len(ids)], np.int32),
+        np.array(ids, np.int32),
+    )
+
+
+def walk(tables: Tables, trie: TokenTrie, stack: Stack, out: NDArray[np.uint32]) -> WalkResult:
+    """Set in `out` the bit of every token that the stack can read; bits already set stay."""
+    asks: list[int] = []
+    lowest = 0
+    # per depth of the trie: the stack, and its height relative to the original one
+    path: list[tuple[Stack, int]] = [(stack, 0)] * (int(trie.depth.max(initial=0)) + 1)
+    n_nodes, node = len(trie.byte), 0
+    while node < n_nodes:
+        depth = int(trie.depth[node])
+        top, height = path[depth - 1]
+        result, height, read = step_stack(tables, top, height, int(trie.byte[node]))
+        lowest = min(lowest, read)
+        if isinstance(result, int):
+            if result == ASK:
+                asks.append(node)
+            node += int(trie.skip[node])
+            continue
+        path[depth] = (result, height)
+        for token_id in trie.ids[trie.first[node] : trie.first[node + 1]]:
+            out[token_id >> 5] |= np.uint32(1 << (int(token_id) & 31))
+        node += 1
+    return WalkResult(-lowest, asks)
+
+
+def step_stack(tables: Tables, stack: Stack, height: int, byte: int) -> tuple[Stack | int, int, int]:
+    """(stack after the byte, or DEAD or ASK; its height; the lowest height read on the way)."""
+    lowest = height
+    while True:
+        top, below = stack
+        entry = tables.entry(top, byte)
+        if entry >= 0:
+            return (entry, below), height, lowest
+        if entry > FIRST_OP:
+            return (ASK if entry == ASK else DEAD), height, lowest
+        a, b = (int(x) for x in tables.ops[FIRST_OP - entry])
+        if a >= 0:
+            return (b, (a, below)), height + 1, lowest
+        if below is None:
+            return DEAD, height, lowest
+        height -= 1
+        lowest = min(lowest, height)
+        resumed = tables.entry(below[0], b)
+        if resumed < 0:
+            return (ASK if resumed == ASK else DEAD), height, lowest
+        stack = (resumed, below[1])
+        if a == POP:
+            return stack, height, lowest
