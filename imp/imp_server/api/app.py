@@ -10,9 +10,10 @@ from blacksheep.server.routing import Router
 from imp_server.api.binding import bind, find_handlers
 from imp_server.api.contract import Operation
 from imp_server.api.endpoint import Endpoint, add_headers, add_ids, error_response, log_refusal, lower_headers
-from imp_server.api.headers import new_id, sanitised_id
+from imp_server.api.headers import sanitised_id
 from imp_server.api.hub import Hub
 from imp_server.core import ImpError, MethodNotAllowed, UnknownUrl
+from imp_server.dialects.ids import new_id
 
 
 def build_app(hub: Hub) -> Application:

@@ -18,7 +18,7 @@ import msgspec
 from imp_server.api.disconnect import DisconnectWatch
 from imp_server.api.sse import KEEP_ALIVE, encode_frame
 from imp_server.api.text_side import Prepared, Session
-from imp_server.core import EngineFaulted, Failed, ImpError, InternalError, OutputEvent
+from imp_server.core import EngineFaulted, Failed, ImpError, InternalError, Logprobs, OutputEvent
 from imp_server.dialects.base import Fold, SseFrame, Stream
 from imp_server.dialects.handler import ChatReply, Pings
 from imp_server.engine.client import EngineClient, Generation
@@ -86,10 +86,16 @@ async def _follow(one: Live) -> AsyncIterator[list[OutputEvent]]:
         for event in batch:
             if isinstance(event, Failed):
                 raise EngineFaulted(event.message, code=event.code)
+        batch.sort(key=_text_last)
         if one.first_choice:
             batch = [msgspec.structs.replace(e, choice=e.choice + one.first_choice) for e in batch]
         if batch:
             yield batch
+
+
+def _text_last(event: OutputEvent) -> bool:
+    """Logprobs go before the text of their hand-off, so that a chunk can carry both."""
+    return not isinstance(event, Logprobs)
 
 
 async def _pump(one: Live, queue: asyncio.Queue[list[OutputEvent] | BaseException | None]) -> None:

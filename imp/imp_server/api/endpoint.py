@@ -16,12 +16,13 @@ from imp_server.api.contract import Operation
 from imp_server.api.disconnect import DisconnectWatch
 from imp_server.api.driver import StreamRun, accept, encoded, fold_reply
 from imp_server.api.errors import error_headers, error_status, shape_module, shape_of
-from imp_server.api.headers import new_id, sanitised_id
+from imp_server.api.headers import sanitised_id
 from imp_server.api.hub import Hub
 from imp_server.api.parameters import ParameterReader
 from imp_server.core import Draining, ImpError, InternalError
 from imp_server.dialects.base import SseFrame
 from imp_server.dialects.handler import BytesReply, Call, ChatReply, Handler, JsonReply, Reply
+from imp_server.dialects.ids import new_id
 
 _log = logging.getLogger("imp.api")
 _DETACHED = Response(499)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Sequence
 
 _MAX_ID = 128
@@ -12,11 +11,6 @@ def sanitised_id(value: str) -> str:
     """Printable ASCII, other bytes as dots; longer than 128 characters: cut and marked with dots."""
     clean = "".join(c if " " <= c <= "~" else "." for c in value)
     return clean[:_MAX_ID] + "..." if len(clean) > _MAX_ID else clean
-
-
-def new_id(prefix: str) -> str:
-    """An unguessable wire id: `prefix` and 24 hexadecimal digits."""
-    return f"{prefix}{secrets.token_hex(12)}"
 
 
 class Cors:

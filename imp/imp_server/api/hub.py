@@ -93,6 +93,7 @@ def unmarked(data: bytes) -> bytes:
 def build_hub(config: Config, hosted: Sequence[Hosted] = (), *, check_replies: bool = False) -> Hub:
     """Loads and compiles the contract. Raises ConfigError."""
     limits = {f"{section}.{key}": value for section, values in config.plain().items() for key, value in values.items()}
+    limits["server.max_n"] = min(config.server.max_n, config.scheduler.max_rows or config.server.max_n)
     keys = [*config.server.api_key]
     if config.server.api_key_file:
         keys += keys_from_file(config.server.api_key_file)
