@@ -129,7 +129,7 @@ def _to_pull(name: str) -> Wanted:
         return Wanted(hub[0], pulled=find_pulled(hub[0]), source=hub[1])
     if looks_like_path:
         raise ModelFileMissing(f"no model file {name}")
-    names = [*KNOWN, *(pulled.name for pulled in pulled_models())]
+    names = {**KNOWN, **{pulled.name: None for pulled in pulled_models()}}
     close = difflib.get_close_matches(name, names, 2, 0.5)
     hint = f"did you mean {' or '.join(close)}?" if close else f"known names: {', '.join(KNOWN)}"
     raise ModelFileMissing(f"no model {name}: it is no file and no known name; {hint}")

@@ -1,0 +1,20 @@
+"""Delete pulled models."""
+
+from __future__ import annotations
+
+import click
+
+from imp_server.cli._terminal import size_text
+from imp_server.weights.catalogue import pulled_models, remove
+
+
+def _names(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
+    return [pulled.name for pulled in pulled_models() if pulled.name.startswith(incomplete)]
+
+
+@click.command()
+@click.argument("names", nargs=-1, required=True, metavar="NAME...", shell_complete=_names)
+def command(names: tuple[str, ...]) -> None:
+    """Delete the pulled models NAME... from this machine."""
+    for name in names:
+        click.echo(f"removed {name}, {size_text(remove(name))} freed")
