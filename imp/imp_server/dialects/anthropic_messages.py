@@ -20,6 +20,7 @@ from imp_server.core import (
     ToolChoice,
     UnsupportedParameter,
 )
+from imp_server.dialects.anthropic_errors import error_body
 from imp_server.dialects.anthropic_messages_events import MessageEvents
 from imp_server.dialects.anthropic_messages_input import (
     Block,
@@ -35,20 +36,6 @@ _encode = msgspec.json.Encoder().encode
 
 STRICT_VERSION = "2026-10-21"
 """From this version on sampling parameters and two shapes of content are errors."""
-
-_ERROR_TYPES = {
-    400: "invalid_request_error",
-    401: "authentication_error",
-    403: "permission_error",
-    404: "not_found_error",
-    405: "invalid_request_error",
-    409: "conflict_error",
-    413: "request_too_large",
-    415: "invalid_request_error",
-    429: "rate_limit_error",
-    503: "overloaded_error",
-    504: "timeout_error",
-}
 
 
 def parse(body: Body, version: str = "2023-06-01") -> ChatRequest:
@@ -170,16 +157,6 @@ def _check_strict_block(role: str, block: Block, path: str) -> None:
         raise InvalidRequest("a document block can't be part of an assistant message", param=path)
     if role == "user" and block["type"] == "text" and block.get("citations"):
         raise InvalidRequest("a text block of the user can't carry citations", param=f"{path}.citations")
-
-
-def error_body(error: ImpError, request_id: str) -> dict[str, Any]:
-    kind = _ERROR_TYPES.get(error.status, "invalid_request_error" if error.status < 500 else "api_error")
-    details = {"error_code": error.code}
-    return {
-        "type": "error",
-        "error": {"type": kind, "message": error.message, "details": details},
-        "request_id": request_id,
-    }
 
 
 class Fold:

@@ -7,11 +7,15 @@ from typing import Any
 
 
 def read_object(text: str) -> dict[str, Any]:
-    """The object, or for a cut text its complete members: a member whose value was cut is dropped, not guessed."""
-    value = _parse(text)
-    if value is None:
-        value = _parse(_closed(text))
-    return value if isinstance(value, dict) else {}
+    """The object, or for a cut text its complete members; a string that was cut is dropped, not guessed.
+
+    Streaming clients read the same prefix with jiter's partial mode: equal to it, cut numbers included.
+    """
+    for candidate in (lambda: text, lambda: _closed(text, whole=True), lambda: _closed(text, whole=False)):
+        value = _parse(candidate())
+        if value is not None:
+            return value if isinstance(value, dict) else {}
+    return {}
 
 
 def _parse(text: str) -> Any:
@@ -21,8 +25,8 @@ def _parse(text: str) -> Any:
         return None
 
 
-def _closed(text: str) -> str:
-    """`text` up to its last complete value, with every open bracket closed."""
+def _closed(text: str, *, whole: bool) -> str:
+    """`text`, or the part of it before its last, cut value, with every open bracket closed."""
     closers: list[str] = []
     safe, safe_closers = 0, ""
     in_string = escaped = False
@@ -41,4 +45,6 @@ def _closed(text: str) -> str:
             safe, safe_closers = i + 1, "".join(reversed(closers))
         elif char == ",":
             safe, safe_closers = i, "".join(reversed(closers))
+    if whole:
+        return text + "".join(reversed(closers))
     return text[:safe] + safe_closers
