@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 from hypothesis import strategies as st
-
 from imp_server.core import (
     Accepted,
     CallArgs,
@@ -45,7 +45,7 @@ USAGES = st.builds(
 def cut(text: str, at: list[int]) -> list[str]:
     """`text` in pieces, cut at these places (modulo its length)."""
     places = sorted({i % (len(text) + 1) for i in at} | {0, len(text)})
-    return [text[a:b] for a, b in zip(places, places[1:])] or [""]
+    return [text[a:b] for a, b in pairwise(places)] or [""]
 
 
 def pieces(draw: Callable[..., Any], text: str) -> list[str]:

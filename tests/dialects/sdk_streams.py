@@ -8,7 +8,6 @@ from typing import Any
 import anthropic
 import httpx2
 import openai
-
 from imp_server.core import OutputEvent
 from imp_server.dialects.base import ReplyContext, SseFrame, Stream
 

@@ -11,8 +11,6 @@ import pytest
 from anthropic.types import Message, RawMessageStreamEvent
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from pydantic import TypeAdapter
-
 from imp_server.core import (
     Accepted,
     CallArgs,
@@ -29,6 +27,8 @@ from imp_server.core import (
 from imp_server.dialects.anthropic_messages import Fold, Stream
 from imp_server.dialects.anthropic_messages_thinking import signature
 from imp_server.dialects.anthropic_messages_truncated import read_object
+from pydantic import TypeAdapter
+
 from tests.dialects.event_lists import ARGUMENTS, event_lists
 from tests.dialects.sdk_streams import anthropic_client, context, frames_of
 

@@ -8,9 +8,6 @@ from typing import Any
 import openai
 import pytest
 from hypothesis import given, settings
-from openai.types.responses import Response, ResponseStreamEvent
-from pydantic import TypeAdapter
-
 from imp_server.core import (
     CallArgs,
     CallEnd,
@@ -24,6 +21,9 @@ from imp_server.core import (
     Usage,
 )
 from imp_server.dialects.openai_responses import Fold, Stream
+from openai.types.responses import Response, ResponseStreamEvent
+from pydantic import TypeAdapter
+
 from tests.dialects.event_lists import event_lists
 from tests.dialects.sdk_streams import context, frames_of, openai_client
 

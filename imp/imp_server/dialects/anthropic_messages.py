@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -30,7 +31,9 @@ from imp_server.dialects.anthropic_messages_input import (
     user_messages,
 )
 from imp_server.dialects.base import ReplyContext, SseFrame
+from imp_server.dialects.handler import Call, ChatReply, JsonReply, Reply, handler
 from imp_server.dialects.intents import Body, Extensions, extensions, present
+from imp_server.dialects.wire_ids import wire_id
 
 _encode = msgspec.json.Encoder().encode
 
@@ -159,6 +162,25 @@ def _check_strict_block(role: str, block: Block, path: str) -> None:
         raise InvalidRequest("a text block of the user can't carry citations", param=f"{path}.citations")
 
 
+@handler
+async def create_message(call: Call) -> Reply:
+    context = ReplyContext(
+        id=wire_id("msg_"), model=call.model, created=int(time.time()), request_id=call.request_id, body=call.body
+    )
+    request = parse(call.body, _version(call))
+    return ChatReply(request, context, present(call.body, "stream", False), Fold, Stream)
+
+
+@handler
+async def count_tokens(call: Call) -> Reply:
+    """Counts what the same body would prefill: the request is prepared exactly as for an answer."""
+    return JsonReply({"input_tokens": await call.services.count_tokens(parse(call.body, _version(call)))})
+
+
+def _version(call: Call) -> str:
+    return call.headers.get("anthropic-version", "2023-06-01")
+
+
 class Fold:
     def __init__(self, ctx: ReplyContext) -> None:
         self._events = MessageEvents(ctx)
@@ -179,6 +201,9 @@ class Stream:
 
     def open(self) -> list[SseFrame]:
         return _frames(self._events.open())
+
+    def ping(self) -> list[SseFrame]:
+        return _frames([{"type": "ping"}])
 
     def feed(self, event: OutputEvent) -> list[SseFrame]:
         return _frames(self._events.feed(event))

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from imp_server.core import (
-    Accepted,
     CallArgs,
     CallEnd,
     CallStart,
@@ -52,7 +51,8 @@ class MessageEvents:
         self._ctx = ctx
         self._done: list[Json] = []
         self._open: _Block | None = None
-        self._finish: Finish | None = None
+        self._finish = Finish(0, "cancelled", Usage())
+        """What a message is that was stopped before its end."""
         self._hidden = present(ctx.body, "thinking", {}).get("display") == "omitted"
         self._counts_writes = has_marks(ctx.body)
 
@@ -65,13 +65,11 @@ class MessageEvents:
         return list(self._events(event))
 
     def close(self) -> list[Json]:
-        assert self._finish
         usage = self._usage(self._finish.usage)
         delta = _stop(self._finish, self._done) | {"stop_details": None, "container": None}
         return [{"type": "message_delta", "delta": delta, "usage": usage}, {"type": "message_stop"}]
 
     def message(self) -> Json:
-        assert self._finish
         return self._message(self._usage(self._finish.usage)) | _stop(self._finish, self._done)
 
     def _message(self, usage: Json) -> Json:
@@ -145,9 +143,7 @@ class MessageEvents:
 
     def _start_usage(self) -> Json:
         """Before the engine has looked into its cache: message_delta carries the cumulative truth."""
-        accepted = self._ctx.extra.get("accepted", Accepted())
-        prompt, cached = accepted.prompt_tokens, accepted.cached_tokens
-        return self._usage(Usage(prompt_tokens=prompt, cached_tokens=cached))
+        return self._usage(Usage(prompt_tokens=self._ctx.extra.get("prompt_tokens", 0)))
 
     def _usage(self, counts: Usage) -> Json:
         """`input_tokens` excludes what was read from or written to the cache.

@@ -11,11 +11,12 @@ def read_object(text: str) -> dict[str, Any]:
 
     Streaming clients read the same prefix with jiter's partial mode: equal to it, cut numbers included.
     """
-    for candidate in (lambda: text, lambda: _closed(text, whole=True), lambda: _closed(text, whole=False)):
-        value = _parse(candidate())
-        if value is not None:
-            return value if isinstance(value, dict) else {}
-    return {}
+    value = _parse(text)
+    if value is None:
+        value = _parse(_closed(text, whole=True))
+    if value is None:
+        value = _parse(_closed(text, whole=False))
+    return value if isinstance(value, dict) else {}
 
 
 def _parse(text: str) -> Any:

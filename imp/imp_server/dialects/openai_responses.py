@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,16 +13,23 @@ from imp_server.core import (
     ImpError,
     Message,
     MissingParameter,
+    NotFound,
     OutputEvent,
     ReasoningIntent,
     ResponseFormat,
     TextPart,
+    UnknownUrl,
 )
 from imp_server.dialects.base import ReplyContext, SseFrame
+from imp_server.dialects.handler import Call, ChatReply, JsonReply, Reply, handler
 from imp_server.dialects.intents import Body, extensions, present
 from imp_server.dialects.openai_responses_events import ResponseEvents
-from imp_server.dialects.openai_responses_input import Conversation, Item, items_of
+from imp_server.dialects.openai_responses_input import Conversation, Item, is_reference, items_of
+from imp_server.dialects.openai_responses_kept import Kept, ResponseNotFound
+from imp_server.dialects.openai_responses_stored import page, with_ids
 from imp_server.dialects.openai_responses_tools import tool_choice, tool_table
+from imp_server.dialects.openai_responses_truncation import fitting
+from imp_server.dialects.wire_ids import wire_id
 
 _encode = msgspec.json.Encoder().encode
 
@@ -86,6 +94,116 @@ def _logprobs(body: Body) -> int | None:
     top = body.get("top_logprobs")
     asked = top is not None or "message.output_text.logprobs" in present(body, "include", ())
     return (top or 0) if asked else None
+
+
+# --- handlers -----------------------------------------------------------------------------------
+
+
+@handler
+async def create_response(call: Call) -> Reply:
+    kept, body = _kept(call), call.body
+    items = await _resolved(kept, items_of(body["input"]))
+    request = parse(body | {"input": items}, await _history(kept, body))
+    if body.get("truncation") == "auto" and (context_length := call.services.card(request.model).context_length):
+        request = await fitting(request, call.services.count_tokens, context_length)
+    context = ReplyContext(
+        id=wire_id("resp_"), model=call.model, created=int(time.time()), request_id=call.request_id, body=body
+    )
+    stored = context.extra["stored"] = kept.is_on and present(body, "store", True)
+
+    async def keep(resource: dict[str, Any]) -> None:
+        await kept.put(resource, with_ids(items, context.id))
+
+    def fold(context: ReplyContext) -> Fold:
+        folded = Fold(context)
+        if stored:
+            kept.begin(context.id, folded.events)
+        return folded
+
+    return ChatReply(request, context, present(body, "stream", False), fold, Stream, keep if stored else None)
+
+
+@handler
+async def count_input_tokens(call: Call) -> Reply:
+    kept = _kept(call)
+    items = await _resolved(kept, items_of(call.body["input"]))
+    request = parse(call.body | {"input": items}, await _history(kept, call.body))
+    n_tokens = await call.services.count_tokens(request)
+    return JsonReply({"object": "response.input_tokens", "input_tokens": n_tokens})
+
+
+@handler
+async def compact_response(call: Call) -> Reply:
+    raise UnknownUrl('compaction isn\'t offered; send a shorter input, or let truncation "auto" drop old turns')
+
+
+@handler
+async def get_response(call: Call) -> Reply:
+    kept, response_id = _kept(call), call.path["response_id"]
+    if (stored := await kept.resource(response_id)) is not None:
+        return JsonReply(stored)
+    if live := kept.live(response_id):
+        return JsonReply(live.snapshot())
+    raise ResponseNotFound(response_id)
+
+
+@handler
+async def delete_response(call: Call) -> Reply:
+    response_id = call.path["response_id"]
+    if not await _kept(call).delete(response_id):
+        raise ResponseNotFound(response_id)
+    return JsonReply({"id": response_id, "object": "response.deleted", "deleted": True})
+
+
+@handler
+async def cancel_response(call: Call) -> Reply:
+    """Idempotent: a response that has ended is answered as it is."""
+    kept, response_id = _kept(call), call.path["response_id"]
+    if (stored := await kept.resource(response_id)) is not None:
+        return JsonReply(stored)
+    if live := kept.live(response_id):
+        return JsonReply(live.cancel())
+    raise ResponseNotFound(response_id)
+
+
+@handler
+async def list_input_items(call: Call) -> Reply:
+    response_id = call.path["response_id"]
+    items = await _kept(call).conversation(response_id, with_output=False)
+    if items is None:
+        raise ResponseNotFound(response_id)
+    return JsonReply(page(items, dict(call.query)))
+
+
+def _kept(call: Call) -> Kept:
+    kept: Kept = call.services.extensions["openai_responses"]
+    return kept
+
+
+async def _history(kept: Kept, body: Body) -> list[dict[str, Any]]:
+    previous = present(body, "previous_response_id")
+    if previous is None:
+        return []
+    items = await kept.conversation(previous, with_output=True)
+    if items is None:
+        raise ResponseNotFound(previous, "previous_response_id")
+    return items
+
+
+async def _resolved(kept: Kept, items: list[Item]) -> list[Item]:
+    """Item references replaced by what they name."""
+    found: list[Item] = []
+    for i, item in enumerate(items):
+        if not is_reference(item):
+            found.append(item)
+        elif (named := await kept.item(item["id"])) is not None:
+            found.append(named)
+        else:
+            raise NotFound(f"no stored item {item['id'][:100]!r}; send the item itself", param=f"input[{i}].id")
+    return found
+
+
+# --- replies ------------------------------------------------------------------------------------
 
 
 class Fold:

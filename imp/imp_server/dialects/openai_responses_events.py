@@ -20,8 +20,9 @@ from imp_server.core import (
 )
 from imp_server.dialects.base import ReplyContext
 from imp_server.dialects.intents import present
+from imp_server.dialects.openai_errors import error_type
 from imp_server.dialects.openai_responses_items import CallItem, Item, MessageItem, ReasoningItem, token_logprob
-from imp_server.dialects.openai_responses_resource import error_type, failure, resource, usage
+from imp_server.dialects.openai_responses_resource import failure, resource, usage
 from imp_server.dialects.openai_responses_tools import tool_table
 
 Json = dict[str, Any]
@@ -64,24 +65,38 @@ class ResponseEvents:
         self._final = resource(self._ctx, "failed", self.output("incomplete"), error=failure(error))
         return self._numbered(
             [
-                {"type": "error", **flat, "error": {"type": error_type(error), **flat}},
+                {"type": "error", **flat, "error": {"type": error_type(error.status), **flat}},
                 {"type": "response.failed", "response": self._final},
             ]
         )
 
+    def snapshot(self) -> Json:
+        """The resource as it is at this moment."""
+        if self._final or self._finish:
+            return self.response()
+        return resource(self._ctx, "in_progress", self.output("in_progress"))
+
+    def cancel(self) -> Json:
+        """Stops the generation; its rows are free when this returns."""
+        if not self._finish:
+            self._ctx.extra.get("cancel", lambda: None)()
+        return self.response()
+
     def response(self) -> Json:
-        """The final resource; the one of the moment before the Finish."""
+        """The final resource. Without a Finish the generation was cancelled."""
         if self._final:
             return self._final
         if not self._finish:
-            return resource(self._ctx, "in_progress", self.output("in_progress"))
+            usage_so_far = usage(Usage(prompt_tokens=self._ctx.extra.get("prompt_tokens", 0)))
+            self._final = resource(self._ctx, "cancelled", self.output("incomplete"), usage=usage_so_far)
+            return self._final
         status, details = _outcome(self._finish)
         self._final = resource(
             self._ctx,
             status,
             self._done,
             usage=usage(self._finish.usage),
-            completed_at=int(self._now()) if status == "completed" else None,
+            completed_at=self._completed_at() if status == "completed" else None,
             incomplete_details=details,
         )
         return self._final
@@ -90,10 +105,9 @@ class ResponseEvents:
         """All items so far; `status` is that of the open one."""
         return self._done + ([self._open.snapshot(status)] if self._open else [])
 
-    def cancelled(self) -> Json:
-        """The resource of a response that was stopped before its Finish."""
-        self._final = resource(self._ctx, "cancelled", self.output("incomplete"), usage=usage(Usage()))
-        return self._final
+    def _completed_at(self) -> int:
+        """One moment for the streamed and the stored resource."""
+        return int(self._ctx.extra.setdefault("completed_at", int(self._now())))
 
     # --- one event
 

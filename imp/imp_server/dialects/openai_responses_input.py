@@ -84,7 +84,7 @@ class Conversation:
     _turn: _Turn = field(default_factory=_Turn)
 
     def add(self, item: Item, path: str) -> None:
-        kind = item.get("type") or ("message" if "role" in item else "item_reference")
+        kind = item.get("type") or "message"
         if kind == "message":
             self._message(item, path)
         elif kind == "reasoning":
@@ -132,3 +132,7 @@ def items_of(value: str | Sequence[Item] | None) -> list[Item]:
     if isinstance(value, str):
         return [{"type": "message", "role": "user", "content": value}]
     return list(value or ())
+
+
+def is_reference(item: Item) -> bool:
+    return item.get("type") == "item_reference" or (item.get("type") is None and "role" not in item)

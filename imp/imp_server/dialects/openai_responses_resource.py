@@ -81,10 +81,3 @@ def failure(error: ImpError) -> Json:
     else:
         code = "invalid_prompt" if error.status < 500 else "server_error"
     return {"code": code, "message": error.message}
-
-
-def error_type(error: ImpError) -> str:
-    """OpenAI's `error.type`."""
-    if error.status == 429:
-        return "rate_limit_error"
-    return "invalid_request_error" if error.status < 500 else "server_error"
