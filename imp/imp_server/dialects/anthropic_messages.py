@@ -32,8 +32,9 @@ from imp_server.dialects.anthropic_messages_input import (
 )
 from imp_server.dialects.base import ReplyContext, SseFrame
 from imp_server.dialects.handler import Call, ChatReply, JsonReply, Reply, handler
+from imp_server.dialects.ids import new_id
 from imp_server.dialects.intents import Body, Extensions, extensions, present
-from imp_server.dialects.wire_ids import wire_id
+from imp_server.dialects.openai_sampling import whole
 
 _encode = msgspec.json.Encoder().encode
 
@@ -60,7 +61,7 @@ def parse(body: Body, version: str = "2023-06-01") -> ChatRequest:
         response_format=_format(body),
         reasoning=_reasoning(body),
         reasoning_default_on=False,
-        max_tokens=body.get("max_tokens"),
+        max_tokens=whole(body.get("max_tokens")),
         stop=tuple(present(body, "stop_sequences", ())),
         add_generation_prompt=not prefilled,
         continue_final_message=prefilled,
@@ -129,7 +130,7 @@ def _reasoning(body: Body) -> ReasoningIntent:
     return ReasoningIntent(
         enabled=present(thinking, "type", "disabled") != "disabled",
         effort=present(body, "output_config", {}).get("effort"),
-        budget_tokens=thinking.get("budget_tokens"),
+        budget_tokens=whole(thinking.get("budget_tokens")),
         shown=thinking.get("display") != "omitted",
     )
 
@@ -165,7 +166,7 @@ def _check_strict_block(role: str, block: Block, path: str) -> None:
 @handler
 async def create_message(call: Call) -> Reply:
     context = ReplyContext(
-        id=wire_id("msg_"), model=call.model, created=int(time.time()), request_id=call.request_id, body=call.body
+        id=new_id("msg_imp"), model=call.model, created=int(time.time()), request_id=call.request_id, body=call.body
     )
     request = parse(call.body, _version(call))
     return ChatReply(request, context, present(call.body, "stream", False), Fold, Stream)

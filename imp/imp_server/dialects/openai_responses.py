@@ -22,6 +22,7 @@ from imp_server.core import (
 )
 from imp_server.dialects.base import ReplyContext, SseFrame
 from imp_server.dialects.handler import Call, ChatReply, JsonReply, Reply, handler
+from imp_server.dialects.ids import new_id
 from imp_server.dialects.intents import Body, extensions, present
 from imp_server.dialects.openai_responses_events import ResponseEvents
 from imp_server.dialects.openai_responses_input import Conversation, Item, is_reference, items_of
@@ -29,7 +30,7 @@ from imp_server.dialects.openai_responses_kept import Kept, ResponseNotFound
 from imp_server.dialects.openai_responses_stored import page, with_ids
 from imp_server.dialects.openai_responses_tools import tool_choice, tool_table
 from imp_server.dialects.openai_responses_truncation import fitting
-from imp_server.dialects.wire_ids import wire_id
+from imp_server.dialects.openai_sampling import whole
 
 _encode = msgspec.json.Encoder().encode
 
@@ -62,7 +63,7 @@ def parse(body: Body, history: Sequence[Item] = ()) -> ChatRequest:
         tool_choice=tool_choice(body, table),
         response_format=_format(present(body, "text", {}).get("format")),
         reasoning=_reasoning(body),
-        max_tokens=body.get("max_output_tokens"),
+        max_tokens=whole(body.get("max_output_tokens")),
         logprobs=_logprobs(body),
         **extensions(body),
     )
@@ -81,17 +82,18 @@ def _format(wanted: Mapping[str, Any] | None) -> ResponseFormat:
 
 def _reasoning(body: Body) -> ReasoningIntent:
     effort = present(body, "reasoning", {}).get("effort")
-    kwargs = present(body, "chat_template_kwargs", {})
-    enabled = body.get("enable_thinking", kwargs.get("enable_thinking"))
+    asked = body.get("enable_thinking", present(body, "chat_template_kwargs", {}).get("enable_thinking"))
+    fraction = present(body, "think_budget", _FRACTIONS.get(effort or ""))
+    enabled = asked if isinstance(asked, bool) else (True if effort else None)
     return ReasoningIntent(
-        enabled=effort != "none" if effort else enabled,
+        enabled=False if fraction == 0 else enabled,
         effort=effort,
-        budget_fraction=present(body, "think_budget", _FRACTIONS.get(effort or "")),
+        budget_fraction=None if fraction is None else float(fraction),
     )
 
 
 def _logprobs(body: Body) -> int | None:
-    top = body.get("top_logprobs")
+    top = whole(body.get("top_logprobs"))
     asked = top is not None or "message.output_text.logprobs" in present(body, "include", ())
     return (top or 0) if asked else None
 
@@ -107,7 +109,7 @@ async def create_response(call: Call) -> Reply:
     if body.get("truncation") == "auto" and (context_length := call.services.card(request.model).context_length):
         request = await fitting(request, call.services.count_tokens, context_length)
     context = ReplyContext(
-        id=wire_id("resp_"), model=call.model, created=int(time.time()), request_id=call.request_id, body=body
+        id=new_id("resp_imp"), model=call.model, created=int(time.time()), request_id=call.request_id, body=body
     )
     stored = context.extra["stored"] = kept.is_on and present(body, "store", True)
 

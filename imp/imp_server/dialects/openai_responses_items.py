@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from imp_server.core import LogprobEntry
 from imp_server.dialects.openai_responses_input import seal
+from imp_server.dialects.openai_usage import token_text
 
 Json = dict[str, Any]
 
@@ -33,7 +34,7 @@ def token_logprob(entry: LogprobEntry) -> Json:
 
 
 def _logprob(data: bytes, logprob: float) -> Json:
-    return {"token": data.decode(errors="replace"), "bytes": list(data), "logprob": logprob}
+    return {"token": token_text(data), "bytes": list(data), "logprob": min(logprob, 0.0)}
 
 
 @dataclass(slots=True)
