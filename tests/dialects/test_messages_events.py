@@ -29,6 +29,7 @@ from imp_server.dialects.anthropic_messages_thinking import signature
 from imp_server.dialects.anthropic_messages_truncated import read_object
 from pydantic import TypeAdapter
 
+from tests.dialects.contract_check import check_frames, check_reply
 from tests.dialects.event_lists import ARGUMENTS, event_lists
 from tests.dialects.sdk_streams import anthropic_client, context, frames_of
 
@@ -58,6 +59,7 @@ def test_the_sdk_accumulates_the_fold(events: list[OutputEvent]) -> None:
         if payload["type"] != "ping":
             EVENT.validate_json(json.dumps(payload), strict=True)
     frames = frames_of(Stream(context("msg", BODY)), events)
+    check_frames("anthropic_messages.create_message", frames)
     with anthropic_client(frames).messages.stream(model="toy", max_tokens=64, messages=[]) as stream:
         accumulated = stream.get_final_message().to_dict()
     whole = folded(events)
@@ -89,6 +91,7 @@ def test_blocks_are_dense_and_one_at_a_time(events: list[OutputEvent]) -> None:
 @given(event_lists())
 def test_fold_is_a_strict_sdk_message(events: list[OutputEvent]) -> None:
     Message.model_validate_json(json.dumps(folded(events)), strict=True)
+    check_reply("anthropic_messages.create_message", folded(events))
 
 
 @settings(max_examples=300, deadline=None)
@@ -193,6 +196,7 @@ def test_tool_ids_are_anthropics() -> None:
 def test_failure_is_an_error_event_and_no_end() -> None:
     stream = Stream(context("msg", BODY))
     frames = stream.open() + stream.feed(TextDelta(0, "par")) + stream.fail(EngineCrashed("the engine died"))
+    check_frames("anthropic_messages.create_message", frames)
     error = json.loads(frames[-1].data)
     assert frames[-1].event == error["type"] == "error" and error["request_id"] == "req-1"
     assert error["error"]["type"] == "api_error" and error["error"]["details"]["error_code"] == "engine_crashed"

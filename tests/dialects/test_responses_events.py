@@ -24,6 +24,7 @@ from imp_server.dialects.openai_responses import Fold, Stream
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
 
+from tests.dialects.contract_check import check_frames, check_reply
 from tests.dialects.event_lists import event_lists
 from tests.dialects.sdk_streams import context, frames_of, openai_client
 
@@ -66,6 +67,7 @@ def test_stream_is_what_the_sdk_accepts_and_ends_in_the_fold(events: list[Output
     assert timeless(sent[-1]["response"]) == timeless(folded(events))
 
     frames = frames_of(Stream(context("resp", BODY)), events)
+    check_frames("openai_responses.create_response", frames)
     with openai_client(frames).responses.stream(model="toy", input="hi") as stream:
         seen = list(stream)
         if sent[-1]["type"] == "response.completed":
@@ -100,6 +102,7 @@ def test_items_open_grow_and_close_in_order(events: list[OutputEvent]) -> None:
 @given(event_lists())
 def test_fold_is_a_strict_sdk_response(events: list[OutputEvent]) -> None:
     Response.model_validate_json(json.dumps(folded(events)), strict=True)
+    check_reply("openai_responses.create_response", folded(events))
 
 
 DONE = Finish(0, "stop", Usage(prompt_tokens=5, completion_tokens=2, cached_tokens=1, reasoning_tokens=1))
@@ -162,8 +165,10 @@ def test_reasoning_is_a_summary_for_those_who_asked_for_one() -> None:
     assert asked["summary"] == [{"type": "summary_text", "text": "because"}] and asked["content"] == []
     kinds = {payload["type"] for payload in payloads(events, reasoning={"summary": "auto"})}
     assert "response.reasoning_summary_text.delta" in kinds and "response.reasoning_text.delta" not in kinds
-    for payload in payloads(events, reasoning={"summary": "auto"}):
-        EVENT.validate_json(json.dumps(payload), strict=True)
+    frames = frames_of(Stream(context("resp", BODY | {"reasoning": {"summary": "auto"}})), events)
+    check_frames("openai_responses.create_response", frames)
+    for frame in frames[:-1]:
+        EVENT.validate_json(frame.data, strict=True)
 
 
 def test_encrypted_content_only_when_included() -> None:
@@ -220,6 +225,7 @@ def test_failure_is_both_error_shapes_then_failed() -> None:
     assert failed["response"]["error"] == {"code": "server_error", "message": "the engine died"}
     assert failed["response"]["output"][0]["status"] == "incomplete"
     assert frames[-1].data == b"[DONE]" and not any(b"response.completed" in frame.data for frame in frames)
+    check_frames("openai_responses.create_response", frames)
     EVENT.validate_json(frames[-3].data, strict=True)
     EVENT.validate_json(frames[-2].data, strict=True)
 
