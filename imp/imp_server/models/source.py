@@ -8,6 +8,7 @@ in]), `shared_gate`, `shared_up`, `shared_down`, `shared_router`. A bias adds `.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -37,6 +38,10 @@ class ModelSource(Protocol):
 
     def __contains__(self, name: str) -> bool: ...
 
+    def names(self) -> Collection[str]:
+        """Canonical names of all tensors."""
+        ...
+
     def raw(self, name: str) -> RawTensor:
         """Raises InvalidModel for a tensor that isn't there."""
         ...
@@ -58,6 +63,9 @@ class GgufSource:
 
     def __contains__(self, name: str) -> bool:
         return name in self._names
+
+    def names(self) -> Collection[str]:
+        return self._names.keys()
 
     def raw(self, name: str) -> RawTensor:
         if name not in self._names:
