@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import aclosing
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -14,7 +15,7 @@ from imp_server.api import sse
 from imp_server.api.body import ClientGone, check_media_type, decode, read_body
 from imp_server.api.contract import Operation
 from imp_server.api.disconnect import DisconnectWatch
-from imp_server.api.driver import StreamRun, accept, encoded, fold_reply
+from imp_server.api.driver import StreamRun, accept, cancel, encoded, fold_reply
 from imp_server.api.errors import error_headers, error_status, shape_module, shape_of
 from imp_server.api.headers import sanitised_id
 from imp_server.api.hub import Hub
@@ -117,6 +118,8 @@ class Endpoint:
             hosted = self._hub.models.find(reply.request.model)
             prepared = await self._hub.pool.run(hosted.ready_text().prepare_chat, reply.request)
             live = await accept(hosted.client, [prepared], watch)
+            reply.context.extra["prompt_tokens"] = sum(one.generation.prompt_tokens for one in live)
+            reply.context.extra["cancel"] = partial(cancel, live)
             if reply.streamed:
                 run = StreamRun(reply, live, watch, self._hub.config.streams.keep_alive_s)
                 return self._event_stream(encoded(self._checked(run.frames())))

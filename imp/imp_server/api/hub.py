@@ -11,6 +11,7 @@ from imp_server.api.contract import Contract, load
 from imp_server.api.headers import Cors
 from imp_server.api.models import Hosted, Models
 from imp_server.api.pool import WorkerPool
+from imp_server.api.responses_kept import kept_responses
 from imp_server.api.text_side import TextSide
 from imp_server.api.validation import Validators
 from imp_server.config import Config
@@ -103,6 +104,7 @@ def build_hub(config: Config, hosted: Sequence[Hosted] = (), *, check_replies: b
         without_keys(contract.document)
     validators = Validators(contract)
     validators.compile_requests()
+    pool = WorkerPool()
     return Hub(
         config=config,
         contract=contract,
@@ -110,8 +112,9 @@ def build_hub(config: Config, hosted: Sequence[Hosted] = (), *, check_replies: b
         keys=ring,
         cors=Cors(config.server.cors_origins),
         models=Models(hosted),
-        pool=WorkerPool(),
+        pool=pool,
         check_replies=check_replies or config.log.level == "debug",
+        extensions={"openai_responses": kept_responses(config, pool)},
     )
 
 

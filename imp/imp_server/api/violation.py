@@ -122,7 +122,13 @@ def _is_tag(error: Any, base: int) -> bool:
 
 def _distance(branch: list[Any], base: int) -> tuple[int, int, int]:
     """How far the data is from a branch: wrong kind of value, wrong tag, number of errors."""
-    return sum(_is_elsewhere(e, base) for e in branch), sum(_is_tag(e, base) for e in branch), len(branch)
+    return sum(_is_elsewhere(e, base) for e in branch), sum(_misses_tag(e, base) for e in branch), len(branch)
+
+
+def _misses_tag(error: Any, base: int) -> bool:
+    """`not` on a tag: the branch for every value that the others don't name."""
+    path = error.instance_path
+    return _is_tag(error, base) or (len(path) == base + 1 and path[-1] in _TAGS and error.kind.name == "not")
 
 
 def _unknown_tag(branches: list[list[Any]], base: int) -> tuple[list[str | int], list[Any]] | None:

@@ -57,6 +57,9 @@ class Services(Protocol):
     """What a handler may ask of the server. Every method that needs a model raises NoModel or ModelLoading
     without one, and ModelNotFound for another name; `model` "" means the loaded one."""
 
+    extensions: dict[str, Any]
+    """State that belongs to one dialect, by its module's name."""
+
     def state(self) -> ServerState: ...
 
     def cards(self) -> tuple[ModelCard, ...]: ...
