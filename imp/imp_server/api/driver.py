@@ -11,6 +11,7 @@ import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -19,7 +20,7 @@ from imp_server.api.disconnect import DisconnectWatch
 from imp_server.api.sse import KEEP_ALIVE, encode_frame
 from imp_server.api.text_side import Prepared, Session
 from imp_server.core import EngineFaulted, Failed, ImpError, InternalError, Logprobs, OutputEvent
-from imp_server.dialects.base import Fold, SseFrame, Stream
+from imp_server.dialects.base import Fold, ReplyContext, SseFrame, Stream
 from imp_server.dialects.handler import ChatReply, Pings
 from imp_server.engine.client import EngineClient, Generation
 
@@ -50,6 +51,12 @@ async def accept(client: EngineClient, prompts: Sequence[Prepared], watch: Disco
         raise
     watch.when_gone(lambda: cancel(live))
     return live
+
+
+def tell_acceptance(context: ReplyContext, live: Sequence[Live]) -> None:
+    """What a dialect may know from acceptance on (ReplyContext.extra)."""
+    context.extra["prompt_tokens"] = sum(one.generation.prompt_tokens for one in live)
+    context.extra["cancel"] = partial(cancel, live)
 
 
 def cancel(live: Sequence[Live]) -> None:

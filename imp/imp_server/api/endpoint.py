@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing
 from functools import partial
 from typing import Any
@@ -15,7 +15,7 @@ from imp_server.api import sse
 from imp_server.api.body import ClientGone, check_media_type, decode, read_body
 from imp_server.api.contract import Operation
 from imp_server.api.disconnect import DisconnectWatch
-from imp_server.api.driver import StreamRun, accept, cancel, encoded, fold_reply
+from imp_server.api.driver import Live, StreamRun, accept, cancel, encoded, fold_reply, tell_acceptance
 from imp_server.api.errors import error_headers, error_status, shape_module, shape_of
 from imp_server.api.headers import sanitised_id
 from imp_server.api.hub import Hub
@@ -114,17 +114,20 @@ class Endpoint:
 
     async def _generate(self, request: Request, reply: ChatReply) -> Response:
         watch = DisconnectWatch(getattr(request.content, "receive", None))
+        live: list[Live] = []
         try:
             hosted = self._hub.models.find(reply.request.model)
             prepared = await self._hub.pool.run(hosted.ready_text().prepare_chat, reply.request)
             live = await accept(hosted.client, [prepared], watch)
-            reply.context.extra["prompt_tokens"] = sum(one.generation.prompt_tokens for one in live)
-            reply.context.extra["cancel"] = partial(cancel, live)
+            tell_acceptance(reply.context, live)
             if reply.streamed:
                 run = StreamRun(reply, live, watch, self._hub.config.streams.keep_alive_s)
-                return self._event_stream(encoded(self._checked(run.frames())))
+                chunks = partial(encoded, self._checked(run.frames()))
+                headers = _raw(sse.HEADERS | _reply_id(request, reply))
+                return Response(200, headers, StreamedContent(sse.MEDIA_TYPE, chunks))
             body = await fold_reply(reply, live, watch)
         except BaseException:
+            cancel(live)
             watch.close()
             raise
         watch.close()
@@ -132,10 +135,7 @@ class Endpoint:
             raise ClientGone
         if self._hub.check_replies:
             self._check(200, "application/json", body)
-        return json_response(200, body, {})
-
-    def _event_stream(self, chunks: AsyncIterator[bytes]) -> Response:
-        return Response(200, _raw(sse.HEADERS), StreamedContent(sse.MEDIA_TYPE.encode(), lambda: chunks))
+        return json_response(200, body, _reply_id(request, reply))
 
     async def _checked(self, frames: AsyncGenerator[SseFrame | None, None]) -> AsyncGenerator[SseFrame | None, None]:
         async with aclosing(frames):
@@ -165,6 +165,11 @@ class Endpoint:
             except ImpError as violation:
                 return self._failed(violation, headers, request_id)
         return response
+
+
+def _reply_id(request: Request, reply: ChatReply) -> dict[str, str]:
+    """Without an id of the client's, a generation goes by the id of its reply."""
+    return {} if request.headers.contains(b"x-request-id") else {"x-request-id": reply.context.id}
 
 
 def _decoded(data: bytes) -> Any:

@@ -9,7 +9,7 @@ HEADERS = {
     "cache-control": "no-cache",
     "x-accel-buffering": "no",
 }
-MEDIA_TYPE = "text/event-stream"
+MEDIA_TYPE = b"text/event-stream"
 
 
 def encode_frame(frame: SseFrame) -> bytes:

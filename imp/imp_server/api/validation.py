@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import cached_property
 from typing import Any
+from urllib.parse import quote
 
 import jsonschema_rs
 
@@ -67,7 +68,7 @@ class Validators:
             raise ContractViolation(f"{operation.id}: the contract has no event stream")
         validator = self._events.get(pointer)
         if validator is None:
-            schema = {"$ref": f"{DOCUMENT}#{pointer}"}
+            schema = {"$ref": f"{DOCUMENT}#{quote(pointer)}"}
             validator = jsonschema_rs.Draft202012Validator(schema, registry=self._event_registry)
             self._events[pointer] = validator
         self._complain(validator, event, f"{operation.id} event")
@@ -80,7 +81,7 @@ class Validators:
     def _validator(self, pointer: str) -> Any:
         validator = self._compiled.get(pointer)
         if validator is None:
-            schema = {"$ref": f"{DOCUMENT}#{pointer}"}
+            schema = {"$ref": f"{DOCUMENT}#{quote(pointer)}"}
             validator = jsonschema_rs.Draft202012Validator(
                 schema, registry=self._registry, pattern_options=jsonschema_rs.RegexOptions()
             )
