@@ -80,6 +80,12 @@ class ByteText:
             lines.append(f"{message.role}: {text}\n")
         return "".join(lines)
 
+    def limit_context(self, context_length: int) -> None:
+        self.context_length = context_length
+
+    def count(self, request: ChatRequest) -> int:
+        return len(self.render(request).encode())
+
     def prepare_chat(self, request: ChatRequest) -> BytePrepared:
         think = Segment("think", openers=(special(THINK),), closers=(special(THOUGHT),), opens_from=(0,), closes_to=0)
         plan = OutputPlan(

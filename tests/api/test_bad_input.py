@@ -8,10 +8,10 @@ from typing import Any
 
 import httpx
 import pytest
-
 from imp_server.api.body import decode_json, is_deeper
 from imp_server.core import InvalidJson
 from imp_server.engine.scripted import ScriptedEngine
+
 from tests.api.byte_text import ByteText
 from tests.api.live_server import LiveServer, live_server
 

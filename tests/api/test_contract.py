@@ -8,10 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import imp_server
 import jsonschema_rs
 import pytest
-
-import imp_server
 from imp_server import core
 from imp_server.api import contract as contracts
 from imp_server.api.binding import bind, find_handlers
@@ -32,7 +31,7 @@ def test_a_lone_operation_or_handler_stops_the_start() -> None:
     some = next(iter(handlers))
     with pytest.raises(ConfigError, match=f"operation {some} has no handler"):
         bind(LOADED, {k: v for k, v in handlers.items() if k != some})
-    with pytest.raises(ConfigError, match="handler nobody.asked has no operation"):
+    with pytest.raises(ConfigError, match=r"handler nobody\.asked has no operation"):
         bind(LOADED, {**handlers, "nobody.asked": handlers[some]})
 
 
@@ -190,7 +189,7 @@ def test_a_broken_reference_is_named(tmp_path: Path) -> None:
     write(tmp_path, "one")
     text = (tmp_path / "one.yaml").read_text().replace("{type: object}", '{$ref: "gone.yaml#/x"}')
     (tmp_path / "one.yaml").write_text(text)
-    with pytest.raises(ConfigError, match="gone.yaml"):
+    with pytest.raises(ConfigError, match=r"gone\.yaml"):
         load(tmp_path)
 
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import httpx
 import pytest
-
 from imp_server.core import EngineFaulted, GrammarRefused, Overloaded
 from imp_server.engine.scripted import Crash, Emit, Fail, Gate, ScriptedEngine, Wait, text_ids
+
 from tests.api.byte_text import ByteText
 from tests.api.live_server import LiveServer, live_server
 
@@ -28,7 +28,7 @@ def new_engine(**options: Any) -> ScriptedEngine:
     return ScriptedEngine(ByteText().vocabulary, **options)
 
 
-@pytest.fixture()
+@pytest.fixture
 def live() -> Iterator[LiveServer]:
     with live_server(new_engine, ByteText) as server:
         yield server

@@ -9,12 +9,12 @@ from typing import Any
 
 import httpx
 import pytest
-
 from imp_server.api.auth import KeyRing, keys_from_file
 from imp_server.api.headers import sanitised_id
 from imp_server.api.server import bind
 from imp_server.config.serving import Server
 from imp_server.core import ConfigError, Unauthorized, UserFault
+
 from tests.api.byte_text import ByteText
 from tests.api.conftest import scripted
 from tests.api.live_server import LiveServer, live_server

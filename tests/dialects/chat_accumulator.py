@@ -1,4 +1,4 @@
-"""What a client makes of a chat stream: the chunks put together to a chat.completion, checking the rules it relies on."""
+"""What a client makes of a chat stream: a chat.completion, checking the rules that clients rely on."""
 
 from __future__ import annotations
 

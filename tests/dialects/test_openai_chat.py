@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import copy
+import itertools
 from typing import Any
 
 import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
 from imp_server.api.disconnect import DisconnectWatch
 from imp_server.api.driver import accept, events
 from imp_server.core import (
@@ -33,6 +34,7 @@ from imp_server.dialects.base import ReplyContext
 from imp_server.dialects.openai_chat_reply import ChatFold, ChatStream
 from imp_server.dialects.openai_chat_request import chat_request
 from imp_server.engine.scripted import Emit, ScriptedEngine
+
 from tests.api.byte_text import THINK, THOUGHT, ByteText
 from tests.dialects.chat_accumulator import accumulate
 
@@ -57,8 +59,9 @@ def both_ways(body: dict[str, Any], found: list[OutputEvent], n: int = 1) -> tup
 
 
 def assert_same(folded: dict[str, Any], streamed: dict[str, Any], *, with_usage: bool) -> None:
+    folded = copy.deepcopy(folded)
     if not with_usage:
-        folded = {**folded, "usage": None}
+        folded["usage"] = None
     for choice in folded["choices"]:
         if choice["logprobs"] is not None and not choice["logprobs"]["content"]:
             choice["logprobs"] = None  # a stream without text has no chunk to carry an empty list
@@ -85,7 +88,7 @@ async def play(request_body: dict[str, Any], plays: list[list[Emit]]) -> list[Ou
 
 def cut(ids: list[int], places: set[int]) -> list[Emit]:
     edges = [0, *sorted(p for p in places if 0 < p < len(ids)), len(ids)]
-    return [Emit(ids[a:b]) for a, b in zip(edges, edges[1:], strict=False) if a < b]
+    return [Emit(ids[a:b]) for a, b in itertools.pairwise(edges) if a < b]
 
 
 OUTPUTS = [

@@ -76,8 +76,7 @@ class Hub:
 
     async def count_tokens(self, request: ChatRequest) -> int:
         side = self.models.find(request.model).ready_text()
-        prepared = await self.pool.run(side.prepare_chat, request)
-        return len(prepared.request.ids) // 4
+        return await self.pool.run(side.count, request)
 
 
 def _tokenize(side: TextSide, text: str, add_special: bool, parse_special: bool) -> list[TokenPiece]:

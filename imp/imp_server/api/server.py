@@ -149,6 +149,7 @@ async def _load(hub: Hub, launch: Launch | None) -> None:
 
     try:
         text, _ = await asyncio.gather(hub.pool.run(launch.load_text), launch.client.start(progress))
+        text.limit_context(launch.client.info.context_length)
         hosted.text = text
     except ImpError as error:
         hosted.failure = error

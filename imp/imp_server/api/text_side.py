@@ -1,4 +1,4 @@
-"""What the API process needs of a model's text side (text/model.py implements it): prompts in, events out."""
+"""What the API process needs of a model's text side (api/model_text.py has it): prompts in, events out."""
 
 from __future__ import annotations
 
@@ -38,6 +38,14 @@ class TextSide(Protocol):
 
     def render(self, request: ChatRequest) -> str:
         """The prompt as text."""
+        ...
+
+    def limit_context(self, context_length: int) -> None:
+        """Told once, when the engine is ready: positions of prompt and completion together."""
+        ...
+
+    def count(self, request: ChatRequest) -> int:
+        """Prompt tokens."""
         ...
 
     def prepare_chat(self, request: ChatRequest) -> Prepared:

@@ -235,7 +235,9 @@ class TextModel:
         size = self.vocabulary.size
         for i in ids:
             if not 0 <= i < size:
-                raise InvalidRequest(f"token id {i} isn't in the vocabulary (0 to {size - 1})", param="tokens")
+                raise InvalidRequest(
+                    f"token id {i} isn't in the vocabulary (0 to {size - 1})", param="tokens", code="unknown_token"
+                )
         return list(ids)
 
 
