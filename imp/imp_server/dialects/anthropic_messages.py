@@ -51,7 +51,9 @@ def parse(body: Body, version: str = "2023-06-01") -> ChatRequest:
     prefilled = messages[-1].role == "assistant"
     if prefilled and messages[-1].tool_calls:
         raise InvalidRequest(
-            "the last tool_use has no tool_result; send its result in a user message", param="messages"
+            "the last tool_use has no tool_result; send its result in a user message",
+            param="messages",
+            code="invalid_history",
         )
     return ChatRequest(
         messages=messages,
@@ -158,9 +160,13 @@ def _check_strict(body: Body) -> None:
 
 def _check_strict_block(role: str, block: Block, path: str) -> None:
     if role == "assistant" and block["type"] == "document":
-        raise InvalidRequest("a document block can't be part of an assistant message", param=path)
+        raise InvalidRequest(
+            "a document block can't be part of an assistant message", param=path, code="invalid_history"
+        )
     if role == "user" and block["type"] == "text" and block.get("citations"):
-        raise InvalidRequest("a text block of the user can't carry citations", param=f"{path}.citations")
+        raise InvalidRequest(
+            "a text block of the user can't carry citations", param=f"{path}.citations", code="invalid_history"
+        )
 
 
 @handler
