@@ -106,7 +106,7 @@ def test_records_of_hosted_tools_are_skipped() -> None:
 def test_an_input_without_a_message_is_refused() -> None:
     with pytest.raises(InvalidRequest, match="input holds no message") as caught:
         messages({"type": "reasoning", "summary": []})
-    assert caught.value.code == "missing_required_parameter"
+    assert caught.value.code == "invalid_history"
 
 
 def test_custom_calls_of_a_history_become_functions() -> None:

@@ -11,8 +11,8 @@ import msgspec
 from imp_server.core import (
     ChatRequest,
     ImpError,
+    InvalidRequest,
     Message,
-    MissingParameter,
     NotFound,
     OutputEvent,
     ReasoningIntent,
@@ -55,7 +55,9 @@ def parse(body: Body, history: Sequence[Item] = ()) -> ChatRequest:
         conversation.add(item, f"input[{i}]")
     messages = conversation.done()
     if not any(message.role != "system" for message in messages):
-        raise MissingParameter("input holds no message; send a string or at least one message item", param="input")
+        raise InvalidRequest(
+            "input holds no message; send a string or at least one message item", param="input", code="invalid_history"
+        )
     return ChatRequest(
         messages=messages,
         model=body["model"],

@@ -52,7 +52,8 @@ def tool_table(body: Body) -> ToolTable:
         name = tool["name"]
         shown = f"{namespace}__{name}" if namespace and names.count(name) > 1 else name
         if shown in wire:
-            raise InvalidRequest(f'the tool "{name}" is defined twice; give each tool its own name', param="tools")
+            message = f'the tool "{name}" is defined twice; give each tool its own name'
+            raise InvalidRequest(message, param="tools", code="duplicate_tool")
         wire[shown] = (name, namespace)
         tools.append(
             Tool(
