@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from imp_server.core import (
@@ -59,6 +59,9 @@ class BytePrepared:
 
 
 class ByteText:
+    chat_template = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
+    sampling_defaults: Mapping[str, float] = {}
+
     def __init__(self) -> None:
         self.vocabulary = byte_vocabulary(END, THINK, THOUGHT, CALL, CALLED)
 

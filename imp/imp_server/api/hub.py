@@ -16,7 +16,7 @@ from imp_server.api.text_side import TextSide
 from imp_server.api.validation import Validators
 from imp_server.config import Config
 from imp_server.core import SPECIAL_OPEN, ChatRequest
-from imp_server.dialects.handler import ModelCard, ServerState, TokenPiece
+from imp_server.dialects.handler import ModelCard, ServerState, TextFacts, TokenPiece
 from imp_server.resources import data_folder
 
 
@@ -52,6 +52,10 @@ class Hub:
 
     def card(self, model: str) -> ModelCard:
         return self.models.find(model).card()
+
+    def text_facts(self, model: str) -> TextFacts:
+        side = self.models.find(model).ready_text()
+        return TextFacts(side.chat_template, side.sampling_defaults)
 
     def document(self) -> dict[str, Any]:
         return self.contract.document

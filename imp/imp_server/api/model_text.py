@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -75,6 +75,14 @@ class ModelText:
     @property
     def vocabulary(self) -> Vocabulary:
         return self.model.vocabulary
+
+    @property
+    def chat_template(self) -> str:
+        return self.model.chat_template
+
+    @property
+    def sampling_defaults(self) -> Mapping[str, float]:
+        return self.model.sampling_defaults
 
     def limit_context(self, context_length: int) -> None:
         self.model.context_length = context_length

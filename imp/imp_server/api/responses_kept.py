@@ -11,6 +11,7 @@ from imp_server.api.pool import WorkerPool
 from imp_server.api.responses_store import ResponsesStore
 from imp_server.config import Config, imp_home
 from imp_server.dialects.openai_responses_events import ResponseEvents
+from imp_server.dialects.openai_responses_kept import KeptTotals
 
 Json = dict[str, Any]
 _log = logging.getLogger("imp.api")
@@ -51,6 +52,12 @@ class KeptResponses:
 
     async def delete(self, response_id: str) -> bool:
         return bool(self._store and await self._pool.run_in_order(_KEY, self._store.delete, response_id))
+
+    async def totals(self) -> KeptTotals:
+        if not self._store:
+            return KeptTotals(0, 0, 0, 0)
+        entries, n_bytes = await self._pool.run_in_order(_KEY, self._store.totals)
+        return KeptTotals(entries, n_bytes, self._store.counts.evicted, self._store.counts.expired)
 
     def begin(self, response_id: str, events: ResponseEvents) -> None:
         self._live[response_id] = events

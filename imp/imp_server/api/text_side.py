@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from imp_server.core import ChatRequest, GenerateRequest, OutputEvent
@@ -29,6 +29,16 @@ class TextSide(Protocol):
 
     @property
     def vocabulary(self) -> Vocabulary: ...
+
+    @property
+    def chat_template(self) -> str:
+        """Jinja source of the template in use."""
+        ...
+
+    @property
+    def sampling_defaults(self) -> Mapping[str, float]:
+        """By parameter, for requests that name none."""
+        ...
 
     def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]: ...
 

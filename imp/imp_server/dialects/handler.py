@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
+from imp_server.config import Config
 from imp_server.core import ChatRequest
 from imp_server.dialects.base import Fold, ReplyContext, SseFrame, Stream
 
@@ -53,10 +54,20 @@ class ServerState(NamedTuple):
     message: str = ""
 
 
+class TextFacts(NamedTuple):
+    """What the probes tell of a model's text side."""
+
+    chat_template: str
+    """Jinja source of the template in use."""
+    sampling_defaults: Mapping[str, float]
+    """By parameter, for requests that name none."""
+
+
 class Services(Protocol):
     """What a handler may ask of the server. Every method that needs a model raises NoModel or ModelLoading
     without one, and ModelNotFound for another name; `model` "" means the loaded one."""
 
+    config: Config
     extensions: dict[str, Any]
     """State that belongs to one dialect, by its module's name."""
 
@@ -65,6 +76,8 @@ class Services(Protocol):
     def cards(self) -> tuple[ModelCard, ...]: ...
 
     def card(self, model: str) -> ModelCard: ...
+
+    def text_facts(self, model: str) -> TextFacts: ...
 
     def document(self) -> dict[str, Any]:
         """The served OpenAPI document."""

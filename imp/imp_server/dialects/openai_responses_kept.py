@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from imp_server.core import NotFound
 from imp_server.dialects.openai_responses_events import ResponseEvents
 
 Json = dict[str, Any]
+
+
+class KeptTotals(NamedTuple):
+    """For the metrics; the last two count since the process started."""
+
+    entries: int
+    n_bytes: int
+    evictions: int
+    expired: int
 
 
 class Kept(Protocol):
@@ -29,6 +38,8 @@ class Kept(Protocol):
         ...
 
     async def delete(self, response_id: str) -> bool: ...
+
+    async def totals(self) -> KeptTotals: ...
 
     def begin(self, response_id: str, events: ResponseEvents) -> None:
         """The response is being made; forgotten when its reply is."""
