@@ -61,7 +61,7 @@ def live_server(
     wait_ready: bool = True,
 ) -> Iterator[LiveServer]:
     """Serves on a free port until the block ends. `settings`: {"section.key": value}."""
-    config = Config.of({"server.port": 0, **(settings or {})})
+    config = Config.of({"server.port": 0, "responses.store_path": ":memory:", **(settings or {})})
     sock = bind(config.server)
     loop = uvloop.new_event_loop()
     ready = threading.Event()
