@@ -8,7 +8,8 @@ from collections.abc import Mapping
 def merges_of_scores(vocab: Mapping[str, int], scores: Mapping[str, float]) -> list[tuple[str, str]]:
     """Every way to put a piece together from two others, best score of the result first.
 
-    Pairs that give the same piece follow each other by the ids of their parts, so the order is total.
+    Pairs with equal scores: the one with the longer left part first, then the longer right part, then by ids
+    (the order that converters to merge lists use).
     """
     ranked: list[tuple[float, str, str]] = []
     for piece in vocab:
@@ -20,5 +21,5 @@ def merges_of_scores(vocab: Mapping[str, int], scores: Mapping[str, float]) -> l
         ]
         pairs.sort(key=lambda pair: (vocab[pair[0]], vocab[pair[1]]))
         ranked += [(-score, left, right) for left, right in pairs]
-    ranked.sort(key=lambda entry: entry[0])
+    ranked.sort(key=lambda entry: (entry[0], -len(entry[1]), -len(entry[2])))
     return [(left, right) for _, left, right in ranked]
