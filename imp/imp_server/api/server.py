@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import signal
 import socket
 import sys
 from collections.abc import Callable
@@ -92,8 +93,10 @@ class ImpServer(uvicorn.Server):
         self._hub = hub
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """uvicorn's own would raise the signal again once it has drained: the process must end with 0."""
         self._hub.draining = True
-        super().handle_exit(sig, frame)
+        self.force_exit = self.should_exit and sig == signal.SIGINT
+        self.should_exit = True
 
 
 async def run(hub: Hub, launch: Launch | None, sock: socket.socket, announce: Announce) -> None:
