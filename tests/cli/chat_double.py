@@ -46,7 +46,9 @@ class ByteSession:
 @dataclass
 class BytePrepared:
     request: GenerateRequest
-    session: ByteSession
+
+    def session(self) -> ByteSession:
+        return ByteSession()
 
 
 class ByteText:
@@ -55,11 +57,11 @@ class ByteText:
     def __init__(self) -> None:
         self.seen: list[ChatRequest] = []
 
-    def prepare_chat(self, chat: ChatRequest, key: int) -> BytePrepared:
+    def prepare_chat(self, chat: ChatRequest) -> BytePrepared:
         self.seen.append(chat)
         texts = ["".join(p.text for p in m.parts if isinstance(p, TextPart)) for m in chat.messages]
         if "refuse" in texts[-1]:
             raise TemplateRefused("the template refuses this")
         plan = OutputPlan(end_ids=(END,), max_tokens=chat.max_tokens or 1000)
         prompt = json.dumps(texts).encode()
-        return BytePrepared(GenerateRequest(key, pack_ids(list(prompt)), plan, n=chat.n), ByteSession())
+        return BytePrepared(GenerateRequest(0, pack_ids(list(prompt)), plan))

@@ -8,8 +8,10 @@ import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import cast
 
 import pytest
+from imp_server.api.text_side import TextSide
 from imp_server.cli._chat_loop import ChatLoop
 from imp_server.cli._chat_prompt import read_message
 from imp_server.cli._conversation import Conversation
@@ -25,7 +27,7 @@ def chat() -> Iterator[ChatLoop]:
     engine.always(text_ids("Hello, wörld"))
     with asyncio.Runner() as runner:
         runner.run(engine.start())
-        yield ChatLoop(engine, ByteText(), runner, Conversation(), colour=False)
+        yield ChatLoop(engine, cast(TextSide, ByteText()), runner, Conversation(), colour=False)
         runner.run(engine.stop())
 
 

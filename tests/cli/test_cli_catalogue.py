@@ -28,7 +28,7 @@ def model(tmp_path: Path, smollm2_path: Path) -> Path:
 def test_from_pull_to_rm(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["pull", str(model), "--as", "tiny"]) == 0
     out = capsys.readouterr()
-    assert out.out.startswith("tiny is here: 98.4 MB, ") and "100 % of 98.4 MB" in out.err
+    assert out.out.startswith("tiny is here, 98.4 MB:\n") and "100 % of 98.4 MB" in out.err
     assert run(["ls"]) == 0
     head, row = capsys.readouterr().out.splitlines()
     assert head.split() == ["NAME", "KIND", "TYPE", "SIZE", "CONTEXT", "PULLED"]

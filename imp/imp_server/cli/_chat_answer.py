@@ -8,44 +8,24 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Protocol
 
+import msgspec
+
+from imp_server.api.text_side import TextSide
 from imp_server.core import (
     ChatRequest,
     EngineFaulted,
     Failed,
     Finish,
-    GenerateRequest,
     OutputEvent,
     ReasoningDelta,
     TextDelta,
     UserFault,
 )
 from imp_server.engine.client import EngineClient, Generation
-from imp_server.engine.messages import RowDelta
 
 Write = Callable[[str, bool], None]
 """(text, is reasoning)"""
-
-
-class Session(Protocol):
-    """Turns the deltas of one generation into events."""
-
-    def feed(self, delta: RowDelta) -> list[OutputEvent]: ...
-
-
-class Prepared(Protocol):
-    @property
-    def request(self) -> GenerateRequest: ...
-
-    @property
-    def session(self) -> Session: ...
-
-
-class ChatText(Protocol):
-    """What a chat needs of a model's text side (text/model.py)."""
-
-    def prepare_chat(self, chat: ChatRequest, key: int) -> Prepared: ...
 
 
 @dataclass(slots=True)
@@ -85,11 +65,12 @@ class Answer:
         return " · ".join(parts)
 
 
-async def answer(client: EngineClient, text: ChatText, request: ChatRequest, write: Write) -> Answer:
+async def answer(client: EngineClient, text: TextSide, request: ChatRequest, write: Write) -> Answer:
     """Runs `request` to its end. Raises ImpError (context too long, template refused, engine crashed)."""
     started = time.perf_counter()
-    prepared = text.prepare_chat(request, client.new_key())
-    generation = await client.submit(prepared.request)
+    prepared = text.prepare_chat(request)
+    generation = await client.submit(msgspec.structs.replace(prepared.request, key=client.new_key()))
+    session = prepared.session()
     result = Answer(prompt_tokens=generation.prompt_tokens)
     with _ctrl_c_cancels(generation, result):
         async for delta in generation:
@@ -99,7 +80,7 @@ async def answer(client: EngineClient, text: ChatText, request: ChatRequest, wri
                 result.first_s = result.first_s or now
                 result.total_s = now
             result.cached_tokens = max(result.cached_tokens, delta.n_cached)
-            for event in prepared.session.feed(delta):
+            for event in session.feed(delta):
                 _take(event, result, write)
     return result
 

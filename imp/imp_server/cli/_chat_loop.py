@@ -8,7 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from imp_server.cli._chat_answer import Answer, ChatText, answer
+from imp_server.api.text_side import TextSide
+from imp_server.cli._chat_answer import Answer, answer
 from imp_server.cli._conversation import Conversation
 from imp_server.core import ImpError
 from imp_server.engine.client import EngineClient
@@ -31,7 +32,7 @@ class ChatLoop:
     """Owner of one chat in the terminal. The event loop runs only while an answer is made."""
 
     client: EngineClient
-    text: ChatText
+    text: TextSide
     runner: asyncio.Runner
     conversation: Conversation
     colour: bool = field(default_factory=lambda: sys.stdout.isatty())

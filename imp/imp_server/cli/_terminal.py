@@ -49,8 +49,9 @@ def count_text(n: int) -> str:
 
 
 def shortened(text: str, width: int) -> str:
-    """The end of a long name says more than its beginning."""
-    return text if len(text) <= width else "…" + text[-(width - 1) :]
+    """Cut in the middle: a long name is told by both its ends."""
+    head = width // 3
+    return text if len(text) <= width else f"{text[:head]}…{text[len(text) - (width - head - 1) :]}"
 
 
 def print_table(headings: Sequence[str], rows: Sequence[Sequence[str]], right: frozenset[str] = frozenset()) -> None:

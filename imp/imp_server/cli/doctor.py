@@ -15,6 +15,7 @@ from typing import Literal
 import click
 
 from imp_server import __version__
+from imp_server.backends import choose
 from imp_server.cli import _machine
 from imp_server.cli._knob_options import KnobCommand, with_config
 from imp_server.cli._terminal import size_text
@@ -126,6 +127,15 @@ def native(config: Config) -> list[Finding]:
     return [Finding("native", f"{', '.join(found)} (this CPU can run {isas})")]
 
 
+def backend(config: Config) -> list[Finding]:
+    chosen = choose(config.engine.backend)
+    asked = "" if chosen == config.engine.backend else f" (--backend {config.engine.backend})"
+    if chosen == "reference" and util.find_spec("torch") is None:
+        return []  # `native` has said it
+    slow = "; it is slow: see native" if chosen == "reference" else ""
+    return [Finding("backend", f"{chosen}{asked}{slow}")]
+
+
 def gpu(_: Config) -> list[Finding]:
     cards = _machine.gpus()
     if not cards:
@@ -185,6 +195,7 @@ CHECKS: tuple[Callable[[Config], list[Finding]], ...] = (
     processor,
     memory,
     native,
+    backend,
     gpu,
     disk,
     model,

@@ -33,7 +33,7 @@ def command(known: bool, as_json: bool) -> None:
         click.echo("no models are here yet; `imp pull smollm2` fetches the default one")
     if known and missing:
         click.echo()
-        print_table(("NAME", "NOT HERE YET", "FROM"), [(e.name, e.about, e.source_text) for e in missing])
+        print_table(("NAME", "NOT HERE YET"), [(entry.name, entry.about) for entry in missing])
 
 
 def _row(pulled: Pulled, facts: ModelFacts) -> tuple[str, ...]:

@@ -28,4 +28,4 @@ def command(source: str, name: str, revision: str, force: bool, as_json: bool) -
         result = {"name": pulled.name, "path": str(pulled.path), "bytes": size, "source": pulled.manifest.source}
         click.echo(json.dumps(result))
     else:
-        click.echo(f"{pulled.name} is here: {size_text(size)}, {pulled.path}")
+        click.echo(f"{pulled.name} is here, {size_text(size)}:\n{pulled.path}")
