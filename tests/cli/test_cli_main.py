@@ -81,12 +81,16 @@ def test_completion_scripts(shell: str, capsys: pytest.CaptureFixture[str]) -> N
     assert "_IMP_COMPLETE" in capsys.readouterr().out
 
 
-def test_completion_completes() -> None:
-    environment = {"_IMP_COMPLETE": "bash_complete", "COMP_WORDS": "imp p", "COMP_CWORD": "1", "PATH": "/bin"}
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [("imp p", "plain,pull"), ("imp pull smollm2", "plain,smollm2-1.7b"), ("imp show ./x", "file,./x")],
+)
+def test_completion_completes(words: str, found: str, tmp_path: Path) -> None:
+    environment = {"_IMP_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
     code = "from imp_server.cli.main import imp; imp.main(prog_name='imp')"
-    environment["PYTHONPATH"] = SOURCE_ROOT
+    environment |= {"PYTHONPATH": SOURCE_ROOT, "PATH": "/bin", "IMP_HOME": str(tmp_path)}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
-    assert "plain,pull" in done.stdout, done.stderr
+    assert found in done.stdout.splitlines(), done.stderr
 
 
 def test_light_commands_stay_light() -> None:

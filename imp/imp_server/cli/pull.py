@@ -6,12 +6,13 @@ import json
 
 import click
 
+from imp_server.cli._completion import model_names
 from imp_server.cli._terminal import size_text, transfer_progress
 from imp_server.weights.pull import pull
 
 
 @click.command()
-@click.argument("source")
+@click.argument("source", shell_complete=model_names)
 @click.option("--as", "name", default="", metavar="NAME", help="Keep it under this name.")
 @click.option("--revision", default="main", show_default=True, help="Branch, tag or commit of an hf: repository.")
 @click.option("--force", is_flag=True, help="Fetch it again although it is here.")

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import click
 
+from imp_server.cli._completion import pulled_names
 from imp_server.cli._terminal import size_text
-from imp_server.weights.catalogue import pulled_models, remove
-
-
-def _names(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
-    return [pulled.name for pulled in pulled_models() if pulled.name.startswith(incomplete)]
+from imp_server.weights.catalogue import remove
 
 
 @click.command()
-@click.argument("names", nargs=-1, required=True, metavar="NAME...", shell_complete=_names)
+@click.argument("names", nargs=-1, required=True, metavar="NAME...", shell_complete=pulled_names)
 def command(names: tuple[str, ...]) -> None:
     """Delete the pulled models NAME... from this machine."""
     for name in names:

@@ -6,6 +6,7 @@ import json
 
 import click
 
+from imp_server.cli._completion import model_names
 from imp_server.cli._model_facts import ModelFacts, model_facts
 from imp_server.cli._terminal import age_text, count_text, print_table, size_text
 from imp_server.core import ModelFileMissing, UnsupportedModel
@@ -15,7 +16,7 @@ from imp_server.weights.manifest import FileRecord
 
 
 @click.command()
-@click.argument("model", default="")
+@click.argument("model", default="", shell_complete=model_names)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 def command(model: str, as_json: bool) -> int:
     """Say what MODEL (a name or a path; default: the default model) is, and what it needs.
