@@ -16,7 +16,7 @@ from imp_server.core import EngineFaulted
 from imp_server.engine.scripted import Fail, Gate, text_ids
 
 from tests.api.live_server import LiveServer
-from tests.live.toy_server import TOOLS_CHATML, call_text, openai_sdk, toy_server
+from tests.live.toy_server import TOOLS_CHATML, call_text, openai_sdk, prompt_of, toy_server
 
 WEATHER: Any = {
     "type": "function",
@@ -40,13 +40,6 @@ def sdk(server: LiveServer) -> openai.OpenAI:
 
 def post(server: LiveServer, **body: Any) -> httpx.Response:
     return httpx.post(f"{server.url}/v1/responses", json={"model": "toy", "input": "hi"} | body, timeout=20)
-
-
-def prompt_of(server: LiveServer) -> str:
-    """What the engine got last."""
-    ids = memoryview(server.engine.requests_seen[-1].ids).cast("i")
-    special = ("<|im_end|>", "<|im_start|>", "<|endoftext|>")
-    return b"".join(bytes([i]) if i < 256 else special[i - 256].encode() for i in ids).decode()
 
 
 def test_create_is_a_full_resource(server: LiveServer, sdk: openai.OpenAI) -> None:
@@ -214,6 +207,7 @@ def test_failure_mid_stream_raises_in_the_sdk_and_is_not_stored(server: LiveServ
     assert "response.completed" not in seen
     server.engine.play(Fail(EngineFaulted("one step failed")))
     body = post(server, stream=True).text
+    assert '"status":"failed"' in body
     assert body.index("event: error") < body.index("event: response.failed") < body.index("data: [DONE]")
 
 
@@ -244,14 +238,14 @@ def test_opening_events_come_before_the_first_token_and_a_live_response_can_be_c
 def test_a_waiting_call_returns_when_it_is_cancelled(server: LiveServer) -> None:
     gate = server.on_loop(asyncio.Event)
     server.engine.play(text_ids("par"), Gate(gate))
+    live = server.hub.extensions["openai_responses"]._live
+    earlier = set(live)
     box: dict[str, Any] = {}
     thread = threading.Thread(target=lambda: box.update(post(server).json()))
-    before = len(server.engine.requests_seen)
     thread.start()
-    kept = server.hub.extensions["openai_responses"]
-    while len(server.engine.requests_seen) == before or not list(kept._live):
+    while not (made := set(live) - earlier):
         thread.join(0.01)
-    (name,) = list(kept._live)
+    (name,) = made
     assert httpx.post(f"{server.url}/v1/responses/{name}/cancel").json()["status"] == "cancelled"
     thread.join(10)
     assert box["status"] == "cancelled" and box["id"] == name

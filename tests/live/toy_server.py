@@ -14,7 +14,7 @@ from imp_server.config import Config
 from imp_server.engine.scripted import ScriptedEngine
 
 from tests.api.live_server import LiveServer, live_server
-from tests.toy import CHATML, byte_model
+from tests.toy import CHATML, CONTROL_TOKENS, byte_model
 
 MODEL = "toy"
 TOOLS_CHATML = (
@@ -60,3 +60,9 @@ def anthropic_sdk(server: LiveServer, **options: Any) -> anthropic.Anthropic:
     return anthropic.Anthropic(
         base_url=server.url, api_key="k", max_retries=0, _strict_response_validation=True, **options
     )
+
+
+def prompt_of(server: LiveServer) -> str:
+    """What the engine got last."""
+    ids = memoryview(server.engine.requests_seen[-1].ids).cast("i")
+    return b"".join(bytes([i]) if i < 256 else CONTROL_TOKENS[i - 256].encode() for i in ids).decode()

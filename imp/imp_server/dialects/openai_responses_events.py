@@ -63,6 +63,7 @@ class ResponseEvents:
         """One event in both error shapes (OpenAI's is flat, Open Responses nests), then response.failed."""
         flat = {"code": error.code, "message": error.message, "param": error.param}
         self._final = resource(self._ctx, "failed", self.output("incomplete"), error=failure(error))
+        self._ctx.extra["failed"] = self._final
         return self._numbered(
             [
                 {"type": "error", **flat, "error": {"type": error_type(error.status), **flat}},
@@ -71,16 +72,19 @@ class ResponseEvents:
         )
 
     def snapshot(self) -> Json:
-        """The resource as it is at this moment."""
+        """The resource as it is at this moment; a failed stream is known through the context only."""
+        if failed := self._ctx.extra.get("failed"):
+            return dict(failed)
         if self._final or self._finish:
             return self.response()
         return resource(self._ctx, "in_progress", self.output("in_progress"))
 
     def cancel(self) -> Json:
         """Stops the generation; its rows are free when this returns."""
-        if not self._finish:
+        if not self._finish and "failed" not in self._ctx.extra:
             self._ctx.extra.get("cancel", lambda: None)()
-        return self.response()
+            return self.response()
+        return self.snapshot()
 
     def response(self) -> Json:
         """The final resource. Without a Finish the generation was cancelled."""
