@@ -1,0 +1,250 @@
+"""Boolean combinations and concatenation of machines."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cache, reduce
+
+from imp_server.grammar.explored import Explored, explore, refined
+from imp_server.grammar.machine import DEAD, Machine
+from imp_server.grammar.nodes import INFINITE, Nodes, Spread
+from imp_server.grammar.terms import TermMachine
+
+States = tuple[int, ...]
+
+ANY_LENGTH = Spread(0, INFINITE, INFINITE)
+"""The spread of a machine that can't tell."""
+
+
+@cache
+def anything() -> TermMachine:
+    """Every text."""
+    nodes = Nodes()
+    return TermMachine(nodes, nodes.anything)
+
+
+@cache
+def nothing() -> TermMachine:
+    """No text at all, not even the empty one."""
+    nodes = Nodes()
+    return TermMachine(nodes, nodes.never)
+
+
+def universal(machine: Machine, state: int) -> bool:
+    """Whether every text is known to be accepted from here."""
+    known = getattr(machine, "universal", None)
+    return state != DEAD and known is not None and bool(known(state))
+
+
+def intersect(machines: Sequence[Machine], without: Sequence[Machine] = (), what: str = "the intersection") -> Machine:
+    """What all of `machines` accept and none of `without`. Raises GrammarRefused if the product is too large."""
+    if any(m.start == DEAD for m in machines):
+        return nothing()
+    wanted = [m for m in machines if not universal(m, m.start)]
+    without = [m for m in without if m.start != DEAD]
+    if not without and len(wanted) < 2:
+        return wanted[0] if wanted else anything()
+    parts = [*(wanted or [anything()]), *without]
+    n_wanted = len(parts) - len(without)
+
+    def is_lost(states: States) -> bool:
+        return DEAD in states[:n_wanted] or any(map(universal, parts[n_wanted:], states[n_wanted:]))
+
+    def is_accepting(found: Sequence[bool]) -> bool:
+        return all(found[:n_wanted]) and not any(found[n_wanted:])
+
+    def is_universal(states: States) -> bool:
+        return all(map(universal, parts[:n_wanted], states[:n_wanted])) and all(s == DEAD for s in states[n_wanted:])
+
+    return _product(parts, is_lost, is_accepting, is_universal, what)
+
+
+def complement(machine: Machine, what: str = "the negation") -> Machine:
+    """Every text that `machine` rejects."""
+    return intersect([], [machine], what)
+
+
+def exactly_one(machines: Sequence[Machine], what: str = "oneOf") -> Machine:
+    """What exactly one of the machines accepts."""
+    parts = [m for m in machines if m.start != DEAD]
+    if len(parts) < 2:
+        return parts[0] if parts else nothing()
+
+    def is_lost(states: States) -> bool:
+        return all(s == DEAD for s in states)
+
+    def is_universal(states: States) -> bool:
+        alive = [(m, s) for m, s in zip(parts, states, strict=True) if s != DEAD]
+        return len(alive) == 1 and universal(*alive[0])
+
+    return _product(parts, is_lost, lambda found: sum(found) == 1, is_universal, what)
+
+
+def _product(
+    parts: Sequence[Machine],
+    is_lost: Callable[[States], bool],
+    is_accepting: Callable[[Sequence[bool]], bool],
+    is_universal: Callable[[States], bool],
+    what: str,
+) -> Explored:
+    def step(states: States, byte: int) -> States | None:
+        target = tuple(m.step(s, byte) if s != DEAD else DEAD for m, s in zip(parts, states, strict=True))
+        return None if is_lost(target) else target
+
+    def accepts(states: States) -> bool:
+        return is_accepting([s != DEAD and m.accepts(s) for m, s in zip(parts, states, strict=True)])
+
+    classes = refined([m.classes for m in parts])
+    return explore(tuple(m.start for m in parts), classes, step, accepts, is_universal, what)
+
+
+class Union:
+    """What any of the machines accepts. Lazy: a state is live as long as one part is."""
+
+    def __init__(self, machines: Sequence[Machine]) -> None:
+        self._parts = [m for m in machines if m.start != DEAD]
+        self.classes = refined([m.classes for m in self._parts]) if self._parts else bytes(256)
+        self._numbers: dict[States, int] = {}
+        self._states: list[States] = []
+        self._rows: list[dict[int, int]] = []
+        self.start = self._intern(tuple(m.start for m in self._parts))
+
+    def _intern(self, states: States) -> int:
+        if all(s == DEAD for s in states):
+            return DEAD
+        for i, (part, state) in enumerate(zip(self._parts, states, strict=True)):
+            if universal(part, state):
+                states = tuple(state if j == i else DEAD for j in range(len(states)))
+                break
+        number = self._numbers.setdefault(states, len(self._states))
+        if number == len(self._states):
+            self._states.append(states)
+            self._rows.append({})
+        return number
+
+    def _alive(self, state: int) -> list[tuple[Machine, int]]:
+        return [(m, s) for m, s in zip(self._parts, self._states[state], strict=True) if s != DEAD]
+
+    def step(self, state: int, byte: int) -> int:
+        row, kind = self._rows[state], self.classes[byte]
+        target = row.get(kind)
+        if target is None:
+            pairs = zip(self._parts, self._states[state], strict=True)
+            target = row[kind] = self._intern(tuple(m.step(s, byte) if s != DEAD else DEAD for m, s in pairs))
+        return target
+
+    def accepts(self, state: int) -> bool:
+        return any(m.accepts(s) for m, s in self._alive(state))
+
+    def live(self, state: int) -> bool:
+        return state != DEAD
+
+    def shortest(self, state: int) -> bytes | None:
+        if state == DEAD:
+            return None
+        found = [m.shortest(s) for m, s in self._alive(state)]
+        return min((f for f in found if f is not None), key=len, default=None)
+
+    def room(self, state: int) -> int:
+        return max(m.room(s) for m, s in self._alive(state))
+
+    def universal(self, state: int) -> bool:
+        return any(universal(m, s) for m, s in self._alive(state))
+
+    def spread(self, state: int) -> Spread:
+        """Lengths of what may still come, in code points."""
+        known = [spread_of(m, s) for m, s in self._alive(state)]
+        return reduce(Spread.either, sorted(s if s is not None else ANY_LENGTH for s in known))
+
+    @property
+    def reach(self) -> int:
+        """Bound on the fewest code points still missing in any state."""
+        return max(reach_of(m) for m in self._parts)
+
+
+class Concat:
+    """A word of the first machine, then a word of the second."""
+
+    def __init__(self, first: Machine, second: Machine) -> None:
+        self._first, self._second = first, second
+        self.classes = refined([first.classes, second.classes])
+        self._numbers: dict[tuple[int, frozenset[int]], int] = {}
+        self._states: list[tuple[int, frozenset[int]]] = []
+        self._rows: list[dict[int, int]] = []
+        self.start = DEAD if second.start == DEAD else self._intern(first.start, set())
+
+    def _intern(self, state: int, others: set[int]) -> int:
+        if state != DEAD and self._first.accepts(state):
+            others.add(self._second.start)
+        others.discard(DEAD)
+        if state == DEAD and not others:
+            return DEAD
+        key = (state, frozenset(others))
+        number = self._numbers.setdefault(key, len(self._states))
+        if number == len(self._states):
+            self._states.append(key)
+            self._rows.append({})
+        return number
+
+    def step(self, state: int, byte: int) -> int:
+        row, kind = self._rows[state], self.classes[byte]
+        target = row.get(kind)
+        if target is None:
+            head, others = self._states[state]
+            head = self._first.step(head, byte) if head != DEAD else DEAD
+            target = row[kind] = self._intern(head, {self._second.step(s, byte) for s in others})
+        return target
+
+    def accepts(self, state: int) -> bool:
+        return any(self._second.accepts(s) for s in self._states[state][1])
+
+    def live(self, state: int) -> bool:
+        return state != DEAD
+
+    def shortest(self, state: int) -> bytes | None:
+        if state == DEAD:
+            return None
+        head, others = self._states[state]
+        found = [self._second.shortest(s) for s in others]
+        if head != DEAD:
+            first, second = self._first.shortest(head), self._second.shortest(self._second.start)
+            found.append(None if first is None or second is None else first + second)
+        return min((f for f in found if f is not None), key=len, default=None)
+
+    def room(self, state: int) -> int:
+        head, others = self._states[state]
+        rooms = [self._second.room(s) for s in others]
+        return max(rooms + ([self._first.room(head)] if head != DEAD else []))
+
+
+def union(machines: Sequence[Machine]) -> Machine:
+    """What any of the machines accepts."""
+    parts = [m for m in machines if m.start != DEAD]
+    return Union(parts) if len(parts) > 1 else parts[0] if parts else nothing()
+
+
+def concat(first: Machine, second: Machine) -> Machine:
+    """A word of `first`, then a word of `second`."""
+    return nothing() if DEAD in (first.start, second.start) else Concat(first, second)
+
+
+def spread_of(machine: Machine, state: int) -> Spread | None:
+    """Lengths of what may still come, in code points; None if the machine can't tell."""
+    known = getattr(machine, "spread", None)
+    found: Spread | None = known(state) if known is not None else None
+    return found
+
+
+def reach_of(machine: Machine) -> int:
+    """Bound on the fewest code points still missing in any state of the machine."""
+    return int(getattr(machine, "reach", INFINITE))
+
+
+def gap_of(machine: Machine) -> int:
+    """Bound on the distance of two lengths that follow each other, in any state of the machine."""
+    return max(1, reach_of(machine), spread_gap(machine))
+
+
+def spread_gap(machine: Machine) -> int:
+    found = spread_of(machine, machine.start)
+    return INFINITE if found is None else found.gap

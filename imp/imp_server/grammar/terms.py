@@ -1,0 +1,320 @@
+"""The automaton of an expression: states are sets of continuations, built when first stepped into.
+
+A state is a set of items (head, tail): match the head, then go on in the state `tail`. Items with
+the same head share one tail, so ambiguity makes tails, never copies of a stack; counters are numbers in
+a head, never unrolled. Tails are older than the states that hold them, so they can't form a cycle.
+Owner of its states and of its transition table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import reduce
+
+from imp_server.grammar.codepoints import after_continuation, after_lead, byte_classes, contains, sample
+from imp_server.grammar.machine import DEAD, UNBOUNDED
+from imp_server.grammar.nodes import INFINITE, NOTHING, Kind, Node, Nodes, Spread
+
+HOLE = -2
+
+Items = tuple[tuple[Node, int], ...]
+
+
+class _Gathering:
+    """Items of a state under construction: head -> the tails it may go on with."""
+
+    __slots__ = ("accepts", "tails")
+
+    def __init__(self) -> None:
+        self.accepts = False
+        self.tails: dict[Node, list[int]] = {}
+
+    def add(self, head: Node, tail: int) -> None:
+        known = self.tails.get(head)
+        if known is None:
+            self.tails[head] = [tail]
+        elif tail not in known:
+            known.append(tail)
+
+
+class TermMachine:
+    """Deterministic byte automaton of `root`. Every state it hands out can still reach an end."""
+
+    def __init__(self, nodes: Nodes, root: Node, rules: Sequence[Node] = ()) -> None:
+        """`rules[i]` is the body of rule i; no rule may begin with itself."""
+        self._nodes = nodes
+        self._rules = rules
+        self.classes = byte_classes({n.ranges for n in nodes.all if n.kind is Kind.CLASS})
+        self._n_classes = max(self.classes) + 1
+        self._accepts: list[bool] = []
+        self._items: list[Items] = []
+        self._rows: list[list[int]] = []
+        self._shortest: list[int] = []
+        self._spreads: list[Spread] = []
+        self._numbers: dict[tuple[bool, tuple[tuple[int, int], ...]], int] = {}
+        self._samples: dict[int, bytes] = {}
+        self._unions: dict[tuple[int, ...], int] = {}
+        self._pushed: dict[tuple[int, int], int] = {}
+        self._entered: dict[tuple[int, int], int] = {}
+        self._end = self._intern(True, ())
+        self._universal = self._intern(True, ((nodes.anything, self._end),))
+        self.start = self._push(root, self._end)
+        self.reach = root.reach
+
+    # --- the Machine protocol ---------------------------------------------------------------
+
+    def step(self, state: int, byte: int) -> int:
+        row = self._rows[state]
+        kind = self.classes[byte]
+        target = row[kind]
+        if target == HOLE:
+            target = row[kind] = self._derive(state, byte)
+        return target
+
+    def accepts(self, state: int) -> bool:
+        return self._accepts[state]
+
+    def live(self, state: int) -> bool:
+        return state != DEAD
+
+    def shortest(self, state: int) -> bytes | None:
+        if state == DEAD:
+            return None
+        out: list[bytes] = []
+        while not self._accepts[state]:
+            head, state = min(self._items[state], key=lambda item: item[0].size + self._shortest[item[1]])
+            out.append(self._sample(head))
+        return b"".join(out)
+
+    def size(self, state: int) -> int:
+        """Bytes of `shortest`."""
+        return self._shortest[state]
+
+    def room(self, state: int) -> int:
+        if state == self._universal:
+            return UNBOUNDED
+        free = (h.high for h, _ in self._items[state] if h.kind is Kind.LOOP and h.first is self._nodes.any)
+        return min(max(free, default=0), UNBOUNDED)
+
+    def universal(self, state: int) -> bool:
+        """Whether every text is accepted from here."""
+        return state == self._universal
+
+    def spread(self, state: int) -> Spread:
+        """Lengths of what may still come, in code points."""
+        spreads = self._spreads
+        for number in range(len(spreads), state + 1):
+            options = [head.spread.then(spreads[tail]) for head, tail in self._items[number]]
+            if self._accepts[number]:
+                options.append(NOTHING)
+            spreads.append(reduce(Spread.either, sorted(options)))
+        return spreads[state]
+
+    @property
+    def n_states(self) -> int:
+        return len(self._items)
+
+    def _sample(self, node: Node) -> bytes:
+        """The shortest bytes that match it."""
+        known = self._samples.get(node.id)
+        if known is not None:
+            return known
+        out = b""
+        if node.kind is Kind.CLASS:
+            out = chr(sample(node.ranges)).encode()
+        elif node.kind is Kind.REST:
+            value = node.ranges[0][0]
+            out = bytes(0x80 | (value >> (6 * i)) & 0x3F for i in reversed(range(node.low)))
+        elif node.kind is Kind.EITHER:
+            out = self._sample(min(node.options, key=lambda option: option.size))
+        elif node.kind is Kind.LOOP:
+            out = self._sample(node.first) * node.low
+        elif node.kind is Kind.RULE:
+            out = self._sample(self._rules[node.low])
+        elif node.kind is Kind.SEQUENCE:
+            parts = []
+            while node.kind is Kind.SEQUENCE:
+                parts.append(self._sample(node.first))
+                node = node.rest
+            return b"".join(parts) + self._sample(node)
+        self._samples[node.id] = out
+        return out
+
+    # --- construction -----------------------------------------------------------------------
+
+    def _intern(self, accepts: bool, items: Items) -> int:
+        if not items and not accepts:
+            return DEAD
+        key = (accepts, tuple((head.id, tail) for head, tail in items))
+        number = self._numbers.get(key)
+        if number is None:
+            number = self._numbers[key] = len(self._items)
+            self._accepts.append(accepts)
+            self._items.append(items)
+            self._rows.append([HOLE] * self._n_classes)
+            shortest = 0 if accepts else min(head.size + self._shortest[tail] for head, tail in items)
+            self._shortest.append(min(shortest, INFINITE))
+        return number
+
+    def _union(self, states: Sequence[int]) -> int:
+        """The state that goes on like any of them. Iterative: deep stacks may share long beginnings."""
+        wanted = tuple(sorted({s for s in states if s != DEAD}))
+        if len(wanted) < 2:
+            return wanted[0] if wanted else DEAD
+        work = [wanted]
+        while work:
+            key = work[-1]
+            if key in self._unions:
+                work.pop()
+                continue
+            gathered = _Gathering()
+            for state in key:
+                self._pour(gathered, state)
+            missing = self._missing(gathered)
+            if missing:
+                work.extend(missing)
+                continue
+            self._unions[key] = self._settle(gathered)
+        return self._unions[wanted]
+
+    def _pour(self, gathered: _Gathering, state: int) -> None:
+        gathered.accepts |= self._accepts[state]
+        for head, tail in self._items[state]:
+            gathered.add(head, tail)
+
+    def _missing(self, gathered: _Gathering) -> list[tuple[int, ...]]:
+        """Unions of tails that must be made before the gathered items can become a state."""
+        keys = (tuple(sorted(tails)) for tails in gathered.tails.values() if len(tails) > 1)
+        return [key for key in keys if key not in self._unions]
+
+    def _settle(self, gathered: _Gathering) -> int:
+        """The state of the gathered items; all unions of their tails exist."""
+        if gathered.accepts and self._end in gathered.tails.get(self._nodes.anything, ()):
+            return self._universal
+        items: list[tuple[Node, int]] = []
+        loops: dict[tuple[int, int], list[int]] = {}
+        for head in sorted(gathered.tails):
+            tails = gathered.tails[head]
+            tail = tails[0] if len(tails) == 1 else self._unions[tuple(sorted(tails))]
+            if head.kind is Kind.LOOP:
+                loops.setdefault((head.first.id, tail), []).append(len(items))
+            items.append((head, tail))
+        covered = {i for group in loops.values() if len(group) > 1 for i in _covered(items, group)}
+        if covered:
+            items = [item for i, item in enumerate(items) if i not in covered]
+        return self._intern(gathered.accepts, tuple(items))
+
+    def _finish(self, gathered: _Gathering) -> int:
+        for key in self._missing(gathered):
+            self._union(key)
+        return self._settle(gathered)
+
+    def _push(self, node: Node, tail: int) -> int:
+        """The state that matches `node` and then goes on in `tail`."""
+        spine: list[Node] = []
+        while node.kind is Kind.SEQUENCE:
+            spine.append(node.first)
+            node = node.rest
+        state = self._push_one(node, tail)
+        for part in reversed(spine):
+            state = self._push_one(part, state)
+        return state
+
+    def _push_one(self, node: Node, tail: int) -> int:
+        if node.kind is Kind.EMPTY or tail == DEAD:
+            return tail
+        if node.kind is Kind.NEVER:
+            return DEAD
+        key = (node.id, tail)
+        state = self._pushed.get(key)
+        if state is None:
+            if node.kind is Kind.EITHER:
+                state = self._union([self._push(option, tail) for option in node.options])
+            elif node.kind is Kind.SEQUENCE:
+                state = self._push(node, tail)
+            else:
+                state = self._intern(False, ((node, tail),))
+                if node.nullable:
+                    state = self._union([state, tail])
+            self._pushed[key] = state
+        return state
+
+    def _enter(self, node: Node, tail: int) -> int:
+        """Like `_push`, but without skipping `node` when it is nullable; loops and rules are opened."""
+        key = (node.id, tail)
+        state = self._entered.get(key)
+        if state is not None:
+            return state
+        if node.kind is Kind.LOOP:
+            # For a nullable body the skipped iterations add nothing: low is 0 then, and fewer rounds are a subset.
+            again = self._nodes.loop(node.first, max(node.low - 1, 0), _less(node.high))
+            state = self._enter(node.first, self._push(again, tail))
+        elif node.kind is Kind.RULE:
+            state = self._enter(self._rules[node.low], tail)
+        elif node.kind is Kind.EITHER:
+            state = self._union([self._enter(option, tail) for option in node.options])
+        elif node.kind is Kind.SEQUENCE:
+            parts = []
+            while node.kind is Kind.SEQUENCE:
+                parts.append(self._enter(node.first, self._push(node.rest, tail)))
+                if not node.first.nullable:
+                    break
+                node = node.rest
+            else:
+                parts.append(self._enter(node, tail))
+            state = self._union(parts)
+        elif node.kind in (Kind.EMPTY, Kind.NEVER):
+            state = DEAD
+        else:
+            state = self._intern(False, ((node, tail),))
+        self._entered[key] = state
+        return state
+
+    def _derive(self, state: int, byte: int) -> int:
+        gathered = _Gathering()
+        for head, tail in self._items[state]:
+            if head.kind is Kind.CLASS:
+                self._read_class(gathered, head, tail, byte)
+            elif head.kind is Kind.REST:
+                self._read_rest(gathered, head, tail, byte)
+            else:
+                target = self.step(self._enter(head, tail), byte)
+                if target != DEAD:
+                    self._pour(gathered, target)
+        return self._finish(gathered)
+
+    def _read_class(self, gathered: _Gathering, head: Node, tail: int, byte: int) -> None:
+        if byte < 0x80:
+            if contains(head.ranges, byte):
+                self._pour(gathered, tail)
+            return
+        width, ranges = after_lead(head.ranges, byte)
+        if ranges:
+            gathered.add(self._nodes.remainder(width, ranges), tail)
+
+    def _read_rest(self, gathered: _Gathering, head: Node, tail: int, byte: int) -> None:
+        if byte & 0xC0 != 0x80:
+            return
+        ranges = after_continuation(head.low, head.ranges, byte)
+        if not ranges:
+            return
+        if head.low == 1:
+            self._pour(gathered, tail)
+        else:
+            gathered.add(self._nodes.remainder(head.low - 1, ranges), tail)
+
+
+def _less(high: int) -> int:
+    return high if high == INFINITE else high - 1
+
+
+def _covered(items: list[tuple[Node, int]], group: list[int]) -> list[int]:
+    """Loops over the same body with the same tail whose range of counts lies within another's."""
+    ranked = sorted(group, key=lambda i: (items[i][0].low, -items[i][0].high))
+    out: list[int] = []
+    best = -1
+    for i in ranked:
+        if items[i][0].high <= best:
+            out.append(i)
+        best = max(best, items[i][0].high)
+    return out
