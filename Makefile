@@ -1,29 +1,32 @@
 # Each target does all the set-up it needs in .venv and repeats cheaply.
+#   make serve ARGS="--port 9000"    make test ARGS="tests/cli -x"
+PYTHON ?= python3
 VENV := .venv
 PY := $(VENV)/bin/python
+PIP := $(PY) -m pip --quiet --disable-pip-version-check install
 PYTEST := $(PY) -m pytest
 ARGS ?=
 
-.PHONY: serve test test-all lint setup setup-test native fuzz bench clean
+.PHONY: serve test test-all lint setup setup-test native docs clean
 
 setup: $(VENV)/.base
 setup-test: $(VENV)/.test
 
-$(VENV)/bin/python:
-	python3 -m venv $(VENV)
+$(PY):
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "imp needs Python 3.11 or newer; set PYTHON=")'
+	$(PYTHON) -m venv $(VENV)
 
-$(VENV)/.base: pyproject.toml build_native.py | $(VENV)/bin/python
-	$(PY) -m pip install --quiet --upgrade pip
-	$(PY) -m pip install --quiet --editable .
+$(VENV)/.base: pyproject.toml build_native.py | $(PY)
+	$(PIP) --editable .
 	@touch $@
 
-$(VENV)/.test: pyproject.toml build_native.py | $(VENV)/bin/python
-	$(PY) -m pip install --quiet --upgrade pip
-	$(PY) -m pip install --quiet --editable '.[test]'
+# Where the package index has a CPU build of torch, its local version is the newer one and pip takes it.
+$(VENV)/.test: pyproject.toml build_native.py | $(PY)
+	$(PIP) --editable '.[test]'
 	@touch $@ $(VENV)/.base
 
-native: | $(VENV)/bin/python
-	$(PY) build_native.py
+native: | $(PY)
+	@$(PY) build_native.py
 
 serve: setup native
 	$(VENV)/bin/imp serve $(ARGS)
@@ -33,11 +36,14 @@ lint: setup-test
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy imp
 
-test: setup-test native lint
+test: lint native
 	$(PYTEST) -n 2 $(ARGS)
 
-test-all: setup-test native lint
+test-all: lint native
 	$(PYTEST) -n 2 -m 'not gpu and not network' $(ARGS)
+
+docs: setup
+	$(VENV)/bin/imp config docs > docs/config.md
 
 clean:
 	rm -rf $(VENV) build dist imp/imp_server/_native

@@ -1,4 +1,6 @@
-"""Compile kernels/cpu into shared libraries beside the package: one per instruction set, loaded by ctypes.
+"""Compile kernels/cpu into shared libraries beside the package, and carry the data folders in the wheel.
+
+One library per instruction set, loaded by ctypes.
 
 Runs as hatchling's build hook (wheel, editable install) and by hand: `python build_native.py`.
 Without a C++ compiler the build goes on without native code and says so; `imp doctor` shows it.
@@ -23,6 +25,8 @@ except ImportError:  # by hand, outside a build
 ROOT = Path(__file__).resolve().parent
 SOURCES = ROOT / "kernels" / "cpu"
 TARGET = ROOT / "imp" / "imp_server" / "_native"
+DATA = ("spec", "kernels", "conformance")
+"""Folders that the wheel carries beside the code (imp_server/resources.py finds them)."""
 COMMON = ["-std=c++17", "-O3", "-fPIC", "-shared", "-fno-math-errno", "-ffp-contract=off", "-Wall", "-pthread"]
 X86_VARIANTS = {
     "portable": ["-march=x86-64"],
@@ -33,7 +37,8 @@ X86_VARIANTS = {
 
 def libraries() -> dict[str, list[Path]]:
     """Library stem -> its translation units. A folder below kernels/cpu is one library; loose files are none."""
-    return {d.name: sorted(d.glob("*.cpp")) for d in sorted(SOURCES.iterdir()) if d.is_dir() and any(d.glob("*.cpp"))}
+    folders = sorted(d for d in SOURCES.iterdir() if d.is_dir()) if SOURCES.is_dir() else []
+    return {d.name: sorted(d.glob("*.cpp")) for d in folders if any(d.glob("*.cpp"))}
 
 
 def variants(name: str) -> dict[str, list[str]]:
@@ -75,11 +80,16 @@ class NativeBuildHook(BuildHookInterface):  # type: ignore[type-arg]
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         for error in build():
             self.app.display_warning(error)
+        if self.target_name != "wheel":
+            return
         built = sorted(TARGET.glob("*.so")) if TARGET.exists() else []
-        if built and self.target_name == "wheel":
+        if built:
             build_data["pure_python"] = False
             build_data["tag"] = f"py3-none-{sys.platform}_{platform.machine()}"
             build_data["artifacts"] += [str(p.relative_to(ROOT)) for p in built]
+        if version == "standard":  # an editable install finds them in the checkout
+            folders = [name for name in DATA if (ROOT / name).is_dir()]
+            build_data["force_include"].update({str(ROOT / name): f"imp_server/_data/{name}" for name in folders})
 
 
 if __name__ == "__main__":

@@ -15,3 +15,11 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 @pytest.fixture(scope="session")
 def repo_root() -> Path:
     return ROOT
+
+
+@pytest.fixture(scope="session")
+def smollm2_path() -> Path:
+    """The default model's file."""
+    from tests.real_model import smollm2
+
+    return smollm2()

@@ -1,4 +1,4 @@
-"""Finds the default model's file for tests that need the real thing."""
+"""Finds the default model's file for tests that need the real thing, pulling it once where it isn't here yet."""
 
 from __future__ import annotations
 
@@ -6,23 +6,17 @@ import os
 from functools import lru_cache
 from pathlib import Path
 
-import pytest
-
-FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
+from imp_server.weights.pull import pull
 
 
 @lru_cache
-def _find() -> Path | None:
-    named = os.environ.get("IMP_TEST_SMOLLM2")
-    if named:
-        return Path(named)
-    home = Path(os.environ.get("IMP_HOME") or Path.home() / ".cache" / "imp")
-    return next(home.rglob(FILE), None) if home.is_dir() else None
-
-
 def smollm2() -> Path:
-    """The file; skips the test on a machine that hasn't pulled it."""
-    path = _find()
-    if path is None:
-        pytest.skip("the default model isn't here: run `imp pull smollm2` or set IMP_TEST_SMOLLM2")
-    return path
+    """The file of IMP_TEST_SMOLLM2, else the catalogue's; a machine that can't get it fails the test."""
+    named = os.environ.get("IMP_TEST_SMOLLM2")
+    return Path(named) if named else pull("smollm2").path
+
+
+@lru_cache
+def minilm() -> Path:
+    """The folder of the small embedding model."""
+    return pull("minilm").path

@@ -22,7 +22,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "native": {"core", "resources", "config"},
     "grammar": {"core", "vocab", "native"},
     "decode": {"core", "vocab", "native"},
-    "schedule": {"core", "config", "output", "decode", "grammar", "vocab", "backends"},
+    "schedule": {"core", "config", "output", "decode", "grammar", "vocab", "backends", "models"},
     "backends": {"core", "config", "resources", "models", "weights", "decode", "native"},
     "engine": {"core", "config", "resources", "output", "vocab", "grammar", "decode", "schedule", "backends"}
     | {"models", "weights"},

@@ -190,9 +190,7 @@ def test_any_text_is_a_value_within_bounds_or_a_config_error(data: st.DataObject
         value = from_text(knob, text, "test")
     except ConfigError:
         return
-    assert Config.of({knob.key: value}).plain()[knob.section][knob.name] == (
-        list(value) if knob.kind is tuple else value
-    )
+    assert Config.of({knob.key: value}).plain()[knob.section][knob.name] == value
 
 
 def test_variables_follow_flags() -> None:

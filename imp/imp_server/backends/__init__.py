@@ -1,0 +1,62 @@
+"""Makes a backend by name. Modules are imported on demand: only `reference` and `cuda` import torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any, Protocol, cast
+
+from imp_server.backends.base import Backend
+from imp_server.core import ConfigError
+from imp_server.models.source import ModelSource
+
+Progress = Callable[[float], None]
+_EXTRAS = {"reference": "reference", "cuda": "cuda"}
+
+
+class _Module(Protocol):
+    """What backends/NAME/making.py offers."""
+
+    def make(self, source: ModelSource, options: dict[str, Any], on_progress: Progress | None) -> Backend: ...
+
+    def is_usable(self) -> bool:
+        """The machine and the installation have what it takes; cheap, imports nothing heavy."""
+        ...
+
+
+def make_backend(
+    name: str, source: ModelSource, options: dict[str, Any], on_progress: Progress | None = None
+) -> Backend:
+    """`name`: auto | cpu | reference | cuda. `options`: the sections `cpu`, `cuda` and `engine` as plain dicts.
+
+    Raises ConfigError if the backend isn't installed, UnsupportedModel if it can't run this model.
+    """
+    name = choose(name)
+    module = _module(name)
+    if module is None or not module.is_usable():
+        extra = _EXTRAS.get(name)
+        hint = f"; install it with: pip install 'imp[{extra}]'" if extra else ""
+        raise ConfigError(f"the backend {name!r} isn't available here{hint}")
+    return module.make(source, options, on_progress)
+
+
+def choose(name: str) -> str:
+    """auto = cuda if there is one, else cpu, else reference."""
+    if name != "auto":
+        return name
+    for candidate in ("cuda", "cpu"):
+        module = _module(candidate)
+        if module is not None and module.is_usable():
+            return candidate
+    return "reference"
+
+
+def _module(name: str) -> _Module | None:
+    path = f"{__name__}.{name}"
+    try:
+        if find_spec(path) is None or find_spec(f"{path}.making") is None:
+            return None
+    except ModuleNotFoundError:
+        return None
+    return cast(_Module, import_module(f"{path}.making"))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from imp_server.core import ContextLengthExceeded, GenerateRequest, InvalidRequest, NotFound, Overloaded
+from imp_server.core import ContextLengthExceeded, GenerateRequest, InvalidRequest, Overloaded
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,14 +25,14 @@ class Limits:
 def check_request(
     request: GenerateRequest, limits: Limits, *, n_queued: int = 0, adapters: Container[str] = ()
 ) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
-    """The prompt's ids; raises InvalidRequest, ContextLengthExceeded, NotFound or Overloaded."""
+    """The prompt's ids; raises InvalidRequest, ContextLengthExceeded or Overloaded."""
     if request.task not in limits.tasks:
         raise InvalidRequest(f"this model can't {request.task}: it can {', '.join(limits.tasks)}", param="model")
     ids = _checked_prompt(request, limits)
     _check_counts(request, limits)
     _check_ids(request, limits)
     if request.adapter and request.adapter not in adapters:
-        raise NotFound(f"adapter {request.adapter!r} isn't loaded", param="adapter")
+        raise InvalidRequest(f"adapter {request.adapter!r} isn't loaded", param="lora", code="lora_not_loaded")
     if n_queued >= limits.max_queue:
         raise Overloaded(f"{n_queued} requests are waiting; try again later", retry_after_s=1.0)
     return ids
@@ -48,8 +48,8 @@ def _checked_prompt(request: GenerateRequest, limits: Limits) -> np.ndarray[tupl
     room = 0 if request.task != "generate" or request.plan.max_tokens == 0 else 1
     if len(ids) + room > limits.context_length:
         raise ContextLengthExceeded(
-            f"the prompt has {len(ids)} tokens and this model's context holds {limits.context_length}, "
-            "completion included: shorten the prompt",
+            f"this model's maximum context length is {limits.context_length} tokens, completion included, and the "
+            f"prompt has {len(ids)}: shorten the prompt",
             param="prompt" if not request.spans else "messages",
         )
     return ids
@@ -58,7 +58,8 @@ def _checked_prompt(request: GenerateRequest, limits: Limits) -> np.ndarray[tupl
 def _check_range(ids: np.ndarray[tuple[int], np.dtype[np.int32]], vocab_size: int, param: str) -> None:
     if len(ids) and (int(ids.min()) < 0 or int(ids.max()) >= vocab_size):
         bad = int(ids[(ids < 0) | (ids >= vocab_size)][0])
-        raise InvalidRequest(f"token id {bad} isn't in the vocabulary (0 to {vocab_size - 1})", param=param)
+        message = f"token id {bad} isn't in the vocabulary (0 to {vocab_size - 1})"
+        raise InvalidRequest(message, param=param, code="unknown_token")
 
 
 def _check_counts(request: GenerateRequest, limits: Limits) -> None:

@@ -39,6 +39,11 @@ class Vocabulary:
     def is_special(self, token_id: int) -> bool:
         return token_id in self.special_texts
 
+    def plain_bytes(self, token_id: int) -> bytes:
+        """What the token shows when it is named: a special token's text without its marks."""
+        text = self.special_texts.get(token_id)
+        return self.token_bytes[token_id] if text is None else text.encode()
+
     def special_id(self, text: str) -> int | None:
         """The id of the special token with this text."""
         return self._special_ids.get(text)

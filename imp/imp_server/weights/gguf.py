@@ -253,9 +253,10 @@ class _Reader:
             n_elements *= dim
         if n_elements == 0:
             raise self._corrupt(f"tensor '{name}' has an empty dimension: {dims[::-1]}")
-        if (dims[0] if dims else 1) % kind.block:
+        columns = dims[0] if dims else 1
+        if columns % kind.block:
             raise self._corrupt(
-                f"the rows of tensor '{name}' ({dims[0]}) are no multiple of {kind.name}'s {kind.block}"
+                f"the rows of tensor '{name}' ({columns}) are no multiple of {kind.name}'s {kind.block}"
             )
         return name, kind, tuple(dims[::-1]), offset, n_elements // kind.block * kind.block_bytes
 

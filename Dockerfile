@@ -1,0 +1,20 @@
+FROM python:3.12-slim AS build
+RUN apt-get update && apt-get install -y --no-install-recommends g++ && rm -rf /var/lib/apt/lists/*
+COPY . /src
+RUN pip wheel --no-cache-dir --no-deps --wheel-dir /wheels /src
+
+FROM python:3.12-slim
+COPY --from=build /wheels /wheels
+RUN pip install --no-cache-dir /wheels/*.whl && rm -r /wheels \
+    && useradd --create-home imp && mkdir /models && chown imp /models
+# Models and caches; a container of its own must be told to listen on every interface.
+ENV IMP_HOME=/models IMP_HOST=0.0.0.0
+VOLUME /models
+USER imp
+WORKDIR /home/imp
+EXPOSE 8080
+HEALTHCHECK --start-period=120s --interval=10s --timeout=5s \
+    CMD python -c "import os, urllib.request as u; u.urlopen(f\"http://127.0.0.1:{os.environ.get('IMP_PORT', 8080)}/health\")"
+STOPSIGNAL SIGTERM
+ENTRYPOINT ["imp"]
+CMD ["serve"]

@@ -1,0 +1,97 @@
+"""The HTTP application: one route per operation of the contract, and an answer for everything else."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+from blacksheep import Application, Request, Response
+from blacksheep.server.routing import Router
+
+from imp_server.api.binding import bind, find_handlers
+from imp_server.api.contract import Operation
+from imp_server.api.endpoint import Endpoint, add_headers, add_ids, error_response, log_refusal, lower_headers
+from imp_server.api.headers import sanitised_id
+from imp_server.api.hub import Hub
+from imp_server.core import ImpError, MethodNotAllowed, UnknownUrl
+from imp_server.dialects.ids import new_id
+
+
+def build_app(hub: Hub) -> Application:
+    """Raises ConfigError when contract and handlers don't match."""
+    app = Application(router=Router(), show_error_details=False)
+    for operation, handler in bind(hub.contract, find_handlers()):
+        endpoint = Endpoint(hub, operation, handler)
+        app.router.add(operation.method, _route(operation), _responder(endpoint))
+        if operation.method == "GET":  # uvicorn drops the body of an answer to HEAD
+            app.router.add("HEAD", _route(operation), _responder(endpoint))
+    app.router.fallback = _fallback(app, hub)
+    return app
+
+
+def _route(operation: Operation) -> str:
+    """The contract's path as BlackSheep writes it: a tail parameter takes slashes, too."""
+    route = operation.path
+    for parameter in operation.parameters:
+        if parameter.where == "path":
+            new = f"{{path:{parameter.name}}}" if parameter.tail else f"{{{parameter.name}}}"
+            route = route.replace(f"{{{parameter.name}}}", new)
+    return route
+
+
+def _responder(endpoint: Endpoint) -> Callable[[Request], Awaitable[Response]]:
+    async def respond(request: Request) -> Response:
+        return await endpoint.answer(request)
+
+    return respond
+
+
+def _fallback(app: Application, hub: Hub) -> Callable[[Request], Awaitable[Response]]:
+    """Unknown paths 404, known paths with another method 405 and Allow, OPTIONS 204."""
+
+    async def respond(request: Request) -> Response:
+        headers = lower_headers(request)
+        path = request.path
+        allow = _allowed(app, request)
+        error: ImpError
+        if request.method == "OPTIONS":
+            response = Response(204, [(b"allow", ", ".join(allow or ("OPTIONS",)).encode())])
+        else:
+            request_id = _request_id(headers)
+            what = _printable(f"{request.method[:16]} {path[:128]}")
+            if allow:
+                error = MethodNotAllowed(f"{what} isn't there; this path has {', '.join(allow)}", allow=allow)
+            else:
+                error = UnknownUrl(f"Unknown endpoint: {what}")
+            response = error_response(_shape(hub, path, headers), error, request_id)
+            add_ids(response, request_id)
+            log_refusal(response.status, request.method, _printable(path), error)
+        methods = ", ".join(allow) if allow else "GET, POST, DELETE, OPTIONS"
+        asked = headers.get("access-control-request-headers", "")
+        add_headers(response, hub.cors.headers(headers.get("origin", ""), methods, asked))
+        if request.method == "OPTIONS" and "x-request-id" in headers:
+            add_ids(response, sanitised_id(headers["x-request-id"]))
+        return response
+
+    return respond
+
+
+def _request_id(headers: dict[str, str]) -> str:
+    sent = headers.get("x-request-id", "")
+    return sanitised_id(sent) if sent else new_id("req_")
+
+
+def _allowed(app: Application, request: Request) -> tuple[str, ...]:
+    found = [method.decode() for method, routes in app.router.routes.items() if any(r.match(request) for r in routes)]
+    return (*sorted(found), "OPTIONS") if found else ()
+
+
+def _shape(hub: Hub, path: str, headers: dict[str, str]) -> str:
+    for operation in hub.contract.operations:
+        if operation.path == path:
+            header_shape = next((s for h, s in operation.shape_with_header.items() if h in headers), None)
+            return header_shape or operation.error_shape
+    return hub.contract.shape_of_path(path)
+
+
+def _printable(text: str) -> str:
+    return "".join(c if " " <= c <= "~" else "." for c in text)

@@ -1,0 +1,207 @@
+"""One operation over HTTP: key, body, contract, handler, reply; every error in the dialect's shape."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import aclosing
+from functools import partial
+from typing import Any
+
+import msgspec
+from blacksheep import Content, Request, Response, StreamedContent
+
+from imp_server.api import sse
+from imp_server.api.body import ClientGone, check_media_type, decode, read_body
+from imp_server.api.contract import Operation
+from imp_server.api.disconnect import DisconnectWatch
+from imp_server.api.driver import Live, StreamRun, accept, cancel, encoded, fold_reply, tell_acceptance
+from imp_server.api.errors import error_headers, error_status, shape_module, shape_of
+from imp_server.api.headers import sanitised_id
+from imp_server.api.hub import Hub
+from imp_server.api.parameters import ParameterReader
+from imp_server.core import Draining, ImpError, InternalError
+from imp_server.dialects.base import SseFrame
+from imp_server.dialects.handler import BytesReply, Call, ChatReply, Handler, JsonReply, Reply
+from imp_server.dialects.ids import new_id
+
+_log = logging.getLogger("imp.api")
+_DETACHED = Response(499)
+"""Answer to a client that has gone; nobody receives it."""
+
+Responder = Callable[[Request], Awaitable[Response]]
+
+
+def lower_headers(request: Request) -> dict[str, str]:
+    """Lower-case names; of repeated headers the last."""
+    return {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in request.headers}
+
+
+class Endpoint:
+    """An operation bound to its handler. Immutable."""
+
+    def __init__(self, hub: Hub, operation: Operation, handler: Handler) -> None:
+        self.operation = operation
+        self._hub = hub
+        self._handler = handler
+        self._parameters = ParameterReader(operation.parameters)
+        self._media = tuple(operation.body_pointers)
+
+    async def answer(self, request: Request) -> Response:
+        headers = lower_headers(request)
+        sent_id = headers.get("x-request-id", "")
+        request_id = sanitised_id(sent_id) if sent_id else new_id("req_")
+        try:
+            response = await self._answer(request, headers, request_id)
+        except ClientGone:
+            response = _DETACHED
+        except ImpError as error:
+            response = self._failed(error, headers, request_id)
+        except Exception:
+            _log.exception("%s %s failed (request %s)", self.operation.method, self.operation.path, request_id)
+            fault = InternalError("internal error; the server's log has the details")
+            response = self._failed(fault, headers, request_id)
+        if sent_id or not self.operation.public:
+            add_ids(response, request_id)
+        add_headers(response, self._hub.cors.headers(headers.get("origin", ""), self.operation.method, ""))
+        return response
+
+    async def _answer(self, request: Request, headers: dict[str, str], request_id: str) -> Response:
+        if not self.operation.public:
+            self._hub.keys.check(headers)
+            if self._hub.draining:
+                raise Draining("the server is shutting down", retry_after_s=5.0)
+        body: dict[str, Any] = {}
+        if self._media:
+            body = await self._body(request, headers)
+        call = Call(
+            body=body,
+            path=self._parameters.path(request.route_values or {}),
+            query=self._parameters.query(request.url.query or b""),
+            headers=headers,
+            request_id=request_id,
+            services=self._hub,
+        )
+        reply = await self._handler(call)
+        if isinstance(reply, ChatReply):
+            return await self._generate(request, reply)
+        return await self._plain(reply)
+
+    async def _body(self, request: Request, headers: Mapping[str, str]) -> dict[str, Any]:
+        server = self._hub.config.server
+        if self.operation.body_required or headers.get("content-length", "0") != "0":
+            check_media_type(headers, self._media)
+        data = await read_body(request, headers, server.max_body_mib * 2**20)
+        if not data and not self.operation.body_required:
+            return {}
+        value = await decode(data, self._hub.pool, server.max_json_depth)
+        pointer = next(iter(self.operation.body_pointers.values()))
+        body: dict[str, Any] = self._hub.validators.check_request(pointer, value)
+        return body
+
+    # --- replies --------------------------------------------------------------------------------
+
+    async def _plain(self, reply: Reply) -> Response:
+        if isinstance(reply, JsonReply):
+            if self._hub.check_replies:
+                self._check(reply.status, "application/json", reply.body)
+            return json_response(reply.status, reply.body, reply.headers)
+        assert isinstance(reply, BytesReply)
+        if self._hub.check_replies:
+            self._check(reply.status, reply.content_type.partition(";")[0], reply.content)
+        content = Content(reply.content_type.encode(), reply.content) if reply.content_type else None
+        return Response(reply.status, _raw(reply.headers), content)
+
+    async def _generate(self, request: Request, reply: ChatReply) -> Response:
+        watch = DisconnectWatch(getattr(request.content, "receive", None))
+        live: list[Live] = []
+        try:
+            hosted = self._hub.models.find(reply.request.model)
+            prepared = await self._hub.pool.run(hosted.ready_text().prepare_chat, reply.request)
+            live = await accept(hosted.client, [prepared], watch)
+            tell_acceptance(reply.context, live)
+            if reply.streamed:
+                run = StreamRun(reply, live, watch, self._hub.config.streams.keep_alive_s)
+                chunks = partial(encoded, self._checked(run.frames()))
+                headers = _raw(sse.HEADERS | _reply_id(request, reply))
+                return Response(200, headers, StreamedContent(sse.MEDIA_TYPE, chunks))
+            body = await fold_reply(reply, live, watch)
+        except BaseException:
+            cancel(live)
+            watch.close()
+            raise
+        watch.close()
+        if body is None:
+            raise ClientGone
+        if self._hub.check_replies:
+            self._check(200, "application/json", body)
+        return json_response(200, body, _reply_id(request, reply))
+
+    async def _checked(self, frames: AsyncGenerator[SseFrame | None, None]) -> AsyncGenerator[SseFrame | None, None]:
+        async with aclosing(frames):
+            async for frame in frames:
+                if frame is not None and self._hub.check_replies:
+                    event: dict[str, Any] = {"data": _decoded(frame.data)}
+                    if frame.event is not None:
+                        event["event"] = frame.event
+                    self._hub.validators.check_event(self.operation, event)
+                yield frame
+
+    def _check(self, status: int, media: str, body: Any) -> None:
+        if media == "application/json":
+            body = msgspec.json.decode(msgspec.json.encode(body))
+        self._hub.validators.check_reply(self.operation, status, media, body)
+
+    # --- errors ---------------------------------------------------------------------------------
+
+    def _failed(self, error: ImpError, headers: Mapping[str, str], request_id: str) -> Response:
+        shape = shape_of(self.operation, headers)
+        response = error_response(shape, error, request_id)
+        log_refusal(response.status, self.operation.method, self.operation.path, error)
+        if self._hub.check_replies and error.code != "contract_violation":
+            try:
+                body = shape_module(shape).error_body(error, request_id)
+                self._check(response.status, "application/json", body)
+            except ImpError as violation:
+                return self._failed(violation, headers, request_id)
+        return response
+
+
+def _reply_id(request: Request, reply: ChatReply) -> dict[str, str]:
+    """Without an id of the client's, a generation goes by the id of its reply."""
+    return {} if request.headers.contains(b"x-request-id") else {"x-request-id": reply.context.id}
+
+
+def _decoded(data: bytes) -> Any:
+    return msgspec.json.decode(data) if data[:1] in (b"{", b"[") and data != b"[DONE]" else data.decode()
+
+
+def _raw(headers: Mapping[str, str]) -> list[tuple[bytes, bytes]]:
+    return [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]
+
+
+def json_response(status: int, body: Any, headers: Mapping[str, str]) -> Response:
+    return Response(status, _raw(headers), Content(b"application/json", msgspec.json.encode(body)))
+
+
+def error_response(shape: str, error: ImpError, request_id: str) -> Response:
+    body = shape_module(shape).error_body(error, request_id)
+    return json_response(error_status(shape, error), body, error_headers(error))
+
+
+def add_ids(response: Response, request_id: str) -> None:
+    """OpenAI's and Anthropic's name of the same id, on every route."""
+    value = request_id.encode("latin-1")
+    for name in (b"x-request-id", b"request-id"):
+        if not response.headers.contains(name):
+            response.headers.add(name, value)
+
+
+def add_headers(response: Response, headers: Mapping[str, str]) -> None:
+    for name, value in headers.items():
+        response.headers.set(name.encode("latin-1"), value.encode("latin-1"))
+
+
+def log_refusal(status: int, method: str, path: str, error: ImpError) -> None:
+    """One line for each request that was refused or failed."""
+    _log.warning("HTTP %d %s %s: %s", status, method[:16], path[:128], error.message[:500].replace("\n", " "))

@@ -1,0 +1,129 @@
+"""Everything one running API process holds, and what handlers may ask of it (dialects.handler.Services)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from imp_server.api.auth import KeyRing, keys_from_file
+from imp_server.api.contract import Contract, load
+from imp_server.api.headers import Cors
+from imp_server.api.models import Hosted, Models
+from imp_server.api.pool import WorkerPool
+from imp_server.api.responses_kept import kept_responses
+from imp_server.api.text_side import TextSide
+from imp_server.api.validation import Validators
+from imp_server.config import Config
+from imp_server.core import SPECIAL_OPEN, ChatRequest
+from imp_server.dialects.handler import ModelCard, ServerState, TextFacts, TokenPiece
+from imp_server.resources import data_folder
+
+
+@dataclass(slots=True)
+class Hub:
+    """Owner of the pool, the models and the contract in force."""
+
+    config: Config
+    contract: Contract
+    validators: Validators
+    keys: KeyRing
+    cors: Cors
+    models: Models
+    pool: WorkerPool
+    check_replies: bool = False
+    """Check every reply and event against the contract (tests, log.level=debug)."""
+    draining: bool = False
+    extensions: dict[str, Any] = field(default_factory=dict)
+    """State that belongs to one dialect (the store of /v1/responses), by its module's name."""
+
+    # --- Services -------------------------------------------------------------------------------
+
+    def state(self) -> ServerState:
+        hosted = next(iter(self.models), None)
+        if hosted is None:
+            return ServerState("draining" if self.draining else "no_model", "", 0)
+        state = "draining" if self.draining else hosted.state
+        failure = hosted.failure.message if hosted.failure else ""
+        return ServerState(state, hosted.id, 0, hosted.stage, hosted.stage_value, failure)
+
+    def cards(self) -> tuple[ModelCard, ...]:
+        return tuple(hosted.card() for hosted in self.models)
+
+    def card(self, model: str) -> ModelCard:
+        return self.models.find(model).card()
+
+    def text_facts(self, model: str) -> TextFacts:
+        side = self.models.find(model).ready_text()
+        return TextFacts(side.chat_template, side.sampling_defaults)
+
+    def document(self) -> dict[str, Any]:
+        return self.contract.document
+
+    async def stats(self) -> tuple[dict[str, float], tuple[dict[str, Any], ...]]:
+        hosted = next(iter(self.models), None)
+        if hosted is None or hosted.text is None:
+            return {}, ()
+        return await hosted.client.stats()
+
+    async def tokenize(self, model: str, text: str, *, add_special: bool, parse_special: bool) -> list[TokenPiece]:
+        side = self.models.find(model).ready_text()
+        return await self.pool.run(_tokenize, side, text, add_special, parse_special)
+
+    async def detokenize(self, model: str, ids: list[int]) -> str:
+        side = self.models.find(model).ready_text()
+        return await self.pool.run(side.detokenize, ids)
+
+    async def render(self, request: ChatRequest) -> str:
+        side = self.models.find(request.model).ready_text()
+        return await self.pool.run(side.render, request)
+
+    async def count_tokens(self, request: ChatRequest) -> int:
+        side = self.models.find(request.model).ready_text()
+        return await self.pool.run(side.count, request)
+
+
+def _tokenize(side: TextSide, text: str, add_special: bool, parse_special: bool) -> list[TokenPiece]:
+    table = side.vocabulary.token_bytes
+    ids = side.tokenize(text, add_special=add_special, parse_special=parse_special)
+    return [TokenPiece(i, unmarked(table[i])) for i in ids]
+
+
+def unmarked(data: bytes) -> bytes:
+    """A token's text bytes: a special token's without its marks."""
+    return data[1:-1] if data.startswith(SPECIAL_OPEN) else data
+
+
+def build_hub(config: Config, hosted: Sequence[Hosted] = (), *, check_replies: bool = False) -> Hub:
+    """Loads and compiles the contract. Raises ConfigError."""
+    limits = {f"{section}.{key}": value for section, values in config.plain().items() for key, value in values.items()}
+    limits["server.max_n"] = min(config.server.max_n, config.scheduler.max_rows or config.server.max_n)
+    keys = [*config.server.api_key]
+    if config.server.api_key_file:
+        keys += keys_from_file(config.server.api_key_file)
+    ring = KeyRing(keys)
+    contract = load(data_folder("spec"), limits)
+    if ring.is_open:
+        without_keys(contract.document)
+    validators = Validators(contract)
+    validators.compile_requests()
+    pool = WorkerPool()
+    return Hub(
+        config=config,
+        contract=contract,
+        validators=validators,
+        keys=ring,
+        cors=Cors(config.server.cors_origins),
+        models=Models(hosted),
+        pool=pool,
+        check_replies=check_replies or config.log.level == "debug",
+        extensions={"openai_responses": kept_responses(config, pool)},
+    )
+
+
+def without_keys(document: dict[str, Any]) -> None:
+    """A server without keys serves a document without security, which is what it does."""
+    for item in document["paths"].values():
+        for operation in item.values():
+            if isinstance(operation, dict):
+                operation.pop("security", None)

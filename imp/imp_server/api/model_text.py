@@ -1,0 +1,104 @@
+"""The text side of a real model: TextModel's blocking methods, and its sessions fed with an engine's deltas."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from imp_server.config import Config
+from imp_server.core import Accepted, ChatRequest, FinishReason, GenerateRequest, OutputEvent, Progress, Timings
+from imp_server.engine.messages import RowDelta, RowFinish
+from imp_server.text.model import Prepared, TextModel
+from imp_server.text.session import OutputSession
+from imp_server.vocab.table import Vocabulary
+
+_REASONS: dict[str, FinishReason] = {
+    "stop": "stop",
+    "length": "length",
+    "tool_calls": "tool_calls",
+    "cancelled": "cancelled",
+}
+
+
+class DeltaSession:
+    """Turns deltas into events. Owner of nothing but the walk of its OutputSession."""
+
+    def __init__(self, session: OutputSession, prompt_tokens: int) -> None:
+        self._session = session
+        self._prompt_tokens = prompt_tokens
+
+    def feed(self, delta: RowDelta) -> list[OutputEvent]:
+        events: list[OutputEvent] = []
+        if delta.n_cached >= 0:
+            events.append(Accepted(delta.choice, self._prompt_tokens, delta.n_cached))
+        if 0 <= delta.n_prefilled < self._prompt_tokens and not delta.ids:
+            events.append(Progress(delta.choice, delta.n_prefilled, self._prompt_tokens))
+        if delta.ids:
+            events += self._session.push(delta.choice, delta.ids, delta.logprobs)
+        if delta.finish is not None:
+            events += self._finish(delta.choice, delta.finish)
+        return events
+
+    def _finish(self, choice: int, finish: RowFinish) -> list[OutputEvent]:
+        return self._session.finish(
+            choice,
+            _REASONS.get(finish.reason, "stop"),
+            finish.usage,
+            finish.stop_string,
+            finish.end_id,
+            finish.detail,
+            Timings(finish.queue_ms, finish.prefill_ms, finish.decode_ms, finish.ttft_ms),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedPrompt:
+    request: GenerateRequest
+    prepared: Prepared
+
+    def session(self) -> DeltaSession:
+        return DeltaSession(self.prepared.session, len(self.request.ids) // 4)
+
+
+class ModelText:
+    """Immutable but for the context length, which the engine knows best; methods may run in several threads."""
+
+    def __init__(self, model: TextModel) -> None:
+        self.model = model
+
+    @classmethod
+    def load(cls, path: str | Path, config: Config) -> ModelText:
+        """Raises ModelFileMissing, InvalidModel, UnsupportedModel, ConfigError."""
+        return cls(TextModel.load(path, config))
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        return self.model.vocabulary
+
+    @property
+    def chat_template(self) -> str:
+        return self.model.chat_template
+
+    @property
+    def sampling_defaults(self) -> Mapping[str, float]:
+        return self.model.sampling_defaults
+
+    def limit_context(self, context_length: int) -> None:
+        self.model.context_length = context_length
+
+    def prepare_chat(self, request: ChatRequest) -> PreparedPrompt:
+        prepared = self.model.prepare_chat(request, 0)
+        return PreparedPrompt(prepared.request, prepared)
+
+    def count(self, request: ChatRequest) -> int:
+        return self.model.count(request)
+
+    def render(self, request: ChatRequest) -> str:
+        return self.model.apply_template(request)
+
+    def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
+        return self.model.tokenize(text, add_special=add_special, control=parse_special)
+
+    def detokenize(self, ids: Sequence[int]) -> str:
+        return self.model.detokenize(ids)

@@ -1,0 +1,86 @@
+"""The models this server hosts. Names are strict: a model answers to its own id only, and no name is a path."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from imp_server.api.text_side import TextSide
+from imp_server.core import ImpError, ModelLoading, ModelNotFound, NoModel
+from imp_server.dialects.handler import ModelCard
+from imp_server.engine.client import EngineClient
+
+
+@dataclass(slots=True)
+class Hosted:
+    """Owner of what the API process knows about one model: its engine, its text side, how far loading has come."""
+
+    id: str
+    client: EngineClient
+    text: TextSide | None = None
+    """None until the model is loaded."""
+    created: int = field(default_factory=lambda: int(time.time()))
+    stage: str = ""
+    stage_value: float = 0.0
+    failure: ImpError | None = None
+
+    @property
+    def state(self) -> str:
+        """As EngineClient.state; failed if loading ended with an error."""
+        if self.failure is not None:
+            return "failed"
+        state = self.client.state
+        return "loading" if state == "stopped" or (state == "ready" and self.text is None) else state
+
+    def ready_text(self) -> TextSide:
+        """Raises ModelLoading, or the error that loading ended with."""
+        if self.failure is not None:
+            raise self.failure
+        if self.text is None:
+            raise ModelLoading("the model is still loading; try again in a moment", retry_after_s=1.0)
+        return self.text
+
+    def card(self) -> ModelCard:
+        try:
+            info = self.client.info
+        except ImpError:
+            return ModelCard(self.id, self.created, False, None)
+        return ModelCard(
+            id=self.id,
+            created=self.created,
+            loaded=self.text is not None,
+            context_length=info.context_length,
+            trained_context=info.trained_context,
+            vocab_size=info.vocab_size,
+            width=info.width,
+            n_parameters=info.n_parameters,
+            file_bytes=info.file_bytes,
+            family=info.family,
+            quantisation=info.quantisation,
+            path=info.path,
+            n_rows=info.n_rows,
+            tasks=info.tasks,
+        )
+
+
+class Models:
+    """Owner of the hosted models, by id."""
+
+    def __init__(self, hosted: Sequence[Hosted] = ()) -> None:
+        self._hosted = {model.id: model for model in hosted}
+
+    def __iter__(self) -> Iterator[Hosted]:
+        return iter(list(self._hosted.values()))
+
+    def find(self, name: str) -> Hosted:
+        """The model with this id; "" is the only one. Raises NoModel when none is hosted, else ModelNotFound."""
+        if not self._hosted:
+            raise NoModel("no model is loaded; start the server with a model")
+        if not name:
+            return next(iter(self._hosted.values()))
+        found = self._hosted.get(name)
+        if found is None:
+            known = ", ".join(repr(i) for i in self._hosted)
+            raise ModelNotFound(f"model {name[:200]!r} not found; this server has {known}", param="model")
+        return found

@@ -1,0 +1,162 @@
+"""Runs the API process: the socket first, then the model in the background, then a clean end.
+
+sock = bind(config.server)                  # a taken port fails here, before anything is loaded
+serve(config, Launch(id, client, load_text), sock)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import signal
+import socket
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import FrameType
+
+import uvicorn
+
+from imp_server.api.app import build_app
+from imp_server.api.hub import Hub, build_hub
+from imp_server.api.models import Hosted
+from imp_server.api.text_side import TextSide
+from imp_server.config import Config
+from imp_server.config.serving import Server as ServerKnobs
+from imp_server.core import ImpError, InternalError, UserFault
+from imp_server.engine.client import EngineClient
+
+_log = logging.getLogger("imp.api")
+Announce = Callable[[str], None]
+OnProgress = Callable[[str, float], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """A model to be served. `load_text` is slow and runs in a thread while the engine loads."""
+
+    model_id: str
+    client: EngineClient
+    load_text: Callable[[], TextSide]
+    on_progress: OnProgress | None = None
+
+
+def bind(server: ServerKnobs) -> socket.socket:
+    """A listening socket. Raises UserFault when the address can't be had."""
+    family = socket.AF_INET6 if ":" in server.host else socket.AF_INET
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind((server.host, server.port))
+        sock.listen(2048)
+    except OSError as error:
+        sock.close()
+        where = f"{server.host}:{server.port}"
+        raise UserFault(
+            f"can't listen on {where}: {error.strerror or error}; choose another --port or --host"
+        ) from None
+    sock.setblocking(False)
+    return sock
+
+
+def url_of(sock: socket.socket) -> str:
+    host, port = sock.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def serve(config: Config, launch: Launch | None, sock: socket.socket | None = None, announce: Announce = print) -> None:
+    """Serves until SIGINT or SIGTERM; `announce` gets the line that says where, once requests are taken.
+
+    Raises UserFault if the model can't be loaded, ConfigError if the contract is broken.
+    """
+    listening = sock or bind(config.server)
+    hosted = Hosted(launch.model_id, launch.client) if launch else None
+    hub = build_hub(config, [hosted] if hosted else [])
+    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        runner.run(run(hub, launch, listening, announce))
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    if sys.platform == "win32":
+        return None
+    import uvloop
+
+    return uvloop.new_event_loop
+
+
+class ImpServer(uvicorn.Server):
+    """uvicorn that tells the hub when it begins to drain."""
+
+    def __init__(self, config: uvicorn.Config, hub: Hub) -> None:
+        super().__init__(config)
+        self._hub = hub
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """uvicorn's own would raise the signal again once it has drained: the process must end with 0."""
+        self._hub.draining = True
+        self.force_exit = self.should_exit and sig == signal.SIGINT
+        self.should_exit = True
+
+
+async def run(hub: Hub, launch: Launch | None, sock: socket.socket, announce: Announce) -> None:
+    """`serve` on a running event loop."""
+    app = build_app(hub)
+    await app.start()  # type: ignore[no-untyped-call]
+    server = ImpServer(_uvicorn_config(app, hub.config), hub)
+    serving = asyncio.create_task(server.serve(sockets=[sock]))
+    loading = asyncio.create_task(_load(hub, launch))
+    try:
+        await asyncio.wait((serving, loading), return_when=asyncio.FIRST_COMPLETED)
+        if loading.done() and not serving.done():
+            loading.result()
+            gc.collect()
+            gc.freeze()  # what start-up made lives as long as the process: the collector needn't walk it
+            announce(f"Server listening on {url_of(sock)}")
+        await serving
+    finally:
+        server.should_exit = True
+        loading.cancel()
+        await asyncio.gather(serving, loading, return_exceptions=True)
+        if launch is not None:
+            await launch.client.stop()
+        hub.pool.close()
+        await app.stop()  # type: ignore[no-untyped-call]
+
+
+def _uvicorn_config(app: object, config: Config) -> uvicorn.Config:
+    return uvicorn.Config(
+        app,  # type: ignore[arg-type]
+        http="httptools",
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        timeout_keep_alive=int(config.server.keep_alive_s),
+        timeout_graceful_shutdown=int(config.server.drain_timeout_s),
+    )
+
+
+async def _load(hub: Hub, launch: Launch | None) -> None:
+    """Engine and text side at the same time. A failure stays on the model's record and is raised."""
+    if launch is None:
+        return
+    hosted = hub.models.find("")
+
+    def progress(stage: str, value: float) -> None:
+        hosted.stage, hosted.stage_value = stage, value
+        if launch.on_progress is not None:
+            launch.on_progress(stage, value)
+
+    try:
+        text, _ = await asyncio.gather(hub.pool.run(launch.load_text), launch.client.start(progress))
+        text.limit_context(launch.client.info.context_length)
+        hosted.text = text
+    except ImpError as error:
+        hosted.failure = error
+        raise
+    except Exception as error:
+        hosted.failure = InternalError(f"the model can't be loaded: {error}")
+        raise

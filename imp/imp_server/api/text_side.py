@@ -1,0 +1,63 @@
+"""What the API process needs of a model's text side (api/model_text.py has it): prompts in, events out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from imp_server.core import ChatRequest, GenerateRequest, OutputEvent
+from imp_server.engine.messages import RowDelta
+from imp_server.vocab.table import Vocabulary
+
+
+class Session(Protocol):
+    """Owner of the text of one generation, all its choices."""
+
+    def feed(self, delta: RowDelta) -> list[OutputEvent]: ...
+
+
+class Prepared(Protocol):
+    """A prompt ready for an engine. `request.key` is filled in when it is submitted."""
+
+    request: GenerateRequest
+
+    def session(self) -> Session: ...
+
+
+class TextSide(Protocol):
+    """All methods are slow and thread-safe: they run in the pool."""
+
+    @property
+    def vocabulary(self) -> Vocabulary: ...
+
+    @property
+    def chat_template(self) -> str:
+        """Jinja source of the template in use."""
+        ...
+
+    @property
+    def sampling_defaults(self) -> Mapping[str, float]:
+        """By parameter, for requests that name none."""
+        ...
+
+    def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]: ...
+
+    def detokenize(self, ids: Sequence[int]) -> str:
+        """Raises InvalidRequest (unknown_token) for an id outside the vocabulary."""
+        ...
+
+    def render(self, request: ChatRequest) -> str:
+        """The prompt as text."""
+        ...
+
+    def limit_context(self, context_length: int) -> None:
+        """Told once, when the engine is ready: positions of prompt and completion together."""
+        ...
+
+    def count(self, request: ChatRequest) -> int:
+        """Prompt tokens."""
+        ...
+
+    def prepare_chat(self, request: ChatRequest) -> Prepared:
+        """Render and tokenise. Raises TemplateRefused, VisionUnavailable, GrammarRefused."""
+        ...

@@ -1,0 +1,107 @@
+"""Compiled validators of request bodies and replies, made from the contract."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any
+from urllib.parse import quote
+
+import jsonschema_rs
+
+from imp_server.api.contract import DOCUMENT, Contract, Operation
+from imp_server.api.nulls import NullStripper
+from imp_server.api.violation import explain
+from imp_server.core import InternalError
+
+
+class ContractViolation(InternalError):
+    """A reply of ours breaks the contract. Raised in tests and with server.check_replies only."""
+
+    default_code = "contract_violation"
+
+
+class Validators:
+    """Owner of the compiled schemas of one contract. Compiling is done once, when the server starts."""
+
+    def __init__(self, contract: Contract) -> None:
+        self._contract = contract
+        self._compiled: dict[str, Any] = {}
+        self._events: dict[str, Any] = {}
+        self._strippers: dict[str, NullStripper] = {}
+
+    @cached_property
+    def _registry(self) -> Any:
+        return jsonschema_rs.Registry([(DOCUMENT, self._contract.document)], draft=jsonschema_rs.Draft202012)
+
+    @cached_property
+    def _event_registry(self) -> Any:
+        return jsonschema_rs.Registry(
+            [(DOCUMENT, _content_inlined(self._contract.document))], draft=jsonschema_rs.Draft202012
+        )
+
+    def compile_requests(self) -> None:
+        for operation in self._contract.operations:
+            for pointer in operation.body_pointers.values():
+                self._validator(pointer)
+                self._stripper(pointer)
+
+    def check_request(self, pointer: str, body: Any) -> Any:
+        """`body` without the nulls that mean absent. Raises InvalidRequest naming the JSON path at fault."""
+        validator = self._validator(pointer)
+        if not validator.is_valid(body):
+            raise explain(body, list(validator.iter_errors(body)))
+        return self._stripper(pointer).strip(body)
+
+    def check_reply(self, operation: Operation, status: int, media: str, body: Any) -> None:
+        """`body`: the decoded JSON, or bytes for other media. Raises ContractViolation."""
+        documented = operation.response_pointers
+        pointer = documented.get((str(status), media))
+        if pointer is None:
+            raise ContractViolation(f"{operation.id}: status {status} with {media or 'no body'} isn't in the contract")
+        if pointer and (media == "application/json" or media.endswith("+json")):
+            self._complain(self._validator(pointer), body, f"{operation.id} {status}")
+
+    def check_event(self, operation: Operation, event: dict[str, Any]) -> None:
+        """One streamed event, `data` decoded where it is JSON. Raises ContractViolation."""
+        pointer = operation.response_pointers.get(("200", "text/event-stream"))
+        if pointer is None:
+            raise ContractViolation(f"{operation.id}: the contract has no event stream")
+        validator = self._events.get(pointer)
+        if validator is None:
+            schema = {"$ref": f"{DOCUMENT}#{quote(pointer)}"}
+            validator = jsonschema_rs.Draft202012Validator(schema, registry=self._event_registry)
+            self._events[pointer] = validator
+        self._complain(validator, event, f"{operation.id} event")
+
+    def _complain(self, validator: Any, body: Any, what: str) -> None:
+        if not validator.is_valid(body):
+            error = explain(body, list(validator.iter_errors(body)))
+            raise ContractViolation(f"{what} breaks the contract: {error.message} in {str(body)[:600]}")
+
+    def _validator(self, pointer: str) -> Any:
+        validator = self._compiled.get(pointer)
+        if validator is None:
+            schema = {"$ref": f"{DOCUMENT}#{quote(pointer)}"}
+            validator = jsonschema_rs.Draft202012Validator(
+                schema, registry=self._registry, pattern_options=jsonschema_rs.RegexOptions()
+            )
+            self._compiled[pointer] = validator
+        return validator
+
+    def _stripper(self, pointer: str) -> NullStripper:
+        stripper = self._strippers.get(pointer)
+        if stripper is None:
+            stripper = NullStripper(self._contract, self._contract.resolve(pointer))
+            self._strippers[pointer] = stripper
+        return stripper
+
+
+def _content_inlined(node: Any) -> Any:
+    """The document with every `contentSchema` in place of the string it describes: events are checked decoded."""
+    if isinstance(node, list):
+        return [_content_inlined(item) for item in node]
+    if not isinstance(node, dict):
+        return node
+    if "contentSchema" in node:
+        return _content_inlined(node["contentSchema"])
+    return {key: _content_inlined(value) for key, value in node.items()}

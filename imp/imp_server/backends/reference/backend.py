@@ -1,0 +1,115 @@
+"""The reference backend: weights dequantised to float32, one thread's plain forward."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+
+from imp_server.backends.base import (
+    WANT_HIDDEN,
+    WANT_POOLED,
+    BackendInfo,
+    Int32s,
+    KvSpec,
+    RowResult,
+    Step,
+    StepResult,
+)
+from imp_server.backends.reference.forward import Forward
+from imp_server.backends.reference.pools import DTYPE, KvPools, block_bytes
+from imp_server.backends.results import row_results, wanted_positions
+from imp_server.core import ConfigError, UnsupportedModel
+from imp_server.models.architecture import Architecture
+from imp_server.models.source import ModelSource
+
+
+class ReferenceBackend:
+    """Owner of the float32 weights and pools. Row results are bitwise independent of batch and chunking."""
+
+    def __init__(
+        self, source: ModelSource, *, threads: int = 1, on_progress: Callable[[float], None] | None = None
+    ) -> None:
+        """More threads don't change results, since every product keeps its shape; more than a few don't pay."""
+        torch.set_num_threads(max(1, threads))
+        self.architecture: Architecture = source.architecture
+        if any(layer.mixer != "attention" for layer in self.architecture.layers):
+            raise UnsupportedModel("the reference backend has no recurrent layers")
+        names = sorted(source.names())
+        tensors = {}
+        for done, name in enumerate(names):
+            tensors[name] = torch.from_numpy(np.array(source.array(name), dtype=np.float32))
+            if on_progress:
+                on_progress((done + 1) / len(names))
+        self._forward = Forward(self.architecture, tensors)
+        self._pools: KvPools | None = None
+        self.info = BackendInfo(
+            name="reference",
+            detail=f"torch {torch.__version__}, float32, {torch.get_num_threads()} thread(s)",
+            kv_dtypes=(DTYPE,),
+            default_kv_dtype=DTYPE,
+            weight_bytes=sum(t.numel() * t.element_size() for t in tensors.values()),
+            bytes_per_token=self.block_bytes(DTYPE),
+        )
+
+    def block_bytes(self, dtype: str) -> tuple[int, ...]:
+        if dtype != DTYPE:
+            raise ConfigError(f"the reference backend caches f32 only, not {dtype}; set kv_cache.dtype=auto")
+        return tuple(block_bytes(self.architecture, group) for group in self.architecture.cache_groups)
+
+    def allocate(self, kv: KvSpec) -> None:
+        self._pools = KvPools(self.architecture, kv)
+
+    @torch.inference_mode()
+    def run(self, step: Step) -> StepResult:
+        hidden = self._forward.hidden(step, None if self.architecture.is_encoder else self._required_pools())
+        wanted = wanted_positions(step)
+        logits = np.empty((0, self.architecture.vocab_size), dtype=np.float32)
+        if len(wanted.flat):
+            logits = self._forward.logits(hidden[torch.from_numpy(wanted.flat)]).numpy()
+        results = row_results(step, wanted, logits)
+        for index, result in enumerate(results):
+            self._add_vectors(step, index, hidden, result)
+        return StepResult(results)
+
+    def copy_blocks(self, group: int, pairs: Int32s) -> None:
+        self._required_pools().copy(group, pairs)
+
+    def read_blocks(self, group: int, block_ids: Int32s) -> bytes:
+        return self._required_pools().read_bytes(group, block_ids)
+
+    def write_blocks(self, group: int, block_ids: Int32s, data: bytes) -> None:
+        self._required_pools().write_bytes(group, block_ids, data)
+
+    def load_adapter(self, path: str) -> int:
+        raise UnsupportedModel("the reference backend has no adapters; use engine.backend=cpu")
+
+    def unload_adapter(self, slot: int) -> None:
+        raise UnsupportedModel("the reference backend has no adapters")
+
+    def close(self) -> None:
+        self._pools = None
+
+    def _required_pools(self) -> KvPools:
+        if self._pools is None:
+            raise RuntimeError("allocate() comes before the first step")
+        return self._pools
+
+    def _add_vectors(self, step: Step, index: int, hidden: torch.Tensor, result: RowResult) -> None:
+        wants = step.rows[index].wants
+        begin, end = int(step.row_starts[index]), int(step.row_starts[index + 1])
+        if wants & WANT_HIDDEN:
+            result.hidden = hidden[end - 1].numpy().copy()
+        if wants & WANT_POOLED:
+            result.pooled = self._pooled(hidden[begin:end]).numpy().copy()
+
+    def _pooled(self, hidden: torch.Tensor) -> torch.Tensor:
+        kind = self.architecture.pooling
+        if kind == "mean":
+            # Sums in position order: a library's reduction may group them by length.
+            total = torch.zeros_like(hidden[0])
+            for row in hidden:
+                total = total + row
+            return total / len(hidden)
+        return hidden[0] if kind == "cls" else hidden[-1]

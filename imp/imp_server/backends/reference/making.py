@@ -1,0 +1,21 @@
+"""Makes the reference backend; torch is imported only when it is made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib.util import find_spec
+from typing import Any
+
+from imp_server.backends.base import Backend
+from imp_server.models.source import ModelSource
+
+
+def is_usable() -> bool:
+    return find_spec("torch") is not None
+
+
+def make(source: ModelSource, options: dict[str, Any], on_progress: Callable[[float], None] | None) -> Backend:
+    from imp_server.backends.reference.backend import ReferenceBackend
+
+    threads = int(options.get("cpu", {}).get("threads", 0) or 1)
+    return ReferenceBackend(source, threads=threads, on_progress=on_progress)

@@ -1,0 +1,117 @@
+"""One answer: prompt in, text to the terminal as it comes, Ctrl-C ends the answer and nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import msgspec
+
+from imp_server.api.text_side import TextSide
+from imp_server.core import (
+    ChatRequest,
+    EngineFaulted,
+    Failed,
+    Finish,
+    OutputEvent,
+    ReasoningDelta,
+    TextDelta,
+    UserFault,
+)
+from imp_server.engine.client import EngineClient, Generation
+
+Write = Callable[[str, bool], None]
+"""(text, is reasoning)"""
+
+
+@dataclass(slots=True)
+class Answer:
+    """`first_s`: from the question to the first token. `stopped`: by Ctrl-C; what had come is kept."""
+
+    text: str = ""
+    reasoning: str = ""
+    tokens: int = 0
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    first_s: float = 0.0
+    total_s: float = 0.0
+    finish: str = ""
+    detail: str = ""
+    stopped: bool = False
+
+    @property
+    def tokens_per_s(self) -> float:
+        """After the first token, whose time is the prompt's."""
+        return (self.tokens - 1) / (self.total_s - self.first_s) if self.tokens > 1 else 0.0
+
+    def line(self) -> str:
+        """What is told below an answer."""
+        parts = [f"{self.tokens} tokens"]
+        if self.tokens > 1:
+            parts.append(f"{self.tokens_per_s:.1f} tokens/s")
+        if self.tokens:
+            parts.append(f"first token after {self.first_s:.2f} s")
+        if self.prompt_tokens:
+            cached = f", {self.cached_tokens} cached" if self.cached_tokens else ""
+            parts.append(f"prompt {self.prompt_tokens}{cached}")
+        if self.stopped:
+            parts.append("stopped")
+        elif self.finish == "length":
+            parts.append("cut by the token limit")
+        return " · ".join(parts)
+
+
+async def answer(client: EngineClient, text: TextSide, request: ChatRequest, write: Write) -> Answer:
+    """Runs `request` to its end. Raises ImpError (context too long, template refused, engine crashed)."""
+    started = time.perf_counter()
+    prepared = text.prepare_chat(request)
+    generation = await client.submit(msgspec.structs.replace(prepared.request, key=client.new_key()))
+    session = prepared.session()
+    result = Answer(prompt_tokens=generation.prompt_tokens)
+    with _ctrl_c_cancels(generation, result):
+        async for delta in generation:
+            now = time.perf_counter() - started
+            if delta.ids:
+                result.tokens += len(delta.ids) // 4
+                result.first_s = result.first_s or now
+                result.total_s = now
+            result.cached_tokens = max(result.cached_tokens, delta.n_cached)
+            for event in session.feed(delta):
+                _take(event, result, write)
+    return result
+
+
+def _take(event: OutputEvent, result: Answer, write: Write) -> None:
+    if isinstance(event, TextDelta):
+        result.text += event.text
+        write(event.text, False)
+    elif isinstance(event, ReasoningDelta):
+        result.reasoning += event.text
+        write(event.text, True)
+    elif isinstance(event, Finish):
+        result.finish, result.detail = event.reason, event.detail or ""
+        result.tokens = event.usage.completion_tokens or result.tokens
+    elif isinstance(event, Failed):
+        raise EngineFaulted(event.message, code=event.code)
+
+
+@contextmanager
+def _ctrl_c_cancels(generation: Generation, result: Answer) -> Iterator[None]:
+    loop = asyncio.get_running_loop()
+
+    def stop() -> None:
+        result.stopped = True
+        generation.cancel()
+
+    try:
+        loop.add_signal_handler(signal.SIGINT, stop)
+    except (NotImplementedError, RuntimeError, ValueError) as error:  # not the main thread
+        raise UserFault("imp chat must run in the main thread") from error
+    try:
+        yield
+    finally:
+        loop.remove_signal_handler(signal.SIGINT)

@@ -1,0 +1,174 @@
+"""Command-line flags made from the knobs, and the configuration that flags, environment and file give."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from imp_server.config import environment, imp_variables
+from imp_server.config.knobs import Knob, knobs, section_text
+from imp_server.config.load import Loaded, find_file, load
+from imp_server.config.names import NO_EFFECT_FLAGS, REFUSED_FLAGS, VALUE_FLAGS
+from imp_server.config.tree import Config
+from imp_server.core import ConfigError
+
+ENGINE_SECTIONS = (
+    "model",
+    "engine",
+    "scheduler",
+    "kv_cache",
+    "prefix_cache",
+    "speculative",
+    "grammar",
+    "reasoning",
+    "cpu",
+    "cuda",
+    "adapters",
+    "router",
+    "log",
+)
+"""Sections that matter to a command that runs a model by itself."""
+_GIVEN = "imp.flags"
+_NOTES = "imp.notes"
+
+
+class KnobOption(click.Option):
+    """A flag of one knob; `section` groups it in --help."""
+
+    def __init__(self, knob: Knob) -> None:
+        self.knob = knob
+        many = knob.kind is tuple
+        names = [*knob.aliases, knob.flag]
+        if knob.kind is bool:
+            names = [f"{knob.flag}/--no-{knob.flag.removeprefix('--')}"]
+        shown = "" if knob.default in ("", ()) else f" [{_spelled(knob.default)}]"
+        super().__init__(
+            [*names, f"knob_{knob.section}_{knob.name}"],
+            default=None,
+            multiple=many,
+            type=bool if knob.kind is bool else str,
+            metavar=None if knob.kind is bool else _metavar(knob),
+            help=knob.help + shown,
+            expose_value=False,
+            callback=self._collect,
+        )
+
+    def _collect(self, ctx: click.Context, _: click.Parameter, value: Any) -> None:
+        if value is None or value == ():
+            return
+        texts = [_spelled(value)] if isinstance(value, bool) else list(value) if self.knob.kind is tuple else [value]
+        ctx.meta.setdefault(_GIVEN, {})[self.knob.key] = texts
+
+
+class KnobCommand(click.Command):
+    """--help with one heading per section."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        own = [p for p in self.get_params(ctx) if not isinstance(p, KnobOption)]
+        with formatter.section("Options"):
+            formatter.write_dl([record for p in own if (record := p.get_help_record(ctx))])
+        for section in Config.__struct_fields__:
+            options = [p for p in self.params if isinstance(p, KnobOption) and p.knob.section == section]
+            if options:
+                with formatter.section(f"{section}: {section_text(section).rstrip('.')}"):
+                    formatter.write_dl([record for p in options if (record := p.get_help_record(ctx))])
+
+
+def with_config(*sections: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Give a command the flags of `sections` (all of them if none is named), --config and --set.
+
+    The command's function gets the `Loaded` configuration as its first argument. Use with
+    `@click.command(cls=KnobCommand)` above it.
+    """
+    chosen = [knob for knob in knobs().values() if not sections or knob.section in sections]
+    keys = {knob.key for knob in chosen}
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def run(*args: Any, config: str, assignments: tuple[str, ...], **kwargs: Any) -> Any:
+            return function(loaded_config(config, assignments), *args, **kwargs)
+
+        params = [
+            click.Option(["--config"], default="", metavar="FILE", help="TOML file with sections and keys."),
+            click.Option(["--set", "assignments"], multiple=True, metavar="SECTION.KEY=VALUE", help="Set one key."),
+            *(KnobOption(knob) for knob in chosen),
+            *(_value_flag(flag, *target) for flag, target in VALUE_FLAGS.items() if target[0] in keys),
+            *(_silent_flag(flag, takes_value) for flag, takes_value in NO_EFFECT_FLAGS.items()),
+            *(_refused_flag(flag, *rest) for flag, rest in REFUSED_FLAGS.items()),
+        ]
+        run.__click_params__ = [*getattr(function, "__click_params__", []), *reversed(params)]  # type: ignore[attr-defined]
+        return run
+
+    return decorate
+
+
+def loaded_config(file: str = "", assignments: tuple[str, ...] = ()) -> Loaded:
+    """The configuration of the command that is running; its notes are written to stderr."""
+    ctx = click.get_current_context(silent=True)
+    meta = ctx.meta if ctx else {}
+    variables = imp_variables()
+    user = Path(environment("XDG_CONFIG_HOME") or "~/.config").expanduser() / "imp"
+    loaded = load(meta.get(_GIVEN), assignments, variables, find_file(file, variables, Path.cwd(), user))
+    loaded.notes += meta.get(_NOTES, [])
+    for note in loaded.notes:
+        print(f"imp: {note}", file=sys.stderr)
+    return loaded
+
+
+def with_model(loaded: Loaded, model: str | None) -> Config:
+    """The configuration with a MODEL argument put in; --model and MODEL together are refused."""
+    if not model:
+        return loaded.config
+    if loaded.origins.get("model.path") == "--model":
+        raise ConfigError("give the model once: either MODEL or --model")
+    return Config.from_plain({**loaded.config.plain(), "model": {**loaded.config.plain()["model"], "path": model}})
+
+
+def _spelled(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float):
+        return f"{value:g}"
+    return ",".join(value) if isinstance(value, tuple) else str(value)
+
+
+def _metavar(knob: Knob) -> str:
+    if knob.choices:
+        return "|".join(choice for choice in knob.choices if choice)
+    return {int: "N", float: "X", tuple: "A,B"}.get(knob.kind, "TEXT")
+
+
+def _value_flag(flag: str, key: str, value: str) -> click.Option:
+    def collect(ctx: click.Context, _: click.Parameter, given: bool) -> None:
+        if given:
+            ctx.meta.setdefault(_GIVEN, {})[key] = [value]
+
+    return click.Option([flag], is_flag=True, expose_value=False, hidden=True, callback=collect)
+
+
+def _silent_flag(flag: str, takes_value: bool) -> click.Option:
+    def note(ctx: click.Context, _: click.Parameter, given: Any) -> None:
+        if given:
+            ctx.meta.setdefault(_NOTES, []).append(f"{flag} has no effect here")
+
+    return _hidden(flag, takes_value, note)
+
+
+def _refused_flag(flag: str, takes_value: bool, reason: str) -> click.Option:
+    def refuse(_: click.Context, __: click.Parameter, given: Any) -> None:
+        if given:
+            raise ConfigError(reason)
+
+    return _hidden(flag, takes_value, refuse)
+
+
+def _hidden(flag: str, takes_value: bool, callback: Callable[..., None]) -> click.Option:
+    default = None if takes_value else False
+    return click.Option(
+        [flag], is_flag=not takes_value, default=default, expose_value=False, hidden=True, callback=callback
+    )

@@ -1,0 +1,83 @@
+"""What a model file says about itself, and whether we can run it; never raises for a file that we can't."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from imp_server.core import ImpError
+from imp_server.models.architecture import Architecture
+from imp_server.models.opening import open_model
+from imp_server.weights.header import read_header
+
+OVERHEAD_BYTES = 150_000_000
+"""What the engine needs besides weights and KV: interpreter, libraries, activations."""
+KV_BYTES_PER_VALUE = 2
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFacts:
+    """`problem`: why it isn't supported; empty = it is. Sizes in bytes."""
+
+    path: str
+    title: str = ""
+    format: str = ""
+    architecture: str = ""
+    parameters: int = 0
+    quantisation: str = ""
+    file_bytes: int = 0
+    context: int = 0
+    layers: int = 0
+    width: int = 0
+    vocabulary: int = 0
+    kv_bytes_per_token: int = 0
+    memory_bytes: int = 0
+    """For one sequence of `context` tokens."""
+    chat_template: bool = False
+    problem: str = ""
+
+    def as_json(self) -> dict[str, Any]:
+        return {**asdict(self), "supported": not self.problem}
+
+
+def model_facts(path: Path) -> ModelFacts:
+    """Reads headers only."""
+    try:
+        header = read_header(path)
+    except ImpError as error:
+        return ModelFacts(str(path), problem=error.message)
+    known: dict[str, Any] = {
+        "path": str(path),
+        "title": header.name,
+        "format": header.format,
+        "architecture": header.architecture,
+        "parameters": header.n_parameters,
+        "quantisation": header.quantisation,
+        "file_bytes": header.file_bytes,
+        "context": header.context_length,
+        "chat_template": header.chat_template is not None,
+    }
+    try:
+        described = open_model(path).architecture
+    except ImpError as error:
+        return ModelFacts(**known, problem=error.message)
+    per_token = kv_bytes_per_token(described)
+    return ModelFacts(
+        **known,
+        layers=described.n_layers,
+        width=described.width,
+        vocabulary=described.vocab_size,
+        kv_bytes_per_token=per_token,
+        memory_bytes=header.file_bytes + per_token * described.context_length + OVERHEAD_BYTES,
+    )
+
+
+def kv_bytes_per_token(architecture: Architecture) -> int:
+    """Bytes of keys and values that one token adds, at two bytes a value; layers with a window count as well."""
+    values = sum(
+        layer.n_kv_heads * (layer.head_size + (layer.value_head_size or layer.head_size))
+        for layer in architecture.layers
+        if layer.mixer == "attention" and not architecture.is_encoder
+    )
+    return values * KV_BYTES_PER_VALUE

@@ -1,0 +1,86 @@
+"""Score any OpenAI, Anthropic or Responses server against the conformance kit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from imp_server.conformance.capabilities import probe
+from imp_server.conformance.case import Case, load_cases, load_known_failures
+from imp_server.conformance.exchange import Target
+from imp_server.conformance.report import as_html, as_json, as_junit, as_text
+from imp_server.conformance.run import Outcome, run_cases
+from imp_server.core import ConfigError
+
+
+@click.command()
+@click.option("--url", required=True, help="Base URL of the server, without /v1.")
+@click.option("--key", default="", help="API key, sent as a bearer token.")
+@click.option("--model", default=None, help="Model to ask for (default: the first that /v1/models lists).")
+@click.option("--dialect", "dialects", multiple=True, help="Only this dialect; repeatable.")
+@click.option("--only", default="", help="Only these case ids or id prefixes, comma-separated.")
+@click.option("--known-failures", type=click.Path(path_type=Path), help="YAML list of {id, reason} to report apart.")
+@click.option("--timeout", default=60.0, show_default=True, help="Seconds for one exchange.")
+@click.option("--json", "json_path", is_flag=False, flag_value="-", help="Write the scorecard as JSON (- = stdout).")
+@click.option("--junit", type=click.Path(path_type=Path), help="Write JUnit XML.")
+@click.option("--html", type=click.Path(path_type=Path), help="Write an HTML report.")
+@click.option("--verbose", is_flag=True, help="A line per case as it ends.")
+def command(
+    url: str,
+    key: str,
+    model: str | None,
+    dialects: tuple[str, ...],
+    only: str,
+    known_failures: Path | None,
+    timeout: float,
+    json_path: str | None,
+    junit: Path | None,
+    html: Path | None,
+    verbose: bool,
+) -> int:
+    """Score the server at URL. Exit code 1 if a MUST fails, 0 otherwise.
+
+    Needs nothing but the URL: what the server doesn't offer is reported as not claimed.
+    """
+    cases = _chosen(load_cases(), dialects, only)
+    known = load_known_failures(known_failures) if known_failures else {}
+    target = Target(url, key, timeout)
+    capabilities = probe(target, model)
+    card = run_cases(target, cases, capabilities, known_failures=known, on_outcome=_tell if verbose else None)
+    if json_path:
+        _write(json_path, as_json(card))
+    if junit:
+        junit.write_text(as_junit(card), encoding="utf-8")
+    if html:
+        html.write_text(as_html(card), encoding="utf-8")
+    if json_path != "-":
+        click.echo(as_text(card))
+    return 0 if card.passed else 1
+
+
+def _chosen(cases: list[Case], dialects: tuple[str, ...], only: str) -> list[Case]:
+    known = sorted({c.dialect for c in cases})
+    for dialect in dialects:
+        if dialect not in known:
+            raise ConfigError(f"there are no cases for '{dialect}': the dialects are {', '.join(known)}")
+    prefixes = tuple(p.strip() for p in only.split(",") if p.strip())
+    chosen = [c for c in cases if (not dialects or c.dialect in dialects) and (not prefixes or _begins(c.id, prefixes))]
+    if not chosen:
+        raise ConfigError(f"no case matches --only {only}")
+    return chosen
+
+
+def _begins(case_id: str, prefixes: tuple[str, ...]) -> bool:
+    return any(case_id == p or case_id.startswith(p.rstrip("/") + "/") for p in prefixes)
+
+
+def _tell(outcome: Outcome) -> None:
+    click.echo(f"{outcome.verdict:<14} {outcome.case.level:<6} {outcome.case.id}", err=True)
+
+
+def _write(path: str, text: str) -> None:
+    if path == "-":
+        click.echo(text)
+    else:
+        Path(path).write_text(text, encoding="utf-8")

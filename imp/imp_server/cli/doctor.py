@@ -1,0 +1,203 @@
+"""Look at this machine and this installation, and say what stands in the way."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import shutil
+import sys
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from importlib import metadata, util
+from typing import Literal
+
+import click
+
+from imp_server import __version__
+from imp_server.backends import choose
+from imp_server.cli import _machine
+from imp_server.cli._knob_options import KnobCommand, with_config
+from imp_server.cli._terminal import size_text
+from imp_server.config import Config, imp_home
+from imp_server.config.load import Loaded
+from imp_server.core import ImpError, UserFault
+from imp_server.native import cpu_features, library_path, usable_isas
+from imp_server.resources import data_folder, native_folder
+from imp_server.weights.catalogue import find, pulled_models
+
+PACKAGES = ("numpy", "msgspec", "tokenizers", "jinja2", "blacksheep", "uvicorn", "huggingface-hub")
+OPTIONAL = {"torch": "the reference and cuda backends", "cupy-cuda13x": "the cuda backend"}
+SHOWN_FEATURES = ("avx2", "fma", "f16c", "avx512f", "avx512_vnni", "avx512_bf16", "avx_vnni", "amx_int8", "amx_bf16")
+Verdict = Literal["ok", "note", "bad"]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """`bad`: a model can't be served here until it is mended. `note`: worth knowing."""
+
+    topic: str
+    text: str
+    verdict: Verdict = "ok"
+
+
+@click.command(cls=KnobCommand)
+@click.option("--json", "as_json", is_flag=True, help="One JSON array.")
+@with_config("server", "model", "engine", "cpu", "cuda", "router")
+def command(loaded: Loaded, as_json: bool) -> int:
+    """Look at this machine and this installation. Exit code 1 if something stands in the way of serving."""
+    findings: list[Finding] = []
+    for check in CHECKS:
+        for finding in check(loaded.config):
+            findings.append(finding)
+            if not as_json:
+                _print(finding)
+    if as_json:
+        click.echo(json.dumps([asdict(finding) for finding in findings], indent=2))
+    return int(any(finding.verdict == "bad" for finding in findings))
+
+
+def _print(finding: Finding) -> None:
+    mark = {"ok": "", "note": "note: ", "bad": "bad: "}[finding.verdict]
+    colour = {"ok": None, "note": "yellow", "bad": "red"}[finding.verdict]
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 1000
+    text = click.wrap_text(mark + finding.text, width, f"{finding.topic:<10}", " " * 10)
+    click.echo(click.style(text, fg=colour) if colour else text)
+
+
+def versions(_: Config) -> list[Finding]:
+    python = platform.python_version()
+    found = [Finding("imp", f"{__version__}, Python {python} at {sys.executable}")]
+    names = [f"{name} {_version(name)}" for name in PACKAGES if _version(name)]
+    missing = [name for name in PACKAGES if not _version(name)]
+    found.append(Finding("packages", ", ".join(names)))
+    if missing:
+        found.append(Finding("packages", f"{', '.join(missing)} missing; reinstall imp", "bad"))
+    extras = [f"{name} {_version(name)}" for name in OPTIONAL if _version(name)]
+    absent = [f"no {name} (only needed for {why})" for name, why in OPTIONAL.items() if not _version(name)]
+    found.append(Finding("extras", ", ".join(extras + absent)))
+    return found
+
+
+def _version(name: str) -> str:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return ""
+
+
+def processor(_: Config) -> list[Finding]:
+    features = [name for name in SHOWN_FEATURES if name in cpu_features()]
+    cores = _machine.cores()
+    quota = f", quota {cores.quota:g}" if cores.quota else ""
+    return [
+        Finding("cpu", f"{_machine.cpu_name()}; {' '.join(features) or 'no vector features known'}"),
+        Finding("cores", f"{cores.logical} logical, {cores.usable} allowed{quota}: {cores.effective} threads"),
+    ]
+
+
+def memory(_: Config) -> list[Finding]:
+    total, available = _machine.memory_bytes()
+    threads = _machine.cores().effective
+    found = [Finding("memory", f"{size_text(available)} of {size_text(total)} free" if total else "unknown")]
+    if 0 < available < _machine.BANDWIDTH_BUFFER_BYTES * 2:
+        return [*found, Finding("bandwidth", "not measured: too little memory is free", "note")]
+    speed = _machine.read_bandwidth(threads)
+    text = f"{speed / 1e9:.1f} GB/s read by {threads} threads just now; it bounds tokens/s (GB/s : GB of weights)"
+    return [*found, Finding("bandwidth", text)]
+
+
+def native(config: Config) -> list[Finding]:
+    """The libraries that lie here, and the variant of each that this CPU loads."""
+    names = sorted({path.name[3:].rpartition("-")[0] for path in native_folder().glob("lib*-*.so")})
+    torch = util.find_spec("torch") is not None
+    if not names:
+        mend = "install g++ or clang++ and reinstall imp (in a checkout: make native)"
+        if torch:
+            return [Finding("native", f"no native library; the slow reference backend is used; {mend}", "note")]
+        return [Finding("native", f"no native library and no torch: no model can run; {mend}", "bad")]
+    found = []
+    for name in names:
+        try:
+            path = library_path(name, config.cpu.isa or None)
+        except UserFault as fault:
+            return [Finding("native", fault.message, "bad")]
+        found.append(path.name if path else f"{name}: no variant for this CPU")
+    isas = ", ".join(usable_isas())
+    return [Finding("native", f"{', '.join(found)} (this CPU can run {isas})")]
+
+
+def backend(config: Config) -> list[Finding]:
+    chosen = choose(config.engine.backend)
+    asked = "" if chosen == config.engine.backend else f" (--backend {config.engine.backend})"
+    if chosen == "reference" and util.find_spec("torch") is None:
+        return []  # `native` has said it
+    slow = "; it is slow: see native" if chosen == "reference" else ""
+    return [Finding("backend", f"{chosen}{asked}{slow}")]
+
+
+def gpu(_: Config) -> list[Finding]:
+    cards = _machine.gpus()
+    if not cards:
+        return [Finding("gpu", "none found: the cpu backend is used")]
+    ready = util.find_spec("torch") is not None and util.find_spec("cupy") is not None
+    advice = "" if ready else "; to use it: pip install 'imp[cuda]'"
+    return [Finding("gpu", f"{'; '.join(cards)}{advice}", "ok" if ready else "note")]
+
+
+def disk(_: Config) -> list[Finding]:
+    home = imp_home()
+    folder = home
+    while not folder.exists():
+        folder = folder.parent
+    if not os.access(folder, os.W_OK | os.X_OK):
+        return [Finding("disk", f"{home} can't be written; set IMP_HOME to a folder that you can write", "bad")]
+    models = pulled_models()
+    size = sum(pulled.manifest.size for pulled in models)
+    free = shutil.disk_usage(folder).free
+    count = f"{len(models)} model{'s' if len(models) != 1 else ''}"
+    text = f"{home}: {count}, {size_text(size)}; {size_text(free)} free"
+    return [Finding("disk", text, "ok" if free > 1e9 else "note")]
+
+
+def model(config: Config) -> list[Finding]:
+    try:
+        wanted = find(config.model.path, config.router.models_dir)
+    except ImpError as error:
+        return [Finding("model", error.message, "bad")]
+    if wanted is None:
+        return [Finding("model", "none: the server starts without one")]
+    if wanted.local is None:
+        return [Finding("model", f"{wanted.name} isn't here yet; `imp serve` or `imp pull {wanted.name}` fetches it")]
+    return [Finding("model", f"{wanted.name}: {wanted.local}")]
+
+
+def port(config: Config) -> list[Finding]:
+    where = f"{config.server.host}:{config.server.port}"
+    if why := _machine.port_is_free(config.server.host, config.server.port):
+        return [Finding("port", f"{where}: {why.lower()}; choose another with --port", "note")]
+    return [Finding("port", f"{where} is free")]
+
+
+def files(_: Config) -> list[Finding]:
+    missing = []
+    for name in ("spec", "kernels", "conformance"):
+        try:
+            data_folder(name)
+        except UserFault as fault:
+            missing.append(fault.message)
+    return [Finding("files", text, "bad") for text in missing]
+
+
+CHECKS: tuple[Callable[[Config], list[Finding]], ...] = (
+    versions,
+    files,
+    processor,
+    memory,
+    native,
+    backend,
+    gpu,
+    disk,
+    model,
+    port,
+)

@@ -1,0 +1,112 @@
+"""Entry points `imp` and `imp-server`: finds commands by folder, turns every error into one line and an exit code."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import os
+import sys
+import traceback
+from pathlib import Path
+from typing import Any
+
+import click
+
+from imp_server import __version__
+from imp_server.config import environment
+from imp_server.core import HostOutOfMemory, ImpError, UserFault
+
+EXIT_USAGE = 1
+EXIT_INTERNAL = 7
+EXIT_CANCELLED = 8
+_FOLDER = Path(__file__).parent
+
+
+class Commands(click.Group):
+    """Imports a command's module only when that command is called: `imp ls` never loads the server."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted(p.stem for p in _FOLDER.glob("*.py") if p.stem[0] != "_" and p.stem != "main")
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in self.list_commands(ctx):
+            return None
+        command = importlib.import_module(f"imp_server.cli.{cmd_name}").command
+        assert isinstance(command, click.Command), cmd_name
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, _first_line(name)) for name in self.list_commands(ctx)])
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            names = ", ".join(self.list_commands(ctx))
+            raise click.UsageError(f"{error.message.rstrip('.')}; the commands are {names}", ctx) from None
+
+
+def _first_line(name: str) -> str:
+    """What a command does, read from its source without importing it."""
+    docstring = ast.get_docstring(ast.parse((_FOLDER / f"{name}.py").read_text(encoding="utf-8"))) or ""
+    return docstring.partition("\n")[0].rstrip(".")
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["--help", "-h"], "max_content_width": 100})
+@click.version_option(__version__, prog_name="imp", message="%(prog)s %(version)s")
+def imp() -> None:
+    """An LLM server for your own machine.
+
+    `imp serve` starts it with a small default model; `imp chat` talks to one in the terminal.
+    """
+
+
+def main() -> None:
+    """The command `imp`."""
+    sys.exit(run(sys.argv[1:]))
+
+
+def serve_main() -> None:
+    """The command `imp-server`: `imp serve` under the original's name."""
+    sys.exit(run(["serve", *sys.argv[1:]]))
+
+
+def run(arguments: list[str]) -> int:
+    """Run one command line; the exit code. Every expected failure is one line on stderr."""
+    try:
+        result: Any = imp.main(arguments, prog_name="imp", standalone_mode=False)
+        return result if isinstance(result, int) else 0
+    except click.exceptions.Exit as exit_:
+        return exit_.exit_code
+    except click.UsageError as error:
+        error.show()
+        return EXIT_USAGE
+    except click.ClickException as error:
+        return _say(error.format_message(), EXIT_USAGE)
+    except (KeyboardInterrupt, click.Abort):
+        return _say("cancelled", EXIT_CANCELLED)
+    except UserFault as fault:
+        return _say(fault.message, fault.exit_code)
+    except MemoryError:
+        return _say("out of memory; use a smaller model or a shorter --max-seq-len", HostOutOfMemory.exit_code)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nobody reads: keep Python from complaining
+        return 0
+    except ImpError as error:
+        return _say(error.message, EXIT_INTERNAL)
+    except Exception as error:
+        if environment("IMP_LOG_LEVEL") == "debug":
+            traceback.print_exc()
+        return _say(f"internal error: {type(error).__name__}: {error} (IMP_LOG_LEVEL=debug shows where)", EXIT_INTERNAL)
+
+
+def _say(message: str, exit_code: int) -> int:
+    print(f"imp: {' '.join(message.split())}", file=sys.stderr)
+    return exit_code
+
+
+if __name__ == "__main__":
+    main()

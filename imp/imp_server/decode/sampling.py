@@ -1,0 +1,125 @@
+"""The sampling law; every backend's sampler is compared with this one.
+
+logits -> bias -> penalties -> grammar mask (decode/processors.py, float32) -> temperature -> top-k -> top-p ->
+min-p -> typical; mirostat 2 replaces the four truncations. Survivors are ordered by (logit descending, id
+ascending); token = argmax(log p + Gumbel), the first of them on ties. Temperature 0 = argmax, lowest id on ties.
+After the processors everything is float64. Each truncation keeps at least one token and sees probabilities
+renormalised over the survivors of the one before.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from imp_server.core import SamplingParams
+from imp_server.decode.philox import GUMBEL_MAX, gumbel
+
+Float32s = NDArray[np.float32]
+Float64s = NDArray[np.float64]
+Int64s = NDArray[np.int64]
+
+_FIRST_LOOK = 256
+
+
+class Sampled(NamedTuple):
+    """`id` -1: no token was allowed. `mu`: mirostat's running value after this token."""
+
+    id: int
+    mu: float
+
+
+def sample(logits: Float32s, params: SamplingParams, choice: int, position: int, mu: float) -> Sampled:
+    """One token from processed logits [vocab]. Raises FloatingPointError if they aren't numbers."""
+    best = int(np.argmax(logits))
+    if np.isnan(logits[best]):
+        raise FloatingPointError("the model's logits aren't numbers (NaN)")
+    if logits[best] == -np.inf:
+        return Sampled(-1, mu)
+    if params.temperature <= 0.0:
+        return Sampled(best, mu)
+    ids, scaled = survivors(logits, params, mu)
+    index = _gumbel_argmax(ids, scaled, params.seed, choice, position)
+    if params.mirostat == 2:
+        surprise = -float(np.log2(softmax(scaled)[index]))
+        mu -= params.mirostat_eta * (surprise - params.mirostat_tau)
+    return Sampled(int(ids[index]), mu)
+
+
+def survivors(logits: Float32s, params: SamplingParams, mu: float) -> tuple[Int64s, Float64s]:
+    """Ids that may be drawn and their logits over temperature, ordered by (logit descending, id ascending)."""
+    k = params.top_k if params.mirostat != 2 else 0
+    ids = best_ids(logits, k if k > 0 else len(logits))
+    scaled = logits[ids].astype(np.float64) / params.temperature
+    n_finite = int(np.count_nonzero(scaled > -np.inf))
+    ids, scaled = ids[:n_finite], scaled[:n_finite]
+    if params.mirostat == 2:
+        n_kept = max(1, int(np.count_nonzero(-np.log2(softmax(scaled)) <= mu)))
+        return ids[:n_kept], scaled[:n_kept]
+    if params.top_p < 1.0:
+        n_kept = _n_until(softmax(scaled), params.top_p)
+        ids, scaled = ids[:n_kept], scaled[:n_kept]
+    if params.min_p > 0.0:
+        n_kept = max(1, int(np.count_nonzero(np.exp(scaled - scaled[0]) >= params.min_p)))
+        ids, scaled = ids[:n_kept], scaled[:n_kept]
+    if params.typical_p < 1.0:
+        kept = _typical(scaled, params.typical_p)
+        ids, scaled = ids[kept], scaled[kept]
+    return ids, scaled
+
+
+def softmax(x: Float64s) -> Float64s:
+    weights = np.exp(x - x.max())
+    return np.asarray(weights / weights.sum(), dtype=np.float64)
+
+
+def best_ids(logits: Float32s, k: int) -> Int64s:
+    """The k best ids by (logit descending, id ascending)."""
+    keys = _order_keys(logits)
+    if k < len(keys):
+        keys = np.partition(keys, k - 1)[:k]
+    keys.sort()
+    return (keys & np.uint64(0xFFFFFFFF)).astype(np.int64)
+
+
+def _order_keys(logits: Float32s) -> NDArray[np.uint64]:
+    """Integers that sort as (logit descending, id ascending): the float's bits made monotone, then the id.
+
+    Sorting integers is several times faster than a stable argsort of floats.
+    """
+    bits = (logits + np.float32(0.0)).view(np.uint32)  # + 0 makes -0.0 equal to 0.0
+    descending = np.where(bits >> 31, bits, ~(bits | np.uint32(0x80000000)))
+    return (descending.astype(np.uint64) << np.uint64(32)) | np.arange(len(logits), dtype=np.uint64)
+
+
+def _n_until(p: Float64s, mass: float) -> int:
+    """Length of the shortest prefix whose sum reaches `mass`; at least 1."""
+    return min(len(p), int(np.searchsorted(np.cumsum(p), mass, side="left")) + 1)
+
+
+def _typical(scaled: Float64s, mass: float) -> Int64s:
+    """Indices, ascending, of the tokens whose surprise is nearest the entropy and which together hold `mass`."""
+    p = softmax(scaled)
+    surprise = -np.log(p)
+    entropy = float(np.sum(p * surprise, where=p > 0))
+    nearest = np.argsort(np.abs(surprise - entropy), kind="stable")
+    return np.asarray(np.sort(nearest[: _n_until(p[nearest], mass)]), dtype=np.int64)
+
+
+def _gumbel_argmax(ids: Int64s, scaled: Float64s, seed: int, choice: int, position: int) -> int:
+    """Index of the drawn token.
+
+    Noise is bounded, so with many survivors a first look at the best ones tells how far down a winner can lie.
+    """
+    n = min(_FIRST_LOOK, len(ids))
+    scores = scaled[:n] + gumbel(seed, choice, position, ids[:n])
+    best = int(np.argmax(scores))
+    if n == len(ids):
+        return best
+    n_more = int(np.count_nonzero(scaled[n:] > scores[best] - GUMBEL_MAX))
+    more = scaled[n : n + n_more] + gumbel(seed, choice, position, ids[n : n + n_more])
+    if n_more and more.max() > scores[best]:
+        return n + int(np.argmax(more))
+    return best

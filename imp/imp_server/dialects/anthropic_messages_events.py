@@ -1,0 +1,191 @@
+"""OutputEvents -> content blocks. Fold and Stream both run this, so they can't differ.
+
+One block is open at a time and indexes are dense: a block gets its index when it opens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from imp_server.core import (
+    CallArgs,
+    CallEnd,
+    CallStart,
+    Finish,
+    OutputEvent,
+    Progress,
+    ReasoningDelta,
+    TextDelta,
+    Usage,
+)
+from imp_server.dialects.anthropic_messages_thinking import signature
+from imp_server.dialects.anthropic_messages_truncated import read_object
+from imp_server.dialects.base import ReplyContext
+from imp_server.dialects.intents import present
+
+Json = dict[str, Any]
+
+
+@dataclass(slots=True)
+class _Block:
+    kind: str
+    head: Json
+    """The block as content_block_start shows it."""
+    pieces: list[str] = field(default_factory=list)
+
+    def whole(self) -> Json:
+        text = "".join(self.pieces)
+        if self.kind == "text":
+            return self.head | {"text": text}
+        if self.kind == "thinking":
+            return self.head | {"thinking": text, "signature": signature(text)}
+        return self.head | {"input": read_object(text)}
+
+
+class MessageEvents:
+    """Owner of the content blocks of one message."""
+
+    def __init__(self, ctx: ReplyContext) -> None:
+        self._ctx = ctx
+        self._done: list[Json] = []
+        self._open: _Block | None = None
+        self._finish = Finish(0, "cancelled", Usage())
+        """What a message is that was stopped before its end."""
+        self._hidden = present(ctx.body, "thinking", {}).get("display") == "omitted"
+        self._counts_writes = has_marks(ctx.body)
+
+    # --- the life of a message
+
+    def open(self) -> list[Json]:
+        return [{"type": "message_start", "message": self._message(self._start_usage())}, {"type": "ping"}]
+
+    def feed(self, event: OutputEvent) -> list[Json]:
+        return list(self._events(event))
+
+    def close(self) -> list[Json]:
+        usage = self._usage(self._finish.usage)
+        delta = _stop(self._finish, self._done) | {"stop_details": None, "container": None}
+        return [{"type": "message_delta", "delta": delta, "usage": usage}, {"type": "message_stop"}]
+
+    def message(self) -> Json:
+        return self._message(self._usage(self._finish.usage)) | _stop(self._finish, self._done)
+
+    def _message(self, usage: Json) -> Json:
+        return {
+            "id": self._ctx.id,
+            "type": "message",
+            "role": "assistant",
+            "model": self._ctx.model,
+            "content": list(self._done),
+            "stop_reason": None,
+            "stop_sequence": None,
+            "stop_details": None,
+            "container": None,
+            "usage": usage | {"service_tier": "standard", "server_tool_use": None, "cache_creation": _written(usage)},
+        }
+
+    # --- one event
+
+    def _events(self, event: OutputEvent) -> Iterator[Json]:
+        match event:
+            case Progress():
+                yield {"type": "ping"}
+            case ReasoningDelta(text=text) if text:
+                yield from self._thinking(text)
+            case TextDelta(text=text) if text:
+                yield from self._switch("text", {"type": "text", "text": "", "citations": None})
+                yield from self._delta("text_delta", "text", text)
+            case CallStart():
+                yield from self._close_block()
+                call = {"type": "tool_use", "id": tool_use_id(event.id), "name": event.name, "input": {}}
+                yield from self._switch("tool_use", call)
+            case CallArgs(text=text) if text:
+                yield from self._delta("input_json_delta", "partial_json", text)
+            case CallEnd():
+                yield from self._close_block()
+            case Finish():
+                self._finish = event
+                yield from self._close_block()
+
+    def _thinking(self, text: str) -> Iterator[Json]:
+        yield from self._switch("thinking", {"type": "thinking", "thinking": "", "signature": ""})
+        if not self._hidden:
+            yield from self._delta("thinking_delta", "thinking", text)
+
+    def _switch(self, kind: str, head: Json) -> Iterator[Json]:
+        if self._open and self._open.kind == kind:
+            return
+        yield from self._close_block()
+        self._open = _Block(kind, head)
+        yield {"type": "content_block_start", "index": len(self._done), "content_block": head}
+
+    def _delta(self, kind: str, name: str, text: str) -> Iterator[Json]:
+        assert self._open
+        self._open.pieces.append(text)
+        yield self._block_delta({"type": kind, name: text})
+
+    def _block_delta(self, delta: Json) -> Json:
+        return {"type": "content_block_delta", "index": len(self._done), "delta": delta}
+
+    def _close_block(self) -> Iterator[Json]:
+        block, self._open = self._open, None
+        if not block:
+            return
+        whole = block.whole()
+        if block.kind == "thinking":
+            yield self._block_delta({"type": "signature_delta", "signature": whole["signature"]})
+        yield {"type": "content_block_stop", "index": len(self._done)}
+        self._done.append(whole)
+
+    # --- usage
+
+    def _start_usage(self) -> Json:
+        """Before the engine has looked into its cache: message_delta carries the cumulative truth."""
+        return self._usage(Usage(prompt_tokens=self._ctx.extra.get("prompt_tokens", 0)))
+
+    def _usage(self, counts: Usage) -> Json:
+        """`input_tokens` excludes what was read from or written to the cache.
+
+        Every prompt fills the prefix cache here; a write is counted only for clients that asked for one.
+        """
+        written = counts.cache_write_tokens if self._counts_writes else 0
+        return {
+            "input_tokens": counts.prompt_tokens - counts.cached_tokens - written,
+            "output_tokens": counts.completion_tokens,
+            "cache_read_input_tokens": counts.cached_tokens,
+            "cache_creation_input_tokens": written,
+            "output_tokens_details": {
+                "thinking_tokens": counts.reasoning_tokens,
+                "reasoning_tokens": counts.reasoning_tokens,
+            },
+        }
+
+
+def _written(usage: Json) -> Json:
+    return {"ephemeral_5m_input_tokens": usage["cache_creation_input_tokens"], "ephemeral_1h_input_tokens": 0}
+
+
+def _stop(finish: Finish, content: list[Json]) -> Json:
+    """A cut wins over a call; a call wins over how the text ended."""
+    if finish.reason == "length":
+        return {"stop_reason": "max_tokens", "stop_sequence": None}
+    if any(block["type"] == "tool_use" for block in content):
+        return {"stop_reason": "tool_use", "stop_sequence": None}
+    if finish.stop_sequence is not None:
+        return {"stop_reason": "stop_sequence", "stop_sequence": finish.stop_sequence}
+    return {"stop_reason": "end_turn", "stop_sequence": None}
+
+
+def tool_use_id(call_id: str) -> str:
+    return f"toolu_{call_id.removeprefix('call_')}"
+
+
+def has_marks(value: Any) -> bool:
+    """Whether the request asks for caching anywhere (`cache_control` on the body, a block or a tool)."""
+    if isinstance(value, dict):
+        if value.get("cache_control") is not None:
+            return True
+        return any(has_marks(value.get(key)) for key in ("system", "messages", "tools", "content"))
+    return isinstance(value, list) and any(has_marks(item) for item in value)

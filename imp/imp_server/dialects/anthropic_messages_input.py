@@ -1,0 +1,106 @@
+"""Anthropic messages -> messages of a ChatRequest. Tool results leave the user turn they travel in."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from imp_server.core import MediaPart, Message, Part, TextPart, ToolCall
+from imp_server.dialects.anthropic_messages_thinking import check
+from imp_server.dialects.intents import present
+
+Block = Mapping[str, Any]
+
+# Claude Code writes a hash of the whole request into its first system block; it would make every prompt new
+# from its first line, so that nothing could be taken from the prefix cache.
+_BILLING = re.compile(r"^(x-anthropic-billing-header:.*?\bcch=)[0-9a-zA-Z]+", re.MULTILINE)
+
+
+def system_parts(system: str | Sequence[Block] | None) -> tuple[TextPart, ...]:
+    if isinstance(system, str):
+        system = [{"type": "text", "text": system}]
+    return tuple(TextPart(_BILLING.sub(r"\g<1>0", block["text"]), marked(block)) for block in system or ())
+
+
+def marked(block: Block) -> bool:
+    return block.get("cache_control") is not None
+
+
+def parts(content: str | Sequence[Block], path: str) -> tuple[Part, ...]:
+    """Text and media of a user turn or of a tool result."""
+    if isinstance(content, str):
+        return (TextPart(content),)
+    return tuple(part for i, block in enumerate(content) for part in _parts(block, f"{path}[{i}]"))
+
+
+def _parts(block: Block, path: str) -> tuple[Part, ...]:
+    kind = block["type"]
+    if kind == "text":
+        return (TextPart(block["text"], marked(block)),)
+    if kind == "search_result":
+        head = f"{block['title']} ({block['source']})\n"
+        return (TextPart(head + "\n".join(part["text"] for part in block["content"]), marked(block)),)
+    if kind == "document":
+        return _document(block, path)
+    if kind == "tool_reference":
+        return (TextPart(block["tool_name"], marked(block)),)
+    return (MediaPart(kind, path),)
+
+
+def _document(block: Block, path: str) -> tuple[Part, ...]:
+    source = block["source"]
+    title = f"{block['title']}\n" if block.get("title") else ""
+    if source["type"] == "text":
+        return (TextPart(title + source["data"], marked(block)),)
+    if source["type"] == "content":
+        inner = parts(source["content"], f"{path}.source.content")
+        return (TextPart(title), *inner) if title else inner
+    return (MediaPart("document", path),)
+
+
+def user_messages(content: str | Sequence[Block], path: str) -> list[Message]:
+    """In the order of the blocks: each tool result is a message of its own, the rest are user messages."""
+    if isinstance(content, str):
+        return [Message("user", (TextPart(content),))]
+    found: list[Message] = []
+    loose: list[Part] = []
+    for i, block in enumerate(content):
+        here = f"{path}[{i}]"
+        if block["type"] != "tool_result":
+            loose += _parts(block, here)
+            continue
+        if loose:
+            found.append(Message("user", tuple(loose)))
+            loose = []
+        found.append(_tool_result(block, here))
+    if loose or not found:
+        found.append(Message("user", tuple(loose)))
+    return found
+
+
+def _tool_result(block: Block, path: str) -> Message:
+    inner = parts(present(block, "content", ""), f"{path}.content")
+    if marked(block) and inner and isinstance(inner[-1], TextPart):
+        inner = (*inner[:-1], TextPart(inner[-1].text, cache_mark=True))
+    return Message("tool", inner, tool_call_id=block["tool_use_id"])
+
+
+def assistant_message(content: str | Sequence[Block], path: str) -> Message:
+    if isinstance(content, str):
+        return Message("assistant", (TextPart(content),))
+    reasoning: list[str] = []
+    said: list[Part] = []
+    calls: list[ToolCall] = []
+    for i, block in enumerate(content):
+        here = f"{path}[{i}]"
+        kind = block["type"]
+        if kind == "thinking":
+            check(block["thinking"], block.get("signature"), here)
+            reasoning.append(block["thinking"])
+        elif kind == "tool_use":
+            calls.append(ToolCall(block["id"], block["name"], json.dumps(block["input"], ensure_ascii=False)))
+        elif kind != "redacted_thinking":
+            said += _parts(block, here)
+    return Message("assistant", tuple(said), "".join(reasoning) or None, tuple(calls))

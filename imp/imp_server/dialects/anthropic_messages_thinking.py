@@ -1,0 +1,26 @@
+"""The signature of a thinking block: proof that its text came from this server unchanged, not a secret."""
+
+from __future__ import annotations
+
+from imp_server.core import InvalidRequest
+
+_OFFSET, _PRIME = 1469598103934665603, 1099511628211
+_PREFIX = "imp_sig_"
+
+
+def signature(thinking: str) -> str:
+    """FNV-1a-64 of the UTF-8 text. The offset is the one that earlier imp servers used, so old histories stay valid."""
+    digest = _OFFSET
+    for byte in thinking.encode():
+        digest = (digest ^ byte) * _PRIME & 0xFFFF_FFFF_FFFF_FFFF
+    return f"{_PREFIX}{digest:016x}"
+
+
+def check(thinking: str, signed: str | None, path: str) -> None:
+    """An empty or absent signature is fine: other servers send none."""
+    if signed and signed != signature(thinking):
+        raise InvalidRequest(
+            "the signature does not match its thinking; send thinking blocks back unchanged or leave them out",
+            param=f"{path}.signature",
+            code="invalid_signature",
+        )

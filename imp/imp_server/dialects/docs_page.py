@@ -1,0 +1,97 @@
+"""The contract as one static page: operations, fields, errors. No outside assets, no scripts."""
+
+from __future__ import annotations
+
+from html import escape
+from typing import Any
+
+_STYLE = """
+:root{color-scheme:light dark;--line:#8884;--soft:#8882;--accent:#2a7ab0}
+body{font:15px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem}
+h1{margin-bottom:0}h2{border-bottom:1px solid var(--line);margin-top:2.5rem}
+details{border:1px solid var(--line);border-radius:6px;margin:.5rem 0;padding:.4rem .8rem}
+summary{cursor:pointer}code,.method{font-family:ui-monospace,monospace;font-size:.92em}
+.method{display:inline-block;min-width:4rem;font-weight:600;color:var(--accent)}
+table{border-collapse:collapse;width:100%;margin:.6rem 0}
+td,th{text-align:left;vertical-align:top;padding:.2rem .6rem .2rem 0;border-top:1px solid var(--soft)}
+nav a{margin-right:1rem}
+"""
+
+
+def page(document: dict[str, Any]) -> str:
+    """`document`: a merged OpenAPI document whose operations carry `x-document`."""
+    groups: dict[str, list[str]] = {}
+    for path, item in document["paths"].items():
+        for method, operation in item.items():
+            if isinstance(operation, dict) and "operationId" in operation:
+                name = operation.get("x-document", "other")
+                groups.setdefault(name, []).append(_operation(document, method, path, operation))
+    nav = "".join(f'<a href="#{escape(name)}">{escape(name)}</a>' for name in groups)
+    body = "".join(f'<h2 id="{escape(name)}">{escape(name)}</h2>{"".join(items)}' for name, items in groups.items())
+    return (
+        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>imp: API</title>'
+        f'<meta name="viewport" content="width=device-width"><style>{_STYLE}</style></head><body><h1>imp</h1>'
+        f'<p>Every route this server has, made from its contract (<a href="openapi.json">openapi.json</a>).</p>'
+        f"<nav>{nav}</nav>{body}</body></html>"
+    )
+
+
+def _operation(document: dict[str, Any], method: str, path: str, operation: dict[str, Any]) -> str:
+    parts = []
+    if operation.get("description"):
+        parts.append(f"<p>{escape(operation['description'])}</p>")
+    schema = operation.get("requestBody", {}).get("content", {}).get("application/json", {}).get("schema")
+    if schema is not None:
+        parts.append(_fields(document, schema))
+    answers = ", ".join(f"<code>{escape(status)}</code>" for status in operation.get("responses", {}))
+    parts.append(f"<p>Answers: {answers}</p>")
+    title = f'<span class="method">{method.upper()}</span> <code>{escape(path)}</code> '
+    return f"<details><summary>{title}{escape(operation.get('summary', ''))}</summary>{''.join(parts)}</details>"
+
+
+def _fields(document: dict[str, Any], schema: dict[str, Any]) -> str:
+    schema = _follow(document, schema)
+    required = set(schema.get("required", ()))
+    rows = []
+    for name, sub in schema.get("properties", {}).items():
+        resolved = _follow(document, sub)
+        mark = " <b>required</b>" if name in required else ""
+        text = escape(sub.get("description") or resolved.get("description", ""))
+        rows.append(
+            f"<tr><td><code>{escape(name)}</code>{mark}</td><td>{escape(_kind(document, sub))}</td><td>{text}</td></tr>"
+        )
+    return f"<table><tr><th>Field</th><th>Value</th><th></th></tr>{''.join(rows)}</table>" if rows else ""
+
+
+def _follow(document: dict[str, Any], schema: dict[str, Any]) -> dict[str, Any]:
+    while isinstance(schema, dict) and "$ref" in schema:
+        node: Any = document
+        for part in schema["$ref"].removeprefix("#/").split("/"):
+            node = node[part.replace("~1", "/").replace("~0", "~")]
+        schema = node
+    return schema
+
+
+def _kind(document: dict[str, Any], schema: dict[str, Any]) -> str:
+    schema = _follow(document, schema)
+    if "const" in schema:
+        return repr(schema["const"])
+    if "enum" in schema:
+        return " | ".join("null" if v is None else str(v) for v in schema["enum"])
+    for keyword in ("anyOf", "oneOf"):
+        if keyword in schema:
+            return " | ".join(dict.fromkeys(_kind(document, branch) for branch in schema[keyword]))
+    kind = schema.get("type", "any")
+    text = " | ".join(kind) if isinstance(kind, list) else str(kind)
+    bounds = [f"{sign} {schema[key]}" for key, sign in _BOUNDS.items() if key in schema]
+    return f"{text} ({', '.join(bounds)})" if bounds else text
+
+
+_BOUNDS = {
+    "minimum": "≥",
+    "exclusiveMinimum": ">",
+    "maximum": "≤",
+    "exclusiveMaximum": "<",
+    "minItems": "at least",
+    "maxItems": "at most",
+}

@@ -1,0 +1,174 @@
+"""What stands between an operation of a spec document and its dialect: the handler, its call and its reply.
+
+A handler is a coroutine marked with `@handler` and named by the operationId `<module>.<function>`. It
+reads a `Call`, may ask the server's `Services`, and answers with one of the replies below; the API
+process does the rest (engine, transport, errors). Handlers own no state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+from imp_server.config import Config
+from imp_server.core import ChatRequest
+from imp_server.dialects.base import Fold, ReplyContext, SseFrame, Stream
+
+
+class ModelCard(NamedTuple):
+    """A model that this server lists."""
+
+    id: str
+    created: int
+    """Unix seconds."""
+    loaded: bool
+    context_length: int | None
+    """Positions a conversation may hold; None while the model loads, like all that follows."""
+    trained_context: int | None = None
+    vocab_size: int | None = None
+    width: int | None = None
+    n_parameters: int | None = None
+    file_bytes: int | None = None
+    family: str = ""
+    quantisation: str = ""
+    path: str = ""
+    n_rows: int = 0
+    tasks: tuple[str, ...] = ("generate",)
+
+
+class TokenPiece(NamedTuple):
+    id: int
+    data: bytes
+    """The token's own bytes; not always whole characters."""
+
+
+class ServerState(NamedTuple):
+    """What the probes tell. `state`: no_model | loading | ready | restarting | draining | stopped | failed."""
+
+    state: str
+    model: str
+    queue_depth: int
+    stage: str = ""
+    stage_value: float = 0.0
+    message: str = ""
+
+
+class TextFacts(NamedTuple):
+    """What the probes tell of a model's text side."""
+
+    chat_template: str
+    """Jinja source of the template in use."""
+    sampling_defaults: Mapping[str, float]
+    """By parameter, for requests that name none."""
+
+
+class Services(Protocol):
+    """What a handler may ask of the server. Every method that needs a model raises NoModel or ModelLoading
+    without one, and ModelNotFound for another name; `model` "" means the loaded one."""
+
+    config: Config
+    extensions: dict[str, Any]
+    """State that belongs to one dialect, by its module's name."""
+
+    def state(self) -> ServerState: ...
+
+    def cards(self) -> tuple[ModelCard, ...]: ...
+
+    def card(self, model: str) -> ModelCard: ...
+
+    def text_facts(self, model: str) -> TextFacts: ...
+
+    def document(self) -> dict[str, Any]:
+        """The served OpenAPI document."""
+        ...
+
+    async def stats(self) -> tuple[dict[str, float], tuple[dict[str, Any], ...]]:
+        """Counters by name and one dict per row of the loaded model."""
+        ...
+
+    async def tokenize(self, model: str, text: str, *, add_special: bool, parse_special: bool) -> list[TokenPiece]: ...
+
+    async def detokenize(self, model: str, ids: list[int]) -> str: ...
+
+    async def render(self, request: ChatRequest) -> str:
+        """The prompt as text."""
+        ...
+
+    async def count_tokens(self, request: ChatRequest) -> int:
+        """Prompt tokens of the request."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One request that satisfies its contract. `body` has no null where null means absent."""
+
+    body: dict[str, Any]
+    path: Mapping[str, str]
+    query: Mapping[str, Any]
+    headers: Mapping[str, str]
+    """Lower-case names; of repeated headers the last."""
+    request_id: str
+    services: Services
+
+    @property
+    def model(self) -> str:
+        model = self.body.get("model", "")
+        return model if isinstance(model, str) else ""
+
+
+@dataclass(frozen=True, slots=True)
+class JsonReply:
+    body: Any
+    status: int = 200
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class BytesReply:
+    """Anything that isn't JSON: a page, metrics, nothing."""
+
+    content: bytes
+    content_type: str
+    status: int = 200
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ChatReply:
+    """Continue a conversation and answer with the fold's body or the stream's frames."""
+
+    request: ChatRequest
+    context: ReplyContext
+    streamed: bool
+    fold: Callable[[ReplyContext], Fold]
+    stream: Callable[[ReplyContext], Stream]
+    keep: Callable[[dict[str, Any]], Awaitable[None]] | None = None
+    """Awaited with the whole reply before its last frames are sent (a stored response must be found at once)."""
+
+
+@runtime_checkable
+class Pings(Protocol):
+    """A Stream whose dialect has its own sign of life; the others send a comment."""
+
+    def ping(self) -> list[SseFrame]: ...
+
+
+Reply = JsonReply | BytesReply | ChatReply
+Handler = Callable[[Call], Awaitable[Reply]]
+
+_MARK = "__imp_operation__"
+
+
+def handler(function: Handler) -> Handler:
+    """Marks the handler of the operation `<module>.<function>`."""
+    module = function.__module__.rpartition(".")[2]
+    setattr(function, _MARK, f"{module}.{function.__name__}")
+    return function
+
+
+def operation_of(thing: object) -> str | None:
+    """The operationId a handler was marked with."""
+    name = getattr(thing, _MARK, None)
+    return name if isinstance(name, str) else None

@@ -1,0 +1,88 @@
+"""imp's own routes: probes, tokenizer, the contract itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from imp_server.dialects.docs_page import page
+from imp_server.dialects.handler import BytesReply, Call, JsonReply, Reply, TokenPiece, handler
+
+
+@handler
+async def health(call: Call) -> Reply:
+    """Never waits for the engine."""
+    state = call.services.state()
+    failed = state.state == "failed"
+    body: dict[str, Any] = {
+        "status": "unhealthy" if failed else "ok",
+        "model_loaded": state.state in ("ready", "draining"),
+        "state": state.state,
+        "queue_depth": state.queue_depth,
+        "suspended": False,
+        "idle_suspended": False,
+        "idle_unload_seconds": 0,
+    }
+    if failed:
+        body["code"] = "engine_faulted"
+    if state.state == "loading":
+        body["loading"] = {"stage": state.stage, "value": min(1.0, max(0.0, state.stage_value))}
+    return JsonReply(body, status=503 if failed else 200)
+
+
+_NOT_READY = {
+    "no_model": ("no_model", "no model is loaded"),
+    "loading": ("model_loading", "the model is loading"),
+    "restarting": ("engine_faulted", "the engine is restarting"),
+    "draining": ("draining", "the server is shutting down"),
+    "stopped": ("engine_faulted", "the engine has stopped"),
+    "failed": ("engine_faulted", "the model can't be loaded"),
+}
+
+
+@handler
+async def ready(call: Call) -> Reply:
+    state = call.services.state()
+    if state.state == "ready":
+        return JsonReply({"ready": True, "model": state.model})
+    code, message = _NOT_READY[state.state]
+    body: dict[str, Any] = {"ready": False, "code": code, "message": state.message or message}
+    if state.model:
+        body["model"] = state.model
+    return JsonReply(body, status=503, headers={"retry-after": "1"})
+
+
+@handler
+async def tokenize(call: Call) -> Reply:
+    text = call.body.get("content", call.body.get("prompt", ""))
+    pieces = await call.services.tokenize(
+        call.model,
+        text,
+        add_special=call.body.get("add_special", False),
+        parse_special=call.body.get("parse_special", True),
+    )
+    if call.body.get("with_pieces"):
+        return JsonReply({"tokens": [_piece_body(piece) for piece in pieces]})
+    return JsonReply({"tokens": [piece.id for piece in pieces]})
+
+
+def _piece_body(piece: TokenPiece) -> dict[str, Any]:
+    try:
+        return {"id": piece.id, "piece": piece.data.decode()}
+    except UnicodeDecodeError:
+        return {"id": piece.id, "piece": list(piece.data)}
+
+
+@handler
+async def detokenize(call: Call) -> Reply:
+    ids = [int(i) for i in call.body["tokens"]]
+    return JsonReply({"content": await call.services.detokenize(call.model, ids)})
+
+
+@handler
+async def openapi(call: Call) -> Reply:
+    return JsonReply(call.services.document())
+
+
+@handler
+async def docs(call: Call) -> Reply:
+    return BytesReply(page(call.services.document()).encode(), "text/html; charset=utf-8")

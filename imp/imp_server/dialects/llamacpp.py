@@ -1,0 +1,79 @@
+"""llama.cpp's own routes: probes, the prompt of a chat, token counts. Raw completions: llamacpp_completion.py."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from imp_server import __version__
+from imp_server.core import ImpError, Unavailable
+from imp_server.dialects.handler import BytesReply, Call, JsonReply, ModelCard, Reply, TextFacts, handler
+from imp_server.dialects.llamacpp_metrics import CONTENT_TYPE, exposition
+from imp_server.dialects.openai_chat_request import chat_request
+
+
+@handler
+async def apply_template(call: Call) -> Reply:
+    request = chat_request({"model": "", **call.body})
+    return JsonReply({"prompt": await call.services.render(request)})
+
+
+@handler
+async def chat_input_tokens(call: Call) -> Reply:
+    n_tokens = await call.services.count_tokens(chat_request(call.body))
+    return JsonReply({"object": "response.input_tokens", "input_tokens": n_tokens})
+
+
+@handler
+async def props(call: Call) -> Reply:
+    card, facts = _model(call)
+    n_ctx = (card.context_length if card else None) or 0
+    return JsonReply(
+        {
+            "default_generation_settings": {"n_ctx": n_ctx, "params": dict(facts.sampling_defaults)},
+            "n_ctx": n_ctx,
+            "total_slots": card.n_rows if card else 0,
+            "model_alias": card.id if card else "",
+            "model_path": card.path if card else "",
+            "modalities": {"vision": False, "audio": False, "video": False},
+            "chat_template": facts.chat_template,
+            "build_info": f"b-imp-{__version__}",
+            "is_sleeping": False,
+        }
+    )
+
+
+def _model(call: Call) -> tuple[ModelCard | None, TextFacts]:
+    """What is known of the model; None and nothing while there is none or it loads."""
+    try:
+        return call.services.card(""), call.services.text_facts("")
+    except ImpError:
+        return next(iter(call.services.cards()), None), TextFacts("", {})
+
+
+@handler
+async def slots(call: Call) -> Reply:
+    card, _ = _model(call)
+    _, rows = await call.services.stats()
+    n_rows = card.n_rows if card else 0
+    if call.query.get("fail_on_no_slot") and len(rows) >= n_rows:
+        raise Unavailable("every row is busy; try again later", retry_after_s=1.0)
+    context_length = (card.context_length if card else None) or 0
+    busy = {int(row.get("row", i)): row for i, row in enumerate(rows)}
+    return JsonReply([_slot(i, context_length, busy.get(i)) for i in range(n_rows)])
+
+
+def _slot(index: int, context_length: int, row: dict[str, Any] | None) -> dict[str, Any]:
+    slot: dict[str, Any] = {"id": index, "n_ctx": context_length, "speculative": False, "is_processing": bool(row)}
+    if row:
+        slot |= {"id_task": int(row["key"]), "next_token": [{"n_decoded": int(row.get("n_tokens", 0))}]}
+        if "prompt_tokens" in row:
+            slot["n_prompt_tokens"] = int(row["prompt_tokens"])
+    return slot
+
+
+@handler
+async def metrics(call: Call) -> Reply:
+    counters, _ = await call.services.stats()
+    kept = await call.services.extensions["openai_responses"].totals()
+    text = exposition(counters, call.services.state(), kept)
+    return BytesReply(text, CONTENT_TYPE)

@@ -1,0 +1,25 @@
+"""POST /v1/chat/completions."""
+
+from __future__ import annotations
+
+import time
+
+from imp_server.dialects.base import ReplyContext
+from imp_server.dialects.handler import Call, ChatReply, Reply, handler
+from imp_server.dialects.ids import new_id
+from imp_server.dialects.openai_chat_reply import ChatFold, ChatStream
+from imp_server.dialects.openai_chat_request import chat_request
+
+
+@handler
+async def create_chat_completion(call: Call) -> Reply:
+    request = chat_request(call.body)
+    context = ReplyContext(
+        id=new_id("chatcmpl-"),
+        model=request.model,
+        created=int(time.time()),
+        request_id=call.request_id,
+        body=call.body,
+        n=request.n,
+    )
+    return ChatReply(request, context, bool(call.body.get("stream")), ChatFold, ChatStream)

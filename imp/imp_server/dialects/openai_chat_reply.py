@@ -1,0 +1,210 @@
+"""Output events as a chat.completion, whole or in chunks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from imp_server import __version__
+from imp_server.core import (
+    CallArgs,
+    CallStart,
+    Finish,
+    ImpError,
+    Logprobs,
+    OutputEvent,
+    ReasoningDelta,
+    TextDelta,
+)
+from imp_server.dialects.base import ReplyContext, SseFrame
+from imp_server.dialects.openai_errors import error_body
+from imp_server.dialects.openai_usage import UsageSum, logprob_body, usage_body
+
+FINGERPRINT = f"fp_imp_{__version__}"
+DONE = SseFrame(b"[DONE]")
+
+
+def finish_reason(event: Finish, *, named: bool) -> str:
+    """A function forced by name ends with `stop`, as OpenAI's own server does it."""
+    if event.reason == "tool_calls":
+        return "stop" if named else "tool_calls"
+    return "length" if event.reason == "length" else "stop"
+
+
+@dataclass(slots=True)
+class _Call:
+    id: str
+    name: str
+    arguments: list[str] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _Choice:
+    text: list[str] = field(default_factory=list)
+    reasoning: list[str] = field(default_factory=list)
+    calls: list[_Call] = field(default_factory=list)
+    logprobs: list[msgspec.Raw] = field(default_factory=list)
+    finish: Finish | None = None
+
+
+def _settings(context: ReplyContext) -> tuple[bool, bool]:
+    """(logprobs wanted, a function forced by name)."""
+    choice = context.body.get("tool_choice")
+    named = isinstance(choice, dict) and choice.get("type") == "function"
+    return bool(context.body.get("logprobs")), named
+
+
+class ChatFold:
+    """Owner of one chat.completion in the making."""
+
+    def __init__(self, context: ReplyContext) -> None:
+        self._context = context
+        self._with_logprobs, self._named = _settings(context)
+        self._choices = [_Choice() for _ in range(context.n)]
+        self._usage = UsageSum()
+
+    def feed(self, event: OutputEvent) -> None:
+        choice = self._choices[event.choice]
+        match event:
+            case TextDelta():
+                choice.text.append(event.text)
+            case ReasoningDelta():
+                choice.reasoning.append(event.text)
+            case CallStart():
+                choice.calls.append(_Call(event.id, event.name))
+            case CallArgs():
+                choice.calls[event.index].arguments.append(event.text)
+            case Logprobs(kind="text"):
+                choice.logprobs += map(logprob_body, event.entries)
+            case Finish():
+                choice.finish = event
+                self._usage.add(event.usage)
+
+    def body(self) -> dict[str, Any]:
+        return {
+            "id": self._context.id,
+            "object": "chat.completion",
+            "created": self._context.created,
+            "model": self._context.model,
+            "system_fingerprint": FINGERPRINT,
+            "choices": [self._choice(i, choice) for i, choice in enumerate(self._choices)],
+            "usage": usage_body(self._usage.total),
+        }
+
+    def _choice(self, index: int, choice: _Choice) -> dict[str, Any]:
+        assert choice.finish is not None
+        body = {
+            "index": index,
+            "message": _message(choice),
+            "finish_reason": finish_reason(choice.finish, named=self._named),
+            "logprobs": {"content": choice.logprobs, "refusal": None} if self._with_logprobs else None,
+        }
+        if choice.finish.detail:
+            body["imp_finish_detail"] = choice.finish.detail
+        return body
+
+
+def _message(choice: _Choice) -> dict[str, Any]:
+    text = "".join(choice.text)
+    message: dict[str, Any] = {
+        "role": "assistant",
+        "content": None if choice.calls and not text else text,
+        "refusal": None,
+        "annotations": [],
+    }
+    reasoning = "".join(choice.reasoning)
+    if reasoning:
+        message["reasoning_content"] = message["reasoning"] = reasoning
+    if choice.calls:
+        message["tool_calls"] = [
+            {
+                "id": call.id,
+                "type": "function",
+                "function": {"name": call.name, "arguments": "".join(call.arguments) or "{}"},
+            }
+            for call in choice.calls
+        ]
+    return message
+
+
+class ChatStream:
+    """Owner of the chunks of one reply: role first, deltas, a finish per choice, usage if asked for, [DONE]."""
+
+    def __init__(self, context: ReplyContext) -> None:
+        self._context = context
+        self._with_logprobs, self._named = _settings(context)
+        self._with_usage = bool(context.body.get("stream_options", {}).get("include_usage"))
+        self._usage = UsageSum()
+        self._logprobs: list[list[msgspec.Raw]] = [[] for _ in range(context.n)]
+        """Entries that wait for the text they belong to."""
+
+    def open(self) -> list[SseFrame]:
+        return [self._delta(i, {"role": "assistant", "content": "", "refusal": None}) for i in range(self._context.n)]
+
+    def feed(self, event: OutputEvent) -> list[SseFrame]:
+        match event:
+            case TextDelta():
+                return [self._delta(event.choice, {"content": event.text}, logprobs=self._take(event.choice))]
+            case ReasoningDelta():
+                return [self._delta(event.choice, {"reasoning_content": event.text, "reasoning": event.text})]
+            case CallStart():
+                function = {"name": event.name, "arguments": ""}
+                call = {"index": event.index, "id": event.id, "type": "function", "function": function}
+                return [self._delta(event.choice, {"tool_calls": [call]})]
+            case CallArgs():
+                more = {"index": event.index, "function": {"arguments": event.text}}
+                return [self._delta(event.choice, {"tool_calls": [more]})]
+            case Logprobs(kind="text"):
+                self._logprobs[event.choice] += map(logprob_body, event.entries)
+            case Finish():
+                self._usage.add(event.usage)
+                return [self._delta(event.choice, {}, finish=event, logprobs=self._take(event.choice))]
+        return []
+
+    def close(self) -> list[SseFrame]:
+        if not self._with_usage:
+            return [DONE]
+        return [self._chunk([], usage=usage_body(self._usage.total)), DONE]
+
+    def fail(self, error: ImpError) -> list[SseFrame]:
+        return [SseFrame(msgspec.json.encode(error_body(error, self._context.request_id)))]
+
+    def _take(self, choice: int) -> dict[str, Any] | None:
+        entries = self._logprobs[choice]
+        if not self._with_logprobs or not entries:
+            return None
+        self._logprobs[choice] = []
+        return {"content": entries, "refusal": None}
+
+    def _delta(
+        self,
+        choice: int,
+        delta: dict[str, Any],
+        *,
+        finish: Finish | None = None,
+        logprobs: dict[str, Any] | None = None,
+    ) -> SseFrame:
+        body: dict[str, Any] = {
+            "index": choice,
+            "delta": delta,
+            "finish_reason": finish_reason(finish, named=self._named) if finish else None,
+            "logprobs": logprobs,
+        }
+        if finish is not None and finish.detail:
+            body["imp_finish_detail"] = finish.detail
+        return self._chunk([body])
+
+    def _chunk(self, choices: list[dict[str, Any]], usage: dict[str, Any] | None = None) -> SseFrame:
+        chunk: dict[str, Any] = {
+            "id": self._context.id,
+            "object": "chat.completion.chunk",
+            "created": self._context.created,
+            "model": self._context.model,
+            "system_fingerprint": FINGERPRINT,
+            "choices": choices,
+        }
+        if self._with_usage:
+            chunk["usage"] = usage
+        return SseFrame(msgspec.json.encode(chunk))

@@ -1,0 +1,187 @@
+"""A Chat Completions body as a ChatRequest."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+from imp_server.core import (
+    ChatRequest,
+    InvalidRequest,
+    MediaPart,
+    Message,
+    Part,
+    ReasoningIntent,
+    ResponseFormat,
+    Role,
+    TextPart,
+    Tool,
+    ToolCall,
+    ToolChoice,
+)
+from imp_server.dialects.openai_sampling import (
+    cache_of,
+    prediction_of,
+    row_of,
+    sampling_of,
+    speculative_of,
+    stop_of,
+    whole,
+)
+
+_ROLES: dict[str, Role] = {
+    "system": "system",
+    "developer": "system",
+    "user": "user",
+    "assistant": "assistant",
+    "tool": "tool",
+    "function": "tool",
+}
+
+
+def chat_request(body: Mapping[str, Any]) -> ChatRequest:
+    """`body` satisfies the contract. Raises InvalidRequest for a tool_choice that names no tool."""
+    tools = tools_of(body.get("tools") or ())
+    max_tokens = whole(body.get("max_completion_tokens", body.get("max_tokens")))
+    logprobs = whole(body.get("top_logprobs", 0)) if body.get("logprobs") else None
+    return ChatRequest(
+        messages=tuple(_message(m, f"messages[{i}]") for i, m in enumerate(body["messages"])),
+        model=body["model"],
+        tools=tools,
+        tool_choice=tool_choice_of(body.get("tool_choice"), tools, parallel=body.get("parallel_tool_calls", True)),
+        response_format=response_format_of(body),
+        reasoning=reasoning_of(body),
+        sampling=sampling_of(body),
+        cache=cache_of(body),
+        n=int(body.get("n", 1)),
+        max_tokens=max_tokens,
+        stop=stop_of(body.get("stop")),
+        logprobs=logprobs,
+        prediction=prediction_of(body.get("prediction")),
+        template_kwargs=body.get("chat_template_kwargs", {}),
+        add_generation_prompt=body.get("add_generation_prompt", True),
+        continue_final_message=body.get("continue_final_message", False),
+        speculative=speculative_of(body.get("speculative")),
+        adapter=body.get("lora", ""),
+        priority=int(body.get("priority", 0)),
+        row_preference=row_of(body.get("id_slot")),
+    )
+
+
+def _message(message: Mapping[str, Any], path: str) -> Message:
+    calls = tuple(_tool_call(call) for call in message.get("tool_calls") or ())
+    return Message(
+        role=_ROLES[message["role"]],
+        parts=parts_of(message.get("content"), f"{path}.content"),
+        reasoning=message.get("reasoning_content") or message.get("reasoning") or None,
+        tool_calls=calls,
+        tool_call_id=message.get("tool_call_id"),
+        name=message.get("name"),
+    )
+
+
+def parts_of(content: Any, path: str) -> tuple[Part, ...]:
+    """A refusal that is sent back is text the model once wrote."""
+    if content is None:
+        return ()
+    if isinstance(content, str):
+        return (TextPart(content),)
+    return tuple(_part(part, f"{path}[{i}]") for i, part in enumerate(content))
+
+
+def _part(part: Mapping[str, Any], path: str) -> Part:
+    if part["type"] == "text":
+        return TextPart(part["text"])
+    if part["type"] == "refusal":
+        return TextPart(part["refusal"])
+    return MediaPart(part["type"], path)
+
+
+def _tool_call(call: Mapping[str, Any]) -> ToolCall:
+    if call["type"] == "custom":
+        return ToolCall(call["id"], call["custom"]["name"], call["custom"]["input"])
+    function = call["function"]
+    return ToolCall(call["id"], function["name"], function["arguments"] or "{}")
+
+
+def tools_of(entries: Sequence[Mapping[str, Any]]) -> tuple[Tool, ...]:
+    """The functions; free-form tools are left out."""
+    functions = [entry["function"] for entry in entries if entry["type"] == "function"]
+    return tuple(
+        Tool(
+            name=function["name"],
+            description=function.get("description", ""),
+            parameters=function.get("parameters", {}),
+            strict=function.get("strict", False),
+        )
+        for function in functions
+    )
+
+
+def tool_choice_of(value: Any, tools: Sequence[Tool], *, parallel: bool) -> ToolChoice:
+    mode: Literal["auto", "required"]
+    if value is None:
+        return ToolChoice(parallel=parallel)
+    if isinstance(value, str):
+        if value == "required" and not tools:
+            raise InvalidRequest(
+                '"tool_choice" is "required" but there are no "tools"', param="tool_choice", code="unknown_tool"
+            )
+        return ToolChoice(mode=value, parallel=parallel)  # type: ignore[arg-type]
+    if value["type"] == "function":
+        named, mode, path = True, "required", "tool_choice.function.name"
+        names = [value["function"]["name"]]
+    else:
+        named, mode, path = False, value["allowed_tools"]["mode"], "tool_choice.allowed_tools"
+        names = [t["function"]["name"] for t in value["allowed_tools"]["tools"]]
+    known = {tool.name for tool in tools}
+    for name in names:
+        if name not in known:
+            raise InvalidRequest(f'"{path}": there is no tool {name!r} in "tools"', param=path, code="unknown_tool")
+    return ToolChoice(mode=mode, names=tuple(names), parallel=parallel, named=named)
+
+
+def response_format_of(body: Mapping[str, Any]) -> ResponseFormat:
+    """`response_format` wins over the guided_* fields and `grammar`."""
+    wanted = body.get("response_format")
+    if wanted is not None:
+        return _response_format(wanted)
+    if "guided_json" in body:
+        return ResponseFormat("json_schema", schema=body["guided_json"], param="guided_json")
+    if "guided_regex" in body:
+        return ResponseFormat("regex", text=body["guided_regex"], param="guided_regex")
+    if "guided_choice" in body:
+        return ResponseFormat("choice", choices=tuple(body["guided_choice"]), param="guided_choice")
+    for name in ("guided_grammar", "grammar"):
+        if name in body:
+            return ResponseFormat("grammar", text=body[name], param=name)
+    return ResponseFormat()
+
+
+def _response_format(wanted: Mapping[str, Any]) -> ResponseFormat:
+    kind = wanted["type"]
+    if kind == "json_schema":
+        inner = wanted["json_schema"]
+        param = "response_format.json_schema.schema"
+        return ResponseFormat("json_schema", schema=inner["schema"], name=inner["name"], param=param)
+    if kind == "regex":
+        key = "regex" if "regex" in wanted else "pattern"
+        return ResponseFormat("regex", text=wanted[key], param=f"response_format.{key}")
+    if kind == "grammar":
+        key = "grammar" if "grammar" in wanted else "gbnf"
+        return ResponseFormat("grammar", text=wanted[key], param=f"response_format.{key}")
+    return ResponseFormat(kind)
+
+
+def reasoning_of(body: Mapping[str, Any]) -> ReasoningIntent:
+    enabled = body.get("enable_thinking")
+    if enabled is None:
+        asked = body.get("chat_template_kwargs", {}).get("enable_thinking")
+        enabled = asked if isinstance(asked, bool) else None
+    effort = body.get("reasoning_effort")
+    fraction = body.get("think_budget")
+    if effort == "none" or fraction == 0:
+        enabled = False
+    return ReasoningIntent(
+        enabled=enabled, effort=effort, budget_fraction=None if fraction is None else float(fraction)
+    )

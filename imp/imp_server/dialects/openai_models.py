@@ -1,0 +1,68 @@
+"""GET /v1/models and /v1/models/{model}: one object that satisfies OpenAI's and Anthropic's types."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+from imp_server.core import ModelNotFound, NoModel
+from imp_server.dialects.handler import Call, JsonReply, ModelCard, Reply, handler
+
+
+@handler
+async def list_models(call: Call) -> Reply:
+    """Anthropic's paging: after_id, before_id and limit; OpenAI's clients send none of them."""
+    cards = list(call.services.cards())
+    ids = [card.id for card in cards]
+    after, before = call.query.get("after_id"), call.query.get("before_id")
+    start = ids.index(after) + 1 if after in ids else 0
+    end = ids.index(before) if before in ids else len(ids)
+    page = cards[start:end][: call.query.get("limit", 1000)]
+    body = {
+        "object": "list",
+        "data": [model_body(card) for card in page],
+        "has_more": len(page) < len(cards[start:end]),
+        "first_id": page[0].id if page else None,
+        "last_id": page[-1].id if page else None,
+    }
+    return JsonReply(body)
+
+
+@handler
+async def retrieve_model(call: Call) -> Reply:
+    name = call.path["model"]
+    try:
+        return JsonReply(model_body(call.services.card(name)))
+    except NoModel:
+        raise ModelNotFound(f"model {name[:200]!r} not found; no model is loaded", param="model") from None
+
+
+def model_body(card: ModelCard) -> dict[str, Any]:
+    meta = None
+    if card.context_length is not None:
+        meta = {
+            "n_ctx_train": card.context_length,
+            "n_params": card.n_parameters,
+            "n_vocab": card.vocab_size,
+            "n_embd": card.width,
+            "size": card.file_bytes,
+            "family": card.family,
+            "quantisation": card.quantisation,
+            "tasks": list(card.tasks),
+        }
+    return {
+        "id": card.id,
+        "object": "model",
+        "created": card.created,
+        "owned_by": "imp",
+        "type": "model",
+        "display_name": card.id,
+        "created_at": datetime.fromtimestamp(card.created, UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "lifecycle": "active",
+        "loaded": card.loaded,
+        "max_model_len": card.context_length,
+        "max_input_tokens": card.context_length,
+        "max_tokens": card.context_length,
+        "meta": meta,
+        "architecture": {"input_modalities": ["text"], "output_modalities": ["text"]},
+    }

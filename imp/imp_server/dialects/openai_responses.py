@@ -1,0 +1,242 @@
+"""OpenAI Responses (and Open Responses): request -> ChatRequest, OutputEvents -> resource or event stream."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from imp_server.core import (
+    ChatRequest,
+    ImpError,
+    InvalidRequest,
+    Message,
+    NotFound,
+    OutputEvent,
+    ReasoningIntent,
+    ResponseFormat,
+    TextPart,
+    UnknownUrl,
+)
+from imp_server.dialects.base import ReplyContext, SseFrame
+from imp_server.dialects.handler import Call, ChatReply, JsonReply, Reply, handler
+from imp_server.dialects.ids import new_id
+from imp_server.dialects.intents import Body, extensions, present
+from imp_server.dialects.openai_responses_events import ResponseEvents
+from imp_server.dialects.openai_responses_input import Conversation, Item, is_reference, items_of
+from imp_server.dialects.openai_responses_kept import Kept, ResponseNotFound
+from imp_server.dialects.openai_responses_stored import page, with_ids
+from imp_server.dialects.openai_responses_tools import tool_choice, tool_table
+from imp_server.dialects.openai_responses_truncation import fitting
+from imp_server.dialects.openai_sampling import whole
+
+_encode = msgspec.json.Encoder().encode
+
+_FRACTIONS = {"none": 0.0, "minimal": 0.1, "low": 0.25, "medium": 0.5, "high": 0.8, "xhigh": 0.9, "max": 1.0}
+"""Share of max_output_tokens that `reasoning.effort` grants to thinking."""
+
+_OTHER_NAME = {"regex": "pattern", "grammar": "gbnf"}
+
+
+def parse(body: Body, history: Sequence[Item] = ()) -> ChatRequest:
+    """`history`: the items of the conversation that previous_response_id names, oldest first.
+
+    Instructions, tools and sampling are never inherited from it (OpenAI's rule).
+    """
+    table = tool_table(body)
+    conversation = Conversation(table)
+    if instructions := present(body, "instructions"):
+        conversation.messages.append(Message("system", (TextPart(instructions),)))
+    for i, item in enumerate(history):
+        conversation.add(item, f"previous_response_id[{i}]")
+    for i, item in enumerate(items_of(body.get("input"))):
+        conversation.add(item, f"input[{i}]")
+    messages = conversation.done()
+    if not any(message.role != "system" for message in messages):
+        raise InvalidRequest(
+            "input holds no message; send a string or at least one message item", param="input", code="invalid_history"
+        )
+    return ChatRequest(
+        messages=messages,
+        model=body["model"],
+        tools=table.tools,
+        tool_choice=tool_choice(body, table),
+        response_format=_format(present(body, "text", {}).get("format")),
+        reasoning=_reasoning(body),
+        max_tokens=whole(body.get("max_output_tokens")),
+        logprobs=_logprobs(body),
+        **extensions(body),
+    )
+
+
+def _format(wanted: Mapping[str, Any] | None) -> ResponseFormat:
+    if not wanted or wanted["type"] == "text":
+        return ResponseFormat()
+    kind, param = wanted["type"], "text.format"
+    if kind == "json_schema":
+        return ResponseFormat(kind, schema=wanted["schema"], name=wanted["name"], param=param)
+    if kind in {"regex", "grammar"}:
+        return ResponseFormat(kind, text=present(wanted, kind) or wanted[_OTHER_NAME[kind]], param=param)
+    return ResponseFormat("json_object", param=param)
+
+
+def _reasoning(body: Body) -> ReasoningIntent:
+    effort = present(body, "reasoning", {}).get("effort")
+    asked = body.get("enable_thinking", present(body, "chat_template_kwargs", {}).get("enable_thinking"))
+    fraction = present(body, "think_budget", _FRACTIONS.get(effort or ""))
+    enabled = asked if isinstance(asked, bool) else (True if effort else None)
+    return ReasoningIntent(
+        enabled=False if fraction == 0 else enabled,
+        effort=effort,
+        budget_fraction=None if fraction is None else float(fraction),
+    )
+
+
+def _logprobs(body: Body) -> int | None:
+    top = whole(body.get("top_logprobs"))
+    asked = top is not None or "message.output_text.logprobs" in present(body, "include", ())
+    return (top or 0) if asked else None
+
+
+# --- handlers -----------------------------------------------------------------------------------
+
+
+@handler
+async def create_response(call: Call) -> Reply:
+    kept, body = _kept(call), call.body
+    items = await _resolved(kept, items_of(body["input"]))
+    request = parse(body | {"input": items}, await _history(kept, body))
+    if body.get("truncation") == "auto" and (context_length := call.services.card(request.model).context_length):
+        request = await fitting(request, call.services.count_tokens, context_length)
+    context = ReplyContext(
+        id=new_id("resp_imp"), model=call.model, created=int(time.time()), request_id=call.request_id, body=body
+    )
+    stored = context.extra["stored"] = kept.is_on and present(body, "store", True)
+
+    async def keep(resource: dict[str, Any]) -> None:
+        await kept.put(resource, with_ids(items, context.id))
+
+    def fold(context: ReplyContext) -> Fold:
+        folded = Fold(context)
+        if stored:
+            kept.begin(context.id, folded.events)
+        return folded
+
+    return ChatReply(request, context, present(body, "stream", False), fold, Stream, keep if stored else None)
+
+
+@handler
+async def count_input_tokens(call: Call) -> Reply:
+    kept = _kept(call)
+    items = await _resolved(kept, items_of(call.body["input"]))
+    request = parse(call.body | {"input": items}, await _history(kept, call.body))
+    n_tokens = await call.services.count_tokens(request)
+    return JsonReply({"object": "response.input_tokens", "input_tokens": n_tokens})
+
+
+@handler
+async def compact_response(call: Call) -> Reply:
+    raise UnknownUrl('compaction isn\'t offered; send a shorter input, or let truncation "auto" drop old turns')
+
+
+@handler
+async def get_response(call: Call) -> Reply:
+    kept, response_id = _kept(call), call.path["response_id"]
+    if (stored := await kept.resource(response_id)) is not None:
+        return JsonReply(stored)
+    if live := kept.live(response_id):
+        return JsonReply(live.snapshot())
+    raise ResponseNotFound(response_id)
+
+
+@handler
+async def delete_response(call: Call) -> Reply:
+    response_id = call.path["response_id"]
+    if not await _kept(call).delete(response_id):
+        raise ResponseNotFound(response_id)
+    return JsonReply({"id": response_id, "object": "response.deleted", "deleted": True})
+
+
+@handler
+async def cancel_response(call: Call) -> Reply:
+    """Idempotent: a response that has ended is answered as it is."""
+    kept, response_id = _kept(call), call.path["response_id"]
+    if (stored := await kept.resource(response_id)) is not None:
+        return JsonReply(stored)
+    if live := kept.live(response_id):
+        return JsonReply(live.cancel())
+    raise ResponseNotFound(response_id)
+
+
+@handler
+async def list_input_items(call: Call) -> Reply:
+    response_id = call.path["response_id"]
+    items = await _kept(call).conversation(response_id, with_output=False)
+    if items is None:
+        raise ResponseNotFound(response_id)
+    return JsonReply(page(items, dict(call.query)))
+
+
+def _kept(call: Call) -> Kept:
+    kept: Kept = call.services.extensions["openai_responses"]
+    return kept
+
+
+async def _history(kept: Kept, body: Body) -> list[dict[str, Any]]:
+    previous = present(body, "previous_response_id")
+    if previous is None:
+        return []
+    items = await kept.conversation(previous, with_output=True)
+    if items is None:
+        raise ResponseNotFound(previous, "previous_response_id")
+    return items
+
+
+async def _resolved(kept: Kept, items: list[Item]) -> list[Item]:
+    """Item references replaced by what they name."""
+    found: list[Item] = []
+    for i, item in enumerate(items):
+        if not is_reference(item):
+            found.append(item)
+        elif (named := await kept.item(item["id"])) is not None:
+            found.append(named)
+        else:
+            raise NotFound(f"no stored item {item['id'][:100]!r}; send the item itself", param=f"input[{i}].id")
+    return found
+
+
+# --- replies ------------------------------------------------------------------------------------
+
+
+class Fold:
+    def __init__(self, ctx: ReplyContext) -> None:
+        self.events = ResponseEvents(ctx)
+
+    def feed(self, event: OutputEvent) -> None:
+        self.events.feed(event)
+
+    def body(self) -> dict[str, Any]:
+        return self.events.response()
+
+
+class Stream:
+    def __init__(self, ctx: ReplyContext) -> None:
+        self.events = ResponseEvents(ctx)
+
+    def open(self) -> list[SseFrame]:
+        return _frames(self.events.open())
+
+    def feed(self, event: OutputEvent) -> list[SseFrame]:
+        return _frames(self.events.feed(event))
+
+    def close(self) -> list[SseFrame]:
+        return [*_frames(self.events.close()), SseFrame(b"[DONE]")]
+
+    def fail(self, error: ImpError) -> list[SseFrame]:
+        return [*_frames(self.events.fail(error)), SseFrame(b"[DONE]")]
+
+
+def _frames(events: list[dict[str, Any]]) -> list[SseFrame]:
+    return [SseFrame(_encode(event), event["type"]) for event in events]

@@ -1,0 +1,201 @@
+"""OutputEvents -> the events of one response, in order. Fold and Stream both run this, so they can't differ."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from imp_server.core import (
+    CallArgs,
+    CallEnd,
+    CallStart,
+    Finish,
+    ImpError,
+    Logprobs,
+    OutputEvent,
+    ReasoningDelta,
+    TextDelta,
+    Usage,
+)
+from imp_server.dialects.base import ReplyContext
+from imp_server.dialects.intents import present
+from imp_server.dialects.openai_errors import error_type
+from imp_server.dialects.openai_responses_items import CallItem, Item, MessageItem, ReasoningItem, token_logprob
+from imp_server.dialects.openai_responses_resource import failure, resource, usage
+from imp_server.dialects.openai_responses_tools import tool_table
+
+Json = dict[str, Any]
+
+
+class ResponseEvents:
+    """Owner of the output items and of the sequence number of one response."""
+
+    def __init__(self, ctx: ReplyContext, now: Callable[[], float] = time.time) -> None:
+        self._ctx = ctx
+        self._now = now
+        self._sequence = 0
+        self._done: list[Json] = []
+        self._open: Item | None = None
+        self._logprobs: list[Json] = []
+        self._finish: Finish | None = None
+        self._final: Json | None = None
+        self._table = tool_table(ctx.body)
+        self._summarised = bool(present(ctx.body, "reasoning", {}).get("summary"))
+        self._sealed = "reasoning.encrypted_content" in present(ctx.body, "include", ())
+
+    # --- the life of a response
+
+    def open(self) -> list[Json]:
+        start = resource(self._ctx, "in_progress", [])
+        return self._numbered(
+            [{"type": "response.created", "response": start}, {"type": "response.in_progress", "response": start}]
+        )
+
+    def feed(self, event: OutputEvent) -> list[Json]:
+        return self._numbered(self._events(event))
+
+    def close(self) -> list[Json]:
+        final = self.response()
+        return self._numbered([{"type": f"response.{_terminal(final['status'])}", "response": final}])
+
+    def fail(self, error: ImpError) -> list[Json]:
+        """One event in both error shapes (OpenAI's is flat, Open Responses nests), then response.failed."""
+        flat = {"code": error.code, "message": error.message, "param": error.param}
+        self._final = resource(self._ctx, "failed", self.output("incomplete"), error=failure(error))
+        self._ctx.extra["failed"] = self._final
+        return self._numbered(
+            [
+                {"type": "error", **flat, "error": {"type": error_type(error.status), **flat}},
+                {"type": "response.failed", "response": self._final},
+            ]
+        )
+
+    def snapshot(self) -> Json:
+        """The resource as it is at this moment; a failed stream is known through the context only."""
+        if failed := self._ctx.extra.get("failed"):
+            return dict(failed)
+        if self._final or self._finish:
+            return self.response()
+        return resource(self._ctx, "in_progress", self.output("in_progress"))
+
+    def cancel(self) -> Json:
+        """Stops the generation; its rows are free when this returns."""
+        if not self._finish and "failed" not in self._ctx.extra:
+            self._ctx.extra.get("cancel", lambda: None)()
+            return self.response()
+        return self.snapshot()
+
+    def response(self) -> Json:
+        """The final resource. Without a Finish the generation was cancelled."""
+        if self._final:
+            return self._final
+        if not self._finish:
+            usage_so_far = usage(Usage(prompt_tokens=self._ctx.extra.get("prompt_tokens", 0)))
+            self._final = resource(self._ctx, "cancelled", self.output("incomplete"), usage=usage_so_far)
+            return self._final
+        status, details = _outcome(self._finish)
+        self._final = resource(
+            self._ctx,
+            status,
+            self._done,
+            usage=usage(self._finish.usage),
+            completed_at=self._completed_at() if status == "completed" else None,
+            incomplete_details=details,
+        )
+        return self._final
+
+    def output(self, status: str) -> list[Json]:
+        """All items so far; `status` is that of the open one."""
+        return self._done + ([self._open.snapshot(status)] if self._open else [])
+
+    def _completed_at(self) -> int:
+        """One moment for the streamed and the stored resource."""
+        return int(self._ctx.extra.setdefault("completed_at", int(self._now())))
+
+    # --- one event
+
+    def _events(self, event: OutputEvent) -> Iterator[Json]:
+        match event:
+            case ReasoningDelta(text=text) if text:
+                yield from self._reasoning(text)
+            case TextDelta(text=text) if text:
+                yield from self._text(text)
+            case Logprobs(kind="text"):
+                self._logprobs += [token_logprob(entry) for entry in event.entries]
+            case CallStart():
+                yield from self._call(event)
+            case CallArgs(text=text) if text:
+                assert isinstance(self._open, CallItem)
+                yield from self._open.grow(text)
+            case CallEnd():
+                yield from self._close_item("completed")
+            case Finish():
+                yield from self._end(event)
+
+    def _reasoning(self, text: str) -> Iterator[Json]:
+        item = self._open
+        if not isinstance(item, ReasoningItem):
+            yield from self._close_item("completed")
+            item = ReasoningItem(self._item_id("rs"), len(self._done), self._summarised, self._sealed)
+            yield from self._open_item(item)
+        yield from item.grow(text)
+
+    def _text(self, text: str) -> Iterator[Json]:
+        item = self._open
+        if not isinstance(item, MessageItem):
+            yield from self._close_item("completed")
+            item = MessageItem(self._item_id("msg"), len(self._done))
+            yield from self._open_item(item)
+        logprobs, self._logprobs = self._logprobs, []
+        yield from item.grow(text, logprobs)
+
+    def _call(self, event: CallStart) -> Iterator[Json]:
+        yield from self._close_item("completed")
+        name, namespace = self._table.wire_name(event.name)
+        item = CallItem(self._item_id("fc"), len(self._done), event.id, name, namespace)
+        yield from self._open_item(item)
+
+    def _end(self, event: Finish) -> Iterator[Json]:
+        self._finish = event
+        status, _ = _outcome(event)
+        if not self._open and not any(item["type"] != "reasoning" for item in self._done) and status == "completed":
+            # An empty answer is still an answer: clients read output_text of the last message.
+            yield from self._open_item(MessageItem(self._item_id("msg"), len(self._done)))
+        if isinstance(self._open, MessageItem) and self._logprobs:
+            yield from self._text("")
+        yield from self._close_item("completed" if status == "completed" else "incomplete")
+
+    # --- items
+
+    def _item_id(self, prefix: str) -> str:
+        return f"{prefix}_{self._ctx.id.removeprefix('resp_')}_{len(self._done)}"
+
+    def _open_item(self, item: Item) -> Iterator[Json]:
+        self._open = item
+        yield from item.open()
+
+    def _close_item(self, status: str) -> Iterator[Json]:
+        item, self._open = self._open, None
+        if item:
+            self._done.append(item.snapshot(status))
+            yield from item.close(status)
+
+    def _numbered(self, events: list[Json] | Iterator[Json]) -> list[Json]:
+        numbered = []
+        for event in events:
+            numbered.append(event | {"sequence_number": self._sequence})
+            self._sequence += 1
+        return numbered
+
+
+def _outcome(finish: Finish) -> tuple[str, Json | None]:
+    """(status, incomplete_details)."""
+    if finish.reason == "length":
+        return "incomplete", {"reason": "max_output_tokens"}
+    return ("cancelled" if finish.reason == "cancelled" else "completed"), None
+
+
+def _terminal(status: str) -> str:
+    """The event that ends the stream; there is none for `cancelled` in any published contract."""
+    return "completed" if status == "completed" else "incomplete"

@@ -1,0 +1,59 @@
+"""What the Responses handlers ask of whoever keeps responses (api/responses_kept.py): stored ones and live ones."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, Protocol
+
+from imp_server.core import NotFound
+from imp_server.dialects.openai_responses_events import ResponseEvents
+
+Json = dict[str, Any]
+
+
+class KeptTotals(NamedTuple):
+    """For the metrics; the last two count since the process started."""
+
+    entries: int
+    n_bytes: int
+    evictions: int
+    expired: int
+
+
+class Kept(Protocol):
+    @property
+    def is_on(self) -> bool: ...
+
+    async def put(self, resource: Json, items: list[Json]) -> None:
+        """`items`: the new input, each with an id. A failure is logged: the answer itself is good."""
+        ...
+
+    async def resource(self, response_id: str) -> Json | None: ...
+
+    async def conversation(self, response_id: str, *, with_output: bool) -> list[Json] | None:
+        """All items up to and including this response's input (and output), oldest first; None if it is unknown."""
+        ...
+
+    async def item(self, item_id: str) -> Json | None:
+        """A stored input or output item."""
+        ...
+
+    async def delete(self, response_id: str) -> bool: ...
+
+    async def totals(self) -> KeptTotals: ...
+
+    def begin(self, response_id: str, events: ResponseEvents) -> None:
+        """The response is being made; forgotten when its reply is."""
+        ...
+
+    def live(self, response_id: str) -> ResponseEvents | None: ...
+
+
+class ResponseNotFound(NotFound):
+    default_code = "response_not_found"
+
+    def __init__(self, response_id: str, param: str | None = None) -> None:
+        super().__init__(
+            f"no response {response_id[:100]!r}: it expired, was deleted, or was made with store false; "
+            "send the whole conversation as input instead",
+            param=param,
+        )

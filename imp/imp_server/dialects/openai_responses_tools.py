@@ -1,0 +1,114 @@
+"""The tools of a Responses request: functions and namespaces become Tools, everything hosted is skipped.
+
+Clients send tools that only a hosted service can run (`web_search`, `custom` ...) with every request and
+work without them, so an unknown type is never an error; only forcing one is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from imp_server.core import InvalidRequest, Tool, ToolChoice
+from imp_server.dialects.intents import Body, present
+
+Wire = tuple[str, str | None]
+"""(name, namespace) as the client knows the tool."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolTable:
+    """Which name the model sees for each tool of the client. Names are bare while they are unique."""
+
+    tools: tuple[Tool, ...]
+    wire: Mapping[str, Wire]
+    model: Mapping[Wire, str]
+
+    def model_name(self, name: str, namespace: str | None) -> str:
+        """Of a call in the history; a tool that is no longer offered keeps its own name."""
+        return self.model.get((name, namespace)) or self.model.get((name, None)) or name
+
+    def wire_name(self, name: str) -> Wire:
+        return self.wire.get(name, (name, None))
+
+
+def _functions(tools: Sequence[Mapping[str, Any]]) -> Iterator[tuple[Mapping[str, Any], str | None]]:
+    for tool in tools:
+        if tool["type"] == "function":
+            yield tool, None
+        elif tool["type"] == "namespace":
+            for inner in present(tool, "tools", ()):
+                if inner.get("type") == "function":
+                    yield inner, tool["name"]
+
+
+def tool_table(body: Body) -> ToolTable:
+    found = list(_functions(present(body, "tools", ())))
+    names = [tool["name"] for tool, _ in found]
+    tools: list[Tool] = []
+    wire: dict[str, Wire] = {}
+    for tool, namespace in found:
+        name = tool["name"]
+        shown = f"{namespace}__{name}" if namespace and names.count(name) > 1 else name
+        if shown in wire:
+            message = f'the tool "{name}" is defined twice; give each tool its own name'
+            raise InvalidRequest(message, param="tools", code="duplicate_tool")
+        wire[shown] = (name, namespace)
+        tools.append(
+            Tool(
+                name=shown,
+                description=present(tool, "description", ""),
+                parameters=present(tool, "parameters", {}),
+                strict=present(tool, "strict", False),
+            )
+        )
+    return ToolTable(tuple(tools), wire, {sent: shown for shown, sent in wire.items()})
+
+
+def tool_choice(body: Body, table: ToolTable) -> ToolChoice:
+    """Raises InvalidRequest when the request forces a tool that isn't there or can't run here."""
+    choice = present(body, "tool_choice", "auto")
+    parallel = present(body, "parallel_tool_calls", True)
+    if choice == "required" and not table.tools:
+        raise InvalidRequest(
+            'tool_choice is "required" but tools has no function; add one or use "auto"',
+            param="tool_choice",
+            code="unknown_tool",
+        )
+    if isinstance(choice, str):
+        return ToolChoice(mode=choice, parallel=parallel)  # type: ignore[arg-type]  # enum of the document
+    if choice["type"] == "function":
+        name = _known(choice, table)
+        return ToolChoice(mode="required", names=(name,), parallel=parallel, named=True)
+    return _allowed(choice, table, parallel)
+
+
+def _known(choice: Mapping[str, Any], table: ToolTable) -> str:
+    name = table.model_name(choice["name"], choice.get("namespace"))
+    if name not in table.wire:
+        raise InvalidRequest(
+            f'tool_choice names "{choice["name"]}", which is not in tools', param="tool_choice", code="unknown_tool"
+        )
+    return name
+
+
+def _allowed(choice: Mapping[str, Any], table: ToolTable, parallel: bool) -> ToolChoice:
+    names = tuple(_known(tool, table) for tool in choice["tools"] if tool.get("type", "function") == "function")
+    if names:
+        return ToolChoice(mode=choice["mode"], names=names, parallel=parallel)
+    if choice["mode"] == "required":
+        raise InvalidRequest(
+            "tool_choice requires a tool but allows no function", param="tool_choice.tools", code="unknown_tool"
+        )
+    return ToolChoice(mode="none")
+
+
+def echo(tools: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The `tools` of the resource: functions with every key the SDK requires, others as sent."""
+    return [_echo_function(tool) if tool["type"] == "function" else dict(tool) for tool in tools]
+
+
+def _echo_function(tool: Mapping[str, Any]) -> dict[str, Any]:
+    filled = {"description": None, "parameters": None} | dict(tool)
+    return filled | {"strict": present(tool, "strict", False)}

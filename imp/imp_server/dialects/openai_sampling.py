@@ -1,0 +1,75 @@
+"""Fields that OpenAI's generation routes share: sampling, stop strings, limits, cache, draft hints."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from imp_server.core import CacheIntent, SamplingIntent
+
+_PLAIN = (
+    "temperature",
+    "top_p",
+    "min_p",
+    "typical_p",
+    "presence_penalty",
+    "frequency_penalty",
+    "repetition_penalty",
+    "dry_multiplier",
+    "dry_base",
+    "mirostat_tau",
+    "mirostat_eta",
+)
+_WHOLE = ("dry_allowed_length", "mirostat")
+_SWITCHES = ("top_k", "repeat_last_n", "dry_penalty_last_n")
+"""Integers that -1 switches off like 0."""
+
+
+def whole(value: Any) -> int | None:
+    """JSON Schema takes 3.0 for an integer; None stays None."""
+    return None if value is None else int(value)
+
+
+def sampling_of(body: Mapping[str, Any]) -> SamplingIntent:
+    fields: dict[str, Any] = {name: float(body[name]) for name in _PLAIN if name in body}
+    fields |= {name: int(body[name]) for name in _WHOLE if name in body}
+    fields |= {name: max(0, int(body[name])) for name in _SWITCHES if name in body}
+    seed = whole(body.get("seed"))
+    if seed is not None and seed != -1:  # -1 asks for a random one
+        fields["seed"] = seed
+    bias = body.get("logit_bias")
+    if bias:
+        fields["logit_bias"] = {int(token): float(value) for token, value in bias.items()}
+    fields["ignore_eos"] = bool(body.get("ignore_eos", False))
+    return SamplingIntent(**fields)
+
+
+def stop_of(value: Any) -> tuple[str, ...]:
+    """Empty strings can't end anything and are left out."""
+    strings = [value] if isinstance(value, str) else value or []
+    return tuple(s for s in strings if s)
+
+
+def cache_of(body: Mapping[str, Any]) -> CacheIntent:
+    return CacheIntent(pin_prompt=bool(body.get("cache_prompt", False)), session_id=body.get("session_id"))
+
+
+def prediction_of(value: Any) -> str | None:
+    """The text of OpenAI's `prediction`; None for every other shape, which is only a hint that wasn't understood."""
+    content = value.get("content") if isinstance(value, dict) else None
+    if isinstance(content, str):
+        return content or None
+    if isinstance(content, list):
+        texts = [p["text"] for p in content if isinstance(p, dict) and isinstance(p.get("text"), str)]
+        return "".join(texts) or None
+    return None
+
+
+def speculative_of(value: Any) -> bool | None:
+    return value if isinstance(value, bool) else None
+
+
+def row_of(value: Any) -> int | None:
+    """llama.cpp's id_slot; -1 is any row."""
+    slot = whole(value)
+    return None if slot is None or slot < 0 else slot

@@ -1,0 +1,78 @@
+"""An opened model: its description and its tensors under canonical names, whatever the file format.
+
+Canonical names, [out, in] like the checkpoints: `embedding`, `position_embedding`, `embedding_norm`, `final_norm`,
+`head`; per layer `layers.N.` + `attn_norm`, `q`, `k`, `v`, `o`, `q_norm`, `k_norm`, `sinks`, `post_attn_norm`,
+`ffn_norm`, `gate`, `up`, `down`, `post_ffn_norm`, `router`, `experts_gate`, `experts_up`, `experts_down` ([count, out,
+in]), `shared_gate`, `shared_up`, `shared_down`, `shared_router`. A bias adds `.bias` to the name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from imp_server.core import InvalidModel
+from imp_server.models.architecture import Architecture
+from imp_server.weights.dequantise import dequantise
+from imp_server.weights.ggml_types import GgmlType
+from imp_server.weights.gguf import GgufFile
+from imp_server.weights.header import ModelHeader
+
+
+class RawTensor(NamedTuple):
+    """`data`: the bytes as they are in the file, a view of the map."""
+
+    type: GgmlType
+    shape: tuple[int, ...]
+    data: npt.NDArray[np.uint8]
+
+
+class ModelSource(Protocol):
+    """What a backend loads from. Tensors are read when asked for."""
+
+    header: ModelHeader
+    architecture: Architecture
+
+    def __contains__(self, name: str) -> bool: ...
+
+    def names(self) -> Collection[str]:
+        """Canonical names of all tensors."""
+        ...
+
+    def raw(self, name: str) -> RawTensor:
+        """Raises InvalidModel for a tensor that isn't there."""
+        ...
+
+    def array(self, name: str) -> npt.NDArray[np.float32]:
+        """Dequantised, in its shape."""
+        ...
+
+
+class GgufSource:
+    """A model in GGUF form; holds the file's map open."""
+
+    def __init__(self, file: GgufFile, header: ModelHeader, architecture: Architecture, names: dict[str, str]) -> None:
+        """`names`: canonical name -> name in the file, of the tensors that are there."""
+        self.header = header
+        self.architecture = architecture
+        self._file = file
+        self._names = names
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._names
+
+    def names(self) -> Collection[str]:
+        return self._names.keys()
+
+    def raw(self, name: str) -> RawTensor:
+        if name not in self._names:
+            raise InvalidModel(f"{self._file.path.name}: the tensor for '{name}' is missing")
+        info = self._file.tensors[self._names[name]]
+        return RawTensor(info.type, info.shape, self._file.data(info.name))
+
+    def array(self, name: str) -> npt.NDArray[np.float32]:
+        raw = self.raw(name)
+        return dequantise(raw.type, raw.data).reshape(raw.shape)

@@ -1,0 +1,69 @@
+"""What a step costs, measured: milliseconds by number of tokens, refined with every step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+_WEIGHT = 0.25
+"""Of the newest measurement in its bucket's average."""
+
+
+@dataclass(slots=True)
+class _Bucket:
+    n_tokens: float
+    ms: float
+
+
+class CostTable:
+    """Owner of the measurements. Buckets by powers of two; between them the cost is linear.
+
+    Beyond the largest measured size the cost per token is assumed to stay, and no step is planned at more than
+    four times that size, so one wrong extrapolation can't hold everybody.
+    """
+
+    def __init__(self, first_guess_ms_per_token: float = 2.0) -> None:
+        self._guess = first_guess_ms_per_token
+        self._buckets: dict[int, _Bucket] = {}
+
+    def observe(self, n_tokens: int, ms: float) -> None:
+        bucket = self._buckets.get(n_tokens.bit_length())
+        if bucket is None:
+            self._buckets[n_tokens.bit_length()] = _Bucket(float(n_tokens), ms)
+            return
+        bucket.n_tokens += _WEIGHT * (n_tokens - bucket.n_tokens)
+        bucket.ms += _WEIGHT * (ms - bucket.ms)
+
+    def estimate_ms(self, n_tokens: int) -> float:
+        """Never less for more tokens."""
+        points = self._points()
+        if not points:
+            return self._guess * n_tokens
+        (n0, t0), rest = points[0], points[1:]
+        if n_tokens <= n0:
+            return t0
+        for n1, t1 in rest:
+            if n_tokens <= n1:
+                return t0 + (t1 - t0) * (n_tokens - n0) / (n1 - n0)
+            n0, t0 = n1, t1
+        return t0 * n_tokens / n0
+
+    def tokens_within(self, budget_ms: float) -> int:
+        """The most tokens a step may hold to stay within the budget; at least 1."""
+        points = self._points()
+        largest = int(4 * points[-1][0]) if points else 64
+        low, high = 1, max(1, largest)
+        while low < high:
+            middle = (low + high + 1) // 2
+            if self.estimate_ms(middle) <= budget_ms:
+                low = middle
+            else:
+                high = middle - 1
+        return low
+
+    def _points(self) -> list[tuple[float, float]]:
+        """(tokens, ms) by size, made monotone."""
+        points: list[tuple[float, float]] = []
+        for _, bucket in sorted(self._buckets.items()):
+            floor = points[-1][1] if points else 0.0
+            points.append((bucket.n_tokens, max(bucket.ms, floor)))
+        return points

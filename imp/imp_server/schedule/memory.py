@@ -1,0 +1,160 @@
+"""KV memory of all cache groups, and the block tables that rows draw from it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from imp_server.backends.base import BLOCK_TOKENS
+from imp_server.models.architecture import CacheGroup
+from imp_server.schedule.blocks import BlockCounts, BlockPool
+from imp_server.schedule.prefix import PrefixHit, PrefixIndex
+
+EMPTY = -1
+
+
+class BlockCopy(NamedTuple):
+    """A block to be copied before the step runs (copy on write)."""
+
+    group: int
+    source: int
+    target: int
+
+
+class Memory:
+    """Owner of the pools, one per cache group."""
+
+    def __init__(self, groups: Sequence[CacheGroup], n_blocks: Sequence[int], index: PrefixIndex) -> None:
+        self.groups = tuple(groups)
+        self.pools = [BlockPool(n) for n in n_blocks]
+        self.index = index
+
+    def take(self, group: int) -> int | None:
+        """A block for writing; cached contents are given up if nothing is free."""
+        block = self.pools[group].take()
+        if block is None and self.index.reclaim(group, 1):
+            block = self.pools[group].take()
+        return block
+
+    def n_available(self, group: int) -> int:
+        counts = self.pools[group].counts
+        return counts.free + counts.cached
+
+    def n_columns(self, group: int, n_positions: int) -> int:
+        """Table columns that cover `n_positions`."""
+        return 1 if self.groups[group].kind == "state" else -(-n_positions // BLOCK_TOKENS)
+
+    def n_needed(self, group: int, n_positions: int) -> int:
+        """Blocks that a row of that length holds at once."""
+        columns = self.n_columns(group, n_positions)
+        window = self.groups[group].window
+        # A window row keeps the blocks of its window, the one it writes and one that it straddles.
+        return min(columns, self.n_columns(group, window) + 2) if window else columns
+
+    def counts(self) -> list[BlockCounts]:
+        return [pool.counts for pool in self.pools]
+
+    def check(self, tables: Iterable[RowTables]) -> None:
+        """free + held + cached = total, and the rows hold what the pools say. Raises AssertionError."""
+        rows = list(tables)
+        for group, pool in enumerate(self.pools):
+            pool.check(block for row in rows for block in row.held(group))
+
+
+class RowTables:
+    """Owner of one row's block tables, one per cache group. Unused columns are -1."""
+
+    def __init__(self, memory: Memory, max_positions: int) -> None:
+        self._memory = memory
+        self._tables = [
+            np.full(memory.n_columns(g, max_positions), EMPTY, dtype=np.int32) for g in range(len(memory.groups))
+        ]
+        self._n_columns = [0] * len(memory.groups)
+        self._first_kept = [0] * len(memory.groups)
+
+    def columns(self, group: int) -> NDArray[np.int32]:
+        return self._tables[group][: self._n_columns[group]]
+
+    def held(self, group: int) -> list[int]:
+        columns = self.columns(group)
+        return [int(b) for b in columns[columns != EMPTY]]
+
+    def reserve(self, start: int, stop: int) -> tuple[list[BlockCopy], bool]:
+        """Make positions [start, stop) writable by this row alone.
+
+        The copies that must happen before the next step, and False if memory ran out: what was taken so far
+        stays, so a later call goes on from there; the copies are due all the same.
+        """
+        copies: list[BlockCopy] = []
+        for group, description in enumerate(self._memory.groups):
+            wanted = self._memory.n_columns(group, stop)
+            first = 0 if description.kind == "state" else start // BLOCK_TOKENS
+            for column in range(first, self._n_columns[group]):
+                if not self._own(group, column, copies):
+                    return copies, False
+            while self._n_columns[group] < wanted:
+                block = self._memory.take(group)
+                if block is None:
+                    return copies, False
+                self._tables[group][self._n_columns[group]] = block
+                self._n_columns[group] += 1
+        return copies, True
+
+    def fork(self) -> RowTables:
+        """A second row over the same blocks; whoever writes first copies."""
+        twin = RowTables(self._memory, 0)
+        twin._tables = [table.copy() for table in self._tables]
+        twin._n_columns = list(self._n_columns)
+        twin._first_kept = list(self._first_kept)
+        for group in range(len(self._tables)):
+            for block in self.held(group):
+                self._memory.pools[group].share(block)
+        return twin
+
+    def adopt(self, hit: PrefixHit) -> None:
+        """Begin with the blocks of a known prefix. Only for an empty table."""
+        for group, blocks in enumerate(hit.blocks):
+            for column, block in enumerate(blocks):
+                self._tables[group][column] = block
+                if block != EMPTY:
+                    self._memory.pools[group].share(block)
+            self._n_columns[group] = len(blocks)
+
+    def trim(self, n_computed: int) -> None:
+        """Release blocks that no later position of a window group can see."""
+        for group, description in enumerate(self._memory.groups):
+            if not description.window:
+                continue
+            first = max(0, n_computed + 1 - description.window) // BLOCK_TOKENS
+            for column in range(self._first_kept[group], min(first, self._n_columns[group])):
+                block = int(self._tables[group][column])
+                if block != EMPTY:
+                    self._memory.pools[group].release(block)
+                    self._tables[group][column] = EMPTY
+            self._first_kept[group] = max(self._first_kept[group], first)
+
+    def release(self) -> None:
+        """Give everything back; idempotent."""
+        for group in range(len(self._tables)):
+            for block in self.held(group):
+                self._memory.pools[group].release(block)
+            self._tables[group][:] = EMPTY
+            self._n_columns[group] = 0
+            self._first_kept[group] = 0
+
+    def _own(self, group: int, column: int, copies: list[BlockCopy]) -> bool:
+        source = int(self._tables[group][column])
+        pool = self._memory.pools[group]
+        if source == EMPTY or not pool.is_shared(source):
+            return True
+        target = self._memory.take(group)
+        if target is None:
+            return False
+        # The source may be free from here on, even be written by this very step: copies run before it.
+        pool.release(source)
+        self._tables[group][column] = target
+        copies.append(BlockCopy(group, source, target))
+        return True

@@ -1,0 +1,89 @@
+"""Rows: sequences that hold KV memory or wait for it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from itertools import count
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from imp_server.decode.state import SamplerState
+from imp_server.schedule.memory import BlockCopy, RowTables
+
+_numbers = count()
+_MOST_FORCED = 64
+
+
+@dataclass(slots=True, eq=False)
+class Row:
+    """One choice of one request. The scheduler owns every field but `sampler`, which the engine appends to."""
+
+    key: int
+    choice: int
+    sampler: SamplerState
+    priority: int = 0
+    adapter: int = 0
+    reuse_prefix: bool = True
+    max_chunk: int = 0
+    """Most tokens of one step; 0 = the scheduler's choice."""
+    whole: bool = False
+    """All pending tokens must go in one step (encoders)."""
+    number: int = field(default_factory=lambda: next(_numbers))
+    """Order of arrival; ties of a request's choices are in order of choice."""
+    slot: int = -1
+    """Row slot while admitted, for life; -1 = waiting."""
+    tables: RowTables | None = None
+    n_computed: int = 0
+    """Positions whose K and V are in the tables."""
+    n_cached: int = 0
+    """Of them, how many came from the prefix index when the row was admitted first."""
+    n_written: int = 0
+    """Most positions that were ever computed, for telling recomputed ones apart."""
+    leader: Row | None = None
+    """The row whose prompt this one will share once it is computed (n > 1)."""
+    drafts: NDArray[np.int32] = field(default_factory=lambda: np.empty(0, dtype=np.int32))
+    """Ids proposed for the next step; set by the engine before `plan`, cleared by `settle`."""
+    is_held_back: bool = False
+    """Sits out the next step (its mask isn't ready)."""
+
+    @property
+    def n_pending(self) -> int:
+        """Ids of the history that haven't been run yet; at least 1 while the row lives."""
+        return self.sampler.length - self.n_computed
+
+    @property
+    def is_decoding(self) -> bool:
+        """Its prompt is computed: what is pending are sampled ids, or a few forced ones."""
+        at_the_end = self.n_computed >= self.sampler.n_prompt - 1
+        return at_the_end and self.leader is None and self.n_pending <= _MOST_FORCED
+
+    @property
+    def rank(self) -> tuple[int, int]:
+        """Sorts rows: higher priority first, then older."""
+        return (-self.priority, self.number)
+
+
+class Chunk(NamedTuple):
+    """A row's part of a step: `n_tokens` ids of the history from `start`, then the row's drafts."""
+
+    row: Row
+    start: int
+    n_tokens: int
+    n_drafts: int = 0
+
+    @property
+    def is_last(self) -> bool:
+        """The chunk reaches the end of the history, so the row can be sampled."""
+        return self.start + self.n_tokens == self.row.sampler.length
+
+
+@dataclass(slots=True)
+class StepPlan:
+    chunks: list[Chunk]
+    copies: list[BlockCopy]
+
+    @property
+    def n_tokens(self) -> int:
+        return sum(chunk.n_tokens + chunk.n_drafts for chunk in self.chunks)

@@ -1,0 +1,272 @@
+"""Decides what runs in the next step: admission, chunks under a time budget, preemption."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from imp_server.backends.base import BLOCK_TOKENS
+from imp_server.models.architecture import CacheGroup
+from imp_server.schedule.cost import CostTable
+from imp_server.schedule.memory import BlockCopy, Memory, RowTables
+from imp_server.schedule.prefix import NoPrefixIndex, PrefixIndex
+from imp_server.schedule.queue import RequestQueue, Ticket
+from imp_server.schedule.rows import Chunk, Row, StepPlan
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleLimits:
+    """`step_ms` with decoders present, `step_alone_ms` when a step only prefills."""
+
+    n_rows: int = 8
+    context_length: int = 8192
+    step_ms: float = 50.0
+    step_alone_ms: float = 200.0
+    prefill_chunk: int = 0
+    """Most prompt tokens of one row in a step; 0 = what the budget allows."""
+
+
+class Scheduler:
+    """Owner of the queue, the row slots and, through Memory, of all KV blocks."""
+
+    def __init__(
+        self,
+        limits: ScheduleLimits,
+        groups: Sequence[CacheGroup],
+        n_blocks: Sequence[int],
+        *,
+        costs: CostTable | None = None,
+        index: PrefixIndex | None = None,
+    ) -> None:
+        self.limits = limits
+        self.index = index or NoPrefixIndex()
+        self.memory = Memory(groups, n_blocks, self.index)
+        self.costs = costs or CostTable()
+        self.queue = RequestQueue()
+        self.n_preemptions = 0
+        self._rows: list[Row] = []
+        self._free_slots = list(range(limits.n_rows - 1, -1, -1))
+
+    # --- what the engine asks -------------------------------------------------------------------
+
+    @property
+    def rows(self) -> list[Row]:
+        """Admitted rows, highest rank first."""
+        return list(self._rows)
+
+    @property
+    def n_waiting(self) -> int:
+        return len(self.queue)
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self._rows or len(self.queue))
+
+    def submit(self, rows: list[Row]) -> None:
+        """The choices of one request, in order; they share the computation of their prompt."""
+        for row in rows[1:]:
+            row.leader = rows[0]
+        self.queue.push(Ticket(list(rows)))
+
+    def remove(self, row: Row) -> None:
+        """The row is over or unwanted, at whatever stage; its slot and blocks are free at once."""
+        if row.slot >= 0:
+            self._rows.remove(row)
+            self._free_slots.append(row.slot)
+            row.slot = -1
+        else:
+            self.queue.remove(row)
+        self._hand_over_prompt(row)
+        self._release(row)
+
+    def admit(self) -> list[Row]:
+        """Give slots and memory to waiting requests, in order; none overtakes one that doesn't fit yet."""
+        admitted: list[Row] = []
+        while (ticket := self.queue.head()) is not None and self._fits(ticket):
+            self.queue.pop()
+            self._begin(ticket.rows[0])
+            for row in ticket.rows:
+                row.slot = self._free_slots.pop()
+                self._rows.append(row)
+                admitted.append(row)
+        if admitted:
+            self._rows.sort(key=lambda row: row.rank)
+        return admitted
+
+    def plan(self) -> StepPlan:
+        """The next step: every decode first, then prefill chunks by age until the time budget is spent."""
+        planned = _Planned()
+        self._fork_followers()
+        runnable = [row for row in self._rows if row.leader is None and not row.is_held_back]
+        decoding = [row for row in runnable if row.is_decoding]
+        for row in decoding:
+            if row.slot >= 0:
+                self._plan_row(row, row.n_pending, planned)
+        left = self._prefill_tokens(sum(row.n_pending + len(row.drafts) for row in decoding))
+        for row in runnable:
+            if left <= 0:
+                break
+            if row.slot >= 0 and not row.is_decoding:
+                left -= self._plan_row(row, self._chunk_size(row, left), planned)
+        return planned.finish()
+
+    def settle(self, plan: StepPlan, n_accepted: Iterable[int], elapsed_ms: float) -> None:
+        """The step has run; `n_accepted`: accepted drafts per chunk. Call before appending sampled ids."""
+        self.costs.observe(max(1, plan.n_tokens), elapsed_ms)
+        for chunk, accepted in zip(plan.chunks, n_accepted, strict=True):
+            row = chunk.row
+            row.n_computed = chunk.start + chunk.n_tokens + accepted
+            row.n_written = max(row.n_written, row.n_computed)
+            row.drafts = row.drafts[:0]
+            if row.tables is not None:
+                row.tables.trim(row.n_computed)
+
+    def publish(self, plan: StepPlan) -> None:
+        """Tell the prefix index what the step computed. Call after the sampled ids were appended."""
+        for chunk in plan.chunks:
+            if chunk.row.tables is not None and chunk.row.reuse_prefix:
+                self.index.publish(chunk.row)
+
+    def check(self) -> None:
+        """Integrity: blocks, slots and ranks agree. Raises AssertionError."""
+        self.memory.check(row.tables for row in self._all_rows() if row.tables is not None)
+        slots = [row.slot for row in self._rows]
+        assert sorted(slots + self._free_slots) == list(range(self.limits.n_rows)), "a row slot is lost or used twice"
+        assert all(row.slot == -1 and row.tables is None for ticket in self.queue for row in ticket.rows)
+
+    # --- admission ------------------------------------------------------------------------------
+
+    def _fits(self, ticket: Ticket) -> bool:
+        if len(ticket.rows) > len(self._free_slots):
+            return False
+        if not self._rows:
+            return True  # alone it always fits: acceptance saw to that
+        length = ticket.rows[0].sampler.length + 1
+        for group in range(len(self.memory.groups)):
+            wanted = self.memory.n_needed(group, length) + len(ticket.rows) - 1
+            promised = sum(self._still_needed(row, group) for row in self._rows)
+            if wanted + promised > self.memory.n_available(group):
+                return False
+        return True
+
+    def _still_needed(self, row: Row, group: int) -> int:
+        """Blocks that an admitted row's history lacks yet, and one to grow into."""
+        if row.leader is not None:
+            return 1
+        held = 0 if row.tables is None else len(row.tables.held(group))
+        return max(0, self.memory.n_needed(group, row.sampler.length) - held) + 1
+
+    def _begin(self, row: Row) -> None:
+        row.tables = RowTables(self.memory, self.limits.context_length)
+        row.n_computed = 0
+        if row.reuse_prefix:
+            hit = self.index.match(row.sampler.history, row.adapter)
+            row.tables.adopt(hit)
+            row.n_computed = hit.n_tokens
+        if row.n_written == 0:
+            row.n_cached = row.n_computed
+
+    # --- choices that share a prompt ------------------------------------------------------------
+
+    def _fork_followers(self) -> None:
+        """n > 1: all choices run the last prompt token themselves, each with noise of its own."""
+        for row in self._rows:
+            leader = row.leader
+            if leader is not None and leader.tables is not None and leader.n_pending <= 1:
+                row.tables = leader.tables.fork()
+                row.n_computed = row.n_written = leader.n_computed
+                row.leader = None
+
+    def _hand_over_prompt(self, row: Row) -> None:
+        """The first of the rows that wait for this one's prompt computes it instead."""
+        followers = [other for other in self._all_rows() if other.leader is row]
+        if not followers:
+            return
+        heir = followers[0]
+        heir.leader = None
+        heir.tables, row.tables = row.tables, None
+        heir.n_computed, heir.n_written, heir.n_cached = row.n_computed, row.n_written, row.n_cached
+        for other in followers[1:]:
+            other.leader = heir
+
+    # --- planning -------------------------------------------------------------------------------
+
+    def _prefill_tokens(self, n_decoding: int) -> int:
+        """Prompt tokens that the budget leaves; at least a block, so a prefill always moves."""
+        budget_ms = self.limits.step_ms if n_decoding else self.limits.step_alone_ms
+        return max(BLOCK_TOKENS, self.costs.tokens_within(budget_ms) - n_decoding)
+
+    def _chunk_size(self, row: Row, left: int) -> int:
+        # n > 1: the leader stops before the last token, which every choice runs for itself.
+        stop = 1 if any(other.leader is row for other in self._rows) else 0
+        pending = row.n_pending - stop
+        if row.whole:
+            return pending
+        limits = [pending, left] + [n for n in (row.max_chunk, self.limits.prefill_chunk) if n]
+        return min(limits)
+
+    def _plan_row(self, row: Row, n_tokens: int, planned: _Planned) -> int:
+        """Reserve memory for the row's part, at the cost of lower ranks if need be; tokens planned."""
+        assert row.tables is not None
+        start = row.n_computed
+        while True:
+            copies, enough = row.tables.reserve(start, start + n_tokens + len(row.drafts))
+            planned.copies += copies
+            if enough:
+                planned.add(Chunk(row, start, n_tokens, len(row.drafts)))
+                return n_tokens
+            if len(row.drafts):
+                row.drafts = row.drafts[:0]
+                continue
+            if n_tokens > BLOCK_TOKENS and not row.whole:
+                n_tokens //= 2
+                continue
+            victim = next(other for other in reversed(self._rows) if other.tables is not None)
+            self._preempt(victim, planned)
+            if victim is row:
+                return 0
+
+    def _preempt(self, row: Row, planned: _Planned) -> None:
+        """Take everything from the row and let it wait, with its history; it is recomputed later."""
+        self.n_preemptions += 1
+        planned.drop(row)
+        if row.reuse_prefix:
+            self.index.publish(row)
+        together = [row] + [other for other in self._rows if other.leader is row]
+        for each in together:
+            self._rows.remove(each)
+            self._free_slots.append(each.slot)
+            each.slot = -1
+            self._release(each)
+        self.queue.push(Ticket(together))
+
+    def _release(self, row: Row) -> None:
+        if row.tables is not None:
+            row.tables.release()
+            row.tables = None
+        row.n_computed = 0
+        row.drafts = row.drafts[:0]
+
+    def _all_rows(self) -> Iterator[Row]:
+        yield from self._rows
+        for ticket in self.queue:
+            yield from ticket.rows
+
+
+class _Planned:
+    """The step under construction."""
+
+    def __init__(self) -> None:
+        self.chunks: dict[Row, Chunk] = {}
+        self.copies: list[BlockCopy] = []
+
+    def add(self, chunk: Chunk) -> None:
+        self.chunks[chunk.row] = chunk
+
+    def drop(self, row: Row) -> None:
+        self.chunks.pop(row, None)
+
+    def finish(self) -> StepPlan:
+        # A block whose row was preempted after its copy was planned may be the target of a later one: the last wins.
+        last = {(copy.group, copy.target): copy for copy in self.copies}
+        return StepPlan(list(self.chunks.values()), list(last.values()))

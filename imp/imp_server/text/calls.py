@@ -1,0 +1,75 @@
+"""Text of call segments -> CallStart, CallArgs, CallEnd of one choice."""
+
+from __future__ import annotations
+
+import codecs
+import secrets
+from collections.abc import Callable
+from typing import Protocol
+
+from imp_server.core import CallArgs, CallEnd, CallStart, OutputEvent
+from imp_server.text.tools.base import Begin, CallPiece, CallReader, End, reader_text
+
+
+class CallReaders(Protocol):
+    """Makes the reader for one visit of a call segment (text/tools)."""
+
+    def __call__(self, segment: int, opener: bytes) -> CallReader:
+        """`segment` counts in the plan, `opener` is the marker as it stood in the output (marked bytes)."""
+        ...
+
+
+class Calls:
+    """Owner of the numbering and ids of a choice's calls, and of the reader of the open segment."""
+
+    def __init__(self, choice: int, readers: CallReaders | None, new_id: Callable[[], str] | None = None) -> None:
+        self.n_calls = 0
+        self._choice = choice
+        self._readers = readers
+        self._new_id = new_id or new_call_id
+        self._reader: CallReader | None = None
+        self._decoder = _marked_decoder()
+
+    def open(self, segment: int, opener: bytes) -> None:
+        self._reader = self._readers(segment, opener) if self._readers is not None else None
+        self._decoder = _marked_decoder()
+
+    def feed(self, data: bytes) -> list[OutputEvent]:
+        """`data`: marked bytes, cut anywhere."""
+        if self._reader is None:
+            return []
+        text = self._decoder.decode(data)
+        if not text.isascii():
+            text = "".join(c for c in text if not "\udc80" <= c <= "\udcfd")  # bytes that form no character
+        return self._events(self._reader.feed(text)) if text else []
+
+    def close(self) -> list[OutputEvent]:
+        reader, self._reader = self._reader, None
+        return [] if reader is None else self._events(reader.close())
+
+    def _events(self, pieces: list[CallPiece]) -> list[OutputEvent]:
+        events: list[OutputEvent] = []
+        for piece in pieces:
+            if isinstance(piece, Begin):
+                self.n_calls += 1
+                events.append(CallStart(self._choice, self.n_calls - 1, piece.id or self._new_id(), piece.name))
+            elif isinstance(piece, End):
+                events.append(CallEnd(self._choice, self.n_calls - 1))
+            elif piece.text:
+                events.append(CallArgs(self._choice, self.n_calls - 1, piece.text))
+        return events
+
+
+def new_call_id() -> str:
+    """Random: a client that keeps several replies in one history must not see an id twice."""
+    return f"call_{secrets.token_hex(12)}"
+
+
+def opener_text(opener: bytes) -> str:
+    """An opener (marked bytes) as readers see it."""
+    return reader_text(opener)
+
+
+def _marked_decoder() -> codecs.IncrementalDecoder:
+    # 0xFF and 0xFE of marked bytes come out as the lone surrogates that readers expect.
+    return codecs.getincrementaldecoder("utf-8")("surrogateescape")

@@ -1,0 +1,275 @@
+"""A loaded model as the API process sees it: tokenizer, templates, vocabulary. `TextModel` owns them.
+
+Its methods block; the API process calls them in its pool.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+
+from imp_server.config import Config
+from imp_server.core import (
+    CacheMarks,
+    ChatRequest,
+    ConfigError,
+    GenerateRequest,
+    InvalidRequest,
+    OutputPlan,
+    SamplingIntent,
+    SamplingParams,
+    Segment,
+    pack_ids,
+)
+from imp_server.text.builtin_templates import BUILTIN_TEMPLATES
+from imp_server.text.calls import CallReaders
+from imp_server.text.constraint import constraint
+from imp_server.text.plan import chat_plan, n_fixed_segments, text_plan, think_budget, think_wish, token_limit
+from imp_server.text.prompt import ChatPrompt, PromptMaker
+from imp_server.text.sampling_defaults import default_sampling, sampling_params
+from imp_server.text.session import OutputSession
+from imp_server.text.template import ChatTemplate
+from imp_server.text.tools.base import CallReader, reader_text
+from imp_server.text.tools.formats import choose_format
+from imp_server.vocab.load import tokenizer_of
+from imp_server.vocab.table import Vocabulary
+from imp_server.vocab.tokenizer import Tokenizer
+from imp_server.weights.header import ModelHeader, read_header
+
+
+class Prepared(NamedTuple):
+    """A request ready for the engine, and what turns its tokens into events."""
+
+    request: GenerateRequest
+    session: OutputSession
+    prompt_text: str
+    continues: str = ""
+    """Answer text that is part of the prompt (continue_final_message)."""
+
+
+class TextModel:
+    """Immutable but for `context_length`; its methods may run in several threads at once."""
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        templates: Mapping[str, str],
+        config: Config,
+        *,
+        architecture: str = "",
+        generation: Mapping[str, Any] | None = None,
+        context_length: int = 0,
+    ) -> None:
+        """`templates`: Jinja by name; `default` is used where there is no better one."""
+        self.tokenizer = tokenizer
+        self.config = config
+        self.context_length = context_length or 1 << 30
+        """Positions of prompt and completion together; the engine's figure once it is known."""
+        chosen = _chosen_templates(config.model.chat_template, templates)
+        variables = _token_variables(tokenizer)
+        self.prompts = PromptMaker(tokenizer, {n: ChatTemplate(t, variables) for n, t in chosen.items()})
+        self.sampling_defaults = default_sampling(
+            architecture, generation or {}, original=config.model.sampling_defaults == "original"
+        )
+
+    @classmethod
+    def load(cls, model: ModelHeader | str | os.PathLike[str], config: Config) -> TextModel:
+        """Raises ModelFileMissing, InvalidModel, UnsupportedModel, ConfigError."""
+        header = model if isinstance(model, ModelHeader) else read_header(model)
+        return cls(
+            tokenizer_of(header),
+            header.chat_templates,
+            config,
+            architecture=header.architecture,
+            generation=header.generation,
+            context_length=header.context_length,
+        )
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        return self.tokenizer.vocabulary
+
+    @property
+    def chat_template(self) -> str:
+        """Source of the template in use."""
+        return self.prompts.default.template.source
+
+    @property
+    def can_think(self) -> bool:
+        return self.prompts.default.tags is not None
+
+    def prepare_chat(self, chat: ChatRequest, key: int) -> Prepared:
+        """Raises TemplateRefused, VisionUnavailable, ContextLengthExceeded, InvalidRequest, GrammarRefused."""
+        use = self.prompts.use_for(chat)
+        knobs = self.config.reasoning
+        wish = think_wish(chat, knobs, use.tags)
+        prompt = self._chat_prompt(chat)
+        max_tokens = token_limit(chat.max_tokens, self.config.server.max_tokens, len(prompt.ids), self.context_length)
+        readers: CallReaders | None = None
+        calls: tuple[Segment, ...] = ()
+        if chat.tools and chat.tool_choice.mode != "none":
+            form = choose_format(use.template.source)
+            first = n_fixed_segments(use.tags)
+            calls = form.segments(chat.tools, 0, first)
+
+            def readers(segment: int, opener: bytes) -> CallReader:
+                return form.reader(chat.tools, segment - first, reader_text(opener))
+
+        plan = chat_plan(
+            tokenizer=self.tokenizer,
+            tags=use.tags,
+            wish=wish,
+            starts_thinking=prompt.starts_thinking,
+            keep_tags=knobs.format == "none",
+            budget=think_budget(chat.reasoning, knobs, max_tokens),
+            max_tokens=max_tokens,
+            stop=chat.stop,
+            ignore_eos=chat.sampling.ignore_eos,
+            calls=calls,
+            grammar=constraint(chat),
+        )
+        request = GenerateRequest(
+            key=key,
+            ids=prompt.ids.tobytes(),
+            plan=plan,
+            sampling=self._sampling(chat.sampling),
+            n=chat.n,
+            spans=prompt.spans,
+            adapter=chat.adapter,
+            priority=chat.priority,
+            cache=CacheMarks(prompt.pin_until, chat.cache.session_id),
+            logprobs=chat.logprobs,
+            prediction=self._prediction(chat.prediction),
+            speculative=chat.speculative,
+            row_preference=chat.row_preference,
+        )
+        session = OutputSession(plan, self.vocabulary, readers=readers, logprobs=chat.logprobs is not None)
+        return Prepared(_with_digest(request), session, prompt.text, prompt.continues)
+
+    def prepare_prompt(
+        self,
+        prompt: str | Sequence[int],
+        key: int,
+        *,
+        sampling: SamplingIntent | None = None,
+        max_tokens: int | None = None,
+        stop: Sequence[str] = (),
+        n: int = 1,
+        logprobs: int | None = None,
+        prompt_logprobs: int | None = None,
+        control: bool = True,
+        **more: Any,
+    ) -> Prepared:
+        """A raw prompt. `control`: its text may spell control tokens. `more`: further fields of GenerateRequest.
+
+        Raises ContextLengthExceeded, InvalidRequest.
+        """
+        sampling = sampling or SamplingIntent()
+        if isinstance(prompt, str):
+            ids, text = self.tokenize(prompt, add_special=True, control=control), prompt
+        else:
+            ids, text = self._checked_ids(prompt), self.detokenize(prompt, skip_special=False)
+        limit = token_limit(max_tokens, self.config.server.max_tokens, len(ids), self.context_length, "prompt")
+        plan = text_plan(self.tokenizer, max_tokens=limit, stop=stop, ignore_eos=sampling.ignore_eos)
+        request = GenerateRequest(
+            key=key,
+            ids=pack_ids(ids),
+            plan=plan,
+            sampling=self._sampling(sampling),
+            n=n,
+            logprobs=logprobs,
+            prompt_logprobs=prompt_logprobs,
+            **more,
+        )
+        session = OutputSession(plan, self.vocabulary, logprobs=logprobs is not None)
+        return Prepared(_with_digest(request), session, text)
+
+    def tokenize(self, text: str, *, add_special: bool = False, control: bool = True) -> list[int]:
+        """Ids of `text`. `control`: control tokens it spells count. `add_special`: BOS, EOS as the model has it."""
+        ids: list[int] = self.tokenizer.encode(text, control=control, add_special=add_special).tolist()
+        return ids
+
+    def detokenize(self, ids: Sequence[int], *, skip_special: bool = True) -> str:
+        """Raises InvalidRequest for an id outside the vocabulary."""
+        return self.tokenizer.decode(self._checked_ids(ids), skip_special=skip_special)
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """What one token writes."""
+        [token_id] = self._checked_ids([token_id])
+        return self.vocabulary.plain_bytes(token_id)
+
+    def count(self, chat: ChatRequest) -> int:
+        """Prompt tokens of a chat: exactly `usage.prompt_tokens` of the same request."""
+        return len(self._chat_prompt(chat).ids)
+
+    def apply_template(self, chat: ChatRequest) -> str:
+        """The rendered prompt."""
+        return self._chat_prompt(chat).text
+
+    def _chat_prompt(self, chat: ChatRequest) -> ChatPrompt:
+        wish = think_wish(chat, self.config.reasoning, self.prompts.use_for(chat).tags)
+        extra: dict[str, Any] = {}
+        if chat.reasoning.effort is not None:
+            extra["reasoning_effort"] = chat.reasoning.effort
+        if "enable_thinking" not in chat.template_kwargs and (wish.explicit or not wish.on):
+            extra["enable_thinking"] = wish.on
+        return self.prompts.chat(chat, extra=extra, close_thinking=not wish.on)
+
+    def _sampling(self, intent: SamplingIntent) -> SamplingParams:
+        return sampling_params(
+            intent,
+            self.sampling_defaults,
+            end_ids=self.vocabulary.end_ids,
+            vocab_size=self.vocabulary.size,
+        )
+
+    def _prediction(self, text: str | None) -> bytes:
+        return pack_ids(self.tokenize(text, control=False)) if text else b""
+
+    def _checked_ids(self, ids: Sequence[int]) -> list[int]:
+        size = self.vocabulary.size
+        for i in ids:
+            if not 0 <= i < size:
+                raise InvalidRequest(
+                    f"token id {i} isn't in the vocabulary (0 to {size - 1})", param="tokens", code="unknown_token"
+                )
+        return list(ids)
+
+
+def _chosen_templates(choice: str, own: Mapping[str, str]) -> dict[str, str]:
+    """`--chat-template`: auto, a name of the table, or a file. Raises ConfigError."""
+    if choice == "auto":
+        return dict(own) if "default" in own else {**own, "default": BUILTIN_TEMPLATES["chatml"]}
+    if choice in BUILTIN_TEMPLATES:
+        return {"default": BUILTIN_TEMPLATES[choice]}
+    path = Path(choice)
+    if not path.is_file():
+        names = ", ".join(["auto", *BUILTIN_TEMPLATES])
+        raise ConfigError(f"there is no chat template '{choice}': use {names}, or the path of a Jinja file")
+    try:
+        return {"default": path.read_text(encoding="utf-8")}
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"can't read the chat template {choice}: {error}") from None
+
+
+def _token_variables(tokenizer: Tokenizer) -> dict[str, str]:
+    texts = tokenizer.vocabulary.special_texts
+    named = {"bos_token": tokenizer.bos_id, "eos_token": tokenizer.eos_id}
+    return {name: texts.get(i, "") if i is not None else "" for name, i in named.items()}
+
+
+def _with_digest(request: GenerateRequest) -> GenerateRequest:
+    """The digest leaves out what differs between two tries of the same request."""
+    anonymous = msgspec.structs.replace(
+        request, key=0, sampling=msgspec.structs.replace(request.sampling, seed=0), digest=""
+    )
+    digest = hashlib.blake2b(msgspec.msgpack.encode(anonymous), digest_size=16).hexdigest()
+    return msgspec.structs.replace(request, digest=digest)
+
+
+__all__ = ["OutputPlan", "Prepared", "TextModel"]

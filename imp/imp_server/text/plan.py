@@ -1,0 +1,158 @@
+"""Builds the OutputPlan of a chat or a plain completion."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from imp_server.config.generating import Reasoning
+from imp_server.core import (
+    ChatRequest,
+    ContextLengthExceeded,
+    GrammarPlan,
+    OutputPlan,
+    ReasoningIntent,
+    Segment,
+    pack_ids,
+)
+from imp_server.text.thinking import ThinkTags
+from imp_server.vocab.tokenizer import Tokenizer
+
+# Share of max_tokens that thinking may take, for clients that name an effort.
+EFFORT_FRACTIONS = {"none": 0.0, "minimal": 0.1, "low": 0.25, "medium": 0.5, "high": 0.8, "xhigh": 0.9, "max": 0.95}
+
+
+@dataclass(frozen=True, slots=True)
+class ThinkWish:
+    """What becomes of thinking in one request, before the template has spoken."""
+
+    on: bool
+    explicit: bool
+    """The client asked for it by name: it is stamped into the rendering."""
+    scan_tokens: int
+    """First tokens in which an opener is looked for."""
+
+
+def think_wish(chat: ChatRequest, knobs: Reasoning, tags: ThinkTags | None) -> ThinkWish:
+    intent = chat.reasoning
+    structured = bool(chat.tools) or chat.response_format.kind != "text"
+    default = chat.reasoning_default_on and not structured
+    asked = _asked(intent)
+    on = default if asked is None else asked
+    if knobs.think_budget == 0.0 or intent.budget_tokens == 0 or intent.budget_fraction == 0.0:
+        on = False
+    scan = knobs.agent_scan_tokens if chat.tools else knobs.scan_tokens
+    return ThinkWish(on and tags is not None, asked is not None, scan)
+
+
+def _asked(intent: ReasoningIntent) -> bool | None:
+    if intent.enabled is not None:
+        return intent.enabled
+    if intent.effort is not None:
+        return intent.effort != "none"
+    if intent.budget_tokens is not None or intent.budget_fraction is not None:
+        return bool(intent.budget_tokens or intent.budget_fraction)
+    return None
+
+
+def think_budget(intent: ReasoningIntent, knobs: Reasoning, max_tokens: int) -> int:
+    """Reasoning tokens after which it is closed by force; -1 = never.
+
+    A share of max_tokens, but never so little that the answer gets more than it needs: at least
+    max_tokens less the reserve (or less a quarter, if that is more).
+    """
+    fraction = knobs.think_budget
+    if intent.budget_tokens is not None and intent.budget_tokens >= 0:
+        return intent.budget_tokens
+    if intent.budget_fraction is not None:
+        fraction = intent.budget_fraction
+    elif intent.effort in EFFORT_FRACTIONS:
+        fraction = EFFORT_FRACTIONS[intent.effort]
+    if fraction >= 1.0:
+        return -1
+    reserve = max(knobs.answer_reserve, max_tokens // 4)
+    return max(int(fraction * max_tokens), max_tokens - reserve, 1)
+
+
+def token_limit(asked: int | None, default: int, n_prompt: int, context_length: int, param: str = "messages") -> int:
+    """max_tokens in force. Raises ContextLengthExceeded if the prompt leaves no room."""
+    room = context_length - n_prompt
+    wanted = default if asked is None else asked
+    if room < 1 and wanted > 0:
+        raise ContextLengthExceeded(
+            f"the prompt has {n_prompt} tokens and this model's context holds {context_length}, completion included: "
+            "shorten the prompt",
+            param=param,
+        )
+    return min(wanted, max(room, 0))
+
+
+def chat_plan(
+    *,
+    tokenizer: Tokenizer,
+    tags: ThinkTags | None,
+    wish: ThinkWish,
+    starts_thinking: bool,
+    keep_tags: bool,
+    budget: int,
+    max_tokens: int,
+    stop: Sequence[str],
+    ignore_eos: bool,
+    calls: Sequence[Segment] = (),
+    grammar: GrammarPlan | None = None,
+) -> OutputPlan:
+    """Segment 0 is the answer, 1 the thinking (if the model has tags), then `calls`."""
+    vocabulary = tokenizer.vocabulary
+    segments = [Segment("answer")]
+    closer = b""
+    shown: tuple[int, ...] = ()
+    if tags is not None:
+        segments.append(
+            Segment(
+                "think",
+                openers=tags.openers(),
+                closers=tags.closers(),
+                opens_from=(0,),
+                closes_to=0,
+                keep_markers=keep_tags,
+                scan_tokens=wish.scan_tokens,
+                max_visits=1,
+            )
+        )
+        closer = pack_ids(tokenizer.encode("\n" + tags.close, control=True).tolist())
+        if keep_tags:
+            ids = (vocabulary.special_id(tags.open), vocabulary.special_id(tags.close))
+            shown = tuple(i for i in ids if i is not None)
+    return OutputPlan(
+        segments=(*segments, *calls),
+        start=1 if starts_thinking else 0,
+        end_ids=() if ignore_eos else vocabulary.end_ids,
+        stop=tuple(s.encode() for s in stop if s),
+        max_tokens=max_tokens,
+        think_budget=budget if tags is not None else -1,
+        think_closer=closer,
+        shown_ids=shown,
+        grammar=grammar,
+    )
+
+
+def n_fixed_segments(tags: ThinkTags | None) -> int:
+    """Index of the first call segment."""
+    return 1 if tags is None else 2
+
+
+def text_plan(
+    tokenizer: Tokenizer,
+    *,
+    max_tokens: int,
+    stop: Sequence[str] = (),
+    ignore_eos: bool = False,
+    grammar: GrammarPlan | None = None,
+) -> OutputPlan:
+    """A completion without structure: nothing but text up to an end token or a stop string."""
+    return OutputPlan(
+        end_ids=() if ignore_eos else tokenizer.vocabulary.end_ids,
+        stop=tuple(s.encode() for s in stop if s),
+        max_tokens=max_tokens,
+        grammar=grammar,
+    )

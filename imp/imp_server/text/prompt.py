@@ -1,0 +1,224 @@
+"""A conversation -> prompt ids, with the span of each message. Owner of a model's templates."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from imp_server.core import ChatRequest, InvalidRequest, Message, MessageSpan, TemplateRefused, TextPart
+from imp_server.text.chat_messages import MessageDicts, message_text, request_strings
+from imp_server.text.folding import fold_systems
+from imp_server.text.guard import Guard, SpecialTexts, unused_characters
+from imp_server.text.spans import Boundaries, Marks, Place, places_by_search
+from imp_server.text.template import ChatTemplate
+from imp_server.text.template_traits import TemplateTraits, traits_of
+from imp_server.text.thinking import ThinkTags, ends_in_thinking, think_tags
+from imp_server.vocab.tokenizer import Ids, Piece, Tokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class ChatPrompt:
+    ids: Ids
+    text: str
+    """The rendered prompt as a person reads it; control tokens and text that looks like them are the same here."""
+    spans: tuple[MessageSpan, ...]
+    """One per message of the request, in order; neighbours touch."""
+    pin_until: int
+    """Tokens up to the last cache mark."""
+    starts_thinking: bool
+    continues: str = ""
+    """Text of the answer that stands in the prompt already (continue_final_message)."""
+
+
+class _TemplateUse:
+    """One template with what was found out about it."""
+
+    def __init__(self, template: ChatTemplate, tokenizer: Tokenizer) -> None:
+        self.template = template
+        self.traits: TemplateTraits = traits_of(template)
+        self.tags: ThinkTags | None = think_tags(template.source, tokenizer.vocabulary)
+        control = [t.text for t in tokenizer.added if t.control]
+        taught = [t.text for t in tokenizer.added if not t.control and t.text in template.source]
+        self.hard = SpecialTexts(control)
+        self.soft = SpecialTexts([*control, *taught])
+
+
+class PromptMaker:
+    """Immutable after construction; `chat` may run in several threads."""
+
+    def __init__(self, tokenizer: Tokenizer, templates: Mapping[str, ChatTemplate]) -> None:
+        """`templates`: by name, at least `default`."""
+        self.tokenizer = tokenizer
+        self._templates = dict(templates)
+        self._uses: dict[str, _TemplateUse] = {}
+        self._boundaries = Boundaries([t.text for t in tokenizer.added])
+
+    @cached_property
+    def default(self) -> _TemplateUse:
+        return self._use("default")
+
+    def use_for(self, chat: ChatRequest) -> _TemplateUse:
+        return self._use("tool_use" if chat.tools and "tool_use" in self._templates else "default")
+
+    def chat(
+        self, chat: ChatRequest, *, extra: Mapping[str, Any] | None = None, close_thinking: bool = False
+    ) -> ChatPrompt:
+        """`extra`: further template variables. `close_thinking`: if the prompt ends in thinking, close it there.
+
+        Raises TemplateRefused, VisionUnavailable, InvalidRequest.
+        """
+        use = self.use_for(chat)
+        messages, where = fold_systems(chat.messages, use.traits)
+        rendering = _Rendering(use, chat, messages, extra or {})
+        text, places = rendering.text, rendering.places
+        continues = ""
+        if chat.continue_final_message:
+            text, continues = _cut_after_final(text, places, messages, rendering.guard)
+        starts_thinking = _starts_thinking(use.tags, text, places, chat.continue_final_message)
+        if starts_thinking and close_thinking and use.tags is not None:
+            text = text.rstrip() + use.tags.closing
+            starts_thinking = False
+        ends = self._boundaries.ends(text, [p if p is None or p.end <= len(text) else None for p in places])
+        if chat.continue_final_message:
+            ends[-1] = len(text)
+        ids, offsets = self._encode(text, rendering.guard, ends)
+        spans = _spans(chat.messages, where, offsets)
+        return ChatPrompt(
+            ids=ids,
+            text=rendering.guard.clean(text),
+            spans=spans,
+            pin_until=_pin_until(chat, spans, len(ids)),
+            starts_thinking=starts_thinking,
+            continues=continues,
+        )
+
+    def _use(self, name: str) -> _TemplateUse:
+        # Two threads may both build it; they build the same.
+        use = self._uses.get(name)
+        if use is None:
+            use = self._uses[name] = _TemplateUse(self._templates[name], self.tokenizer)
+        return use
+
+    def _encode(self, text: str, guard: Guard, ends: Sequence[int]) -> tuple[Ids, list[int]]:
+        """Ids of the prompt, and how many of them lie before each of `ends` (characters of `text`)."""
+        pieces = self.tokenizer.split(text, control=True)
+        clean = [p if p.token is not None else Piece(guard.clean(p.text), p.start, p.end) for p in pieces]
+        parts = self.tokenizer.encode_pieces(clean)
+        all_parts = self.tokenizer.with_bos_eos(parts) if self.tokenizer.add_bos else parts
+        n_before = len(all_parts[0]) if len(all_parts) > len(parts) else 0
+        if self.tokenizer.add_eos:
+            all_parts = all_parts[:-1]  # a chat prompt is to be continued
+        starts = [n_before, *(n_before + n for n in itertools.accumulate(map(len, parts)))]
+        offsets = []
+        index = 0
+        for end in ends:
+            while index < len(pieces) and pieces[index].end <= end:
+                index += 1
+            offset = starts[index]
+            if index < len(pieces) and pieces[index].start < end and pieces[index].token is None:
+                inside = guard.clean(pieces[index].text[: end - pieces[index].start])
+                offset += self.tokenizer.n_ids_before(clean[index].text, len(inside))
+            offsets.append(offset)
+        return np.concatenate(all_parts) if all_parts else np.zeros(0, np.int32), offsets
+
+
+class _Rendering:
+    """The prompt's text, still guarded, and the places of the contents in it."""
+
+    def __init__(
+        self, use: _TemplateUse, chat: ChatRequest, messages: Sequence[Message], extra: Mapping[str, Any]
+    ) -> None:
+        strings = [*request_strings(chat), use.template.source]
+        guard, start, end = unused_characters(3, strings)
+        self.guard = Guard(guard)
+        marks = Marks(start, end)
+        dicts = MessageDicts(self.guard, use.hard, use.soft, use.traits)
+        tools = dicts.tools(chat.tools) if chat.tools else None
+        variables = self.guard.protect_all({**extra, **chat.template_kwargs}, use.soft)
+        generate = chat.add_generation_prompt and not chat.continue_final_message
+
+        def render(marked: bool) -> str:
+            return use.template.render(
+                [dicts.message(m, marks.edges(i) if marked else ("", "")) for i, m in enumerate(messages)],
+                tools=tools,
+                add_generation_prompt=generate,
+                extra=variables,
+            )
+
+        self.text = render(marked=False)
+        places = None
+        # A template that looks into contents may refuse marked ones; the search below finds them.
+        with contextlib.suppress(TemplateRefused):
+            places = marks.places(self.text, render(marked=True), len(messages))
+        if places is None:
+            contents = [dicts.message(m)["content"] for m in messages]
+            places = places_by_search(self.text, [_plain_content(c) for c in contents])
+        self.places = places
+
+
+def _plain_content(content: Any) -> str:
+    if isinstance(content, list):
+        return "".join(part["text"] for part in content).strip()
+    return (content or "").strip()
+
+
+def _cut_after_final(
+    text: str, places: Sequence[Place | None], messages: Sequence[Message], guard: Guard
+) -> tuple[str, str]:
+    final = messages[-1] if messages else None
+    if final is None or final.role != "assistant" or final.tool_calls:
+        raise InvalidRequest(
+            "continue_final_message needs an assistant message with text as the last one",
+            param="continue_final_message",
+        )
+    place = places[-1]
+    if place is None:
+        raise InvalidRequest(
+            "the chat template doesn't show the final message, so it can't be continued", param="messages"
+        )
+    content = message_text(final)
+    tail = content[len(content.rstrip()) :]
+    end = place.end
+    for blank in tail:
+        if text[end : end + 1] != blank:
+            break
+        end += 1
+    return text[:end], guard.clean(text[place.start : end])
+
+
+def _starts_thinking(tags: ThinkTags | None, text: str, places: Sequence[Place | None], continues: bool) -> bool:
+    if tags is None:
+        return False
+    if not continues:
+        return ends_in_thinking(text, tags)
+    last = places[-1] if places else None
+    region = text[last.start :] if last is not None else text
+    return region.rfind(tags.open) > region.rfind(tags.close)
+
+
+def _spans(messages: Sequence[Message], where: Sequence[int], offsets: Sequence[int]) -> tuple[MessageSpan, ...]:
+    """A folded message shares the span of the one it went into: all but the last of a group are empty."""
+    spans = []
+    start = 0
+    for index, message in enumerate(messages):
+        last = index + 1 == len(messages) or where[index + 1] != where[index]
+        end = offsets[where[index]] if last else start
+        spans.append(MessageSpan(message.role, start, end))
+        start = end
+    return tuple(spans)
+
+
+def _pin_until(chat: ChatRequest, spans: Sequence[MessageSpan], n_ids: int) -> int:
+    if chat.cache.pin_prompt or any(t.cache_mark for t in chat.tools):
+        return n_ids
+    marked = [i for i, m in enumerate(chat.messages) if any(isinstance(p, TextPart) and p.cache_mark for p in m.parts)]
+    if not marked:
+        return 0
+    # A message folded into a later one ends where that one ends.
+    return next((s.end for s in spans[marked[-1] :] if s.end > s.start), n_ids)

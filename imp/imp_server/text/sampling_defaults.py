@@ -1,0 +1,68 @@
+"""Sampling in force: what the request says, else the model's generation config, else its family's, else ours."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+from typing import Any
+
+from imp_server.core import InvalidRequest, SamplingIntent, SamplingParams
+
+# What the model cards of these families recommend; keys as in generation_config.json.
+_FAMILIES: dict[str, dict[str, float]] = {
+    "qwen2": {"temperature": 0.7, "top_p": 0.8, "top_k": 20},
+    "qwen3": {"temperature": 0.6, "top_p": 0.95, "top_k": 20},
+    "qwen3moe": {"temperature": 0.6, "top_p": 0.95, "top_k": 20},
+    "gemma2": {"temperature": 1.0, "top_p": 0.95, "top_k": 64},
+    "gemma3": {"temperature": 1.0, "top_p": 0.95, "top_k": 64},
+    "gpt-oss": {"temperature": 1.0, "top_p": 1.0, "top_k": 0},
+    "deepseek2": {"temperature": 0.6, "top_p": 0.95},
+    "glm4": {"temperature": 0.6, "top_p": 0.95},
+}
+_ALIASES = {"gpt_oss": "gpt-oss", "qwen3_moe": "qwen3moe", "gemma3_text": "gemma3", "deepseek_v3": "deepseek2"}
+_OURS: dict[str, float] = {
+    "temperature": 0.7,
+    "top_p": 0.95,
+    "top_k": 40,
+    "min_p": 0.0,
+    "typical_p": 1.0,
+    "repetition_penalty": 1.0,
+}
+ORIGINAL_REPETITION_PENALTY = 1.05
+
+
+def default_sampling(architecture: str, generation: Mapping[str, Any], *, original: bool = False) -> dict[str, float]:
+    """Values of the six parameters that a model may have an opinion on, by name."""
+    values = dict(_OURS)
+    if original:
+        values["repetition_penalty"] = ORIGINAL_REPETITION_PENALTY
+    values |= _FAMILIES.get(_ALIASES.get(architecture, architecture), {})
+    for name in _OURS:
+        value = generation.get(name)
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            values[name] = float(value)
+    return values
+
+
+def sampling_params(
+    intent: SamplingIntent, defaults: Mapping[str, float], *, end_ids: tuple[int, ...], vocab_size: int
+) -> SamplingParams:
+    """Raises InvalidRequest for a logit_bias outside the vocabulary."""
+    for token_id in intent.logit_bias:
+        if not 0 <= token_id < vocab_size:
+            raise InvalidRequest(
+                f"logit_bias names token {token_id}; ids go from 0 to {vocab_size - 1}", param="logit_bias"
+            )
+    chosen: dict[str, Any] = {name: value for name, value in defaults.items() if name in _OURS}
+    for name in SamplingParams.__struct_fields__:
+        asked = getattr(intent, name, None)
+        if asked is not None and name not in ("logit_bias", "seed"):
+            chosen[name] = asked
+    chosen["top_k"] = max(0, int(chosen["top_k"]))
+    seed = secrets.randbits(63) if intent.seed is None or intent.seed == -1 else intent.seed
+    return SamplingParams(
+        **chosen,
+        seed=seed & 0xFFFFFFFFFFFFFFFF,
+        logit_bias=tuple(sorted(intent.logit_bias.items())),
+        banned_ids=end_ids if intent.ignore_eos else (),
+    )

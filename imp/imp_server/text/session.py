@@ -1,0 +1,249 @@
+"""Tokens of one request -> OutputEvents. Owner of the request's output state in the API process."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+
+from imp_server.core import (
+    CallArgs,
+    Finish,
+    FinishReason,
+    LogprobEntry,
+    Logprobs,
+    OutputEvent,
+    OutputPlan,
+    ReasoningDelta,
+    Segment,
+    TextDelta,
+    Timings,
+    TokenLogprob,
+    Usage,
+    unpack_ids,
+)
+from imp_server.output import Piece, PlanWalker
+from imp_server.text.calls import CallReaders, Calls
+from imp_server.text.detokenizer import Channel, Kind, Ledger
+from imp_server.vocab.table import Vocabulary
+
+EXHAUSTED = "reasoning_budget_exhausted"
+_SPECIAL = re.compile(rb"\xff([^\xfe]*)\xfe")
+
+
+class OutputSession:
+    """All choices of one request. `push` and `finish` are called in the order of the engine's deltas."""
+
+    def __init__(
+        self,
+        plan: OutputPlan,
+        vocabulary: Vocabulary,
+        *,
+        readers: CallReaders | None = None,
+        new_call_id: Callable[[], str] | None = None,
+        logprobs: bool = False,
+    ) -> None:
+        self.plan = plan
+        self._vocabulary = vocabulary
+        self._readers = readers
+        self._new_call_id = new_call_id
+        self._logprobs = logprobs
+        self._choices: dict[int, _Choice] = {}
+
+    def push(self, choice: int, ids: bytes, logprobs: Sequence[TokenLogprob] = ()) -> list[OutputEvent]:
+        """Events of the tokens `ids` (int32 bytes); neighbours of one kind come as one event.
+
+        `logprobs`: one per token, or none.
+        """
+        state = self._choice(choice)
+        for index, token_id in enumerate(unpack_ids(ids)):
+            state.push(token_id, logprobs[index] if logprobs else None)
+        return state.take_events()
+
+    def finish(
+        self,
+        choice: int,
+        reason: FinishReason,
+        usage: Usage,
+        stop_string: bytes | None = None,
+        end_id: int = -1,
+        detail: str | None = None,
+        timings: Timings | None = None,
+    ) -> list[OutputEvent]:
+        """Everything still held back, and the Finish. `reason` is the engine's; calls turn `stop` into `tool_calls`."""
+        state = self._choice(choice)
+        state.end()
+        events = state.take_events()
+        if reason == "stop" and state.n_calls:
+            reason = "tool_calls"
+        stop_sequence = None if stop_string is None else stop_string.decode("utf-8", "replace")
+        if state.only_reasoned:
+            detail = detail or EXHAUSTED
+        elif detail == EXHAUSTED:  # thinking was closed by force, but the answer did begin
+            detail = None
+        return [*events, Finish(choice, reason, usage, stop_sequence, detail, timings or Timings())]
+
+    def _choice(self, choice: int) -> _Choice:
+        state = self._choices.get(choice)
+        if state is None:
+            state = _Choice(choice, self.plan, self._vocabulary, self._readers, self._new_call_id, self._logprobs)
+            self._choices[choice] = state
+        return state
+
+
+class _Choice:
+    """Owner of one choice's walk, its current channel and the events not yet taken."""
+
+    def __init__(
+        self,
+        choice: int,
+        plan: OutputPlan,
+        vocabulary: Vocabulary,
+        readers: CallReaders | None,
+        new_call_id: Callable[[], str] | None,
+        logprobs: bool,
+    ) -> None:
+        self._choice = choice
+        self._plan = plan
+        self._vocabulary = vocabulary
+        self._walker = PlanWalker(plan, vocabulary.token_bytes)
+        self._shown = frozenset(vocabulary.special_texts[i].encode() for i in plan.shown_ids)
+        self._ledger = Ledger(vocabulary.plain_bytes) if logprobs else None
+        self._calls = Calls(choice, readers, new_call_id)
+        self._events: list[OutputEvent] = []
+        self._said: set[Kind] = set()
+        self._ended = False
+        self._kind: Kind | None = None
+        self._enter(plan.start, None, first=True)
+
+    @property
+    def n_calls(self) -> int:
+        return self._calls.n_calls
+
+    @property
+    def only_reasoned(self) -> bool:
+        return self._said == {"reasoning"} and not self.n_calls
+
+    def push(self, token_id: int, logprob: TokenLogprob | None) -> None:
+        if self._ledger is not None:
+            self._ledger.add(logprob or TokenLogprob(token_id, 0.0), len(self._vocabulary.token_bytes[token_id]))
+        for piece in self._walker.push(token_id):
+            self._take(piece)
+        if self._walker.end is not None:
+            self.end()
+
+    def end(self) -> None:
+        """Release what is held back; nothing may follow. Called by the walk's end or by the engine's."""
+        if self._ended:
+            return
+        self._ended = True
+        if self._walker.end is None:
+            for piece in self._walker.finish():
+                self._take(piece)
+        self._leave(by_marker=False)
+        if self._ledger is not None:
+            self._ledger.close()
+
+    def take_events(self) -> list[OutputEvent]:
+        events, self._events = self._events, []
+        if self._ledger is not None:
+            events += self._logprob_events(self._ledger.take())
+        return events
+
+    def _take(self, piece: Piece) -> None:
+        segment = self._plan.segments[piece.segment]
+        if piece.kind == "text":
+            self._text(piece.data)
+        elif piece.kind == "close":
+            self._leave(by_marker=not segment.keep_markers)
+            if not segment.keep_markers:
+                self._settle(piece.data, False)
+            if segment.closes_to >= 0:
+                self._enter(segment.closes_to, None, after=segment)
+        else:
+            self._leave(by_marker=not segment.keep_markers)
+            if not segment.keep_markers:
+                self._settle(piece.data, False)
+            self._enter(piece.segment, piece.data)
+
+    def _enter(self, index: int, opener: bytes | None, *, first: bool = False, after: Segment | None = None) -> None:
+        segment = self._plan.segments[index]
+        self._in_call = segment.kind == "call"
+        if self._in_call:
+            self._kind = None
+            self._calls.open(index, opener or b"")
+            return
+        kept = segment.keep_markers or (after is not None and after.keep_markers)
+        reasoning = segment.kind == "think" and not segment.keep_markers
+        self._kind = "reasoning" if reasoning else "text"
+        leavable = any(index in s.opens_from and not s.keep_markers for s in self._plan.segments)
+        self._channel = Channel(
+            strip_start=reasoning or (not first and not kept),
+            hold_start=first and leavable,
+            hold_end=reasoning or leavable,
+        )
+
+    def _leave(self, *, by_marker: bool) -> None:
+        if self._in_call:
+            self._add_all(self._calls.close())
+        elif by_marker or self._kind == "reasoning":
+            self._channel.cut(self._settle)
+        else:
+            self._emit(self._channel.end(self._settle))
+
+    def _text(self, data: bytes) -> None:
+        if self._in_call:
+            self._call_text(data)
+            return
+        at = 0
+        for match in _SPECIAL.finditer(data):
+            self._plain(data[at : match.start()])
+            if match.group(1) in self._shown:
+                self._settle(b"\xff", False)
+                self._plain(match.group(1))
+                self._settle(b"\xfe", False)
+            else:
+                # Ends a run of blanks and an unfinished character, so that bytes are settled in order.
+                self._emit(self._channel.end(self._settle))
+                self._settle(match.group(), False)
+            at = match.end()
+        self._plain(data[at:])
+
+    def _plain(self, data: bytes) -> None:
+        if data:
+            self._emit(self._channel.feed(data, self._settle))
+
+    def _call_text(self, data: bytes) -> None:
+        self._settle(data, False)
+        self._add_all(self._calls.feed(data))
+
+    def _emit(self, text: str) -> None:
+        if not text or self._kind is None:
+            return
+        self._said.add(self._kind)
+        delta = ReasoningDelta if self._kind == "reasoning" else TextDelta
+        self._add_all([delta(self._choice, text)])
+
+    def _add_all(self, events: Sequence[OutputEvent]) -> None:
+        """Neighbours of one kind become one event: one per kind and hand-off."""
+        for event in events:
+            last = self._events[-1] if self._events else None
+            if isinstance(event, TextDelta | ReasoningDelta) and type(last) is type(event):
+                self._events[-1] = type(event)(self._choice, last.text + event.text)
+            elif isinstance(event, CallArgs) and isinstance(last, CallArgs) and last.index == event.index:
+                self._events[-1] = CallArgs(self._choice, event.index, last.text + event.text)
+            else:
+                self._events.append(event)
+
+    def _settle(self, data: bytes, kept: bool) -> None:
+        if self._ledger is not None:
+            self._ledger.settle(data, self._kind if kept else None)
+
+    def _logprob_events(self, settled: list[tuple[Kind, LogprobEntry]]) -> list[OutputEvent]:
+        events: list[OutputEvent] = []
+        for kind, entry in settled:
+            last = events[-1] if events else None
+            if isinstance(last, Logprobs) and last.kind == kind:
+                events[-1] = Logprobs(self._choice, (*last.entries, entry), kind)
+            else:
+                events.append(Logprobs(self._choice, (entry,), kind))
+        return events

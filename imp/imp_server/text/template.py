@@ -1,0 +1,107 @@
+"""The model's chat template in a sandboxed Jinja, with what Hugging Face's templates expect to find there."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+import jinja2
+from jinja2 import nodes
+from jinja2.exceptions import TemplateError, TemplateSyntaxError
+from jinja2.ext import Extension, loopcontrols
+from jinja2.parser import Parser
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from imp_server.core import InvalidModel, TemplateRefused
+
+
+class _Refusal(Exception):
+    """What `raise_exception` raises inside a template."""
+
+
+class _GenerationBlock(Extension):
+    """`{% generation %}...{% endgeneration %}` marks training targets; here it is just its content."""
+
+    tags = {"generation"}
+
+    def parse(self, parser: Parser) -> nodes.Node | list[nodes.Node]:
+        lineno = next(parser.stream).lineno
+        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        return nodes.Scope(body).set_lineno(lineno)
+
+
+class ChatTemplate:
+    """One compiled template. Thread-safe: rendering shares nothing."""
+
+    def __init__(
+        self, source: str, variables: Mapping[str, Any] | None = None, *, now: Callable[[], datetime] = datetime.now
+    ) -> None:
+        """`variables`: bos_token and the like. Raises InvalidModel if the template can't be parsed."""
+        self.source = source
+        self._variables = dict(variables or {})
+        environment = ImmutableSandboxedEnvironment(
+            trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, _GenerationBlock]
+        )
+        environment.filters["tojson"] = _tojson
+        environment.globals["raise_exception"] = _raise_exception
+        environment.globals["strftime_now"] = lambda form: now().strftime(form)
+        try:
+            self._template = environment.from_string(source)
+        except TemplateSyntaxError as error:
+            raise InvalidModel(f"the chat template has a fault in line {error.lineno}: {error.message}") from None
+
+    def render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        add_generation_prompt: bool = True,
+        extra: Mapping[str, Any] | None = None,
+    ) -> str:
+        """Raises TemplateRefused with the template's own words, or with what went wrong in it."""
+        try:
+            return self._template.render(
+                **{
+                    **self._variables,
+                    **(extra or {}),
+                    "messages": messages,
+                    "tools": tools or None,
+                    "documents": None,
+                    "add_generation_prompt": add_generation_prompt,
+                }
+            )
+        except _Refusal as refusal:
+            raise TemplateRefused(
+                f"the model's chat template refuses this conversation: {refusal}", param="messages"
+            ) from None
+        except (
+            TemplateError,
+            TypeError,
+            ValueError,
+            LookupError,
+            AttributeError,
+            ArithmeticError,
+            RecursionError,
+        ) as e:
+            raise TemplateRefused(
+                f"the model's chat template can't render this conversation: {e}", param="messages"
+            ) from None
+
+
+def _raise_exception(message: str) -> None:
+    raise _Refusal(message)
+
+
+def _tojson(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    # Jinja's own filter escapes < > & for HTML; models were trained on plain JSON.
+    if isinstance(value, jinja2.Undefined):
+        value = None
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)

@@ -1,0 +1,101 @@
+"""What a chat template can do, found by rendering small conversations with it once."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from imp_server.core import TemplateRefused
+from imp_server.text.template import ChatTemplate
+
+_NEEDLE = "Zq7needle"
+_REASONING_KEYS = ("reasoning_content", "reasoning", "thinking")
+
+
+@dataclass(frozen=True, slots=True)
+class TemplateTraits:
+    system_role: bool = True
+    """False: a system message must be folded into the user message that follows it."""
+    late_system: bool = True
+    """The same for system messages that aren't the first message."""
+    typed_content: bool = False
+    """Content must be a list of parts."""
+    arguments_as_text: bool = False
+    """Arguments of tool calls must be JSON text, not a value."""
+    null_content: bool = True
+    """An assistant message that only calls tools has no content."""
+    tools: bool = False
+    """The template shows the tools itself."""
+    tool_role: bool = True
+    reasoning_keys: tuple[str, ...] = ("reasoning_content",)
+
+
+def traits_of(template: ChatTemplate) -> TemplateTraits:
+    """Never raises: what a template refuses, it can't do."""
+    user = {"role": "user", "content": _NEEDLE}
+    typed = not _shows(template, [user]) and _shows(template, [{"role": "user", "content": _parts(_NEEDLE)}])
+
+    def content(text: str) -> Any:
+        return _parts(text) if typed else text
+
+    hello = {"role": "user", "content": content("hello")}
+    system = {"role": "system", "content": content(_NEEDLE)}
+    other, answer = {"role": "system", "content": content("be kind")}, {"role": "assistant", "content": content("hi")}
+    schema = {"type": "object", "properties": {"x": {"type": "string"}}}
+    tool = {"type": "function", "function": {"name": _NEEDLE, "description": "d", "parameters": schema}}
+    as_value, as_text = _call({_NEEDLE: "v"}), _call('{"' + _NEEDLE + '": "v"}')
+    result = {"role": "tool", "content": content(_NEEDLE), "tool_call_id": "abcdefghi", "name": "f"}
+    keys = tuple(k for k in _REASONING_KEYS if re.search(rf"[.'\"]{k}\b", template.source))
+    return TemplateTraits(
+        system_role=_shows(template, [system, hello]),
+        late_system=_shows(template, [hello, answer, system, hello]) and _shows(template, [other, system, hello]),
+        typed_content=typed,
+        arguments_as_text=_wants_text(template, [hello, as_value], [hello, as_text]),
+        null_content=_renders(template, [hello, _call({"x": "v"}, content=None)]),
+        tools=_shows(template, [hello], tools=[tool]),
+        tool_role=_shows(template, [hello, _call({"x": "v"}), result]),
+        reasoning_keys=keys or _REASONING_KEYS[:1],
+    )
+
+
+def _parts(text: str) -> list[dict[str, str]]:
+    return [{"type": "text", "text": text}]
+
+
+def _call(arguments: Any, content: str | None = "") -> dict[str, Any]:
+    function = {"name": "f", "arguments": arguments}
+    return {
+        "role": "assistant",
+        "content": content,
+        "tool_calls": [{"id": "abcdefghi", "type": "function", "function": function}],
+    }
+
+
+def _wants_text(
+    template: ChatTemplate, as_value: Sequence[Mapping[str, Any]], as_text: Sequence[Mapping[str, Any]]
+) -> bool:
+    value, text = _render(template, as_value), _render(template, as_text)
+    if text is None or _NEEDLE not in text:
+        return False
+    if value is None or _NEEDLE not in value:
+        return True
+    # A value printed without `tojson` shows Python's quotes; text put through `tojson` is quoted twice.
+    return f"'{_NEEDLE}'" in value and f'\\"{_NEEDLE}\\"' not in text
+
+
+def _shows(template: ChatTemplate, messages: Sequence[Mapping[str, Any]], **more: Any) -> bool:
+    return _NEEDLE in (_render(template, messages, **more) or "")
+
+
+def _renders(template: ChatTemplate, messages: Sequence[Mapping[str, Any]]) -> bool:
+    rendered = _render(template, messages)
+    return rendered is not None and "None" not in rendered
+
+
+def _render(template: ChatTemplate, messages: Sequence[Mapping[str, Any]], **more: Any) -> str | None:
+    try:
+        return template.render(messages, **more)
+    except TemplateRefused:
+        return None

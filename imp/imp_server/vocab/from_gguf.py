@@ -1,0 +1,215 @@
+"""Builds a Tokenizer from the `tokenizer.ggml.*` keys of a GGUF file."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tokenizers import Regex, models, normalizers, pre_tokenizers
+from tokenizers import Tokenizer as LibraryTokenizer
+
+from imp_server.core import InvalidModel, UnsupportedModel
+from imp_server.vocab import byte_alphabet
+from imp_server.vocab.end_tokens import TURN_MARKERS, end_ids
+from imp_server.vocab.pre_kinds import PRE_KINDS, PreKind
+from imp_server.vocab.score_merges import merges_of_scores
+from imp_server.vocab.table import Vocabulary
+from imp_server.vocab.tokenizer import AddedToken, Tokenizer
+
+# Values of tokenizer.ggml.token_type.
+NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
+_BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+_BLANK = "\u2581"
+_POSITION_ORDERED = ("gemma", "gemma2", "gemma3", "gemma3n")
+
+
+class GgufVocabulary:
+    """The raw lists of the file, checked against each other. Raises InvalidModel."""
+
+    def __init__(self, keys: Mapping[str, Any], architecture: str = "") -> None:
+        self.keys = keys
+        self.architecture = architecture
+        tokens = keys.get("tokens")
+        if not isinstance(tokens, Sequence) or isinstance(tokens, str) or not len(tokens):
+            raise InvalidModel("the key 'tokenizer.ggml.tokens' is missing or no list; the file has no tokenizer")
+        self.tokens = list(tokens)
+        types = keys.get("token_type")
+        self.types = [NORMAL] * len(self.tokens) if types is None else [int(t) for t in types]
+        if len(self.types) != len(self.tokens):
+            raise InvalidModel(
+                f"'tokenizer.ggml.token_type' has {len(self.types)} entries for {len(self.tokens)} tokens"
+            )
+
+    def id_of(self, key: str) -> int | None:
+        """The id under `<key>_token_id`, None when absent or outside the vocabulary."""
+        value = self.keys.get(f"{key}_token_id")
+        return value if isinstance(value, int) and 0 <= value < len(self.tokens) else None
+
+    def flag(self, key: str, default: bool) -> bool:
+        value = self.keys.get(key)
+        return value if isinstance(value, bool) else default
+
+    def added(self) -> list[AddedToken]:
+        """Control and user-defined tokens; a turn marker counts as control whatever the file says."""
+        found = []
+        for i, (text, kind) in enumerate(zip(self.tokens, self.types)):
+            if not text:
+                continue
+            if kind == CONTROL or (kind == USER_DEFINED and text in TURN_MARKERS):
+                found.append(AddedToken(i, text, control=True))
+            elif kind == USER_DEFINED and not self._is_blank_run(text):
+                found.append(AddedToken(i, text, control=False))
+        return found
+
+    def special_texts(self) -> dict[int, str]:
+        texts = {t.id: t.text for t in self.added() if t.control}
+        return texts | {i: self.tokens[i] for i, kind in enumerate(self.types) if kind == UNKNOWN}
+
+    def _is_blank_run(self, text: str) -> bool:
+        # Gemma files spell the runs of blanks that its merges produce as real spaces, type user-defined.
+        return self.keys.get("model") == "llama" and len(text) > 1 and not text.strip(" ")
+
+
+def tokenizer_of_gguf(keys: Mapping[str, Any], architecture: str = "") -> Tokenizer:
+    """`keys` without their `tokenizer.ggml.` prefix. Raises InvalidModel, UnsupportedModel."""
+    raw = GgufVocabulary(keys, architecture)
+    model = keys.get("model")
+    if model == "gpt2":
+        return _byte_level(raw)
+    if model in ("llama", "gemma4"):
+        return _sentence_piece(raw)
+    if model == "bert":
+        return _word_piece(raw)
+    raise UnsupportedModel(f"the tokenizer kind {model!r} isn't supported (gpt2, llama, gemma4 and bert are)")
+
+
+def _byte_level(raw: GgufVocabulary) -> Tokenizer:
+    name = str(raw.keys.get("pre") or "default")
+    kind = PRE_KINDS.get(name)
+    if kind is None:
+        known = ", ".join(sorted(PRE_KINDS))
+        raise UnsupportedModel(f"the pre-tokenizer '{name}' isn't supported (known: {known})")
+    special = raw.special_texts()
+    pieces: list[bytes | None] = []
+    for text, sort in zip(raw.tokens, raw.types):
+        if sort == UNUSED:
+            pieces.append(None)
+        else:
+            pieces.append(text.encode() if sort == USER_DEFINED else byte_alphabet.to_bytes(text))
+    vocab = {t: i for i, t in enumerate(raw.tokens) if t and i not in special}
+    library = LibraryTokenizer(models.BPE(vocab=vocab, merges=_file_merges(raw, vocab), ignore_merges=kind.whole_words))
+    library.pre_tokenizer = pre_tokenizer_of(kind)
+    if kind.nfc:
+        library.normalizer = normalizers.NFC()
+    return _finish(raw, library, pieces, add_bos=kind.adds_bos)
+
+
+def pre_tokenizer_of(kind: PreKind) -> pre_tokenizers.PreTokenizer:
+    steps = [pre_tokenizers.Split(Regex(pattern), behavior="isolated") for pattern in kind.patterns]
+    return pre_tokenizers.Sequence([*steps, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
+
+
+def _file_merges(raw: GgufVocabulary, vocab: Mapping[str, int]) -> list[tuple[str, str]]:
+    merges: list[tuple[str, str]] = []
+    for line in raw.keys.get("merges", ()):
+        # The first character may be a blank itself (vocabularies that aren't spelled in the byte alphabet).
+        cut = line.find(" ", 1)
+        left, right = line[:cut], line[cut + 1 :]
+        if left in vocab and right in vocab and left + right in vocab:
+            merges.append((left, right))
+    return merges
+
+
+def _sentence_piece(raw: GgufVocabulary) -> Tokenizer:
+    special = raw.special_texts()
+    spelled = [_BLANK * len(t) if raw._is_blank_run(t) else t.replace(" ", _BLANK) for t in raw.tokens]
+    vocab = {t: i for i, t in enumerate(spelled) if t and i not in special}
+    pieces: list[bytes | None] = []
+    for text, sort in zip(raw.tokens, raw.types):
+        byte = _BYTE_TOKEN.fullmatch(text) if sort in (BYTE, NORMAL) else None
+        if sort == UNUSED:
+            pieces.append(None)
+        else:
+            pieces.append(bytes([int(byte[1], 16)]) if byte else text.replace(_BLANK, " ").encode())
+    unknown = next((t for t, kind in zip(raw.tokens, raw.types) if kind == UNKNOWN), None)
+    if unknown is not None:
+        vocab[unknown] = raw.tokens.index(unknown)
+    library = LibraryTokenizer(
+        models.BPE(
+            vocab=vocab,
+            merges=_piece_merges(raw, spelled, vocab),
+            unk_token=unknown,
+            fuse_unk=True,
+            byte_fallback="<0x00>" in vocab,
+        )
+    )
+    prefix = raw.flag("add_space_prefix", raw.keys.get("model") == "llama")
+    blanks = normalizers.Replace(" ", _BLANK)
+    library.normalizer = normalizers.Sequence([normalizers.Prepend(_BLANK), blanks]) if prefix else blanks
+    return _finish(raw, library, pieces, add_bos=True, strip_leading_space=prefix)
+
+
+def _piece_merges(raw: GgufVocabulary, spelled: list[str], vocab: Mapping[str, int]) -> list[tuple[str, str]]:
+    if raw.keys.get("merges"):
+        return _file_merges(raw, vocab)
+    if raw.architecture in _POSITION_ORDERED:
+        # Gemma's scores don't follow the order in which its merges were learned; its ids do.
+        return merges_of_scores(vocab, {t: -i for t, i in vocab.items()})
+    scores = raw.keys.get("scores")
+    if scores is None or len(scores) != len(raw.tokens):
+        raise InvalidModel("'tokenizer.ggml.scores' is missing or has another length than the vocabulary")
+    return merges_of_scores(vocab, dict(zip(spelled, map(float, scores))))
+
+
+def _word_piece(raw: GgufVocabulary) -> Tokenizer:
+    special = raw.special_texts()
+    unknown = raw.id_of("unknown")
+    vocab: dict[str, int] = {}
+    pieces: list[bytes | None] = []
+    for i, (text, sort) in enumerate(zip(raw.tokens, raw.types)):
+        begins = text.startswith(_BLANK)
+        word = text[1:] if begins else text if i in special or sort == UNUSED else "##" + text
+        if i == unknown or (i not in special and word):
+            vocab.setdefault(word, i)
+        pieces.append(None if sort == UNUSED else (" " + text[1:] if begins else text).encode())
+    unknown_text = raw.tokens[unknown] if unknown is not None else "[UNK]"
+    library = LibraryTokenizer(models.WordPiece(vocab=vocab, unk_token=unknown_text))
+    lowercase = raw.flag("normalizer.lowercase", True)
+    library.normalizer = normalizers.BertNormalizer(
+        clean_text=True,
+        handle_chinese_chars=True,
+        strip_accents=raw.flag("normalizer.strip_accents", lowercase),
+        lowercase=lowercase,
+    )
+    library.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    return _finish(raw, library, pieces, add_bos=True, add_eos=True, strip_leading_space=True)
+
+
+def _finish(
+    raw: GgufVocabulary,
+    library: LibraryTokenizer,
+    pieces: list[bytes | None],
+    *,
+    add_bos: bool = False,
+    add_eos: bool = False,
+    strip_leading_space: bool = False,
+) -> Tokenizer:
+    bos, eos = raw.id_of("bos"), raw.id_of("eos")
+    if raw.keys.get("model") == "bert":
+        cls, sep = raw.id_of("cls"), raw.id_of("seperator")  # the key is misspelled in the format
+        bos, eos = bos if cls is None else cls, eos if sep is None else sep
+    special = raw.special_texts()
+    vocabulary = Vocabulary(
+        pieces, special, end_ids=end_ids((eos, raw.id_of("eot"), raw.id_of("eom")), special), bos_id=bos
+    )
+    return Tokenizer(
+        library,
+        vocabulary,
+        raw.added(),
+        add_bos=raw.flag("add_bos_token", add_bos),
+        add_eos=raw.flag("add_sep_token" if add_eos else "add_eos_token", add_eos),
+        bos_id=bos,
+        eos_id=eos,
+        strip_leading_space=strip_leading_space,
+    )

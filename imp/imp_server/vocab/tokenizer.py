@@ -1,0 +1,161 @@
+"""Text -> ids of one model; owner of the `tokenizers` object and of the rule which tokens a text may spell.
+
+Special tokens never reach the library: it is built without them, and `split` cuts them out of text first.
+So text encodes to a special id only where the caller says so, whatever it contains.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from tokenizers import Tokenizer as LibraryTokenizer
+
+from imp_server.vocab.table import Vocabulary
+
+Ids = npt.NDArray[np.int32]
+
+
+class AddedToken(NamedTuple):
+    """A token matched whole in text before anything else. `control`: only where a template may write it."""
+
+    id: int
+    text: str
+    control: bool
+    strip_left: bool = False
+    """Swallows the whitespace before it."""
+    strip_right: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A stretch of a text: literal text (`token` is None) or one added token. `start`, `end` in characters."""
+
+    text: str
+    start: int
+    end: int
+    token: AddedToken | None = None
+
+
+class Tokenizer:
+    """Immutable and thread-safe. Long encodes release the GIL (`encode_batch`; the library's `encode` doesn't)."""
+
+    def __init__(
+        self,
+        library: LibraryTokenizer,
+        vocabulary: Vocabulary,
+        added: Sequence[AddedToken],
+        *,
+        add_bos: bool = False,
+        add_eos: bool = False,
+        bos_id: int | None = None,
+        eos_id: int | None = None,
+        strip_leading_space: bool = False,
+    ) -> None:
+        self.vocabulary = vocabulary
+        self.added = tuple(added)
+        self.bos_id, self.eos_id = bos_id, eos_id
+        self.add_bos = add_bos and bos_id is not None
+        self.add_eos = add_eos and eos_id is not None
+        self.strip_leading_space = strip_leading_space
+        """Encoding puts a space before the text; decoding a whole text takes it away again."""
+        self._library = library
+        self._by_text = {t.text: t for t in self.added}
+        self._all = _matcher(self._by_text)
+        self._plain = _matcher(t.text for t in self.added if not t.control)
+        control = [t.id for t in self.added if t.control and vocabulary.is_special(t.id)]
+        self._forbidden = np.zeros(vocabulary.size, dtype=bool)
+        self._forbidden[[i for i in control if i < vocabulary.size]] = True
+        unknown = library.token_to_id(str(getattr(library.model, "unk_token", None) or ""))
+        if unknown is not None:
+            self._forbidden[unknown] = False
+
+    def split(self, text: str, *, control: bool) -> list[Piece]:
+        """Cut out the added tokens, leftmost and longest first; control tokens only if `control`."""
+        matcher = self._all if control else self._plain
+        pieces: list[Piece] = []
+        at = 0
+        if matcher is not None:
+            for match in matcher.finditer(text):
+                token = self._by_text[match.group()]
+                literal = text[at : match.start()]
+                if token.strip_left:
+                    literal = literal.rstrip()
+                if literal:
+                    pieces.append(Piece(literal, at, at + len(literal)))
+                pieces.append(Piece(token.text, match.start(), match.end(), token))
+                at = match.end()
+                if token.strip_right:
+                    at += len(text) - at - len(text[at:].lstrip())
+        if at < len(text):
+            pieces.append(Piece(text[at:], at, len(text)))
+        return pieces
+
+    def encode_pieces(self, pieces: Sequence[Piece]) -> list[Ids]:
+        """Ids of each piece, in order."""
+        literal = [p.text for p in pieces if p.token is None]
+        encoded = iter(self._library.encode_batch_fast(literal, add_special_tokens=False)) if literal else iter(())
+        return [
+            self._checked(p.text, next(encoded)) if p.token is None else np.array([p.token.id], dtype=np.int32)
+            for p in pieces
+        ]
+
+    def encode(self, text: str, *, control: bool = False, add_special: bool = False) -> Ids:
+        """Ids of `text`. `control`: it may spell control tokens. `add_special`: BOS and EOS as the file says."""
+        parts = self.encode_pieces(self.split(text, control=control))
+        if add_special:
+            parts = self.with_bos_eos(parts)
+        return np.concatenate(parts) if parts else np.zeros(0, dtype=np.int32)
+
+    def with_bos_eos(self, parts: list[Ids]) -> list[Ids]:
+        """Never doubles a BOS that the text has already spelled."""
+        first = next((int(p[0]) for p in parts if len(p)), None)
+        if self.add_bos and first != self.bos_id:
+            parts = [np.array([self.bos_id], dtype=np.int32), *parts]
+        return [*parts, np.array([self.eos_id], dtype=np.int32)] if self.add_eos else parts
+
+    def n_ids_before(self, text: str, position: int) -> int:
+        """How many ids of literal `text` end at or before character `position`."""
+        [encoding] = self._library.encode_batch([text], add_special_tokens=False)
+        ends = [end for _, end in encoding.offsets]
+        return next((i for i, end in enumerate(ends) if end > position), len(ends))
+
+    def decode(self, ids: Iterable[int], *, skip_special: bool = True) -> str:
+        """The text of a whole sequence; bytes that form no character are shown as U+FFFD."""
+        table, texts = self.vocabulary.token_bytes, self.vocabulary.special_texts
+        out = bytearray()
+        for i in ids:
+            if not 0 <= i < len(table):
+                continue
+            if i not in texts:
+                out += table[i]
+            elif not skip_special:
+                out += texts[i].encode()
+        text = out.decode("utf-8", "replace")
+        return text.removeprefix(" ") if self.strip_leading_space else text
+
+    def _checked(self, text: str, encoding: Any) -> Ids:
+        ids = np.array(encoding.ids, dtype=np.int32)
+        if not self._forbidden[ids].any():
+            return ids
+        # The library's own vocabulary holds a control token that this literal text spells (a merge or a
+        # whole-word hit produced it): cut the text inside that token and encode the halves.
+        [full] = self._library.encode_batch([text], add_special_tokens=False)
+        index = int(np.flatnonzero(self._forbidden[ids])[0])
+        start, end = full.offsets[index]
+        if end - start < 2:
+            return ids[~self._forbidden[ids]]
+        halves = self._library.encode_batch([text[: start + 1], text[start + 1 :]], add_special_tokens=False)
+        return np.concatenate(
+            [self._checked(text[: start + 1], halves[0]), self._checked(text[start + 1 :], halves[1])]
+        )
+
+
+def _matcher(texts: Iterable[str]) -> re.Pattern[str] | None:
+    # Alternation takes the first that fits: longest first makes it the longest.
+    ordered = sorted(filter(None, texts), key=len, reverse=True)
+    return re.compile("|".join(map(re.escape, ordered))) if ordered else None

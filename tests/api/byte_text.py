@@ -1,0 +1,112 @@
+"""The plainest text side: a token is a byte, a prompt is `role: text` lines. For tests of everything around it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from imp_server.core import (
+    ChatRequest,
+    GenerateRequest,
+    InvalidRequest,
+    MediaPart,
+    MessageSpan,
+    OutputEvent,
+    OutputPlan,
+    SamplingParams,
+    Segment,
+    TextPart,
+    Timings,
+    VisionUnavailable,
+    pack_ids,
+    special,
+)
+from imp_server.engine.messages import RowDelta
+from imp_server.engine.scripted import byte_vocabulary
+from imp_server.text.session import OutputSession
+
+END, THINK, THOUGHT, CALL, CALLED = "<|end|>", "<think>", "</think>", "<call>", "</call>"
+
+
+class ByteSession:
+    def __init__(self, plan: OutputPlan, text: ByteText, logprobs: bool) -> None:
+        self._session = OutputSession(plan, text.vocabulary, logprobs=logprobs)
+
+    def feed(self, delta: RowDelta) -> list[OutputEvent]:
+        events = self._session.push(delta.choice, delta.ids, delta.logprobs) if delta.ids else []
+        if delta.finish is not None:
+            f = delta.finish
+            timings = Timings(f.queue_ms, f.prefill_ms, f.decode_ms, f.ttft_ms)
+            events += self._session.finish(
+                delta.choice,
+                f.reason,
+                f.usage,
+                f.stop_string,
+                f.end_id,
+                f.detail,
+                timings,  # type: ignore[arg-type]
+            )
+        return events
+
+
+@dataclass
+class BytePrepared:
+    request: GenerateRequest
+    text: ByteText
+
+    def session(self) -> ByteSession:
+        return ByteSession(self.request.plan, self.text, self.request.logprobs is not None)
+
+
+class ByteText:
+    chat_template = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
+    sampling_defaults: Mapping[str, float] = {}
+
+    def __init__(self) -> None:
+        self.vocabulary = byte_vocabulary(END, THINK, THOUGHT, CALL, CALLED)
+
+    def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
+        return [*text.encode()]
+
+    def detokenize(self, ids: Sequence[int]) -> str:
+        if any(i > 255 for i in ids):
+            raise InvalidRequest("a token id isn't in the vocabulary", param="tokens", code="unknown_token")
+        return bytes(ids).decode(errors="ignore")
+
+    def render(self, request: ChatRequest) -> str:
+        lines = []
+        for message in request.messages:
+            for part in message.parts:
+                if isinstance(part, MediaPart):
+                    raise VisionUnavailable(f'"{part.path}": this model reads text only', param=part.path)
+            text = "".join(part.text for part in message.parts if isinstance(part, TextPart))
+            lines.append(f"{message.role}: {text}\n")
+        return "".join(lines)
+
+    def limit_context(self, context_length: int) -> None:
+        self.context_length = context_length
+
+    def count(self, request: ChatRequest) -> int:
+        return len(self.render(request).encode())
+
+    def prepare_chat(self, request: ChatRequest) -> BytePrepared:
+        think = Segment("think", openers=(special(THINK),), closers=(special(THOUGHT),), opens_from=(0,), closes_to=0)
+        plan = OutputPlan(
+            segments=(Segment("answer"), think),
+            end_ids=self.vocabulary.end_ids,
+            stop=tuple(s.encode() for s in request.stop),
+            max_tokens=request.max_tokens or 64,
+        )
+        bias = tuple(request.sampling.logit_bias.items())
+        ids = self.render(request).encode()
+        generate = GenerateRequest(
+            key=0,
+            ids=pack_ids(list(ids)),
+            spans=(MessageSpan("user", 0, len(ids)),),
+            plan=plan,
+            n=request.n,
+            logprobs=request.logprobs,
+            adapter=request.adapter,
+            sampling=SamplingParams(logit_bias=bias),
+        )
+        return BytePrepared(generate, self)

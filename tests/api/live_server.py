@@ -1,0 +1,106 @@
+"""A real server on a real socket, in a thread of its own, with whatever engine the test gives it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any, TypeVar
+
+import uvloop
+from imp_server.api.hub import Hub, build_hub
+from imp_server.api.models import Hosted
+from imp_server.api.server import Launch, bind, run, url_of
+from imp_server.api.text_side import TextSide
+from imp_server.config import Config
+from imp_server.engine.client import EngineClient
+from imp_server.engine.scripted import ScriptedEngine
+
+T = TypeVar("T")
+KEY = "test-key"
+
+
+class LiveServer:
+    """Owner of the thread and its loop. `engine` is the scripted engine, if that is what serves."""
+
+    def __init__(self, url: str, hub: Hub, loop: asyncio.AbstractEventLoop, client: EngineClient | None) -> None:
+        self.url = url
+        self.hub = hub
+        self.loop = loop
+        self.client = client
+
+    @property
+    def engine(self) -> ScriptedEngine:
+        assert isinstance(self.client, ScriptedEngine)
+        return self.client
+
+    def on_loop(self, function: Callable[..., T], *args: Any) -> T:
+        """Run a plain function on the server's loop."""
+
+        async def call() -> T:
+            return function(*args)
+
+        return asyncio.run_coroutine_threadsafe(call(), self.loop).result(10)
+
+    def wait(self, awaitable: Awaitable[T]) -> T:
+        async def call() -> T:
+            return await awaitable
+
+        return asyncio.run_coroutine_threadsafe(call(), self.loop).result(10)
+
+
+@contextlib.contextmanager
+def live_server(
+    client: EngineClient | Callable[[], EngineClient] | None,
+    load_text: Callable[[], TextSide] | None = None,
+    *,
+    model: str = "m",
+    settings: dict[str, Any] | None = None,
+    check_replies: bool = True,
+    wait_ready: bool = True,
+) -> Iterator[LiveServer]:
+    """Serves on a free port until the block ends. `settings`: {"section.key": value}."""
+    config = Config.of({"server.port": 0, "responses.store_path": ":memory:", **(settings or {})})
+    sock = bind(config.server)
+    loop = uvloop.new_event_loop()
+    ready = threading.Event()
+    box: dict[str, Any] = {}
+
+    async def main() -> None:
+        engine = client() if callable(client) else client
+        launch = Launch(model, engine, load_text) if engine is not None and load_text is not None else None
+        hub = build_hub(config, [Hosted(launch.model_id, launch.client)] if launch else [], check_replies=check_replies)
+        box["server"] = LiveServer(url_of(sock), hub, loop, engine)
+        if not wait_ready:
+            ready.set()
+        await run(hub, launch, sock, lambda _line: ready.set())
+
+    task: asyncio.Task[None] | None = None
+
+    def body() -> None:
+        nonlocal task
+        asyncio.set_event_loop(loop)
+        task = loop.create_task(main())
+        try:
+            loop.run_until_complete(task)
+        except asyncio.CancelledError:
+            pass
+        except BaseException as error:
+            box["error"] = error
+        finally:
+            ready.set()
+
+    thread = threading.Thread(target=body, daemon=True)
+    thread.start()
+    assert ready.wait(60)
+    if "error" in box:
+        raise box["error"]
+    try:
+        yield box["server"]
+    finally:
+        loop.call_soon_threadsafe(lambda: task.cancel() if task else None)
+        thread.join(20)
+        sock.close()
+        if not thread.is_alive():
+            loop.close()

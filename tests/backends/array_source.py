@@ -1,0 +1,87 @@
+"""A model of random weights for any Architecture."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from imp_server.models.architecture import Architecture, CacheGroup, Layer, Rope
+from imp_server.models.shapes import expected_shapes
+from imp_server.models.source import RawTensor
+from imp_server.weights.ggml_types import BY_NAME
+from imp_server.weights.header import ModelHeader
+
+
+def tiny(layer: Layer | None = None, *, n_layers: int = 2, **fields: Any) -> Architecture:
+    """A decoder 64 wide with 97 ids; `fields` override the Architecture's."""
+    layer = layer or BASE
+    groups = (CacheGroup("window" if layer.window else "full", tuple(range(n_layers)), layer.window),)
+    return Architecture(
+        **{
+            "family": "tiny",
+            "n_layers": n_layers,
+            "width": 64,
+            "vocab_size": 97,
+            "context_length": 1024,
+            "layers": (layer,) * n_layers,
+            "cache_groups": groups,
+            **fields,
+        }
+    )
+
+
+BASE = Layer(n_heads=4, n_kv_heads=2, head_size=16, value_head_size=16, rope=Rope(dims=16), ffn_hidden=96)
+
+
+def mixed_groups() -> Architecture:
+    """One full and one window layer, as in gemma."""
+    window = replace(BASE, window=20, cache_group=1)
+    return tiny(layers=(BASE, window), cache_groups=(CacheGroup("full", (0,)), CacheGroup("window", (1,), window=20)))
+
+
+class ArraySource:
+    """Tensors drawn from a seed."""
+
+    def __init__(self, architecture: Architecture, seed: int = 0) -> None:
+        self.architecture = architecture
+        self.header = ModelHeader(Path("tiny"), "gguf", "tiny", "tiny", {}, {}, 1024, 0, "F32", 0)
+        rng = np.random.default_rng(seed)
+        self.tensors: dict[str, np.ndarray[Any, Any]] = {}
+        for name, shape in self._shapes().items():
+            values = rng.standard_normal(shape).astype(np.float32)
+            if len(shape) > 1:
+                values *= 1.5 * shape[-1] ** -0.5
+            elif "norm" in name and not name.endswith(".bias"):
+                values = 1 + 0.2 * values
+            self.tensors[name] = values
+
+    def _shapes(self) -> dict[str, tuple[int, ...]]:
+        a = self.architecture
+        shapes = expected_shapes(a)
+        if a.norm == "layer":
+            shapes |= {f"{n}.bias": s for n, s in list(shapes.items()) if "norm" in n}
+        if a.embedding_norm:
+            shapes["embedding_norm"] = (a.width,)
+        if a.token_types:
+            shapes["token_types"] = (a.token_types, a.width)
+        if a.is_encoder and not any(layer.pre_norm for layer in a.layers):
+            for i in range(a.n_layers):
+                shapes |= {f"layers.{i}.attn_norm": (a.width,), f"layers.{i}.ffn_norm": (a.width,)}
+            del shapes["final_norm"]
+        return shapes
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.tensors
+
+    def names(self) -> Collection[str]:
+        return self.tensors.keys()
+
+    def array(self, name: str) -> np.ndarray[Any, Any]:
+        return self.tensors[name]
+
+    def raw(self, name: str) -> RawTensor:
+        values = self.tensors[name]
+        return RawTensor(BY_NAME["F32"], values.shape, values.view(np.uint8).reshape(-1))

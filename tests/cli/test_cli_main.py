@@ -1,0 +1,103 @@
+"""Commands are found by folder, and every way to fail has its exit code."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+from imp_server import __version__
+from imp_server.cli import main as main_module
+from imp_server.cli.main import imp, run
+from imp_server.core import CapacityExceeded, HostOutOfMemory, InternalError, InvalidModel, UnsupportedModel, UserFault
+
+COMMANDS = imp.list_commands(click.Context(imp))
+SOURCE_ROOT = str(Path(main_module.__file__).parents[2])
+
+
+def test_every_module_of_the_folder_is_a_command() -> None:
+    assert {"pull", "ls", "rm", "show", "config", "completion"} <= set(COMMANDS)
+    for name in COMMANDS:
+        command = imp.get_command(click.Context(imp), name)
+        assert isinstance(command, click.Command) and command.help, name
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["-h"], *([name, "--help"] for name in COMMANDS)])
+def test_help_exits_0(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(arguments) == 0
+    assert "Usage: imp" in capsys.readouterr().out
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["--version"]) == 0
+    assert capsys.readouterr().out == f"imp {__version__}\n"
+
+
+@pytest.mark.parametrize("arguments", [["sho"], ["ls", "--nonsense"], ["pull"]])
+def test_usage_errors_exit_1_with_usage_on_stderr(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(arguments) == 1
+    out = capsys.readouterr()
+    assert out.out == "" and "Usage: imp" in out.err
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (UserFault("x\ny"), 1),
+        (HostOutOfMemory("x y"), 2),
+        (MemoryError(), 2),
+        (InvalidModel("x y"), 5),
+        (UnsupportedModel("x y"), 6),
+        (InternalError("x y"), 7),
+        (ZeroDivisionError("x"), 7),
+        (KeyboardInterrupt(), 8),
+        (CapacityExceeded("x y"), 9),
+    ],
+)
+def test_exit_codes(
+    error: BaseException, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    @click.command()
+    def failing() -> None:
+        raise error
+
+    monkeypatch.setattr(main_module.Commands, "get_command", lambda *_: failing)
+    assert run(["ls"]) == code
+    err = capsys.readouterr().err.lstrip("\n")  # click ends the line that ^C stands on
+    assert err.startswith("imp: ") and len(err.splitlines()) == 1
+
+
+def test_a_closed_pipe_is_no_error() -> None:
+    script = f"{sys.executable} -m imp_server.cli.main config docs | head -1; exit ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0 and done.stdout == "# Configuration\n" and done.stderr == ""
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_scripts(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["completion", shell]) == 0
+    assert "_IMP_COMPLETE" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [("imp p", "plain,pull"), ("imp pull smollm2", "plain,smollm2-1.7b"), ("imp show ./x", "file,./x")],
+)
+def test_completion_completes(words: str, found: str, tmp_path: Path) -> None:
+    environment = {"_IMP_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
+    code = "from imp_server.cli.main import imp; imp.main(prog_name='imp')"
+    environment |= {"PYTHONPATH": SOURCE_ROOT, "PATH": "/bin", "IMP_HOME": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
+    assert found in done.stdout.splitlines(), done.stderr
+
+
+def test_light_commands_stay_light() -> None:
+    """`imp pull --help` loads neither the server, the hub client nor torch."""
+    code = (
+        "import sys; from imp_server.cli.main import run; run(['pull', '--help']); "
+        "print([m for m in ('torch', 'huggingface_hub', 'blacksheep', 'tokenizers', 'jinja2') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"

@@ -1,0 +1,93 @@
+"""`imp doctor` finds what there is and says what stands in the way."""
+
+from __future__ import annotations
+
+import json
+import socket
+from pathlib import Path
+
+import pytest
+from imp_server.cli import _machine
+from imp_server.cli import doctor as doctor_module
+from imp_server.cli.main import run
+
+
+@pytest.fixture(autouse=True)
+def quick(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("IMP_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(_machine, "BANDWIDTH_SECONDS", 0.0)
+    monkeypatch.setattr(_machine, "BANDWIDTH_BUFFER_BYTES", 1 << 20)
+
+
+def examine(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, dict[str, list[dict[str, str]]]]:
+    code = run(["doctor", "--json", *arguments])
+    topics: dict[str, list[dict[str, str]]] = {}
+    for finding in json.loads(capsys.readouterr().out):
+        topics.setdefault(finding["topic"], []).append(finding)
+    return code, topics
+
+
+def test_every_topic_is_covered(capsys: pytest.CaptureFixture[str]) -> None:
+    _, topics = examine(capsys, "--port", "0")
+    wanted = {"imp", "packages", "extras", "cpu", "cores", "memory", "bandwidth", "native", "gpu", "disk", "model"}
+    assert wanted | {"port"} <= set(topics)
+    assert "GB/s" in topics["bandwidth"][0]["text"]
+    assert "imp pull smollm2" in topics["model"][0]["text"]
+
+
+def test_the_same_in_words(capsys: pytest.CaptureFixture[str]) -> None:
+    run(["doctor"])
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("imp       ") and any(line.startswith("bandwidth ") for line in lines)
+
+
+def test_a_taken_port_is_noted(capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        _, topics = examine(capsys, "--port", str(taken.getsockname()[1]))
+    assert topics["port"][0]["verdict"] == "note" and "--port" in topics["port"][0]["text"]
+
+
+def test_what_stands_in_the_way_is_exit_code_1(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, topics = examine(capsys, "--model", "./gone.gguf")
+    assert code == 1 and topics["model"][0]["verdict"] == "bad"
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("IMP_HOME", str(tmp_path / "file"))
+    monkeypatch.setattr(doctor_module.os, "access", lambda *_: False)
+    code, topics = examine(capsys)
+    assert code == 1 and "set IMP_HOME" in topics["disk"][0]["text"]
+
+
+def test_no_library_and_no_torch_is_bad(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(doctor_module, "native_folder", lambda: tmp_path)
+    _, topics = examine(capsys)
+    assert topics["native"][0]["verdict"] == "note" and "reference backend" in topics["native"][0]["text"]
+    monkeypatch.setattr(doctor_module.util, "find_spec", lambda _: None)
+    code, topics = examine(capsys)
+    assert code == 1 and topics["native"][0]["verdict"] == "bad"
+
+
+@pytest.mark.parametrize(
+    ("text", "quota"), [("150000 100000\n", 1.5), ("max 100000\n", 0.0), ("nonsense", 0.0), ("1 0", 0.0)]
+)
+def test_the_cgroup_quota(text: str, quota: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "cpu.max").write_text(text)
+    monkeypatch.setattr(_machine, "_CGROUP", tmp_path)
+    assert _machine.cores().quota == quota
+
+
+def test_threads_respect_quota_and_affinity() -> None:
+    assert _machine.Cores(8, 8, 0.0).effective == 8
+    assert _machine.Cores(8, 8, 1.5).effective == 2
+    assert _machine.Cores(8, 1, 4.0).effective == 1
+    assert _machine.Cores(8, 8, 0.1).effective == 1
+
+
+def test_bandwidth_is_a_speed() -> None:
+    assert _machine.read_bandwidth(2, 0.01) > 1e8

@@ -1,0 +1,114 @@
+"""The sampling law once more: one token at a time, plain Python floats, no numpy in the decisions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from imp_server.core import SamplingParams
+
+
+def philox_word(seed: int, choice: int, position: int, token_id: int) -> int:
+    c = [position & 0xFFFFFFFF, position >> 32, token_id, choice]
+    k = [seed & 0xFFFFFFFF, seed >> 32]
+    for _ in range(10):
+        p0, p1 = c[0] * 0xD2511F53, c[2] * 0xCD9E8D57
+        c = [(p1 >> 32) ^ c[1] ^ k[0], p1 & 0xFFFFFFFF, (p0 >> 32) ^ c[3] ^ k[1], p0 & 0xFFFFFFFF]
+        k = [(k[0] + 0x9E3779B9) & 0xFFFFFFFF, (k[1] + 0xBB67AE85) & 0xFFFFFFFF]
+    return c[0]
+
+
+def noise(seed: int, choice: int, position: int, token_id: int) -> float:
+    return -math.log(-math.log((philox_word(seed, choice, position, token_id) + 0.5) / 2**32))
+
+
+def processed(
+    logits: Sequence[float], p: SamplingParams, history: Sequence[int], n_prompt: int, allowed: set[int] | None
+) -> list[float]:
+    out = [float(x) for x in logits]
+    f32 = np.float32
+    for i, bias in p.logit_bias:
+        out[i] = float(f32(out[i]) + f32(bias))
+    for i in p.banned_ids:
+        out[i] = -math.inf
+    start = max(0, len(history) - p.repeat_last_n) if p.repeat_last_n else 0
+    for i in range(len(out)):
+        if i in history[start:] and p.repetition_penalty != 1.0:
+            r = f32(p.repetition_penalty)
+            out[i] = float(f32(out[i]) / r if out[i] > 0 else f32(out[i]) * r)
+        count = list(history[max(start, n_prompt) :]).count(i)
+        if count:
+            out[i] = float(f32(out[i]) - (f32(count) * f32(p.frequency_penalty) + f32(p.presence_penalty)))
+    if p.dry_multiplier > 0:
+        _dry(out, p, list(history))
+    if allowed is not None:
+        out = [x if i in allowed else -math.inf for i, x in enumerate(out)]
+    return out
+
+
+def _dry(out: list[float], p: SamplingParams, history: list[int]) -> None:
+    window = history[-p.dry_penalty_last_n :] if p.dry_penalty_last_n else history
+    longest: dict[int, int] = {}
+    for follower in range(1, len(window)):
+        length = 0
+        while length < follower and window[follower - 1 - length] == window[-1 - length]:
+            length += 1
+        if length >= p.dry_allowed_length:
+            token = window[follower]
+            longest[token] = max(longest.get(token, 0), length)
+    for token, length in longest.items():
+        penalty = p.dry_multiplier * p.dry_base ** min(length - p.dry_allowed_length, 64)
+        out[token] = float(np.float32(out[token]) - np.float32(penalty))
+
+
+def survivors(logits: Sequence[float], p: SamplingParams, mu: float) -> list[tuple[int, float]]:
+    """(id, logit / temperature), best first."""
+    kept = sorted(((i, x / p.temperature) for i, x in enumerate(logits) if x > -math.inf), key=lambda t: (-t[1], t[0]))
+    # the order is by logit; over a positive temperature it can only merge neighbours
+    kept.sort(key=lambda t: (-logits[t[0]], t[0]))
+    if p.mirostat == 2:
+        return [t for t, q in zip(kept, probabilities(kept)) if -math.log2(q) <= mu] or kept[:1]
+    if p.top_k > 0:
+        kept = kept[: p.top_k]
+    if p.top_p < 1:
+        total = 0.0
+        for n, q in enumerate(probabilities(kept)):
+            total += q
+            if total >= p.top_p:
+                kept = kept[: n + 1]
+                break
+    if p.min_p > 0:
+        best = probabilities(kept)[0]
+        kept = [t for t, q in zip(kept, probabilities(kept)) if q >= p.min_p * best] or kept[:1]
+    if p.typical_p < 1:
+        q = probabilities(kept)
+        entropy = -sum(x * math.log(x) for x in q if x > 0)
+        near = sorted(range(len(kept)), key=lambda n: (abs(-math.log(q[n]) - entropy), n))
+        total, chosen = 0.0, []
+        for n in near:
+            chosen.append(n)
+            total += q[n]
+            if total >= p.typical_p:
+                break
+        kept = [kept[n] for n in sorted(chosen)]
+    return kept
+
+
+def probabilities(kept: Sequence[tuple[int, float]]) -> list[float]:
+    peak = max(x for _, x in kept)
+    weights = [math.exp(x - peak) for _, x in kept]
+    return [w / math.fsum(weights) for w in weights]
+
+
+def draw(logits: Sequence[float], p: SamplingParams, choice: int, position: int, mu: float) -> tuple[int, float]:
+    if max(logits) == -math.inf:
+        return -1, mu
+    if p.temperature <= 0:
+        return max(range(len(logits)), key=lambda i: (logits[i], -i)), mu
+    kept = survivors(logits, p, mu)
+    best = max(range(len(kept)), key=lambda n: (kept[n][1] + noise(p.seed, choice, position, kept[n][0]), -n))
+    if p.mirostat == 2:
+        surprise = -math.log2(probabilities(kept)[best])
+        mu -= p.mirostat_eta * (surprise - p.mirostat_tau)
+    return kept[best][0], mu

@@ -1,0 +1,208 @@
+"""The event stream of a message against the official SDK, and against its own fold."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import anthropic
+import jiter
+import pytest
+from anthropic.types import Message, RawMessageStreamEvent
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from imp_server.core import (
+    Accepted,
+    CallArgs,
+    CallEnd,
+    CallStart,
+    EngineCrashed,
+    Finish,
+    OutputEvent,
+    Progress,
+    ReasoningDelta,
+    TextDelta,
+    Usage,
+)
+from imp_server.dialects.anthropic_messages import Fold, Stream
+from imp_server.dialects.anthropic_messages_thinking import signature
+from imp_server.dialects.anthropic_messages_truncated import read_object
+from pydantic import TypeAdapter
+
+from tests.dialects.contract_check import check_frames, check_reply
+from tests.dialects.event_lists import ARGUMENTS, event_lists
+from tests.dialects.sdk_streams import anthropic_client, context, frames_of
+
+BODY: dict[str, Any] = {"model": "toy", "max_tokens": 64, "messages": [{"role": "user", "content": "hi"}]}
+EVENT: TypeAdapter[Any] = TypeAdapter(RawMessageStreamEvent)
+DONE = Finish(0, "stop", Usage(prompt_tokens=10, completion_tokens=2, cached_tokens=4, reasoning_tokens=1))
+CALL: list[OutputEvent] = [CallStart(0, 0, "call_a", "weather"), CallArgs(0, 0, '{"x":1}'), CallEnd(0, 0)]
+
+
+def payloads(events: list[OutputEvent], **body: Any) -> list[dict[str, Any]]:
+    frames = frames_of(Stream(context("msg", BODY | body)), events)
+    assert all(frame.event == json.loads(frame.data)["type"] for frame in frames)
+    return [json.loads(frame.data) for frame in frames]
+
+
+def folded(events: list[OutputEvent], **body: Any) -> dict[str, Any]:
+    fold = Fold(context("msg", BODY | body))
+    for event in events:
+        fold.feed(event)
+    return fold.body()
+
+
+@settings(max_examples=80, deadline=None)
+@given(event_lists())
+def test_the_sdk_accumulates_the_fold(events: list[OutputEvent]) -> None:
+    for payload in payloads(events):
+        if payload["type"] != "ping":
+            EVENT.validate_json(json.dumps(payload), strict=True)
+    frames = frames_of(Stream(context("msg", BODY)), events)
+    check_frames("anthropic_messages.create_message", frames)
+    with anthropic_client(frames).messages.stream(model="toy", max_tokens=64, messages=[]) as stream:
+        accumulated = stream.get_final_message().to_dict()
+    whole = folded(events)
+    usage = accumulated["usage"]
+    assert isinstance(usage, dict)
+    # message_delta has no breakdown of cache writes, so the SDK keeps that of message_start
+    usage["cache_creation"] = whole["usage"]["cache_creation"]
+    assert accumulated == whole
+
+
+@settings(max_examples=80, deadline=None)
+@given(event_lists())
+def test_blocks_are_dense_and_one_at_a_time(events: list[OutputEvent]) -> None:
+    n_blocks, is_open = 0, False
+    kinds = [payload["type"] for payload in payloads(events) if payload["type"] != "ping"]
+    assert kinds[0] == "message_start" and kinds[-2:] == ["message_delta", "message_stop"]
+    for payload in payloads(events):
+        if payload["type"] == "content_block_start":
+            assert not is_open and payload["index"] == n_blocks
+            is_open = True
+        elif payload["type"] in {"content_block_delta", "content_block_stop"}:
+            assert is_open and payload["index"] == n_blocks
+            if payload["type"] == "content_block_stop":
+                is_open, n_blocks = False, n_blocks + 1
+    assert not is_open and n_blocks == len(folded(events)["content"])
+
+
+@settings(max_examples=30, deadline=None)
+@given(event_lists())
+def test_fold_is_a_strict_sdk_message(events: list[OutputEvent]) -> None:
+    Message.model_validate_json(json.dumps(folded(events)), strict=True)
+    check_reply("anthropic_messages.create_message", folded(events))
+
+
+@settings(max_examples=300, deadline=None)
+@given(ARGUMENTS, st.integers(0, 200))
+@example({"a": [1, {"b": "x"}], "c": 2.5}, 14)
+@example({"a": 'x\\"'}, 9)
+def test_truncated_arguments_read_as_the_sdk_reads_them(arguments: dict[str, Any], length: int) -> None:
+    text = json.dumps(arguments, ensure_ascii=False)[:length]
+    sdk = jiter.from_json(text.encode(), partial_mode=True) if text else {}
+    assert read_object(text) == sdk
+
+
+def test_order_of_a_message_with_everything() -> None:
+    events: list[OutputEvent] = [Accepted(0, 10, 4), Progress(0, 5, 10), ReasoningDelta(0, "hm"), TextDelta(0, "Hi")]
+    kinds = [
+        (p["type"], p.get("delta", p.get("content_block", {})).get("type")) for p in payloads([*events, *CALL, DONE])
+    ]
+    assert kinds == [
+        ("message_start", None),
+        ("ping", None),
+        ("ping", None),
+        ("content_block_start", "thinking"),
+        ("content_block_delta", "thinking_delta"),
+        ("content_block_delta", "signature_delta"),
+        ("content_block_stop", None),
+        ("content_block_start", "text"),
+        ("content_block_delta", "text_delta"),
+        ("content_block_stop", None),
+        ("content_block_start", "tool_use"),
+        ("content_block_delta", "input_json_delta"),
+        ("content_block_stop", None),
+        ("message_delta", None),
+        ("message_stop", None),
+    ]
+
+
+def test_fault_89_message_start_is_a_whole_message() -> None:
+    message = payloads([TextDelta(0, "x"), DONE])[0]["message"]
+    assert message["type"] == "message" and message["role"] == "assistant" and message["content"] == []
+    assert (
+        message["stop_reason"] is None and message["stop_sequence"] is None and message["usage"]["output_tokens"] == 0
+    )
+    assert message["id"].startswith("msg_")
+
+
+def test_fault_91_a_matched_stop_string_is_named() -> None:
+    events: list[OutputEvent] = [TextDelta(0, "x"), Finish(0, "stop", Usage(9, 3), "END")]
+    assert (folded(events)["stop_reason"], folded(events)["stop_sequence"]) == ("stop_sequence", "END")
+    assert payloads(events)[-2]["delta"]["stop_sequence"] == "END"
+
+
+def test_fault_92_thinking_and_tool_are_blocks_0_and_1() -> None:
+    starts = [p for p in payloads([ReasoningDelta(0, "hm"), *CALL, DONE]) if p["type"] == "content_block_start"]
+    assert [(p["index"], p["content_block"]["type"]) for p in starts] == [(0, "thinking"), (1, "tool_use")]
+
+
+@pytest.mark.parametrize("reason", ["stop", "tool_calls"])
+def test_fault_94_a_call_is_tool_use_and_there_is_no_empty_text(reason: Any) -> None:
+    message = folded([TextDelta(0, ""), *CALL, Finish(0, reason, Usage(9, 3))])
+    assert message["stop_reason"] == "tool_use"
+    assert [block["type"] for block in message["content"]] == ["tool_use"]
+
+
+def test_fault_95_no_delta_without_its_start() -> None:
+    kinds = [p["type"] for p in payloads([TextDelta(0, ""), ReasoningDelta(0, ""), TextDelta(0, "a"), DONE])]
+    assert kinds.count("content_block_start") == kinds.count("content_block_stop") == 1
+
+
+def test_faults_97_98_cached_tokens_are_told_and_not_counted_twice() -> None:
+    usage = folded([TextDelta(0, "x"), DONE])["usage"]
+    assert (usage["input_tokens"], usage["cache_read_input_tokens"], usage["cache_creation_input_tokens"]) == (6, 4, 0)
+
+
+def test_cache_writes_count_for_those_who_asked_for_them() -> None:
+    finish = Finish(0, "stop", Usage(prompt_tokens=10, cached_tokens=4, cache_write_tokens=5))
+    marked = folded([finish], system=[{"type": "text", "text": "s", "cache_control": {"type": "ephemeral"}}])["usage"]
+    assert (marked["input_tokens"], marked["cache_creation_input_tokens"]) == (1, 5)
+    assert folded([finish])["usage"]["input_tokens"] == 6
+
+
+def test_length_wins_over_a_call() -> None:
+    assert folded([*CALL, Finish(0, "length", Usage(9, 3))])["stop_reason"] == "max_tokens"
+
+
+def test_display_omitted_hides_the_thinking_and_signs_what_is_shown() -> None:
+    block = folded(
+        [ReasoningDelta(0, "secret"), TextDelta(0, "x"), DONE], thinking={"type": "adaptive", "display": "omitted"}
+    )
+    assert block["content"][0] == {"type": "thinking", "thinking": "", "signature": signature("")}
+
+
+def test_signature_is_fnv_1a() -> None:
+    assert signature("") == f"imp_sig_{1469598103934665603:016x}"
+    assert signature("a") == f"imp_sig_{((1469598103934665603 ^ 97) * 1099511628211) % 2**64:016x}"
+    assert signature("ab") != signature("ba")
+
+
+def test_tool_ids_are_anthropics() -> None:
+    assert folded([*CALL, DONE])["content"][0]["id"] == "toolu_a"
+
+
+def test_failure_is_an_error_event_and_no_end() -> None:
+    stream = Stream(context("msg", BODY))
+    frames = stream.open() + stream.feed(TextDelta(0, "par")) + stream.fail(EngineCrashed("the engine died"))
+    check_frames("anthropic_messages.create_message", frames)
+    error = json.loads(frames[-1].data)
+    assert frames[-1].event == error["type"] == "error" and error["request_id"] == "req-1"
+    assert error["error"]["type"] == "api_error" and error["error"]["details"]["error_code"] == "engine_crashed"
+    assert not any(frame.event in {"message_delta", "message_stop"} for frame in frames)
+    with (
+        pytest.raises(anthropic.APIStatusError, match="the engine died"),
+        anthropic_client(frames).messages.stream(model="toy", max_tokens=8, messages=[]) as sdk,
+    ):
+        list(sdk)

@@ -1,0 +1,259 @@
+"""Anthropic bodies -> ChatRequest: both versions, every block, the signature, cache marks, tools."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from imp_server.core import (
+    CacheIntent,
+    ChatRequest,
+    InvalidRequest,
+    MediaPart,
+    Message,
+    ReasoningIntent,
+    TextPart,
+    ToolCall,
+)
+from imp_server.dialects.anthropic_messages import parse
+from imp_server.dialects.anthropic_messages_thinking import signature
+
+from tests.dialects.contract_check import checked, contract
+
+CREATE = "anthropic_messages.create_message"
+USER = {"role": "user", "content": "hi"}
+TOOL = {"name": "weather", "description": "d", "input_schema": {"type": "object"}}
+MARK = {"cache_control": {"type": "ephemeral", "scope": "unknown to us"}}
+STRICT = "2026-10-21"
+
+
+def parsed(version: str = "2023-06-01", **body: Any) -> ChatRequest:
+    return parse(checked(CREATE, {"model": "toy", "max_tokens": 8, "messages": [USER]} | body), version)
+
+
+def messages(*turns: dict[str, Any]) -> tuple[Message, ...]:
+    return parsed(messages=list(turns)).messages
+
+
+def text(role: Any, *parts: str, **rest: Any) -> Message:
+    return Message(role, tuple(TextPart(part) for part in parts), **rest)
+
+
+def blocks(role: str, *content: dict[str, Any]) -> dict[str, Any]:
+    return {"role": role, "content": list(content)}
+
+
+def test_system_as_a_string_as_blocks_and_inside_messages() -> None:
+    assert parsed(system="s").messages == (text("system", "s"), text("user", "hi"))
+    assert parsed(system=[{"type": "text", "text": "a"}, {"type": "text", "text": "b", **MARK}]).messages[0] == Message(
+        "system", (TextPart("a"), TextPart("b", cache_mark=True))
+    )
+    assert messages(USER, {"role": "system", "content": [{"type": "text", "text": "now"}]}, USER)[1] == text(
+        "system", "now"
+    )
+
+
+def test_tool_results_leave_the_user_turn_in_order() -> None:
+    found = messages(
+        USER,
+        blocks("assistant", {"type": "tool_use", "id": "t1", "name": "weather", "input": {"city": "Köln"}}),
+        blocks("user",
+               {"type": "tool_result", "tool_use_id": "t1", "content": "sun"},
+               {"type": "tool_result", "tool_use_id": "t2", "is_error": True,
+                "content": [{"type": "text", "text": "no"}, {"type": "tool_reference", "tool_name": "x"}]},
+               {"type": "tool_result", "tool_use_id": "t3"},
+               {"type": "text", "text": "and now?"}),
+    )  # fmt: skip
+    assert found[1:] == (
+        Message("assistant", tool_calls=(ToolCall("t1", "weather", '{"city": "Köln"}'),)),
+        text("tool", "sun", tool_call_id="t1"),
+        text("tool", "no", "x", tool_call_id="t2"),
+        text("tool", "", tool_call_id="t3"),
+        text("user", "and now?"),
+    )
+
+
+def test_thinking_is_given_back_and_its_signature_checked() -> None:
+    good = {"type": "thinking", "thinking": "hm", "signature": signature("hm")}
+    for block in (good, good | {"signature": ""}, good | {"signature": None}):
+        assert messages(USER, blocks("assistant", block, {"type": "text", "text": "a"}), USER)[1] == text(
+            "assistant", "a", reasoning="hm"
+        )
+    with pytest.raises(InvalidRequest, match="signature") as caught:
+        messages(USER, blocks("assistant", good | {"thinking": "hmm"}), USER)
+    assert (caught.value.code, caught.value.param) == ("invalid_signature", "messages[1].content[0].signature")
+
+
+def test_redacted_thinking_is_skipped() -> None:
+    redacted = {"type": "redacted_thinking", "data": "xyz"}
+    assert messages(USER, blocks("assistant", redacted, {"type": "text", "text": "a"}), USER)[1] == text(
+        "assistant", "a"
+    )
+
+
+def test_documents_of_text_and_search_results_are_read() -> None:
+    plain = {"type": "text", "media_type": "text/plain", "data": "body"}
+    nested = {"type": "content", "content": [{"type": "text", "text": "inner"}]}
+    hits = [{"type": "text", "text": "hit"}]
+    turn = blocks(
+        "user",
+        {"type": "document", "title": "T", "source": plain},
+        {"type": "document", "source": nested},
+        {"type": "search_result", "source": "http://x", "title": "S", "content": hits},
+    )
+    found = messages(turn)
+    assert found[0] == text("user", "T\nbody", "inner", "S (http://x)\nhit")
+
+
+IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AA"}}
+
+
+def test_media_is_named_by_its_path_also_inside_tool_results() -> None:
+    pdf = {"type": "document", "source": {"type": "url", "url": "http://x/a.pdf"}}
+    found = messages(blocks("user", IMAGE, pdf))
+    assert found[0].parts == (
+        MediaPart("image", "messages[0].content[0]"),
+        MediaPart("document", "messages[0].content[1]"),
+    )
+    found = messages(blocks("user", {"type": "tool_result", "tool_use_id": "t", "content": [IMAGE]}))
+    assert found[0].parts == (MediaPart("image", "messages[0].content[0].content[0]"),)
+
+
+def test_cache_marks_travel_on_parts_and_tools() -> None:
+    request = parsed(
+        messages=[blocks("user", {"type": "tool_result", "tool_use_id": "t", "content": "r", **MARK},
+                         {"type": "text", "text": "x", **MARK})],
+        tools=[TOOL, TOOL | {"name": "b"} | MARK],
+    )  # fmt: skip
+    assert [part.cache_mark for m in request.messages for part in m.parts if isinstance(part, TextPart)] == [True, True]
+    assert [tool.cache_mark for tool in request.tools] == [False, True]
+    assert request.cache == CacheIntent() and parsed(**MARK).cache == CacheIntent(pin_prompt=True)
+
+
+def test_llamacpp_fault_35_the_billing_header_is_the_same_in_every_request() -> None:
+    header = "x-anthropic-billing-header: cc_version=2.1.5; cc_entrypoint=cli; cch={};"
+    one, two = (parsed(system=[{"type": "text", "text": header.format(h)}]).messages[0] for h in ("a1b2c", "0ff0f"))
+    assert one == two and "cc_version=2.1.5" in one.parts[0].text  # type: ignore[union-attr]
+    assert parsed(system="say cch=abc;").messages[0] == text("system", "say cch=abc;")
+
+
+def test_a_trailing_assistant_turn_is_continued() -> None:
+    request = parsed(messages=[USER, {"role": "assistant", "content": "The answer is ("}])
+    assert request.continue_final_message and not request.add_generation_prompt
+    plain = parsed()
+    assert plain.add_generation_prompt and not plain.continue_final_message
+
+
+def test_a_trailing_call_without_result_is_refused() -> None:
+    call = {"type": "tool_use", "id": "t", "name": "weather", "input": {}}
+    with pytest.raises(InvalidRequest, match="tool_result"):
+        parsed(messages=[USER, blocks("assistant", call)])
+
+
+@pytest.mark.parametrize(
+    ("thinking", "found"),
+    [
+        (None, ReasoningIntent(enabled=False)),
+        ({"type": "disabled"}, ReasoningIntent(enabled=False)),
+        ({"type": "adaptive"}, ReasoningIntent(enabled=True)),
+        ({"type": "between_tools"}, ReasoningIntent(enabled=True)),
+        ({"type": "enabled", "budget_tokens": 2048}, ReasoningIntent(enabled=True, budget_tokens=2048)),
+        ({"type": "adaptive", "display": "omitted"}, ReasoningIntent(enabled=True, shown=False)),
+    ],
+)
+def test_thinking_is_opt_in(thinking: Any, found: ReasoningIntent) -> None:
+    request = parsed(thinking=thinking)
+    assert request.reasoning == found and not request.reasoning_default_on
+
+
+@pytest.mark.parametrize(
+    ("choice", "mode", "names", "parallel"),
+    [
+        (None, "auto", (), True),
+        ({"type": "auto", "disable_parallel_tool_use": True}, "auto", (), False),
+        ({"type": "any"}, "required", (), True),
+        ({"type": "none"}, "none", (), True),
+        ({"type": "tool", "name": "weather"}, "required", ("weather",), True),
+    ],
+)
+def test_tool_choice(choice: Any, mode: str, names: tuple[str, ...], parallel: bool) -> None:
+    found = parsed(tools=[TOOL], tool_choice=choice).tool_choice
+    assert (found.mode, found.names, found.parallel) == (mode, names, parallel)
+
+
+@pytest.mark.parametrize("choice", [{"type": "any"}, {"type": "tool", "name": "other"}])
+def test_forcing_what_is_not_there_is_refused(choice: Any) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        parsed(tools=[{"type": "bash_20250124", "name": "bash"}], tool_choice=choice)
+    assert caught.value.code == "unknown_tool"
+
+
+def test_server_tools_are_left_out() -> None:
+    request = parsed(
+        tools=[{"type": "web_search_20250305", "name": "web_search", "max_uses": 3}, TOOL | {"type": "custom"}]
+    )
+    assert [tool.name for tool in request.tools] == ["weather"]
+
+
+def test_output_format_and_effort() -> None:
+    request = parsed(output_config={"effort": "low", "format": {"type": "json_schema", "schema": {"type": "object"}}})
+    assert request.response_format.kind == "json_schema" and request.response_format.schema == {"type": "object"}
+    assert request.reasoning.effort == "low"
+
+
+@pytest.mark.parametrize("field", ["temperature", "top_p", "top_k"])
+def test_sampling_is_for_the_old_version_only(field: str) -> None:
+    assert getattr(parsed(**{field: 1}).sampling, field) == 1
+    with pytest.raises(InvalidRequest) as caught:
+        parsed(STRICT, **{field: 1})
+    assert caught.value.code == "unsupported_parameter"
+    assert parsed(STRICT, **{field: None}) == parsed()
+
+
+def test_the_new_version_refuses_two_shapes_of_content() -> None:
+    document = {"type": "document", "source": {"type": "text", "data": "d", "media_type": "text/plain"}}
+    cited = {"type": "text", "text": "x", "citations": [{"type": "char_location"}]}
+    for turns in ([USER, blocks("assistant", document), USER], [blocks("user", cited)]):
+        parsed(messages=turns)
+        with pytest.raises(InvalidRequest):
+            parsed(STRICT, messages=turns)
+    parsed(STRICT, messages=[blocks("user", cited | {"citations": []})])
+
+
+def test_nulls_are_absent() -> None:
+    nullable = set(contract().document["components"]["schemas"]["MessagesRequest"]["properties"]) - {
+        "model",
+        "messages",
+    }
+    assert parsed(**dict.fromkeys(nullable)) == parsed(max_tokens=None)
+
+
+def test_unknown_fields_are_ignored() -> None:
+    assert parsed(diagnostics={"x": 1}, speed="fast", context_management={"edits": []}, container="c") == parsed()
+
+
+@pytest.mark.parametrize(
+    ("body", "path"),
+    [
+        ({"messages": []}, "messages"),
+        ({"messages": "hi"}, "messages"),
+        ({"max_tokens": 0}, "max_tokens"),
+        ({"system": {"type": "text", "text": "x"}}, "system"),
+        ({"system": 5}, "system"),
+        ({"system": [IMAGE]}, "system[0].text"),
+        ({"messages": [blocks("user", {"type": "server_tool_use"})]}, "messages[0].content[0].type"),
+        ({"messages": [blocks("user", IMAGE | {"source": {"type": "x"}})]}, "messages[0].content[0].source.type"),
+        ({"messages": [blocks("user", {"type": "tool_result", "tool_use_id": "t", "content": [{"type": "tool_use"}]})]},
+         "messages[0].content[0].content[0].type"),
+        ({"temperature": 2.1}, "temperature"),
+        ({"thinking": {"type": "enabled"}}, "thinking.budget_tokens"),
+        ({"tool_choice": {"type": "maybe"}}, "tool_choice.type"),
+        ({"stop_sequences": "END"}, "stop_sequences"),
+        ({"tools": [{"name": "x"}]}, "tools[0]"),
+        ({"session_id": "a b"}, "session_id"),
+    ],
+)  # fmt: skip
+def test_the_contract_refuses(body: dict[str, Any], path: str) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        parsed(**body)
+    assert f'"{path}' in caught.value.message

@@ -1,0 +1,87 @@
+"""Writes small llama GGUF files with random weights."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+
+
+def write_tiny_llama(
+    path: Path,
+    *,
+    n_layers: int = 2,
+    width: int = 64,
+    n_heads: int = 4,
+    n_kv_heads: int = 2,
+    hidden: int = 96,
+    vocab: int = 97,
+    context: int = 256,
+    tied: bool = False,
+    rope_factors: bool = False,
+    seed: int = 0,
+    drop: tuple[str, ...] = (),
+    reshape: dict[str, tuple[int, ...]] | None = None,
+    keys: dict[str, Any] | None = None,
+) -> Path:
+    """`drop`: tensors left out; `reshape`: wrong shapes; `keys`: overrides of integer hyperparameters."""
+    rng = np.random.default_rng(seed)
+    writer = gguf.GGUFWriter(str(path), "llama")
+    head = width // n_heads
+    numbers = {
+        "block_count": n_layers,
+        "context_length": context,
+        "embedding_length": width,
+        "feed_forward_length": hidden,
+        "attention.head_count": n_heads,
+        "attention.head_count_kv": n_kv_heads,
+        "rope.dimension_count": head,
+        **(keys or {}),
+    }
+    for name, value in numbers.items():
+        writer.add_uint32(f"llama.{name}", value)
+    writer.add_float32("llama.attention.layer_norm_rms_epsilon", 1e-5)
+    writer.add_float32("llama.rope.freq_base", 10000.0)
+    writer.add_string("tokenizer.ggml.model", "gpt2")
+    writer.add_array("tokenizer.ggml.tokens", [f"t{i}" for i in range(vocab)])
+
+    def add(name: str, shape: tuple[int, ...], kind: str) -> None:
+        if name in drop:
+            return
+        shape = (reshape or {}).get(name, shape)
+        values = rng.standard_normal(shape).astype(np.float32)
+        values *= 1.0 if len(shape) == 1 else shape[-1] ** -0.5
+        if len(shape) == 1:
+            values = 1 + 0.1 * values
+        if kind == "F32":
+            writer.add_tensor(name, values)
+        elif kind == "F16":
+            writer.add_tensor(name, values.astype(np.float16))
+        else:
+            quant = gguf.GGMLQuantizationType[kind]
+            writer.add_tensor(name, gguf.quants.quantize(values, quant), raw_dtype=quant)
+
+    add("token_embd.weight", (vocab, width), "Q8_0")
+    add("output_norm.weight", (width,), "F32")
+    if not tied:
+        add("output.weight", (vocab, width), "F16")
+    if rope_factors:
+        add("rope_freqs.weight", (head // 2,), "F32")
+    for i in range(n_layers):
+        b = f"blk.{i}"
+        add(f"{b}.attn_norm.weight", (width,), "F32")
+        add(f"{b}.attn_q.weight", (width, width), "Q4_1")
+        add(f"{b}.attn_k.weight", (n_kv_heads * head, width), "Q8_0")
+        add(f"{b}.attn_v.weight", (n_kv_heads * head, width), "F16")
+        add(f"{b}.attn_output.weight", (width, width), "F32")
+        add(f"{b}.ffn_norm.weight", (width,), "F32")
+        add(f"{b}.ffn_gate.weight", (hidden, width), "Q4_1")
+        add(f"{b}.ffn_up.weight", (hidden, width), "Q8_0")
+        add(f"{b}.ffn_down.weight", (width, hidden), "Q4_1")
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path

@@ -1,0 +1,104 @@
+"""A scheduler driven without a model: KV blocks hold a digest of the history up to each position.
+
+So a wrong table, a missed copy or a block written by two rows shows up as a wrong digest.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+
+import numpy as np
+from imp_server.backends.base import BLOCK_TOKENS
+from imp_server.core import SamplingParams
+from imp_server.decode.state import SamplerState
+from imp_server.models.architecture import CacheGroup
+from imp_server.schedule.rows import Row, StepPlan
+from imp_server.schedule.scheduler import ScheduleLimits, Scheduler
+
+
+def digest(history: Sequence[int]) -> int:
+    return int.from_bytes(hashlib.blake2b(np.asarray(history, "<i4").tobytes(), digest_size=7).digest(), "little")
+
+
+class Simulation:
+    """Owner of the pretended KV memory. Every token costs 1 ms."""
+
+    def __init__(
+        self,
+        n_blocks: int,
+        *,
+        n_rows: int = 4,
+        context: int = 128,
+        groups: Sequence[CacheGroup] = (CacheGroup("full", (0,)),),
+        step_ms: float = 8.0,
+        step_alone_ms: float = 32.0,
+        prefill_chunk: int = 0,
+    ) -> None:
+        limits = ScheduleLimits(n_rows, context, step_ms, step_alone_ms, prefill_chunk)
+        self.scheduler = Scheduler(limits, groups, [n_blocks] * len(groups))
+        self.context = context
+        self.kv = [np.zeros((n_blocks, BLOCK_TOKENS), dtype=np.int64) for _ in groups]
+        self.lengths: dict[Row, int] = {}
+        self.done: list[Row] = []
+        self.plans: list[StepPlan] = []
+
+    def submit(self, prompt: Sequence[int], n_output: int, *, n: int = 1, key: int = 0, priority: int = 0) -> list[Row]:
+        rows = []
+        for choice in range(n):
+            ids = np.asarray(prompt, dtype=np.int32)
+            state = SamplerState(SamplingParams(), choice, ids, len(ids) + n_output + 8)
+            rows.append(Row(key, choice, state, priority=priority))
+            self.lengths[rows[-1]] = min(len(ids) + n_output, self.context)
+        self.scheduler.submit(rows)
+        return rows
+
+    def cancel(self, row: Row) -> None:
+        if self.lengths.pop(row, None) is not None:
+            self.scheduler.remove(row)
+            self.scheduler.check()
+
+    def step(self) -> StepPlan:
+        scheduler = self.scheduler
+        scheduler.admit()
+        scheduler.check()
+        plan = scheduler.plan()
+        scheduler.check()
+        self.plans.append(plan)
+        for group, source, target in plan.copies:
+            self.kv[group][target] = self.kv[group][source]
+        for chunk in plan.chunks:
+            self._run(chunk.row, chunk.start, chunk.n_tokens)
+        sampled = [chunk.row for chunk in plan.chunks if chunk.is_last]
+        scheduler.settle(plan, [0] * len(plan.chunks), float(plan.n_tokens))
+        for row in sampled:
+            row.sampler.append([int(row.sampler.history.sum()) % 1000 + row.choice])
+        scheduler.publish(plan)
+        for row in sampled:
+            if row.sampler.length >= self.lengths[row]:
+                scheduler.remove(row)
+                del self.lengths[row]
+                self.done.append(row)
+        scheduler.check()
+        return plan
+
+    def run(self, max_steps: int = 2000) -> None:
+        for _ in range(max_steps):
+            if not self.scheduler.has_work:
+                return
+            assert self.step().chunks, "no progress"
+        raise AssertionError("the work doesn't end")
+
+    def _run(self, row: Row, start: int, n_tokens: int) -> None:
+        assert row.tables is not None
+        history = row.sampler.history
+        for group, description in enumerate(self.scheduler.memory.groups):
+            columns = row.tables.columns(group)
+            for position in range(start, start + n_tokens):
+                block = columns[position // BLOCK_TOKENS]
+                self.kv[group][block, position % BLOCK_TOKENS] = digest(history[: position + 1])
+            first = max(0, start - description.window + 1) if description.window else 0
+            for position in range(first, start + n_tokens):
+                block = columns[position // BLOCK_TOKENS]
+                assert block >= 0, "a position that a query sees was given up"
+                assert self.kv[group][block, position % BLOCK_TOKENS] == digest(history[: position + 1])
