@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import anthropic
@@ -12,6 +12,7 @@ import openai
 from imp_server.api.model_text import ModelText
 from imp_server.config import Config
 from imp_server.engine.scripted import ScriptedEngine
+from imp_server.text.model import TextModel
 
 from tests.api.live_server import LiveServer, live_server
 from tests.toy import CHATML, CONTROL_TOKENS, byte_model
@@ -33,9 +34,14 @@ TOOLS_CHATML = (
 
 @contextlib.contextmanager
 def toy_server(
-    template: str = CHATML, *, context_length: int = 32768, settings: dict[str, Any] | None = None, **options: Any
+    template: str = CHATML,
+    *,
+    make_model: Callable[..., TextModel] = byte_model,
+    context_length: int = 32768,
+    settings: dict[str, Any] | None = None,
+    **options: Any,
 ) -> Iterator[LiveServer]:
-    model = byte_model(template, config=Config.of(settings or {}), context_length=context_length)
+    model = make_model(template, config=Config.of(settings or {}), context_length=context_length)
 
     def engine() -> ScriptedEngine:
         return ScriptedEngine(model.vocabulary, context_length=context_length)
