@@ -10,6 +10,7 @@ from imp_server.core import ModelFileMissing, UnsupportedModel
 _SPLIT = re.compile(r"^(?P<stem>.*)-(?P<part>\d{5})-of-(?P<parts>\d{5})\.gguf$")
 PREFERRED = ("Q4_K_M", "Q4_1", "Q4_0", "Q4_K_S", "Q5_K_M", "IQ4_XS", "MXFP4", "Q6_K", "Q8_0", "BF16", "F16", "F32")
 """Quantisations in the order in which one is taken when the user names none."""
+_QUANTISATION = re.compile(r"(?i)(?:^|[-._])(I?Q\d(?:_(?:\d|K|[SML]|XL|XS|XXS|NL))*|MXFP4|NVFP4|BF16|F16|F32)(?=[-._])")
 SIDECARS = ("mtp-", "mmproj-")
 FOLDER_FILES = re.compile(
     r"(?:.*\.safetensors|.*\.safetensors\.index\.json|config\.json|generation_config\.json|tokenizer[^/]*"
@@ -44,7 +45,7 @@ def sidecars(main: str, available: Sequence[str]) -> list[str]:
         if base.startswith(kind):
             continue
         found = [n for n in available if n.startswith(prefix + kind) and n.endswith(".gguf")]
-        found.sort(key=lambda n: (_quantisation(n) != _quantisation(base), "f16" not in n.lower(), n))
+        found.sort(key=lambda n: (_quantisation(n) != _quantisation(base), _quantisation(n) != "F16", n))
         if found:
             chosen += split_parts(found[0], available)
     return chosen
@@ -55,7 +56,7 @@ def _is_sidecar(name: str) -> bool:
 
 
 def _quantisation(name: str) -> str:
-    match = re.search(r"(?i)(?:^|[-._])(I?Q\d(?:_[0-9A-Z]+)*|MXFP4|NVFP4|BF16|F16|F32)(?=[-._])", name)
+    match = _QUANTISATION.search(name.rpartition("/")[2])
     return match[1].upper() if match else ""
 
 
