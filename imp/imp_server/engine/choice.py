@@ -82,6 +82,11 @@ class ChoiceOutput:
         return self._walker.n_tokens
 
     @property
+    def room_left(self) -> int:
+        """Tokens that context and max_tokens leave."""
+        return min(self._room, self.request.plan.max_tokens) - self._walker.n_tokens
+
+    @property
     def kind(self) -> str:
         """think | answer | call: the segment that the next token belongs to."""
         return self._walker.kind

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cache
+from typing import TypeVar
 
 from imp_server.core import (
     Conflict,
@@ -14,8 +15,9 @@ from imp_server.core import (
     NotFound,
     Overloaded,
     Unavailable,
+    UserFault,
 )
-from imp_server.engine.messages import Rejected, RequestFailed
+from imp_server.engine.messages import LoadFailed, Rejected, RequestFailed
 
 _BY_STATUS: dict[int, type[ImpError]] = {
     400: InvalidRequest,
@@ -45,12 +47,26 @@ def error_from(message: Rejected | RequestFailed) -> ImpError:
     return error
 
 
+def load_failed(error: UserFault) -> LoadFailed:
+    return LoadFailed(error.code, error.message, error.exit_code)
+
+
+def user_fault(message: LoadFailed) -> UserFault:
+    """The exception that loading raised on the other side."""
+    kinds = {kind.default_code: kind for kind in _descendants(UserFault)}
+    kind = kinds.get(message.code, UserFault)
+    return kind(message.message, code=message.code)
+
+
 @cache
 def _by_code() -> dict[tuple[int, str], type[ImpError]]:
     return {(kind.status, kind.default_code): kind for kind in _descendants(ImpError) if kind is not MethodNotAllowed}
 
 
-def _descendants(kind: type[ImpError]) -> Iterator[type[ImpError]]:
+_T = TypeVar("_T", bound=ImpError)
+
+
+def _descendants(kind: type[_T]) -> Iterator[type[_T]]:
     for child in kind.__subclasses__():
         yield from _descendants(child)
         yield child

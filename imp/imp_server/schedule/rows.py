@@ -46,7 +46,7 @@ class Row:
     drafts: NDArray[np.int32] = field(default_factory=lambda: np.empty(0, dtype=np.int32))
     """Ids proposed for the next step; set by the engine before `plan`, cleared by `settle`."""
     is_held_back: bool = False
-    """Sits out the next step (its mask isn't ready)."""
+    """Its mask isn't ready: the last pending id, after which it would be sampled, sits out the next step."""
 
     @property
     def n_pending(self) -> int:

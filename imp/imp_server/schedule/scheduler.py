@@ -84,11 +84,11 @@ class Scheduler:
         admitted: list[Row] = []
         while (ticket := self.queue.head()) is not None and self._fits(ticket):
             self.queue.pop()
-            self._begin(ticket.rows[0])
             for row in ticket.rows:
                 row.slot = self._free_slots.pop()
                 self._rows.append(row)
                 admitted.append(row)
+            self._begin(ticket.rows[0])
         if admitted:
             self._rows.sort(key=lambda row: row.rank)
         return admitted
@@ -97,17 +97,17 @@ class Scheduler:
         """The next step: every decode first, then prefill chunks by age until the time budget is spent."""
         planned = _Planned()
         self._fork_followers()
-        runnable = [row for row in self._rows if row.leader is None and not row.is_held_back]
+        runnable = [row for row in self._rows if row.leader is None and _n_runnable(row) > 0]
         decoding = [row for row in runnable if row.is_decoding]
         for row in decoding:
             if row.slot >= 0:
-                self._plan_row(row, row.n_pending, planned)
+                self._plan_row(row, _n_runnable(row), planned)
         left = self._prefill_tokens(sum(row.n_pending + len(row.drafts) for row in decoding))
         for row in runnable:
             if left <= 0:
                 break
-            if row.slot >= 0 and not row.is_decoding:
-                left -= self._plan_row(row, self._chunk_size(row, left), planned)
+            if row.slot >= 0 and not row.is_decoding and (size := self._chunk_size(row, left)) > 0:
+                left -= self._plan_row(row, size, planned)
         return planned.finish()
 
     def settle(self, plan: StepPlan, n_accepted: Iterable[int], elapsed_ms: float) -> None:
@@ -160,7 +160,10 @@ class Scheduler:
         row.tables = RowTables(self.memory, self.limits.context_length)
         row.n_computed = 0
         if row.reuse_prefix:
-            hit = self.index.match(row.sampler.history, row.adapter)
+            # At least one id is always run, and followers fork at the last token of the prompt.
+            history = row.sampler.history
+            usable = history[: row.sampler.n_prompt - 1] if self._has_followers(row) else history[:-1]
+            hit = self.index.match(usable, row.adapter)
             row.tables.adopt(hit)
             row.n_computed = hit.n_tokens
         if row.n_written == 0:
@@ -172,7 +175,7 @@ class Scheduler:
         """n > 1: all choices run the last prompt token themselves, each with noise of its own."""
         for row in self._rows:
             leader = row.leader
-            if leader is not None and leader.tables is not None and leader.n_pending <= 1:
+            if leader is not None and leader.tables is not None and leader.n_computed >= leader.sampler.n_prompt - 1:
                 row.tables = leader.tables.fork()
                 row.n_computed = row.n_written = leader.n_computed
                 row.leader = None
@@ -189,6 +192,9 @@ class Scheduler:
         for other in followers[1:]:
             other.leader = heir
 
+    def _has_followers(self, row: Row) -> bool:
+        return any(other.leader is row for other in self._rows)
+
     # --- planning -------------------------------------------------------------------------------
 
     def _prefill_tokens(self, n_decoding: int) -> int:
@@ -197,9 +203,10 @@ class Scheduler:
         return max(BLOCK_TOKENS, self.costs.tokens_within(budget_ms) - n_decoding)
 
     def _chunk_size(self, row: Row, left: int) -> int:
-        # n > 1: the leader stops before the last token, which every choice runs for itself.
-        stop = 1 if any(other.leader is row for other in self._rows) else 0
-        pending = row.n_pending - stop
+        pending = _n_runnable(row)
+        if self._has_followers(row):
+            # n > 1: the leader stops before the last prompt token, which every choice runs for itself.
+            pending = row.sampler.n_prompt - 1 - row.n_computed
         if row.whole:
             return pending
         limits = [pending, left] + [n for n in (row.max_chunk, self.limits.prefill_chunk) if n]
@@ -251,6 +258,11 @@ class Scheduler:
         yield from self._rows
         for ticket in self.queue:
             yield from ticket.rows
+
+
+def _n_runnable(row: Row) -> int:
+    """Pending ids that may run; a row without its mask keeps its last one, since that is the one it samples after."""
+    return row.n_pending - row.is_held_back
 
 
 class _Planned:

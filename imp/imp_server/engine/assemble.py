@@ -1,0 +1,77 @@
+"""Makes the flat arrays of a Step from the scheduler's plan."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from imp_server.backends.base import (
+    WANT_LOGITS,
+    WANT_NOTHING,
+    WANT_POOLED,
+    WANT_PROMPT_LOGITS,
+    WANT_SAMPLE,
+    Int32s,
+    Step,
+    StepRow,
+    UInt32s,
+)
+from imp_server.engine.live import LiveRow
+from imp_server.schedule.memory import EMPTY
+from imp_server.schedule.rows import Chunk
+
+
+def assemble(chunks: Sequence[Chunk], lives: Sequence[LiveRow], n_groups: int) -> Step:
+    """`lives[i]` belongs to `chunks[i]`. Masks of constrained rows that are sampled must be ready."""
+    pieces, positions, starts = [], [], [0]
+    for chunk in chunks:
+        ids = chunk.row.sampler.history[chunk.start : chunk.start + chunk.n_tokens]
+        pieces.append(np.concatenate([ids, chunk.row.drafts]) if chunk.n_drafts else ids)
+        n = chunk.n_tokens + chunk.n_drafts
+        positions.append(np.arange(chunk.start, chunk.start + n, dtype=np.int32))
+        starts.append(starts[-1] + n)
+    masks: list[UInt32s] = []
+    rows: list[StepRow] = []
+    for chunk, live in zip(chunks, lives, strict=True):
+        row = step_row(chunk, live)
+        if row.wants & WANT_SAMPLE and live.grammar is not None:
+            row.mask_row = len(masks)
+            masks.append(live.grammar.job.result())
+        rows.append(row)
+    return Step(
+        ids=np.concatenate(pieces).astype(np.int32, copy=False),
+        positions=np.concatenate(positions),
+        row_starts=np.array(starts, dtype=np.int32),
+        rows=rows,
+        block_tables=tuple(_tables(chunks, group) for group in range(n_groups)),
+        masks=np.stack(masks) if masks else None,
+    )
+
+
+def step_row(chunk: Chunk, live: LiveRow) -> StepRow:
+    """What the row wants of this step."""
+    request = live.output.request
+    wants = WANT_NOTHING
+    if request.prompt_logprobs is not None and chunk.row.choice == 0 and chunk.start < chunk.row.sampler.n_prompt - 1:
+        wants |= WANT_PROMPT_LOGITS
+    row = StepRow(n_drafts=chunk.n_drafts, sampler=chunk.row.sampler, adapter=chunk.row.adapter)
+    if chunk.is_last:
+        if request.task == "generate":
+            wants |= WANT_SAMPLE if request.plan.max_tokens > 0 else WANT_NOTHING
+            row.n_logprobs = -1 if request.logprobs is None else request.logprobs
+        elif request.task == "score" or (request.task == "rank" and request.score_ids):
+            wants |= WANT_LOGITS
+            row.logit_ids = np.frombuffer(request.score_ids, dtype="<i4").astype(np.int32)
+        else:
+            wants |= WANT_POOLED
+    row.wants = wants
+    return row
+
+
+def _tables(chunks: Sequence[Chunk], group: int) -> Int32s:
+    columns = [chunk.row.tables.columns(group) for chunk in chunks if chunk.row.tables is not None]
+    out = np.full((len(chunks), max((len(c) for c in columns), default=0)), EMPTY, dtype=np.int32)
+    for index, own in enumerate(columns):
+        out[index, : len(own)] = own
+    return out

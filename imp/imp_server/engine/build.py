@@ -1,0 +1,160 @@
+"""Builds an engine from a path and the configuration: header -> family -> Architecture -> backend -> loop."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import msgspec
+import numpy as np
+
+from imp_server.backends import choose, make_backend
+from imp_server.backends.base import BLOCK_TOKENS, WANT_SAMPLE, Backend, KvSpec, Step, StepRow
+from imp_server.config import Config
+from imp_server.core import CapacityExceeded, SamplingParams
+from imp_server.decode.state import SamplerState
+from imp_server.engine.acceptance import Limits
+from imp_server.engine.desk import GrammarReady
+from imp_server.engine.loop import EngineLoop
+from imp_server.engine.machine import available_bytes
+from imp_server.engine.messages import FromEngine, Loading, ModelInfo
+from imp_server.models.architecture import Architecture
+from imp_server.models.opening import open_model
+from imp_server.models.source import ModelSource
+from imp_server.schedule.cost import CostTable
+from imp_server.schedule.scheduler import ScheduleLimits, Scheduler
+from imp_server.vocab.load import tokenizer_of
+
+_DEFAULT_ROWS = 8
+_MEMORY_SHARE = 0.25
+"""Of the free memory, for keys and values, when the configuration leaves it to us."""
+_WARM_SIZES = (1, 16, 64)
+
+
+@dataclass(slots=True)
+class BuiltEngine:
+    loop: EngineLoop
+    info: ModelInfo
+
+
+def build_engine(
+    path: str,
+    model_id: str,
+    config: Config,
+    *,
+    emit: Callable[[FromEngine], None],
+    post: Callable[[GrammarReady], None],
+) -> BuiltEngine:
+    """Blocks until the model is loaded, saying so with Loading messages. Raises UserFaults."""
+    emit(Loading("open", 0.0))
+    source = open_model(path)
+    vocabulary = tokenizer_of(source.header).vocabulary
+    emit(Loading("open", 1.0))
+    backend = make_backend(
+        choose(config.engine.backend),
+        source,
+        {name: msgspec.to_builtins(getattr(config, name)) for name in ("engine", "cpu", "cuda")},
+        lambda value: emit(Loading("read", value)),
+    )
+    architecture = backend.architecture
+    n_rows = config.scheduler.max_rows or _DEFAULT_ROWS
+    wanted = min(config.model.max_seq_len or architecture.context_length, architecture.context_length)
+    kv = plan_memory(backend, architecture, config, n_rows, wanted)
+    backend.allocate(kv)
+    context = min(wanted, _capacity(architecture, kv))
+    limits = Limits(
+        context_length=context,
+        vocab_size=architecture.vocab_size,
+        n_rows=n_rows,
+        tasks=("embed",) if architecture.is_encoder else ("generate", "embed", "score", "rank"),
+    )
+    costs = CostTable()
+    if config.engine.warmup:
+        warm_up(backend, kv, costs, context)
+        emit(Loading("measure", 1.0))
+    schedule = ScheduleLimits(
+        n_rows, context, config.scheduler.step_ms, config.scheduler.step_alone_ms, config.scheduler.prefill_chunk
+    )
+    scheduler = Scheduler(schedule, architecture.cache_groups, kv.n_blocks, costs=costs)
+    loop = EngineLoop(backend, scheduler, vocabulary, limits, emit=emit, post=post)
+    return BuiltEngine(loop, _model_info(source, backend, kv, limits, model_id))
+
+
+def plan_memory(backend: Backend, architecture: Architecture, config: Config, n_rows: int, context: int) -> KvSpec:
+    """Blocks per group: as configured, else enough for every row at full length within a share of free memory.
+
+    Raises CapacityExceeded if not even `kv_cache.min_tokens` (or a few blocks) fit.
+    """
+    dtype = backend.info.default_kv_dtype if config.kv_cache.dtype == "auto" else config.kv_cache.dtype
+    sizes = backend.block_bytes(dtype)
+    per_block = sum(sizes)
+    if not per_block:
+        return KvSpec((), dtype)
+    full = n_rows * -(-context // BLOCK_TOKENS)
+    if config.kv_cache.max_blocks:
+        n_blocks = config.kv_cache.max_blocks
+    elif config.kv_cache.size_mib:
+        n_blocks = (config.kv_cache.size_mib << 20) // per_block
+    else:
+        n_blocks = min(full, int(available_bytes() * _MEMORY_SHARE) // per_block)
+    least = max(2, -(-config.kv_cache.min_tokens // BLOCK_TOKENS))
+    if n_blocks < least:
+        raise CapacityExceeded(
+            f"keys and values get {n_blocks * BLOCK_TOKENS} tokens of memory, {least * BLOCK_TOKENS} are needed: "
+            f"raise kv_cache.size_mib ({per_block * least >> 20} MiB hold them) or lower kv_cache.min_tokens"
+        )
+    return KvSpec(tuple(_group_blocks(group.kind, n_blocks, n_rows) for group in architecture.cache_groups), dtype)
+
+
+def _group_blocks(kind: str, n_blocks: int, n_rows: int) -> int:
+    # A state group needs a slot per row and one for each copy under way.
+    return 2 * n_rows if kind == "state" else n_blocks
+
+
+def _capacity(architecture: Architecture, kv: KvSpec) -> int:
+    """Positions that one row can hold when it has the pools for itself."""
+    full = [n for group, n in zip(architecture.cache_groups, kv.n_blocks) if group.kind == "full"]
+    return min(full) * BLOCK_TOKENS if full else architecture.context_length
+
+
+def warm_up(backend: Backend, kv: KvSpec, costs: CostTable, context: int) -> None:
+    """Run a few steps over memory that nobody holds yet, to fault pages in and to learn what steps cost."""
+    for size in _WARM_SIZES:
+        n_columns = -(-size // BLOCK_TOKENS)
+        if size > context or any(n < n_columns for n in kv.n_blocks):
+            return
+        ids = np.zeros(size, dtype=np.int32)
+        row = StepRow(wants=WANT_SAMPLE, sampler=SamplerState(SamplingParams(temperature=0.0), 0, ids, size + 1))
+        tables = tuple(np.arange(n_columns, dtype=np.int32)[None, :] for _ in kv.n_blocks)
+        step = Step(ids, np.arange(size, dtype=np.int32), np.array([0, size], dtype=np.int32), [row], tables)
+        backend.run(step)
+        began = time.perf_counter()
+        backend.run(step)
+        costs.observe(size, 1e3 * (time.perf_counter() - began))
+
+
+def _model_info(source: ModelSource, backend: Backend, kv: KvSpec, limits: Limits, model_id: str) -> ModelInfo:
+    header, architecture = source.header, backend.architecture
+    kv_bytes = sum(n * size for n, size in zip(kv.n_blocks, backend.block_bytes(kv.dtype)))
+    return ModelInfo(
+        id=model_id,
+        family=architecture.family,
+        path=str(header.path),
+        context_length=limits.context_length,
+        trained_context=architecture.context_length,
+        vocab_size=architecture.vocab_size,
+        width=architecture.width,
+        n_parameters=header.n_parameters,
+        quantisation=header.quantisation,
+        tasks=limits.tasks,
+        n_rows=limits.n_rows,
+        n_blocks=kv.n_blocks,
+        block_tokens=BLOCK_TOKENS,
+        backend=backend.info.name,
+        backend_detail=backend.info.detail,
+        kv_dtype=kv.dtype,
+        weight_bytes=backend.info.weight_bytes,
+        kv_bytes=kv_bytes,
+        file_bytes=header.file_bytes,
+    )

@@ -1,0 +1,117 @@
+"""What the loop needs of a grammar, and the thread that starts grammars and fills masks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from imp_server.core import GrammarPlan
+
+Mask = NDArray[np.uint32]
+State = Hashable
+
+
+class Constraint(Protocol):
+    """One grammar over one vocabulary; immutable, so that rows share it. States are immutable, too."""
+
+    def start(self) -> State: ...
+
+    def advance(self, state: State, token_id: int) -> State | None:
+        """None: the token isn't allowed here."""
+        ...
+
+    def fill_mask(self, state: State, out: Mask) -> None:
+        """Set the bits of allowed ids in `out` (zeros on entry). End ids are the loop's business."""
+        ...
+
+    def is_done(self, state: State) -> bool:
+        """The completion may end here."""
+        ...
+
+    def forced(self, state: State) -> bytes:
+        """Marked bytes that must come next; b"" if there is a choice."""
+        ...
+
+
+MakeConstraint = Callable[[GrammarPlan], Constraint]
+"""Raises GrammarRefused."""
+
+
+class GrammarRow:
+    """Owner of one row's place in its grammar and of the mask for its next token."""
+
+    def __init__(self, constraint: Constraint, end_ids: tuple[int, ...], masks: MaskThread) -> None:
+        self._constraint = constraint
+        self._end_ids = end_ids
+        self._masks = masks
+        self._state = constraint.start()
+        self._job: Future[Mask] | None = None
+
+    def request_mask(self) -> None:
+        """Begin to fill the mask for the next token."""
+        self._job = self._masks.submit(self._constraint, self._state, self._end_ids)
+
+    @property
+    def job(self) -> Future[Mask]:
+        if self._job is None:
+            self.request_mask()
+        assert self._job is not None
+        return self._job
+
+    @property
+    def is_done(self) -> bool:
+        return self._constraint.is_done(self._state)
+
+    def advance(self, token_id: int) -> bool:
+        """False: the grammar doesn't allow the token. The mask asked for before is void."""
+        if token_id in self._end_ids:
+            return self.is_done
+        state = self._constraint.advance(self._state, token_id)
+        if state is None:
+            return False
+        self._state = state
+        self._job = None
+        return True
+
+
+class MaskThread:
+    """Owner of the one thread that starts grammars and fills masks while the model's forward runs."""
+
+    def __init__(self, vocab_size: int, make: MakeConstraint) -> None:
+        self._n_words = -(-vocab_size // 32)
+        self._make = make
+        self._pool = ThreadPoolExecutor(1, "imp-mask")
+
+    def start(self, plan: GrammarPlan) -> Future[Constraint]:
+        return self._pool.submit(self._make, plan)
+
+    def submit(self, constraint: Constraint, state: State, end_ids: tuple[int, ...]) -> Future[Mask]:
+        return self._pool.submit(self._fill, constraint, state, end_ids)
+
+    def stop(self) -> None:
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def _fill(self, constraint: Constraint, state: State, end_ids: tuple[int, ...]) -> Mask:
+        mask = np.zeros(self._n_words, dtype=np.uint32)
+        constraint.fill_mask(state, mask)
+        may_end = constraint.is_done(state)
+        for token_id in end_ids:
+            bit = np.uint32(1 << (token_id % 32))
+            if may_end:
+                mask[token_id // 32] |= bit
+            else:
+                mask[token_id // 32] &= ~bit
+        return mask
+
+
+def wait_for_some(jobs: Iterable[Future[Mask]], timeout_s: float) -> None:
+    """Until one of the masks is ready."""
+    wait(list(jobs), timeout_s, FIRST_COMPLETED)
+
+
+def wait_for_all(jobs: Iterable[Future[Mask]], timeout_s: float) -> None:
+    wait(list(jobs), timeout_s)

@@ -1,0 +1,319 @@
+"""The desk of the loop: takes messages in, keeps the live requests, and gives deltas out."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from imp_server.backends.base import Backend
+from imp_server.core import Draining, GenerateRequest, ImpError, InternalError, Unavailable
+from imp_server.decode.state import SamplerState
+from imp_server.engine.acceptance import Limits, check_request
+from imp_server.engine.choice import ChoiceOutput
+from imp_server.engine.constraint import Constraint, GrammarRow, MakeConstraint, MaskThread
+from imp_server.engine.errors import failed, rejected
+from imp_server.engine.live import LiveRequest, LiveRequests, LiveRow
+from imp_server.engine.messages import (
+    AdapterDone,
+    AskStats,
+    Cancel,
+    CloseSession,
+    Drain,
+    EndReasoning,
+    FromEngine,
+    LoadAdapter,
+    ReasoningEnded,
+    RequestAccepted,
+    RowDelta,
+    StatsReply,
+    Submit,
+    ToEngine,
+    UnloadAdapter,
+)
+from imp_server.schedule.rows import Row
+from imp_server.schedule.scheduler import Scheduler
+from imp_server.vocab.table import Vocabulary
+
+_PROMPT_LOGITS_CHUNK = 64
+"""Tokens of a step when logits of every prompt position are wanted: they take vocab x 4 bytes each."""
+
+
+class GrammarReady(NamedTuple):
+    """The mask thread has started a request's grammar (or refused it); goes to the loop's own inbox."""
+
+    key: int
+    constraint: Future[Constraint]
+
+
+class Desk:
+    """Owner of the live requests, the adapters' names, the counters and the rows with something to send."""
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        backend: Backend,
+        vocabulary: Vocabulary,
+        limits: Limits,
+        *,
+        emit: Callable[[FromEngine], None],
+        post: Callable[[GrammarReady], None],
+        make: MakeConstraint,
+        clock: Callable[[], float],
+    ) -> None:
+        self.live = LiveRequests()
+        self.counters: Counter[str] = Counter()
+        self._scheduler = scheduler
+        self._backend = backend
+        self._vocabulary = vocabulary
+        self._limits = limits
+        self._emit = emit
+        self._post = post
+        self._clock = clock
+        self._masks = MaskThread(limits.vocab_size, make)
+        self._starting: dict[int, GenerateRequest] = {}
+        self._adapters: dict[str, int] = {}
+        self._touched: dict[LiveRow, None] = {}
+        self._drain_until_s: float | None = None
+
+    # --- messages in ----------------------------------------------------------------------------
+
+    def handle(self, message: ToEngine | GrammarReady) -> None:
+        match message:
+            case Submit():
+                self._submit(message.request)
+            case GrammarReady():
+                self._grammar_ready(message)
+            case Cancel():
+                self._cancel(message)
+            case EndReasoning():
+                self._emit(ReasoningEnded(message.key, self._end_reasoning(message.key)))
+            case LoadAdapter() | UnloadAdapter():
+                self._emit(self._change_adapter(message))
+            case AskStats():
+                counters, rows = self.stats()
+                self._emit(StatsReply(message.ticket, dict(counters), rows))
+            case Drain():
+                self._drain_until_s = self._clock() + message.timeout_s
+            case CloseSession():
+                pass  # sessions pin prefixes; without an index there is nothing to release
+            case _:
+                raise InternalError(f"{type(message).__name__} doesn't belong here")
+
+    @property
+    def is_drained(self) -> bool:
+        if self._drain_until_s is None:
+            return False
+        return not (len(self.live) or self._starting) or self._clock() >= self._drain_until_s
+
+    def wait_limit_s(self) -> float | None:
+        """How long the loop may sleep without a message; None = for ever."""
+        if self._drain_until_s is None:
+            return None
+        return max(0.0, self._drain_until_s - self._clock())
+
+    def _submit(self, request: GenerateRequest) -> None:
+        try:
+            n_waiting = self._scheduler.n_waiting + len(self._starting)
+            ids = check_request(request, self._limits, n_queued=n_waiting, adapters=self._adapters)
+            if self._drain_until_s is not None:
+                raise Draining("the server is shutting down; try another one")
+        except ImpError as error:
+            self._reject(request.key, error)
+            return
+        if request.plan.grammar is None or request.plan.max_tokens == 0:
+            self._accept(request, ids, None)
+            return
+        key = request.key
+        self._starting[key] = request
+        future = self._masks.start(request.plan.grammar)
+        future.add_done_callback(lambda done: self._post(GrammarReady(key, done)))
+
+    def _grammar_ready(self, message: GrammarReady) -> None:
+        request = self._starting.pop(message.key, None)
+        if request is None:
+            return  # cancelled meanwhile
+        error = message.constraint.exception()
+        if error is None:
+            self._accept(request, np.frombuffer(request.ids, dtype="<i4"), message.constraint.result())
+        elif isinstance(error, ImpError):
+            self._reject(request.key, error)
+        else:
+            self._reject(request.key, InternalError(f"the grammar failed to start: {type(error).__name__}"))
+
+    def _accept(self, request: GenerateRequest, ids: NDArray[np.int32], constraint: Constraint | None) -> None:
+        self.counters["requests_total"] += 1
+        self.counters["prompt_tokens_total"] += len(ids)
+        now = self._clock()
+        rows = [self._make_row(request, ids, choice, constraint) for choice in range(request.n)]
+        for live in rows:
+            live.output.clock.arrived_s = now
+        deadline = None if request.deadline_s is None else now + request.deadline_s
+        self.live.add(LiveRequest(request, rows, deadline))
+        self._emit(RequestAccepted(request.key, len(ids)))
+        for live in rows:
+            self.force(live)
+            if live.grammar is not None:
+                live.grammar.request_mask()
+        self._scheduler.submit([live.row for live in rows])
+
+    def _make_row(
+        self, request: GenerateRequest, ids: NDArray[np.int32], choice: int, constraint: Constraint | None
+    ) -> LiveRow:
+        room = max(0, self._limits.context_length - len(ids))
+        sampler = SamplerState(request.sampling, choice, ids, len(ids) + min(room, request.plan.max_tokens) + 1)
+        plain = request.task == "generate" and request.prompt_logprobs is None
+        row = Row(
+            request.key,
+            choice,
+            sampler,
+            priority=request.priority,
+            adapter=self._adapters.get(request.adapter, 0),
+            reuse_prefix=plain,
+            max_chunk=0 if request.prompt_logprobs is None else _PROMPT_LOGITS_CHUNK,
+            whole=self._backend.architecture.is_encoder,
+        )
+        output = ChoiceOutput(request, choice, self._vocabulary.token_bytes, room=room)
+        grammar = GrammarRow(constraint, request.plan.end_ids, self._masks) if constraint is not None else None
+        return LiveRow(row, output, grammar)
+
+    def _reject(self, key: int, error: ImpError) -> None:
+        self.counters["requests_rejected_total"] += 1
+        self._emit(rejected(key, error))
+
+    def _cancel(self, message: Cancel) -> None:
+        if self._starting.pop(message.key, None) is not None:
+            return
+        rows = self.live.rows_of(message.key, message.choice)
+        self.counters["choices_cancelled_total"] += len(rows)
+        for live in rows:
+            self.forget(live)
+
+    def _end_reasoning(self, key: int) -> str:
+        rows = self.live.rows_of(key)
+        verdicts = [live.output.end_reasoning() for live in rows]
+        for live in rows:
+            self.force(live)
+        return next((v for v in ("ending", "no_closer", "already_closed") if v in verdicts), "unknown")
+
+    def _change_adapter(self, message: LoadAdapter | UnloadAdapter) -> AdapterDone:
+        try:
+            if isinstance(message, LoadAdapter):
+                if message.name not in self._adapters:
+                    self._adapters[message.name] = self._backend.load_adapter(message.path)
+            elif message.name in self._adapters:
+                self._backend.unload_adapter(self._adapters.pop(message.name))
+        except ImpError as error:
+            return AdapterDone(message.ticket, False, error.code, error.message)
+        return AdapterDone(message.ticket, True)
+
+    # --- rows -----------------------------------------------------------------------------------
+
+    def note_admitted(self, rows: Iterable[Row]) -> None:
+        now = self._clock()
+        for row in rows:
+            clock = self.live.of_row(row).output.clock
+            clock.admitted_s = clock.admitted_s or now
+
+    def append(self, live: LiveRow, ids: Sequence[int]) -> bool:
+        """New ids join the history and the grammar; False if the grammar forbids one.
+
+        The mask for the next token is begun at once.
+        """
+        live.row.sampler.append(ids)
+        grammar = live.grammar
+        if grammar is None:
+            return True
+        if not all(grammar.advance(token_id) for token_id in ids):
+            return False
+        if live.output.finish is None:
+            grammar.request_mask()
+        return True
+
+    def force(self, live: LiveRow) -> None:
+        """Feed what must come next whatever the model thinks: the closing of reasoning."""
+        while live.output.finish is None and (forced := live.output.forced()):
+            n_taken = live.output.push(forced)
+            self.touch(live)
+            if not self.append(live, forced[:n_taken]):
+                # A plan whose grammar doesn't know its own closer is a bug of whoever made it.
+                live.output.stop("stop")
+
+    def touch(self, live: LiveRow) -> None:
+        """The row has something to send."""
+        self._touched[live] = None
+
+    def retire_finished(self) -> None:
+        """Rows that ended outside a step (deadline, forced closing) leave the scheduler before the next plan."""
+        for live in self._touched:
+            if live.output.finish is not None:
+                self._scheduler.remove(live.row)
+
+    def forget(self, live: LiveRow) -> None:
+        """The choice is over or lost: its slot, blocks and place in the queue are free at once."""
+        self._scheduler.remove(live.row)
+        self.live.remove(live)
+        self._touched.pop(live, None)
+
+    def take_deltas(self) -> list[RowDelta]:
+        """What the touched rows gained; finished ones are forgotten."""
+        deltas = []
+        now = self._clock()
+        for live in list(self._touched):
+            live.output.stamp_finish(now)
+            delta = live.output.take_delta()
+            if delta is not None:
+                deltas.append(delta)
+            if live.output.finish is not None:
+                self.counters["choices_finished_total"] += 1
+                self.forget(live)
+        self._touched.clear()
+        return deltas
+
+    # --- what the outside may know --------------------------------------------------------------
+
+    def gauges(self) -> dict[str, float]:
+        counts = self._scheduler.memory.counts()
+        return {
+            "rows_running": float(len(self._scheduler.rows)),
+            "requests_waiting": float(self._scheduler.n_waiting + len(self._starting)),
+            "blocks_free": float(sum(c.free for c in counts)),
+            "blocks_held": float(sum(c.held for c in counts)),
+            "blocks_cached": float(sum(c.cached for c in counts)),
+        }
+
+    def stats(self) -> tuple[Mapping[str, float], tuple[dict[str, Any], ...]]:
+        """Counters and gauges by name, and one dict per admitted row."""
+        names = ("grammar_dead_ends_total", "requests_failed_total", "steps_failed_total", "steps_total")
+        zeros = dict.fromkeys(names, 0.0)
+        counters = {name: float(value) for name, value in self.counters.items()}
+        preemptions = {"preemptions_total": float(self._scheduler.n_preemptions)}
+        rows = tuple(
+            {
+                "slot": row.slot,
+                "key": row.key,
+                "choice": row.choice,
+                "n_prompt": row.sampler.n_prompt,
+                "n_computed": row.n_computed,
+                "n_output": len(row.sampler.output),
+                "is_decoding": row.is_decoding,
+            }
+            for row in self._scheduler.rows
+        )
+        return zeros | counters | preemptions | self.gauges(), rows
+
+    def fail_all(self, error: ImpError) -> None:
+        for key in self.live.keys_of([live.row for live in self.live.rows()]):
+            for live in self.live.rows_of(key):
+                self.forget(live)
+            self._emit(failed(key, error))
+        for key in list(self._starting):
+            self._starting.pop(key)
+            self._reject(key, Unavailable("the engine was stopped"))
+
+    def close(self) -> None:
+        self._masks.stop()

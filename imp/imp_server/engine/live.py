@@ -1,0 +1,77 @@
+"""The requests an engine has accepted and not finished."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from imp_server.core import GenerateRequest, TokenLogprob
+from imp_server.engine.choice import ChoiceOutput
+from imp_server.engine.constraint import GrammarRow
+from imp_server.schedule.rows import Row
+
+
+@dataclass(slots=True, eq=False)
+class LiveRow:
+    """One choice: its row in the scheduler, its output, its grammar."""
+
+    row: Row
+    output: ChoiceOutput
+    grammar: GrammarRow | None = None
+    prompt_logprobs: list[TokenLogprob] = field(default_factory=list)
+
+
+@dataclass(slots=True, eq=False)
+class LiveRequest:
+    request: GenerateRequest
+    rows: list[LiveRow]
+    deadline_s: float | None
+    """On the loop's clock."""
+
+
+class LiveRequests:
+    """Owner of the map from keys and rows to what is alive."""
+
+    def __init__(self) -> None:
+        self._requests: dict[int, LiveRequest] = {}
+        self._by_row: dict[Row, LiveRow] = {}
+
+    def __len__(self) -> int:
+        return len(self._requests)
+
+    def __contains__(self, key: int) -> bool:
+        return key in self._requests
+
+    def add(self, live: LiveRequest) -> None:
+        self._requests[live.request.key] = live
+        self._by_row.update({each.row: each for each in live.rows})
+
+    def of_row(self, row: Row) -> LiveRow:
+        return self._by_row[row]
+
+    def rows(self) -> Iterator[LiveRow]:
+        yield from self._by_row.values()
+
+    def rows_of(self, key: int, choice: int = -1) -> list[LiveRow]:
+        live = self._requests.get(key)
+        return [] if live is None else [r for r in live.rows if choice in (-1, r.row.choice)]
+
+    def overdue(self, now_s: float) -> list[LiveRow]:
+        """Rows of requests whose deadline has passed."""
+        late = [r for r in self._requests.values() if r.deadline_s is not None and r.deadline_s <= now_s]
+        return [row for request in late for row in request.rows]
+
+    def next_deadline(self) -> float | None:
+        return min((r.deadline_s for r in self._requests.values() if r.deadline_s is not None), default=None)
+
+    def keys_of(self, rows: Sequence[Row]) -> list[int]:
+        return list(dict.fromkeys(row.key for row in rows if row in self._by_row))
+
+    def remove(self, row: LiveRow) -> None:
+        """The choice is over; the request goes with its last choice."""
+        self._by_row.pop(row.row, None)
+        live = self._requests.get(row.row.key)
+        if live is not None:
+            live.rows.remove(row)
+            if not live.rows:
+                del self._requests[row.row.key]

@@ -1,0 +1,248 @@
+"""The step loop: admit, schedule, run, settle, emit. One thread owns everything here."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from imp_server.backends.base import Backend, RowResult
+from imp_server.core import (
+    EngineFaulted,
+    GrammarDeadEnd,
+    GrammarRefused,
+    ImpError,
+    Unavailable,
+)
+from imp_server.decode.drafter import Drafter
+from imp_server.engine.acceptance import Limits
+from imp_server.engine.assemble import assemble
+from imp_server.engine.constraint import MakeConstraint, wait_for_all, wait_for_some
+from imp_server.engine.desk import Desk, GrammarReady
+from imp_server.engine.errors import failed
+from imp_server.engine.live import LiveRow
+from imp_server.engine.messages import FromEngine, StepDone, ToEngine
+from imp_server.engine.results import prompt_logprobs, sampled_logprobs, vectors
+from imp_server.schedule.rows import Chunk, StepPlan
+from imp_server.schedule.scheduler import Scheduler
+from imp_server.vocab.table import Vocabulary
+
+log = logging.getLogger(__name__)
+
+_MASK_GRACE_S = 0.002
+"""How long a step waits for masks while other rows could run: less than a step, more than a common mask."""
+_MASK_POLL_S = 0.05
+"""How long the loop sleeps on masks alone before it looks at its messages again."""
+
+
+class EngineLoop:
+    """Owner of the model's work: the scheduler, the live requests and the order in which they are served."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        scheduler: Scheduler,
+        vocabulary: Vocabulary,
+        limits: Limits,
+        *,
+        emit: Callable[[FromEngine], None],
+        post: Callable[[GrammarReady], None],
+        make_constraint: MakeConstraint | None = None,
+        drafters: Sequence[Drafter] = (),
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`emit` takes what goes to the client; `post` puts a message into this loop's own inbox from any thread."""
+        self.backend = backend
+        self.scheduler = scheduler
+        self.desk = Desk(
+            scheduler, backend, vocabulary, limits, emit=emit, post=post, make=make_constraint or _refuse, clock=clock
+        )
+        self._live = self.desk.live
+        self._emit = emit
+        self._drafters = tuple(drafters)
+        self._clock = clock
+        self._counters = self.desk.counters
+
+    @property
+    def has_work(self) -> bool:
+        return self.scheduler.has_work
+
+    @property
+    def is_over(self) -> bool:
+        """A drain is complete."""
+        return self.desk.is_drained
+
+    def handle(self, message: ToEngine | GrammarReady) -> None:
+        self.desk.handle(message)
+
+    def step(self) -> None:
+        """One forward. Whatever a row gained since its last hand-off leaves with this step's."""
+        self._expire()
+        self.desk.note_admitted(self.scheduler.admit())
+        self._await_masks()
+        self._propose_drafts()
+        plan = self.scheduler.plan()
+        if plan.chunks:
+            began_s = self._clock()
+            results = self._run(plan)
+            if results is not None:
+                self._settle(plan, results, 1e3 * (self._clock() - began_s))
+        self._hand_off()
+
+    def close(self, reason: ImpError | None = None) -> None:
+        """Fail what is left and release the backend."""
+        self.desk.fail_all(reason or Unavailable("the engine was stopped"))
+        self.desk.close()
+        self.backend.close()
+
+    # --- before the forward ---------------------------------------------------------------------
+
+    def _expire(self) -> None:
+        for live in self._live.overdue(self._clock()):
+            live.output.stop("length", "timed_out")
+            self.desk.touch(live)
+        self.desk.retire_finished()
+
+    def _await_masks(self) -> None:
+        """A row whose mask isn't ready sits out the step, so a slow grammar holds nobody else."""
+        constrained = [live for live in self._admitted() if live.grammar is not None]
+        if not constrained:
+            return
+        jobs = [live.grammar.job for live in constrained if live.grammar is not None]
+        if any(not job.done() for job in jobs):
+            if len(constrained) < len(self.scheduler.rows):
+                wait_for_all(jobs, _MASK_GRACE_S)
+            else:
+                wait_for_some(jobs, _MASK_POLL_S)
+                wait_for_all(jobs, _MASK_GRACE_S)
+        for live, job in zip(constrained, jobs, strict=True):
+            live.row.is_held_back = not job.done()
+            if job.done() and job.exception() is not None:
+                log.error("a mask failed", exc_info=job.exception())
+                self._fail(live, EngineFaulted("the grammar of this request failed; the engine goes on"))
+
+    def _propose_drafts(self) -> None:
+        """The first drafter with an idea wins. Constrained rows have no drafts: their masks come one at a time."""
+        if not self._drafters:
+            return
+        for live in self._admitted():
+            row = live.row
+            if row.is_decoding and live.grammar is None and live.output.request.speculative is not False:
+                room = live.output.room_left - 1
+                proposals = (drafter.propose(row.sampler, room) for drafter in self._drafters)
+                row.drafts = next((ids[:room] for ids in proposals if len(ids)), row.drafts)
+
+    def _admitted(self) -> list[LiveRow]:
+        return [self._live.of_row(row) for row in self.scheduler.rows if row.leader is None]
+
+    # --- the forward and after ------------------------------------------------------------------
+
+    def _run(self, plan: StepPlan) -> list[RowResult] | None:
+        """None: the step failed, and with it its requests; the engine goes on."""
+        lives = [self._live.of_row(chunk.row) for chunk in plan.chunks]
+        try:
+            for group in range(len(self.scheduler.memory.groups)):
+                pairs = [(c.source, c.target) for c in plan.copies if c.group == group]
+                if pairs:
+                    self.backend.copy_blocks(group, np.array(pairs, dtype=np.int32))
+            step = assemble(plan.chunks, lives, len(self.scheduler.memory.groups))
+            return self.backend.run(step).rows
+        except Exception:
+            log.exception("a step of %d rows failed", len(plan.chunks))
+            self._counters["steps_failed_total"] += 1
+            for live in lives:
+                self._fail(live, EngineFaulted("the engine failed at this step; its other requests go on"))
+            return None
+
+    def _settle(self, plan: StepPlan, results: Sequence[RowResult], elapsed_ms: float) -> None:
+        self.scheduler.settle(plan, [result.n_accepted for result in results], elapsed_ms)
+        self._counters["steps_total"] += 1
+        self._counters["computed_tokens_total"] += plan.n_tokens
+        for chunk, result in zip(plan.chunks, results, strict=True):
+            live = self._live.of_row(chunk.row)
+            self._note_progress(live, chunk, result)
+            if chunk.is_last:
+                self._take_result(live, chunk, result)
+            self.desk.touch(live)
+        self.scheduler.publish(plan)
+
+    def _note_progress(self, live: LiveRow, chunk: Chunk, result: RowResult) -> None:
+        row, output = live.row, live.output
+        n_prompt = row.sampler.n_prompt
+        if chunk.start < n_prompt and not output.n_tokens:
+            output.note_prefilled(min(row.n_computed, n_prompt), row.n_cached)
+        if row.n_computed >= n_prompt and not output.clock.prefilled_s:
+            output.clock.prefilled_s = self._clock()
+        k = output.request.prompt_logprobs
+        if k is not None and row.choice == 0 and result.logits is not None:
+            # A row that was preempted computes its prompt again.
+            entries = prompt_logprobs(row.sampler.history[:n_prompt], chunk, result.logits, k)
+            live.prompt_logprobs += entries[max(0, len(live.prompt_logprobs) - chunk.start) :]
+            if len(live.prompt_logprobs) == n_prompt - 1:
+                output.note_prompt_logprobs(live.prompt_logprobs)
+
+    def _take_result(self, live: LiveRow, chunk: Chunk, result: RowResult) -> None:
+        output = live.output
+        request = output.request
+        if request.task != "generate":
+            output.note_vectors(vectors(result))
+            output.stop("stop")
+        elif request.plan.max_tokens == 0:
+            output.stop("length")
+        elif len(result.tokens):
+            self._take_tokens(live, chunk, result)
+        elif not result.dead_end:
+            self._fail(live, EngineFaulted("the model's logits weren't numbers for this request"))
+            return
+        if result.dead_end and output.finish is None:
+            self._dead_end(live)
+
+    def _take_tokens(self, live: LiveRow, chunk: Chunk, result: RowResult) -> None:
+        output, sampler = live.output, live.row.sampler
+        output.clock.first_token_s = output.clock.first_token_s or self._clock()
+        if chunk.n_drafts:
+            output.counts.drafted_tokens += chunk.n_drafts
+            output.counts.accepted_tokens += result.n_accepted
+            output.counts.verify_steps += 1
+        if result.mirostat_mu is not None:
+            sampler.mirostat_mu = result.mirostat_mu
+        ids: list[int] = result.tokens.tolist()
+        n_taken = output.push(ids, sampled_logprobs(ids, result))
+        self._counters["completion_tokens_total"] += n_taken
+        if self.desk.append(live, ids[:n_taken]):
+            self.desk.force(live)
+        else:
+            self._dead_end(live)
+
+    def _dead_end(self, live: LiveRow) -> None:
+        """Nothing may follow: an end where the grammar is complete, else an error that should never be seen."""
+        if live.grammar is not None and live.grammar.is_done:
+            live.output.stop("stop")
+            return
+        self._counters["grammar_dead_ends_total"] += 1
+        what = "its grammar" if live.grammar is not None else "logit_bias or ignore_eos"
+        self._fail(live, GrammarDeadEnd(f"no token may follow under {what}, though the completion isn't finished"))
+
+    def _fail(self, live: LiveRow, error: ImpError) -> None:
+        """The whole request is lost; idempotent."""
+        if live.row.key not in self._live:
+            return
+        self._counters["requests_failed_total"] += 1
+        for each in self._live.rows_of(live.row.key):
+            self.desk.forget(each)
+        self._emit(failed(live.row.key, error))
+
+    def _hand_off(self) -> None:
+        deltas = self.desk.take_deltas()
+        if deltas:
+            self._emit(StepDone(tuple(deltas), self.desk.gauges()))
+
+    def stats(self) -> tuple[Mapping[str, float], tuple[dict[str, Any], ...]]:
+        return self.desk.stats()
+
+
+def _refuse(_plan: object) -> Any:
+    raise GrammarRefused("this engine has no grammar support")

@@ -1,0 +1,432 @@
+"""The step loop over a tiny model: same ids alone and together, exact ends, faults that stay small."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+from imp_server.backends.base import Backend, Step, StepResult
+from imp_server.core import (
+    ContextLengthExceeded,
+    EngineFaulted,
+    GrammarDeadEnd,
+    InvalidRequest,
+    OutputPlan,
+    Overloaded,
+    SamplingParams,
+    Segment,
+    Unavailable,
+    pack_ids,
+    special,
+    unpack_ids,
+)
+from imp_server.decode.logprobs import position_logprobs
+from imp_server.engine.inline import InlineEngine
+
+from tests.backends import plain_model
+from tests.backends.array_source import ArraySource, mixed_groups, tiny
+from tests.engine.tiny_engine import UNTHINK, Tiny, ask, request, with_engine
+
+IDS = np.random.default_rng(3).integers(0, 94, 600).tolist()
+SAMPLED = SamplingParams(temperature=1.0, top_k=0, top_p=1.0, seed=7)
+
+
+NO_SPECIALS = SamplingParams(temperature=0.0, banned_ids=(94, 95, 96))
+
+
+def greedy_twin(prompt: list[int], n: int, n_ids: int = 97) -> list[int]:
+    """`n_ids`: ids from there on are banned."""
+    source = ArraySource(tiny())
+    ids = list(prompt)
+    for _ in range(n):
+        ids.append(int(np.argmax(plain_model.forward(source, ids)[1][-1][:n_ids])))
+    return ids[len(prompt) :]
+
+
+def test_greedy_equals_the_plain_model() -> None:
+    async def body(engine: InlineEngine, _: Tiny) -> None:
+        (answer,) = await ask(engine, request(engine, IDS[:20], 12))
+        assert answer.ids == greedy_twin(IDS[:20], 12)
+        assert answer.finish and answer.finish.reason == "length"
+        usage = answer.finish.usage
+        assert (usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens) == (20, 12, 0)
+        assert answer.prefilled[-1] == 20 and answer.finish.ttft_ms > 0
+
+    with_engine(body)
+
+
+@pytest.mark.parametrize("architecture", [tiny(), mixed_groups()], ids=["full", "mixed"])
+def test_eight_together_equal_solo_runs(architecture: Any) -> None:
+    async def body(engine: InlineEngine, _: Tiny) -> None:
+        def wanted() -> list[Any]:
+            return [
+                request(engine, IDS[9 * i : 9 * i + 5 + 11 * i], 24, sampling=SAMPLED, logprobs=3) for i in range(8)
+            ]
+
+        alone = [(await ask(engine, each))[0] for each in wanted()]
+        together = await asyncio.gather(*(ask(engine, each) for each in wanted()))
+        for one, (other,) in zip(alone, together):
+            assert one.ids == other.ids
+            assert one.logprobs == other.logprobs, "bitwise"
+
+    with_engine(body, architecture=architecture, n_rows=8, n_blocks=96, step_ms=8.0, prefill_chunk=13)
+
+
+def test_preempted_rows_answer_the_same() -> None:
+    answers: list[Any] = []
+
+    async def body(engine: InlineEngine, setup: Tiny) -> None:
+        wanted = [request(engine, IDS[i : i + 30], 60, sampling=SAMPLED, logprobs=0) for i in range(4)]
+        found = await asyncio.gather(*(ask(engine, each) for each in wanted))
+        answers.append([(a.ids, a.logprobs) for (a,) in found])
+        assert setup.loop is not None
+        answers.append(setup.loop.scheduler.n_preemptions)
+
+    with_engine(body)
+    with_engine(body, n_blocks=16)
+    assert answers[0] == answers[2] and answers[1] == 0 and answers[3] > 0
+
+
+def test_choices_differ_and_repeat_with_the_seed() -> None:
+    async def body(engine: InlineEngine, _: Tiny) -> None:
+        first = await ask(engine, request(engine, IDS[:21], 10, sampling=SAMPLED, n=3))
+        again = await ask(engine, request(engine, IDS[:21], 10, sampling=SAMPLED, n=3))
+        assert [a.ids for a in first] == [a.ids for a in again]
+        assert len({tuple(a.ids) for a in first}) == 3
+        assert [a.finish.usage.prompt_tokens for a in first if a.finish] == [21, 0, 0]
+        (alone,) = await ask(engine, request(engine, IDS[:21], 10, sampling=SAMPLED))
+        assert alone.ids == first[0].ids
+
+    with_engine(body)
+
+
+def test_logprobs_equal_the_law() -> None:
+    async def body(engine: InlineEngine, _: Tiny) -> None:
+        (answer,) = await ask(engine, request(engine, IDS[:9], 4, logprobs=5, prompt_logprobs=2))
+        logits = plain_model.forward(ArraySource(tiny()), IDS[:9] + answer.ids)[1].astype(np.float32)
+        assert len(answer.logprobs) == 4 and len(answer.prompt_logprobs) == 8
+        for offset, entry in enumerate(answer.logprobs):
+            wanted = position_logprobs(logits[8 + offset], entry.id, 5)
+            assert entry.logprob == pytest.approx(wanted.token, abs=1e-4) and entry.rank == 1
+            assert [i for i, _ in entry.top] == wanted.top_ids.tolist()
+        for position, entry in enumerate(answer.prompt_logprobs):
+            wanted = position_logprobs(logits[position], IDS[position + 1], 2)
+            assert entry.id == IDS[position + 1]
+            assert entry.logprob == pytest.approx(wanted.token, abs=1e-4) and entry.rank == wanted.rank
+
+    with_engine(body)
+
+
+def test_prompt_logprobs_of_choices_and_chunks() -> None:
+    async def body(engine: InlineEngine, _: Tiny) -> None:
+        answers = await ask(engine, request(engine, IDS[:40], 2, prompt_logprobs=0, n=2))
+        assert [len(a.prompt_logprobs) for a in answers] == [39, 0]
+        assert [e.id for e in answers[0].prompt_logprobs] == IDS[1:40]
+
+    with_engine(body, prefill_chunk=7)
+
+
+@pytest.mark.parametrize("n_shown", [0, 1, 5])
+def test_end_ids_and_stop_strings(n_shown: int) -> None:
+    async def body(engine: InlineEngine, _: Tiny) -> None:
+        free = greedy_twin(IDS[:20], 12)
+        end = free[n_shown]
+        first = free.index(end)
+        plan = OutputPlan(end_ids=(end,), max_tokens=12)
+        (answer,) = await ask(engine, request(engine, IDS[:20], plan=plan))
+        assert answer.ids == free[: first + 1]
+        assert answer.finish and answer.finish.reason == "stop" and answer.finish.end_id == end
+        text = bytes(32 + i for i in free[: n_shown + 2])
+        plan = OutputPlan(stop=(text[-2:],), max_tokens=12)
+        (answer,) = await ask(engine, request(engine, IDS[:20], plan=plan))
+        assert answer.finish and answer.finish.stop_string == text[-2:]
+
+    with_engine(body)
+
+
+def test_max_tokens_zero_and_the_context_limit() -> None:
+    async def body(engine: InlineEngine, _: Tiny) -> None:
+        (answer,) = await ask(engine, request(engine, IDS[:20], 0, prompt_logprobs=0))
+        assert answer.ids == [] and answer.finish and answer.finish.reason == "length"
+        assert len(answer.prompt_logprobs) == 19
+        (answer,) = await ask(engine, request(engine, IDS[:250], 100))
+        assert len(answer.ids) == 6 and answer.finish and answer.finish.reason == "length"
+        with pytest.raises(ContextLengthExceeded):
+            await engine.submit(request(engine, IDS[:256], 1))
+        (answer,) = await ask(engine, request(engine, IDS[:256], 0))
+        assert answer.finish
+
+    with_engine(body)
+
+
+THINKING = OutputPlan(
+    segments=(Segment("think", closers=(special("</think>"),), closes_to=1), Segment("answer")),
+    max_tokens=20,
+    think_closer=pack_ids([UNTHINK, 5]),
+)
+
+
+@pytest.mark.parametrize("budget", [0, 1, 6])
+@pytest.mark.parametrize("n", [1, 2])
+def test_the_budget_closes_reasoning(budget: int, n: int) -> None:
+    async def body(engine: InlineEngine, _: Tiny) -> None:
+        plan = OutputPlan(**{f: getattr(THINKING, f) for f in THINKING.__struct_fields__} | {"think_budget": budget})
+        for answer in await ask(engine, request(engine, IDS[:18], plan=plan, n=n, logprobs=0, sampling=NO_SPECIALS)):
+            assert answer.ids[budget : budget + 2] == [UNTHINK, 5]
+            assert len(answer.ids) == 20 == len(answer.logprobs)
+            assert answer.finish and answer.finish.detail == "reasoning_budget_exhausted"
+            assert answer.finish.usage.reasoning_tokens == budget + 1
+            wanted = greedy_twin(IDS[:18], budget, 94)
+            rest = greedy_twin([*IDS[:18], *wanted, UNTHINK, 5], 3, 94)
+            assert answer.ids[:budget] == wanted and answer.ids[budget + 2 : budget + 5] == rest
+
+    with_engine(body)
+
+
+def test_reasoning_ends_on_demand() -> None:
+    async def body(engine: InlineEngine, _: Tiny) -> None:
+        plan = OutputPlan(**{f: getattr(THINKING, f) for f in THINKING.__struct_fields__} | {"max_tokens": 200})
+        generation = await engine.submit(request(engine, IDS[:18], plan=plan, sampling=NO_SPECIALS))
+        ids = list(unpack_ids((await anext(generation)).ids))
+        assert await generation.end_reasoning() == "ending"
+        async for delta in generation:
+            ids += unpack_ids(delta.ids)
+        at = ids.index(UNTHINK)
+        assert at < 150 and ids[at + 1] == 5 and UNTHINK not in ids[at + 1 :]
+        plain = await engine.submit(request(engine, IDS[:18], 200))
+        assert await plain.end_reasoning() == "already_closed"
+        plain.cancel()
+
+    with_engine(body)
+
+
+@pytest.mark.parametrize("stage", ["queued", "prefill", "decode"])
+def test_cancel_at_any_stage_frees_everything(stage: str) -> None:
+    async def body(engine: InlineEngine, setup: Tiny) -> None:
+        assert setup.loop is not None
+        blockers = [await engine.submit(request(engine, IDS[:5], 200)) for _ in range(4 if stage == "queued" else 0)]
+        generation = await engine.submit(request(engine, IDS[:200], 50, n=2 if stage != "queued" else 1))
+        if stage == "prefill":
+            assert (await anext(generation)).n_prefilled < 200
+        elif stage == "decode":
+            async for delta in generation:
+                if delta.ids:
+                    break
+        for each in [generation, *blockers]:
+            each.cancel()
+        began = time.monotonic()
+        while setup.loop.has_work:
+            await asyncio.sleep(0.005)
+        assert time.monotonic() - began < 0.25
+        assert all(c.free == setup.n_blocks for c in setup.loop.scheduler.memory.counts())
+        assert (await ask(engine, request(engine, IDS[:20], 3)))[0].ids == greedy_twin(IDS[:20], 3)
+
+    with_engine(body, prefill_chunk=16)
+
+
+def test_cancelling_one_choice_leaves_the_others() -> None:
+    async def body(engine: InlineEngine, _: Tiny) -> None:
+        whole = await ask(engine, request(engine, IDS[:60], 20, sampling=SAMPLED, n=3))
+        for gone in (0, 1):
+            generation = await engine.submit(request(engine, IDS[:60], 20, sampling=SAMPLED, n=3))
+            generation.cancel(gone)
+            ids: dict[int, list[int]] = {}
+            async for delta in generation:
+                ids.setdefault(delta.choice, []).extend(unpack_ids(delta.ids))
+            assert ids == {c: whole[c].ids for c in range(3) if c != gone}
+
+    with_engine(body, prefill_chunk=16)
+
+
+def test_deadline_in_queue_and_while_running() -> None:
+    async def body(engine: InlineEngine, _: Tiny) -> None:
+        running = request(engine, IDS[:5], 250, deadline_s=0.3)
+        waiting = request(engine, IDS[:5], 250, deadline_s=0.1)
+        (a,), (b,) = await asyncio.gather(ask(engine, running), ask(engine, waiting))
+        assert b.finish and b.finish.detail == "timed_out" and not b.ids
+        assert a.finish and (a.finish.detail == "timed_out" or len(a.ids) == 250)
+
+    with_engine(body, n_rows=1)
+
+
+def test_embeddings_and_scores() -> None:
+    async def body(engine: InlineEngine, _: Tiny) -> None:
+        hidden, logits = plain_model.forward(ArraySource(tiny()), IDS[:33])
+        (answer,) = await ask(engine, request(engine, IDS[:33], task="embed"))
+        np.testing.assert_allclose(answer.vectors[0], hidden[-1], atol=1e-4)
+        (answer,) = await ask(engine, request(engine, IDS[:33], task="score", score_ids=pack_ids([4, 90])))
+        np.testing.assert_allclose(answer.vectors[0], logits[-1][[4, 90]], atol=1e-4)
+        assert answer.finish and answer.finish.reason == "stop" and answer.finish.usage.completion_tokens == 0
+
+    with_engine(body, prefill_chunk=10)
+
+
+def test_a_full_queue_is_an_error_before_the_stream() -> None:
+    async def body(engine: InlineEngine, _: Tiny) -> None:
+        live = [await engine.submit(request(engine, IDS[:5], 250)) for _ in range(2)]
+        await anext(live[0])
+        live.append(await engine.submit(request(engine, IDS[:5], 250)))
+        with pytest.raises(Overloaded):
+            await engine.submit(request(engine, IDS[:5], 250))
+        for each in live:
+            each.cancel()
+
+    with_engine(body, n_rows=1, max_queue=2)
+
+
+def test_hostile_requests_harm_nobody() -> None:
+    async def body(engine: InlineEngine, _: Tiny) -> None:
+        live = asyncio.ensure_future(ask(engine, request(engine, IDS[:20], 40)))
+        for fields in (
+            {"prompt": [97]},
+            {"prompt": [-1]},
+            {"prompt": []},
+            {"prompt": [1], "n": 5},
+            {"prompt": [1], "sampling": SamplingParams(logit_bias=((500, 1.0),))},
+            {"prompt": [1], "task": "score", "score_ids": pack_ids([999])},
+            {"prompt": [1], "adapter": "nobody"},
+        ):
+            with pytest.raises((InvalidRequest, Exception)) as caught:
+                await engine.submit(request(engine, **fields))  # type: ignore[arg-type]
+            assert getattr(caught.value, "status", 0) in (400, 404)
+        assert (await live)[0].ids == greedy_twin(IDS[:20], 40)
+
+    with_engine(body)
+
+
+def test_a_dead_end_is_an_error_and_counted() -> None:
+    async def body(engine: InlineEngine, _: Tiny) -> None:
+        sampling = SamplingParams(temperature=0.0, banned_ids=tuple(range(97)))
+        with pytest.raises(GrammarDeadEnd):
+            await ask(engine, request(engine, IDS[:4], sampling=sampling))
+        counters, _rows = await engine.stats()
+        assert counters["grammar_dead_ends_total"] == 1 and counters["rows_running"] == 0
+
+    with_engine(body)
+
+
+class Failing:
+    """A backend that fails when a certain id is in the step."""
+
+    def __init__(self, backend: Backend, poison: int) -> None:
+        self._backend = backend
+        self._poison = poison
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._backend, name)
+
+    def run(self, step: Step) -> StepResult:
+        if (step.ids == self._poison).any():
+            raise RuntimeError("poisoned")
+        return self._backend.run(step)
+
+
+def test_a_failed_step_takes_its_own_requests_only() -> None:
+    async def body(engine: InlineEngine, setup: Tiny) -> None:
+        with pytest.raises(EngineFaulted):
+            await ask(engine, request(engine, [1, 2, 95, 3], 4))
+        sampling = SamplingParams(temperature=0.0, banned_ids=(95,))
+        (answer,) = await ask(engine, request(engine, IDS[:20], 4, sampling=sampling))
+        assert len(answer.ids) == 4
+        counters, _ = await engine.stats()
+        assert counters["steps_failed_total"] == 1
+        assert setup.loop is not None
+        assert all(c.free == setup.n_blocks for c in setup.loop.scheduler.memory.counts())
+
+    with_engine(body, wrap=lambda backend: Failing(backend, 95))
+
+
+class Oracle:
+    """A drafter that knows the truth, sometimes."""
+
+    name = "oracle"
+
+    def __init__(self) -> None:
+        self.truth: dict[int, list[int]] = {}
+        self._rng = np.random.default_rng(0)
+
+    def propose(self, row: Any, limit: int) -> Any:
+        truth = self.truth.get(row.choice, [])
+        done = row.position
+        drafts = np.array(truth[done : done + min(limit, 5)], dtype=np.int32)
+        if len(drafts) and self._rng.random() < 0.5:
+            drafts[self._rng.integers(len(drafts))] = 3
+        return drafts
+
+
+def test_drafts_change_nothing_but_the_number_of_steps() -> None:
+    oracle = Oracle()
+
+    async def body(engine: InlineEngine, _: Tiny) -> None:
+        wanted = {"sampling": SamplingParams(temperature=0.8, presence_penalty=0.5, seed=3), "n": 2, "logprobs": 2}
+        plain = await ask(engine, request(engine, IDS[:20], 50, **wanted))
+        oracle.truth = {c: a.ids for c, a in enumerate(plain)}
+        drafted = await ask(engine, request(engine, IDS[:20], 50, **wanted))
+        assert [a.ids for a in plain] == [a.ids for a in drafted]
+        for one, other in zip(plain, drafted):
+            assert one.logprobs == other.logprobs
+            assert other.finish and other.finish.usage.accepted_tokens > 10
+            assert other.finish.usage.verify_steps < 40
+        off = await ask(engine, request(engine, IDS[:20], 50, **wanted, speculative=False))
+        assert off[0].finish and off[0].finish.usage.drafted_tokens == 0
+
+    with_engine(body, drafters=[oracle])
+
+
+def test_others_keep_going_during_a_long_prefill() -> None:
+    """With a decoder present no step may take the whole prompt."""
+
+    async def body(engine: InlineEngine, _: Tiny) -> None:
+        talker = await engine.submit(request(engine, IDS[:5], 200))
+        await anext(talker)
+        (answer,) = await ask(engine, request(engine, IDS[:200], 1))
+        assert len(answer.prefilled) >= 1
+        talker.cancel()
+
+    with_engine(body, step_ms=5.0)
+
+
+def test_stop_ends_what_is_running() -> None:
+    async def body(engine: InlineEngine, _: Tiny) -> None:
+        generation = await engine.submit(request(engine, IDS[:5], 250))
+        await anext(generation)
+        stopping = asyncio.ensure_future(engine.stop())
+
+        async def read_all() -> None:
+            async for _delta in generation:
+                pass
+
+        with pytest.raises(Unavailable):
+            await read_all()
+        await stopping
+        with pytest.raises(Unavailable):
+            await engine.submit(request(engine, IDS[:5], 1))
+        engine._state = "ready"  # what with_engine checks
+
+    with_engine(body)
+
+
+def test_drain_finishes_what_is_running() -> None:
+    async def body(engine: InlineEngine, _: Tiny) -> None:
+        generation = await engine.submit(request(engine, IDS[:5], 30))
+        draining = asyncio.ensure_future(engine.drain(30.0))
+        await asyncio.sleep(0)
+        ids = [i async for delta in generation for i in unpack_ids(delta.ids)]
+        assert len(ids) == 30
+        await draining
+        engine._state = "ready"  # what with_engine checks
+
+    with_engine(body)
+
+
+def test_an_idle_engine_sleeps() -> None:
+    async def body(engine: InlineEngine, _: Tiny) -> None:
+        await ask(engine, request(engine, IDS[:5], 3))
+        before = time.process_time()
+        await asyncio.sleep(0.5)
+        assert time.process_time() - before < 0.05
+
+    with_engine(body)

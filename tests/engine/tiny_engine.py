@@ -1,0 +1,124 @@
+"""An inline engine over a tiny random model, and the client's side of a test."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from imp_server.backends.base import Backend, KvSpec
+from imp_server.backends.reference.backend import ReferenceBackend
+from imp_server.core import GenerateRequest, OutputPlan, SamplingParams, TokenLogprob, pack_ids, unpack_ids
+from imp_server.engine.acceptance import Limits
+from imp_server.engine.build import BuiltEngine
+from imp_server.engine.client import EngineClient
+from imp_server.engine.constraint import MakeConstraint
+from imp_server.engine.inline import Emit, InlineEngine, Post
+from imp_server.engine.loop import EngineLoop
+from imp_server.engine.messages import ModelInfo, RowFinish
+from imp_server.models.architecture import Architecture
+from imp_server.schedule.scheduler import ScheduleLimits, Scheduler
+from imp_server.vocab.table import Vocabulary
+
+from tests.backends.array_source import ArraySource, tiny
+
+VOCAB = 97
+END, THINK, UNTHINK = 96, 95, 94
+
+
+def vocabulary() -> Vocabulary:
+    """Ids 0-93 write the printable characters from blank on; the last three are special."""
+    pieces: list[bytes | None] = [bytes([32 + i]) for i in range(94)]
+    return Vocabulary([*pieces, None, None, None], {94: "</think>", 95: "<think>", 96: "<end>"}, end_ids=(END,))
+
+
+@dataclass
+class Tiny:
+    """What a test sets about its engine."""
+
+    architecture: Architecture = field(default_factory=tiny)
+    n_rows: int = 4
+    n_blocks: int = 64
+    context: int = 256
+    max_queue: int = 128
+    step_ms: float = 50.0
+    prefill_chunk: int = 0
+    make_constraint: MakeConstraint | None = None
+    drafters: Sequence[Any] = ()
+    wrap: Callable[[Backend], Backend] = lambda backend: backend
+    loop: EngineLoop | None = None
+    """The loop once it is built."""
+
+    def build(self, emit: Emit, post: Post) -> BuiltEngine:
+        backend: Backend = ReferenceBackend(ArraySource(self.architecture))
+        groups = self.architecture.cache_groups
+        backend.allocate(KvSpec((self.n_blocks,) * len(groups), "f32"))
+        limits = Limits(self.context, VOCAB, self.n_rows, self.max_queue, ("generate", "embed", "score", "rank"))
+        schedule = ScheduleLimits(self.n_rows, self.context, self.step_ms, 4 * self.step_ms, self.prefill_chunk)
+        scheduler = Scheduler(schedule, groups, [self.n_blocks] * len(groups))
+        self.loop = EngineLoop(
+            self.wrap(backend),
+            scheduler,
+            vocabulary(),
+            limits,
+            emit=emit,
+            post=post,
+            make_constraint=self.make_constraint,
+            drafters=self.drafters,
+        )
+        info = ModelInfo("tiny", "tiny", "", self.context, self.context, VOCAB, 64, 0, "F32")
+        return BuiltEngine(self.loop, info)
+
+
+@dataclass
+class Answer:
+    """Everything that one choice sent."""
+
+    ids: list[int] = field(default_factory=list)
+    logprobs: list[TokenLogprob] = field(default_factory=list)
+    prompt_logprobs: list[TokenLogprob] = field(default_factory=list)
+    vectors: list[np.ndarray[Any, Any]] = field(default_factory=list)
+    prefilled: list[int] = field(default_factory=list)
+    finish: RowFinish | None = None
+
+
+def with_engine(test: Callable[[InlineEngine, Tiny], Awaitable[None]], **fields: Any) -> None:
+    """Run `test` on an engine whose integrity is checked after every step."""
+
+    async def body() -> None:
+        setup = Tiny(**fields)
+        engine = InlineEngine(setup.build, check_each_step=True)
+        await engine.start()
+        try:
+            await asyncio.wait_for(test(engine, setup), 60)
+            assert engine.state == "ready", "the engine's thread died"
+        finally:
+            await engine.stop()
+
+    asyncio.run(body())
+
+
+def request(engine: EngineClient, prompt: Sequence[int], max_tokens: int = 16, **fields: Any) -> GenerateRequest:
+    """Greedy and without end ids unless `plan` or `sampling` say otherwise."""
+    plan = fields.pop("plan", OutputPlan(max_tokens=max_tokens))
+    sampling = fields.pop("sampling", SamplingParams(temperature=0.0))
+    return GenerateRequest(engine.new_key(), pack_ids(prompt), plan, sampling, **fields)
+
+
+async def ask(engine: EngineClient, wanted: GenerateRequest) -> list[Answer]:
+    """The answers by choice."""
+    answers = [Answer() for _ in range(wanted.n)]
+    async for delta in await engine.submit(wanted):
+        answer = answers[delta.choice]
+        assert answer.finish is None, "a delta after the end"
+        answer.ids += unpack_ids(delta.ids)
+        answer.logprobs += delta.logprobs
+        answer.prompt_logprobs += delta.prompt_logprobs
+        answer.vectors += [np.frombuffer(v, dtype="<f4") for v in delta.vectors]
+        if delta.n_prefilled >= 0:
+            answer.prefilled.append(delta.n_prefilled)
+        answer.finish = delta.finish
+    assert all(answer.finish for answer in answers)
+    return answers
