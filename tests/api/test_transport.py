@@ -135,6 +135,14 @@ def test_wrong_method(http: httpx.Client) -> None:
     assert http.post("/v1/models").headers["allow"] == "GET, HEAD, OPTIONS"
 
 
+def test_a_path_of_the_contract_is_no_parameter_of_another(http: httpx.Client) -> None:
+    """/v1/responses/input_tokens is no response with the id input_tokens."""
+    response = http.get("/v1/responses/input_tokens")
+    assert (response.status_code, response.headers["allow"]) == (405, "POST, OPTIONS")
+    assert http.options("/v1/responses/input_tokens").headers["allow"] == "POST, OPTIONS"
+    assert http.get("/v1/responses/resp_1").status_code == 404
+
+
 def test_unknown_path(http: httpx.Client) -> None:
     for path in ("/", "/v2/chat", "/v1/chat/completions/x/y", "/%00", "/caf%C3%A9", "/" + "a" * 5000):
         response = http.get(path)

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-
 from blacksheep import Application, Request, Response
 from blacksheep.server.routing import Router
 
 from imp_server.api.binding import bind, find_handlers
 from imp_server.api.contract import Operation
-from imp_server.api.endpoint import Endpoint, add_headers, add_ids, error_response, log_refusal, lower_headers
+from imp_server.api.endpoint import (
+    Endpoint,
+    Responder,
+    add_headers,
+    add_ids,
+    error_response,
+    log_refusal,
+    lower_headers,
+)
 from imp_server.api.headers import sanitised_id
 from imp_server.api.hub import Hub
 from imp_server.core import ImpError, MethodNotAllowed, UnknownUrl
@@ -19,12 +25,16 @@ from imp_server.dialects.ids import new_id
 def build_app(hub: Hub) -> Application:
     """Raises ConfigError when contract and handlers don't match."""
     app = Application(router=Router(), show_error_details=False)
+    fallback = _fallback(app, hub)
+    literal = frozenset(o.path for o in hub.contract.operations if "{" not in o.path)
     for operation, handler in bind(hub.contract, find_handlers()):
-        endpoint = Endpoint(hub, operation, handler)
-        app.router.add(operation.method, _route(operation), _responder(endpoint))
-        if operation.method == "GET":  # uvicorn drops the body of an answer to HEAD
-            app.router.add("HEAD", _route(operation), _responder(endpoint))
-    app.router.fallback = _fallback(app, hub)
+        respond: Responder = Endpoint(hub, operation, handler).answer
+        if "{" in operation.path:
+            respond = _unless_literal(respond, literal, fallback)
+        # uvicorn drops the body of an answer to HEAD
+        for method in ("GET", "HEAD") if operation.method == "GET" else (operation.method,):
+            app.router.add(method, _route(operation), _plain(respond))
+    app.router.fallback = fallback
     return app
 
 
@@ -38,20 +48,31 @@ def _route(operation: Operation) -> str:
     return route
 
 
-def _responder(endpoint: Endpoint) -> Callable[[Request], Awaitable[Response]]:
-    async def respond(request: Request) -> Response:
-        return await endpoint.answer(request)
+def _plain(respond: Responder) -> Responder:
+    """BlackSheep keeps notes on its handlers, so each route needs a function of its own."""
 
-    return respond
+    async def route(request: Request) -> Response:
+        return await respond(request)
+
+    return route
 
 
-def _fallback(app: Application, hub: Hub) -> Callable[[Request], Awaitable[Response]]:
+def _unless_literal(respond: Responder, literal: frozenset[str], fallback: Responder) -> Responder:
+    """A path of the contract is never the parameter of another path, whatever the method."""
+
+    async def route(request: Request) -> Response:
+        return await (fallback if request.path.rstrip("/") in literal else respond)(request)
+
+    return route
+
+
+def _fallback(app: Application, hub: Hub) -> Responder:
     """Unknown paths 404, known paths with another method 405 and Allow, OPTIONS 204."""
 
     async def respond(request: Request) -> Response:
         headers = lower_headers(request)
         path = request.path
-        allow = _allowed(app, request)
+        allow = _allowed(app, hub, request)
         error: ImpError
         if request.method == "OPTIONS":
             response = Response(204, [(b"allow", ", ".join(allow or ("OPTIONS",)).encode())])
@@ -80,8 +101,14 @@ def _request_id(headers: dict[str, str]) -> str:
     return sanitised_id(sent) if sent else new_id("req_")
 
 
-def _allowed(app: Application, request: Request) -> tuple[str, ...]:
-    found = [method.decode() for method, routes in app.router.routes.items() if any(r.match(request) for r in routes)]
+def _allowed(app: Application, hub: Hub, request: Request) -> tuple[str, ...]:
+    """The methods of the request's path; () for an unknown path."""
+    found = {o.method for o in hub.contract.operations if o.path == request.path}
+    if "GET" in found:
+        found.add("HEAD")
+    if not found:
+        routes = app.router.routes
+        found = {method.decode() for method in routes if any(route.match(request) for route in routes[method])}
     return (*sorted(found), "OPTIONS") if found else ()
 
 

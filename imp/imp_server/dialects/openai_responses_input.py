@@ -84,7 +84,7 @@ class Conversation:
     _turn: _Turn = field(default_factory=_Turn)
 
     def add(self, item: Item, path: str) -> None:
-        kind = item.get("type") or "message"
+        kind = item.get("type", "message")
         if kind == "message":
             self._message(item, path)
         elif kind == "reasoning":

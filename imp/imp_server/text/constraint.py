@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from imp_server.core import ChatRequest, GrammarPlan, UnsupportedParameter
+from imp_server.core import ChatRequest, GrammarPlan, GrammarRefused
 
 
 def constraint(chat: ChatRequest) -> GrammarPlan | None:
-    """None if the request leaves the output free. Raises GrammarRefused, UnsupportedParameter."""
+    """None if the request leaves the output free. Raises GrammarRefused."""
     if chat.response_format.kind == "text":
         return None
-    raise UnsupportedParameter(
+    raise GrammarRefused(
         f"constrained output ({chat.response_format.kind}) isn't available in this build",
         param=chat.response_format.param,
     )

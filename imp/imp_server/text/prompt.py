@@ -176,11 +176,14 @@ def _cut_after_final(
         raise InvalidRequest(
             "continue_final_message needs an assistant message with text as the last one",
             param="continue_final_message",
+            code="invalid_history",
         )
     place = places[-1]
     if place is None:
         raise InvalidRequest(
-            "the chat template doesn't show the final message, so it can't be continued", param="messages"
+            "the chat template doesn't show the final message, so it can't be continued",
+            param="messages",
+            code="invalid_history",
         )
     content = message_text(final)
     tail = content[len(content.rstrip()) :]

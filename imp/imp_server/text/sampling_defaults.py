@@ -51,7 +51,9 @@ def sampling_params(
     for token_id in intent.logit_bias:
         if not 0 <= token_id < vocab_size:
             raise InvalidRequest(
-                f"logit_bias names token {token_id}; ids go from 0 to {vocab_size - 1}", param="logit_bias"
+                f"logit_bias names token {token_id}; ids go from 0 to {vocab_size - 1}",
+                param="logit_bias",
+                code="unknown_token",
             )
     chosen: dict[str, Any] = {name: value for name, value in defaults.items() if name in _OURS}
     for name in SamplingParams.__struct_fields__:
