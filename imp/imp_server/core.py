@@ -382,6 +382,26 @@ class ChatRequest(msgspec.Struct, frozen=True):
     """llama.cpp's `id_slot`."""
 
 
+class PromptRequest(msgspec.Struct, frozen=True):
+    """A raw prompt to continue: no template, no segments."""
+
+    prompt: tuple[str | int, ...]
+    """Text and token ids, mixed. Text may spell control tokens; the model's opening token comes before a first text."""
+    model: str = ""
+    sampling: SamplingIntent = SamplingIntent()
+    cache: CacheIntent = CacheIntent()
+    response_format: ResponseFormat = ResponseFormat()
+    n: int = 1
+    max_tokens: int | None = None
+    stop: tuple[str, ...] = ()
+    logprobs: int | None = None
+    prompt_logprobs: int | None = None
+    speculative: bool | None = None
+    adapter: str = ""
+    priority: int = 0
+    row_preference: int | None = None
+
+
 # --- what the engine is asked for ---------------------------------------------------------------
 
 

@@ -13,6 +13,7 @@ from imp_server.core import (
     MessageSpan,
     OutputEvent,
     OutputPlan,
+    PromptRequest,
     SamplingParams,
     Segment,
     TextPart,
@@ -108,5 +109,21 @@ class ByteText:
             logprobs=request.logprobs,
             adapter=request.adapter,
             sampling=SamplingParams(logit_bias=bias),
+        )
+        return BytePrepared(generate, self)
+
+    def prepare_prompt(self, request: PromptRequest) -> BytePrepared:
+        pieces = [piece.encode() if isinstance(piece, str) else bytes([piece]) for piece in request.prompt]
+        generate = GenerateRequest(
+            key=0,
+            ids=pack_ids(list(b"".join(pieces))),
+            plan=OutputPlan(
+                end_ids=self.vocabulary.end_ids,
+                stop=tuple(s.encode() for s in request.stop),
+                max_tokens=64 if request.max_tokens is None else request.max_tokens,
+            ),
+            n=request.n,
+            logprobs=request.logprobs,
+            adapter=request.adapter,
         )
         return BytePrepared(generate, self)

@@ -21,7 +21,7 @@ from imp_server.api.sse import KEEP_ALIVE, encode_frame
 from imp_server.api.text_side import Prepared, Session
 from imp_server.core import EngineFaulted, Failed, ImpError, InternalError, Logprobs, OutputEvent
 from imp_server.dialects.base import Fold, ReplyContext, SseFrame, Stream
-from imp_server.dialects.handler import ChatReply, Pings
+from imp_server.dialects.handler import Generating, Pings
 from imp_server.engine.client import EngineClient, Generation
 
 _log = logging.getLogger("imp.api")
@@ -114,8 +114,8 @@ async def _pump(one: Live, queue: asyncio.Queue[list[OutputEvent] | BaseExceptio
         await queue.put(error)
 
 
-async def fold_reply(reply: ChatReply, live: Sequence[Live], watch: DisconnectWatch) -> dict[str, Any] | None:
-    """The whole reply as one JSON object; None if the client has gone."""
+async def fold_reply(reply: Generating, live: Sequence[Live], watch: DisconnectWatch) -> Any:
+    """The whole reply as JSON; None if the client has gone."""
     fold = reply.fold(reply.context)
     try:
         async for batch in events(live):
@@ -134,7 +134,7 @@ async def fold_reply(reply: ChatReply, live: Sequence[Live], watch: DisconnectWa
 class StreamRun:
     """Owner of one streamed reply from its first frame to its last."""
 
-    def __init__(self, reply: ChatReply, live: Sequence[Live], watch: DisconnectWatch, keep_alive_s: float) -> None:
+    def __init__(self, reply: Generating, live: Sequence[Live], watch: DisconnectWatch, keep_alive_s: float) -> None:
         self._reply = reply
         self._live = live
         self._watch = watch

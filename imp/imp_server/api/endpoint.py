@@ -20,9 +20,10 @@ from imp_server.api.errors import error_headers, error_status, shape_module, sha
 from imp_server.api.headers import sanitised_id
 from imp_server.api.hub import Hub
 from imp_server.api.parameters import ParameterReader
+from imp_server.api.text_side import Prepared, TextSide
 from imp_server.core import Draining, ImpError, InternalError
 from imp_server.dialects.base import SseFrame
-from imp_server.dialects.handler import BytesReply, Call, ChatReply, Handler, JsonReply, Reply
+from imp_server.dialects.handler import BytesReply, Call, ChatReply, Generating, Handler, JsonReply, Reply
 from imp_server.dialects.ids import new_id
 
 _log = logging.getLogger("imp.api")
@@ -83,7 +84,7 @@ class Endpoint:
             services=self._hub,
         )
         reply = await self._handler(call)
-        if isinstance(reply, ChatReply):
+        if isinstance(reply, Generating):
             return await self._generate(request, reply)
         return await self._plain(reply)
 
@@ -112,13 +113,14 @@ class Endpoint:
         content = Content(reply.content_type.encode(), reply.content) if reply.content_type else None
         return Response(reply.status, _raw(reply.headers), content)
 
-    async def _generate(self, request: Request, reply: ChatReply) -> Response:
+    async def _generate(self, request: Request, reply: Generating) -> Response:
         watch = DisconnectWatch(getattr(request.content, "receive", None))
         live: list[Live] = []
         try:
-            hosted = self._hub.models.find(reply.request.model)
-            prepared = await self._hub.pool.run(hosted.ready_text().prepare_chat, reply.request)
-            live = await accept(hosted.client, [prepared], watch)
+            model = reply.request.model if isinstance(reply, ChatReply) else reply.requests[0].model
+            hosted = self._hub.models.find(model)
+            prepared = await self._hub.pool.run(_prepare, hosted.ready_text(), reply)
+            live = await accept(hosted.client, prepared, watch)
             tell_acceptance(reply.context, live)
             if reply.streamed:
                 run = StreamRun(reply, live, watch, self._hub.config.streams.keep_alive_s)
@@ -167,7 +169,13 @@ class Endpoint:
         return response
 
 
-def _reply_id(request: Request, reply: ChatReply) -> dict[str, str]:
+def _prepare(side: TextSide, reply: Generating) -> list[Prepared]:
+    if isinstance(reply, ChatReply):
+        return [side.prepare_chat(reply.request)]
+    return [side.prepare_prompt(request) for request in reply.requests]
+
+
+def _reply_id(request: Request, reply: Generating) -> dict[str, str]:
     """Without an id of the client's, a generation goes by the id of its reply."""
     return {} if request.headers.contains(b"x-request-id") else {"x-request-id": reply.context.id}
 

@@ -7,7 +7,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from imp_server.config import Config
-from imp_server.core import Accepted, ChatRequest, FinishReason, GenerateRequest, OutputEvent, Progress, Timings
+from imp_server.core import (
+    Accepted,
+    ChatRequest,
+    FinishReason,
+    GenerateRequest,
+    OutputEvent,
+    Progress,
+    PromptRequest,
+    Timings,
+)
 from imp_server.engine.messages import RowDelta, RowFinish
 from imp_server.text.model import Prepared, TextModel
 from imp_server.text.session import OutputSession
@@ -90,6 +99,32 @@ class ModelText:
     def prepare_chat(self, request: ChatRequest) -> PreparedPrompt:
         prepared = self.model.prepare_chat(request, 0)
         return PreparedPrompt(prepared.request, prepared)
+
+    def prepare_prompt(self, request: PromptRequest) -> PreparedPrompt:
+        prepared = self.model.prepare_prompt(
+            self._ids_or_text(request.prompt),
+            0,
+            sampling=request.sampling,
+            max_tokens=request.max_tokens,
+            stop=request.stop,
+            n=request.n,
+            logprobs=request.logprobs,
+            prompt_logprobs=request.prompt_logprobs,
+            response_format=request.response_format,
+            speculative=request.speculative,
+            adapter=request.adapter,
+            priority=request.priority,
+            row_preference=request.row_preference,
+        )
+        return PreparedPrompt(prepared.request, prepared)
+
+    def _ids_or_text(self, prompt: tuple[str | int, ...]) -> str | list[int]:
+        if len(prompt) == 1 and isinstance(prompt[0], str):
+            return prompt[0]
+        ids: list[int] = []
+        for i, piece in enumerate(prompt):
+            ids += self.model.tokenize(piece, add_special=i == 0) if isinstance(piece, str) else [piece]
+        return ids
 
     def count(self, request: ChatRequest) -> int:
         return self.model.count(request)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from imp_server.core import ChatRequest, GenerateRequest, OutputEvent
+from imp_server.core import ChatRequest, GenerateRequest, OutputEvent, PromptRequest
 from imp_server.engine.messages import RowDelta
 from imp_server.vocab.table import Vocabulary
 
@@ -60,4 +60,8 @@ class TextSide(Protocol):
 
     def prepare_chat(self, request: ChatRequest) -> Prepared:
         """Render and tokenise. Raises TemplateRefused, VisionUnavailable, GrammarRefused."""
+        ...
+
+    def prepare_prompt(self, request: PromptRequest) -> Prepared:
+        """Tokenise. Raises InvalidRequest (unknown_token), GrammarRefused."""
         ...

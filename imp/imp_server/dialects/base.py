@@ -42,8 +42,8 @@ class Fold(Protocol):
 
     def feed(self, event: OutputEvent) -> None: ...
 
-    def body(self) -> dict[str, Any]:
-        """The reply; called once after the Finish of every choice."""
+    def body(self) -> Any:
+        """The reply as JSON; called once after the Finish of every choice."""
         ...
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from imp_server.config import Config
-from imp_server.core import ChatRequest
+from imp_server.core import ChatRequest, PromptRequest
 from imp_server.dialects.base import Fold, ReplyContext, SseFrame, Stream
 
 
@@ -148,6 +148,19 @@ class ChatReply:
     """Awaited with the whole reply before its last frames are sent (a stored response must be found at once)."""
 
 
+@dataclass(frozen=True, slots=True)
+class PromptReply:
+    """Continue raw prompts; as ChatReply otherwise. Choice c of prompt p is the choice p * n + c of its events."""
+
+    requests: tuple[PromptRequest, ...]
+    """All of one model."""
+    context: ReplyContext
+    streamed: bool
+    fold: Callable[[ReplyContext], Fold]
+    stream: Callable[[ReplyContext], Stream]
+    keep: Callable[[dict[str, Any]], Awaitable[None]] | None = None
+
+
 @runtime_checkable
 class Pings(Protocol):
     """A Stream whose dialect has its own sign of life; the others send a comment."""
@@ -155,7 +168,8 @@ class Pings(Protocol):
     def ping(self) -> list[SseFrame]: ...
 
 
-Reply = JsonReply | BytesReply | ChatReply
+Generating = ChatReply | PromptReply
+Reply = JsonReply | BytesReply | Generating
 Handler = Callable[[Call], Awaitable[Reply]]
 
 _MARK = "__imp_operation__"

@@ -21,6 +21,7 @@ from imp_server.core import (
     GenerateRequest,
     InvalidRequest,
     OutputPlan,
+    ResponseFormat,
     SamplingIntent,
     SamplingParams,
     Segment,
@@ -162,12 +163,13 @@ class TextModel:
         n: int = 1,
         logprobs: int | None = None,
         prompt_logprobs: int | None = None,
+        response_format: ResponseFormat | None = None,
         control: bool = True,
         **more: Any,
     ) -> Prepared:
         """A raw prompt. `control`: its text may spell control tokens. `more`: further fields of GenerateRequest.
 
-        Raises ContextLengthExceeded, InvalidRequest.
+        Raises ContextLengthExceeded, InvalidRequest, GrammarRefused.
         """
         sampling = sampling or SamplingIntent()
         if isinstance(prompt, str):
@@ -175,7 +177,8 @@ class TextModel:
         else:
             ids, text = self._checked_ids(prompt), self.detokenize(prompt, skip_special=False)
         limit = token_limit(max_tokens, self.config.server.max_tokens, len(ids), self.context_length, "prompt")
-        plan = text_plan(self.tokenizer, max_tokens=limit, stop=stop, ignore_eos=sampling.ignore_eos)
+        grammar = constraint(ChatRequest((), response_format=response_format)) if response_format else None
+        plan = text_plan(self.tokenizer, max_tokens=limit, stop=stop, ignore_eos=sampling.ignore_eos, grammar=grammar)
         request = GenerateRequest(
             key=key,
             ids=pack_ids(ids),
