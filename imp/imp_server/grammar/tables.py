@@ -39,6 +39,7 @@ class Tables:
         self.rows: NDArray[np.int32] = np.full((256, 256), HOLE, dtype=np.int32)
         self.ops: NDArray[np.int32] = np.zeros((256, 2), dtype=np.int32)
         self._op_ids: dict[tuple[int, int], int] = {}
+        self._operations: list[tuple[int, int]] = []
 
     def new_local(self) -> int:
         local = self.n_locals
@@ -49,6 +50,14 @@ class Tables:
         self.n_locals = local + 1
         return local
 
+    @property
+    def rows_address(self) -> int:
+        return self.rows.ctypes.data
+
+    @property
+    def ops_address(self) -> int:
+        return self.ops.ctypes.data
+
     def op(self, a: int, b: int) -> int:
         """The entry that stands for operation (a, b)."""
         number = self._op_ids.get((a, b))
@@ -57,8 +66,13 @@ class Tables:
             if number == len(self.ops):
                 self.ops = np.concatenate([self.ops, np.zeros_like(self.ops)])
             self.ops[number] = a, b
+            self._operations.append((a, b))
         return FIRST_OP - number
 
     def entry(self, local: int, byte: int) -> int:
         value = int(self.rows[local, byte])
         return self.fill(local, byte) if value == HOLE else value
+
+    def operation(self, entry: int) -> tuple[int, int]:
+        """(a, b) of an entry <= FIRST_OP."""
+        return self._operations[FIRST_OP - entry]

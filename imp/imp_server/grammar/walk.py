@@ -71,8 +71,11 @@ def build_trie(token_bytes: list[tuple[int, bytes]]) -> TokenTrie:
     )
 
 
-def walk(tables: Tables, trie: TokenTrie, stack: Stack, out: NDArray[np.uint32]) -> WalkResult:
-    """Set in `out` the bit of every token that the stack can read; bits already set stay."""
+def walk(tables: Tables, trie: TokenTrie, locals_: list[int], out: NDArray[np.uint32]) -> WalkResult:
+    """Set in `out` the bit of every token that the stack can read (`locals_[0]` is its top); bits already set stay."""
+    stack: Stack = (locals_[-1], None)
+    for local in reversed(locals_[:-1]):
+        stack = (local, stack)
     asks: list[int] = []
     lowest = 0
     # per depth of the trie: the stack, and its height relative to the original one

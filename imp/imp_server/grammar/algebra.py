@@ -1,0 +1,125 @@
+"""Formulas, leaves and subschemas of one space, and the formulas that several parts make."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable
+
+from imp_server.grammar.formula import Formula, Formulas
+from imp_server.grammar.leaves import (
+    ARRAY,
+    BOOLEAN,
+    NULL,
+    NUMBER,
+    OBJECT,
+    STRING,
+    BoolIs,
+    Items,
+    Leaves,
+    Length,
+    NumberLeaf,
+    Required,
+    TextLeaf,
+    TypeIs,
+)
+from imp_server.grammar.machine import Machine
+from imp_server.grammar.subschema import Sub
+from imp_server.grammar.values import Value
+
+TYPE_OF_KIND = {
+    "null": NULL,
+    "bool": BOOLEAN,
+    "number": NUMBER,
+    "string": STRING,
+    "array": ARRAY,
+    "object": OBJECT,
+}
+
+
+class Algebra:
+    """Owner of everything interned below the automata."""
+
+    def __init__(self) -> None:
+        self.formulas = Formulas()
+        self.leaves = Leaves()
+        self._subs: dict[Hashable, Sub] = {}
+        self._constants: dict[Value, Formula] = {}
+        self.string_machines: dict[Formula, Machine] = {}
+        self.number_machines: dict[Formula, Machine] = {}
+        """Memos of scalars.py."""
+        self.any = self.sub_of(self.formulas.true)
+        self.never = self.sub_of(self.formulas.false)
+
+    def sub(self, key: Hashable, make: Callable[[], Formula]) -> Sub:
+        """The subschema known by `key`; `make` must depend on the key alone."""
+        found = self._subs.get(key)
+        if found is None:
+            found = self._subs[key] = Sub(make)
+        return found
+
+    def sub_of(self, formula: Formula) -> Sub:
+        return self.sub(formula, lambda: formula)
+
+    def type_is(self, mask: int) -> Formula:
+        return self.formulas.leaf(self.leaves.get(TypeIs, mask))
+
+    def is_integer(self, spelling: str = "digits") -> Formula:
+        """`spelling` any: 1.0 may be written for 1 where nothing but the value matters."""
+        integral = self.formulas.leaf(self.leaves.get(NumberLeaf, "integer", spelling))
+        return self.formulas.conj([self.type_is(NUMBER), integral])
+
+    def text(self, kind: str, what: Hashable) -> Formula:
+        return self.formulas.leaf(self.leaves.get(TextLeaf, kind, what))
+
+    def number(self, kind: str, what: Hashable) -> Formula:
+        return self.formulas.leaf(self.leaves.get(NumberLeaf, kind, what))
+
+    def props(self, names: dict[str, Sub], patterns: Iterable[tuple[str, Sub]], rest: Sub) -> Formula:
+        patterns = tuple(patterns)
+        if rest is self.any and all(s is self.any for s in names.values()) and all(s is self.any for _, s in patterns):
+            return self.formulas.true
+        return self.formulas.leaf(self.leaves.props(names, patterns, rest))
+
+    def required(self, names: Iterable[str]) -> Formula:
+        missing = frozenset(names)
+        return self.formulas.leaf(self.leaves.get(Required, missing)) if missing else self.formulas.true
+
+    def equals(self, value: Value) -> Formula:
+        """The value itself, structurally: any key order, any spelling of a number."""
+        found = self._constants.get(value)
+        if found is None:
+            found = self._constants[value] = self.formulas.conj([self.type_is(TYPE_OF_KIND[value[0]]), self._is(value)])
+        return found
+
+    def one_of_values(self, values: Iterable[Value]) -> Formula:
+        """Any of the values; all strings become one leaf."""
+        values = list(values)
+        strings = frozenset(data.encode() for kind, data in values if kind == "string" and not has_surrogates(data))
+        parts = [self.equals(v) for v in values if v[0] != "string"]
+        if strings:
+            parts.append(self.formulas.conj([self.type_is(STRING), self.text("literals", strings)]))
+        return self.formulas.disj(parts)
+
+    def _is(self, value: Value) -> Formula:
+        kind, data = value
+        fs = self.formulas
+        if kind == "null":
+            return fs.true
+        if kind == "bool":
+            return fs.leaf(self.leaves.get(BoolIs, data))
+        if kind == "number":
+            return self.number("equals", data)
+        if kind == "string":
+            return fs.false if has_surrogates(data) else self.text("literals", frozenset([data.encode()]))
+        if kind == "array":
+            prefix = tuple(self._sub_equals(v) for v in data)
+            items = fs.leaf(self.leaves.get(Items, prefix, self.never))
+            return fs.conj([fs.leaf(self.leaves.get(Length, len(data), None)) if data else fs.true, items])
+        names = {k: self._sub_equals(v) for k, v in data}
+        return fs.conj([self.props(names, (), self.never), self.required(names)])
+
+    def _sub_equals(self, value: Value) -> Sub:
+        return self.sub(("equals", value), lambda: self.equals(value))
+
+
+def has_surrogates(text: str) -> bool:
+    return any("\ud800" <= c <= "\udfff" for c in text)

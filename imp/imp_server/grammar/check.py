@@ -1,0 +1,68 @@
+"""The check phase: a grammar as asked for -> a GrammarPlan, or a refusal that names keyword and JSON pointer.
+
+Pure functions for a pool thread. Work is bounded in units, not in time: the same answer on a busy machine.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from imp_server.core import GrammarPlan, GrammarRefused, GrammarUnsatisfiable
+from imp_server.grammar.frames.space import Space
+from imp_server.grammar.leaves import Contains, Items, Leaf, Names, Props
+from imp_server.grammar.plan import Normal, make_plan
+from imp_server.grammar.schema.document import Document
+from imp_server.grammar.schema.expand import Expander
+from imp_server.grammar.subschema import Sub
+
+CHECK_WORK = 20_000
+MAX_SUBS = 20_000
+
+
+def check_schema(schema: Any, *, integers: Literal["digits", "any"] = "digits") -> GrammarPlan:
+    """A JSON Schema (object or boolean). Raises GrammarRefused, GrammarUnsatisfiable.
+
+    `integers`: whether 1.0 may be written for the integer 1 (any), or digits alone.
+    """
+    if not isinstance(schema, dict | bool):
+        raise GrammarRefused("a JSON Schema must be an object or a boolean")
+    plan = make_plan("json_schema", Normal(schema=schema, integers=integers))
+    space = Space(CHECK_WORK)
+    try:
+        formula = Expander(Document(schema), space.algebra, plan.digest, integers).root()
+        _visit_all(formula.leaves())
+        answer = space.solver.value(formula)
+    except RecursionError:
+        raise GrammarRefused("the schema is nested too deeply") from None
+    if answer is None and space.solver.gave_up:
+        raise GrammarRefused("the schema is too complex to prove that some value satisfies it; simplify it")
+    if answer is None:
+        raise GrammarUnsatisfiable("no value satisfies this schema")
+    return plan
+
+
+def check_json_object() -> GrammarPlan:
+    """Any JSON object."""
+    return check_schema({"type": "object"})
+
+
+def _visit_all(leaves: Any) -> None:
+    """Expand everything reachable, so that what can't be enforced is refused now and not in mid-stream."""
+    todo: list[Leaf] = list(leaves)
+    seen: set[Sub] = set()
+    while todo:
+        leaf = todo.pop()
+        for sub in _subs(leaf):
+            if sub not in seen:
+                seen.add(sub)
+                if len(seen) > MAX_SUBS:
+                    raise GrammarRefused(f"schema has more than {MAX_SUBS} reachable subschemas")
+                todo += sub.formula.leaves()
+
+
+def _subs(leaf: Leaf) -> list[Sub]:
+    if isinstance(leaf, Props):
+        return [*leaf.names.values(), *(s for _, s in leaf.patterns), leaf.rest]
+    if isinstance(leaf, Items):
+        return [*leaf.prefix, leaf.rest]
+    return [leaf.sub] if isinstance(leaf, Names | Contains) else []

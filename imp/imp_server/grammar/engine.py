@@ -1,0 +1,147 @@
+"""A grammar at work: advance by tokens, masks, forced text, distance to the end. Rollback is keeping the old state."""
+
+from __future__ import annotations
+
+from threading import RLock
+
+import numpy as np
+from numpy.typing import NDArray
+
+from imp_server.core import GrammarDeadEnd, GrammarPlan
+from imp_server.grammar.frames.space import Space
+from imp_server.grammar.frames.stack import Cell, State, Stepper
+from imp_server.grammar.masks import Masks
+from imp_server.grammar.plan import begin
+from imp_server.grammar.tables import DEAD
+from imp_server.vocab.table import Vocabulary
+
+__all__ = ["GrammarSpace", "Matcher", "State"]
+
+MAX_FORCED = 256
+MAX_LOCALS = 400_000
+
+
+class GrammarSpace:
+    """Owner of what all grammars of one engine share. A fresh one is made when it has grown too large."""
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self.vocabulary = vocabulary
+        self.lock = RLock()
+        self.renew()
+
+    def renew(self) -> None:
+        self.space = Space()
+        self.stepper = Stepper(self.space)
+        self.masks = Masks(self.space, self.stepper, self.vocabulary)
+        self.starts: dict[str, State] = {}
+
+    def matcher(self, plan: GrammarPlan) -> Matcher:
+        with self.lock:
+            if len(self.space.locals) > MAX_LOCALS:
+                self.renew()
+            return Matcher(plan, self.vocabulary, self)
+
+
+class Matcher:
+    """One grammar over one vocabulary. Stateless: states are values, shared freely between rows and drafts.
+
+    Safe to call from the step loop and the mask thread: a lock of the shared space serialises them.
+    """
+
+    def __init__(self, plan: GrammarPlan, vocabulary: Vocabulary, shared: GrammarSpace | None = None) -> None:
+        self._shared = shared or GrammarSpace(vocabulary)
+        self._space = self._shared.space
+        self._stepper = self._shared.stepper
+        self._masks = self._shared.masks
+        self._lock = self._shared.lock
+        self._token_bytes = vocabulary.token_bytes
+        self._ends = frozenset(vocabulary.end_ids)
+        with self._lock:
+            start = self._shared.starts.get(plan.digest)
+            if start is None:
+                local = begin(plan, self._space)
+                start = State(self._stepper.cell(local, self._stepper.cell(self._space.root.id, None)))
+                self._shared.starts[plan.digest] = start
+        self.start = start
+        self._n_bytes: dict[State, int] = {}
+
+    def advance(self, state: State, token_id: int) -> State | None:
+        """The state after a token; None if the grammar forbids it. An end token keeps a finished state."""
+        if token_id in self._ends:
+            return state if self.is_done(state) else None
+        data = self._token_bytes[token_id]
+        return self.advance_bytes(state, data) if data else None
+
+    def advance_bytes(self, state: State, data: bytes) -> State | None:
+        """The state after marked bytes."""
+        with self._lock:
+            return self._stepper.run(state, data)
+
+    def fill_mask(self, state: State, out: NDArray[np.uint32]) -> None:
+        """Write the allowed ids into `out` (ceil(vocab / 32) words, or more: the rest becomes 0)."""
+        with self._lock:
+            row = self._masks.row(state)
+        n = len(row)
+        out[:n] = row
+        if len(out) > n:
+            out[n:] = 0
+
+    def is_done(self, state: State) -> bool:
+        """Whether the completion may end here."""
+        with self._lock:
+            return self._stepper.is_done(state.cell)
+
+    def forced(self, state: State) -> bytes:
+        """The bytes that must follow, as far as there is no choice; b"" if there is one at once, or at the end."""
+        out = bytearray()
+        with self._lock:
+            while len(out) < MAX_FORCED and not self._stepper.is_done(state.cell):
+                byte = self._only_byte(state.cell)
+                after = None if byte < 0 else self._stepper.step(state, byte)
+                if after is None:
+                    break
+                out.append(byte)
+                state = after
+        return bytes(out)
+
+    def _only_byte(self, cell: Cell) -> int:
+        tables = self._space.tables
+        tables.entry(cell.top, 0)
+        row = tables.rows[cell.top]
+        (possible,) = np.nonzero(row != DEAD)
+        return int(possible[0]) if len(possible) == 1 else -1
+
+    def min_bytes(self, state: State) -> int:
+        """Bytes of a shortest way to the end that the grammar can prove (0: it may end here)."""
+        with self._lock:
+            known = self._n_bytes.get(state)
+            if known is None:
+                known = self._n_bytes[state] = len(self._way_out(state))
+            return known
+
+    def way_out(self, state: State) -> bytes:
+        """The bytes of that way."""
+        with self._lock:
+            return self._way_out(state)
+
+    def _way_out(self, state: State) -> bytes:
+        out = bytearray()
+        while not self._stepper.is_done(state.cell):
+            lead = self._space.locals[state.cell.top].lead()
+            if not lead:
+                # the top may end without a byte of its own: the frame below says what comes
+                lead = self._below_lead(state.cell)
+            for byte in lead:
+                after = self._stepper.step(state, byte)
+                if after is None:
+                    raise GrammarDeadEnd(f"the grammar forbids byte {byte:#x} of its own shortest way to the end")
+                state = after
+            out += lead
+        return bytes(out)
+
+    def _below_lead(self, cell: Cell) -> bytes:
+        result = self._space.locals[cell.top].end_result
+        if result < 0 or cell.below is None:
+            raise GrammarDeadEnd("the grammar has no way to its end from here")
+        resumed = self._space.tables.entry(cell.below.top, result)
+        return self._space.locals[resumed].lead()

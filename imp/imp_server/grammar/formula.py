@@ -1,0 +1,207 @@
+"""Boolean formulas over leaves: what must hold of one JSON value. Hash-consed, so equality is identity.
+
+A *leaf* asks one thing of the value (its type, a pattern, its properties ...; leaves.py). A leaf about
+another type than the value's is true. oneOf keeps its own operator: written out, it would square.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from imp_server.grammar.leaves import Leaf
+
+TRUE_OP, FALSE_OP, LEAF, AND, OR, NOT, ONE = range(7)
+
+
+class Formula:
+    """Made by `Formulas` alone. `args` are formulas, except for a LEAF, whose one argument is `leaf`."""
+
+    __slots__ = ("_restricted", "args", "leaf", "op", "uid")
+
+    def __init__(self, op: int, args: tuple[Formula, ...], leaf: Leaf | None, uid: int) -> None:
+        self.op = op
+        self.args = args
+        self.leaf = leaf
+        self.uid = uid
+        self._restricted: dict[int, Formula] = {}
+
+    def leaves(self) -> Iterator[Leaf]:
+        """Every leaf, repetitions included."""
+        if self.leaf is not None:
+            yield self.leaf
+        for arg in self.args:
+            yield from arg.leaves()
+
+    def conjuncts(self) -> tuple[Formula, ...]:
+        if self.op == AND:
+            return self.args
+        return () if self.op == TRUE_OP else (self,)
+
+
+class Formulas:
+    """Owner of the interned formulas of one space."""
+
+    def __init__(self) -> None:
+        self._made: dict[tuple[int, object], Formula] = {}
+        self.true = self._make(TRUE_OP, (), None)
+        self.false = self._make(FALSE_OP, (), None)
+
+    def __len__(self) -> int:
+        return len(self._made)
+
+    def _make(self, op: int, args: tuple[Formula, ...], leaf: Leaf | None) -> Formula:
+        key = (op, leaf if leaf is not None else args)
+        found = self._made.get(key)
+        if found is None:
+            found = self._made[key] = Formula(op, args, leaf, len(self._made))
+        return found
+
+    def leaf(self, leaf: Leaf) -> Formula:
+        return self._make(LEAF, (), leaf)
+
+    def constant(self, value: bool) -> Formula:
+        return self.true if value else self.false
+
+    def neg(self, f: Formula) -> Formula:
+        if f.op == NOT:
+            return f.args[0]
+        if f is self.true:
+            return self.false
+        return self.true if f is self.false else self._make(NOT, (f,), None)
+
+    def conj(self, fs: Iterable[Formula]) -> Formula:
+        return self._join(AND, fs, self.true, self.false)
+
+    def disj(self, fs: Iterable[Formula]) -> Formula:
+        return self._join(OR, fs, self.false, self.true)
+
+    def _join(self, op: int, fs: Iterable[Formula], unit: Formula, zero: Formula) -> Formula:
+        parts: dict[Formula, None] = {}
+        for f in fs:
+            if f is zero:
+                return zero
+            if f.op == op:
+                parts.update(dict.fromkeys(f.args))
+            elif f is not unit:
+                parts[f] = None
+        for f in parts:
+            if f.op == NOT and f.args[0] in parts:
+                return zero
+        if not parts:
+            return unit
+        if len(parts) == 1:
+            return next(iter(parts))
+        return self._make(op, tuple(sorted(parts, key=lambda f: f.uid)), None)
+
+    def one(self, fs: Iterable[Formula]) -> Formula:
+        """Exactly one holds."""
+        count: dict[Formula, int] = {}
+        for f in fs:
+            if f is not self.false:
+                count[f] = min(count.get(f, 0) + 1, 2)
+        never = [self.neg(f) for f, n in count.items() if n > 1]
+        once = [f for f, n in count.items() if n == 1]
+        if self.true in once:
+            return self.conj([*never, *(self.neg(f) for f in once if f is not self.true)])
+        if not once:
+            return self.false
+        single = once[0] if len(once) == 1 else self._make(ONE, tuple(sorted(once, key=lambda f: f.uid)), None)
+        return self.conj([*never, single])
+
+    def map_leaves(self, f: Formula, change: Callable[[Leaf], Formula | None]) -> Formula:
+        """`f` with each leaf replaced; `change` returns None for a leaf that stays."""
+        if f.leaf is not None:
+            changed = change(f.leaf)
+            return f if changed is None else changed
+        if not f.args:
+            return f
+        args = [self.map_leaves(arg, change) for arg in f.args]
+        if all(a is b for a, b in zip(args, f.args)):
+            return f
+        if f.op == AND:
+            return self.conj(args)
+        if f.op == OR:
+            return self.disj(args)
+        return self.neg(args[0]) if f.op == NOT else self.one(args)
+
+    def restrict(self, f: Formula, kind: int) -> Formula:
+        """What `f` asks of a value of type `kind` (one bit of leaves.py)."""
+        found = f._restricted.get(kind)
+        if found is None:
+            found = f._restricted[kind] = self.map_leaves(f, lambda leaf: self._seen_by(leaf, kind))
+        return found
+
+    def _seen_by(self, leaf: Leaf, kind: int) -> Formula | None:
+        allowed = leaf.types
+        if allowed is not None:
+            return self.constant(bool(allowed & kind))
+        return None if leaf.about & kind else self.true
+
+    def evaluate(self, f: Formula, truth: Callable[[Leaf], bool]) -> bool:
+        if f.leaf is not None:
+            return truth(f.leaf)
+        if f.op == AND:
+            return all(self.evaluate(a, truth) for a in f.args)
+        if f.op == OR:
+            return any(self.evaluate(a, truth) for a in f.args)
+        if f.op == NOT:
+            return not self.evaluate(f.args[0], truth)
+        if f.op == ONE:
+            return sum(self.evaluate(a, truth) for a in f.args) == 1
+        return f is self.true
+
+
+Literal_ = tuple["Leaf", bool]
+
+
+def branches(fs: Formulas, f: Formula) -> Iterator[tuple[Literal_, ...]]:
+    """Conjunctions of literals whose disjunction is `f`, lazily (there may be exponentially many)."""
+    yield from _expand(fs, ((f, True),), ())
+
+
+def _expand(
+    fs: Formulas, todo: tuple[tuple[Formula, bool], ...], done: tuple[Literal_, ...]
+) -> Iterator[tuple[Literal_, ...]]:
+    while todo:
+        (f, sign), todo = todo[0], todo[1:]
+        if f.leaf is not None:
+            if (f.leaf, not sign) in done:
+                return
+            if (f.leaf, sign) not in done:
+                done = (*done, (f.leaf, sign))
+        elif f.op == NOT:
+            todo = ((f.args[0], not sign), *todo)
+        elif not f.args:
+            if (f is fs.true) != sign:
+                return
+        elif f.op == ONE:
+            if not sign:
+                yield from _expand(fs, (*((a, False) for a in f.args), *todo), done)
+                for i, a in enumerate(f.args):
+                    for b in f.args[i + 1 :]:
+                        yield from _expand(fs, ((a, True), (b, True), *todo), done)
+                return
+            for a in f.args:
+                others = tuple((b, False) for b in f.args if b is not a)
+                yield from _expand(fs, ((a, True), *todo, *others), done)
+            return
+        elif (f.op == AND) == sign:
+            # choices last: what is certain prunes them
+            parts = [(a, sign) for a in f.args]
+            todo = (*parts, *todo) if len(parts) > 1 else (parts[0], *todo)
+            todo = tuple(sorted(todo, key=lambda p: _is_choice(*p)))
+        else:
+            for a in f.args:
+                yield from _expand(fs, ((a, sign), *todo), done)
+            return
+    yield done
+
+
+def _is_choice(f: Formula, sign: bool) -> int:
+    if f.op == NOT:
+        return _is_choice(f.args[0], not sign)
+    if f.leaf is not None or not f.args:
+        return 0
+    return 0 if (f.op == AND) == sign and f.op in (AND, OR) else 1

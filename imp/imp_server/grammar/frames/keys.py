@@ -1,0 +1,225 @@
+"""The keys that may be typed next in an object, as one machine over decoded names.
+
+Declared and used names run through a trie, everything else through the patterns and name rules of the leaves.
+Names are compared decoded, so no spelling slips past its schema, and a used name can't be typed again.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+from imp_server.grammar.combine import anything
+from imp_server.grammar.explored import refined, representatives
+from imp_server.grammar.frames.objects import KeyKind, Member, ObjectState, key_size
+from imp_server.grammar.frames.verdicts import Verdicts
+from imp_server.grammar.leaves import STRING, Props, Required
+from imp_server.grammar.literals import Literals
+from imp_server.grammar.machine import DEAD, UNBOUNDED, Machine
+from imp_server.grammar.scalars import literals_machine, pattern_machine, string_machine
+
+if TYPE_CHECKING:
+    from imp_server.grammar.frames.space import Space
+
+SEARCH = 20_000
+
+
+class Keys:
+    """Verdicts over the names of one ObjectState, and the Closer of their texts. Results number the KeyKinds."""
+
+    strict = True
+
+    def __init__(self, space: Space, state: ObjectState) -> None:
+        self._space = space
+        self._state = state
+        props = [leaf for leaf in state.leaves if isinstance(leaf, Props)]
+        known = {n for leaf in props for n in leaf.names} | state.seen
+        known |= {n for leaf in state.leaves if isinstance(leaf, Required) for n in leaf.names}
+        known_bytes = frozenset(n.encode("utf-8", "surrogatepass") for n in known)
+        self._trie: Literals | None = literals_machine(known_bytes) if known_bytes else None  # type: ignore[assignment]
+        self._patterns = tuple(dict.fromkeys(p for leaf in props for p, _ in leaf.patterns))
+        restrict = space.algebra.formulas.restrict
+        self._parts: list[Machine] = [pattern_machine(p) for p in self._patterns]
+        for leaf in state.names_leaves:
+            self._parts.append(string_machine(space.algebra, restrict(leaf.sub.formula, STRING)))
+        self.is_limited = bool(self._parts)
+        self._kinds: list[KeyKind] = []
+        self._kind_numbers: dict[KeyKind, int] = {}
+        self._numbers: dict[tuple[int, ...], int] = {}
+        self._states: list[tuple[int, ...]] = []
+        self._alive: dict[int, bool] = {}
+        self._moves: dict[int, dict[int, int]] = {}
+        self._text = anything()
+        self._open = bool(self._parts) or self._undeclared() is not None
+        """Whether names that no leaf knows may be typed."""
+        machines: list[Machine] = [self._text, *([self._trie] if self._trie else []), *self._parts]
+        self.classes = refined([m.classes for m in machines])
+        self._samples = representatives(self.classes)
+        first = self._intern(
+            (
+                self._text.start if self._open else DEAD,
+                self._trie.start if self._trie else DEAD,
+                *(m.start for m in self._parts),
+            )
+        )
+        self.start = first if first != DEAD and self._is_alive(first) else DEAD
+
+    def _undeclared(self) -> Member | None:
+        return self._state.member(KeyKind(None, frozenset(), ()))
+
+    # --- Verdicts ---------------------------------------------------------------------------
+
+    def step(self, state: int, byte: int) -> int:
+        target = self._raw(state, byte)
+        return target if target != DEAD and self._is_alive(target) else DEAD
+
+    def result(self, state: int) -> int:
+        kind = self._kind(state)
+        if kind is None or self._state.member(kind) is None:
+            return -1
+        number = self._kind_numbers.setdefault(kind, len(self._kinds))
+        if number == len(self._kinds):
+            self._kinds.append(kind)
+        return number
+
+    def room(self, state: int) -> int:
+        text, trie, *parts = self._states[state]
+        return UNBOUNDED if trie == DEAD and not parts and text == self._text.start else 0
+
+    def moves(self, state: int) -> dict[int, int] | None:
+        if self._open:
+            return None
+        found = self._moves.get(state)
+        if found is None:
+            trie = self._states[state][1]
+            assert self._trie is not None
+            steps = ((b, self.step(state, b)) for b in self._trie.row(trie))
+            found = self._moves[state] = {b: t for b, t in steps if t != DEAD}
+        return found
+
+    def shortest(self, state: int) -> bytes:
+        """The rest of the name whose member is shortest; an undeclared one only if it's the only way."""
+        best: tuple[int, bytes] | None = None
+        trie = self._states[state][1]
+        if self._trie is not None and trie != DEAD:
+            first, end = self._trie.span(trie)
+            depth = self._trie.depth(trie)
+            for at in range(first, end):
+                cost = self._cost(self._trie.texts[at])
+                if cost is not None and (best is None or cost < best[0]):
+                    best = cost, self._trie.texts[at][depth:]
+        return best[1] if best is not None else self._search(state)
+
+    def alias(self, state: int) -> tuple[Verdicts, int]:
+        return self, state
+
+    # --- Closer -----------------------------------------------------------------------------
+
+    def closed(self, result: int) -> int:
+        member = self._state.member(self._kinds[result])
+        assert member is not None
+        return member.colon
+
+    def closed_named(self, result: int, name: str) -> int:
+        """The local after an actual name: an undeclared one is remembered as used."""
+        kind = self._kinds[result]
+        if kind.name is not None:
+            return self.closed(result)
+        member = self._state.member_named(kind, name)
+        return DEAD if member is None else member.colon
+
+    # --- inside -----------------------------------------------------------------------------
+
+    def _intern(self, states: tuple[int, ...]) -> int:
+        if states[0] == DEAD and states[1] == DEAD:
+            return DEAD
+        number = self._numbers.setdefault(states, len(self._states))
+        if number == len(self._states):
+            self._states.append(states)
+        return number
+
+    def _raw(self, state: int, byte: int) -> int:
+        text, trie, *parts = self._states[state]
+        return self._intern(
+            (
+                self._text.step(text, byte) if text != DEAD else DEAD,
+                self._trie.step(trie, byte) if trie != DEAD and self._trie else DEAD,
+                *(m.step(s, byte) if s != DEAD else DEAD for m, s in zip(self._parts, parts)),
+            )
+        )
+
+    def _kind(self, state: int) -> KeyKind | None:
+        text, trie, *parts = self._states[state]
+        truths = [s != DEAD and m.accepts(s) for m, s in zip(self._parts, parts)]
+        matched = frozenset(p for p, t in zip(self._patterns, truths) if t)
+        lawful = tuple(truths[len(self._patterns) :])
+        index = self._trie.index(trie) if trie != DEAD and self._trie else -1
+        if index >= 0 and self._trie:
+            name = self._trie.texts[index].decode("utf-8", "surrogatepass")
+            return None if name in self._state.seen else KeyKind(name, matched, lawful)
+        return KeyKind(None, matched, lawful) if text != DEAD and self._text.accepts(text) else None
+
+    def _is_alive(self, state: int) -> bool:
+        found = self._alive.get(state)
+        if found is None:
+            found = self._alive[state] = self._find(state)
+        return found
+
+    def _find(self, state: int) -> bool:
+        text, trie, *_ = self._states[state]
+        if text != DEAD and not self._parts:
+            return True
+        if self._trie is not None and trie != DEAD:
+            first, end = self._trie.span(trie)
+            if any(self._allowed(self._trie.texts[at]) for at in range(first, end)):
+                return True
+        return text != DEAD and self._searched(state) is not None
+
+    def _allowed(self, text: bytes) -> bool:
+        kind = self._kind_of(text)
+        return kind is not None and self._state.member(kind) is not None
+
+    def _kind_of(self, text: bytes) -> KeyKind | None:
+        name = text.decode("utf-8", "surrogatepass")
+        if name in self._state.seen or any("\ud800" <= c <= "\udfff" for c in name):
+            return None
+        truths = [_runs(m, text) for m in self._parts]
+        matched = frozenset(p for p, t in zip(self._patterns, truths) if t)
+        return KeyKind(name, matched, tuple(truths[len(self._patterns) :]))
+
+    def _cost(self, text: bytes) -> int | None:
+        kind = self._kind_of(text)
+        member = None if kind is None else self._state.member(kind)
+        if kind is None or member is None or kind.name is None:
+            return None
+        value = self._space.shortest_value(member.goal)
+        rest = None if member.goal.judge is not None else member.waiting.after(()).remaining()
+        return key_size(kind.name) + (value.size if value else 0) + (rest.size if rest else 0)
+
+    def _searched(self, state: int) -> bytes | None:
+        queue = deque([(state, b"")])
+        reached = {state}
+        while queue and len(reached) < SEARCH:
+            here, text = queue.popleft()
+            if self.result(here) >= 0:
+                return text
+            for byte in self._samples:
+                target = self._raw(here, byte)
+                if target != DEAD and target not in reached:
+                    reached.add(target)
+                    queue.append((target, text + bytes([byte])))
+        return None
+
+    def _search(self, state: int) -> bytes:
+        text = self._searched(state)
+        assert text is not None
+        return text
+
+
+def _runs(machine: Machine, text: bytes) -> bool:
+    state = machine.start
+    for byte in text:
+        if state == DEAD:
+            return False
+        state = machine.step(state, byte)
+    return state != DEAD and machine.accepts(state)

@@ -1,0 +1,261 @@
+"""Objects: what is left to hold of one, which keys may follow, and the frames between its braces.
+
+An ObjectState is the *derivative* of the goal: its formulas with everything that the members read so far have
+decided already folded in. Equal futures are equal states, whatever the past was.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from imp_server.grammar.formula import Formula
+from imp_server.grammar.frames.goals import Bits, Goal, Judge
+from imp_server.grammar.frames.local import Local, gap_entries
+from imp_server.grammar.leaves import Count, Leaf, Names, Props, Required
+from imp_server.grammar.machine import DEAD
+from imp_server.grammar.sat.found import Found
+from imp_server.grammar.tables import ASK, POP
+from imp_server.grammar.values import spelled
+
+if TYPE_CHECKING:
+    from imp_server.grammar.frames.keys import Keys
+    from imp_server.grammar.frames.space import Space
+
+Phase = Literal["open", "after", "comma"]
+
+
+class KeyKind(NamedTuple):
+    """What matters about a property name. `name` is None for one that no leaf knows by name."""
+
+    name: str | None
+    matched: frozenset[str]
+    """Patterns that it matches."""
+    lawful: tuple[bool, ...]
+    """Per Names leaf (in the order of ObjectState.names_leaves): whether it obeys."""
+
+
+@dataclass(eq=False, slots=True)
+class Member:
+    """A key that may be typed: what its value has to achieve, and the frame that waits for it."""
+
+    goal: Goal
+    waiting: WaitingMember
+    colon: int
+    """Number of the local after the key's closing quote."""
+
+
+class ObjectState:
+    """Interned by Space.object_state."""
+
+    def __init__(self, space: Space, goal: Goal, seen: frozenset[str], loose: bool) -> None:
+        """`loose`: the name of the last member is unknown (a mask walk went through it)."""
+        self.space = space
+        self.goal = goal
+        self.seen = seen
+        self.loose = loose
+        self.leaves: dict[Leaf, None] = dict.fromkeys(leaf for f in (goal.must, *goal.watches) for leaf in f.leaves())
+        self._members: dict[KeyKind, Member | None] = {}
+        self._keys: Keys | None = None
+
+    @property
+    def keys(self) -> Keys:
+        if self._keys is None:
+            self._keys = self.space.keys(self)
+        return self._keys
+
+    @property
+    def names_leaves(self) -> list[Names]:
+        return [leaf for leaf in self.leaves if isinstance(leaf, Names)]
+
+    def remaining(self) -> Found | None:
+        """The shortest rest, without the closing brace; None if the object can't be completed."""
+        return self.space.with_watches(self.goal, lambda f: self.space.solver.members(f, self.seen))
+
+    def remaining_after_one(self) -> Found | None:
+        """The same where at least one more member has to come."""
+        fs, leaves = self.space.algebra.formulas, self.space.algebra.leaves
+        more = Goal(fs.conj([self.goal.must, fs.leaf(leaves.get(Count, 1, None))]), self.goal.watches, self.goal.judge)
+        return self.space.with_watches(more, lambda f: self.space.solver.members(f, self.seen))
+
+    def close(self) -> int:
+        """The result if the object ended here; -1 if it may not."""
+        evaluate = self.space.algebra.formulas.evaluate
+        if not evaluate(self.goal.must, holds_at_close):
+            return -1
+        return self.goal.result(tuple(evaluate(w, holds_at_close) for w in self.goal.watches))
+
+    def member(self, kind: KeyKind) -> Member | None:
+        """The member that a key of this kind begins; None if no such key may be typed."""
+        if kind not in self._members:
+            self._members[kind] = self._derive(kind, kind.name)
+        return self._members[kind]
+
+    def member_named(self, kind: KeyKind, name: str) -> Member | None:
+        """The same for an unknown name of the kind, remembering it."""
+        return self._derive(kind, name)
+
+    def _derive(self, kind: KeyKind, name: str | None) -> Member | None:
+        fs = self.space.algebra.formulas
+        if name is not None and name in self.seen:
+            return None
+        changed: dict[Leaf, Formula] = {}
+        asked: dict[Leaf, Formula] = {}
+        for leaf in self.leaves:
+            if isinstance(leaf, Props):
+                value = self._value(leaf, kind)
+                if value is fs.false:
+                    changed[leaf] = value
+                elif value is not fs.true:
+                    asked[leaf] = value
+            else:
+                changed[leaf] = self._after(leaf, kind)
+        goal = self._changed(self.goal, changed)
+        if goal.must is fs.false:
+            return None
+        sure = {part.leaf for part in goal.must.conjuncts()}
+        alive = {leaf for f in (goal.must, *goal.watches) for leaf in f.leaves()}
+        must = fs.conj(value for leaf, value in asked.items() if leaf in sure)
+        open_ = {leaf: value for leaf, value in asked.items() if leaf in alive and leaf not in sure}
+        seen = self.seen if name is None else self.seen | {name}
+        waiting = self.space.waiting_member(goal, seen, name is None, open_)
+        child = waiting.child_goal(must)
+        if child.judge is None and waiting.after(()).remaining() is None:
+            return None
+        if self.space.shortest_value(child) is None:
+            return None
+        return Member(child, waiting, self.space.colon(waiting, child, 0).id)
+
+    def _value(self, leaf: Props, kind: KeyKind) -> Formula:
+        subs = [leaf.names[kind.name]] if kind.name is not None and kind.name in leaf.names else []
+        subs += [s for p, s in leaf.patterns if p in kind.matched]
+        return self.space.algebra.formulas.conj(s.formula for s in (subs or [leaf.rest]))
+
+    def _after(self, leaf: Leaf, kind: KeyKind) -> Formula:
+        algebra = self.space.algebra
+        fs = algebra.formulas
+        if isinstance(leaf, Required):
+            return algebra.required(leaf.names - {kind.name}) if kind.name in leaf.names else fs.leaf(leaf)
+        if isinstance(leaf, Names):
+            return fs.leaf(leaf) if kind.lawful[self.names_leaves.index(leaf)] else fs.false
+        assert isinstance(leaf, Count)
+        if leaf.high == 0:
+            return fs.false
+        low, high = max(leaf.low - 1, 0), None if leaf.high is None else leaf.high - 1
+        return fs.true if not low and high is None else fs.leaf(algebra.leaves.get(Count, low, high))
+
+    def _changed(self, goal: Goal, changed: dict[Leaf, Formula]) -> Goal:
+        return change(self.space, goal, changed)
+
+
+def change(space: Space, goal: Goal, changed: dict[Leaf, Formula]) -> Goal:
+    """The goal with leaves replaced by what has become of them."""
+    if not changed:
+        return goal
+    replace = space.algebra.formulas.map_leaves
+    return space.goal(replace(goal.must, changed.get), tuple(replace(w, changed.get) for w in goal.watches), goal.judge)
+
+
+def holds_at_close(leaf: Leaf) -> bool:
+    if isinstance(leaf, Required):
+        return False
+    return leaf.low <= 0 if isinstance(leaf, Count) else True
+
+
+class WaitingMember(Local):
+    """The object's frame while a member's value is read above it."""
+
+    __slots__ = ("_judge", "asked", "goal", "loose", "seen")
+
+    def __init__(self, space: Space, goal: Goal, seen: frozenset[str], loose: bool, asked: dict[Leaf, Formula]) -> None:
+        """`asked`: leaves that stay true only if the value obeys the formula, unless the goal needs them anyway."""
+        super().__init__(space)
+        self.goal = goal
+        self.seen = seen
+        self.loose = loose
+        self.asked = asked
+        self._judge = Judge(lambda bits: self.after(bits).remaining() is not None) if asked else None
+
+    @property
+    def watched(self) -> tuple[Formula, ...]:
+        return tuple(dict.fromkeys(self.asked.values()))
+
+    def child_goal(self, must: Formula) -> Goal:
+        return self.space.goal(must, self.watched, self._judge)
+
+    def after(self, bits: Bits) -> ObjectState:
+        truth = dict(zip(self.watched, bits))
+        false = self.space.algebra.formulas.false
+        broken = {leaf: false for leaf, value in self.asked.items() if not truth[value]}
+        return self.space.object_state(change(self.space, self.goal, broken), self.seen, self.loose)
+
+    def entries(self) -> dict[int, int]:
+        raise AssertionError
+
+    def fill(self, byte: int) -> int:
+        bits = () if self._judge is None else self._judge.vectors[byte]
+        entry = self.space.object_phase(self.after(bits), "after", 0).id
+        self.space.tables.rows[self.id, byte] = entry
+        return entry
+
+
+class Colon(Local):
+    """Between a key and its value."""
+
+    __slots__ = ("goal", "used", "waiting")
+
+    def __init__(self, space: Space, waiting: WaitingMember, goal: Goal, used: int) -> None:
+        super().__init__(space)
+        self.waiting = waiting
+        self.goal = goal
+        self.used = used
+
+    def entries(self) -> dict[int, int]:
+        space = self.space
+        found = {0x3A: space.tables.op(self.waiting.id, space.start(self.goal, 0).id)}
+        found.update(gap_entries(self.used, lambda u: space.colon(self.waiting, self.goal, u).id))
+        return found
+
+    def lead(self) -> bytes:
+        return b":"
+
+
+class ObjectPhase(Local):
+    """Between the members: after the brace, after a value, after a comma."""
+
+    __slots__ = ("phase", "state", "used")
+
+    def __init__(self, space: Space, state: ObjectState, phase: Phase, used: int) -> None:
+        super().__init__(space)
+        self.state = state
+        self.phase = phase
+        self.used = used
+
+    def entries(self) -> dict[int, int]:
+        space, state = self.space, self.state
+        found: dict[int, int] = {}
+        if self.phase != "comma":
+            result = state.close()
+            if result >= 0:
+                found[0x7D] = space.tables.op(POP, result)
+        if state.keys.start != DEAD:
+            if self.phase == "after":
+                found[0x2C] = space.object_phase(state, "comma", 0).id
+            elif state.loose:
+                found[0x22] = ASK
+            else:
+                found[0x22] = space.text(state.keys, state.keys.start, 0, state.keys).id
+            if state.loose and self.phase == "after" and state.keys.is_limited:
+                found[0x2C] = ASK
+        found.update(gap_entries(self.used, lambda u: space.object_phase(state, self.phase, u).id))
+        return found
+
+    def lead(self) -> bytes:
+        rest = self.state.remaining_after_one() if self.phase == "comma" else self.state.remaining()
+        assert rest is not None
+        text = rest.text()
+        return (b"," if text and self.phase == "after" else b"") + text + b"}"
+
+
+def key_size(name: str) -> int:
+    return len(spelled(("string", name)).encode()) + 1

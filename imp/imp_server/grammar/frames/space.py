@@ -1,0 +1,210 @@
+"""The space: everything interned that masks and advances are made of. Shared by all grammars of an engine.
+
+Owner of the tables, the locals, the formulas and the solver. Content is interned by what it means, so two schemas
+with the same subschema share its states, transitions and masks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from typing import Any, TypeVar, cast
+
+from imp_server.grammar.algebra import Algebra
+from imp_server.grammar.formula import Formula
+from imp_server.grammar.frames.arrays import ArrayPhase, ArrayState, WaitingItem
+from imp_server.grammar.frames.arrays import Phase as ArrayAt
+from imp_server.grammar.frames.goals import Goal, Judge
+from imp_server.grammar.frames.keys import Keys
+from imp_server.grammar.frames.local import Local
+from imp_server.grammar.frames.objects import Colon, ObjectPhase, ObjectState, WaitingMember
+from imp_server.grammar.frames.objects import Phase as ObjectAt
+from imp_server.grammar.frames.texts import Closer, Escape, Text, utf8_blocks
+from imp_server.grammar.frames.values import Done, Root, Scalar, Start, Word, first_bytes
+from imp_server.grammar.frames.verdicts import Several, Single, Verdicts
+from imp_server.grammar.leaves import Leaf
+from imp_server.grammar.machine import DEAD, Machine
+from imp_server.grammar.plain_length import PlainLength
+from imp_server.grammar.sat.found import Found, shorter
+from imp_server.grammar.sat.solver import Solver
+from imp_server.grammar.scalars import is_finite, number_machine, string_machine, watched_number
+from imp_server.grammar.tables import Tables
+
+WORK = 2_000_000
+"""Work units of the solver over the life of a space."""
+MAX_WATCHES = 12
+
+T = TypeVar("T")
+L = TypeVar("L", bound=Local)
+
+
+class Space:
+    def __init__(self, budget: int = WORK) -> None:
+        self.algebra = Algebra()
+        self.solver = Solver(self.algebra, budget)
+        self.tables = Tables(lambda local, byte: self.locals[local].fill(byte))
+        self.locals: list[Local] = []
+        self._made: dict[Hashable, Any] = {}
+        self._first: dict[Goal, dict[int, int]] = {}
+        self._shortest: dict[Goal, Found | None] = {}
+        self._code_points: dict[tuple[Verdicts, int, int, int], bool] = {}
+        self.done = self._local(("done",), lambda: Done(self))
+        self.root = self._local(("root",), lambda: Root(self))
+
+    def _local(self, key: Hashable, make: Callable[[], L]) -> L:
+        found = self._made.get(key)
+        if found is None:
+            found = self._made[key] = make()
+            assert found.id == len(self.locals)
+            self.locals.append(found)
+        return cast(L, found)
+
+    def _get(self, key: Hashable, make: Callable[[], T]) -> T:
+        found = self._made.get(key)
+        if found is None:
+            found = self._made[key] = make()
+        return cast(T, found)
+
+    # --- goals ------------------------------------------------------------------------------
+
+    def goal(self, must: Formula, watches: tuple[Formula, ...] = (), judge: Judge | None = None) -> Goal:
+        return self._get(("goal", must, watches, judge), lambda: Goal(must, watches, judge))
+
+    def typed(self, goal: Goal, kind: int) -> Goal | None:
+        """What the goal asks of a value of one type; None if it forbids the type."""
+        restrict = self.algebra.formulas.restrict
+        must = restrict(goal.must, kind)
+        if must is self.algebra.formulas.false:
+            return None
+        return self.goal(must, tuple(restrict(w, kind) for w in goal.watches), goal.judge)
+
+    def with_watches(self, goal: Goal, ask: Callable[[Formula], Found | None]) -> Found | None:
+        """The shortest answer over all truths of the watches that the judge allows."""
+        if goal.judge is None:
+            return ask(goal.must)
+        if len(goal.watches) > MAX_WATCHES:
+            self.solver.gave_up = True
+            return None
+        return self._try(goal, goal.must, (), ask)
+
+    def _try(
+        self, goal: Goal, must: Formula, bits: tuple[bool, ...], ask: Callable[[Formula], Found | None]
+    ) -> Found | None:
+        answer = ask(must)
+        if answer is None:
+            return None
+        if len(bits) == len(goal.watches):
+            return answer if goal.result(bits) >= 0 else None
+        fs = self.algebra.formulas
+        watch = goal.watches[len(bits)]
+        yes = self._try(goal, fs.conj([must, watch]), (*bits, True), ask)
+        no = self._try(goal, fs.conj([must, fs.neg(watch)]), (*bits, False), ask)
+        return shorter(yes, no)
+
+    def shortest_value(self, goal: Goal) -> Found | None:
+        if goal not in self._shortest:
+            self._shortest[goal] = self.with_watches(goal, self.solver.value)
+        return self._shortest[goal]
+
+    def first_bytes(self, goal: Goal) -> dict[int, int]:
+        """First byte of a value -> number of the local it leads to."""
+        found = self._first.get(goal)
+        if found is None:
+            found = self._first[goal] = first_bytes(self, goal)
+        return found
+
+    # --- scalars ----------------------------------------------------------------------------
+
+    def string_verdicts(self, goal: Goal) -> Verdicts:
+        if goal.judge is None:
+            return self.single(string_machine(self.algebra, goal.must), is_finite(goal.must))
+        return self._several(goal, lambda f: string_machine(self.algebra, f))
+
+    def number_verdicts(self, goal: Goal) -> Verdicts:
+        if goal.judge is None:
+            return self.single(number_machine(self.algebra, goal.must), False)
+        return self._several(goal, lambda f: watched_number(self.algebra, f))
+
+    def _several(self, goal: Goal, machine: Callable[[Formula], Machine]) -> Verdicts:
+        return self._get(
+            ("several", goal), lambda: Several(machine(goal.must), [machine(w) for w in goal.watches], goal)
+        )
+
+    def single(self, machine: Machine, strict: bool) -> Verdicts:
+        return self._get(("single", id(machine), strict), lambda: Single(machine, strict))
+
+    def some_code_point(self, verdicts: Verdicts, state: int, low: int, high: int) -> bool:
+        """Whether a code point in [low, high] may come next."""
+        if verdicts.room(state) > 0:
+            return True
+        key = (verdicts, state, low, high)
+        found = self._code_points.get(key)
+        if found is None:
+            found = self._code_points[key] = any(_passes(verdicts, state, block) for block in utf8_blocks(low, high))
+        return found
+
+    def length_text(self, low: int, high: int | None) -> Verdicts:
+        """The verdicts of a bounded text, shared by all with the same near future."""
+        return self._get(("length", low, high), lambda: Single(PlainLength(low, high), False))
+
+    # --- states -----------------------------------------------------------------------------
+
+    def object_state(self, goal: Goal, seen: frozenset[str] = frozenset(), loose: bool = False) -> ObjectState:
+        return self._get(("object", goal, seen, loose), lambda: ObjectState(self, goal, seen, loose))
+
+    def array_state(self, goal: Goal, loose: bool = False) -> ArrayState:
+        return self._get(("array", goal, loose), lambda: ArrayState(self, goal, loose))
+
+    def keys(self, state: ObjectState) -> Keys:
+        return Keys(self, state)
+
+    # --- locals -----------------------------------------------------------------------------
+
+    def start(self, goal: Goal, used: int | None) -> Start:
+        return self._local(("start", goal, used), lambda: Start(self, goal, used))
+
+    def word(self, rest: bytes, result: int) -> Word:
+        return self._local(("word", rest, result), lambda: Word(self, rest, result))
+
+    def scalar(self, verdicts: Verdicts, state: int) -> Scalar:
+        return self._local(("scalar", verdicts, state), lambda: Scalar(self, verdicts, state))
+
+    def text(self, verdicts: Verdicts, state: int, missing: int, closer: Closer | None) -> Text:
+        key = ("text", verdicts, state, missing, closer)
+        return self._local(key, lambda: Text(self, verdicts, state, missing, closer))
+
+    def escape(self, verdicts: Verdicts, state: int, read: bytes, closer: Closer | None) -> Escape:
+        key = ("escape", verdicts, state, read, closer)
+        return self._local(key, lambda: Escape(self, verdicts, state, read, closer))
+
+    def object_phase(self, state: ObjectState, phase: ObjectAt, used: int) -> ObjectPhase:
+        return self._local(("phase", state, phase, used), lambda: ObjectPhase(self, state, phase, used))
+
+    def array_phase(self, state: ArrayState, phase: ArrayAt, used: int) -> ArrayPhase:
+        return self._local(("items", state, phase, used), lambda: ArrayPhase(self, state, phase, used))
+
+    def waiting_member(
+        self, goal: Goal, seen: frozenset[str], loose: bool, asked: dict[Leaf, Formula]
+    ) -> WaitingMember:
+        key = ("member", goal, seen, loose, tuple(asked.items()))
+        return self._local(key, lambda: WaitingMember(self, goal, seen, loose, asked))
+
+    def waiting_item(self, goal: Goal, asked: dict[Leaf, Formula]) -> WaitingItem:
+        return self._local(("item", goal, tuple(asked.items())), lambda: WaitingItem(self, goal, asked))
+
+    def colon(self, waiting: WaitingMember, goal: Goal, used: int) -> Colon:
+        return self._local(("colon", waiting, goal, used), lambda: Colon(self, waiting, goal, used))
+
+
+def _passes(verdicts: Verdicts, state: int, block: list[tuple[int, int]]) -> bool:
+    states = {state}
+    for low, high in block:
+        seen: set[tuple[int, int]] = set()
+        after: set[int] = set()
+        for here in states:
+            for byte in range(low, high + 1):
+                kind = (here, verdicts.classes[byte])
+                if kind not in seen:
+                    seen.add(kind)
+                    after.add(verdicts.step(here, byte))
+        states = after - {DEAD}
+    return bool(states)

@@ -1,0 +1,149 @@
+"""Configurations and the exact step: a stack of locals, plus the bytes that some frame needs to remember.
+
+The tables forget what a key or a unique item was called; here it is kept (`tape`), so a name can't be typed twice
+and an item can't come again. A mask walk meets ASK where that matters and leaves the answer to this step.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+from imp_server.grammar.frames.arrays import WaitingItem
+from imp_server.grammar.frames.keys import Keys
+from imp_server.grammar.frames.objects import ObjectPhase
+from imp_server.grammar.frames.space import Space
+from imp_server.grammar.frames.texts import QUOTE, Text
+from imp_server.grammar.tables import DEAD, FIRST_OP, POP
+
+COMMA = 0x2C
+
+
+class Cell:
+    """One frame and what lies below it; interned, so that equality is identity."""
+
+    __slots__ = ("below", "next", "top")
+
+    def __init__(self, top: int, below: Cell | None) -> None:
+        self.top = top
+        self.below = below
+        self.next: dict[int, Cell | None] = {}
+        """Steps that need no memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """A configuration. `marks`: where in `tape` the texts begin that frames are capturing, outermost first."""
+
+    cell: Cell
+    tape: bytes = b""
+    marks: tuple[int, ...] = ()
+
+
+class Stepper:
+    """Owner of the interned cells of one space."""
+
+    def __init__(self, space: Space) -> None:
+        self.space = space
+        self._cells: dict[tuple[int, Cell | None], Cell] = {}
+
+    def cell(self, top: int, below: Cell | None) -> Cell:
+        key = (top, below)
+        found = self._cells.get(key)
+        if found is None:
+            found = self._cells[key] = Cell(top, below)
+        return found
+
+    def step(self, state: State, byte: int) -> State | None:
+        """The state after one byte; None if the byte is impossible."""
+        cell = state.cell
+        if not state.marks and byte in cell.next:
+            after = cell.next[byte]
+            return None if after is None else State(after)
+        return self._step(state, byte)
+
+    def run(self, state: State, data: bytes) -> State | None:
+        """The state after several bytes."""
+        for byte in data:
+            after = self.step(state, byte)
+            if after is None:
+                return None
+            state = after
+        return state
+
+    def _step(self, state: State, byte: int) -> State | None:
+        tables, locals_ = self.space.tables, self.space.locals
+        cell, tape, marks = state.cell, state.tape, state.marks
+        plain = not marks
+        while True:
+            top = locals_[cell.top]
+            entry = tables.entry(cell.top, byte)
+            if entry == DEAD:
+                return self._remember(state.cell, byte, None) if plain else None
+            if isinstance(top, Text) and top.closer is not None and byte == QUOTE and top.missing == 0:
+                return self._key_closed(state, top, cell)
+            if entry >= 0:
+                after = self.cell(entry, cell.below)
+                if isinstance(top, ObjectPhase) and byte == QUOTE:
+                    return _captured(after, tape, marks, byte, included=False)
+                break
+            assert entry <= FIRST_OP, "an exact state never asks"
+            a, b = tables.operation(entry)
+            if a >= 0:
+                after = self.cell(b, self.cell(a, cell.below))
+                if locals_[a].captures:
+                    return _captured(after, tape, marks, byte, included=byte != COMMA)
+                break
+            below = cell.below
+            if below is None:
+                return None
+            waiting = locals_[below.top]
+            if isinstance(waiting, WaitingItem) and waiting.captures:
+                text = tape[marks[-1] :] + (bytes([byte]) if a == POP else b"")
+                marks = marks[:-1]
+                resumed = waiting.resumed(b, text)
+                plain = False
+            else:
+                resumed = tables.entry(below.top, b)
+            if resumed == DEAD:
+                return None
+            cell = self.cell(resumed, below.below)
+            if a == POP:
+                after = cell
+                break
+        if marks:
+            return State(after, tape + bytes([byte]), marks)
+        return self._remember(state.cell, byte, after) if plain else State(after)
+
+    def _remember(self, cell: Cell, byte: int, after: Cell | None) -> State | None:
+        cell.next[byte] = after
+        return None if after is None else State(after)
+
+    def _key_closed(self, state: State, top: Text, cell: Cell) -> State | None:
+        assert isinstance(top.closer, Keys)
+        raw = state.tape[state.marks[-1] :]
+        marks = state.marks[:-1]
+        result = top.closer.result(top.state)
+        target = top.closer.closed_named(result, json.loads(b'"' + raw + b'"'))
+        if target == DEAD:
+            return None
+        tape = state.tape + b'"' if marks else b""
+        return State(self.cell(target, cell.below), tape, marks)
+
+    def is_done(self, cell: Cell | None) -> bool:
+        """Whether the completion may end here."""
+        while cell is not None:
+            if cell.top == self.space.done.id:
+                return True
+            result = self.space.locals[cell.top].end_result
+            if result < 0 or cell.below is None or self.space.locals[cell.below.top].captures:
+                return False
+            resumed = self.space.tables.entry(cell.below.top, result)
+            cell = None if resumed < 0 else self.cell(resumed, cell.below.below)
+        return False
+
+
+def _captured(after: Cell, tape: bytes, marks: tuple[int, ...], byte: int, included: bool) -> State:
+    """The state in which a captured text begins, with or behind this byte."""
+    kept = tape + bytes([byte]) if marks or included else b""
+    return State(after, kept, (*marks, len(kept) - included))

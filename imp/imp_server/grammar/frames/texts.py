@@ -1,0 +1,223 @@
+"""Strings between their quotes: how JSON spells the code points that a machine reads decoded."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from imp_server.grammar.frames.local import Local
+from imp_server.grammar.frames.verdicts import Verdicts
+from imp_server.grammar.machine import DEAD
+from imp_server.grammar.tables import POP
+from imp_server.grammar.values import spelled
+
+if TYPE_CHECKING:
+    from imp_server.grammar.frames.space import Space
+
+QUOTE, BACKSLASH = 0x22, 0x5C
+SHORT = {0x22: '"', 0x5C: "\\", 0x2F: "/", 0x62: "\b", 0x66: "\f", 0x6E: "\n", 0x72: "\r", 0x74: "\t"}
+HEX = b"0123456789abcdefABCDEF"
+HIGH, LOW = (0xD800, 0xDBFF), (0xDC00, 0xDFFF)
+NEEDED = ((0, 0x1F), (0x7F, 0x10FFFF))
+"""Code points that a strict text may spell \\uXXXX: no printable ASCII, which has one spelling only."""
+
+
+class Closer(Protocol):
+    """Where a text leads when its quote closes."""
+
+    def closed(self, result: int) -> int:
+        """Number of the local that follows a text with `result`."""
+        ...
+
+
+class Text(Local):
+    """Inside the quotes. `missing`: continuation bytes that the current code point still needs."""
+
+    __slots__ = ("closer", "missing", "state", "verdicts")
+
+    def __init__(self, space: Space, verdicts: Verdicts, state: int, missing: int, closer: Closer | None) -> None:
+        super().__init__(space)
+        self.verdicts = verdicts
+        self.state = state
+        self.missing = missing
+        self.closer = closer
+
+    @property
+    def captures(self) -> bool:  # type: ignore[override]
+        return self.closer is not None
+
+    def fill(self, byte: int) -> int:
+        row = self._few() if self.verdicts.moves(self.state) is not None else self._all()
+        if self.missing == 0:
+            row[QUOTE] = self._close()
+            row[BACKSLASH] = self._escape()
+        self.space.tables.rows[self.id] = row
+        return row[byte]
+
+    def _few(self) -> list[int]:
+        row = [DEAD] * 256
+        for at, after in (self.verdicts.moves(self.state) or {}).items():
+            if at >= 0x20 and at not in (QUOTE, BACKSLASH):
+                row[at] = self._after(at, after)
+        return row
+
+    def _all(self) -> list[int]:
+        row = []
+        by_class: dict[tuple[int, int], int] = {}
+        for at, kind in enumerate(self.verdicts.classes):
+            key = (kind, _width(at))
+            entry = by_class.get(key)
+            if entry is None:
+                entry = by_class[key] = self._after(at, self.verdicts.step(self.state, at))
+            row.append(entry)
+        row[:0x20] = [DEAD] * 0x20
+        row[QUOTE] = row[BACKSLASH] = DEAD
+        return row
+
+    def _after(self, byte: int, state: int) -> int:
+        if state == DEAD:
+            return DEAD
+        missing = self.missing - 1 if self.missing else _width(byte)
+        return self.space.text(self.verdicts, state, missing, self.closer).id
+
+    def _close(self) -> int:
+        result = self.verdicts.result(self.state)
+        if result < 0:
+            return DEAD
+        return self.space.tables.op(POP, result) if self.closer is None else self.closer.closed(result)
+
+    def _escape(self) -> int:
+        local = self.space.escape(self.verdicts, self.state, b"", self.closer)
+        return local.id if local.possible() else DEAD
+
+    def lead(self) -> bytes:
+        rest = self.verdicts.shortest(self.state)
+        n_raw = self.missing
+        return rest[:n_raw] + spelled(("string", rest[n_raw:].decode())).encode()[1:]
+
+
+class Escape(Local):
+    """After a backslash. `read`: what followed it so far, up to a surrogate pair."""
+
+    __slots__ = ("closer", "read", "state", "verdicts")
+
+    def __init__(self, space: Space, verdicts: Verdicts, state: int, read: bytes, closer: Closer | None) -> None:
+        super().__init__(space)
+        self.verdicts = verdicts
+        self.state = state
+        self.read = read
+        self.closer = closer
+
+    def possible(self) -> bool:
+        return bool(self.entries())
+
+    def entries(self) -> dict[int, int]:
+        read = self.read
+        if not read:
+            return self._first()
+        if len(read) == 5:
+            return {BACKSLASH: self._more(b"\\")}
+        if len(read) == 6:
+            return {0x75: self._more(b"u")}
+        found = {}
+        for digit in HEX:
+            entry = self._digit(digit)
+            if entry != DEAD:
+                found[digit] = entry
+        return found
+
+    def _first(self) -> dict[int, int]:
+        found = {}
+        for byte, char in SHORT.items():
+            if not (self.verdicts.strict and byte == 0x2F):
+                entry = self._end(char)
+                if entry != DEAD:
+                    found[byte] = entry
+        if self._reaches(0, 0x10FFFF):
+            found[0x75] = self._more(b"u")
+        return found
+
+    def _digit(self, digit: int) -> int:
+        read = self.read + bytes([digit])
+        hexes = read[1:5] if len(read) <= 5 else read[7:]
+        free = 4 * (4 - len(hexes))
+        low = int(hexes, 16) << free
+        high = low + (1 << free) - 1
+        if len(read) > 5:
+            lead = (int(read[1:5], 16) - HIGH[0]) << 10
+            low, high = max(low, LOW[0]), min(high, LOW[1])
+            if low > high:
+                return DEAD
+            first, last = (0x10000 + lead + x - LOW[0] for x in (low, high))
+            if len(read) == 11:
+                return self._end(chr(first)) if self._reaches(first, first) else DEAD
+            return self._more(bytes([digit])) if self._reaches(first, last) else DEAD
+        if len(read) == 5 and not HIGH[0] <= low <= HIGH[1]:
+            return self._end(chr(low)) if not LOW[0] <= low <= LOW[1] and self._reaches(low, low) else DEAD
+        reachable = (low < HIGH[0] and self._reaches(low, min(high, HIGH[0] - 1))) or (
+            high > LOW[1] and self._reaches(max(low, LOW[1] + 1), high)
+        )
+        if not reachable and low <= HIGH[1] and high >= HIGH[0]:
+            first, last = max(low, HIGH[0]) - HIGH[0], min(high, HIGH[1]) - HIGH[0]
+            reachable = self._reaches(0x10000 + (first << 10), 0x10000 + (last << 10) + 0x3FF)
+        return self._more(bytes([digit])) if reachable else DEAD
+
+    def _more(self, byte: bytes) -> int:
+        return self.space.escape(self.verdicts, self.state, self.read + byte, self.closer).id
+
+    def _end(self, char: str) -> int:
+        state = self.state
+        for byte in char.encode():
+            state = self.verdicts.step(state, byte)
+            if state == DEAD:
+                return DEAD
+        return self.space.text(self.verdicts, state, 0, self.closer).id
+
+    def _reaches(self, low: int, high: int) -> bool:
+        if not self.verdicts.strict:
+            return self.space.some_code_point(self.verdicts, self.state, low, high)
+        return any(
+            self.space.some_code_point(self.verdicts, self.state, max(low, a), min(high, b))
+            for a, b in NEEDED
+            if low <= b and high >= a
+        )
+
+    def lead(self) -> bytes:
+        for byte, entry in self.entries().items():
+            after = self.space.locals[entry]
+            rest = after.lead() if isinstance(after, Text | Escape) else b""
+            return bytes([byte]) + rest
+        raise AssertionError("an escape that leads nowhere")
+
+
+def _width(byte: int) -> int:
+    """Continuation bytes that follow `byte`."""
+    return 0 if byte < 0xC0 else 1 if byte < 0xE0 else 2 if byte < 0xF0 else 3
+
+
+def utf8_blocks(low: int, high: int) -> list[list[tuple[int, int]]]:
+    """Byte ranges, position by position, whose products are exactly the code points [low, high]."""
+    blocks: list[list[tuple[int, int]]] = []
+    for first, last in ((0, 0x7F), (0x80, 0x7FF), (0x800, 0xD7FF), (0xE000, 0xFFFF), (0x10000, 0x10FFFF)):
+        a, b = max(low, first), min(high, last)
+        if a <= b:
+            blocks += _split(chr(a).encode(), chr(b).encode())
+    return blocks
+
+
+def _split(low: bytes, high: bytes) -> list[list[tuple[int, int]]]:
+    if len(low) == 1:
+        return [[(low[0], high[0])]]
+    if low[0] == high[0]:
+        return [[(low[0], low[0]), *rest] for rest in _split(low[1:], high[1:])]
+    n = len(low) - 1
+    least, most = b"\x80" * n, b"\xbf" * n
+    blocks, first, last = [], low[0], high[0]
+    if low[1:] != least:
+        blocks += [[(first, first), *rest] for rest in _split(low[1:], most)]
+        first += 1
+    if high[1:] != most:
+        blocks += [[(last, last), *rest] for rest in _split(least, high[1:])]
+        last -= 1
+    if first <= last:
+        blocks.append([(first, last), *([(0x80, 0xBF)] * n)])
+    return blocks

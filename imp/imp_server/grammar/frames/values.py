@@ -1,0 +1,165 @@
+"""Frames of values that aren't strings, objects or arrays, and the frame in which any value begins."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from imp_server.grammar.frames.goals import Goal
+from imp_server.grammar.frames.local import Local, gap_entries
+from imp_server.grammar.frames.verdicts import Verdicts
+from imp_server.grammar.leaves import ARRAY, BOOLEAN, NULL, NUMBER, OBJECT, STRING
+from imp_server.grammar.machine import DEAD
+from imp_server.grammar.tables import POP, POP_AGAIN
+
+if TYPE_CHECKING:
+    from imp_server.grammar.frames.space import Space
+
+
+class Start(Local):
+    """Before the first byte of a value; `used` is the whitespace read so far (None: none is allowed)."""
+
+    __slots__ = ("goal", "used")
+
+    def __init__(self, space: Space, goal: Goal, used: int | None) -> None:
+        super().__init__(space)
+        self.goal = goal
+        self.used = used
+
+    def entries(self) -> dict[int, int]:
+        found = dict(self.space.first_bytes(self.goal))
+        if self.used is not None:
+            found.update(gap_entries(self.used, lambda u: self.space.start(self.goal, u).id))
+        return found
+
+    def lead(self) -> bytes:
+        answer = self.space.shortest_value(self.goal)
+        assert answer is not None
+        return answer.text()
+
+
+class Word(Local):
+    """The rest of true, false or null."""
+
+    __slots__ = ("rest", "result")
+
+    def __init__(self, space: Space, rest: bytes, result: int) -> None:
+        super().__init__(space)
+        self.rest = rest
+        self.result = result
+
+    def entries(self) -> dict[int, int]:
+        if len(self.rest) == 1:
+            return {self.rest[0]: self.space.tables.op(POP, self.result)}
+        return {self.rest[0]: self.space.word(self.rest[1:], self.result).id}
+
+    def lead(self) -> bytes:
+        return self.rest
+
+
+class Scalar(Local):
+    """A number, or any text without quotes: it ends where the next byte can't belong to it."""
+
+    __slots__ = ("state", "verdicts")
+
+    def __init__(self, space: Space, verdicts: Verdicts, state: int) -> None:
+        super().__init__(space)
+        self.verdicts = verdicts
+        self.state = state
+
+    def fill(self, byte: int) -> int:
+        space, verdicts = self.space, self.verdicts
+        result = verdicts.result(self.state)
+        other = space.tables.op(POP_AGAIN, result) if result >= 0 else DEAD
+        by_class: dict[int, int] = {}
+        row = []
+        for at, kind in enumerate(verdicts.classes):
+            entry = by_class.get(kind)
+            if entry is None:
+                after = verdicts.step(self.state, at)
+                entry = by_class[kind] = other if after == DEAD else space.scalar(verdicts, after).id
+            row.append(entry)
+        space.tables.rows[self.id] = row
+        return row[byte]
+
+    @property
+    def end_result(self) -> int:
+        return self.verdicts.result(self.state)
+
+    def lead(self) -> bytes:
+        return self.verdicts.shortest(self.state)
+
+
+class Done(Local):
+    """The completion is over: only an end token may follow."""
+
+    __slots__ = ()
+
+    def entries(self) -> dict[int, int]:
+        return {}
+
+    def lead(self) -> bytes:
+        return b""
+
+
+class Root(Local):
+    """Waits for the one value of the completion."""
+
+    __slots__ = ()
+
+    def entries(self) -> dict[int, int]:
+        return dict.fromkeys(range(256), self.space.done.id)
+
+
+def first_bytes(space: Space, goal: Goal) -> dict[int, int]:
+    """First byte of a value -> the local it leads to."""
+    found: dict[int, int] = {}
+    for kind in (NULL, BOOLEAN, NUMBER, STRING, ARRAY, OBJECT):
+        typed = space.typed(goal, kind)
+        if typed is not None:
+            _BY_TYPE[kind](space, typed, found)
+    return found
+
+
+def _null(space: Space, goal: Goal, found: dict[int, int]) -> None:
+    true = space.algebra.formulas.true
+    result = goal.result(tuple(w is true for w in goal.watches)) if goal.must is true else -1
+    if result >= 0:
+        found[0x6E] = space.word(b"ull", result).id
+
+
+def _boolean(space: Space, goal: Goal, found: dict[int, int]) -> None:
+    holds = space.solver.boolean_holds
+    for value, first, rest in ((True, 0x74, b"rue"), (False, 0x66, b"alse")):
+        result = goal.result(tuple(holds(w, value) for w in goal.watches)) if holds(goal.must, value) else -1
+        if result >= 0:
+            found[first] = space.word(rest, result).id
+
+
+def _number(space: Space, goal: Goal, found: dict[int, int]) -> None:
+    verdicts = space.number_verdicts(goal)
+    if verdicts.start != DEAD:
+        for byte in b"-0123456789":
+            after = verdicts.step(verdicts.start, byte)
+            if after != DEAD:
+                found[byte] = space.scalar(verdicts, after).id
+
+
+def _string(space: Space, goal: Goal, found: dict[int, int]) -> None:
+    verdicts = space.string_verdicts(goal)
+    if verdicts.start != DEAD:
+        found[0x22] = space.text(verdicts, verdicts.start, 0, None).id
+
+
+def _array(space: Space, goal: Goal, found: dict[int, int]) -> None:
+    state = space.array_state(goal)
+    if state.remaining() is not None:
+        found[0x5B] = space.array_phase(state, "open", 0).id
+
+
+def _object(space: Space, goal: Goal, found: dict[int, int]) -> None:
+    state = space.object_state(goal)
+    if state.remaining() is not None:
+        found[0x7B] = space.object_phase(state, "open", 0).id
+
+
+_BY_TYPE = {NULL: _null, BOOLEAN: _boolean, NUMBER: _number, STRING: _string, ARRAY: _array, OBJECT: _object}

@@ -1,0 +1,174 @@
+"""The leaves of formulas: one question each about a value of one type. Interned by `Leaves`; compared by identity.
+
+`about` is the bit of the type a leaf speaks of; values of other types satisfy it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from imp_server.grammar.subschema import Sub
+
+NULL, BOOLEAN, NUMBER, STRING, OBJECT, ARRAY = 1, 2, 4, 8, 16, 32
+ANY_TYPE = 63
+TYPES = (STRING, NUMBER, BOOLEAN, NULL, ARRAY, OBJECT)
+
+
+@dataclass(eq=False, slots=True)
+class Leaf:
+    """`types` is not None for a TypeIs leaf alone."""
+
+    @property
+    def about(self) -> int:
+        raise NotImplementedError
+
+    @property
+    def types(self) -> int | None:
+        return None
+
+
+@dataclass(eq=False, slots=True)
+class TypeIs(Leaf):
+    mask: int
+
+    @property
+    def about(self) -> int:
+        return ANY_TYPE
+
+    @property
+    def types(self) -> int | None:
+        return self.mask
+
+
+@dataclass(eq=False, slots=True)
+class BoolIs(Leaf):
+    value: bool
+
+    @property
+    def about(self) -> int:
+        return BOOLEAN
+
+
+@dataclass(eq=False, slots=True)
+class TextLeaf(Leaf):
+    """A string whose decoded text a machine accepts. kind: pattern | format | length | literals."""
+
+    kind: str
+    what: Hashable
+
+    @property
+    def about(self) -> int:
+        return STRING
+
+
+@dataclass(eq=False, slots=True)
+class NumberLeaf(Leaf):
+    """kind: integer | range | multiple | equals."""
+
+    kind: str
+    what: Hashable
+
+    @property
+    def about(self) -> int:
+        return NUMBER
+
+
+@dataclass(eq=False, slots=True)
+class ObjectLeaf(Leaf):
+    @property
+    def about(self) -> int:
+        return OBJECT
+
+
+@dataclass(eq=False, slots=True)
+class Props(ObjectLeaf):
+    """Each property obeys the schemas of its name and of the patterns it matches, or `rest` if there are none."""
+
+    names: dict[str, Sub]
+    patterns: tuple[tuple[str, Sub], ...]
+    rest: Sub
+
+
+@dataclass(eq=False, slots=True)
+class Required(ObjectLeaf):
+    """All of these (still missing) names appear."""
+
+    names: frozenset[str]
+
+
+@dataclass(eq=False, slots=True)
+class Count(ObjectLeaf):
+    """At least `low` and at most `high` (None: any number of) more properties."""
+
+    low: int
+    high: int | None
+
+
+@dataclass(eq=False, slots=True)
+class Names(ObjectLeaf):
+    """Every property name, as a string, obeys `sub`."""
+
+    sub: Sub
+
+
+@dataclass(eq=False, slots=True)
+class ArrayLeaf(Leaf):
+    @property
+    def about(self) -> int:
+        return ARRAY
+
+
+@dataclass(eq=False, slots=True)
+class Items(ArrayLeaf):
+    """The next items obey `prefix` in order, the items after those `rest`."""
+
+    prefix: tuple[Sub, ...]
+    rest: Sub
+
+
+@dataclass(eq=False, slots=True)
+class Length(ArrayLeaf):
+    low: int
+    high: int | None
+
+
+@dataclass(eq=False, slots=True)
+class Contains(ArrayLeaf):
+    """At least `low`, at most `high` more items obey `sub`."""
+
+    sub: Sub
+    low: int
+    high: int | None
+
+
+@dataclass(eq=False, slots=True)
+class Unique(ArrayLeaf):
+    """No further item equals one of `seen` (canonical values, values.py) or another one."""
+
+    seen: frozenset[Any]
+
+
+AnyLeaf = TypeVar("AnyLeaf", bound=Leaf)
+
+
+class Leaves:
+    """Owner of the interned leaves of one space."""
+
+    def __init__(self) -> None:
+        self._made: dict[tuple[Any, ...], Any] = {}
+
+    def get(self, kind: type[AnyLeaf], *fields: Any) -> AnyLeaf:
+        key = (kind, *fields)
+        found: AnyLeaf | None = self._made.get(key)
+        if found is None:
+            found = self._made[key] = kind(*fields)
+        return found
+
+    def props(self, names: dict[str, Sub], patterns: tuple[tuple[str, Sub], ...], rest: Sub) -> Props:
+        key = (Props, tuple(sorted(names.items(), key=lambda i: i[0])), patterns, rest)
+        found: Props | None = self._made.get(key)
+        if found is None:
+            found = self._made[key] = Props(names, patterns, rest)
+        return found

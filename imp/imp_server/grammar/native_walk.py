@@ -1,0 +1,103 @@
+"""The native walker (kernels/cpu/grammar) behind the same call as its twin in walk.py."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from imp_server.grammar.tables import DEAD, HOLE, Tables
+from imp_server.grammar.walk import TokenTrie, WalkResult
+from imp_server.native import load_library
+
+MAX_ASKS = 4096
+
+
+class _Tables(ctypes.Structure):
+    _fields_ = [("rows", ctypes.c_void_p), ("ops", ctypes.c_void_p)]
+
+
+class _Trie(ctypes.Structure):
+    _fields_ = [
+        ("byte", ctypes.c_void_p),
+        ("depth", ctypes.c_void_p),
+        ("skip", ctypes.c_void_p),
+        ("first", ctypes.c_void_p),
+        ("ids", ctypes.c_void_p),
+        ("n_nodes", ctypes.c_int32),
+        ("max_depth", ctypes.c_int32),
+    ]
+
+
+_FILL = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_int32, ctypes.c_int32)
+
+
+def available() -> bool:
+    return load_library("grammar") is not None
+
+
+class NativeWalker:
+    """Owner of the pointers that one space's tables are read through. Not thread-safe, as its tables aren't."""
+
+    def __init__(self, tables: Tables) -> None:
+        library = load_library("grammar")
+        if library is None:
+            raise RuntimeError("the native library 'grammar' isn't built")
+        self._walk: Callable[..., int] = library.imp_grammar_walk
+        self._tables = tables
+        self._pointers = _Tables()
+        self._error: BaseException | None = None
+        self._fill = _FILL(self._filled)
+        self._asks = np.zeros(MAX_ASKS, dtype=np.int32)
+        self._asks_at = self._asks.ctypes.data
+        self._depth = ctypes.c_int32()
+        self._depth_at = ctypes.byref(self._depth)
+        self._tries: dict[int, tuple[TokenTrie, _Trie]] = {}
+        self._refresh()
+
+    def _refresh(self) -> None:
+        self._pointers.rows = self._tables.rows_address
+        self._pointers.ops = self._tables.ops_address
+
+    def _filled(self, local: int, byte: int) -> int:
+        try:
+            entry = self._tables.fill(local, byte)
+        except BaseException as error:
+            # an exception can't cross the native frame: it is kept, and raised behind it
+            self._error = error
+            return DEAD
+        finally:
+            self._refresh()
+        return entry if entry != HOLE else DEAD
+
+    def walk(self, trie: TokenTrie, stack: list[int], out: NDArray[np.uint32]) -> WalkResult:
+        """As walk.walk; `stack[0]` is the top. Raises what filling a hole raised."""
+        packed = self._tries.get(id(trie))
+        if packed is None:
+            packed = self._tries[id(trie)] = trie, _pack(trie)
+        frames = (ctypes.c_int32 * len(stack))(*stack)
+        self._refresh()
+        n_asks = self._walk(
+            ctypes.byref(self._pointers),
+            ctypes.byref(packed[1]),
+            frames,
+            len(stack),
+            ctypes.c_void_p(out.ctypes.data),
+            self._fill,
+            ctypes.c_void_p(self._asks_at),
+            MAX_ASKS,
+            self._depth_at,
+        )
+        if self._error is not None:
+            error, self._error = self._error, None
+            raise error
+        if n_asks > MAX_ASKS:
+            raise RuntimeError(f"a walk met {n_asks} unknown nodes")
+        return WalkResult(self._depth.value, [int(a) for a in self._asks[:n_asks]])
+
+
+def _pack(trie: TokenTrie) -> _Trie:
+    arrays = (trie.byte, trie.depth, trie.skip, trie.first, trie.ids)
+    return _Trie(*(a.ctypes.data for a in arrays), len(trie.byte), int(trie.depth.max(initial=0)))

@@ -1,0 +1,227 @@
+"""The items that complete an array, given a conjunction of array leaves and negated ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import product
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from imp_server.grammar.formula import Formula
+from imp_server.grammar.leaves import Contains, Items, Leaf, Length, Unique
+from imp_server.grammar.sat.found import Found, joined
+from imp_server.grammar.values import parse_exact
+
+if TYPE_CHECKING:
+    from imp_server.grammar.algebra import Algebra
+    from imp_server.grammar.sat.solver import Solver
+
+MAX_SEARCH = 400
+"""Positions looked at while obligations (contains, negated leaves) are spread over the items."""
+
+
+class Task(NamedTuple):
+    items: tuple[Items, ...]
+    contains: tuple[Contains, ...]
+    low: int
+    high: int | None
+    unique: bool
+    seen: frozenset[Any]
+    against: tuple[Items, ...]
+    repeated: tuple[Unique, ...]
+    """Uniqueness that must be broken."""
+
+
+def items(solver: Solver, literals: Iterable[tuple[Leaf, bool]]) -> Found | None:
+    fixed: list[tuple[Leaf, bool]] = []
+    choices: list[list[Leaf]] = []
+    for leaf, sign in literals:
+        if sign or isinstance(leaf, Items | Unique):
+            fixed.append((leaf, sign))
+        else:
+            choices.append(_outside(solver, leaf))
+    best: Found | None = None
+    for chosen in product(*choices):
+        answer = _solve(solver, _task([*fixed, *((leaf, True) for leaf in chosen)]))
+        if answer is not None and (best is None or answer.size < best.size):
+            best = answer
+    return best
+
+
+def _outside(solver: Solver, leaf: Leaf) -> list[Leaf]:
+    """A negated count as the counts below and above it."""
+    assert isinstance(leaf, Length | Contains)
+    ranges: list[tuple[int, int | None]] = []
+    if leaf.low:
+        ranges.append((0, leaf.low - 1))
+    if leaf.high is not None:
+        ranges.append((leaf.high + 1, None))
+    leaves = solver.algebra.leaves
+    if isinstance(leaf, Contains):
+        return [leaves.get(Contains, leaf.sub, low, high) for low, high in ranges]
+    return [leaves.get(Length, low, high) for low, high in ranges]
+
+
+def _task(literals: Iterable[tuple[Leaf, bool]]) -> Task:
+    found: dict[type[Leaf], list[Any]] = {Items: [], Contains: []}
+    against: list[Items] = []
+    repeated: list[Unique] = []
+    low, high, unique, seen = 0, None, False, frozenset[Any]()
+    for leaf, sign in literals:
+        if isinstance(leaf, Unique):
+            if sign:
+                unique, seen = True, seen | leaf.seen
+            else:
+                repeated.append(leaf)
+        elif not sign:
+            assert isinstance(leaf, Items)
+            against.append(leaf)
+        elif isinstance(leaf, Length):
+            low = max(low, leaf.low)
+            high = leaf.high if high is None or (leaf.high is not None and leaf.high < high) else high
+        else:
+            found[type(leaf)].append(leaf)
+    return Task(tuple(found[Items]), tuple(found[Contains]), low, high, unique, seen, tuple(against), tuple(repeated))
+
+
+def item_formula(algebra: Algebra, leaves: Iterable[Items], index: int) -> Formula:
+    """What the leaves ask together of the item `index` places from here."""
+    return algebra.formulas.conj(
+        (leaf.prefix[index] if index < len(leaf.prefix) else leaf.rest).formula for leaf in leaves
+    )
+
+
+def _solve(solver: Solver, task: Task) -> Found | None:
+    if task.high is not None and task.low > task.high:
+        return None
+    if task.contains or task.against or task.repeated:
+        return _Search(solver, task).run()
+    if task.unique:
+        return _distinct(solver, task)
+    prefix = max((len(leaf.prefix) for leaf in task.items), default=0)
+    parts = []
+    for index in range(min(task.low, prefix)):
+        part = solver.value(item_formula(solver.algebra, task.items, index))
+        if part is None:
+            return None
+        parts.append(part)
+    more = task.low - len(parts)
+    if more:
+        last = solver.value(item_formula(solver.algebra, task.items, prefix))
+        if last is None:
+            return None
+        one = last
+        first = joined(parts)
+        comma = 1 if parts else 0
+        return Found(
+            first.size + comma + more * (one.size + 1) - 1,
+            lambda: b",".join([p.text() for p in parts] + [one.text()] * more),
+        )
+    return joined(parts)
+
+
+def _distinct(solver: Solver, task: Task) -> Found | None:
+    used, parts = set(task.seen), []
+    for index in range(task.low):
+        formula = item_formula(solver.algebra, task.items, index)
+        part = solver.value(unlike(solver.algebra, formula, used))
+        if part is None:
+            return None
+        used.add(parse_exact(part.text()))
+        parts.append(part)
+    return joined(parts)
+
+
+def unlike(algebra: Algebra, formula: Formula, used: Iterable[Any]) -> Formula:
+    """`formula`, and none of the `used` values."""
+    return algebra.formulas.conj([formula, algebra.formulas.neg(algebra.one_of_values(used))])
+
+
+class _Search:
+    """Spreads obligations over positions, depth first, fewest items first."""
+
+    def __init__(self, solver: Solver, task: Task) -> None:
+        self._solver = solver
+        self._task = task
+        self._left = MAX_SEARCH
+        prefix = max((len(i.prefix) for i in (*task.items, *task.against)), default=0)
+        extra = sum(c.low for c in task.contains) + len(task.against) + (2 if task.repeated else 0)
+        most = max(task.low, prefix * bool(task.against or extra)) + extra
+        self._most = most if task.high is None else min(most, task.high)
+
+    def run(self) -> Found | None:
+        task = self._task
+        for n in range(task.low, self._most + 1):
+            counts = tuple((c.low, c.high) for c in task.contains)
+            parts = self._place(0, n, counts, frozenset(task.against), frozenset(task.seen), ())
+            if parts is not None:
+                return joined(parts)
+        return None
+
+    def _place(
+        self,
+        index: int,
+        n: int,
+        counts: tuple[tuple[int, int | None], ...],
+        against: frozenset[Items],
+        used: frozenset[Any],
+        made: tuple[Any, ...],
+    ) -> list[Found] | None:
+        if index == n:
+            settled = all(low <= 0 for low, _ in counts) and not against
+            return [] if settled and self._repeats(made) else None
+        self._left -= 1
+        if self._left < 0:
+            self._solver.gave_up = True
+            return None
+        fs = self._solver.algebra.formulas
+        base = item_formula(self._solver.algebra, self._task.items, index)
+        if self._task.unique:
+            base = unlike(self._solver.algebra, base, used)
+        for extra, counts_after, against_after in self._options(index, n, counts, against):
+            parts = [(fs.conj([base, extra]), None)]
+            for formula, _ in self._repetitions(parts[0][0], made):
+                found = self._solver.value(formula)
+                if found is None:
+                    continue
+                known = self._task.unique or bool(self._task.repeated)
+                value = parse_exact(found.text()) if known else None
+                rest = self._place(index + 1, n, counts_after, against_after, used | {value}, (*made, value))
+                if rest is not None:
+                    return [found, *rest]
+        return None
+
+    def _repetitions(self, formula: Formula, made: tuple[Any, ...]) -> list[tuple[Formula, None]]:
+        ways: list[tuple[Formula, None]] = [(formula, None)]
+        if self._task.repeated:
+            earlier = set(made) | {v for u in self._task.repeated for v in u.seen}
+            algebra = self._solver.algebra
+            if earlier:
+                ways.insert(0, (algebra.formulas.conj([formula, algebra.one_of_values(earlier)]), None))
+        return ways
+
+    def _repeats(self, made: tuple[Any, ...]) -> bool:
+        return all(len(set(made)) < len(made) or any(v in leaf.seen for v in made) for leaf in self._task.repeated)
+
+    def _options(
+        self, index: int, n: int, counts: tuple[tuple[int, int | None], ...], against: frozenset[Items]
+    ) -> Iterable[tuple[Formula, tuple[tuple[int, int | None], ...], frozenset[Items]]]:
+        fs = self._solver.algebra.formulas
+        left = n - index
+        for truths in product((True, False), repeat=len(counts)):
+            after, parts = [], []
+            for contains, (low, high), truth in zip(self._task.contains, counts, truths):
+                if truth and high == 0:
+                    break
+                low, high = low - truth, None if high is None else high - truth
+                if low > left - 1:
+                    break
+                after.append((low, high))
+                inner = contains.sub.formula
+                parts.append(inner if truth else fs.neg(inner))
+            else:
+                for broken in (*sorted(against, key=id), None):
+                    if broken is None:
+                        yield fs.conj(parts), tuple(after), against
+                    else:
+                        wrong = fs.neg(item_formula(self._solver.algebra, [broken], index))
+                        yield fs.conj([*parts, wrong]), tuple(after), against - {broken}

@@ -1,0 +1,235 @@
+"""The members that complete an object, given a conjunction of object leaves and negated ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import product
+from typing import TYPE_CHECKING, NamedTuple
+
+from imp_server.grammar.combine import intersect
+from imp_server.grammar.formula import Formula
+from imp_server.grammar.leaves import STRING, Count, Leaf, Names, Props, Required
+from imp_server.grammar.machine import DEAD, Machine
+from imp_server.grammar.sat.found import Found, joined
+from imp_server.grammar.scalars import literals_machine, pattern_machine, string_machine, words
+from imp_server.grammar.values import spelled
+
+if TYPE_CHECKING:
+    from imp_server.grammar.algebra import Algebra
+    from imp_server.grammar.sat.solver import Solver
+
+MAX_CHOICES = 64
+MAX_FRESH = 64
+
+
+class Task(NamedTuple):
+    """A conjunction, sorted by what it asks."""
+
+    props: tuple[Props, ...]
+    names: tuple[Names, ...]
+    needed: frozenset[str]
+    low: int
+    high: int | None
+    against: tuple[Leaf, ...]
+    """Leaves that must be false."""
+
+
+class Choice(NamedTuple):
+    """One way to make a leaf false: forbid a name, demand a value, or bound the count."""
+
+    forbid: str | None = None
+    name: str | None = None
+    extra: Formula | None = None
+    low: int = 0
+    high: int | None = None
+
+
+def members(solver: Solver, literals: Iterable[tuple[Leaf, bool]], seen: frozenset[str]) -> Found | None:
+    task = _task(literals)
+    if task.high is not None and len(task.needed) > task.high:
+        return None
+    if not task.against:
+        return _complete(solver, task, seen, ())
+    options = [list(_ways(solver, task, leaf, seen)) for leaf in task.against]
+    for tried, choices in enumerate(product(*options)):
+        if tried == MAX_CHOICES:
+            solver.gave_up = True
+            break
+        answer = _complete(solver, task, seen, choices)
+        if answer is not None:
+            return answer
+    return None
+
+
+def _task(literals: Iterable[tuple[Leaf, bool]]) -> Task:
+    props, names, against = [], [], []
+    needed: set[str] = set()
+    low, high = 0, None
+    for leaf, sign in literals:
+        if not sign:
+            against.append(leaf)
+        elif isinstance(leaf, Props):
+            props.append(leaf)
+        elif isinstance(leaf, Names):
+            names.append(leaf)
+        elif isinstance(leaf, Required):
+            needed |= leaf.names
+        elif isinstance(leaf, Count):
+            low, high = max(low, leaf.low), _least(high, leaf.high)
+    return Task(tuple(props), tuple(names), frozenset(needed), low, high, tuple(against))
+
+
+def _least(a: int | None, b: int | None) -> int | None:
+    return min(x for x in (a, b) if x is not None) if a is not None or b is not None else None
+
+
+def _ways(solver: Solver, task: Task, leaf: Leaf, seen: frozenset[str]) -> Iterator[Choice]:
+    """Every way to make `leaf` false that is worth trying, likely ones first."""
+    fs = solver.algebra.formulas
+    if isinstance(leaf, Required):
+        yield from (Choice(forbid=n) for n in sorted(leaf.names - task.needed))
+    elif isinstance(leaf, Count):
+        if leaf.low:
+            yield Choice(high=leaf.low - 1)
+        if leaf.high is not None:
+            yield Choice(low=leaf.high + 1)
+    elif isinstance(leaf, Props):
+        taken = seen | {n for p in (*task.props, leaf) for n in p.names}
+        for name in sorted(leaf.names, key=lambda n: (n not in task.needed, n)):
+            value = value_formula(solver.algebra, [leaf], name)
+            if name not in seen and value is not fs.true:
+                yield Choice(name=name, extra=fs.neg(value))
+        others = [(p, s) for p, s in leaf.patterns if s.formula is not fs.true]
+        for pattern, _ in others:
+            yield from _with_fresh(solver, task, leaf, taken, pattern)
+        if leaf.rest.formula is not fs.true:
+            yield from _with_fresh(solver, task, leaf, taken, None)
+    elif isinstance(leaf, Names):
+        bad = string_machine(solver.algebra, fs.neg(fs.restrict(leaf.sub.formula, STRING)))
+        good = [_names_machine(solver.algebra, n) for n in task.names]
+        if bad.start != DEAD:
+            declared = {n for p in task.props for n in p.names}
+            for name in (*sorted(declared), *words(intersect([bad, *good]), 4)):
+                if name not in seen and _accepts(bad, name):
+                    yield Choice(name=name, extra=fs.true)
+
+
+def _with_fresh(
+    solver: Solver, task: Task, leaf: Props, taken: frozenset[str], pattern: str | None
+) -> Iterator[Choice]:
+    for name in fresh_names(solver.algebra, task, taken, pattern, 3):
+        value = value_formula(solver.algebra, [leaf], name)
+        yield Choice(name=name, extra=solver.algebra.formulas.neg(value))
+
+
+def _complete(solver: Solver, task: Task, seen: frozenset[str], choices: Iterable[Choice]) -> Found | None:
+    fs = solver.algebra.formulas
+    plan: dict[str, Formula] = dict.fromkeys(sorted(task.needed), fs.true)
+    forbidden: set[str] = set()
+    low, high = task.low, task.high
+    for choice in choices:
+        if choice.forbid is not None:
+            forbidden.add(choice.forbid)
+        if choice.name is not None and choice.extra is not None:
+            plan[choice.name] = fs.conj([plan.get(choice.name, fs.true), choice.extra])
+        low, high = max(low, choice.low), _least(high, choice.high)
+    if not forbidden.isdisjoint(plan) or (high is not None and (len(plan) > high or low > high)):
+        return None
+    parts = []
+    for name, extra in plan.items():
+        part = _member(solver, task, name, extra)
+        if part is None:
+            return None
+        parts.append(part)
+    if len(parts) < low:
+        more = _optional(solver, task, seen | forbidden | set(plan), low - len(parts))
+        if more is None:
+            return None
+        parts += more
+    return joined(parts)
+
+
+def _member(solver: Solver, task: Task, name: str, extra: Formula) -> Found | None:
+    if not all(_accepts(_names_machine(solver.algebra, n), name) for n in task.names):
+        return None
+    value = value_formula(solver.algebra, task.props, name)
+    rest = solver.value(solver.algebra.formulas.conj([value, extra]))
+    if rest is None:
+        return None
+    key = spelled(("string", name)).encode() + b":"
+    return Found(len(key) + rest.size, lambda: key + rest.text())
+
+
+def _optional(solver: Solver, task: Task, taken: frozenset[str] | set[str], n: int) -> list[Found] | None:
+    """`n` more members, whatever they are called."""
+    parts: list[Found] = []
+    declared = sorted({name for p in task.props for name in p.names} - set(taken))
+    fresh = fresh_names(solver.algebra, task, frozenset(taken) | set(declared), None, n + MAX_FRESH)
+    for source in (declared, fresh):
+        for name in source:
+            part = _member(solver, task, name, solver.algebra.formulas.true)
+            if part is not None:
+                parts.append(part)
+                if len(parts) == n:
+                    return parts
+    for pattern in {p for leaf in task.props for p, _ in leaf.patterns}:
+        for name in fresh_names(solver.algebra, task, frozenset(taken) | set(declared), pattern, n + 4):
+            part = _member(solver, task, name, solver.algebra.formulas.true)
+            if part is not None:
+                parts.append(part)
+                if len(parts) == n:
+                    return parts
+    return None
+
+
+def fresh_names(algebra: Algebra, task: Task, taken: frozenset[str], pattern: str | None, n: int) -> Iterator[str]:
+    """Undeclared, unused names: those matching `pattern`, or matching none of the patterns if it is None."""
+    patterns = {
+        p for leaf in (*task.props, *(a for a in task.against if isinstance(a, Props))) for p, _ in leaf.patterns
+    }
+    if not task.names and not patterns:
+        yield from _simple_names(taken, n)
+        return
+    wanted = [_names_machine(algebra, leaf) for leaf in task.names]
+    without: list[Machine] = [literals_machine(frozenset(t.encode() for t in taken))] if taken else []
+    if pattern is not None:
+        wanted.append(pattern_machine(pattern))
+    else:
+        without += [pattern_machine(p) for p in sorted(patterns)]
+    yield from words(intersect(wanted, without), n)
+
+
+def _simple_names(taken: frozenset[str], n: int) -> Iterator[str]:
+    given = size = 0
+    while given < n:
+        size += 1
+        for letters in product("abcdefghijklmnopqrstuvwxyz", repeat=size):
+            name = "".join(letters)
+            if name not in taken:
+                yield name
+                given += 1
+                if given == n:
+                    return
+
+
+def value_formula(algebra: Algebra, props: Iterable[Props], name: str) -> Formula:
+    """What the leaves ask together of the value of property `name`."""
+    parts = []
+    for leaf in props:
+        subs = [leaf.names[name]] if name in leaf.names else []
+        subs += [s for p, s in leaf.patterns if _accepts(pattern_machine(p), name)]
+        parts += [s.formula for s in (subs or [leaf.rest])]
+    return algebra.formulas.conj(parts)
+
+
+def _names_machine(algebra: Algebra, leaf: Names) -> Machine:
+    return string_machine(algebra, algebra.formulas.restrict(leaf.sub.formula, STRING))
+
+
+def _accepts(machine: Machine, name: str) -> bool:
+    state = machine.start
+    for byte in name.encode():
+        if state == DEAD:
+            return False
+        state = machine.step(state, byte)
+    return state != DEAD and machine.accepts(state)

@@ -1,0 +1,128 @@
+"""Can a formula be satisfied, and by how short a text? The search that keeps every automaton out of dead ends.
+
+Least fixpoint: a formula that is being asked about counts as unsatisfiable inside its own question, so a
+recursive schema is satisfiable only through a finite value. Every search is bounded in work units; what isn't
+proved within them counts as unsatisfiable, which is sound (a way not offered) and reported by `gave_up`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+
+from imp_server.grammar.algebra import Algebra
+from imp_server.grammar.formula import Formula, branches
+from imp_server.grammar.leaves import ARRAY, BOOLEAN, NULL, NUMBER, OBJECT, STRING, BoolIs
+from imp_server.grammar.sat import arrays, objects
+from imp_server.grammar.sat.found import Found, found, shorter
+from imp_server.grammar.scalars import number_machine, string_machine
+from imp_server.grammar.values import spelled
+
+MAX_BRANCHES = 24
+"""Conjunctions looked at before the shortest of those that worked is taken."""
+MAX_FAILURES = 2_000
+
+
+class Solver:
+    """Owner of the memo of witnesses of one space."""
+
+    def __init__(self, algebra: Algebra, budget: int) -> None:
+        """`budget`: work units (conjunctions looked at) until everything still open counts as unsatisfiable."""
+        self.algebra = algebra
+        self.budget = budget
+        self.gave_up = False
+        self._memo: dict[Hashable, Found | None] = {}
+        self._open: dict[Hashable, int] = {}
+        self._lowest = 1 << 30
+
+    def value(self, f: Formula) -> Found | None:
+        """A shortest value that satisfies `f`."""
+        return self._ask(f, lambda: self._value(f))
+
+    def members(self, f: Formula, seen: frozenset[str]) -> Found | None:
+        """The members still missing from an object: b'' or b'"a":1,"b":2'. `f` is restricted to OBJECT."""
+        return self._ask((f, "members", seen), lambda: self._best(f, lambda ls: objects.members(self, ls, seen)))
+
+    def items(self, f: Formula) -> Found | None:
+        """The items still missing from an array. `f` is restricted to ARRAY."""
+        return self._ask((f, "items"), lambda: self._best(f, lambda ls: arrays.items(self, ls)))
+
+    def _ask(self, key: Hashable, answer: Callable[[], Found | None]) -> Found | None:
+        if key in self._memo:
+            return self._memo[key]
+        if key in self._open:
+            self._lowest = min(self._lowest, self._open[key])
+            return None
+        level = self._open[key] = len(self._open)
+        outer, self._lowest = self._lowest, 1 << 30
+        try:
+            result = answer()
+        finally:
+            del self._open[key]
+            depends, self._lowest = self._lowest, min(outer, self._lowest if self._lowest < level else 1 << 30)
+        # "no" is final unless it rests on a question that is still open further out
+        if result is not None or depends >= level:
+            self._memo[key] = result
+        return result
+
+    def _value(self, f: Formula) -> Found | None:
+        best: Found | None = None
+        fs = self.algebra.formulas
+        for kind, ask in (
+            (NUMBER, self._number),
+            (STRING, self._string),
+            (BOOLEAN, self._boolean),
+            (NULL, lambda g: found(b"null") if g is fs.true else None),
+            (ARRAY, self._array),
+            (OBJECT, self._object),
+        ):
+            if best is not None and best.size <= 2:
+                break
+            restricted = fs.restrict(f, kind)
+            if restricted is not fs.false:
+                best = shorter(best, ask(restricted))
+        return best
+
+    def _number(self, f: Formula) -> Found | None:
+        machine = number_machine(self.algebra, f)
+        text = machine.shortest(machine.start) if machine.start >= 0 else None
+        return None if text is None else found(text)
+
+    def _string(self, f: Formula) -> Found | None:
+        machine = string_machine(self.algebra, f)
+        text = machine.shortest(machine.start) if machine.start >= 0 else None
+        return None if text is None else found(spelled(("string", text.decode())).encode())
+
+    def _boolean(self, f: Formula) -> Found | None:
+        for value in (True, False):
+            if self.boolean_holds(f, value):
+                return found(b"true" if value else b"false")
+        return None
+
+    def boolean_holds(self, f: Formula, value: bool) -> bool:
+        return self.algebra.formulas.evaluate(f, lambda leaf: isinstance(leaf, BoolIs) and leaf.value == value)
+
+    def _array(self, f: Formula) -> Found | None:
+        rest = self.items(f)
+        return None if rest is None else Found(rest.size + 2, lambda: b"[" + rest.text() + b"]")
+
+    def _object(self, f: Formula) -> Found | None:
+        rest = self.members(f, frozenset())
+        return None if rest is None else Found(rest.size + 2, lambda: b"{" + rest.text() + b"}")
+
+    def _best(self, f: Formula, solve: Callable[..., Found | None]) -> Found | None:
+        best: Found | None = None
+        hits = misses = 0
+        for literals in branches(self.algebra.formulas, f):
+            if self.budget <= 0 or hits >= MAX_BRANCHES or misses >= MAX_FAILURES:
+                self.gave_up = self.gave_up or best is None
+                break
+            self.budget -= 1
+            answer = solve(literals)
+            if answer is None:
+                misses += 1
+            else:
+                hits += 1
+                best = shorter(best, answer)
+                if best is not None and best.size == 0:
+                    break
+        return best

@@ -1,0 +1,203 @@
+"""Machines of the leaves about strings and numbers, and of Boolean formulas over them."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from functools import lru_cache
+from typing import Any, cast
+
+from imp_server.grammar.algebra import Algebra
+from imp_server.grammar.combine import anything, complement, exactly_one, intersect, nothing, union
+from imp_server.grammar.explored import representatives
+from imp_server.grammar.formula import AND, NOT, ONE, OR, Formula
+from imp_server.grammar.leaves import Leaf, NumberLeaf, TextLeaf
+from imp_server.grammar.literals import Literals
+from imp_server.grammar.machine import DEAD, Machine
+from imp_server.grammar.plain_length import PlainLength
+from imp_server.grammar.text_machines import (
+    format_machine,
+    length_bounded,
+    number_leaf_machine,
+    pattern_machine,
+    plain_number,
+    typed_number,
+)
+
+__all__ = [
+    "is_finite",
+    "literals_machine",
+    "number_machine",
+    "pattern_machine",
+    "string_machine",
+    "watched_number",
+    "words",
+]
+
+
+@lru_cache(maxsize=256)
+def literals_machine(texts: frozenset[bytes]) -> Machine:
+    return Literals(texts)
+
+
+def string_machine(algebra: Algebra, f: Formula) -> Machine:
+    """The decoded texts that satisfy `f`, which is restricted to STRING."""
+    found = algebra.string_machines.get(f)
+    if found is None:
+        found = algebra.string_machines[f] = _build(algebra, f, algebra.string_machines, _text_leaf, anything())
+    return found
+
+
+def number_machine(algebra: Algebra, f: Formula) -> Machine:
+    """The spellings of the JSON numbers that satisfy `f`, which is restricted to NUMBER."""
+    found = algebra.number_machines.get(f)
+    if found is None:
+        found = algebra.number_machines[f] = _numbers(algebra, f)
+    return found
+
+
+def is_finite(f: Formula) -> bool:
+    """Whether only listed strings satisfy `f`."""
+    if isinstance(f.leaf, TextLeaf):
+        return f.leaf.kind == "literals"
+    if f.op == AND:
+        return any(is_finite(a) for a in f.args)
+    return f.op == OR and all(is_finite(a) for a in f.args)
+
+
+def words(machine: Machine, n: int, budget: int = 4000) -> Iterator[str]:
+    """Up to `n` accepted texts, short ones first."""
+    if machine.start == DEAD:
+        return
+    samples = _sample_bytes(machine.classes)
+    queue: deque[tuple[int, bytes]] = deque([(machine.start, b"")])
+    while queue and n and budget:
+        state, text = queue.popleft()
+        if machine.accepts(state):
+            yield text.decode()
+            n -= 1
+        for byte in samples:
+            budget -= 1
+            after = machine.step(state, byte)
+            if after != DEAD:
+                queue.append((after, text + bytes([byte])))
+
+
+@lru_cache(maxsize=256)
+def _sample_bytes(classes: bytes) -> tuple[int, ...]:
+    """A few bytes of each class, letters first: words should differ even where the machine doesn't care."""
+    chosen = [b for b in b"abcdefghijABC0123" if b < 256]
+    return tuple(dict.fromkeys([*chosen, *representatives(classes)]))
+
+
+def _text_leaf(leaf: Leaf) -> Machine:
+    assert isinstance(leaf, TextLeaf)
+    what: Any = leaf.what
+    if leaf.kind == "literals":
+        return literals_machine(what)
+    if leaf.kind == "pattern":
+        return pattern_machine(what)
+    if leaf.kind == "format":
+        return format_machine(what)
+    return PlainLength(*what)
+
+
+def _build(
+    algebra: Algebra,
+    f: Formula,
+    made: dict[Formula, Machine],
+    leaf_machine: Callable[[Leaf], Machine],
+    everything: Machine,
+) -> Machine:
+    fs = algebra.formulas
+
+    def build(g: Formula) -> Machine:
+        found = made.get(g)
+        if found is None:
+            found = made[g] = _build(algebra, g, made, leaf_machine, everything)
+        return found
+
+    if f is fs.true:
+        return everything
+    if f is fs.false:
+        return nothing()
+    if f.leaf is not None:
+        return leaf_machine(f.leaf)
+    if f.op == AND:
+        return _conjunction(algebra, f, build)
+    if f.op == OR:
+        return union([build(a) for a in f.args])
+    if f.op == ONE:
+        return exactly_one([build(a) for a in f.args])
+    inner = f.args[0]
+    if isinstance(inner.leaf, TextLeaf) and inner.leaf.kind == "length":
+        return build(_other_lengths(algebra, inner.leaf))
+    if inner.op in (AND, OR):
+        flipped = [fs.neg(a) for a in inner.args]
+        return build(fs.disj(flipped) if inner.op == AND else fs.conj(flipped))
+    return complement(build(inner))
+
+
+def _other_lengths(algebra: Algebra, leaf: TextLeaf) -> Formula:
+    low, high = bounds(leaf)
+    parts = [algebra.text("length", (0, low - 1))] if low else []
+    if high is not None:
+        parts.append(algebra.text("length", (high + 1, None)))
+    return algebra.formulas.disj(parts)
+
+
+def _conjunction(algebra: Algebra, f: Formula, build: Callable[[Formula], Machine]) -> Machine:
+    wanted: list[Machine] = []
+    without: list[Machine] = []
+    low, high = bounds(None)
+    for part in f.args:
+        leaf = part.leaf
+        if isinstance(leaf, TextLeaf) and leaf.kind == "length":
+            least, most = bounds(leaf)
+            low = max(low, least)
+            high = most if high is None or (most is not None and most < high) else high
+        elif part.op == NOT and part.args[0].leaf is not None and not _is_length(part.args[0].leaf):
+            without.append(build(part.args[0]))
+        else:
+            wanted.append(build(part))
+    if high is not None and high < low:
+        return nothing()
+    bounded = low > 0 or high is not None
+    if not wanted and not without:
+        return PlainLength(low, high)
+    machine = intersect(wanted, without) if without or len(wanted) > 1 else wanted[0]
+    return length_bounded(machine, low, high) if bounded else machine
+
+
+def bounds(leaf: TextLeaf | None) -> tuple[int, int | None]:
+    """(fewest, most) code points of a length leaf; of no leaf: any number."""
+    if leaf is None:
+        return 0, None
+    low, high = cast("tuple[int, int | None]", leaf.what)
+    return low, high
+
+
+def _is_length(leaf: Leaf) -> bool:
+    return isinstance(leaf, TextLeaf) and leaf.kind == "length"
+
+
+def _numbers(algebra: Algebra, f: Formula) -> Machine:
+    if f is algebra.formulas.false:
+        return nothing()
+    leaves = [p.leaf for p in f.conjuncts()]
+    if all(isinstance(leaf, NumberLeaf) for leaf in leaves):
+        return typed_number([(leaf.kind, leaf.what) for leaf in leaves if isinstance(leaf, NumberLeaf)])
+    wanted = [(leaf.kind, leaf.what) for leaf in leaves if isinstance(leaf, NumberLeaf)]
+    plain = intersect([plain_number(), typed_number(wanted)]) if wanted else plain_number()
+    # pieces live in a memo of their own: complements of numbers aren't numbers
+    return intersect([plain, _build(algebra, f, {}, _number_leaf, plain_number())])
+
+
+def watched_number(algebra: Algebra, f: Formula) -> Machine:
+    """The same among plain decimals alone, exactly: for formulas whose truth is watched."""
+    return intersect([plain_number(), _build(algebra, f, {}, _number_leaf, plain_number())])
+
+
+def _number_leaf(leaf: Leaf) -> Machine:
+    assert isinstance(leaf, NumberLeaf)
+    return number_leaf_machine(leaf.kind, leaf.what)

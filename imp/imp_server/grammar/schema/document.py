@@ -1,0 +1,194 @@
+"""One schema document: where its resources and anchors are, which draft it speaks, what a reference points to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+from urllib.parse import unquote, urldefrag, urljoin
+
+from imp_server.core import GrammarRefused
+
+ONE_SCHEMA = (
+    "additionalProperties", "items", "additionalItems", "contains", "not", "if", "then", "else", "propertyNames",
+    "unevaluatedItems", "unevaluatedProperties", "contentSchema",
+)  # fmt: skip
+LIST_OF_SCHEMAS = ("allOf", "anyOf", "oneOf", "prefixItems", "items")
+MAP_OF_SCHEMAS = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependencies")
+REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
+MAX_DEPTH = 256
+MAX_SUBSCHEMAS = 50_000
+
+
+class At(NamedTuple):
+    """Where a subschema stands."""
+
+    base: str
+    """URI of the resource it belongs to."""
+    pointer: str
+    draft: int
+    """4, 6, 7, 2019 or 2020."""
+    scope: tuple[str, ...] = ()
+    """Resources entered so far, outermost first; kept only where $dynamicRef needs it."""
+
+    def down(self, *keys: str | int) -> At:
+        return self._replace(pointer=self.pointer + "".join("/" + escape(str(k)) for k in keys))
+
+
+def escape(key: str) -> str:
+    return key.replace("~", "~0").replace("/", "~1")
+
+
+def children(schema: dict[str, Any]) -> Iterator[tuple[tuple[str | int, ...], Any]]:
+    """(path, subschema) of every place where a keyword holds a schema."""
+    for key in ONE_SCHEMA:
+        if isinstance(schema.get(key), dict | bool):
+            yield (key,), schema[key]
+    for key in LIST_OF_SCHEMAS:
+        if isinstance(schema.get(key), list):
+            yield from (((key, i), s) for i, s in enumerate(schema[key]))
+    for key in MAP_OF_SCHEMAS:
+        if isinstance(schema.get(key), dict):
+            yield from (((key, name), s) for name, s in schema[key].items() if isinstance(s, dict | bool))
+
+
+def draft_of(schema: dict[str, Any], outer: int, pointer: str) -> int:
+    uri = schema.get("$schema")
+    if not isinstance(uri, str):
+        return outer
+    for mark, draft in (("draft-04", 4), ("draft-06", 6), ("draft-07", 7), ("2019-09", 2019), ("2020-12", 2020)):
+        if mark in uri:
+            return draft
+    if "draft-03" in uri or "draft-02" in uri or "draft-01" in uri:
+        raise GrammarRefused("$schema: drafts before 4 aren't supported; use 2020-12", pointer=pointer + "/$schema")
+    return outer
+
+
+class Document:
+    """Immutable after construction, except that referenced places outside the known keywords are indexed lazily."""
+
+    def __init__(self, schema: Any) -> None:
+        self.root = schema
+        self._places: dict[int, At] = {}
+        self._resources: dict[str, Any] = {"": schema}
+        self._anchors: dict[tuple[str, str], Any] = {}
+        self.dynamic_anchors: dict[tuple[str, str], Any] = {}
+        self.dynamic = False
+        self._open: set[int] = set()
+        """Subschemas that contain a reference or an identifier: their meaning depends on their place."""
+        self.start = At("", "", 2020)
+        if isinstance(schema, dict):
+            self._index(schema, self.start, 0)
+            self.start = self._places[id(schema)]
+        if self.dynamic:
+            self.start = self.start._replace(scope=(self.start.base,))
+
+    def place(self, schema: dict[str, Any], at: At) -> At:
+        """`at` with the base that the schema's own identifier gives it."""
+        found = self._places.get(id(schema))
+        if found is None:
+            self._index(schema, at, 0)
+            found = self._places[id(schema)]
+        if found.base == at.base and found.draft == at.draft:
+            return at
+        scope = at.scope
+        if self.dynamic and found.base not in scope:
+            scope = (*scope, found.base)
+        return at._replace(base=found.base, draft=found.draft, scope=scope)
+
+    def is_self_contained(self, schema: Any) -> bool:
+        return id(schema) not in self._open
+
+    def _index(self, schema: dict[str, Any], at: At, depth: int) -> bool:
+        """Index a subschema and those below; whether its meaning depends on its place."""
+        if depth > MAX_DEPTH:
+            raise GrammarRefused(f"schema is nested deeper than {MAX_DEPTH}", pointer=at.pointer)
+        if len(self._places) > MAX_SUBSCHEMAS:
+            raise GrammarRefused(f"schema has more than {MAX_SUBSCHEMAS} subschemas", pointer=at.pointer)
+        at = at._replace(draft=draft_of(schema, at.draft, at.pointer))
+        opened = at.draft != 2020
+        name = schema.get("id" if at.draft == 4 else "$id")
+        if isinstance(name, str) and not (at.draft <= 7 and "$ref" in schema):
+            opened = True
+            at = self._identify(schema, name, at)
+        for key in ("$anchor", "$dynamicAnchor"):
+            if isinstance(schema.get(key), str):
+                opened = True
+                self._anchors[at.base, schema[key]] = schema
+                if key == "$dynamicAnchor":
+                    self.dynamic_anchors[at.base, schema[key]] = schema
+        if any(isinstance(schema.get(key), str) for key in REFERENCES):
+            opened = True
+            self.dynamic = self.dynamic or "$dynamicRef" in schema or "$recursiveRef" in schema
+        self._places[id(schema)] = at
+        for path, sub in children(schema):
+            if isinstance(sub, dict) and id(sub) not in self._places:
+                opened |= self._index(sub, at.down(*path), depth + 1)
+            elif isinstance(sub, dict):
+                opened |= id(sub) in self._open
+        if opened:
+            self._open.add(id(schema))
+        return opened
+
+    def _identify(self, schema: dict[str, Any], name: str, at: At) -> At:
+        uri, fragment = urldefrag(name)
+        if not uri and fragment:
+            self._anchors[at.base, fragment] = schema
+            return at
+        base = join(at.base, uri).rstrip("#")
+        self._resources[base] = schema
+        if fragment:
+            self._anchors[base, fragment] = schema
+        return at._replace(base=base)
+
+    def resolve(self, reference: str, at: At) -> tuple[Any, At]:
+        """The schema that `reference` names, and its place. Raises GrammarRefused."""
+        uri, fragment = urldefrag(join(at.base, reference))
+        where = at.pointer
+        if uri not in self._resources:
+            raise GrammarRefused(
+                f"$ref {reference!r} leads outside this schema; inline the document under $defs", pointer=where
+            )
+        root = self._resources[uri]
+        if not fragment:
+            return root, self._target(root, uri, "", at)
+        if fragment.startswith("/"):
+            return self._follow(root, uri, unquote(fragment), reference, at)
+        target = self._anchors.get((uri, unquote(fragment)))
+        if target is None:
+            raise GrammarRefused(f"$ref {reference!r}: no such anchor", pointer=where)
+        return target, self._target(target, uri, fragment, at)
+
+    def _follow(self, root: Any, uri: str, pointer: str, reference: str, at: At) -> tuple[Any, At]:
+        here, place = root, self._target(root, uri, "", at)
+        for part in pointer.split("/")[1:]:
+            key = part.replace("~1", "/").replace("~0", "~")
+            if isinstance(here, dict) and key in here:
+                here = here[key]
+            elif isinstance(here, list) and key.isdecimal() and int(key) < len(here):
+                here = here[int(key)]
+            else:
+                raise GrammarRefused(f"$ref {reference!r} doesn't resolve: there is no {key!r}", pointer=at.pointer)
+            place = place.down(key)
+            if isinstance(here, dict) and id(here) in self._places:
+                place = self._entered(self._places[id(here)], at)
+        if not isinstance(here, dict | bool):
+            raise GrammarRefused(f"$ref {reference!r} doesn't point to a schema", pointer=at.pointer)
+        return here, place
+
+    def _target(self, schema: Any, uri: str, pointer: str, at: At) -> At:
+        if isinstance(schema, dict) and id(schema) in self._places:
+            return self._entered(self._places[id(schema)], at)
+        return self._entered(At(uri, pointer, at.draft), at)
+
+    def _entered(self, place: At, came_from: At) -> At:
+        scope = came_from.scope
+        if self.dynamic and place.base not in scope:
+            scope = (*scope, place.base)
+        return place._replace(scope=scope)
+
+
+def join(base: str, reference: str) -> str:
+    if not reference or reference.startswith("#"):
+        return urldefrag(base)[0] + reference
+    joined = urljoin(base, reference)
+    return reference if ":" in reference.split("/")[0] else joined

@@ -1,0 +1,85 @@
+"""Where the machines of patterns, formats, lengths and numbers come from; each is made once.
+
+Numbers come in two alphabets. Unconstrained ones may have an exponent; as soon as anything but the type is asked,
+only plain decimals are offered: which of 1, 10e-1, 100e-2 ... is meant isn't regular.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from decimal import Decimal
+from functools import lru_cache
+from typing import Any
+
+from imp_server.core import GrammarRefused
+from imp_server.grammar.combine import intersect
+from imp_server.grammar.lengths import with_length as length_bounded
+from imp_server.grammar.machine import Machine
+from imp_server.grammar.regex.compile import compile_regex
+
+__all__ = [
+    "any_number",
+    "format_machine",
+    "is_enforced_format",
+    "length_bounded",
+    "number_leaf_machine",
+    "pattern_machine",
+    "plain_number",
+    "typed_number",
+]
+
+
+def pattern_machine(pattern: str) -> Machine:
+    return compile_regex(pattern)
+
+
+def is_enforced_format(name: str) -> bool:
+    return False
+
+
+def format_machine(name: str) -> Machine:
+    raise GrammarRefused(f"format {name!r} isn't supported yet")
+
+
+@lru_cache
+def any_number() -> Machine:
+    """Every JSON number."""
+    return compile_regex(r"^-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?$")
+
+
+@lru_cache
+def plain_number() -> Machine:
+    """JSON numbers without an exponent."""
+    return compile_regex(r"^-?(0|[1-9][0-9]*)(\.[0-9]+)?$")
+
+
+@lru_cache
+def plain_integer() -> Machine:
+    return compile_regex(r"^-?(0|[1-9][0-9]*)$")
+
+
+@lru_cache(maxsize=1024)
+def number_leaf_machine(kind: str, what: Any) -> Machine:
+    """Exactly the plain decimals that satisfy one number leaf."""
+    if kind == "integer":
+        return compile_regex(r"^-?(0|[1-9][0-9]*)(\.0+)?$")
+    if kind == "equals":
+        return compile_regex(f"^{_spellings(what)}$")
+    raise GrammarRefused(f"number keyword {kind} isn't supported yet")
+
+
+def typed_number(wanted: Sequence[tuple[str, Any]]) -> Machine:
+    """The numbers that satisfy all leaves; integers are written without a fraction."""
+    if not wanted:
+        return any_number()
+    return intersect(
+        [plain_integer() if leaf == ("integer", "digits") else number_leaf_machine(*leaf) for leaf in wanted]
+    )
+
+
+def _spellings(value: Decimal) -> str:
+    """A regex of every plain decimal equal to `value`."""
+    if value == 0:
+        return r"-?0(\.0+)?"
+    text = f"{value:f}"
+    return text.replace(".", r"\.") + ("0*" if "." in text else r"(\.0+)?")
