@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections import Counter
 from collections.abc import Mapping
@@ -10,7 +11,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from imp_server.core import InvalidModel, ModelFileMissing, UnsupportedModel
+from imp_server.weights.checkpoint import Checkpoint
 from imp_server.weights.gguf import GgufFile
+from imp_server.weights.hf_folder import HfFolder
+from imp_server.weights.hf_templates import chat_templates
 
 _SAMPLING_KEYS = {
     "general.sampling.temp": "temperature",
@@ -39,7 +43,7 @@ class ModelHeader:
     """Positions the model was trained for; 0 = the file doesn't say."""
     n_parameters: int
     quantisation: str
-    """The tensor type that holds most of the weights' bytes, for people."""
+    """How most of the layers' weights are stored, for people."""
     file_bytes: int
     chat_templates: Mapping[str, str] = field(default_factory=dict)
     """By name; `default`, and `tool_use` where the model has one of its own."""
@@ -59,6 +63,8 @@ def read_header(path: str | os.PathLike[str]) -> ModelHeader:
         raise ModelFileMissing(f"there is no model at {path}")
     if path.is_file() and path.suffix == ".gguf":
         return header_of_gguf(GgufFile(path))
+    if path.is_dir() and (path / "config.json").is_file():
+        return header_of_checkpoint(Checkpoint(HfFolder(path)))
     raise UnsupportedModel(f"{path.name}: neither a .gguf file nor a folder with config.json")
 
 
@@ -84,6 +90,48 @@ def header_of_gguf(file: GgufFile) -> ModelHeader:
         chat_templates=_gguf_templates(meta),
         generation={name: meta[key] for key, name in _SAMPLING_KEYS.items() if key in meta},
     )
+
+
+def header_of_checkpoint(checkpoint: Checkpoint) -> ModelHeader:
+    """Raises InvalidModel if config.json lacks `model_type`.
+
+    A model with several parts (text_config) is described by its text part.
+    """
+    folder = checkpoint.folder
+    config = dict(folder.config)
+    text = config.get("text_config")
+    if isinstance(text, dict):
+        config = {**config, **text}
+    architecture = config.get("model_type")
+    if not isinstance(architecture, str) or not architecture:
+        raise InvalidModel(f"{folder.path.name}/config.json: 'model_type' is missing")
+    context = config.get("max_position_embeddings", 0)
+    tokenizer = folder.optional_json("tokenizer_config.json")
+    tokenizer_json = folder.path / "tokenizer.json"
+    return ModelHeader(
+        path=folder.path,
+        format="safetensors",
+        architecture=architecture,
+        name=folder.path.name,
+        hyperparameters=config,
+        tokenizer=tokenizer,
+        context_length=context if isinstance(context, int) else 0,
+        n_parameters=sum(math.prod(checkpoint.shape(n)) for n in checkpoint.names()),
+        quantisation=_main_scheme(checkpoint),
+        file_bytes=folder.nbytes,
+        chat_templates=chat_templates(folder.path, tokenizer),
+        generation=folder.optional_json("generation_config.json"),
+        tokenizer_json=tokenizer_json if tokenizer_json.is_file() else None,
+    )
+
+
+def _main_scheme(checkpoint: Checkpoint) -> str:
+    sizes: Counter[str] = Counter()
+    for name in checkpoint.names():
+        shape = checkpoint.shape(name)
+        if len(shape) > 1:
+            sizes[checkpoint.scheme(name)] += math.prod(shape) if ".layers." in name else 1
+    return sizes.most_common(1)[0][0] if sizes else "unknown"
 
 
 def _gguf_templates(meta: Mapping[str, Any]) -> dict[str, str]:
