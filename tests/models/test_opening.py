@@ -16,7 +16,7 @@ from tests.real_model import smollm2
 def test_tiny_llama(tmp_path: Path) -> None:
     source = open_model(write_tiny_llama(tmp_path / "m.gguf"))
     architecture = source.architecture
-    assert (architecture.n_layers, architecture.width, architecture.vocab_size) == (2, 64, 97)
+    assert (architecture.n_layers, architecture.width, architecture.vocab_size) == (2, 64, 288)
     assert not architecture.tied_head and architecture.cache_groups[0].kind == "full"
     layer = architecture.layers[0]
     assert (layer.n_heads, layer.n_kv_heads, layer.head_size, layer.ffn_hidden) == (4, 2, 16, 96)

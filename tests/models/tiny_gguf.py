@@ -17,7 +17,7 @@ def write_tiny_llama(
     n_heads: int = 4,
     n_kv_heads: int = 2,
     hidden: int = 96,
-    vocab: int = 97,
+    vocab: int = 288,
     context: int = 256,
     tied: bool = False,
     rope_factors: bool = False,
@@ -44,8 +44,7 @@ def write_tiny_llama(
         writer.add_uint32(f"llama.{name}", value)
     writer.add_float32("llama.attention.layer_norm_rms_epsilon", 1e-5)
     writer.add_float32("llama.rope.freq_base", 10000.0)
-    writer.add_string("tokenizer.ggml.model", "gpt2")
-    writer.add_array("tokenizer.ggml.tokens", [f"t{i}" for i in range(vocab)])
+    _add_byte_tokenizer(writer, vocab)
 
     def add(name: str, shape: tuple[int, ...], kind: str) -> None:
         if name in drop:
@@ -85,3 +84,16 @@ def write_tiny_llama(
     writer.write_tensors_to_file()
     writer.close()
     return path
+
+
+def _add_byte_tokenizer(writer: gguf.GGUFWriter, vocab: int) -> None:
+    """Every byte is a token; then `<|end|>`; the rest is unused."""
+    alphabet = [chr(c) for c in (*range(33, 127), *range(161, 173), *range(174, 256))]
+    alphabet += [chr(256 + i) for i in range(256 - len(alphabet))]
+    tokens = [*alphabet, "<|end|>", *(f"<unused{i}>" for i in range(vocab - 257))]
+    writer.add_string("tokenizer.ggml.model", "gpt2")
+    writer.add_string("tokenizer.ggml.pre", "gpt-2")
+    writer.add_array("tokenizer.ggml.tokens", tokens)
+    writer.add_array("tokenizer.ggml.token_type", [1] * 256 + [3] + [5] * (vocab - 257))
+    writer.add_array("tokenizer.ggml.merges", ["a b"])
+    writer.add_uint32("tokenizer.ggml.eos_token_id", 256)

@@ -42,7 +42,6 @@ def build_engine(
     path: str,
     model_id: str,
     config: Config,
-    *,
     emit: Callable[[FromEngine], None],
     post: Callable[[GrammarReady], None],
 ) -> BuiltEngine:

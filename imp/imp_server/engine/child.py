@@ -1,0 +1,91 @@
+"""The engine process: one model, its loop on the main thread, threads for the socket and the heartbeat."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import threading
+from queue import SimpleQueue
+from typing import NoReturn
+
+from imp_server.config import Config
+from imp_server.core import HostOutOfMemory, InternalError, UserFault
+from imp_server.engine.build import build_engine
+from imp_server.engine.errors import load_failed
+from imp_server.engine.messages import PROTOCOL, Heartbeat, LoadFailed, Ready, Start, decode_to_engine
+from imp_server.engine.outbox import Outbox
+from imp_server.engine.runner import InboxMessage, Pulse, run_loop
+
+log = logging.getLogger(__name__)
+
+
+def run_child(fd: int) -> int:
+    """Serve one client over the inherited socket; the exit code. Never survives its parent."""
+    sock = socket.socket(fileno=fd)
+    start = _read_message(sock)
+    outbox = Outbox(sock)
+    if not isinstance(start, Start) or start.protocol != PROTOCOL:
+        outbox.put(LoadFailed(InternalError.default_code, f"the engine speaks protocol {PROTOCOL}", 1))
+        outbox.close()
+        return 1
+    config = Config.from_plain(start.config)
+    logging.basicConfig(level=config.log.level.upper(), format="%(asctime)s engine %(levelname)s %(message)s")
+    inbox: SimpleQueue[InboxMessage] = SimpleQueue()
+    pulse = Pulse()
+    threading.Thread(target=_read_all, args=(sock, inbox), name="imp-inbox", daemon=True).start()
+    threading.Thread(
+        target=_beat, args=(outbox, pulse, config.engine.heartbeat_s), name="imp-pulse", daemon=True
+    ).start()
+    try:
+        built = build_engine(start.model_path, start.model_id, config, outbox.put, inbox.put)
+    except (UserFault, MemoryError) as error:
+        fault = error if isinstance(error, UserFault) else HostOutOfMemory("there isn't enough memory for this model")
+        outbox.put(load_failed(fault))
+        outbox.close()
+        return fault.exit_code
+    outbox.put(Ready(PROTOCOL, built.info))
+    run_loop(built.loop, inbox, pulse)
+    built.loop.close()
+    outbox.close()
+    return 0
+
+
+def _read_message(sock: socket.socket) -> object:
+    """The next message; None at end of file."""
+    head = _read_exactly(sock, 4)
+    body = _read_exactly(sock, int.from_bytes(head, "little")) if head else b""
+    return decode_to_engine(body) if body else None
+
+
+def _read_exactly(sock: socket.socket, n: int) -> bytes:
+    parts = []
+    while n:
+        part = sock.recv(min(n, 1 << 20))
+        if not part:
+            return b""
+        parts.append(part)
+        n -= len(part)
+    return b"".join(parts)
+
+
+def _read_all(sock: socket.socket, inbox: SimpleQueue[InboxMessage]) -> None:
+    while True:
+        try:
+            message = _read_message(sock)
+        except OSError:
+            message = None
+        if message is None or isinstance(message, Start):
+            _leave()
+        inbox.put(message)  # type: ignore[arg-type]
+
+
+def _leave() -> NoReturn:
+    # The parent is gone or spoke nonsense. The loop's thread may be inside a long native call: don't ask it.
+    os._exit(0)
+
+
+def _beat(outbox: Outbox, pulse: Pulse, interval_s: float) -> None:
+    pause = threading.Event()
+    while not pause.wait(interval_s or 1.0):
+        outbox.put(Heartbeat(pulse.n_steps, pulse.busy))

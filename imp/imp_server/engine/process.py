@@ -1,0 +1,212 @@
+"""An engine in a process of its own: start, watch, restart, and retry what a crash interrupted unseen."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Awaitable
+
+from imp_server.config import Config, child_environment
+from imp_server.core import EngineCrashed, GenerateRequest, Unavailable, UserFault
+from imp_server.engine.blame import Blame
+from imp_server.engine.generation import LiveGeneration
+from imp_server.engine.message_client import MessageClient, Progress, Stats
+from imp_server.engine.messages import (
+    PROTOCOL,
+    Drain,
+    FromEngine,
+    Heartbeat,
+    LoadFailed,
+    Ready,
+    Start,
+    Submit,
+    ToEngine,
+    decode_from_engine,
+    encode,
+)
+
+log = logging.getLogger(__name__)
+
+_EXIT_TIMEOUT_S = 5.0
+_STABLE_S = 60.0
+"""A process that lived so long starts the back-off anew."""
+
+
+class ProcessEngine(MessageClient):
+    """Owner of the engine process and of its restarts."""
+
+    def __init__(self, path: str | os.PathLike[str], model_id: str, config: Config) -> None:
+        super().__init__()
+        self.n_crashes = 0
+        self._start_message = Start(PROTOCOL, os.fspath(path), model_id, config.plain())
+        self._settings = config.engine
+        self._blame = Blame(config.engine.crash_limit)
+        self._process: subprocess.Popen[bytes] | None = None
+        self._writer: asyncio.StreamWriter | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._last_sign_s = 0.0
+        self._started_s = 0.0
+        self._n_crashes_in_row = 0
+
+    @property
+    def pid(self) -> int | None:
+        """Of the engine process; None while there is none."""
+        return self._process.pid if self._process is not None else None
+
+    async def start(self, on_progress: Progress | None = None) -> None:
+        self._on_progress = on_progress
+        self._state = "loading"
+        self._loaded = asyncio.get_running_loop().create_future()
+        await self._spawn()
+        try:
+            await self._loaded
+        except BaseException:
+            await self.stop()
+            raise
+
+    async def submit(self, request: GenerateRequest) -> LiveGeneration:
+        self._check_state()
+        self._blame.check(request)
+        return await self._requests.submit(request)
+
+    async def stats(self) -> Stats:
+        counters, rows = await super().stats()
+        return counters | {"engine_crashes_total": float(self.n_crashes)}, rows
+
+    async def drain(self, timeout_s: float) -> None:
+        if self._state == "ready":
+            self._state = "draining"
+            self._send(Drain(timeout_s))
+            await self._wait_for_exit(timeout_s + _EXIT_TIMEOUT_S)
+        await self.stop()
+
+    async def stop(self) -> None:
+        failed = self._state == "failed"
+        self._state = "stopped"
+        for task in list(self._tasks):
+            if task is not asyncio.current_task():
+                task.cancel()
+        if self._writer is not None:
+            self._writer.close()  # end of file: the engine leaves
+        await self._wait_for_exit(_EXIT_TIMEOUT_S)
+        self._fail_everything(Unavailable("the engine was stopped"))
+        if failed:
+            self._state = "failed"
+
+    # --- the process ----------------------------------------------------------------------------
+
+    async def _spawn(self) -> None:
+        ours, theirs = socket.socketpair()
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "imp_server.engine", str(theirs.fileno())],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                env=child_environment(PYTHONUNBUFFERED="1"),
+                # Ctrl-C in the terminal is for the server, which then drains us.
+                start_new_session=True,
+            )
+        finally:
+            theirs.close()
+        ours.setblocking(False)
+        reader, self._writer = await asyncio.open_unix_connection(sock=ours)
+        self._last_sign_s = self._started_s = time.monotonic()
+        self._writer.write(encode(self._start_message))
+        self._background(self._read(reader))
+        if self._settings.watchdog_s:
+            self._background(self._watch(self._process))
+
+    def _send(self, message: ToEngine) -> None:
+        # While no process is there nothing is lost: requests are submitted again once one is ready.
+        if self._writer is not None and not self._writer.is_closing():
+            self._writer.write(encode(message))
+
+    async def _read(self, reader: asyncio.StreamReader) -> None:
+        try:
+            while True:
+                size = int.from_bytes(await reader.readexactly(4), "little")
+                self._take(decode_from_engine(await reader.readexactly(size)))
+        except (asyncio.IncompleteReadError, ConnectionError):
+            await self._process_ended()
+
+    def _take(self, message: FromEngine) -> None:
+        self._last_sign_s = time.monotonic()
+        if isinstance(message, Heartbeat):
+            return
+        was_restarting = self._state == "restarting"
+        self._receive(message)
+        if was_restarting and isinstance(message, Ready):
+            for generation in self._requests:
+                self._send(Submit(generation.request))
+        elif was_restarting and isinstance(message, LoadFailed):
+            self._fail_everything(Unavailable(f"the engine could not be restarted: {message.message}"))
+
+    async def _watch(self, process: subprocess.Popen[bytes]) -> None:
+        """Heartbeats come from a thread of their own, so a long native call is no hang."""
+        limit = self._settings.watchdog_s
+        while process.poll() is None:
+            await asyncio.sleep(min(1.0, limit / 4))
+            silent_s = time.monotonic() - self._last_sign_s
+            if silent_s > limit and process.poll() is None:
+                log.error("the engine gave no sign of life for %.0f s and is killed", silent_s)
+                process.kill()
+                return
+
+    async def _process_ended(self) -> None:
+        code = await self._wait_for_exit(_EXIT_TIMEOUT_S)
+        if self._state in ("stopped", "draining", "failed"):
+            return
+        self.n_crashes += 1
+        was_loading = self._info is None
+        log.error("the engine process ended with code %s", code)
+        if self._writer is not None:
+            self._writer.close()
+        self._sort_requests()
+        if was_loading:
+            self._state = "failed"
+            self._settle_load(UserFault(f"the engine process ended with code {code} while it loaded the model"))
+            return
+        self._state = "restarting"
+        await self._restart()
+
+    def _sort_requests(self) -> None:
+        """After a crash: what has emitted nothing is tried once more, the rest fails."""
+        error = EngineCrashed("the engine crashed while it worked on this request; try again")
+        inside = list(self._requests)
+        self._blame.note([generation.request for generation in inside])
+        for generation in inside:
+            if generation.has_output or generation.resubmitted:
+                self._requests.fail(generation, error)
+            else:
+                generation.resubmitted = True
+        self._fail_tickets(error)
+
+    async def _restart(self) -> None:
+        stable = time.monotonic() - self._started_s > _STABLE_S
+        self._n_crashes_in_row = 1 if stable else self._n_crashes_in_row + 1
+        delay_s = self._settings.restart_backoff_s * 2 ** (self._n_crashes_in_row - 1)
+        await asyncio.sleep(min(delay_s, self._settings.restart_backoff_max_s))
+        await self._spawn()
+
+    async def _wait_for_exit(self, timeout_s: float) -> int | None:
+        """The exit code; a process that doesn't end in time is killed."""
+        process = self._process
+        if process is None:
+            return None
+        until = time.monotonic() + timeout_s
+        while process.poll() is None and time.monotonic() < until:
+            await asyncio.sleep(0.01)
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+        return process.returncode
+
+    def _background(self, work: Awaitable[None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
