@@ -19,7 +19,8 @@ class Session(Protocol):
 class Prepared(Protocol):
     """A prompt ready for an engine. `request.key` is filled in when it is submitted."""
 
-    request: GenerateRequest
+    @property
+    def request(self) -> GenerateRequest: ...
 
     def session(self) -> Session: ...
 

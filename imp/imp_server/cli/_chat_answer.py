@@ -50,7 +50,7 @@ class Answer:
 
     def line(self) -> str:
         """What is told below an answer."""
-        parts = [f"{self.tokens} tokens"]
+        parts = [f"{self.tokens} token{'s' if self.tokens != 1 else ''}"]
         if self.tokens > 1:
             parts.append(f"{self.tokens_per_s:.1f} tokens/s")
         if self.tokens:

@@ -18,7 +18,13 @@ from imp_server.weights.catalogue import find
 from imp_server.weights.pull import pull
 
 OnLoading = Callable[[str, float], None]
-STAGES = {"open": "opening the file", "read": "reading weights", "pack": "packing weights", "warm": "warming up"}
+STAGES = {
+    "open": "opening the file",
+    "read": "reading weights",
+    "pack": "packing weights",
+    "warm": "warming up",
+    "measure": "measuring speed",
+}
 """What a loading stage is called for a person; others go by their own name."""
 
 

@@ -13,12 +13,10 @@ from typing import Any
 import click
 
 from imp_server import __version__
+from imp_server.cli._exit_codes import EXIT_CANCELLED, EXIT_INTERNAL, EXIT_USAGE
 from imp_server.config import environment
 from imp_server.core import HostOutOfMemory, ImpError, UserFault
 
-EXIT_USAGE = 1
-EXIT_INTERNAL = 7
-EXIT_CANCELLED = 8
 _FOLDER = Path(__file__).parent
 
 

@@ -1,0 +1,102 @@
+"""Talk to a model in the terminal."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+
+import click
+
+from imp_server.cli._chat_loop import ChatLoop
+from imp_server.cli._chat_prompt import read_message, set_up_history
+from imp_server.cli._completion import model_names
+from imp_server.cli._conversation import Conversation
+from imp_server.cli._exit_codes import EXIT_CANCELLED
+from imp_server.cli._knob_options import ENGINE_SECTIONS, KnobCommand, with_config, with_model
+from imp_server.cli._launch import Located, loading_progress, locate
+from imp_server.cli._logging import set_up_logging
+from imp_server.config import Config, imp_home
+from imp_server.config.load import Loaded
+from imp_server.core import ConfigError, SamplingIntent
+from imp_server.engine.messages import ModelInfo
+
+
+@click.command(cls=KnobCommand)
+@click.argument("model", required=False, shell_complete=model_names)
+@click.option("--system", default="", metavar="TEXT", help="System message.")
+@click.option("--prompt", default="", metavar="TEXT", help="Answer this and leave (also: text on standard input).")
+@click.option("--max-tokens", type=click.IntRange(1), default=None, metavar="N", help="Longest answer in tokens.")
+@click.option("--temperature", type=click.FloatRange(0), default=None, metavar="X", help="0 = always the likeliest.")
+@click.option("--top-p", type=click.FloatRange(0, 1), default=None, metavar="X", help="Nucleus sampling.")
+@click.option("--top-k", type=click.IntRange(0), default=None, metavar="N", help="Best tokens to choose from.")
+@click.option("--seed", type=int, default=None, metavar="N", help="The same seed gives the same answer.")
+@with_config(*ENGINE_SECTIONS)
+def command(
+    loaded: Loaded,
+    model: str | None,
+    system: str,
+    prompt: str,
+    max_tokens: int | None,
+    temperature: float | None,
+    top_p: float | None,
+    top_k: int | None,
+    seed: int | None,
+) -> None:
+    """Talk to MODEL in the terminal. Ctrl-C stops an answer, /help lists the commands.
+
+    The model runs in this process; no server is needed.
+    """
+    config = with_model(loaded, model)
+    set_up_logging(config.log)
+    question = prompt or ("" if sys.stdin.isatty() else sys.stdin.read())
+    if not question.strip() and not sys.stdin.isatty():
+        raise ConfigError("nothing to answer: give --prompt TEXT or text on standard input")
+    located = locate(config)
+    if located is None:
+        raise ConfigError("a chat needs a model")
+    sampling = SamplingIntent(temperature=temperature, top_p=top_p, top_k=top_k, seed=seed)
+    talk = Conversation(system=system, sampling=sampling, max_tokens=max_tokens)
+    _run(config, located, talk, question.strip())
+
+
+def _run(config: Config, located: Located, talk: Conversation, question: str) -> None:
+    """One answer to `question`, or a conversation if there is none."""
+    from imp_server.api.model_text import ModelText
+    from imp_server.engine.build import build_engine
+    from imp_server.engine.inline import InlineEngine
+
+    client = InlineEngine(
+        lambda emit, post: build_engine(str(located.path), located.model_id, config, emit=emit, post=post)
+    )
+    with asyncio.Runner() as runner:
+        try:
+            with loading_progress() as on_progress:
+                text = ModelText.load(located.path, config)
+                runner.run(client.start(on_progress))
+        except KeyboardInterrupt:
+            # The engine's thread can't be stopped while it loads, and a normal exit under its native code aborts.
+            print("\nimp: cancelled", file=sys.stderr, flush=True)
+            os._exit(EXIT_CANCELLED)
+        text.limit_context(client.info.context_length)
+        loop = ChatLoop(client, text, runner, talk)
+        try:
+            if question:
+                loop.ask(question)
+            else:
+                loop.note(_heading(client.info))
+                _converse(loop)
+        finally:
+            runner.run(client.stop())
+
+
+def _converse(loop: ChatLoop) -> None:
+    save_history = set_up_history(imp_home() / "chat_history")
+    try:
+        loop.run(read_message)
+    finally:
+        save_history()
+
+
+def _heading(info: ModelInfo) -> str:
+    return f"{info.id} · {info.quantisation} · {info.backend} · context {info.context_length:,} · /help"
