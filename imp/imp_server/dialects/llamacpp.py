@@ -1,14 +1,61 @@
-"""llama.cpp's own routes: probes, the prompt of a chat, token counts. Raw completions: llamacpp_completion.py."""
+"""llama.cpp's own routes: raw completions, the prompt of a chat, token counts, probes."""
 
 from __future__ import annotations
 
+import time
+from itertools import groupby
 from typing import Any
 
 from imp_server import __version__
 from imp_server.core import ImpError, Unavailable
-from imp_server.dialects.handler import BytesReply, Call, JsonReply, ModelCard, Reply, TextFacts, handler
+from imp_server.dialects.base import ReplyContext
+from imp_server.dialects.handler import BytesReply, Call, JsonReply, ModelCard, PromptReply, Reply, TextFacts, handler
+from imp_server.dialects.ids import new_id
 from imp_server.dialects.llamacpp_metrics import CONTENT_TYPE, exposition
+from imp_server.dialects.llamacpp_reply import CompletionFold, CompletionStream
+from imp_server.dialects.llamacpp_request import Prompt, bias_of, prompt_requests
 from imp_server.dialects.openai_chat_request import chat_request
+
+
+@handler
+async def completion(call: Call) -> Reply:
+    return await _completion(call)
+
+
+@handler
+async def completions(call: Call) -> Reply:
+    return await _completion(call)
+
+
+async def _completion(call: Call) -> Reply:
+    model = call.services.card(call.model).id
+    requests = prompt_requests(call.body, await _logit_bias(call))
+    context = ReplyContext(
+        id=new_id("cmpl-"), model=model, created=int(time.time()), request_id=call.request_id, body=call.body
+    )
+    context.extra["prompts"] = [await _prompt_text(call, request.prompt) for request in requests]
+    return PromptReply(requests, context, call.body.get("stream", False), CompletionFold, CompletionStream)
+
+
+async def _logit_bias(call: Call) -> dict[int, float]:
+    """Every token of a text gets the text's value."""
+    found: dict[int, float] = {}
+    for token, value in bias_of(call.body.get("logit_bias")):
+        if isinstance(token, int):
+            found[token] = value
+        else:
+            pieces = await call.services.tokenize(call.model, token, add_special=False, parse_special=True)
+            found |= {piece.id: value for piece in pieces}
+    return found
+
+
+async def _prompt_text(call: Call, prompt: Prompt) -> str:
+    """Neighbouring ids are decoded together: a character may take several tokens."""
+    parts: list[str] = []
+    for is_text, group in groupby(prompt, lambda piece: isinstance(piece, str)):
+        pieces: list[Any] = list(group)
+        parts += pieces if is_text else [await call.services.detokenize(call.model, pieces)]
+    return "".join(parts)
 
 
 @handler

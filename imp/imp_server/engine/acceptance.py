@@ -65,6 +65,13 @@ def _check_range(ids: np.ndarray[tuple[int], np.dtype[np.int32]], vocab_size: in
 def _check_counts(request: GenerateRequest, limits: Limits) -> None:
     if not 1 <= request.n <= limits.n_rows:
         raise InvalidRequest(f"n must be between 1 and {limits.n_rows} (scheduler.max_rows)", param="n")
+    row = request.row_preference
+    if row is not None and not 0 <= row < limits.n_rows:
+        raise InvalidRequest(
+            f"there is no slot {row}: this engine has 0 to {limits.n_rows - 1}, and -1 is any",
+            param="id_slot",
+            code="unknown_slot",
+        )
     if request.plan.max_tokens < 0:
         raise InvalidRequest("max_tokens must not be negative", param="max_tokens")
     for name, value in (("logprobs", request.logprobs), ("prompt_logprobs", request.prompt_logprobs)):

@@ -1,0 +1,213 @@
+"""OutputEvents -> the native completion objects, whole or piece by piece."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from imp_server.core import (
+    Accepted,
+    Finish,
+    ImpError,
+    LogprobEntry,
+    Logprobs,
+    OutputEvent,
+    Progress,
+    TextDelta,
+    Timings,
+    Usage,
+)
+from imp_server.dialects.base import ReplyContext, SseFrame
+from imp_server.dialects.llamacpp_request import n_probs_of
+from imp_server.dialects.openai_errors import error_body
+from imp_server.dialects.openai_usage import token_text
+
+Json = dict[str, Any]
+_encode = msgspec.json.Encoder().encode
+
+
+def timings_body(usage: Usage, timings: Timings) -> Json:
+    """Rates are 0 where nothing was measured; the first token's time belongs to the prompt."""
+    prompt_n, n_steps = usage.prompt_tokens - usage.cached_tokens, max(0, usage.completion_tokens - 1)
+    body = {
+        "cache_n": usage.cached_tokens,
+        "prompt_n": prompt_n,
+        "prompt_ms": timings.prefill_ms,
+        "prompt_per_token_ms": _ratio(timings.prefill_ms, prompt_n),
+        "prompt_per_second": _ratio(1000.0 * prompt_n, timings.prefill_ms),
+        "predicted_n": usage.completion_tokens,
+        "predicted_ms": timings.decode_ms,
+        "predicted_per_token_ms": _ratio(timings.decode_ms, n_steps),
+        "predicted_per_second": _ratio(1000.0 * n_steps, timings.decode_ms),
+    }
+    if usage.drafted_tokens:
+        body |= {"draft_n": usage.drafted_tokens, "draft_n_accepted": usage.accepted_tokens}
+    return body
+
+
+def _ratio(part: float, whole: float) -> float:
+    return part / whole if whole > 0 else 0.0
+
+
+def _probability(entry: LogprobEntry) -> Json:
+    top = [_token(token, data, logprob) for token, data, logprob in entry.top]
+    return _token(entry.id, entry.data, entry.logprob) | {"top_logprobs": top}
+
+
+def _token(token_id: int, data: bytes, logprob: float) -> Json:
+    return {"id": token_id, "token": token_text(data), "bytes": list(data), "logprob": min(logprob, 0.0)}
+
+
+@dataclass(slots=True)
+class Completion:
+    """What one prompt has become so far."""
+
+    index: int
+    prompt: str
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    n_predicted: int = 0
+    pieces: list[str] = field(default_factory=list)
+    entries: list[LogprobEntry] = field(default_factory=list)
+    n_sent: int = 0
+    """Of `entries`, by a stream."""
+    finish: Finish | None = None
+
+    def take(self, event: OutputEvent) -> None:
+        match event:
+            case Accepted():
+                self.prompt_tokens, self.cached_tokens = event.prompt_tokens, event.cached_tokens
+            case TextDelta():
+                self.pieces.append(event.text)
+            case Logprobs():
+                self.entries += event.entries
+            case Finish():
+                self.finish = event
+
+    def fresh(self) -> list[LogprobEntry]:
+        entries, self.n_sent = self.entries[self.n_sent :], len(self.entries)
+        return entries
+
+
+class _Completions:
+    """Owner of the completions of one reply, one per prompt."""
+
+    def __init__(self, ctx: ReplyContext) -> None:
+        self._ctx = ctx
+        self._body = ctx.body
+        self._n_probs = n_probs_of(ctx.body)
+        self.all = [Completion(i, prompt) for i, prompt in enumerate(ctx.extra["prompts"])]
+
+    def _listed(self, entries: Sequence[LogprobEntry]) -> Json:
+        """The fields that tell of tokens, where they were asked for."""
+        fields: Json = {"tokens": [entry.id for entry in entries] if self._body.get("return_tokens") else []}
+        if self._n_probs:
+            fields["completion_probabilities"] = [_probability(entry) for entry in entries]
+        return fields
+
+    def piece(self, one: Completion, content: str) -> Json:
+        n_evaluated = one.prompt_tokens or (self._ctx.extra.get("prompt_tokens", 0) if len(self.all) == 1 else 0)
+        return {
+            "index": one.index,
+            "content": content,
+            "stop": False,
+            "id_slot": self._body.get("id_slot", -1),
+            "tokens_predicted": max(one.n_predicted, len(one.entries)),
+            "tokens_evaluated": n_evaluated,
+            **self._listed(one.fresh()),
+        }
+
+    def final(self, one: Completion, *, streamed: bool) -> Json:
+        finish = one.finish or Finish(one.index, "cancelled", Usage())
+        usage, text = finish.usage, "".join(one.pieces)
+        whole = {
+            "index": one.index,
+            "content": "" if streamed else text,
+            "id_slot": self._body.get("id_slot", -1),
+            "stop": True,
+            "model": self._ctx.model,
+            "tokens_predicted": usage.completion_tokens,
+            "tokens_evaluated": usage.prompt_tokens,
+            "tokens_cached": usage.cached_tokens,
+            "generation_settings": {k: v for k, v in self._body.items() if k not in {"prompt", "model"}},
+            "prompt": one.prompt,
+            "has_new_line": "\n" in text,
+            "truncated": False,
+            "stop_type": _stop_type(finish),
+            "stopping_word": finish.stop_sequence or "",
+            "timings": timings_body(usage, finish.timings),
+            **self._listed(one.fresh() if streamed else one.entries),
+        }
+        return chosen(whole, self._body["response_fields"]) if self._body.get("response_fields") else whole
+
+
+def _stop_type(finish: Finish) -> str:
+    if finish.stop_sequence is not None:
+        return "word"
+    return {"length": "limit", "cancelled": "none"}.get(finish.reason, "eos")
+
+
+def chosen(whole: Mapping[str, Any], names: Sequence[str]) -> Json:
+    """The named fields; `a/b` takes b out of a. Unknown names are left out."""
+    found: Json = {}
+    for name in names:
+        value: Any = whole
+        for part in name.split("/"):
+            value = value.get(part) if isinstance(value, Mapping) else None
+        if value is not None:
+            found[name.rpartition("/")[2]] = value
+    return found
+
+
+class CompletionFold:
+    def __init__(self, ctx: ReplyContext) -> None:
+        self._completions = _Completions(ctx)
+
+    def feed(self, event: OutputEvent) -> None:
+        if not isinstance(event, Progress):
+            self._completions.all[event.choice].take(event)
+
+    def body(self) -> Any:
+        """One object, or an array for several prompts."""
+        bodies = [self._completions.final(one, streamed=False) for one in self._completions.all]
+        return bodies if len(bodies) > 1 else bodies[0]
+
+
+class CompletionStream:
+    """Items without names and without a sentinel; the last item of each prompt says stop."""
+
+    def __init__(self, ctx: ReplyContext) -> None:
+        self._ctx = ctx
+        self._completions = _Completions(ctx)
+
+    def open(self) -> list[SseFrame]:
+        return []
+
+    def feed(self, event: OutputEvent) -> list[SseFrame]:
+        one = self._completions.all[event.choice]
+        one.take(event)
+        match event:
+            case TextDelta(text=text) if text:
+                one.n_predicted += 1
+                return _frames([self._completions.piece(one, text)])
+            case Progress() if self._ctx.body.get("return_progress"):
+                progress = {"total": event.total, "cache": one.cached_tokens, "processed": event.done, "time_ms": 0.0}
+                return _frames([self._completions.piece(one, "") | {"prompt_progress": progress}])
+            case Finish():
+                return _frames([self._completions.final(one, streamed=True)])
+        return []
+
+    def close(self) -> list[SseFrame]:
+        """Completions that were cancelled have had no Finish."""
+        open_ones = [one for one in self._completions.all if one.finish is None]
+        return _frames([self._completions.final(one, streamed=True) for one in open_ones])
+
+    def fail(self, error: ImpError) -> list[SseFrame]:
+        return _frames([error_body(error, self._ctx.request_id)])
+
+
+def _frames(items: list[Json]) -> list[SseFrame]:
+    return [SseFrame(_encode(item)) for item in items]
