@@ -13,6 +13,7 @@ from imp_server.backends.base import BLOCK_TOKENS
 from imp_server.core import SamplingParams
 from imp_server.decode.state import SamplerState
 from imp_server.models.architecture import CacheGroup
+from imp_server.schedule.prefix import MakeIndex
 from imp_server.schedule.rows import Row, StepPlan
 from imp_server.schedule.scheduler import ScheduleLimits, Scheduler
 
@@ -34,9 +35,10 @@ class Simulation:
         step_ms: float = 8.0,
         step_alone_ms: float = 32.0,
         prefill_chunk: int = 0,
+        make_index: MakeIndex | None = None,
     ) -> None:
         limits = ScheduleLimits(n_rows, context, step_ms, step_alone_ms, prefill_chunk)
-        self.scheduler = Scheduler(limits, groups, [n_blocks] * len(groups))
+        self.scheduler = Scheduler(limits, groups, [n_blocks] * len(groups), make_index=make_index)
         self.context = context
         self.kv = [np.zeros((n_blocks, BLOCK_TOKENS), dtype=np.int64) for _ in groups]
         self.lengths: dict[Row, int] = {}

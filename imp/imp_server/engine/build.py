@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import msgspec
 import numpy as np
@@ -12,6 +13,7 @@ import numpy as np
 from imp_server.backends import choose, make_backend
 from imp_server.backends.base import BLOCK_TOKENS, WANT_SAMPLE, Backend, KvSpec, Step, StepRow
 from imp_server.config import Config
+from imp_server.config.running import PrefixCache as PrefixCacheKnobs
 from imp_server.core import CapacityExceeded, SamplingParams
 from imp_server.decode.state import SamplerState
 from imp_server.engine.acceptance import Limits
@@ -22,7 +24,9 @@ from imp_server.engine.messages import FromEngine, Loading, ModelInfo
 from imp_server.models.architecture import Architecture
 from imp_server.models.opening import open_model
 from imp_server.models.source import ModelSource
+from imp_server.schedule.cache import PrefixCache
 from imp_server.schedule.cost import CostTable
+from imp_server.schedule.prefix import MakeIndex
 from imp_server.schedule.scheduler import ScheduleLimits, Scheduler
 from imp_server.vocab.load import tokenizer_of
 
@@ -75,9 +79,18 @@ def build_engine(
     schedule = ScheduleLimits(
         n_rows, context, config.scheduler.step_ms, config.scheduler.step_alone_ms, config.scheduler.prefill_chunk
     )
-    scheduler = Scheduler(schedule, architecture.cache_groups, kv.n_blocks, costs=costs)
+    scheduler = Scheduler(
+        schedule, architecture.cache_groups, kv.n_blocks, costs=costs, make_index=prefix_index(config.prefix_cache)
+    )
     loop = EngineLoop(backend, scheduler, vocabulary, limits, emit=emit, post=post)
     return BuiltEngine(loop, _model_info(source, backend, kv, limits, model_id))
+
+
+def prefix_index(knobs: PrefixCacheKnobs) -> MakeIndex | None:
+    """None: prompts are not reused."""
+    if not knobs.enabled:
+        return None
+    return partial(PrefixCache, pin_budget=knobs.pin_budget_pct / 100, session_ttl_s=knobs.session_ttl_s)
 
 
 def plan_memory(backend: Backend, architecture: Architecture, config: Config, n_rows: int, context: int) -> KvSpec:

@@ -100,7 +100,7 @@ class Desk:
             case Drain():
                 self._drain_until_s = self._clock() + message.timeout_s
             case CloseSession():
-                pass  # sessions pin prefixes; without an index there is nothing to release
+                self._scheduler.index.release_session(message.session_id)
             case _:
                 raise InternalError(f"{type(message).__name__} doesn't belong here")
 
@@ -271,8 +271,21 @@ class Desk:
             if live.output.finish is not None:
                 self.counters["choices_finished_total"] += 1
                 self.forget(live)
+                self._pin(live)
         self._touched.clear()
         return deltas
+
+    def _pin(self, live: LiveRow) -> None:
+        """What the request wanted pinned, now that its blocks are published."""
+        marks, row = live.output.request.cache, live.row
+        if row.choice or not row.reuse_prefix:
+            return
+        index = self._scheduler.index
+        index.expire()
+        if marks.pin_until:
+            index.pin(row.sampler.history[: min(marks.pin_until, row.sampler.n_prompt)], row.adapter)
+        if marks.session_id is not None:
+            index.pin(row.sampler.history[:-1], row.adapter, marks.session_id)
 
     # --- what the outside may know --------------------------------------------------------------
 
@@ -304,7 +317,7 @@ class Desk:
             }
             for row in self._scheduler.rows
         )
-        return zeros | counters | preemptions | self.gauges(), rows
+        return zeros | counters | preemptions | self._scheduler.index.counters() | self.gauges(), rows
 
     def fail_all(self, error: ImpError) -> None:
         for key in self.live.keys_of([live.row for live in self.live.rows()]):

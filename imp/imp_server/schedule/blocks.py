@@ -74,6 +74,15 @@ class BlockPool:
                 self._n_cached -= 1
                 self._free.append(block)
 
+    @property
+    def kept(self) -> set[int]:
+        """Blocks whose contents an index wants."""
+        return set(np.flatnonzero(self._kept).tolist())
+
+    def is_held(self, block: int) -> bool:
+        """Some row references the block."""
+        return bool(self._refs[block] > 0)
+
     def is_shared(self, block: int) -> bool:
         """Writing into the block would change what others see."""
         return bool(self._refs[block] > 1 or self._kept[block])

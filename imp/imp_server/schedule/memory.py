@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from imp_server.backends.base import BLOCK_TOKENS
 from imp_server.models.architecture import CacheGroup
 from imp_server.schedule.blocks import BlockCounts, BlockPool
-from imp_server.schedule.prefix import PrefixHit, PrefixIndex
+from imp_server.schedule.prefix import MakeIndex, PrefixHit
 
 EMPTY = -1
 
@@ -27,10 +27,10 @@ class BlockCopy(NamedTuple):
 class Memory:
     """Owner of the pools, one per cache group."""
 
-    def __init__(self, groups: Sequence[CacheGroup], n_blocks: Sequence[int], index: PrefixIndex) -> None:
+    def __init__(self, groups: Sequence[CacheGroup], n_blocks: Sequence[int], make_index: MakeIndex) -> None:
         self.groups = tuple(groups)
         self.pools = [BlockPool(n) for n in n_blocks]
-        self.index = index
+        self.index = make_index(self.groups, self.pools)
 
     def take(self, group: int) -> int | None:
         """A block for writing; cached contents are given up if nothing is free."""
@@ -53,6 +53,11 @@ class Memory:
         window = self.groups[group].window
         # A window row keeps the blocks of its window, the one it writes and one that it straddles.
         return min(columns, self.n_columns(group, window) + 2) if window else columns
+
+    def n_shared(self, group: int, hit: PrefixHit) -> int:
+        """Blocks of the hit that rows hold already: adopting them takes nothing away."""
+        blocks = hit.blocks[group] if hit.blocks else ()
+        return sum(block != EMPTY and self.pools[group].is_held(block) for block in blocks)
 
     def counts(self) -> list[BlockCounts]:
         return [pool.counts for pool in self.pools]

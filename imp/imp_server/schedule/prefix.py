@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+
+from imp_server.models.architecture import CacheGroup
+from imp_server.schedule.blocks import BlockPool
 
 if TYPE_CHECKING:
     from imp_server.schedule.rows import Row
@@ -32,13 +36,45 @@ class PrefixIndex(Protocol):
         """The longest usable prefix. Asked when a row is about to be admitted."""
         ...
 
+    def begin(self, row: Row, hit: PrefixHit | None = None) -> None:
+        """The row has tables: admitted with `hit`, or forked (None)."""
+        ...
+
     def publish(self, row: Row) -> None:
-        """`row.n_computed` grew, or the row is about to end: its blocks hold what its history says."""
+        """`row.n_computed` grew: its blocks hold what its history says."""
+        ...
+
+    def retire(self, row: Row) -> None:
+        """The row is about to give its blocks back (it is over, or preempted)."""
         ...
 
     def reclaim(self, group: int, n_blocks: int) -> int:
         """Give up cached blocks (the least useful first); how many became free."""
         ...
+
+    def pin(self, ids: NDArray[np.int32], adapter: int, session_id: str | None = None) -> None:
+        """Hold what is kept of this prefix."""
+        ...
+
+    def release_session(self, session_id: str) -> bool:
+        """True if the session had a pin."""
+        ...
+
+    def expire(self) -> None:
+        """Release pins whose time is over."""
+        ...
+
+    def counters(self) -> dict[str, float]:
+        """For metrics, by name."""
+        ...
+
+    def check(self) -> None:
+        """Integrity. Raises AssertionError."""
+        ...
+
+
+MakeIndex = Callable[[Sequence[CacheGroup], Sequence[BlockPool]], PrefixIndex]
+"""Builds the index over the pools that the scheduler's memory has made."""
 
 
 class NoPrefixIndex:
@@ -47,8 +83,29 @@ class NoPrefixIndex:
     def match(self, ids: NDArray[np.int32], adapter: int) -> PrefixHit:
         return PrefixHit()
 
+    def begin(self, row: Row, hit: PrefixHit | None = None) -> None:
+        return None
+
     def publish(self, row: Row) -> None:
+        return None
+
+    def retire(self, row: Row) -> None:
         return None
 
     def reclaim(self, group: int, n_blocks: int) -> int:
         return 0
+
+    def pin(self, ids: NDArray[np.int32], adapter: int, session_id: str | None = None) -> None:
+        return None
+
+    def release_session(self, session_id: str) -> bool:
+        return False
+
+    def expire(self) -> None:
+        return None
+
+    def counters(self) -> dict[str, float]:
+        return {}
+
+    def check(self) -> None:
+        return None

@@ -35,11 +35,8 @@ class RequestQueue:
     def push(self, ticket: Ticket) -> None:
         insort(self._tickets, ticket, key=lambda t: t.rank)
 
-    def head(self) -> Ticket | None:
-        return self._tickets[0] if self._tickets else None
-
-    def pop(self) -> Ticket:
-        return self._tickets.pop(0)
+    def take(self, ticket: Ticket) -> None:
+        self._tickets.remove(ticket)
 
     def remove(self, row: Row) -> bool:
         """True if the row was waiting here."""

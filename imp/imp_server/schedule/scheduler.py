@@ -9,7 +9,7 @@ from imp_server.backends.base import BLOCK_TOKENS
 from imp_server.models.architecture import CacheGroup
 from imp_server.schedule.cost import CostTable
 from imp_server.schedule.memory import BlockCopy, Memory, RowTables
-from imp_server.schedule.prefix import NoPrefixIndex, PrefixIndex
+from imp_server.schedule.prefix import MakeIndex, NoPrefixIndex, PrefixHit
 from imp_server.schedule.queue import RequestQueue, Ticket
 from imp_server.schedule.rows import Chunk, Row, StepPlan
 
@@ -36,11 +36,11 @@ class Scheduler:
         n_blocks: Sequence[int],
         *,
         costs: CostTable | None = None,
-        index: PrefixIndex | None = None,
+        make_index: MakeIndex | None = None,
     ) -> None:
         self.limits = limits
-        self.index = index or NoPrefixIndex()
-        self.memory = Memory(groups, n_blocks, self.index)
+        self.memory = Memory(groups, n_blocks, make_index or (lambda _groups, _pools: NoPrefixIndex()))
+        self.index = self.memory.index
         self.costs = costs or CostTable()
         self.queue = RequestQueue()
         self.n_preemptions = 0
@@ -80,15 +80,25 @@ class Scheduler:
         self._release(row)
 
     def admit(self) -> list[Row]:
-        """Give slots and memory to waiting requests, in order; none overtakes one that doesn't fit yet."""
+        """Give slots and memory to waiting requests, in order; none overtakes one that doesn't fit yet.
+
+        Only a request whose prefix another row is computing right now is passed over: it waits for that.
+        """
         admitted: list[Row] = []
-        while (ticket := self.queue.head()) is not None and self._fits(ticket):
-            self.queue.pop()
+        for ticket in list(self.queue):
+            if len(ticket.rows) > len(self._free_slots):
+                break
+            hit = self._match(ticket)
+            if hit.wait_for is not None:
+                continue
+            if not self._fits(ticket, hit):
+                break
+            self.queue.take(ticket)
             for row in ticket.rows:
                 row.slot = self._free_slots.pop()
                 self._rows.append(row)
                 admitted.append(row)
-            self._begin(ticket.rows[0])
+            self._begin(ticket.rows[0], hit)
         if admitted:
             self._rows.sort(key=lambda row: row.rank)
         return admitted
@@ -129,6 +139,7 @@ class Scheduler:
 
     def check(self) -> None:
         """Integrity: blocks, slots and ranks agree. Raises AssertionError."""
+        self.index.check()
         self.memory.check(row.tables for row in self._all_rows() if row.tables is not None)
         slots = [row.slot for row in self._rows]
         assert sorted(slots + self._free_slots) == list(range(self.limits.n_rows)), "a row slot is lost or used twice"
@@ -136,14 +147,21 @@ class Scheduler:
 
     # --- admission ------------------------------------------------------------------------------
 
-    def _fits(self, ticket: Ticket) -> bool:
-        if len(ticket.rows) > len(self._free_slots):
-            return False
+    def _match(self, ticket: Ticket) -> PrefixHit:
+        """At least one id is always run, and followers fork at the last token of the prompt."""
+        row = ticket.rows[0]
+        if not row.reuse_prefix:
+            return PrefixHit()
+        history = row.sampler.history
+        shares = any(other.leader is row for other in ticket.rows)
+        return self.index.match(history[: row.sampler.n_prompt - 1] if shares else history[:-1], row.adapter)
+
+    def _fits(self, ticket: Ticket, hit: PrefixHit) -> bool:
         if not self._rows:
             return True  # alone it always fits: acceptance saw to that
         length = ticket.rows[0].sampler.length + 1
         for group in range(len(self.memory.groups)):
-            wanted = self.memory.n_needed(group, length) + len(ticket.rows) - 1
+            wanted = self.memory.n_needed(group, length) + len(ticket.rows) - 1 - self.memory.n_shared(group, hit)
             promised = sum(self._still_needed(row, group) for row in self._rows)
             if wanted + promised > self.memory.n_available(group):
                 return False
@@ -156,16 +174,12 @@ class Scheduler:
         held = 0 if row.tables is None else len(row.tables.held(group))
         return max(0, self.memory.n_needed(group, row.sampler.length) - held) + 1
 
-    def _begin(self, row: Row) -> None:
+    def _begin(self, row: Row, hit: PrefixHit) -> None:
         row.tables = RowTables(self.memory, self.limits.context_length)
-        row.n_computed = 0
+        row.tables.adopt(hit)
+        row.n_computed = hit.n_tokens
         if row.reuse_prefix:
-            # At least one id is always run, and followers fork at the last token of the prompt.
-            history = row.sampler.history
-            usable = history[: row.sampler.n_prompt - 1] if self._has_followers(row) else history[:-1]
-            hit = self.index.match(usable, row.adapter)
-            row.tables.adopt(hit)
-            row.n_computed = hit.n_tokens
+            self.index.begin(row, hit)
         if row.n_written == 0:
             row.n_cached = row.n_computed
 
@@ -179,6 +193,8 @@ class Scheduler:
                 row.tables = leader.tables.fork()
                 row.n_computed = row.n_written = leader.n_computed
                 row.leader = None
+                if row.reuse_prefix:
+                    self.index.begin(row)
 
     def _hand_over_prompt(self, row: Row) -> None:
         """The first of the rows that wait for this one's prompt computes it instead."""
@@ -189,6 +205,8 @@ class Scheduler:
         heir.leader = None
         heir.tables, row.tables = row.tables, None
         heir.n_computed, heir.n_written, heir.n_cached = row.n_computed, row.n_written, row.n_cached
+        if heir.tables is not None and heir.reuse_prefix:
+            self.index.begin(heir)
         for other in followers[1:]:
             other.leader = heir
 
@@ -237,8 +255,6 @@ class Scheduler:
         """Take everything from the row and let it wait, with its history; it is recomputed later."""
         self.n_preemptions += 1
         planned.drop(row)
-        if row.reuse_prefix:
-            self.index.publish(row)
         together = [row] + [other for other in self._rows if other.leader is row]
         for each in together:
             self._rows.remove(each)
@@ -248,6 +264,8 @@ class Scheduler:
         self.queue.push(Ticket(together))
 
     def _release(self, row: Row) -> None:
+        if row.reuse_prefix:
+            self.index.retire(row)
         if row.tables is not None:
             row.tables.release()
             row.tables = None
