@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
+from decimal import Decimal
 from functools import lru_cache
 from typing import Any, cast
 
@@ -132,6 +133,8 @@ def _build(
     inner = f.args[0]
     if isinstance(inner.leaf, TextLeaf) and inner.leaf.kind == "length":
         return build(_other_lengths(algebra, inner.leaf))
+    if isinstance(inner.leaf, NumberLeaf) and inner.leaf.kind == "range":
+        return build(_other_numbers(algebra, inner.leaf))
     if inner.op in (AND, OR):
         flipped = [fs.neg(a) for a in inner.args]
         return build(fs.disj(flipped) if inner.op == AND else fs.conj(flipped))
@@ -146,6 +149,16 @@ def _other_lengths(algebra: Algebra, leaf: TextLeaf) -> Formula:
     return algebra.formulas.disj(parts)
 
 
+def _other_numbers(algebra: Algebra, leaf: NumberLeaf) -> Formula:
+    low, high = cast("tuple[tuple[Decimal, bool] | None, ...]", leaf.what)
+    parts = []
+    if low is not None:
+        parts.append(algebra.number("range", (None, (low[0], not low[1]))))
+    if high is not None:
+        parts.append(algebra.number("range", ((high[0], not high[1]), None)))
+    return algebra.formulas.disj(parts)
+
+
 def _conjunction(algebra: Algebra, f: Formula, build: Callable[[Formula], Machine]) -> Machine:
     wanted: list[Machine] = []
     without: list[Machine] = []
@@ -156,7 +169,7 @@ def _conjunction(algebra: Algebra, f: Formula, build: Callable[[Formula], Machin
             least, most = bounds(leaf)
             low = max(low, least)
             high = most if high is None or (most is not None and most < high) else high
-        elif part.op == NOT and part.args[0].leaf is not None and not _is_length(part.args[0].leaf):
+        elif part.op == NOT and part.args[0].leaf is not None and not _is_range(part.args[0].leaf):
             without.append(build(part.args[0]))
         else:
             wanted.append(build(part))
@@ -177,8 +190,9 @@ def bounds(leaf: TextLeaf | None) -> tuple[int, int | None]:
     return low, high
 
 
-def _is_length(leaf: Leaf) -> bool:
-    return isinstance(leaf, TextLeaf) and leaf.kind == "length"
+def _is_range(leaf: Leaf) -> bool:
+    """Whether the negation is best said with other ranges, not with a complement."""
+    return isinstance(leaf, TextLeaf | NumberLeaf) and leaf.kind in ("length", "range")
 
 
 def _numbers(algebra: Algebra, f: Formula) -> Machine:

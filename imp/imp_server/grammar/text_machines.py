@@ -15,6 +15,7 @@ from imp_server.core import GrammarRefused
 from imp_server.grammar.combine import intersect
 from imp_server.grammar.lengths import with_length as length_bounded
 from imp_server.grammar.machine import Machine
+from imp_server.grammar.numbers import Bound, joint
 from imp_server.grammar.regex.compile import compile_regex
 
 __all__ = [
@@ -53,28 +54,33 @@ def plain_number() -> Machine:
     return compile_regex(r"^-?(0|[1-9][0-9]*)(\.[0-9]+)?$")
 
 
-@lru_cache
-def plain_integer() -> Machine:
-    return compile_regex(r"^-?(0|[1-9][0-9]*)$")
-
-
 @lru_cache(maxsize=1024)
 def number_leaf_machine(kind: str, what: Any) -> Machine:
     """Exactly the plain decimals that satisfy one number leaf."""
-    if kind == "integer":
-        return compile_regex(r"^-?(0|[1-9][0-9]*)(\.0+)?$")
     if kind == "equals":
         return compile_regex(f"^{_spellings(what)}$")
-    raise GrammarRefused(f"number keyword {kind} isn't supported yet")
+    return _together([(kind, what)], point=True)
 
 
 def typed_number(wanted: Sequence[tuple[str, Any]]) -> Machine:
-    """The numbers that satisfy all leaves; integers are written without a fraction."""
+    """The numbers that satisfy all leaves; integers are written without a fraction unless theirs say otherwise."""
     if not wanted:
         return any_number()
-    return intersect(
-        [plain_integer() if leaf == ("integer", "digits") else number_leaf_machine(*leaf) for leaf in wanted]
-    )
+    equal = [number_leaf_machine(*leaf) for leaf in wanted if leaf[0] == "equals"]
+    rest = [leaf for leaf in wanted if leaf[0] != "equals"]
+    if not rest:
+        return intersect(equal)
+    return intersect([_together(rest, point=("integer", "digits") not in rest), *equal])
+
+
+def _together(leaves: Sequence[tuple[str, Any]], point: bool) -> Machine:
+    ranges = []
+    for kind, what in leaves:
+        if kind == "range":
+            low, high = what
+            ranges.append((low and Bound(*low), high and Bound(*high)))
+    steps = [Decimal(1) if kind == "integer" else what for kind, what in leaves if kind != "range"]
+    return joint(ranges, steps, point=point)
 
 
 def _spellings(value: Decimal) -> str:

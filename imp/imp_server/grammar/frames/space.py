@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from typing import Any, TypeVar, cast
 
+from imp_server.core import GrammarRefused
 from imp_server.grammar.algebra import Algebra
+from imp_server.grammar.combine import nothing
 from imp_server.grammar.formula import Formula
 from imp_server.grammar.frames.arrays import ArrayPhase, ArrayState, WaitingItem
 from imp_server.grammar.frames.arrays import Phase as ArrayAt
@@ -125,9 +127,15 @@ class Space:
         return self._several(goal, lambda f: watched_number(self.algebra, f))
 
     def _several(self, goal: Goal, machine: Callable[[Formula], Machine]) -> Verdicts:
-        return self._get(
-            ("several", goal), lambda: Several(machine(goal.must), [machine(w) for w in goal.watches], goal)
-        )
+        def make() -> Verdicts:
+            try:
+                return Several(machine(goal.must), [machine(w) for w in goal.watches], goal)
+            except GrammarRefused:
+                # a combination above its budget: not offered
+                self.solver.gave_up = True
+                return Single(nothing(), False)
+
+        return self._get(("several", goal), make)
 
     def single(self, machine: Machine, strict: bool) -> Verdicts:
         return self._get(("single", id(machine), strict), lambda: Single(machine, strict))

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 
+from imp_server.core import GrammarRefused
 from imp_server.grammar.algebra import Algebra
 from imp_server.grammar.formula import Formula, branches
 from imp_server.grammar.leaves import ARRAY, BOOLEAN, NULL, NUMBER, OBJECT, STRING, BoolIs
+from imp_server.grammar.machine import Machine
 from imp_server.grammar.sat import arrays, objects
 from imp_server.grammar.sat.found import Found, found, shorter
 from imp_server.grammar.scalars import number_machine, string_machine
@@ -83,14 +85,21 @@ class Solver:
         return best
 
     def _number(self, f: Formula) -> Found | None:
-        machine = number_machine(self.algebra, f)
-        text = machine.shortest(machine.start) if machine.start >= 0 else None
+        text = self._shortest(number_machine, f)
         return None if text is None else found(text)
 
     def _string(self, f: Formula) -> Found | None:
-        machine = string_machine(self.algebra, f)
-        text = machine.shortest(machine.start) if machine.start >= 0 else None
+        text = self._shortest(string_machine, f)
         return None if text is None else found(spelled(("string", text.decode())).encode())
+
+    def _shortest(self, make: Callable[[Algebra, Formula], Machine], f: Formula) -> bytes | None:
+        try:
+            machine = make(self.algebra, f)
+        except GrammarRefused:
+            # a combination above its budget: unproved, so never entered
+            self.gave_up = True
+            return None
+        return machine.shortest(machine.start) if machine.start >= 0 else None
 
     def _boolean(self, f: Formula) -> Found | None:
         for value in (True, False):

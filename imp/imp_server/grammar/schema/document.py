@@ -60,6 +60,11 @@ def draft_of(schema: dict[str, Any], outer: int, pointer: str) -> int:
             return draft
     if "draft-03" in uri or "draft-02" in uri or "draft-01" in uri:
         raise GrammarRefused("$schema: drafts before 4 aren't supported; use 2020-12", pointer=pointer + "/$schema")
+    if "metaschema" in uri and "json-schema.org" not in uri:
+        raise GrammarRefused(
+            f"$schema: the vocabularies of {uri!r} are unknown; use 2020-12 or leave it out",
+            pointer=pointer + "/$schema",
+        )
     return outer
 
 
