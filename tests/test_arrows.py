@@ -15,6 +15,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "core": set(),
     "resources": {"core"},
     "config": {"core", "resources"},
+    "logs": {"config"},
     "output": {"core"},
     "weights": {"core", "config", "resources"},
     "models": {"core", "weights"},
@@ -25,7 +26,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "schedule": {"core", "config", "output", "decode", "grammar", "vocab", "backends", "models"},
     "backends": {"core", "config", "resources", "models", "weights", "decode", "native"},
     "engine": {"core", "config", "resources", "output", "vocab", "grammar", "decode", "schedule", "backends"}
-    | {"models", "weights"},
+    | {"models", "weights", "logs"},
     "text": {"core", "config", "output", "vocab", "weights", "grammar", "resources"},
     "dialects": {"core", "text", "config"},
     "conformance": {"core", "resources"},

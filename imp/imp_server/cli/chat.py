@@ -15,11 +15,11 @@ from imp_server.cli._conversation import Conversation
 from imp_server.cli._exit_codes import EXIT_CANCELLED
 from imp_server.cli._knob_options import ENGINE_SECTIONS, KnobCommand, with_config, with_model
 from imp_server.cli._launch import Located, loading_progress, locate
-from imp_server.cli._logging import set_up_logging
 from imp_server.config import Config, imp_home
 from imp_server.config.load import Loaded
 from imp_server.core import ConfigError, SamplingIntent
 from imp_server.engine.messages import ModelInfo
+from imp_server.logs import set_up_logging
 
 
 @click.command(cls=KnobCommand)

@@ -16,6 +16,7 @@ from imp_server.engine.errors import load_failed
 from imp_server.engine.messages import PROTOCOL, Heartbeat, LoadFailed, Ready, Start, decode_to_engine
 from imp_server.engine.outbox import Outbox
 from imp_server.engine.runner import InboxMessage, Pulse, run_loop
+from imp_server.logs import set_up_logging
 
 log = logging.getLogger(__name__)
 
@@ -30,7 +31,7 @@ def run_child(fd: int) -> int:
         outbox.close()
         return 1
     config = Config.from_plain(start.config)
-    logging.basicConfig(level=config.log.level.upper(), format="%(asctime)s engine %(levelname)s %(message)s")
+    set_up_logging(config.log)
     inbox: SimpleQueue[InboxMessage] = SimpleQueue()
     pulse = Pulse()
     threading.Thread(target=_read_all, args=(sock, inbox), name="imp-inbox", daemon=True).start()

@@ -1,4 +1,4 @@
-"""Log lines on stderr: for people, or one JSON object per line (log.level, log.format)."""
+"""Log lines on stderr, of the API process and of engines: for people, or one JSON object per line."""
 
 from __future__ import annotations
 

@@ -1,0 +1,80 @@
+"""Serve a model over HTTP."""
+
+from __future__ import annotations
+
+import socket
+import sys
+from contextlib import ExitStack
+
+import click
+
+from imp_server import __version__
+from imp_server.cli._completion import model_names
+from imp_server.cli._knob_options import KnobCommand, with_config, with_model
+from imp_server.cli._launch import Located, loading_progress, locate
+from imp_server.config import Config
+from imp_server.config.load import Loaded
+from imp_server.logs import set_up_logging
+
+
+@click.command(cls=KnobCommand)
+@click.argument("model", required=False, shell_complete=model_names)
+@with_config()
+def command(loaded: Loaded, model: str | None) -> None:
+    """Serve MODEL over HTTP until SIGINT or SIGTERM.
+
+    MODEL is a known name (`imp ls --known`), a file, a folder or hf:org/repo[:file]; without it the small default
+    model is served, and fetched first if it isn't here. `--model none` starts without one.
+    """
+    from imp_server.api.server import bind, serve
+
+    config = with_model(loaded, model)
+    set_up_logging(config.log)
+    sock = bind(config.server)  # before anything is loaded: a taken port fails at once
+    _say(f"imp {__version__}")
+    located = locate(config)
+    if located is None:
+        _say("No model: requests that need one are answered with 503")
+        serve(config, None, sock, _announce)
+        return
+    _say(f"Loading model {located.model_id} from {located.path}")
+    _say(_limits(config))
+    if config.reasoning.think_budget >= 1:
+        print("imp: --think-budget 1 lets thinking take all of max_tokens: answers may never begin", file=sys.stderr)
+    _serve_model(config, located, sock)
+
+
+def _serve_model(config: Config, located: Located, sock: socket.socket) -> None:
+    from imp_server.api.model_text import ModelText
+    from imp_server.api.server import Launch, serve
+    from imp_server.engine.process import ProcessEngine
+
+    with ExitStack() as bar:
+        on_progress = bar.enter_context(loading_progress())
+
+        def announce(line: str) -> None:
+            bar.close()
+            _announce(line)
+
+        client = ProcessEngine(located.path, located.model_id, config)
+        launch = Launch(located.model_id, client, lambda: ModelText.load(located.path, config), on_progress)
+        serve(config, launch, sock, announce)
+
+
+def _say(line: str) -> None:
+    """Flushed, as programs wait for these lines on a pipe."""
+    print(line, flush=True)
+
+
+def _announce(line: str) -> None:
+    _say(line)
+    url = line.rpartition(" ")[2]
+    _say(f"OpenAI clients: base URL {url}/v1    Anthropic clients: {url}    Docs: {url}/docs")
+
+
+def _limits(config: Config) -> str:
+    server = config.server
+    concurrent = f"{server.max_concurrent} requests at once" if server.max_concurrent else "any number of requests"
+    timeout = f"{server.request_timeout_s:g} s each" if server.request_timeout_s else "no timeout"
+    context = f", context {config.model.max_seq_len}" if config.model.max_seq_len else ""
+    return f"Limits: {server.max_tokens} tokens per answer unless asked, {concurrent}, {timeout}{context}"
