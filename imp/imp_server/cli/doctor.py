@@ -29,6 +29,8 @@ from imp_server.weights.catalogue import find, pulled_models
 PACKAGES = ("numpy", "msgspec", "tokenizers", "jinja2", "blacksheep", "uvicorn", "huggingface-hub")
 OPTIONAL = {"torch": "the reference and cuda backends", "cupy-cuda13x": "the cuda backend"}
 SHOWN_FEATURES = ("avx2", "fma", "f16c", "avx512f", "avx512_vnni", "avx512_bf16", "avx_vnni", "amx_int8", "amx_bf16")
+CPU_LIBRARY = "engine"
+"""The library of the cpu backend (kernels/cpu/engine)."""
 Verdict = Literal["ok", "note", "bad"]
 
 
@@ -111,11 +113,15 @@ def native(config: Config) -> list[Finding]:
     """The libraries that lie here, and the variant of each that this CPU loads."""
     names = sorted({path.name[3:].rpartition("-")[0] for path in native_folder().glob("lib*-*.so")})
     torch = util.find_spec("torch") is not None
-    if not names:
+    if CPU_LIBRARY not in names:
         mend = "install g++ or clang++ and reinstall imp (in a checkout: make native)"
         if torch:
-            return [Finding("native", f"no native library; the slow reference backend is used; {mend}", "note")]
-        return [Finding("native", f"no native library and no torch: no model can run; {mend}", "bad")]
+            return [
+                Finding("native", f"the cpu backend isn't built; the slow reference backend is used; {mend}", "note")
+            ]
+        return [
+            Finding("native", f"the cpu backend isn't built and there is no torch: no model can run; {mend}", "bad")
+        ]
     found = []
     for name in names:
         try:
