@@ -29,6 +29,8 @@ from imp_server.engine.client import EngineClient
 
 _log = logging.getLogger("imp.api")
 Announce = Callable[[str], None]
+SWITCH_INTERVAL_S = 0.0005
+"""Python's own 5 ms would let a pool thread hold up the event loop for that long at every turn."""
 OnProgress = Callable[[str, float], None]
 
 
@@ -101,6 +103,7 @@ class ImpServer(uvicorn.Server):
 
 async def run(hub: Hub, launch: Launch | None, sock: socket.socket, announce: Announce) -> None:
     """`serve` on a running event loop."""
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
     app = build_app(hub)
     await app.start()  # type: ignore[no-untyped-call]
     server = ImpServer(_uvicorn_config(app, hub.config), hub)

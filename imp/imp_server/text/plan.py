@@ -80,8 +80,8 @@ def token_limit(asked: int | None, default: int, n_prompt: int, context_length: 
     wanted = default if asked is None else asked
     if room < 1 and wanted > 0:
         raise ContextLengthExceeded(
-            f"the prompt has {n_prompt} tokens and this model's context holds {context_length}, completion included: "
-            "shorten the prompt",
+            f"this model's maximum context length is {context_length} tokens, completion included, and the prompt "
+            f"has {n_prompt}: shorten the prompt",
             param=param,
         )
     return min(wanted, max(room, 0))

@@ -139,7 +139,7 @@ class Tokenizer:
         return text.removeprefix(" ") if self.strip_leading_space else text
 
     def _checked(self, text: str, encoding: Any) -> Ids:
-        ids = np.array(encoding.ids, dtype=np.int32)
+        ids = _as_array(encoding.ids)
         if not self._forbidden[ids].any():
             return ids
         # The library's own vocabulary holds a control token that this literal text spells (a merge or a
@@ -153,6 +153,14 @@ class Tokenizer:
         return np.concatenate(
             [self._checked(text[: start + 1], halves[0]), self._checked(text[start + 1 :], halves[1])]
         )
+
+
+def _as_array(values: list[int]) -> Ids:
+    """In slices: converting a long list at once would hold the interpreter lock for milliseconds."""
+    ids = np.empty(len(values), dtype=np.int32)
+    for start in range(0, len(values), 1 << 15):
+        ids[start : start + (1 << 15)] = values[start : start + (1 << 15)]
+    return ids
 
 
 def _matcher(texts: Iterable[str]) -> re.Pattern[str] | None:
