@@ -47,7 +47,8 @@ class MessageDicts:
         self._guard, self._hard, self._soft, self._traits = guard, hard, soft, traits
 
     def message(self, message: Message, edges: tuple[str, str] = ("", "")) -> dict[str, Any]:
-        """`edges` are put around the content, inside the blanks at its ends."""
+        """`edges` are put around the content, inside the blanks at its ends; without content, around the first
+        call's name."""
         specials = self._hard if message.role == "assistant" else self._soft
         content: Any = self._guard.protect(message_text(message), specials)
         core = content.strip()
@@ -62,6 +63,9 @@ class MessageDicts:
             found |= dict.fromkeys(self._traits.reasoning_keys, reasoning)
         if message.tool_calls:
             found["tool_calls"] = [self._call(c.id, c.name, c.arguments) for c in message.tool_calls]
+            if not core:
+                function = found["tool_calls"][0]["function"]
+                function["name"] = edges[0] + function["name"] + edges[1]
             if not core and self._traits.null_content:
                 found["content"] = None
         if message.tool_call_id:

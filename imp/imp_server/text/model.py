@@ -27,7 +27,6 @@ from imp_server.core import (
     Segment,
     pack_ids,
 )
-from imp_server.text.builtin_templates import BUILTIN_TEMPLATES
 from imp_server.text.calls import CallReaders
 from imp_server.text.constraint import constraint
 from imp_server.text.plan import chat_plan, n_fixed_segments, text_plan, think_budget, think_wish, token_limit
@@ -35,6 +34,7 @@ from imp_server.text.prompt import ChatPrompt, PromptMaker
 from imp_server.text.sampling_defaults import default_sampling, sampling_params
 from imp_server.text.session import OutputSession
 from imp_server.text.template import ChatTemplate
+from imp_server.text.templates import builtin_templates
 from imp_server.text.tools.base import CallReader, reader_text
 from imp_server.text.tools.formats import choose_format
 from imp_server.vocab.load import tokenizer_of
@@ -247,12 +247,12 @@ class TextModel:
 def _chosen_templates(choice: str, own: Mapping[str, str]) -> dict[str, str]:
     """`--chat-template`: auto, a name of the table, or a file. Raises ConfigError."""
     if choice == "auto":
-        return dict(own) if "default" in own else {**own, "default": BUILTIN_TEMPLATES["chatml"]}
-    if choice in BUILTIN_TEMPLATES:
-        return {"default": BUILTIN_TEMPLATES[choice]}
+        return dict(own) if "default" in own else {**own, "default": builtin_templates()["chatml"]}
+    if choice in builtin_templates():
+        return {"default": builtin_templates()[choice]}
     path = Path(choice)
     if not path.is_file():
-        names = ", ".join(["auto", *BUILTIN_TEMPLATES])
+        names = ", ".join(["auto", *builtin_templates()])
         raise ConfigError(f"there is no chat template '{choice}': use {names}, or the path of a Jinja file")
     try:
         return {"default": path.read_text(encoding="utf-8")}
@@ -260,10 +260,13 @@ def _chosen_templates(choice: str, own: Mapping[str, str]) -> dict[str, str]:
         raise ConfigError(f"can't read the chat template {choice}: {error}") from None
 
 
-def _token_variables(tokenizer: Tokenizer) -> dict[str, str]:
+def _token_variables(tokenizer: Tokenizer) -> dict[str, Any]:
     texts = tokenizer.vocabulary.special_texts
     named = {"bos_token": tokenizer.bos_id, "eos_token": tokenizer.eos_id}
-    return {name: texts.get(i, "") if i is not None else "" for name, i in named.items()}
+    return {
+        **{name: texts.get(i, "") if i is not None else "" for name, i in named.items()},
+        "special_tokens": tuple(t.text for t in tokenizer.added),
+    }
 
 
 def _with_digest(request: GenerateRequest) -> GenerateRequest:

@@ -9,11 +9,11 @@ from collections.abc import Iterable, Mapping
 _ENDS = """
 <|im_end|> <|eot_id|> <|eom_id|> <|end|> <|return|> <|call|> <|endoftext|> <|end_of_text|> <|eot|> <|eom|>
 <end_of_turn> <turn|> <eos> </s> <EOT> _<EOT> [EOT] [EOS] <end_of_utterance> <|end_of_turn|> <|END_OF_TURN_TOKEN|>
-<|endofturn|> <｜end▁of▁sentence｜> <|flush|> <|calls|> [e~[ <|endofprompt|>
+<|endofturn|> <SPECIAL_12> <｜end▁of▁sentence｜> <|flush|> <|calls|> [e~[ <|endofprompt|>
 """
 _STARTS = """
 <|im_start|> <start_of_turn> <|start_header_id|> <|start_of_role|> <|user|> <|observation|> <｜User｜>
-<|START_OF_TURN_TOKEN|>
+<|START_OF_TURN_TOKEN|> <SPECIAL_11> <extra_id_1>
 """
 _FILE_ENDS = "<|fim_pad|> <|repo_name|> <|file_sep|>"
 
