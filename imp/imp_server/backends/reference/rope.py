@@ -1,59 +1,14 @@
-"""Rotary positions: frequencies under every scaling, and their application in both styles."""
+"""Rotary positions applied in both styles; the frequencies are those of models/rotation.py."""
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
-from imp_server.models.architecture import Rope, RopeScaling
+from imp_server.models.architecture import Rope
+from imp_server.models.rotation import frequencies, magnitude
 
 _CHUNK = 1024
-
-
-def frequencies(rope: Rope) -> NDArray[np.float64]:
-    """Radians per position for each pair of dimensions [dims / 2]."""
-    n_pairs = rope.dims // 2
-    plain = rope.base ** (-np.arange(n_pairs, dtype=np.float64) * 2 / rope.dims)
-    scaling = rope.scaling
-    if scaling.frequency_factors:
-        plain = plain / np.asarray(scaling.frequency_factors, dtype=np.float64)
-    elif scaling.kind == "llama3":
-        plain = _llama3(plain, scaling)
-    if scaling.kind == "linear":
-        return np.asarray(plain / scaling.factor)
-    if scaling.kind == "yarn":
-        return _yarn(plain, rope)
-    return np.asarray(plain)
-
-
-def magnitude(scaling: RopeScaling) -> float:
-    """What sines and cosines are multiplied with; yarn's own 0.1 ln(factor) + 1 comes on top of the model's."""
-    if scaling.kind == "yarn" and scaling.factor > 1:
-        return scaling.attention_factor * (0.1 * math.log(scaling.factor) + 1.0)
-    return scaling.attention_factor
-
-
-def _llama3(plain: NDArray[np.float64], scaling: RopeScaling) -> NDArray[np.float64]:
-    """Long wavelengths are stretched, short ones stay, between them a blend."""
-    turns = scaling.original_context * plain / (2 * math.pi)
-    blend = (turns - scaling.low_freq_factor) / (scaling.high_freq_factor - scaling.low_freq_factor)
-    blend = np.clip(blend, 0.0, 1.0)
-    return np.asarray((1 - blend) * plain / scaling.factor + blend * plain)
-
-
-def _yarn(plain: NDArray[np.float64], rope: Rope) -> NDArray[np.float64]:
-    scaling = rope.scaling
-
-    def pair_that_turns(n_turns: float) -> float:
-        return rope.dims * math.log(scaling.original_context / (n_turns * 2 * math.pi)) / (2 * math.log(rope.base))
-
-    low = max(0, math.floor(pair_that_turns(scaling.beta_fast)))
-    high = min(rope.dims - 1, math.ceil(pair_that_turns(scaling.beta_slow)))
-    ramp = np.clip((np.arange(len(plain)) - low) / max(high - low, 0.001), 0.0, 1.0)
-    return np.asarray(plain / scaling.factor * ramp + plain * (1 - ramp))
 
 
 class RotaryTable:

@@ -1,0 +1,66 @@
+"""Rotary frequencies of a `Rope`, context extension included; the same numbers for every backend."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import numpy.typing as npt
+
+from imp_server.core import UnsupportedModel
+from imp_server.models.architecture import Rope, RopeScaling
+
+Float64s = npt.NDArray[np.float64]
+
+
+def frequencies(rope: Rope) -> Float64s:
+    """Radians per position of each of the dims / 2 pairs.
+
+    Kinds as their papers and checkpoints define them; `llama3` with the factors of a GGUF file, else by its
+    thresholds; `yarn` after Peng et al., section 3. Raises UnsupportedModel for longrope without factors.
+    """
+    scaling = rope.scaling
+    plain = rope.base ** -(np.arange(0, rope.dims, 2, dtype=np.float64) / rope.dims)
+    if scaling.frequency_factors:
+        plain = plain / np.asarray(scaling.frequency_factors, dtype=np.float64)
+    elif scaling.kind == "llama3":
+        plain = _llama3(plain, scaling)
+    elif scaling.kind == "longrope":
+        raise UnsupportedModel("rope scaling longrope needs its frequency factors, and the file has none")
+    if scaling.kind == "linear":
+        plain = plain / scaling.factor
+    return _yarn(plain, rope) if scaling.kind == "yarn" else plain
+
+
+def magnitude(scaling: RopeScaling) -> float:
+    """What cosines and sines are multiplied with; yarn's own 0.1 ln(factor) + 1 comes on top of the model's."""
+    if scaling.kind == "yarn" and scaling.factor > 1:
+        return scaling.attention_factor * (0.1 * math.log(scaling.factor) + 1.0)
+    return scaling.attention_factor
+
+
+def _llama3(plain: Float64s, scaling: RopeScaling) -> Float64s:
+    """Long wavelengths are stretched, short ones stay, between them a blend."""
+    turns = scaling.original_context * plain / (2 * math.pi)
+    blend = (turns - scaling.low_freq_factor) / (scaling.high_freq_factor - scaling.low_freq_factor)
+    blend = np.clip(blend, 0.0, 1.0)
+    return np.asarray(plain * (blend + (1 - blend) / scaling.factor), dtype=np.float64)
+
+
+def _yarn(plain: Float64s, rope: Rope) -> Float64s:
+    scaling = rope.scaling
+
+    def pair_that_turns(n_turns: float) -> float:
+        return rope.dims * math.log(scaling.original_context / (n_turns * 2 * math.pi)) / (2 * math.log(rope.base))
+
+    low = max(math.floor(pair_that_turns(scaling.beta_fast)), 0)
+    high = min(math.ceil(pair_that_turns(scaling.beta_slow)), rope.dims - 1)
+    ramp = np.clip((np.arange(len(plain)) - low) / max(high - low, 0.001), 0.0, 1.0)
+    return np.asarray(plain / scaling.factor * ramp + plain * (1 - ramp), dtype=np.float64)
+
+
+def table(rope: Rope, n_positions: int) -> npt.NDArray[np.float32]:
+    """[n_positions, dims]: the cosines of a position, then its sines; angles in float64."""
+    angles = np.arange(n_positions, dtype=np.float64)[:, None] * frequencies(rope)
+    factor = magnitude(rope.scaling)
+    return np.concatenate([np.cos(angles) * factor, np.sin(angles) * factor], axis=1).astype(np.float32)
