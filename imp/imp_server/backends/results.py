@@ -66,11 +66,12 @@ def _row_result(row: StepRow, logits: Float32s, drafts: Int32s, masks: UInt32s |
     elif row.wants & WANT_LOGITS:
         result.logits = logits[-1] if row.logit_ids is None else logits[-1][row.logit_ids]
     if row.wants & WANT_SAMPLE and row.sampler is not None:
-        _sample(row, logits, drafts, masks, result)
+        sample_on_host(row, logits, drafts, masks, result)
     return result
 
 
-def _sample(row: StepRow, logits: Float32s, drafts: Int32s, masks: UInt32s | None, result: RowResult) -> None:
+def sample_on_host(row: StepRow, logits: Float32s, drafts: Int32s, masks: UInt32s | None, result: RowResult) -> None:
+    """One row by the law itself; `logits` end with the 1 + n_drafts rows to sample from. Fills in `result`."""
     assert row.sampler is not None
     n = 1 + row.n_drafts
     own_masks = masks[row.mask_row : row.mask_row + n] if masks is not None and row.mask_row >= 0 else None
