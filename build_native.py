@@ -28,6 +28,7 @@ TARGET = ROOT / "imp" / "imp_server" / "_native"
 DATA = ("spec", "kernels", "conformance")
 """Folders that the wheel carries beside the code (imp_server/resources.py finds them)."""
 COMMON = ["-std=c++17", "-O3", "-fPIC", "-shared", "-fno-math-errno", "-ffp-contract=off", "-Wall", "-pthread"]
+QUIET = ["-Wno-unused-function", "-Wno-maybe-uninitialized", "-Wno-uninitialized"]
 X86_VARIANTS = {
     "portable": ["-march=x86-64"],
     "avx2": ["-march=x86-64-v3"],
@@ -55,7 +56,7 @@ def compile_one(compiler: str, name: str, isa: str, flags: list[str], units: lis
     if output.exists() and output.stat().st_mtime >= max(p.stat().st_mtime for p in inputs):
         return None
     partial = output.with_suffix(f".{os.getpid()}.tmp")
-    command = [compiler, *COMMON, *flags, f"-I{SOURCES}", *map(str, units), "-o", str(partial)]
+    command = [compiler, *COMMON, *QUIET, *flags, f"-I{SOURCES}", *map(str, units), "-o", str(partial)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         return f"{name} ({isa}): {done.stderr.strip()[-2000:]}"

@@ -1,0 +1,50 @@
+// Activations as the matrix kernels read them: rows in groups of up to 8, a group interleaved so that a kernel for R rows
+// finds everything at constant distances.
+//
+// Arithmetic (twin.quantise): per row and block of 32 inputs, amax = max |x|; below 1e-30 the block is zero; else
+// d = amax / 127, q = round to nearest even of x * (127 / amax). Sums are exact integers; d times a sum is rounded once.
+#pragma once
+
+#include <cstdint>
+
+#include "simd.h"
+
+namespace imp {
+
+constexpr int kGroupRows = 8;
+
+// One block of 32 inputs of R rows. `half` h: inputs 16 h .. 16 h + 15, for formats with groups of 16.
+template <int R> struct ActivationBlock {
+    int32_t quad[8][R];           // 4 int8 each
+    float d[R];
+    float d_sum[R];               // d * sum(q)
+    int32_t minus_sum[R];
+    float d_sum_half[2][R];
+    int32_t minus_sum_half[2][R];
+};
+
+constexpr int64_t kActivationBytes = sizeof(ActivationBlock<1>);  // per row and block
+static_assert(sizeof(ActivationBlock<8>) == 8 * kActivationBytes, "no padding");
+
+// Owner: the forward's scratch, or one worker. Row groups follow each other; all but the last hold 8 rows.
+struct Activations {
+    uint8_t* quantised = nullptr;  // n_rows * n_blocks * kActivationBytes, or null
+    float* floats = nullptr;       // n_rows * n_blocks * 32, [k][R] within a group, or null
+    int n_rows = 0;
+    int n_blocks = 0;
+
+    int n_groups() const { return (n_rows + kGroupRows - 1) / kGroupRows; }
+    int rows_in(int group) const { return group + 1 < n_groups() ? kGroupRows : n_rows - group * kGroupRows; }
+    const uint8_t* quantised_group(int group) const {
+        return quantised + int64_t(group) * kGroupRows * n_blocks * kActivationBytes;
+    }
+    const float* float_group(int group) const { return floats + int64_t(group) * kGroupRows * n_blocks * 32; }
+};
+
+// Puts 32 inputs `x` of row `row` as block `block` into both forms that are present.
+void put_block(const Activations& to, int row, int block, const float* x);
+
+// Puts a whole row of n_in inputs; the tail of the last block is zero.
+void put_row(const Activations& to, int row, const float* x, int n_in);
+
+}  // namespace imp

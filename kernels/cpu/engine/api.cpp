@@ -1,0 +1,101 @@
+// The C interface. Every function is called by the one thread that owns the model; none throws.
+#include <exception>
+#include <new>
+
+#include "forward.h"
+
+using namespace imp;
+
+extern "C" {
+
+// Sizes of the shared structs, so that Python can refuse a library of another version.
+int64_t imp_cpu_abi() {
+    return int64_t(sizeof(Matrix)) + 1000 * int64_t(sizeof(LayerPlan)) + 1000000 * int64_t(sizeof(ModelPlan)) +
+           1000000000LL * int64_t(sizeof(StepPlan)) + 1000000000000LL * int64_t(sizeof(SamplerPlan));
+}
+
+int64_t imp_cpu_panel_bytes(int32_t format, int32_t n_blocks) { return format_panel_bytes(FormatId(format), n_blocks); }
+
+void* imp_cpu_open(const ModelPlan* model, int32_t n_threads) {
+    try {
+        return new Forward(*model, n_threads);
+    } catch (...) {
+        return nullptr;
+    }
+}
+
+void imp_cpu_close(void* forward) { delete (Forward*)forward; }
+
+void imp_cpu_set_pools(void* forward, const PoolPlan* pools) { ((Forward*)forward)->set_pools(pools); }
+
+// 0; 1 rows, 2 positions, 3 block tables, 4 ids, 5 rope tables are wrong; -1 out of memory.
+int32_t imp_cpu_run(void* forward, const StepPlan* step) {
+    try {
+        Forward& f = *(Forward*)forward;
+        const int wrong = f.check(*step);
+        if (!wrong) f.run(*step);
+        return wrong;
+    } catch (const std::exception&) {
+        return -1;
+    }
+}
+
+int64_t imp_cpu_waited_ns(void* forward) { return ((Forward*)forward)->threads().take_waited_ns(); }
+
+// For tests: out[n_rows, n_out] = x[n_rows, n_in] times the packed matrix, in the arithmetic of the forward.
+int32_t imp_cpu_multiply(const Matrix* matrix, const float* x, int32_t n_rows, float* out) {
+    try {
+        Activations a;
+        Buffer<uint8_t> bytes;
+        Buffer<float> floats;
+        a.n_rows = n_rows;
+        a.n_blocks = matrix->n_blocks;
+        if (is_float(matrix->id())) a.floats = floats.get(int64_t(n_rows) * a.n_blocks * kBlock);
+        else a.quantised = bytes.get(int64_t(n_rows) * a.n_blocks * kActivationBytes);
+        for (int row = 0; row < n_rows; ++row) put_row(a, row, x + int64_t(row) * matrix->n_in, matrix->n_in);
+        alignas(64) float tile[kGroupRows * kUnitColumns];
+        for (int group = 0; group < a.n_groups(); ++group)
+            for (int unit = 0; unit * kUnitColumns < matrix->n_out; ++unit) {
+                multiply_unit(*matrix, a, group, unit, tile);
+                for (int r = 0; r < a.rows_in(group); ++r)
+                    for (int i = 0; i < kUnitColumns && unit * kUnitColumns + i < matrix->n_out; ++i)
+                        out[int64_t(group * kGroupRows + r) * matrix->n_out + unit * kUnitColumns + i] = tile[r * kUnitColumns + i];
+            }
+        return 0;
+    } catch (...) {
+        return -1;
+    }
+}
+
+// For tests and adapters: rows [first, first + n_rows) of the packed matrix as floats.
+void imp_cpu_dequantise(const Matrix* matrix, int64_t first, int64_t n_rows, float* out) {
+    for (int64_t row = 0; row < n_rows; ++row) dequantise_row(*matrix, first + row, out + row * matrix->n_in);
+}
+
+// For tests: one row sampled from given logits [1 + n_drafts, vocab], which are changed unless plan->keep_logits.
+void imp_cpu_sample(SamplerPlan* plan, float* logits, int32_t vocab_size) {
+    try {
+        Sampler sampler(vocab_size);
+        std::vector<float*> rows;
+        for (int j = 0; j <= plan->n_drafts; ++j) rows.push_back(logits + int64_t(j) * vocab_size);
+        const std::vector<int32_t> best(rows.size(), 0);
+        plan->first_head = 0;
+        sampler.run(*plan, rows.data(), best.data());
+    } catch (...) {
+        plan->not_numbers = 1;
+    }
+}
+
+// Sum of a buffer's 64-bit words: the read bandwidth that decode is measured against.
+uint64_t imp_cpu_read_all(const uint64_t* words, int64_t n) {
+    uint64_t sums[8] = {};
+    for (int64_t i = 0; i + 8 <= n; i += 8) {
+        __builtin_prefetch(words + i + 512);
+        for (int j = 0; j < 8; ++j) sums[j] += words[i + j];
+    }
+    uint64_t sum = 0;
+    for (const uint64_t s : sums) sum += s;
+    return sum;
+}
+
+}  // extern "C"

@@ -1,0 +1,228 @@
+#include "attention.h"
+
+#include <limits>
+
+namespace imp {
+namespace {
+
+constexpr float kNothing = -std::numeric_limits<float>::infinity();
+
+struct Tile {
+    alignas(64) float p[kVectors][kTile];
+    float m[kVectors], l[kVectors];
+    int n_positions;  // that some query may see
+};
+
+template <KvKind Kind> IMP_INLINE void load_two(const uint8_t* at, int stride, Floats& first, Floats& second) {
+    if constexpr (Kind == KvKind::bf16) {
+        load_pairs((const uint16_t*)at, first, second);
+    } else {
+        first = load_int8((const int8_t*)at);
+        second = load_int8((const int8_t*)at + stride);
+    }
+}
+
+// Raw dots of N queries with the keys of B blocks, to p[v][16 b ..].
+template <KvKind Kind, int N, int B>
+IMP_INLINE void key_dots(const uint8_t* const* blocks, const Queries& queries, int head_size, int first_block, Tile& tile) {
+    constexpr int kTwoDims = Kind == KvKind::bf16 ? 64 : 32;
+    Floats acc[B][N];
+    for (int b = 0; b < B; ++b)
+        for (int v = 0; v < N; ++v) acc[b][v] = zeros();
+    for (int d = 0; d < head_size; d += 2) {
+        IMP_UNROLL
+        for (int b = 0; b < B; ++b) {
+            Floats even, odd;
+            load_two<Kind>(blocks[b] + d / 2 * kTwoDims, 16, even, odd);
+            IMP_UNROLL
+            for (int v = 0; v < N; ++v) {
+                acc[b][v] = fused(splat(queries.q[v][d]), even, acc[b][v]);
+                acc[b][v] = fused(splat(queries.q[v][d + 1]), odd, acc[b][v]);
+            }
+        }
+    }
+    for (int b = 0; b < B; ++b)
+        for (int v = 0; v < N; ++v) store(tile.p[v] + 16 * (first_block + b), acc[b][v]);
+}
+
+template <KvKind Kind, int N>
+void tile_scores(const KvView& kv, const AttentionRule& rule, const Queries& queries, int start, Tile& tile) {
+    constexpr int kTogether = N <= 2 ? 4 : N <= 4 ? 2 : 1;
+    const int n_blocks = (tile.n_positions + kKvBlock - 1) / kKvBlock;
+    const uint8_t* blocks[4];
+    for (int b = 0; b < n_blocks; ++b) blocks[b] = kv.block(start / kKvBlock + b);
+    int b = 0;
+    for (; b + kTogether <= n_blocks; b += kTogether)
+        key_dots<Kind, N, kTogether>(blocks + b, queries, kv.head_size, b, tile);
+    for (; b < n_blocks; ++b) key_dots<Kind, N, 1>(blocks + b, queries, kv.head_size, b, tile);
+    for (int v = 0; v < N; ++v) {
+        const int end = queries.positions[v] - start + 1, first = rule.window ? end - rule.window : 0;
+        Floats best = splat(kNothing);
+        for (b = 0; b < n_blocks; ++b) {
+            Floats s = load(tile.p[v] + 16 * b);
+            if (Kind == KvKind::int8) s = mul(s, load((const float*)(blocks[b] + kv.head_size * 32)));
+            s = mul(s, splat(rule.scale));
+            if (rule.softcap != 0.0f)
+                s = mul(hyperbolic_tangent(mul(s, splat(1.0f / rule.softcap))), splat(rule.softcap));
+            s = keep_range(s, first - 16 * b, end - 16 * b, kNothing);
+            store(tile.p[v] + 16 * b, s);
+            best = larger(best, s);
+        }
+        tile.m[v] = largest_lane(best);
+        tile.l[v] = 0.0f;
+        if (tile.m[v] == kNothing) {
+            for (b = 0; b < n_blocks; ++b) store(tile.p[v] + 16 * b, zeros());
+            continue;
+        }
+        Floats sum = zeros();
+        for (b = 0; b < n_blocks; ++b) {
+            Floats p = exponential(sub(load(tile.p[v] + 16 * b), splat(tile.m[v])));
+            sum = add(sum, p);
+            if (Kind == KvKind::int8) p = mul(p, load((const float*)(blocks[b] + kv.head_size * 32 + 64)));
+            store(tile.p[v] + 16 * b, p);
+        }
+        tile.l[v] = sum_lanes(sum);
+    }
+}
+
+// o = fused(sum of p v, weight of the tile, o * weight of what was there), for D vectors of 16 dimensions.
+template <KvKind Kind, int N, int D>
+IMP_INLINE void value_sums(const KvView& kv, int start, const Tile& tile, int dim, const float* keep, const float* take, Partial& out) {
+    Floats acc[D][N];
+    for (int j = 0; j < D; ++j)
+        for (int v = 0; v < N; ++v) acc[j][v] = zeros();
+    const int hd = kv.head_size;
+    for (int t = 0; t < tile.n_positions; t += kKvBlock) {
+        const uint8_t* values = kv.block((start + t) / kKvBlock) + (Kind == KvKind::bf16 ? hd * 32 : hd * 16);
+        const int count = tile.n_positions - t < kKvBlock ? tile.n_positions - t : kKvBlock;
+        for (int slot = 0; slot < count; slot += 2) {
+            IMP_UNROLL
+            for (int j = 0; j < D; ++j) {
+                const int at = dim + 16 * j;
+                Floats even, odd;
+                load_two<Kind>(values + (Kind == KvKind::bf16 ? slot * hd * 2 + at * 4 : slot * hd + at), hd, even, odd);
+                IMP_UNROLL
+                for (int v = 0; v < N; ++v) {
+                    acc[j][v] = fused(splat(tile.p[v][t + slot]), even, acc[j][v]);
+                    acc[j][v] = fused(splat(tile.p[v][t + slot + 1]), odd, acc[j][v]);
+                }
+            }
+        }
+    }
+    for (int j = 0; j < D; ++j)
+        for (int v = 0; v < N; ++v) {
+            float* o = out.o[v] + dim + 16 * j;
+            if (tile.m[v] != kNothing) store(o, fused(acc[j][v], splat(take[v]), mul(load(o), splat(keep[v]))));
+        }
+}
+
+// Weights of two partial sums with maxima a and b, vector by vector; the merged maximum goes to a.
+IMP_INLINE void merge_weights(float* a, const float* b, int n, float* keep, float* take) {
+    alignas(64) float x[16] = {}, y[16];
+    float m[kVectors];
+    for (int v = 0; v < n; ++v) {
+        m[v] = a[v] > b[v] ? a[v] : b[v];
+        x[v] = m[v] == kNothing ? 0.0f : a[v] - m[v];
+        x[8 + v] = m[v] == kNothing ? 0.0f : b[v] - m[v];
+    }
+    store(y, exponential(load(x)));
+    for (int v = 0; v < n; ++v) {
+        a[v] = m[v];
+        keep[v] = y[v];
+        take[v] = y[8 + v];
+    }
+}
+
+template <KvKind Kind, int N>
+void span_of(const KvView& kv, const AttentionRule& rule, const Queries& queries, int span, Partial& out) {
+    constexpr int kTogether = N <= 2 ? 4 : N <= 4 ? 2 : 1;
+    int highest = 0, lowest = queries.positions[0];
+    for (int v = 0; v < N; ++v) {
+        highest = queries.positions[v] > highest ? queries.positions[v] : highest;
+        lowest = queries.positions[v] < lowest ? queries.positions[v] : lowest;
+        out.m[v] = kNothing;
+        out.l[v] = 0.0f;
+        for (int d = 0; d < kv.head_size; d += 16) store(out.o[v] + d, zeros());
+    }
+    int start = span * kSpan;
+    if (rule.window && lowest - rule.window + 1 > start) start = (lowest - rule.window + 1) / kTile * kTile;
+    const int end = highest + 1 < (span + 1) * kSpan ? highest + 1 : (span + 1) * kSpan;
+    Tile tile;
+    for (; start < end; start += kTile) {
+        tile.n_positions = end - start < kTile ? end - start : kTile;
+        tile_scores<Kind, N>(kv, rule, queries, start, tile);
+        float keep[kVectors], take[kVectors];
+        merge_weights(out.m, tile.m, N, keep, take);
+        for (int v = 0; v < N; ++v) out.l[v] = fused_scalar(tile.l[v], take[v], out.l[v] * keep[v]);
+        int dim = 0;
+        for (; dim + 16 * kTogether <= kv.head_size; dim += 16 * kTogether)
+            value_sums<Kind, N, kTogether>(kv, start, tile, dim, keep, take, out);
+        for (; dim < kv.head_size; dim += 16) value_sums<Kind, N, 1>(kv, start, tile, dim, keep, take, out);
+    }
+}
+
+template <KvKind Kind> void span_by_count(const KvView& kv, const AttentionRule& rule, const Queries& queries, int span, Partial& out) {
+    switch (queries.n) {
+        case 1: return span_of<Kind, 1>(kv, rule, queries, span, out);
+        case 2: return span_of<Kind, 2>(kv, rule, queries, span, out);
+        case 3: return span_of<Kind, 3>(kv, rule, queries, span, out);
+        case 4: return span_of<Kind, 4>(kv, rule, queries, span, out);
+        case 5: return span_of<Kind, 5>(kv, rule, queries, span, out);
+        case 6: return span_of<Kind, 6>(kv, rule, queries, span, out);
+        case 7: return span_of<Kind, 7>(kv, rule, queries, span, out);
+        default: return span_of<Kind, 8>(kv, rule, queries, span, out);
+    }
+}
+
+}  // namespace
+
+void attend_span(const KvView& kv, const AttentionRule& rule, const Queries& queries, int span, Partial& out) {
+    if (kv.kind == KvKind::bf16) span_by_count<KvKind::bf16>(kv, rule, queries, span, out);
+    else span_by_count<KvKind::int8>(kv, rule, queries, span, out);
+}
+
+void merge(Partial& into, const Partial& next, int n, int head_size) {
+    float keep[kVectors], take[kVectors];
+    merge_weights(into.m, next.m, n, keep, take);
+    for (int v = 0; v < n; ++v) {
+        if (next.m[v] == kNothing) continue;
+        into.l[v] = fused_scalar(next.l[v], take[v], into.l[v] * keep[v]);
+        for (int d = 0; d < head_size; d += 16)
+            store(into.o[v] + d, fused(load(next.o[v] + d), splat(take[v]), mul(load(into.o[v] + d), splat(keep[v]))));
+    }
+}
+
+void finish(Partial& partial, int v, int head_size, const float* sink, float* out) {
+    float l = partial.l[v], keep = 1.0f;
+    if (sink) {
+        const float m = partial.m[v] > *sink ? partial.m[v] : *sink;
+        keep = exponential_scalar(partial.m[v] - m);
+        l = fused_scalar(l, keep, exponential_scalar(*sink - m));
+    }
+    const float scale = keep / l;
+    for (int d = 0; d < head_size; d += 16) store(out + d, mul(load(partial.o[v] + d), splat(scale)));
+}
+
+void write_kv(KvKind kind, int head_size, uint8_t* block, int slot, const float* key, const float* value) {
+    if (kind == KvKind::bf16) {
+        uint16_t* k = (uint16_t*)block;
+        uint16_t* v = k + head_size * 16 + slot / 2 * head_size * 2 + slot % 2;
+        for (int d = 0; d < head_size; ++d) {
+            k[d / 2 * 32 + slot * 2 + d % 2] = float_to_bf16(key[d]);
+            v[2 * d] = float_to_bf16(value[d]);
+        }
+        return;
+    }
+    int8_t* at[2] = {(int8_t*)block, (int8_t*)block + head_size * 16};
+    const float* from[2] = {key, value};
+    for (int side = 0; side < 2; ++side) {
+        float amax = 0.0f;
+        for (int d = 0; d < head_size; ++d) amax = std::fabs(from[side][d]) > amax ? std::fabs(from[side][d]) : amax;
+        const float inverse = amax >= 1e-30f ? 127.0f / amax : 0.0f;
+        for (int d = 0; d < head_size; ++d)
+            at[side][side == 0 ? d * 16 + slot : slot * head_size + d] = int8_t(std::nearbyintf(from[side][d] * inverse));
+        ((float*)(block + head_size * 32))[side * 16 + slot] = amax >= 1e-30f ? amax / 127.0f : 0.0f;
+    }
+}
+
+}  // namespace imp

@@ -1,0 +1,92 @@
+// One forward of a batch: prefill chunks and decode rows mixed, every row by itself as far as numbers go.
+#pragma once
+
+#include <functional>
+#include <vector>
+
+#include "plan.h"
+#include "pool.h"
+#include "scratch.h"
+
+namespace imp {
+
+class Forward {
+public:
+    Forward(const ModelPlan& model, int n_threads);
+
+    void set_pools(const PoolPlan* pools) { pools_.assign(pools, pools + model_.n_groups); }
+    Pool& threads() { return threads_; }
+
+    // 0, or the code of what is wrong with the step (api.cpp gives the words). Nothing is written then.
+    int check(const StepPlan& step) const;
+    void run(const StepPlan& step);
+
+private:
+    // Rows of up to 8 queries of one KV head that attention treats as one piece of work.
+    struct Item {
+        int row, first_token, n_tokens;
+        int first_span, n_spans;  // spans done by this item
+        int partial;              // index of its partial, -1 = it finishes by itself
+    };
+    using Prepare = std::function<void(const Activations&, int row)>;
+
+    // The activations of a phase: prepared once by everybody together, or by each worker for itself when the rows are few.
+    struct Input {
+        Activations shared;
+        const Prepare* prepare;
+        bool by_worker;
+        int n_in;
+        bool floats, quantised;
+        uint64_t serial;
+    };
+
+    Input input(int n_rows, int n_in, std::initializer_list<const Matrix*> matrices, const Prepare& prepare);
+    const Activations& activations(Input& input, int worker);
+    Activations room(Buffer<uint8_t>& bytes, Buffer<float>& floats, int n_rows, int n_in, bool quantised, bool with_floats);
+
+    void embed(const StepPlan& step);
+    void layer(const LayerPlan& plan, const StepPlan& step, bool last);
+    void attention_block(const LayerPlan& plan, const StepPlan& step, bool last);
+    void ffn_block(const LayerPlan& plan);
+    void write_positions(const LayerPlan& plan, const StepPlan& step);
+    void write_position(const LayerPlan& plan, const StepPlan& step, int token);
+    void plan_attention(const StepPlan& step, const LayerPlan& layer);
+    void attend(const LayerPlan& plan, const StepPlan& step);
+    void attend_item(const LayerPlan& plan, const StepPlan& step, const Item& item, int kv_head);
+    void finish_partials(const LayerPlan& plan, const StepPlan& step);
+    void keep_wanted(const StepPlan& step);
+    void add_to_residual(const float* delta, const Norm& post_norm);
+    void head(const StepPlan& step);
+    void sample(const StepPlan& step);
+
+    // Calls epilogue(segment, first_row, n_rows, unit, out[8][32]) for all outputs of the matrices.
+    template <class Fn> void multiply(Input& input, std::initializer_list<const Matrix*> matrices, Fn&& epilogue);
+    // Units per claim: few enough claims to be cheap, small enough pieces to share and to stay in the second-level cache.
+    int units_per_chunk(int n_units, int64_t unit_bytes, int n_row_groups) const;
+
+    const ModelPlan model_;
+    Pool threads_;
+    std::vector<PoolPlan> pools_;
+    int n_rows_ = 0;  // rows of x that are still of interest
+    uint64_t serial_ = 0;
+    int max_in_blocks_ = 0;
+    std::vector<Item> items_;
+    int n_partials_ = 0, items_heads_ = 0, items_window_ = -1, items_threads_ = 0;
+    std::vector<int> row_of_token_;
+    std::vector<int32_t> wanted_;
+    Buffer<float> x_, qkv_, mixed_, delta_, final_, input_floats_, hidden_floats_;
+    Buffer<uint8_t> input_bytes_, hidden_bytes_;
+    Buffer<Partial> partials_;
+    struct Worker {
+        Buffer<uint8_t> bytes;
+        Buffer<float> floats;
+        Activations activations;
+        uint64_t serial = 0;
+        std::vector<float> best_value;
+        std::vector<int32_t> best_id;
+        std::unique_ptr<Sampler> sampler;
+    };
+    std::vector<Worker> workers_;
+};
+
+}  // namespace imp

@@ -1,0 +1,43 @@
+// Norms, rotation and activation functions, one row at a time.
+#pragma once
+
+#include <cstdint>
+
+#include "simd.h"
+
+namespace imp {
+
+enum class NormKind : int32_t { rms, layer };
+enum class ActivationKind : int32_t { silu, gelu_tanh, gelu, relu2 };
+
+// `weight` null = no norm (the row is copied). A bias belongs to layer norms.
+struct Norm {
+    const float* weight;
+    const float* bias;
+};
+
+// out = norm(x) over n values. Sums: 16 lane sums over the whole 16s in order, folded, then the tail in order.
+void normalise(NormKind kind, float eps, const Norm& norm, const float* x, int n, float* out);
+
+// Rotates the first `dims` values of a head; `cosine_sine` holds dims / 2 cosines, then dims / 2 sines.
+// `interleaved`: pairs are (2 i, 2 i + 1), else (i, i + dims / 2). a' = fused(a, c, -(b s)), b' = fused(b, c, a s).
+void rotate(float* head, int dims, bool interleaved, const float* cosine_sine);
+
+
+IMP_INLINE Floats activate(ActivationKind kind, Floats gate) {
+    if (kind == ActivationKind::silu) return divide(gate, add(splat(1.0f), exponential(sub(zeros(), gate))));
+    if (kind == ActivationKind::gelu_tanh) {
+        const Floats inner = mul(mul(gate, splat(0.7978845608028654f)), fused(mul(gate, splat(0.044715f)), gate, splat(1.0f)));
+        return mul(mul(gate, splat(0.5f)), add(splat(1.0f), hyperbolic_tangent(inner)));
+    }
+    if (kind == ActivationKind::relu2) {
+        const Floats positive = larger(gate, zeros());
+        return mul(positive, positive);
+    }
+    float lanes[16];
+    store(lanes, gate);
+    for (float& g : lanes) g = 0.5f * g * (1.0f + std::erf(g * 0.70710678118654752f));
+    return load(lanes);
+}
+
+}  // namespace imp

@@ -1,0 +1,61 @@
+// What Python hands over: the model, lowered once at load, and one step. Mirrored field by field in backends/cpu/abi.py.
+#pragma once
+
+#include <cstdint>
+
+#include "attention.h"
+#include "layer_math.h"
+#include "sampling.h"
+#include "tiles.h"
+
+namespace imp {
+
+struct LayerPlan {
+    Matrix q, k, v, o, gate, up, down;           // gate absent: a plain FFN
+    Norm attn_norm, ffn_norm, post_attn_norm, post_ffn_norm, q_norm, k_norm;
+    const float *q_bias, *k_bias, *v_bias, *o_bias, *gate_bias, *up_bias, *down_bias, *sinks;
+    int64_t kv_offset;                           // of this layer's data in a block
+    int32_t n_heads, n_kv_heads, head_size, window;
+    int32_t rope;                                // index of the step's table; -1 = none
+    int32_t rope_dims, rope_interleaved;
+    int32_t qk_norm_whole;                       // q_norm and k_norm span all heads
+    int32_t cache_group;
+    int32_t ffn_hidden;
+    float attention_scale, softcap;
+};
+
+struct ModelPlan {
+    Matrix embedding, head;
+    Norm final_norm;
+    const float* head_bias;
+    const LayerPlan* layers;
+    int32_t n_layers, width, vocab_size, n_groups;
+    NormKind norm;
+    ActivationKind activation;
+    KvKind kv;
+    float norm_eps, embedding_scale, residual_scale, logit_scale, logit_softcap;
+};
+
+// One cache group's pool: n_blocks * block_bytes.
+struct PoolPlan {
+    uint8_t* data;
+    int64_t block_bytes;
+    int64_t n_blocks;
+};
+
+struct StepPlan {
+    const int32_t *ids, *positions, *row_starts;
+    const int32_t* const* tables;     // [n_groups]: [n_rows, table_widths[g]]
+    const int32_t* table_widths;
+    const float* const* rope_tables;  // [n_ropes]: [position][dims]: cosines, then sines
+    const int32_t* rope_positions;    // positions each table holds
+    const int32_t* head_tokens;       // tokens of the step whose logits are wanted, ascending
+    float* const* logits;             // [n_head]: where a token's logits go; null = only its best id is wanted
+    int32_t* best;                    // [n_head]: the best id, the lowest one on ties
+    const int32_t* hidden_tokens;     // ascending
+    float* hidden;                    // [n_hidden, width]: after the final norm
+    SamplerPlan* samplers;            // of the rows that want ids
+    int32_t n_tokens, n_rows, n_head, n_hidden, n_samplers, n_threads;
+};
+
+}  // namespace imp

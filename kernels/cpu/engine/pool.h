@@ -1,0 +1,74 @@
+// The worker threads. One leader (the caller of forward) runs phases one after another; a phase is a number of chunks,
+// claimed from one atomic word by whoever is there.
+//
+// Invariant: a phase ends when its chunks are done, not when its threads have come. A worker that lost its core costs the
+// chunk it holds and nothing else. The word carries the phase, so a late worker can never claim from a phase that is over,
+// and a phase's description is overwritten only after its last chunk.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <thread>
+#include <type_traits>
+#include <vector>
+
+namespace imp {
+
+class Pool {
+public:
+    explicit Pool(int n_threads);
+    ~Pool();
+    Pool(const Pool&) = delete;
+    Pool& operator=(const Pool&) = delete;
+
+    int size() const { return int(workers_.size()) + 1; }
+
+    // Threads that take part in the following phases, the leader included.
+    void use(int n_threads) { active_.store(n_threads < 1 ? 1 : n_threads > size() ? size() : n_threads, std::memory_order_release); }
+    int in_use() const { return active_.load(std::memory_order_relaxed); }
+
+    // Runs f(chunk, worker) for every chunk in [0, n_chunks); worker in [0, size()), the leader is 0.
+    template <class Fn> void run(int n_chunks, Fn&& f) {
+        if (n_chunks <= 1 || in_use() == 1) {
+            for (int chunk = 0; chunk < n_chunks; ++chunk) f(chunk, 0);
+            return;
+        }
+        using Plain = std::remove_reference_t<Fn>;
+        publish(n_chunks, [](void* context, int chunk, int worker) { (*(Plain*)context)(chunk, worker); }, (void*)&f);
+    }
+
+    // Nanoseconds the leader has waited for chunks that others held, since the last call.
+    int64_t take_waited_ns() {
+        const int64_t waited = waited_ns_;
+        waited_ns_ = 0;
+        return waited;
+    }
+
+private:
+    using Call = void (*)(void* context, int chunk, int worker);
+    struct alignas(64) Worker {
+        std::atomic<uint32_t> bell{0};
+        std::atomic<bool> asleep{false};
+        std::thread thread;
+    };
+
+    void publish(int n_chunks, Call call, void* context);
+    void work(int index);
+    bool claim_one(int worker);
+    void wait_until_done();
+    void wake(Worker& worker);
+
+    alignas(64) std::atomic<uint64_t> ticket_{0};  // phase << 32 | chunks left to claim
+    alignas(64) std::atomic<int> unfinished_{0};
+    alignas(64) std::atomic<int> active_{1};
+    std::atomic<uint32_t> leader_waits_{0};
+    std::atomic<bool> stopping_{false};
+    Call call_ = nullptr;
+    void* context_ = nullptr;
+    int n_chunks_ = 0;
+    int64_t waited_ns_ = 0;
+    std::vector<std::unique_ptr<Worker>> workers_;
+};
+
+}  // namespace imp

@@ -1,0 +1,261 @@
+#include "sampling.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "simd.h"
+
+namespace imp {
+namespace {
+
+constexpr int kRun = 64;
+constexpr float kForbidden = -std::numeric_limits<float>::infinity();
+constexpr double kMaskedLogprob = -9999.0;
+
+bool ranks_before(float a, int32_t a_id, float b, int32_t b_id) { return a > b || (a == b && a_id < b_id); }
+
+double gumbel(const SamplerPlan& plan, int64_t position, int32_t id) {
+    const double u = (double(philox(plan.seed, position, uint32_t(id), uint32_t(plan.choice))) + 0.5) * 0x1p-32;
+    return -std::log(-std::log(u));
+}
+
+// No draw of `gumbel` exceeds this: u is at most 1 - 2^-33.
+const double kGumbelMax = -std::log(-std::log1p(-0x1p-33));
+
+}  // namespace
+
+uint32_t philox(uint64_t seed, int64_t position, uint32_t id, uint32_t choice) {
+    uint32_t c0 = uint32_t(position), c1 = uint32_t(uint64_t(position) >> 32), c2 = id, c3 = choice;
+    uint32_t k0 = uint32_t(seed), k1 = uint32_t(seed >> 32);
+    for (int round = 0; round < 10; ++round) {
+        const uint64_t p0 = uint64_t(c0) * 0xD2511F53u, p1 = uint64_t(c2) * 0xCD9E8D57u;
+        const uint32_t n0 = uint32_t(p1 >> 32) ^ c1 ^ k0, n2 = uint32_t(p0 >> 32) ^ c3 ^ k1;
+        c0 = n0;
+        c1 = uint32_t(p1);
+        c2 = n2;
+        c3 = uint32_t(p0);
+        k0 += 0x9E3779B9u;
+        k1 += 0xBB67AE85u;
+    }
+    return c0;
+}
+
+void Sampler::run(SamplerPlan& plan, float* const* logits, const int32_t* best) {
+    plan.n_tokens = plan.n_accepted = plan.dead_end = plan.not_numbers = 0;
+    for (int j = 0; j <= plan.n_drafts; ++j) {
+        float* own = logits[plan.first_head + j];
+        int32_t token = best[plan.first_head + j];
+        if (own) {
+            if (plan.keep_logits) {
+                copy_.assign(own, own + vocab_);
+                own = copy_.data();
+            }
+            process(plan, j, own);
+            if (!find_best(own, token)) {
+                plan.not_numbers = 1;
+                return;
+            }
+            if (token >= 0 && own[token] == kForbidden) {
+                plan.dead_end = 1;
+                return;
+            }
+            if (plan.temperature > 0) token = draw(plan, j, own, token);
+        } else if (token < 0) {
+            plan.not_numbers = 1;
+            return;
+        }
+        plan.tokens[plan.n_tokens++] = token;
+        if (own && plan.n_logprobs >= 0) write_logprobs(plan, j, own, token);
+        if (j == plan.n_drafts || token != plan.drafts[j]) return;
+        ++plan.n_accepted;
+    }
+}
+
+void Sampler::process(const SamplerPlan& plan, int j, float* logits) {
+    for (int i = 0; i < plan.n_bias; ++i) logits[plan.bias_ids[i]] += plan.bias[i];
+    for (int i = 0; i < plan.n_banned; ++i) logits[plan.banned[i]] = kForbidden;
+    penalise(plan, j, logits);
+    if (!plan.masks) return;
+    const uint32_t* mask = plan.masks + int64_t(j) * plan.mask_words;
+    for (int word = 0; word * 32 < vocab_; ++word) {
+        const uint32_t bits = mask[word];
+        if (bits == 0xffffffffu) continue;
+        const int end = std::min(32, vocab_ - word * 32);
+        if (bits == 0) std::fill(logits + word * 32, logits + word * 32 + end, kForbidden);
+        else
+            for (int i = 0; i < end; ++i)
+                if (!(bits >> i & 1)) logits[word * 32 + i] = kForbidden;
+    }
+}
+
+// Repetition looks at prompt and output, presence and frequency at the output, all within the window; the accepted
+// drafts belong to the output.
+void Sampler::penalise(const SamplerPlan& plan, int j, float* logits) {
+    const bool counts = plan.presence != 0.0f || plan.frequency != 0.0f;
+    if (plan.repetition == 1.0f && !counts) return;
+    const int n = plan.n_history + j;
+    const auto at = [&](int i) { return i < plan.n_history ? plan.history[i] : plan.drafts[i - plan.n_history]; };
+    const int start = plan.repeat_last_n > 0 ? std::max(0, n - plan.repeat_last_n) : 0;
+    counts_.resize(size_t(vocab_), 0);
+    if (plan.repetition != 1.0f) {
+        for (int i = start; i < n; ++i) {
+            int32_t& seen = counts_[size_t(at(i))];
+            float& logit = logits[at(i)];
+            if (!seen) logit = logit > 0 ? logit / plan.repetition : logit * plan.repetition;
+            seen = 1;
+        }
+        for (int i = start; i < n; ++i) counts_[size_t(at(i))] = 0;
+    }
+    if (!counts) return;
+    const int first = std::max(start, plan.n_prompt);
+    for (int i = first; i < n; ++i) ++counts_[size_t(at(i))];
+    for (int i = first; i < n; ++i) {
+        int32_t& count = counts_[size_t(at(i))];
+        if (count) logits[at(i)] -= float(count) * plan.frequency + plan.presence;
+        count = 0;
+    }
+}
+
+bool Sampler::find_best(const float* logits, int32_t& best) {
+    const int n_runs = (vocab_ + kRun - 1) / kRun;
+    run_max_.resize(size_t(n_runs));
+    float top = kForbidden;
+    bool numbers = true;
+    for (int run = 0; run < n_runs; ++run) {
+        const int end = std::min(vocab_, (run + 1) * kRun);
+        float most = kForbidden;
+        for (int i = run * kRun; i < end; ++i) {
+            most = logits[i] > most ? logits[i] : most;
+            numbers &= logits[i] == logits[i];
+        }
+        run_max_[size_t(run)] = most;
+        top = most > top ? most : top;
+    }
+    if (!numbers) return false;
+    for (int run = 0; run < n_runs; ++run) {
+        if (run_max_[size_t(run)] != top) continue;
+        best = run * kRun;
+        while (logits[best] != top) ++best;
+        return true;
+    }
+    return false;
+}
+
+void Sampler::take_at_least(const float* logits, float bound) {
+    candidates_.clear();
+    for (size_t run = 0; run < run_max_.size(); ++run) {
+        if (run_max_[run] < bound) continue;
+        const int end = std::min(vocab_, int(run + 1) * kRun);
+        for (int i = int(run) * kRun; i < end; ++i)
+            if (logits[i] >= bound) candidates_.push_back({logits[i], i});
+    }
+}
+
+void Sampler::take_best(const float* logits, int k) {
+    const auto before = [](const Candidate& a, const Candidate& b) { return ranks_before(a.logit, a.id, b.logit, b.id); };
+    float bound = kForbidden;
+    if (k < int(run_max_.size())) {
+        // k runs reach the k-th largest maximum, so at least k logits do.
+        scratch_ = run_max_;
+        std::nth_element(scratch_.begin(), scratch_.begin() + (k - 1), scratch_.end(), std::greater<float>());
+        bound = scratch_[size_t(k - 1)];
+    }
+    take_at_least(logits, bound);
+    if (k < int(candidates_.size())) {
+        std::nth_element(candidates_.begin(), candidates_.begin() + (k - 1), candidates_.end(), before);
+        candidates_.resize(size_t(k));
+    }
+    std::sort(candidates_.begin(), candidates_.end(), before);
+}
+
+int32_t Sampler::draw(const SamplerPlan& plan, int j, const float* logits, int32_t best) {
+    const double t = plan.temperature;
+    const float top = logits[best];
+    if (plan.top_k > 0 && plan.top_k < vocab_) {
+        take_best(logits, plan.top_k);
+    } else if (plan.top_p < 1.0) {
+        keep_mass(plan, logits, top);
+    } else {
+        // Without a truncation by rank, what can't win needs no look: noise is bounded. min_p cuts by value.
+        const double first_score = double(top) / t + gumbel(plan, plan.position + j, best);
+        double bound = first_score - kGumbelMax;
+        if (plan.min_p > 0) bound = std::max(bound, double(top) / t + std::log(plan.min_p) - 1e-6);
+        take_at_least(logits, float((bound - 1e-6 * std::fabs(bound)) * t));
+    }
+    while (!candidates_.empty() && candidates_.back().logit == kForbidden) candidates_.pop_back();
+    if (plan.top_p < 1.0) {
+        // Ordered by now. The shortest prefix whose share of the survivors' mass reaches top_p.
+        double sum = 0.0, reached = 0.0;
+        std::vector<double> mass(candidates_.size());
+        for (size_t i = 0; i < mass.size(); ++i) sum += mass[i] = std::exp(double(candidates_[i].logit) / t - double(top) / t);
+        if (!(plan.top_k > 0 && plan.top_k < vocab_)) {
+            sum = 0.0;
+            for (int i = 0; i < vocab_; ++i) sum += std::exp(double(logits[i]) / t - double(top) / t);
+        }
+        size_t n = 0;
+        while (n < mass.size()) {
+            reached += mass[n++] / sum;
+            if (reached >= plan.top_p) break;
+        }
+        candidates_.resize(n);
+    }
+    if (plan.min_p > 0) {
+        const auto lost = [&](const Candidate& c) { return c.id != best && std::exp(double(c.logit) / t - double(top) / t) < plan.min_p; };
+        candidates_.erase(std::remove_if(candidates_.begin(), candidates_.end(), lost), candidates_.end());
+    }
+    return draw_gumbel(plan, j);
+}
+
+// Candidates, ordered, that together certainly hold top_p of the mass.
+void Sampler::keep_mass(const SamplerPlan& plan, const float* logits, float top) {
+    const double t = plan.temperature;
+    double total = 0.0;
+    for (int i = 0; i < vocab_; ++i) total += std::exp(double(logits[i]) / t - double(top) / t);
+    for (double depth = 4.0;; depth *= 2) {
+        take_at_least(logits, depth > 1000.0 ? kForbidden : float(double(top) - depth * t));
+        double held = 0.0;
+        for (const Candidate& c : candidates_) held += std::exp(double(c.logit) / t - double(top) / t);
+        if (depth > 1000.0 || held > total * plan.top_p * (1 + 1e-9)) break;
+    }
+    std::sort(candidates_.begin(), candidates_.end(),
+              [](const Candidate& a, const Candidate& b) { return ranks_before(a.logit, a.id, b.logit, b.id); });
+}
+
+int32_t Sampler::draw_gumbel(const SamplerPlan& plan, int j) {
+    double best_score = -std::numeric_limits<double>::infinity();
+    Candidate winner{kForbidden, std::numeric_limits<int32_t>::max()};
+    for (const Candidate& c : candidates_) {
+        const double scaled = double(c.logit) / plan.temperature;
+        if (scaled + kGumbelMax < best_score) continue;
+        const double score = scaled + gumbel(plan, plan.position + j, c.id);
+        if (score > best_score || (score == best_score && ranks_before(c.logit, c.id, winner.logit, winner.id))) {
+            best_score = score;
+            winner = c;
+        }
+    }
+    return winner.id;
+}
+
+void Sampler::write_logprobs(const SamplerPlan& plan, int j, const float* logits, int32_t token) {
+    float top = kForbidden;
+    for (const float m : run_max_) top = m > top ? m : top;
+    double sum = 0.0;
+    int32_t rank = 1;
+    const float chosen = logits[token];
+    for (int i = 0; i < vocab_; ++i) {
+        sum += std::exp(double(logits[i]) - double(top));
+        rank += logits[i] > chosen || (logits[i] == chosen && i < token);
+    }
+    const double log_sum = double(top) + std::log(sum);
+    plan.logprobs[j] = float(std::max(double(chosen) - log_sum, kMaskedLogprob));
+    plan.ranks[j] = rank;
+    if (plan.n_logprobs == 0) return;
+    take_best(logits, plan.n_logprobs);
+    for (int i = 0; i < plan.n_logprobs; ++i) {
+        plan.top_ids[j * plan.n_logprobs + i] = candidates_[size_t(i)].id;
+        plan.top[j * plan.n_logprobs + i] = float(std::max(double(candidates_[size_t(i)].logit) - log_sum, kMaskedLogprob));
+    }
+}
+
+}  // namespace imp
