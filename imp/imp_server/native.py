@@ -61,3 +61,9 @@ def load_library(name: str, isa: str | None = None) -> ctypes.CDLL | None:
     """The loaded library or None if it isn't built. Calls release the GIL."""
     path = library_path(name, isa)
     return ctypes.CDLL(str(path)) if path else None
+
+
+def isa_in_use(name: str, isa: str | None = None) -> str:
+    """The instruction set of the library that `load_library` gives; "none" if it isn't built."""
+    path = library_path(name, isa)
+    return path.stem.rpartition("-")[2] if path else "none"

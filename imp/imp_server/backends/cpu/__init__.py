@@ -1,0 +1,1 @@
+"""The native CPU backend: packed weights, one native call per forward."""

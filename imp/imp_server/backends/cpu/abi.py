@@ -1,0 +1,153 @@
+"""The C structs of kernels/cpu/engine (plan.h, tiles.h) and the library's functions."""
+
+from __future__ import annotations
+
+import ctypes
+from ctypes import POINTER, c_double, c_float, c_int32, c_int64, c_uint64, c_void_p
+from functools import cache
+
+from imp_server.core import UnsupportedModel
+from imp_server.native import load_library
+
+ABI_FACTORS = (1, 1000, 1_000_000, 1_000_000_000, 1_000_000_000_000)
+
+
+class Matrix(ctypes.Structure):
+    _fields_ = [
+        ("data", c_void_p),
+        ("panel_bytes", c_int64),
+        ("format", c_int32),
+        ("n_out", c_int32),
+        ("n_in", c_int32),
+        ("n_blocks", c_int32),
+    ]
+
+
+class Norm(ctypes.Structure):
+    _fields_ = [("weight", c_void_p), ("bias", c_void_p)]
+
+
+MATRICES = ("q", "k", "v", "o", "gate", "up", "down")
+NORMS = ("attn_norm", "ffn_norm", "post_attn_norm", "post_ffn_norm", "q_norm", "k_norm")
+VECTORS = ("q_bias", "k_bias", "v_bias", "o_bias", "gate_bias", "up_bias", "down_bias", "sinks")
+
+
+class LayerPlan(ctypes.Structure):
+    _fields_ = [
+        *((name, Matrix) for name in MATRICES),
+        *((name, Norm) for name in NORMS),
+        *((name, c_void_p) for name in VECTORS),
+        ("kv_offset", c_int64),
+        ("n_heads", c_int32),
+        ("n_kv_heads", c_int32),
+        ("head_size", c_int32),
+        ("window", c_int32),
+        ("rope", c_int32),
+        ("rope_dims", c_int32),
+        ("rope_interleaved", c_int32),
+        ("qk_norm_whole", c_int32),
+        ("cache_group", c_int32),
+        ("ffn_hidden", c_int32),
+        ("attention_scale", c_float),
+        ("softcap", c_float),
+    ]
+
+
+class ModelPlan(ctypes.Structure):
+    _fields_ = [
+        ("embedding", Matrix),
+        ("head", Matrix),
+        ("final_norm", Norm),
+        ("head_bias", c_void_p),
+        ("layers", POINTER(LayerPlan)),
+        ("n_layers", c_int32),
+        ("width", c_int32),
+        ("vocab_size", c_int32),
+        ("n_groups", c_int32),
+        ("norm", c_int32),
+        ("activation", c_int32),
+        ("kv", c_int32),
+        ("norm_eps", c_float),
+        ("embedding_scale", c_float),
+        ("residual_scale", c_float),
+        ("logit_scale", c_float),
+        ("logit_softcap", c_float),
+    ]
+
+
+class PoolPlan(ctypes.Structure):
+    _fields_ = [("data", c_void_p), ("block_bytes", c_int64), ("n_blocks", c_int64)]
+
+
+class SamplerPlan(ctypes.Structure):
+    _fields_ = [
+        *((name, c_void_p) for name in ("history", "bias_ids", "bias", "banned", "masks", "drafts")),
+        *((name, c_void_p) for name in ("tokens", "logprobs", "ranks", "top_ids", "top")),
+        ("seed", c_uint64),
+        ("position", c_int64),
+        *((name, c_double) for name in ("temperature", "top_p", "min_p")),
+        *((name, c_float) for name in ("presence", "frequency", "repetition")),
+        *((name, c_int32) for name in ("n_history", "n_prompt", "repeat_last_n", "n_bias", "n_banned", "mask_words")),
+        *((name, c_int32) for name in ("n_drafts", "top_k", "n_logprobs", "choice", "first_head", "keep_logits")),
+        *((name, c_int32) for name in ("n_tokens", "n_accepted", "dead_end", "not_numbers")),
+    ]
+
+
+class StepPlan(ctypes.Structure):
+    _fields_ = [
+        ("ids", c_void_p),
+        ("positions", c_void_p),
+        ("row_starts", c_void_p),
+        ("tables", c_void_p),
+        ("table_widths", c_void_p),
+        ("rope_tables", c_void_p),
+        ("rope_positions", c_void_p),
+        ("head_tokens", c_void_p),
+        ("logits", c_void_p),
+        ("best", c_void_p),
+        ("hidden_tokens", c_void_p),
+        ("hidden", c_void_p),
+        ("samplers", POINTER(SamplerPlan)),
+        ("n_tokens", c_int32),
+        ("n_rows", c_int32),
+        ("n_head", c_int32),
+        ("n_hidden", c_int32),
+        ("n_samplers", c_int32),
+        ("n_threads", c_int32),
+    ]
+
+
+@cache
+def library(isa: str | None = None) -> ctypes.CDLL:
+    """The engine library of this instruction set, its functions typed.
+
+    Raises UnsupportedModel if it isn't built (the caller may fall back) or was built from other sources.
+    """
+    loaded = load_library("engine", isa)
+    if loaded is None:
+        raise UnsupportedModel(
+            "the native CPU library isn't built: install a C++ compiler and run 'make native', "
+            "or install imp[reference] to serve on torch"
+        )
+    loaded.imp_cpu_abi.restype = c_int64
+    sizes = (Matrix, LayerPlan, ModelPlan, StepPlan, SamplerPlan)
+    expected = sum(factor * ctypes.sizeof(struct) for factor, struct in zip(ABI_FACTORS, sizes, strict=True))
+    if loaded.imp_cpu_abi() != expected:
+        raise UnsupportedModel("the native CPU library is from another version of imp: run 'make native' again")
+    loaded.imp_cpu_panel_bytes.argtypes = [c_int32, c_int32]
+    loaded.imp_cpu_panel_bytes.restype = c_int64
+    loaded.imp_cpu_open.argtypes = [POINTER(ModelPlan), c_int32]
+    loaded.imp_cpu_open.restype = c_void_p
+    loaded.imp_cpu_close.argtypes = [c_void_p]
+    loaded.imp_cpu_set_pools.argtypes = [c_void_p, POINTER(PoolPlan)]
+    loaded.imp_cpu_run.argtypes = [c_void_p, POINTER(StepPlan)]
+    loaded.imp_cpu_run.restype = c_int32
+    loaded.imp_cpu_waited_ns.argtypes = [c_void_p]
+    loaded.imp_cpu_waited_ns.restype = c_int64
+    loaded.imp_cpu_multiply.argtypes = [POINTER(Matrix), c_void_p, c_int32, c_void_p]
+    loaded.imp_cpu_multiply.restype = c_int32
+    loaded.imp_cpu_dequantise.argtypes = [POINTER(Matrix), c_int64, c_int64, c_void_p]
+    loaded.imp_cpu_sample.argtypes = [POINTER(SamplerPlan), c_void_p, c_int32]
+    loaded.imp_cpu_read_all.argtypes = [c_void_p, c_int64]
+    loaded.imp_cpu_read_all.restype = c_uint64
+    return loaded

@@ -1,0 +1,110 @@
+"""`CpuBackend`: owner of the packed weights, the KV pools and the native model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from imp_server.backends.base import BLOCK_TOKENS, BackendInfo, Int32s, KvSpec, Step, StepResult
+from imp_server.backends.cpu import abi
+from imp_server.backends.cpu.lowering import LoweredModel, block_bytes, matrix_names, refuse_what_we_lack
+from imp_server.backends.cpu.pack_cache import load_packed
+from imp_server.backends.cpu.step import StepRunner
+from imp_server.backends.cpu.threads import default_threads
+from imp_server.core import ConfigError, HostOutOfMemory, UnsupportedModel
+from imp_server.models.source import ModelSource
+from imp_server.native import isa_in_use
+
+KV_DTYPES = ("bf16", "int8")
+
+
+class CpuBackend:
+    """Implements backends/base.py `Backend`. Raises UnsupportedModel for a model the native forward can't run."""
+
+    def __init__(
+        self,
+        source: ModelSource,
+        *,
+        n_threads: int = 0,
+        isa: str | None = None,
+        quantize: str = "none",
+        pack_folder: Path | None = None,
+        on_progress: Callable[[float], None] | None = None,
+    ) -> None:
+        """`n_threads` 0 = what affinity and quota leave us; `pack_folder` None = pack at each start."""
+        self.architecture = source.architecture
+        refuse_what_we_lack(self.architecture)
+        self._library = abi.library(isa)
+        self._source = source
+        self._n_threads = n_threads or default_threads()
+        self.weights = load_packed(source, matrix_names(self.architecture), quantize, pack_folder, on_progress)
+        self._pools: list[npt.NDArray[np.uint8]] = []
+        self._runner: StepRunner | None = None
+        self.info = BackendInfo(
+            name="cpu",
+            detail=f"{isa_in_use('engine', isa)}, {self._n_threads} threads",
+            kv_dtypes=KV_DTYPES,
+            default_kv_dtype="bf16",
+            weight_bytes=self.weights.nbytes,
+            bytes_per_token=self.block_bytes("bf16"),
+        )
+
+    def block_bytes(self, dtype: str) -> tuple[int, ...]:
+        return block_bytes(self.architecture, _known(dtype))
+
+    def allocate(self, kv: KvSpec) -> None:
+        sizes = self.block_bytes(kv.dtype)
+        lowered = LoweredModel(self._source, self.weights, _known(kv.dtype))
+        try:
+            self._pools = [np.zeros((n, size), np.uint8) for n, size in zip(kv.n_blocks, sizes, strict=True)]
+        except MemoryError:
+            need = sum(n * size for n, size in zip(kv.n_blocks, sizes, strict=True)) >> 20
+            raise HostOutOfMemory(f"{need} MiB for the KV cache can't be had; lower kv_cache.size_mib") from None
+        max_positions = max(kv.n_blocks) * BLOCK_TOKENS
+        self._runner = StepRunner(self._library, lowered, self._pools, self._n_threads, max_positions)
+
+    def run(self, step: Step) -> StepResult:
+        return self._ready().run(step)
+
+    def copy_blocks(self, group: int, pairs: Int32s) -> None:
+        pool = self._pools[group]
+        for source, destination in pairs.tolist():
+            pool[destination] = pool[source]
+
+    def read_blocks(self, group: int, block_ids: Int32s) -> bytes:
+        return self._pools[group][block_ids].tobytes()
+
+    def write_blocks(self, group: int, block_ids: Int32s, data: bytes) -> None:
+        pool = self._pools[group]
+        pool[block_ids] = np.frombuffer(data, dtype=np.uint8).reshape(len(block_ids), -1)
+
+    def load_adapter(self, path: str) -> int:
+        raise UnsupportedModel("the cpu backend has no LoRA adapters yet; use engine.backend=reference")
+
+    def unload_adapter(self, slot: int) -> None:
+        raise UnsupportedModel("the cpu backend has no LoRA adapters yet")
+
+    def close(self) -> None:
+        if self._runner is not None:
+            self._runner.close()
+            self._runner = None
+
+    def read_bandwidth(self) -> float:
+        """Bytes per second of one thread reading all packed weights once, measured now."""
+        return self._ready().read_bandwidth(self.weights.buffer)
+
+    def _ready(self) -> StepRunner:
+        if self._runner is None:
+            raise RuntimeError("allocate() comes before the first step")
+        return self._runner
+
+
+def _known(dtype: str) -> str:
+    if dtype == "auto":
+        return "bf16"
+    if dtype not in KV_DTYPES:
+        raise ConfigError(f"kv_cache.dtype={dtype}: the cpu backend has {' and '.join(KV_DTYPES)}")
+    return dtype

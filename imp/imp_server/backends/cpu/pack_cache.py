@@ -1,0 +1,173 @@
+"""Packed weights: made in parallel, kept on disk, mapped at the next start.
+
+Owner of the packed bytes: `PackedWeights`. A cache file is a msgpack index, then each matrix at a multiple of 64
+bytes; its name holds digests of the model's path and of (size, mtime, header, layout version, options), so a file
+that no longer fits is never read, and is removed when its successor is written.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import mmap
+import os
+import tempfile
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from imp_server.backends.cpu.layouts import LAYOUT_VERSION
+from imp_server.backends.cpu.packing import PackedShape, pack, packed_shape
+from imp_server.backends.cpu.threads import affinity
+from imp_server.models.source import ModelSource
+
+Bytes = npt.NDArray[np.uint8]
+log = logging.getLogger(__name__)
+
+_ALIGN = 64
+_TAIL = 4096
+"""Readable bytes past the last matrix: kernels prefetch and load whole vectors."""
+
+
+class _Entry(msgspec.Struct, frozen=True, array_like=True):
+    name: str
+    type: str
+    n_out: int
+    n_in: int
+    offset: int
+
+
+class PackedWeights:
+    """Matrices by canonical name. `from_cache`: mapped from disk, not packed in this start."""
+
+    def __init__(self, buffer: Bytes, entries: list[_Entry], *, from_cache: bool) -> None:
+        self._buffer = buffer
+        self.from_cache = from_cache
+        self.shapes = {e.name: PackedShape(e.type, e.n_out, e.n_in) for e in entries}
+        self._offsets = {e.name: e.offset for e in entries}
+
+    def address(self, name: str) -> int:
+        return int(self._buffer.ctypes.data) + self._offsets[name]
+
+    @property
+    def nbytes(self) -> int:
+        return sum(shape.nbytes for shape in self.shapes.values())
+
+    @property
+    def buffer(self) -> Bytes:
+        """All matrices, in the order of the forward."""
+        return self._buffer
+
+
+def load_packed(
+    source: ModelSource,
+    names: list[str],
+    quantize: str,
+    folder: Path | None,
+    on_progress: Callable[[float], None] | None = None,
+) -> PackedWeights:
+    """The packed matrices of `names`, from `folder` if they are there, else packed and, if possible, left there.
+
+    Raises UnsupportedModel for a tensor type without a layout.
+    """
+    shapes = {name: packed_shape(*_description(source, name), quantize) for name in names}
+    entries, total = _placed(shapes)
+    path = folder / _file_name(source, entries, quantize) if folder else None
+    if path is not None and (mapped := _map(path, entries, total)) is not None:
+        return mapped
+    buffer, partial = _room(total, path)
+    _pack_all(source, shapes, entries, buffer, on_progress)
+    if path is not None and partial is not None:
+        buffer = _publish(buffer, partial, path)
+    return PackedWeights(buffer, entries, from_cache=False)
+
+
+def _description(source: ModelSource, name: str) -> tuple[str, tuple[int, ...]]:
+    raw = source.raw(name)
+    return raw.type.name, raw.shape
+
+
+def _placed(shapes: Mapping[str, PackedShape]) -> tuple[list[_Entry], int]:
+    entries, at = [], 0
+    for name, shape in shapes.items():
+        entries.append(_Entry(name, shape.type, shape.n_out, shape.n_in, at))
+        at += -(-shape.nbytes // _ALIGN) * _ALIGN
+    return entries, at + _TAIL
+
+
+def _file_name(source: ModelSource, entries: list[_Entry], quantize: str) -> str:
+    path = source.header.path.resolve()
+    state = path.stat()
+    facts = (
+        LAYOUT_VERSION,
+        source.header.file_bytes,
+        state.st_mtime_ns,
+        quantize,
+        repr(source.architecture),
+        [(e.name, e.type, e.n_out, e.n_in) for e in entries],
+    )
+    which = hashlib.sha256(str(path).encode()).hexdigest()[:16]
+    return f"{which}-{hashlib.sha256(repr(facts).encode()).hexdigest()[:32]}.pack"
+
+
+def _map(path: Path, entries: list[_Entry], total: int) -> PackedWeights | None:
+    try:
+        with path.open("rb") as file:
+            if os.fstat(file.fileno()).st_size != total:
+                return None
+            mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    except (OSError, ValueError):
+        return None
+    return PackedWeights(np.frombuffer(mapped, dtype=np.uint8), entries, from_cache=True)
+
+
+def _room(total: int, path: Path | None) -> tuple[Bytes, Path | None]:
+    """A buffer to pack into: a new file beside `path` if there is room for one, else memory."""
+    if path is not None:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            handle, name = tempfile.mkstemp(prefix=path.stem[:16], suffix=".partial", dir=path.parent)
+            with os.fdopen(handle, "r+b") as file:
+                os.posix_fallocate(file.fileno(), 0, total)
+                return np.frombuffer(mmap.mmap(file.fileno(), total), dtype=np.uint8), Path(name)
+        except OSError as error:
+            log.warning("packed weights can't be kept in %s (%s): each start will pack them", path.parent, error)
+    return np.frombuffer(mmap.mmap(-1, total), dtype=np.uint8), None
+
+
+def _pack_all(
+    source: ModelSource,
+    shapes: Mapping[str, PackedShape],
+    entries: list[_Entry],
+    buffer: Bytes,
+    on_progress: Callable[[float], None] | None,
+) -> None:
+    def one(entry: _Entry) -> int:
+        shape = shapes[entry.name]
+        pack(source.raw(entry.name), shape, buffer[entry.offset : entry.offset + shape.nbytes])
+        return shape.nbytes
+
+    # Largest first, so that no thread is left with the embedding at the end.
+    ordered = sorted(entries, key=lambda e: -shapes[e.name].nbytes)
+    total, done = sum(shape.nbytes for shape in shapes.values()), 0
+    with ThreadPoolExecutor(len(affinity())) as pool:
+        for nbytes in pool.map(one, ordered):
+            done += nbytes
+            if on_progress:
+                on_progress(done / total)
+
+
+def _publish(buffer: Bytes, partial: Path, path: Path) -> Bytes:
+    """Rename the finished file; the mapping goes on serving."""
+    try:
+        for stale in path.parent.glob(f"{path.stem[:16]}-*.pack"):
+            stale.unlink(missing_ok=True)
+        partial.replace(path)
+    except OSError as error:
+        partial.unlink(missing_ok=True)
+        log.warning("packed weights can't be kept in %s (%s)", path.parent, error)
+    return buffer

@@ -1,0 +1,89 @@
+"""A row's sampling as the native sampler reads it, and its answer as a RowResult.
+
+Native: bias, bans, penalties, masks, temperature, top-k, top-p, min-p, noise, logprobs, verification of drafts.
+On the host, by the law itself: typical, mirostat and DRY, which are rare and stateful.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from imp_server.backends.base import Int32s, RowResult, SampledLogprobs, StepRow, UInt32s
+from imp_server.backends.cpu import abi
+from imp_server.core import SamplingParams
+from imp_server.decode.state import SamplerState
+
+
+def is_native(params: SamplingParams) -> bool:
+    if params.dry_multiplier > 0:
+        return False
+    return params.temperature <= 0 or (params.mirostat != 2 and params.typical_p >= 1.0)
+
+
+def is_plain_best(row: StepRow) -> bool:
+    """The row's ids are the argmaxes of its raw logits, so no logits need be kept."""
+    if row.sampler is None or row.mask_row >= 0 or row.n_logprobs >= 0:
+        return False
+    p = row.sampler.params
+    changed = p.presence_penalty or p.frequency_penalty or p.repetition_penalty != 1.0 or p.dry_multiplier > 0
+    return not (p.temperature > 0 or changed or p.logit_bias or p.banned_ids)
+
+
+class NativeSampling:
+    """One row's plan with the arrays it points to, filled by the native call."""
+
+    def __init__(
+        self,
+        plan: abi.SamplerPlan,
+        row: StepRow,
+        state: SamplerState,
+        drafts: Int32s,
+        masks: UInt32s | None,
+        vocab_size: int,
+    ) -> None:
+        self._plan = plan
+        p = state.params
+        n = 1 + row.n_drafts
+        self._n_logprobs = min(row.n_logprobs, vocab_size)
+        self.tokens = np.empty(n, dtype=np.int32)
+        history, self._drafts = state.history, np.ascontiguousarray(drafts)
+        plan.history, plan.n_history, plan.n_prompt = history.ctypes.data, len(history), state.n_prompt
+        plan.drafts, plan.n_drafts, plan.tokens = self._drafts.ctypes.data, row.n_drafts, self.tokens.ctypes.data
+        plan.temperature, plan.top_k, plan.top_p, plan.min_p = p.temperature, max(0, p.top_k), p.top_p, p.min_p
+        plan.seed, plan.choice, plan.position = p.seed & 0xFFFFFFFFFFFFFFFF, state.choice, state.position
+        plan.repetition, plan.repeat_last_n = p.repetition_penalty, p.repeat_last_n
+        plan.presence, plan.frequency = p.presence_penalty, p.frequency_penalty
+        plan.n_logprobs = self._n_logprobs
+        if p.logit_bias:
+            self._bias_ids = np.array([i for i, _ in p.logit_bias], dtype=np.int32)
+            self._bias = np.array([b for _, b in p.logit_bias], dtype=np.float32)
+            plan.bias_ids, plan.bias, plan.n_bias = self._bias_ids.ctypes.data, self._bias.ctypes.data, len(self._bias)
+        if p.banned_ids:
+            self._banned = np.array(p.banned_ids, dtype=np.int32)
+            plan.banned, plan.n_banned = self._banned.ctypes.data, len(self._banned)
+        if row.mask_row >= 0 and masks is not None:
+            plan.mask_words = masks.shape[1]
+            plan.masks = masks.ctypes.data + 4 * row.mask_row * masks.shape[1]
+        if self._n_logprobs >= 0:
+            self._make_room_for_logprobs(n)
+
+    def result(self) -> RowResult:
+        """No token and no dead end means that the logits weren't numbers: the engine fails this row alone."""
+        plan = self._plan
+        if plan.not_numbers:
+            return RowResult(tokens=np.empty(0, dtype=np.int32))
+        n = plan.n_tokens
+        result = RowResult(self.tokens[:n], plan.n_accepted, dead_end=bool(plan.dead_end))
+        if self._n_logprobs >= 0:
+            result.logprobs = SampledLogprobs(self._logprobs[:n], self._ranks[:n], self._top_ids[:n], self._top[:n])
+        return result
+
+    def _make_room_for_logprobs(self, n: int) -> None:
+        self._logprobs: npt.NDArray[np.float32] = np.empty(n, dtype=np.float32)
+        self._ranks = np.empty(n, dtype=np.int32)
+        self._top_ids = np.empty((n, self._n_logprobs), dtype=np.int32)
+        self._top = np.empty((n, self._n_logprobs), dtype=np.float32)
+        plan = self._plan
+        plan.logprobs, plan.ranks = self._logprobs.ctypes.data, self._ranks.ctypes.data
+        plan.top_ids, plan.top = self._top_ids.ctypes.data, self._top.ctypes.data

@@ -1,0 +1,111 @@
+"""A whole forward in the twin's arithmetic: one sequence, from position 0, logits at every position."""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+
+import numpy as np
+import numpy.typing as npt
+
+from imp_server.backends.cpu.twin import Arithmetic, F, Floats, TwinMatrix
+from imp_server.backends.cpu.twin_attention import Rule, attend
+from imp_server.models import rotation
+from imp_server.models.architecture import Layer, Rope
+from imp_server.models.source import ModelSource
+
+
+class TwinModel:
+    """Holds a model's matrices taken apart (about one byte a weight)."""
+
+    def __init__(self, source: ModelSource, kv_dtype: str = "bf16", *, has_fma: bool = True, quantize: str = "none"):
+        self._source = source
+        self._kv_dtype = kv_dtype
+        self._rules = Arithmetic(has_fma)
+        self._matrix = lru_cache(maxsize=None)(lambda name: TwinMatrix(source.raw(name), quantize))
+
+    def logits(self, ids: npt.NDArray[np.integer]) -> Floats:
+        """[len(ids), vocab]."""
+        return self.head(self.hidden(ids))
+
+    def hidden(self, ids: npt.NDArray[np.integer]) -> Floats:
+        """[len(ids), width] after the final norm."""
+        a = self._source.architecture
+        x = self._matrix("embedding").dequantised(np.asarray(ids))
+        if a.embedding_scale != 1.0:
+            x = x * F(a.embedding_scale)
+        for index, layer in enumerate(a.layers):
+            x = x + self._attention(f"layers.{index}.", layer, x) * F(a.residual_scale)
+            x = x + self._ffn(f"layers.{index}.", layer, x) * F(a.residual_scale)
+        return self._norm("final_norm", x)
+
+    def head(self, hidden: Floats) -> Floats:
+        a = self._source.architecture
+        y = self._matrix("embedding" if a.tied_head else "head").multiply(hidden, self._rules)
+        y = self._biased("head", y) if not a.tied_head else y
+        if a.logit_scale != 1.0 or a.logit_softcap:
+            y = y * F(a.logit_scale)
+        if a.logit_softcap:
+            y = self._rules.tanh(y * (F(1) / F(a.logit_softcap))) * F(a.logit_softcap)
+        return y
+
+    def _attention(self, prefix: str, layer: Layer, x: Floats) -> Floats:
+        normed = self._norm(f"{prefix}attn_norm", x)
+        positions = np.arange(len(x))
+        q, k, v = (self._project(prefix + name, normed) for name in ("q", "k", "v"))
+        if layer.qk_norm == "whole":
+            q, k = self._rms(f"{prefix}q_norm", q), self._rms(f"{prefix}k_norm", k)
+        q, k, v = (y.reshape(len(x), -1, layer.head_size) for y in (q, k, v))
+        if layer.qk_norm == "per_head":
+            q, k = self._rms(f"{prefix}q_norm", q), self._rms(f"{prefix}k_norm", k)
+        if layer.rope is not None and layer.rope.style != "none":
+            q, k = self._rotated(layer.rope, q), self._rotated(layer.rope, k)
+        scale = layer.attention_scale or 1 / math.sqrt(layer.head_size)
+        rule = Rule(scale, layer.attention_softcap, layer.window, self._kv_dtype)
+        sinks = self._source.array(f"{prefix}sinks") if layer.sinks else None
+        mixed = attend(self._rules, rule, q, positions, k, v, sinks).reshape(len(x), -1)
+        return self._norm(f"{prefix}post_attn_norm", self._project(f"{prefix}o", mixed))
+
+    def _ffn(self, prefix: str, layer: Layer, x: Floats) -> Floats:
+        normed = self._norm(f"{prefix}ffn_norm", x)
+        up = self._project(f"{prefix}up", normed)
+        kind = self._source.architecture.activation
+        if layer.ffn_gated:
+            hidden = self._rules.activate(kind, self._project(f"{prefix}gate", normed)) * up
+        else:
+            hidden = self._rules.activate(kind, up)
+        return self._norm(f"{prefix}post_ffn_norm", self._project(f"{prefix}down", hidden))
+
+    def _project(self, name: str, x: Floats) -> Floats:
+        return self._biased(name, self._matrix(name).multiply(x, self._rules))
+
+    def _biased(self, name: str, y: Floats) -> Floats:
+        return y + self._source.array(f"{name}.bias") if f"{name}.bias" in self._source else y
+
+    def _norm(self, name: str, x: Floats) -> Floats:
+        if name not in self._source:
+            return x
+        a = self._source.architecture
+        weight = self._source.array(name)
+        if a.norm == "rms_plus_one":
+            weight = weight + F(1)
+        bias = self._source.array(f"{name}.bias") if f"{name}.bias" in self._source else None
+        return self._rules.norm(x, weight, bias, a.norm_eps, centred=a.norm == "layer")
+
+    def _rms(self, name: str, x: Floats) -> Floats:
+        weight = self._source.array(name)
+        if self._source.architecture.norm == "rms_plus_one":
+            weight = weight + F(1)
+        return self._rules.norm(x, weight, None, self._source.architecture.norm_eps, centred=False)
+
+    def _rotated(self, rope: Rope, x: Floats) -> Floats:
+        half = rope.dims // 2
+        table = rotation.table(rope, len(x))
+        cosine, sine = table[:, None, :half], table[:, None, half:]
+        out = x.copy()
+        first = slice(0, rope.dims, 2) if rope.style == "interleaved" else slice(0, half)
+        second = slice(1, rope.dims, 2) if rope.style == "interleaved" else slice(half, rope.dims)
+        a, b = x[..., first], x[..., second]
+        out[..., first] = self._rules.fused(a, cosine, -(b * sine))
+        out[..., second] = self._rules.fused(b, cosine, a * sine)
+        return out

@@ -1,0 +1,58 @@
+"""Steps for tests: sequences in one pool, whatever the batch and the chunks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+from imp_server.backends.base import BLOCK_TOKENS, WANT_PROMPT_LOGITS, KvSpec, Step, StepRow
+from imp_server.backends.cpu.backend import CpuBackend
+
+Ids = Sequence[int] | npt.NDArray[np.integer]
+
+
+def open_backend(source, *, isa=None, n_threads=1, kv="bf16", n_blocks=288, **options) -> CpuBackend:
+    backend = CpuBackend(source, isa=isa, n_threads=n_threads, **options)
+    backend.allocate(KvSpec((n_blocks,) * len(source.architecture.cache_groups), kv))
+    return backend
+
+
+def table_of(row: int, n_tokens: int, n_groups: int = 1, spread: int = 7) -> list[npt.NDArray[np.int32]]:
+    """Blocks of a row, not in order, disjoint from those of other rows (up to 128 tokens each by default)."""
+    n = -(-n_tokens // BLOCK_TOKENS)
+    base = row * n
+    order = (np.arange(n) * spread) % n if np.gcd(spread, n) == 1 else np.arange(n)
+    return [(base + order).astype(np.int32) for _ in range(n_groups)]
+
+
+def step_of(chunks: list[tuple[Ids, int, list[npt.NDArray[np.int32]], StepRow]], masks=None) -> Step:
+    """Rows of (ids, first position, tables per group, what is wanted)."""
+    starts = np.cumsum([0, *(len(ids) for ids, *_ in chunks)]).astype(np.int32)
+    n_groups = len(chunks[0][2])
+    width = max(len(t) for _, _, tables, _ in chunks for t in tables)
+    tables = tuple(np.full((len(chunks), width), -1, dtype=np.int32) for _ in range(n_groups))
+    for i, (_, _, own, _) in enumerate(chunks):
+        for g in range(n_groups):
+            tables[g][i, : len(own[g])] = own[g]
+    return Step(
+        ids=np.concatenate([np.asarray(ids, dtype=np.int32) for ids, *_ in chunks]),
+        positions=np.concatenate([np.arange(p, p + len(ids), dtype=np.int32) for ids, p, *_ in chunks]),
+        row_starts=starts,
+        rows=[row for *_, row in chunks],
+        block_tables=tables,
+        masks=masks,
+    )
+
+
+def logits_in_chunks(
+    backend: CpuBackend, ids: Ids, chunk: int, row: int = 0, capacity: int = 0
+) -> npt.NDArray[np.float32]:
+    """Raw logits at every position of one sequence, prefilled `chunk` tokens at a time."""
+    tables = table_of(row, capacity or len(ids), len(backend.architecture.cache_groups))
+    out = []
+    for first in range(0, len(ids), chunk):
+        part = ids[first : first + chunk]
+        result = backend.run(step_of([(part, first, tables, StepRow(WANT_PROMPT_LOGITS))]))
+        out.append(result.rows[0].logits)
+    return np.concatenate(out)

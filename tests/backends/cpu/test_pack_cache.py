@@ -1,0 +1,75 @@
+"""Packed weights on disk: mapped when they fit, packed anew when anything changed, never trusted when cut short."""
+
+from __future__ import annotations
+
+import os
+
+import numpy as np
+import pytest
+from imp_server.backends.cpu.backend import CpuBackend
+from imp_server.backends.cpu.lowering import matrix_names
+from imp_server.backends.cpu.pack_cache import load_packed
+
+from tests.backends.cpu.running import logits_in_chunks, open_backend
+from tests.backends.cpu.synthetic_models import VARIANTS, SyntheticSource
+
+LLAMA = VARIANTS[0]
+
+
+@pytest.fixture
+def model(tmp_path):
+    path = tmp_path / "model.gguf"
+    path.write_bytes(b"model")
+    return SyntheticSource(LLAMA.architecture, LLAMA.types, path=path)
+
+
+def load(source, folder, quantize="none"):
+    return load_packed(source, matrix_names(source.architecture), quantize, folder)
+
+
+def test_the_second_start_maps_the_same_bytes(model, tmp_path):
+    folder = tmp_path / "packs"
+    first, second = load(model, folder), load(model, folder)
+    assert not first.from_cache and second.from_cache
+    np.testing.assert_array_equal(first.buffer, second.buffer)
+    assert [p.suffix for p in folder.iterdir()] == [".pack"]
+    ids = np.arange(40) % 300
+    warm = open_backend(model, pack_folder=folder)
+    cold = open_backend(model)
+    np.testing.assert_array_equal(logits_in_chunks(warm, ids, 40), logits_in_chunks(cold, ids, 40))
+
+
+def test_a_changed_file_is_packed_again_and_its_old_pack_removed(model, tmp_path):
+    folder = tmp_path / "packs"
+    load(model, folder)
+    os.utime(model.header.path, ns=(1, 1))
+    assert not load(model, folder).from_cache
+    assert len(list(folder.iterdir())) == 1
+
+
+def test_other_options_are_another_pack(model, tmp_path):
+    folder = tmp_path / "packs"
+    load(model, folder)
+    assert not load(model, folder, "q8").from_cache
+
+
+def test_a_pack_cut_short_is_not_read(model, tmp_path):
+    folder = tmp_path / "packs"
+    load(model, folder)
+    pack = next(folder.iterdir())
+    pack.write_bytes(pack.read_bytes()[:-1])
+    assert not load(model, folder).from_cache
+
+
+def test_without_a_writable_folder_the_model_runs_from_memory(model, tmp_path, caplog):
+    blocked = tmp_path / "file"
+    blocked.write_text("no folder")
+    weights = load(model, blocked / "packs")
+    assert not weights.from_cache
+    assert "each start will pack them" in caplog.text
+
+
+def test_progress_ends_at_one(model):
+    seen: list[float] = []
+    CpuBackend(model, on_progress=seen.append).close()
+    assert seen == sorted(seen) and seen[-1] == 1.0

@@ -1,0 +1,147 @@
+"""The native sampler against the law of decode/: same tokens, same acceptance, same logprobs."""
+
+from __future__ import annotations
+
+import ctypes
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from imp_server.backends.base import WANT_SAMPLE, RowResult, StepRow
+from imp_server.backends.cpu import abi
+from imp_server.backends.cpu.sampling import NativeSampling, is_native
+from imp_server.backends.results import sample_on_host
+from imp_server.core import SamplingParams
+from imp_server.decode.state import SamplerState
+from imp_server.native import usable_isas
+
+VOCAB = 331
+
+
+def native(logits, state, drafts=(), masks=None, n_logprobs=-1, isa=None, keep=False) -> RowResult:
+    row = StepRow(WANT_SAMPLE, len(drafts), state, 0 if masks is not None else -1, n_logprobs)
+    plan = abi.SamplerPlan()
+    own = np.array(logits, dtype=np.float32)
+    sampling = NativeSampling(plan, row, state, np.array(drafts, dtype=np.int32), masks, own.shape[1])
+    plan.keep_logits = keep
+    abi.library(isa).imp_cpu_sample(ctypes.byref(plan), own.ctypes.data, own.shape[1])
+    if keep:
+        np.testing.assert_array_equal(own, logits)
+    return sampling.result()
+
+
+def by_the_law(logits, state, drafts=(), masks=None, n_logprobs=-1) -> RowResult:
+    row = StepRow(WANT_SAMPLE, len(drafts), state, 0 if masks is not None else -1, n_logprobs)
+    result = RowResult(tokens=np.empty(0, dtype=np.int32))
+    sample_on_host(row, np.array(logits, dtype=np.float32), np.array(drafts, dtype=np.int32), masks, result)
+    return result
+
+
+def assert_same(a: RowResult, b: RowResult) -> None:
+    np.testing.assert_array_equal(a.tokens, b.tokens)
+    assert (a.n_accepted, a.dead_end) == (b.n_accepted, b.dead_end)
+    assert (a.logprobs is None) == (b.logprobs is None)
+    if a.logprobs is not None:
+        np.testing.assert_array_equal(a.logprobs.rank, b.logprobs.rank)
+        np.testing.assert_array_equal(a.logprobs.top_ids, b.logprobs.top_ids)
+        np.testing.assert_allclose(a.logprobs.token, b.logprobs.token, rtol=1e-6, atol=1e-6)
+        np.testing.assert_allclose(a.logprobs.top, b.logprobs.top, rtol=1e-6, atol=1e-6)
+
+
+params = st.builds(
+    SamplingParams,
+    temperature=st.sampled_from([0.0, 0.2, 0.7, 1.0, 3.0]),
+    top_k=st.sampled_from([0, 1, 2, 5, 40, 330, 331, 1000]),
+    top_p=st.sampled_from([1.0, 0.95, 0.5, 0.01]),
+    min_p=st.sampled_from([0.0, 0.05, 0.9, 1.0]),
+    presence_penalty=st.sampled_from([0.0, 0.5, -1.5]),
+    frequency_penalty=st.sampled_from([0.0, 0.3]),
+    repetition_penalty=st.sampled_from([1.0, 1.3, 0.5]),
+    repeat_last_n=st.sampled_from([0, 1, 7]),
+    seed=st.integers(0, 2**64 - 1),
+    logit_bias=st.sampled_from([(), ((3, 5.0), (7, -100.0), (3, 0.25))]),
+    banned_ids=st.sampled_from([(), (0, 5)]),
+)
+
+
+@settings(max_examples=250, deadline=None, derandomize=True)
+@given(
+    params=params,
+    spread=st.sampled_from([0.0, 0.01, 1.0, 6.0]),
+    data_seed=st.integers(0, 2**31),
+    n_drafts=st.integers(0, 4),
+    masked=st.booleans(),
+    n_logprobs=st.sampled_from([-1, 0, 1, 5, 400]),
+    isa=st.sampled_from(usable_isas()),
+)
+def test_equals_the_law(params, spread, data_seed, n_drafts, masked, n_logprobs, isa):
+    rng = np.random.default_rng(data_seed)
+    logits = (rng.standard_normal((1 + n_drafts, VOCAB)) * spread).astype(np.float32)
+    if data_seed % 3 == 0:  # ties, also across the runs of 64 that the search walks
+        logits = np.round(logits)
+    masks = rng.integers(0, 2**32, (1 + n_drafts, -(-VOCAB // 32)), dtype=np.uint32) if masked else None
+    state = SamplerState(params, choice=data_seed % 5, prompt=rng.integers(0, VOCAB, 9).astype(np.int32), capacity=64)
+    state.append(rng.integers(0, VOCAB, data_seed % 20).tolist())
+    # Drafts that the law accepts for a while.
+    drafts: list[int] = []
+    for _ in range(n_drafts):
+        drafts = by_the_law(logits[: len(drafts) + 1], state, drafts, masks).tokens.tolist()
+    drafts = (drafts + [1] * n_drafts)[:n_drafts]
+    if n_drafts and data_seed % 2:
+        drafts[-1] = (drafts[-1] + 1) % VOCAB
+    assert is_native(params)
+    want = by_the_law(logits, state, drafts, masks, n_logprobs)
+    assert_same(native(logits, state, drafts, masks, n_logprobs, isa, keep=bool(data_seed % 2)), want)
+
+
+def state_of(**changes) -> SamplerState:
+    return SamplerState(SamplingParams(**changes), 0, np.array([1, 2], dtype=np.int32), 16)
+
+
+def test_a_mask_that_allows_nothing_is_a_dead_end():
+    masks = np.zeros((1, -(-VOCAB // 32)), dtype=np.uint32)
+    for temperature in (0.0, 1.0):
+        result = native(np.zeros((1, VOCAB)), state_of(temperature=temperature), masks=masks)
+        assert result.dead_end and not len(result.tokens)
+
+
+def test_logits_that_are_not_numbers_give_no_token():
+    logits = np.zeros((1, VOCAB), dtype=np.float32)
+    logits[0, 300] = np.nan
+    for temperature in (0.0, 1.0):
+        result = native(logits, state_of(temperature=temperature))
+        assert not result.dead_end and not len(result.tokens)
+
+
+@pytest.mark.parametrize("temperature, top_k, top_p", [(1.0, 0, 1.0), (0.7, 40, 0.95), (1.5, 0, 0.9)])
+def test_draws_follow_the_distribution(temperature, top_k, top_p):
+    """Over positions, which are the noise's counter; chi-square within five sigma."""
+    rng = np.random.default_rng(0)
+    logits = rng.standard_normal((1, 50)).astype(np.float32) * 2
+    params = SamplingParams(temperature=temperature, top_k=top_k, top_p=top_p, seed=9)
+    n, counts = 4000, np.zeros(50)
+    state = SamplerState(params, 0, np.zeros(1, dtype=np.int32), n + 2)
+    for _ in range(n):
+        token = int(native(logits, state).tokens[0])
+        counts[token] += 1
+        state.append([token])
+    p = np.exp(logits[0].astype(np.float64) / temperature)
+    order = np.argsort(-p)
+    keep = order[: top_k or 50]
+    share = p[keep] / p[keep].sum()
+    keep = keep[: int(np.searchsorted(np.cumsum(share), top_p)) + 1] if top_p < 1 else keep
+    expected = np.zeros(50)
+    expected[keep] = p[keep] / p[keep].sum() * n
+    assert counts[expected == 0].sum() == 0
+    alive = expected > 0
+    chi = ((counts[alive] - expected[alive]) ** 2 / expected[alive]).sum()
+    freedom = alive.sum() - 1
+    assert chi < freedom + 5 * np.sqrt(2 * freedom)
+
+
+def test_the_host_keeps_what_the_native_sampler_lacks():
+    plain = SamplingParams(temperature=0.7)
+    lacking = [{"typical_p": 0.9}, {"mirostat": 2}, {"dry_multiplier": 0.8}]
+    assert is_native(plain)
+    assert not any(is_native(SamplingParams(temperature=0.7, **changes)) for changes in lacking)
