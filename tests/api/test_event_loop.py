@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import subprocess
+import sys
 import time
 from typing import Any
 
@@ -44,7 +46,17 @@ def body(text: str, **fields: Any) -> bytes:
     return json.dumps({"model": "m", "messages": [{"role": "user", "content": text}], **fields}).encode()
 
 
-async def load(url: str) -> list[int]:
+async def load(url: str) -> dict[str, Any]:
+    """Prompt tokens of the huge requests, and the lag that this process, which is next to idle, saw meanwhile."""
+    ticks = Ticks()
+    running = asyncio.create_task(ticks.run())
+    tokens = await _requests(url)
+    ticks.stop = True
+    await running
+    return {"tokens": tokens, "lag_ms": Ticks.p99(ticks.lag_ms)}
+
+
+async def _requests(url: str) -> list[int]:
     headers = {"content-type": "application/json"}
     async with httpx.AsyncClient(timeout=60, limits=httpx.Limits(max_connections=64)) as client:
 
@@ -72,30 +84,31 @@ def test_loop_lag_under_huge_prompts() -> None:
         scripted.answer_with(lambda request, _c: [] if len(request.ids) > 4000 else endless)
         return scripted
 
-    lags: list[float] = []
+    lags: list[tuple[float, float]] = []
     for _attempt in range(4):  # a neighbour on the same cores adds lag, and never takes any away
         with live_server(engine, lambda: model, check_replies=False) as live:
             ticks = Ticks()
             running = asyncio.run_coroutine_threadsafe(ticks.run(), live.loop)
-            tokens = _load_elsewhere(live)
+            seen = _load_elsewhere(live)
             ticks.stop = True
             running.result(10)
-        assert min(tokens) > 200_000
+        assert min(seen["tokens"]) > 200_000
         assert len(ticks.lag_ms) > 200
         assert Ticks.p99(ticks.cpu_ms) < 5, "something on the event loop computes for too long"
-        lags.append(Ticks.p99(ticks.lag_ms))
-        if lags[-1] < 10:
+        # What an idle process waited for a core at the same time isn't the server's doing.
+        lags.append((Ticks.p99(ticks.lag_ms), seen["lag_ms"]))
+        if lags[-1][0] - lags[-1][1] < 10:
             return
-    raise AssertionError(f"the loop's lag, p99 in ms: {lags}")
+    raise AssertionError(f"(the loop's lag, an idle process's lag), p99 in ms: {lags}")
 
 
-def _load_elsewhere(live: LiveServer) -> list[int]:
+def _load_elsewhere(live: LiveServer) -> dict[str, Any]:
     """The clients run in a process of their own, so that their work isn't taken for the server's."""
-    import subprocess
-    import sys
-
-    code = f"import asyncio; from tests.api.test_event_loop import load; print(asyncio.run(load({live.url!r})))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100, check=False)
+    script = (
+        "import asyncio, json; from tests.api.test_event_loop import load; "
+        f"print(json.dumps(asyncio.run(load({live.url!r}))))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=100, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
-    tokens: list[int] = json.loads(done.stdout)
-    return tokens
+    seen: dict[str, Any] = json.loads(done.stdout)
+    return seen
