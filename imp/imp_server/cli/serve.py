@@ -37,7 +37,7 @@ def command(loaded: Loaded, model: str | None) -> None:
         _say("No model: requests that need one are answered with 503")
         serve(config, None, sock, _announce)
         return
-    _say(f"Loading model {located.model_id} from {located.path}")
+    _say(f"Loading model {located.model_id}\n{located.path}")
     _say(_limits(config))
     if config.reasoning.think_budget >= 1:
         print("imp: --think-budget 1 lets thinking take all of max_tokens: answers may never begin", file=sys.stderr)
@@ -69,7 +69,7 @@ def _say(line: str) -> None:
 def _announce(line: str) -> None:
     _say(line)
     url = line.rpartition(" ")[2]
-    _say(f"OpenAI clients: base URL {url}/v1    Anthropic clients: {url}    Docs: {url}/docs")
+    _say(f"OpenAI clients: {url}/v1 · Anthropic clients: {url}\nEvery route: {url}/docs")
 
 
 def _limits(config: Config) -> str:
