@@ -16,6 +16,19 @@ from imp_server.dialects.llamacpp_reply import CompletionFold, CompletionStream
 from imp_server.dialects.llamacpp_request import Prompt, bias_of, prompt_requests
 from imp_server.dialects.openai_chat_request import chat_request
 
+_TEMPLATE_FIELDS = (
+    "messages",
+    "tools",
+    "tool_choice",
+    "parallel_tool_calls",
+    "add_generation_prompt",
+    "continue_final_message",
+    "chat_template_kwargs",
+    "enable_thinking",
+    "reasoning_effort",
+)
+"""What the document names: other fields of a chat mean nothing here and aren't checked."""
+
 
 @handler
 async def completion(call: Call) -> Reply:
@@ -60,7 +73,8 @@ async def _prompt_text(call: Call, prompt: Prompt) -> str:
 
 @handler
 async def apply_template(call: Call) -> Reply:
-    request = chat_request({"model": "", **call.body})
+    known = {name: call.body[name] for name in _TEMPLATE_FIELDS if name in call.body}
+    request = chat_request({"model": call.model, **known})
     return JsonReply({"prompt": await call.services.render(request)})
 
 
