@@ -56,8 +56,11 @@ def test_contradictions_are_refused(tmp_path: Path, fields: dict[str, object], m
 def test_wrong_paths(tmp_path: Path) -> None:
     with pytest.raises(ModelFileMissing):
         open_model(tmp_path / "absent.gguf")
-    with pytest.raises(UnsupportedModel):
+    with pytest.raises(ModelFileMissing, match=r"config\.json"):
         open_model(tmp_path)
+    (tmp_path / "model.bin").touch()
+    with pytest.raises(UnsupportedModel):
+        open_model(tmp_path / "model.bin")
 
 
 def test_families_are_found_by_folder() -> None:

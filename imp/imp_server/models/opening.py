@@ -13,9 +13,11 @@ from imp_server.core import ModelFileMissing, UnsupportedModel
 from imp_server.models import families
 from imp_server.models.architecture import Architecture
 from imp_server.models.shapes import check_shapes
-from imp_server.models.source import GgufSource, ModelSource
+from imp_server.models.source import CheckpointSource, GgufSource, ModelSource
+from imp_server.weights.checkpoint import Checkpoint
 from imp_server.weights.gguf import GgufFile
-from imp_server.weights.header import ModelHeader, header_of_gguf
+from imp_server.weights.header import ModelHeader, header_of_checkpoint, header_of_gguf
+from imp_server.weights.hf_folder import HfFolder
 
 
 class Family(Protocol):
@@ -28,13 +30,25 @@ class Family(Protocol):
     def names(self, architecture: Architecture, file: GgufFile) -> dict[str, str]: ...
 
 
+class CheckpointFamily(Protocol):
+    """What a family offers that is also read from Hugging Face folders."""
+
+    HF_MODEL_TYPES: tuple[str, ...]
+
+    def describe_checkpoint(self, header: ModelHeader, checkpoint: Checkpoint) -> Architecture: ...
+
+    def checkpoint_names(self, architecture: Architecture, checkpoint: Checkpoint) -> dict[str, str]: ...
+
+
 def open_model(path: str | os.PathLike[str]) -> ModelSource:
     """Raises ModelFileMissing, InvalidModel, UnsupportedModel."""
     path = Path(path)
     if not path.exists():
         raise ModelFileMissing(f"there is no model at {path}")
-    if path.is_dir() or path.suffix != ".gguf":
-        raise UnsupportedModel(f"{path.name}: not a .gguf file")
+    if path.is_dir():
+        return _open_checkpoint(path)
+    if path.suffix != ".gguf":
+        raise UnsupportedModel(f"{path.name}: neither a .gguf file nor a folder with config.json")
     file = GgufFile(path)
     header = header_of_gguf(file)
     family = families_by_architecture().get(header.architecture)
@@ -45,6 +59,32 @@ def open_model(path: str | os.PathLike[str]) -> ModelSource:
     names = family.names(architecture, file)
     check_shapes(architecture, {ours: file.tensors[theirs].shape for ours, theirs in names.items()}, path.name)
     return GgufSource(file, header, architecture, names)
+
+
+def _open_checkpoint(path: Path) -> ModelSource:
+    checkpoint = Checkpoint(HfFolder(path))
+    header = header_of_checkpoint(checkpoint)
+    family = families_by_model_type().get(header.architecture)
+    if family is None:
+        known = ", ".join(sorted(families_by_model_type()))
+        raise UnsupportedModel(f"{path.name}: the model type {header.architecture!r} isn't supported ({known} are)")
+    architecture = family.describe_checkpoint(header, checkpoint)
+    names = family.checkpoint_names(architecture, checkpoint)
+    check_shapes(architecture, {ours: checkpoint.shape(theirs) for ours, theirs in names.items()}, path.name)
+    return CheckpointSource(checkpoint, header, architecture, names)
+
+
+@cache
+def families_by_model_type() -> dict[str, CheckpointFamily]:
+    """config.json's `model_type` -> the family module that describes it."""
+    found: dict[str, CheckpointFamily] = {}
+    for module in pkgutil.iter_modules(families.__path__):
+        family = import_module(f"{families.__name__}.{module.name}")
+        for name in getattr(family, "HF_MODEL_TYPES", ()):
+            if name in found:
+                raise RuntimeError(f"two families claim the model type {name}")
+            found[name] = cast(CheckpointFamily, family)
+    return found
 
 
 @cache

@@ -16,8 +16,9 @@ import numpy.typing as npt
 
 from imp_server.core import InvalidModel
 from imp_server.models.architecture import Architecture
+from imp_server.weights.checkpoint import Checkpoint
 from imp_server.weights.dequantise import dequantise
-from imp_server.weights.ggml_types import GgmlType
+from imp_server.weights.ggml_types import BY_NAME, GgmlType
 from imp_server.weights.gguf import GgufFile
 from imp_server.weights.header import ModelHeader
 
@@ -76,3 +77,39 @@ class GgufSource:
     def array(self, name: str) -> npt.NDArray[np.float32]:
         raw = self.raw(name)
         return dequantise(raw.type, raw.data).reshape(raw.shape)
+
+
+class CheckpointSource:
+    """A model in a Hugging Face folder; holds its maps open."""
+
+    def __init__(
+        self, checkpoint: Checkpoint, header: ModelHeader, architecture: Architecture, names: dict[str, str]
+    ) -> None:
+        """`names`: canonical name -> name in the checkpoint, of the tensors that are there."""
+        self.header = header
+        self.architecture = architecture
+        self._checkpoint = checkpoint
+        self._names = names
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._names
+
+    def names(self) -> Collection[str]:
+        return self._names.keys()
+
+    def raw(self, name: str) -> RawTensor:
+        """Float tensors as they are stored; packed ones dequantised to F32."""
+        theirs = self._stored(name)
+        kind = BY_NAME.get(self._checkpoint.scheme(theirs))
+        if kind is not None and kind.name in ("F32", "F16", "BF16"):
+            return RawTensor(kind, self._checkpoint.shape(theirs), self._checkpoint.folder.data(theirs))
+        array = self._checkpoint.array(theirs)
+        return RawTensor(BY_NAME["F32"], array.shape, np.ascontiguousarray(array).view(np.uint8).reshape(-1))
+
+    def array(self, name: str) -> npt.NDArray[np.float32]:
+        return self._checkpoint.array(self._stored(name))
+
+    def _stored(self, name: str) -> str:
+        if name not in self._names:
+            raise InvalidModel(f"{self._checkpoint.folder.path.name}: the tensor for '{name}' is missing")
+        return self._names[name]

@@ -1,19 +1,24 @@
-"""llama: Llama 1-3, Mistral, Mixtral, SmolLM ... as GGUF's architecture `llama`.
+"""llama: Llama 1-3, Mistral, Mixtral, SmolLM ... as GGUF's architecture `llama` or as a checkpoint.
 
-The converter permutes the rows of q and k, so that rope turns neighbouring pairs (style `interleaved`).
+GGUF's converter permutes the rows of q and k, so that rope turns neighbouring pairs (style `interleaved`);
+checkpoints turn halves (`neox`).
 """
 
 from __future__ import annotations
 
 from imp_server.core import InvalidModel
 from imp_server.models.architecture import Architecture, CacheGroup, Experts, Layer, Rope, RopeScaling
+from imp_server.models.checkpoint_names import decoder_checkpoint_names
+from imp_server.models.checkpoint_rope import rope_of_config
 from imp_server.models.gguf_names import decoder_names
 from imp_server.models.keys import Keys
+from imp_server.weights.checkpoint import Checkpoint
 from imp_server.weights.dequantise import dequantise
 from imp_server.weights.gguf import GgufFile
 from imp_server.weights.header import ModelHeader
 
 GGUF_ARCHITECTURES = ("llama",)
+HF_MODEL_TYPES = ("llama", "mistral")
 
 
 def describe(header: ModelHeader, file: GgufFile) -> Architecture:
@@ -56,6 +61,43 @@ def describe(header: ModelHeader, file: GgufFile) -> Architecture:
 
 
 names = decoder_names
+checkpoint_names = decoder_checkpoint_names
+
+
+def describe_checkpoint(header: ModelHeader, checkpoint: Checkpoint) -> Architecture:
+    """Raises InvalidModel if config.json lacks something or contradicts itself."""
+    keys = Keys(header)
+    n_layers = keys.integer("num_hidden_layers", high=4096)
+    n_heads = keys.integer("num_attention_heads", high=4096)
+    n_kv_heads = keys.integer("num_key_value_heads", n_heads, high=4096)
+    width = keys.integer("hidden_size")
+    if n_heads % n_kv_heads:
+        raise InvalidModel(f"{header.path.name}: {n_heads} heads can't share {n_kv_heads} key heads")
+    head_size = keys.integer("head_dim", width // n_heads, low=2)
+    window = keys.integer("sliding_window", 0, low=0, high=1 << 30) if header.architecture == "mistral" else 0
+    layer = Layer(
+        n_heads=n_heads,
+        n_kv_heads=n_kv_heads,
+        head_size=head_size,
+        value_head_size=head_size,
+        window=window,
+        rope=rope_of_config(header.hyperparameters, head_size, header.path.name),
+        ffn_hidden=keys.integer("intermediate_size"),
+        qkv_bias="model.layers.0.self_attn.q_proj.bias" in checkpoint,
+        out_bias="model.layers.0.self_attn.o_proj.bias" in checkpoint,
+        ffn_bias="model.layers.0.mlp.up_proj.bias" in checkpoint,
+    )
+    return Architecture(
+        family="llama",
+        n_layers=n_layers,
+        width=width,
+        vocab_size=keys.integer("vocab_size", high=1 << 22),
+        context_length=keys.integer("max_position_embeddings", high=1 << 30),
+        layers=(layer,) * n_layers,
+        cache_groups=(CacheGroup("window" if window else "full", tuple(range(n_layers)), window),),
+        norm_eps=keys.number("rms_norm_eps"),
+        tied_head="lm_head.weight" not in checkpoint or header.hyperparameters.get("tie_word_embeddings") is True,
+    )
 
 
 def _experts(keys: Keys) -> Experts | None:
