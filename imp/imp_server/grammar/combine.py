@@ -8,7 +8,7 @@ from functools import cache, reduce
 from imp_server.grammar.explored import Explored, explore, refined
 from imp_server.grammar.machine import DEAD, Machine
 from imp_server.grammar.nodes import INFINITE, Nodes, Spread
-from imp_server.grammar.terms import TermMachine
+from imp_server.grammar.terms import GROWING, TermMachine
 
 States = tuple[int, ...]
 
@@ -130,7 +130,9 @@ class Union:
         target = row.get(kind)
         if target is None:
             pairs = zip(self._parts, self._states[state], strict=True)
-            target = row[kind] = self._intern(tuple(m.step(s, byte) if s != DEAD else DEAD for m, s in pairs))
+            after = tuple(m.step(s, byte) if s != DEAD else DEAD for m, s in pairs)
+            with GROWING:
+                target = row[kind] = self._intern(after)
         return target
 
     def accepts(self, state: int) -> bool:
@@ -192,7 +194,9 @@ class Concat:
         if target is None:
             head, others = self._states[state]
             head = self._first.step(head, byte) if head != DEAD else DEAD
-            target = row[kind] = self._intern(head, {self._second.step(s, byte) for s in others})
+            after = {self._second.step(s, byte) for s in others}
+            with GROWING:
+                target = row[kind] = self._intern(head, after)
         return target
 
     def accepts(self, state: int) -> bool:

@@ -14,7 +14,7 @@ from imp_server.core import GrammarRefused
 from imp_server.grammar.machine import DEAD, UNBOUNDED
 from imp_server.grammar.nodes import INFINITE, Spread
 
-BUDGET = 40_000
+BUDGET = 20_000
 """Transitions that may be looked at while one combination is explored."""
 
 S = TypeVar("S", bound=Hashable)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import deque
+from functools import lru_cache
 
 from imp_server.grammar.combine import anything, gap_of, intersect, nothing, reach_of, spread_of, universal
-from imp_server.grammar.explored import refined, representatives
+from imp_server.grammar.explored import BUDGET, refined, representatives
 from imp_server.grammar.machine import DEAD, UNBOUNDED, Machine
 from imp_server.grammar.nodes import INFINITE, Spread
+from imp_server.grammar.terms import GROWING
 
 SEARCH = 5_000
 """States looked at for a shortest continuation."""
@@ -21,11 +23,13 @@ class Bounded:
     """
 
     def __init__(self, inner: Machine, low: int, high: int) -> None:
-        self._inner = inner
+        self.inner = inner
+        self.low, self.high = low, high
         self.classes = _with_continuations(inner.classes)
         self._representatives = representatives(self.classes)
         self._numbers: dict[tuple[int, int, int], int] = {}
         self._states: list[tuple[int, int, int]] = []
+        self._rows: list[dict[int, int]] = []
         self._reach = reach_of(inner)
         self.start = self._intern(inner.start, low, high)
 
@@ -36,16 +40,25 @@ class Bounded:
         number = self._numbers.setdefault(key, len(self._states))
         if number == len(self._states):
             self._states.append(key)
+            self._rows.append({})
         return number
 
     def _possible(self, state: int, needed: int, allowed: int) -> bool:
-        spread = spread_of(self._inner, state)
+        spread = spread_of(self.inner, state)
         assert spread is not None
         return spread.low <= allowed and spread.high >= needed
 
     def step(self, state: int, byte: int) -> int:
+        row, kind = self._rows[state], self.classes[byte]
+        target = row.get(kind)
+        if target is None:
+            with GROWING:
+                target = row[kind] = self._step(state, byte)
+        return target
+
+    def _step(self, state: int, byte: int) -> int:
         inner, needed, allowed = self._states[state]
-        target = self._inner.step(inner, byte)
+        target = self.inner.step(inner, byte)
         if target == DEAD:
             return DEAD
         if byte & 0xC0 != 0x80:
@@ -57,28 +70,28 @@ class Bounded:
 
     def accepts(self, state: int) -> bool:
         inner, needed, _ = self._states[state]
-        return needed == 0 and self._inner.accepts(inner)
+        return needed == 0 and self.inner.accepts(inner)
 
     def live(self, state: int) -> bool:
         return state != DEAD
 
     def universal(self, state: int) -> bool:
         inner, needed, allowed = self._states[state]
-        return needed == 0 and allowed == INFINITE and universal(self._inner, inner)
+        return needed == 0 and allowed == INFINITE and universal(self.inner, inner)
 
     def room(self, state: int) -> int:
         """Whatever `room` code points lead to, the inner machine needs at most `reach` more of them."""
         inner, needed, allowed = self._states[state]
-        if universal(self._inner, inner):
+        if universal(self.inner, inner):
             return min(allowed, UNBOUNDED)
-        room = self._inner.room(inner)
+        room = self.inner.room(inner)
         if needed and room < UNBOUNDED:
             return 0
         return max(0, min(room, allowed - self._reach, UNBOUNDED))
 
     def spread(self, state: int) -> Spread | None:
         inner, needed, allowed = self._states[state]
-        if not universal(self._inner, inner):
+        if not universal(self.inner, inner):
             return None
         return Spread(needed, allowed, 1)
 
@@ -87,9 +100,9 @@ class Bounded:
         if state == DEAD:
             return None
         inner, needed, allowed = self._states[state]
-        if universal(self._inner, inner):
+        if universal(self.inner, inner):
             return b"a" * needed
-        direct = self._inner.shortest(inner)
+        direct = self.inner.shortest(inner)
         if direct is not None and needed <= _code_points(direct) <= allowed:
             return direct
         return self._searched(state) or self._greedy(state)
@@ -121,7 +134,7 @@ class Bounded:
 
     def _distance(self, state: int) -> tuple[int, int]:
         inner, needed, _ = self._states[state]
-        spread = spread_of(self._inner, inner)
+        spread = spread_of(self.inner, inner)
         assert spread is not None
         return needed, spread.low
 
@@ -132,16 +145,42 @@ def with_length(machine: Machine, low: int, high: int | None, what: str = "patte
     Raises GrammarRefused where neither counting nor a product under the budget is exact.
     """
     top = INFINITE if high is None else high
+    if isinstance(machine, Bounded):
+        low, top = max(low, machine.low), min(top, machine.high)
+        machine = machine.inner
     if machine.start == DEAD or low > top:
         return nothing()
     spread = spread_of(machine, machine.start)
     if spread is not None:
         if low <= spread.low and spread.high <= top:
             return machine
-        # Two lengths that follow each other in any state are at most `reach` apart: one of them fits a window as wide.
-        if low == 0 or top == INFINITE or top - low + 1 >= gap_of(machine):
+        # If two lengths that follow each other are never further apart than the window is wide, one of them fits.
+        if low == 0 or top == INFINITE or top - low + 1 >= min(gap_of(machine), INFINITE):
+            return Bounded(machine, low, top)
+        widest = widest_gap(machine)  # type: ignore[arg-type]
+        if widest is not None and top - low + 1 >= widest:
             return Bounded(machine, low, top)
     return intersect([machine, Bounded(anything(), low, top)], what=what)
+
+
+@lru_cache(maxsize=256)
+def widest_gap(machine: Machine) -> int | None:
+    """Bound on the distance of two lengths that follow each other, over all states; None if they are too many."""
+    representing = representatives(machine.classes)
+    found = {machine.start}
+    todo = [machine.start]
+    widest = 1
+    for state in todo:
+        if len(found) * len(representing) > BUDGET:
+            return None
+        spread = spread_of(machine, state)
+        if spread is None:
+            return None
+        widest = max(widest, spread.gap)
+        for target in {machine.step(state, byte) for byte in representing} - found - {DEAD}:
+            found.add(target)
+            todo.append(target)
+    return widest
 
 
 def _code_points(data: bytes) -> int:

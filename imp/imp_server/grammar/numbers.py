@@ -13,6 +13,7 @@ from math import gcd, lcm
 from typing import NamedTuple
 
 from imp_server.grammar.machine import DEAD
+from imp_server.grammar.terms import GROWING
 
 POINT, MINUS, ZERO = 0x2E, 0x2D, 0x30
 LESS, SAME, MORE = -1, 0, 1
@@ -125,7 +126,8 @@ class Decimals:
         target = row.get(byte)
         if target is None:
             after = self._after(self._states[state], byte)
-            target = row[byte] = DEAD if after is None else self._intern(after)
+            with GROWING:
+                target = row[byte] = DEAD if after is None else self._intern(after)
         return target
 
     def accepts(self, state: int) -> bool:
@@ -325,7 +327,8 @@ def _sign(value: int) -> int:
 
 
 def _flipped(bound: Bound | None) -> Bound | None:
-    return None if bound is None else Bound(-bound.value, bound.strict)
+    # a unary minus would round to the precision of the decimal context
+    return None if bound is None else Bound(bound.value.copy_negate(), bound.strict)
 
 
 def _n_decimals(value: Decimal) -> int:

@@ -10,12 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import reduce
+from threading import RLock
 
 from imp_server.grammar.codepoints import after_continuation, after_lead, byte_classes, contains, sample
 from imp_server.grammar.machine import DEAD, UNBOUNDED
 from imp_server.grammar.nodes import INFINITE, NOTHING, Kind, Node, Nodes, Spread
 
 HOLE = -2
+
+GROWING = RLock()
+"""Held while a machine gets a new state: machines are shared by all grammars of a process, whatever their threads."""
 
 Items = tuple[tuple[Node, int], ...]
 
@@ -68,7 +72,8 @@ class TermMachine:
         kind = self.classes[byte]
         target = row[kind]
         if target == HOLE:
-            target = row[kind] = self._derive(state, byte)
+            with GROWING:
+                target = row[kind] = self._derive(state, byte)
         return target
 
     def accepts(self, state: int) -> bool:
@@ -103,11 +108,13 @@ class TermMachine:
     def spread(self, state: int) -> Spread:
         """Lengths of what may still come, in code points."""
         spreads = self._spreads
-        for number in range(len(spreads), state + 1):
-            options = [head.spread.then(spreads[tail]) for head, tail in self._items[number]]
-            if self._accepts[number]:
-                options.append(NOTHING)
-            spreads.append(reduce(Spread.either, sorted(options)))
+        if state >= len(spreads):
+            with GROWING:
+                for number in range(len(spreads), state + 1):
+                    options = [head.spread.then(spreads[tail]) for head, tail in self._items[number]]
+                    if self._accepts[number]:
+                        options.append(NOTHING)
+                    spreads.append(reduce(Spread.either, sorted(options)))
         return spreads[state]
 
     @property
