@@ -20,6 +20,7 @@ from imp_server.engine.acceptance import Limits
 from imp_server.engine.desk import GrammarReady
 from imp_server.engine.loop import EngineLoop
 from imp_server.engine.machine import available_bytes
+from imp_server.engine.matching import Grammars
 from imp_server.engine.messages import FromEngine, Loading, ModelInfo
 from imp_server.models.architecture import Architecture
 from imp_server.models.opening import open_model
@@ -82,7 +83,9 @@ def build_engine(
     scheduler = Scheduler(
         schedule, architecture.cache_groups, kv.n_blocks, costs=costs, make_index=prefix_index(config.prefix_cache)
     )
-    loop = EngineLoop(backend, scheduler, vocabulary, limits, emit=emit, post=post)
+    loop = EngineLoop(
+        backend, scheduler, vocabulary, limits, emit=emit, post=post, make_constraint=Grammars(vocabulary)
+    )
     return BuiltEngine(loop, _model_info(source, backend, kv, limits, model_id))
 
 

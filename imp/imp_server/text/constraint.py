@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 from imp_server.core import ChatRequest, GrammarPlan, GrammarRefused
+from imp_server.grammar.check import check_json_object, check_schema
 
 
 def constraint(chat: ChatRequest) -> GrammarPlan | None:
-    """None if the request leaves the output free. Raises GrammarRefused."""
-    if chat.response_format.kind == "text":
+    """None if the request leaves the output free. Raises GrammarRefused, GrammarUnsatisfiable."""
+    wanted = chat.response_format
+    if wanted.kind == "text":
         return None
-    raise GrammarRefused(
-        f"constrained output ({chat.response_format.kind}) isn't available in this build",
-        param=chat.response_format.param,
-    )
+    try:
+        if wanted.kind == "json_object":
+            return check_json_object()
+        if wanted.kind == "json_schema":
+            return check_schema(wanted.schema)
+    except GrammarRefused as refused:
+        if refused.param is None:
+            refused.param = wanted.param
+        raise
+    raise GrammarRefused(f"constrained output ({wanted.kind}) isn't available in this build", param=wanted.param)
