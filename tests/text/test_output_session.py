@@ -261,7 +261,15 @@ def test_model_makes_sessions_for_its_tools() -> None:
     assert prepared.request.key == 7
 
 
-def test_structured_answer_needs_a_grammar() -> None:
+def test_structured_answer_has_a_grammar() -> None:
     chat = ChatRequest((Message("user", (TextPart("hi"),)),), response_format=ResponseFormat("json_object"))
-    with pytest.raises(ImpError, match="json_object"):
+    plan = byte_model().prepare_chat(chat, 1).request.plan
+    assert plan.grammar is not None and plan.grammar.kind == "json_schema"
+
+
+def test_a_schema_that_cant_be_enforced_is_refused_with_its_field() -> None:
+    remote = ResponseFormat("json_schema", schema={"$ref": "https://example.com/schema"})
+    chat = ChatRequest((Message("user", (TextPart("hi"),)),), response_format=remote)
+    with pytest.raises(ImpError) as caught:
         byte_model().prepare_chat(chat, 1)
+    assert caught.value.param == "response_format"
