@@ -86,10 +86,12 @@ def loads_torch(pid: int) -> bool:
     return "libtorch" in Path(f"/proc/{pid}/maps").read_text()
 
 
-def test_the_default_model_and_a_torch_free_api_process(home: Path, smollm2_path: Path) -> None:
-    with running("--model", str(smollm2_path), "--alias", "tiny", "--backend", "reference") as (server, url):
+@pytest.mark.parametrize("backend", ["cpu", pytest.param("reference", marks=pytest.mark.slow)])
+def test_a_model_is_served_and_only_the_reference_engine_loads_torch(smollm2_path: Path, backend: str) -> None:
+    with running("--model", str(smollm2_path), "--alias", "tiny", "--backend", backend) as (server, url):
         (engine,) = children(server.pid)
-        assert loads_torch(engine) and not loads_torch(server.pid)
+        assert not loads_torch(server.pid)
+        assert loads_torch(engine) == (backend == "reference")
         assert [model["id"] for model in get(f"{url}/v1/models")[1]["data"]] == ["tiny"]
         body = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 3}
         status, reply = get(f"{url}/v1/chat/completions", body)
