@@ -7,7 +7,8 @@ PIP := $(PY) -m pip --quiet --disable-pip-version-check install
 PYTEST := $(PY) -m pytest
 ARGS ?=
 
-.PHONY: serve test test-all lint setup setup-test native docs clean
+# make codex: the real Codex from npm against a scripted model
+.PHONY: serve test test-all codex lint setup setup-test native docs clean
 
 setup: $(VENV)/.base
 setup-test: $(VENV)/.test
@@ -41,6 +42,10 @@ test: lint native
 
 test-all: lint native
 	$(PYTEST) -n 2 -m 'not gpu and not network' $(ARGS)
+
+codex: setup-test
+	npm install --prefix build/codex --no-audit --no-fund --loglevel=error @openai/codex
+	CODEX=$(CURDIR)/build/codex/node_modules/.bin/codex $(PYTEST) -m slow tests/live/test_codex_binary.py $(ARGS)
 
 docs: setup
 	$(VENV)/bin/imp config docs > docs/config.md
