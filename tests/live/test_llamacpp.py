@@ -142,3 +142,16 @@ def test_ping_is_empty_and_says_no_without_a_model(server: LiveServer) -> None:
 def test_tgi_errors_have_its_shape(server: LiveServer) -> None:
     wrong = httpx.post(f"{server.url}/info")
     assert wrong.status_code == 405 and set(wrong.json()) == {"error", "error_type"}
+
+
+def test_tgi_generate(server: LiveServer) -> None:
+    server.engine.play(text_ids("one two"))
+    body = post(server, "/generate", inputs="a", parameters={"details": True, "max_new_tokens": 3}).json()
+    assert body["generated_text"] == "one" and body["details"]["finish_reason"] == "length"
+    assert [token["id"] for token in body["details"]["tokens"]] == [*b"one"]
+    server.engine.play(text_ids("one"))
+    text = post(server, "/generate_stream", inputs="a").text
+    sent = [json.loads(line[5:]) for line in text.split("\n") if line.startswith("data:")]
+    assert "".join(event["token"]["text"] for event in sent) == sent[-1]["generated_text"] == "one"
+    refused = post(server, "/generate", inputs="x" * 40000)
+    assert refused.status_code == 422 and refused.json()["error_type"] == "validation"

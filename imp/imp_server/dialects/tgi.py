@@ -1,10 +1,18 @@
-"""TGI's probes."""
+"""TGI's probes and its raw generation."""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Mapping
+from typing import Any
+
 from imp_server import __version__
-from imp_server.core import NoModel
-from imp_server.dialects.handler import BytesReply, Call, JsonReply, Reply, handler
+from imp_server.core import NoModel, PromptRequest, ResponseFormat, SamplingIntent
+from imp_server.dialects.base import ReplyContext
+from imp_server.dialects.handler import BytesReply, Call, JsonReply, PromptReply, Reply, handler
+from imp_server.dialects.ids import new_id
+from imp_server.dialects.openai_sampling import sampling_of, whole
+from imp_server.dialects.tgi_reply import GenerateFold, GenerateStream
 
 
 @handler
@@ -38,3 +46,48 @@ async def ping(call: Call) -> Reply:
     if state.state != "ready":
         raise NoModel(f"no model is ready ({state.state})", retry_after_s=1.0)
     return BytesReply(b"", "")
+
+
+@handler
+async def generate(call: Call) -> Reply:
+    return _generate(call, streamed=False)
+
+
+@handler
+async def generate_stream(call: Call) -> Reply:
+    return _generate(call, streamed=True)
+
+
+def _generate(call: Call, *, streamed: bool) -> Reply:
+    context = ReplyContext(
+        id=new_id("cmpl-"), model="", created=int(time.time()), request_id=call.request_id, body=call.body
+    )
+    request = prompt_request(call.body, told_by_token=streamed)
+    return PromptReply((request,), context, streamed, GenerateFold, GenerateStream)
+
+
+def prompt_request(body: Mapping[str, Any], *, told_by_token: bool) -> PromptRequest:
+    parameters = body.get("parameters") or {}
+    told = told_by_token or parameters.get("details") or parameters.get("top_n_tokens")
+    return PromptRequest(
+        prompt=(body["inputs"],),
+        sampling=_sampling(parameters),
+        response_format=_format(parameters.get("grammar")),
+        max_tokens=whole(parameters.get("max_new_tokens")),
+        stop=tuple(parameters.get("stop") or ()),
+        logprobs=int(parameters.get("top_n_tokens") or 0) if told else None,
+    )
+
+
+def _sampling(parameters: Mapping[str, Any]) -> SamplingIntent:
+    """Greedy, unless do_sample or any parameter of sampling asks for more."""
+    asks = parameters.get("do_sample") or any(n in parameters for n in ("temperature", "top_k", "top_p", "typical_p"))
+    return sampling_of(parameters if asks else {**parameters, "temperature": 0.0})
+
+
+def _format(grammar: Mapping[str, Any] | None) -> ResponseFormat:
+    if not grammar:
+        return ResponseFormat()
+    if grammar["type"] == "regex":
+        return ResponseFormat("regex", text=grammar["value"], param="parameters.grammar.value")
+    return ResponseFormat("json_schema", schema=grammar["value"], param="parameters.grammar.value")

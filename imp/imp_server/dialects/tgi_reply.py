@@ -1,0 +1,122 @@
+"""OutputEvents -> TGI's reply, whole or one event per token."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from imp_server.core import Finish, ImpError, LogprobEntry, Logprobs, OutputEvent, TextDelta, Usage
+from imp_server.dialects.base import ReplyContext, SseFrame
+from imp_server.dialects.openai_usage import token_text
+from imp_server.dialects.tgi_errors import error_body
+
+Json = dict[str, Any]
+_encode = msgspec.json.Encoder().encode
+
+
+def parameters_of(ctx: ReplyContext) -> Json:
+    found: Json = ctx.body.get("parameters") or {}
+    return found
+
+
+class _Generation:
+    """Owner of the text and the tokens so far."""
+
+    def __init__(self, ctx: ReplyContext) -> None:
+        self._parameters = parameters_of(ctx)
+        self._prefix = ctx.body["inputs"] if self._parameters.get("return_full_text") else ""
+        self.pieces: list[str] = []
+        self.entries: list[LogprobEntry] = []
+        self.finish = Finish(0, "cancelled", Usage())
+
+    def take(self, event: OutputEvent) -> None:
+        match event:
+            case TextDelta():
+                self.pieces.append(event.text)
+            case Logprobs():
+                self.entries += event.entries
+            case Finish():
+                self.finish = event
+
+    @property
+    def text(self) -> str:
+        return self._prefix + "".join(self.pieces)
+
+    def details(self) -> Json:
+        finish = self.finish
+        if finish.stop_sequence is not None:
+            reason = "stop_sequence"
+        else:
+            reason = "length" if finish.reason == "length" else "eos_token"
+        return {
+            "finish_reason": reason,
+            "generated_tokens": finish.usage.completion_tokens,
+            "seed": self._parameters.get("seed"),
+        }
+
+    def top(self, entry: LogprobEntry) -> list[Json] | None:
+        """None if nobody asked."""
+        if not self._parameters.get("top_n_tokens"):
+            return None
+        return [_token(token_id, data, logprob) for token_id, data, logprob in entry.top]
+
+
+def _token(token_id: int, data: bytes, logprob: float) -> Json:
+    return {"id": token_id, "text": token_text(data), "logprob": min(logprob, 0.0), "special": False}
+
+
+class GenerateFold:
+    def __init__(self, ctx: ReplyContext) -> None:
+        self._generation = _Generation(ctx)
+        self._wanted = bool(parameters_of(ctx).get("details"))
+
+    def feed(self, event: OutputEvent) -> None:
+        self._generation.take(event)
+
+    def body(self) -> Json:
+        generation = self._generation
+        if not self._wanted:
+            return {"generated_text": generation.text}
+        entries = generation.entries
+        details = generation.details() | {
+            "prefill": [],
+            "tokens": [_token(entry.id, entry.data, entry.logprob) for entry in entries],
+        }
+        tops = [top for entry in entries if (top := generation.top(entry)) is not None]
+        return {"generated_text": generation.text, "details": details | ({"top_tokens": tops} if tops else {})}
+
+
+class GenerateStream:
+    """The last token's event carries the whole text, so each token waits for the next one."""
+
+    def __init__(self, ctx: ReplyContext) -> None:
+        self._ctx = ctx
+        self._generation = _Generation(ctx)
+        self._n_sent = 0
+
+    def open(self) -> list[SseFrame]:
+        return []
+
+    def feed(self, event: OutputEvent) -> list[SseFrame]:
+        self._generation.take(event)
+        ready = self._generation.entries[self._n_sent : -1]
+        return [self._frame(entry, None, None) for entry in ready]
+
+    def close(self) -> list[SseFrame]:
+        generation = self._generation
+        details = generation.details() | {"input_length": self._ctx.extra.get("prompt_tokens", 0)}
+        return [self._frame(generation.entries[-1] if generation.entries else None, generation.text, details)]
+
+    def fail(self, error: ImpError) -> list[SseFrame]:
+        return [SseFrame(_encode(error_body(error, self._ctx.request_id)))]
+
+    def _frame(self, entry: LogprobEntry | None, text: str | None, details: Json | None) -> SseFrame:
+        """`entry` None: an answer without a token still has its last event."""
+        self._n_sent += 1
+        nothing = {"id": 0, "text": "", "logprob": 0.0, "special": True}
+        token = _token(entry.id, entry.data, entry.logprob) if entry else nothing
+        event: Json = {"index": self._n_sent, "token": token, "generated_text": text, "details": details}
+        if entry and (top := self._generation.top(entry)) is not None:
+            event["top_tokens"] = top
+        return SseFrame(_encode(event))

@@ -1,0 +1,94 @@
+"""TGI bodies -> PromptRequest, and events -> its replies."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from imp_server.core import (
+    Finish,
+    InvalidRequest,
+    LogprobEntry,
+    Logprobs,
+    OutputEvent,
+    PromptRequest,
+    TextDelta,
+    Usage,
+)
+from imp_server.dialects.base import ReplyContext
+from imp_server.dialects.tgi import prompt_request
+from imp_server.dialects.tgi_reply import GenerateFold, GenerateStream
+
+from tests.dialects.contract_check import check_frames, check_reply, checked
+from tests.dialects.event_lists import event_lists
+
+
+def parsed(**parameters: Any) -> PromptRequest:
+    return prompt_request(checked("tgi.generate", {"inputs": "hi", "parameters": parameters}), told_by_token=False)
+
+
+def context(**parameters: Any) -> ReplyContext:
+    body = {"inputs": "in:", "parameters": parameters}
+    return ReplyContext(id="cmpl-1", model="toy", created=0, request_id="r", body=body)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "temperature"),
+    [
+        ({}, 0.0),
+        ({"do_sample": False}, 0.0),
+        ({"do_sample": True}, None),
+        ({"temperature": 0.5}, 0.5),
+        ({"top_p": 0.5}, None),
+    ],
+)
+def test_greedy_unless_sampling_is_asked_for(parameters: dict[str, Any], temperature: float | None) -> None:
+    assert parsed(**parameters).sampling.temperature == temperature
+
+
+def test_parameters() -> None:
+    request = parsed(max_new_tokens=7, stop=["a"], seed=3, details=True, repetition_penalty=1.2)
+    assert (request.prompt, request.max_tokens, request.stop, request.logprobs) == (("hi",), 7, ("a",), 0)
+    assert (request.sampling.seed, request.sampling.repetition_penalty) == (3, 1.2)
+    assert parsed(top_n_tokens=4).logprobs == 4 and parsed().logprobs is None
+    assert parsed(grammar={"type": "regex", "value": "a+"}).response_format.kind == "regex"
+    assert parsed(grammar={"type": "json", "value": {"type": "object"}}).response_format.kind == "json_schema"
+
+
+@pytest.mark.parametrize(
+    "parameters", [{"best_of": 2}, {"watermark": True}, {"truncate": 5}, {"temperature": 0}, {"max_new_tokens": 0}]
+)
+def test_what_is_not_offered_is_refused(parameters: dict[str, Any]) -> None:
+    with pytest.raises(InvalidRequest):
+        parsed(**parameters)
+
+
+@settings(max_examples=40, deadline=None)
+@given(event_lists(logprobs=True))
+def test_the_stream_adds_up_to_the_fold(events: list[OutputEvent]) -> None:
+    spoken = [e for e in events if isinstance(e, TextDelta | Logprobs | Finish)]
+    wanted = {"details": True, "top_n_tokens": 2, "return_full_text": True}
+    fold, stream = GenerateFold(context(**wanted)), GenerateStream(context(**wanted))
+    frames = stream.open()
+    for event in spoken:
+        fold.feed(event)
+        frames += stream.feed(event)
+    frames += stream.close()
+    check_frames("tgi.generate_stream", frames)
+    check_reply("tgi.generate", fold.body())
+    sent, whole = [json.loads(frame.data) for frame in frames], fold.body()
+    assert [e["index"] for e in sent] == list(range(1, len(sent) + 1))
+    assert [e["token"] for e in sent if not e["token"]["special"]] == whole["details"]["tokens"]
+    assert [e["generated_text"] for e in sent] == [None] * (len(sent) - 1) + [whole["generated_text"]]
+    assert sent[-1]["details"]["finish_reason"] == whole["details"]["finish_reason"]
+
+
+def test_a_token_is_sent_when_the_next_one_is_there() -> None:
+    stream = GenerateStream(context())
+    entry = LogprobEntry(97, b"a", -0.5)
+    assert stream.feed(Logprobs(0, (entry,))) == []
+    assert len(stream.feed(Logprobs(0, (entry, entry)))) == 2
+    stream.feed(Finish(0, "stop", Usage(3, 3)))
+    assert len(stream.close()) == 1
