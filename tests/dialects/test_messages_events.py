@@ -167,7 +167,11 @@ def test_faults_97_98_cached_tokens_are_told_and_not_counted_twice() -> None:
 
 def test_cache_writes_count_for_those_who_asked_for_them() -> None:
     finish = Finish(0, "stop", Usage(prompt_tokens=10, cached_tokens=4, cache_write_tokens=5))
-    marked = folded([finish], system=[{"type": "text", "text": "s", "cache_control": {"type": "ephemeral"}}])["usage"]
+    asked = context("msg", BODY)
+    asked.extra["asks_for_caching"] = True
+    fold = Fold(asked)
+    fold.feed(finish)
+    marked = fold.body()["usage"]
     assert (marked["input_tokens"], marked["cache_creation_input_tokens"]) == (1, 5)
     assert folded([finish])["usage"]["input_tokens"] == 6
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 from imp_server.api.auth import KeyRing, keys_from_file
 from imp_server.api.contract import Contract, load
@@ -18,6 +18,9 @@ from imp_server.config import Config
 from imp_server.core import SPECIAL_OPEN, ChatRequest
 from imp_server.dialects.handler import ModelCard, ServerState, TextFacts, TokenPiece
 from imp_server.resources import data_folder
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 @dataclass(slots=True)
@@ -81,6 +84,9 @@ class Hub:
     async def count_tokens(self, request: ChatRequest) -> int:
         side = self.models.find(request.model).ready_text()
         return await self.pool.run(side.count, request)
+
+    async def in_pool(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        return await self.pool.run(function, *args, **kwargs)
 
 
 def _tokenize(side: TextSide, text: str, add_special: bool, parse_special: bool) -> list[TokenPiece]:

