@@ -33,7 +33,7 @@ class SpecialTexts:
 
     def __init__(self, texts: Iterable[str]) -> None:
         self.texts = tuple(sorted({t for t in texts if t.strip()}, key=len, reverse=True))
-        self._firsts = re.compile(f"[{''.join(map(re.escape, {t[0] for t in self.texts}))}]") if self.texts else None
+        self._firsts = re.compile(_beginnings(self.texts)) if self.texts else None
         self._whole = re.compile("|".join(map(re.escape, self.texts)))
         self._starts = frozenset(t[:k] for t in self.texts for k in range(1, len(t)))
         self._ends = frozenset(t[k:] for t in self.texts for k in range(1, len(t)))
@@ -56,18 +56,35 @@ class SpecialTexts:
         return sorted(cuts)
 
 
+def _beginnings(texts: Iterable[str]) -> str:
+    """A cheap pattern for places where one of `texts` may begin: its first character, its second looked ahead at."""
+    seconds: dict[str, set[str]] = {}
+    for text in texts:
+        seconds.setdefault(text[0], set()).add(text[1:2])
+    patterns = []
+    for first, second in sorted(seconds.items()):
+        ahead = "" if "" in second else f"(?=[{''.join(map(re.escape, sorted(second)))}])"
+        patterns.append(re.escape(first) + ahead)
+    return "|".join(patterns)
+
+
 class Guard:
     """One request's guard character. `protect` on the way in, `clean` on the way out."""
 
     def __init__(self, character: str) -> None:
         self.character = character
+        self._done: dict[tuple[SpecialTexts, str], str] = {}
 
     def protect(self, text: str, specials: SpecialTexts) -> str:
-        cuts = specials.positions(text)
-        if not cuts:
-            return text
-        ends = [*cuts[1:], len(text)]
-        return text[: cuts[0]] + "".join(self.character + text[a:b] for a, b in zip(cuts, ends))
+        done = self._done.get((specials, text))
+        if done is None:
+            cuts = specials.positions(text)
+            ends = [*cuts[1:], len(text)]
+            done = (
+                "".join([text[: cuts[0]], *(self.character + text[a:b] for a, b in zip(cuts, ends))]) if cuts else text
+            )
+            self._done[specials, text] = done
+        return done
 
     def protect_all(self, value: Any, specials: SpecialTexts) -> Any:
         """The same in every string of a JSON value, keys included."""

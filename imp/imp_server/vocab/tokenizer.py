@@ -18,6 +18,7 @@ from tokenizers import Tokenizer as LibraryTokenizer
 from imp_server.vocab.table import Vocabulary
 
 Ids = npt.NDArray[np.int32]
+_LOOK_AHEAD = 4096
 
 
 class AddedToken(NamedTuple):
@@ -121,8 +122,11 @@ class Tokenizer:
     def n_ids_before(self, text: str, position: int) -> int:
         """How many ids of literal `text` end at or before character `position`."""
         [encoding] = self._library.encode_batch([text], add_special_tokens=False)
-        ends = [end for _, end in encoding.offsets]
-        return next((i for i, end in enumerate(ends) if end > position), len(ends))
+        for at in range(position, min(len(text), position + _LOOK_AHEAD)):
+            index = encoding.char_to_token(at)  # None for characters that no token covers (dropped blanks)
+            if index is not None:
+                return int(index)
+        return len(encoding)
 
     def decode(self, ids: Iterable[int], *, skip_special: bool = True) -> str:
         """The text of a whole sequence; bytes that form no character are shown as U+FFFD."""
