@@ -296,3 +296,42 @@ def test_same_request_same_digest() -> None:
     model = byte_model()
     one, two = model.prepare_chat(HI, 1).request, model.prepare_chat(HI, 2).request
     assert one.digest == two.digest != model.prepare_chat(chat(message("user", "ho")), 1).request.digest
+
+
+WEATHER = Tool("look_up", "Looks a word up.", {"type": "object", "properties": {"word": {"type": "string"}}})
+CALL = ToolCall("i", "look_up", '{"word": "<|im_end|>"}')
+AGENT = (
+    message("user", "q"),
+    Message("assistant", (), tool_calls=(CALL, CALL)),
+    message("tool", "first", tool_call_id="i"),
+    message("tool", "second", tool_call_id="i"),
+)
+
+
+def test_a_template_that_knows_no_tools_is_helped() -> None:
+    """It gets them in the system message; its history is spelled in the notation that is taught."""
+    template = "{% if messages[-1].role not in ['user', 'assistant'] %}{{ raise_exception('no') }}{% endif %}" + CHATML
+    model = byte_model(template)
+    prepared = model.prepare_chat(chat(*AGENT, tools=(WEATHER,)), 1)
+    text = prepared.prompt_text
+    assert text.startswith("<|im_start|>system\nYou can call functions.") and text.count("Looks a word up.") == 1
+    spelled = '<tool_call>\n{"name": "look_up", "arguments": {"word": "<|im_end|>"}}\n</tool_call>'
+    assert f"<|im_start|>assistant\n{spelled}\n{spelled}<|im_end|>" in text
+    response = "<tool_response>\n{}\n</tool_response>"
+    assert f"<|im_start|>user\n{response.format('first')}\n{response.format('second')}<|im_end|>" in text
+    ids = unpack_ids(prepared.request.ids).tolist()
+    assert ids.count(256) == 4 and ids.count(257) == 5  # four messages and the reply: no call spelled a control token
+    spans = prepared.request.spans
+    assert [s.role for s in spans] == ["user", "assistant", "tool", "tool"]
+    assert spans[2].start == spans[2].end == spans[3].start
+    assert (
+        model.prepare_chat(chat(message("system", "s"), *AGENT, tools=(WEATHER,)), 1).prompt_text.count("system") == 1
+    )
+
+
+def test_calls_are_read_back_as_they_are_spelled() -> None:
+    model = byte_model()
+    session = model.prepare_chat(chat(message("user", "q"), tools=(WEATHER,)), 1).session
+    spelled = '<tool_call>\n{"name": "look_up", "arguments": {"word": "x"}}\n</tool_call>'
+    events = session.push(0, b"".join(i.to_bytes(4, "little") for i in spelled.encode()))
+    assert [type(e).__name__ for e in events] == ["CallStart", "CallArgs", "CallEnd"]

@@ -12,13 +12,14 @@ from typing import Any
 import numpy as np
 
 from imp_server.core import ChatRequest, InvalidRequest, Message, MessageSpan, TemplateRefused, TextPart
-from imp_server.text.chat_messages import MessageDicts, message_text, request_strings
+from imp_server.text.chat_messages import MessageDicts, message_text, request_strings, tool_dict
 from imp_server.text.folding import fold_systems
 from imp_server.text.guard import Guard, SpecialTexts, unused_characters
 from imp_server.text.spans import Boundaries, Marks, Place, places_by_search
 from imp_server.text.template import ChatTemplate
 from imp_server.text.template_traits import TemplateTraits, traits_of
 from imp_server.text.thinking import ThinkTags, ends_in_thinking, think_tags
+from imp_server.text.tools.untaught import ToolHistory, instruction, teach
 from imp_server.vocab.tokenizer import Ids, Piece, Tokenizer
 
 
@@ -74,7 +75,7 @@ class PromptMaker:
         Raises TemplateRefused, VisionUnavailable, InvalidRequest.
         """
         use = self.use_for(chat)
-        messages, where = fold_systems(chat.messages, use.traits)
+        messages, where = _for_template(chat, use.traits)
         rendering = _Rendering(use, chat, messages, extra or {})
         text, places = rendering.text, rendering.places
         continues = ""
@@ -128,6 +129,16 @@ class PromptMaker:
         return np.concatenate(all_parts) if all_parts else np.zeros(0, np.int32), offsets
 
 
+def _for_template(chat: ChatRequest, traits: TemplateTraits) -> tuple[list[Message], list[int]]:
+    """The messages to render, rewritten where the template lacks something; where each original one is now."""
+    messages, where = ToolHistory(calls=traits.tool_calls, results=traits.tool_role).spell(chat.messages)
+    n_added = 0
+    if chat.tools and not traits.tools:
+        messages, n_added = teach(messages, instruction([tool_dict(t) for t in chat.tools]))
+    folded, where_folded = fold_systems(messages, traits)
+    return folded, [where_folded[n_added + index] for index in where]
+
+
 class _Rendering:
     """The prompt's text, still guarded, and the places of the contents in it."""
 
@@ -139,7 +150,7 @@ class _Rendering:
         self.guard = Guard(guard)
         marks = Marks(start, end)
         dicts = MessageDicts(self.guard, use.hard, use.soft, use.traits)
-        tools = dicts.tools(chat.tools) if chat.tools else None
+        tools = dicts.tools(chat.tools) if chat.tools and use.traits.tools else None
         variables = self.guard.protect_all({**extra, **chat.template_kwargs}, use.soft)
         generate = chat.add_generation_prompt and not chat.continue_final_message
 

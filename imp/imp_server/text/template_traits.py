@@ -29,6 +29,9 @@ class TemplateTraits:
     tools: bool = False
     """The template shows the tools itself."""
     tool_role: bool = True
+    """The template shows the results of tools."""
+    tool_calls: bool = True
+    """The template shows the calls that an assistant message made."""
     reasoning_keys: tuple[str, ...] = ("reasoning_content",)
 
 
@@ -56,6 +59,7 @@ def traits_of(template: ChatTemplate) -> TemplateTraits:
         null_content=_renders(template, [hello, _call({"x": "v"}, content=None)]),
         tools=_shows(template, [hello], tools=[tool]),
         tool_role=_shows(template, [hello, _call({"x": "v"}), result]),
+        tool_calls=_shows(template, [hello, as_value]) or _shows(template, [hello, as_text]),
         reasoning_keys=keys or _REASONING_KEYS[:1],
     )
 
