@@ -11,8 +11,8 @@ from decimal import Decimal
 from functools import lru_cache
 from typing import Any
 
-from imp_server.core import GrammarRefused
 from imp_server.grammar.combine import intersect
+from imp_server.grammar.formats import ENFORCED, format_machine
 from imp_server.grammar.lengths import with_length as length_bounded
 from imp_server.grammar.machine import Machine
 from imp_server.grammar.numbers import Bound, joint
@@ -35,11 +35,7 @@ def pattern_machine(pattern: str) -> Machine:
 
 
 def is_enforced_format(name: str) -> bool:
-    return False
-
-
-def format_machine(name: str) -> Machine:
-    raise GrammarRefused(f"format {name!r} isn't supported yet")
+    return name in ENFORCED
 
 
 @lru_cache
