@@ -14,7 +14,7 @@ from imp_server.backends import choose, make_backend
 from imp_server.backends.base import BLOCK_TOKENS, WANT_SAMPLE, Backend, KvSpec, Step, StepRow
 from imp_server.config import Config
 from imp_server.config.running import PrefixCache as PrefixCacheKnobs
-from imp_server.core import CapacityExceeded, SamplingParams
+from imp_server.core import CapacityExceeded, InvalidModel, SamplingParams
 from imp_server.decode.state import SamplerState
 from imp_server.engine.acceptance import Limits
 from imp_server.engine.desk import GrammarReady
@@ -54,6 +54,10 @@ def build_engine(
     emit(Loading("open", 0.0))
     source = open_model(path)
     vocabulary = tokenizer_of(source.header).vocabulary
+    if vocabulary.size > source.architecture.vocab_size:
+        raise InvalidModel(
+            f"the tokenizer has {vocabulary.size} ids, the model's embedding only {source.architecture.vocab_size}"
+        )
     emit(Loading("open", 1.0))
     backend = make_backend(
         choose(config.engine.backend),

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,27 +12,30 @@ from numpy.typing import NDArray
 from imp_server.core import GrammarPlan
 
 Mask = NDArray[np.uint32]
-State = Hashable
 
 
 class Constraint(Protocol):
-    """One grammar over one vocabulary; immutable, so that rows share it. States are immutable, too."""
+    """One grammar over one vocabulary (grammar.engine.Matcher). States are immutable values, so rows share it.
 
-    def start(self) -> State: ...
+    Called from the step loop and from the mask thread.
+    """
 
-    def advance(self, state: State, token_id: int) -> State | None:
+    @property
+    def start(self) -> Any: ...
+
+    def advance(self, state: Any, token_id: int) -> Any | None:
         """None: the token isn't allowed here."""
         ...
 
-    def fill_mask(self, state: State, out: Mask) -> None:
-        """Set the bits of allowed ids in `out` (zeros on entry). End ids are the loop's business."""
+    def fill_mask(self, state: Any, out: Mask) -> None:
+        """Set the bits of allowed ids in `out` (zeros on entry). The plan's end ids are the loop's business."""
         ...
 
-    def is_done(self, state: State) -> bool:
+    def is_done(self, state: Any) -> bool:
         """The completion may end here."""
         ...
 
-    def forced(self, state: State) -> bytes:
+    def forced(self, state: Any) -> bytes:
         """Marked bytes that must come next; b"" if there is a choice."""
         ...
 
@@ -48,7 +51,7 @@ class GrammarRow:
         self._constraint = constraint
         self._end_ids = end_ids
         self._masks = masks
-        self._state = constraint.start()
+        self._state = constraint.start
         self._job: Future[Mask] | None = None
 
     def request_mask(self) -> None:
@@ -89,13 +92,13 @@ class MaskThread:
     def start(self, plan: GrammarPlan) -> Future[Constraint]:
         return self._pool.submit(self._make, plan)
 
-    def submit(self, constraint: Constraint, state: State, end_ids: tuple[int, ...]) -> Future[Mask]:
+    def submit(self, constraint: Constraint, state: Any, end_ids: tuple[int, ...]) -> Future[Mask]:
         return self._pool.submit(self._fill, constraint, state, end_ids)
 
     def stop(self) -> None:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
-    def _fill(self, constraint: Constraint, state: State, end_ids: tuple[int, ...]) -> Mask:
+    def _fill(self, constraint: Constraint, state: Any, end_ids: tuple[int, ...]) -> Mask:
         mask = np.zeros(self._n_words, dtype=np.uint32)
         constraint.fill_mask(state, mask)
         may_end = constraint.is_done(state)

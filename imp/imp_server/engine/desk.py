@@ -69,7 +69,8 @@ class Desk:
         self.counters: Counter[str] = Counter()
         self._scheduler = scheduler
         self._backend = backend
-        self._vocabulary = vocabulary
+        # Ids of the embedding that the tokenizer doesn't know write nothing.
+        self._token_bytes = vocabulary.token_bytes + [b""] * (limits.vocab_size - vocabulary.size)
         self._limits = limits
         self._emit = emit
         self._post = post
@@ -177,7 +178,7 @@ class Desk:
             max_chunk=0 if request.prompt_logprobs is None else _PROMPT_LOGITS_CHUNK,
             whole=self._backend.architecture.is_encoder,
         )
-        output = ChoiceOutput(request, choice, self._vocabulary.token_bytes, room=room)
+        output = ChoiceOutput(request, choice, self._token_bytes, room=room)
         grammar = GrammarRow(constraint, request.plan.end_ids, self._masks) if constraint is not None else None
         return LiveRow(row, output, grammar)
 

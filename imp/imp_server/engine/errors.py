@@ -60,7 +60,9 @@ def user_fault(message: LoadFailed) -> UserFault:
 
 @cache
 def _by_code() -> dict[tuple[int, str], type[ImpError]]:
-    return {(kind.status, kind.default_code): kind for kind in _descendants(ImpError) if kind is not MethodNotAllowed}
+    named = (kind for kind in _descendants(ImpError) if "default_code" in vars(kind))
+    never_of_a_request = (UserFault, MethodNotAllowed)
+    return {(k.status, k.default_code): k for k in named if not issubclass(k, never_of_a_request)}
 
 
 _T = TypeVar("_T", bound=ImpError)

@@ -1,0 +1,206 @@
+"""Rows under a grammar: valid output, a slow mask that holds nobody, dead ends that are told apart."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+from imp_server.core import (
+    GrammarDeadEnd,
+    GrammarPlan,
+    GrammarRefused,
+    InternalError,
+    OutputPlan,
+    SamplingParams,
+    Segment,
+    pack_ids,
+    special,
+    unpack_ids,
+)
+from imp_server.engine.inline import InlineEngine
+from imp_server.grammar.check import check_schema
+from imp_server.engine.matching import Grammars
+
+from tests.engine.tiny_engine import END, UNTHINK, Tiny, ask, request, vocabulary, with_engine
+
+IDS = np.random.default_rng(3).integers(0, 94, 600).tolist()
+SCHEMA = {
+    "type": "object",
+    "properties": {"name": {"type": "string", "maxLength": 8}, "ok": {"type": "boolean"}},
+    "required": ["name", "ok"],
+    "additionalProperties": False,
+}
+FAKE = GrammarPlan("fake", "fake", b"")
+
+
+def text_of(ids: list[int]) -> str:
+    return bytes(32 + i for i in ids if i < 94).decode()
+
+
+def test_real_grammars_alone_together_and_mixed() -> None:
+    plan = OutputPlan(end_ids=(END,), max_tokens=120, grammar=check_schema(SCHEMA))
+
+    async def body(engine: InlineEngine, _: Tiny) -> None:
+        def wanted(seed: int) -> Any:
+            sampling = SamplingParams(temperature=1.0, top_k=0, top_p=1.0, seed=seed)
+            return request(engine, IDS[seed : seed + 20], plan=plan, sampling=sampling)
+
+        alone = [(await ask(engine, wanted(seed)))[0].ids for seed in range(3)]
+        free = ask(engine, request(engine, IDS[:9], 40))
+        together = await asyncio.gather(*(ask(engine, wanted(seed)) for seed in range(3)), free)
+        for ids, (answer,) in zip(alone, together):
+            assert answer.ids == ids
+            value = json.loads(text_of(ids))
+            assert set(value) == {"name", "ok"} and isinstance(value["ok"], bool)
+            assert answer.finish and answer.finish.end_id == END
+        (counters, _rows) = await engine.stats()
+        assert counters["grammar_dead_ends_total"] == 0
+
+    with_engine(body, make_constraint=Grammars(vocabulary()))
+
+
+class Fake:
+    """Allows `allowed` at any time, ends after `length` tokens; states are counts."""
+
+    start = 0
+
+    def __init__(self, allowed: range = range(10), length: int = 5, mask_seconds: float = 0.0) -> None:
+        self._allowed = allowed
+        self._length = length
+        self._mask_seconds = mask_seconds
+        self.masks_made = 0
+
+    def advance(self, state: int, token_id: int) -> int | None:
+        return state + 1 if state < self._length and token_id in self._allowed else None
+
+    def fill_mask(self, state: int, out: Any) -> None:
+        time.sleep(self._mask_seconds)
+        self.masks_made += 1
+        if state < self._length:
+            for token_id in self._allowed:
+                out[token_id // 32] |= np.uint32(1 << (token_id % 32))
+
+    def is_done(self, state: int) -> bool:
+        return state >= self._length
+
+    def forced(self, state: int) -> bytes:
+        return b""
+
+
+def constrained(**fields: Any) -> OutputPlan:
+    return OutputPlan(**{"end_ids": (END,), "max_tokens": 30, "grammar": FAKE, **fields})
+
+
+def test_the_end_id_is_allowed_exactly_when_done() -> None:
+    async def body(engine: InlineEngine, _: Tiny) -> None:
+        for n in (1, 2):
+            for answer in await ask(engine, request(engine, IDS[:20], plan=constrained(), n=n)):
+                assert len(answer.ids) == 6 and answer.ids[-1] == END and set(answer.ids[:-1]) <= set(range(10))
+
+    with_engine(body, make_constraint=lambda plan: Fake())
+
+
+def test_without_end_ids_a_finished_grammar_stops() -> None:
+    async def body(engine: InlineEngine, _: Tiny) -> None:
+        (answer,) = await ask(engine, request(engine, IDS[:20], plan=constrained(end_ids=())))
+        assert len(answer.ids) == 5 and answer.finish and answer.finish.reason == "stop"
+
+    with_engine(body, make_constraint=lambda plan: Fake())
+
+
+def test_a_slow_mask_holds_nobody() -> None:
+    async def body(engine: InlineEngine, _: Tiny) -> None:
+        slow = asyncio.ensure_future(ask(engine, request(engine, IDS[:20], plan=constrained())))
+        began = time.monotonic()
+        (free,) = await ask(engine, request(engine, IDS[:20], 30))
+        assert len(free.ids) == 30
+        # 30 tokens can't take less than the six masks of 0.3 s if each step waited for one.
+        assert time.monotonic() - began < 1.0 and not slow.done()
+        assert len((await slow)[0].ids) == 6
+
+    with_engine(body, make_constraint=lambda plan: Fake(mask_seconds=0.3))
+
+
+def test_a_slow_start_holds_nobody_and_can_be_cancelled() -> None:
+    def make(plan: GrammarPlan) -> Fake:
+        time.sleep(0.4)
+        return Fake()
+
+    async def body(engine: InlineEngine, _: Tiny) -> None:
+        starting = asyncio.ensure_future(engine.submit(request(engine, IDS[:20], plan=constrained())))
+        await asyncio.sleep(0.05)
+        began = time.monotonic()
+        assert len((await ask(engine, request(engine, IDS[:20], 5)))[0].ids) == 5
+        assert time.monotonic() - began < 0.3 and not starting.done()
+        starting.cancel()
+        await asyncio.sleep(0.5)
+        assert (await engine.stats())[0]["requests_waiting"] == 0
+
+    with_engine(body, make_constraint=make)
+
+
+def test_refused_and_broken_grammars_fail_before_the_stream() -> None:
+    def make(plan: GrammarPlan) -> Any:
+        raise GrammarRefused("too large") if plan.digest == "fake" else ValueError("bug")
+
+    async def body(engine: InlineEngine, _: Tiny) -> None:
+        with pytest.raises(GrammarRefused, match="too large"):
+            await engine.submit(request(engine, IDS[:5], plan=constrained()))
+        with pytest.raises(InternalError):
+            await engine.submit(request(engine, IDS[:5], plan=constrained(grammar=GrammarPlan("x", "y", b""))))
+
+    with_engine(body, make_constraint=make)
+
+
+def test_a_dead_end_fails_its_request_and_is_counted() -> None:
+    async def body(engine: InlineEngine, _: Tiny) -> None:
+        healthy = asyncio.ensure_future(ask(engine, request(engine, IDS[:20], 30)))
+        with pytest.raises(GrammarDeadEnd):
+            await ask(engine, request(engine, IDS[:20], plan=constrained()))
+        assert (await engine.stats())[0]["grammar_dead_ends_total"] == 1
+        assert len((await healthy)[0].ids) == 30
+
+    with_engine(body, make_constraint=lambda plan: Fake(allowed=range(0)))
+
+
+def test_a_mask_that_raises_fails_its_request_alone() -> None:
+    class Broken(Fake):
+        def fill_mask(self, state: int, out: Any) -> None:
+            if state == 2:
+                raise ValueError("bug")
+            super().fill_mask(state, out)
+
+    async def body(engine: InlineEngine, _: Tiny) -> None:
+        healthy = asyncio.ensure_future(ask(engine, request(engine, IDS[:20], 30)))
+        with pytest.raises(InternalError):
+            await ask(engine, request(engine, IDS[:20], plan=constrained(), n=2))
+        assert len((await healthy)[0].ids) == 30
+
+    with_engine(body, make_constraint=lambda plan: Broken())
+
+
+def test_forced_closing_moves_the_grammar_along() -> None:
+    """The grammar binds the whole completion: it sees the closer that the engine feeds."""
+    seen: list[int] = []
+
+    class Recording(Fake):
+        def advance(self, state: int, token_id: int) -> int | None:
+            seen.append(token_id)
+            return state + 1
+
+    async def body(engine: InlineEngine, _: Tiny) -> None:
+        plan = constrained(
+            segments=(Segment("think", closers=(special("</think>"),), closes_to=1), Segment("answer")),
+            think_budget=2,
+            think_closer=pack_ids([UNTHINK, 7]),
+            end_ids=(),
+        )
+        generation = await engine.submit(request(engine, IDS[:18], plan=plan))
+        ids = [i async for delta in generation for i in unpack_ids(delta.ids)]
+        assert ids[2:4] == [UNTHINK, 7] and seen == ids
+
+    with_engine(body, make_constraint=lambda plan: Recording(length=9))
