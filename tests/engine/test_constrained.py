@@ -22,8 +22,8 @@ from imp_server.core import (
     unpack_ids,
 )
 from imp_server.engine.inline import InlineEngine
-from imp_server.grammar.check import check_schema
 from imp_server.engine.matching import Grammars
+from imp_server.grammar.check import check_schema
 
 from tests.engine.tiny_engine import END, UNTHINK, Tiny, ask, request, vocabulary, with_engine
 

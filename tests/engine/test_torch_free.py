@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
-
 from imp_server.backends import choose
+
 from tests.models.tiny_gguf import write_tiny_llama
 
 SCRIPT = """
