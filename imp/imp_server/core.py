@@ -387,6 +387,9 @@ class PromptRequest(msgspec.Struct, frozen=True):
 
     prompt: tuple[str | int, ...]
     """Text and token ids, mixed. Text may spell control tokens; the model's opening token comes before a first text."""
+    suffix: str | None = None
+    """Text after the gap that the model is to fill; only models with fill-in-the-middle tokens can."""
+    task: Literal["generate", "embed"] = "generate"
     model: str = ""
     sampling: SamplingIntent = SamplingIntent()
     cache: CacheIntent = CacheIntent()
@@ -629,6 +632,8 @@ class LogprobEntry(msgspec.Struct, frozen=True):
     logprob: float
     top: tuple[tuple[int, bytes, float], ...] = ()
     """(id, bytes, logprob), best first."""
+    rank: int = 0
+    """1 = the most likely token; 0 = not computed."""
 
 
 class Logprobs(msgspec.Struct, frozen=True):
@@ -637,6 +642,27 @@ class Logprobs(msgspec.Struct, frozen=True):
     choice: int
     entries: tuple[LogprobEntry, ...]
     kind: Literal["text", "reasoning"] = "text"
+
+
+class PromptLogprobs(msgspec.Struct, frozen=True):
+    """The prompt's tokens, once, before any of their text's continuation. Nothing precedes the first: it has none.
+
+    The bytes of all of them concatenate to those of the prompt's text; `first_data` is empty for an opening
+    token that the text doesn't show.
+    """
+
+    choice: int
+    first_id: int
+    first_data: bytes
+    entries: tuple[LogprobEntry, ...]
+    """From the second token on."""
+
+
+class Vectors(msgspec.Struct, frozen=True):
+    """What an embedding (one vector) or a scoring request asked for, as float32 bytes."""
+
+    choice: int
+    vectors: tuple[bytes, ...]
 
 
 class Finish(msgspec.Struct, frozen=True):
@@ -661,5 +687,16 @@ class Failed(msgspec.Struct, frozen=True):
 
 
 OutputEvent = (
-    Accepted | Progress | TextDelta | ReasoningDelta | CallStart | CallArgs | CallEnd | Logprobs | Finish | Failed
+    Accepted
+    | Progress
+    | TextDelta
+    | ReasoningDelta
+    | CallStart
+    | CallArgs
+    | CallEnd
+    | Logprobs
+    | PromptLogprobs
+    | Vectors
+    | Finish
+    | Failed
 )

@@ -21,6 +21,7 @@ from imp_server.core import (
     VisionUnavailable,
     pack_ids,
     special,
+    unpack_ids,
 )
 from imp_server.engine.messages import RowDelta
 from imp_server.engine.scripted import byte_vocabulary
@@ -53,10 +54,14 @@ class ByteSession:
 @dataclass
 class BytePrepared:
     request: GenerateRequest
-    text: ByteText
+    side: ByteText
+
+    @property
+    def text(self) -> str:
+        return bytes(unpack_ids(self.request.ids)).decode(errors="replace")
 
     def session(self) -> ByteSession:
-        return ByteSession(self.request.plan, self.text, self.request.logprobs is not None)
+        return ByteSession(self.request.plan, self.side, self.request.logprobs is not None)
 
 
 class ByteText:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from imp_server.api.model_text import ModelText
 from imp_server.core import GenerateRequest
-from imp_server.engine.scripted import Action, ScriptedEngine, text_ids
+from imp_server.engine.scripted import Action, ScriptedEngine, Vectors, text_ids
 
 from tests.api.live_server import KEY, LiveServer, live_server
 from tests.contracts import fuzzing
@@ -23,6 +24,8 @@ EXAMPLES = 30
 
 def answer(request: GenerateRequest, choice: int) -> list[Action]:
     """Small and deterministic: depends on the prompt's length alone."""
+    if request.task == "embed":
+        return [Vectors((struct.pack("<8f", *range(8)),))]
     return [text_ids(f"answer {len(request.ids) % 7}.{choice} é")]
 
 

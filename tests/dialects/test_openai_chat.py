@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from imp_server.api.disconnect import DisconnectWatch
-from imp_server.api.driver import accept, events
+from imp_server.api.generations import Generations
 from imp_server.core import (
     CallArgs,
     CallEnd,
@@ -80,8 +80,9 @@ async def play(request_body: dict[str, Any], plays: list[list[Emit]]) -> list[Ou
     await engine.start()
     engine.play_choices(*plays)
     watch = DisconnectWatch(None)
-    live = await accept(engine, [TEXT.prepare_chat(chat_request(request_body))], watch)
-    found = [event async for batch in events(live) for event in batch]
+    running = Generations(engine, [TEXT.prepare_chat(chat_request(request_body))])
+    await running.accept(watch)
+    found = [event async for batch in running.events() for event in batch]
     await engine.stop()
     return found
 

@@ -15,8 +15,9 @@ from imp_server.api import sse
 from imp_server.api.body import ClientGone, check_media_type, decode, read_body
 from imp_server.api.contract import Operation
 from imp_server.api.disconnect import DisconnectWatch
-from imp_server.api.driver import Live, StreamRun, accept, cancel, encoded, fold_reply, tell_acceptance
+from imp_server.api.driver import StreamRun, encoded, fold_reply, tell_acceptance
 from imp_server.api.errors import error_headers, error_status, shape_module, shape_of
+from imp_server.api.generations import Generations
 from imp_server.api.headers import sanitised_id
 from imp_server.api.hub import Hub
 from imp_server.api.parameters import ParameterReader
@@ -115,21 +116,23 @@ class Endpoint:
 
     async def _generate(self, request: Request, reply: Generating) -> Response:
         watch = DisconnectWatch(getattr(request.content, "receive", None))
-        live: list[Live] = []
+        running: Generations | None = None
         try:
             model = reply.request.model if isinstance(reply, ChatReply) else reply.requests[0].model
             hosted = self._hub.models.find(model)
             prepared = await self._hub.pool.run(_prepare, hosted.ready_text(), reply)
-            live = await accept(hosted.client, prepared, watch)
-            tell_acceptance(reply.context, live)
+            running = Generations(hosted.client, prepared)
+            await running.accept(watch)
+            tell_acceptance(reply.context, running, prepared)
             if reply.streamed:
-                run = StreamRun(reply, live, watch, self._hub.config.streams.keep_alive_s)
+                run = StreamRun(reply, running, watch, self._hub.config.streams.keep_alive_s)
                 chunks = partial(encoded, self._checked(run.frames()))
                 headers = _raw(sse.HEADERS | _reply_id(request, reply))
                 return Response(200, headers, StreamedContent(sse.MEDIA_TYPE, chunks))
-            body = await fold_reply(reply, live, watch)
+            body = await fold_reply(reply, running, watch)
         except BaseException:
-            cancel(live)
+            if running is not None:
+                running.cancel()
             watch.close()
             raise
         watch.close()

@@ -12,14 +12,20 @@ from imp_server.core import (
     ChatRequest,
     FinishReason,
     GenerateRequest,
+    InvalidRequest,
+    LogprobEntry,
     OutputEvent,
     Progress,
+    PromptLogprobs,
     PromptRequest,
     Timings,
+    TokenLogprob,
+    Vectors,
+    unpack_ids,
 )
 from imp_server.engine.messages import RowDelta, RowFinish
+from imp_server.text.fim import gap_ids
 from imp_server.text.model import Prepared, TextModel
-from imp_server.text.session import OutputSession
 from imp_server.vocab.table import Vocabulary
 
 _REASONS: dict[str, FinishReason] = {
@@ -33,12 +39,21 @@ _REASONS: dict[str, FinishReason] = {
 class DeltaSession:
     """Turns deltas into events. Owner of nothing but the walk of its OutputSession."""
 
-    def __init__(self, session: OutputSession, prompt_tokens: int) -> None:
-        self._session = session
-        self._prompt_tokens = prompt_tokens
+    def __init__(self, request: GenerateRequest, prepared: Prepared, vocabulary: Vocabulary) -> None:
+        self._request = request
+        self._session = prepared.session
+        self._prompt_text = prepared.prompt_text
+        self._prompt_tokens = len(request.ids) // 4
+        self._vocabulary = vocabulary
+        self._owes_prompt = request.prompt_logprobs is not None
 
     def feed(self, delta: RowDelta) -> list[OutputEvent]:
         events: list[OutputEvent] = []
+        if self._owes_prompt and (delta.prompt_logprobs or delta.ids or delta.finish):
+            self._owes_prompt = False
+            events.append(prompt_event(self._request.ids, self._prompt_text, delta.prompt_logprobs, self._vocabulary))
+        if delta.vectors:
+            events.append(Vectors(delta.choice, delta.vectors))
         if delta.n_cached >= 0:
             events.append(Accepted(delta.choice, self._prompt_tokens, delta.n_cached))
         if 0 <= delta.n_prefilled < self._prompt_tokens and not delta.ids:
@@ -65,9 +80,33 @@ class DeltaSession:
 class PreparedPrompt:
     request: GenerateRequest
     prepared: Prepared
+    vocabulary: Vocabulary
+
+    @property
+    def text(self) -> str:
+        return self.prepared.prompt_text
 
     def session(self) -> DeltaSession:
-        return DeltaSession(self.prepared.session, len(self.request.ids) // 4)
+        return DeltaSession(self.request, self.prepared, self.vocabulary)
+
+
+def prompt_event(packed: bytes, text: str, logprobs: Sequence[TokenLogprob], vocabulary: Vocabulary) -> PromptLogprobs:
+    """`logprobs`: one per prompt token from the second on."""
+    ids = unpack_ids(packed)
+    pieces = [vocabulary.plain_bytes(i) for i in ids]
+    if len(ids) > 1 and b"".join(pieces[1:]) == text.encode():
+        pieces[0] = b""  # an opening token that the text doesn't show
+    entries = tuple(
+        LogprobEntry(
+            entry.id,
+            pieces[position],
+            entry.logprob,
+            tuple((i, vocabulary.plain_bytes(i), value) for i, value in entry.top),
+            entry.rank,
+        )
+        for position, entry in enumerate(logprobs, start=1)
+    )
+    return PromptLogprobs(0, ids[0], pieces[0], entries)
 
 
 class ModelText:
@@ -98,14 +137,19 @@ class ModelText:
 
     def prepare_chat(self, request: ChatRequest) -> PreparedPrompt:
         prepared = self.model.prepare_chat(request, 0)
-        return PreparedPrompt(prepared.request, prepared)
+        return PreparedPrompt(prepared.request, prepared, self.vocabulary)
 
     def prepare_prompt(self, request: PromptRequest) -> PreparedPrompt:
+        if request.suffix is None:
+            prompt = self._ids_or_text(request.prompt)
+        else:
+            prompt = gap_ids(self.model.tokenizer, _whole_text(request.prompt), request.suffix)
         prepared = self.model.prepare_prompt(
-            self._ids_or_text(request.prompt),
+            prompt,
             0,
             sampling=request.sampling,
-            max_tokens=request.max_tokens,
+            max_tokens=0 if request.task == "embed" else request.max_tokens,
+            task=request.task,
             stop=request.stop,
             n=request.n,
             logprobs=request.logprobs,
@@ -116,7 +160,7 @@ class ModelText:
             priority=request.priority,
             row_preference=request.row_preference,
         )
-        return PreparedPrompt(prepared.request, prepared)
+        return PreparedPrompt(prepared.request, prepared, self.vocabulary)
 
     def _ids_or_text(self, prompt: tuple[str | int, ...]) -> str | list[int]:
         if len(prompt) == 1 and isinstance(prompt[0], str):
@@ -137,3 +181,9 @@ class ModelText:
 
     def detokenize(self, ids: Sequence[int]) -> str:
         return self.model.detokenize(ids)
+
+
+def _whole_text(prompt: tuple[str | int, ...]) -> str:
+    if len(prompt) != 1 or not isinstance(prompt[0], str):
+        raise InvalidRequest('"suffix" goes with a prompt that is one string', param="suffix", code="fim_not_supported")
+    return prompt[0]

@@ -22,6 +22,11 @@ class Prepared(Protocol):
     @property
     def request(self) -> GenerateRequest: ...
 
+    @property
+    def text(self) -> str:
+        """The prompt as a person reads it."""
+        ...
+
     def session(self) -> Session: ...
 
 
@@ -64,5 +69,5 @@ class TextSide(Protocol):
         ...
 
     def prepare_prompt(self, request: PromptRequest) -> Prepared:
-        """Tokenise. Raises InvalidRequest (unknown_token), GrammarRefused."""
+        """Tokenise. Raises InvalidRequest (unknown_token, fim_not_supported), GrammarRefused."""
         ...

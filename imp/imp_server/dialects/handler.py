@@ -164,7 +164,8 @@ class PromptReply:
     context: ReplyContext
     streamed: bool
     fold: Callable[[ReplyContext], Fold]
-    stream: Callable[[ReplyContext], Stream]
+    stream: Callable[[ReplyContext], Stream] | None = None
+    """None = this operation has no stream."""
     keep: Callable[[dict[str, Any]], Awaitable[None]] | None = None
 
 

@@ -43,7 +43,7 @@ def _checked_prompt(request: GenerateRequest, limits: Limits) -> np.ndarray[tupl
         raise InvalidRequest("prompt ids must be int32", param="prompt")
     ids = np.frombuffer(request.ids, dtype="<i4")
     if not len(ids):
-        raise InvalidRequest("the prompt is empty: send at least one token", param="prompt")
+        raise InvalidRequest("the prompt is empty: send at least one token", param="prompt", code="empty_prompt")
     _check_range(ids, limits.vocab_size, "prompt")
     room = 0 if request.task != "generate" or request.plan.max_tokens == 0 else 1
     if len(ids) + room > limits.context_length:

@@ -27,6 +27,7 @@ from imp_server.core import (
     ModelLoading,
     TokenLogprob,
     Unavailable,
+    unpack_ids,
 )
 from imp_server.engine.acceptance import Limits, check_request
 from imp_server.engine.choice import ChoiceOutput
@@ -312,6 +313,7 @@ class ScriptedEngine:
         if output.request.task != "generate" or output.request.plan.max_tokens == 0:
             await self._play_prompt_only(output, actions)
             return
+        self._note_prompt(output)
         self._force(output)
         for action in actions:
             if output.finish is not None:
@@ -325,7 +327,15 @@ class ScriptedEngine:
                 output.stop("length")
                 self._hand_off(output)
 
+    def _note_prompt(self, output: ChoiceOutput) -> None:
+        """Logprobs of the prompt, invented like those of the output."""
+        k = output.request.prompt_logprobs
+        if k is not None and output.choice == 0:
+            ids = unpack_ids(output.request.ids)[1:]
+            output.note_prompt_logprobs([TokenLogprob(i, 0.0, ((i, 0.0),) if k else (), 1) for i in ids])
+
     async def _play_prompt_only(self, output: ChoiceOutput, actions: Iterable[Action]) -> None:
+        self._note_prompt(output)
         for action in actions:
             if not isinstance(action, int | Emit | Sequence):
                 await self._act(output, action)

@@ -1,0 +1,121 @@
+"""The generations of one reply: accepted together, followed together, cancelled together.
+
+A batch of prompts runs in a window as wide as the engine has rows: the rest waits here, not in the
+engine's queue, where it would push other clients out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from imp_server.api.disconnect import DisconnectWatch
+from imp_server.api.text_side import Prepared, Session
+from imp_server.core import EngineFaulted, Failed, Logprobs, OutputEvent, PromptLogprobs
+from imp_server.engine.client import EngineClient, Generation
+
+Batch = list[OutputEvent]
+
+
+@dataclass(slots=True)
+class Live:
+    """An accepted generation and its text. `first_choice` is added to the choice of its events."""
+
+    generation: Generation
+    session: Session
+    first_choice: int
+
+
+class Generations:
+    """Owner of the prompts of one reply that run or wait."""
+
+    def __init__(self, client: EngineClient, prompts: Sequence[Prepared]) -> None:
+        self.prompt_tokens = sum(len(prompt.request.ids) // 4 for prompt in prompts)
+        self._client = client
+        self._waiting: deque[tuple[int, Prepared]] = deque()
+        self._live: list[Live] = []
+        first_choice = 0
+        for prompt in prompts:
+            self._waiting.append((first_choice, prompt))
+            first_choice += prompt.request.n
+
+    async def accept(self, watch: DisconnectWatch) -> None:
+        """Submits the first window; either all of it is accepted, or the error is raised and nothing runs on."""
+        watch.when_gone(self.cancel)
+        try:
+            for _ in range(max(1, self._client.info.n_rows)):
+                if self._waiting:
+                    self._live.append(await self._submit_next())
+        except BaseException:
+            self.cancel()
+            raise
+
+    def cancel(self) -> None:
+        """Frees every row; what waits will not run. Idempotent."""
+        self._waiting.clear()
+        for one in self._live:
+            one.generation.cancel()
+
+    async def events(self) -> AsyncIterator[Batch]:
+        """The events of one hand-off at a time. Raises an ImpError when a generation fails."""
+        if len(self._live) == 1 and not self._waiting:
+            async for batch in _follow(self._live[0]):
+                yield batch
+            return
+        queue: asyncio.Queue[Batch | BaseException | None] = asyncio.Queue(2 * len(self._live))
+        tasks = [asyncio.get_running_loop().create_task(self._pump(one, queue)) for one in self._live]
+        try:
+            n_open = len(tasks)
+            while n_open:
+                item = await queue.get()
+                if item is None:
+                    n_open -= 1
+                elif isinstance(item, BaseException):
+                    raise item
+                else:
+                    yield item
+        finally:
+            for task in tasks:
+                task.cancel()
+
+    async def _submit_next(self) -> Live:
+        first_choice, prompt = self._waiting.popleft()
+        request = msgspec.structs.replace(prompt.request, key=self._client.new_key())
+        generation = await self._client.submit(request)
+        return Live(generation, prompt.session(), first_choice)
+
+    async def _pump(self, one: Live, queue: asyncio.Queue[Batch | BaseException | None]) -> None:
+        """Follows one generation after the other, as long as prompts wait."""
+        try:
+            while True:
+                async for batch in _follow(one):
+                    await queue.put(batch)
+                if not self._waiting:
+                    break
+                one = await self._submit_next()
+                self._live.append(one)
+            await queue.put(None)
+        except Exception as error:
+            await queue.put(error)
+
+
+async def _follow(one: Live) -> AsyncIterator[Batch]:
+    async for delta in one.generation:
+        batch = one.session.feed(delta)
+        for event in batch:
+            if isinstance(event, Failed):
+                raise EngineFaulted(event.message, code=event.code)
+        batch.sort(key=_text_last)
+        if one.first_choice:
+            batch = [msgspec.structs.replace(e, choice=e.choice + one.first_choice) for e in batch]
+        if batch:
+            yield batch
+
+
+def _text_last(event: OutputEvent) -> bool:
+    """Logprobs go before the text of their hand-off, so that a chunk can carry both."""
+    return not isinstance(event, Logprobs | PromptLogprobs)

@@ -1,0 +1,97 @@
+"""POST /v1/completions: raw prompts, one or many, as text or token ids."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from imp_server.core import InvalidRequest, PromptRequest
+from imp_server.dialects.base import ReplyContext
+from imp_server.dialects.handler import Call, PromptReply, Reply, handler
+from imp_server.dialects.ids import new_id
+from imp_server.dialects.openai_chat_request import response_format_of
+from imp_server.dialects.openai_completions_reply import CompletionFold, CompletionStream
+from imp_server.dialects.openai_sampling import cache_of, row_of, sampling_of, speculative_of, stop_of, whole
+
+DEFAULT_MAX_TOKENS = 16
+"""OpenAI's default on this route, unlike on all others."""
+
+
+@handler
+async def create_completion(call: Call) -> Reply:
+    requests = completion_requests(call.body)
+    context = ReplyContext(
+        id=new_id("cmpl-"),
+        model=call.model,
+        created=int(time.time()),
+        request_id=call.request_id,
+        body=call.body,
+        n=len(requests) * requests[0].n,
+        extra={"per_prompt": requests[0].n},
+    )
+    return PromptReply(requests, context, bool(call.body.get("stream")), CompletionFold, CompletionStream)
+
+
+def prompts_of(value: Any) -> list[tuple[str | int, ...]]:
+    """The prompts in any of the four forms."""
+    if isinstance(value, str):
+        return [(value,)]
+    if isinstance(value[0], str):
+        return [(text,) for text in value]
+    if isinstance(value[0], list):
+        return [tuple(int(i) for i in ids) for ids in value]
+    return [tuple(int(i) for i in value)]
+
+
+def logprobs_of(value: Any) -> int | None:
+    if isinstance(value, bool):
+        return 1 if value else None
+    return whole(value)
+
+
+def completion_requests(body: Mapping[str, Any]) -> tuple[PromptRequest, ...]:
+    """One per prompt. Raises InvalidRequest for fields that can't go together."""
+    n = int(body.get("n", 1))
+    best_of = int(body.get("best_of", n))
+    _check_together(body, n, best_of)
+    logprobs = logprobs_of(body.get("logprobs"))
+    prompt_logprobs = whole(body.get("prompt_logprobs"))
+    if body.get("echo") and logprobs is not None:
+        prompt_logprobs = max(logprobs, prompt_logprobs or 0)
+    if best_of > n:
+        logprobs = logprobs or 0
+    return tuple(
+        PromptRequest(
+            prompt=prompt,
+            model=body["model"],
+            suffix=body.get("suffix"),
+            sampling=sampling_of(body),
+            cache=cache_of(body),
+            response_format=response_format_of(body),
+            n=best_of,
+            max_tokens=int(body.get("max_tokens", DEFAULT_MAX_TOKENS)),
+            stop=stop_of(body.get("stop")),
+            logprobs=logprobs,
+            prompt_logprobs=prompt_logprobs,
+            speculative=speculative_of(body.get("speculative")),
+            adapter=body.get("lora", ""),
+            priority=int(body.get("priority", 0)),
+            row_preference=row_of(body.get("id_slot")),
+        )
+        for prompt in prompts_of(body["prompt"])
+    )
+
+
+def _check_together(body: Mapping[str, Any], n: int, best_of: int) -> None:
+    streamed = body.get("stream", False)
+    if best_of < n:
+        raise InvalidRequest(
+            f'"best_of" ({best_of}) must not be less than "n" ({n})', param="best_of", code="unsupported_value"
+        )
+    if streamed and best_of > n:
+        message = '"best_of" greater than "n" can\'t be streamed: the best are known at the end only'
+        raise InvalidRequest(message, param="best_of", code="unsupported_value")
+    if streamed and "prompt_logprobs" in body:
+        message = '"prompt_logprobs" can\'t be streamed; leave out "stream"'
+        raise InvalidRequest(message, param="prompt_logprobs", code="unsupported_value")

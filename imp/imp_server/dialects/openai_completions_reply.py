@@ -1,0 +1,261 @@
+"""Output events as a text_completion, whole or in chunks."""
+
+from __future__ import annotations
+
+import codecs
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from imp_server.core import Finish, ImpError, LogprobEntry, Logprobs, OutputEvent, PromptLogprobs, TextDelta
+from imp_server.dialects.base import ReplyContext, SseFrame
+from imp_server.dialects.openai_chat_reply import DONE, FINGERPRINT
+from imp_server.dialects.openai_errors import error_body
+from imp_server.dialects.openai_usage import UsageSum, token_text, usage_body
+
+
+class LegacyLogprobs:
+    """Owner of the four parallel arrays of one choice. `take` hands over what has come since the last time."""
+
+    def __init__(self) -> None:
+        self._arrays = _empty()
+        self._decoder = codecs.getincrementaldecoder("utf-8")("ignore")
+        self._n_characters = 0
+
+    def add_first(self, data: bytes) -> None:
+        """The first token of a prompt: nothing is known of its likelihood."""
+        self._add(data, None, None)
+
+    def add(self, entry: LogprobEntry) -> None:
+        top = {token_text(entry.data): min(entry.logprob, 0.0)}
+        for _, data, logprob in entry.top:
+            top.setdefault(token_text(data), min(logprob, 0.0))
+        self._add(entry.data, min(entry.logprob, 0.0), top)
+
+    def take(self) -> dict[str, list[Any]]:
+        arrays, self._arrays = self._arrays, _empty()
+        return arrays
+
+    def _add(self, data: bytes, logprob: float | None, top: dict[str, float] | None) -> None:
+        self._arrays["tokens"].append(token_text(data))
+        self._arrays["token_logprobs"].append(logprob)
+        self._arrays["top_logprobs"].append(top)
+        self._arrays["text_offset"].append(self._n_characters)
+        self._n_characters += len(self._decoder.decode(data))
+
+
+def _empty() -> dict[str, list[Any]]:
+    return {"tokens": [], "token_logprobs": [], "top_logprobs": [], "text_offset": []}
+
+
+def prompt_logprobs_body(event: PromptLogprobs, k: int) -> list[dict[str, Any] | None]:
+    """vLLM's shape: per prompt token a map from id to what is known, the token itself and the `k` best."""
+    rows: list[dict[str, Any] | None] = [None]
+    for entry in event.entries:
+        known = {
+            str(token_id): _known(logprob, rank, data)
+            for rank, (token_id, data, logprob) in enumerate(entry.top[:k], start=1)
+        }
+        known.setdefault(str(entry.id), _known(entry.logprob, max(1, entry.rank), entry.data))
+        rows.append(known)
+    return rows
+
+
+def _known(logprob: float, rank: int, data: bytes) -> dict[str, Any]:
+    return {"logprob": min(logprob, 0.0), "rank": rank, "decoded_token": token_text(data)}
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """What the request asked to see."""
+
+    echo: bool
+    logprobs: bool
+    prompt_logprobs: int | None
+    usage: bool
+    per_prompt: int
+    """Choices made of each prompt (best_of)."""
+    shown: int
+    """Choices shown of each prompt (n)."""
+
+    @classmethod
+    def by(cls, context: ReplyContext) -> _Wanted:
+        body = context.body
+        per_prompt = context.extra["per_prompt"]
+        return cls(
+            echo=bool(body.get("echo")),
+            logprobs=body.get("logprobs") is not None and body.get("logprobs") is not False,
+            prompt_logprobs=body.get("prompt_logprobs"),
+            usage=bool(body.get("stream_options", {}).get("include_usage")),
+            per_prompt=per_prompt,
+            shown=int(body.get("n", per_prompt)),
+        )
+
+
+@dataclass(slots=True)
+class _Choice:
+    text: list[str] = field(default_factory=list)
+    entries: list[LogprobEntry] = field(default_factory=list)
+    finish: Finish | None = None
+
+    @property
+    def mean_logprob(self) -> float:
+        return sum(e.logprob for e in self.entries) / len(self.entries) if self.entries else 0.0
+
+
+class CompletionFold:
+    """Owner of one text_completion in the making."""
+
+    def __init__(self, context: ReplyContext) -> None:
+        self._context = context
+        self._wanted = _Wanted.by(context)
+        self._choices = [_Choice() for _ in range(context.n)]
+        self._prompts: dict[int, PromptLogprobs] = {}
+        self._usage = UsageSum()
+
+    def feed(self, event: OutputEvent) -> None:
+        match event:
+            case TextDelta():
+                self._choices[event.choice].text.append(event.text)
+            case Logprobs():
+                self._choices[event.choice].entries += event.entries
+            case PromptLogprobs():
+                self._prompts[event.choice // self._wanted.per_prompt] = event
+            case Finish():
+                self._choices[event.choice].finish = event
+                self._usage.add(event.usage)
+
+    def body(self) -> dict[str, Any]:
+        return {
+            "id": self._context.id,
+            "object": "text_completion",
+            "created": self._context.created,
+            "model": self._context.model,
+            "system_fingerprint": FINGERPRINT,
+            "choices": [self._choice(i, p, c) for i, (p, c) in enumerate(self._chosen())],
+            "usage": usage_body(self._usage.total),
+        }
+
+    def _chosen(self) -> list[tuple[int, _Choice]]:
+        """(prompt, choice) of those that are shown: all, or the most likely by mean logprob."""
+        wanted = self._wanted
+        chosen: list[tuple[int, _Choice]] = []
+        for prompt, start in enumerate(range(0, len(self._choices), wanted.per_prompt)):
+            made = self._choices[start : start + wanted.per_prompt]
+            if wanted.shown < wanted.per_prompt:
+                made = sorted(made, key=lambda c: -c.mean_logprob)[: wanted.shown]
+            chosen += [(prompt, choice) for choice in made]
+        return chosen
+
+    def _choice(self, index: int, prompt: int, choice: _Choice) -> dict[str, Any]:
+        assert choice.finish is not None
+        echo = self._context.extra["prompt_texts"][prompt] if self._wanted.echo else ""
+        scored = self._prompts.get(prompt)
+        body: dict[str, Any] = {
+            "text": echo + "".join(choice.text),
+            "index": index,
+            "finish_reason": "length" if choice.finish.reason == "length" else "stop",
+            "logprobs": self._logprobs(scored, choice) if self._wanted.logprobs else None,
+        }
+        if self._wanted.prompt_logprobs is not None and scored is not None:
+            body["prompt_logprobs"] = prompt_logprobs_body(scored, int(self._wanted.prompt_logprobs))
+        if choice.finish.detail:
+            body["imp_finish_detail"] = choice.finish.detail
+        return body
+
+    def _logprobs(self, scored: PromptLogprobs | None, choice: _Choice) -> dict[str, list[Any]]:
+        arrays = LegacyLogprobs()
+        if self._wanted.echo and scored is not None:
+            _add_prompt(arrays, scored)
+        for entry in choice.entries:
+            arrays.add(entry)
+        return arrays.take()
+
+
+def _add_prompt(arrays: LegacyLogprobs, scored: PromptLogprobs) -> None:
+    arrays.add_first(scored.first_data)
+    for entry in scored.entries:
+        arrays.add(entry)
+
+
+class CompletionStream:
+    """Owner of the chunks of one reply: the prompt if it is echoed, deltas, a finish per choice, usage, [DONE]."""
+
+    def __init__(self, context: ReplyContext) -> None:
+        self._context = context
+        self._wanted = _Wanted.by(context)
+        self._arrays = [LegacyLogprobs() for _ in range(context.n)]
+        self._owed = [False] * context.n
+        """Entries wait for the text they belong to."""
+        self._usage = UsageSum()
+
+    def open(self) -> list[SseFrame]:
+        """The echo comes at once, unless its logprobs must come with it."""
+        if not self._wanted.echo:
+            return [self._part(choice, "") for choice in range(self._context.n)]
+        if self._wanted.logprobs:
+            return []
+        return [self._part(choice, self._prompt_text(choice)) for choice in range(self._context.n)]
+
+    def feed(self, event: OutputEvent) -> list[SseFrame]:
+        match event:
+            case PromptLogprobs():
+                return self._echo_scored(event)
+            case Logprobs():
+                for entry in event.entries:
+                    self._arrays[event.choice].add(entry)
+                self._owed[event.choice] = True
+            case TextDelta():
+                return [self._part(event.choice, event.text)]
+            case Finish():
+                self._usage.add(event.usage)
+                return [self._part(event.choice, "", event)]
+        return []
+
+    def close(self) -> list[SseFrame]:
+        if not self._wanted.usage:
+            return [DONE]
+        return [self._chunk([], usage_body(self._usage.total)), DONE]
+
+    def fail(self, error: ImpError) -> list[SseFrame]:
+        return [SseFrame(msgspec.json.encode(error_body(error, self._context.request_id)))]
+
+    def _prompt_text(self, choice: int) -> str:
+        text: str = self._context.extra["prompt_texts"][choice // self._wanted.per_prompt]
+        return text
+
+    def _echo_scored(self, event: PromptLogprobs) -> list[SseFrame]:
+        if not self._wanted.echo:
+            return []
+        frames = []
+        for choice in range(event.choice, event.choice + self._wanted.per_prompt):
+            _add_prompt(self._arrays[choice], event)
+            self._owed[choice] = True
+            frames.append(self._part(choice, self._prompt_text(choice)))
+        return frames
+
+    def _part(self, choice: int, text: str, finish: Finish | None = None) -> SseFrame:
+        logprobs = None
+        if self._wanted.logprobs and self._owed[choice]:
+            self._owed[choice] = False
+            logprobs = self._arrays[choice].take()
+        part: dict[str, Any] = {"text": text, "index": choice, "finish_reason": None, "logprobs": logprobs}
+        if finish is not None:
+            part["finish_reason"] = "length" if finish.reason == "length" else "stop"
+            if finish.detail:
+                part["imp_finish_detail"] = finish.detail
+        return self._chunk([part])
+
+    def _chunk(self, choices: list[dict[str, Any]], usage: dict[str, Any] | None = None) -> SseFrame:
+        chunk: dict[str, Any] = {
+            "id": self._context.id,
+            "object": "text_completion",
+            "created": self._context.created,
+            "model": self._context.model,
+            "system_fingerprint": FINGERPRINT,
+            "choices": choices,
+        }
+        if self._wanted.usage:
+            chunk["usage"] = usage
+        return SseFrame(msgspec.json.encode(chunk))

@@ -1,0 +1,95 @@
+"""POST /v1/embeddings."""
+
+from __future__ import annotations
+
+import base64
+import math
+import time
+from array import array
+from typing import Any
+
+import msgspec
+
+from imp_server.core import Finish, InvalidRequest, OutputEvent, PromptRequest, Vectors
+from imp_server.dialects.base import ReplyContext
+from imp_server.dialects.handler import Call, ModelCard, PromptReply, Reply, handler
+from imp_server.dialects.ids import new_id
+from imp_server.dialects.openai_completions import prompts_of
+from imp_server.dialects.openai_usage import UsageSum
+
+UNIT_LENGTH = 2
+
+
+@handler
+async def create_embedding(call: Call) -> Reply:
+    check_embeds(call.services.card(call.model), call.body.get("dimensions"))
+    prompts = prompts_of(call.body["input"])
+    context = ReplyContext(
+        id=new_id("embd-"),
+        model=call.model,
+        created=int(time.time()),
+        request_id=call.request_id,
+        body=call.body,
+        n=len(prompts),
+    )
+    requests = tuple(PromptRequest(prompt=prompt, model=call.model, task="embed") for prompt in prompts)
+    return PromptReply(requests, context, False, EmbeddingFold)
+
+
+def check_embeds(card: ModelCard, dimensions: Any) -> None:
+    """Raises InvalidRequest. A model that is still loading is found out later."""
+    if card.loaded and "embed" not in card.tasks:
+        raise InvalidRequest(f"model {card.id!r} makes no embeddings", param="model", code="embeddings_unsupported")
+    if dimensions is not None and card.width is not None and dimensions != card.width:
+        message = f'"dimensions" must be {card.width}, which is what {card.id!r} has, or left out'
+        raise InvalidRequest(message, param="dimensions", code="dimensions_unsupported")
+
+
+def normalised(vector: array[float], kind: int) -> array[float]:
+    """As llama.cpp's embd_normalize: 2 unit length, 1 sum of magnitudes, 0 largest magnitude 32760, -1 untouched."""
+    if kind == UNIT_LENGTH:
+        scale = math.sqrt(sum(x * x for x in vector))
+    elif kind == 1:
+        scale = sum(abs(x) for x in vector)
+    elif kind == 0:
+        scale = max(abs(x) for x in vector) / 32760
+    else:
+        return vector
+    return array("f", (x / scale for x in vector)) if scale > 0 else vector
+
+
+class EmbeddingFold:
+    """Owner of the vectors of one reply. Each is encoded as it arrives: thousands of floats are slow to write."""
+
+    def __init__(self, context: ReplyContext) -> None:
+        self._context = context
+        self._base64 = context.body.get("encoding_format") == "base64"
+        self._normalise = int(context.body.get("embd_normalize", UNIT_LENGTH))
+        self._vectors: list[msgspec.Raw | None] = [None] * context.n
+        self._usage = UsageSum()
+
+    def feed(self, event: OutputEvent) -> None:
+        match event:
+            case Vectors():
+                vector = array("f")
+                vector.frombytes(event.vectors[0])
+                self._vectors[event.choice] = self._encoded(normalised(vector, self._normalise))
+            case Finish():
+                self._usage.add(event.usage)
+
+    def body(self) -> dict[str, Any]:
+        n_tokens = self._usage.total.prompt_tokens
+        return {
+            "object": "list",
+            "model": self._context.model,
+            "data": [
+                {"object": "embedding", "index": index, "embedding": vector}
+                for index, vector in enumerate(self._vectors)
+            ],
+            "usage": {"prompt_tokens": n_tokens, "total_tokens": n_tokens},
+        }
+
+    def _encoded(self, vector: array[float]) -> msgspec.Raw:
+        if self._base64:
+            return msgspec.Raw(msgspec.json.encode(base64.b64encode(vector.tobytes()).decode()))
+        return msgspec.Raw(msgspec.json.encode(vector.tolist()))

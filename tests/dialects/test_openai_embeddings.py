@@ -1,0 +1,65 @@
+"""Embeddings: order, formats, norms, usage."""
+
+from __future__ import annotations
+
+import base64
+import math
+import struct
+from array import array
+from typing import Any
+
+import msgspec
+import pytest
+from imp_server.core import Finish, InvalidRequest, Usage, Vectors
+from imp_server.dialects.base import ReplyContext
+from imp_server.dialects.handler import ModelCard
+from imp_server.dialects.openai_embeddings import EmbeddingFold, check_embeds, normalised
+
+
+def reply(vectors: list[list[float]], **body: Any) -> dict[str, Any]:
+    fold = EmbeddingFold(ReplyContext("embd-1", "m", 7, "r", body, len(vectors)))
+    for index in reversed(range(len(vectors))):
+        fold.feed(Vectors(index, (struct.pack(f"<{len(vectors[index])}f", *vectors[index]),)))
+        fold.feed(Finish(index, "stop", Usage(prompt_tokens=2)))
+    found: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(fold.body()))
+    return found
+
+
+def test_order_and_unit_length() -> None:
+    body = reply([[3.0, 4.0], [0.0, 2.0]])
+    assert [entry["index"] for entry in body["data"]] == [0, 1]
+    assert body["data"][0]["embedding"] == pytest.approx([0.6, 0.8])
+    assert body["data"][1]["embedding"] == [0.0, 1.0]
+    assert body["usage"] == {"prompt_tokens": 4, "total_tokens": 4}
+
+
+def test_base64_is_the_same_vector() -> None:
+    vectors = [[1.0, -2.0, 3.5]]
+    floats = reply(vectors)["data"][0]["embedding"]
+    data = base64.b64decode(reply(vectors, encoding_format="base64")["data"][0]["embedding"])
+    assert list(struct.unpack("<3f", data)) == floats
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [(-1, [3.0, -4.0]), (0, [24570.0, -32760.0]), (1, [3 / 7, -4 / 7]), (2, [0.6, -0.8])],
+)
+def test_norms(kind: int, expected: list[float]) -> None:
+    assert list(normalised(array("f", [3.0, -4.0]), kind)) == pytest.approx(expected)
+
+
+def test_a_zero_vector_stays() -> None:
+    assert list(normalised(array("f", [0.0, 0.0]), 2)) == [0.0, 0.0]
+    assert not math.isnan(reply([[0.0, 0.0]])["data"][0]["embedding"][0])
+
+
+def test_what_a_model_cant_do() -> None:
+    card = ModelCard("m", 0, True, 100, width=8, tasks=("generate",))
+    with pytest.raises(InvalidRequest) as caught:
+        check_embeds(card, None)
+    assert caught.value.code == "embeddings_unsupported"
+    card = card._replace(tasks=("generate", "embed"))
+    check_embeds(card, 8)
+    with pytest.raises(InvalidRequest) as caught:
+        check_embeds(card, 4)
+    assert caught.value.code == "dimensions_unsupported"
