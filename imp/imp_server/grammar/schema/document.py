@@ -55,16 +55,16 @@ def draft_of(schema: dict[str, Any], outer: int, pointer: str) -> int:
     uri = schema.get("$schema")
     if not isinstance(uri, str):
         return outer
-    for mark, draft in (("draft-04", 4), ("draft-06", 6), ("draft-07", 7), ("2019-09", 2019), ("2020-12", 2020)):
-        if mark in uri:
-            return draft
-    if "draft-03" in uri or "draft-02" in uri or "draft-01" in uri:
-        raise GrammarRefused("$schema: drafts before 4 aren't supported; use 2020-12", pointer=pointer + "/$schema")
     if "metaschema" in uri and "json-schema.org" not in uri:
         raise GrammarRefused(
             f"$schema: the vocabularies of {uri!r} are unknown; use 2020-12 or leave it out",
             pointer=pointer + "/$schema",
         )
+    for mark, draft in (("draft-04", 4), ("draft-06", 6), ("draft-07", 7), ("2019-09", 2019), ("2020-12", 2020)):
+        if mark in uri:
+            return draft
+    if "draft-03" in uri or "draft-02" in uri or "draft-01" in uri:
+        raise GrammarRefused("$schema: drafts before 4 aren't supported; use 2020-12", pointer=pointer + "/$schema")
     return outer
 
 
