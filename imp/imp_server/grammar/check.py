@@ -27,7 +27,7 @@ def check_schema(schema: Any, *, integers: Literal["digits", "any"] = "digits") 
     if not isinstance(schema, dict | bool):
         raise GrammarRefused("a JSON Schema must be an object or a boolean")
     plan = make_plan("json_schema", Normal(schema=schema, integers=integers))
-    space = Space(CHECK_WORK)
+    space = Space(CHECK_WORK, n_locals=64)
     try:
         formula = Expander(Document(schema), space.algebra, plan.digest, integers).root()
         _visit_all(formula.leaves())

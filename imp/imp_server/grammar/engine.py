@@ -18,7 +18,7 @@ from imp_server.vocab.table import Vocabulary
 __all__ = ["GrammarSpace", "Matcher", "State"]
 
 MAX_FORCED = 256
-MAX_LOCALS = 400_000
+MAX_LOCALS = 200_000
 
 
 class GrammarSpace:

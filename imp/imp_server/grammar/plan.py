@@ -33,5 +33,5 @@ def begin(plan: GrammarPlan, space: Space) -> int:
     normal = msgspec.msgpack.decode(plan.payload, type=Normal)
     if plan.kind == "json_schema":
         formula = Expander(Document(normal.schema), space.algebra, plan.digest, normal.integers).root()
-        return space.start(space.goal(formula), None).id
+        return space.start(space.goal(formula), True).id
     raise GrammarRefused(f"unknown kind of grammar {plan.kind!r}")

@@ -32,31 +32,29 @@ POP, POP_AGAIN = -1, -2
 class Tables:
     """Owner of the rows and operations."""
 
-    def __init__(self, fill: Callable[[int, int], int]) -> None:
-        """`fill(local, byte)` returns the entry, after having stored it with `put` (or a whole row with `put_row`)."""
+    def __init__(self, fill: Callable[[int, int], int], capacity: int = 256) -> None:
+        """`capacity`: rows reserved at once; memory is only touched as locals are made.
+
+        `fill(local, byte)` returns the entry, after having stored it with `put` (or a whole row with `put_row`)."""
         self.fill = fill
         self.n_locals = 0
-        self.rows: NDArray[np.int32] = np.full((256, 256), HOLE, dtype=np.int32)
-        self.ops: NDArray[np.int32] = np.zeros((256, 2), dtype=np.int32)
+        self.rows: NDArray[np.int32] = np.empty((capacity, 256), dtype=np.int32)
+        self.rows_address: int = self.rows.ctypes.data
+        self.ops: NDArray[np.int32] = np.zeros((4096, 2), dtype=np.int32)
+        self.ops_address: int = self.ops.ctypes.data
         self._op_ids: dict[tuple[int, int], int] = {}
         self._operations: list[tuple[int, int]] = []
 
     def new_local(self) -> int:
         local = self.n_locals
         if local == len(self.rows):
-            grown = np.full((2 * local, 256), HOLE, dtype=np.int32)
+            grown = np.empty((2 * local, 256), dtype=np.int32)
             grown[:local] = self.rows
             self.rows = grown
+            self.rows_address = grown.ctypes.data
+        self.rows[local] = HOLE
         self.n_locals = local + 1
         return local
-
-    @property
-    def rows_address(self) -> int:
-        return self.rows.ctypes.data
-
-    @property
-    def ops_address(self) -> int:
-        return self.ops.ctypes.data
 
     def op(self, a: int, b: int) -> int:
         """The entry that stands for operation (a, b)."""
@@ -65,6 +63,7 @@ class Tables:
             number = self._op_ids[a, b] = len(self._op_ids)
             if number == len(self.ops):
                 self.ops = np.concatenate([self.ops, np.zeros_like(self.ops)])
+                self.ops_address = self.ops.ctypes.data
             self.ops[number] = a, b
             self._operations.append((a, b))
         return FIRST_OP - number

@@ -160,19 +160,19 @@ class WaitingItem(Local):
         """The local after the item; `text` is its JSON text if that is known."""
         bits = () if self._judge is None else self._judge.vectors[result]
         value = None if text is None or not self.unique else parse_exact(text)
-        return self.space.array_phase(self.after(bits, value), "after", 0).id
+        return self.space.array_phase(self.after(bits, value), "after", False).id
 
 
 class ArrayPhase(Local):
     """Between the items: after the bracket, after an item."""
 
-    __slots__ = ("phase", "state", "used")
+    __slots__ = ("phase", "state", "tight")
 
-    def __init__(self, space: Space, state: ArrayState, phase: Phase, used: int) -> None:
+    def __init__(self, space: Space, state: ArrayState, phase: Phase, tight: bool) -> None:
         super().__init__(space)
         self.state = state
         self.phase = phase
-        self.used = used
+        self.tight = tight
 
     def entries(self) -> dict[int, int]:
         space, state = self.space, self.state
@@ -185,11 +185,12 @@ class ArrayPhase(Local):
         elif state.item is not None:
             goal, waiting = state.item
             if self.phase == "after":
-                found[0x2C] = space.tables.op(waiting.id, space.start(goal, 0).id)
+                found[0x2C] = space.tables.op(waiting.id, space.start(goal, False).id)
             else:
                 for byte, entry in space.first_bytes(goal).items():
                     found[byte] = space.tables.op(waiting.id, entry)
-        found.update(gap_entries(self.used, lambda u: space.array_phase(state, self.phase, u).id))
+        if not self.tight:
+            found.update(gap_entries(space, space.array_phase(state, self.phase, True).id))
         return found
 
     def lead(self) -> bytes:

@@ -15,7 +15,7 @@ from imp_server.grammar.frames.objects import KeyKind, Member, ObjectState, key_
 from imp_server.grammar.frames.verdicts import Verdicts
 from imp_server.grammar.leaves import STRING, Props, Required
 from imp_server.grammar.literals import Literals
-from imp_server.grammar.machine import DEAD, UNBOUNDED, Machine
+from imp_server.grammar.machine import DEAD, Machine
 from imp_server.grammar.scalars import literals_machine, pattern_machine, string_machine
 
 if TYPE_CHECKING:
@@ -33,9 +33,9 @@ class Keys:
         self._space = space
         self._state = state
         props = [leaf for leaf in state.leaves if isinstance(leaf, Props)]
-        known = {n for leaf in props for n in leaf.names} | state.seen
-        known |= {n for leaf in state.leaves if isinstance(leaf, Required) for n in leaf.names}
-        known_bytes = frozenset(n.encode("utf-8", "surrogatepass") for n in known)
+        names = {n for leaf in props for n in leaf.names} | state.seen
+        names |= {n for leaf in state.leaves if isinstance(leaf, Required) for n in leaf.names}
+        known_bytes = frozenset(n.encode("utf-8", "surrogatepass") for n in names)
         self._trie: Literals | None = literals_machine(known_bytes) if known_bytes else None  # type: ignore[assignment]
         self._patterns = tuple(dict.fromkeys(p for leaf in props for p, _ in leaf.patterns))
         restrict = space.algebra.formulas.restrict
@@ -50,10 +50,13 @@ class Keys:
         self._alive: dict[int, bool] = {}
         self._moves: dict[int, dict[int, int]] = {}
         self._text = anything()
-        self._open = bool(self._parts) or self._undeclared() is not None
-        """Whether names that no leaf knows may be typed."""
-        machines: list[Machine] = [self._text, *([self._trie] if self._trie else []), *self._parts]
-        self.classes = refined([m.classes for m in machines])
+        self.apart = not self._parts and self._undeclared() is not None
+        """Undeclared names are read by a pushed free text (key_texts.py): this machine knows the others alone."""
+        self._open = bool(self._parts)
+        """Undeclared names are read here, since rules of their own bind them."""
+        known: list[Machine] = [self._trie] if self._trie else []
+        machines = [self._text, *known, *self._parts] if self._open else known
+        self.classes = refined([m.classes for m in machines]) if machines else bytes(256)
         self._samples = representatives(self.classes)
         first = self._intern(
             (
@@ -63,6 +66,26 @@ class Keys:
             )
         )
         self.start = first if first != DEAD and self._is_alive(first) else DEAD
+
+    @property
+    def possible(self) -> bool:
+        """Whether any key may be typed."""
+        return self.apart or self.start != DEAD
+
+    def opened(self) -> int:
+        """Entry for the quote that opens a key."""
+        if not self.apart:
+            return self._space.text(self, self.start, 0, self).id
+        if self.start == DEAD:
+            return self._space.tables.op(self._space.waiting_key(self).id, self._space.free_start().id)
+        return self._space.key_text(self, self.start, 0).id
+
+    def undeclared(self) -> Member | None:
+        """The member that any name unknown to the leaves begins."""
+        return self._undeclared()
+
+    def undeclared_named(self, name: str) -> Member | None:
+        return self._state.member_named(KeyKind(None, frozenset(), ()), name)
 
     def _undeclared(self) -> Member | None:
         return self._state.member(KeyKind(None, frozenset(), ()))
@@ -83,22 +106,61 @@ class Keys:
         return number
 
     def room(self, state: int) -> int:
-        text, trie, *parts = self._states[state]
-        return UNBOUNDED if trie == DEAD and not parts and text == self._text.start else 0
+        return 0
 
     def moves(self, state: int) -> dict[int, int] | None:
-        if self._open:
-            return None
+        return None if self._open else self.known_moves(state)
+
+    def known_moves(self, state: int) -> dict[int, int]:
+        """byte -> next state on the trie."""
         found = self._moves.get(state)
         if found is None:
-            trie = self._states[state][1]
             assert self._trie is not None
-            steps = ((b, self.step(state, b)) for b in self._trie.row(trie))
-            found = self._moves[state] = {b: t for b, t in steps if t != DEAD}
+            found = {}
+            for byte, trie in self._trie.row(self._states[state][1]).items():
+                target = self._intern((DEAD, trie))
+                if self._is_alive(target):
+                    found[byte] = target
+            self._moves[state] = found
         return found
+
+    def is_known(self, state: int) -> bool:
+        """Whether a declared or used name ends here."""
+        trie = self._states[state][1]
+        return trie != DEAD and self._trie is not None and self._trie.index(trie) >= 0
+
+    def pending(self, state: int) -> bytes:
+        """The bytes of the code point that isn't complete here."""
+        assert self._trie is not None
+        trie = self._states[state][1]
+        read = self._trie.texts[self._trie.span(trie)[0]][: self._trie.depth(trie)]
+        for n in range(1, min(3, len(read)) + 1):
+            if read[-n] >= 0xC0:
+                return read[-n:] if read[-n] >= (0xC0, 0xE0, 0xF0)[n - 1] else b""
+            if read[-n] < 0x80:
+                break
+        return b""
+
+    def undeclared_rest(self, state: int) -> bytes:
+        """A way from here to the end of a name that is unknown."""
+        assert self._trie is not None
+        trie = self._states[state][1]
+        read = self._trie.texts[self._trie.span(trie)[0]][: self._trie.depth(trie)]
+        text = self._text.start
+        for byte in self.pending(state):
+            text = self._text.step(text, byte)
+        rest = self._text.shortest(text) or b""
+        while read + rest in self._trie.texts:
+            rest += b"z"
+        return rest
 
     def shortest(self, state: int) -> bytes:
         """The rest of the name whose member is shortest; an undeclared one only if it's the only way."""
+        known = self.nearest(state)
+        return self._search(state) if known is None else known
+
+    def nearest(self, state: int) -> bytes | None:
+        """The rest of the known name whose member is shortest."""
         best: tuple[int, bytes] | None = None
         trie = self._states[state][1]
         if self._trie is not None and trie != DEAD:
@@ -108,7 +170,7 @@ class Keys:
                 cost = self._cost(self._trie.texts[at])
                 if cost is not None and (best is None or cost < best[0]):
                     best = cost, self._trie.texts[at][depth:]
-        return best[1] if best is not None else self._search(state)
+        return None if best is None else best[1]
 
     def alias(self, state: int) -> tuple[Verdicts, int]:
         return self, state
@@ -167,7 +229,7 @@ class Keys:
 
     def _find(self, state: int) -> bool:
         text, trie, *_ = self._states[state]
-        if text != DEAD and not self._parts:
+        if self.apart:
             return True
         if self._trie is not None and trie != DEAD:
             first, end = self._trie.span(trie)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from imp_server.grammar.tables import DEAD
+from imp_server.grammar.tables import DEAD, POP_AGAIN
 
 if TYPE_CHECKING:
     from imp_server.grammar.frames.space import Space
@@ -52,20 +51,61 @@ class Local:
         raise NotImplementedError
 
 
-def gap(used: int, byte: int) -> int | None:
-    """The state of a run of whitespace after one more byte: at most one newline, bounded blanks."""
-    if byte in (0x20, 0x09):
-        if used < N_BEFORE or N_BEFORE < used < N_BEFORE + 1 + N_AFTER:
-            return used + 1
-        return None
-    return N_BEFORE + 1 if byte == 0x0A and used <= N_BEFORE else None
+class Gap(Local):
+    """A run of whitespace, pushed above the frame it stands in: at most one newline, bounded blanks."""
+
+    __slots__ = ("used",)
+
+    def __init__(self, space: Space, used: int) -> None:
+        super().__init__(space)
+        self.used = used
+
+    def fill(self, byte: int) -> int:
+        row = [self.space.tables.op(POP_AGAIN, 0)] * 256
+        for blank in BLANKS:
+            after = _gap_after(self.used, blank)
+            row[blank] = DEAD if after is None else self.space.gap(after).id
+        self.space.tables.rows[self.id] = row
+        return row[byte]
+
+    @property
+    def end_result(self) -> int:
+        return 0
+
+    def lead(self) -> bytes:
+        return b""
 
 
-def gap_entries(used: int, target: Callable[[int], int]) -> dict[int, int]:
-    """Entries of the whitespace bytes; `target(used)` is the local's number after them."""
-    found = {}
-    for byte in (0x20, 0x09, 0x0A):
-        after = gap(used, byte)
-        if after is not None:
-            found[byte] = target(after)
-    return found
+class AfterGap(Local):
+    """Waits for a gap to end; the frame then goes on as `tight`, which allows no more whitespace."""
+
+    __slots__ = ("tight",)
+
+    def __init__(self, space: Space, tight: int) -> None:
+        super().__init__(space)
+        self.tight = tight
+
+    def entries(self) -> dict[int, int]:
+        return {0: self.tight}
+
+    def lead(self) -> bytes:
+        raise AssertionError("a waiting frame is never on top")
+
+
+BLANKS = (0x20, 0x09, 0x0A)
+
+
+def _gap_after(used: int, byte: int) -> int | None:
+    if byte != 0x0A:
+        return used + 1 if used != N_BEFORE and used < N_BEFORE + 1 + N_AFTER else None
+    return N_BEFORE + 1 if used <= N_BEFORE else None
+
+
+def gap_entries(space: Space, tight: int) -> dict[int, int]:
+    """Entries of the whitespace bytes of a frame that goes on as the local `tight`."""
+    waiting = space.after_gap(tight).id
+    return {
+        blank: space.tables.op(waiting, space.gap(after).id)
+        for blank in BLANKS
+        if (after := _gap_after(0, blank)) is not None
+    }

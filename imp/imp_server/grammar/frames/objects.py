@@ -13,7 +13,6 @@ from imp_server.grammar.formula import Formula
 from imp_server.grammar.frames.goals import Bits, Goal, Judge
 from imp_server.grammar.frames.local import Local, gap_entries
 from imp_server.grammar.leaves import Count, Leaf, Names, Props, Required
-from imp_server.grammar.machine import DEAD
 from imp_server.grammar.sat.found import Found
 from imp_server.grammar.tables import ASK, POP
 from imp_server.grammar.values import spelled
@@ -124,7 +123,7 @@ class ObjectState:
             return None
         if self.space.shortest_value(child) is None:
             return None
-        return Member(child, waiting, self.space.colon(waiting, child, 0).id)
+        return Member(child, waiting, self.space.colon(waiting, child, False).id)
 
     def _value(self, leaf: Props, kind: KeyKind) -> Formula:
         subs = [leaf.names[kind.name]] if kind.name is not None and kind.name in leaf.names else []
@@ -194,7 +193,7 @@ class WaitingMember(Local):
 
     def fill(self, byte: int) -> int:
         bits = () if self._judge is None else self._judge.vectors[byte]
-        entry = self.space.object_phase(self.after(bits), "after", 0).id
+        entry = self.space.object_phase(self.after(bits), "after", False).id
         self.space.tables.rows[self.id, byte] = entry
         return entry
 
@@ -202,18 +201,19 @@ class WaitingMember(Local):
 class Colon(Local):
     """Between a key and its value."""
 
-    __slots__ = ("goal", "used", "waiting")
+    __slots__ = ("goal", "tight", "waiting")
 
-    def __init__(self, space: Space, waiting: WaitingMember, goal: Goal, used: int) -> None:
+    def __init__(self, space: Space, waiting: WaitingMember, goal: Goal, tight: bool) -> None:
         super().__init__(space)
         self.waiting = waiting
         self.goal = goal
-        self.used = used
+        self.tight = tight
 
     def entries(self) -> dict[int, int]:
         space = self.space
-        found = {0x3A: space.tables.op(self.waiting.id, space.start(self.goal, 0).id)}
-        found.update(gap_entries(self.used, lambda u: space.colon(self.waiting, self.goal, u).id))
+        found = {0x3A: space.tables.op(self.waiting.id, space.start(self.goal, False).id)}
+        if not self.tight:
+            found.update(gap_entries(space, space.colon(self.waiting, self.goal, True).id))
         return found
 
     def lead(self) -> bytes:
@@ -223,13 +223,13 @@ class Colon(Local):
 class ObjectPhase(Local):
     """Between the members: after the brace, after a value, after a comma."""
 
-    __slots__ = ("phase", "state", "used")
+    __slots__ = ("phase", "state", "tight")
 
-    def __init__(self, space: Space, state: ObjectState, phase: Phase, used: int) -> None:
+    def __init__(self, space: Space, state: ObjectState, phase: Phase, tight: bool) -> None:
         super().__init__(space)
         self.state = state
         self.phase = phase
-        self.used = used
+        self.tight = tight
 
     def entries(self) -> dict[int, int]:
         space, state = self.space, self.state
@@ -238,16 +238,17 @@ class ObjectPhase(Local):
             result = state.close()
             if result >= 0:
                 found[0x7D] = space.tables.op(POP, result)
-        if state.keys.start != DEAD:
+        if state.keys.possible:
             if self.phase == "after":
-                found[0x2C] = space.object_phase(state, "comma", 0).id
+                found[0x2C] = space.object_phase(state, "comma", False).id
             elif state.loose:
                 found[0x22] = ASK
             else:
-                found[0x22] = space.text(state.keys, state.keys.start, 0, state.keys).id
+                found[0x22] = state.keys.opened()
             if state.loose and self.phase == "after" and state.keys.is_limited:
                 found[0x2C] = ASK
-        found.update(gap_entries(self.used, lambda u: space.object_phase(state, self.phase, u).id))
+        if not self.tight:
+            found.update(gap_entries(space, space.object_phase(state, self.phase, True).id))
         return found
 
     def lead(self) -> bytes:

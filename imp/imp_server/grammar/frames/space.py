@@ -11,16 +11,17 @@ from typing import Any, TypeVar, cast
 
 from imp_server.core import GrammarRefused
 from imp_server.grammar.algebra import Algebra
-from imp_server.grammar.combine import nothing
+from imp_server.grammar.combine import anything, nothing
 from imp_server.grammar.formula import Formula
 from imp_server.grammar.frames.arrays import ArrayPhase, ArrayState, WaitingItem
 from imp_server.grammar.frames.arrays import Phase as ArrayAt
 from imp_server.grammar.frames.goals import Goal, Judge
+from imp_server.grammar.frames.key_texts import KeyText, WaitingKey
 from imp_server.grammar.frames.keys import Keys
-from imp_server.grammar.frames.local import Local
+from imp_server.grammar.frames.local import AfterGap, Gap, Local
 from imp_server.grammar.frames.objects import Colon, ObjectPhase, ObjectState, WaitingMember
 from imp_server.grammar.frames.objects import Phase as ObjectAt
-from imp_server.grammar.frames.texts import Closer, Escape, Text, utf8_blocks
+from imp_server.grammar.frames.texts import Closer, Escape, Host, Text, utf8_blocks
 from imp_server.grammar.frames.values import Done, Root, Scalar, Start, Word, first_bytes
 from imp_server.grammar.frames.verdicts import Several, Single, Verdicts
 from imp_server.grammar.leaves import Leaf
@@ -34,16 +35,18 @@ from imp_server.grammar.tables import Tables
 WORK = 2_000_000
 """Work units of the solver over the life of a space."""
 MAX_WATCHES = 12
+N_LOCALS = 1 << 18
 
 T = TypeVar("T")
 L = TypeVar("L", bound=Local)
 
 
 class Space:
-    def __init__(self, budget: int = WORK) -> None:
+    def __init__(self, budget: int = WORK, n_locals: int = N_LOCALS) -> None:
+        """`n_locals`: room for this many locals is reserved (not touched) at once."""
         self.algebra = Algebra()
         self.solver = Solver(self.algebra, budget)
-        self.tables = Tables(lambda local, byte: self.locals[local].fill(byte))
+        self.tables = Tables(lambda local, byte: self.locals[local].fill(byte), n_locals)
         self.locals: list[Local] = []
         self._made: dict[Hashable, Any] = {}
         self._first: dict[Goal, dict[int, int]] = {}
@@ -167,8 +170,14 @@ class Space:
 
     # --- locals -----------------------------------------------------------------------------
 
-    def start(self, goal: Goal, used: int | None) -> Start:
-        return self._local(("start", goal, used), lambda: Start(self, goal, used))
+    def start(self, goal: Goal, tight: bool) -> Start:
+        return self._local(("start", goal, tight), lambda: Start(self, goal, tight))
+
+    def gap(self, used: int) -> Gap:
+        return self._local(("gap", used), lambda: Gap(self, used))
+
+    def after_gap(self, tight: int) -> AfterGap:
+        return self._local(("after gap", tight), lambda: AfterGap(self, tight))
 
     def word(self, rest: bytes, result: int) -> Word:
         return self._local(("word", rest, result), lambda: Word(self, rest, result))
@@ -180,15 +189,25 @@ class Space:
         key = ("text", verdicts, state, missing, closer)
         return self._local(key, lambda: Text(self, verdicts, state, missing, closer))
 
-    def escape(self, verdicts: Verdicts, state: int, read: bytes, closer: Closer | None) -> Escape:
-        key = ("escape", verdicts, state, read, closer)
-        return self._local(key, lambda: Escape(self, verdicts, state, read, closer))
+    def escape(self, host: Host, read: bytes) -> Escape:
+        return self._local(("escape", host, read), lambda: Escape(self, host, read))
 
-    def object_phase(self, state: ObjectState, phase: ObjectAt, used: int) -> ObjectPhase:
-        return self._local(("phase", state, phase, used), lambda: ObjectPhase(self, state, phase, used))
+    def key_text(self, keys: Keys, state: int, missing: int) -> KeyText:
+        return self._local(("key", keys, state, missing), lambda: KeyText(self, keys, state, missing))
 
-    def array_phase(self, state: ArrayState, phase: ArrayAt, used: int) -> ArrayPhase:
-        return self._local(("items", state, phase, used), lambda: ArrayPhase(self, state, phase, used))
+    def waiting_key(self, keys: Keys) -> WaitingKey:
+        return self._local(("waiting key", keys), lambda: WaitingKey(self, keys))
+
+    def free_start(self) -> Text:
+        """The frame in which any text begins."""
+        free = self.single(anything(), False)
+        return self.text(free, free.start, 0, None)
+
+    def object_phase(self, state: ObjectState, phase: ObjectAt, tight: bool) -> ObjectPhase:
+        return self._local(("phase", state, phase, tight), lambda: ObjectPhase(self, state, phase, tight))
+
+    def array_phase(self, state: ArrayState, phase: ArrayAt, tight: bool) -> ArrayPhase:
+        return self._local(("items", state, phase, tight), lambda: ArrayPhase(self, state, phase, tight))
 
     def waiting_member(
         self, goal: Goal, seen: frozenset[str], loose: bool, asked: dict[Leaf, Formula]
@@ -199,8 +218,8 @@ class Space:
     def waiting_item(self, goal: Goal, asked: dict[Leaf, Formula]) -> WaitingItem:
         return self._local(("item", goal, tuple(asked.items())), lambda: WaitingItem(self, goal, asked))
 
-    def colon(self, waiting: WaitingMember, goal: Goal, used: int) -> Colon:
-        return self._local(("colon", waiting, goal, used), lambda: Colon(self, waiting, goal, used))
+    def colon(self, waiting: WaitingMember, goal: Goal, tight: bool) -> Colon:
+        return self._local(("colon", waiting, goal, tight), lambda: Colon(self, waiting, goal, tight))
 
 
 def _passes(verdicts: Verdicts, state: int, block: list[tuple[int, int]]) -> bool:

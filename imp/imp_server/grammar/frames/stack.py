@@ -10,6 +10,7 @@ import json
 from dataclasses import dataclass
 
 from imp_server.grammar.frames.arrays import WaitingItem
+from imp_server.grammar.frames.key_texts import KeyText, WaitingKey
 from imp_server.grammar.frames.keys import Keys
 from imp_server.grammar.frames.objects import ObjectPhase
 from imp_server.grammar.frames.space import Space
@@ -80,7 +81,7 @@ class Stepper:
             entry = tables.entry(cell.top, byte)
             if entry == DEAD:
                 return self._remember(state.cell, byte, None) if plain else None
-            if isinstance(top, Text) and top.closer is not None and byte == QUOTE and top.missing == 0:
+            if byte == QUOTE and isinstance(top, Text | KeyText) and top.captures and top.missing == 0:
                 return self._key_closed(state, top, cell)
             if entry >= 0:
                 after = self.cell(entry, cell.below)
@@ -91,14 +92,21 @@ class Stepper:
             a, b = tables.operation(entry)
             if a >= 0:
                 after = self.cell(b, self.cell(a, cell.below))
-                if locals_[a].captures:
+                if isinstance(locals_[a], WaitingKey):
+                    if isinstance(top, ObjectPhase):
+                        return _captured(after, tape, marks, byte, included=False)
+                elif locals_[a].captures:
                     return _captured(after, tape, marks, byte, included=byte != COMMA)
                 break
             below = cell.below
             if below is None:
                 return None
             waiting = locals_[below.top]
-            if isinstance(waiting, WaitingItem) and waiting.captures:
+            if isinstance(waiting, WaitingKey):
+                resumed = waiting.named(_name(tape[marks[-1] :]))
+                marks = marks[:-1]
+                plain = False
+            elif isinstance(waiting, WaitingItem) and waiting.captures:
                 text = tape[marks[-1] :] + (bytes([byte]) if a == POP else b"")
                 marks = marks[:-1]
                 resumed = waiting.resumed(b, text)
@@ -119,12 +127,16 @@ class Stepper:
         cell.next[byte] = after
         return None if after is None else State(after)
 
-    def _key_closed(self, state: State, top: Text, cell: Cell) -> State | None:
-        assert isinstance(top.closer, Keys)
-        raw = state.tape[state.marks[-1] :]
+    def _key_closed(self, state: State, top: Text | KeyText, cell: Cell) -> State | None:
+        name = _name(state.tape[state.marks[-1] :])
         marks = state.marks[:-1]
-        result = top.closer.result(top.state)
-        target = top.closer.closed_named(result, json.loads(b'"' + raw + b'"'))
+        keys = top.keys if isinstance(top, KeyText) else top.closer
+        assert isinstance(keys, Keys)
+        result = keys.result(top.state)
+        if result >= 0:
+            target = keys.closed_named(result, name)
+        else:
+            target = self.space.waiting_key(keys).named(name)
         if target == DEAD:
             return None
         tape = state.tape + b'"' if marks else b""
@@ -141,6 +153,11 @@ class Stepper:
             resumed = self.space.tables.entry(cell.below.top, result)
             cell = None if resumed < 0 else self.cell(resumed, cell.below.below)
         return False
+
+
+def _name(raw: bytes) -> str:
+    name: str = json.loads(b'"' + raw + b'"')
+    return name
 
 
 def _captured(after: Cell, tape: bytes, marks: tuple[int, ...], byte: int, included: bool) -> State:

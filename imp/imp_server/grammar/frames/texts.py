@@ -46,16 +46,18 @@ class Text(Local):
         return self.closer is not None
 
     def fill(self, byte: int) -> int:
-        row = self._few() if self.verdicts.moves(self.state) is not None else self._all()
+        moves = self.verdicts.moves(self.state)
+        row = self._all() if moves is None else self._few(moves)
         if self.missing == 0:
             row[QUOTE] = self._close()
-            row[BACKSLASH] = self._escape()
+            if moves is None or not self.verdicts.strict or any(needs_escape(b) for b in moves):
+                row[BACKSLASH] = self._escape()
         self.space.tables.rows[self.id] = row
         return row[byte]
 
-    def _few(self) -> list[int]:
+    def _few(self, moves: dict[int, int]) -> list[int]:
         row = [DEAD] * 256
-        for at, after in (self.verdicts.moves(self.state) or {}).items():
+        for at, after in moves.items():
             if at >= 0x20 and at not in (QUOTE, BACKSLASH):
                 row[at] = self._after(at, after)
         return row
@@ -64,7 +66,7 @@ class Text(Local):
         row = []
         by_class: dict[tuple[int, int], int] = {}
         for at, kind in enumerate(self.verdicts.classes):
-            key = (kind, _width(at))
+            key = (kind, WIDTHS[at])
             entry = by_class.get(key)
             if entry is None:
                 entry = by_class[key] = self._after(at, self.verdicts.step(self.state, at))
@@ -76,7 +78,7 @@ class Text(Local):
     def _after(self, byte: int, state: int) -> int:
         if state == DEAD:
             return DEAD
-        missing = self.missing - 1 if self.missing else _width(byte)
+        missing = self.missing - 1 if self.missing else WIDTHS[byte]
         return self.space.text(self.verdicts, state, missing, self.closer).id
 
     def _close(self) -> int:
@@ -86,8 +88,27 @@ class Text(Local):
         return self.space.tables.op(POP, result) if self.closer is None else self.closer.closed(result)
 
     def _escape(self) -> int:
-        local = self.space.escape(self.verdicts, self.state, b"", self.closer)
+        local = self.space.escape(self, b"")
         return local.id if local.possible() else DEAD
+
+    # --- what Escape asks -------------------------------------------------------------------
+
+    @property
+    def strict(self) -> bool:
+        return self.verdicts.strict
+
+    def after_char(self, char: str) -> int:
+        """The entry for an escaped code point."""
+        state = self.state
+        for byte in char.encode():
+            state = self.verdicts.step(state, byte)
+            if state == DEAD:
+                return DEAD
+        return self.space.text(self.verdicts, state, 0, self.closer).id
+
+    def takes(self, low: int, high: int) -> bool:
+        """Whether some code point in [low, high] may come next."""
+        return self.space.some_code_point(self.verdicts, self.state, low, high)
 
     def lead(self) -> bytes:
         rest = self.verdicts.shortest(self.state)
@@ -95,17 +116,24 @@ class Text(Local):
         return rest[:n_raw] + spelled(("string", rest[n_raw:].decode())).encode()[1:]
 
 
+class Host(Protocol):
+    """The text in which an escape stands."""
+
+    @property
+    def strict(self) -> bool: ...
+    def after_char(self, char: str) -> int: ...
+    def takes(self, low: int, high: int) -> bool: ...
+
+
 class Escape(Local):
     """After a backslash. `read`: what followed it so far, up to a surrogate pair."""
 
-    __slots__ = ("closer", "read", "state", "verdicts")
+    __slots__ = ("host", "read")
 
-    def __init__(self, space: Space, verdicts: Verdicts, state: int, read: bytes, closer: Closer | None) -> None:
+    def __init__(self, space: Space, host: Host, read: bytes) -> None:
         super().__init__(space)
-        self.verdicts = verdicts
-        self.state = state
+        self.host = host
         self.read = read
-        self.closer = closer
 
     def possible(self) -> bool:
         return bool(self.entries())
@@ -128,8 +156,8 @@ class Escape(Local):
     def _first(self) -> dict[int, int]:
         found = {}
         for byte, char in SHORT.items():
-            if not (self.verdicts.strict and byte == 0x2F):
-                entry = self._end(char)
+            if not (self.host.strict and byte == 0x2F):
+                entry = self.host.after_char(char)
                 if entry != DEAD:
                     found[byte] = entry
         if self._reaches(0, 0x10FFFF):
@@ -143,16 +171,11 @@ class Escape(Local):
         low = int(hexes, 16) << free
         high = low + (1 << free) - 1
         if len(read) > 5:
-            lead = (int(read[1:5], 16) - HIGH[0]) << 10
-            low, high = max(low, LOW[0]), min(high, LOW[1])
-            if low > high:
-                return DEAD
-            first, last = (0x10000 + lead + x - LOW[0] for x in (low, high))
-            if len(read) == 11:
-                return self._end(chr(first)) if self._reaches(first, first) else DEAD
-            return self._more(bytes([digit])) if self._reaches(first, last) else DEAD
+            return self._low_surrogate(read, max(low, LOW[0]), min(high, LOW[1]))
         if len(read) == 5 and not HIGH[0] <= low <= HIGH[1]:
-            return self._end(chr(low)) if not LOW[0] <= low <= LOW[1] and self._reaches(low, low) else DEAD
+            if LOW[0] <= low <= LOW[1] or not self._reaches(low, low):
+                return DEAD
+            return self.host.after_char(chr(low))
         reachable = (low < HIGH[0] and self._reaches(low, min(high, HIGH[0] - 1))) or (
             high > LOW[1] and self._reaches(max(low, LOW[1] + 1), high)
         )
@@ -161,37 +184,37 @@ class Escape(Local):
             reachable = self._reaches(0x10000 + (first << 10), 0x10000 + (last << 10) + 0x3FF)
         return self._more(bytes([digit])) if reachable else DEAD
 
-    def _more(self, byte: bytes) -> int:
-        return self.space.escape(self.verdicts, self.state, self.read + byte, self.closer).id
+    def _low_surrogate(self, read: bytes, low: int, high: int) -> int:
+        if low > high:
+            return DEAD
+        lead = (int(read[1:5], 16) - HIGH[0]) << 10
+        first, last = (0x10000 + lead + x - LOW[0] for x in (low, high))
+        if not self._reaches(first, last):
+            return DEAD
+        return self.host.after_char(chr(first)) if len(read) == 11 else self._more(read[-1:])
 
-    def _end(self, char: str) -> int:
-        state = self.state
-        for byte in char.encode():
-            state = self.verdicts.step(state, byte)
-            if state == DEAD:
-                return DEAD
-        return self.space.text(self.verdicts, state, 0, self.closer).id
+    def _more(self, byte: bytes) -> int:
+        return self.space.escape(self.host, self.read + byte).id
 
     def _reaches(self, low: int, high: int) -> bool:
-        if not self.verdicts.strict:
-            return self.space.some_code_point(self.verdicts, self.state, low, high)
-        return any(
-            self.space.some_code_point(self.verdicts, self.state, max(low, a), min(high, b))
-            for a, b in NEEDED
-            if low <= b and high >= a
-        )
+        if not self.host.strict:
+            return self.host.takes(low, high)
+        return any(self.host.takes(max(low, a), min(high, b)) for a, b in NEEDED if low <= b and high >= a)
 
     def lead(self) -> bytes:
         for byte, entry in self.entries().items():
-            after = self.space.locals[entry]
-            rest = after.lead() if isinstance(after, Text | Escape) else b""
-            return bytes([byte]) + rest
+            rest = self.space.locals[entry] if entry >= 0 else None
+            return bytes([byte]) + (rest.lead() if isinstance(rest, Escape) else b"")
         raise AssertionError("an escape that leads nowhere")
 
 
-def _width(byte: int) -> int:
-    """Continuation bytes that follow `byte`."""
-    return 0 if byte < 0xC0 else 1 if byte < 0xE0 else 2 if byte < 0xF0 else 3
+WIDTHS = bytes(0 if b < 0xC0 else 1 if b < 0xE0 else 2 if b < 0xF0 else 3 for b in range(256))
+"""Continuation bytes that follow each byte."""
+
+
+def needs_escape(byte: int) -> bool:
+    """Whether a strict text may spell the code point that begins with `byte` as an escape."""
+    return byte < 0x20 or byte >= 0x7F or byte in (QUOTE, BACKSLASH)
 
 
 def utf8_blocks(low: int, high: int) -> list[list[tuple[int, int]]]:

