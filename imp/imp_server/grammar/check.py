@@ -5,12 +5,16 @@ Pure functions for a pool thread. Work is bounded in units, not in time: the sam
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from typing import Any, Literal
 
 from imp_server.core import GrammarPlan, GrammarRefused, GrammarUnsatisfiable
+from imp_server.grammar.algebra import has_surrogates
+from imp_server.grammar.envelope import Free, Node, Raw, Value
 from imp_server.grammar.frames.space import Space
 from imp_server.grammar.leaves import Contains, Items, Leaf, Names, Props
-from imp_server.grammar.plan import Normal, make_plan
+from imp_server.grammar.plan import Normal, begin, envelope_goals, make_plan, nodes_of
 from imp_server.grammar.schema.document import Document
 from imp_server.grammar.schema.expand import Expander
 from imp_server.grammar.subschema import Sub
@@ -26,7 +30,11 @@ def check_schema(schema: Any, *, integers: Literal["digits", "any"] = "digits") 
     """
     if not isinstance(schema, dict | bool):
         raise GrammarRefused("a JSON Schema must be an object or a boolean")
-    plan = make_plan("json_schema", Normal(schema=schema, integers=integers))
+    try:
+        text = json.dumps(schema, allow_nan=False)
+    except (ValueError, TypeError, RecursionError) as error:
+        raise GrammarRefused(f"the schema isn't JSON: {error}") from None
+    plan = make_plan("json_schema", Normal(schema=text, integers=integers))
     space = Space(CHECK_WORK, n_locals=64)
     try:
         formula = Expander(Document(schema), space.algebra, plan.digest, integers).root()
@@ -38,6 +46,48 @@ def check_schema(schema: Any, *, integers: Literal["digits", "any"] = "digits") 
         raise GrammarRefused("the schema is too complex to prove that some value satisfies it; simplify it")
     if answer is None:
         raise GrammarUnsatisfiable("no value satisfies this schema")
+    return plan
+
+
+def check_regex(pattern: str) -> GrammarPlan:
+    """A text that the regex matches as a whole."""
+    return _check_words("regex", Normal(text=pattern))
+
+
+def check_gbnf(grammar: str) -> GrammarPlan:
+    """A text of a GBNF grammar's rule `root`."""
+    return _check_words("gbnf", Normal(text=grammar))
+
+
+def check_choices(choices: Sequence[str]) -> GrammarPlan:
+    """One of the texts."""
+    if not choices or not all(isinstance(c, str) for c in choices):
+        raise GrammarRefused("choices must be a non-empty list of strings")
+    if any(has_surrogates(c) for c in choices):
+        raise GrammarRefused("a choice with a lone surrogate can't be written")
+    return _check_words("choice", Normal(choices=tuple(choices)))
+
+
+def _check_words(kind: str, normal: Normal) -> GrammarPlan:
+    plan = make_plan(kind, normal)
+    begin(plan, Space(CHECK_WORK, n_locals=64))
+    return plan
+
+
+def check_envelope(node: Node) -> GrammarPlan:
+    """Values, free and raw text between tags (envelope.py). Raises as check_schema for each schema inside."""
+    plan = make_plan("envelope", Normal(node=node))
+    for part in nodes_of(node):
+        if isinstance(part, Value):
+            check_schema(part.schema)
+        elif isinstance(part, Free) and not all(b.tag for b in part.branches):
+            raise GrammarRefused("a tag can't be empty")
+        elif isinstance(part, Raw) and not part.closer:
+            raise GrammarRefused("a closer can't be empty")
+    space = Space(CHECK_WORK, n_locals=64)
+    machines = envelope_goals(space, node, plan.digest)
+    if any(machines.is_empty(part) for part in nodes_of(node)):
+        raise GrammarUnsatisfiable("no text satisfies a raw parameter's schema")
     return plan
 
 

@@ -3,12 +3,25 @@
 from __future__ import annotations
 
 import hashlib
+import json
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
 
-from imp_server.core import GrammarPlan, GrammarRefused
+from imp_server.core import GrammarPlan, GrammarRefused, GrammarUnsatisfiable
+from imp_server.grammar.combine import anything
+from imp_server.grammar.envelope import Alt, Free, Node, Raw, Repeat, Seq, Value, Words
+from imp_server.grammar.formula import Formula
+from imp_server.grammar.frames.goals import Goal
+from imp_server.grammar.frames.scripts import Goals, Rest
 from imp_server.grammar.frames.space import Space
+from imp_server.grammar.frames.verdicts import Verdicts
+from imp_server.grammar.leaves import STRING
+from imp_server.grammar.literals import Literals
+from imp_server.grammar.machine import DEAD, Machine
+from imp_server.grammar.regex.compile import compile_regex
+from imp_server.grammar.scalars import string_machine
 from imp_server.grammar.schema.document import Document
 from imp_server.grammar.schema.expand import Expander
 
@@ -16,14 +29,19 @@ from imp_server.grammar.schema.expand import Expander
 class Normal(msgspec.Struct, frozen=True):
     """The payload of a GrammarPlan."""
 
-    schema: Any = None
+    schema: str = ""
+    """JSON text: its numbers may exceed 64 bits."""
     integers: str = "digits"
+    node: Node | None = None
     text: str = ""
     choices: tuple[str, ...] = ()
 
 
 def make_plan(kind: str, normal: Normal) -> GrammarPlan:
-    payload = msgspec.msgpack.encode(normal)
+    try:
+        payload = msgspec.msgpack.encode(normal)
+    except (OverflowError, TypeError, UnicodeEncodeError) as error:
+        raise GrammarRefused(f"the grammar holds something that JSON can't: {error}") from None
     digest = hashlib.blake2b(kind.encode() + b"\0" + payload, digest_size=16).hexdigest()
     return GrammarPlan(kind=kind, digest=digest, payload=payload)
 
@@ -32,6 +50,65 @@ def begin(plan: GrammarPlan, space: Space) -> int:
     """The local in which a completion under the plan starts. Raises GrammarRefused for an unknown kind."""
     normal = msgspec.msgpack.decode(plan.payload, type=Normal)
     if plan.kind == "json_schema":
-        formula = Expander(Document(normal.schema), space.algebra, plan.digest, normal.integers).root()
+        formula = schema_formula(space, json.loads(normal.schema), plan.digest, normal.integers)
         return space.start(space.goal(formula), True).id
+    if plan.kind in ("regex", "choice", "gbnf"):
+        verdicts = words_verdicts(space, Words(plan.kind, normal.text, normal.choices))
+        return space.scalar(verdicts, verdicts.start).id
+    if plan.kind == "envelope" and normal.node is not None:
+        return envelope_goals(space, normal.node, plan.digest).script(space, {Rest(normal.node, None)})
     raise GrammarRefused(f"unknown kind of grammar {plan.kind!r}")
+
+
+def schema_formula(space: Space, schema: Any, digest: str, integers: str = "digits") -> Formula:
+    return Expander(Document(schema), space.algebra, digest, integers).root()
+
+
+def words_verdicts(space: Space, words: Words) -> Verdicts:
+    """Raises GrammarRefused if no text would do."""
+    machine = _words_machine(words)
+    if machine.start == DEAD:
+        raise GrammarUnsatisfiable(f"no text satisfies this {words.kind}")
+    return space.single(machine, False)
+
+
+def _words_machine(words: Words) -> Machine:
+    if words.kind == "regex":
+        return compile_regex(words.text, search=False)
+    if words.kind == "choice":
+        return Literals([c.encode("utf-8") for c in words.choices])
+    raise GrammarRefused("GBNF grammars aren't supported yet")
+
+
+def envelope_goals(space: Space, node: Node, digest: str) -> Goals:
+    """The goals and machines of an envelope's nodes. Raises GrammarRefused."""
+    goals: dict[int, Goal] = {}
+    machines: dict[int, Machine] = {}
+    words: dict[int, Verdicts] = {}
+    for number, part in enumerate(nodes_of(node)):
+        if isinstance(part, Value):
+            goals[id(part)] = space.goal(schema_formula(space, part.schema, f"{digest}/{number}"))
+        elif isinstance(part, Raw):
+            formula = schema_formula(space, part.schema, f"{digest}/{number}")
+            restricted = space.algebra.formulas.restrict(formula, STRING)
+            free = restricted is space.algebra.formulas.true
+            machines[id(part)] = anything() if free else string_machine(space.algebra, restricted)
+        elif isinstance(part, Words):
+            words[id(part)] = words_verdicts(space, part)
+    return Goals(goals, machines, words)
+
+
+def nodes_of(node: Node) -> Iterator[Node]:
+    """The node and everything below it."""
+    yield node
+    below: tuple[Node, ...] = ()
+    if isinstance(node, Seq):
+        below = node.parts
+    elif isinstance(node, Alt):
+        below = node.options
+    elif isinstance(node, Repeat):
+        below = (node.part,)
+    elif isinstance(node, Free):
+        below = tuple(b.then for b in node.branches)
+    for part in below:
+        yield from nodes_of(part)

@@ -35,6 +35,7 @@ def pattern_machine(pattern: str) -> Machine:
 
 
 def is_enforced_format(name: str) -> bool:
+    """Every other format is an annotation."""
     return name in ENFORCED
 
 

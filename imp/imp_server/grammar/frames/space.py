@@ -21,8 +21,9 @@ from imp_server.grammar.frames.keys import Keys
 from imp_server.grammar.frames.local import AfterGap, Gap, Local
 from imp_server.grammar.frames.objects import Colon, ObjectPhase, ObjectState, WaitingMember
 from imp_server.grammar.frames.objects import Phase as ObjectAt
+from imp_server.grammar.frames.scripts import AfterValue, FreeText, Goals, RawText, Rest, Script, Threads
 from imp_server.grammar.frames.texts import Closer, Escape, Host, Text, utf8_blocks
-from imp_server.grammar.frames.values import Done, Root, Scalar, Start, Word, first_bytes
+from imp_server.grammar.frames.values import Done, Ended, Root, Scalar, Start, Word, first_bytes
 from imp_server.grammar.frames.verdicts import Several, Single, Verdicts
 from imp_server.grammar.leaves import Leaf
 from imp_server.grammar.machine import DEAD, Machine
@@ -53,6 +54,7 @@ class Space:
         self._shortest: dict[Goal, Found | None] = {}
         self._code_points: dict[tuple[Verdicts, int, int, int], bool] = {}
         self.done = self._local(("done",), lambda: Done(self))
+        self.ended = self._local(("ended",), lambda: Ended(self))
         self.root = self._local(("root",), lambda: Root(self))
 
     def _local(self, key: Hashable, make: Callable[[], L]) -> L:
@@ -197,6 +199,21 @@ class Space:
 
     def waiting_key(self, keys: Keys) -> WaitingKey:
         return self._local(("waiting key", keys), lambda: WaitingKey(self, keys))
+
+    def script(self, goals: Goals, threads: Threads) -> Script:
+        return self._local(("script", goals, threads), lambda: Script(self, goals, threads))
+
+    def after_value(self, goals: Goals, then: Rest | None) -> AfterValue:
+        return self._local(("after value", goals, then), lambda: AfterValue(self, goals, then))
+
+    def free_text(self, goals: Goals, here: Rest, matched: bytes) -> FreeText:
+        return self._local(("free", goals, here, matched), lambda: FreeText(self, goals, here, matched))
+
+    def raw_text(
+        self, goals: Goals, here: Rest, machine: Machine, state: int, matched: int, closers: frozenset[int]
+    ) -> RawText:
+        key = ("raw", goals, here, state, matched, closers)
+        return self._local(key, lambda: RawText(self, goals, here, machine, state, matched, closers))
 
     def free_start(self) -> Text:
         """The frame in which any text begins."""

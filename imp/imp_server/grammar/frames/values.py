@@ -101,6 +101,22 @@ class Done(Local):
         return b""
 
 
+class Ended(Local):
+    """All of an envelope was read: the frame ends without a byte."""
+
+    __slots__ = ()
+
+    def entries(self) -> dict[int, int]:
+        return {}
+
+    @property
+    def end_result(self) -> int:
+        return 0
+
+    def lead(self) -> bytes:
+        return b""
+
+
 class Root(Local):
     """Waits for the one value of the completion."""
 
