@@ -178,3 +178,17 @@ def test_llamacpp_fault_26_parallel_calls_have_dense_indexes(server: LiveServer)
     ]
     assert [payload["output_index"] for payload in added] == [0, 1]
     assert len({payload["item"]["call_id"] for payload in added}) == 2
+
+
+@both
+def test_fault_119_a_format_binds_the_answer(server: LiveServer, dialect: str) -> None:
+    form = {"type": "json_schema", "name": "n", "schema": SCHEMA}
+    asked: dict[str, Any] = (
+        {"text": {"format": form}} if dialect == "responses" else {"output_config": {"format": form}}
+    )
+    server.engine.play(text_ids("{}"))
+    body = body_of(dialect) | asked
+    assert httpx.post(server.url + PATHS[dialect], json=body, timeout=20).status_code == 200
+    assert server.engine.requests_seen[-1].plan.grammar is not None
+    ask(server, dialect)
+    assert server.engine.requests_seen[-1].plan.grammar is None

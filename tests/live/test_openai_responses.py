@@ -11,6 +11,7 @@ from typing import Any
 
 import httpx
 import openai
+import pydantic
 import pytest
 from imp_server.core import EngineFaulted
 from imp_server.engine.scripted import Fail, Gate, text_ids
@@ -55,6 +56,16 @@ def test_stream_helper_reaches_its_final_response(server: LiveServer, sdk: opena
     with sdk.responses.stream(model="toy", input="hi") as stream:
         deltas = [event.delta for event in stream if event.type == "response.output_text.delta"]
         assert "".join(deltas) == stream.get_final_response().output_text == "Hello wörld"
+
+
+def test_parse_gives_the_model(server: LiveServer, sdk: openai.OpenAI) -> None:
+    class Answer(pydantic.BaseModel):
+        number: int
+
+    server.engine.play(text_ids('{"number": 4}'))
+    with sdk.responses.stream(model="toy", input="2+2?", text_format=Answer) as stream:
+        parsed = stream.get_final_response().output_parsed
+    assert parsed == Answer(number=4)
 
 
 def test_tools_and_the_replay_of_the_answer(server: LiveServer, sdk: openai.OpenAI) -> None:
