@@ -177,7 +177,14 @@ def test_cache_writes_count_for_those_who_asked_for_them() -> None:
 
 
 def test_length_wins_over_a_call() -> None:
-    assert folded([*CALL, Finish(0, "length", Usage(9, 3))])["stop_reason"] == "max_tokens"
+    assert folded([*CALL, Finish(0, "length", Usage(9, 64))])["stop_reason"] == "max_tokens"
+
+
+def test_a_full_context_is_told_apart_from_max_tokens() -> None:
+    full = Finish(0, "length", Usage(9, 3))
+    assert folded([full])["stop_reason"] == "model_context_window_exceeded"
+    assert folded([full], max_tokens=None)["stop_reason"] == "max_tokens"
+    assert folded([Finish(0, "length", Usage(9, 3), detail="timed_out")])["stop_reason"] == "max_tokens"
 
 
 def test_display_omitted_hides_the_thinking_and_signs_what_is_shown() -> None:

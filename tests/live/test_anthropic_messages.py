@@ -144,7 +144,9 @@ def test_faults_97_98_cached_tokens(server: LiveServer, sdk: anthropic.Anthropic
 )
 def test_faults_100_104_keys_in_either_header_and_unknown_betas(headers: dict[str, str]) -> None:
     with toy_server(settings={"server.api_key": ("secret",)}) as live:
-        assert post(live, headers=headers).status_code == 200
+        answered = post(live, headers=headers)
+        assert answered.status_code == 200
+        assert all(answered.headers[n] == v for n, v in headers.items() if n.startswith("anthropic-"))
         assert post(live, path="/v1/messages?beta=true", headers=headers).status_code == 200
         refused = post(live, headers=headers | {"x-api-key": "wrong", "authorization": "Bearer wrong"})
         assert refused.status_code == 401 and refused.json()["error"]["type"] == "authentication_error"

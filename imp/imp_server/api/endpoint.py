@@ -127,7 +127,7 @@ class Endpoint:
             if reply.streamed:
                 run = StreamRun(reply, running, watch, self._hub.config.streams.keep_alive_s)
                 chunks = partial(encoded, self._checked(run.frames()))
-                headers = _raw(sse.HEADERS | _reply_id(request, reply))
+                headers = _raw(sse.HEADERS | _reply_headers(request, reply))
                 return Response(200, headers, StreamedContent(sse.MEDIA_TYPE, chunks))
             body = await fold_reply(reply, running, watch)
         except BaseException:
@@ -140,7 +140,7 @@ class Endpoint:
             raise ClientGone
         if self._hub.check_replies:
             self._check(200, "application/json", body)
-        return json_response(200, body, _reply_id(request, reply))
+        return json_response(200, body, _reply_headers(request, reply))
 
     async def _checked(self, frames: AsyncGenerator[SseFrame | None, None]) -> AsyncGenerator[SseFrame | None, None]:
         async with aclosing(frames):
@@ -178,9 +178,10 @@ def _prepare(side: TextSide, reply: Generating) -> list[Prepared]:
     return [side.prepare_prompt(request) for request in reply.requests]
 
 
-def _reply_id(request: Request, reply: Generating) -> dict[str, str]:
+def _reply_headers(request: Request, reply: Generating) -> dict[str, str]:
     """Without an id of the client's, a generation goes by the id of its reply."""
-    return {} if request.headers.contains(b"x-request-id") else {"x-request-id": reply.context.id}
+    own = {} if request.headers.contains(b"x-request-id") else {"x-request-id": reply.context.id}
+    return own | dict(reply.headers)
 
 
 def _decoded(data: bytes) -> Any:

@@ -177,20 +177,27 @@ async def create_message(call: Call) -> Reply:
     )
     request = await call.services.in_pool(parse, call.body, _version(call))
     context.extra["asks_for_caching"] = await call.services.in_pool(asks_for_caching, request)
-    return ChatReply(request, context, present(call.body, "stream", False), Fold, Stream)
+    streamed = present(call.body, "stream", False)
+    return ChatReply(request, context, streamed, Fold, Stream, headers=_echoed(call))
 
 
 @handler
 async def count_tokens(call: Call) -> Reply:
     """Counts what the same body would prefill: the request is prepared exactly as for an answer."""
     request = await call.services.in_pool(parse, call.body, _version(call))
-    return JsonReply({"input_tokens": await call.services.count_tokens(request)})
+    return JsonReply({"input_tokens": await call.services.count_tokens(request)}, headers=_echoed(call))
 
 
 def asks_for_caching(request: ChatRequest) -> bool:
     """Is anything marked with `cache_control`?"""
     marks = (part.cache_mark for m in request.messages for part in m.parts if isinstance(part, TextPart))
     return request.cache.pin_prompt or any(tool.cache_mark for tool in request.tools) or any(marks)
+
+
+def _echoed(call: Call) -> dict[str, str]:
+    """What the client said of the API's version comes back; nothing of it is enforced but the version's own rules."""
+    sent = {name: call.headers[name] for name in ("anthropic-version", "anthropic-beta") if name in call.headers}
+    return {name: "".join(c for c in value[:512] if " " <= c <= "~") for name, value in sent.items()}
 
 
 def _version(call: Call) -> str:

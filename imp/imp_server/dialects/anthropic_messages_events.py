@@ -72,11 +72,11 @@ class MessageEvents:
 
     def close(self) -> list[Json]:
         usage = self._usage(self._finish.usage)
-        delta = _stop(self._finish, self._done) | {"stop_details": None, "container": None}
+        delta = self._stop() | {"stop_details": None, "container": None}
         return [{"type": "message_delta", "delta": delta, "usage": usage}, {"type": "message_stop"}]
 
     def message(self) -> Json:
-        return self._message(self._usage(self._finish.usage)) | _stop(self._finish, self._done)
+        return self._message(self._usage(self._finish.usage)) | self._stop()
 
     def _message(self, usage: Json) -> Json:
         return {
@@ -145,6 +145,24 @@ class MessageEvents:
         yield {"type": "content_block_stop", "index": len(self._done)}
         self._done.append(whole)
 
+    def _stop(self) -> Json:
+        """A cut wins over a call; a call wins over how the text ended."""
+        finish, sequence = self._finish, None
+        if finish.reason == "length":
+            reason = "model_context_window_exceeded" if self._is_full() else "max_tokens"
+        elif any(block["type"] == "tool_use" for block in self._done):
+            reason = "tool_use"
+        elif finish.stop_sequence is not None:
+            reason, sequence = "stop_sequence", finish.stop_sequence
+        else:
+            reason = "end_turn"
+        return {"stop_reason": reason, "stop_sequence": sequence}
+
+    def _is_full(self) -> bool:
+        """The context ended before the client's own limit did."""
+        limit = self._ctx.body.get("max_tokens")
+        return limit is not None and self._finish.usage.completion_tokens < limit and self._finish.detail is None
+
     # --- usage
 
     def _start_usage(self) -> Json:
@@ -171,17 +189,6 @@ class MessageEvents:
 
 def _written(usage: Json) -> Json:
     return {"ephemeral_5m_input_tokens": usage["cache_creation_input_tokens"], "ephemeral_1h_input_tokens": 0}
-
-
-def _stop(finish: Finish, content: list[Json]) -> Json:
-    """A cut wins over a call; a call wins over how the text ended."""
-    if finish.reason == "length":
-        return {"stop_reason": "max_tokens", "stop_sequence": None}
-    if any(block["type"] == "tool_use" for block in content):
-        return {"stop_reason": "tool_use", "stop_sequence": None}
-    if finish.stop_sequence is not None:
-        return {"stop_reason": "stop_sequence", "stop_sequence": finish.stop_sequence}
-    return {"stop_reason": "end_turn", "stop_sequence": None}
 
 
 def tool_use_id(call_id: str) -> str:

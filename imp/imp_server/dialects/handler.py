@@ -153,6 +153,7 @@ class ChatReply:
     stream: Callable[[ReplyContext], Stream]
     keep: Callable[[dict[str, Any]], Awaitable[None]] | None = None
     """Awaited with the whole reply before its last frames are sent (a stored response must be found at once)."""
+    headers: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +168,7 @@ class PromptReply:
     stream: Callable[[ReplyContext], Stream] | None = None
     """None = this operation has no stream."""
     keep: Callable[[dict[str, Any]], Awaitable[None]] | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
 
 
 @runtime_checkable

@@ -119,16 +119,18 @@ async def slots(call: Call) -> Reply:
     if call.query.get("fail_on_no_slot") and len(rows) >= n_rows:
         raise Unavailable("every row is busy; try again later", retry_after_s=1.0)
     context_length = (card.context_length if card else None) or 0
-    busy = {int(row.get("row", i)): row for i, row in enumerate(rows)}
+    busy = {row["slot"]: row for row in rows}
     return JsonReply([_slot(i, context_length, busy.get(i)) for i in range(n_rows)])
 
 
 def _slot(index: int, context_length: int, row: dict[str, Any] | None) -> dict[str, Any]:
     slot: dict[str, Any] = {"id": index, "n_ctx": context_length, "speculative": False, "is_processing": bool(row)}
     if row:
-        slot |= {"id_task": int(row["key"]), "next_token": [{"n_decoded": int(row.get("n_tokens", 0))}]}
-        if "prompt_tokens" in row:
-            slot["n_prompt_tokens"] = int(row["prompt_tokens"])
+        slot |= {
+            "id_task": row["key"],
+            "n_prompt_tokens": row["n_prompt"],
+            "next_token": [{"n_decoded": row["n_output"]}],
+        }
     return slot
 
 

@@ -235,11 +235,16 @@ class ScriptedEngine:
         self._adapters.pop(name, None)
 
     async def stats(self) -> tuple[dict[str, float], tuple[dict[str, Any], ...]]:
-        rows = [row for rows in self._rows.values() for row in rows]
+        running = [row.output for rows in self._rows.values() for row in rows if row.running]
         details = tuple(
-            {"key": r.output.request.key, "choice": r.output.choice, "n_tokens": r.output.n_tokens}
-            for r in rows
-            if r.running
+            {
+                "slot": slot,
+                "key": output.request.key,
+                "choice": output.choice,
+                "n_prompt": len(output.request.ids) // 4,
+                "n_output": output.n_tokens,
+            }
+            for slot, output in enumerate(running)
         )
         counters = {
             "rows_running": float(self.n_running),
