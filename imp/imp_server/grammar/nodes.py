@@ -212,7 +212,6 @@ class Nodes:
         if node is None:
             node = self._make(key, Kind.RULE, nullable, size, spread)
             node.low = number
-            node.reach = INFINITE
         return node
 
     def text(self, text: str) -> Node:

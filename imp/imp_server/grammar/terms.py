@@ -63,7 +63,8 @@ class TermMachine:
         self._end = self._intern(True, ())
         self._universal = self._intern(True, ((nodes.anything, self._end),))
         self.start = self._push(root, self._end)
-        self.reach = root.reach
+        self.reach = INFINITE if rules else root.reach
+        """Bound on the fewest code points still missing in any state."""
 
     # --- the Machine protocol ---------------------------------------------------------------
 
@@ -87,8 +88,14 @@ class TermMachine:
             return None
         out: list[bytes] = []
         while not self._accepts[state]:
-            head, state = min(self._items[state], key=lambda item: item[0].size + self._shortest[item[1]])
+            head, tail = min(self._items[state], key=lambda item: item[0].size + self._shortest[item[1]])
+            if self._rules and head.size and head.kind in (Kind.LOOP, Kind.RULE):
+                # rules may call each other deeper than Python can: they are opened one at a time
+                with GROWING:
+                    state = self._enter(head, tail)
+                continue
             out.append(self._sample(head))
+            state = tail
         return b"".join(out)
 
     def size(self, state: int) -> int:

@@ -14,6 +14,9 @@ from imp_server.grammar.regex.parser import parse
 from imp_server.grammar.regex.tree import Alt, Begin, Cat, End, Look, Tree
 from imp_server.grammar.terms import TermMachine
 
+MAX_SHORTEST = 1_000_000
+"""Characters that may still be needed, wherever in a match one stands."""
+
 
 @lru_cache(maxsize=512)
 def compile_regex(pattern: str, *, search: bool = True) -> Machine:
@@ -29,6 +32,8 @@ def compile_regex(pattern: str, *, search: bool = True) -> Machine:
             raise GrammarRefused(
                 f"pattern {shown!r} can be read in thousands of ways at once; anchor it, or lower its counts"
             )
+        if node.reach > MAX_SHORTEST:
+            raise GrammarRefused(f"pattern {shown!r} needs texts of more than {MAX_SHORTEST} characters")
         return TermMachine(nodes, node)
 
     def refuse_look(look: Look) -> GrammarRefused:
