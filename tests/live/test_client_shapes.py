@@ -10,6 +10,7 @@ import httpx
 import pytest
 
 from tests.api.live_server import LiveServer
+from tests.dialects.message_accumulator import accumulate
 from tests.live.client_shapes import CLAUDE_HEADERS, CODEX_HEADERS, claude_body, codex_body
 from tests.live.toy_server import TOOLS_CHATML, call_text, toy_server
 from tests.toy import bpe_model
@@ -85,22 +86,3 @@ def test_claude_code_counts_calls_a_tool_and_ends(server: LiveServer) -> None:
     play(server, "There is a README.md.")
     whole = claude(server, "/v1/messages", claude_body(*later) | {"stream": False}).json()
     assert whole["content"] == accumulate(second) and whole["stop_reason"] == "end_turn"
-
-
-def accumulate(sent: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    blocks: list[dict[str, Any]] = []
-    for event in sent:
-        if event["type"] == "content_block_start":
-            blocks.append(event["content_block"] | {"json": ""})
-        elif event["type"] == "content_block_delta":
-            kind, value = event["delta"]["type"], event["delta"]
-            block = blocks[event["index"]]
-            if kind == "input_json_delta":
-                block["json"] += value["partial_json"]
-            else:
-                name = kind.removesuffix("_delta")
-                block[name] = block.get(name, "") + value[name]
-    for block in blocks:
-        if text := block.pop("json"):
-            block["input"] = json.loads(text)
-    return blocks

@@ -1,0 +1,149 @@
+"""Responses, Messages and native completions through the real text side: no cut of the tokens changes an answer."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import re
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from imp_server.api.disconnect import DisconnectWatch
+from imp_server.api.generations import Generations
+from imp_server.api.model_text import ModelText
+from imp_server.core import OutputEvent
+from imp_server.dialects import anthropic_messages, llamacpp_reply, openai_responses
+from imp_server.dialects.base import ReplyContext, SseFrame
+from imp_server.dialects.llamacpp_request import prompt_requests
+from imp_server.engine.scripted import Emit, ScriptedEngine
+
+from tests.dialects.contract_check import check_frames, check_reply
+from tests.dialects.message_accumulator import accumulate
+from tests.live.toy_server import TOOLS_CHATML, call_text
+from tests.toy import byte_model
+
+TEXT = ModelText(byte_model(TOOLS_CHATML, context_length=8192))
+SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}}
+OUTPUTS = [
+    "plain text",
+    "Grüße 👋🏽 日本語",
+    "<think>let me see…</think>42",
+    "before STOP after",
+    "STO",
+    "",
+    "Look: " + call_text("weather", city="Köln 🌦"),
+    "<think>two</think>" + call_text("weather", city="a") + "\n" + call_text("weather"),
+    '<tool_call>\n{"name": "weather", "arg',
+]
+
+
+class Case(NamedTuple):
+    operation: str
+    body: dict[str, Any]
+    prepare: Callable[[dict[str, Any]], Any]
+    fold: Callable[[ReplyContext], Any]
+    stream: Callable[[ReplyContext], Any]
+
+
+CASES = {
+    "responses": Case(
+        "openai_responses.create_response",
+        {
+            "model": "toy",
+            "input": "hi",
+            "tools": [{"type": "function", "name": "weather", "parameters": SCHEMA}],
+            "reasoning": {"effort": "high"},
+        },
+        lambda body: TEXT.prepare_chat(openai_responses.parse(body)),
+        openai_responses.Fold,
+        openai_responses.Stream,
+    ),
+    "messages": Case(
+        "anthropic_messages.create_message",
+        {
+            "model": "toy",
+            "messages": [{"role": "user", "content": "hi"}],
+            "tools": [{"name": "weather", "input_schema": SCHEMA}],
+            "thinking": {"type": "adaptive"},
+            "stop_sequences": ["STOP"],
+        },
+        lambda body: TEXT.prepare_chat(anthropic_messages.parse(body)),
+        anthropic_messages.Fold,
+        anthropic_messages.Stream,
+    ),
+    "native": Case(
+        "llamacpp.completion",
+        {"prompt": "hi", "stop": ["STOP"], "n_probs": 1, "return_tokens": True},
+        lambda body: TEXT.prepare_prompt(prompt_requests(body, {})[0]),
+        llamacpp_reply.CompletionFold,
+        llamacpp_reply.CompletionStream,
+    ),
+}
+
+
+async def play(prompt: Any, emits: list[Emit]) -> list[OutputEvent]:
+    engine = ScriptedEngine(TEXT.vocabulary, context_length=8192)
+    await engine.start()
+    engine.play(*emits)
+    running = Generations(engine, [prompt])
+    await running.accept(DisconnectWatch(None))
+    found = [event async for batch in running.events() for event in batch]
+    await engine.stop()
+    return found
+
+
+def cut(data: bytes, places: set[int]) -> list[Emit]:
+    edges = [0, *sorted(p for p in places if 0 < p < len(data)), len(data)]
+    return [Emit(data[a:b]) for a, b in itertools.pairwise(edges) if a < b]
+
+
+def answers(case: Case, body: dict[str, Any], data: bytes, places: set[int]) -> tuple[Any, list[SseFrame]]:
+    events = asyncio.run(play(case.prepare(body), cut(data, places)))
+    context = ReplyContext("resp_1" if "input" in body else "msg_1", "toy", 7, "req_1", body)
+    context.extra |= {"prompts": ["hi"], "completed_at": 8}
+    fold, stream = case.fold(context), case.stream(context)
+    frames: list[SseFrame] = stream.open()
+    for event in events:
+        fold.feed(event)
+        frames += stream.feed(event)
+    return fold.body(), frames + stream.close()
+
+
+def timeless(body: Any) -> Any:
+    """Without random ids and measured times."""
+    text = re.sub(r"(call|toolu)_\w+", r"\1_x", json.dumps(body))
+    return json.loads(re.sub(r'_(ms|second)": [\d.e+-]+', r'_\1": 0', text))
+
+
+@pytest.mark.parametrize("name", list(CASES))
+@settings(max_examples=50, deadline=None)
+@given(
+    output=st.sampled_from(OUTPUTS),
+    places=st.sets(st.integers(1, 150), max_size=60),
+    max_tokens=st.sampled_from([None, 1, 5, 12, 40]),
+)
+def test_the_stream_equals_the_fold_for_every_cut(
+    name: str, output: str, places: set[int], max_tokens: int | None
+) -> None:
+    case = CASES[name]
+    limit = {"responses": "max_output_tokens", "messages": "max_tokens", "native": "n_predict"}[name]
+    body = case.body | ({limit: max_tokens} if max_tokens else {})
+    whole, _ = answers(case, body, output.encode(), set())
+    folded, frames = answers(case, body, output.encode(), places)
+    assert timeless(folded) == timeless(whole)
+    check_reply(case.operation, folded)
+    check_frames(case.operation, frames)
+    events = [json.loads(frame.data) for frame in frames if frame.data != b"[DONE]"]
+    if name == "responses":
+        assert events[-1]["response"] == folded
+    elif name == "messages":
+        # Arguments that max_tokens cut are no JSON; how those are read is tested against the SDK elsewhere.
+        if folded["stop_reason"] != "max_tokens" or not any("input" in block for block in folded["content"]):
+            assert accumulate(events) == folded["content"]
+    else:
+        assert "".join(event["content"] for event in events) == folded["content"]
+    assert "\ufffd" not in json.dumps(folded, ensure_ascii=False)
