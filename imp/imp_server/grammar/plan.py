@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from imp_server.core import GrammarPlan, GrammarRefused, GrammarUnsatisfiable
+from imp_server.grammar.choices import choices_machine
 from imp_server.grammar.combine import anything
 from imp_server.grammar.envelope import Alt, Free, Node, Raw, Repeat, Seq, Value, Words
 from imp_server.grammar.formula import Formula
@@ -17,8 +18,8 @@ from imp_server.grammar.frames.goals import Goal
 from imp_server.grammar.frames.scripts import Goals, Rest
 from imp_server.grammar.frames.space import Space
 from imp_server.grammar.frames.verdicts import Verdicts
+from imp_server.grammar.gbnf import compile_gbnf
 from imp_server.grammar.leaves import STRING
-from imp_server.grammar.literals import Literals
 from imp_server.grammar.machine import DEAD, Machine
 from imp_server.grammar.regex.compile import compile_regex
 from imp_server.grammar.scalars import string_machine
@@ -76,8 +77,8 @@ def _words_machine(words: Words) -> Machine:
     if words.kind == "regex":
         return compile_regex(words.text, search=False)
     if words.kind == "choice":
-        return Literals([c.encode("utf-8") for c in words.choices])
-    raise GrammarRefused("GBNF grammars aren't supported yet")
+        return choices_machine(words.choices)
+    return compile_gbnf(words.text)
 
 
 def envelope_goals(space: Space, node: Node, digest: str) -> Goals:

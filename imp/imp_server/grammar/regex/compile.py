@@ -32,7 +32,7 @@ def compile_regex(pattern: str, *, search: bool = True) -> Machine:
             raise GrammarRefused(
                 f"pattern {shown!r} can be read in thousands of ways at once; anchor it, or lower its counts"
             )
-        if node.reach > MAX_SHORTEST:
+        if node.reach > MAX_SHORTEST and node is not nodes.never:
             raise GrammarRefused(f"pattern {shown!r} needs texts of more than {MAX_SHORTEST} characters")
         return TermMachine(nodes, node)
 
