@@ -222,6 +222,25 @@ def test_choices_are_interleaved_and_opened_in_order(live: LiveServer) -> None:
     assert events[-1] == "[DONE]"
 
 
+def test_the_queue_shows_in_health() -> None:
+    with live_server(lambda: new_engine(n_rows=2), ByteText) as live:
+        gates = [gate(live)]
+        live.engine.answer_with(lambda _r, _c: [Gate(gates[0])])
+        client = httpx.Client(base_url=live.url, timeout=10)
+        with client, client.stream("POST", CHAT, json=body(n=2)), client.stream("POST", CHAT, json=body()):
+            assert client.get("/health").json()["queue_depth"] == 1
+            live.on_loop(gates[0].set)
+        until(lambda: httpx.get(live.url + "/health").json()["queue_depth"] == 0, 5)
+
+
+def test_a_request_has_a_deadline() -> None:
+    with live_server(new_engine, ByteText, settings={"server.request_timeout_s": 0.2}) as live:
+        live.engine.play(text_ids("so far"), Wait(60))
+        choice = httpx.post(live.url + CHAT, json=body(stream=False)).json()["choices"][0]
+        assert (choice["message"]["content"], choice["finish_reason"]) == ("so far", "length")
+        assert choice["imp_finish_detail"] == "timed_out"
+
+
 def test_while_the_model_loads() -> None:
     with live_server(lambda: new_engine(load_seconds=0.6), ByteText, wait_ready=False) as live:
         until(lambda: _status(live, "/health") == 200, 5)

@@ -27,7 +27,7 @@ def tell_acceptance(context: ReplyContext, running: Generations, prompts: Sequen
     """What a dialect may know from acceptance on (ReplyContext.extra)."""
     context.extra["prompt_tokens"] = running.prompt_tokens
     context.extra["prompt_texts"] = [prompt.text for prompt in prompts]
-    context.extra["cancel"] = running.cancel
+    context.extra["cancel"] = running.end
 
 
 async def fold_reply(reply: Generating, running: Generations, watch: DisconnectWatch) -> Any:
@@ -44,7 +44,7 @@ async def fold_reply(reply: Generating, running: Generations, watch: DisconnectW
             await reply.keep(body)
         return body
     finally:
-        running.cancel()
+        running.end()
 
 
 class StreamRun:
@@ -89,7 +89,7 @@ class StreamRun:
             for frame in self._stream.fail(InternalError("internal error; the server's log has the details")):
                 yield frame
         finally:
-            self._running.cancel()
+            self._running.end()
             self._watch.close()
 
     async def _with_silences(self) -> AsyncIterator[list[OutputEvent] | None]:

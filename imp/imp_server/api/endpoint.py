@@ -121,7 +121,8 @@ class Endpoint:
             model = reply.request.model if isinstance(reply, ChatReply) else reply.requests[0].model
             hosted = self._hub.models.find(model)
             prepared = await self._hub.pool.run(_prepare, hosted.ready_text(), reply)
-            running = Generations(hosted.client, prepared)
+            running = Generations(hosted.client, prepared, self._hub.config.server.request_timeout_s or None)
+            hosted.replies.add(running)
             await running.accept(watch)
             tell_acceptance(reply.context, running, prepared)
             if reply.streamed:
@@ -132,7 +133,7 @@ class Endpoint:
             body = await fold_reply(reply, running, watch)
         except BaseException:
             if running is not None:
-                running.cancel()
+                running.end()
             watch.close()
             raise
         watch.close()

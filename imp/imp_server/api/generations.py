@@ -21,21 +21,25 @@ from imp_server.engine.client import EngineClient, Generation
 Batch = list[OutputEvent]
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Live:
     """An accepted generation and its text. `first_choice` is added to the choice of its events."""
 
     generation: Generation
     session: Session
     first_choice: int
+    n_choices: int
 
 
 class Generations:
     """Owner of the prompts of one reply that run or wait."""
 
-    def __init__(self, client: EngineClient, prompts: Sequence[Prepared]) -> None:
+    def __init__(self, client: EngineClient, prompts: Sequence[Prepared], deadline_s: float | None = None) -> None:
+        """`deadline_s`: seconds from its acceptance after which each generation ends with `length`."""
         self.prompt_tokens = sum(len(prompt.request.ids) // 4 for prompt in prompts)
         self._client = client
+        self._deadline_s = deadline_s
+        self._has_ended = False
         self._waiting: deque[tuple[int, Prepared]] = deque()
         self._live: list[Live] = []
         first_choice = 0
@@ -43,22 +47,30 @@ class Generations:
             self._waiting.append((first_choice, prompt))
             first_choice += prompt.request.n
 
+    @property
+    def n_choices(self) -> int:
+        """Choices that run or wait; 0 once the reply has ended."""
+        waiting = sum(prompt.request.n for _, prompt in self._waiting)
+        return waiting + sum(one.n_choices for one in self._live)
+
     async def accept(self, watch: DisconnectWatch) -> None:
         """Submits the first window; either all of it is accepted, or the error is raised and nothing runs on."""
-        watch.when_gone(self.cancel)
+        watch.when_gone(self.end)
         try:
             for _ in range(max(1, self._client.info.n_rows)):
                 if self._waiting:
                     self._live.append(await self._submit_next())
         except BaseException:
-            self.cancel()
+            self.end()
             raise
 
-    def cancel(self) -> None:
-        """Frees every row; what waits will not run. Idempotent."""
+    def end(self) -> None:
+        """Frees every row; what waits will not run. Called when the reply is complete, too; idempotent."""
+        self._has_ended = True
         self._waiting.clear()
         for one in self._live:
             one.generation.cancel()
+        self._live.clear()
 
     async def events(self) -> AsyncIterator[Batch]:
         """The events of one hand-off at a time. Raises an ImpError when a generation fails."""
@@ -84,9 +96,13 @@ class Generations:
 
     async def _submit_next(self) -> Live:
         first_choice, prompt = self._waiting.popleft()
-        request = msgspec.structs.replace(prompt.request, key=self._client.new_key())
+        request = msgspec.structs.replace(
+            prompt.request, key=self._client.new_key(), deadline_s=self._deadline_s or prompt.request.deadline_s
+        )
         generation = await self._client.submit(request)
-        return Live(generation, prompt.session(), first_choice)
+        if self._has_ended:  # while the engine was asked
+            generation.cancel()
+        return Live(generation, prompt.session(), first_choice, request.n)
 
     async def _pump(self, one: Live, queue: asyncio.Queue[Batch | BaseException | None]) -> None:
         """Follows one generation after the other, as long as prompts wait."""
@@ -94,6 +110,8 @@ class Generations:
             while True:
                 async for batch in _follow(one):
                     await queue.put(batch)
+                if one in self._live:
+                    self._live.remove(one)
                 if not self._waiting:
                     break
                 one = await self._submit_next()

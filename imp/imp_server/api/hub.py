@@ -48,7 +48,7 @@ class Hub:
             return ServerState("draining" if self.draining else "no_model", "", 0)
         state = "draining" if self.draining else hosted.state
         failure = hosted.failure.message if hosted.failure else ""
-        return ServerState(state, hosted.id, 0, hosted.stage, hosted.stage_value, failure)
+        return ServerState(state, hosted.id, hosted.queue_depth, hosted.stage, hosted.stage_value, failure)
 
     def cards(self) -> tuple[ModelCard, ...]:
         return tuple(hosted.card() for hosted in self.models)

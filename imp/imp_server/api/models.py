@@ -5,7 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from weakref import WeakSet
 
+from imp_server.api.generations import Generations
 from imp_server.api.text_side import TextSide
 from imp_server.core import ImpError, ModelLoading, ModelNotFound, NoModel
 from imp_server.dialects.handler import ModelCard
@@ -24,6 +26,17 @@ class Hosted:
     stage: str = ""
     stage_value: float = 0.0
     failure: ImpError | None = None
+    replies: WeakSet[Generations] = field(default_factory=WeakSet)
+    """Replies being made."""
+
+    @property
+    def queue_depth(self) -> int:
+        """Choices that wait for a row."""
+        n_choices = sum(reply.n_choices for reply in self.replies)
+        try:
+            return max(0, n_choices - self.client.info.n_rows)
+        except ImpError:
+            return n_choices
 
     @property
     def state(self) -> str:

@@ -93,10 +93,13 @@ class ImpServer(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, hub: Hub) -> None:
         super().__init__(config)
         self._hub = hub
+        self._loop = asyncio.get_running_loop()
+        self.exiting = asyncio.Event()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """uvicorn's own would raise the signal again once it has drained: the process must end with 0."""
         self._hub.draining = True
+        self._loop.call_soon_threadsafe(self.exiting.set)
         self.force_exit = self.should_exit and sig == signal.SIGINT
         self.should_exit = True
 
@@ -109,6 +112,7 @@ async def run(hub: Hub, launch: Launch | None, sock: socket.socket, announce: An
     server = ImpServer(_uvicorn_config(app, hub.config), hub)
     serving = asyncio.create_task(server.serve(sockets=[sock]))
     loading = asyncio.create_task(_load(hub, launch))
+    draining = asyncio.create_task(_drain(server, hub, launch))
     try:
         await asyncio.wait((serving, loading), return_when=asyncio.FIRST_COMPLETED)
         if loading.done() and not serving.done():
@@ -117,14 +121,28 @@ async def run(hub: Hub, launch: Launch | None, sock: socket.socket, announce: An
             gc.freeze()  # what start-up made lives as long as the process: the collector needn't walk it
             announce(f"Server listening on {url_of(sock)}")
         await serving
+        if hub.draining and not server.force_exit:
+            await draining
     finally:
         server.should_exit = True
         loading.cancel()
-        await asyncio.gather(serving, loading, return_exceptions=True)
+        draining.cancel()
+        await asyncio.gather(serving, loading, draining, return_exceptions=True)
         if launch is not None:
             await launch.client.stop()
         hub.pool.close()
         await app.stop()  # type: ignore[no-untyped-call]
+
+
+async def _drain(server: ImpServer, hub: Hub, launch: Launch | None) -> None:
+    """After a signal the engine finishes what runs; what outlasts the drain ends with its dialect's error."""
+    await server.exiting.wait()
+    if launch is not None and launch.client.state == "ready":
+        await launch.client.drain(hub.config.server.drain_timeout_s)
+
+
+_TO_SAY_SO_S = 5
+"""Seconds that cut streams get, after the drain, to write their error."""
 
 
 def _uvicorn_config(app: object, config: Config) -> uvicorn.Config:
@@ -138,7 +156,7 @@ def _uvicorn_config(app: object, config: Config) -> uvicorn.Config:
         access_log=False,
         server_header=False,
         timeout_keep_alive=int(config.server.keep_alive_s),
-        timeout_graceful_shutdown=int(config.server.drain_timeout_s),
+        timeout_graceful_shutdown=int(config.server.drain_timeout_s) + _TO_SAY_SO_S,
     )
 
 

@@ -1,0 +1,80 @@
+"""SIGTERM: no new requests, running streams finish, exit code 0."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+
+import httpx
+import pytest
+
+SERVER = """
+from imp_server.api.model_text import ModelText
+from imp_server.api.server import Launch, serve
+from imp_server.config import Config
+from imp_server.engine.scripted import ScriptedEngine, Wait
+from tests.toy import byte_model
+
+model = ModelText(byte_model())
+engine = ScriptedEngine(model.vocabulary)
+engine.always(*[action for _ in range(20) for action in (120, Wait(0.05))])
+config = Config.of({"server.port": 0, "server.drain_timeout_s": DRAIN})
+serve(config, Launch("m", engine, lambda: model), announce=lambda line: print(line, flush=True))
+"""
+BODY = {"model": "m", "messages": [{"role": "user", "content": "hi"}], "stream": True, "max_tokens": 100}
+
+
+def start(drain_s: float) -> tuple[subprocess.Popen[str], str]:
+    process = subprocess.Popen(
+        [sys.executable, "-c", SERVER.replace("DRAIN", str(drain_s))],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    assert line.startswith("Server listening on http://127.0.0.1:")
+    return process, line.split()[-1]
+
+
+@pytest.fixture
+def started() -> Iterator[list[subprocess.Popen[str]]]:
+    processes: list[subprocess.Popen[str]] = []
+    yield processes
+    for process in processes:
+        process.kill()
+        process.wait(10)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_running_streams_finish(started: list[subprocess.Popen[str]], number: signal.Signals) -> None:
+    process, url = start(30)
+    started.append(process)
+    with httpx.stream("POST", f"{url}/v1/chat/completions", json=BODY, timeout=20) as response:
+        lines = response.iter_lines()
+        assert next(lines).startswith("data: ")
+        process.send_signal(number)
+        time.sleep(0.2)
+        with pytest.raises(httpx.TransportError):
+            httpx.get(f"{url}/health", timeout=5)
+        rest = [line for line in lines if line]
+    assert rest[-1] == "data: [DONE]"
+    assert '"finish_reason":"stop"' in rest[-2]
+    assert process.wait(10) == 0
+
+
+def test_a_stream_longer_than_the_drain_ends_with_an_error(started: list[subprocess.Popen[str]]) -> None:
+    process, url = start(0.3)
+    started.append(process)
+    with httpx.stream("POST", f"{url}/v1/chat/completions", json=BODY, timeout=20) as response:
+        lines = response.iter_lines()
+        next(lines)
+        process.send_signal(signal.SIGTERM)
+        begin = time.perf_counter()
+        rest = [line for line in lines if line]
+    assert '"error":{' in rest[-1]
+    assert "[DONE]" not in rest[-1]
+    assert process.wait(10) == 0
+    assert time.perf_counter() - begin < 5
