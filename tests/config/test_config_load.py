@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import msgspec
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from imp_server.config import Config
 from imp_server.config.knobs import Knob, knobs, variable_of
 from imp_server.config.load import find_file, load, resolve_key
-from imp_server.config.names import FLAG_ALIASES, KEY_ALIASES, NO_EFFECT_FLAGS, REFUSED_FLAGS, VALUE_FLAGS
+from imp_server.config.names import FLAG_ALIASES, KEY_ALIASES, NO_EFFECT_FLAGS, NOT_YET, REFUSED_FLAGS, VALUE_FLAGS
 from imp_server.config.values import checked, from_text
 from imp_server.core import ConfigError
 
@@ -191,6 +192,17 @@ def test_any_text_is_a_value_within_bounds_or_a_config_error(data: st.DataObject
     except ConfigError:
         return
     assert Config.of({knob.key: value}).plain()[knob.section][knob.name] == value
+
+
+def test_a_knob_that_nobody_reads_says_so(repo_root: Path) -> None:
+    package = repo_root / "imp" / "imp_server"
+    sources = [p.read_text() for p in package.rglob("*.py") if p.relative_to(package).parts[0] != "config"]
+    sources += [p.read_text() for p in (repo_root / "spec").glob("*.yaml")]
+    text = "\n".join(sources)
+    unread = {key for key, knob in knobs().items() if not re.search(rf"[.\"']{knob.name}\b", text)}
+    assert unread <= NOT_YET, f"no code reads {sorted(unread - NOT_YET)}: read them, or add them to NOT_YET"
+    assert unread >= NOT_YET, f"take {sorted(NOT_YET - unread)} out of config/names.py NOT_YET: code reads them"
+    assert load(sets=["cuda.graphs=never"]).notes == ["--set: cuda.graphs has no effect yet"]
 
 
 def test_variables_follow_flags() -> None:

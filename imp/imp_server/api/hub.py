@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ParamSpec, TypeVar
 
 from imp_server.api.auth import KeyRing, keys_from_file
@@ -109,6 +109,8 @@ def build_hub(config: Config, hosted: Sequence[Hosted] = (), *, check_replies: b
         keys += keys_from_file(config.server.api_key_file)
     ring = KeyRing(keys)
     contract = load(data_folder("spec"), limits)
+    if config.metrics.public:
+        contract = opened(contract, "/metrics")
     if ring.is_open:
         without_keys(contract.document)
     validators = Validators(contract)
@@ -125,6 +127,14 @@ def build_hub(config: Config, hosted: Sequence[Hosted] = (), *, check_replies: b
         check_replies=check_replies or config.log.level == "debug",
         extensions={"openai_responses": kept_responses(config, pool)},
     )
+
+
+def opened(contract: Contract, path: str) -> Contract:
+    """The contract with the operations of `path` public."""
+    for operation in contract.document["paths"][path].values():
+        operation["security"] = []
+    operations = [replace(one, public=True) if one.path == path else one for one in contract.operations]
+    return replace(contract, operations=tuple(operations))
 
 
 def without_keys(document: dict[str, Any]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from imp_server.config.knobs import Knob, knobs, section_text
-from imp_server.config.names import KEY_ALIASES, VALUE_FLAGS
+from imp_server.config.names import KEY_ALIASES, NOT_YET, VALUE_FLAGS
 from imp_server.config.tree import Config
 
 _HEAD = """\
@@ -41,6 +41,7 @@ def _row(knob: Knob) -> str:
     flags = ", ".join(f"`{flag}`" for flag in knob.flags)
     text = knob.help + (f" One of {', '.join(f'`{c}`' for c in knob.choices if c)}." if knob.choices else "")
     text += f" ({knob.bounds})" if knob.bounds else ""
+    text += " **No effect yet.**" if knob.key in NOT_YET else ""
     escaped = text.replace("|", "\\|")
     return f"| `{knob.name}` {flags} `{knob.variable}` | {_default(knob.default)} | {escaped} |\n"
 

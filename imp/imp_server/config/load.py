@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from imp_server.config.knobs import Knob, knobs, variable_of
-from imp_server.config.names import KEY_ALIASES, NO_EFFECT_FLAGS, NO_EFFECT_KEYS, VALUE_FLAGS
+from imp_server.config.names import KEY_ALIASES, NO_EFFECT_FLAGS, NO_EFFECT_KEYS, NOT_YET, VALUE_FLAGS
 from imp_server.config.tree import Config
 from imp_server.config.values import FALSE_WORDS, from_text, from_toml
 from imp_server.core import ConfigError
@@ -72,7 +72,9 @@ def load(
     for key, texts in (flags or {}).items():
         knob = knobs()[key]
         layers.put_text(knob, ",".join(texts) if knob.kind is tuple else texts[-1], knob.flag)
-    return Loaded(Config.of(layers.values), layers.origins, layers.notes)
+    for key in NOT_YET & layers.values.keys():
+        layers.notes.append(f"{layers.origins[key]}: {key} has no effect yet")
+    return Loaded(Config.of(layers.values), layers.origins, sorted(layers.notes))
 
 
 def find_file(asked: str, variables: Mapping[str, str], here: Path, user_folder: Path) -> Path | None:

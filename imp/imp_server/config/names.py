@@ -31,6 +31,7 @@ VALUE_FLAGS: dict[str, tuple[str, str]] = {
     "--kv-fp16": ("kv_cache.dtype", "f16"),
     "--no-cuda-graphs": ("cuda.graphs", "never"),
     "--no-prefix-cache": ("prefix_cache.enabled", "false"),
+    "--metrics-require-auth": ("metrics.public", "false"),
 }
 
 # Keys of the original.
@@ -127,3 +128,42 @@ REFUSED_FLAGS: dict[str, tuple[bool, str]] = {
     "--trusted-proxy": (True, "rate limits and forwarded addresses aren't supported yet; leave --trusted-proxy out"),
     "--log-requests": (True, "request logs aren't supported yet; leave --log-requests out"),
 }
+
+# Knobs that the configuration already has and no code reads yet: setting one is answered with a line. Whoever
+# reads a knob takes it out; a test finds what was forgotten.
+NOT_YET: frozenset[str] = frozenset({
+    "server.max_queued_tokens",
+    "engine.deterministic",
+    "engine.overlap",
+    "kv_cache.host_spill_mib",
+    "prefix_cache.transcripts",
+    "prefix_cache.max_transcripts",
+    "prefix_cache.checkpoint_min_step",
+    "prefix_cache.max_snapshots",
+    "prefix_cache.snapshot_mib",
+    "speculative.drafters",
+    "speculative.ngram",
+    "speculative.suffix_k_max",
+    "speculative.min_match",
+    "speculative.max_match",
+    "speculative.give_up_after",
+    "speculative.burst",
+    "speculative.miss_burst",
+    "speculative.burst_rearm",
+    "speculative.cost_gate",
+    "speculative.draft_model",
+    "grammar.key_order",
+    "grammar.lenient",
+    "grammar.jump_ahead",
+    "grammar.length_steering",
+    "grammar.check_work",
+    "grammar.max_states",
+    "grammar.max_whitespace",
+    "grammar.memo_mib",
+    "cpu.spin_us",
+    "cuda.device",
+    "cuda.graphs",
+    "cuda.memory_mib",
+    "cuda.memory_fraction",
+    "adapters.max_loaded",
+})  # fmt: skip

@@ -93,5 +93,5 @@ class Log(msgspec.Struct, frozen=True):
 class Metrics(msgspec.Struct, frozen=True):
     """GET /metrics."""
 
-    require_auth: bool = False
-    """Ask for the API key on /metrics too."""
+    public: bool = False
+    """Serve /metrics without a key on a server that has keys."""
