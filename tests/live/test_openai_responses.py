@@ -280,3 +280,13 @@ def test_fault_115_without_a_store_the_default_works_and_says_false() -> None:
         assert post(live, store=True).json()["store"] is False
         assert httpx.get(f"{live.url}/v1/responses/{response.json()['id']}").status_code == 404
         assert post(live, previous_response_id="resp_x").status_code == 404
+
+
+def test_a_broken_store_finds_nothing_and_answers_are_still_given(tmp_path: Path) -> None:
+    (tmp_path / "r.sqlite").write_bytes(b"not a database" * 100)
+    with toy_server(settings={"responses.store_path": str(tmp_path / "r.sqlite")}) as live:
+        response = post(live)
+        assert response.status_code == 200
+        assert httpx.get(f"{live.url}/v1/responses/{response.json()['id']}").status_code == 404
+        assert post(live, stream=True).text.endswith("data: [DONE]\n\n")
+        assert httpx.get(f"{live.url}/metrics").status_code == 200

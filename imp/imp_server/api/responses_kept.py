@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import sqlite3
-from typing import Any
+from collections.abc import Callable
+from typing import Any, ParamSpec, TypeVar
 from weakref import WeakValueDictionary
 
 from imp_server.api.pool import WorkerPool
@@ -14,6 +15,8 @@ from imp_server.dialects.openai_responses_events import ResponseEvents
 from imp_server.dialects.openai_responses_kept import KeptTotals
 
 Json = dict[str, Any]
+P = ParamSpec("P")
+T = TypeVar("T")
 _log = logging.getLogger("imp.api")
 _KEY = "responses"
 """Key of the pool: one piece of work at a time, in order."""
@@ -33,31 +36,36 @@ class KeptResponses:
 
     async def put(self, resource: Json, items: list[Json]) -> None:
         assert self._store
-        try:
-            if not await self._pool.run_in_order(_KEY, self._store.put, resource, items):
-                _log.warning("response %s is larger than the store and was not kept", resource["id"])
-        except sqlite3.Error:
-            _log.exception("response %s could not be stored", resource["id"])
+        if await self._ask(False, self._store.put, resource, items) is False:
+            _log.warning("response %s was not kept", resource["id"])
 
     async def resource(self, response_id: str) -> Json | None:
-        return await self._pool.run_in_order(_KEY, self._store.resource, response_id) if self._store else None
+        return await self._ask(None, self._store.resource, response_id) if self._store else None
 
     async def conversation(self, response_id: str, *, with_output: bool) -> list[Json] | None:
         if not self._store:
             return None
-        return await self._pool.run_in_order(_KEY, self._store.conversation, response_id, with_output=with_output)
+        return await self._ask(None, self._store.conversation, response_id, with_output=with_output)
 
     async def item(self, item_id: str) -> Json | None:
-        return await self._pool.run_in_order(_KEY, self._store.item, item_id) if self._store else None
+        return await self._ask(None, self._store.item, item_id) if self._store else None
 
     async def delete(self, response_id: str) -> bool:
-        return bool(self._store and await self._pool.run_in_order(_KEY, self._store.delete, response_id))
+        return bool(self._store and await self._ask(False, self._store.delete, response_id))
 
     async def totals(self) -> KeptTotals:
         if not self._store:
             return KeptTotals(0, 0, 0, 0)
-        entries, n_bytes = await self._pool.run_in_order(_KEY, self._store.totals)
+        entries, n_bytes = await self._ask((0, 0), self._store.totals)
         return KeptTotals(entries, n_bytes, self._store.counts.evicted, self._store.counts.expired)
+
+    async def _ask(self, otherwise: T, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """`otherwise` if the file can't be used: a broken store finds nothing, and answers are still given."""
+        try:
+            return await self._pool.run_in_order(_KEY, function, *args, **kwargs)
+        except (sqlite3.Error, OSError) as error:
+            _log.error("the store of responses failed (responses.store_path): %s", error)
+            return otherwise
 
     def begin(self, response_id: str, events: ResponseEvents) -> None:
         self._live[response_id] = events
