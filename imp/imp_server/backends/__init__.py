@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, Protocol, cast
 
 from imp_server.backends.base import Backend
-from imp_server.core import ConfigError
+from imp_server.core import ConfigError, UnsupportedModel
 from imp_server.models.source import ModelSource
+
+log = logging.getLogger(__name__)
 
 Progress = Callable[[float], None]
 _EXTRAS = {"reference": "reference", "cuda": "cuda"}
@@ -30,15 +33,36 @@ def make_backend(
 ) -> Backend:
     """`name`: auto | cpu | reference | cuda. `options`: the sections `cpu`, `cuda` and `engine` as plain dicts.
 
-    Raises ConfigError if the backend isn't installed, UnsupportedModel if it can't run this model.
+    auto falls back to reference for a model that the chosen backend can't run. Raises ConfigError if the backend
+    isn't installed, UnsupportedModel if it can't run this model.
     """
-    name = choose(name)
+    if name == "auto":
+        return _make_best(choose(name), source, options, on_progress)
     module = _module(name)
     if module is None or not module.is_usable():
         extra = _EXTRAS.get(name)
         hint = f"; install it with: pip install 'imp[{extra}]'" if extra else ""
         raise ConfigError(f"the backend {name!r} isn't available here{hint}")
     return module.make(source, options, on_progress)
+
+
+def _make_best(name: str, source: ModelSource, options: dict[str, Any], on_progress: Progress | None) -> Backend:
+    reference = _module("reference")
+    spare = reference is not None and reference.is_usable()
+    if name == "reference" and not spare:
+        raise ConfigError(
+            "no backend can run here: install a C++ compiler and reinstall imp (in a checkout: make native), "
+            "or install torch with: pip install 'imp[reference]'"
+        )
+    if name == "reference":
+        log.warning("the native library isn't built: serving on the slow reference backend (imp doctor says more)")
+    try:
+        return make_backend(name, source, options, on_progress)
+    except UnsupportedModel as error:
+        if name == "reference" or not spare:
+            raise
+        log.warning("%s: serving on the slow reference backend", error.message)
+        return make_backend("reference", source, options, on_progress)
 
 
 def choose(name: str) -> str:

@@ -10,7 +10,7 @@ from functools import partial
 import msgspec
 import numpy as np
 
-from imp_server.backends import choose, make_backend
+from imp_server.backends import make_backend
 from imp_server.backends.base import BLOCK_TOKENS, WANT_SAMPLE, Backend, KvSpec, Step, StepRow
 from imp_server.config import Config
 from imp_server.config.running import PrefixCache as PrefixCacheKnobs
@@ -60,7 +60,7 @@ def build_engine(
         )
     emit(Loading("open", 1.0))
     backend = make_backend(
-        choose(config.engine.backend),
+        config.engine.backend,
         source,
         {name: msgspec.to_builtins(getattr(config, name)) for name in ("engine", "cpu", "cuda")},
         lambda value: emit(Loading("read", value)),

@@ -1,0 +1,50 @@
+"""`engine.backend=auto` goes to the reference backend, saying so once, where the cpu backend can't serve."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import imp_server.backends as backends
+import pytest
+from imp_server.backends import make_backend
+from imp_server.core import ConfigError, UnsupportedModel
+
+from tests.backends.cpu.synthetic_models import VARIANTS, SyntheticSource
+
+LLAMA = VARIANTS[0]
+
+
+def source(**changes):
+    made = SyntheticSource(LLAMA.architecture, LLAMA.types)
+    layers = tuple(replace(layer, **changes) for layer in LLAMA.architecture.layers)
+    made.architecture = replace(LLAMA.architecture, layers=layers)
+    return made
+
+
+def test_auto_takes_cpu():
+    assert make_backend("auto", source(), {"cpu": {"pack_cache": False}}).info.name == "cpu"
+
+
+def test_what_cpu_lacks_goes_to_reference_with_one_warning(caplog):
+    model = source(causal=False)
+    assert make_backend("auto", model, {}).info.name == "reference"
+    assert len(caplog.records) == 1 and "reference" in caplog.text and "causal" in caplog.text
+    with pytest.raises(UnsupportedModel, match="causal"):
+        make_backend("cpu", model, {})
+
+
+def without(monkeypatch, *missing):
+    real = backends._module
+    monkeypatch.setattr(backends, "_module", lambda name: None if name in missing else real(name))
+
+
+def test_without_the_library_reference_serves_and_says_so(monkeypatch, caplog):
+    without(monkeypatch, "cpu", "cuda")
+    assert make_backend("auto", source(), {}).info.name == "reference"
+    assert "isn't built" in caplog.text
+
+
+def test_without_anything_one_line_says_what_to_install(monkeypatch):
+    without(monkeypatch, "cpu", "cuda", "reference")
+    with pytest.raises(ConfigError, match="C\\+\\+ compiler.*imp\\[reference\\]"):
+        make_backend("auto", source(), {})
