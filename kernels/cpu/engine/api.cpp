@@ -16,9 +16,9 @@ int64_t imp_cpu_abi() {
 
 int64_t imp_cpu_panel_bytes(int32_t format, int32_t n_blocks) { return format_panel_bytes(FormatId(format), n_blocks); }
 
-void* imp_cpu_open(const ModelPlan* model, int32_t n_threads) {
+void* imp_cpu_open(const ModelPlan* model, int32_t n_threads, int32_t spin_us) {
     try {
-        return new Forward(*model, n_threads);
+        return new Forward(*model, n_threads, spin_us);
     } catch (...) {
         return nullptr;
     }

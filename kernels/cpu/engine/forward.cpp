@@ -15,7 +15,8 @@ int ceil_div(int a, int b) { return (a + b - 1) / b; }
 
 }  // namespace
 
-Forward::Forward(const ModelPlan& model, int n_threads) : model_(model), threads_(n_threads), workers_(size_t(std::max(1, n_threads))) {
+Forward::Forward(const ModelPlan& model, int n_threads, int spin_us)
+    : model_(model), threads_(n_threads, spin_us), workers_(size_t(std::max(1, n_threads))) {
     threads_.use(n_threads);
 }
 

@@ -12,7 +12,7 @@ namespace imp {
 
 class Forward {
 public:
-    Forward(const ModelPlan& model, int n_threads);
+    Forward(const ModelPlan& model, int n_threads, int spin_us);
 
     void set_pools(const PoolPlan* pools) { pools_.assign(pools, pools + model_.n_groups); }
     Pool& threads() { return threads_; }

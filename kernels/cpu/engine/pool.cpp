@@ -14,8 +14,6 @@
 namespace imp {
 namespace {
 
-constexpr int64_t kSpinNs = 70'000;  // as long as a phase of a small model; a sleep and a wake-up cost about as much
-
 int64_t now_ns() {
     return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
@@ -41,8 +39,8 @@ void wake_one(std::atomic<uint32_t>&) {}
 #endif
 
 // Spins until ready() or the budget is spent; true if ready.
-template <class Fn> bool spin_until(Fn&& ready) {
-    const int64_t end = now_ns() + kSpinNs;
+template <class Fn> bool spin_until(int64_t budget_ns, Fn&& ready) {
+    const int64_t end = now_ns() + budget_ns;
     for (;;) {
         for (int i = 0; i < 32; ++i) {
             if (ready()) return true;
@@ -54,7 +52,7 @@ template <class Fn> bool spin_until(Fn&& ready) {
 
 }  // namespace
 
-Pool::Pool(int n_threads) {
+Pool::Pool(int n_threads, int spin_us) : spin_ns_(int64_t(spin_us) * 1000) {
     for (int i = 1; i < n_threads; ++i) workers_.push_back(std::make_unique<Worker>());
 #if defined(__linux__)
     // Signals belong to the interpreter's thread.
@@ -115,7 +113,7 @@ void Pool::wait_until_done() {
     const auto done = [this] { return unfinished_.load(std::memory_order_acquire) == 0; };
     if (done()) return;
     const int64_t start = now_ns();
-    while (!spin_until(done)) {
+    while (!spin_until(spin_ns_, done)) {
         leader_waits_.store(1, std::memory_order_seq_cst);
         if (!done()) sleep_while(leader_waits_, 1);
         leader_waits_.store(0, std::memory_order_seq_cst);
@@ -130,7 +128,7 @@ void Pool::work(int index) {
                (index < active_.load(std::memory_order_relaxed) && uint32_t(ticket_.load(std::memory_order_seq_cst)) != 0);
     };
     for (;;) {
-        if (!spin_until(has_work)) {
+        if (!spin_until(spin_ns_, has_work)) {
             const uint32_t bell = self.bell.load(std::memory_order_seq_cst);
             self.asleep.store(true, std::memory_order_seq_cst);
             if (!has_work()) sleep_while(self.bell, bell);

@@ -17,7 +17,8 @@ namespace imp {
 
 class Pool {
 public:
-    explicit Pool(int n_threads);
+    // `spin_us`: how long a thread spins for work before it sleeps.
+    Pool(int n_threads, int spin_us);
     ~Pool();
     Pool(const Pool&) = delete;
     Pool& operator=(const Pool&) = delete;
@@ -68,6 +69,7 @@ private:
     void* context_ = nullptr;
     int n_chunks_ = 0;
     int64_t waited_ns_ = 0;
+    const int64_t spin_ns_;
     std::vector<std::unique_ptr<Worker>> workers_;
 };
 

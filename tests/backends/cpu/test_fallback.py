@@ -46,5 +46,5 @@ def test_without_the_library_reference_serves_and_says_so(monkeypatch, caplog):
 
 def test_without_anything_one_line_says_what_to_install(monkeypatch):
     without(monkeypatch, "cpu", "cuda", "reference")
-    with pytest.raises(ConfigError, match="C\\+\\+ compiler.*imp\\[reference\\]"):
+    with pytest.raises(ConfigError, match=r"C\+\+ compiler.*imp\[reference\]"):
         make_backend("auto", source(), {})

@@ -136,7 +136,7 @@ def library(isa: str | None = None) -> ctypes.CDLL:
         raise UnsupportedModel("the native CPU library is from another version of imp: run 'make native' again")
     loaded.imp_cpu_panel_bytes.argtypes = [c_int32, c_int32]
     loaded.imp_cpu_panel_bytes.restype = c_int64
-    loaded.imp_cpu_open.argtypes = [POINTER(ModelPlan), c_int32]
+    loaded.imp_cpu_open.argtypes = [POINTER(ModelPlan), c_int32, c_int32]
     loaded.imp_cpu_open.restype = c_void_p
     loaded.imp_cpu_close.argtypes = [c_void_p]
     loaded.imp_cpu_set_pools.argtypes = [c_void_p, POINTER(PoolPlan)]

@@ -32,20 +32,24 @@ class CpuBackend:
         isa: str | None = None,
         quantize: str = "none",
         pack_folder: Path | None = None,
+        spin_us: int = 75,
         on_progress: Callable[[float], None] | None = None,
     ) -> None:
-        """`n_threads` 0 = what affinity and quota leave us; `pack_folder` None = pack at each start."""
+        """`n_threads`: the most a step may get, 0 = what affinity and quota leave us; `pack_folder` None = pack at
+        each start.
+        """
         self.architecture = source.architecture
         refuse_what_we_lack(self.architecture)
         self._library = abi.library(isa)
         self._source = source
         self._n_threads = n_threads or default_threads()
+        self._spin_us = spin_us
         self.weights = load_packed(source, matrix_names(self.architecture), quantize, pack_folder, on_progress)
         self._pools: list[npt.NDArray[np.uint8]] = []
         self._runner: StepRunner | None = None
         self.info = BackendInfo(
             name="cpu",
-            detail=f"{isa_in_use('engine', isa)}, {self._n_threads} threads",
+            detail=f"{isa_in_use('engine', isa)}, up to {self._n_threads} threads",
             kv_dtypes=KV_DTYPES,
             default_kv_dtype="bf16",
             weight_bytes=self.weights.nbytes,
@@ -64,7 +68,7 @@ class CpuBackend:
             need = sum(n * size for n, size in zip(kv.n_blocks, sizes, strict=True)) >> 20
             raise HostOutOfMemory(f"{need} MiB for the KV cache can't be had; lower kv_cache.size_mib") from None
         max_positions = max(kv.n_blocks) * BLOCK_TOKENS
-        self._runner = StepRunner(self._library, lowered, self._pools, self._n_threads, max_positions)
+        self._runner = StepRunner(self._library, lowered, self._pools, self._n_threads, max_positions, self._spin_us)
 
     def run(self, step: Step) -> StepResult:
         return self._ready().run(step)
@@ -91,6 +95,15 @@ class CpuBackend:
         if self._runner is not None:
             self._runner.close()
             self._runner = None
+
+    @property
+    def native_s(self) -> float:
+        """Seconds of the last step's native call: what the host adds to it is the rest of `run`."""
+        return self._ready().native_s
+
+    def thread_costs(self) -> dict[str, dict[str, float]]:
+        """ThreadChoice.table of what ran so far."""
+        return self._ready().threads.table()
 
     def read_bandwidth(self) -> float:
         """Bytes per second of one thread reading all packed weights once, measured now."""

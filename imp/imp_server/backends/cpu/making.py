@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from imp_server.backends.base import Backend
+from imp_server.config.environment import imp_home
 from imp_server.models.source import ModelSource
 from imp_server.native import library_path
 
@@ -16,16 +17,17 @@ def is_usable() -> bool:
 
 
 def make(source: ModelSource, options: dict[str, Any], on_progress: Callable[[float], None] | None) -> Backend:
-    """`options["cpu"]`: the config section `cpu` as a dict, `pack_cache_path` resolved."""
+    """`options["cpu"]`: the config section `cpu` as a dict."""
     from imp_server.backends.cpu.backend import CpuBackend
 
     cpu = options.get("cpu", {})
-    folder = cpu.get("pack_cache_path", "")
+    folder = Path(cpu.get("pack_cache_path") or imp_home() / "packed").expanduser()
     return CpuBackend(
         source,
         n_threads=int(cpu.get("threads", 0)),
         isa=cpu.get("isa") or None,
         quantize=cpu.get("quantize", "none"),
-        pack_folder=Path(folder) if folder and cpu.get("pack_cache", True) else None,
+        pack_folder=folder if cpu.get("pack_cache", True) else None,
+        spin_us=int(cpu.get("spin_us", 75)),
         on_progress=on_progress,
     )

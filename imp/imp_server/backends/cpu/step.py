@@ -24,6 +24,7 @@ from imp_server.backends.base import (
 from imp_server.backends.cpu import abi
 from imp_server.backends.cpu.lowering import LoweredModel
 from imp_server.backends.cpu.sampling import NativeSampling, is_native, is_plain_best
+from imp_server.backends.cpu.thread_choice import ThreadChoice
 from imp_server.backends.results import sample_on_host, wanted_positions
 from imp_server.core import EngineFaulted, HostOutOfMemory
 from imp_server.models import rotation
@@ -49,14 +50,15 @@ class StepRunner:
         pools: list[npt.NDArray[np.uint8]],
         n_threads: int,
         max_positions: int,
+        spin_us: int,
     ) -> None:
         self._library = library
         self._lowered = lowered
         self._width = lowered.architecture.width
         self._vocab = lowered.architecture.vocab_size
         self._max_positions = max_positions
-        self.n_threads = n_threads
-        self._handle = library.imp_cpu_open(ctypes.byref(lowered.plan), n_threads)
+        self.threads = ThreadChoice(n_threads)
+        self._handle = library.imp_cpu_open(ctypes.byref(lowered.plan), n_threads, spin_us)
         if not self._handle:
             raise HostOutOfMemory("the native model can't be made: memory or threads are short")
         plans = (abi.PoolPlan * len(pools))(*(abi.PoolPlan(p.ctypes.data, p.shape[1], len(p)) for p in pools))
@@ -66,6 +68,8 @@ class StepRunner:
         self._rope_pointers = np.zeros(max(1, len(lowered.ropes)), dtype=np.uint64)
         self._grow_ropes(min(_FIRST_POSITIONS, max_positions))
         self._logits = np.empty((0, self._vocab), dtype=np.float32)
+        self.native_s = 0.0
+        """Seconds of the last native call."""
 
     def close(self) -> None:
         self._library.imp_cpu_close(self._handle)
@@ -83,12 +87,15 @@ class StepRunner:
         plan.tables, plan.table_widths = _at(tables), _at(widths)
         plan.rope_tables, plan.rope_positions = _at(self._rope_pointers), _at(self._rope_positions)
         plan.n_tokens, plan.n_rows = len(step.ids), len(step.rows)
-        plan.n_threads = n_threads or self.n_threads
+        plan.n_threads = n_threads or self.threads.threads_for(len(step.ids))
+        began = time.perf_counter()
         code = self._library.imp_cpu_run(self._handle, ctypes.byref(plan))
+        self.native_s = time.perf_counter() - began
         if code == -1:
             raise HostOutOfMemory("no memory for a step of this width; lower scheduler.prefill_chunk")
         if code:
             raise EngineFaulted(f"the cpu backend refused a step: {_WRONG[code]}")
+        self.threads.observe(len(step.ids), plan.n_threads, self.native_s)
         return StepResult([outputs.row_result(index) for index in range(len(step.rows))])
 
     def read_bandwidth(self, buffer: npt.NDArray[np.uint8]) -> float:

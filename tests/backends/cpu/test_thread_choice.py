@@ -1,0 +1,55 @@
+"""The thread count follows what steps cost, also when that changes."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from imp_server.backends.cpu.thread_choice import ThreadChoice
+
+
+def serve(choice: ThreadChoice, n_steps: int, cost, n_tokens: int = 1) -> list[int]:
+    used = []
+    for _ in range(n_steps):
+        n = choice.threads_for(n_tokens)
+        choice.observe(n_tokens, n, cost(n) * n_tokens)
+        used.append(n)
+    return used
+
+
+def test_counts_are_powers_of_two_and_the_most():
+    assert ThreadChoice(1).counts == (1,)
+    assert ThreadChoice(2).counts == (1, 2)
+    assert ThreadChoice(6).counts == (1, 2, 4, 6)
+    assert ThreadChoice(16).counts == (1, 2, 4, 8, 16)
+
+
+def test_the_fastest_count_is_used_after_one_look_at_each():
+    choice = ThreadChoice(8)
+    used = serve(choice, 100, {1: 5.0, 2: 3.0, 4: 2.0, 8: 4.0}.__getitem__)
+    assert sorted(used[:4]) == [1, 2, 4, 8]
+    assert used[4:].count(4) >= 94
+
+
+def test_a_busy_neighbour_moves_it_and_its_end_moves_it_back():
+    choice = ThreadChoice(2)
+    serve(choice, 50, {1: 3.0, 2: 2.0}.__getitem__)
+    busy = serve(choice, 400, {1: 3.2, 2: 6.0}.__getitem__)
+    assert busy[-200:].count(1) > 190
+    quiet = serve(choice, 800, {1: 3.0, 2: 2.0}.__getitem__)
+    assert quiet[-200:].count(2) > 190
+
+
+def test_widths_are_apart():
+    choice = ThreadChoice(2)
+    serve(choice, 60, {1: 1.0, 2: 2.0}.__getitem__, n_tokens=1)
+    serve(choice, 60, {1: 2.0, 2: 1.0}.__getitem__, n_tokens=512)
+    assert serve(choice, 1, {1: 1.0, 2: 2.0}.__getitem__, n_tokens=1) == [1]
+    assert serve(choice, 1, {1: 2.0, 2: 1.0}.__getitem__, n_tokens=300) == [2]
+
+
+def test_small_noise_does_not_swing_it():
+    choice = ThreadChoice(2)
+    costs = iter([1.0, 1.01, 0.99, 1.02] * 200)
+    used = serve(choice, 500, lambda n: next(costs))
+    changes = sum(a != b for a, b in pairwise(used[4:]))
+    assert changes <= 2 * (500 // 48 + 1)
