@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -11,6 +12,7 @@ from pathlib import Path
 from imp_server.api.text_side import TextSide
 from imp_server.cli._chat_answer import Answer, answer
 from imp_server.cli._conversation import Conversation
+from imp_server.cli._word_wrap import WordWrap
 from imp_server.core import ImpError
 from imp_server.engine.client import EngineClient
 
@@ -122,6 +124,9 @@ class _Printer:
         self.colour = colour
         self.reasoning = False
         self.after_reasoning = False
+        self.put: Callable[[str], object] = sys.stdout.write
+        if colour:
+            self.put = WordWrap(sys.stdout.write, shutil.get_terminal_size().columns).write
 
     def write(self, text: str, reasoning: bool) -> None:
         if reasoning and not self.reasoning and self.colour:
@@ -134,9 +139,9 @@ class _Printer:
             text = text.lstrip("\n")
             if not text:
                 return
-            sys.stdout.write("\n\n")
+            self.put("\n\n")
             self.after_reasoning = False
-        sys.stdout.write(text)
+        self.put(text)
         sys.stdout.flush()
 
     def end(self) -> None:
