@@ -121,20 +121,24 @@ async def _drain(generation: Any) -> ImpError | None:
     return None
 
 
-def test_three_crashes_by_one_request_refuse_it(model: Path) -> None:
+def test_three_crashes_by_one_request_refuse_it_and_no_bystander(model: Path) -> None:
+    """Killed three times while the same request ran: the one that only waited behind it is answered each time."""
+
     async def body() -> None:
-        async with running(model) as engine:
+        async with running(model, scheduler__max_rows=1) as engine:
             for _ in range(3):
-                generation = await engine.submit(request(engine, [1, 2, 3], 2000, digest="poison"))
-                while not (await anext(generation)).ids:
+                poison = await engine.submit(request(engine, [1, 2, 3], 2000, digest="poison"))
+                while not (await anext(poison)).ids:
                     pass
+                waiting = asyncio.ensure_future(ask(engine, request(engine, [4, 5], 5, digest="bystander")))
+                await until(lambda: len(engine._requests) == 2)
                 assert engine.pid
                 os.kill(engine.pid, signal.SIGKILL)
-                assert isinstance(await _drain(generation), EngineCrashed)
-                await until(lambda: engine.state == "ready")
+                assert isinstance(await _drain(poison), EngineCrashed)
+                assert len((await waiting)[0].ids) == 5
             with pytest.raises(EngineCrashed, match="refused"):
                 await engine.submit(request(engine, [1, 2, 3], 2000, digest="poison"))
-            assert len((await ask(engine, request(engine, [1, 2, 3], 5)))[0].ids) == 5
+            assert len((await ask(engine, request(engine, [4, 5], 5, digest="bystander")))[0].ids) == 5
 
     run(body)
 

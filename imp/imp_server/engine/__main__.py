@@ -1,8 +1,8 @@
-"""`python -m imp_server.engine FD`: the child that ProcessEngine starts."""
+"""`python -m imp_server.engine SOCKET SLATE` (file descriptors): the child that ProcessEngine starts."""
 
 import sys
 
 from imp_server.engine.child import run_child
 
 if __name__ == "__main__":
-    sys.exit(run_child(int(sys.argv[1])))
+    sys.exit(run_child(int(sys.argv[1]), int(sys.argv[2])))

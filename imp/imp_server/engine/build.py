@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import partial
 
@@ -49,6 +49,7 @@ def build_engine(
     config: Config,
     emit: Callable[[FromEngine], None],
     post: Callable[[GrammarReady], None],
+    note_running: Callable[[Collection[int]], None] | None = None,
 ) -> BuiltEngine:
     """Blocks until the model is loaded, saying so with Loading messages. Raises UserFaults."""
     emit(Loading("open", 0.0))
@@ -88,7 +89,14 @@ def build_engine(
         schedule, architecture.cache_groups, kv.n_blocks, costs=costs, make_index=prefix_index(config.prefix_cache)
     )
     loop = EngineLoop(
-        backend, scheduler, vocabulary, limits, emit=emit, post=post, make_constraint=Grammars(vocabulary)
+        backend,
+        scheduler,
+        vocabulary,
+        limits,
+        emit=emit,
+        post=post,
+        make_constraint=Grammars(vocabulary),
+        note_running=note_running,
     )
     return BuiltEngine(loop, _model_info(source, backend, kv, limits, model_id))
 

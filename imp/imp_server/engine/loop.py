@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -52,9 +52,13 @@ class EngineLoop:
         post: Callable[[GrammarReady], None],
         make_constraint: MakeConstraint | None = None,
         drafters: Sequence[Drafter] = (),
+        note_running: Callable[[Collection[int]], None] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`emit` takes what goes to the client; `post` puts a message into this loop's own inbox from any thread."""
+        """`emit` takes what goes to the client; `post` puts a message into this loop's own inbox from any thread;
+
+        `note_running` hears the keys of the requests in a step before it runs.
+        """
         self.backend = backend
         self.scheduler = scheduler
         self.desk = Desk(
@@ -63,6 +67,7 @@ class EngineLoop:
         self._live = self.desk.live
         self._emit = emit
         self._drafters = tuple(drafters)
+        self._note_running = note_running
         self._clock = clock
         self._counters = self.desk.counters
 
@@ -143,6 +148,8 @@ class EngineLoop:
     def _run(self, plan: StepPlan) -> list[RowResult] | None:
         """None: the step failed, and with it its requests; the engine goes on."""
         lives = [self._live.of_row(chunk.row) for chunk in plan.chunks]
+        if self._note_running is not None:
+            self._note_running({chunk.row.key for chunk in plan.chunks})
         try:
             for group in range(len(self.scheduler.memory.groups)):
                 pairs = [(c.source, c.target) for c in plan.copies if c.group == group]

@@ -29,6 +29,7 @@ from imp_server.engine.messages import (
     decode_from_engine,
     encode,
 )
+from imp_server.engine.slate import Slate, make_slate
 
 log = logging.getLogger(__name__)
 
@@ -49,6 +50,7 @@ class ProcessEngine(MessageClient):
         self._process: subprocess.Popen[bytes] | None = None
         self._writer: asyncio.StreamWriter | None = None
         self._tasks: set[asyncio.Task[None]] = set()
+        self._slate: Slate | None = None
         self._last_sign_s = 0.0
         self._started_s = 0.0
         self._n_crashes_in_row = 0
@@ -102,10 +104,13 @@ class ProcessEngine(MessageClient):
 
     async def _spawn(self) -> None:
         ours, theirs = socket.socketpair()
+        slate = make_slate()
+        self._slate = Slate(slate.fileno())
+        inherited = [theirs.fileno(), slate.fileno()]
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "imp_server.engine", str(theirs.fileno())],
-                pass_fds=[theirs.fileno()],
+                [sys.executable, "-P", "-m", "imp_server.engine", *map(str, inherited)],
+                pass_fds=inherited,
                 stdin=subprocess.DEVNULL,
                 env=child_environment(PYTHONUNBUFFERED="1"),
                 # Ctrl-C in the terminal is for the server, which then drains us.
@@ -113,6 +118,7 @@ class ProcessEngine(MessageClient):
             )
         finally:
             theirs.close()
+            slate.close()
         ours.setblocking(False)
         reader, self._writer = await asyncio.open_unix_connection(sock=ours)
         self._last_sign_s = self._started_s = time.monotonic()
@@ -178,7 +184,9 @@ class ProcessEngine(MessageClient):
         """After a crash: what has emitted nothing is tried once more, the rest fails."""
         error = EngineCrashed("the engine crashed while it worked on this request; try again")
         inside = list(self._requests)
-        self._blame.note([generation.request for generation in inside])
+        running = self._slate.read() if self._slate is not None else set()
+        suspects = [generation.request for generation in inside if generation.key in running]
+        self._blame.note(suspects or [generation.request for generation in inside])
         for generation in inside:
             if generation.has_output or generation.resubmitted:
                 self._requests.fail(generation, error)

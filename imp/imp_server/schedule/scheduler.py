@@ -112,12 +112,12 @@ class Scheduler:
         for row in decoding:
             if row.slot >= 0:
                 self._plan_row(row, _n_runnable(row), planned)
-        left = self._prefill_tokens(sum(row.n_pending + len(row.drafts) for row in decoding))
-        for row in runnable:
-            if left <= 0:
-                break
-            if row.slot >= 0 and not row.is_decoding and (size := self._chunk_size(row, left)) > 0:
-                left -= self._plan_row(row, size, planned)
+        prefilling = [row for row in runnable if row.slot >= 0 and not row.is_decoding]
+        if prefilling:
+            left = self._prefill_tokens(sum(row.n_pending + len(row.drafts) for row in decoding))
+            for row in prefilling:
+                if left > 0 and row.slot >= 0 and (size := self._chunk_size(row, left)) > 0:
+                    left -= self._plan_row(row, size, planned)
         return planned.finish()
 
     def settle(self, plan: StepPlan, n_accepted: Iterable[int], elapsed_ms: float) -> None:
