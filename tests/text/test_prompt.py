@@ -335,3 +335,69 @@ def test_calls_are_read_back_as_they_are_spelled() -> None:
     spelled = '<tool_call>\n{"name": "look_up", "arguments": {"word": "x"}}\n</tool_call>'
     events = session.push(0, b"".join(i.to_bytes(4, "little") for i in spelled.encode()))
     assert [type(e).__name__ for e in events] == ["CallStart", "CallArgs", "CallEnd"]
+
+
+HARMONY = ("<|return|>", "<|start|>", "<|end|>", "<|message|>", "<|channel|>", "<|call|>")
+HARMONY_TEMPLATE = (
+    "{# <|channel|>analysis<|message|> #}{% for m in messages %}<|start|>{{ m.role }}<|message|>{{ m.content }}<|end|>"
+    "{% endfor %}<|start|>assistant"
+)
+
+
+def spoken(prepared: Any, model: Any, text: str) -> list[tuple[str, str]]:
+    ids = model.tokenize(text)
+    events = prepared.session.push(0, b"".join(i.to_bytes(4, "little") for i in ids))
+    return [(type(e).__name__, e.text) for e in events]
+
+
+@pytest.mark.parametrize("final", ["final", "final <|constrain|>json"])
+def test_harmony_channels(final: str) -> None:
+    model = byte_model(HARMONY_TEMPLATE, control=(*HARMONY, "<|constrain|>"))
+    prepared = model.prepare_chat(HI, 1)
+    written = (
+        "<|channel|>analysis<|message|>Hm, <|end|><|start|>assistant<|channel|>commentary<|message|>Let me see.<|end|>"
+        f"<|start|>assistant<|channel|>analysis<|message|> hm<|end|><|start|>assistant<|channel|>{final}<|message|>Yes."
+        "<|return|>"
+    )
+    assert spoken(prepared, model, written) == [
+        ("ReasoningDelta", "Hm,"),
+        ("TextDelta", "Let me see."),
+        ("ReasoningDelta", "hm"),
+        ("TextDelta", "Yes."),
+    ]
+    assert 258 not in prepared.request.plan.end_ids and 256 in prepared.request.plan.end_ids
+    closer = unpack_ids(prepared.request.plan.think_closer)
+    assert model.detokenize(closer, skip_special=False) == "<|end|><|start|>assistant<|channel|>final<|message|>"
+
+
+def test_harmony_cut_in_thinking_does_not_spill() -> None:
+    model = byte_model(HARMONY_TEMPLATE, control=HARMONY)
+    prepared = model.prepare_chat(HI, 1)
+    assert spoken(prepared, model, "<|channel|>analysis<|message|>Hm")[-1] == ("ReasoningDelta", "Hm")
+    assert spoken(prepared, model, "<|end|><|start|>assistant") == []
+
+
+def test_gemma4_channels() -> None:
+    control = (*CONTROL_TOKENS, "<|channel>", "<channel|>")
+    template = CHATML + "{% if enable_thinking is not true %}<|channel>thought\n<channel|>{% endif %}"
+    model = byte_model(template, control=control)
+    closed = model.prepare_chat(HI, 1)
+    assert closed.request.plan.start == 0 and closed.prompt_text.endswith("<channel|>")
+    thinks = msgspec.structs.replace(HI, reasoning=ReasoningIntent(enabled=True))
+    prepared = model.prepare_chat(thinks, 1)
+    assert spoken(prepared, model, "<|channel>thought\nHm\n<channel|>Yes") == [
+        ("ReasoningDelta", "Hm"),
+        ("TextDelta", "Yes"),
+    ]
+
+
+def test_a_template_that_mentions_a_notation_but_shows_no_tools_is_taught_hermes() -> None:
+    calls = (
+        "{% for c in message.tool_calls or [] %}[TOOL_CALLS]{{ c.function.name }}"
+        "{{ c.function.arguments | tojson }}{% endfor %}"
+    )
+    model = byte_model(CHATML.replace("<|im_end|>\n{% endfor %}", calls + "<|im_end|>\n{% endfor %}"))
+    text = model.apply_template(chat(*AGENT, tools=(WEATHER,)))
+    assert "[TOOL_CALLS]" not in text and text.count('<tool_call>\n{"name": "look_up"') == 2
+    assert model.prompts.default.tool_format.name == "hermes"
+    assert "[TOOL_CALLS]look_up" in model.apply_template(chat(*AGENT))

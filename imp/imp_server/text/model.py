@@ -36,7 +36,6 @@ from imp_server.text.session import OutputSession
 from imp_server.text.template import ChatTemplate
 from imp_server.text.templates import builtin_templates
 from imp_server.text.tools.base import CallReader, reader_text
-from imp_server.text.tools.formats import choose_format
 from imp_server.vocab.load import tokenizer_of
 from imp_server.vocab.table import Vocabulary
 from imp_server.vocab.tokenizer import Tokenizer
@@ -114,7 +113,7 @@ class TextModel:
         readers: CallReaders | None = None
         calls: tuple[Segment, ...] = ()
         if chat.tools and chat.tool_choice.mode != "none":
-            form = choose_format(use.template.source)
+            form = use.tool_format
             first = n_fixed_segments(use.tags)
             calls = form.segments(chat.tools, 0, first)
 
@@ -263,6 +262,7 @@ def _chosen_templates(choice: str, own: Mapping[str, str]) -> dict[str, str]:
 def _token_variables(tokenizer: Tokenizer) -> dict[str, Any]:
     texts = tokenizer.vocabulary.special_texts
     named = {"bos_token": tokenizer.bos_id, "eos_token": tokenizer.eos_id}
+    named |= dict.fromkeys(("unk_token", "sep_token", "pad_token", "cls_token", "mask_token"))
     return {
         **{name: texts.get(i, "") if i is not None else "" for name, i in named.items()},
         "special_tokens": tuple(t.text for t in tokenizer.added),

@@ -15,7 +15,7 @@ from imp_server.core import (
     Segment,
     pack_ids,
 )
-from imp_server.text.thinking import ThinkTags
+from imp_server.text.thinking import ThinkTags, think_segments
 from imp_server.vocab.tokenizer import Tokenizer
 
 # Share of max_tokens that thinking may take, for clients that name an effort.
@@ -103,30 +103,19 @@ def chat_plan(
 ) -> OutputPlan:
     """Segment 0 is the answer, 1 the thinking (if the model has tags), then `calls`."""
     vocabulary = tokenizer.vocabulary
-    segments = [Segment("answer")]
+    segments: tuple[Segment, ...] = (Segment("answer"),)
     closer = b""
     shown: tuple[int, ...] = ()
     if tags is not None:
-        segments.append(
-            Segment(
-                "think",
-                openers=tags.openers(),
-                closers=tags.closers(),
-                opens_from=(0,),
-                closes_to=0,
-                keep_markers=keep_tags,
-                scan_tokens=wish.scan_tokens,
-                max_visits=1,
-            )
-        )
-        closer = pack_ids(tokenizer.encode("\n" + tags.close, control=True).tolist())
+        segments += think_segments(tags, tokenizer.marked, scan_tokens=wish.scan_tokens, keep_tags=keep_tags)
+        closer = pack_ids(tokenizer.encode(tags.forced_close, control=True).tolist())
         if keep_tags:
-            ids = (vocabulary.special_id(tags.open), vocabulary.special_id(tags.close))
-            shown = tuple(i for i in ids if i is not None)
+            pieces = tokenizer.split(tags.open + tags.close, control=True)
+            shown = tuple(p.token.id for p in pieces if p.token is not None and vocabulary.is_special(p.token.id))
     return OutputPlan(
-        segments=(*segments, *calls),
+        segments=segments + tuple(calls),
         start=1 if starts_thinking else 0,
-        end_ids=() if ignore_eos else vocabulary.end_ids,
+        end_ids=() if ignore_eos else chat_end_ids(tokenizer, tags),
         stop=tuple(s.encode() for s in stop if s),
         max_tokens=max_tokens,
         think_budget=budget if tags is not None else -1,
@@ -138,7 +127,14 @@ def chat_plan(
 
 def n_fixed_segments(tags: ThinkTags | None) -> int:
     """Index of the first call segment."""
-    return 1 if tags is None else 2
+    return 1 if tags is None else 3 if tags.channels else 2
+
+
+def chat_end_ids(tokenizer: Tokenizer, tags: ThinkTags | None) -> tuple[int, ...]:
+    """What ends a reply. A model of channels ends messages within its reply, so that mark is none of them."""
+    vocabulary = tokenizer.vocabulary
+    inner = vocabulary.special_id(tags.close) if tags is not None and tags.channels else None
+    return tuple(i for i in vocabulary.end_ids if i != inner)
 
 
 def text_plan(

@@ -19,6 +19,7 @@ from imp_server.text.spans import Boundaries, Marks, Place, places_by_search
 from imp_server.text.template import ChatTemplate
 from imp_server.text.template_traits import TemplateTraits, traits_of
 from imp_server.text.thinking import ThinkTags, ends_in_thinking, think_tags
+from imp_server.text.tools.formats import all_formats, choose_format
 from imp_server.text.tools.untaught import ToolHistory, instruction, teach
 from imp_server.vocab.tokenizer import Ids, Piece, Tokenizer
 
@@ -43,11 +44,15 @@ class _TemplateUse:
     def __init__(self, template: ChatTemplate, tokenizer: Tokenizer) -> None:
         self.template = template
         self.traits: TemplateTraits = traits_of(template)
-        self.tags: ThinkTags | None = think_tags(template.source, tokenizer.vocabulary)
+        self.tags: ThinkTags | None = think_tags(
+            template.source, lambda text: tokenizer.vocabulary.special_id(text) is not None
+        )
         control = [t.text for t in tokenizer.added if t.control]
         taught = [t.text for t in tokenizer.added if not t.control and t.text in template.source]
         self.hard = SpecialTexts(control)
         self.soft = SpecialTexts([*control, *taught])
+        # What the prompt has to teach is taught in one notation, whatever the template's source mentions.
+        self.tool_format = choose_format(template.source) if self.traits.tools else all_formats()["hermes"]
 
 
 class PromptMaker:
@@ -131,9 +136,11 @@ class PromptMaker:
 
 def _for_template(chat: ChatRequest, traits: TemplateTraits) -> tuple[list[Message], list[int]]:
     """The messages to render, rewritten where the template lacks something; where each original one is now."""
-    messages, where = ToolHistory(calls=traits.tool_calls, results=traits.tool_role).spell(chat.messages)
+    helped = bool(chat.tools) and not traits.tools
+    history = ToolHistory(calls=traits.tool_calls and not helped, results=traits.tool_role and not helped)
+    messages, where = history.spell(chat.messages)
     n_added = 0
-    if chat.tools and not traits.tools:
+    if helped:
         messages, n_added = teach(messages, instruction([tool_dict(t) for t in chat.tools]))
     folded, where_folded = fold_systems(messages, traits)
     return folded, [where_folded[n_added + index] for index in where]

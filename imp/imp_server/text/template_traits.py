@@ -24,8 +24,8 @@ class TemplateTraits:
     """Content must be a list of parts."""
     arguments_as_text: bool = False
     """Arguments of tool calls must be JSON text, not a value."""
-    null_content: bool = True
-    """An assistant message that only calls tools has no content."""
+    null_content: bool = False
+    """An assistant message that only calls tools must have the content none, not the empty text."""
     tools: bool = False
     """The template shows the tools itself."""
     tool_role: bool = True
@@ -56,7 +56,8 @@ def traits_of(template: ChatTemplate) -> TemplateTraits:
         late_system=_shows(template, [hello, answer, system, hello]) and _shows(template, [other, system, hello]),
         typed_content=typed,
         arguments_as_text=_wants_text(template, [hello, as_value], [hello, as_text]),
-        null_content=_renders(template, [hello, _call({"x": "v"}, content=None)]),
+        null_content=not _renders(template, [hello, _call({"x": "v"})])
+        and _renders(template, [hello, _call({"x": "v"}, content=None)]),
         tools=_shows(template, [hello], tools=[tool]),
         tool_role=_shows(template, [hello, _call({"x": "v"}), result]),
         tool_calls=_shows(template, [hello, as_value]) or _shows(template, [hello, as_text]),

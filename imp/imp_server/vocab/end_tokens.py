@@ -13,7 +13,7 @@ _ENDS = """
 """
 _STARTS = """
 <|im_start|> <start_of_turn> <|start_header_id|> <|start_of_role|> <|user|> <|observation|> <｜User｜>
-<|START_OF_TURN_TOKEN|> <SPECIAL_11> <extra_id_1>
+<|START_OF_TURN_TOKEN|> <SPECIAL_11> <extra_id_1> <|turn> <|tool_response>
 """
 _FILE_ENDS = "<|fim_pad|> <|repo_name|> <|file_sep|>"
 

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from tokenizers import Tokenizer as LibraryTokenizer
 
+from imp_server.core import special
 from imp_server.vocab.table import Vocabulary
 
 Ids = npt.NDArray[np.int32]
@@ -95,6 +96,14 @@ class Tokenizer:
         if at < len(text):
             pieces.append(Piece(text[at:], at, len(text)))
         return pieces
+
+    def marked(self, text: str) -> bytes:
+        """`text` in marked bytes, with the control tokens that it spells."""
+        pieces = self.split(text, control=True)
+        control = self.vocabulary.special_texts
+        return b"".join(
+            special(p.text) if p.token is not None and p.token.id in control else p.text.encode() for p in pieces
+        )
 
     def encode_pieces(self, pieces: Sequence[Piece]) -> list[Ids]:
         """Ids of each piece, in order."""

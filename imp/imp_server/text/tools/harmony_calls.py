@@ -18,7 +18,7 @@ _RECIPIENT = re.compile(r"^(?:functions\.)?([A-Za-z0-9_.-]+)")
 
 
 def teaches(template: str) -> bool:
-    return "<|channel|>" in template and "to=functions" in template
+    return "<|channel|>" in template and "functions." in template
 
 
 def segments(tools: Sequence[Tool], answer: int, first: int) -> tuple[Segment, ...]:
