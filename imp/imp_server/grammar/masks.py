@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from imp_server.grammar.frames.key_texts import KeyText
 from imp_server.grammar.frames.space import Space
 from imp_server.grammar.frames.stack import Cell, State, Stepper
 from imp_server.grammar.frames.texts import Text
@@ -108,6 +109,10 @@ class Masks:
     def _begin(self, top: int, out: Row) -> TokenTrie:
         """Or in the plain tokens where any text fits; the trie that is left to walk."""
         local = self._space.locals[top]
+        if isinstance(local, KeyText) and not local.missing:
+            # whatever is typed leaves the trie at worst: an undeclared name
+            out |= self._plain[N_LENGTHS]
+            return self._residual
         if not isinstance(local, Text) or local.missing:
             return self._full
         room = local.verdicts.room(local.state)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,7 +32,11 @@ class _Trie(ctypes.Structure):
     ]
 
 
+_P, _I = ctypes.c_void_p, ctypes.c_int32
 _FILL = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_int32, ctypes.c_int32)
+
+
+_ARGUMENTS: Any = [_P, _P, _P, _I, _P, _FILL, _P, _I, _P]
 
 
 def available() -> bool:
@@ -46,6 +51,7 @@ class NativeWalker:
         if library is None:
             raise RuntimeError("the native library 'grammar' isn't built")
         self._walk: Callable[..., int] = library.imp_grammar_walk
+        library.imp_grammar_walk.argtypes = _ARGUMENTS
         self._tables = tables
         self._pointers = _Tables()
         self._error: BaseException | None = None
@@ -53,8 +59,10 @@ class NativeWalker:
         self._asks = np.zeros(MAX_ASKS, dtype=np.int32)
         self._asks_at = self._asks.ctypes.data
         self._depth = ctypes.c_int32()
-        self._depth_at = ctypes.byref(self._depth)
-        self._tries: dict[int, tuple[TokenTrie, _Trie]] = {}
+        self._depth_at = ctypes.addressof(self._depth)
+        self._pointers_at = ctypes.addressof(self._pointers)
+        self._frames = (ctypes.c_int32 * 256)()
+        self._tries: dict[int, tuple[TokenTrie, _Trie, int]] = {}
         self._refresh()
 
     def _refresh(self) -> None:
@@ -76,17 +84,21 @@ class NativeWalker:
         """As walk.walk; `stack[0]` is the top. Raises what filling a hole raised."""
         packed = self._tries.get(id(trie))
         if packed is None:
-            packed = self._tries[id(trie)] = trie, _pack(trie)
-        frames = (ctypes.c_int32 * len(stack))(*stack)
+            struct = _pack(trie)
+            packed = self._tries[id(trie)] = trie, struct, ctypes.addressof(struct)
+        n = len(stack)
+        if n > len(self._frames):
+            self._frames = (ctypes.c_int32 * (2 * n))()
+        self._frames[:n] = stack  # type: ignore[assignment]
         self._refresh()
         n_asks = self._walk(
-            ctypes.byref(self._pointers),
-            ctypes.byref(packed[1]),
-            frames,
-            len(stack),
-            ctypes.c_void_p(out.ctypes.data),
+            self._pointers_at,
+            packed[2],
+            self._frames,
+            n,
+            out.ctypes.data,
             self._fill,
-            ctypes.c_void_p(self._asks_at),
+            self._asks_at,
             MAX_ASKS,
             self._depth_at,
         )
@@ -95,7 +107,7 @@ class NativeWalker:
             raise error
         if n_asks > MAX_ASKS:
             raise RuntimeError(f"a walk met {n_asks} unknown nodes")
-        return WalkResult(self._depth.value, [int(a) for a in self._asks[:n_asks]])
+        return WalkResult(self._depth.value, [int(a) for a in self._asks[:n_asks]] if n_asks else [])
 
 
 def _pack(trie: TokenTrie) -> _Trie:

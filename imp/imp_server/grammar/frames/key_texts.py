@@ -15,6 +15,7 @@ from imp_server.grammar.frames.keys import Keys
 from imp_server.grammar.frames.local import Local
 from imp_server.grammar.frames.texts import BACKSLASH, QUOTE, WIDTHS, Text
 from imp_server.grammar.machine import DEAD
+from imp_server.grammar.tables import HOLE
 from imp_server.grammar.values import spelled
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 class KeyText(Local):
     """On the trie. `missing`: continuation bytes that the current code point still needs."""
 
-    __slots__ = ("keys", "missing", "state")
+    __slots__ = ("_filled", "keys", "missing", "state")
 
     captures = True
 
@@ -33,24 +34,35 @@ class KeyText(Local):
         self.keys = keys
         self.state = state
         self.missing = missing
+        self._filled = False
 
     def fill(self, byte: int) -> int:
-        row = self._leaving().copy()
+        if byte == QUOTE and self._filled and self.missing == 0:
+            entry = self._close()
+            self.space.tables.rows[self.id, QUOTE] = entry
+            return entry
+        self._filled = True
+        leaving = self._leaving()
+        moves = []
         for at, after in self.keys.known_moves(self.state).items():
             if at >= 0x20 and at not in (QUOTE, BACKSLASH):
                 missing = self.missing - 1 if self.missing else WIDTHS[at]
-                row[at] = self.space.key_text(self.keys, after, missing).id
-        if self.missing == 0:
-            result = self.keys.result(self.state)
-            if result >= 0:
-                row[QUOTE] = self.keys.closed(result)
-            elif not self.keys.is_known(self.state):
-                row[QUOTE] = self.space.waiting_key(self.keys).colon()
-            else:
-                row[QUOTE] = DEAD
-            row[BACKSLASH] = self.space.escape(self, b"").id
-        self.space.tables.rows[self.id] = row
-        return int(row[byte])
+                moves.append((at, self.space.key_text(self.keys, after, missing).id))
+        escape = self.space.escape(self, b"").id if self.missing == 0 else DEAD
+        rows = self.space.tables.rows
+        row = rows[self.id]
+        row[:] = leaving
+        for at, local in moves:
+            row[at] = local
+        row[BACKSLASH] = escape
+        row[QUOTE] = HOLE if self.missing == 0 else DEAD
+        return self.fill(byte) if byte == QUOTE and self.missing == 0 else int(row[byte])
+
+    def _close(self) -> int:
+        result = self.keys.result(self.state)
+        if result >= 0:
+            return self.keys.closed(result)
+        return DEAD if self.keys.is_known(self.state) else self.space.waiting_key(self.keys).colon()
 
     def _leaving(self) -> NDArray[np.int32]:
         """The row of a free text in the same place, each of its steps pushed above WaitingKey."""

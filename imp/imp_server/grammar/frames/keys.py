@@ -7,16 +7,17 @@ Names are compared decoded, so no spelling slips past its schema, and a used nam
 from __future__ import annotations
 
 from collections import deque
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from imp_server.grammar.combine import anything
 from imp_server.grammar.explored import refined, representatives
-from imp_server.grammar.frames.objects import KeyKind, Member, ObjectState, key_size
+from imp_server.grammar.frames.objects import Member, ObjectState, key_size
+from imp_server.grammar.frames.shapes import UNDECLARED, KeyKind, accepts
 from imp_server.grammar.frames.verdicts import Verdicts
-from imp_server.grammar.leaves import STRING, Props, Required
-from imp_server.grammar.literals import Literals
+from imp_server.grammar.leaves import STRING
 from imp_server.grammar.machine import DEAD, Machine
-from imp_server.grammar.scalars import literals_machine, pattern_machine, string_machine
+from imp_server.grammar.scalars import string_machine
 
 if TYPE_CHECKING:
     from imp_server.grammar.frames.space import Space
@@ -32,14 +33,12 @@ class Keys:
     def __init__(self, space: Space, state: ObjectState) -> None:
         self._space = space
         self._state = state
-        props = [leaf for leaf in state.leaves if isinstance(leaf, Props)]
-        names = {n for leaf in props for n in leaf.names} | state.seen
-        names |= {n for leaf in state.leaves if isinstance(leaf, Required) for n in leaf.names}
-        known_bytes = frozenset(n.encode("utf-8", "surrogatepass") for n in names)
-        self._trie: Literals | None = literals_machine(known_bytes) if known_bytes else None  # type: ignore[assignment]
-        self._patterns = tuple(dict.fromkeys(p for leaf in props for p, _ in leaf.patterns))
+        shape = state.shape
+        self._names = shape.trie(state.seen | state.missing)
+        self._trie = self._names.literals
+        self._patterns = shape.patterns
+        self._parts: list[Machine] = [*shape.machines]
         restrict = space.algebra.formulas.restrict
-        self._parts: list[Machine] = [pattern_machine(p) for p in self._patterns]
         for leaf in state.names_leaves:
             self._parts.append(string_machine(space.algebra, restrict(leaf.sub.formula, STRING)))
         self.is_limited = bool(self._parts)
@@ -50,14 +49,10 @@ class Keys:
         self._alive: dict[int, bool] = {}
         self._moves: dict[int, dict[int, int]] = {}
         self._text = anything()
-        self.apart = not self._parts and self._undeclared() is not None
+        self.apart = not self._parts and state.allows(UNDECLARED)
         """Undeclared names are read by a pushed free text (key_texts.py): this machine knows the others alone."""
         self._open = bool(self._parts)
         """Undeclared names are read here, since rules of their own bind them."""
-        known: list[Machine] = [self._trie] if self._trie else []
-        machines = [self._text, *known, *self._parts] if self._open else known
-        self.classes = refined([m.classes for m in machines]) if machines else bytes(256)
-        self._samples = representatives(self.classes)
         first = self._intern(
             (
                 self._text.start if self._open else DEAD,
@@ -66,6 +61,16 @@ class Keys:
             )
         )
         self.start = first if first != DEAD and self._is_alive(first) else DEAD
+
+    @cached_property
+    def classes(self) -> bytes:
+        known: list[Machine] = [self._trie] if self._trie else []
+        machines = [self._text, *known, *self._parts] if self._open else known
+        return refined([m.classes for m in machines]) if machines else bytes(256)
+
+    @cached_property
+    def _samples(self) -> list[int]:
+        return representatives(self.classes)
 
     @property
     def possible(self) -> bool:
@@ -82,13 +87,10 @@ class Keys:
 
     def undeclared(self) -> Member | None:
         """The member that any name unknown to the leaves begins."""
-        return self._undeclared()
+        return self._state.member(UNDECLARED)
 
     def undeclared_named(self, name: str) -> Member | None:
-        return self._state.member_named(KeyKind(None, frozenset(), ()), name)
-
-    def _undeclared(self) -> Member | None:
-        return self._state.member(KeyKind(None, frozenset(), ()))
+        return self._state.member_named(UNDECLARED, name)
 
     # --- Verdicts ---------------------------------------------------------------------------
 
@@ -98,7 +100,7 @@ class Keys:
 
     def result(self, state: int) -> int:
         kind = self._kind(state)
-        if kind is None or self._state.member(kind) is None:
+        if kind is None or not self._state.allows(kind):
             return -1
         number = self._kind_numbers.setdefault(kind, len(self._kinds))
         if number == len(self._kinds):
@@ -167,7 +169,7 @@ class Keys:
             first, end = self._trie.span(trie)
             depth = self._trie.depth(trie)
             for at in range(first, end):
-                cost = self._cost(self._trie.texts[at])
+                cost = self._cost(at)
                 if cost is not None and (best is None or cost < best[0]):
                     best = cost, self._trie.texts[at][depth:]
         return None if best is None else best[1]
@@ -217,8 +219,7 @@ class Keys:
         lawful = tuple(truths[len(self._patterns) :])
         index = self._trie.index(trie) if trie != DEAD and self._trie else -1
         if index >= 0 and self._trie:
-            name = self._trie.texts[index].decode("utf-8", "surrogatepass")
-            return None if name in self._state.seen else KeyKind(name, matched, lawful)
+            return self._kind_at(index)
         return KeyKind(None, matched, lawful) if text != DEAD and self._text.accepts(text) else None
 
     def _is_alive(self, state: int) -> bool:
@@ -233,24 +234,27 @@ class Keys:
             return True
         if self._trie is not None and trie != DEAD:
             first, end = self._trie.span(trie)
-            if any(self._allowed(self._trie.texts[at]) for at in range(first, end)):
+            if any(self._allowed(at) for at in range(first, end)):
                 return True
         return text != DEAD and self._searched(state) is not None
 
-    def _allowed(self, text: bytes) -> bool:
-        kind = self._kind_of(text)
-        return kind is not None and self._state.member(kind) is not None
+    def _allowed(self, index: int) -> bool:
+        kind = self._kind_at(index)
+        return kind is not None and self._state.allows(kind)
 
-    def _kind_of(self, text: bytes) -> KeyKind | None:
-        name = text.decode("utf-8", "surrogatepass")
-        if name in self._state.seen or any("\ud800" <= c <= "\udfff" for c in name):
+    def _kind_at(self, index: int) -> KeyKind | None:
+        """The kind of a known name; None if it was used or can't be written."""
+        kind = self._names.kind(index)
+        if kind is None or kind.name in self._state.seen:
             return None
-        truths = [_runs(m, text) for m in self._parts]
-        matched = frozenset(p for p, t in zip(self._patterns, truths) if t)
-        return KeyKind(name, matched, tuple(truths[len(self._patterns) :]))
+        rules = self._parts[len(self._patterns) :]
+        if not rules:
+            return kind
+        assert self._trie is not None
+        return kind._replace(lawful=tuple(accepts(m, self._trie.texts[index]) for m in rules))
 
-    def _cost(self, text: bytes) -> int | None:
-        kind = self._kind_of(text)
+    def _cost(self, index: int) -> int | None:
+        kind = self._kind_at(index)
         member = None if kind is None else self._state.member(kind)
         if kind is None or member is None or kind.name is None:
             return None
@@ -276,12 +280,3 @@ class Keys:
         text = self._searched(state)
         assert text is not None
         return text
-
-
-def _runs(machine: Machine, text: bytes) -> bool:
-    state = machine.start
-    for byte in text:
-        if state == DEAD:
-            return False
-        state = machine.step(state, byte)
-    return state != DEAD and machine.accepts(state)

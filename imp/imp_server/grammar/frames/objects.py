@@ -7,11 +7,13 @@ decided already folded in. Equal futures are equal states, whatever the past was
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from functools import cached_property
+from typing import TYPE_CHECKING, Literal
 
 from imp_server.grammar.formula import Formula
 from imp_server.grammar.frames.goals import Bits, Goal, Judge
 from imp_server.grammar.frames.local import Local, gap_entries
+from imp_server.grammar.frames.shapes import KeyKind, Shape
 from imp_server.grammar.leaves import Count, Leaf, Names, Props, Required
 from imp_server.grammar.sat.found import Found
 from imp_server.grammar.tables import ASK, POP
@@ -22,16 +24,6 @@ if TYPE_CHECKING:
     from imp_server.grammar.frames.space import Space
 
 Phase = Literal["open", "after", "comma"]
-
-
-class KeyKind(NamedTuple):
-    """What matters about a property name. `name` is None for one that no leaf knows by name."""
-
-    name: str | None
-    matched: frozenset[str]
-    """Patterns that it matches."""
-    lawful: tuple[bool, ...]
-    """Per Names leaf (in the order of ObjectState.names_leaves): whether it obeys."""
 
 
 @dataclass(eq=False, slots=True)
@@ -53,9 +45,24 @@ class ObjectState:
         self.goal = goal
         self.seen = seen
         self.loose = loose
-        self.leaves: dict[Leaf, None] = dict.fromkeys(leaf for f in (goal.must, *goal.watches) for leaf in f.leaves())
         self._members: dict[KeyKind, Member | None] = {}
         self._keys: Keys | None = None
+        parts = goal.must.conjuncts()
+        self.is_simple = goal.judge is None and all(isinstance(p.leaf, Props | Required) for p in parts)
+        """Nothing but properties and required names, all of which have to hold."""
+
+    @cached_property
+    def leaves(self) -> dict[Leaf, None]:
+        return dict.fromkeys(leaf for f in (self.goal.must, *self.goal.watches) for leaf in f.leaves())
+
+    @cached_property
+    def shape(self) -> Shape:
+        return self.space.shape(tuple(leaf for leaf in self.leaves if isinstance(leaf, Props)))
+
+    @cached_property
+    def missing(self) -> frozenset[str]:
+        """Names that some Required leaf speaks of."""
+        return frozenset(n for leaf in self.leaves if isinstance(leaf, Required) for n in leaf.names)
 
     @property
     def keys(self) -> Keys:
@@ -63,7 +70,7 @@ class ObjectState:
             self._keys = self.space.keys(self)
         return self._keys
 
-    @property
+    @cached_property
     def names_leaves(self) -> list[Names]:
         return [leaf for leaf in self.leaves if isinstance(leaf, Names)]
 
@@ -84,6 +91,13 @@ class ObjectState:
             return -1
         return self.goal.result(tuple(evaluate(w, holds_at_close) for w in self.goal.watches))
 
+    def allows(self, kind: KeyKind) -> bool:
+        """Whether a key of this kind may be typed."""
+        if self.is_simple:
+            # the state itself is alive, so what is required stays possible whatever comes before it
+            return kind.name not in self.seen and self.shape.is_satisfiable(kind)
+        return self.member(kind) is not None
+
     def member(self, kind: KeyKind) -> Member | None:
         """The member that a key of this kind begins; None if no such key may be typed."""
         if kind not in self._members:
@@ -98,11 +112,13 @@ class ObjectState:
         fs = self.space.algebra.formulas
         if name is not None and name in self.seen:
             return None
+        if self.is_simple:
+            return self._derive_simply(kind, name)
         changed: dict[Leaf, Formula] = {}
         asked: dict[Leaf, Formula] = {}
         for leaf in self.leaves:
             if isinstance(leaf, Props):
-                value = self._value(leaf, kind)
+                value = self.shape.value_by(leaf, kind)
                 if value is fs.false:
                     changed[leaf] = value
                 elif value is not fs.true:
@@ -125,10 +141,16 @@ class ObjectState:
             return None
         return Member(child, waiting, self.space.colon(waiting, child, False).id)
 
-    def _value(self, leaf: Props, kind: KeyKind) -> Formula:
-        subs = [leaf.names[kind.name]] if kind.name is not None and kind.name in leaf.names else []
-        subs += [s for p, s in leaf.patterns if p in kind.matched]
-        return self.space.algebra.formulas.conj(s.formula for s in (subs or [leaf.rest]))
+    def _derive_simply(self, kind: KeyKind, name: str | None) -> Member | None:
+        if not self.shape.is_satisfiable(kind):
+            return None
+        space, algebra = self.space, self.space.algebra
+        required = algebra.required(self.missing - {name} if name is not None else self.missing)
+        goal = space.goal(algebra.formulas.conj([self.shape.formula, required]))
+        seen = self.seen if name is None else self.seen | {name}
+        waiting = space.waiting_member(goal, seen, name is None, {})
+        child = space.goal(self.shape.value(kind))
+        return Member(child, waiting, space.colon(waiting, child, False).id)
 
     def _after(self, leaf: Leaf, kind: KeyKind) -> Formula:
         algebra = self.space.algebra

@@ -22,10 +22,11 @@ from imp_server.grammar.frames.local import AfterGap, Gap, Local
 from imp_server.grammar.frames.objects import Colon, ObjectPhase, ObjectState, WaitingMember
 from imp_server.grammar.frames.objects import Phase as ObjectAt
 from imp_server.grammar.frames.scripts import AfterValue, FreeText, Goals, RawText, Rest, Script, Threads
+from imp_server.grammar.frames.shapes import Shape
 from imp_server.grammar.frames.texts import Closer, Escape, Host, Text, utf8_blocks
 from imp_server.grammar.frames.values import Done, Ended, Root, Scalar, Start, Word, first_bytes
 from imp_server.grammar.frames.verdicts import Several, Single, Verdicts
-from imp_server.grammar.leaves import Leaf
+from imp_server.grammar.leaves import Leaf, Props
 from imp_server.grammar.machine import DEAD, Machine
 from imp_server.grammar.plain_length import PlainLength
 from imp_server.grammar.sat.found import Found, shorter
@@ -166,6 +167,9 @@ class Space:
 
     def array_state(self, goal: Goal, loose: bool = False) -> ArrayState:
         return self._get(("array", goal, loose), lambda: ArrayState(self, goal, loose))
+
+    def shape(self, props: tuple[Props, ...]) -> Shape:
+        return self._get(("shape", props), lambda: Shape(self, props))
 
     def keys(self, state: ObjectState) -> Keys:
         return Keys(self, state)

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING, Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
+from imp_server.grammar.explored import refined, representatives
 from imp_server.grammar.frames.local import Local
 from imp_server.grammar.frames.verdicts import Verdicts
 from imp_server.grammar.machine import DEAD
-from imp_server.grammar.tables import POP
+from imp_server.grammar.tables import HOLE, POP
 from imp_server.grammar.values import spelled
 
 if TYPE_CHECKING:
@@ -32,7 +37,7 @@ class Closer(Protocol):
 class Text(Local):
     """Inside the quotes. `missing`: continuation bytes that the current code point still needs."""
 
-    __slots__ = ("closer", "missing", "state", "verdicts")
+    __slots__ = ("_filled", "closer", "missing", "state", "verdicts")
 
     def __init__(self, space: Space, verdicts: Verdicts, state: int, missing: int, closer: Closer | None) -> None:
         super().__init__(space)
@@ -40,39 +45,44 @@ class Text(Local):
         self.state = state
         self.missing = missing
         self.closer = closer
+        self._filled = False
 
     @property
     def captures(self) -> bool:  # type: ignore[override]
         return self.closer is not None
 
     def fill(self, byte: int) -> int:
-        moves = self.verdicts.moves(self.state)
-        row = self._all() if moves is None else self._few(moves)
-        if self.missing == 0:
-            row[QUOTE] = self._close()
-            if moves is None or not self.verdicts.strict or any(needs_escape(b) for b in moves):
-                row[BACKSLASH] = self._escape()
-        self.space.tables.rows[self.id] = row
-        return row[byte]
+        verdicts, tables = self.verdicts, self.space.tables
+        if byte == QUOTE and self.missing == 0 and self._filled:
+            entry = self._close()
+            tables.rows[self.id, QUOTE] = entry
+            return entry
+        self._filled = True
+        moves = verdicts.moves(self.state)
+        escape = DEAD
+        if self.missing == 0 and (moves is None or not verdicts.strict or any(needs_escape(b) for b in moves)):
+            escape = self._escape()
+        if moves is None:
+            found = self._all()
+            row = tables.rows[self.id]
+            row[:] = found
+        else:
+            entries = [(at, self._after(at, t)) for at, t in moves.items() if at >= 0x20]
+            row = tables.rows[self.id]
+            row[:] = DEAD
+            for at, entry in entries:
+                row[at] = entry
+        row[BACKSLASH] = escape
+        # what follows the quote is worked out when somebody closes it
+        row[QUOTE] = HOLE if self.missing == 0 and verdicts.result(self.state) >= 0 else DEAD
+        return self.fill(byte) if byte == QUOTE and row[QUOTE] == HOLE else int(row[byte])
 
-    def _few(self, moves: dict[int, int]) -> list[int]:
-        row = [DEAD] * 256
-        for at, after in moves.items():
-            if at >= 0x20 and at not in (QUOTE, BACKSLASH):
-                row[at] = self._after(at, after)
-        return row
-
-    def _all(self) -> list[int]:
-        row = []
-        by_class: dict[tuple[int, int], int] = {}
-        for at, kind in enumerate(self.verdicts.classes):
-            key = (kind, WIDTHS[at])
-            entry = by_class.get(key)
-            if entry is None:
-                entry = by_class[key] = self._after(at, self.verdicts.step(self.state, at))
-            row.append(entry)
-        row[:0x20] = [DEAD] * 0x20
-        row[QUOTE] = row[BACKSLASH] = DEAD
+    def _all(self) -> NDArray[np.int32]:
+        """Entries by class and, of leads, by the width of the code point they begin."""
+        classes, verdicts = np.frombuffer(verdict_classes(self.verdicts), np.uint8), self.verdicts
+        targets = [self._after(at, verdicts.step(self.state, at)) for at in class_samples(verdicts.classes)]
+        row = np.array(targets, dtype=np.int32)[classes]
+        row[:0x20] = DEAD
         return row
 
     def _after(self, byte: int, state: int) -> int:
@@ -210,6 +220,21 @@ class Escape(Local):
 
 WIDTHS = bytes(0 if b < 0xC0 else 1 if b < 0xE0 else 2 if b < 0xF0 else 3 for b in range(256))
 """Continuation bytes that follow each byte."""
+
+
+@lru_cache(maxsize=4096)
+def _by_width(classes: bytes) -> tuple[bytes, tuple[int, ...]]:
+    """Classes refined by WIDTHS, and a byte of each."""
+    fine = refined([classes, WIDTHS])
+    return fine, tuple(representatives(fine))
+
+
+def verdict_classes(verdicts: Verdicts) -> bytes:
+    return _by_width(verdicts.classes)[0]
+
+
+def class_samples(classes: bytes) -> tuple[int, ...]:
+    return _by_width(classes)[1]
 
 
 def needs_escape(byte: int) -> bool:

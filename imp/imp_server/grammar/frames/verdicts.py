@@ -17,10 +17,14 @@ SEARCH = 20_000
 class Verdicts(Protocol):
     """Like a Machine, with a result (>= 0) where it accepts."""
 
-    start: int
-    classes: bytes
-    strict: bool
-    """Only the shortest spelling of a printable ASCII character is allowed, so that the text is forced."""
+    @property
+    def start(self) -> int: ...
+    @property
+    def classes(self) -> bytes: ...
+    @property
+    def strict(self) -> bool:
+        """Only the shortest spelling of a printable ASCII character is allowed, so that the text is forced."""
+        ...
 
     def step(self, state: int, byte: int) -> int: ...
     def result(self, state: int) -> int: ...

@@ -17,6 +17,7 @@ MAP_OF_SCHEMAS = ("properties", "patternProperties", "$defs", "definitions", "de
 REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
 MAX_DEPTH = 256
 MAX_SUBSCHEMAS = 50_000
+SHARED_SIZE = 12
 
 
 class At(NamedTuple):
@@ -80,6 +81,8 @@ class Document:
         self.dynamic = False
         self._open: set[int] = set()
         """Subschemas that contain a reference or an identifier: their meaning depends on their place."""
+        self._sizes: dict[int, int] = {}
+        """Subschemas below each subschema."""
         self.start = At("", "", 2020)
         if isinstance(schema, dict):
             self._index(schema, self.start, 0)
@@ -100,8 +103,9 @@ class Document:
             scope = (*scope, found.base)
         return at._replace(base=found.base, draft=found.draft, scope=scope)
 
-    def is_self_contained(self, schema: Any) -> bool:
-        return id(schema) not in self._open
+    def is_shared(self, schema: Any) -> bool:
+        """Whether the schema is known by its content: it depends on no place, and spelling it out is cheap."""
+        return id(schema) not in self._open and self._sizes.get(id(schema), 0) <= SHARED_SIZE
 
     def _index(self, schema: dict[str, Any], at: At, depth: int) -> bool:
         """Index a subschema and those below; whether its meaning depends on its place."""
@@ -125,11 +129,14 @@ class Document:
             opened = True
             self.dynamic = self.dynamic or "$dynamicRef" in schema or "$recursiveRef" in schema
         self._places[id(schema)] = at
+        size = 0
         for path, sub in children(schema):
             if isinstance(sub, dict) and id(sub) not in self._places:
                 opened |= self._index(sub, at.down(*path), depth + 1)
+                size += 1 + self._sizes[id(sub)]
             elif isinstance(sub, dict):
                 opened |= id(sub) in self._open
+        self._sizes[id(schema)] = size
         if opened:
             self._open.add(id(schema))
         return opened

@@ -76,7 +76,7 @@ class Expander:
             return self.algebra.never
         if not isinstance(schema, dict):
             raise refuse("a schema must be an object or a boolean", at)
-        if at.draft == 2020 and self.document.is_self_contained(schema):
+        if at.draft == 2020 and self.document.is_shared(schema):
             key: tuple[Any, ...] = ("content", self.integers, json.dumps(schema, sort_keys=True))
         else:
             key = ("place", self._digest, id(schema), at.base, at.draft, at.scope)
