@@ -24,6 +24,7 @@ from imp_server.grammar.text_machines import (
     plain_number,
     typed_number,
 )
+from imp_server.grammar.unlike import Unlike
 
 __all__ = [
     "is_finite",
@@ -131,6 +132,8 @@ def _build(
     if f.op == ONE:
         return exactly_one([build(a) for a in f.args])
     inner = f.args[0]
+    if isinstance(inner.leaf, TextLeaf) and inner.leaf.kind == "literals":
+        return Unlike(everything, texts_of(inner.leaf))
     if isinstance(inner.leaf, TextLeaf) and inner.leaf.kind == "length":
         return build(_other_lengths(algebra, inner.leaf))
     if isinstance(inner.leaf, NumberLeaf) and inner.leaf.kind == "range":
@@ -162,6 +165,7 @@ def _other_numbers(algebra: Algebra, leaf: NumberLeaf) -> Formula:
 def _conjunction(algebra: Algebra, f: Formula, build: Callable[[Formula], Machine]) -> Machine:
     wanted: list[Machine] = []
     without: list[Machine] = []
+    unlike: set[bytes] = set()
     low, high = bounds(None)
     for part in f.args:
         leaf = part.leaf
@@ -169,6 +173,8 @@ def _conjunction(algebra: Algebra, f: Formula, build: Callable[[Formula], Machin
             least, most = bounds(leaf)
             low = max(low, least)
             high = most if high is None or (most is not None and most < high) else high
+        elif part.op == NOT and isinstance(inner := part.args[0].leaf, TextLeaf) and inner.kind == "literals":
+            unlike |= texts_of(inner)
         elif part.op == NOT and part.args[0].leaf is not None and not _is_range(part.args[0].leaf):
             without.append(build(part.args[0]))
         else:
@@ -177,9 +183,16 @@ def _conjunction(algebra: Algebra, f: Formula, build: Callable[[Formula], Machin
         return nothing()
     bounded = low > 0 or high is not None
     if not wanted and not without:
-        return PlainLength(low, high)
+        plain: Machine = PlainLength(low, high) if bounded else anything()
+        return Unlike(plain, unlike) if unlike else plain
+    if unlike:
+        without.append(literals_machine(frozenset(unlike)))
     machine = intersect(wanted, without) if without or len(wanted) > 1 else wanted[0]
     return length_bounded(machine, low, high) if bounded else machine
+
+
+def texts_of(leaf: TextLeaf) -> frozenset[bytes]:
+    return cast("frozenset[bytes]", leaf.what)
 
 
 def bounds(leaf: TextLeaf | None) -> tuple[int, int | None]:

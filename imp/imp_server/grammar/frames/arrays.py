@@ -181,7 +181,9 @@ class ArrayPhase(Local):
         if result >= 0:
             found[0x5D] = space.tables.op(POP, result)
         if state.loose and self.phase == "after":
-            found[0x2C] = ASK
+            # another item is certain to exist only where values are plentiful; what it may be, nobody knows here
+            plenty = state.item is not None and space.is_plentiful(state.item[0])
+            found[0x2C] = space.tables.op(self.id, space.loose_start().id) if plenty else ASK
         elif state.item is not None:
             goal, waiting = state.item
             if self.phase == "after":

@@ -91,6 +91,22 @@ class KeyText(Local):
         return rest[: self.missing] + spelled(("string", rest[self.missing :].decode())).encode()[1:]
 
 
+class WaitingName(Local):
+    """The object's frame while the rest of its only possible key is read above it."""
+
+    __slots__ = ("keys", "result")
+
+    captures = True
+
+    def __init__(self, space: Space, keys: Keys, result: int) -> None:
+        super().__init__(space)
+        self.keys = keys
+        self.result = result
+
+    def entries(self) -> dict[int, int]:
+        return {0: self.keys.closed(self.result)}
+
+
 class WaitingKey(Local):
     """The object's frame while an undeclared name is read above it."""
 

@@ -14,6 +14,7 @@ from imp_server.grammar.combine import anything
 from imp_server.grammar.explored import refined, representatives
 from imp_server.grammar.frames.objects import Member, ObjectState, key_size
 from imp_server.grammar.frames.shapes import UNDECLARED, KeyKind, accepts
+from imp_server.grammar.frames.texts import needs_escape
 from imp_server.grammar.frames.verdicts import Verdicts
 from imp_server.grammar.leaves import STRING
 from imp_server.grammar.machine import DEAD, Machine
@@ -102,6 +103,9 @@ class Keys:
         kind = self._kind(state)
         if kind is None or not self._state.allows(kind):
             return -1
+        return self._number(kind)
+
+    def _number(self, kind: KeyKind) -> int:
         number = self._kind_numbers.setdefault(kind, len(self._kinds))
         if number == len(self._kinds):
             self._kinds.append(kind)
@@ -183,6 +187,22 @@ class Keys:
         member = self._state.member(self._kinds[result])
         assert member is not None
         return member.colon
+
+    def only(self, state: int) -> int | None:
+        """One name left, spelled plainly: its rest is a word shared by all objects with such a name."""
+        if self.apart or self._open or self._trie is None:
+            return None
+        trie = self._states[state][1]
+        left = [at for at in range(*self._trie.span(trie)) if self._allowed(at)]
+        if len(left) != 1:
+            return None
+        rest = self._trie.texts[left[0]][self._trie.depth(trie) :]
+        if any(needs_escape(b) for b in rest):
+            return None
+        kind = self._kind_at(left[0])
+        assert kind is not None
+        waiting = self._space.waiting_name(self, self._number(kind))
+        return self._space.tables.op(waiting.id, self._space.word(rest + b'"', 0).id)
 
     def closed_named(self, result: int, name: str) -> int:
         """The local after an actual name: an undeclared one is remembered as used."""

@@ -16,7 +16,7 @@ from imp_server.grammar.formula import Formula
 from imp_server.grammar.frames.arrays import ArrayPhase, ArrayState, WaitingItem
 from imp_server.grammar.frames.arrays import Phase as ArrayAt
 from imp_server.grammar.frames.goals import Goal, Judge
-from imp_server.grammar.frames.key_texts import KeyText, WaitingKey
+from imp_server.grammar.frames.key_texts import KeyText, WaitingKey, WaitingName
 from imp_server.grammar.frames.keys import Keys
 from imp_server.grammar.frames.local import AfterGap, Gap, Local
 from imp_server.grammar.frames.objects import Colon, ObjectPhase, ObjectState, WaitingMember
@@ -24,9 +24,9 @@ from imp_server.grammar.frames.objects import Phase as ObjectAt
 from imp_server.grammar.frames.scripts import AfterValue, FreeText, Goals, RawText, Rest, Script, Threads
 from imp_server.grammar.frames.shapes import Shape
 from imp_server.grammar.frames.texts import Closer, Escape, Host, Text, utf8_blocks
-from imp_server.grammar.frames.values import Done, Ended, Root, Scalar, Start, Word, first_bytes
+from imp_server.grammar.frames.values import Done, Ended, LooseStart, Root, Scalar, Start, Word, first_bytes
 from imp_server.grammar.frames.verdicts import Several, Single, Verdicts
-from imp_server.grammar.leaves import Leaf, Props
+from imp_server.grammar.leaves import NUMBER, STRING, Leaf, Props
 from imp_server.grammar.machine import DEAD, Machine
 from imp_server.grammar.plain_length import PlainLength
 from imp_server.grammar.sat.found import Found, shorter
@@ -125,14 +125,14 @@ class Space:
     def string_verdicts(self, goal: Goal) -> Verdicts:
         if goal.judge is None:
             return self.single(string_machine(self.algebra, goal.must), is_finite(goal.must))
-        return self._several(goal, lambda f: string_machine(self.algebra, f))
+        return self._several(STRING, goal, lambda f: string_machine(self.algebra, f))
 
     def number_verdicts(self, goal: Goal) -> Verdicts:
         if goal.judge is None:
             return self.single(number_machine(self.algebra, goal.must), False)
-        return self._several(goal, lambda f: watched_number(self.algebra, f))
+        return self._several(NUMBER, goal, lambda f: watched_number(self.algebra, f))
 
-    def _several(self, goal: Goal, machine: Callable[[Formula], Machine]) -> Verdicts:
+    def _several(self, kind: int, goal: Goal, machine: Callable[[Formula], Machine]) -> Verdicts:
         def make() -> Verdicts:
             try:
                 return Several(machine(goal.must), [machine(w) for w in goal.watches], goal)
@@ -141,7 +141,7 @@ class Space:
                 self.solver.gave_up = True
                 return Single(nothing(), False)
 
-        return self._get(("several", goal), make)
+        return self._get(("several", kind, goal), make)
 
     def single(self, machine: Machine, strict: bool) -> Verdicts:
         return self._get(("single", id(machine), strict), lambda: Single(machine, strict))
@@ -178,6 +178,22 @@ class Space:
 
     def start(self, goal: Goal, tight: bool) -> Start:
         return self._local(("start", goal, tight), lambda: Start(self, goal, tight))
+
+    def loose_start(self, tight: bool = False) -> LooseStart:
+        return self._local(("loose", tight), lambda: LooseStart(self, tight))
+
+    def is_plentiful(self, goal: Goal) -> bool:
+        """Whether the goal allows so many values that taking away those of one array can't exhaust them."""
+        if goal.judge is not None:
+            return False
+        typed = self.typed(goal, STRING)
+        if typed is None:
+            return False
+        machine = string_machine(self.algebra, typed.must)
+        return machine.start != DEAD and machine.room(machine.start) >= 3
+
+    def waiting_name(self, keys: Keys, result: int) -> WaitingName:
+        return self._local(("waiting name", keys, result), lambda: WaitingName(self, keys, result))
 
     def gap(self, used: int) -> Gap:
         return self._local(("gap", used), lambda: Gap(self, used))

@@ -10,7 +10,7 @@ import json
 from dataclasses import dataclass
 
 from imp_server.grammar.frames.arrays import WaitingItem
-from imp_server.grammar.frames.key_texts import KeyText, WaitingKey
+from imp_server.grammar.frames.key_texts import KeyText, WaitingKey, WaitingName
 from imp_server.grammar.frames.keys import Keys
 from imp_server.grammar.frames.objects import ObjectPhase
 from imp_server.grammar.frames.space import Space
@@ -92,7 +92,7 @@ class Stepper:
             a, b = tables.operation(entry)
             if a >= 0:
                 after = self.cell(b, self.cell(a, cell.below))
-                if isinstance(locals_[a], WaitingKey):
+                if isinstance(locals_[a], WaitingKey | WaitingName):
                     if isinstance(top, ObjectPhase):
                         return _captured(after, tape, marks, byte, included=False)
                 elif locals_[a].captures:
@@ -104,6 +104,10 @@ class Stepper:
             waiting = locals_[below.top]
             if isinstance(waiting, WaitingKey):
                 resumed = waiting.named(_name(tape[marks[-1] :]))
+                marks = marks[:-1]
+                plain = False
+            elif isinstance(waiting, WaitingName):
+                resumed = tables.entry(below.top, 0)
                 marks = marks[:-1]
                 plain = False
             elif isinstance(waiting, WaitingItem) and waiting.captures:

@@ -33,6 +33,10 @@ class Closer(Protocol):
         """Number of the local that follows a text with `result`."""
         ...
 
+    def only(self, state: int) -> int | None:
+        """The entry that reads the rest of the only text left; None if there are several."""
+        ...
+
 
 class Text(Local):
     """Inside the quotes. `missing`: continuation bytes that the current code point still needs."""
@@ -88,6 +92,10 @@ class Text(Local):
     def _after(self, byte: int, state: int) -> int:
         if state == DEAD:
             return DEAD
+        if self.closer is not None:
+            entry = self.closer.only(state)
+            if entry is not None:
+                return entry
         missing = self.missing - 1 if self.missing else WIDTHS[byte]
         return self.space.text(self.verdicts, state, missing, self.closer).id
 

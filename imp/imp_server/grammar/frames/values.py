@@ -9,7 +9,7 @@ from imp_server.grammar.frames.local import Local, gap_entries
 from imp_server.grammar.frames.verdicts import Verdicts
 from imp_server.grammar.leaves import ARRAY, BOOLEAN, NULL, NUMBER, OBJECT, STRING
 from imp_server.grammar.machine import DEAD
-from imp_server.grammar.tables import POP, POP_AGAIN
+from imp_server.grammar.tables import ASK, POP, POP_AGAIN
 
 if TYPE_CHECKING:
     from imp_server.grammar.frames.space import Space
@@ -35,6 +35,22 @@ class Start(Local):
         answer = self.space.shortest_value(self.goal)
         assert answer is not None
         return answer.text()
+
+
+class LooseStart(Local):
+    """Before an item that must differ from one whose value the walk doesn't know."""
+
+    __slots__ = ("tight",)
+
+    def __init__(self, space: Space, tight: bool) -> None:
+        super().__init__(space)
+        self.tight = tight
+
+    def entries(self) -> dict[int, int]:
+        found = dict.fromkeys(b'"{[tfn-0123456789', ASK)
+        if not self.tight:
+            found.update(gap_entries(self.space, self.space.loose_start(True).id))
+        return found
 
 
 class Word(Local):
