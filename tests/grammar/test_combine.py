@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from imp_server.core import GrammarRefused
-from imp_server.grammar.combine import complement, concat, exactly_one, intersect, union
+from imp_server.grammar.combine import alias_of, complement, concat, exactly_one, intersect, union
 from imp_server.grammar.lengths import with_length
 from imp_server.grammar.machine import DEAD, UNBOUNDED, Machine
 from imp_server.grammar.regex.compile import compile_regex
@@ -84,6 +84,40 @@ def test_lengths_of_products(one: str, two: str, low: int, high: int) -> None:
         with_length(union([machine, regex(two)]), low, high),
         language(with_length(machine, low, high)) | {t for t in language(regex(two)) if low <= len(t) <= high},
     )
+
+
+def within(machine: Machine, state: int, n: int) -> list[tuple[bool, bool]]:
+    """What n code points of every kind lead to: (live, accepted) of each."""
+    found = []
+    for text in ["".join(t) for size in range(n + 1) for t in itertools.product("abé", repeat=size)]:
+        at = state
+        for byte in text.encode():
+            at = machine.step(at, byte) if at != DEAD else DEAD
+        found.append((at != DEAD, at != DEAD and machine.accepts(at)))
+    return found
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.lists(st.sampled_from(["a{0,7}", "[ab]{2,9}", "(ab?){3,5}", "é", "b*", "(a|é){6}"]), min_size=1, max_size=3),
+    st.text("abé", max_size=3), st.integers(1, 3), st.integers(0, 2), st.integers(2, 30),
+)  # fmt: skip
+def test_aliases_are_alike_as_far_as_asked(parts: list[str], prefix: str, n: int, low: int, high: int) -> None:
+    pattern = compile_regex("".join(parts), search=False)
+    for machine in (pattern, with_length(pattern, low, high), union([pattern, compile_regex("^x")])):
+        state = machine.start
+        for byte in prefix.encode():
+            state = machine.step(state, byte) if state != DEAD else DEAD
+        if state != DEAD:
+            assert within(*alias_of(machine, state, n), n) == within(machine, state, n)
+
+
+def test_far_counts_share_their_states() -> None:
+    machine = with_length(compile_regex("^[a-z]{1,900}$"), 0, 800)
+    states = [machine.start]
+    for byte in b"abcabcabc":
+        states.append(machine.step(states[-1], byte))
+    assert len({alias_of(machine, s, 32) for s in states[1:]}) == 1
 
 
 def test_lengths_count_code_points() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable
 
 Ranges = tuple[tuple[int, int], ...]
@@ -57,7 +58,9 @@ def of_text(text: str) -> Ranges:
 
 def within(ranges: Ranges, low: int, high: int) -> Ranges:
     """The part inside [low, high], shifted so that `low` becomes 0."""
-    return tuple((max(a, low) - low, min(b, high) - low) for a, b in ranges if b >= low and a <= high)
+    first = max(bisect_right(ranges, (low, LAST + 1)) - 1, 0)
+    last = bisect_right(ranges, (high, LAST + 1))
+    return tuple((max(a, low) - low, min(b, high) - low) for a, b in ranges[first:last] if b >= low)
 
 
 def after_lead(ranges: Ranges, byte: int) -> tuple[int, Ranges]:
@@ -87,7 +90,8 @@ def after_continuation(width: int, ranges: Ranges, byte: int) -> Ranges:
 
 
 def contains(ranges: Ranges, value: int) -> bool:
-    return any(a <= value <= b for a, b in ranges)
+    at = bisect_right(ranges, (value, LAST + 1)) - 1
+    return at >= 0 and value <= ranges[at][1]
 
 
 def sample(ranges: Ranges) -> int:

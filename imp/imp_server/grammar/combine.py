@@ -153,6 +153,11 @@ class Union:
     def universal(self, state: int) -> bool:
         return any(universal(m, s) for m, s in self._alive(state))
 
+    def alias(self, state: int, n: int) -> tuple[Machine, int]:
+        """As TermMachine.alias."""
+        alive = self._alive(state)
+        return alias_of(*alive[0], n) if len(alive) == 1 else (self, state)
+
     def spread(self, state: int) -> Spread:
         """Lengths of what may still come, in code points."""
         known = [spread_of(m, s) for m, s in self._alive(state)]
@@ -242,6 +247,13 @@ def spread_of(machine: Machine, state: int) -> Spread | None:
 def reach_of(machine: Machine) -> int:
     """Bound on the fewest code points still missing in any state of the machine."""
     return int(getattr(machine, "reach", INFINITE))
+
+
+def alias_of(machine: Machine, state: int, n: int) -> tuple[Machine, int]:
+    """(machine, state) that can't be told from this one within `n` code points; the same for many states."""
+    known = getattr(machine, "alias", None)
+    found: tuple[Machine, int] = (machine, state) if known is None else known(state, n)
+    return found
 
 
 def gap_of(machine: Machine) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from functools import lru_cache
 
-from imp_server.grammar.combine import anything, gap_of, intersect, nothing, reach_of, spread_of, universal
+from imp_server.grammar.combine import alias_of, anything, gap_of, intersect, nothing, reach_of, spread_of, universal
 from imp_server.grammar.explored import BUDGET, refined, representatives
 from imp_server.grammar.machine import DEAD, UNBOUNDED, Machine
 from imp_server.grammar.nodes import INFINITE, Spread
@@ -88,6 +88,13 @@ class Bounded:
         if needed and room < UNBOUNDED:
             return 0
         return max(0, min(room, allowed - self._reach, UNBOUNDED))
+
+    def alias(self, state: int, n: int) -> tuple[Machine, int]:
+        """As TermMachine.alias: a maximum that can't be reached within `n` code points is as good as none."""
+        inner, needed, allowed = self._states[state]
+        if needed or (allowed < INFINITE and allowed - n < self._reach):
+            return self, state
+        return alias_of(self.inner, inner, n)
 
     def spread(self, state: int) -> Spread | None:
         inner, needed, allowed = self._states[state]

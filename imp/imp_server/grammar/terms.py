@@ -11,12 +11,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import reduce
 from threading import RLock
+from typing import Any
 
 from imp_server.grammar.codepoints import after_continuation, after_lead, byte_classes, contains, sample
-from imp_server.grammar.machine import DEAD, UNBOUNDED
+from imp_server.grammar.explored import representatives
+from imp_server.grammar.machine import DEAD, UNBOUNDED, Machine
 from imp_server.grammar.nodes import INFINITE, NOTHING, Kind, Node, Nodes, Spread
 
 HOLE = -2
+
+WIDE = 32
+"""Items of a state above which only the entries asked for are derived, not its whole row."""
 
 GROWING = RLock()
 """Held while a machine gets a new state: machines are shared by all grammars of a process, whatever their threads."""
@@ -49,13 +54,15 @@ class TermMachine:
         self._nodes = nodes
         self._rules = rules
         self.classes = byte_classes({n.ranges for n in nodes.all if n.kind is Kind.CLASS})
-        self._n_classes = max(self.classes) + 1
+        self._representatives = representatives(self.classes)
+        self._templates: dict[int, list[Node | None]] = {}
         self._accepts: list[bool] = []
         self._items: list[Items] = []
         self._rows: list[list[int]] = []
         self._shortest: list[int] = []
         self._spreads: list[Spread] = []
         self._numbers: dict[tuple[bool, tuple[tuple[int, int], ...]], int] = {}
+        self._aliases: dict[tuple[int, int], int] = {}
         self._samples: dict[int, bytes] = {}
         self._unions: dict[tuple[int, ...], int] = {}
         self._pushed: dict[tuple[int, int], int] = {}
@@ -74,7 +81,10 @@ class TermMachine:
         target = row[kind]
         if target == HOLE:
             with GROWING:
-                target = row[kind] = self._derive(state, byte)
+                if len(self._items[state]) <= WIDE:
+                    target = self._complete(state)[kind]
+                else:
+                    target = row[kind] = self._derive(state, byte)
         return target
 
     def accepts(self, state: int) -> bool:
@@ -111,6 +121,29 @@ class TermMachine:
     def universal(self, state: int) -> bool:
         """Whether every text is accepted from here."""
         return state == self._universal
+
+    def alias(self, state: int, n: int) -> tuple[Machine, int]:
+        """A state that many share and that can't be told from this one within `n` code points.
+
+        A count beyond n is as good as none: a round takes a code point at least.
+        """
+        items = self._items[state]
+        if not any(h.kind is Kind.LOOP and (n < h.high < INFINITE or h.low > n + 1) for h, _ in items):
+            return self, state
+        known = self._aliases.get((state, n))
+        if known is None:
+            with GROWING:
+                gathered = _Gathering()
+                gathered.accepts = self._accepts[state]
+                for head, tail in items:
+                    gathered.add(self._nearly(head, n), tail)
+                known = self._aliases[state, n] = self._finish(gathered)
+        return self, known
+
+    def _nearly(self, head: Node, n: int) -> Node:
+        if head.kind is not Kind.LOOP or head.first.nullable:
+            return head
+        return self._nodes.loop(head.first, min(head.low, n + 1), INFINITE if head.high > n else head.high)
 
     def spread(self, state: int) -> Spread:
         """Lengths of what may still come, in code points."""
@@ -165,7 +198,7 @@ class TermMachine:
             number = self._numbers[key] = len(self._items)
             self._accepts.append(accepts)
             self._items.append(items)
-            self._rows.append([HOLE] * self._n_classes)
+            self._rows.append([HOLE] * len(self._representatives))
             shortest = 0 if accepts else min(head.size + self._shortest[tail] for head, tail in items)
             self._shortest.append(min(shortest, INFINITE))
         return number
@@ -284,38 +317,82 @@ class TermMachine:
         self._entered[key] = state
         return state
 
+    def _complete(self, state: int) -> list[int]:
+        """The whole row of a state: classes that every item treats alike are derived once."""
+        row = self._rows[state]
+        if HOLE not in row:
+            return row
+        items = self._items[state]
+        if not items:
+            row[:] = [DEAD] * len(row)
+            return row
+        columns = [self._column(head, tail) for head, tail in items]
+        if len(columns) == 1:
+            column = columns[0]
+            if items[0][0].kind in (Kind.LOOP, Kind.RULE):
+                self._rows[state] = column
+                return column
+            made = {None: DEAD}
+            row[:] = [made[x] if x in made else made.setdefault(x, self._reached([x])) for x in column]
+            return row
+        known: dict[tuple[Node | int | None, ...], int] = {}
+        for kind, outcomes in enumerate(zip(*columns, strict=True)):
+            target = known.get(outcomes)
+            if target is None:
+                target = known[outcomes] = self._reached(outcomes)
+            row[kind] = target
+        return row
+
+    def _reached(self, outcomes: Sequence[tuple[Node, int] | int | None]) -> int:
+        """The state that the outcomes of all items make together."""
+        live = [x for x in outcomes if x is not None and x != DEAD]
+        if len(live) == 1 and isinstance(live[0], int):
+            return live[0]
+        gathered = _Gathering()
+        for outcome in live:
+            if isinstance(outcome, int):
+                self._pour(gathered, outcome)
+            else:
+                gathered.add(*outcome)
+        return self._finish(gathered)
+
+    def _column(self, head: Node, tail: int) -> list[Any]:
+        """What an item does with each class of bytes: a state, an item (node, tail), or None."""
+        if head.kind in (Kind.LOOP, Kind.RULE):
+            return self._complete(self._enter(head, tail))
+        template = self._templates.get(head.id)
+        if template is None:
+            template = self._templates[head.id] = [self._after(head, byte) for byte in self._representatives]
+        return [x if x is None else tail if x is self._nodes.empty else (x, tail) for x in template]
+
+    def _after(self, head: Node, byte: int) -> Node | None:
+        """The rest of a character after one of its bytes; `empty` if it was the last one."""
+        if head.kind is Kind.CLASS and byte < 0x80:
+            return self._nodes.empty if contains(head.ranges, byte) else None
+        if head.kind is Kind.CLASS:
+            width, ranges = after_lead(head.ranges, byte)
+            return self._nodes.remainder(width, ranges) if ranges else None
+        if byte & 0xC0 != 0x80:
+            return None
+        ranges = after_continuation(head.low, head.ranges, byte)
+        if not ranges:
+            return None
+        return self._nodes.empty if head.low == 1 else self._nodes.remainder(head.low - 1, ranges)
+
     def _derive(self, state: int, byte: int) -> int:
         gathered = _Gathering()
         for head, tail in self._items[state]:
-            if head.kind is Kind.CLASS:
-                self._read_class(gathered, head, tail, byte)
-            elif head.kind is Kind.REST:
-                self._read_rest(gathered, head, tail, byte)
-            else:
+            if head.kind in (Kind.LOOP, Kind.RULE):
                 target = self.step(self._enter(head, tail), byte)
                 if target != DEAD:
                     self._pour(gathered, target)
-        return self._finish(gathered)
-
-    def _read_class(self, gathered: _Gathering, head: Node, tail: int, byte: int) -> None:
-        if byte < 0x80:
-            if contains(head.ranges, byte):
+                continue
+            after = self._after(head, byte)
+            if after is self._nodes.empty:
                 self._pour(gathered, tail)
-            return
-        width, ranges = after_lead(head.ranges, byte)
-        if ranges:
-            gathered.add(self._nodes.remainder(width, ranges), tail)
-
-    def _read_rest(self, gathered: _Gathering, head: Node, tail: int, byte: int) -> None:
-        if byte & 0xC0 != 0x80:
-            return
-        ranges = after_continuation(head.low, head.ranges, byte)
-        if not ranges:
-            return
-        if head.low == 1:
-            self._pour(gathered, tail)
-        else:
-            gathered.add(self._nodes.remainder(head.low - 1, ranges), tail)
+            elif after is not None:
+                gathered.add(after, tail)
+        return self._finish(gathered)
 
 
 def _less(high: int) -> int:
