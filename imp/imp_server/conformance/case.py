@@ -44,6 +44,8 @@ class Step(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     headers: dict[str, str] = {}
     body: Any = None
     raw: str | None = None
+    encoding: str = "utf-8"
+    """Of `raw`; latin-1 spells any bytes."""
     save: str = ""
     set: dict[str, str] = {}
     skip_unless: str = ""

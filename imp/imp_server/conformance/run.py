@@ -133,7 +133,7 @@ def _exchange(target: Target, step: Step, names: dict[str, Any]) -> Reply:
     method, path = step.request
     body, headers = None, {k: str(fill(v, names)) for k, v in step.headers.items()}
     if step.raw is not None:
-        body = step.raw.encode("utf-8", "surrogateescape")
+        body = step.raw.encode(step.encoding)
         headers.setdefault("content-type", "application/json")
     elif step.body is not None:
         body = json.dumps(fill(step.body, names)).encode()
