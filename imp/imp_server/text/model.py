@@ -28,7 +28,7 @@ from imp_server.core import (
     pack_ids,
 )
 from imp_server.text.calls import CallReaders
-from imp_server.text.constraint import constraint
+from imp_server.text.constraint import ThinkState, bound_text, constraint
 from imp_server.text.plan import chat_plan, n_fixed_segments, text_plan, think_budget, think_wish, token_limit
 from imp_server.text.prompt import ChatPrompt, PromptMaker
 from imp_server.text.sampling_defaults import default_sampling, sampling_params
@@ -36,6 +36,7 @@ from imp_server.text.session import OutputSession
 from imp_server.text.template import ChatTemplate
 from imp_server.text.templates import builtin_templates
 from imp_server.text.tools.base import CallReader, reader_text
+from imp_server.text.tools.enforce import offered_tools
 from imp_server.vocab.load import tokenizer_of
 from imp_server.vocab.table import Vocabulary
 from imp_server.vocab.tokenizer import Tokenizer
@@ -112,14 +113,16 @@ class TextModel:
         max_tokens = token_limit(chat.max_tokens, self.config.server.max_tokens, len(prompt.ids), self.context_length)
         readers: CallReaders | None = None
         calls: tuple[Segment, ...] = ()
-        if chat.tools and chat.tool_choice.mode != "none":
-            form = use.tool_format
+        tools = offered_tools(chat)
+        form = use.tool_format if tools else None
+        if form is not None:
             first = n_fixed_segments(use.tags)
-            calls = form.segments(chat.tools, 0, first)
+            calls = form.segments(tools, 0, first)
 
             def readers(segment: int, opener: bytes) -> CallReader:
-                return form.reader(chat.tools, segment - first, reader_text(opener))
+                return form.reader(tools, segment - first, reader_text(opener))
 
+        thinking = ThinkState(use.tags, prompt.starts_thinking, wish.on)
         plan = chat_plan(
             tokenizer=self.tokenizer,
             tags=use.tags,
@@ -131,7 +134,7 @@ class TextModel:
             stop=chat.stop,
             ignore_eos=chat.sampling.ignore_eos,
             calls=calls,
-            grammar=constraint(chat),
+            grammar=constraint(chat, self.vocabulary, thinking, form, use.template.source),
         )
         request = GenerateRequest(
             key=key,
@@ -176,7 +179,7 @@ class TextModel:
         else:
             ids, text = self._checked_ids(prompt), self.detokenize(prompt, skip_special=False)
         limit = token_limit(max_tokens, self.config.server.max_tokens, len(ids), self.context_length, "prompt")
-        grammar = constraint(ChatRequest((), response_format=response_format)) if response_format else None
+        grammar = bound_text(response_format) if response_format else None
         plan = text_plan(self.tokenizer, max_tokens=limit, stop=stop, ignore_eos=sampling.ignore_eos, grammar=grammar)
         request = GenerateRequest(
             key=key,

@@ -126,19 +126,21 @@ def encode(text: str) -> bytes:
     return text.encode("utf-8", "surrogateescape")
 
 
-def read(case: Case, data: bytes, cuts: list[int]) -> tuple[list[tuple[str, str]], str]:
+def read(
+    case: Case, data: bytes, cuts: list[int], tools: tuple[Tool, ...] = TOOLS
+) -> tuple[list[tuple[str, str]], str]:
     """Calls (name, arguments text) and answer text of `data` cut into tokens at `cuts`."""
     form = all_formats()[case.format]
     edges = [0, *cuts, len(data)]
     table = [data[a:b] for a, b in pairwise(edges)]
-    plan = OutputPlan(segments=(Segment("answer"), *form.segments(TOOLS, 0, 1)), max_tokens=10**6)
+    plan = OutputPlan(segments=(Segment("answer"), *form.segments(tools, 0, 1)), max_tokens=10**6)
     walker = PlanWalker(plan, table)
     pieces = [p for i in range(len(table)) if not walker.end for p in walker.push(i)] + walker.finish()
     answer, found, reader, held = b"", [], None, b""
     for piece in pieces:
         if piece.kind == "open":
             found += reader.close() if reader else []
-            reader, held = form.reader(TOOLS, piece.segment - 1, reader_text(piece.data)), b""
+            reader, held = form.reader(tools, piece.segment - 1, reader_text(piece.data)), b""
         elif piece.kind == "close" and reader:
             found += reader.close()
             reader = None

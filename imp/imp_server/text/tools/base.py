@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 from imp_server.core import Segment, Tool, special
+from imp_server.text.tools.spelling import BoundTool, Section, TagBytes
 
 
 class Begin(NamedTuple):
@@ -56,6 +57,10 @@ class ToolFormat(Protocol):
 
     def segments(self, tools: Sequence[Tool], answer: int, first: int) -> tuple[Segment, ...]:
         """The call segments, to be appended to a plan at index `first`; they open from segment `answer`."""
+        ...
+
+    def sections(self, tools: Sequence[BoundTool], tag: TagBytes, template: str, many: bool) -> list[Section]:
+        """How calls are spelled when they are enforced, for the grammar."""
         ...
 
     def reader(self, tools: Sequence[Tool], segment: int, opener: str) -> CallReader:

@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from imp_server.core import Segment, Tool
+from imp_server.grammar.envelope import Node, Repeat, Seq, Value
 from imp_server.text.tools.base import Args, Begin, CallPiece, CallReader, End, both, unmarked
 from imp_server.text.tools.json_calls import ArgumentsRelay
+from imp_server.text.tools.spelling import BoundTool, Section, TagBytes, lit, one_of
 
 name = "deepseek"
 
@@ -36,6 +38,17 @@ def segments(tools: Sequence[Tool], answer: int, first: int) -> tuple[Segment, .
             json_body=True,
         ),
     )
+
+
+def sections(tools: Sequence[BoundTool], tag: TagBytes, template: str, many: bool) -> list[Section]:
+    fenced = "```json" in template
+    head, tail = ("\n```json\n", "\n```") if fenced else ("", "")
+    calls: list[Node] = []
+    for tool in tools:
+        before: list[bytes | str] = ["function", tag(SEP), tool.name] if fenced else [tool.name, tag(SEP)]
+        calls.append(Seq((lit(tag(CALL_BEGIN), *before, head), Value(tool.schema), lit(tail, tag(CALL_END)))))
+    repeated = Repeat(one_of(calls), 1, None if many else 1, b"\n" if fenced else b"")
+    return [Section(tag(CALLS_BEGIN), Seq((repeated, lit(tag(CALLS_END)))), repeats=False)]
 
 
 def reader(tools: Sequence[Tool], segment: int, opener: str) -> CallReader:

@@ -9,14 +9,16 @@ import json
 from collections.abc import Sequence
 
 from imp_server.core import Segment, Tool
+from imp_server.grammar.envelope import Alt, Node, Raw, Seq
 from imp_server.text.tools.base import Args, Begin, CallPiece, CallReader, End, both, unmarked
 from imp_server.text.tools.json_stream import JsonRelay
+from imp_server.text.tools.spelling import BoundTool, Parameter, Section, TagBytes, lit, one_of, parameters
 from imp_server.text.tools.tag_scanner import TagScanner
 
 name = "gemma"
 
 QUOTE = '<|"|>'
-_PUNCTUATION = ("{", "}", "[", "]", ",", ":", QUOTE)
+_PUNCTUATION = ("{", "}", "[", "]", ",", ":", QUOTE, '"')
 
 
 def teaches(template: str) -> bool:
@@ -33,6 +35,31 @@ def segments(tools: Sequence[Tool], answer: int, first: int) -> tuple[Segment, .
             closes_to=answer,
         ),
     )
+
+
+def sections(tools: Sequence[BoundTool], tag: TagBytes, template: str, many: bool) -> list[Section]:
+    quote = tag(QUOTE)
+    calls: list[Node] = []
+    for tool in tools:
+        found = parameters(tool, lambda schema: Seq((lit(quote), Raw(quote, schema))), b"")
+        found.sort(key=lambda p: not p.required)
+        calls.append(Seq((lit("call:", tool.name, "{"), _listed(found), lit("}", tag("<tool_call|>")))))
+    return [Section(tag("<|tool_call>"), one_of(calls))]
+
+
+def _listed(found: list[Parameter]) -> Node:
+    """Required ones first; whichever comes first has no comma."""
+
+    def pair(parameter: Parameter, comma: str) -> Node:
+        return Seq((lit(comma, parameter.key, ":"), parameter.value))
+
+    def tail(rest: list[Parameter]) -> list[Node]:
+        return [pair(p, ",") if p.required else Alt((pair(p, ","), Seq(()))) for p in rest]
+
+    if not found or found[0].required:
+        return Seq((pair(found[0], ""), *tail(found[1:]))) if found else Seq(())
+    firsts: list[Node] = [Seq((pair(p, ""), *tail(found[i + 1 :]))) for i, p in enumerate(found)]
+    return Alt((*firsts, Seq(())))
 
 
 def reader(tools: Sequence[Tool], segment: int, opener: str) -> CallReader:
@@ -87,9 +114,9 @@ class GemmaReader:
         self._collected += found.before
         if found.tag is None:
             return False
-        if found.tag == QUOTE:
+        if found.tag in (QUOTE, '"'):
             self._send('"', pieces)
-            self._state = "text"
+            self._state = "text" if found.tag == QUOTE else "json_text"
             self._collected = ""
         else:
             self._send(self._word(self._collected, key=found.tag == ":") + found.tag, pieces)
@@ -104,6 +131,14 @@ class GemmaReader:
         self._send('"', pieces)
         self._state = "body"
         return True
+
+    def _in_json_text(self, pieces: list[CallPiece]) -> bool:
+        """A string in JSON's own spelling, inside nested values: passed on as it is."""
+        found = self._scanner.next(["\\\\", '\\"', '"'])
+        self._send(found.before + (found.tag or ""), pieces)
+        if found.tag == '"':
+            self._state = "body"
+        return found.tag is not None
 
     @staticmethod
     def _word(raw: str, *, key: bool = False) -> str:

@@ -8,8 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from imp_server.core import Segment, Tool
+from imp_server.grammar.envelope import Node, Raw, Seq
 from imp_server.text.tools.base import Args, Begin, CallPiece, CallReader, End, both, unmarked
 from imp_server.text.tools.key_values import ObjectWriter
+from imp_server.text.tools.spelling import BoundTool, Section, TagBytes, key_value_pairs, lit, one_of
 from imp_server.text.tools.tag_scanner import TagScanner
 
 name = "glm"
@@ -29,6 +31,19 @@ def segments(tools: Sequence[Tool], answer: int, first: int) -> tuple[Segment, .
             closes_to=answer,
         ),
     )
+
+
+def sections(tools: Sequence[BoundTool], tag: TagBytes, template: str, many: bool) -> list[Section]:
+    close = tag("</arg_value>") + b"\n"
+    calls: list[Node] = []
+    for tool in tools:
+
+        def pair(key: str, value: Node) -> Node:
+            return Seq((lit(tag("<arg_key>"), key, tag("</arg_key>"), "\n", tag("<arg_value>")), value))
+
+        pairs = key_value_pairs(tool, pair, lambda schema: Raw(close, schema), close)
+        calls.append(Seq((lit(tool.name, "\n"), pairs, lit(tag("</tool_call>")))))
+    return [Section(tag("<tool_call>"), one_of(calls))]
 
 
 def reader(tools: Sequence[Tool], segment: int, opener: str) -> CallReader:

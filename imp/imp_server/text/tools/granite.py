@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from imp_server.core import Segment, Tool
 from imp_server.text.tools.base import CallReader, both
 from imp_server.text.tools.json_calls import JsonCallReader
+from imp_server.text.tools.spelling import BoundTool, Section, TagBytes, json_call, json_list, one_of
 
 name = "granite"
 
@@ -18,6 +19,11 @@ def teaches(template: str) -> bool:
 def segments(tools: Sequence[Tool], answer: int, first: int) -> tuple[Segment, ...]:
     openers = (*both("<|tool_call|>"), *both("<tool_call>"))
     return (Segment("call", openers=openers, opens_from=(answer,), json_body=True),)
+
+
+def sections(tools: Sequence[BoundTool], tag: TagBytes, template: str, many: bool) -> list[Section]:
+    calls = json_list(one_of([json_call(tool) for tool in tools]), many)
+    return [Section(tag("<|tool_call|>"), calls, repeats=False)]
 
 
 def reader(tools: Sequence[Tool], segment: int, opener: str) -> CallReader:

@@ -9,8 +9,10 @@ import re
 from collections.abc import Sequence
 
 from imp_server.core import Segment, Tool, special
+from imp_server.grammar.envelope import Node, Seq, Value
 from imp_server.text.tools.base import Args, Begin, CallPiece, CallReader, End, mark
 from imp_server.text.tools.json_calls import ArgumentsRelay
+from imp_server.text.tools.spelling import BoundTool, Section, TagBytes, lit, one_of
 
 name = "harmony"
 
@@ -31,6 +33,15 @@ def segments(tools: Sequence[Tool], answer: int, first: int) -> tuple[Segment, .
     )
     closers = (special("<|call|>"), special("<|end|>"))
     return (Segment("call", openers=openers, closers=closers, opens_from=(answer,), closes_to=answer, json_body=True),)
+
+
+def sections(tools: Sequence[BoundTool], tag: TagBytes, template: str, many: bool) -> list[Section]:
+    """<|call|> ends the completion, so it isn't part of the section."""
+    calls: list[Node] = []
+    for tool in tools:
+        head = lit("functions.", tool.name, " ", tag("<|constrain|>"), "json", tag("<|message|>"))
+        calls.append(Seq((head, Value(tool.schema))))
+    return [Section(tag("<|channel|>") + b"commentary to=", one_of(calls), repeats=False)]
 
 
 def reader(tools: Sequence[Tool], segment: int, opener: str) -> CallReader:

@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from imp_server.core import Segment, Tool
+from imp_server.grammar.envelope import Seq
 from imp_server.text.tools.base import CallReader, both
 from imp_server.text.tools.json_calls import JsonCallReader
+from imp_server.text.tools.spelling import BoundTool, Section, TagBytes, json_call, lit, one_of
 
 name = "hermes"
 
@@ -30,6 +32,11 @@ def segments(tools: Sequence[Tool], answer: int, first: int) -> tuple[Segment, .
             json_body=True,
         ),
     )
+
+
+def sections(tools: Sequence[BoundTool], tag: TagBytes, template: str, many: bool) -> list[Section]:
+    calls = one_of([json_call(tool) for tool in tools])
+    return [Section(tag("<tool_call>"), Seq((lit("\n"), calls, lit("\n", tag("</tool_call>")))))]
 
 
 def reader(tools: Sequence[Tool], segment: int, opener: str) -> CallReader:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from imp_server.core import Segment, Tool
+from imp_server.grammar.envelope import Seq, Value
 from imp_server.text.tools.base import Args, Begin, CallPiece, CallReader, End
 from imp_server.text.tools.json_calls import ArgumentsRelay
+from imp_server.text.tools.spelling import BoundTool, Section, TagBytes, lit
 
 name = "llama3_function"
 
@@ -26,6 +28,12 @@ def segments(tools: Sequence[Tool], answer: int, first: int) -> tuple[Segment, .
             json_body=True,
         ),
     )
+
+
+def sections(tools: Sequence[BoundTool], tag: TagBytes, template: str, many: bool) -> list[Section]:
+    return [
+        Section(f"<function={tool.name}>".encode(), Seq((Value(tool.schema), lit("</function>")))) for tool in tools
+    ]
 
 
 def reader(tools: Sequence[Tool], segment: int, opener: str) -> CallReader:

@@ -10,8 +10,10 @@ import json
 from collections.abc import Iterator, Sequence
 
 from imp_server.core import Segment, Tool, special
+from imp_server.grammar.envelope import Lit, Seq
 from imp_server.text.tools.base import CallReader
 from imp_server.text.tools.json_calls import JsonCallReader
+from imp_server.text.tools.spelling import BoundTool, Section, TagBytes, json_call
 
 name = "llama3_json"
 
@@ -33,6 +35,16 @@ def segments(tools: Sequence[Tool], answer: int, first: int) -> tuple[Segment, .
     bare = tuple(s.encode() for tool in tools for s in _spellings(tool.name))
     tagged = tuple(special("<|python_tag|>") + s for s in bare)
     return (Segment("call", openers=bare + tagged, opens_from=(answer,), at_start=True, json_body=True),)
+
+
+def sections(tools: Sequence[BoundTool], tag: TagBytes, template: str, many: bool) -> list[Section]:
+    """Every tool has an opener of its own: its name decides."""
+    found = []
+    for tool in tools:
+        call = json_call(tool, arguments_key="parameters")
+        assert isinstance(call, Seq) and isinstance(call.parts[0], Lit)
+        found.append(Section(call.parts[0].data, Seq(call.parts[1:]), repeats=False))
+    return found
 
 
 def reader(tools: Sequence[Tool], segment: int, opener: str) -> CallReader:

@@ -8,8 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from imp_server.core import Segment, Tool
+from imp_server.grammar.envelope import Node, Seq, Value
 from imp_server.text.tools.base import Args, Begin, CallPiece, CallReader, End, both, mark, unmarked
 from imp_server.text.tools.json_calls import ArgumentsRelay, JsonCallReader
+from imp_server.text.tools.spelling import BoundTool, Section, TagBytes, json_call, json_list, lit, one_of
 
 name = "mistral"
 
@@ -20,6 +22,14 @@ def teaches(template: str) -> bool:
 
 def segments(tools: Sequence[Tool], answer: int, first: int) -> tuple[Segment, ...]:
     return (Segment("call", openers=both("[TOOL_CALLS]"), opens_from=(answer, first), json_body=True),)
+
+
+def sections(tools: Sequence[BoundTool], tag: TagBytes, template: str, many: bool) -> list[Section]:
+    opener = tag("[TOOL_CALLS]")
+    if "[ARGS]" not in template:
+        return [Section(opener, json_list(one_of([json_call(tool) for tool in tools]), many), repeats=False)]
+    calls: list[Node] = [Seq((lit(tool.name, tag("[ARGS]")), Value(tool.schema))) for tool in tools]
+    return [Section(opener, one_of(calls))]
 
 
 def reader(tools: Sequence[Tool], segment: int, opener: str) -> CallReader:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from imp_server.core import Segment, Tool
+from imp_server.grammar.envelope import Seq
 from imp_server.text.tools.base import CallReader, both
 from imp_server.text.tools.json_calls import JsonCallReader
+from imp_server.text.tools.spelling import BoundTool, Section, TagBytes, json_call, json_list, lit, one_of
 
 name = "phi"
 
@@ -26,6 +28,11 @@ def segments(tools: Sequence[Tool], answer: int, first: int) -> tuple[Segment, .
             json_body=True,
         ),
     )
+
+
+def sections(tools: Sequence[BoundTool], tag: TagBytes, template: str, many: bool) -> list[Section]:
+    calls = json_list(one_of([json_call(tool) for tool in tools]), many)
+    return [Section(tag("<|tool_call|>"), Seq((calls, lit(tag("<|/tool_call|>")))), repeats=False)]
 
 
 def reader(tools: Sequence[Tool], segment: int, opener: str) -> CallReader:

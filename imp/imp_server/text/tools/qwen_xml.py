@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from imp_server.core import Segment, Tool, special
+from imp_server.grammar.envelope import Node, Seq
 from imp_server.text.tools.base import Args, Begin, CallPiece, CallReader, End, both
 from imp_server.text.tools.key_values import ObjectWriter
+from imp_server.text.tools.spelling import BoundTool, Section, TagBytes, key_value_pairs, lit, one_of, raw_text
 from imp_server.text.tools.tag_scanner import TagScanner
 
 name = "qwen_xml"
@@ -32,6 +34,19 @@ def segments(tools: Sequence[Tool], answer: int, first: int) -> tuple[Segment, .
             closes_to=answer,
         ),
     )
+
+
+def sections(tools: Sequence[BoundTool], tag: TagBytes, template: str, many: bool) -> list[Section]:
+    close = "\n</parameter>\n"
+    calls: list[Node] = []
+    for tool in tools:
+        pairs = key_value_pairs(tool, _pair, lambda schema: raw_text(schema, close), close.encode())
+        calls.append(Seq((lit("\n<function=", tool.name, ">\n"), pairs, lit("</function>\n", tag("</tool_call>")))))
+    return [Section(tag("<tool_call>"), one_of(calls))]
+
+
+def _pair(key: str, value: Node) -> Node:
+    return Seq((lit("<parameter=", key, ">\n"), value))
 
 
 def reader(tools: Sequence[Tool], segment: int, opener: str) -> CallReader:

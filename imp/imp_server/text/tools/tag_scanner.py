@@ -24,15 +24,12 @@ class TagScanner:
     def next(self, tags: Sequence[str]) -> Found:
         """Release up to and including the first tag; without one, all that can't be the beginning of one."""
         hits = [(place, -len(tag), tag) for tag in tags if (place := self._held.find(tag)) >= 0]
-        if hits:
+        # What may yet become a tag that begins no later than the first complete one decides before it does.
+        split = len(self._held) - max((self._prefix_length(tag) for tag in tags), default=0)
+        if hits and min(hits)[0] < split:
             place, _, tag = min(hits)
-            if self._may_grow(place, tag, tags):
-                before, self._held = self._held[:place], self._held[place:]
-                return Found(before, None)
             before, self._held = self._held[:place], self._held[place + len(tag) :]
             return Found(before, tag)
-        keep = max((n for tag in tags for n in [self._prefix_length(tag)]), default=0)
-        split = len(self._held) - keep
         before, self._held = self._held[:split], self._held[split:]
         return Found(before, None)
 
@@ -46,8 +43,3 @@ class TagScanner:
             if self._held.endswith(tag[:size]):
                 return size
         return 0
-
-    def _may_grow(self, place: int, tag: str, tags: Sequence[str]) -> bool:
-        """A longer tag could still begin at the same place."""
-        tail = self._held[place:]
-        return any(len(t) > len(tail) and t.startswith(tail) for t in tags if len(t) > len(tag))

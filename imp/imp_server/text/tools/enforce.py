@@ -1,0 +1,98 @@
+"""The envelope of a reply that may or must hold tool calls: which tools, how often, and what else is allowed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from imp_server.core import ChatRequest, GrammarRefused, InvalidRequest, Tool
+from imp_server.grammar.check import check_schema
+from imp_server.grammar.envelope import Again, Alt, Branch, End, Free, Lit, Node, Repeat, Seq, Value
+from imp_server.text.tools.base import ToolFormat
+from imp_server.text.tools.spelling import BoundTool, Section, TagBytes, one_of
+
+ANY_OBJECT: dict[str, Any] = {"type": "object"}
+
+
+def offered_tools(chat: ChatRequest) -> tuple[Tool, ...]:
+    """The tools that the reply may call. Raises InvalidRequest if the choice names one that isn't offered."""
+    choice = chat.tool_choice
+    if choice.mode == "none" or not chat.tools:
+        if choice.mode == "required":
+            raise InvalidRequest("tool_choice asks for a call, but there are no tools", param="tool_choice")
+        return ()
+    known = {tool.name for tool in chat.tools}
+    for name in choice.names:
+        if name not in known:
+            raise InvalidRequest(
+                f"tool_choice names '{name}', which isn't among the tools ({', '.join(sorted(known))})",
+                param="tool_choice",
+                code="unknown_tool",
+            )
+    return tuple(t for t in chat.tools if not choice.names or t.name in choice.names)
+
+
+def bound_tools(chat: ChatRequest, tools: Sequence[Tool]) -> list[BoundTool]:
+    """Tools with the schema their arguments must satisfy.
+
+    Forced and strict tools are enforced or refused; of the others one with a schema that can't be enforced
+    accepts any object, so that it doesn't sink the request.
+    """
+    forced = chat.tool_choice.mode == "required"
+    return [_bound(tool, chat.tools.index(tool), strict=forced or tool.strict) for tool in tools]
+
+
+def _bound(tool: Tool, index: int, *, strict: bool) -> BoundTool:
+    schema = object_schema(tool.parameters)
+    try:
+        check_schema(schema)
+    except GrammarRefused as refused:
+        if not strict:
+            return BoundTool(tool.name, ANY_OBJECT)
+        refused.param = refused.param or f"tools[{index}].function.parameters"
+        raise
+    return BoundTool(tool.name, schema, strict)
+
+
+def object_schema(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Arguments are an object, whatever the schema leaves open. No properties at all: exactly {}."""
+    schema = dict(parameters)
+    if not schema or (schema.get("properties") == {} and len(set(schema) - {"type", "properties", "required"}) == 0):
+        return {"type": "object", "properties": {}, "additionalProperties": False}
+    if "type" not in schema and not {"$ref", "anyOf", "oneOf", "allOf"} & set(schema):
+        schema["type"] = "object"
+    return schema
+
+
+def calls_node(
+    chat: ChatRequest,
+    form: ToolFormat,
+    tools: Sequence[BoundTool],
+    tag: TagBytes,
+    template: str,
+    answer: Node | None,
+) -> Node:
+    """What may follow once thinking is over. `answer`: the alternative to calls (a response schema), if any."""
+    many = chat.tool_choice.parallel and not chat.tool_choice.named
+    sections = form.sections(tools, tag, template, many)
+    if chat.tool_choice.mode == "required":
+        return _forced(sections, many)
+    if answer is not None:
+        return Alt((_forced(sections, many), answer))
+    return _free(sections, many)
+
+
+def _forced(sections: Sequence[Section], many: bool) -> Node:
+    node = one_of([Seq((Lit(s.opener), s.rest)) for s in sections])
+    return Repeat(node, 1, None, b"\n") if many and all(s.repeats for s in sections) else node
+
+
+def _free(sections: Sequence[Section], many: bool) -> Node:
+    """Text flows; from an opener on the call is bound. Calls that can't follow one another end the reply."""
+    after: Node = Again() if many and all(s.repeats for s in sections) else End()
+    branches = tuple(Branch(s.opener, Seq((s.rest, after))) for s in sections)
+    return Free(branches, may_end=True)
+
+
+def schema_node(schema: Any) -> Node:
+    return Value(schema)

@@ -1,0 +1,112 @@
+"""How a format spells calls, as envelope nodes for the grammar: the inverse of its reader.
+
+Each format file offers `sections(tools, tag, template, many)`: pairs of an opener and what follows it up to
+the end of the section. `tag` gives a tag's marked bytes in the vocabulary at hand (special token or text).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from imp_server.core import GrammarRefused
+from imp_server.grammar.envelope import Alt, Lit, Node, Raw, Repeat, Seq, Value
+
+TagBytes = Callable[[str], bytes]
+
+
+class BoundTool(NamedTuple):
+    """A tool whose arguments must satisfy `schema` (an object schema)."""
+
+    name: str
+    schema: dict[str, Any]
+    strict: bool = False
+    """What the notation can't enforce is then a refusal, not a looser grammar."""
+
+
+class Section(NamedTuple):
+    opener: bytes
+    rest: Node
+    repeats: bool = True
+    """Several calls are several sections (else they share one)."""
+
+
+def lit(*parts: bytes | str) -> Lit:
+    return Lit(b"".join(p.encode() if isinstance(p, str) else p for p in parts))
+
+
+def one_of(options: Sequence[Node]) -> Node:
+    return options[0] if len(options) == 1 else Alt(tuple(options))
+
+
+def json_call(tool: BoundTool, name_key: str = "name", arguments_key: str = "arguments", lead: str = "{") -> Node:
+    """{"name": "NAME", "arguments": VALUE}"""
+    head = f"{lead}{json.dumps(name_key)}: {json.dumps(tool.name, ensure_ascii=False)}, {json.dumps(arguments_key)}: "
+    return Seq((lit(head), Value(tool.schema), lit("}")))
+
+
+def json_list(calls: Node, many: bool, between: str = ", ") -> Node:
+    """[call, call ...]"""
+    return Seq((lit("["), Repeat(calls, 1, None if many else 1, between.encode()), lit("]")))
+
+
+_PAIRS_KNOW = frozenset(
+    {"type", "properties", "required", "additionalProperties", "title", "description", "$schema", "$defs",
+     "definitions", "$id", "examples", "default", "$comment"}
+)  # fmt: skip
+
+
+class Parameter(NamedTuple):
+    key: str
+    value: Node
+    required: bool
+
+
+def key_value_pairs(
+    tool: BoundTool, pair: Callable[[str, Node], Node], text: Callable[[Any], Node], end: bytes
+) -> Node:
+    """The declared parameters in the schema's order, optional ones at will. `pair(key, value)` spells one."""
+    parts: list[Node] = []
+    for parameter in parameters(tool, text, end):
+        node = pair(parameter.key, parameter.value)
+        parts.append(node if parameter.required else Alt((node, Seq(()))))
+    return Seq(tuple(parts))
+
+
+def parameters(tool: BoundTool, text: Callable[[Any], Node], end: bytes) -> list[Parameter]:
+    """The declared parameters in the schema's order: `text(schema)` a string value, `end` closes any other value.
+
+    Raises GrammarRefused if a strict tool's schema says more than single parameters can obey.
+    """
+    schema = tool.schema
+    if tool.strict and (beyond := sorted(set(schema) - _PAIRS_KNOW)):
+        raise GrammarRefused(
+            f"'{beyond[0]}' at the root of {tool.name}'s parameters can't be enforced in this model's call notation",
+            pointer=f"/{beyond[0]}",
+        )
+    shared = {k: schema[k] for k in ("$defs", "definitions") if k in schema}
+    required = set(schema.get("required") or ())
+    undeclared = sorted(required - set(schema.get("properties") or {}))
+    found = []
+    for key, declared in [*(schema.get("properties") or {}).items(), *((k, {}) for k in undeclared)]:
+        value_schema = {**shared, **declared} if isinstance(declared, dict) else declared
+        value = text(value_schema) if _is_text(declared) else Seq((Value(value_schema), lit(end)))
+        found.append(Parameter(key, value, key in required))
+    return found
+
+
+def _is_text(schema: Any) -> bool:
+    """The parameter is declared as a string (perhaps nullable): its value is raw text."""
+    if not isinstance(schema, dict):
+        return False
+    kind = schema.get("type")
+    if kind is None and "enum" in schema:
+        return all(isinstance(v, str) for v in schema["enum"])
+    if kind is None and isinstance(schema.get("const"), str):
+        return True
+    return kind == "string" or (isinstance(kind, list) and "string" in kind and set(kind) <= {"string", "null"})
+
+
+def raw_text(schema: Any, closer: str) -> Raw:
+    return Raw(closer.encode(), schema)
