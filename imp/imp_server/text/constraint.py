@@ -5,10 +5,9 @@ It binds the whole completion: thinking is free text up to its closer, then come
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-from imp_server.core import ChatRequest, GrammarPlan, GrammarRefused, ResponseFormat, special
+from imp_server.core import ChatRequest, GrammarPlan, GrammarRefused, ResponseFormat
 from imp_server.grammar.check import (
     check_choices,
     check_envelope,
@@ -18,12 +17,13 @@ from imp_server.grammar.check import (
     check_schema,
 )
 from imp_server.grammar.envelope import Alt, Branch, Free, Lit, Node, Seq, Value, Words
-from imp_server.text.thinking import ThinkTags
+from imp_server.text.thinking import Mark, ThinkTags
 from imp_server.text.tools.base import ToolFormat
 from imp_server.text.tools.enforce import bound_tools, calls_node, offered_tools
-from imp_server.vocab.table import Vocabulary
 
 _BLANK_AFTER_THINKING: Node = Alt((Lit(b"\n\n"), Lit(b"\n"), Seq(())))
+_HARMONY_TURN = "<|start|>assistant"
+_HARMONY_ANSWER = "<|channel|>final<|message|>"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,23 +38,27 @@ class ThinkState:
 
 
 def constraint(
-    chat: ChatRequest, vocabulary: Vocabulary, thinking: ThinkState, form: ToolFormat | None, template: str
+    chat: ChatRequest, mark: Mark, thinking: ThinkState, form: ToolFormat | None, template: str
 ) -> GrammarPlan | None:
     """None if the request leaves the output free. Raises GrammarRefused, GrammarUnsatisfiable, InvalidRequest."""
     tools = bound_tools(chat, offered_tools(chat)) if form is not None else []
     wanted = chat.response_format
     if not tools and wanted.kind == "text":
         return None
-    thinks = thinking.tags is not None and (thinking.starts or thinking.may)
+    tags = thinking.tags
     try:
-        if not tools and not thinks:
+        if not tools and tags is None:
             return _plain(wanted)
-        node = None if wanted.kind == "text" else _answer(wanted)
+        answer = None if wanted.kind == "text" else _answer(wanted)
+        calls = None
         if tools:
             assert form is not None
-            node = calls_node(chat, form, tools, lambda text: tag_bytes(text, vocabulary), template, node)
-        assert node is not None
-        return check_envelope(_after_thinking(node, thinking, vocabulary) if thinks else node)
+            calls = calls_node(chat, form, tools, mark, template)
+        if tags is not None and tags.channels:
+            return check_envelope(_in_channels(answer, calls, thinking, mark))
+        options = [node for node in (calls, answer) if node is not None]
+        node = options[0] if len(options) == 1 else Alt(tuple(options))
+        return check_envelope(_after_thinking(node, thinking, mark))
     except GrammarRefused as refused:
         if refused.param is None:
             refused.param = "tools" if tools else wanted.param
@@ -70,11 +74,6 @@ def bound_text(wanted: ResponseFormat) -> GrammarPlan | None:
     except GrammarRefused as refused:
         refused.param = refused.param or wanted.param
         raise
-
-
-def tag_bytes(text: str, vocabulary: Vocabulary) -> bytes:
-    """A tag as this vocabulary writes it: a special token, or text."""
-    return special(text) if vocabulary.special_id(text) is not None else text.encode()
 
 
 def _plain(wanted: ResponseFormat) -> GrammarPlan:
@@ -105,12 +104,34 @@ def _answer(wanted: ResponseFormat) -> Node:
             return Words("choice", choices=wanted.choices)
 
 
-def _after_thinking(node: Node, thinking: ThinkState, vocabulary: Vocabulary) -> Node:
-    assert thinking.tags is not None
-    then = Seq((_BLANK_AFTER_THINKING, node))
-    closers: Sequence[bytes] = dict.fromkeys(thinking.tags.closers())  # type: ignore[assignment]
-    inside = Free(tuple(Branch(closer, then) for closer in closers))
+def _after_thinking(node: Node, thinking: ThinkState, mark: Mark) -> Node:
+    tags = thinking.tags
+    if tags is None or not (thinking.starts or thinking.may):
+        return node
+    inside = Free((Branch(mark(tags.close), Seq((_BLANK_AFTER_THINKING, node))),))
     if thinking.starts:
         return inside
-    opener = tag_bytes(thinking.tags.open, vocabulary)
-    return Alt((Seq((Lit(opener), inside)), node))
+    return Alt((Seq((Lit(mark(tags.open)), inside)), node))
+
+
+def _in_channels(answer: Node | None, calls: Node | None, thinking: ThinkState, mark: Mark) -> Node:
+    """Harmony: every part of a reply is a message with a header of its own.
+
+    Free text with calls in it holds the headers as text: nothing else is bound then.
+    """
+    assert thinking.tags is not None
+    if isinstance(calls, Free) and answer is None:
+        return calls
+
+    def parts(lead: str) -> Node:
+        options: list[Node] = []
+        if calls is not None:
+            options.append(Seq((Lit(mark(lead)), calls)) if lead else calls)
+        if answer is not None:
+            options.append(Seq((Lit(mark(lead + _HARMONY_ANSWER)), answer)))
+        return options[0] if len(options) == 1 else Alt(tuple(options))
+
+    inside = Free((Branch(mark(thinking.tags.close), parts(_HARMONY_TURN)),))
+    if thinking.starts:
+        return inside
+    return Alt((Seq((Lit(mark(thinking.tags.open)), inside)), parts(""))) if thinking.may else parts("")

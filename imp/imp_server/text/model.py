@@ -134,7 +134,7 @@ class TextModel:
             stop=chat.stop,
             ignore_eos=chat.sampling.ignore_eos,
             calls=calls,
-            grammar=constraint(chat, self.vocabulary, thinking, form, use.template.source),
+            grammar=constraint(chat, self.tokenizer.marked, thinking, form, use.template.source),
         )
         request = GenerateRequest(
             key=key,

@@ -10,7 +10,6 @@ import pytest
 from imp_server.core import ChatRequest, GrammarRefused, InvalidRequest, Message, TextPart, Tool, ToolChoice, special
 from imp_server.grammar.check import check_envelope
 from imp_server.grammar.engine import GrammarSpace
-from imp_server.text.constraint import tag_bytes
 from imp_server.text.tools.enforce import bound_tools, calls_node, offered_tools
 from imp_server.text.tools.formats import all_formats
 from imp_server.vocab.table import Vocabulary
@@ -40,6 +39,12 @@ VOCABULARY = Vocabulary(
     {256 + i: t for i, t in enumerate(SPECIALS)},
     end_ids=[256],
 )
+
+
+def mark(tag: str) -> bytes:
+    return special(tag) if VOCABULARY.special_id(tag) is not None else tag.encode()
+
+
 CASES = [(form, template) for form in sorted(all_formats()) for template in TEMPLATES.get(form, [""])]
 
 
@@ -49,7 +54,7 @@ def chat(**fields: object) -> ChatRequest:
 
 def matcher(form: str, template: str, request: ChatRequest):
     tools = bound_tools(request, offered_tools(request))
-    node = calls_node(request, all_formats()[form], tools, lambda tag: tag_bytes(tag, VOCABULARY), template, None)
+    node = calls_node(request, all_formats()[form], tools, mark, template)
     plan = check_envelope(node)
     return GrammarSpace(VOCABULARY).matcher(plan)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from imp_server.core import ChatRequest, GrammarRefused, InvalidRequest, Tool
 from imp_server.grammar.check import check_schema
-from imp_server.grammar.envelope import Again, Alt, Branch, End, Free, Lit, Node, Repeat, Seq, Value
+from imp_server.grammar.envelope import Again, Branch, End, Free, Lit, Node, Repeat, Seq
 from imp_server.text.tools.base import ToolFormat
 from imp_server.text.tools.spelling import BoundTool, Section, TagBytes, one_of
 
@@ -64,21 +64,12 @@ def object_schema(parameters: Mapping[str, Any]) -> dict[str, Any]:
     return schema
 
 
-def calls_node(
-    chat: ChatRequest,
-    form: ToolFormat,
-    tools: Sequence[BoundTool],
-    tag: TagBytes,
-    template: str,
-    answer: Node | None,
-) -> Node:
-    """What may follow once thinking is over. `answer`: the alternative to calls (a response schema), if any."""
+def calls_node(chat: ChatRequest, form: ToolFormat, tools: Sequence[BoundTool], tag: TagBytes, template: str) -> Node:
+    """The calls: free text around them if they are neither forced nor an alternative to a bound answer."""
     many = chat.tool_choice.parallel and not chat.tool_choice.named
     sections = form.sections(tools, tag, template, many)
-    if chat.tool_choice.mode == "required":
+    if chat.tool_choice.mode == "required" or chat.response_format.kind != "text":
         return _forced(sections, many)
-    if answer is not None:
-        return Alt((_forced(sections, many), answer))
     return _free(sections, many)
 
 
@@ -92,7 +83,3 @@ def _free(sections: Sequence[Section], many: bool) -> Node:
     after: Node = Again() if many and all(s.repeats for s in sections) else End()
     branches = tuple(Branch(s.opener, Seq((s.rest, after))) for s in sections)
     return Free(branches, may_end=True)
-
-
-def schema_node(schema: Any) -> Node:
-    return Value(schema)
