@@ -198,6 +198,23 @@ def test_the_sandbox_holds() -> None:
             ChatTemplate(source).render(messages)
 
 
+BOMBS = [
+    "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
+    "{% macro m() %}{% for b in range(9999) %}{% endfor %}{% endmacro %}{% for a in range(999) %}{{ m() }}{% endfor %}",
+    "{{ 'a' * 10 ** 9 }}",
+    "{{ 10 ** 999999999 }}",
+    "{{ [0] * 999999999 }}",
+    "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}",
+    "{% for i in range(999999999) %}{% endfor %}",
+]
+
+
+@pytest.mark.parametrize("source", BOMBS)
+def test_bombs_are_refused(source: str) -> None:
+    with pytest.raises(TemplateRefused):
+        ChatTemplate(source).render([])
+
+
 def test_what_templates_expect_to_find() -> None:
     source = (
         "{%- macro say(x) -%}[{{ x }}]{%- endmacro -%}{%- set ns = namespace(n=0) -%}"

@@ -12,9 +12,9 @@ from jinja2 import nodes
 from jinja2.exceptions import TemplateError, TemplateSyntaxError
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from imp_server.core import InvalidModel, TemplateRefused
+from imp_server.text.template_limits import BoundedEnvironment, LimitExceeded, step_budget
 
 
 class _Refusal(Exception):
@@ -41,14 +41,14 @@ class ChatTemplate:
         """`variables`: bos_token and the like. Raises InvalidModel if the template can't be parsed."""
         self.source = source
         self._variables = dict(variables or {})
-        environment = ImmutableSandboxedEnvironment(
+        environment = BoundedEnvironment(
             trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, _GenerationBlock]
         )
         environment.filters["tojson"] = _tojson
         environment.globals["raise_exception"] = _raise_exception
         environment.globals["strftime_now"] = lambda form: now().strftime(form)
         try:
-            self._template = environment.from_string(source)
+            self._template = environment.bounded(source)
         except TemplateSyntaxError as error:
             raise InvalidModel(f"the chat template has a fault in line {error.lineno}: {error.message}") from None
 
@@ -66,6 +66,7 @@ class ChatTemplate:
                 **{
                     **self._variables,
                     **(extra or {}),
+                    **step_budget(),
                     "messages": messages,
                     "tools": tools or None,
                     "documents": None,
@@ -76,6 +77,8 @@ class ChatTemplate:
             raise TemplateRefused(
                 f"the model's chat template refuses this conversation: {refusal}", param="messages"
             ) from None
+        except LimitExceeded as error:
+            raise TemplateRefused(f"the model's chat template does too much: {error}", param="messages") from None
         except (
             TemplateError,
             TypeError,

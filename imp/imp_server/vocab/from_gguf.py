@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from math import isfinite
 from typing import Any
 
 from tokenizers import Regex, models, normalizers, pre_tokenizers
@@ -30,21 +31,45 @@ class GgufVocabulary:
     def __init__(self, keys: Mapping[str, Any], architecture: str = "") -> None:
         self.keys = keys
         self.architecture = architecture
-        tokens = keys.get("tokens")
-        if not isinstance(tokens, Sequence) or isinstance(tokens, str) or not len(tokens):
-            raise InvalidModel("the key 'tokenizer.ggml.tokens' is missing or no list; the file has no tokenizer")
-        self.tokens = list(tokens)
-        types = keys.get("token_type")
-        self.types = [NORMAL] * len(self.tokens) if types is None else [int(t) for t in types]
-        if len(self.types) != len(self.tokens):
-            raise InvalidModel(
-                f"'tokenizer.ggml.token_type' has {len(self.types)} entries for {len(self.tokens)} tokens"
-            )
+        self.tokens = self._texts("tokens")
+        if not self.tokens:
+            raise InvalidModel("the key 'tokenizer.ggml.tokens' is missing or empty; the file has no tokenizer")
+        self.types = [NORMAL] * len(self.tokens)
+        if keys.get("token_type") is not None:
+            self.types = [int(t) for t in self._numbers("token_type")]
+
+    def scores(self) -> list[float]:
+        return self._numbers("scores")
+
+    def merges(self) -> list[str]:
+        return self._texts("merges")
+
+    def _texts(self, key: str) -> list[str]:
+        value = self.keys.get(key)
+        texts = list(value) if isinstance(value, Sequence) and not isinstance(value, str) else None
+        if value is not None and (texts is None or not all(isinstance(t, str) for t in texts)):
+            raise InvalidModel(f"the key 'tokenizer.ggml.{key}' isn't a list of texts")
+        return texts or []
+
+    def _numbers(self, key: str) -> list[float]:
+        """One finite number per token."""
+        value: Any = self.keys.get(key)
+        numbers = value.tolist() if hasattr(value, "tolist") else value
+        if not isinstance(numbers, list) or not all(isinstance(n, int | float) and isfinite(n) for n in numbers):
+            raise InvalidModel(f"the key 'tokenizer.ggml.{key}' is missing or isn't a list of finite numbers")
+        if len(numbers) != len(self.tokens):
+            raise InvalidModel(f"'tokenizer.ggml.{key}' has {len(numbers)} entries for {len(self.tokens)} tokens")
+        return numbers
 
     def id_of(self, key: str) -> int | None:
         """The id under `<key>_token_id`, None when absent or outside the vocabulary."""
         value = self.keys.get(f"{key}_token_id")
         return value if isinstance(value, int) and 0 <= value < len(self.tokens) else None
+
+    def text(self, key: str) -> str:
+        """An empty text when the key is absent or no text."""
+        value = self.keys.get(key)
+        return value if isinstance(value, str) else ""
 
     def flag(self, key: str, default: bool) -> bool:
         value = self.keys.get(key)
@@ -68,13 +93,13 @@ class GgufVocabulary:
 
     def _is_blank_run(self, text: str) -> bool:
         # Gemma files spell the runs of blanks that its merges produce as real spaces, type user-defined.
-        return self.keys.get("model") == "llama" and len(text) > 1 and not text.strip(" ")
+        return self.text("model") == "llama" and len(text) > 1 and not text.strip(" ")
 
 
 def tokenizer_of_gguf(keys: Mapping[str, Any], architecture: str = "") -> Tokenizer:
     """`keys` without their `tokenizer.ggml.` prefix. Raises InvalidModel, UnsupportedModel."""
     raw = GgufVocabulary(keys, architecture)
-    model = keys.get("model")
+    model = raw.text("model")
     if model == "gpt2":
         return _byte_level(raw)
     if model in ("llama", "gemma4"):
@@ -85,7 +110,7 @@ def tokenizer_of_gguf(keys: Mapping[str, Any], architecture: str = "") -> Tokeni
 
 
 def _byte_level(raw: GgufVocabulary) -> Tokenizer:
-    name = str(raw.keys.get("pre") or "default")
+    name = raw.text("pre") or "default"
     kind = PRE_KINDS.get(name)
     if kind is None:
         known = ", ".join(sorted(PRE_KINDS))
@@ -112,7 +137,7 @@ def pre_tokenizer_of(kind: PreKind) -> pre_tokenizers.PreTokenizer:
 
 def _file_merges(raw: GgufVocabulary, vocab: Mapping[str, int]) -> list[tuple[str, str]]:
     merges: list[tuple[str, str]] = []
-    for line in raw.keys.get("merges", ()):
+    for line in raw.merges():
         # The first character may be a blank itself (vocabularies that aren't spelled in the byte alphabet).
         cut = line.find(" ", 1)
         left, right = line[:cut], line[cut + 1 :]
@@ -144,22 +169,19 @@ def _sentence_piece(raw: GgufVocabulary) -> Tokenizer:
             byte_fallback="<0x00>" in vocab,
         )
     )
-    prefix = raw.flag("add_space_prefix", raw.keys.get("model") == "llama")
+    prefix = raw.flag("add_space_prefix", raw.text("model") == "llama")
     blanks = normalizers.Replace(" ", _BLANK)
     library.normalizer = normalizers.Sequence([normalizers.Prepend(_BLANK), blanks]) if prefix else blanks
     return _finish(raw, library, pieces, add_bos=True, strip_leading_space=prefix)
 
 
 def _piece_merges(raw: GgufVocabulary, spelled: list[str], vocab: Mapping[str, int]) -> list[tuple[str, str]]:
-    if raw.keys.get("merges"):
+    if raw.merges():
         return _file_merges(raw, vocab)
     if raw.architecture in _POSITION_ORDERED:
         # Gemma's scores don't follow the order in which its merges were learned; its ids do.
         return merges_of_scores(vocab, {t: -i for t, i in vocab.items()})
-    scores = raw.keys.get("scores")
-    if scores is None or len(scores) != len(raw.tokens):
-        raise InvalidModel("'tokenizer.ggml.scores' is missing or has another length than the vocabulary")
-    return merges_of_scores(vocab, dict(zip(spelled, map(float, scores))))
+    return merges_of_scores(vocab, dict(zip(spelled, raw.scores())))
 
 
 def _word_piece(raw: GgufVocabulary) -> Tokenizer:
@@ -174,6 +196,10 @@ def _word_piece(raw: GgufVocabulary) -> Tokenizer:
             vocab.setdefault(word, i)
         pieces.append(None if sort == UNUSED else (" " + text[1:] if begins else text).encode())
     unknown_text = raw.tokens[unknown] if unknown is not None else "[UNK]"
+    if unknown_text not in vocab:
+        raise InvalidModel(
+            f"the vocabulary lacks its unknown token '{unknown_text}' ('tokenizer.ggml.unknown_token_id')"
+        )
     library = LibraryTokenizer(models.WordPiece(vocab=vocab, unk_token=unknown_text))
     lowercase = raw.flag("normalizer.lowercase", True)
     library.normalizer = normalizers.BertNormalizer(
@@ -196,7 +222,7 @@ def _finish(
     strip_leading_space: bool = False,
 ) -> Tokenizer:
     bos, eos = raw.id_of("bos"), raw.id_of("eos")
-    if raw.keys.get("model") == "bert":
+    if raw.text("model") == "bert":
         cls, sep = raw.id_of("cls"), raw.id_of("seperator")  # the key is misspelled in the format
         bos, eos = bos if cls is None else cls, eos if sep is None else sep
     special = raw.special_texts()
