@@ -20,6 +20,7 @@ PIECES = [
         "}]", '","', '"a","', ' "', "\n  ", "\n    ", "true", "false,", "null}", "ab", "aab", "hello", "é", "😀",
         "\\n", "\\u00",        '\\"', "abc def", '"k":"a"', "x" * 40, '"b": "', "e", "tru",
     )),
+    *(p.encode() for p in ("-" * 40, "-" * 50, "-" * 50 + '"', "é" * 20, "é" * 30, "\n" + " " * 40)),
     "é".encode()[:1] + b"", b"\xf0\x9f", b"\x98\x80\"",
 ]  # fmt: skip
 VOCABULARY = Vocabulary([*PIECES, None, None], {len(PIECES): "<eos>"}, end_ids=(len(PIECES),))
@@ -34,6 +35,9 @@ SCHEMAS: list[Any] = [
     {"type": "string", "maxLength": 5},
     {"type": "string", "minLength": 3},
     {"type": "string", "maxLength": 100_000},
+    {"type": "string", "minLength": 45, "maxLength": 64},
+    {"type": "string", "pattern": "^[a-é-]{3,49}$"},
+    {"type": "string", "pattern": "^[^a]+$", "maxLength": 47},
     {"type": "array", "items": {"type": "string", "pattern": "^a+b?$"}},
     {"enum": ["hello", "é", {"a": [1, True]}, None, 'q"']},
     {

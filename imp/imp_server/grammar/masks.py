@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from imp_server.grammar.combine import alias_of
 from imp_server.grammar.frames.key_texts import KeyText
 from imp_server.grammar.frames.space import Space
 from imp_server.grammar.frames.stack import Cell, State, Stepper
@@ -26,8 +27,12 @@ from imp_server.grammar.walk import TokenTrie, WalkResult, build_trie, walk
 from imp_server.vocab.table import Vocabulary
 
 Row = NDArray[np.uint32]
-N_LENGTHS = 33
-"""Plain tokens are sorted by length up to here; longer ones count as this long."""
+Found = tuple[Row, list[tuple[TokenTrie, int]]]
+"""A mask, and the trie nodes whose tokens only the exact step can judge."""
+NEAR = 32
+"""Bytes of a token that isn't long."""
+MAX_PLAIN = 512
+"""Code points of the longest plain token that is sorted by length; longer ones are walked."""
 
 
 class Masks:
@@ -40,13 +45,21 @@ class Masks:
         ends = set(vocabulary.end_ids)
         tokens = [(i, b) for i, b in enumerate(vocabulary.token_bytes) if b and i not in ends]
         lengths = [(i, plain_length(b)) for i, b in tokens]
-        by_length = np.zeros((N_LENGTHS + 1, self.n_words), dtype=np.uint32)
+        self._longest_plain = max((n for _, n in lengths if n is not None), default=0)
+        by_length = np.zeros((self._longest_plain + 1, self.n_words), dtype=np.uint32)
         for token_id, n in lengths:
             if n is not None:
-                by_length[min(n, N_LENGTHS), token_id >> 5] |= np.uint32(1 << (token_id & 31))
+                by_length[n, token_id >> 5] |= np.uint32(1 << (token_id & 31))
         self._plain: Row = np.bitwise_or.accumulate(by_length, axis=0)
         self._full = build_trie(tokens)
-        self._residual = build_trie([t for t, (_, n) in zip(tokens, lengths) if n is None])
+        residual = [t for t, (_, n) in zip(tokens, lengths) if n is None]
+        self._residual = build_trie(residual)
+        self._residual_near = build_trie([t for t in residual if len(t[1]) <= NEAR])
+        # no string goes on with a control character
+        self._residual_far = build_trie([t for t in residual if len(t[1]) > NEAR and t[1][0] >= 0x20])
+        self._near = build_trie([t for t in tokens if len(t[1]) <= NEAR])
+        self._far = build_trie([t for t in tokens if len(t[1]) > NEAR and t[1][0] >= 0x20])
+        self._longest = max((len(b) for _, b in tokens), default=0)
         self._end: Row = np.zeros(self.n_words, dtype=np.uint32)
         for token_id in vocabulary.end_ids:
             self._end[token_id >> 5] |= np.uint32(1 << (token_id & 31))
@@ -55,7 +68,9 @@ class Masks:
             native.walk if native else partial(walk, space.tables)
         )
         self._memo: dict[int, Any] = {}
-        self._rows: dict[Cell, tuple[Row, list[tuple[TokenTrie, int]]]] = {}
+        self._memo_near: dict[int, Any] = {}
+        self._memo_far: dict[int, Any] = {}
+        self._rows: dict[Cell, Found] = {}
         self._exact: dict[State, Row] = {}
 
     def row(self, state: State) -> Row:
@@ -65,66 +80,95 @@ class Masks:
             known = self._rows[state.cell] = self._with_end(state.cell)
         return known[0] if not known[1] else self._answered(state, *known)
 
-    def _with_end(self, cell: Cell) -> tuple[Row, list[tuple[TokenTrie, int]]]:
+    def _with_end(self, cell: Cell) -> Found:
         row, asks = self._shared(cell)
         return (row | self._end if self._stepper.is_done(cell) else row), asks
 
-    def _shared(self, cell: Cell) -> tuple[Row, list[tuple[TokenTrie, int]]]:
-        """The mask without end tokens, from the memo or walked."""
-        top = self._alias(cell.top)
-        node: Any = self._memo.get(top)
-        below = cell.below
+    def _shared(self, cell: Cell) -> Found:
+        """The mask without end tokens."""
+        top = self._alias(cell.top, self._longest)
+        near = self._alias(top, NEAR)
+        if near == top:
+            return self._walked(self._memo, top, cell.below, None)
+        # a count that only the few longest tokens could reach: those are walked from the state itself
+        plain = self._is_plain(top)
+        short, long = (self._residual_near, self._residual_far) if plain else (self._near, self._far)
+        row, asks = self._walked(self._memo_near, near, cell.below, short)
+        if plain:
+            row = row | self._sorted_plain(top)
+        if len(long.byte):
+            more, more_asks = self._walked(self._memo_far, top, cell.below, long)
+            row, asks = row | more, asks + more_asks
+        return row, asks
+
+    def _walked(self, memo: dict[int, Any], top: int, below: Cell | None, trie: TokenTrie | None) -> Found:
+        """From the memo, or by a walk of the trie (None: of what must be walked at `top`)."""
+        node: Any = memo.get(top)
+        at = below
         while isinstance(node, dict):
-            node = node.get(None if below is None else below.top)
-            below = None if below is None else below.below
+            node = node.get(None if at is None else at.top)
+            at = None if at is None else at.below
         if node is None:
             out: Row = np.zeros(self.n_words, dtype=np.uint32)
-            trie = self._begin(top, out)
-            result = self._walk(trie, _stack(top, cell.below), out)
+            trie = trie or self._begin(top, out)
+            result = self._walk(trie, _stack(top, below), out)
             node = out, [(trie, at) for at in result.asks]
-            self._store(top, cell.below, result, node)
-        found: tuple[Row, list[tuple[TokenTrie, int]]] = node
+            self._store(memo, top, below, result, node)
+        found: Found = node
         return found
 
-    def _store(self, top: int, below: Cell | None, result: WalkResult, node: Any) -> None:
-        level, key = self._memo, top
+    def _store(self, memo: dict[int, Any], top: int, below: Cell | None, result: WalkResult, node: Any) -> None:
+        level, key = memo, top
         for _ in range(result.depth_used):
             level = level.setdefault(key, {})
             key = -1 if below is None else below.top
             below = None if below is None else below.below
         level[key] = node
 
-    def _alias(self, top: int) -> int:
-        """A local with the same mask that many share: far-away length bounds are as good as none."""
+    def _alias(self, top: int, n: int) -> int:
+        """A local that many share and that can't be told from `top` within n code points: far counts are as none."""
         local = self._space.locals[top]
         if not isinstance(local, Text) or local.closer is not None or local.missing:
             return top
         verdicts = local.verdicts
-        if not isinstance(verdicts, Single) or not isinstance(verdicts.machine, PlainLength):
+        if not isinstance(verdicts, Single):
             return top
-        needed, allowed = verdicts.machine.near(local.state)
-        near = self._space.length_text(needed, None if allowed < 0 else allowed)
-        return self._space.text(near, near.start, 0, None).id
+        if isinstance(verdicts.machine, PlainLength):
+            needed, allowed = verdicts.machine.near(local.state, n)
+            near = self._space.length_text(needed, None if allowed < 0 else allowed)
+            return self._space.text(near, near.start, 0, None).id
+        machine, state = alias_of(verdicts.machine, local.state, n)
+        if machine is verdicts.machine and state == local.state:
+            return top
+        return self._space.text(self._space.single(machine, verdicts.strict), state, 0, None).id
+
+    def _is_plain(self, top: int) -> bool:
+        """Whether nothing but the length of the text counts: its tokens are sorted by that."""
+        local = self._space.locals[top]
+        return (
+            isinstance(local, Text)
+            and isinstance(local.verdicts, Single)
+            and (isinstance(local.verdicts.machine, PlainLength))
+        )
+
+    def _sorted_plain(self, top: int) -> Row:
+        """The plain tokens that fit into the room of a text."""
+        local = self._space.locals[top]
+        assert isinstance(local, Text)
+        found: Row = self._plain[min(local.verdicts.room(local.state), self._longest_plain)]
+        return found
 
     def _begin(self, top: int, out: Row) -> TokenTrie:
         """Or in the plain tokens where any text fits; the trie that is left to walk."""
         local = self._space.locals[top]
         if isinstance(local, KeyText) and not local.missing:
             # whatever is typed leaves the trie at worst: an undeclared name
-            out |= self._plain[N_LENGTHS]
+            out |= self._plain[-1]
             return self._residual
         if not isinstance(local, Text) or local.missing:
             return self._full
-        room = local.verdicts.room(local.state)
-        exact = isinstance(local.verdicts, Single) and isinstance(local.verdicts.machine, PlainLength)
-        if room >= UNBOUNDED or (exact and room >= N_LENGTHS):
-            if room < UNBOUNDED:
-                out |= self._plain[N_LENGTHS - 1]
-                return self._full
-            out |= self._plain[N_LENGTHS]
-            return self._residual
-        if exact:
-            out |= self._plain[room]
+        if local.verdicts.room(local.state) >= UNBOUNDED or self._is_plain(top):
+            out |= self._sorted_plain(top)
             return self._residual
         return self._full
 
@@ -148,13 +192,14 @@ class Masks:
 
 
 def plain_length(data: bytes) -> int | None:
-    """Code points of a token that is plain string content; None if it isn't."""
+    """Code points of a token that is plain string content; None if it isn't, or is too long to be sorted."""
     if any(b < 0x20 or b in (0x22, 0x5C) for b in data):
         return None
     try:
-        return len(data.decode())
+        n = len(data.decode())
     except UnicodeDecodeError:
         return None
+    return n if n <= MAX_PLAIN else None
 
 
 def _stack(top: int, below: Cell | None) -> list[int]:

@@ -5,9 +5,6 @@ from __future__ import annotations
 from imp_server.grammar.combine import anything
 from imp_server.grammar.machine import DEAD, UNBOUNDED
 
-FAR = 64
-"""Code points beyond which a bound can't matter within one token; longer tokens are walked exactly."""
-
 
 class PlainLength:
     """A state is (state of `anything`, code points needed, code points allowed; -1 = any)."""
@@ -60,7 +57,7 @@ class PlainLength:
         inner, needed, _ = self._states[state]
         return (self._any.shortest(inner) or b"") + b"a" * needed
 
-    def near(self, state: int) -> tuple[int, int]:
-        """(needed, allowed) with everything far away made equal: states alike in this share their masks."""
+    def near(self, state: int, n: int) -> tuple[int, int]:
+        """(needed, allowed) of a state that can't be told from this one within `n` code points."""
         _, needed, allowed = self._states[state]
-        return min(needed, FAR), -1 if allowed > FAR else allowed
+        return min(needed, n + 1), -1 if allowed >= n else allowed

@@ -61,11 +61,15 @@ class Text(Local):
             entry = self._close()
             tables.rows[self.id, QUOTE] = entry
             return entry
+        if byte == BACKSLASH and self._filled and tables.rows[self.id, BACKSLASH] == HOLE:
+            entry = self._escape()
+            tables.rows[self.id, BACKSLASH] = entry
+            return entry
         self._filled = True
         moves = verdicts.moves(self.state)
         escape = DEAD
         if self.missing == 0 and (moves is None or not verdicts.strict or any(needs_escape(b) for b in moves)):
-            escape = self._escape()
+            escape = self._escape() if verdicts.strict else HOLE
         if moves is None:
             found = self._all()
             row = tables.rows[self.id]
@@ -77,9 +81,9 @@ class Text(Local):
             for at, entry in entries:
                 row[at] = entry
         row[BACKSLASH] = escape
-        # what follows the quote is worked out when somebody closes it
+        # what follows the quote or a backslash is worked out when somebody asks
         row[QUOTE] = HOLE if self.missing == 0 and verdicts.result(self.state) >= 0 else DEAD
-        return self.fill(byte) if byte == QUOTE and row[QUOTE] == HOLE else int(row[byte])
+        return self.fill(byte) if row[byte] == HOLE else int(row[byte])
 
     def _all(self) -> NDArray[np.int32]:
         """Entries by class and, of leads, by the width of the code point they begin."""
