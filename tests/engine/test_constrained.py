@@ -90,6 +90,9 @@ class Fake:
     def forced(self, state: int) -> bytes:
         return b""
 
+    def way_out(self, state: int) -> bytes:
+        return b""
+
 
 def constrained(**fields: Any) -> OutputPlan:
     return OutputPlan(**{"end_ids": (END,), "max_tokens": 30, "grammar": FAKE, **fields})

@@ -77,6 +77,7 @@ def build_engine(
         vocab_size=architecture.vocab_size,
         n_rows=n_rows,
         tasks=("embed",) if architecture.is_encoder else ("generate", "embed", "score", "rank"),
+        length_steering=config.grammar.length_steering,
     )
     costs = CostTable()
     if config.engine.warmup:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from imp_server.core import FinishReason, GenerateRequest, TokenLogprob, Usage, pack_ids, unpack_ids
+from imp_server.engine.constraint import GrammarRow
 from imp_server.engine.messages import RowDelta, RowFinish
 from imp_server.output import PlanWalker
 
@@ -137,6 +138,17 @@ class ChoiceOutput:
         if self.finish is None:
             self._detail = detail or self._detail
             self._end(reason)
+
+    def note_steered(self, grammar: GrammarRow | None) -> None:
+        """A value that steering brought to its end in time ends with `stop`, not `length`."""
+        if grammar is None or not grammar.was_steered or self.finish is None:
+            return
+        if self.finish.reason == "length" and grammar.is_done:
+            self._detail = "length_steered"
+            self._end("stop")
+        elif self.finish.reason == "stop" and self._detail is None:
+            self._detail = "length_steered"
+            self._end("stop", stop_string=self.finish.stop_string, end_id=self.finish.end_id)
 
     def note_prefilled(self, n_prefilled: int, n_cached: int = -1) -> None:
         self._unsent.n_prefilled = n_prefilled

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from imp_server.core import GrammarPlan
+
+if TYPE_CHECKING:
+    from imp_server.engine.steering import Steering
 
 Mask = NDArray[np.uint32]
 
@@ -39,6 +42,10 @@ class Constraint(Protocol):
         """Marked bytes that must come next; b"" if there is a choice."""
         ...
 
+    def way_out(self, state: Any) -> bytes:
+        """Marked bytes of a shortest way to the end."""
+        ...
+
 
 MakeConstraint = Callable[[GrammarPlan], Constraint]
 """Raises GrammarRefused."""
@@ -47,16 +54,36 @@ MakeConstraint = Callable[[GrammarPlan], Constraint]
 class GrammarRow:
     """Owner of one row's place in its grammar and of the mask for its next token."""
 
-    def __init__(self, constraint: Constraint, end_ids: tuple[int, ...], masks: MaskThread) -> None:
+    def __init__(
+        self, constraint: Constraint, end_ids: tuple[int, ...], masks: MaskThread, steering: Steering | None = None
+    ) -> None:
         self._constraint = constraint
         self._end_ids = end_ids
         self._masks = masks
         self._state = constraint.start
+        self._steering = steering
+        self._refused: frozenset[int] = frozenset()
+        self._next: tuple[int, Any] | None = None
         self._job: Future[Mask] | None = None
 
     def request_mask(self) -> None:
         """Begin to fill the mask for the next token."""
-        self._job = self._masks.submit(self._constraint, self._state, self._end_ids)
+        self._job = self._masks.submit(self._constraint, self._state, self._end_ids, self._refused)
+
+    @property
+    def was_steered(self) -> bool:
+        return self._steering is not None and self._steering.has_refused
+
+    def refuses(self, token_id: int, left: int) -> bool:
+        """The token would make the value too long for the `left` tokens after it: the position is sampled again."""
+        if self._steering is None or token_id in self._end_ids:
+            return False
+        after = self._after(token_id)
+        if after is None or not self._steering.refuses(self._state, token_id, after, left):
+            return False
+        self._refused |= {token_id}
+        self.request_mask()
+        return True
 
     @property
     def job(self) -> Future[Mask]:
@@ -73,12 +100,20 @@ class GrammarRow:
         """False: the grammar doesn't allow the token. The mask asked for before is void."""
         if token_id in self._end_ids:
             return self.is_done
-        state = self._constraint.advance(self._state, token_id)
+        state = self._after(token_id)
         if state is None:
             return False
         self._state = state
+        self._next = None
+        self._refused = frozenset()
         self._job = None
         return True
+
+    def _after(self, token_id: int) -> Any | None:
+        """The state behind the token, worked out once."""
+        if self._next is None or self._next[0] != token_id:
+            self._next = (token_id, self._constraint.advance(self._state, token_id))
+        return self._next[1]
 
 
 class MaskThread:
@@ -92,13 +127,16 @@ class MaskThread:
     def start(self, plan: GrammarPlan) -> Future[Constraint]:
         return self._pool.submit(self._make, plan)
 
-    def submit(self, constraint: Constraint, state: Any, end_ids: tuple[int, ...]) -> Future[Mask]:
-        return self._pool.submit(self._fill, constraint, state, end_ids)
+    def submit(
+        self, constraint: Constraint, state: Any, end_ids: tuple[int, ...], refused: frozenset[int] = frozenset()
+    ) -> Future[Mask]:
+        """`refused`: ids left out although the grammar allows them."""
+        return self._pool.submit(self._fill, constraint, state, end_ids, refused)
 
     def stop(self) -> None:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
-    def _fill(self, constraint: Constraint, state: Any, end_ids: tuple[int, ...]) -> Mask:
+    def _fill(self, constraint: Constraint, state: Any, end_ids: tuple[int, ...], refused: frozenset[int]) -> Mask:
         mask = np.zeros(self._n_words, dtype=np.uint32)
         constraint.fill_mask(state, mask)
         may_end = constraint.is_done(state)
@@ -108,6 +146,8 @@ class MaskThread:
                 mask[token_id // 32] |= bit
             else:
                 mask[token_id // 32] &= ~bit
+        for token_id in refused:
+            mask[token_id // 32] &= ~np.uint32(1 << (token_id % 32))
         return mask
 
 

@@ -35,6 +35,7 @@ from imp_server.engine.messages import (
     ToEngine,
     UnloadAdapter,
 )
+from imp_server.engine.steering import Steering, TokenCutter
 from imp_server.schedule.rows import Row
 from imp_server.schedule.scheduler import Scheduler
 from imp_server.vocab.table import Vocabulary
@@ -75,6 +76,7 @@ class Desk:
         self._emit = emit
         self._post = post
         self._clock = clock
+        self._cutter = TokenCutter(self._token_bytes)
         self._masks = MaskThread(limits.vocab_size, make)
         self._starting: dict[int, GenerateRequest] = {}
         self._adapters: dict[str, int] = {}
@@ -179,7 +181,12 @@ class Desk:
             whole=self._backend.architecture.is_encoder,
         )
         output = ChoiceOutput(request, choice, self._token_bytes, room=room)
-        grammar = GrammarRow(constraint, request.plan.end_ids, self._masks) if constraint is not None else None
+        grammar = None
+        if constraint is not None:
+            steering = None
+            if self._limits.length_steering:
+                steering = Steering(constraint, self._cutter.cut, output.room_left)
+            grammar = GrammarRow(constraint, request.plan.end_ids, self._masks, steering)
         return LiveRow(row, output, grammar)
 
     def _reject(self, key: int, error: ImpError) -> None:

@@ -217,10 +217,15 @@ class EngineLoop:
         if result.mirostat_mu is not None:
             sampler.mirostat_mu = result.mirostat_mu
         ids: list[int] = result.tokens.tolist()
+        if live.grammar is not None and live.grammar.refuses(ids[0], output.room_left - 1):
+            self._counters["grammar_steered_total"] += 1
+            live.row.n_computed -= 1  # the position is run again, with a mask that lacks the token
+            return
         n_taken = output.push(ids, sampled_logprobs(ids, result))
         self._counters["completion_tokens_total"] += n_taken
         if self.desk.append(live, ids[:n_taken]):
             self.desk.force(live)
+            output.note_steered(live.grammar)
         else:
             self._dead_end(live)
 

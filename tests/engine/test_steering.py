@@ -1,0 +1,83 @@
+"""Near the token limit a constrained reply is brought to its end."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from imp_server.core import OutputPlan, SamplingParams
+from imp_server.engine.inline import InlineEngine
+from imp_server.engine.matching import Grammars
+from imp_server.engine.steering import Steering, TokenCutter
+from imp_server.grammar.check import check_schema
+
+from tests.engine.test_constrained import IDS, text_of
+from tests.engine.tiny_engine import END, Tiny, ask, request, vocabulary, with_engine
+
+LONG = {
+    "type": "object",
+    "properties": {"words": {"type": "array", "items": {"type": "string"}}, "note": {"type": "string"}},
+    "required": ["words", "note"],
+    "additionalProperties": False,
+}
+
+
+def sampled(seed: int) -> SamplingParams:
+    return SamplingParams(temperature=1.5, top_k=0, top_p=1.0, seed=seed)
+
+
+@pytest.mark.parametrize("max_tokens", [25, 31, 48, 60])
+def test_the_value_parses_at_any_limit_that_holds_the_shortest(max_tokens: int) -> None:
+    plan = OutputPlan(end_ids=(END,), max_tokens=max_tokens, grammar=check_schema(LONG))
+
+    async def body(engine: InlineEngine, _: Tiny) -> None:
+        n_steered = 0
+        for seed in range(8):
+            (answer,) = await ask(engine, request(engine, IDS[:20], plan=plan, sampling=sampled(seed)))
+            assert set(json.loads(text_of(answer.ids))) == {"words", "note"}
+            assert answer.finish and answer.finish.reason == "stop"
+            n_steered += answer.finish.detail == "length_steered"
+        assert n_steered, "a limit this short was never felt"
+        counters, _rows = await engine.stats()
+        assert counters["grammar_dead_ends_total"] == 0 and counters["grammar_steered_total"] > 0
+
+    with_engine(body, make_constraint=Grammars(vocabulary()))
+
+
+def test_a_limit_below_the_shortest_value_just_cuts() -> None:
+    plan = OutputPlan(end_ids=(END,), max_tokens=8, grammar=check_schema(LONG))
+
+    async def body(engine: InlineEngine, _: Tiny) -> None:
+        (answer,) = await ask(engine, request(engine, IDS[:20], plan=plan, sampling=sampled(1)))
+        assert answer.finish and answer.finish.reason == "length" and answer.finish.detail is None
+        assert len(answer.ids) == 8
+
+    with_engine(body, make_constraint=Grammars(vocabulary()))
+
+
+def test_far_from_the_limit_nothing_changes() -> None:
+    ids = {}
+    for max_tokens in (400, 401):
+        plan = OutputPlan(end_ids=(END,), max_tokens=max_tokens, grammar=check_schema(LONG | {"maxProperties": 2}))
+
+        async def body(engine: InlineEngine, _: Tiny, plan: OutputPlan = plan, key: int = max_tokens) -> None:
+            (answer,) = await ask(engine, request(engine, IDS[:20], plan=plan, sampling=sampled(3)))
+            ids[key] = answer.ids[:100]
+
+        with_engine(body, make_constraint=Grammars(vocabulary()))
+    assert ids[400] == ids[401]
+
+
+def test_the_cutter_takes_the_longest_token_first() -> None:
+    cutter = TokenCutter([b"a", b"b", b"ab", b"", b"abc"])
+    assert cutter.cut(b"abcab") == [4, 2]
+    assert cutter.cut(b"ax") == [0]
+
+
+def test_the_first_token_of_the_shortest_way_is_never_refused() -> None:
+    matcher = Grammars(vocabulary())(check_schema({"const": "hello"}))
+    cutter = TokenCutter(vocabulary().token_bytes)
+    steering = Steering(matcher, cutter.cut, 100)
+    first = cutter.cut(matcher.way_out(matcher.start))[0]
+    after = matcher.advance(matcher.start, first)
+    assert not steering.refuses(matcher.start, first, after, 0)
