@@ -146,6 +146,15 @@ def test_wrong_field(http: httpx.Client, body: Any, path: str, code: str) -> Non
         assert f'"{path}"' in error["message"]
 
 
+def test_ranges_are_told(http: httpx.Client) -> None:
+    for body, says in (
+        (chat(speculative={"mtp_k": 99}), '"speculative.mtp_k" must be within 0..16'),
+        (chat(temperature=3), '"temperature" must be within 0..2'),
+        (chat(n=9), '"n" must be within 1..8'),
+    ):
+        assert http.post(CHAT, json=body).json()["error"]["message"] == says
+
+
 NULLS = [
     *("seed", "temperature", "top_p", "n", "presence_penalty", "frequency_penalty", "logprobs", "top_logprobs"),
     *("stream", "stop", "max_tokens", "max_completion_tokens", "tools", "tool_choice", "response_format"),

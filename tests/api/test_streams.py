@@ -12,6 +12,7 @@ from typing import Any
 import httpx
 import pytest
 from imp_server.core import EngineFaulted, GrammarRefused, Overloaded
+from imp_server.dialects.openai_chat_reply import ChatStream
 from imp_server.engine.scripted import Crash, Emit, Fail, Gate, ScriptedEngine, Wait, text_ids
 
 from tests.api.byte_text import ByteText
@@ -180,6 +181,18 @@ def test_a_failure_in_the_stream_is_its_error_frame(live: LiveServer, action: An
     assert "[DONE]" not in events
     live.engine.play(text_ids("again"))
     assert httpx.post(live.url + CHAT, json=body(stream=False)).status_code == 200
+
+
+def test_a_fault_of_ours_in_the_stream_is_an_error_frame(live: LiveServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(_self: Any, _event: Any) -> Any:
+        raise RuntimeError("kaput")
+
+    monkeypatch.setattr(ChatStream, "feed", broken)
+    live.engine.play(text_ids("text"))
+    events = Events(httpx.post(live.url + CHAT, json=body())).rest()
+    assert events[-1]["error"]["code"] == "internal_error"
+    assert "kaput" not in str(events)
+    until(lambda: live.engine.n_running == 0, 5)
 
 
 @pytest.mark.parametrize("action", [Fail(EngineFaulted("step failed")), Crash()])

@@ -92,7 +92,7 @@ def test_wrong_keys(locked: LiveServer, headers: dict[str, str]) -> None:
 
 
 def test_public_routes(locked: LiveServer) -> None:
-    for path in ("/health", "/ready"):
+    for path in ("/health", "/ready", "/"):
         assert httpx.get(locked.url + path).status_code == 200
 
 
@@ -144,7 +144,7 @@ def test_a_path_of_the_contract_is_no_parameter_of_another(http: httpx.Client) -
 
 
 def test_unknown_path(http: httpx.Client) -> None:
-    for path in ("/", "/v2/chat", "/v1/chat/completions/x/y", "/%00", "/caf%C3%A9", "/" + "a" * 5000):
+    for path in ("/index.html", "/v2/chat", "/v1/chat/completions/x/y", "/%00", "/caf%C3%A9", "/" + "a" * 5000):
         response = http.get(path)
         assert response.status_code == 404
         assert response.json()["error"]["message"].startswith("Unknown endpoint: GET /")
@@ -233,6 +233,34 @@ def test_documents_and_page(http: httpx.Client) -> None:
     assert page.headers["content-type"] == "text/html; charset=utf-8"
     assert CHAT in page.text
     assert "http://" not in page.text and "https://" not in page.text and "<script" not in page.text
+
+
+def test_the_front_page_escapes_what_it_shows(http: httpx.Client) -> None:
+    page = http.get("/", headers={"host": "a<script>b"})
+    assert page.headers["content-type"] == "text/html; charset=utf-8"
+    assert "<script" not in page.text and "/v1/chat/completions" in page.text
+
+
+def test_a_fault_of_ours_has_the_dialects_shape(server: LiveServer, http: httpx.Client) -> None:
+    hosted = server.hub.models.find("m")
+    text, hosted.text = hosted.text, Broken()  # type: ignore[assignment]
+    try:
+        openai = http.post(CHAT, json=BODY)
+        anthropic = http.post("/v1/messages", json={**BODY, "max_tokens": 3})
+    finally:
+        hosted.text = text
+    assert openai.status_code == anthropic.status_code == 500
+    assert openai.json()["error"]["code"] == "internal_error"
+    assert openai.json()["error"]["type"] == "server_error"
+    assert anthropic.json()["type"] == "error"
+    assert anthropic.json()["error"]["type"] == "api_error"
+    assert anthropic.json()["request_id"] == anthropic.headers["request-id"]
+    assert "kaput" not in openai.text + anthropic.text
+
+
+class Broken:
+    def prepare_chat(self, _request: Any) -> Any:
+        raise RuntimeError("kaput")
 
 
 def test_a_taken_port() -> None:

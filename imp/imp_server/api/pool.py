@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -19,7 +19,7 @@ class WorkerPool:
 
     def __init__(self, n_threads: int = 2) -> None:
         self._threads = ThreadPoolExecutor(n_threads, thread_name_prefix="imp-pool")
-        self._last: dict[str, asyncio.Future[object]] = {}
+        self._last: dict[str, asyncio.Task[Any]] = {}
 
     async def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """The result of `function`, computed in a thread. Cancelling the caller doesn't stop running work."""
@@ -27,18 +27,27 @@ class WorkerPool:
         return await loop.run_in_executor(self._threads, lambda: function(*args, **kwargs))
 
     async def run_in_order(self, key: str, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """As `run`, after all earlier work with this key, whether it succeeded or not."""
-        earlier = self._last.get(key)
-        mine: asyncio.Future[object] = asyncio.get_running_loop().create_future()
-        self._last[key] = mine
-        try:
-            if earlier is not None:
-                await asyncio.shield(earlier)
-            return await self.run(function, *args, **kwargs)
-        finally:
-            mine.set_result(None)
-            if self._last.get(key) is mine:
-                del self._last[key]
+        """As `run`, after all earlier work with this key, whether it succeeded or not.
+
+        Work whose caller is cancelled is done nevertheless: what comes after may build on it.
+        """
+        work = asyncio.get_running_loop().create_task(
+            self._after(self._last.get(key), lambda: function(*args, **kwargs))
+        )
+        self._last[key] = work
+        work.add_done_callback(lambda done: self._forget(key, done))
+        return await asyncio.shield(work)
+
+    async def _after(self, earlier: asyncio.Task[Any] | None, function: Callable[[], T]) -> T:
+        if earlier is not None:
+            await asyncio.wait((earlier,))
+        return await self.run(function)
+
+    def _forget(self, key: str, done: asyncio.Task[Any]) -> None:
+        if self._last.get(key) is done:
+            del self._last[key]
+        if not done.cancelled():
+            done.exception()  # retrieved, in case the caller was cancelled
 
     def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)

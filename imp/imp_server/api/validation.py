@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cached_property
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 import jsonschema_rs
 
@@ -49,7 +49,7 @@ class Validators:
         """`body` without the nulls that mean absent. Raises InvalidRequest naming the JSON path at fault."""
         validator = self._validator(pointer)
         if not validator.is_valid(body):
-            raise explain(body, list(validator.iter_errors(body)))
+            raise explain(body, list(validator.iter_errors(body)), self._schema_at)
         return self._stripper(pointer).strip(body)
 
     def check_reply(self, operation: Operation, status: int, media: str, body: Any) -> None:
@@ -75,8 +75,17 @@ class Validators:
 
     def _complain(self, validator: Any, body: Any, what: str) -> None:
         if not validator.is_valid(body):
-            error = explain(body, list(validator.iter_errors(body)))
+            error = explain(body, list(validator.iter_errors(body)), self._schema_at)
             raise ContractViolation(f"{what} breaks the contract: {error.message} in {str(body)[:600]}")
+
+    def _schema_at(self, location: str) -> dict[str, Any]:
+        """The schema that holds the keyword at this absolute location; {} if it isn't in the contract."""
+        pointer = unquote(location.partition("#")[2]).rpartition("/")[0]
+        try:
+            found = self._contract.resolve(pointer)
+        except (KeyError, IndexError, ValueError, TypeError):
+            return {}
+        return found if isinstance(found, dict) else {}
 
     def _validator(self, pointer: str) -> Any:
         validator = self._compiled.get(pointer)

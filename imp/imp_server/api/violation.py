@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from imp_server.core import InvalidRequest
@@ -47,16 +47,21 @@ def type_name(value: Any) -> str:
     return "an array" if isinstance(value, list | tuple) else "an object"
 
 
-def explain(body: Any, errors: Sequence[Any]) -> InvalidRequest:
+SchemaAt = Callable[[str], Mapping[str, Any]]
+"""Absolute location of a keyword -> the schema it stands in."""
+
+
+def explain(body: Any, errors: Sequence[Any], schema_at: SchemaAt) -> InvalidRequest:
     """The error to answer with. `errors`: jsonschema_rs.ValidationError, at least one."""
     if not isinstance(body, dict):
         return InvalidRequest(f"the request body must be a JSON object, not {type_name(body)}", code="invalid_type")
-    return _Explainer(body).best(errors)
+    return _Explainer(body, schema_at).best(errors)
 
 
 class _Explainer:
-    def __init__(self, body: Any) -> None:
+    def __init__(self, body: Any, schema_at: SchemaAt) -> None:
         self.body = body
+        self.schema_at = schema_at
 
     def best(self, errors: Sequence[Any]) -> InvalidRequest:
         """A missing field first, then the first in the validator's order."""
@@ -92,6 +97,11 @@ class _Explainer:
         if kind.name in ("const", "enum"):
             return self.not_one_of(path, _allowed(error))
         name = json_path(self.body, path)
+        if kind.name in ("minimum", "maximum"):
+            schema = self.schema_at(error.absolute_keyword_location or "")
+            if "minimum" in schema and "maximum" in schema:
+                bounds = f"{schema['minimum']}..{schema['maximum']}"
+                return InvalidRequest(f'"{name}" must be within {bounds}', param=name)
         return InvalidRequest(f'"{name}" {_rule(kind)}', param=name)
 
     def wrong_type(self, path: Sequence[str | int], kinds: Sequence[str], value: Any) -> InvalidRequest:

@@ -1,4 +1,4 @@
-"""The contract as one static page: operations, fields, errors. No outside assets, no scripts."""
+"""The contract as one static page, and the front page. No outside assets, no scripts."""
 
 from __future__ import annotations
 
@@ -16,6 +16,23 @@ table{border-collapse:collapse;width:100%;margin:.6rem 0}
 td,th{text-align:left;vertical-align:top;padding:.2rem .6rem .2rem 0;border-top:1px solid var(--soft)}
 nav a{margin-right:1rem}
 """
+
+
+def front_page(model: str, state: str, host: str) -> str:
+    """`host` as the client's browser names this server."""
+    url = f"http://{escape(host[:200])}"
+    body = escape('{"model": "%s", "messages": [{"role": "user", "content": "Hello"}]}' % (model or "MODEL"))
+    serving = f"serves <code>{escape(model)}</code>, {escape(state)}" if model else "has no model"
+    return (
+        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>imp</title>'
+        f'<meta name="viewport" content="width=device-width"><style>{_STYLE}</style></head><body><h1>imp</h1>'
+        f"<p>This server {serving}.</p>"
+        f"<p>OpenAI clients: <code>{url}/v1</code><br>Anthropic clients: <code>{url}</code></p>"
+        f"<pre><code>curl {url}/v1/chat/completions \\\n  -H 'content-type: application/json' \\\n"
+        f"  -d '{body}'</code></pre>"
+        f'<p><a href="docs">Every route</a>, <a href="openapi.json">as OpenAPI</a>, <a href="health">health</a></p>'
+        f"</body></html>"
+    )
 
 
 def page(document: dict[str, Any]) -> str:

@@ -4,8 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from imp_server.dialects.docs_page import page
+from imp_server.dialects.docs_page import front_page, page
 from imp_server.dialects.handler import BytesReply, Call, JsonReply, Reply, TokenPiece, handler
+
+
+@handler
+async def index(call: Call) -> Reply:
+    state = call.services.state()
+    host = call.headers.get("host", "127.0.0.1:8080")
+    return BytesReply(front_page(state.model, state.state, host).encode(), "text/html; charset=utf-8")
 
 
 @handler
