@@ -16,6 +16,7 @@ from imp_server.core import (
 )
 from imp_server.dialects.openai_responses import parse
 from imp_server.dialects.openai_responses_input import seal, unseal
+from imp_server.dialects.openai_responses_stored import with_ids
 from imp_server.dialects.openai_responses_tools import tool_table
 from imp_server.dialects.openai_responses_truncation import without_oldest_turn
 
@@ -101,6 +102,11 @@ def test_seal_round_trip() -> None:
 def test_records_of_hosted_tools_are_skipped() -> None:
     found = messages({"type": "web_search_call", "id": "ws_1", "status": "completed"}, {"role": "user", "content": "q"})
     assert found == (text("user", "q"),)
+
+
+def test_an_item_of_an_empty_type_is_a_record_too() -> None:
+    assert messages({"type": ""}, {"role": "user", "content": "q"}) == (text("user", "q"),)
+    assert with_ids([{"type": ""}], "resp_1") == [{"id": "item_1_in0", "type": "", "status": "completed"}]
 
 
 def test_an_input_without_a_message_is_refused() -> None:

@@ -26,7 +26,7 @@ def with_ids(items: Sequence[Item], response_id: str) -> list[Json]:
 
 
 def _stored(item: Item, name: str) -> Json:
-    kind = item.get("type") or "message"
+    kind = item.get("type", "message")
     stored = {"id": item.get("id") or f"{_PREFIXES.get(kind, 'item')}_{name}", "type": kind, "status": "completed"}
     stored |= {key: value for key, value in item.items() if value is not None}
     if kind == "message" and isinstance(item["content"], str):
