@@ -152,7 +152,7 @@ PLANS = st.sampled_from(
 )
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(PLANS, STREAMS, st.lists(st.integers(0, 60), max_size=6), st.booleans())
 def test_every_cut_gives_the_same_events(plan: OutputPlan, ids: list[int], cuts: list[int], logprobs: bool) -> None:
     cuts = [c for c in cuts if c <= len(ids)]
@@ -161,7 +161,7 @@ def test_every_cut_gives_the_same_events(plan: OutputPlan, ids: list[int], cuts:
     assert run(plan, ids, range(1, len(ids)), logprobs=logprobs) == whole
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(PLANS, STREAMS)
 def test_laws_of_the_output(plan: OutputPlan, ids: list[int]) -> None:
     events = run(plan, ids, logprobs=True)

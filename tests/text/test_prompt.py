@@ -88,7 +88,7 @@ GLUED = (
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(TEXTS, TEXTS, TEXTS, TEXTS, TEXTS, TEXTS)
 def test_no_client_string_and_no_join_of_two_spells_a_control_token(
     content: str, name: str, reasoning: str, argument: str, value: str, description: str

@@ -31,7 +31,7 @@ KEYS = [
 ]  # fmt: skip
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(
     st.sampled_from([byte_level_keys("smollm"), piece_keys(), word_piece_keys()]),
     st.dictionaries(st.sampled_from(KEYS), VALUES, min_size=1, max_size=3),

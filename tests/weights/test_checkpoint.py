@@ -437,7 +437,7 @@ def test_hostile(name: str, tmp_path: Path) -> None:
         SafetensorsFile(path)
 
 
-@settings(max_examples=200, deadline=1000, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=100, deadline=1000, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_flipped_bytes_are_read_or_refused(tmp_path: Path, data: st.DataObject) -> None:
     good = raw(entry(shape=[2, 2], offsets=[0, 16]), b"\0" * 16)

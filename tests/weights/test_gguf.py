@@ -169,7 +169,7 @@ def test_every_truncation_is_refused(valid: Path, tmp_path: Path) -> None:
             GgufFile(cut)
 
 
-@settings(max_examples=300, deadline=1000, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150, deadline=1000, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_flipped_bytes_are_read_or_refused(valid: Path, tmp_path: Path, data: st.DataObject) -> None:
     raw = bytearray(valid.read_bytes())
