@@ -87,6 +87,9 @@ class RowTables:
         columns = self.columns(group)
         return [int(b) for b in columns[columns != EMPTY]]
 
+    def n_held(self, group: int) -> int:
+        return int(np.count_nonzero(self.columns(group) != EMPTY))
+
     def reserve(self, start: int, stop: int) -> tuple[list[BlockCopy], bool]:
         """Make positions [start, stop) writable by this row alone.
 

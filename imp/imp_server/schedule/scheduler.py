@@ -171,7 +171,7 @@ class Scheduler:
         """Blocks that an admitted row's history lacks yet, and one to grow into."""
         if row.leader is not None:
             return 1
-        held = 0 if row.tables is None else len(row.tables.held(group))
+        held = 0 if row.tables is None else row.tables.n_held(group)
         return max(0, self.memory.n_needed(group, row.sampler.length) - held) + 1
 
     def _begin(self, row: Row, hit: PrefixHit) -> None:

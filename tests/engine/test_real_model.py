@@ -1,0 +1,45 @@
+"""Eight streams of the default model equal their solo runs, logits bit by bit (seen through every token's logprobs)."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from typing import Any
+
+import pytest
+from imp_server.backends import choose
+from imp_server.config import Config
+from imp_server.core import SamplingParams
+from imp_server.engine.build import build_engine
+from imp_server.engine.inline import InlineEngine
+
+from tests.backends.golden import golden_cases
+from tests.engine.tiny_engine import ask, request
+from tests.real_model import smollm2
+
+CASES = [c for c in golden_cases() if len(c.prompt_ids) < 60][:8]
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("backend", ["auto", pytest.param("reference", marks=pytest.mark.slow)])
+def test_eight_streams_equal_solo_runs(backend: str) -> None:
+    if backend == "auto" and choose("auto") == "reference":
+        pytest.skip("the native library isn't built, and the reference run is marked slow")
+    n_tokens = 6 if backend == "reference" else 24
+    config = Config.of({"engine.backend": backend, "prefix_cache.enabled": False})
+
+    async def body() -> None:
+        engine = InlineEngine(functools.partial(build_engine, str(smollm2()), "smollm2", config), check_each_step=True)
+        await engine.start()
+
+        def wanted(number: int) -> Any:
+            sampling = SamplingParams(temperature=0.8, top_p=0.95, seed=number)
+            return request(engine, CASES[number].prompt_ids, n_tokens, sampling=sampling, logprobs=5)
+
+        alone = [(await ask(engine, wanted(number)))[0] for number in range(8)]
+        together = await asyncio.gather(*(ask(engine, wanted(number)) for number in range(8)))
+        for one, (other,) in zip(alone, together):
+            assert (one.ids, one.logprobs) == (other.ids, other.logprobs)
+        await engine.stop()
+
+    asyncio.run(body())
