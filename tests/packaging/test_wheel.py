@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import subprocess
@@ -13,14 +14,28 @@ from pathlib import Path
 import pytest
 from imp_server import __version__
 
+# The kernels are compiled here if `make native` hasn't been run since they changed.
+pytestmark = pytest.mark.timeout(900)
+
 
 @pytest.fixture(scope="module")
-def wheel(repo_root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    target = tmp_path_factory.mktemp("dist")
-    command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(target), str(repo_root)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    (built,) = target.glob("imp-*.whl")
+def shared(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Path:
+    """A folder that the workers of one run share."""
+    base = tmp_path_factory.getbasetemp()
+    folder = (base if worker_id == "master" else base.parent) / "wheel"
+    folder.mkdir(exist_ok=True)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def wheel(repo_root: Path, shared: Path) -> Path:
+    with (shared / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not list(shared.glob("imp-*.whl")):
+            command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(shared)]
+            done = subprocess.run([*command, str(repo_root)], capture_output=True, text=True, check=False)
+            assert done.returncode == 0, done.stdout + done.stderr
+    (built,) = shared.glob("imp-*.whl")
     return built
 
 
