@@ -25,9 +25,10 @@ except ImportError:  # by hand, outside a build
 ROOT = Path(__file__).resolve().parent
 SOURCES = ROOT / "kernels" / "cpu"
 TARGET = ROOT / "imp" / "imp_server" / "_native"
+OBJECTS = ROOT / "build" / "native"
 DATA = ("spec", "kernels", "conformance")
 """Folders that the wheel carries beside the code (imp_server/resources.py finds them)."""
-COMMON = ["-std=c++17", "-O3", "-fPIC", "-shared", "-fno-math-errno", "-ffp-contract=off", "-Wall", "-pthread"]
+COMMON = ["-std=c++17", "-O3", "-fPIC", "-fno-math-errno", "-ffp-contract=off", "-Wall", "-pthread"]
 QUIET = ["-Wno-unused-function", "-Wno-maybe-uninitialized", "-Wno-uninitialized"]
 X86_VARIANTS = {
     "portable": ["-march=x86-64"],
@@ -49,14 +50,45 @@ def variants(name: str) -> dict[str, list[str]]:
     return X86_VARIANTS
 
 
-def compile_one(compiler: str, name: str, isa: str, flags: list[str], units: list[Path]) -> str | None:
-    """Compile one library; an error text or None. Fresh outputs are left alone."""
+def compile_unit(compiler: str, name: str, isa: str, flags: list[str], unit: Path) -> str | None:
+    """Compile one translation unit; an error text or None. An object newer than all it was made from is left alone."""
+    output = object_path(name, isa, unit)
+    if output.exists() and is_fresh(output):
+        return None
+    output.parent.mkdir(parents=True, exist_ok=True)
+    partial = output.with_suffix(f".{os.getpid()}.o")
+    found = ["-MMD", "-MF", str(partial.with_suffix(".d"))]
+    command = [compiler, *COMMON, *QUIET, *flags, *found, f"-I{SOURCES}", "-c", str(unit), "-o", str(partial)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        return f"{unit.name} ({isa}): {done.stderr.strip()[-2000:]}"
+    partial.with_suffix(".d").replace(output.with_suffix(".d"))
+    partial.replace(output)
+    return None
+
+
+def object_path(name: str, isa: str, unit: Path) -> Path:
+    return OBJECTS / f"{name}-{isa}" / f"{unit.stem}.o"
+
+
+def is_fresh(output: Path) -> bool:
+    """Newer than this file and than every file that the compiler read, by the list that it wrote."""
+    try:
+        listed = output.with_suffix(".d").read_text().partition(":")[2].replace("\\\n", " ").split()
+        inputs = [Path(__file__), *map(Path, listed)]
+        return output.stat().st_mtime >= max(path.stat().st_mtime for path in inputs)
+    except OSError:
+        return False
+
+
+def link(compiler: str, name: str, isa: str, units: list[Path]) -> str | None:
+    """Link the objects of one library; an error text or None."""
     output = TARGET / f"lib{name}-{isa}.so"
-    inputs = [*units, *SOURCES.rglob("*.h"), Path(__file__)]
-    if output.exists() and output.stat().st_mtime >= max(p.stat().st_mtime for p in inputs):
+    objects = [object_path(name, isa, unit) for unit in units]
+    if output.exists() and output.stat().st_mtime >= max(path.stat().st_mtime for path in objects):
         return None
     partial = output.with_suffix(f".{os.getpid()}.tmp")
-    command = [compiler, *COMMON, *QUIET, *flags, f"-I{SOURCES}", *map(str, units), "-o", str(partial)]
+    command = [compiler, "-shared", "-pthread", *map(str, objects), "-o", str(partial)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         return f"{name} ({isa}): {done.stderr.strip()[-2000:]}"
@@ -65,14 +97,16 @@ def compile_one(compiler: str, name: str, isa: str, flags: list[str], units: lis
 
 
 def build() -> list[str]:
-    """Build every library and variant; the errors."""
+    """Build every library and variant; the errors. Units of all libraries are compiled side by side."""
     compiler = os.environ.get("CXX") or shutil.which("c++") or shutil.which("g++") or shutil.which("clang++")
     if compiler is None:
         return ["no C++ compiler found (install g++ or clang++, or set CXX): building without native kernels"]
     TARGET.mkdir(exist_ok=True)
-    jobs = [(compiler, n, isa, f, u) for n, u in libraries().items() for isa, f in variants(n).items()]
+    kinds = [(name, isa, flags, units) for name, units in libraries().items() for isa, flags in variants(name).items()]
+    jobs = [(compiler, name, isa, flags, unit) for name, isa, flags, units in kinds for unit in units]
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
-        return [e for e in pool.map(lambda job: compile_one(*job), jobs) if e]
+        errors = [error for error in pool.map(lambda job: compile_unit(*job), jobs) if error]
+    return errors or [error for name, isa, _, units in kinds if (error := link(compiler, name, isa, units))]
 
 
 class NativeBuildHook(BuildHookInterface):  # type: ignore[type-arg]
