@@ -65,48 +65,65 @@ class Channel:
         self._strip_start = strip_start
         self._hold_start = hold_start and not strip_start
         self._hold_end = hold_end
-        self._blanks = b""
+        self._held: list[tuple[bytes, bool]] = []
+        """Waiting blanks (True) and the silent tokens between them (False), in order."""
         self._begun = False
 
     def feed(self, data: bytes, account: Account) -> str:
         """The text that is certain now."""
-        data = self._blanks + data
-        self._blanks = b""
         if not self._begun and (self._strip_start or self._hold_start):
             bare = data.lstrip(_BLANKS)
-            if not bare:
-                self._wait_at_start(data, account)
-                return ""
             if self._strip_start:
                 self._drop(data[: len(data) - len(bare)], account)
                 data = bare
-        self._begun = self._begun or bool(data)
-        if self._hold_end:
-            bare = data.rstrip(_BLANKS)
-            self._blanks, data = data[len(bare) :], bare
-        return self._characters.feed(data, account) if data else ""
+            elif not bare:
+                self._hold(data)
+                return ""
+        if not data:
+            return ""
+        self._begun = True
+        bare = data.rstrip(_BLANKS) if self._hold_end else data
+        text = ""
+        if bare:
+            text = self._release(account) + self._characters.feed(bare, account)
+        self._hold(data[len(bare) :])
+        return text
+
+    def silent(self, data: bytes, account: Account) -> None:
+        """A token that shows nothing; it ends an unfinished character, but no run of blanks."""
+        if self._held:
+            self._held.append((data, False))
+        else:
+            self._characters.drop(account)
+            account(data, False)
 
     def end(self, account: Account) -> str:
         """The completion ends here: held blanks belong to the text after all."""
-        blanks, self._blanks = self._blanks, b""
-        text = ""
-        if blanks:
-            self._characters.drop(account)
-            text = self._characters.feed(blanks, account)
+        text = self._release(account)
         self._characters.drop(account)
         return text
 
     def cut(self, account: Account) -> None:
         """A marker follows: held blanks go with it."""
         self._characters.drop(account)
-        self._drop(self._blanks, account)
-        self._blanks = b""
+        for data, _ in self._held:
+            account(data, False)
+        self._held = []
 
-    def _wait_at_start(self, data: bytes, account: Account) -> None:
-        if self._strip_start:
-            self._drop(data, account)
-        else:
-            self._blanks = data
+    def _release(self, account: Account) -> str:
+        held, self._held = self._held, []
+        text = ""
+        for data, visible in held:
+            if visible:
+                text += self._characters.feed(data, account)
+            else:
+                self._characters.drop(account)
+                account(data, False)
+        return text
+
+    def _hold(self, data: bytes) -> None:
+        if data:
+            self._held.append((data, True))
 
     def _drop(self, data: bytes, account: Account) -> None:
         if data:

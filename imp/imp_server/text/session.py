@@ -202,9 +202,7 @@ class _Choice:
                 self._plain(match.group(1))
                 self._settle(b"\xfe", False)
             else:
-                # Ends a run of blanks and an unfinished character, so that bytes are settled in order.
-                self._emit(self._channel.end(self._settle))
-                self._settle(match.group(), False)
+                self._channel.silent(match.group(), self._settle)
             at = match.end()
         self._plain(data[at:])
 
