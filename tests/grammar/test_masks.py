@@ -112,3 +112,19 @@ def test_an_old_state_stays_good_after_the_row_went_on() -> None:
         assert after is not None
         assert m.is_done(after)
     assert allowed(m, here) == before
+
+
+@pytest.mark.parametrize("schema", SCHEMAS, ids=range(len(SCHEMAS)))
+def test_closing_tokens_lead_to_the_end(schema: Any) -> None:
+    m = GrammarSpace(VOCABULARY).matcher(check_schema(schema))
+    for state in walk_states(m, random.Random(5), 10)[::3]:
+        left = m.min_bytes(state)
+        while not m.is_done(state):
+            ids = m.closing_ids(state)
+            assert ids, "steering has lost the way"
+            assert set(ids) <= allowed(m, state)
+            after = m.advance(state, ids[-1])
+            assert after is not None
+            assert m.min_bytes(after) < left
+            state, left = after, m.min_bytes(after)
+        assert m.closing_ids(state) == list(VOCABULARY.end_ids)

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from imp_server.core import GrammarDeadEnd, GrammarPlan
+from imp_server.grammar.frames.arrays import WaitingItem
 from imp_server.grammar.frames.space import Space
 from imp_server.grammar.frames.stack import Cell, State, Stepper
 from imp_server.grammar.masks import Masks
@@ -119,6 +120,23 @@ class Matcher:
                 known = self._n_bytes[state] = len(self._way_out(state))
             return known
 
+    def closing_ids(self, state: State) -> list[int]:
+        """Tokens that lead towards the end: beginnings of the shortest way, each of them with less to go behind it.
+
+        For length steering: while `min_bytes` fits into the tokens left, these keep it fitting. At the end: end ids.
+        """
+        with self._lock:
+            if self._stepper.is_done(state.cell):
+                return sorted(self._ends)
+            way = self._way_out(state)
+            found = []
+            for size in range(1, min(len(way), MAX_FORCED) + 1):
+                token_id = self._masks.by_bytes.get(way[:size])
+                after = None if token_id is None else self._stepper.run(state, way[:size])
+                if token_id is not None and after is not None and self.min_bytes(after) < len(way):
+                    found.append(token_id)
+            return found
+
     def way_out(self, state: State) -> bytes:
         """The bytes of that way."""
         with self._lock:
@@ -130,7 +148,7 @@ class Matcher:
             lead = self._space.locals[state.cell.top].lead()
             if not lead:
                 # the top may end without a byte of its own: the frame below says what comes
-                lead = self._below_lead(state.cell)
+                lead = self._below_lead(state)
             for byte in lead:
                 after = self._stepper.step(state, byte)
                 if after is None:
@@ -139,9 +157,14 @@ class Matcher:
             out += lead
         return bytes(out)
 
-    def _below_lead(self, cell: Cell) -> bytes:
+    def _below_lead(self, state: State) -> bytes:
+        cell = state.cell
         result = self._space.locals[cell.top].end_result
         if result < 0 or cell.below is None:
             raise GrammarDeadEnd("the grammar has no way to its end from here")
-        resumed = self._space.tables.entry(cell.below.top, result)
+        waiting = self._space.locals[cell.below.top]
+        if isinstance(waiting, WaitingItem) and waiting.captures:
+            resumed = waiting.resumed(result, state.tape[state.marks[-1] :])
+        else:
+            resumed = self._space.tables.entry(cell.below.top, result)
         return self._space.locals[resumed].lead()

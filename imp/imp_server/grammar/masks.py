@@ -67,6 +67,8 @@ class Masks:
         self._walk: Callable[[TokenTrie, list[int], Row], WalkResult] = (
             native.walk if native else partial(walk, space.tables)
         )
+        self.by_bytes = {data: token_id for token_id, data in reversed(tokens)}
+        """The lowest id of each byte string."""
         self._memo: dict[int, Any] = {}
         self._memo_near: dict[int, Any] = {}
         self._memo_far: dict[int, Any] = {}

@@ -12,6 +12,7 @@ from imp_server.grammar.algebra import Algebra
 from imp_server.grammar.combine import anything, complement, exactly_one, intersect, nothing, union
 from imp_server.grammar.explored import representatives
 from imp_server.grammar.formula import AND, NOT, ONE, OR, Formula
+from imp_server.grammar.lazy_product import LazyProduct
 from imp_server.grammar.leaves import Leaf, NumberLeaf, TextLeaf
 from imp_server.grammar.literals import Literals
 from imp_server.grammar.machine import DEAD, Machine
@@ -187,8 +188,13 @@ def _conjunction(algebra: Algebra, f: Formula, build: Callable[[Formula], Machin
         return Unlike(plain, unlike) if unlike else plain
     if unlike:
         without.append(literals_machine(frozenset(unlike)))
-    machine = intersect(wanted, without) if without or len(wanted) > 1 else wanted[0]
-    return length_bounded(machine, low, high) if bounded else machine
+    if not without and len(wanted) == 1:
+        return length_bounded(wanted[0], low, high) if bounded else wanted[0]
+    if any(m.start == DEAD for m in wanted):
+        return nothing()
+    if bounded:
+        wanted.append(PlainLength(low, high))
+    return LazyProduct(wanted or [anything()], [m for m in without if m.start != DEAD])
 
 
 def texts_of(leaf: TextLeaf) -> frozenset[bytes]:

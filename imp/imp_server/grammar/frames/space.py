@@ -39,6 +39,7 @@ WORK = 2_000_000
 MAX_WATCHES = 12
 N_LOCALS = 1 << 18
 
+MakeMachine = Callable[[Algebra, Formula], Machine]
 T = TypeVar("T")
 L = TypeVar("L", bound=Local)
 
@@ -123,25 +124,24 @@ class Space:
     # --- scalars ----------------------------------------------------------------------------
 
     def string_verdicts(self, goal: Goal) -> Verdicts:
-        if goal.judge is None:
-            return self.single(string_machine(self.algebra, goal.must), is_finite(goal.must))
-        return self._several(STRING, goal, lambda f: string_machine(self.algebra, f))
+        return self._verdicts(STRING, goal, string_machine, string_machine, is_finite(goal.must))
 
     def number_verdicts(self, goal: Goal) -> Verdicts:
-        if goal.judge is None:
-            return self.single(number_machine(self.algebra, goal.must), False)
-        return self._several(NUMBER, goal, lambda f: watched_number(self.algebra, f))
+        return self._verdicts(NUMBER, goal, number_machine, watched_number, False)
 
-    def _several(self, kind: int, goal: Goal, machine: Callable[[Formula], Machine]) -> Verdicts:
+    def _verdicts(self, kind: int, goal: Goal, alone: MakeMachine, watched: MakeMachine, strict: bool) -> Verdicts:
         def make() -> Verdicts:
             try:
-                return Several(machine(goal.must), [machine(w) for w in goal.watches], goal)
+                if goal.judge is None:
+                    return self.single(alone(self.algebra, goal.must), strict)
+                machines = [watched(self.algebra, f) for f in (goal.must, *goal.watches)]
+                return Several(machines[0], machines[1:], goal)
             except GrammarRefused:
-                # a combination above its budget: not offered
+                # a combination above its budget that the check couldn't foresee: not offered
                 self.solver.gave_up = True
                 return Single(nothing(), False)
 
-        return self._get(("several", kind, goal), make)
+        return self._get(("verdicts", kind, goal), make)
 
     def single(self, machine: Machine, strict: bool) -> Verdicts:
         return self._get(("single", id(machine), strict), lambda: Single(machine, strict))

@@ -19,6 +19,10 @@ MAX_SEARCH = 400
 """Positions looked at while obligations (contains, negated leaves) are spread over the items."""
 
 
+MAX_DISTINCT = 128
+"""Items that uniqueness may demand at once."""
+
+
 class Task(NamedTuple):
     items: tuple[Items, ...]
     contains: tuple[Contains, ...]
@@ -120,6 +124,9 @@ def _solve(solver: Solver, task: Task) -> Found | None:
 
 
 def _distinct(solver: Solver, task: Task) -> Found | None:
+    if task.low > MAX_DISTINCT:
+        solver.gave_up = True
+        return None
     used, parts = set(task.seen), []
     for index in range(task.low):
         formula = item_formula(solver.algebra, task.items, index)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from itertools import product
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -58,6 +58,8 @@ def members(solver: Solver, literals: Iterable[tuple[Leaf, bool]], seen: frozens
         answer = _complete(solver, task, seen, choices)
         if answer is not None:
             return answer
+    # only some of the names that could break a leaf were tried
+    solver.gave_up = solver.gave_up or any(isinstance(leaf, Props | Names) for leaf in task.against)
     return None
 
 
@@ -104,6 +106,10 @@ def _ways(solver: Solver, task: Task, leaf: Leaf, seen: frozenset[str]) -> Itera
             yield from _with_fresh(solver, task, leaf, taken, pattern)
         if leaf.rest.formula is not fs.true:
             yield from _with_fresh(solver, task, leaf, taken, None)
+            # a name that this leaf's patterns don't match, though another's do
+            own = {p for p, _ in leaf.patterns}
+            for pattern in dict.fromkeys(p for other in task.props for p, _ in other.patterns if p not in own):
+                yield from _with_fresh(solver, task, leaf, taken, pattern, own)
     elif isinstance(leaf, Names):
         bad = string_machine(solver.algebra, fs.neg(fs.restrict(leaf.sub.formula, STRING)))
         good = [_names_machine(solver.algebra, n) for n in task.names]
@@ -115,9 +121,14 @@ def _ways(solver: Solver, task: Task, leaf: Leaf, seen: frozenset[str]) -> Itera
 
 
 def _with_fresh(
-    solver: Solver, task: Task, leaf: Props, taken: frozenset[str], pattern: str | None
+    solver: Solver,
+    task: Task,
+    leaf: Props,
+    taken: frozenset[str],
+    pattern: str | None,
+    unmatched: Collection[str] = (),
 ) -> Iterator[Choice]:
-    for name in fresh_names(solver.algebra, task, taken, pattern, 3):
+    for name in fresh_names(solver.algebra, task, taken, pattern, 3, unmatched):
         value = value_formula(solver.algebra, [leaf], name)
         yield Choice(name=name, extra=solver.algebra.formulas.neg(value))
 
@@ -182,8 +193,13 @@ def _optional(solver: Solver, task: Task, taken: frozenset[str] | set[str], n: i
     return None
 
 
-def fresh_names(algebra: Algebra, task: Task, taken: frozenset[str], pattern: str | None, n: int) -> Iterator[str]:
-    """Undeclared, unused names: those matching `pattern`, or matching none of the patterns if it is None."""
+def fresh_names(
+    algebra: Algebra, task: Task, taken: frozenset[str], pattern: str | None, n: int, unmatched: Collection[str] = ()
+) -> Iterator[str]:
+    """Undeclared, unused names: those matching `pattern`, or matching none of the patterns if it is None.
+
+    `unmatched`: patterns that they don't match either.
+    """
     patterns = {
         p for leaf in (*task.props, *(a for a in task.against if isinstance(a, Props))) for p, _ in leaf.patterns
     }
@@ -194,6 +210,7 @@ def fresh_names(algebra: Algebra, task: Task, taken: frozenset[str], pattern: st
     without: list[Machine] = [literals_machine(frozenset(t.encode() for t in taken))] if taken else []
     if pattern is not None:
         wanted.append(pattern_machine(pattern))
+        without += [pattern_machine(p) for p in sorted(unmatched)]
     else:
         without += [pattern_machine(p) for p in sorted(patterns)]
     yield from words(intersect(wanted, without), n)

@@ -54,6 +54,10 @@ class Solver:
         if key in self._open:
             self._lowest = min(self._lowest, self._open[key])
             return None
+        if self.budget <= 0:
+            self.gave_up = True
+            return None
+        self.budget -= 1
         level = self._open[key] = len(self._open)
         outer, self._lowest = self._lowest, 1 << 30
         try:
@@ -95,11 +99,11 @@ class Solver:
     def _shortest(self, make: Callable[[Algebra, Formula], Machine], f: Formula) -> bytes | None:
         try:
             machine = make(self.algebra, f)
+            return machine.shortest(machine.start) if machine.start >= 0 else None
         except GrammarRefused:
             # a combination above its budget: unproved, so never entered
             self.gave_up = True
             return None
-        return machine.shortest(machine.start) if machine.start >= 0 else None
 
     def _boolean(self, f: Formula) -> Found | None:
         for value in (True, False):

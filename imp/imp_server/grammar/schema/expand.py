@@ -28,6 +28,7 @@ from imp_server.grammar.leaves import (
     Names,
     Unique,
 )
+from imp_server.grammar.scalars import number_machine, string_machine
 from imp_server.grammar.schema import unevaluated
 from imp_server.grammar.schema.document import At, Document
 from imp_server.grammar.subschema import Sub
@@ -48,6 +49,8 @@ TYPE_BITS = {
     "array": ARRAY,
 }
 MAX_INPLACE_DEPTH = 200
+MOST_CHARACTERS, MOST_ITEMS, MOST_PROPERTIES = 100_000, 4096, 2048
+"""Sizes that a schema may demand; what it merely allows has no limit."""
 
 
 class Expander:
@@ -118,7 +121,16 @@ class Expander:
             unevaluated.properties(self, schema, at),
             unevaluated.items(self, schema, at),
         ]
-        return self.algebra.formulas.conj(parts)
+        formula = self.algebra.formulas.conj(parts)
+        self._try_machines(formula, at)
+        return formula
+
+    def _try_machines(self, formula: Formula, at: At) -> None:
+        """Combine what is asked of strings and numbers now, so that a product above its budget is refused here."""
+        for kind, make in ((STRING, string_machine), (NUMBER, number_machine)):
+            restricted = self.algebra.formulas.restrict(formula, kind)
+            if restricted.args:
+                try_machine(at, make, self.algebra, restricted)
 
     def target(self, keyword: str, reference: Any, at: At) -> tuple[Any, At]:
         """The schema that a reference keyword names, dynamic scope included."""
@@ -178,6 +190,14 @@ def count_of(value: Any, at: At) -> int:
     if isinstance(value, bool) or not isinstance(value, int | float) or value != int(value) or value < 0:
         raise refuse("must be a non-negative integer", at)
     return int(value)
+
+
+def least_of(schema: dict[str, Any], keyword: str, most: int, at: At) -> int:
+    """A minimum that a completion can reach."""
+    low = count_of(schema.get(keyword, 0), at)
+    if low > most:
+        raise refuse(f"{keyword} above {most} isn't supported", at)
+    return low
 
 
 def decimal_of(value: Any, at: At) -> Decimal:
@@ -275,7 +295,7 @@ def _if(e: Expander, schema: dict[str, Any], at: At) -> Formula:
 
 @keyword("minLength", "maxLength")
 def _length(e: Expander, schema: dict[str, Any], at: At) -> Formula:
-    low = count_of(schema.get("minLength", 0), at)
+    low = least_of(schema, "minLength", MOST_CHARACTERS, at)
     high = count_of(schema["maxLength"], at) if "maxLength" in schema else None
     return e.algebra.text("length", (low, high)) if low or high is not None else e.algebra.formulas.true
 
@@ -337,6 +357,8 @@ def _properties(e: Expander, schema: dict[str, Any], at: At) -> Formula:
     above = at._replace(pointer=at.pointer.rpartition("/")[0])
     declared = map_of(schema.get("properties", {}), at)
     patterns = map_of(schema.get("patternProperties", {}), at)
+    if len(declared) > MOST_PROPERTIES:
+        raise refuse(f"more than {MOST_PROPERTIES} properties aren't supported", at)
     names = {n: e.sub(s, above.down("properties", n)) for n, s in declared.items()}
     for pattern in patterns:
         try_machine(above.down("patternProperties", pattern), pattern_machine, pattern)
@@ -347,12 +369,15 @@ def _properties(e: Expander, schema: dict[str, Any], at: At) -> Formula:
 
 @keyword("required")
 def _required(e: Expander, schema: dict[str, Any], at: At) -> Formula:
-    return e.algebra.required(names_of(schema["required"], at))
+    names = names_of(schema["required"], at)
+    if len(names) > MOST_PROPERTIES:
+        raise refuse(f"more than {MOST_PROPERTIES} required properties aren't supported", at)
+    return e.algebra.required(names)
 
 
 @keyword("minProperties", "maxProperties")
 def _count(e: Expander, schema: dict[str, Any], at: At) -> Formula:
-    low = count_of(schema.get("minProperties", 0), at)
+    low = least_of(schema, "minProperties", MOST_PROPERTIES, at)
     high = count_of(schema["maxProperties"], at) if "maxProperties" in schema else None
     if not low and high is None:
         return e.algebra.formulas.true
@@ -418,7 +443,7 @@ def _items(e: Expander, schema: dict[str, Any], at: At) -> Formula:
 
 @keyword("minItems", "maxItems")
 def _item_count(e: Expander, schema: dict[str, Any], at: At) -> Formula:
-    low = count_of(schema.get("minItems", 0), at)
+    low = least_of(schema, "minItems", MOST_ITEMS, at)
     high = count_of(schema["maxItems"], at) if "maxItems" in schema else None
     if not low and high is None:
         return e.algebra.formulas.true
