@@ -43,6 +43,9 @@ test: lint native
 test-all: lint native
 	$(PYTEST) -n 2 -m 'not gpu and not network' $(ARGS)
 
+fuzz: setup-test native
+	$(PYTEST) -m slow tests/contracts $(ARGS)
+
 codex: setup-test
 	npm install --prefix build/codex --no-audit --no-fund --loglevel=error @openai/codex
 	CODEX=$(CURDIR)/build/codex/node_modules/.bin/codex $(PYTEST) -m slow tests/live/test_codex_binary.py $(ARGS)

@@ -14,11 +14,7 @@ from blacksheep import Request
 from blacksheep.contents import ASGIContent
 from blacksheep.exceptions import MessageAborted
 
-from imp_server.api.pool import WorkerPool
 from imp_server.core import InvalidJson, PayloadTooLarge, UnsupportedMediaType
-
-INLINE_BYTES = 256 * 1024
-"""Larger JSON is parsed in the pool, away from the event loop."""
 
 
 class ClientGone(Exception):
@@ -64,13 +60,6 @@ def _too_large(max_bytes: int) -> PayloadTooLarge:
     return PayloadTooLarge(
         f"the request body is larger than {max_bytes / 2**20:g} MiB; send less or raise --max-body-mib"
     )
-
-
-async def decode(data: bytes, pool: WorkerPool, max_depth: int) -> Any:
-    """The JSON value of `data`. Raises InvalidJson."""
-    if len(data) > INLINE_BYTES:
-        return await pool.run(decode_json, data, max_depth)
-    return decode_json(data, max_depth)
 
 
 def decode_json(data: bytes, max_depth: int) -> Any:

@@ -12,7 +12,7 @@ import msgspec
 from blacksheep import Content, Request, Response, StreamedContent
 
 from imp_server.api import sse
-from imp_server.api.body import ClientGone, check_media_type, decode, read_body
+from imp_server.api.body import ClientGone, check_media_type, decode_json, read_body
 from imp_server.api.contract import Operation
 from imp_server.api.disconnect import DisconnectWatch
 from imp_server.api.driver import StreamRun, encoded, fold_reply, tell_acceptance
@@ -24,7 +24,16 @@ from imp_server.api.parameters import ParameterReader
 from imp_server.api.text_side import Prepared, TextSide
 from imp_server.core import Draining, ImpError, InternalError
 from imp_server.dialects.base import SseFrame
-from imp_server.dialects.handler import BytesReply, Call, ChatReply, Generating, Handler, JsonReply, Reply
+from imp_server.dialects.handler import (
+    INLINE_BYTES,
+    BytesReply,
+    Call,
+    ChatReply,
+    Generating,
+    Handler,
+    JsonReply,
+    Reply,
+)
 from imp_server.dialects.ids import new_id
 
 _log = logging.getLogger("imp.api")
@@ -74,8 +83,14 @@ class Endpoint:
             if self._hub.draining:
                 raise Draining("the server is shutting down", retry_after_s=5.0)
         body: dict[str, Any] = {}
+        n_bytes = 0
         if self._media:
-            body = await self._body(request, headers)
+            data = await self._data(request, headers)
+            n_bytes = len(data)
+            if n_bytes > INLINE_BYTES:
+                body = await self._hub.pool.run(self._parsed, data)
+            elif data or self.operation.body_required:
+                body = self._parsed(data)
         call = Call(
             body=body,
             path=self._parameters.path(request.route_values or {}),
@@ -83,20 +98,20 @@ class Endpoint:
             headers=headers,
             request_id=request_id,
             services=self._hub,
+            n_bytes=n_bytes,
         )
         reply = await self._handler(call)
         if isinstance(reply, Generating):
             return await self._generate(request, reply)
         return await self._plain(reply)
 
-    async def _body(self, request: Request, headers: Mapping[str, str]) -> dict[str, Any]:
-        server = self._hub.config.server
+    async def _data(self, request: Request, headers: Mapping[str, str]) -> bytes:
         if self.operation.body_required or headers.get("content-length", "0") != "0":
             check_media_type(headers, self._media)
-        data = await read_body(request, headers, server.max_body_mib * 2**20)
-        if not data and not self.operation.body_required:
-            return {}
-        value = await decode(data, self._hub.pool, server.max_json_depth)
+        return await read_body(request, headers, self._hub.config.server.max_body_mib * 2**20)
+
+    def _parsed(self, data: bytes) -> dict[str, Any]:
+        value = decode_json(data, self._hub.config.server.max_json_depth)
         pointer = next(iter(self.operation.body_pointers.values()))
         body: dict[str, Any] = self._hub.validators.check_request(pointer, value)
         return body

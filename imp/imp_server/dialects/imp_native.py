@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+
 from imp_server.dialects.docs_page import front_page, page
 from imp_server.dialects.handler import BytesReply, Call, JsonReply, Reply, TokenPiece, handler
 
@@ -67,9 +69,13 @@ async def tokenize(call: Call) -> Reply:
         add_special=call.body.get("add_special", False),
         parse_special=call.body.get("parse_special", True),
     )
-    if call.body.get("with_pieces"):
-        return JsonReply({"tokens": [_piece_body(piece) for piece in pieces]})
-    return JsonReply({"tokens": [piece.id for piece in pieces]})
+    return JsonReply(await call.worked(_tokens_body, pieces, with_pieces=bool(call.body.get("with_pieces"))))
+
+
+def _tokens_body(pieces: list[TokenPiece], *, with_pieces: bool) -> msgspec.Raw:
+    """Encoded here, as there may be a million of them."""
+    tokens = [_piece_body(piece) if with_pieces else piece.id for piece in pieces]
+    return msgspec.Raw(msgspec.json.encode({"tokens": tokens}))
 
 
 def _piece_body(piece: TokenPiece) -> dict[str, Any]:
@@ -81,8 +87,13 @@ def _piece_body(piece: TokenPiece) -> dict[str, Any]:
 
 @handler
 async def detokenize(call: Call) -> Reply:
-    ids = [int(i) for i in call.body["tokens"]]
+    ids = await call.worked(whole_ids, call.body["tokens"])
     return JsonReply({"content": await call.services.detokenize(call.model, ids)})
+
+
+def whole_ids(values: list[float]) -> list[int]:
+    """JSON Schema takes 3.0 for an integer."""
+    return [int(value) for value in values]
 
 
 @handler

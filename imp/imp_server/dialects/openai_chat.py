@@ -13,7 +13,7 @@ from imp_server.dialects.openai_chat_request import chat_request
 
 @handler
 async def create_chat_completion(call: Call) -> Reply:
-    request = chat_request(call.body)
+    request = await call.worked(chat_request, call.body)
     context = ReplyContext(
         id=new_id("chatcmpl-"),
         model=request.model,

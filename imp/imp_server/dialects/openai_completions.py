@@ -20,7 +20,7 @@ DEFAULT_MAX_TOKENS = 16
 
 @handler
 async def create_completion(call: Call) -> Reply:
-    requests = completion_requests(call.body)
+    requests = await call.worked(completion_requests, call.body)
     context = ReplyContext(
         id=new_id("cmpl-"),
         model=call.model,

@@ -23,7 +23,7 @@ UNIT_LENGTH = 2
 @handler
 async def create_embedding(call: Call) -> Reply:
     check_embeds(call.services.card(call.model), call.body.get("dimensions"))
-    prompts = prompts_of(call.body["input"])
+    prompts = await call.worked(prompts_of, call.body["input"])
     context = ReplyContext(
         id=new_id("embd-"),
         model=call.model,
