@@ -12,7 +12,6 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from imp_server.grammar.combine import alias_of
 from imp_server.grammar.frames.key_texts import KeyText
@@ -23,52 +22,28 @@ from imp_server.grammar.frames.verdicts import Single
 from imp_server.grammar.machine import UNBOUNDED
 from imp_server.grammar.native_walk import NativeWalker, available
 from imp_server.grammar.plain_length import PlainLength
-from imp_server.grammar.walk import TokenTrie, WalkResult, build_trie, walk
+from imp_server.grammar.token_sets import NEAR, Row, token_sets
+from imp_server.grammar.trie import TokenTrie
+from imp_server.grammar.walk import WalkResult, walk
 from imp_server.vocab.table import Vocabulary
 
-Row = NDArray[np.uint32]
 Found = tuple[Row, list[tuple[TokenTrie, int]]]
 """A mask, and the trie nodes whose tokens only the exact step can judge."""
-NEAR = 32
-"""Bytes of a token that isn't long."""
-MAX_PLAIN = 512
-"""Code points of the longest plain token that is sorted by length; longer ones are walked."""
 
 
 class Masks:
     def __init__(self, space: Space, stepper: Stepper, vocabulary: Vocabulary, use_native: bool = True) -> None:
         """`use_native` False: the plain walker, where the native one is what is being tested."""
         self.vocabulary = vocabulary
-        self.n_words = (vocabulary.size + 31) // 32
+        self._sets = token_sets(vocabulary)
+        self.n_words = self._sets.n_words
         self._space = space
         self._stepper = stepper
-        ends = set(vocabulary.end_ids)
-        tokens = [(i, b) for i, b in enumerate(vocabulary.token_bytes) if b and i not in ends]
-        lengths = [(i, plain_length(b)) for i, b in tokens]
-        self._longest_plain = max((n for _, n in lengths if n is not None), default=0)
-        by_length = np.zeros((self._longest_plain + 1, self.n_words), dtype=np.uint32)
-        for token_id, n in lengths:
-            if n is not None:
-                by_length[n, token_id >> 5] |= np.uint32(1 << (token_id & 31))
-        self._plain: Row = np.bitwise_or.accumulate(by_length, axis=0)
-        self._full = build_trie(tokens)
-        residual = [t for t, (_, n) in zip(tokens, lengths) if n is None]
-        self._residual = build_trie(residual)
-        self._residual_near = build_trie([t for t in residual if len(t[1]) <= NEAR])
-        # no string goes on with a control character
-        self._residual_far = build_trie([t for t in residual if len(t[1]) > NEAR and t[1][0] >= 0x20])
-        self._near = build_trie([t for t in tokens if len(t[1]) <= NEAR])
-        self._far = build_trie([t for t in tokens if len(t[1]) > NEAR and t[1][0] >= 0x20])
-        self._longest = max((len(b) for _, b in tokens), default=0)
-        self._end: Row = np.zeros(self.n_words, dtype=np.uint32)
-        for token_id in vocabulary.end_ids:
-            self._end[token_id >> 5] |= np.uint32(1 << (token_id & 31))
         native = NativeWalker(space.tables) if use_native and available() else None
         self._walk: Callable[[TokenTrie, list[int], Row], WalkResult] = (
             native.walk if native else partial(walk, space.tables)
         )
-        self.by_bytes = {data: token_id for token_id, data in reversed(tokens)}
-        """The lowest id of each byte string."""
+        self.by_bytes = self._sets.by_bytes
         self._memo: dict[int, Any] = {}
         self._memo_near: dict[int, Any] = {}
         self._memo_far: dict[int, Any] = {}
@@ -84,17 +59,18 @@ class Masks:
 
     def _with_end(self, cell: Cell) -> Found:
         row, asks = self._shared(cell)
-        return (row | self._end if self._stepper.is_done(cell) else row), asks
+        return (row | self._sets.end if self._stepper.is_done(cell) else row), asks
 
     def _shared(self, cell: Cell) -> Found:
         """The mask without end tokens."""
-        top = self._alias(cell.top, self._longest)
+        top = self._alias(cell.top, self._sets.longest)
         near = self._alias(top, NEAR)
         if near == top:
             return self._walked(self._memo, top, cell.below, None)
         # a count that only the few longest tokens could reach: those are walked from the state itself
         plain = self._is_plain(top)
-        short, long = (self._residual_near, self._residual_far) if plain else (self._near, self._far)
+        sets = self._sets
+        short, long = (sets.residual_near, sets.residual_far) if plain else (sets.near, sets.far)
         row, asks = self._walked(self._memo_near, near, cell.below, short)
         if plain:
             row = row | self._sorted_plain(top)
@@ -147,17 +123,14 @@ class Masks:
     def _is_plain(self, top: int) -> bool:
         """Whether nothing but the length of the text counts: its tokens are sorted by that."""
         local = self._space.locals[top]
-        return (
-            isinstance(local, Text)
-            and isinstance(local.verdicts, Single)
-            and (isinstance(local.verdicts.machine, PlainLength))
-        )
+        verdicts = local.verdicts if isinstance(local, Text) else None
+        return isinstance(verdicts, Single) and isinstance(verdicts.machine, PlainLength)
 
     def _sorted_plain(self, top: int) -> Row:
         """The plain tokens that fit into the room of a text."""
         local = self._space.locals[top]
         assert isinstance(local, Text)
-        found: Row = self._plain[min(local.verdicts.room(local.state), self._longest_plain)]
+        found: Row = self._sets.plain[min(local.verdicts.room(local.state), len(self._sets.plain) - 1)]
         return found
 
     def _begin(self, top: int, out: Row) -> TokenTrie:
@@ -165,14 +138,14 @@ class Masks:
         local = self._space.locals[top]
         if isinstance(local, KeyText) and not local.missing:
             # whatever is typed leaves the trie at worst: an undeclared name
-            out |= self._plain[-1]
-            return self._residual
+            out |= self._sets.plain[-1]
+            return self._sets.residual
         if not isinstance(local, Text) or local.missing:
-            return self._full
+            return self._sets.full
         if local.verdicts.room(local.state) >= UNBOUNDED or self._is_plain(top):
             out |= self._sorted_plain(top)
-            return self._residual
-        return self._full
+            return self._sets.residual
+        return self._sets.full
 
     def _answered(self, state: State, row: Row, asks: list[tuple[TokenTrie, int]]) -> Row:
         """`row` with the tokens that only the exact step can judge."""
@@ -191,17 +164,6 @@ class Masks:
         for token_id in trie.ids[first:last]:
             if self._stepper.run(state, self.vocabulary.token_bytes[token_id]) is not None:
                 out[token_id >> 5] |= np.uint32(1 << (int(token_id) & 31))
-
-
-def plain_length(data: bytes) -> int | None:
-    """Code points of a token that is plain string content; None if it isn't, or is too long to be sorted."""
-    if any(b < 0x20 or b in (0x22, 0x5C) for b in data):
-        return None
-    try:
-        n = len(data.decode())
-    except UnicodeDecodeError:
-        return None
-    return n if n <= MAX_PLAIN else None
 
 
 def _stack(top: int, below: Cell | None) -> list[int]:

@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from imp_server.grammar.tables import DEAD, HOLE, Tables
-from imp_server.grammar.walk import TokenTrie, WalkResult
+from imp_server.grammar.trie import TokenTrie
+from imp_server.grammar.walk import WalkResult
 from imp_server.native import load_library
 
 MAX_ASKS = 4096

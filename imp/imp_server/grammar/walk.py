@@ -1,9 +1,4 @@
-"""The walk of a vocabulary trie over the tables: the plain twin of the native walker (kernels/cpu/grammar).
-
-Trie layout (`TokenTrie`): nodes in depth-first preorder, children by ascending byte. Node i has `byte[i]`,
-`depth[i]` (1 for the first byte of a token), `skip[i]` (nodes in its subtree, itself included) and the tokens
-`ids[first[i]:first[i + 1]]` that end there.
-"""
+"""The walk of a vocabulary trie over the tables: the plain twin of the native walker (kernels/cpu/grammar)."""
 
 from __future__ import annotations
 
@@ -13,14 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from imp_server.grammar.tables import ASK, DEAD, FIRST_OP, POP, Tables
-
-
-class TokenTrie(NamedTuple):
-    byte: NDArray[np.uint8]
-    depth: NDArray[np.uint16]
-    skip: NDArray[np.int32]
-    first: NDArray[np.int32]
-    ids: NDArray[np.int32]
+from imp_server.grammar.trie import TokenTrie
 
 
 class WalkResult(NamedTuple):
@@ -31,44 +19,6 @@ class WalkResult(NamedTuple):
 
 
 Stack = tuple[int, "Stack | None"]
-
-
-def build_trie(token_bytes: list[tuple[int, bytes]]) -> TokenTrie:
-    """The trie of (id, bytes) pairs; empty byte strings are left out."""
-    pairs = sorted(((b, i) for i, b in token_bytes if b), key=lambda p: p)
-    byte: list[int] = []
-    depth: list[int] = []
-    first: list[int] = []
-    ids: list[int] = []
-    path: list[int] = []
-    skip: list[int] = []
-    last = b""
-    for data, token_id in pairs:
-        common = 0
-        limit = min(len(last), len(data))
-        while common < limit and last[common] == data[common]:
-            common += 1
-        while len(path) > common:
-            node = path.pop()
-            skip[node] = len(byte) - node
-        for at in range(common, len(data)):
-            path.append(len(byte))
-            byte.append(data[at])
-            depth.append(at + 1)
-            skip.append(0)
-            first.append(len(ids))
-        ids.append(token_id)
-        last = data
-    while path:
-        node = path.pop()
-        skip[node] = len(byte) - node
-    return TokenTrie(
-        np.array(byte, np.uint8),
-        np.array(depth, np.uint16),
-        np.array(skip, np.int32),
-        np.array([*first, len(ids)], np.int32),
-        np.array(ids, np.int32),
-    )
 
 
 def walk(tables: Tables, trie: TokenTrie, locals_: list[int], out: NDArray[np.uint32]) -> WalkResult:
