@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import socket
 from typing import Any
 
 import httpx
@@ -266,6 +267,43 @@ def test_garbage_instead_of_http(server: LiveServer) -> None:
     connection.request("POST", CHAT, body=b"\xff" * 100, headers={"content-length": "100"})
     assert connection.getresponse().status == 415
     connection.close()
+    assert httpx.get(server.url + "/health").status_code == 200
+
+
+def raw(server: LiveServer, head: bytes) -> int:
+    """The status that a raw request gets; 0 for a connection closed without an answer."""
+    host, port = server.url.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), timeout=5) as sock:
+        sock.sendall(head + b"\r\nhost: x\r\nconnection: close\r\n\r\n")
+        answer = b""
+        while part := sock.recv(65536):
+            answer += part
+    return int(answer.split()[1]) if answer else 0
+
+
+@pytest.mark.parametrize(
+    ("head", "status"),
+    [
+        (b"GET /%ff HTTP/1.1", 404),
+        (b"GET /v1/models/%ff HTTP/1.1", 404),
+        (b"GET /v1/models/%00 HTTP/1.1", 404),
+        (b"GET /v1/models/../../etc/passwd HTTP/1.1", 404),
+        (b"GET /v1/models?limit=%ff HTTP/1.1", 400),
+        (b"GET /v1/models?%ff=1 HTTP/1.1", 200),
+        (b"GET /v1/models/\xff HTTP/1.1", 400),
+        (b"GET /" + b"a" * 70_000 + b" HTTP/1.1", 400),
+        (b"GET http://x/health HTTP/1.1", 200),
+        (b"OPTIONS * HTTP/1.1", 204),
+        (b"FOO /health HTTP/1.1", 400),
+        (b"GET /health HTTP/9.9", 400),
+        (b"GET /health HTTP/1.1\r\nx-request-id: \xff\xfe", 200),
+        (b"GET /v1/models HTTP/1.1\r\nauthorization: Bearer \xff", 200),
+        (b"POST /v1/chat/completions HTTP/1.1\r\ncontent-length: -5", 400),
+        (b"POST /v1/chat/completions HTTP/1.1\r\ncontent-type: application/json; charset=\xff", 415),
+    ],
+)
+def test_hostile_request_lines_and_headers(server: LiveServer, head: bytes, status: int) -> None:
+    assert raw(server, head) == status
     assert httpx.get(server.url + "/health").status_code == 200
 
 

@@ -85,7 +85,7 @@ def _fallback(app: Application, hub: Hub) -> Responder:
                 error = UnknownUrl(f"Unknown endpoint: {what}")
             response = error_response(_shape(hub, path, headers), error, request_id)
             add_ids(response, request_id)
-            log_refusal(response.status, request.method, _printable(path), error)
+            log_refusal(response.status, request.method, path, error)
         methods = ", ".join(allow) if allow else "GET, POST, DELETE, OPTIONS"
         asked = headers.get("access-control-request-headers", "")
         add_headers(response, hub.cors.headers(headers.get("origin", ""), methods, asked))

@@ -67,11 +67,11 @@ class Endpoint:
         except ClientGone:
             response = _DETACHED
         except ImpError as error:
-            response = self._failed(error, headers, request_id)
+            response = self._failed(error, request, headers, request_id)
         except Exception:
             _log.exception("%s %s failed (request %s)", self.operation.method, self.operation.path, request_id)
             fault = InternalError("internal error; the server's log has the details")
-            response = self._failed(fault, headers, request_id)
+            response = self._failed(fault, request, headers, request_id)
         if sent_id or not self.operation.public:
             add_ids(response, request_id)
         add_headers(response, self._hub.cors.headers(headers.get("origin", ""), self.operation.method, ""))
@@ -175,16 +175,16 @@ class Endpoint:
 
     # --- errors ---------------------------------------------------------------------------------
 
-    def _failed(self, error: ImpError, headers: Mapping[str, str], request_id: str) -> Response:
+    def _failed(self, error: ImpError, request: Request, headers: Mapping[str, str], request_id: str) -> Response:
         shape = shape_of(self.operation, headers)
         response = error_response(shape, error, request_id)
-        log_refusal(response.status, self.operation.method, self.operation.path, error)
+        log_refusal(response.status, request.method, request.path, error)
         if self._hub.check_replies and error.code != "contract_violation":
             try:
                 body = shape_module(shape).error_body(error, request_id)
                 self._check(response.status, "application/json", body)
             except ImpError as violation:
-                return self._failed(violation, headers, request_id)
+                return self._failed(violation, request, headers, request_id)
         return response
 
 
@@ -232,4 +232,5 @@ def add_headers(response: Response, headers: Mapping[str, str]) -> None:
 
 def log_refusal(status: int, method: str, path: str, error: ImpError) -> None:
     """One line for each request that was refused or failed."""
-    _log.warning("HTTP %d %s %s: %s", status, method[:16], path[:128], error.message[:500].replace("\n", " "))
+    shown = "".join(c if c.isprintable() else "." for c in f"{method[:16]} {path[:128]}: {error.message[:500]}")
+    _log.warning("HTTP %d %s", status, shown)

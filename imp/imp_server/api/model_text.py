@@ -6,9 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
+
 from imp_server.config import Config
 from imp_server.core import (
     Accepted,
+    CacheMarks,
     ChatRequest,
     FinishReason,
     GenerateRequest,
@@ -160,7 +163,9 @@ class ModelText:
             priority=request.priority,
             row_preference=request.row_preference,
         )
-        return PreparedPrompt(prepared.request, prepared, self.vocabulary)
+        pinned = len(prepared.request.ids) // 4 if request.cache.pin_prompt else 0
+        marks = CacheMarks(pinned, request.cache.session_id)
+        return PreparedPrompt(msgspec.structs.replace(prepared.request, cache=marks), prepared, self.vocabulary)
 
     def _ids_or_text(self, prompt: tuple[str | int, ...]) -> str | list[int]:
         if len(prompt) == 1 and isinstance(prompt[0], str):
