@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
 from itertools import product
+from math import prod
 from typing import TYPE_CHECKING, NamedTuple
 
 from imp_server.grammar.combine import intersect
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from imp_server.grammar.sat.solver import Solver
 
 MAX_CHOICES = 64
+FEW = 8
 MAX_FRESH = 64
 
 
@@ -51,6 +53,9 @@ def members(solver: Solver, literals: Iterable[tuple[Leaf, bool]], seen: frozens
     if not task.against:
         return _complete(solver, task, seen, ())
     options = [list(_ways(solver, task, leaf, seen)) for leaf in task.against]
+    if prod(map(len, options)) > FEW:
+        # what is impossible alone is impossible together
+        options = [[c for c in ways if _complete(solver, task, seen, (c,)) is not None] for ways in options]
     for tried, choices in enumerate(product(*options)):
         if tried == MAX_CHOICES:
             solver.gave_up = True
