@@ -52,18 +52,38 @@ int32_t imp_grammar_walk(Tables* tables, const Trie* trie, const int32_t* stack,
   thread_local std::vector<Config> path;
   arena.clear();
   path.assign(static_cast<size_t>(trie->max_depth) + 1, Config{stack[0], -1});
-  const int32_t n_below = n_stack - 1;
+  const int32_t n_below = n_stack - 1, n_nodes = trie->n_nodes;
+  const uint8_t* const bytes = trie->byte;
+  const uint16_t* const depths = trie->depth;
+  const int32_t* const first = trie->first;
+  const int32_t* const ids = trie->ids;
+  const int32_t* rows = tables->rows;  // again after each fill
+  Config* const at_depth = path.data();
   int32_t deepest = 0, n_asks = 0;
   int32_t node = 0;
   // the arena holds cells of the current path only if it is cut back; it is small, so it just grows
-  while (node < trie->n_nodes) {
-    const int32_t depth = trie->depth[node];
-    const int32_t byte = trie->byte[node];
-    Config here = path[depth - 1];
+  while (node < n_nodes) {
+    Config* const slot = at_depth + depths[node];
+    const int32_t byte = bytes[node];
+    Config here = slot[-1];
+    const int32_t quick = rows[(static_cast<size_t>(here.top) << 8) + byte];
+    if (quick >= 0) {  // nearly all nodes: the top moves on, the stack stays
+      *slot = Config{quick, here.below};
+      for (int32_t i = first[node]; i < first[node + 1]; ++i) out[ids[i] >> 5] |= 1u << (ids[i] & 31);
+      ++node;
+      continue;
+    }
+    if (quick == DEAD) {
+      node += trie->skip[node];
+      continue;
+    }
     bool alive = false, ask = false;
     for (;;) {
-      int32_t entry = tables->rows[static_cast<size_t>(here.top) * 256 + byte];
-      if (entry == HOLE) entry = fill(here.top, byte);
+      int32_t entry = rows[(static_cast<size_t>(here.top) << 8) + byte];
+      if (entry == HOLE) {
+        entry = fill(here.top, byte);
+        rows = tables->rows;
+      }
       if (entry >= 0) {
         here.top = entry;
         alive = true;
@@ -90,8 +110,11 @@ int32_t imp_grammar_walk(Tables* tables, const Trie* trie, const int32_t* stack,
         waiting = Cell{stack[k + 1], here.below - 1};
         if (k + 1 > deepest) deepest = k + 1;
       }
-      int32_t resumed = tables->rows[static_cast<size_t>(waiting.local) * 256 + b];
-      if (resumed == HOLE) resumed = fill(waiting.local, b);
+      int32_t resumed = rows[(static_cast<size_t>(waiting.local) << 8) + b];
+      if (resumed == HOLE) {
+        resumed = fill(waiting.local, b);
+        rows = tables->rows;
+      }
       if (resumed < 0) {
         ask = resumed == ASK;
         break;
@@ -110,11 +133,8 @@ int32_t imp_grammar_walk(Tables* tables, const Trie* trie, const int32_t* stack,
       node += trie->skip[node];
       continue;
     }
-    path[depth] = here;
-    for (int32_t i = trie->first[node]; i < trie->first[node + 1]; ++i) {
-      const int32_t id = trie->ids[i];
-      out[id >> 5] |= 1u << (id & 31);
-    }
+    *slot = here;
+    for (int32_t i = first[node]; i < first[node + 1]; ++i) out[ids[i] >> 5] |= 1u << (ids[i] & 31);
     ++node;
   }
   *depth_used = deepest;
