@@ -4,26 +4,23 @@ namespace imp {
 namespace {
 
 template <int R> void put_quantised(ActivationBlock<R>* to, int r, const float* x) {
-    const Floats a = load(x), b = load(x + 16);
-    const float amax = largest_lane(larger(magnitude(a), magnitude(b)));
-    alignas(64) int8_t q[32] = {};
-    float d = 0.0f;
-    if (amax >= 1e-30f) {
-        d = amax / 127.0f;
-        const Floats inverse = splat(127.0f / amax);
-        round_to_int8(mul(a, inverse), q);
-        round_to_int8(mul(b, inverse), q + 16);
+    for (int half = 0; half < 2; ++half) {
+        const Floats values = load(x + 16 * half);
+        const float amax = largest_lane(magnitude(values));
+        alignas(16) int8_t q[16] = {};
+        float d = 0.0f;
+        if (amax >= 1e-30f) {
+            d = amax / 127.0f;
+            round_to_int8(mul(values, splat(127.0f / amax)), q);
+        }
+        int32_t sum = 0;
+        for (const int8_t value : q) sum += value;
+        for (int i = 0; i < 4; ++i) std::memcpy(&to->quad[4 * half + i][r], q + 4 * i, 4);
+        to->d[half][r] = d;
+        to->minus_sum[half][r] = -sum;
+        to->d_sum[half][r] = d * float(sum);
     }
-    int32_t sums[2] = {0, 0};
-    for (int i = 0; i < 32; ++i) sums[i / 16] += q[i];
-    for (int i = 0; i < 8; ++i) std::memcpy(&to->quad[i][r], q + 4 * i, 4);
-    to->d[r] = d;
-    to->d_sum[r] = d * float(sums[0] + sums[1]);
-    to->minus_sum[r] = -(sums[0] + sums[1]);
-    for (int h = 0; h < 2; ++h) {
-        to->d_sum_half[h][r] = d * float(sums[h]);
-        to->minus_sum_half[h][r] = -sums[h];
-    }
+    to->d_sum_both[r] = fused_scalar(to->d[1][r], float(-to->minus_sum[1][r]), to->d_sum[0][r]);
 }
 
 template <int R> void put(const Activations& to, int group, int r, int block, const float* x) {

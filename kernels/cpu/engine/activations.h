@@ -1,8 +1,11 @@
 // Activations as the matrix kernels read them: rows in groups of up to 8, a group interleaved so that a kernel for R rows
 // finds everything at constant distances.
 //
-// Arithmetic (twin.quantise): per row and block of 32 inputs, amax = max |x|; below 1e-30 the block is zero; else
-// d = amax / 127, q = round to nearest even of x * (127 / amax). Sums are exact integers; d times a sum is rounded once.
+// Arithmetic (twin.quantise_rows): per row and half block of 16 inputs, amax = max |x|; below 1e-30 it is zero; else
+// d = amax / 127, q = round to nearest even of x * (127 / amax). Sums are exact integers; d times a sum is rounded once,
+// the block's sum is fused(d of half 1, its sum, d times sum of half 0).
+// Halves, not whole blocks, have a scale: that costs a tenth of a wide product and nearly halves the divergence from
+// float32 (KL 0.0016 against 0.0028 per token on the default model).
 #pragma once
 
 #include <cstdint>
@@ -13,14 +16,13 @@ namespace imp {
 
 constexpr int kGroupRows = 8;
 
-// One block of 32 inputs of R rows. `half` h: inputs 16 h .. 16 h + 15, for formats with groups of 16.
+// One block of 32 inputs of R rows. Half h: inputs 16 h .. 16 h + 15.
 template <int R> struct ActivationBlock {
-    int32_t quad[8][R];           // 4 int8 each
-    float d[R];
-    float d_sum[R];               // d * sum(q)
-    int32_t minus_sum[R];
-    float d_sum_half[2][R];
-    int32_t minus_sum_half[2][R];
+    int32_t quad[8][R];  // 4 int8 each
+    float d[2][R];
+    int32_t minus_sum[2][R];
+    float d_sum[2][R];   // d * sum(q)
+    float d_sum_both[R];
 };
 
 constexpr int64_t kActivationBytes = sizeof(ActivationBlock<1>);  // per row and block

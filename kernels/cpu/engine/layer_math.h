@@ -36,7 +36,7 @@ IMP_INLINE Floats activate(ActivationKind kind, Floats gate) {
     }
     float lanes[16];
     store(lanes, gate);
-    for (float& g : lanes) g = 0.5f * g * (1.0f + std::erf(g * 0.70710678118654752f));
+    for (float& g : lanes) g = 0.5f * g * (1.0f + float(std::erf(double(g) * 0.70710678118654752)));
     return load(lanes);
 }
 

@@ -1,8 +1,10 @@
 // The matrix kernels: up to 8 rows of activations against panels of 16 outputs.
 //
-// Arithmetic (twin.matmul), the same for every number of rows: per block and group an exact int32 dot, then
-//   acc = fused(float(dot - zero * sum), scale * d, acc), and with a minimum acc = fused(minimum, d * sum, acc),
-// blocks in the order of k, groups within a block in order. Float formats: acc = fused(weight, x, acc) in the order of k.
+// Arithmetic (twin.TwinMatrix.multiply), the same for every number of rows: per half block of 16 an exact int32 dot less
+// zero * sum; then, blocks in the order of k,
+//   weight groups of 32: t = fused(dot 1, d 1, dot 0 * d 0); acc = fused(scale, t, acc); acc = fused(minimum, d_sum_both, acc)
+//   weight groups of 16: for each half acc = fused(scale, dot * d, acc); acc = fused(minimum, d_sum, acc)
+// Float formats: acc = fused(weight, x, acc) in the order of k.
 #pragma once
 
 #include <cstdint>
@@ -42,27 +44,40 @@ TileKernel q4_kernel(FormatId id, int n_rows);
 TileKernel q8_kernel(FormatId id, int n_rows);
 TileKernel float_kernel(FormatId id, int n_rows);
 
+// The exact dots of half h of a block: 16 inputs of R rows with 16 outputs.
+template <class F, int R> IMP_INLINE void half_dots(const uint8_t* payload, const ActivationBlock<R>& x, int h, Ints* dot) {
+    constexpr bool kOffset = F::kZeroShift >= 0 && !(F::kWide && kWideIsSigned);
+    for (int r = 0; r < R; ++r)
+        dot[r] = kOffset ? shift_left<(F::kZeroShift > 0 ? F::kZeroShift : 0)>(int_splat(x.minus_sum[h][r])) : int_zeros();
+    IMP_UNROLL
+    for (int quad = 4 * h; quad < 4 * h + 4; ++quad) {
+        const Bytes w = quad_values<F>(payload, quad);
+        IMP_UNROLL
+        for (int r = 0; r < R; ++r) dot[r] = dot4<F::kWide>(dot[r], w, x.quad[quad][r]);
+    }
+}
+
 template <class F, int R>
 IMP_INLINE void multiply_block(const BlockScales<F>& scales, const uint8_t* payload, const ActivationBlock<R>& x, Floats* acc) {
-    constexpr int kQuads = 8 / F::kGroups;
-    constexpr bool kOffset = F::kZeroShift >= 0 && !(F::kWide && kWideIsSigned);
-    for (int g = 0; g < F::kGroups; ++g) {
-        Ints dot[R];
+    Ints dot[R];
+    Floats scaled[R];
+    IMP_UNROLL
+    for (int h = 0; h < 2; ++h) {
+        half_dots<F, R>(payload, x, h, dot);
         for (int r = 0; r < R; ++r) {
-            const int32_t minus = F::kGroups == 1 ? x.minus_sum[r] : x.minus_sum_half[g][r];
-            dot[r] = kOffset ? shift_left<(F::kZeroShift > 0 ? F::kZeroShift : 0)>(int_splat(minus)) : int_zeros();
+            const Floats d = splat(x.d[h][r]);
+            if constexpr (F::kGroups == 1) {
+                scaled[r] = h == 0 ? mul(to_floats(dot[r]), d) : fused(to_floats(dot[r]), d, scaled[r]);
+            } else {
+                acc[r] = fused(scales.scale[h], mul(to_floats(dot[r]), d), acc[r]);
+                if constexpr (F::kMinimum) acc[r] = fused(scales.minimum[h], splat(x.d_sum[h][r]), acc[r]);
+            }
         }
-            IMP_UNROLL
-        for (int i = 0; i < kQuads; ++i) {
-            const int quad = F::kGroups == 1 ? (i & 1) * 4 + i / 2 : g * kQuads + i;
-            const Bytes w = quad_values<F>(payload, quad);
-            IMP_UNROLL
-            for (int r = 0; r < R; ++r) dot[r] = dot4<F::kWide>(dot[r], w, x.quad[quad][r]);
-        }
+    }
+    if constexpr (F::kGroups == 1) {
         for (int r = 0; r < R; ++r) {
-            acc[r] = fused(to_floats(dot[r]), mul(scales.scale[g], splat(x.d[r])), acc[r]);
-            if constexpr (F::kMinimum)
-                acc[r] = fused(scales.minimum[g], splat(F::kGroups == 1 ? x.d_sum[r] : x.d_sum_half[g][r]), acc[r]);
+            acc[r] = fused(scales.scale[0], scaled[r], acc[r]);
+            if constexpr (F::kMinimum) acc[r] = fused(scales.minimum[0], splat(x.d_sum_both[r]), acc[r]);
         }
     }
 }

@@ -61,7 +61,7 @@ class Arithmetic:
             return gate * F(0.5) * (F(1) + self.tanh(inner))
         if kind == "relu2":
             return np.asarray(np.maximum(gate, 0) ** 2, dtype=F)
-        erf = np.vectorize(math.erf)(gate * F(0.70710678118654752)).astype(F)
+        erf = np.vectorize(math.erf)(gate.astype(np.float64) * 0.70710678118654752).astype(F)
         return np.asarray(F(0.5) * gate * (F(1) + erf), dtype=F)
 
     def norm(self, x: Floats, weight: Floats | None, bias: Floats | None, eps: float, *, centred: bool) -> Floats:
@@ -94,22 +94,22 @@ def sum_lanes(lanes: Floats) -> Floats:
 
 @dataclass(slots=True)
 class Activations:
-    """`q` [rows, blocks, 32] whole numbers, `d` [rows, blocks]."""
+    """By half block: `q` [rows, blocks, 2, 16] whole numbers, `d` [rows, blocks, 2]."""
 
     q: Floats
     d: Floats
 
 
 def quantise_rows(x: Floats) -> Activations:
-    """Per row and block of 32; activations.h."""
+    """Per row and half block of 16; activations.h."""
     n_blocks = -(-x.shape[1] // BLOCK)
     blocks = np.zeros((len(x), n_blocks * BLOCK), dtype=F)
     blocks[:, : x.shape[1]] = x
-    blocks = blocks.reshape(len(x), n_blocks, BLOCK)
-    amax = np.abs(blocks).max(axis=2)
+    halves = blocks.reshape(len(x), n_blocks, 2, BLOCK // 2)
+    amax = np.abs(halves).max(axis=3)
     alive = amax >= F(1e-30)
     inverse = np.divide(F(127), amax, out=np.zeros_like(amax), where=alive)
-    return Activations(np.rint(blocks * inverse[:, :, None]), np.where(alive, amax / F(127), F(0)).astype(F))
+    return Activations(np.rint(halves * inverse[..., None]), np.where(alive, amax / F(127), F(0)).astype(F))
 
 
 class TwinMatrix:
@@ -136,7 +136,7 @@ class TwinMatrix:
         else:
             signed = (values.astype(np.int16) - layout.zero).astype(np.int8)
         self.groups = layout.n_groups
-        self.values = signed.reshape(shape.n_out, shape.n_blocks, layout.n_groups, layout.group)
+        self.values = signed.reshape(shape.n_out, shape.n_blocks, 2, BLOCK // 2)
         self.minimum: Floats | None = None
         if layout.two_level:
             assert parts.sub_scale is not None
@@ -153,7 +153,8 @@ class TwinMatrix:
     def dequantised(self, rows: npt.NDArray[np.integer]) -> Floats:
         if self.floats is not None:
             return np.asarray(self.floats[rows])
-        out: Floats = self.scale[rows][..., None] * self.values[rows].astype(F)
+        values = self.values[rows].astype(F).reshape(len(rows), self.n_blocks, self.groups, -1)
+        out: Floats = self.scale[rows][..., None] * values
         if self.minimum is not None:
             out = out + self.minimum[rows][..., None]
         return np.asarray(out.reshape(len(rows), -1)[:, : self.n_in])
@@ -166,16 +167,21 @@ class TwinMatrix:
                 acc = rules.fused(self.floats[None, :, k], x[:, k, None], acc)
             return acc
         a = quantise_rows(x)
-        size = BLOCK // self.groups
+        sums = a.q.sum(axis=3)
         for block in range(self.n_blocks):
-            d = a.d[:, block, None]
-            for g in range(self.groups):
-                q = a.q[:, block, g * size : (g + 1) * size]
-                # Whole numbers below 2^24: exact in float32 in any order.
-                dot: Floats = q @ self.values[:, block, g].astype(F).T
-                acc = rules.fused(dot, self.scale[None, :, block, g] * d, acc)
-                if self.minimum is not None:
-                    acc = rules.fused(self.minimum[None, :, block, g], d * q.sum(axis=1, keepdims=True), acc)
+            # Whole numbers below 2^24: exact in float32 in any order.
+            dots = [a.q[:, block, h] @ self.values[:, block, h].astype(F).T for h in (0, 1)]
+            d, d_sum = a.d[:, block, :, None], (a.d * sums)[:, block, :, None]
+            if self.groups == 2:
+                for h in (0, 1):
+                    acc = rules.fused(self.scale[None, :, block, h], dots[h] * d[:, h], acc)
+                    if self.minimum is not None:
+                        acc = rules.fused(self.minimum[None, :, block, h], d_sum[:, h], acc)
+                continue
+            acc = rules.fused(self.scale[None, :, block, 0], rules.fused(dots[1], d[:, 1], dots[0] * d[:, 0]), acc)
+            if self.minimum is not None:
+                both = rules.fused(d[:, 1], sums[:, block, 1, None], d_sum[:, 0])
+                acc = rules.fused(self.minimum[None, :, block, 0], both, acc)
         return acc
 
 

@@ -1,8 +1,9 @@
-"""A whole forward in the twin's arithmetic: one sequence, from position 0, logits at every position."""
+"""A whole forward in the twin's arithmetic: sequences from position 0, logits at every position."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -22,15 +23,23 @@ class TwinModel:
         self._source = source
         self._kv_dtype = kv_dtype
         self._rules = Arithmetic(has_fma)
+        self._ends: list[int] = []
         self._matrix = lru_cache(maxsize=None)(lambda name: TwinMatrix(source.raw(name), quantize))
 
     def logits(self, ids: npt.NDArray[np.integer]) -> Floats:
         """[len(ids), vocab]."""
         return self.head(self.hidden(ids))
 
-    def hidden(self, ids: npt.NDArray[np.integer]) -> Floats:
-        """[len(ids), width] after the final norm."""
+    def logits_of_many(self, sequences: Sequence[npt.NDArray[np.integer]]) -> list[Floats]:
+        """[len(ids), vocab] each; rows are independent, so the products may run over all at once."""
+        ends = np.cumsum([len(ids) for ids in sequences])
+        hidden = self.hidden(np.concatenate(sequences), ends.tolist())
+        return [self.head(part) for part in np.split(hidden, ends[:-1])]
+
+    def hidden(self, ids: npt.NDArray[np.integer], ends: Sequence[int] = ()) -> Floats:
+        """[len(ids), width] after the final norm. `ends`: where each of several sequences ends."""
         a = self._source.architecture
+        self._ends = list(ends) or [len(ids)]
         x = self._matrix("embedding").dequantised(np.asarray(ids))
         if a.embedding_scale != 1.0:
             x = x * F(a.embedding_scale)
@@ -51,7 +60,6 @@ class TwinModel:
 
     def _attention(self, prefix: str, layer: Layer, x: Floats) -> Floats:
         normed = self._norm(f"{prefix}attn_norm", x)
-        positions = np.arange(len(x))
         q, k, v = (self._project(prefix + name, normed) for name in ("q", "k", "v"))
         if layer.qk_norm == "whole":
             q, k = self._rms(f"{prefix}q_norm", q), self._rms(f"{prefix}k_norm", k)
@@ -60,11 +68,18 @@ class TwinModel:
             q, k = self._rms(f"{prefix}q_norm", q), self._rms(f"{prefix}k_norm", k)
         if layer.rope is not None and layer.rope.style != "none":
             q, k = self._rotated(layer.rope, q), self._rotated(layer.rope, k)
+        mixed = self._mixed(prefix, layer, q, k, v)
+        return self._norm(f"{prefix}post_attn_norm", self._project(f"{prefix}o", mixed))
+
+    def _mixed(self, prefix: str, layer: Layer, q: Floats, k: Floats, v: Floats) -> Floats:
+        """Attention, sequence by sequence: [rows, heads * size]."""
         scale = layer.attention_scale or 1 / math.sqrt(layer.head_size)
         rule = Rule(scale, layer.attention_softcap, layer.window, self._kv_dtype)
         sinks = self._source.array(f"{prefix}sinks") if layer.sinks else None
-        mixed = attend(self._rules, rule, q, positions, k, v, sinks).reshape(len(x), -1)
-        return self._norm(f"{prefix}post_attn_norm", self._project(f"{prefix}o", mixed))
+        cuts = self._ends[:-1]
+        parts = zip(np.split(q, cuts), np.split(k, cuts), np.split(v, cuts), strict=True)
+        mixed = [attend(self._rules, rule, a, np.arange(len(a)), b, c, sinks) for a, b, c in parts]
+        return np.concatenate(mixed).reshape(len(q), -1)
 
     def _ffn(self, prefix: str, layer: Layer, x: Floats) -> Floats:
         normed = self._norm(f"{prefix}ffn_norm", x)
@@ -100,7 +115,8 @@ class TwinModel:
 
     def _rotated(self, rope: Rope, x: Floats) -> Floats:
         half = rope.dims // 2
-        table = rotation.table(rope, len(x))
+        positions = np.concatenate([np.arange(n) for n in np.diff([0, *self._ends])])
+        table = rotation.table(rope, int(positions.max()) + 1)[positions]
         cosine, sine = table[:, None, :half], table[:, None, half:]
         out = x.copy()
         first = slice(0, rope.dims, 2) if rope.style == "interleaved" else slice(0, half)
