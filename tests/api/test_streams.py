@@ -6,7 +6,7 @@ import asyncio
 import json
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import httpx
@@ -254,18 +254,36 @@ def test_a_request_has_a_deadline() -> None:
         assert choice["imp_finish_detail"] == "timed_out"
 
 
+class SlowToLoad(ScriptedEngine):
+    """Loads until the test says it is done."""
+
+    def __init__(self) -> None:
+        super().__init__(ByteText().vocabulary)
+        self.loaded = asyncio.Event()
+
+    async def start(self, on_progress: Callable[[str, float], None] | None = None) -> None:
+        self._state = "loading"
+        if on_progress:
+            on_progress("read", 0.5)
+        await self.loaded.wait()
+        await super().start(on_progress)
+
+
 def test_while_the_model_loads() -> None:
-    with live_server(lambda: new_engine(load_seconds=0.6), ByteText, wait_ready=False) as live:
-        until(lambda: _status(live, "/health") == 200, 5)
+    with live_server(SlowToLoad, ByteText, wait_ready=False) as live:
+        until(lambda: _status(live, "/health") == 200, 10)
         health = httpx.get(live.url + "/health").json()
         assert (health["state"], health["model_loaded"]) == ("loading", False)
+        assert health["loading"] == {"stage": "read", "value": 0.5}
         ready = httpx.get(live.url + "/ready")
         assert (ready.status_code, ready.json()["code"]) == (503, "model_loading")
         assert httpx.post(live.url + CHAT, json=body()).json()["error"]["code"] == "model_loading"
         assert httpx.post(live.url + CHAT, json=body(n=0)).status_code == 400
         assert httpx.post(live.url + CHAT, json=body(model="other")).status_code == 404
         assert httpx.get(live.url + "/v1/models").json()["data"][0]["loaded"] is False
-        until(lambda: _status(live, "/ready") == 200, 5)
+        assert isinstance(live.client, SlowToLoad)
+        live.on_loop(live.client.loaded.set)
+        until(lambda: _status(live, "/ready") == 200, 10)
         assert httpx.post(live.url + CHAT, json=body()).status_code == 200
 
 
