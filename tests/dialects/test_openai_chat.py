@@ -281,14 +281,11 @@ def test_tool_choice_names_a_tool() -> None:
 def test_response_formats() -> None:
     schema = {"type": "object", "default": None}
     wanted = {"type": "json_schema", "json_schema": {"name": "n", "schema": schema}}
-    found = parse(response_format=wanted, guided_regex="a").response_format
+    found = parse(response_format=wanted).response_format
     assert (found.kind, found.schema, found.name) == ("json_schema", schema, "n")
     assert found.param == "response_format.json_schema.schema"
     assert parse(response_format={"type": "regex", "pattern": "a+"}).response_format.text == "a+"
     assert parse(response_format={"type": "grammar", "gbnf": "g"}).response_format.param == "response_format.gbnf"
-    assert parse(guided_choice=["a", "b"]).response_format.choices == ("a", "b")
-    assert parse(guided_json=schema).response_format.schema == schema
-    assert parse(grammar="g").response_format.param == "grammar"
     assert parse().response_format.kind == "text"
 
 

@@ -197,7 +197,7 @@ def test_reasoning_ends_on_demand() -> None:
         at = ids.index(UNTHINK)
         assert at < 150 and ids[at + 1] == 5 and UNTHINK not in ids[at + 1 :]
         plain = await engine.submit(request(engine, IDS[:18], 200))
-        assert await plain.end_reasoning() == "already_closed"
+        assert await plain.end_reasoning() == "no_closer"
         plain.cancel()
 
     with_engine(body)

@@ -136,7 +136,13 @@ class Endpoint:
             model = reply.request.model if isinstance(reply, ChatReply) else reply.requests[0].model
             hosted = self._hub.models.find(model)
             prepared = await self._hub.pool.run(_prepare, hosted.ready_text(), reply)
-            running = Generations(hosted.client, prepared, self._hub.config.server.request_timeout_s or None)
+            running = Generations(
+                hosted.client,
+                prepared,
+                self._hub.config.server.request_timeout_s or None,
+                names=frozenset((reply.context.id, reply.context.request_id)),
+                reasoning_control=reply.context.body.get("reasoning_control", True) is not False,
+            )
             hosted.replies.add(running)
             await running.accept(watch)
             tell_acceptance(reply.context, running, prepared)

@@ -7,6 +7,7 @@ engine's queue, where it would push other clients out.
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from imp_server.core import EngineFaulted, Failed, Logprobs, OutputEvent, Prompt
 from imp_server.engine.client import EngineClient, Generation
 
 Batch = list[OutputEvent]
+_births = itertools.count()
 
 
 @dataclass(slots=True, eq=False)
@@ -34,8 +36,23 @@ class Live:
 class Generations:
     """Owner of the prompts of one reply that run or wait."""
 
-    def __init__(self, client: EngineClient, prompts: Sequence[Prepared], deadline_s: float | None = None) -> None:
-        """`deadline_s`: seconds from its acceptance after which each generation ends with `length`."""
+    def __init__(
+        self,
+        client: EngineClient,
+        prompts: Sequence[Prepared],
+        deadline_s: float | None = None,
+        *,
+        names: frozenset[str] = frozenset(),
+        reasoning_control: bool = True,
+    ) -> None:
+        """`deadline_s`: seconds from its acceptance after which each generation ends with `length`.
+
+        `names`: what clients may call it by: the id of the reply, and their own id of the request.
+        """
+        self.names = names
+        self.reasoning_control = reasoning_control
+        """The client lets others end its reasoning."""
+        self.birth = next(_births)
         self.prompt_tokens = sum(len(prompt.request.ids) // 4 for prompt in prompts)
         self._client = client
         self._deadline_s = deadline_s
@@ -71,6 +88,11 @@ class Generations:
         for one in self._live:
             one.generation.cancel()
         self._live.clear()
+
+    async def end_reasoning(self) -> str:
+        """ending | already_closed | no_closer, of all prompts that run: the most that was achieved."""
+        verdicts = [await one.generation.end_reasoning() for one in list(self._live)]
+        return next((v for v in ("ending", "no_closer") if v in verdicts), "already_closed")
 
     async def events(self) -> AsyncIterator[Batch]:
         """The events of one hand-off at a time. Raises an ImpError when a generation fails."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar, cast
 
 from imp_server.api.auth import KeyRing, keys_from_file
 from imp_server.api.contract import Contract, load
@@ -16,7 +16,7 @@ from imp_server.api.text_side import TextSide
 from imp_server.api.validation import Validators
 from imp_server.config import Config
 from imp_server.core import SPECIAL_OPEN, ChatRequest
-from imp_server.dialects.handler import ModelCard, ServerState, TextFacts, TokenPiece
+from imp_server.dialects.handler import ModelCard, ReasoningEnd, ServerState, TextFacts, TokenPiece
 from imp_server.resources import data_folder
 
 P = ParamSpec("P")
@@ -84,6 +84,14 @@ class Hub:
     async def count_tokens(self, request: ChatRequest) -> int:
         side = self.models.find(request.model).ready_text()
         return await self.pool.run(side.count, request)
+
+    async def end_reasoning(self, name: str) -> ReasoningEnd:
+        reply = self.models.reply(name)
+        if reply is None:
+            return "unknown"
+        if not reply.reasoning_control:
+            return "not_allowed"
+        return cast(ReasoningEnd, await reply.end_reasoning())
 
     async def in_pool(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         return await self.pool.run(function, *args, **kwargs)

@@ -86,6 +86,11 @@ class Models:
     def __iter__(self) -> Iterator[Hosted]:
         return iter(list(self._hosted.values()))
 
+    def reply(self, name: str) -> Generations | None:
+        """The reply being made that a client calls `name`: its own id or the client's; the newest of them."""
+        named = [r for hosted in self for r in hosted.replies if name in r.names and r.n_choices]
+        return max(named, key=lambda reply: reply.birth, default=None)
+
     def find(self, name: str) -> Hosted:
         """The model with this id; "" is the only one. Raises NoModel when none is hosted, else ModelNotFound."""
         if not self._hosted:

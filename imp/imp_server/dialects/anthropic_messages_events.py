@@ -156,7 +156,8 @@ class MessageEvents:
             reason, sequence = "stop_sequence", finish.stop_sequence
         else:
             reason = "end_turn"
-        return {"stop_reason": reason, "stop_sequence": sequence}
+        detail = {} if finish.detail is None else {"imp_finish_detail": finish.detail}
+        return {"stop_reason": reason, "stop_sequence": sequence} | detail
 
     def _is_full(self) -> bool:
         """The context ended before the client's own limit did."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, ParamSpec, Protocol, TypeVar, runtime_checkable
+from typing import Any, Literal, NamedTuple, ParamSpec, Protocol, TypeVar, runtime_checkable
 
 from imp_server.config import Config
 from imp_server.core import ChatRequest, PromptRequest
@@ -66,6 +66,11 @@ class TextFacts(NamedTuple):
     """By parameter, for requests that name none."""
 
 
+ReasoningEnd = Literal["ending", "already_closed", "no_closer", "not_allowed", "unknown"]
+"""What became of the wish to end a reply's thinking. already_closed: it wasn't thinking; no_closer: its model can't be
+told to stop; not_allowed: the request forbade it; unknown: no such reply is being made."""
+
+
 class Services(Protocol):
     """What a handler may ask of the server. Every method that needs a model raises NoModel or ModelLoading
     without one, and ModelNotFound for another name; `model` "" means the loaded one."""
@@ -100,6 +105,10 @@ class Services(Protocol):
 
     async def count_tokens(self, request: ChatRequest) -> int:
         """Prompt tokens of the request."""
+        ...
+
+    async def end_reasoning(self, name: str) -> ReasoningEnd:
+        """Ends the thinking of the reply being made whose id, or whose client's x-request-id, is `name`."""
         ...
 
     async def in_pool(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:

@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from imp_server.core import Conflict, NotFound
 from imp_server.dialects.docs_page import front_page, page
 from imp_server.dialects.handler import BytesReply, Call, JsonReply, Reply, TokenPiece, handler
 
@@ -94,6 +95,22 @@ async def detokenize(call: Call) -> Reply:
 def whole_ids(values: list[float]) -> list[int]:
     """JSON Schema takes 3.0 for an integer."""
     return [int(value) for value in values]
+
+
+@handler
+async def end_thinking(call: Call) -> Reply:
+    """Idempotent while the reply is being made."""
+    name = call.path["request_id"]
+    verdict = await call.services.end_reasoning(name)
+    if verdict in ("ending", "already_closed"):
+        return JsonReply({"id": name, "object": "request.end_thinking", "status": verdict})
+    if verdict == "no_closer":
+        message = "this reply can't be told to stop thinking: its model has no tag that closes it"
+        raise Conflict(message, code="no_reasoning_closer", param="id")
+    if verdict == "not_allowed":
+        raise Conflict("the request was sent with reasoning_control false", param="id")
+    message = f"no reply with the id {name[:128]!r} is being made; it may have ended"
+    raise NotFound(message, code="request_not_found", param="id")
 
 
 @handler

@@ -84,6 +84,25 @@ async def chat_input_tokens(call: Call) -> Reply:
     return JsonReply({"object": "response.input_tokens", "input_tokens": n_tokens})
 
 
+_NOT_ENDED = {
+    "already_closed": "it isn't thinking: there is nothing to end",
+    "no_closer": "its thinking can't be ended: the model has no tag that closes it",
+    "not_allowed": "the request was sent with reasoning_control false",
+    "unknown": "no reply with this id is being made",
+}
+
+
+@handler
+async def control(call: Call) -> Reply:
+    """`reasoning_end` is the one action. The answer tells whether thinking was ended by this call."""
+    if call.model:
+        call.services.card(call.model)  # a model that isn't here makes no reply
+    verdict = await call.services.end_reasoning(call.body["id"])
+    if verdict == "ending":
+        return JsonReply({"success": True})
+    return JsonReply({"success": False, "message": _NOT_ENDED[verdict]})
+
+
 @handler
 async def props(call: Call) -> Reply:
     card, facts = _model(call)

@@ -12,7 +12,6 @@ from imp_server.core import (
     Message,
     Part,
     ReasoningIntent,
-    ResponseFormat,
     Role,
     TextPart,
     Tool,
@@ -20,6 +19,7 @@ from imp_server.core import (
     ToolChoice,
 )
 from imp_server.dialects.openai_sampling import (
+    budget_tokens_of,
     cache_of,
     prediction_of,
     row_of,
@@ -28,6 +28,7 @@ from imp_server.dialects.openai_sampling import (
     stop_of,
     whole,
 )
+from imp_server.dialects.response_formats import response_format_of
 
 _ROLES: dict[str, Role] = {
     "system": "system",
@@ -141,38 +142,6 @@ def tool_choice_of(value: Any, tools: Sequence[Tool], *, parallel: bool) -> Tool
     return ToolChoice(mode=mode, names=tuple(names), parallel=parallel, named=named)
 
 
-def response_format_of(body: Mapping[str, Any]) -> ResponseFormat:
-    """`response_format` wins over the guided_* fields and `grammar`."""
-    wanted = body.get("response_format")
-    if wanted is not None:
-        return _response_format(wanted)
-    if "guided_json" in body:
-        return ResponseFormat("json_schema", schema=body["guided_json"], param="guided_json")
-    if "guided_regex" in body:
-        return ResponseFormat("regex", text=body["guided_regex"], param="guided_regex")
-    if "guided_choice" in body:
-        return ResponseFormat("choice", choices=tuple(body["guided_choice"]), param="guided_choice")
-    for name in ("guided_grammar", "grammar"):
-        if name in body:
-            return ResponseFormat("grammar", text=body[name], param=name)
-    return ResponseFormat()
-
-
-def _response_format(wanted: Mapping[str, Any]) -> ResponseFormat:
-    kind = wanted["type"]
-    if kind == "json_schema":
-        inner = wanted["json_schema"]
-        param = "response_format.json_schema.schema"
-        return ResponseFormat("json_schema", schema=inner["schema"], name=inner["name"], param=param)
-    if kind == "regex":
-        key = "regex" if "regex" in wanted else "pattern"
-        return ResponseFormat("regex", text=wanted[key], param=f"response_format.{key}")
-    if kind == "grammar":
-        key = "grammar" if "grammar" in wanted else "gbnf"
-        return ResponseFormat("grammar", text=wanted[key], param=f"response_format.{key}")
-    return ResponseFormat(kind)
-
-
 def reasoning_of(body: Mapping[str, Any]) -> ReasoningIntent:
     enabled = body.get("enable_thinking")
     if enabled is None:
@@ -183,5 +152,8 @@ def reasoning_of(body: Mapping[str, Any]) -> ReasoningIntent:
     if effort == "none" or fraction == 0:
         enabled = False
     return ReasoningIntent(
-        enabled=enabled, effort=effort, budget_fraction=None if fraction is None else float(fraction)
+        enabled=enabled,
+        effort=effort,
+        budget_tokens=budget_tokens_of(body),
+        budget_fraction=None if fraction is None else float(fraction),
     )

@@ -10,9 +10,9 @@ from imp_server.core import InvalidRequest, PromptRequest
 from imp_server.dialects.base import ReplyContext
 from imp_server.dialects.handler import Call, PromptReply, Reply, handler
 from imp_server.dialects.ids import new_id
-from imp_server.dialects.openai_chat_request import response_format_of
 from imp_server.dialects.openai_completions_reply import CompletionFold, CompletionStream
 from imp_server.dialects.openai_sampling import cache_of, row_of, sampling_of, speculative_of, stop_of, whole
+from imp_server.dialects.response_formats import response_format_of
 
 DEFAULT_MAX_TOKENS = 16
 """OpenAI's default on this route, unlike on all others."""

@@ -30,7 +30,7 @@ from imp_server.dialects.openai_responses_kept import Kept, ResponseNotFound
 from imp_server.dialects.openai_responses_stored import page, with_ids
 from imp_server.dialects.openai_responses_tools import tool_choice, tool_table
 from imp_server.dialects.openai_responses_truncation import fitting
-from imp_server.dialects.openai_sampling import whole
+from imp_server.dialects.openai_sampling import budget_tokens_of, whole
 
 _encode = msgspec.json.Encoder().encode
 
@@ -90,6 +90,7 @@ def _reasoning(body: Body) -> ReasoningIntent:
     return ReasoningIntent(
         enabled=False if fraction == 0 else enabled,
         effort=effort,
+        budget_tokens=budget_tokens_of(body),
         budget_fraction=None if fraction is None else float(fraction),
     )
 

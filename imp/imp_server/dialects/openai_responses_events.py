@@ -95,6 +95,7 @@ class ResponseEvents:
             self._final = resource(self._ctx, "cancelled", self.output("incomplete"), usage=usage_so_far)
             return self._final
         status, details = _outcome(self._finish)
+        own = {} if self._finish.detail is None else {"imp_finish_detail": self._finish.detail}
         self._final = resource(
             self._ctx,
             status,
@@ -102,6 +103,7 @@ class ResponseEvents:
             usage=usage(self._finish.usage),
             completed_at=self._completed_at() if status == "completed" else None,
             incomplete_details=details,
+            **own,
         )
         return self._final
 

@@ -44,6 +44,12 @@ def sampling_of(body: Mapping[str, Any]) -> SamplingIntent:
     return SamplingIntent(**fields)
 
 
+def budget_tokens_of(body: Mapping[str, Any]) -> int | None:
+    """llama.cpp's limit of thinking in tokens, by both its names; -1 leaves it to the server."""
+    budget = whole(body.get("reasoning_budget_tokens", body.get("thinking_budget_tokens")))
+    return None if budget == -1 else budget
+
+
 def stop_of(value: Any) -> tuple[str, ...]:
     """Empty strings can't end anything and are left out."""
     strings = [value] if isinstance(value, str) else value or []

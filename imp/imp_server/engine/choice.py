@@ -126,10 +126,10 @@ class ChoiceOutput:
 
     def end_reasoning(self) -> ReasoningVerdict:
         """Ask for the closing of the reasoning; `forced` then returns the closer."""
-        if self.finish is not None or self._walker.kind != "think":
-            return "already_closed"
         if not self._closer:
             return "no_closer"
+        if self.finish is not None or self._walker.kind != "think":
+            return "already_closed"
         self._close_asked = True
         return "ending"
 

@@ -1,0 +1,108 @@
+"""What binds the answer of an OpenAI request, by any of its names: OpenAI's, vLLM's, llama.cpp's and imp's own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+from imp_server.core import GrammarRefused, InvalidRequest, ResponseFormat
+
+Make = Callable[[Any, str], ResponseFormat]
+
+
+def response_format_of(body: Mapping[str, Any]) -> ResponseFormat:
+    """The one constraint of the request. Saying the same twice is fine.
+
+    Raises InvalidRequest if two fields ask for different things, GrammarRefused for a schema that isn't JSON.
+    """
+    found = [wanted for wanted in _asked(body) if wanted.kind != "text"]
+    if not found:
+        return ResponseFormat()
+    first = found[0]
+    for other in found[1:]:
+        if _without_name(other) != _without_name(first):
+            raise InvalidRequest(
+                f'"{first.param}" and "{other.param}" ask for different answers; send one of them',
+                param=other.param,
+                code="unsupported_value",
+            )
+    return first
+
+
+def _asked(body: Mapping[str, Any]) -> Iterator[ResponseFormat]:
+    if wanted := body.get("response_format"):
+        yield _response_format(wanted)
+    for name, make in _ALIASES.items():
+        if (value := body.get(name)) not in (None, ""):
+            yield make(value, name)
+    for name, value in (body.get("structured_outputs") or {}).items():
+        if name in _STRUCTURED and value not in (None, "", False):
+            yield _STRUCTURED[name](value, f"structured_outputs.{name}")
+
+
+def _without_name(wanted: ResponseFormat) -> ResponseFormat:
+    return msgspec.structs.replace(wanted, name="", param="")
+
+
+def _response_format(wanted: Mapping[str, Any]) -> ResponseFormat:
+    kind = wanted["type"]
+    if kind == "json_schema":
+        inner = wanted["json_schema"]
+        param = "response_format.json_schema.schema"
+        return ResponseFormat("json_schema", schema=inner["schema"], name=inner["name"], param=param)
+    if kind == "regex":
+        key = "regex" if "regex" in wanted else "pattern"
+        return ResponseFormat("regex", text=wanted[key], param=f"response_format.{key}")
+    if kind == "grammar":
+        key = "grammar" if "grammar" in wanted else "gbnf"
+        return ResponseFormat("grammar", text=wanted[key], param=f"response_format.{key}")
+    if kind == "json_object" and wanted.get("schema"):  # llama.cpp's way
+        return ResponseFormat("json_schema", schema=wanted["schema"], param="response_format.schema")
+    return ResponseFormat(kind)
+
+
+def _schema(value: Any, param: str) -> ResponseFormat:
+    """vLLM takes the schema as JSON text, too; the empty one is any object, as in llama.cpp."""
+    if isinstance(value, str):
+        try:
+            value = msgspec.json.decode(value)
+        except (msgspec.DecodeError, RecursionError) as error:
+            raise GrammarRefused(f'"{param}" isn\'t JSON: {error}', param=param) from None
+        if not isinstance(value, dict):
+            raise GrammarRefused(f'"{param}" isn\'t a JSON Schema object', param=param)
+    return ResponseFormat("json_schema", schema=value or {"type": "object"}, param=param)
+
+
+def _regex(value: str, param: str) -> ResponseFormat:
+    return ResponseFormat("regex", text=value, param=param)
+
+
+def _grammar(value: str, param: str) -> ResponseFormat:
+    return ResponseFormat("grammar", text=value, param=param)
+
+
+def _choice(value: list[str], param: str) -> ResponseFormat:
+    return ResponseFormat("choice", choices=tuple(value), param=param)
+
+
+def _object(_value: bool, param: str) -> ResponseFormat:
+    return ResponseFormat("json_object", param=param)
+
+
+_ALIASES: dict[str, Make] = {
+    "guided_json": _schema,
+    "guided_regex": _regex,
+    "guided_choice": _choice,
+    "guided_grammar": _grammar,
+    "json_schema": _schema,
+    "grammar": _grammar,
+}
+_STRUCTURED: dict[str, Make] = {
+    "json": _schema,
+    "regex": _regex,
+    "choice": _choice,
+    "grammar": _grammar,
+    "json_object": _object,
+}
