@@ -44,6 +44,20 @@ def test_the_value_parses_at_any_limit_that_holds_the_shortest(max_tokens: int) 
     with_engine(body, make_constraint=Grammars(vocabulary()))
 
 
+def test_a_position_is_refused_a_few_times_only() -> None:
+    """A model set on going on inside a string would have all its tokens refused, a forward each."""
+    n_tokens = 6
+    plan = OutputPlan(end_ids=(END,), max_tokens=n_tokens, grammar=check_schema({"type": "string"}))
+
+    async def body(engine: InlineEngine, _: Tiny) -> None:
+        (answer,) = await ask(engine, request(engine, IDS[:20], plan=plan, sampling=sampled(5)))
+        assert isinstance(json.loads(text_of(answer.ids)), str)
+        counters, _rows = await engine.stats()
+        assert 8 <= counters["grammar_steered_total"] <= 8 * n_tokens
+
+    with_engine(body, make_constraint=Grammars(vocabulary()))
+
+
 def test_a_limit_below_the_shortest_value_just_cuts() -> None:
     plan = OutputPlan(end_ids=(END,), max_tokens=8, grammar=check_schema(LONG))
 

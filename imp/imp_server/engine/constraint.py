@@ -47,6 +47,10 @@ class Constraint(Protocol):
         ...
 
 
+_PATIENCE = 8
+"""Refusals at one position before the mask is narrowed to the shortest way out. Each costs a forward, and a model that
+wants to go on inside a string would have thousands of tokens refused one by one."""
+
 MakeConstraint = Callable[[GrammarPlan], Constraint]
 """Raises GrammarRefused."""
 
@@ -63,12 +67,13 @@ class GrammarRow:
         self._state = constraint.start
         self._steering = steering
         self._refused: frozenset[int] = frozenset()
+        self._only: frozenset[int] | None = None
         self._next: tuple[int, Any] | None = None
         self._job: Future[Mask] | None = None
 
     def request_mask(self) -> None:
         """Begin to fill the mask for the next token."""
-        self._job = self._masks.submit(self._constraint, self._state, self._end_ids, self._refused)
+        self._job = self._masks.submit(self._constraint, self._state, self._end_ids, self._refused, self._only)
 
     @property
     def was_steered(self) -> bool:
@@ -82,6 +87,8 @@ class GrammarRow:
         if after is None or not self._steering.refuses(self._state, token_id, after, left):
             return False
         self._refused |= {token_id}
+        if len(self._refused) >= _PATIENCE:
+            self._only = self._steering.way(self._state)
         self.request_mask()
         return True
 
@@ -106,6 +113,7 @@ class GrammarRow:
         self._state = state
         self._next = None
         self._refused = frozenset()
+        self._only = None
         self._job = None
         return True
 
@@ -128,17 +136,33 @@ class MaskThread:
         return self._pool.submit(self._make, plan)
 
     def submit(
-        self, constraint: Constraint, state: Any, end_ids: tuple[int, ...], refused: frozenset[int] = frozenset()
+        self,
+        constraint: Constraint,
+        state: Any,
+        end_ids: tuple[int, ...],
+        refused: frozenset[int] = frozenset(),
+        only: frozenset[int] | None = None,
     ) -> Future[Mask]:
-        """`refused`: ids left out although the grammar allows them."""
-        return self._pool.submit(self._fill, constraint, state, end_ids, refused)
+        """`refused`: ids left out although the grammar allows them. `only`: nothing but these and a possible end."""
+        return self._pool.submit(self._fill, constraint, state, end_ids, refused, only)
 
     def stop(self) -> None:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
-    def _fill(self, constraint: Constraint, state: Any, end_ids: tuple[int, ...], refused: frozenset[int]) -> Mask:
+    def _fill(
+        self,
+        constraint: Constraint,
+        state: Any,
+        end_ids: tuple[int, ...],
+        refused: frozenset[int],
+        only: frozenset[int] | None,
+    ) -> Mask:
         mask = np.zeros(self._n_words, dtype=np.uint32)
-        constraint.fill_mask(state, mask)
+        if only is None:
+            constraint.fill_mask(state, mask)
+        else:
+            for token_id in only:
+                mask[token_id // 32] |= np.uint32(1 << (token_id % 32))
         may_end = constraint.is_done(state)
         for token_id in end_ids:
             bit = np.uint32(1 << (token_id % 32))

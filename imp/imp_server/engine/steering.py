@@ -2,7 +2,8 @@
 
 A token that would make the value too long is refused after it was sampled, and the position is sampled
 again without it. With noise that depends on position and id alone this is exactly sampling under a mask
-that lacks all such tokens, at the price of a step per refusal.
+that lacks all such tokens, at the price of a step per refusal; after a few (constraint.py) only the next token
+of the shortest way is left.
 """
 
 from __future__ import annotations
@@ -67,3 +68,7 @@ class Steering:
             return False
         self.has_refused = True
         return True
+
+    def way(self, before: Any) -> frozenset[int]:
+        """The next token of the shortest way to the end; none if the value may end here."""
+        return frozenset(self._cut(self._constraint.way_out(before))[:1])
