@@ -47,6 +47,8 @@ def probe(target: Target, model: str | None = None) -> Capabilities:
 
 def _first_model(target: Target) -> str:
     reply = target.send("GET", "/v1/models", body=None, headers={})
+    if reply.broken:
+        raise ConfigError(f"{target.url} can't be reached: {reply.broken}; check --url, without /v1")
     data = reply.json.data if reply.json is not MISSING else MISSING
     if not data:
         raise ConfigError(f"{target.url} lists no model at /v1/models; name one with --model")

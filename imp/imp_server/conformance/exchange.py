@@ -6,10 +6,8 @@ import http.client
 import json
 import time
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 from urllib.parse import urlsplit
-
-from imp_server.core import ConfigError
 
 
 class Box:
@@ -117,7 +115,29 @@ class Reply:
     json: Any = MISSING
     took_s: float = 0.0
     broken: str = ""
-    """Why the body could not be read to its end."""
+    """Why there is no answer (then status is 0), or why its body could not be read to its end."""
+
+
+class ByteSource(Protocol):
+    """What a body is read from: a connection, or bytes kept from one."""
+
+    def read(self) -> bytes: ...
+    def readline(self) -> bytes: ...
+
+
+class Sender(Protocol):
+    """What cases need of a target: one request, one reply."""
+
+    def send(
+        self,
+        method: str,
+        path: str,
+        *,
+        body: bytes | None,
+        headers: dict[str, str],
+        auth: bool = True,
+        hang_up_after: int = -1,
+    ) -> Reply: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +158,7 @@ class Target:
         auth: bool = True,
         hang_up_after: int = -1,
     ) -> Reply:
-        """Send one request on a fresh connection. Raises ConfigError if the target can't be reached."""
+        """Send one request on a fresh connection. A target that doesn't answer gives status 0 and the reason."""
         parts = urlsplit(self.url if "//" in self.url else f"http://{self.url}")
         kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
         connection = kind(parts.hostname or "127.0.0.1", parts.port, timeout=self.timeout_s)
@@ -150,14 +170,20 @@ class Target:
             connection.request(method, parts.path.rstrip("/") + path, body=body, headers=sent)
             return _read(connection.getresponse(), start, hang_up_after)
         except (OSError, http.client.HTTPException) as error:
-            raise ConfigError(f"{self.url} can't be reached: {error or type(error).__name__}") from None
+            return Reply(0, {}, b"", broken=f"no answer: {str(error) or type(error).__name__}")
         finally:
             connection.close()
 
 
 def _read(response: http.client.HTTPResponse, start: float, hang_up_after: int) -> Reply:
-    headers = {k.lower(): v for k, v in response.getheaders()}
-    reply = Reply(response.status, headers, b"")
+    return read_reply(response.status, {k.lower(): v for k, v in response.getheaders()}, response, start, hang_up_after)
+
+
+def read_reply(
+    status: int, headers: dict[str, str], response: ByteSource, start: float = 0.0, hang_up_after: int = -1
+) -> Reply:
+    """The reply whose body `response` yields. `start`: of the request, on the monotonic clock."""
+    reply = Reply(status, headers, b"")
     try:
         if headers.get("content-type", "").startswith("text/event-stream"):
             _read_events(response, reply, start, hang_up_after)
@@ -170,7 +196,7 @@ def _read(response: http.client.HTTPResponse, start: float, hang_up_after: int) 
     return reply
 
 
-def _read_events(response: http.client.HTTPResponse, reply: Reply, start: float, hang_up_after: int) -> None:
+def _read_events(response: ByteSource, reply: Reply, start: float, hang_up_after: int) -> None:
     event: str | None = None
     data: list[str] = []
     while line := response.readline():

@@ -11,13 +11,15 @@ from typing import Any, Literal
 
 from imp_server.conformance.capabilities import Capabilities
 from imp_server.conformance.case import Case, Step
-from imp_server.conformance.exchange import MISSING, Reply, Target, unbox
+from imp_server.conformance.exchange import MISSING, Reply, Sender, Target, unbox
 from imp_server.conformance.expressions import evaluate
 from imp_server.conformance.vocabulary import FUNCTIONS, reply_names
 from imp_server.core import ConfigError
 
 Verdict = Literal["passed", "failed", "not claimed", "not applicable", "known failure"]
 _INSIDE = re.compile(r"\$\{([^}]+)\}")
+_SILENT_CASES = 3
+"""So many cases in a row without an answer, and the target is asked whether it is there at all."""
 
 
 @dataclass(slots=True)
@@ -68,17 +70,26 @@ def run_cases(
     known_failures: Mapping[str, str] | None = None,
     on_outcome: Callable[[Outcome], None] | None = None,
 ) -> Scorecard:
-    """Run `cases` one after the other. Raises ConfigError if the target stops answering at all."""
+    """Run `cases` one after the other. Once the target is gone, the rest fails without being sent."""
     card = Scorecard(target.url, capabilities.model, capabilities)
+    n_silent, is_gone = 0, False
     for case in cases:
-        outcome = _run_case(target, case, capabilities, known_failures or {})
+        if is_gone:
+            outcome = Outcome(case, "failed", "not run: the target has stopped answering")
+        else:
+            outcome = run_case(target, case, capabilities, known_failures)
+            n_silent = n_silent + 1 if ": no answer: " in outcome.detail else 0
+            is_gone = n_silent >= _SILENT_CASES and target.send("GET", "/v1/models", body=None, headers={}).status == 0
         card.outcomes.append(outcome)
         if on_outcome:
             on_outcome(outcome)
     return card
 
 
-def _run_case(target: Target, case: Case, capabilities: Capabilities, known: Mapping[str, str]) -> Outcome:
+def run_case(
+    target: Sender, case: Case, capabilities: Capabilities, known_failures: Mapping[str, str] | None = None
+) -> Outcome:
+    """One case, judged."""
     lacking = [n for n in case.needs if n not in capabilities.claimed]
     if lacking:
         return Outcome(case, "not claimed", f"the target doesn't offer {', '.join(lacking)}")
@@ -90,13 +101,13 @@ def _run_case(target: Target, case: Case, capabilities: Capabilities, known: Map
     except _NotApplicable as reason:
         return Outcome(case, "not applicable", str(reason), time.monotonic() - start)
     except _Failed as failure:
-        if case.id in known:
-            return Outcome(case, "known failure", f"{known[case.id]}: {failure}", time.monotonic() - start)
+        if known_failures and case.id in known_failures:
+            return Outcome(case, "known failure", f"{known_failures[case.id]}: {failure}", time.monotonic() - start)
         return Outcome(case, "failed", str(failure), time.monotonic() - start)
     return Outcome(case, "passed", "", time.monotonic() - start)
 
 
-def _run_step(target: Target, step: Step, names: dict[str, Any]) -> None:
+def _run_step(target: Sender, step: Step, names: dict[str, Any]) -> None:
     reply: Reply | None = None
     if step.request is not None:
         reply = _exchange(target, step, names)
@@ -128,7 +139,7 @@ def _value(expression: str, names: dict[str, Any], reply: Reply | None) -> Any:
         raise _Failed(f"{expression}: {type(error).__name__}: {error}; {_shown(reply)}") from None
 
 
-def _exchange(target: Target, step: Step, names: dict[str, Any]) -> Reply:
+def _exchange(target: Sender, step: Step, names: dict[str, Any]) -> Reply:
     assert step.request is not None
     method, path = step.request
     body, headers = None, {k: str(fill(v, names)) for k, v in step.headers.items()}
@@ -138,9 +149,12 @@ def _exchange(target: Target, step: Step, names: dict[str, Any]) -> Reply:
     elif step.body is not None:
         body = json.dumps(fill(step.body, names)).encode()
         headers.setdefault("content-type", "application/json")
-    return target.send(
+    reply = target.send(
         method, str(fill(path, names)), body=body, headers=headers, auth=step.auth, hang_up_after=step.hang_up_after
     )
+    if reply.broken:
+        raise _Failed(f"{method} {path}: {_shown(reply)}")
+    return reply
 
 
 def fill(template: Any, names: Mapping[str, Any]) -> Any:
@@ -162,9 +176,11 @@ def _shown(reply: Reply | None) -> str:
     """The reply in short, for a report."""
     if reply is None:
         return "(no reply in this step)"
+    if reply.status == 0:
+        return reply.broken
     text = reply.content[:600].decode("utf-8", "replace").strip()
     broken = f" broken off ({reply.broken})" if reply.broken else ""
     return f"got status {reply.status}{broken}: {text}{'...' if len(reply.content) > 600 else ''}"
 
 
-__all__ = ["MISSING", "Outcome", "Scorecard", "Verdict", "fill", "run_cases"]
+__all__ = ["MISSING", "Outcome", "Scorecard", "Verdict", "fill", "run_case", "run_cases"]
