@@ -51,6 +51,7 @@ def check_against_the_twin(source, kv, cases) -> None:
         np.testing.assert_array_equal(got.argmax(1), want.argmax(1), err_msg=case.name)
 
 
+@pytest.mark.slow
 def test_first_link_on_a_short_prompt(source):
     check_against_the_twin(source, "bf16", [case for case in SHORT if case.name == "single_token"])
 

@@ -1,0 +1,88 @@
+"""Measure a model on this machine."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import click
+import msgspec
+
+from imp_server.cli._bench_runs import Bench, Measured, Sizes
+from imp_server.cli._completion import model_names
+from imp_server.cli._knob_options import ENGINE_SECTIONS, KnobCommand, with_config, with_model
+from imp_server.cli._launch import loading_progress, locate
+from imp_server.config.load import Loaded
+from imp_server.core import ConfigError
+from imp_server.engine.build import build_engine
+from imp_server.logs import set_up_logging
+
+
+@click.command(cls=KnobCommand)
+@click.argument("model", required=False, shell_complete=model_names)
+@click.option("--prompt-tokens", type=click.IntRange(2), default=512, metavar="N", help="Length of the prefill.")
+@click.option("--tokens", type=click.IntRange(2), default=64, metavar="N", help="Tokens generated per stream.")
+@click.option("--streams", type=click.IntRange(2), default=8, metavar="N", help="Streams of the batch.")
+@click.option("--rounds", type=click.IntRange(1), default=5, metavar="N", help="Rounds; medians are shown.")
+@click.option("--speculate", is_flag=True, help="Let drafters propose; off unless asked.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@with_config(*ENGINE_SECTIONS)
+def command(
+    loaded: Loaded,
+    model: str | None,
+    prompt_tokens: int,
+    tokens: int,
+    streams: int,
+    rounds: int,
+    speculate: bool,
+    as_json: bool,
+) -> None:
+    """Measure MODEL here: decoding, prefill and a batch, through the engine's own loop in this process.
+
+    Prompts are random ids and answers are sampled, so nothing repeats and no cache helps. The share is that of the
+    bandwidth at which one thread reads the weights, measured in the same round.
+    """
+    config = with_model(loaded, model)
+    set_up_logging(config.log)
+    located = locate(config)
+    if located is None:
+        raise ConfigError("a measurement needs a model")
+    bench = Bench(
+        lambda emit, post: build_engine(str(located.path), located.model_id, config, emit=emit, post=post),
+        Sizes(prompt_tokens, tokens, streams, rounds, speculate),
+    )
+    rows = asyncio.run(_run(bench))
+    info = bench.engine.info
+    facts = {
+        "model": located.model_id,
+        "quantisation": info.quantisation,
+        "backend": f"{info.backend} ({info.backend_detail})",
+        "kv": info.kv_dtype,
+        "weight_bytes": info.weight_bytes,
+        "loop": bench.loop_name,
+        "speculation": "on" if speculate else "off",
+    }
+    if as_json:
+        click.echo(json.dumps({**facts, "results": msgspec.to_builtins(rows)}, indent=2))
+        return
+    click.echo("  ".join(f"{name}: {value}" for name, value in facts.items()))
+    for row in rows:
+        click.echo(_line(row))
+
+
+async def _run(bench: Bench) -> list[Measured]:
+    with loading_progress() as on_progress:
+        await bench.engine.start(on_progress)
+    try:
+        return await bench.run()
+    finally:
+        await bench.engine.stop()
+
+
+def _line(row: Measured) -> str:
+    read = f"{row.gb_per_s:5.1f} GB/s, {row.share_of_bandwidth:4.0%} of the bandwidth" if row.gb_per_s else "-"
+    drafts = f"  drafted {row.n_drafted}, accepted {row.n_accepted}" if row.n_drafted else "  no drafts"
+    return (
+        f"{row.scenario:18} {row.tokens_per_s:8.1f} tokens/s ({row.low:.1f}-{row.high:.1f})  {read}  "
+        f"host {row.host_us_per_step:.0f} us/step{drafts}"
+    )
