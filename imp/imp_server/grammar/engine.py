@@ -20,6 +20,7 @@ __all__ = ["GrammarSpace", "Matcher", "State"]
 
 MAX_FORCED = 256
 MAX_LOCALS = 200_000
+MAX_MASK_BYTES = 512 << 20
 
 
 class GrammarSpace:
@@ -38,7 +39,7 @@ class GrammarSpace:
 
     def matcher(self, plan: GrammarPlan) -> Matcher:
         with self.lock:
-            if len(self.space.locals) > MAX_LOCALS:
+            if len(self.space.locals) > MAX_LOCALS or self.masks.n_bytes > MAX_MASK_BYTES:
                 self.renew()
             return Matcher(plan, self.vocabulary, self)
 

@@ -44,6 +44,8 @@ class Masks:
             native.walk if native else partial(walk, space.tables)
         )
         self.by_bytes = self._sets.by_bytes
+        self.n_bytes = 0
+        """Memory of the masks made so far."""
         self._memo: dict[int, Any] = {}
         self._memo_near: dict[int, Any] = {}
         self._memo_far: dict[int, Any] = {}
@@ -88,6 +90,7 @@ class Masks:
             at = None if at is None else at.below
         if node is None:
             out: Row = np.zeros(self.n_words, dtype=np.uint32)
+            self.n_bytes += out.nbytes
             trie = trie or self._begin(top, out)
             result = self._walk(trie, _stack(top, below), out)
             node = out, [(trie, at) for at in result.asks]
