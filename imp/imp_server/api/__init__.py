@@ -1,0 +1,1 @@
+"""The HTTP side: the contract bound to its handlers, keys, bodies, streams; knows the engine through EngineClient."""

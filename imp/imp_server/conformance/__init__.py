@@ -1,0 +1,1 @@
+"""The conformance kit: runs the cases of conformance/cases against any server and reports the score."""

@@ -1,0 +1,1 @@
+"""Between conversations and tokens: templates, prompts, output plans, detokenising, tool calls."""

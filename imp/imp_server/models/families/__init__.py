@@ -1,0 +1,1 @@
+"""One module per family of models: its header -> Architecture, its tensors -> canonical names. Found by folder."""
