@@ -23,6 +23,7 @@ from imp_server.core import (
     special,
     unpack_ids,
 )
+from imp_server.decode.drafter import Draft, DraftedRow
 from imp_server.decode.logprobs import position_logprobs
 from imp_server.engine.inline import InlineEngine
 
@@ -343,18 +344,31 @@ class Oracle:
     """A drafter that knows the truth, sometimes."""
 
     name = "oracle"
+    confidence = 0.8
 
     def __init__(self) -> None:
         self.truth: dict[int, list[int]] = {}
-        self._rng = np.random.default_rng(0)
+        self.rng = np.random.default_rng(0)
 
-    def propose(self, row: Any, limit: int) -> Any:
-        truth = self.truth.get(row.choice, [])
-        done = row.position
-        drafts = np.array(truth[done : done + min(limit, 5)], dtype=np.int32)
-        if len(drafts) and self._rng.random() < 0.5:
-            drafts[self._rng.integers(len(drafts))] = 3
-        return drafts
+    def start(self, row: DraftedRow) -> OracleRow:
+        return OracleRow(self, row)
+
+
+class OracleRow:
+    def __init__(self, oracle: Oracle, row: DraftedRow) -> None:
+        self._oracle, self._row = oracle, row.sampler
+
+    def propose(self, limit: int) -> Draft:
+        done = self._row.position
+        truth = self._oracle.truth.get(self._row.choice, [])[done : done + min(limit, 5)]
+        drafts = np.array(truth, dtype=np.int32)
+        rng = self._oracle.rng
+        if len(drafts) and rng.random() < 0.5:
+            drafts[rng.integers(len(drafts))] = 3
+        return Draft(drafts)
+
+    def settle(self, n_drafted: int, n_accepted: int) -> None:
+        pass
 
 
 def test_drafts_change_nothing_but_the_number_of_steps() -> None:

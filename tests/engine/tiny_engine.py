@@ -18,6 +18,7 @@ from imp_server.engine.constraint import MakeConstraint
 from imp_server.engine.inline import Emit, InlineEngine, Post
 from imp_server.engine.loop import EngineLoop
 from imp_server.engine.messages import ModelInfo, RowFinish
+from imp_server.engine.speculation import Speculation
 from imp_server.models.architecture import Architecture
 from imp_server.schedule.scheduler import ScheduleLimits, Scheduler
 from imp_server.vocab.table import Vocabulary
@@ -66,7 +67,7 @@ class Tiny:
             emit=emit,
             post=post,
             make_constraint=self.make_constraint,
-            drafters=self.drafters,
+            speculation=Speculation(self.drafters),
         )
         info = ModelInfo("tiny", "tiny", "", self.context, self.context, VOCAB, 64, 0, "F32")
         return BuiltEngine(self.loop, info)

@@ -6,19 +6,54 @@ draft is decided by cost.
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from imp_server.decode.state import SamplerState
 
+Int32s = NDArray[np.int32]
+NO_IDS: Int32s = np.empty(0, dtype=np.int32)
+
+
+class Draft(NamedTuple):
+    """`ids` may follow the row's history; empty = no idea. `is_prediction`: they come from the client's own text."""
+
+    ids: Int32s = NO_IDS
+    is_prediction: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DraftedRow:
+    """What drafters may look at."""
+
+    sampler: SamplerState
+    prediction: Int32s = field(default_factory=lambda: NO_IDS)
+    """Ids that the client expects in the reply."""
+    forced: Callable[[], bytes] | None = None
+    """Bytes that the row's grammar demands next; b"" if there is a choice."""
+
+
+class RowDrafter(Protocol):
+    """Owner of what a drafter remembers about one row."""
+
+    def propose(self, limit: int) -> Draft:
+        """At most `limit` ids. Asked before every step in which the row decodes."""
+        ...
+
+    def settle(self, n_drafted: int, n_accepted: int) -> None:
+        """What became of the last proposal, as far as it was tried."""
+        ...
+
 
 class Drafter(Protocol):
     """One way of guessing."""
 
     name: str
+    confidence: float
+    """Probability that one of its tokens is accepted, before anything is known about a row."""
 
-    def propose(self, row: SamplerState, limit: int) -> NDArray[np.int32]:
-        """At most `limit` ids that may follow the row's history; empty = no idea."""
-        ...
+    def start(self, row: DraftedRow) -> RowDrafter: ...

@@ -14,7 +14,9 @@ from imp_server.backends import make_backend
 from imp_server.backends.base import BLOCK_TOKENS, WANT_SAMPLE, Backend, KvSpec, Step, StepRow
 from imp_server.config import Config
 from imp_server.config.running import PrefixCache as PrefixCacheKnobs
-from imp_server.core import CapacityExceeded, InvalidModel, SamplingParams
+from imp_server.core import CapacityExceeded, ConfigError, InvalidModel, SamplingParams
+from imp_server.decode.drafter import Drafter
+from imp_server.decode.ngram import NgramDrafter, NgramKnobs
 from imp_server.decode.state import SamplerState
 from imp_server.engine.acceptance import Limits
 from imp_server.engine.desk import GrammarReady
@@ -22,6 +24,7 @@ from imp_server.engine.loop import EngineLoop
 from imp_server.engine.machine import available_bytes
 from imp_server.engine.matching import Grammars
 from imp_server.engine.messages import FromEngine, Loading, ModelInfo
+from imp_server.engine.speculation import Speculation
 from imp_server.models.architecture import Architecture
 from imp_server.models.opening import open_model
 from imp_server.models.source import ModelSource
@@ -32,9 +35,12 @@ from imp_server.schedule.scheduler import ScheduleLimits, Scheduler
 from imp_server.vocab.load import tokenizer_of
 
 _DEFAULT_ROWS = 8
+_DRAFTERS = ("forced", "ngram", "model", "mtp")
 _MEMORY_SHARE = 0.25
 """Of the free memory, for keys and values, when the configuration leaves it to us."""
 _WARM_SIZES = (1, 16, 64)
+_WARM_DRAFTS = (0, 1, 3, 7, 15, 31)
+"""Lengths of drafts whose verification is measured."""
 
 
 @dataclass(slots=True)
@@ -79,15 +85,23 @@ def build_engine(
         tasks=("embed",) if architecture.is_encoder else ("generate", "embed", "score", "rank"),
         length_steering=config.grammar.length_steering,
     )
-    costs = CostTable()
+    costs, decode_costs = CostTable(), CostTable()
+    speculation = make_speculation(config, architecture, decode_costs)
     if config.engine.warmup:
         warm_up(backend, kv, costs, context)
+        if speculation.is_on:
+            measure_drafts(backend, kv, decode_costs, context)
         emit(Loading("measure", 1.0))
     schedule = ScheduleLimits(
         n_rows, context, config.scheduler.step_ms, config.scheduler.step_alone_ms, config.scheduler.prefill_chunk
     )
     scheduler = Scheduler(
-        schedule, architecture.cache_groups, kv.n_blocks, costs=costs, make_index=prefix_index(config.prefix_cache)
+        schedule,
+        architecture.cache_groups,
+        kv.n_blocks,
+        costs=costs,
+        decode_costs=decode_costs,
+        make_index=prefix_index(config.prefix_cache),
     )
     loop = EngineLoop(
         backend,
@@ -97,6 +111,7 @@ def build_engine(
         emit=emit,
         post=post,
         make_constraint=Grammars(vocabulary),
+        speculation=speculation,
         note_running=note_running,
     )
     return BuiltEngine(loop, _model_info(source, backend, kv, limits, model_id))
@@ -107,6 +122,27 @@ def prefix_index(knobs: PrefixCacheKnobs) -> MakeIndex | None:
     if not knobs.enabled:
         return None
     return partial(PrefixCache, pin_budget=knobs.pin_budget_pct / 100, session_ttl_s=knobs.session_ttl_s)
+
+
+def make_speculation(config: Config, architecture: Architecture, decode_costs: CostTable) -> Speculation:
+    """The configured drafters in order. Raises ConfigError for a name that there isn't."""
+    knobs = config.speculative
+    unknown = [name for name in knobs.drafters if name not in _DRAFTERS]
+    if unknown:
+        raise ConfigError(f"speculative.drafters: there is no {unknown[0]!r}, only {', '.join(_DRAFTERS)}")
+    # A recurrent state can't be rolled back to the last accepted token.
+    if knobs.enabled == "off" or any(group.kind == "state" for group in architecture.cache_groups):
+        return Speculation()
+    drafters: list[Drafter] = []
+    if "ngram" in knobs.drafters and knobs.ngram:
+        names = NgramKnobs.__dataclass_fields__
+        drafters.append(NgramDrafter(NgramKnobs(**{name: getattr(knobs, name) for name in names})))
+    return Speculation(
+        drafters,
+        costs=decode_costs if knobs.cost_gate else None,
+        on_by_default=knobs.enabled == "on" or all(layer.experts is None for layer in architecture.layers),
+        longest_step_ms=config.scheduler.step_ms,
+    )
 
 
 def plan_memory(backend: Backend, architecture: Architecture, config: Config, n_rows: int, context: int) -> KvSpec:
@@ -146,20 +182,37 @@ def _capacity(architecture: Architecture, kv: KvSpec) -> int:
     return min(full) * BLOCK_TOKENS if full else architecture.context_length
 
 
+def measure_drafts(backend: Backend, kv: KvSpec, decode_costs: CostTable, context: int) -> None:
+    """What verifying a draft costs: all its positions are sampled, other than those of a prompt."""
+    for n_drafts in _WARM_DRAFTS:
+        size = 1 + n_drafts
+        if size > context or any(n * BLOCK_TOKENS < size for n in kv.n_blocks):
+            return
+        for _ in range(2):
+            elapsed_ms = _timed_step(backend, kv, size, n_drafts)
+        decode_costs.observe(size, elapsed_ms)
+
+
 def warm_up(backend: Backend, kv: KvSpec, costs: CostTable, context: int) -> None:
     """Run a few steps over memory that nobody holds yet, to fault pages in and to learn what steps cost."""
     for size in _WARM_SIZES:
-        n_columns = -(-size // BLOCK_TOKENS)
-        if size > context or any(n < n_columns for n in kv.n_blocks):
+        if size > context or any(n * BLOCK_TOKENS < size for n in kv.n_blocks):
             return
-        ids = np.zeros(size, dtype=np.int32)
-        row = StepRow(wants=WANT_SAMPLE, sampler=SamplerState(SamplingParams(temperature=0.0), 0, ids, size + 1))
-        tables = tuple(np.arange(n_columns, dtype=np.int32)[None, :] for _ in kv.n_blocks)
-        step = Step(ids, np.arange(size, dtype=np.int32), np.array([0, size], dtype=np.int32), [row], tables)
-        backend.run(step)
-        began = time.perf_counter()
-        backend.run(step)
-        costs.observe(size, 1e3 * (time.perf_counter() - began))
+        _timed_step(backend, kv, size)
+        costs.observe(size, _timed_step(backend, kv, size))
+
+
+def _timed_step(backend: Backend, kv: KvSpec, size: int, n_drafts: int = 0) -> float:
+    """Milliseconds of one row's step of `size` positions, the last 1 + n_drafts of them sampled."""
+    n_columns = -(-size // BLOCK_TOKENS)
+    ids = np.zeros(size, dtype=np.int32)
+    state = SamplerState(SamplingParams(temperature=0.0), 0, ids[: size - n_drafts], size + 1)
+    row = StepRow(wants=WANT_SAMPLE, n_drafts=n_drafts, sampler=state)
+    tables = tuple(np.arange(n_columns, dtype=np.int32)[None, :] for _ in kv.n_blocks)
+    step = Step(ids, np.arange(size, dtype=np.int32), np.array([0, size], dtype=np.int32), [row], tables)
+    began = time.perf_counter()
+    backend.run(step)
+    return 1e3 * (time.perf_counter() - began)
 
 
 def _model_info(source: ModelSource, backend: Backend, kv: KvSpec, limits: Limits, model_id: str) -> ModelInfo:

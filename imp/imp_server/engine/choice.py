@@ -109,6 +109,15 @@ class ChoiceOutput:
                 return index + 1
         return len(ids)
 
+    @property
+    def must_force(self) -> bool:
+        """`forced` has something to say."""
+        return (
+            self._walker.kind == "think"
+            and bool(self._closer)
+            and (self._walker.must_close_thinking or self._close_asked)
+        )
+
     def forced(self) -> Sequence[int]:
         """Ids that must come next instead of a sampled token: reasoning is closed by budget or on demand.
 

@@ -65,7 +65,9 @@ class Desk:
         post: Callable[[GrammarReady], None],
         make: MakeConstraint,
         clock: Callable[[], float],
+        more_counters: Callable[[], Mapping[str, float]] = dict,
     ) -> None:
+        self._more_counters = more_counters
         self.live = LiveRequests()
         self.counters: Counter[str] = Counter()
         self._scheduler = scheduler
@@ -325,7 +327,8 @@ class Desk:
             }
             for row in self._scheduler.rows
         )
-        return zeros | counters | preemptions | self._scheduler.index.counters() | self.gauges(), rows
+        others = self._scheduler.index.counters() | dict(self._more_counters())
+        return zeros | counters | preemptions | others | self.gauges(), rows
 
     def fail_all(self, error: ImpError) -> None:
         for key in self.live.keys_of([live.row for live in self.live.rows()]):

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from imp_server.core import GenerateRequest, TokenLogprob
 from imp_server.engine.choice import ChoiceOutput
 from imp_server.engine.constraint import GrammarRow
+from imp_server.engine.drafting import RowDrafting
 from imp_server.schedule.rows import Row
 
 
@@ -18,6 +19,8 @@ class LiveRow:
     row: Row
     output: ChoiceOutput
     grammar: GrammarRow | None = None
+    drafting: RowDrafting | None = None
+    """None until its first decode step with drafters."""
     prompt_logprobs: list[TokenLogprob] = field(default_factory=list)
 
 

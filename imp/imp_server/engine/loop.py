@@ -17,7 +17,6 @@ from imp_server.core import (
     ImpError,
     Unavailable,
 )
-from imp_server.decode.drafter import Drafter
 from imp_server.engine.acceptance import Limits
 from imp_server.engine.assemble import assemble
 from imp_server.engine.constraint import MakeConstraint, wait_for_all, wait_for_some
@@ -26,6 +25,7 @@ from imp_server.engine.errors import failed
 from imp_server.engine.live import LiveRow
 from imp_server.engine.messages import FromEngine, StepDone, ToEngine
 from imp_server.engine.results import prompt_logprobs, sampled_logprobs, vectors
+from imp_server.engine.speculation import Speculation
 from imp_server.schedule.rows import Chunk, StepPlan
 from imp_server.schedule.scheduler import Scheduler
 from imp_server.vocab.table import Vocabulary
@@ -51,7 +51,7 @@ class EngineLoop:
         emit: Callable[[FromEngine], None],
         post: Callable[[GrammarReady], None],
         make_constraint: MakeConstraint | None = None,
-        drafters: Sequence[Drafter] = (),
+        speculation: Speculation | None = None,
         note_running: Callable[[Collection[int]], None] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -61,12 +61,20 @@ class EngineLoop:
         """
         self.backend = backend
         self.scheduler = scheduler
+        self._speculation = speculation or Speculation()
         self.desk = Desk(
-            scheduler, backend, vocabulary, limits, emit=emit, post=post, make=make_constraint or _refuse, clock=clock
+            scheduler,
+            backend,
+            vocabulary,
+            limits,
+            emit=emit,
+            post=post,
+            make=make_constraint or _refuse,
+            clock=clock,
+            more_counters=self._speculation.counters,
         )
         self._live = self.desk.live
         self._emit = emit
-        self._drafters = tuple(drafters)
         self._note_running = note_running
         self._clock = clock
         self._counters = self.desk.counters
@@ -130,15 +138,8 @@ class EngineLoop:
                 self._fail(live, EngineFaulted("the grammar of this request failed; the engine goes on"))
 
     def _propose_drafts(self) -> None:
-        """The first drafter with an idea wins. Constrained rows have no drafts: their masks come one at a time."""
-        if not self._drafters:
-            return
-        for live in self._admitted():
-            row = live.row
-            if row.is_decoding and live.grammar is None and live.output.request.speculative is not False:
-                room = live.output.room_left - 1
-                proposals = (drafter.propose(row.sampler, room) for drafter in self._drafters)
-                row.drafts = next((ids[:room] for ids in proposals if len(ids)), row.drafts)
+        decoding = [live for live in self._admitted() if live.row.is_decoding and not live.row.is_held_back]
+        self._speculation.propose(decoding)
 
     def _admitted(self) -> list[LiveRow]:
         return [self._live.of_row(row) for row in self.scheduler.rows if row.leader is None]
@@ -211,23 +212,27 @@ class EngineLoop:
         output, sampler = live.output, live.row.sampler
         output.clock.first_token_s = output.clock.first_token_s or self._clock()
         if chunk.n_drafts:
-            output.counts.drafted_tokens += chunk.n_drafts
-            output.counts.accepted_tokens += result.n_accepted
-            output.counts.verify_steps += 1
+            self._speculation.settle(live, chunk.n_drafts, result.n_accepted)
+        ids: list[int] = result.tokens.tolist()
+        logprobs = sampled_logprobs(ids, result)
+        for index, token_id in enumerate(ids):
+            if live.grammar is not None and live.grammar.refuses(token_id, output.room_left - 1):
+                self._counters["grammar_steered_total"] += 1
+                live.row.n_computed = sampler.length - 1  # the position is run again, with a mask that lacks the token
+                return
+            output.push([token_id], logprobs[index : index + 1])
+            self._counters["completion_tokens_total"] += 1
+            if not self.desk.append(live, [token_id]):
+                self._dead_end(live)
+                return
+            if output.finish is not None or output.must_force:
+                break
         if result.mirostat_mu is not None:
             sampler.mirostat_mu = result.mirostat_mu
-        ids: list[int] = result.tokens.tolist()
-        if live.grammar is not None and live.grammar.refuses(ids[0], output.room_left - 1):
-            self._counters["grammar_steered_total"] += 1
-            live.row.n_computed -= 1  # the position is run again, with a mask that lacks the token
-            return
-        n_taken = output.push(ids, sampled_logprobs(ids, result))
-        self._counters["completion_tokens_total"] += n_taken
-        if self.desk.append(live, ids[:n_taken]):
-            self.desk.force(live)
-            output.note_steered(live.grammar)
-        else:
-            self._dead_end(live)
+        # Accepted drafts that the end or the closing of reasoning left out are forgotten.
+        live.row.n_computed = min(live.row.n_computed, sampler.length)
+        self.desk.force(live)
+        output.note_steered(live.grammar)
 
     def _dead_end(self, live: LiveRow) -> None:
         """Nothing may follow: an end where the grammar is complete, else an error that should never be seen."""

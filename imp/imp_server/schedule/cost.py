@@ -33,6 +33,11 @@ class CostTable:
         bucket.n_tokens += _WEIGHT * (n_tokens - bucket.n_tokens)
         bucket.ms += _WEIGHT * (ms - bucket.ms)
 
+    @property
+    def n_sizes(self) -> int:
+        """Sizes, by powers of two, that were measured."""
+        return len(self._buckets)
+
     def estimate_ms(self, n_tokens: int) -> float:
         """Never less for more tokens."""
         points = self._points()

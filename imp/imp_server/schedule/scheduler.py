@@ -36,12 +36,15 @@ class Scheduler:
         n_blocks: Sequence[int],
         *,
         costs: CostTable | None = None,
+        decode_costs: CostTable | None = None,
         make_index: MakeIndex | None = None,
     ) -> None:
+        """`costs`: of any step, by tokens; `decode_costs`: of steps in which every position is sampled."""
         self.limits = limits
         self.memory = Memory(groups, n_blocks, make_index or (lambda _groups, _pools: NoPrefixIndex()))
         self.index = self.memory.index
         self.costs = costs or CostTable()
+        self.decode_costs = decode_costs or CostTable()
         self.queue = RequestQueue()
         self.n_preemptions = 0
         self._rows: list[Row] = []
@@ -123,13 +126,16 @@ class Scheduler:
     def settle(self, plan: StepPlan, n_accepted: Iterable[int], elapsed_ms: float) -> None:
         """The step has run; `n_accepted`: accepted drafts per chunk. Call before appending sampled ids."""
         self.costs.observe(max(1, plan.n_tokens), elapsed_ms)
+        if all(chunk.n_tokens == 1 and chunk.is_last for chunk in plan.chunks):
+            self.decode_costs.observe(plan.n_tokens, elapsed_ms)
         for chunk, accepted in zip(plan.chunks, n_accepted, strict=True):
             row = chunk.row
             row.n_computed = chunk.start + chunk.n_tokens + accepted
             row.n_written = max(row.n_written, row.n_computed)
             row.drafts = row.drafts[:0]
             if row.tables is not None:
-                row.tables.trim(row.n_computed)
+                # Not to n_computed: a sampled token or an accepted draft may yet be taken back.
+                row.tables.trim(max(0, chunk.start + chunk.n_tokens - 1))
 
     def publish(self, plan: StepPlan) -> None:
         """Tell the prefix index what the step computed. Call after the sampled ids were appended."""

@@ -1,0 +1,50 @@
+"""One row's drafters and how their drafts have fared."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from imp_server.decode.drafter import RowDrafter
+
+_PRIOR = 1.0
+"""Tokens that the drafter's own confidence counts for."""
+_MEMORY = 0.9
+"""What a verification weighs after the next one."""
+_RETRY_TOKENS = 128
+"""Tokens after which a row whose drafts didn't pay is looked at afresh."""
+
+
+class Acceptance:
+    """Owner of one row's experience with one drafter."""
+
+    def __init__(self, confidence: float) -> None:
+        self._confidence = confidence
+        self._accepted = self._tried = 0.0
+        self._declined_at: int | None = None
+
+    @property
+    def rate(self) -> float:
+        """Of drafted tokens whose predecessors were accepted, the share that was, too."""
+        return (self._accepted + _PRIOR * self._confidence) / (self._tried + _PRIOR)
+
+    def note(self, n_drafted: int, n_accepted: int) -> None:
+        self._declined_at = None
+        self._accepted = _MEMORY * self._accepted + n_accepted
+        self._tried = _MEMORY * self._tried + min(n_drafted, n_accepted + 1)
+
+    def decline(self, position: int) -> None:
+        """The draft wasn't worth it; after a while the row may have come to other text, so the past is forgotten."""
+        if self._declined_at is None:
+            self._declined_at = position
+        elif position - self._declined_at >= _RETRY_TOKENS:
+            self._accepted = self._tried = 0.0
+            self._declined_at = None
+
+
+@dataclass(slots=True, eq=False)
+class RowDrafting:
+    """One row's drafters with their acceptance, and whose proposal is being tried."""
+
+    drafters: list[tuple[str, RowDrafter, Acceptance]]
+    current: int = -1
+    is_prediction: bool = False

@@ -1,0 +1,146 @@
+"""Speculation: whom to ask for drafts, and how long a draft pays.
+
+A draft of d tokens is worth E(d) = a + a^2 + ... + a^d tokens, a being the row's acceptance so far, and costs what
+the step takes longer with d more positions. The length with the most tokens per millisecond is taken, and none
+where that doesn't beat the step without it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from imp_server.core import GenerateRequest
+from imp_server.decode.drafter import Draft, DraftedRow, Drafter
+from imp_server.engine.drafting import Acceptance, RowDrafting
+from imp_server.engine.live import LiveRow
+from imp_server.schedule.cost import CostTable
+
+_LENGTHS = (1, 2, 3, 4, 5, 7, 11, 15, 23, 31, 47, 63, 127)
+"""Lengths tried besides the whole proposal: with the token before them they fill the kernels' row counts."""
+_MARGIN = 1.05
+"""By how much a draft must be expected to win: a measured cost is never exact."""
+_N_PLACES = 8
+
+
+class Speculation:
+    """Owner of the drafters and of the counters of what their drafts came to."""
+
+    def __init__(
+        self,
+        drafters: Iterable[Drafter] = (),
+        *,
+        costs: CostTable | None = None,
+        on_by_default: bool = True,
+        longest_step_ms: float = 50.0,
+    ) -> None:
+        """`costs` None = every proposal is tried in full."""
+        self._drafters = tuple(drafters)
+        self._costs = costs
+        self._on_by_default = on_by_default
+        self._longest_step_ms = longest_step_ms
+        self._counters: Counter[str] = Counter()
+
+    @property
+    def is_on(self) -> bool:
+        return bool(self._drafters)
+
+    def propose(self, decoding: Sequence[LiveRow]) -> None:
+        """Set the drafts of the rows that decode in the next step; the first drafter with an idea wins."""
+        if not self._drafters:
+            return
+        n_tokens, n_expected = len(decoding), float(len(decoding))
+        for live in decoding:
+            live.row.drafts = live.row.drafts[:0]
+            if not self._wanted(live):
+                continue
+            drafting = live.drafting = live.drafting or self._start(live)
+            draft, rate = self._ask(live, drafting)
+            n = self._worth(len(draft.ids), rate, n_tokens, n_expected)
+            if n:
+                live.row.drafts = draft.ids[:n]
+                n_tokens += n
+                n_expected += _expected(rate, n)
+            elif len(draft.ids):
+                drafting.drafters[drafting.current][2].decline(live.row.sampler.position)
+                self._counters["spec_declined_cost_total"] += 1
+            else:
+                self._counters["spec_miss_steps_total"] += 1
+
+    def settle(self, live: LiveRow, n_drafted: int, n_accepted: int) -> None:
+        """Drafts of the row have been verified."""
+        counts, drafting = live.output.counts, live.drafting
+        counts.drafted_tokens += n_drafted
+        counts.accepted_tokens += n_accepted
+        counts.verify_steps += 1
+        assert drafting is not None
+        if drafting.is_prediction:
+            counts.accepted_prediction_tokens += n_accepted
+            counts.rejected_prediction_tokens += n_drafted - n_accepted
+        name, drafter, acceptance = drafting.drafters[drafting.current]
+        drafter.settle(n_drafted, n_accepted)
+        acceptance.note(n_drafted, n_accepted)
+        for who in ("spec", f"spec_{name}"):
+            self._counters[f"{who}_drafted_total"] += n_drafted
+            self._counters[f"{who}_accepted_total"] += n_accepted
+            self._counters[f"{who}_verify_steps_total"] += 1
+            self._counters[f"{who}_emitted_total"] += n_accepted + 1
+        for place in range(min(n_accepted, _N_PLACES)):
+            self._counters[f"spec_accepted_at_{place + 1}_total"] += 1
+
+    def counters(self) -> dict[str, float]:
+        """For metrics, by name; those of drafters that are on are there from the start."""
+        names = ["spec_miss_steps_total", "spec_declined_cost_total"]
+        for who in ("spec", *(f"spec_{drafter.name}" for drafter in self._drafters)):
+            names += [f"{who}_{what}_total" for what in ("drafted", "accepted", "verify_steps", "emitted")]
+        names += [f"spec_accepted_at_{place + 1}_total" for place in range(_N_PLACES)]
+        out = {name: float(self._counters[name]) for name in names}
+        steps = out["spec_verify_steps_total"]
+        out["spec_mean_accepted_tokens"] = out["spec_accepted_total"] / steps if steps else 0.0
+        return out
+
+    def _wanted(self, live: LiveRow) -> bool:
+        request = live.output.request
+        if live.grammar is not None:
+            return False  # its masks come one at a time
+        if request.sampling.mirostat == 2 and request.plan.think_budget >= 0:
+            return False  # mu can't be taken back when reasoning is closed within a draft
+        return self._on_by_default if request.speculative is None else request.speculative
+
+    def _start(self, live: LiveRow) -> RowDrafting:
+        row = DraftedRow(live.row.sampler, _prediction(live.output.request))
+        return RowDrafting([(each.name, each.start(row), Acceptance(each.confidence)) for each in self._drafters])
+
+    def _ask(self, live: LiveRow, drafting: RowDrafting) -> tuple[Draft, float]:
+        limit = live.output.room_left - 1
+        for index, (_, drafter, acceptance) in enumerate(drafting.drafters):
+            draft = drafter.propose(limit)
+            if len(draft.ids) and limit > 0:
+                drafting.current, drafting.is_prediction = index, draft.is_prediction
+                return Draft(draft.ids[:limit], draft.is_prediction), acceptance.rate
+        return Draft(), 0.0
+
+    def _worth(self, n_proposed: int, rate: float, n_tokens: int, n_expected: float) -> int:
+        """How many of the proposed tokens to try in a step of `n_tokens` positions that yields `n_expected`."""
+        costs = self._costs
+        if costs is None or costs.n_sizes < 2:
+            return n_proposed  # nothing measured yet: this is how it gets measured
+        longest_ms = max(self._longest_step_ms, 2.0 * costs.estimate_ms(n_tokens))
+        best, best_rate = 0, _MARGIN * n_expected / costs.estimate_ms(n_tokens)
+        for n in {n_proposed, *(n for n in _LENGTHS if n < n_proposed)}:
+            ms = costs.estimate_ms(n_tokens + n)
+            gain = (n_expected + _expected(rate, n)) / ms
+            if gain > best_rate and (n_tokens == 1 or ms <= longest_ms):
+                best, best_rate = n, gain
+        return best
+
+
+def _expected(rate: float, n: int) -> float:
+    """Tokens accepted of a draft of n."""
+    return float(n) if rate >= 1.0 else rate * (1.0 - rate**n) / (1.0 - rate)
+
+
+def _prediction(request: GenerateRequest) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
+    return np.frombuffer(request.prediction, dtype="<i4").astype(np.int32)

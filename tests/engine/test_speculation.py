@@ -1,0 +1,187 @@
+"""Drafts change nothing: the same ids, logprobs and ends with and without, under any sampling, alone and in batches."""
+
+from __future__ import annotations
+
+import asyncio
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import pytest
+from imp_server.core import OutputPlan, SamplingParams, Segment, pack_ids, special
+from imp_server.decode.drafter import Draft, DraftedRow
+from imp_server.decode.ngram import NgramDrafter, NgramKnobs
+from imp_server.engine.drafting import Acceptance
+from imp_server.engine.inline import InlineEngine
+from imp_server.engine.speculation import Speculation
+from imp_server.schedule.cost import CostTable
+
+from tests.backends.array_source import mixed_groups
+from tests.engine.tiny_engine import UNTHINK, Answer, Tiny, ask, request, with_engine
+
+EAGER = NgramKnobs(k=5, min_match=1, max_match=3, miss_burst=0, give_up_after=0)
+"""Drafts at every chance, mostly wrong ones."""
+PLANS = (
+    OutputPlan(max_tokens=40),
+    OutputPlan(max_tokens=40, end_ids=tuple(range(0, 97, 9))),
+    OutputPlan(max_tokens=40, stop=(b"ab", b"q", b"7")),
+    OutputPlan(
+        segments=(Segment("think", closers=(special("</think>"),)), Segment("answer")),
+        max_tokens=40,
+        think_budget=7,
+        think_closer=pack_ids([UNTHINK]),
+    ),
+)
+SAMPLINGS: tuple[dict[str, Any], ...] = (
+    {"temperature": 0.0},
+    {"temperature": 0.0, "repetition_penalty": 1.3, "repeat_last_n": 8},
+    {"temperature": 0.0, "dry_multiplier": 0.8},
+    {"temperature": 0.05, "top_k": 0, "top_p": 1.0},
+    {"temperature": 0.8, "presence_penalty": 0.5, "frequency_penalty": 0.2},
+    {"temperature": 0.3, "typical_p": 0.8},
+    {"temperature": 0.3, "mirostat": 2},
+)
+
+
+def case(rng: np.random.Generator) -> dict[str, Any]:
+    """A request with a prompt that repeats itself."""
+    piece = rng.integers(0, 94, int(rng.integers(1, 9))).tolist()
+    sampling = SamplingParams(**SAMPLINGS[rng.integers(len(SAMPLINGS))], seed=int(rng.integers(99)))
+    return {
+        "prompt": (piece * 20)[: int(rng.integers(1, 60))],
+        "sampling": sampling,
+        "plan": PLANS[rng.integers(len(PLANS))],
+        "n": int(rng.integers(1, 3)),
+        "logprobs": [None, 0, 2][rng.integers(3)],
+    }
+
+
+def predicted(case: dict[str, Any], answers: list[Answer], rng: np.random.Generator) -> dict[str, Any]:
+    """The case with a prediction that is mostly right, for one of its choices."""
+    ids = list(answers[int(rng.integers(len(answers)))].ids)
+    for _ in range(int(rng.integers(3))):
+        ids[int(rng.integers(len(ids)))] = 3
+    return case | {"prediction": pack_ids(ids)}
+
+
+async def play(engine: InlineEngine, cases: list[dict[str, Any]], speculative: bool) -> list[list[Answer]]:
+    wanted = [request(engine, **each, speculative=speculative) for each in cases]
+    return list(await asyncio.gather(*(ask(engine, each) for each in wanted)))
+
+
+def check_equal(plain: list[list[Answer]], drafted: list[list[Answer]]) -> None:
+    for one, other in zip(chain(*plain), chain(*drafted), strict=True):
+        assert one.ids == other.ids
+        assert one.logprobs == other.logprobs
+        assert one.finish and other.finish
+        assert one.finish.usage.drafted_tokens == 0
+        assert (one.finish.reason, one.finish.stop_string, one.finish.detail) == (
+            other.finish.reason,
+            other.finish.stop_string,
+            other.finish.detail,
+        )
+        assert one.finish.usage.completion_tokens == other.finish.usage.completion_tokens
+        assert one.finish.usage.reasoning_tokens == other.finish.usage.reasoning_tokens
+
+
+@pytest.mark.parametrize("groups", ["full", "mixed"])
+def test_ids_are_the_same_with_and_without(groups: str) -> None:
+    rng = np.random.default_rng(5)
+    fields: dict[str, Any] = {"architecture": mixed_groups()} if groups == "mixed" else {}
+
+    async def body(engine: InlineEngine, _: Tiny) -> None:
+        n_drafted = n_accepted = 0
+        for n_cases in [1, 3, 1, 4, 2, 4]:
+            cases = [case(rng) for _ in range(n_cases)]
+            plain = await play(engine, cases, False)
+            cases = [predicted(each, answers, rng) for each, answers in zip(cases, plain)]
+            drafted = await play(engine, cases, True)
+            check_equal(plain, drafted)
+            for answer in chain(*drafted):
+                assert answer.finish
+                usage = answer.finish.usage
+                n_drafted += usage.drafted_tokens
+                n_accepted += usage.accepted_tokens
+                assert usage.accepted_prediction_tokens <= usage.accepted_tokens
+        assert n_drafted > 300 and n_accepted > 200, "so few that nothing was tested"
+        counters, _rows = await engine.stats()
+        assert counters["spec_ngram_drafted_total"] == counters["spec_drafted_total"] == n_drafted
+        assert counters["spec_accepted_total"] == n_accepted
+        assert counters["spec_emitted_total"] == n_accepted + counters["spec_verify_steps_total"]
+
+    with_engine(body, drafters=[NgramDrafter(EAGER)], n_rows=4, n_blocks=96, **fields)
+
+
+def test_a_prediction_saves_steps_and_is_counted() -> None:
+    async def body(engine: InlineEngine, _: Tiny) -> None:
+        prompt = [5, 17, 80, 3]
+        (plain,) = await ask(engine, request(engine, prompt, 40, speculative=False))
+        wrong = [*plain.ids[:20], (plain.ids[20] + 1) % 90]
+        (drafted,) = await ask(engine, request(engine, prompt, 40, prediction=pack_ids(wrong)))
+        assert drafted.ids == plain.ids and drafted.finish
+        usage = drafted.finish.usage
+        assert usage.accepted_prediction_tokens >= 16
+        assert 1 <= usage.rejected_prediction_tokens < 16
+
+    with_engine(body, drafters=[NgramDrafter()])
+
+
+class Fixed:
+    """Proposes nonsense of a length."""
+
+    name = "fixed"
+    confidence = 0.8
+
+    def start(self, row: DraftedRow) -> Fixed:
+        return self
+
+    def propose(self, limit: int) -> Draft:
+        return Draft(np.full(min(limit, 8), 1, dtype=np.int32))
+
+    def settle(self, n_drafted: int, n_accepted: int) -> None:
+        pass
+
+
+def table(ms_by_tokens: dict[int, float]) -> CostTable:
+    costs = CostTable()
+    for n, ms in ms_by_tokens.items():
+        costs.observe(n, ms)
+    return costs
+
+
+def test_the_cost_table_decides_how_long_a_draft_is() -> None:
+    cheap = Speculation(costs=table({1: 10.0, 9: 12.0, 17: 14.0}))
+    assert cheap._worth(16, 0.9, 1, 1.0) == 16
+    steep = Speculation(costs=table({1: 10.0, 2: 11.0, 4: 14.0, 9: 90.0}))
+    assert 1 <= steep._worth(8, 0.9, 1, 1.0) <= 3
+    assert steep._worth(8, 0.05, 1, 1.0) == 0
+    linear = Speculation(costs=table({1: 10.0, 2: 20.0, 16: 160.0}))
+    assert linear._worth(8, 0.9, 1, 1.0) == 0
+    assert Speculation(costs=None)._worth(8, 0.0, 1, 1.0) == 8
+
+
+def test_failing_drafts_are_given_up_and_tried_again_later() -> None:
+    acceptance = Acceptance(0.8)
+    for _ in range(6):
+        acceptance.note(8, 0)
+    assert acceptance.rate < 0.3
+    acceptance.decline(10)
+    acceptance.decline(100)
+    assert acceptance.rate < 0.3
+    acceptance.decline(10 + 128)
+    assert acceptance.rate == 0.8
+
+
+def test_useless_drafts_cost_little() -> None:
+    """A drafter that is always wrong: few of a long reply's steps carry its drafts."""
+
+    async def body(engine: InlineEngine, setup: Tiny) -> None:
+        assert setup.loop
+        costs = table({1: 10.0, 3: 13.0, 9: 20.0})
+        costs.observe = lambda *_: None  # type: ignore[method-assign]
+        setup.loop._speculation = Speculation([Fixed()], costs=costs)
+        banned = SamplingParams(temperature=0.0, banned_ids=(1,))
+        (answer,) = await ask(engine, request(engine, [3, 4], 200, sampling=banned))
+        assert answer.finish and answer.finish.usage.verify_steps <= 12
+
+    with_engine(body)
