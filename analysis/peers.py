@@ -72,7 +72,7 @@ def compare(model: Path, threads: int, rounds: int, peer_python: str, names: lis
     peer = Side([peer_python, str(HERE / "peer_llamacpp.py"), str(model), str(threads), str(N_SEQUENCES)], env)
     rows = []
     for scenario in SCENARIOS:
-        if names and not any(name in scenario.name for name in names):
+        if names and scenario.name not in names:
             continue
         ours, theirs = [], []
         for side, into in [(own, []), (peer, [])]:  # the first turn of each warms caches and is not counted
@@ -117,7 +117,7 @@ def main() -> None:
     parser.add_argument("--threads", default="1")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--requantise", action="store_true")
-    parser.add_argument("--only", action="append", default=[], help="a word of the scenarios to run")
+    parser.add_argument("--only", action="append", default=[], help="name of a scenario to run; may be repeated")
     parser.add_argument("--peer-python", default=sys.executable)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
