@@ -32,7 +32,7 @@ def try_machine(at: At, make: Callable[..., object], *what: Any) -> None:
         raise refuse(refusal.message, at) from None
 
 
-Reader = Callable[[Expander, dict[str, Any], At], Formula]
+Reader = Callable[["Expander", dict[str, Any], At], Formula]
 KEYWORDS: dict[str, Reader] = {}
 
 
