@@ -1,0 +1,165 @@
+"""What a client asks for, independent of the dialect that brought it. Frozen; lists travel as tuples."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import msgspec
+
+Role = Literal["system", "user", "assistant", "tool"]
+
+
+class TextPart(msgspec.Struct, frozen=True, tag="text"):
+    text: str
+    cache_mark: bool = False
+
+
+class MediaPart(msgspec.Struct, frozen=True, tag="media"):
+    """An image, audio, video or file part; refused with `vision_unavailable` until a model can read it."""
+
+    kind: str
+    path: str
+    """JSON path of the part in the request, for the error."""
+
+
+Part = TextPart | MediaPart
+
+
+class ToolCall(msgspec.Struct, frozen=True):
+    id: str
+    name: str
+    arguments: str
+    """JSON text, exactly as the client sent it (`{}` when there was none)."""
+
+
+class Message(msgspec.Struct, frozen=True):
+    role: Role
+    parts: tuple[Part, ...] = ()
+    reasoning: str | None = None
+    tool_calls: tuple[ToolCall, ...] = ()
+    tool_call_id: str | None = None
+    name: str | None = None
+
+
+class Tool(msgspec.Struct, frozen=True):
+    name: str
+    description: str = ""
+    parameters: Mapping[str, Any] = {}
+    strict: bool = False
+    cache_mark: bool = False
+
+
+class ToolChoice(msgspec.Struct, frozen=True):
+    """`names` restricts the choice: one for a named function, several for allowed_tools, () for all."""
+
+    mode: Literal["auto", "none", "required"] = "auto"
+    names: tuple[str, ...] = ()
+    parallel: bool = True
+    named: bool = False
+    """A single function was forced by name (OpenAI then finishes with `stop`, not `tool_calls`)."""
+
+
+class ResponseFormat(msgspec.Struct, frozen=True):
+    """What the answer must look like. `schema` for json_schema, `text` for regex and grammar, `choices` for choice."""
+
+    kind: Literal["text", "json_object", "json_schema", "regex", "grammar", "choice"] = "text"
+    schema: Any = None
+    text: str = ""
+    choices: tuple[str, ...] = ()
+    name: str = ""
+    param: str = "response_format"
+    """JSON path of the field that asked for it, for errors."""
+
+
+class ReasoningIntent(msgspec.Struct, frozen=True):
+    """What the client said about thinking; None = nothing."""
+
+    enabled: bool | None = None
+    effort: str | None = None
+    budget_tokens: int | None = None
+    budget_fraction: float | None = None
+    shown: bool = True
+
+
+class SamplingIntent(msgspec.Struct, frozen=True):
+    """Sampling fields as asked; None = the model's default, resolved in text/sampling_defaults.py."""
+
+    temperature: float | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+    min_p: float | None = None
+    typical_p: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    repetition_penalty: float | None = None
+    repeat_last_n: int | None = None
+    dry_multiplier: float | None = None
+    dry_base: float | None = None
+    dry_allowed_length: int | None = None
+    dry_penalty_last_n: int | None = None
+    mirostat: int | None = None
+    mirostat_tau: float | None = None
+    mirostat_eta: float | None = None
+    seed: int | None = None
+    logit_bias: Mapping[int, float] = {}
+    ignore_eos: bool = False
+
+
+class CacheIntent(msgspec.Struct, frozen=True):
+    """Pins asked for by the client. Message and tool marks live on the parts and tools themselves."""
+
+    pin_prompt: bool = False
+    session_id: str | None = None
+
+
+class ChatRequest(msgspec.Struct, frozen=True):
+    """A conversation to continue, independent of the dialect that brought it."""
+
+    messages: tuple[Message, ...]
+    model: str = ""
+    tools: tuple[Tool, ...] = ()
+    tool_choice: ToolChoice = ToolChoice()
+    response_format: ResponseFormat = ResponseFormat()
+    reasoning: ReasoningIntent = ReasoningIntent()
+    reasoning_default_on: bool = True
+    """False on routes where thinking is opt-in (/v1/messages)."""
+    sampling: SamplingIntent = SamplingIntent()
+    cache: CacheIntent = CacheIntent()
+    n: int = 1
+    max_tokens: int | None = None
+    stop: tuple[str, ...] = ()
+    logprobs: int | None = None
+    """None = no logprobs; k >= 0 = the chosen token and the k best."""
+    prediction: str | None = None
+    template_kwargs: Mapping[str, Any] = {}
+    add_generation_prompt: bool = True
+    continue_final_message: bool = False
+    speculative: bool | None = None
+    adapter: str = ""
+    priority: int = 0
+    row_preference: int | None = None
+    """llama.cpp's `id_slot`."""
+
+
+class PromptRequest(msgspec.Struct, frozen=True):
+    """A raw prompt to continue: no template, no segments."""
+
+    prompt: tuple[str | int, ...]
+    """Text and token ids, mixed. Text may spell control tokens; the model's opening token comes before a first text."""
+    suffix: str | None = None
+    """Text after the gap that the model is to fill; only models with fill-in-the-middle tokens can."""
+    task: Literal["generate", "embed"] = "generate"
+    model: str = ""
+    sampling: SamplingIntent = SamplingIntent()
+    cache: CacheIntent = CacheIntent()
+    response_format: ResponseFormat = ResponseFormat()
+    n: int = 1
+    max_tokens: int | None = None
+    stop: tuple[str, ...] = ()
+    logprobs: int | None = None
+    prompt_logprobs: int | None = None
+    speculative: bool | None = None
+    adapter: str = ""
+    priority: int = 0
+    row_preference: int | None = None

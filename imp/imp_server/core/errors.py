@@ -1,0 +1,206 @@
+"""The error tree: every error has a status, a code and a message that says what to do."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class ImpError(Exception):
+    """Root of the tree. `status` is the HTTP status, `code` a member of ErrorCode in spec/common.yaml.
+
+    The message tells the user what to do. `param` names the offending field as a JSON path.
+    """
+
+    status: ClassVar[int] = 500
+    default_code: ClassVar[str] = "internal_error"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        param: str | None = None,
+        code: str | None = None,
+        retry_after_s: float | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.param = param
+        self.code = code or self.default_code
+        self.retry_after_s = retry_after_s
+
+
+class InvalidRequest(ImpError):
+    status = 400
+    default_code = "invalid_value"
+
+
+class InvalidJson(InvalidRequest):
+    default_code = "invalid_json"
+
+
+class MissingParameter(InvalidRequest):
+    default_code = "missing_required_parameter"
+
+
+class UnsupportedParameter(InvalidRequest):
+    default_code = "unsupported_parameter"
+
+
+class ContextLengthExceeded(InvalidRequest):
+    default_code = "context_length_exceeded"
+
+
+class VisionUnavailable(InvalidRequest):
+    default_code = "vision_unavailable"
+
+
+class TemplateRefused(InvalidRequest):
+    """The chat template itself raised an exception (`raise_exception`)."""
+
+    default_code = "template_error"
+
+
+class GrammarRefused(InvalidRequest):
+    """A schema, regex or grammar that can't be enforced. `pointer` is the JSON pointer of the keyword."""
+
+    default_code = "grammar_unsupported"
+
+    def __init__(self, message: str, *, pointer: str = "", param: str | None = None, code: str | None = None) -> None:
+        super().__init__(message, param=param, code=code)
+        self.pointer = pointer
+
+
+class GrammarUnsatisfiable(GrammarRefused):
+    default_code = "grammar_unsatisfiable"
+
+
+class Unauthorized(ImpError):
+    status = 401
+    default_code = "invalid_api_key"
+
+
+class Forbidden(ImpError):
+    status = 403
+    default_code = "forbidden"
+
+
+class NotFound(ImpError):
+    status = 404
+    default_code = "not_found"
+
+
+class UnknownUrl(NotFound):
+    default_code = "unknown_url"
+
+
+class ModelNotFound(NotFound):
+    default_code = "model_not_found"
+
+
+class MethodNotAllowed(ImpError):
+    status = 405
+    default_code = "method_not_allowed"
+
+    def __init__(self, message: str, *, allow: tuple[str, ...]) -> None:
+        super().__init__(message)
+        self.allow = allow
+
+
+class Conflict(ImpError):
+    status = 409
+    default_code = "conflict"
+
+
+class PayloadTooLarge(ImpError):
+    status = 413
+    default_code = "payload_too_large"
+
+
+class UnsupportedMediaType(ImpError):
+    status = 415
+    default_code = "unsupported_media_type"
+
+
+class Overloaded(ImpError):
+    status = 429
+    default_code = "rate_limit_exceeded"
+
+
+class InternalError(ImpError):
+    status = 500
+    default_code = "internal_error"
+
+
+class EngineCrashed(InternalError):
+    """The engine process died while it held this request."""
+
+    default_code = "engine_crashed"
+
+
+class EngineFaulted(InternalError):
+    """One engine step failed; the rows of that step are gone, the engine lives on."""
+
+    default_code = "engine_step_failed"
+
+
+class GrammarDeadEnd(InternalError):
+    """No token may follow although the value isn't complete. Counted; every test asserts the counter to be 0."""
+
+    default_code = "grammar_dead_end"
+
+
+class Unavailable(ImpError):
+    status = 503
+    default_code = "unavailable"
+
+
+class NoModel(Unavailable):
+    default_code = "no_model"
+
+
+class ModelLoading(Unavailable):
+    default_code = "model_loading"
+
+
+class Draining(Unavailable):
+    default_code = "draining"
+
+
+class UserFault(ImpError):
+    """An error of the command line, a file or the machine: one line on stderr and `exit_code`."""
+
+    exit_code: ClassVar[int] = 1
+
+
+class ConfigError(UserFault):
+    default_code = "invalid_config"
+
+
+class HostOutOfMemory(UserFault):
+    exit_code = 2
+    default_code = "host_out_of_memory"
+
+
+class DeviceError(UserFault):
+    exit_code = 3
+    default_code = "device_error"
+
+
+class ModelFileMissing(UserFault):
+    exit_code = 4
+    default_code = "file_not_found"
+
+
+class InvalidModel(UserFault):
+    exit_code = 5
+    default_code = "invalid_model"
+
+
+class UnsupportedModel(UserFault):
+    exit_code = 6
+    default_code = "unsupported_model"
+
+
+class CapacityExceeded(UserFault):
+    exit_code = 9
+    default_code = "capacity_exceeded"

@@ -1,0 +1,168 @@
+"""What comes back: the events of a reply, its usage and timings."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+FinishReason = Literal["stop", "length", "tool_calls", "cancelled"]
+
+
+class Usage(msgspec.Struct, frozen=True):
+    """Token counts of one request, summed over its choices."""
+
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cached_tokens: int = 0
+    cache_write_tokens: int = 0
+    evicted_tokens: int = 0
+    reasoning_tokens: int = 0
+    drafted_tokens: int = 0
+    accepted_tokens: int = 0
+    verify_steps: int = 0
+    accepted_prediction_tokens: int = 0
+    rejected_prediction_tokens: int = 0
+
+
+class Timings(msgspec.Struct, frozen=True):
+    """Milliseconds, measured by the engine."""
+
+    queue_ms: float = 0.0
+    prefill_ms: float = 0.0
+    decode_ms: float = 0.0
+    ttft_ms: float = 0.0
+
+
+class TokenLogprob(msgspec.Struct, frozen=True, array_like=True):
+    """Natural log-probability after bias, penalties and mask, before temperature and truncation."""
+
+    id: int
+    logprob: float
+    top: tuple[tuple[int, float], ...] = ()
+    """(id, logprob), best first; a masked token shows -9999.0."""
+    rank: int = 0
+    """1 = the most likely token; 0 = not computed."""
+
+
+class Accepted(msgspec.Struct, frozen=True):
+    choice: int = 0
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+
+
+class Progress(msgspec.Struct, frozen=True):
+    """Prompt tokens prefilled so far."""
+
+    choice: int
+    done: int
+    total: int
+
+
+class TextDelta(msgspec.Struct, frozen=True):
+    choice: int
+    text: str
+
+
+class ReasoningDelta(msgspec.Struct, frozen=True):
+    choice: int
+    text: str
+
+
+class CallStart(msgspec.Struct, frozen=True):
+    choice: int
+    index: int
+    """Dense per choice, from 0."""
+    id: str
+    name: str
+
+
+class CallArgs(msgspec.Struct, frozen=True):
+    """A piece of the JSON text of the arguments; the pieces of one call always concatenate to valid JSON."""
+
+    choice: int
+    index: int
+    text: str
+
+
+class CallEnd(msgspec.Struct, frozen=True):
+    choice: int
+    index: int
+
+
+class LogprobEntry(msgspec.Struct, frozen=True):
+    """`data` are the token's own bytes, so that the bytes of all entries concatenate to those of the text."""
+
+    id: int
+    data: bytes
+    logprob: float
+    top: tuple[tuple[int, bytes, float], ...] = ()
+    """(id, bytes, logprob), best first."""
+    rank: int = 0
+    """1 = the most likely token; 0 = not computed."""
+
+
+class Logprobs(msgspec.Struct, frozen=True):
+    """Entries of tokens whose text belongs to the answer (`kind` text) or to the reasoning."""
+
+    choice: int
+    entries: tuple[LogprobEntry, ...]
+    kind: Literal["text", "reasoning"] = "text"
+
+
+class PromptLogprobs(msgspec.Struct, frozen=True):
+    """The prompt's tokens, once, before any of their text's continuation. Nothing precedes the first: it has none.
+
+    The bytes of all of them concatenate to those of the prompt's text; `first_data` is empty for an opening
+    token that the text doesn't show.
+    """
+
+    choice: int
+    first_id: int
+    first_data: bytes
+    entries: tuple[LogprobEntry, ...]
+    """From the second token on."""
+
+
+class Vectors(msgspec.Struct, frozen=True):
+    """What an embedding (one vector) or a scoring request asked for, as float32 bytes."""
+
+    choice: int
+    vectors: tuple[bytes, ...]
+
+
+class Finish(msgspec.Struct, frozen=True):
+    """The end of one choice. `usage` covers this choice; prompt tokens are counted in choice 0 alone."""
+
+    choice: int
+    reason: FinishReason
+    usage: Usage
+    stop_sequence: str | None = None
+    detail: str | None = None
+    """imp_finish_detail: reasoning_budget_exhausted | length_steered | timed_out ..."""
+    timings: Timings = Timings()
+
+
+class Failed(msgspec.Struct, frozen=True):
+    """The whole request failed after it was accepted. No further event follows."""
+
+    choice: int
+    status: int
+    code: str
+    message: str
+
+
+OutputEvent = (
+    Accepted
+    | Progress
+    | TextDelta
+    | ReasoningDelta
+    | CallStart
+    | CallArgs
+    | CallEnd
+    | Logprobs
+    | PromptLogprobs
+    | Vectors
+    | Finish
+    | Failed
+)

@@ -1,0 +1,137 @@
+"""What the engine is asked for: ids, sampling in force, and the plan of the output. Frozen; lists travel as tuples."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+
+class SamplingParams(msgspec.Struct, frozen=True):
+    """Sampling in force; the order of application is stated in decode/sampling.py."""
+
+    temperature: float = 0.7
+    top_k: int = 40
+    """0 = off."""
+    top_p: float = 0.95
+    min_p: float = 0.0
+    typical_p: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    repeat_last_n: int = 0
+    """Window of the three penalties above in tokens; 0 = the whole history, prompt included for `repetition` only."""
+    dry_multiplier: float = 0.0
+    dry_base: float = 1.75
+    dry_allowed_length: int = 2
+    dry_penalty_last_n: int = 0
+    mirostat: int = 0
+    mirostat_tau: float = 5.0
+    mirostat_eta: float = 0.1
+    seed: int = 0
+    """64 bits; drawn in the API process when the client gave none."""
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    banned_ids: tuple[int, ...] = ()
+    """Ids that may never be sampled (ignore_eos puts the end ids here)."""
+
+
+class MessageSpan(msgspec.Struct, frozen=True):
+    """Tokens [start, end) of the prompt that one message rendered to."""
+
+    role: str
+    start: int
+    end: int
+
+
+class CacheMarks(msgspec.Struct, frozen=True):
+    """Pins in tokens. `pin_until` = length of the pinned prompt prefix (0 = none)."""
+
+    pin_until: int = 0
+    session_id: str | None = None
+
+
+class GrammarPlan(msgspec.Struct, frozen=True):
+    """A checked grammar as plain data: the output of the check phase, the input of the engine's phases.
+
+    kind: json_schema | regex | gbnf | choice | envelope. `payload` is msgpack of the kind's normal form
+    (grammar/plan.py), `digest` its cache key.
+    """
+
+    kind: str
+    digest: str
+    payload: bytes
+
+
+class Segment(msgspec.Struct, frozen=True):
+    """One stretch of a completion.
+
+    `opens_from`: indices of the segments in which one of `openers` switches to this one.
+    `closes_to`: index of the segment that follows a closer; -1 = the completion ends there.
+    Markers are *marked bytes* (see `special`): plain text matches across token borders, a special
+    token matches by its id alone.
+    """
+
+    kind: Literal["think", "answer", "call"]
+    openers: tuple[bytes, ...] = ()
+    closers: tuple[bytes, ...] = ()
+    opens_from: tuple[int, ...] = ()
+    closes_to: int = -1
+    keep_markers: bool = False
+    """Openers and closers are part of the text (--reasoning-format none)."""
+    scan_tokens: int = -1
+    """Openers are looked for only in the first `scan_tokens` tokens of the completion; -1 = everywhere."""
+    max_visits: int = -1
+    """How often the segment may be entered (1 for parallel_tool_calls=false); -1 = any number."""
+    at_start: bool = False
+    """Openers count only where nothing but whitespace precedes them in their segment (bare JSON calls)."""
+    json_body: bool = False
+    """The text is JSON: markers inside its strings don't count."""
+
+
+class OutputPlan(msgspec.Struct, frozen=True):
+    """How a completion is cut. Walked token by token by output/walker.py, in the engine and in the API process."""
+
+    segments: tuple[Segment, ...] = (Segment(kind="answer"),)
+    start: int = 0
+    end_ids: tuple[int, ...] = ()
+    """Tokens that end the completion with `stop`; their text never appears."""
+    stop: tuple[bytes, ...] = ()
+    """Stop strings, matched in the text of `answer` segments only, excluded from it."""
+    max_tokens: int = 16
+    think_budget: int = -1
+    """Reasoning tokens after which the engine forces `think_closer`; -1 = no limit."""
+    think_closer: bytes = b""
+    """int32 ids that the engine feeds to close reasoning by force."""
+    shown_ids: tuple[int, ...] = ()
+    """Special tokens whose text appears in the output; every other special token is silent."""
+    grammar: GrammarPlan | None = None
+    """Binds the whole completion from its first byte, in marked bytes: thinking and call envelopes are part of
+    it as free text up to a tag. An end token is allowed exactly when it is done."""
+
+
+class GenerateRequest(msgspec.Struct, frozen=True):
+    """One piece of work for an engine. `ids` is the prompt."""
+
+    key: int
+    """Unique per engine client; names the request in every message."""
+    ids: bytes
+    plan: OutputPlan = OutputPlan()
+    sampling: SamplingParams = SamplingParams()
+    n: int = 1
+    task: Literal["generate", "embed", "score", "rank"] = "generate"
+    spans: tuple[MessageSpan, ...] = ()
+    adapter: str = ""
+    priority: int = 0
+    cache: CacheMarks = CacheMarks()
+    deadline_s: float | None = None
+    """Seconds from acceptance after which the request ends with `length`."""
+    logprobs: int | None = None
+    prompt_logprobs: int | None = None
+    prediction: bytes = b""
+    """int32 ids of the client's predicted output: an extra region for drafters."""
+    speculative: bool | None = None
+    row_preference: int | None = None
+    score_ids: bytes = b""
+    """For task `score`: int32 ids whose logits after the prompt are wanted."""
+    digest: str = ""
+    """Stable digest of the request, for the three-crashes rule."""
