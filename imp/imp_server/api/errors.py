@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Mapping
 from functools import cache
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from imp_server.api.contract import Operation
 from imp_server.core import ImpError, MethodNotAllowed
@@ -19,8 +19,7 @@ class ErrorShape(Protocol):
 
 @cache
 def shape_module(shape: str) -> ErrorShape:
-    module: Any = importlib.import_module(f"imp_server.dialects.{shape}_errors")
-    return module  # type: ignore[no-any-return]
+    return cast(ErrorShape, importlib.import_module(f"imp_server.dialects.{shape}_errors"))
 
 
 def shape_of(operation: Operation, headers: Mapping[str, str]) -> str:

@@ -4,7 +4,7 @@ A step is a ragged batch: row r owns ids[row_starts[r]:row_starts[r+1]], a chunk
 token of its decode followed by its drafts. Prefill chunks and decode rows mix freely. Everything is
 flat numpy on the host; a backend moves what it needs.
 
-Rows are independent (DESIGN 5): on `cpu` and `reference` a row's logits are bitwise a function of its
+Rows are independent: on `cpu` and `reference` a row's logits are bitwise a function of its
 own ids, positions and adapter, whatever the batch, the chunking and the number of threads.
 """
 

@@ -8,8 +8,6 @@ from msgspec import Meta
 
 Count = Annotated[int, Meta(ge=0)]
 Positive = Annotated[int, Meta(ge=1)]
-Auto = Annotated[int, Meta(ge=-1)]
-"""A count whose -1 means "decide yourself"."""
 Seconds = Annotated[float, Meta(ge=0)]
 Milliseconds = Annotated[float, Meta(gt=0)]
 Fraction = Annotated[float, Meta(ge=0, le=1)]

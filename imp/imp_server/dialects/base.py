@@ -63,9 +63,3 @@ class Stream(Protocol):
     def fail(self, error: ImpError) -> list[SseFrame]:
         """In-band error after the first byte; nothing follows, and no false finish precedes."""
         ...
-
-
-class Dialect(Protocol):
-    """The error shape that a path answers in (api/errors.py picks the dialect by path)."""
-
-    def error_body(self, error: ImpError, request_id: str) -> dict[str, Any]: ...

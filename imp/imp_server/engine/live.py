@@ -64,9 +64,6 @@ class LiveRequests:
         late = [r for r in self._requests.values() if r.deadline_s is not None and r.deadline_s <= now_s]
         return [row for request in late for row in request.rows]
 
-    def next_deadline(self) -> float | None:
-        return min((r.deadline_s for r in self._requests.values() if r.deadline_s is not None), default=None)
-
     def keys_of(self, rows: Sequence[Row]) -> list[int]:
         return list(dict.fromkeys(row.key for row in rows if row in self._by_row))
 

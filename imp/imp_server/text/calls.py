@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from imp_server.core import CallArgs, CallEnd, CallStart, OutputEvent
-from imp_server.text.tools.base import Begin, CallPiece, CallReader, End, reader_text
+from imp_server.text.tools.base import Begin, CallPiece, CallReader, End
 
 
 class CallReaders(Protocol):
@@ -63,11 +63,6 @@ class Calls:
 def new_call_id() -> str:
     """Random: a client that keeps several replies in one history must not see an id twice."""
     return f"call_{secrets.token_hex(12)}"
-
-
-def opener_text(opener: bytes) -> str:
-    """An opener (marked bytes) as readers see it."""
-    return reader_text(opener)
 
 
 def _marked_decoder() -> codecs.IncrementalDecoder:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 _FIRST, _LAST = 0x20000, 0x2A6D6
@@ -111,6 +111,3 @@ def strings_of(value: Any) -> Iterator[str]:
     elif isinstance(value, list | tuple):
         for item in value:
             yield from strings_of(item)
-
-
-Protect = Callable[[str], str]

@@ -100,10 +100,6 @@ class TextModel:
         """Source of the template in use."""
         return self.prompts.default.template.source
 
-    @property
-    def can_think(self) -> bool:
-        return self.prompts.default.tags is not None
-
     def prepare_chat(self, chat: ChatRequest, key: int) -> Prepared:
         """Raises TemplateRefused, VisionUnavailable, ContextLengthExceeded, InvalidRequest, GrammarRefused."""
         use = self.prompts.use_for(chat)

@@ -24,7 +24,3 @@ def to_bytes(token: str) -> bytes:
         return token.translate(_TO_LATIN1).encode("latin-1")
     except UnicodeEncodeError:
         return token.encode()
-
-
-def to_chars(data: bytes) -> str:
-    return "".join(CHAR_OF_BYTE[b] for b in data)

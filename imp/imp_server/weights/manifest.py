@@ -26,7 +26,6 @@ class FileRecord(msgspec.Struct, frozen=True):
     path: str
     size: int
     sha256: str
-    mtime_ns: int = 0
 
 
 class Manifest(msgspec.Struct, frozen=True):
@@ -54,10 +53,7 @@ def read_manifest(folder: Path) -> Manifest | None:
 
 def write_manifest(folder: Path, name: str, source: str, main: str, digests: dict[str, str]) -> Manifest:
     """Record the files named in `digests` (path -> sha256)."""
-    records = []
-    for path, digest in sorted(digests.items()):
-        stat = (folder / path).stat()
-        records.append(FileRecord(path, stat.st_size, digest, stat.st_mtime_ns))
+    records = [FileRecord(path, (folder / path).stat().st_size, digest) for path, digest in sorted(digests.items())]
     manifest = Manifest(name, source, main, tuple(records), time.time())
     (folder / MANIFEST).write_bytes(msgspec.json.format(msgspec.json.encode(manifest), indent=1))
     return manifest

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import deque
 from typing import Protocol
 
-from imp_server.grammar.combine import universal
 from imp_server.grammar.explored import refined, representatives
 from imp_server.grammar.frames.goals import Goal
 from imp_server.grammar.machine import DEAD, Machine
@@ -156,8 +155,3 @@ class Several:
 
     def alias(self, state: int) -> tuple[Verdicts, int]:
         return self, state
-
-
-def is_free(machine: Machine, state: int) -> bool:
-    """Whether any text may follow and is accepted."""
-    return universal(machine, state)
