@@ -43,77 +43,34 @@ from imp_server.engine.messages import (
     Submit,
     ToEngine,
 )
+from imp_server.engine.script import (
+    Action,
+    Crash,
+    Emit,
+    Fail,
+    Gate,
+    Player,
+    Prefilled,
+    Vectors,
+    Wait,
+    byte_vocabulary,
+    text_ids,
+)
 from imp_server.vocab.table import Vocabulary
 
-
-@dataclass(frozen=True, slots=True)
-class Emit:
-    """Tokens that arrive in one hand-off. `logprobs`: one per id; invented (0.0) if absent."""
-
-    ids: Sequence[int]
-    logprobs: Sequence[TokenLogprob] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Wait:
-    seconds: float
-
-
-@dataclass(frozen=True, slots=True)
-class Gate:
-    """The play goes on when the test sets `event`."""
-
-    event: asyncio.Event
-
-
-@dataclass(frozen=True, slots=True)
-class Prefilled:
-    """Report progress of the prompt: tokens done, of them from the cache."""
-
-    n_prefilled: int
-    n_cached: int = -1
-
-
-@dataclass(frozen=True, slots=True)
-class Vectors:
-    """What an embedding or a scoring request gets (float32 bytes)."""
-
-    vectors: tuple[bytes, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Fail:
-    """The whole request fails with this error."""
-
-    error: ImpError
-
-
-@dataclass(frozen=True, slots=True)
-class Crash:
-    """The engine dies under all its requests, and comes back."""
-
-
-Action = int | Sequence[int] | Emit | Wait | Gate | Prefilled | Vectors | Fail | Crash
-"""An int is one token in a hand-off of its own; a sequence of ints one hand-off per token."""
-Player = Callable[[GenerateRequest, int], Iterable[Action]]
-"""(request, choice) -> its play."""
-
-
-def byte_vocabulary(*specials: str, size: int = 0) -> Vocabulary:
-    """Ids 0-255 write their byte, the specials follow, padding ids up to `size`. The first special is the end id."""
-    n_named = 256 + len(specials)
-    pieces: list[bytes | None] = [bytes([i]) for i in range(256)]
-    pieces += [None] * (max(n_named, size) - 256)
-    return Vocabulary(
-        pieces,
-        {256 + i: text for i, text in enumerate(specials)},
-        end_ids=(256,) if specials else (),
-    )
-
-
-def text_ids(text: str) -> tuple[int, ...]:
-    """The ids of `text` in a byte vocabulary."""
-    return tuple(text.encode())
+__all__ = [
+    "Action",
+    "Crash",
+    "Emit",
+    "Fail",
+    "Gate",
+    "Prefilled",
+    "ScriptedEngine",
+    "Vectors",
+    "Wait",
+    "byte_vocabulary",
+    "text_ids",
+]
 
 
 @dataclass(slots=True, eq=False)
