@@ -164,6 +164,14 @@ def test_a_root_without_an_end_is_unsatisfiable() -> None:
     assert machine.step(run(machine, "a"), ord("b")) == DEAD
 
 
+@pytest.mark.parametrize("empty", ["", '""', '("")*', '"" | ""'])
+def test_a_rule_that_writes_nothing_leads_nowhere_but_behind_itself(empty: str) -> None:
+    machine = compile_gbnf(f"root ::= {empty}")
+    assert accepted(machine, "") and not accepted(machine, "a")
+    inside = compile_gbnf(f'root ::= "a" gap "b" gap\ngap ::= {empty}')
+    assert [accepted(inside, t) for t in ("ab", "a", "abb", "aab", "abab")] == [True, False, False, False, False]
+
+
 @pytest.mark.parametrize(
     "grammar",
     [

@@ -359,7 +359,8 @@ class TermMachine:
     def _column(self, head: Node, tail: int) -> list[Any]:
         """What an item does with each class of bytes: a state, an item (node, tail), or None."""
         if head.kind in (Kind.LOOP, Kind.RULE):
-            return self._complete(self._enter(head, tail))
+            opened = self._enter(head, tail)
+            return [DEAD] * len(self._representatives) if opened == DEAD else self._complete(opened)
         template = self._templates.get(head.id)
         if template is None:
             template = self._templates[head.id] = [self._after(head, byte) for byte in self._representatives]
@@ -383,7 +384,8 @@ class TermMachine:
         gathered = _Gathering()
         for head, tail in self._items[state]:
             if head.kind in (Kind.LOOP, Kind.RULE):
-                target = self.step(self._enter(head, tail), byte)
+                opened = self._enter(head, tail)
+                target = DEAD if opened == DEAD else self.step(opened, byte)
                 if target != DEAD:
                     self._pour(gathered, target)
                 continue
