@@ -42,7 +42,7 @@ async def completions(call: Call) -> Reply:
 
 async def _completion(call: Call) -> Reply:
     model = call.services.card(call.model).id
-    requests = prompt_requests(call.body, await _logit_bias(call))
+    requests = await call.worked(prompt_requests, call.body, await _logit_bias(call))
     context = ReplyContext(
         id=new_id("cmpl-"), model=model, created=int(time.time()), request_id=call.request_id, body=call.body
     )
@@ -74,13 +74,13 @@ async def _prompt_text(call: Call, prompt: Prompt) -> str:
 @handler
 async def apply_template(call: Call) -> Reply:
     known = {name: call.body[name] for name in _TEMPLATE_FIELDS if name in call.body}
-    request = chat_request({"model": call.model, **known})
+    request = await call.worked(chat_request, {"model": call.model, **known})
     return JsonReply({"prompt": await call.services.render(request)})
 
 
 @handler
 async def chat_input_tokens(call: Call) -> Reply:
-    n_tokens = await call.services.count_tokens(chat_request(call.body))
+    n_tokens = await call.services.count_tokens(await call.worked(chat_request, call.body))
     return JsonReply({"object": "response.input_tokens", "input_tokens": n_tokens})
 
 
