@@ -10,14 +10,17 @@ import numpy as np
 import pytest
 from imp_server.core import OutputPlan, SamplingParams, Segment, pack_ids, special
 from imp_server.decode.drafter import Draft, DraftedRow
+from imp_server.decode.forced import ForcedDrafter
 from imp_server.decode.ngram import NgramDrafter, NgramKnobs
 from imp_server.engine.drafting import Acceptance
 from imp_server.engine.inline import InlineEngine
+from imp_server.engine.matching import Grammars
 from imp_server.engine.speculation import Speculation
+from imp_server.grammar.check import check_schema
 from imp_server.schedule.cost import CostTable
 
 from tests.backends.array_source import mixed_groups
-from tests.engine.tiny_engine import UNTHINK, Answer, Tiny, ask, request, with_engine
+from tests.engine.tiny_engine import END, UNTHINK, Answer, Tiny, ask, request, vocabulary, with_engine
 
 EAGER = NgramKnobs(k=5, min_match=1, max_match=3, miss_burst=0, give_up_after=0)
 """Drafts at every chance, mostly wrong ones."""
@@ -185,3 +188,57 @@ def test_useless_drafts_cost_little() -> None:
         assert answer.finish and answer.finish.usage.verify_steps <= 12
 
     with_engine(body)
+
+
+SCHEMA = {
+    "type": "object",
+    "properties": {"name": {"type": "string", "maxLength": 6}, "is_confirmed": {"type": "boolean"}},
+    "required": ["name", "is_confirmed"],
+    "additionalProperties": False,
+}
+
+
+def encode(text: str) -> list[int]:
+    return [ord(c) - 32 for c in text]
+
+
+def forced_drafter() -> ForcedDrafter:
+    return ForcedDrafter(encode, vocabulary().token_bytes)
+
+
+def test_drafts_under_a_grammar_change_nothing_and_save_steps() -> None:
+    """Cut by length, steered to the end, free: alone and together, with logprobs."""
+    grammar = check_schema(SCHEMA)
+
+    async def body(engine: InlineEngine, _: Tiny) -> None:
+        n_forced = 0
+        for max_tokens in (35, 48, 120):
+            plan = OutputPlan(end_ids=(END,), max_tokens=max_tokens, grammar=grammar)
+            cases: list[dict[str, Any]] = [
+                {
+                    "prompt": encode('{"name":"ab","is_confirmed":true}' * 2)[: 20 + seed],
+                    "plan": plan,
+                    "sampling": SamplingParams(temperature=0.5 * (seed % 3), top_k=0, top_p=1.0, seed=seed),
+                    "logprobs": 1,
+                }
+                for seed in range(4)
+            ]
+            plain, drafted = await play(engine, cases, False), await play(engine, cases, True)
+            check_equal(plain, drafted)
+            n_forced += sum(a.finish.usage.accepted_tokens for (a,) in drafted if a.finish)
+        counters, _rows = await engine.stats()
+        assert counters["grammar_dead_ends_total"] == 0
+        assert counters["spec_forced_accepted_total"] > 60 and n_forced > 60
+
+    drafters = [forced_drafter(), NgramDrafter(EAGER)]
+    with_engine(body, drafters=drafters, make_constraint=Grammars(vocabulary()), n_blocks=96)
+
+
+def test_forced_text_is_cut_at_whole_characters_and_open_ends() -> None:
+    token_bytes = [b"a", b"b", b"ab", b"abc", b"\xc3\xa9", b"z"]
+    drafter = ForcedDrafter(lambda text: [token_bytes.index(c.encode()) for c in text], token_bytes)
+    assert drafter.ids_of(b"zba") == [5, 1], "a may begin ab"
+    assert drafter.ids_of(b"bz") == [1, 5]
+    assert drafter.ids_of("zé".encode()) == [5, 4]
+    assert drafter.ids_of("zé".encode()[:-1]) == [5]
+    assert drafter.ids_of(b"z" + special("</think>") + b"a") == [5]

@@ -144,7 +144,6 @@ NOT_YET: frozenset[str] = frozenset({
     "speculative.draft_model",
     "grammar.key_order",
     "grammar.lenient",
-    "grammar.jump_ahead",
     "grammar.check_work",
     "grammar.max_states",
     "grammar.max_whitespace",

@@ -37,7 +37,7 @@ def assemble(chunks: Sequence[Chunk], lives: Sequence[LiveRow], n_groups: int) -
         row = step_row(chunk, live)
         if row.wants & WANT_SAMPLE and live.grammar is not None:
             row.mask_row = len(masks)
-            masks.append(live.grammar.job.result())
+            masks += [live.grammar.job.result(), *live.grammar.draft_masks(chunk.n_drafts)]
         rows.append(row)
     return Step(
         ids=np.concatenate(pieces).astype(np.int32, copy=False),

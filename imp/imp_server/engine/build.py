@@ -16,6 +16,7 @@ from imp_server.config import Config
 from imp_server.config.running import PrefixCache as PrefixCacheKnobs
 from imp_server.core import CapacityExceeded, ConfigError, InvalidModel, SamplingParams
 from imp_server.decode.drafter import Drafter
+from imp_server.decode.forced import ForcedDrafter
 from imp_server.decode.ngram import NgramDrafter, NgramKnobs
 from imp_server.decode.state import SamplerState
 from imp_server.engine.acceptance import Limits
@@ -33,6 +34,7 @@ from imp_server.schedule.cost import CostTable
 from imp_server.schedule.prefix import MakeIndex
 from imp_server.schedule.scheduler import ScheduleLimits, Scheduler
 from imp_server.vocab.load import tokenizer_of
+from imp_server.vocab.tokenizer import Tokenizer
 
 _DEFAULT_ROWS = 8
 _DRAFTERS = ("forced", "ngram", "model", "mtp")
@@ -60,7 +62,8 @@ def build_engine(
     """Blocks until the model is loaded, saying so with Loading messages. Raises UserFaults."""
     emit(Loading("open", 0.0))
     source = open_model(path)
-    vocabulary = tokenizer_of(source.header).vocabulary
+    tokenizer = tokenizer_of(source.header)
+    vocabulary = tokenizer.vocabulary
     if vocabulary.size > source.architecture.vocab_size:
         raise InvalidModel(
             f"the tokenizer has {vocabulary.size} ids, the model's embedding only {source.architecture.vocab_size}"
@@ -86,7 +89,7 @@ def build_engine(
         length_steering=config.grammar.length_steering,
     )
     costs, decode_costs = CostTable(), CostTable()
-    speculation = make_speculation(config, architecture, decode_costs)
+    speculation = make_speculation(config, architecture, tokenizer, decode_costs)
     if config.engine.warmup:
         warm_up(backend, kv, costs, context)
         if speculation.is_on:
@@ -124,7 +127,9 @@ def prefix_index(knobs: PrefixCacheKnobs) -> MakeIndex | None:
     return partial(PrefixCache, pin_budget=knobs.pin_budget_pct / 100, session_ttl_s=knobs.session_ttl_s)
 
 
-def make_speculation(config: Config, architecture: Architecture, decode_costs: CostTable) -> Speculation:
+def make_speculation(
+    config: Config, architecture: Architecture, tokenizer: Tokenizer, decode_costs: CostTable
+) -> Speculation:
     """The configured drafters in order. Raises ConfigError for a name that there isn't."""
     knobs = config.speculative
     unknown = [name for name in knobs.drafters if name not in _DRAFTERS]
@@ -134,9 +139,12 @@ def make_speculation(config: Config, architecture: Architecture, decode_costs: C
     if knobs.enabled == "off" or any(group.kind == "state" for group in architecture.cache_groups):
         return Speculation()
     drafters: list[Drafter] = []
-    if "ngram" in knobs.drafters and knobs.ngram:
-        names = NgramKnobs.__dataclass_fields__
-        drafters.append(NgramDrafter(NgramKnobs(**{name: getattr(knobs, name) for name in names})))
+    for name in knobs.drafters:
+        if name == "forced" and config.grammar.jump_ahead:
+            drafters.append(ForcedDrafter(tokenizer.encode, tokenizer.vocabulary.token_bytes))
+        elif name == "ngram" and knobs.ngram:
+            names = NgramKnobs.__dataclass_fields__
+            drafters.append(NgramDrafter(NgramKnobs(**{field: getattr(knobs, field) for field in names})))
     return Speculation(
         drafters,
         costs=decode_costs if knobs.cost_gate else None,

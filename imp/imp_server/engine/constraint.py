@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,6 +55,14 @@ MakeConstraint = Callable[[GrammarPlan], Constraint]
 """Raises GrammarRefused."""
 
 
+class _Ahead(NamedTuple):
+    """A draft, the state behind it and the mask for what follows."""
+
+    token_id: int
+    state: Any
+    mask: Future[Mask]
+
+
 class GrammarRow:
     """Owner of one row's place in its grammar and of the mask for its next token."""
 
@@ -70,10 +78,12 @@ class GrammarRow:
         self._only: frozenset[int] | None = None
         self._next: tuple[int, Any] | None = None
         self._job: Future[Mask] | None = None
+        self._ahead: list[_Ahead] = []
 
     def request_mask(self) -> None:
-        """Begin to fill the mask for the next token."""
-        self._job = self._masks.submit(self._constraint, self._state, self._end_ids, self._refused, self._only)
+        """Begin to fill the mask for the next token, unless that has been done."""
+        if self._job is None:
+            self._job = self._masks.submit(self._constraint, self._state, self._end_ids, self._refused, self._only)
 
     @property
     def was_steered(self) -> bool:
@@ -89,6 +99,7 @@ class GrammarRow:
         self._refused |= {token_id}
         if len(self._refused) >= _PATIENCE:
             self._only = self._steering.way(self._state)
+        self._job = None
         self.request_mask()
         return True
 
@@ -103,6 +114,26 @@ class GrammarRow:
     def is_done(self) -> bool:
         return self._constraint.is_done(self._state)
 
+    def forced(self) -> bytes:
+        """Marked bytes that must come next; b"" if there is a choice."""
+        return self._constraint.forced(self._state)
+
+    def walk(self, drafts: Sequence[int]) -> list[Future[Mask]]:
+        """Begin the masks behind each draft, up to the first that ends the reply or that the grammar forbids."""
+        self._ahead = []
+        state = self._state
+        for token_id in drafts:
+            state = None if token_id in self._end_ids else self._constraint.advance(state, token_id)
+            if state is None:
+                break
+            job = self._masks.submit(self._constraint, state, self._end_ids)
+            self._ahead.append(_Ahead(token_id, state, job))
+        return [each.mask for each in self._ahead]
+
+    def draft_masks(self, n_drafts: int) -> list[Mask]:
+        """The masks behind the first drafts walked; they must be ready."""
+        return [each.mask.result() for each in self._ahead[:n_drafts]]
+
     def advance(self, token_id: int) -> bool:
         """False: the grammar doesn't allow the token. The mask asked for before is void."""
         if token_id in self._end_ids:
@@ -115,12 +146,20 @@ class GrammarRow:
         self._refused = frozenset()
         self._only = None
         self._job = None
+        if self._ahead:
+            first = self._ahead.pop(0)
+            if first.token_id == token_id:
+                self._job = first.mask
+            else:
+                self._ahead = []
         return True
 
     def _after(self, token_id: int) -> Any | None:
         """The state behind the token, worked out once."""
         if self._next is None or self._next[0] != token_id:
-            self._next = (token_id, self._constraint.advance(self._state, token_id))
+            known = self._ahead and self._ahead[0].token_id == token_id
+            after = self._ahead[0].state if known else self._constraint.advance(self._state, token_id)
+            self._next = (token_id, after)
         return self._next[1]
 
 

@@ -201,30 +201,34 @@ class EngineLoop:
         elif request.plan.max_tokens == 0:
             output.stop("length")
         elif len(result.tokens):
-            self._take_tokens(live, chunk, result)
+            if not self._take_tokens(live, chunk, result):
+                return
         elif not result.dead_end:
             self._fail(live, EngineFaulted("the model's logits weren't numbers for this request"))
             return
         if result.dead_end and output.finish is None:
             self._dead_end(live)
 
-    def _take_tokens(self, live: LiveRow, chunk: Chunk, result: RowResult) -> None:
+    def _take_tokens(self, live: LiveRow, chunk: Chunk, result: RowResult) -> bool:
+        """False: not all of them, so what the result says about the place behind them is void."""
         output, sampler = live.output, live.row.sampler
         output.clock.first_token_s = output.clock.first_token_s or self._clock()
         if chunk.n_drafts:
             self._speculation.settle(live, chunk.n_drafts, result.n_accepted)
         ids: list[int] = result.tokens.tolist()
         logprobs = sampled_logprobs(ids, result)
+        n_taken = 0
         for index, token_id in enumerate(ids):
             if live.grammar is not None and live.grammar.refuses(token_id, output.room_left - 1):
                 self._counters["grammar_steered_total"] += 1
                 live.row.n_computed = sampler.length - 1  # the position is run again, with a mask that lacks the token
-                return
+                return False
             output.push([token_id], logprobs[index : index + 1])
             self._counters["completion_tokens_total"] += 1
             if not self.desk.append(live, [token_id]):
                 self._dead_end(live)
-                return
+                return False
+            n_taken += 1
             if output.finish is not None or output.must_force:
                 break
         if result.mirostat_mu is not None:
@@ -233,6 +237,7 @@ class EngineLoop:
         live.row.n_computed = min(live.row.n_computed, sampler.length)
         self.desk.force(live)
         output.note_steered(live.grammar)
+        return n_taken == len(ids)
 
     def _dead_end(self, live: LiveRow) -> None:
         """Nothing may follow: an end where the grammar is complete, else an error that should never be seen."""

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from concurrent.futures import Future
 
 import numpy as np
 
 from imp_server.core import GenerateRequest
 from imp_server.decode.drafter import Draft, DraftedRow, Drafter
+from imp_server.engine.constraint import Mask, wait_for_all
 from imp_server.engine.drafting import Acceptance, RowDrafting
 from imp_server.engine.live import LiveRow
 from imp_server.schedule.cost import CostTable
@@ -23,6 +25,8 @@ _LENGTHS = (1, 2, 3, 4, 5, 7, 11, 15, 23, 31, 47, 63, 127)
 _MARGIN = 1.05
 """By how much a draft must be expected to win: a measured cost is never exact."""
 _N_PLACES = 8
+_MASK_GRACE_S = 0.002
+"""How long a step waits for the masks of drafts."""
 
 
 class Speculation:
@@ -52,6 +56,7 @@ class Speculation:
         if not self._drafters:
             return
         n_tokens, n_expected = len(decoding), float(len(decoding))
+        walks: list[tuple[LiveRow, list[Future[Mask]]]] = []
         for live in decoding:
             live.row.drafts = live.row.drafts[:0]
             if not self._wanted(live):
@@ -61,6 +66,8 @@ class Speculation:
             n = self._worth(len(draft.ids), rate, n_tokens, n_expected)
             if n:
                 live.row.drafts = draft.ids[:n]
+                if live.grammar is not None:
+                    walks.append((live, live.grammar.walk(live.row.drafts.tolist())))
                 n_tokens += n
                 n_expected += _expected(rate, n)
             elif len(draft.ids):
@@ -68,6 +75,12 @@ class Speculation:
                 self._counters["spec_declined_cost_total"] += 1
             else:
                 self._counters["spec_miss_steps_total"] += 1
+        if walks:
+            wait_for_all([job for _, jobs in walks for job in jobs], _MASK_GRACE_S)
+            for live, jobs in walks:
+                # Drafts whose masks aren't ready sit out, as rows do.
+                n_ready = next((i for i, job in enumerate(jobs) if not _is_usable(job)), len(jobs))
+                live.row.drafts = live.row.drafts[:n_ready]
 
     def settle(self, live: LiveRow, n_drafted: int, n_accepted: int) -> None:
         """Drafts of the row have been verified."""
@@ -103,14 +116,13 @@ class Speculation:
 
     def _wanted(self, live: LiveRow) -> bool:
         request = live.output.request
-        if live.grammar is not None:
-            return False  # its masks come one at a time
-        if request.sampling.mirostat == 2 and request.plan.think_budget >= 0:
-            return False  # mu can't be taken back when reasoning is closed within a draft
+        if request.sampling.mirostat == 2 and (live.grammar is not None or request.plan.think_budget >= 0):
+            return False  # mu can't be taken back when a token is refused or reasoning closed within a draft
         return self._on_by_default if request.speculative is None else request.speculative
 
     def _start(self, live: LiveRow) -> RowDrafting:
-        row = DraftedRow(live.row.sampler, _prediction(live.output.request))
+        forced = live.grammar.forced if live.grammar is not None else None
+        row = DraftedRow(live.row.sampler, _prediction(live.output.request), forced)
         return RowDrafting([(each.name, each.start(row), Acceptance(each.confidence)) for each in self._drafters])
 
     def _ask(self, live: LiveRow, drafting: RowDrafting) -> tuple[Draft, float]:
@@ -135,6 +147,10 @@ class Speculation:
             if gain > best_rate and (n_tokens == 1 or ms <= longest_ms):
                 best, best_rate = n, gain
         return best
+
+
+def _is_usable(job: Future[Mask]) -> bool:
+    return job.done() and job.exception() is None
 
 
 def _expected(rate: float, n: int) -> float:
