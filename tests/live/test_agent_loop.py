@@ -1,4 +1,4 @@
-"""openai-agents runs a two-tool task against a 256k context: calls in parallel, then one that builds on their results."""
+"""openai-agents runs a task of two tools in a 256k context: parallel calls, then one that builds on their results."""
 
 from __future__ import annotations
 

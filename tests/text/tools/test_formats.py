@@ -119,6 +119,34 @@ CASES = [
         f"{mark('<|channel|>')}commentary to=functions.get_weather {mark('<|constrain|>')}json{mark('<|message|>')}{ARGS}{mark('<|call|>')}",
         [WEATHER],
     ),
+    Case(
+        "kimi",
+        f'a<|tool_calls_section_begin|><|tool_call_begin|>functions.get_weather:0<|tool_call_argument_begin|>{ARGS}<|tool_call_end|>'
+        "<|tool_call_begin|>functions.ping:1<|tool_call_argument_begin|>{}<|tool_call_end|><|tool_calls_section_end|>b",
+        [WEATHER, ("ping", {})],
+        "ab",
+    ),
+    Case(
+        "kimi",
+        f"{mark('<|tool_call_begin|>')}functions.run:7{mark('<|tool_call_argument_begin|>')}"
+        f'{{"code": {json.dumps("<|tool_call_end|>")}}}{mark("<|tool_call_end|>")}',
+        [("run", {"code": "<|tool_call_end|>"})],
+    ),
+    Case(
+        "seed",
+        "A<seed:tool_call>\n<function=run>\n<parameter=code>x = '</param' < 3</parameter>\n<parameter=o>{}</parameter>\n"
+        "</function>\n</seed:tool_call>B",
+        [("run", {"code": "x = '</param' < 3", "o": {}})],
+        "AB",
+    ),
+    Case(
+        "minimax",
+        'A<minimax:tool_call>\n<invoke name="get_weather">\n<parameter name="city">Köln "Süd"</parameter>\n'
+        '<parameter name="days">2</parameter>\n</invoke>\n<invoke name="ping">\n</invoke>\n</minimax:tool_call>B',
+        [("get_weather", {"city": 'Köln "Süd"', "days": 2}), ("ping", {})],
+        "AB",
+    ),
+    Case("jamba", f'A<tool_calls>[{{"name": "get_weather", "arguments": {ARGS}}}, {{"name": "ping"}}]</tool_calls>B', [WEATHER, ("ping", {})], "AB"),
 ]  # fmt: skip
 
 
@@ -269,6 +297,10 @@ def test_garbage_never_raises(form: str, text: str) -> None:
         ("<｜tool▁call▁begin｜>", "deepseek"),
         ("<|tool_call>", "gemma"),
         ("<function=example>", "llama3_function"),
+        ("<|tool_call_begin|>..<|tool_call_argument_begin|>", "kimi"),
+        ("<seed:tool_call><function=x><parameter=y>", "seed"),
+        ("<minimax:tool_call><invoke name=", "minimax"),
+        ("<tool_calls>", "jamba"),
     ],
 )
 def test_the_template_chooses(template: str, form: str) -> None:

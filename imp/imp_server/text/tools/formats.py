@@ -12,8 +12,8 @@ from imp_server.text.tools.base import ToolFormat
 
 # Asked in this order: a template that teaches two notations is of the more special one.
 _ORDER = (
-    "harmony", "deepseek", "mistral", "cohere", "gemma", "glm", "qwen_xml", "phi", "granite", "llama3_function",
-    "hermes", "llama3_json",
+    "harmony", "deepseek", "kimi", "mistral", "cohere", "gemma", "glm", "seed", "minimax", "qwen_xml", "phi",
+    "granite", "llama3_function", "jamba", "hermes", "llama3_json",
 )  # fmt: skip
 
 

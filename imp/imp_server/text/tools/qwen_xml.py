@@ -1,8 +1,4 @@
-"""Qwen-Coder XML: <tool_call><function=NAME><parameter=KEY> raw text </parameter></function></tool_call>.
-
-A value that begins on its own line ends at a closing tag on its own line, so code that contains the tag
-inside a line survives byte for byte; the newline behind the opener and before the closer is not part of it.
-"""
+"""Qwen-Coder XML: <tool_call><function=NAME><parameter=KEY> raw text </parameter></function></tool_call>."""
 
 from __future__ import annotations
 
@@ -10,10 +6,9 @@ from collections.abc import Sequence
 
 from imp_server.core import Segment, Tool, special
 from imp_server.grammar.envelope import Node, Seq
-from imp_server.text.tools.base import Args, Begin, CallPiece, CallReader, End, both
-from imp_server.text.tools.key_values import ObjectWriter
+from imp_server.text.tools.base import CallReader, both
 from imp_server.text.tools.spelling import BoundTool, Section, TagBytes, key_value_pairs, lit, one_of, raw_text
-from imp_server.text.tools.tag_scanner import TagScanner
+from imp_server.text.tools.xml_calls import XmlCallReader
 
 name = "qwen_xml"
 
@@ -50,108 +45,4 @@ def _pair(key: str, value: Node) -> Node:
 
 
 def reader(tools: Sequence[Tool], segment: int, opener: str) -> CallReader:
-    return QwenXmlReader(tools)
-
-
-class QwenXmlReader:
-    """Owner of the position in one <tool_call> body."""
-
-    def __init__(self, tools: Sequence[Tool]) -> None:
-        self._tools = tools
-        self._scanner = TagScanner()
-        self._state = "outside"
-        self._collected = ""
-        self._own_line = False
-        self._skip_newline = False
-        self._writer: ObjectWriter | None = None
-
-    def feed(self, text: str) -> list[CallPiece]:
-        self._scanner.add(text)
-        pieces: list[CallPiece] = []
-        while getattr(self, f"_in_{self._state}")(pieces):
-            pass
-        return pieces
-
-    def close(self) -> list[CallPiece]:
-        """The walker takes the closing </function> with the segment's closer; a cut value ends where it was cut."""
-        pieces: list[CallPiece] = []
-        if self._writer is None:
-            return pieces
-        if self._state in ("value", "value_start"):
-            rest = self._scanner.rest()
-            if self._state == "value_start":
-                rest = rest.removeprefix("\n")
-            self._send(self._writer.text(rest) + self._writer.end(), pieces)
-        self._end_call(pieces)
-        return pieces
-
-    def _in_outside(self, pieces: list[CallPiece]) -> bool:
-        if self._scanner.next(["<function="]).tag is None:
-            return False
-        self._state, self._collected = "name", ""
-        return True
-
-    def _in_name(self, pieces: list[CallPiece]) -> bool:
-        found = self._scanner.next([">"])
-        self._collected += found.before
-        if found.tag is None:
-            return False
-        pieces.append(Begin(self._collected.strip()))
-        self._writer = ObjectWriter(self._tools, self._collected.strip())
-        self._state = "function"
-        return True
-
-    def _in_function(self, pieces: list[CallPiece]) -> bool:
-        found = self._scanner.next(["<parameter=", "</function>"])
-        if found.tag is None:
-            return False
-        if found.tag == "</function>":
-            self._end_call(pieces)
-        else:
-            self._state, self._collected = "key", ""
-        return True
-
-    def _in_key(self, pieces: list[CallPiece]) -> bool:
-        assert self._writer is not None
-        found = self._scanner.next([">"])
-        self._collected += found.before
-        if found.tag is None:
-            return False
-        self._send(self._writer.begin(self._collected.strip()), pieces)
-        self._state = "value_start"
-        return True
-
-    def _in_value_start(self, pieces: list[CallPiece]) -> bool:
-        """The first character decides: a newline means that the value has lines of its own."""
-        held = self._scanner.rest()
-        if not held:
-            return False
-        self._own_line = held[0] == "\n"
-        self._scanner.add(held)
-        self._state = "value"
-        self._skip_newline = self._own_line
-        return True
-
-    def _in_value(self, pieces: list[CallPiece]) -> bool:
-        assert self._writer is not None
-        found = self._scanner.next(["\n</parameter>"] if self._own_line else ["</parameter>"])
-        before = found.before
-        if self._skip_newline and before:
-            before = before[1:]
-            self._skip_newline = False
-        self._send(self._writer.text(before), pieces)
-        if found.tag is None:
-            return False
-        self._send(self._writer.end(), pieces)
-        self._state = "function"
-        return True
-
-    def _end_call(self, pieces: list[CallPiece]) -> None:
-        assert self._writer is not None
-        pieces += [Args(self._writer.close()), End()]
-        self._writer, self._state = None, "outside"
-
-    @staticmethod
-    def _send(text: str, pieces: list[CallPiece]) -> None:
-        if text:
-            pieces.append(Args(text))
+    return XmlCallReader(tools)

@@ -1,0 +1,114 @@
+"""Kimi K2: a section of <|tool_call_begin|>functions.NAME:NUMBER<|tool_call_argument_begin|>JSON<|tool_call_end|>.
+
+What stands before the arguments is the call's id; the template shows it again in the history. Auto mode may
+leave out the markers of the section.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from imp_server.core import Segment, Tool
+from imp_server.grammar.envelope import Node, Repeat, Seq, Value
+from imp_server.text.tools.base import Args, Begin, CallPiece, CallReader, End, both, unmarked
+from imp_server.text.tools.json_calls import ArgumentsRelay
+from imp_server.text.tools.spelling import BoundTool, Section, TagBytes, lit, one_of
+from imp_server.text.tools.tag_scanner import TagScanner
+
+name = "kimi"
+_BEGIN, _END = "<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"
+_CALL, _BODY, _CALL_END = "<|tool_call_begin|>", "<|tool_call_argument_begin|>", "<|tool_call_end|>"
+_NUMBER = {"type": "integer", "minimum": 0, "maximum": 999}
+
+
+def teaches(template: str) -> bool:
+    return _BODY in template
+
+
+def segments(tools: Sequence[Tool], answer: int, first: int) -> tuple[Segment, ...]:
+    return (
+        Segment(
+            "call",
+            openers=(*both(_BEGIN), *both(_CALL)),
+            closers=both(_END),
+            opens_from=(answer,),
+            closes_to=answer,
+            json_body=True,
+        ),
+    )
+
+
+def sections(tools: Sequence[BoundTool], tag: TagBytes, template: str, many: bool) -> list[Section]:
+    calls: list[Node] = []
+    for tool in tools:
+        head = lit(tag(_CALL), "functions.", tool.name, ":")
+        calls.append(Seq((head, Value(_NUMBER), lit(tag(_BODY)), Value(tool.schema), lit(tag(_CALL_END)))))
+    repeated = Repeat(one_of(calls), 1, None if many else 1)
+    return [Section(tag(_BEGIN), Seq((repeated, lit(tag(_END)))), repeats=False)]
+
+
+def reader(tools: Sequence[Tool], segment: int, opener: str) -> CallReader:
+    return KimiReader(begun=_CALL in opener)
+
+
+class KimiReader:
+    """Owner of the position among the calls of one section."""
+
+    def __init__(self, *, begun: bool) -> None:
+        self._scanner = TagScanner()
+        self._state = "head" if begun else "between"
+        self._head = ""
+        self._arguments: ArgumentsRelay | None = None
+
+    def feed(self, text: str) -> list[CallPiece]:
+        self._scanner.add(unmarked(text))
+        pieces: list[CallPiece] = []
+        while getattr(self, f"_in_{self._state}")(pieces):
+            pass
+        return pieces
+
+    def close(self) -> list[CallPiece]:
+        pieces: list[CallPiece] = []
+        if self._arguments is not None:
+            self._end(self._arguments, pieces)
+        return pieces
+
+    def _in_between(self, pieces: list[CallPiece]) -> bool:
+        if self._scanner.next([_CALL]).tag is None:
+            return False
+        self._state, self._head = "head", ""
+        return True
+
+    def _in_head(self, pieces: list[CallPiece]) -> bool:
+        found = self._scanner.next([_BODY, _CALL_END])
+        self._head += found.before
+        if found.tag is None:
+            return False
+        if found.tag == _CALL_END:
+            self._state = "between"
+            return True
+        call_id = self._head.strip()
+        called, _, number = call_id.rpartition(":")
+        called = called if number.isdecimal() and called else call_id
+        pieces.append(Begin(called.removeprefix("functions."), call_id))
+        self._arguments = ArgumentsRelay()
+        self._state = "body"
+        return True
+
+    def _in_body(self, pieces: list[CallPiece]) -> bool:
+        arguments = self._arguments
+        assert arguments is not None
+        ready, rest = arguments.feed(self._scanner.rest())
+        if ready:
+            pieces.append(Args(ready))
+        self._scanner.add(rest)
+        if not arguments.done and not rest:
+            return False
+        self._end(arguments, pieces)
+        return True
+
+    def _end(self, arguments: ArgumentsRelay, pieces: list[CallPiece]) -> None:
+        if tail := arguments.close():
+            pieces.append(Args(tail))
+        pieces.append(End())
+        self._arguments, self._state = None, "between"
