@@ -1,17 +1,12 @@
 #include "forward.h"
 
 #include <algorithm>
-#include <limits>
 
 namespace imp {
 namespace {
 
 constexpr int kByWorkerRows = 4;         // up to here each worker normalises and quantises for itself: no barrier
 constexpr int64_t kChunkBytes = 192 << 10;  // weights of a chunk that meets many row groups
-constexpr int kItemTokens = 16;
-constexpr int kInlineTokens = 4;         // cheaper done by the leader than handed out
-
-int ceil_div(int a, int b) { return (a + b - 1) / b; }
 
 }  // namespace
 
@@ -278,125 +273,6 @@ void Forward::ffn_block(const LayerPlan& plan) {
     if (!residual_first) add_to_residual(delta, plan.post_ffn_norm);
 }
 
-void Forward::write_position(const LayerPlan& plan, const StepPlan& step, int token) {
-    const int hd = plan.head_size, q_width = plan.n_heads * hd, kv_width = plan.n_kv_heads * hd;
-    float* q = qkv_.data() + int64_t(token) * (q_width + 2 * kv_width);
-    float* k = q + q_width;
-    const float* v = k + kv_width;
-    if (plan.qk_norm_whole) {
-        normalise(NormKind::rms, model_.norm_eps, plan.q_norm, q, q_width, q);
-        normalise(NormKind::rms, model_.norm_eps, plan.k_norm, k, kv_width, k);
-    }
-    const int position = step.positions[token], row = row_of_token_[size_t(token)], g = plan.cache_group;
-    const float* table = plan.rope >= 0 ? step.rope_tables[plan.rope] + int64_t(position) * plan.rope_dims : nullptr;
-    for (int head = 0; head < plan.n_heads + plan.n_kv_heads; ++head) {
-        const bool is_q = head < plan.n_heads;
-        if (!plan.qk_norm_whole) normalise(NormKind::rms, model_.norm_eps, is_q ? plan.q_norm : plan.k_norm, q + head * hd, hd, q + head * hd);
-        if (table) rotate(q + head * hd, plan.rope_dims, plan.rope_interleaved, table);
-    }
-    const int32_t block = step.tables[g][int64_t(row) * step.table_widths[g] + position / kKvBlock];
-    uint8_t* at = pools_[size_t(g)].data + block * pools_[size_t(g)].block_bytes + plan.kv_offset;
-    for (int head = 0; head < plan.n_kv_heads; ++head)
-        write_kv(model_.kv, hd, at + head * kv_head_bytes(model_.kv, hd), position % kKvBlock, k + head * hd, v + head * hd);
-}
-
-void Forward::write_positions(const LayerPlan& plan, const StepPlan& step) {
-    if (step.n_tokens <= kInlineTokens) {
-        for (int token = 0; token < step.n_tokens; ++token) write_position(plan, step, token);
-        return;
-    }
-    threads_.run(ceil_div(step.n_tokens, kGroupRows), [&](int chunk, int) {
-        for (int t = chunk * kGroupRows; t < std::min(step.n_tokens, (chunk + 1) * kGroupRows); ++t) write_position(plan, step, t);
-    });
-}
-
-// Cuts the rows into items. How is free: an item's numbers don't depend on it.
-void Forward::plan_attention(const StepPlan& step, const LayerPlan& layer) {
-    if (items_window_ == layer.window && items_heads_ == layer.n_heads / layer.n_kv_heads) return;
-    items_window_ = layer.window;
-    items_heads_ = layer.n_heads / layer.n_kv_heads;
-    items_.clear();
-    n_partials_ = 0;
-    for (int row = 0; row < step.n_rows; ++row) {
-        for (int token = step.row_starts[row]; token < step.row_starts[row + 1]; token += kItemTokens) {
-            const int n = std::min(kItemTokens, step.row_starts[row + 1] - token);
-            const int first = layer.window ? std::max(0, step.positions[token] - layer.window + 1) / kSpan : 0;
-            const int end = step.positions[token + n - 1] / kSpan + 1;
-            const bool split = threads_.in_use() > 1 && end - first > 1 && n * items_heads_ <= kVectors && step.n_rows < 4;
-            if (!split) {
-                items_.push_back({row, token, n, first, end - first, -1});
-                continue;
-            }
-            for (int span = first; span < end; ++span) items_.push_back({row, token, n, span, 1, n_partials_++});
-        }
-    }
-}
-
-void Forward::attend(const LayerPlan& plan, const StepPlan& step) {
-    plan_attention(step, plan);
-    if (n_partials_) partials_.get(int64_t(n_partials_) * plan.n_kv_heads);
-    const int n = int(items_.size()) * plan.n_kv_heads;
-    threads_.run(n, [&](int chunk, int) {
-        // Late items of a prefill see most positions; starting with them evens out the end of the phase.
-        const int index = n - 1 - chunk;
-        attend_item(plan, step, items_[size_t(index / plan.n_kv_heads)], index % plan.n_kv_heads);
-    });
-    if (n_partials_) finish_partials(plan, step);
-}
-
-void Forward::attend_item(const LayerPlan& plan, const StepPlan& step, const Item& item, int kv_head) {
-    const int hd = plan.head_size, sharing = plan.n_heads / plan.n_kv_heads, g = plan.cache_group;
-    const int q_width = plan.n_heads * hd, row_width = q_width + 2 * plan.n_kv_heads * hd;
-    const KvView kv{pools_[size_t(g)].data + plan.kv_offset + kv_head * kv_head_bytes(model_.kv, hd), pools_[size_t(g)].block_bytes,
-                    step.tables[g] + int64_t(item.row) * step.table_widths[g], model_.kv, hd};
-    const AttentionRule rule{plan.attention_scale, plan.softcap, plan.window};
-    Queries queries;
-    Partial whole, next;
-    for (int first = 0; first < item.n_tokens * sharing; first += kVectors) {
-        queries.n = std::min(kVectors, item.n_tokens * sharing - first);
-        for (int v = 0; v < queries.n; ++v) {
-            const int token = item.first_token + (first + v) / sharing, head = kv_head * sharing + (first + v) % sharing;
-            queries.positions[v] = step.positions[token];
-            std::memcpy(queries.q[v], qkv_.data() + int64_t(token) * row_width + head * hd, size_t(hd) * sizeof(float));
-        }
-        if (item.partial >= 0) {
-            attend_span(kv, rule, queries, item.first_span, partials_.data()[int64_t(item.partial) * plan.n_kv_heads + kv_head]);
-            continue;
-        }
-        const int start = first_span(queries, rule), end = end_span(queries);
-        attend_span(kv, rule, queries, start, whole);
-        for (int span = start + 1; span < end; ++span) {
-            attend_span(kv, rule, queries, span, next);
-            merge(whole, next, queries.n, hd);
-        }
-        for (int v = 0; v < queries.n; ++v) {
-            const int token = item.first_token + (first + v) / sharing, head = kv_head * sharing + (first + v) % sharing;
-            finish(whole, v, hd, plan.sinks ? plan.sinks + head : nullptr, mixed_.data() + int64_t(token) * q_width + head * hd);
-        }
-    }
-}
-
-void Forward::finish_partials(const LayerPlan& plan, const StepPlan&) {
-    const int hd = plan.head_size, sharing = plan.n_heads / plan.n_kv_heads, q_width = plan.n_heads * hd;
-    for (size_t i = 0; i < items_.size();) {
-        const Item& item = items_[i];
-        size_t end = i + 1;
-        while (item.partial >= 0 && end < items_.size() && items_[end].first_token == item.first_token) ++end;
-        for (int kv_head = 0; item.partial >= 0 && kv_head < plan.n_kv_heads; ++kv_head) {
-            Partial& whole = partials_.data()[int64_t(item.partial) * plan.n_kv_heads + kv_head];
-            const int n = item.n_tokens * sharing;
-            for (size_t j = i + 1; j < end; ++j)
-                merge(whole, partials_.data()[int64_t(items_[j].partial) * plan.n_kv_heads + kv_head], n, hd);
-            for (int v = 0; v < n; ++v) {
-                const int head = kv_head * sharing + v % sharing;
-                finish(whole, v, hd, plan.sinks ? plan.sinks + head : nullptr,
-                       mixed_.data() + int64_t(item.first_token + v / sharing) * q_width + head * hd);
-            }
-        }
-        i = end;
-    }
-}
-
 // After the last layer's attention only the wanted rows go on.
 void Forward::keep_wanted(const StepPlan& step) {
     const LayerPlan& plan = model_.layers[model_.n_layers - 1];
@@ -407,87 +283,6 @@ void Forward::keep_wanted(const StepPlan& step) {
     }
     n_rows_ = int(wanted_.size());
     (void)step;
-}
-
-void Forward::head(const StepPlan& step) {
-    const int width = model_.width;
-    const float* x = x_.data();
-    float* normed = final_.get(int64_t(n_rows_) * width);
-    for (int row = 0; row < n_rows_; ++row)
-        normalise(model_.norm, model_.norm_eps, model_.final_norm, x + int64_t(row) * width, width, normed + int64_t(row) * width);
-    const auto row_of = [&](int32_t token) { return int(std::lower_bound(wanted_.begin(), wanted_.end(), token) - wanted_.begin()); };
-    for (int i = 0; i < step.n_hidden; ++i)
-        std::memcpy(step.hidden + int64_t(i) * width, normed + int64_t(row_of(step.hidden_tokens[i])) * width, size_t(width) * sizeof(float));
-    if (!step.n_head) return;
-
-    std::vector<int> rows(size_t(step.n_head));
-    for (int i = 0; i < step.n_head; ++i) rows[size_t(i)] = row_of(step.head_tokens[i]);
-    for (Worker& worker : workers_) {
-        worker.best_value.assign(size_t(step.n_head), -std::numeric_limits<float>::infinity());
-        worker.best_id.assign(size_t(step.n_head), std::numeric_limits<int32_t>::max());
-    }
-    const Prepare take = [&](const Activations& to, int row) { put_row(to, row, normed + int64_t(rows[size_t(row)]) * width, width); };
-    Input in = input(step.n_head, width, {&model_.head}, take);
-    const bool scaled = model_.logit_scale != 1.0f || model_.logit_softcap != 0.0f;
-    // Not `multiply`: an epilogue that keeps the best per worker must know the worker.
-    const Matrix& m = model_.head;
-    const int n_units = ceil_div(m.n_out, kUnitColumns), n_groups = in.shared.n_groups();
-    const int per_chunk = units_per_chunk(n_units, 2 * m.panel_bytes, n_groups);
-    threads_.run(ceil_div(n_units, per_chunk), [&](int chunk, int worker) {
-        const Activations& a = activations(in, worker);
-        alignas(64) float out[kGroupRows * kUnitColumns];
-        Worker& own = workers_[size_t(worker)];
-        for (int group = 0; group < n_groups; ++group) {
-            for (int unit = chunk * per_chunk; unit < std::min(n_units, (chunk + 1) * per_chunk); ++unit) {
-                multiply_unit(m, a, group, unit, out);
-                const int column = unit * kUnitColumns, count = std::min(kUnitColumns, m.n_out - column);
-                for (int r = 0; r < a.rows_in(group); ++r) {
-                    float* y = out + r * kUnitColumns;
-                    for (int i = 0; model_.head_bias && i < count; ++i) y[i] += model_.head_bias[column + i];
-                    for (int i = 0; scaled && i < kUnitColumns; i += 16) {
-                        Floats z = mul(load(y + i), splat(model_.logit_scale));
-                        if (model_.logit_softcap != 0.0f)
-                            z = mul(hyperbolic_tangent(mul(z, splat(1.0f / model_.logit_softcap))), splat(model_.logit_softcap));
-                        store(y + i, z);
-                    }
-                    const size_t row = size_t(group * kGroupRows + r);
-                    if (float* to = step.logits[row]) std::memcpy(to + column, y, size_t(count) * sizeof(float));
-                    float best = own.best_value[row];
-                    int32_t id = own.best_id[row];
-                    const bool may_win = count < kUnitColumns || largest_lane(larger(load(y), load(y + 16))) >= best;
-                    for (int i = 0; may_win && i < count; ++i) {
-                        // A worker's chunks come in ascending order, but another group's turn may interleave: ties by id.
-                        if (y[i] > best || (y[i] == best && column + i < id)) {
-                            best = y[i];
-                            id = column + i;
-                        }
-                    }
-                    own.best_value[row] = best;
-                    own.best_id[row] = id;
-                }
-            }
-        }
-    });
-    for (int row = 0; row < step.n_head; ++row) {
-        float best = -std::numeric_limits<float>::infinity();
-        int32_t id = std::numeric_limits<int32_t>::max();
-        for (const Worker& worker : workers_) {
-            const float value = worker.best_value[size_t(row)];
-            if (value > best || (value == best && worker.best_id[size_t(row)] < id)) {
-                best = value;
-                id = worker.best_id[size_t(row)];
-            }
-        }
-        step.best[row] = id == std::numeric_limits<int32_t>::max() ? -1 : id;
-    }
-}
-
-void Forward::sample(const StepPlan& step) {
-    threads_.run(step.n_samplers, [&](int index, int worker) {
-        Worker& own = workers_[size_t(worker)];
-        if (!own.sampler) own.sampler = std::make_unique<Sampler>(model_.vocab_size);
-        own.sampler->run(step.samplers[index], step.logits, step.best);
-    });
 }
 
 }  // namespace imp

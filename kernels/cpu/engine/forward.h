@@ -10,6 +10,8 @@
 
 namespace imp {
 
+inline int ceil_div(int a, int b) { return (a + b - 1) / b; }
+
 class Forward {
 public:
     Forward(const ModelPlan& model, int n_threads, int spin_us);
