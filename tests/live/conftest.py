@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import httpx
 import openai
@@ -19,6 +20,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--url", help="base URL of a running server, without /v1")
     group.addoption("--key", default="k", help="its API key")
     group.addoption("--model", help="model to ask for; the first one listed if absent")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """The kit's cases run here against other servers only: tests/conformance has our own."""
+    return True if collection_path.name == "test_conformance.py" and not config.getoption("--url", None) else None
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
