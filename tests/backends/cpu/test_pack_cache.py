@@ -61,6 +61,20 @@ def test_a_pack_cut_short_is_not_read(model, tmp_path):
     assert not load(model, folder).from_cache
 
 
+@pytest.mark.parametrize("where", [0.0, 0.5, 1.0])
+def test_a_damaged_pack_is_told_and_made_again(model, tmp_path, caplog, where):
+    folder = tmp_path / "packs"
+    good = load(model, folder).buffer.copy()
+    pack = next(folder.iterdir())
+    data = bytearray(pack.read_bytes())
+    data[int(where * (len(data) - 1))] ^= 0x10
+    pack.write_bytes(data)
+    again = load(model, folder)
+    assert not again.from_cache and "is damaged" in caplog.text
+    np.testing.assert_array_equal(again.buffer, good)
+    assert load(model, folder).from_cache
+
+
 def test_without_a_writable_folder_the_model_runs_from_memory(model, tmp_path, caplog):
     blocked = tmp_path / "file"
     blocked.write_text("no folder")

@@ -1,8 +1,9 @@
 """Packed weights: made in parallel, kept on disk, mapped at the next start.
 
-Owner of the packed bytes: `PackedWeights`. A cache file is a msgpack index, then each matrix at a multiple of 64
-bytes; its name holds digests of the model's path and of (size, mtime, header, layout version, options), so a file
-that no longer fits is never read, and is removed when its successor is written.
+Owner of the packed bytes: `PackedWeights`. A cache file is each matrix at a multiple of 64 bytes, then a CRC-32 of
+each 16 MiB before. Its name holds digests of the model's path and of (size, mtime, header, layout version, options),
+so a file that no longer fits is never read, and is removed when its successor is written. The sums are checked at
+each start: a damaged file would give wrong answers and no error. The start's measurements read all weights anyway.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import logging
 import mmap
 import os
 import tempfile
+import zlib
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -31,6 +33,8 @@ log = logging.getLogger(__name__)
 _ALIGN = 64
 _TAIL = 4096
 """Readable bytes past the last matrix: kernels prefetch and load whole vectors."""
+
+_SUMMED = 16 * 2**20
 
 
 class _Entry(msgspec.Struct, frozen=True, array_like=True):
@@ -117,12 +121,22 @@ def _file_name(source: ModelSource, entries: list[_Entry], quantize: str) -> str
 def _map(path: Path, entries: list[_Entry], total: int) -> PackedWeights | None:
     try:
         with path.open("rb") as file:
-            if os.fstat(file.fileno()).st_size != total:
+            if os.fstat(file.fileno()).st_size <= total:
                 return None
             mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     except (OSError, ValueError):
         return None
-    return PackedWeights(np.frombuffer(mapped, dtype=np.uint8), entries, from_cache=True)
+    buffer = np.frombuffer(mapped, dtype=np.uint8)
+    if buffer[total:].tobytes() != _sums(buffer[:total]):
+        log.warning("%s is damaged: the weights are packed again", path)
+        return None
+    return PackedWeights(buffer[:total], entries, from_cache=True)
+
+
+def _sums(buffer: Bytes) -> bytes:
+    parts = [buffer[at : at + _SUMMED] for at in range(0, len(buffer), _SUMMED)]
+    with ThreadPoolExecutor(len(affinity())) as pool:
+        return np.fromiter(pool.map(zlib.crc32, parts), dtype="<u4", count=len(parts)).tobytes()
 
 
 def _room(total: int, path: Path | None) -> tuple[Bytes, Path | None]:
@@ -164,6 +178,8 @@ def _pack_all(
 def _publish(buffer: Bytes, partial: Path, path: Path) -> Bytes:
     """Rename the finished file; the mapping goes on serving."""
     try:
+        with partial.open("ab") as file:
+            file.write(_sums(buffer))
         for stale in path.parent.glob(f"{path.stem[:16]}-*.pack"):
             stale.unlink(missing_ok=True)
         partial.replace(path)
