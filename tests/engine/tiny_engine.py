@@ -20,6 +20,7 @@ from imp_server.engine.loop import EngineLoop
 from imp_server.engine.messages import ModelInfo, RowFinish
 from imp_server.engine.speculation import Speculation
 from imp_server.models.architecture import Architecture
+from imp_server.schedule.prefix import MakeIndex
 from imp_server.schedule.scheduler import ScheduleLimits, Scheduler
 from imp_server.vocab.table import Vocabulary
 
@@ -48,6 +49,7 @@ class Tiny:
     prefill_chunk: int = 0
     make_constraint: MakeConstraint | None = None
     drafters: Sequence[Any] = ()
+    make_index: MakeIndex | None = None
     wrap: Callable[[Backend], Backend] = lambda backend: backend
     loop: EngineLoop | None = None
     """The loop once it is built."""
@@ -58,7 +60,7 @@ class Tiny:
         backend.allocate(KvSpec((self.n_blocks,) * len(groups), "f32"))
         limits = Limits(self.context, VOCAB, self.n_rows, self.max_queue, ("generate", "embed", "score", "rank"))
         schedule = ScheduleLimits(self.n_rows, self.context, self.step_ms, 4 * self.step_ms, self.prefill_chunk)
-        scheduler = Scheduler(schedule, groups, [self.n_blocks] * len(groups))
+        scheduler = Scheduler(schedule, groups, [self.n_blocks] * len(groups), make_index=self.make_index)
         self.loop = EngineLoop(
             self.wrap(backend),
             scheduler,

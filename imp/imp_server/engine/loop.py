@@ -182,6 +182,8 @@ class EngineLoop:
         n_prompt = row.sampler.n_prompt
         if chunk.start < n_prompt and not output.n_tokens:
             output.note_prefilled(min(row.n_computed, n_prompt), row.n_cached)
+            if row.reuse_prefix and self.scheduler.index.keeps:
+                output.counts.cache_write_tokens = n_prompt - row.n_cached
         if row.n_computed >= n_prompt and not output.clock.prefilled_s:
             output.clock.prefilled_s = self._clock()
         k = output.request.prompt_logprobs

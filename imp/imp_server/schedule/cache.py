@@ -66,6 +66,10 @@ class PrefixCache:
         self._session_ttl_s = session_ttl_s
         self._clock = clock
 
+    @property
+    def keeps(self) -> bool:
+        return self._usable
+
     # --- look-up --------------------------------------------------------------------------------
 
     def match(self, ids: NDArray[np.int32], adapter: int) -> PrefixHit:

@@ -32,6 +32,11 @@ class PrefixHit:
 class PrefixIndex(Protocol):
     """Owner of what is kept in the pools beyond the rows' lives."""
 
+    @property
+    def keeps(self) -> bool:
+        """What rows compute is kept at all."""
+        ...
+
     def match(self, ids: NDArray[np.int32], adapter: int) -> PrefixHit:
         """The longest usable prefix. Asked when a row is about to be admitted."""
         ...
@@ -79,6 +84,8 @@ MakeIndex = Callable[[Sequence[CacheGroup], Sequence[BlockPool]], PrefixIndex]
 
 class NoPrefixIndex:
     """prefix_cache.enabled=false."""
+
+    keeps = False
 
     def match(self, ids: NDArray[np.int32], adapter: int) -> PrefixHit:
         return PrefixHit()

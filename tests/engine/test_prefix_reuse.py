@@ -1,0 +1,53 @@
+"""Cold, warm, evicted and without a cache: the same ids for eight clients; and usage that says what was reused."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import numpy as np
+import pytest
+from imp_server.core import SamplingParams
+from imp_server.decode.ngram import NgramDrafter
+from imp_server.engine.inline import InlineEngine
+from imp_server.schedule.cache import PrefixCache
+
+from tests.engine.tiny_engine import Tiny, ask, request, with_engine
+
+SHARED = np.random.default_rng(1).integers(0, 94, 70).tolist()
+
+
+async def eight(engine: InlineEngine) -> list[list[int]]:
+    def wanted(number: int) -> Any:
+        sampling = SamplingParams(temperature=0.5 * (number % 2), seed=number)
+        return request(engine, [*SHARED[: 70 - number], number, number], 24, sampling=sampling)
+
+    answers = await asyncio.gather(*(ask(engine, wanted(number)) for number in range(8)))
+    return [answer.ids for (answer,) in answers]
+
+
+@pytest.mark.parametrize("n_blocks", [24, 96])
+def test_cold_warm_evicted_and_off_are_the_same(n_blocks: int) -> None:
+    runs: list[list[list[int]]] = []
+
+    async def body(engine: InlineEngine, _: Tiny) -> None:
+        runs.extend([await eight(engine), await eight(engine)])
+
+    with_engine(body, n_blocks=n_blocks)
+    with_engine(body, n_blocks=n_blocks, make_index=PrefixCache)
+    with_engine(body, n_blocks=n_blocks, make_index=PrefixCache, drafters=[NgramDrafter()])
+    assert all(run == runs[0] for run in runs)
+
+
+def test_usage_says_what_was_read_and_what_was_stored() -> None:
+    async def body(engine: InlineEngine, setup: Tiny) -> None:
+        usages = []
+        for prompt in (SHARED, SHARED, [*SHARED[:40], *SHARED[:20]]):
+            (answer,) = await ask(engine, request(engine, prompt, 4))
+            assert answer.finish
+            usages.append((answer.finish.usage.cached_tokens, answer.finish.usage.cache_write_tokens))
+        kept = setup.make_index is not None
+        assert usages == ([(0, 70), (69, 1), (40, 20)] if kept else [(0, 0)] * 3)
+
+    with_engine(body, make_index=PrefixCache)
+    with_engine(body)
