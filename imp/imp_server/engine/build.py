@@ -60,21 +60,8 @@ def build_engine(
     note_running: Callable[[Collection[int]], None] | None = None,
 ) -> BuiltEngine:
     """Blocks until the model is loaded, saying so with Loading messages. Raises UserFaults."""
-    emit(Loading("open", 0.0))
-    source = open_model(path)
-    tokenizer = tokenizer_of(source.header)
+    source, tokenizer, backend = _load(path, config, emit)
     vocabulary = tokenizer.vocabulary
-    if vocabulary.size > source.architecture.vocab_size:
-        raise InvalidModel(
-            f"the tokenizer has {vocabulary.size} ids, the model's embedding only {source.architecture.vocab_size}"
-        )
-    emit(Loading("open", 1.0))
-    backend = make_backend(
-        config.engine.backend,
-        source,
-        {name: msgspec.to_builtins(getattr(config, name)) for name in ("engine", "cpu", "cuda")},
-        lambda value: emit(Loading("read", value)),
-    )
     architecture = backend.architecture
     n_rows = config.scheduler.max_rows or _DEFAULT_ROWS
     wanted = min(config.model.max_seq_len or architecture.context_length, architecture.context_length)
@@ -118,6 +105,25 @@ def build_engine(
         note_running=note_running,
     )
     return BuiltEngine(loop, _model_info(source, backend, kv, limits, model_id))
+
+
+def _load(path: str, config: Config, emit: Callable[[FromEngine], None]) -> tuple[ModelSource, Tokenizer, Backend]:
+    emit(Loading("open", 0.0))
+    source = open_model(path)
+    tokenizer = tokenizer_of(source.header)
+    vocabulary = tokenizer.vocabulary
+    if vocabulary.size > source.architecture.vocab_size:
+        raise InvalidModel(
+            f"the tokenizer has {vocabulary.size} ids, the model's embedding only {source.architecture.vocab_size}"
+        )
+    emit(Loading("open", 1.0))
+    backend = make_backend(
+        config.engine.backend,
+        source,
+        {name: msgspec.to_builtins(getattr(config, name)) for name in ("engine", "cpu", "cuda")},
+        lambda value: emit(Loading("read", value)),
+    )
+    return source, tokenizer, backend
 
 
 def prefix_index(knobs: PrefixCacheKnobs) -> MakeIndex | None:
