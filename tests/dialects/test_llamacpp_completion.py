@@ -222,3 +222,12 @@ def test_the_stream_adds_up_to_the_fold(events: list[OutputEvent]) -> None:
         items[-1] | {"content": whole["content"]} | {n: whole[n] for n in ("tokens", "completion_probabilities")}
         == whole
     )
+
+
+def test_a_stream_counts_tokens_not_pieces_of_text() -> None:
+    assert parsed(stream=True).logprobs == 0
+    assert parsed().logprobs is None
+    stream = CompletionStream(context(stream=True))
+    stream.feed(Logprobs(0, tuple(LogprobEntry(i, b"x", -1.0) for i in range(3))))
+    (frame,) = stream.feed(TextDelta(0, "xxx"))
+    assert json.loads(frame.data)["tokens_predicted"] == 3

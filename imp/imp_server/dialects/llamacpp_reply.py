@@ -69,7 +69,6 @@ class Completion:
     prompt: str
     prompt_tokens: int = 0
     cached_tokens: int = 0
-    n_predicted: int = 0
     pieces: list[str] = field(default_factory=list)
     entries: list[LogprobEntry] = field(default_factory=list)
     n_sent: int = 0
@@ -115,7 +114,7 @@ class _Completions:
             "content": content,
             "stop": False,
             "id_slot": self._body.get("id_slot", -1),
-            "tokens_predicted": max(one.n_predicted, len(one.entries)),
+            "tokens_predicted": len(one.entries),
             "tokens_evaluated": n_evaluated,
             **self._listed(one.fresh()),
         }
@@ -191,7 +190,6 @@ class CompletionStream:
         one.take(event)
         match event:
             case TextDelta(text=text) if text:
-                one.n_predicted += 1
                 return _frames([self._completions.piece(one, text)])
             case Progress() if self._ctx.body.get("return_progress"):
                 progress = {"total": event.total, "cache": one.cached_tokens, "processed": event.done, "time_ms": 0.0}

@@ -59,7 +59,8 @@ def prompt_requests(body: Mapping[str, Any], logit_bias: Mapping[int, float]) ->
             response_format=_format(body),
             max_tokens=None if max_tokens == -1 else max_tokens,
             stop=stop_of(body.get("stop")),
-            logprobs=n_probs_of(body) or (0 if body.get("return_tokens") else None),
+            # A stream counts its tokens as it goes, and one piece of text may be of many.
+            logprobs=n_probs_of(body) or (0 if body.get("return_tokens") or body.get("stream") else None),
             speculative=speculative_of(body.get("speculative")),
             priority=int(body.get("priority", 0)),
             row_preference=row_of(body.get("id_slot")),
