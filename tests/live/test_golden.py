@@ -67,8 +67,10 @@ def server() -> Iterator[str]:
 
 
 def _text(ids: list[int]) -> str:
-    """Whole characters: one that max_tokens cut in half isn't sent."""
-    return tokenizer_of(read_header(smollm2())).decode(ids).rstrip("\ufffd")
+    """Whole characters: bytes that form none aren't sent, nor is one that max_tokens cut in half."""
+    vocabulary = tokenizer_of(read_header(smollm2())).vocabulary
+    data = b"".join(vocabulary.plain_bytes(i) for i in ids if not vocabulary.is_special(i))
+    return data.decode(errors="ignore")
 
 
 def _post(url: str, body: dict[str, Any]) -> bytes:
