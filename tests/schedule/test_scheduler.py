@@ -164,3 +164,29 @@ def test_any_workload_keeps_memory_whole_and_ends(load: dict[str, Any]) -> None:
     assert wanted <= set(sim.done)
     counts = sim.scheduler.memory.counts()
     assert all(c.free == load["n_blocks"] for c in counts)
+
+
+def test_a_named_slot_is_waited_for_and_holds_nobody_else() -> None:
+    sim = Simulation(64, n_rows=2)
+    (first,) = sim.submit(range(20), 10)
+    first.wanted_slot = 1
+    sim.step()
+    assert first.slot == 1
+    (second,) = sim.submit(range(20), 2)
+    second.wanted_slot = 1
+    (third,) = sim.submit(range(20), 2)
+    sim.step()
+    assert second.slot == -1 and third.slot == 0
+    while first in sim.lengths:
+        sim.step()
+    sim.step()
+    assert second.slot == 1 or second in sim.done
+    sim.run()
+
+
+def test_any_slot_is_taken_by_whoever_named_none() -> None:
+    sim = Simulation(64, n_rows=3)
+    rows = [sim.submit(range(20), 8)[0] for _ in range(3)]
+    sim.step()
+    assert sorted(row.slot for row in rows) == [0, 1, 2]
+    sim.run()

@@ -177,6 +177,7 @@ class Desk:
             choice,
             sampler,
             priority=request.priority,
+            wanted_slot=-1 if request.row_preference is None or choice else request.row_preference,
             adapter=self._adapters.get(request.adapter, 0),
             reuse_prefix=plain,
             max_chunk=0 if request.prompt_logprobs is None else _PROMPT_LOGITS_CHUNK,

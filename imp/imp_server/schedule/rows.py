@@ -32,6 +32,8 @@ class Row:
     """All pending tokens must go in one step (encoders)."""
     number: int = field(default_factory=lambda: next(_numbers))
     """Order of arrival; ties of a request's choices are in order of choice."""
+    wanted_slot: int = -1
+    """The slot that the client asked for (id_slot): the row waits until it is free; -1 = any."""
     slot: int = -1
     """Row slot while admitted, for life; -1 = waiting."""
     tables: RowTables | None = None

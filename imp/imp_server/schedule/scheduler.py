@@ -85,12 +85,16 @@ class Scheduler:
     def admit(self) -> list[Row]:
         """Give slots and memory to waiting requests, in order; none overtakes one that doesn't fit yet.
 
-        Only a request whose prefix another row is computing right now is passed over: it waits for that.
+        Only a request that waits for something of its own is passed over: for a prefix that another row is
+        computing right now, or for the slot that its client named.
         """
         admitted: list[Row] = []
         for ticket in list(self.queue):
             if len(ticket.rows) > len(self._free_slots):
                 break
+            wanted = ticket.rows[0].wanted_slot
+            if wanted >= 0 and wanted not in self._free_slots:
+                continue
             hit = self._match(ticket)
             if hit.wait_for is not None:
                 continue
@@ -98,7 +102,7 @@ class Scheduler:
                 break
             self.queue.take(ticket)
             for row in ticket.rows:
-                row.slot = self._free_slots.pop()
+                row.slot = self._take_slot(row)
                 self._rows.append(row)
                 admitted.append(row)
             self._begin(ticket.rows[0], hit)
@@ -152,6 +156,12 @@ class Scheduler:
         assert all(row.slot == -1 and row.tables is None for ticket in self.queue for row in ticket.rows)
 
     # --- admission ------------------------------------------------------------------------------
+
+    def _take_slot(self, row: Row) -> int:
+        if row.wanted_slot in self._free_slots:
+            self._free_slots.remove(row.wanted_slot)
+            return row.wanted_slot
+        return self._free_slots.pop()
 
     def _match(self, ticket: Ticket) -> PrefixHit:
         """At least one id is always run, and followers fork at the last token of the prompt."""
