@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import struct
 import threading
 from collections.abc import Iterator
 from typing import Any
 
 import httpx
 import pytest
-from imp_server.engine.scripted import Gate, text_ids
+from imp_server.engine.scripted import Gate, Vectors, text_ids
 
 from tests.api.live_server import LiveServer, live_server
 from tests.live.toy_server import TOOLS_CHATML, prompt_of, toy_server
@@ -155,3 +156,18 @@ def test_tgi_generate(server: LiveServer) -> None:
     assert "".join(event["token"]["text"] for event in sent) == sent[-1]["generated_text"] == "one"
     refused = post(server, "/generate", inputs="x" * 40000)
     assert refused.status_code == 422 and refused.json()["error_type"] == "validation"
+
+
+def test_native_embeddings_are_those_of_the_openai_route(server: LiveServer) -> None:
+    vector = struct.pack("<3f", 3.0, 0.0, -4.0)
+    for _ in range(7):
+        server.engine.play(Vectors((vector,)))
+    openai = post(server, "/v1/embeddings", model="toy", input=["hello", "hi"]).json()
+    for path, body in (("/embedding", {"content": ["hello", "hi"]}), ("/embeddings", {"input": ["hello", "hi"]})):
+        native = post(server, path, **body).json()
+        assert [entry["index"] for entry in native] == [0, 1]
+        assert [entry["embedding"][0] for entry in native] == [entry["embedding"] for entry in openai["data"]]
+    raw = post(server, "/embedding", content="hello", embd_normalize=-1).json()[0]["embedding"][0]
+    unit = openai["data"][0]["embedding"]
+    assert raw == [3.0, 0.0, -4.0] and unit == pytest.approx([0.6, 0.0, -0.8])
+    assert post(server, "/embedding", text="hello").status_code == 400

@@ -15,6 +15,7 @@ from imp_server.dialects.llamacpp_metrics import CONTENT_TYPE, exposition
 from imp_server.dialects.llamacpp_reply import CompletionFold, CompletionStream
 from imp_server.dialects.llamacpp_request import Prompt, bias_of, prompt_requests
 from imp_server.dialects.openai_chat_request import chat_request
+from imp_server.dialects.openai_embeddings import EmbeddingFold, check_embeds, embed
 
 _TEMPLATE_FIELDS = (
     "messages",
@@ -38,6 +39,30 @@ async def completion(call: Call) -> Reply:
 @handler
 async def completions(call: Call) -> Reply:
     return await _completion(call)
+
+
+@handler
+async def embedding(call: Call) -> Reply:
+    return await _embedding(call)
+
+
+@handler
+async def embeddings(call: Call) -> Reply:
+    return await _embedding(call)
+
+
+async def _embedding(call: Call) -> Reply:
+    card = call.services.card(call.model)
+    check_embeds(card, None)
+    texts = call.body["content"] if "content" in call.body else call.body["input"]
+    return await embed(call, card.id, texts, NativeEmbeddingFold)
+
+
+class NativeEmbeddingFold(EmbeddingFold):
+    """llama.cpp's list: each entry holds a list of one pooled vector."""
+
+    def body(self) -> Any:
+        return [{"index": index, "embedding": [vector]} for index, vector in enumerate(self.vectors)]
 
 
 async def _completion(call: Call) -> Reply:

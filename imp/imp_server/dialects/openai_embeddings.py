@@ -6,12 +6,13 @@ import base64
 import math
 import time
 from array import array
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
 
 from imp_server.core import Finish, InvalidRequest, OutputEvent, PromptRequest, Vectors
-from imp_server.dialects.base import ReplyContext
+from imp_server.dialects.base import Fold, ReplyContext
 from imp_server.dialects.handler import Call, ModelCard, PromptReply, Reply, handler
 from imp_server.dialects.ids import new_id
 from imp_server.dialects.openai_completions import prompts_of
@@ -23,17 +24,22 @@ UNIT_LENGTH = 2
 @handler
 async def create_embedding(call: Call) -> Reply:
     check_embeds(call.services.card(call.model), call.body.get("dimensions"))
-    prompts = await call.worked(prompts_of, call.body["input"])
+    return await embed(call, call.model, call.body["input"], EmbeddingFold)
+
+
+async def embed(call: Call, model: str, texts: Any, fold: Callable[[ReplyContext], Fold]) -> PromptReply:
+    """One vector per text, whatever shape `fold` gives the reply."""
+    prompts = await call.worked(prompts_of, texts)
     context = ReplyContext(
         id=new_id("embd-"),
-        model=call.model,
+        model=model,
         created=int(time.time()),
         request_id=call.request_id,
         body=call.body,
         n=len(prompts),
     )
-    requests = tuple(PromptRequest(prompt=prompt, model=call.model, task="embed") for prompt in prompts)
-    return PromptReply(requests, context, False, EmbeddingFold)
+    requests = tuple(PromptRequest(prompt=prompt, model=model, task="embed") for prompt in prompts)
+    return PromptReply(requests, context, False, fold)
 
 
 def check_embeds(card: ModelCard, dimensions: Any) -> None:
@@ -65,7 +71,7 @@ class EmbeddingFold:
         self._context = context
         self._base64 = context.body.get("encoding_format") == "base64"
         self._normalise = int(context.body.get("embd_normalize", UNIT_LENGTH))
-        self._vectors: list[msgspec.Raw | None] = [None] * context.n
+        self.vectors: list[msgspec.Raw | None] = [None] * context.n
         self._usage = UsageSum()
 
     def feed(self, event: OutputEvent) -> None:
@@ -73,18 +79,18 @@ class EmbeddingFold:
             case Vectors():
                 vector = array("f")
                 vector.frombytes(event.vectors[0])
-                self._vectors[event.choice] = self._encoded(normalised(vector, self._normalise))
+                self.vectors[event.choice] = self._encoded(normalised(vector, self._normalise))
             case Finish():
                 self._usage.add(event.usage)
 
-    def body(self) -> dict[str, Any]:
+    def body(self) -> Any:
         n_tokens = self._usage.total.prompt_tokens
         return {
             "object": "list",
             "model": self._context.model,
             "data": [
                 {"object": "embedding", "index": index, "embedding": vector}
-                for index, vector in enumerate(self._vectors)
+                for index, vector in enumerate(self.vectors)
             ],
             "usage": {"prompt_tokens": n_tokens, "total_tokens": n_tokens},
         }
