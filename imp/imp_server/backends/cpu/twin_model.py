@@ -19,7 +19,9 @@ from imp_server.models.source import ModelSource
 class TwinModel:
     """Holds a model's matrices taken apart (about one byte a weight)."""
 
-    def __init__(self, source: ModelSource, kv_dtype: str = "bf16", *, has_fma: bool = True, quantize: str = "none"):
+    def __init__(
+        self, source: ModelSource, kv_dtype: str = "bf16", *, has_fma: bool = True, quantize: str = "none"
+    ) -> None:
         self._source = source
         self._kv_dtype = kv_dtype
         self._rules = Arithmetic(has_fma)
