@@ -21,10 +21,11 @@ from imp_server.weights.dequantise import dequantise
 from imp_server.weights.ggml_types import BY_NAME, GgmlType
 from imp_server.weights.gguf import GgufFile
 from imp_server.weights.header import ModelHeader
+from imp_server.weights.repack import repack
 
 
 class RawTensor(NamedTuple):
-    """`data`: the bytes as they are in the file, a view of the map."""
+    """`data`: the bytes as a GGUF file has them; a view of the map where the file has them so."""
 
     type: GgmlType
     shape: tuple[int, ...]
@@ -98,13 +99,17 @@ class CheckpointSource:
         return self._names.keys()
 
     def raw(self, name: str) -> RawTensor:
-        """Float tensors as they are stored; packed ones dequantised to F32."""
+        """Float tensors as they are stored; packed ones in a GGUF type that says exactly the same, else as F32."""
         theirs = self._stored(name)
         kind = BY_NAME.get(self._checkpoint.scheme(theirs))
         if kind is not None and kind.name in ("F32", "F16", "BF16"):
             return RawTensor(kind, self._checkpoint.shape(theirs), self._checkpoint.folder.data(theirs))
-        array = self._checkpoint.array(theirs)
-        return RawTensor(BY_NAME["F32"], array.shape, np.ascontiguousarray(array).view(np.uint8).reshape(-1))
+        content = self._checkpoint.content(theirs)
+        if not isinstance(content, np.ndarray):
+            if (packed := repack(content)) is not None:
+                return RawTensor(BY_NAME[packed.type_name], content.shape, packed.data)
+            content = content.floats()
+        return RawTensor(BY_NAME["F32"], content.shape, np.ascontiguousarray(content).view(np.uint8).reshape(-1))
 
     def array(self, name: str) -> npt.NDArray[np.float32]:
         return self._checkpoint.array(self._stored(name))

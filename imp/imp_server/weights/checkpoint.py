@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -27,13 +27,17 @@ _COMPANIONS = (
 )  # fmt: skip
 
 
+Content: TypeAlias = Floats | packed_ints.Grouped | float_blocks.Microscaled
+"""Plain numbers, or integers or codes beside their scales."""
+
+
 @dataclass(frozen=True, slots=True)
 class Packed:
     """One logical tensor: how it is stored, its plain shape, and how to make it."""
 
     scheme: str
     shape: tuple[int, ...]
-    make: Callable[[], Floats]
+    make: Callable[[], Content]
 
 
 class Checkpoint:
@@ -67,14 +71,20 @@ class Checkpoint:
 
     def array(self, name: str) -> Floats:
         """float32 in its plain shape ([out, in]; experts [count, out, in]). Raises InvalidModel naming the tensor."""
+        content = self.content(name)
+        return content if isinstance(content, np.ndarray) else content.floats()
+
+    def content(self, name: str) -> Content:
+        """What is stored, not multiplied out where the scheme allows it. Raises InvalidModel naming the tensor."""
         entry = self._entry(name)
         try:
-            array = entry.make()
+            content = entry.make()
+            shape = content.shape
         except (ValueError, IndexError) as error:
             raise InvalidModel(f"the parts of tensor '{name}' ({entry.scheme}) don't fit together: {error}") from None
-        if array.shape != entry.shape:
-            raise InvalidModel(f"tensor '{name}' ({entry.scheme}) gives {array.shape} instead of {entry.shape}")
-        return array
+        if shape != entry.shape:
+            raise InvalidModel(f"tensor '{name}' ({entry.scheme}) gives {shape} instead of {entry.shape}")
+        return content
 
     def _entry(self, name: str) -> Packed:
         if name not in self._packed:
@@ -117,10 +127,13 @@ class Checkpoint:
             return name, Packed(stored.dtype, stored.shape, lambda: self._floats(name))
         zero = f"{name}_zero_point"
 
-        def make() -> Floats:
-            weight = self._floats(name)
-            if zero in self.folder.tensors:
-                weight = weight - self._floats(zero).reshape(-1, 1)
+        def make() -> Content:
+            zeros = self._floats(zero).reshape(-1, 1) if zero in self.folder.tensors else None
+            if stored.dtype == "I8" and (zeros is None or not zeros.any()):
+                rows = packed_ints.int8_rows(self._ints(name), self._floats(scale))
+                if rows is not None:
+                    return rows
+            weight = self._floats(name) if zeros is None else self._floats(name) - zeros
             return float_blocks.scaled(weight, self._floats(scale), name, self._block_size())
 
         self._two_dims(name)
@@ -148,7 +161,7 @@ class Checkpoint:
             columns = int(self._ints(f"{base}.weight_shape")[-1])
         zeros, index = f"{base}.weight_zero_point", f"{base}.weight_g_idx"
 
-        def make() -> Floats:
+        def make() -> packed_ints.Grouped:
             zero_points = None
             if zeros in self.folder.tensors:
                 zero_points = self._ints(zeros)
@@ -170,7 +183,7 @@ class Checkpoint:
             return Packed(
                 "MXFP4",
                 (rows, columns),
-                lambda: float_blocks.mxfp4(self._ints(packed).reshape(rows, -1, 16), self._ints(scale)),
+                lambda: float_blocks.Microscaled(self._ints(packed).reshape(rows, -1, 16), self._ints(scale)),
             )
         return Packed(
             "NVFP4",
@@ -203,7 +216,7 @@ class Checkpoint:
         columns = words * 32 // bits
         offset = 0 if self.quantisation.get("checkpoint_format") == "gptq_v2" else 1
 
-        def make() -> Floats:
+        def make() -> packed_ints.Grouped:
             scale = self._floats(scales)
             if index in self.folder.tensors:
                 group_of = self._ints(index)
@@ -224,7 +237,7 @@ class Checkpoint:
         self._require(weight, zeros, scales)
         columns, words = self._two_dims(weight)
 
-        def make() -> Floats:
+        def make() -> packed_ints.Grouped:
             scale = self._floats(scales)
             return packed_ints.awq(self._ints(weight), self._ints(zeros), scale, -(-columns // len(scale)))
 
@@ -236,7 +249,7 @@ class Checkpoint:
         if len(shape) < 3 or shape[-1] != 16:
             raise InvalidModel(f"tensor '{blocks}' has the shape {shape}, not [..., groups, 16]")
         plain = (*shape[:-2], 32 * shape[-2])
-        return base, Packed("MXFP4", plain, lambda: float_blocks.mxfp4(self._ints(blocks), self._ints(scales)))
+        return base, Packed("MXFP4", plain, lambda: float_blocks.Microscaled(self._ints(blocks), self._ints(scales)))
 
     def _floats(self, name: str) -> Floats:
         stored = self.folder.tensors[name]

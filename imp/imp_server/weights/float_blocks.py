@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from imp_server.core import InvalidModel
@@ -41,10 +43,22 @@ def pairs(packed: Bytes) -> Floats:
     return levels.reshape(*packed.shape[:-1], 2 * packed.shape[-1])
 
 
-def mxfp4(blocks: Bytes, scales: Bytes) -> Floats:
-    """`blocks` [..., groups, 16], `scales` [..., groups] (E8M0) -> [..., 32 * groups]."""
-    values = pairs(blocks) * e8m0(scales)[..., None]
-    return values.reshape(*scales.shape[:-1], scales.shape[-1] * 32)
+class Microscaled(NamedTuple):
+    """An MXFP4 weight: `blocks` [..., groups, 16], two 4-bit floats a byte in order (`pairs`), `scales` [..., groups].
+
+    Scales are E8M0 codes.
+    """
+
+    blocks: Bytes
+    scales: Bytes
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Raises IndexError for scales without dimensions."""
+        return (*self.scales.shape[:-1], 32 * self.scales.shape[-1])
+
+    def floats(self) -> Floats:
+        return (pairs(self.blocks) * e8m0(self.scales)[..., None]).reshape(self.shape)
 
 
 def grouped(packed: Bytes, scales: Floats) -> Floats:
