@@ -120,31 +120,50 @@ def test_the_bounded_search_finds_the_winner_of_the_full_one(spread: float) -> N
         assert sample(logits, params, 2, position, 10.0).id == full
 
 
-@pytest.mark.parametrize(
-    "params",
-    [
-        SamplingParams(temperature=1.0, top_k=0, top_p=1.0),
-        SamplingParams(temperature=0.7, top_k=5, top_p=0.9),
-        SamplingParams(temperature=1.5, top_k=0, top_p=1.0, min_p=0.1),
-        SamplingParams(temperature=1.0, top_k=0, top_p=1.0, typical_p=0.8),
-    ],
-    ids=["plain", "top", "min_p", "typical"],
-)
-def test_chi_square(params: SamplingParams) -> None:
-    """8,000 draws at consecutive positions fit the survivors' softmax: chi-square below its 99.99 % point."""
+PLAIN = SamplingParams(temperature=1.0, top_k=0, top_p=1.0)
+LAWS = {
+    "plain": PLAIN,
+    "top": SamplingParams(temperature=0.7, top_k=5, top_p=0.9),
+    "min_p": SamplingParams(temperature=1.5, top_k=0, top_p=1.0, min_p=0.1),
+    "typical": SamplingParams(temperature=1.0, top_k=0, top_p=1.0, typical_p=0.8),
+    "mirostat": SamplingParams(temperature=1.0, top_k=0, top_p=1.0, mirostat=2),
+    "repetition": SamplingParams(temperature=1.0, top_k=0, top_p=1.0, repetition_penalty=1.5, repeat_last_n=4),
+    "presence": SamplingParams(temperature=1.0, top_k=0, top_p=1.0, presence_penalty=0.8, repeat_last_n=4),
+    "frequency": SamplingParams(temperature=1.0, top_k=0, top_p=1.0, frequency_penalty=0.5, repeat_last_n=4),
+    "dry": SamplingParams(temperature=1.0, top_k=0, top_p=1.0, dry_multiplier=0.3),
+    "dry_window": SamplingParams(temperature=1.0, top_k=0, top_p=1.0, dry_multiplier=0.9, dry_penalty_last_n=6),
+    "bias": SamplingParams(temperature=1.0, top_k=0, top_p=1.0, logit_bias=((5, 2.5), (0, -1.25), (2, -100.0))),
+}
+MU = 4.2  # bits: drops the four rarest of the logits below
+
+
+@pytest.mark.parametrize("name", LAWS)
+def test_chi_square(name: str) -> None:
+    """8,000 draws at consecutive positions fit the twin's probabilities: chi-square below its 99.99 % point."""
+    params = LAWS[name]
     logits = np.array([2.0, 1.0, 1.0, 0.0, -0.5, -1.0, -1.5, -3.0], dtype=np.float32)
-    n_draws = 8_000
+    history, n_prompt, n_draws = [4, 0, 3, 1, 0, 3, 1, 0, 3], 2, 8_000
+    shaped = process(logits, params, np.array(history, dtype=np.int32), n_prompt, None)
     counts = np.zeros(len(logits))
     for position in range(n_draws):
-        counts[sample(logits, params, 0, position, 10.0).id] += 1
-    kept = law_twin.survivors(logits.tolist(), params, 10.0)
-    expected = np.zeros(len(logits))
-    for (token, _), p in zip(kept, law_twin.probabilities(kept)):
-        expected[token] = p * n_draws
-    assert counts[expected == 0].sum() == 0
-    live = expected > 0
+        counts[sample(shaped, params, 0, position, MU).id] += 1
+    expected = expected_share(logits, params, history, n_prompt) * n_draws
+    live = expected > 1e-6
+    assert counts[~live].sum() == 0
     chi_square = float(((counts[live] - expected[live]) ** 2 / expected[live]).sum())
     assert chi_square < 29.9  # 7 degrees of freedom; fewer need less
+    if params is not PLAIN:  # the test would tell a law that does nothing from this one
+        untouched = expected_share(logits, PLAIN, history, n_prompt) * n_draws
+        assert float(((counts - untouched) ** 2 / untouched).sum()) > 100
+
+
+def expected_share(
+    logits: np.ndarray[Any, Any], params: SamplingParams, history: list[int], n_prompt: int
+) -> np.ndarray[Any, Any]:
+    kept = law_twin.survivors(law_twin.processed(logits.tolist(), params, history, n_prompt, None), params, MU)
+    share = np.zeros(len(logits))
+    share[[token for token, _ in kept]] = law_twin.probabilities(kept)
+    return share
 
 
 def test_greedy_takes_the_lowest_id_of_equals() -> None:
