@@ -142,7 +142,7 @@ def test_chi_square(name: str) -> None:
     """8,000 draws at consecutive positions fit the twin's probabilities: chi-square below its 99.99 % point."""
     params = LAWS[name]
     logits = np.array([2.0, 1.0, 1.0, 0.0, -0.5, -1.0, -1.5, -3.0], dtype=np.float32)
-    history, n_prompt, n_draws = [4, 0, 3, 1, 0, 3, 1, 0, 3], 2, 8_000
+    history, n_prompt, n_draws = [4, 0, 2, 3, 1, 0, 3, 1, 0, 3], 2, 8_000
     shaped = process(logits, params, np.array(history, dtype=np.int32), n_prompt, None)
     counts = np.zeros(len(logits))
     for position in range(n_draws):
