@@ -170,4 +170,5 @@ def test_native_embeddings_are_those_of_the_openai_route(server: LiveServer) -> 
     raw = post(server, "/embedding", content="hello", embd_normalize=-1).json()[0]["embedding"][0]
     unit = openai["data"][0]["embedding"]
     assert raw == [3.0, 0.0, -4.0] and unit == pytest.approx([0.6, 0.0, -0.8])
-    assert post(server, "/embedding", text="hello").status_code == 400
+    for nothing in ({"text": "hello"}, {"content": None}, {"content": None, "input": None}):
+        assert post(server, "/embedding", **nothing).status_code == 400

@@ -54,7 +54,9 @@ async def embeddings(call: Call) -> Reply:
 async def _embedding(call: Call) -> Reply:
     card = call.services.card(call.model)
     check_embeds(card, None)
-    texts = call.body["content"] if "content" in call.body else call.body["input"]
+    texts = call.body.get("content")
+    if texts is None:
+        texts = call.body["input"]
     return await embed(call, card.id, texts, NativeEmbeddingFold)
 
 
