@@ -438,6 +438,28 @@ MESSAGES_FAULTS = [
     in_json("messages: count_tokens counts nothing", COUNT, lambda r: r.update(input_tokens=1)),
 ]
 
+# --- prefix cache and sessions ----------------------------------------------------------------------
+
+NATIVE, SESSIONS = "/completion", "/v1/sessions/*"
+
+
+def _whole_prompt_counted(reply: Any) -> None:
+    reply["timings"]["prompt_n"] = reply["tokens_evaluated"]
+
+
+def _nothing_cached(reply: Any) -> None:
+    usage = reply["usage"]
+    usage["input_tokens"] += usage["cache_read_input_tokens"]
+    usage["cache_read_input_tokens"] = 0
+
+
+CACHE_FAULTS = [
+    in_json("completion: prompt_n counts cached tokens", NATIVE, _whole_prompt_counted),
+    in_json("messages: nothing is ever cached", MESSAGES, _nothing_cached),
+    in_json("sessions: closed again and again", SESSIONS, lambda r: r.update(released_blocks=3)),
+    in_json("sessions: closing releases nothing", SESSIONS, lambda r: r.update(released_blocks=0)),
+]
+
 # --- errors and transport ---------------------------------------------------------------------------
 
 
@@ -496,4 +518,4 @@ TRANSPORT_FAULTS = [
     in_reply("http: no key is asked for", CHAT, _open_to_all),
 ]
 
-FAULTS = [*CHAT_FAULTS, *OTHER_OPENAI_FAULTS, *RESPONSES_FAULTS, *MESSAGES_FAULTS, *TRANSPORT_FAULTS]
+FAULTS = [*CHAT_FAULTS, *OTHER_OPENAI_FAULTS, *RESPONSES_FAULTS, *MESSAGES_FAULTS, *CACHE_FAULTS, *TRANSPORT_FAULTS]

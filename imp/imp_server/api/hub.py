@@ -93,6 +93,9 @@ class Hub:
             return "not_allowed"
         return cast(ReasoningEnd, await reply.end_reasoning())
 
+    async def close_session(self, session_id: str) -> int:
+        return sum([await hosted.client.close_session(session_id) for hosted in self.models])
+
     async def in_pool(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         return await self.pool.run(function, *args, **kwargs)
 

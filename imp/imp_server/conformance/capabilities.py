@@ -83,6 +83,7 @@ def _questions(model: str) -> list[tuple[str, str, str, Any]]:
         ("health", get, "/health", None),
         ("metrics", get, "/metrics", None),
         ("openapi", get, "/openapi.json", None),
+        ("sessions", post, "/v1/sessions/kit-probe/close", {}),
     ]
 
 

@@ -111,6 +111,10 @@ class Services(Protocol):
         """Ends the thinking of the reply being made whose id, or whose client's x-request-id, is `name`."""
         ...
 
+    async def close_session(self, session_id: str) -> int:
+        """Releases the pins of the session on every model; cache blocks that became free to go."""
+        ...
+
     async def in_pool(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """For what may take longer than 2 ms, which nothing on the event loop may."""
         ...

@@ -114,6 +114,14 @@ async def end_thinking(call: Call) -> Reply:
 
 
 @handler
+async def close_session(call: Call) -> Reply:
+    """Idempotent: a session exists only as pins, so one that nobody opened is as closed as any."""
+    session_id = call.path["session_id"]
+    n_blocks = await call.services.close_session(session_id)
+    return JsonReply({"id": session_id, "object": "session", "closed": True, "released_blocks": n_blocks})
+
+
+@handler
 async def openapi(call: Call) -> Reply:
     return JsonReply(call.services.document())
 

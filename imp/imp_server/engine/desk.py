@@ -30,6 +30,7 @@ from imp_server.engine.messages import (
     ReasoningEnded,
     RequestAccepted,
     RowDelta,
+    SessionClosed,
     StatsReply,
     Submit,
     ToEngine,
@@ -105,7 +106,7 @@ class Desk:
             case Drain():
                 self._drain_until_s = self._clock() + message.timeout_s
             case CloseSession():
-                self._scheduler.index.release_session(message.session_id)
+                self._emit(SessionClosed(message.ticket, self._close_session(message.session_id)))
             case _:
                 raise InternalError(f"{type(message).__name__} doesn't belong here")
 
@@ -211,6 +212,13 @@ class Desk:
             self.force(live)
         return next((v for v in ("ending", "no_closer", "already_closed") if v in verdicts), "unknown")
 
+    def _close_session(self, session_id: str) -> int:
+        """A turn that still runs would pin at its end what was closed before: it won't."""
+        for live in self.live.rows():
+            if live.output.request.cache.session_id == session_id:
+                live.keeps_session = False
+        return self._scheduler.index.release_session(session_id)
+
     def _change_adapter(self, message: LoadAdapter | UnloadAdapter) -> AdapterDone:
         try:
             if isinstance(message, LoadAdapter):
@@ -295,7 +303,7 @@ class Desk:
         index.expire()
         if marks.pin_until:
             index.pin(row.sampler.history[: min(marks.pin_until, row.sampler.n_prompt)], row.adapter)
-        if marks.session_id is not None:
+        if marks.session_id is not None and live.keeps_session:
             index.pin(row.sampler.history[:-1], row.adapter, marks.session_id)
 
     # --- what the outside may know --------------------------------------------------------------

@@ -22,6 +22,8 @@ class LiveRow:
     drafting: RowDrafting | None = None
     """None until its first decode step with drafters."""
     prompt_logprobs: list[TokenLogprob] = field(default_factory=list)
+    keeps_session: bool = True
+    """Its session hasn't been closed meanwhile."""
 
 
 @dataclass(slots=True, eq=False)

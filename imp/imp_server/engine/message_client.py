@@ -28,6 +28,7 @@ from imp_server.engine.messages import (
     Loading,
     ModelInfo,
     Ready,
+    SessionClosed,
     StatsReply,
     ToEngine,
     UnloadAdapter,
@@ -46,6 +47,7 @@ class MessageClient:
         self._requests = Requests(self._send)
         self._adapter_tickets: dict[int, asyncio.Future[None]] = {}
         self._stats_tickets: dict[int, asyncio.Future[Stats]] = {}
+        self._session_tickets: dict[int, asyncio.Future[int]] = {}
         self._last_ticket = 0
         self._on_progress: Progress | None = None
         self._loaded: asyncio.Future[None] | None = None
@@ -72,9 +74,15 @@ class MessageClient:
     def new_key(self) -> int:
         return self._requests.new_key()
 
-    async def close_session(self, session_id: str) -> None:
-        if self._state == "ready":
-            self._send(CloseSession(session_id))
+    async def close_session(self, session_id: str) -> int:
+        """An engine that isn't up pins nothing."""
+        if self._state not in ("ready", "draining"):
+            return 0
+        ticket = self._next_ticket()
+        self._session_tickets[ticket] = answer = asyncio.get_running_loop().create_future()
+        self._send(CloseSession(ticket, session_id))
+        n_blocks: int = await answer
+        return n_blocks
 
     async def load_adapter(self, name: str, path: str) -> None:
         await self._change_adapter(lambda ticket: LoadAdapter(ticket, name, path))
@@ -107,6 +115,10 @@ class MessageClient:
                 self._settle_load(user_fault(message))
             case AdapterDone():
                 self._settle_adapter(message)
+            case SessionClosed():
+                closed = self._session_tickets.pop(message.ticket, None)
+                if closed is not None and not closed.done():
+                    closed.set_result(message.n_blocks)
             case StatsReply():
                 answer = self._stats_tickets.pop(message.ticket, None)
                 if answer is not None and not answer.done():
@@ -130,12 +142,16 @@ class MessageClient:
         self._fail_tickets(error)
 
     def _fail_tickets(self, error: ImpError) -> None:
-        waiting: list[asyncio.Future[Any]] = [*self._adapter_tickets.values(), *self._stats_tickets.values()]
-        for answer in waiting:
-            if not answer.done():
-                answer.set_exception(error)
-        self._adapter_tickets.clear()
-        self._stats_tickets.clear()
+        kinds: list[dict[int, asyncio.Future[Any]]] = [
+            self._adapter_tickets,
+            self._stats_tickets,
+            self._session_tickets,
+        ]
+        for tickets in kinds:
+            for answer in tickets.values():
+                if not answer.done():
+                    answer.set_exception(error)
+            tickets.clear()
 
     def _settle_load(self, error: UserFault | None) -> None:
         if self._loaded is None or self._loaded.done():

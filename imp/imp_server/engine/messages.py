@@ -53,6 +53,9 @@ class UnloadAdapter(msgspec.Struct, frozen=True, tag="unload_adapter"):
 
 
 class CloseSession(msgspec.Struct, frozen=True, tag="close_session"):
+    """Release the session's pins, those of its running requests included; answered by SessionClosed."""
+
+    ticket: int
     session_id: str
 
 
@@ -190,6 +193,13 @@ class AdapterDone(msgspec.Struct, frozen=True, tag="adapter_done"):
     message: str = ""
 
 
+class SessionClosed(msgspec.Struct, frozen=True, tag="session_closed"):
+    """`n_blocks`: blocks that no pin holds any more."""
+
+    ticket: int
+    n_blocks: int
+
+
 class StatsReply(msgspec.Struct, frozen=True, tag="stats"):
     """Counters and gauges by metric name; `rows` for /slots."""
 
@@ -215,6 +225,7 @@ FromEngine = (
     | RequestFailed
     | ReasoningEnded
     | AdapterDone
+    | SessionClosed
     | StatsReply
     | Heartbeat
 )

@@ -182,8 +182,9 @@ class ScriptedEngine:
     def new_key(self) -> int:
         return self._requests.new_key()
 
-    async def close_session(self, session_id: str) -> None:
+    async def close_session(self, session_id: str) -> int:
         self.sessions_closed.append(session_id)
+        return 0
 
     async def load_adapter(self, name: str, path: str) -> None:
         self._adapters[name] = path

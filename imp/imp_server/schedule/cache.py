@@ -248,13 +248,14 @@ class PrefixCache:
         while self._n_pinned > self._pin_budget:
             self._release(self._pins.popleft())
 
-    def release_session(self, session_id: str) -> bool:
-        """True if the session had a pin."""
+    def release_session(self, session_id: str) -> int:
+        """Blocks that no pin holds any more."""
+        n_before = self._n_pinned
         found = [pin for pin in self._pins if pin.session_id == session_id]
         for pin in found:
             self._pins.remove(pin)
             self._release(pin)
-        return bool(found)
+        return n_before - self._n_pinned
 
     def expire(self) -> None:
         """Release the pins of sessions that have been silent for their time to live."""

@@ -61,8 +61,8 @@ class PrefixIndex(Protocol):
         """Hold what is kept of this prefix."""
         ...
 
-    def release_session(self, session_id: str) -> bool:
-        """True if the session had a pin."""
+    def release_session(self, session_id: str) -> int:
+        """Blocks that no pin holds any more."""
         ...
 
     def expire(self) -> None:
@@ -105,8 +105,8 @@ class NoPrefixIndex:
     def pin(self, ids: NDArray[np.int32], adapter: int, session_id: str | None = None) -> None:
         return None
 
-    def release_session(self, session_id: str) -> bool:
-        return False
+    def release_session(self, session_id: str) -> int:
+        return 0
 
     def expire(self) -> None:
         return None
