@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +26,13 @@ def write_tiny_llama(
     drop: tuple[str, ...] = (),
     reshape: dict[str, tuple[int, ...]] | None = None,
     keys: dict[str, Any] | None = None,
+    tokenizer: Mapping[str, Any] | None = None,
+    template: str = "",
 ) -> Path:
-    """`drop`: tensors left out; `reshape`: wrong shapes; `keys`: overrides of integer hyperparameters."""
+    """`drop`: tensors left out; `reshape`: wrong shapes; `keys`: overrides of integer hyperparameters.
+
+    `tokenizer`: `tokenizer.ggml.*` keys with as many tokens as `vocab`; one of bytes if there is none.
+    """
     rng = np.random.default_rng(seed)
     writer = gguf.GGUFWriter(str(path), "llama")
     head = width // n_heads
@@ -44,7 +50,12 @@ def write_tiny_llama(
         writer.add_uint32(f"llama.{name}", value)
     writer.add_float32("llama.attention.layer_norm_rms_epsilon", 1e-5)
     writer.add_float32("llama.rope.freq_base", 10000.0)
-    _add_byte_tokenizer(writer, vocab)
+    if tokenizer is None:
+        _add_byte_tokenizer(writer, vocab)
+    else:
+        _add_tokenizer(writer, tokenizer)
+    if template:
+        writer.add_string("tokenizer.chat_template", template)
 
     def add(name: str, shape: tuple[int, ...], kind: str) -> None:
         if name in drop:
@@ -84,6 +95,19 @@ def write_tiny_llama(
     writer.write_tensors_to_file()
     writer.close()
     return path
+
+
+def _add_tokenizer(writer: gguf.GGUFWriter, keys: Mapping[str, Any]) -> None:
+    for name, value in keys.items():
+        key = f"tokenizer.ggml.{name}"
+        if isinstance(value, str):
+            writer.add_string(key, value)
+        elif isinstance(value, bool):
+            writer.add_bool(key, value)
+        elif isinstance(value, int):
+            writer.add_uint32(key, value)
+        else:
+            writer.add_array(key, list(value))
 
 
 def _add_byte_tokenizer(writer: gguf.GGUFWriter, vocab: int) -> None:

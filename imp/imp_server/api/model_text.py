@@ -40,11 +40,13 @@ _REASONS: dict[str, FinishReason] = {
 
 
 class DeltaSession:
-    """Turns deltas into events. Owner of nothing but the walk of its OutputSession."""
+    """Turns deltas into events. Owner of the walk of its OutputSession and of the ids that came, by choice."""
 
     def __init__(self, request: GenerateRequest, prepared: Prepared, vocabulary: Vocabulary) -> None:
         self._request = request
         self._session = prepared.session
+        self._remember = prepared.remember
+        self._ids: dict[int, bytearray] = {}
         self._prompt_text = prepared.prompt_text
         self._prompt_tokens = len(request.ids) // 4
         self._vocabulary = vocabulary
@@ -61,6 +63,8 @@ class DeltaSession:
             events.append(Accepted(delta.choice, self._prompt_tokens, delta.n_cached))
         if 0 <= delta.n_prefilled < self._prompt_tokens and not delta.ids:
             events.append(Progress(delta.choice, delta.n_prefilled, self._prompt_tokens))
+        if delta.ids and self._remember is not None:
+            self._ids.setdefault(delta.choice, bytearray()).extend(delta.ids)
         if delta.ids:
             events += self._session.push(delta.choice, delta.ids, delta.logprobs)
         if delta.finish is not None:
@@ -68,6 +72,8 @@ class DeltaSession:
         return events
 
     def _finish(self, choice: int, finish: RowFinish) -> list[OutputEvent]:
+        if self._remember is not None and choice in self._ids:
+            self._remember(unpack_ids(bytes(self._ids.pop(choice))), finish.stop_string)
         return self._session.finish(
             choice,
             _REASONS.get(finish.reason, "stop"),

@@ -136,8 +136,6 @@ NOT_YET: frozenset[str] = frozenset({
     "engine.deterministic",
     "engine.overlap",
     "kv_cache.host_spill_mib",
-    "prefix_cache.transcripts",
-    "prefix_cache.max_transcripts",
     "prefix_cache.checkpoint_min_step",
     "prefix_cache.max_snapshots",
     "prefix_cache.snapshot_mib",

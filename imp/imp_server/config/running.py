@@ -75,6 +75,8 @@ class PrefixCache(msgspec.Struct, frozen=True):
     """Reuse the exact ids of an earlier answer when a client sends it back."""
     max_transcripts: Count = 256
     """Answers remembered for that."""
+    transcripts_mib: Count = 64
+    """Most MiB of remembered answers, with the ids of the conversations before them."""
     checkpoint_min_step: Count = 8192
     """Tokens between two state snapshots of layers that can't be rolled back."""
     max_snapshots: Count = 32

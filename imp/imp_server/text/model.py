@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -37,6 +38,7 @@ from imp_server.text.template import ChatTemplate
 from imp_server.text.templates import builtin_templates
 from imp_server.text.tools.base import CallReader, reader_text
 from imp_server.text.tools.enforce import offered_tools
+from imp_server.text.transcripts import Transcripts
 from imp_server.vocab.load import tokenizer_of
 from imp_server.vocab.table import Vocabulary
 from imp_server.vocab.tokenizer import Tokenizer
@@ -51,10 +53,12 @@ class Prepared(NamedTuple):
     prompt_text: str
     continues: str = ""
     """Answer text that is part of the prompt (continue_final_message)."""
+    remember: Callable[[Sequence[int], bytes | None], None] | None = None
+    """Takes the ids of a finished choice and the stop string that ended it, for when the client sends it back."""
 
 
 class TextModel:
-    """Immutable but for `context_length`; its methods may run in several threads at once."""
+    """Immutable but for `context_length` and the transcripts; its methods may run in several threads at once."""
 
     def __init__(
         self,
@@ -73,7 +77,10 @@ class TextModel:
         """Positions of prompt and completion together; the engine's figure once it is known."""
         chosen = _chosen_templates(config.model.chat_template, templates)
         variables = _token_variables(tokenizer)
-        self.prompts = PromptMaker(tokenizer, {n: ChatTemplate(t, variables) for n, t in chosen.items()})
+        self.transcripts = _transcripts(tokenizer, config)
+        self.prompts = PromptMaker(
+            tokenizer, {n: ChatTemplate(t, variables) for n, t in chosen.items()}, self.transcripts
+        )
         self.sampling_defaults = default_sampling(
             architecture, generation or {}, original=config.model.sampling_defaults == "original"
         )
@@ -148,7 +155,10 @@ class TextModel:
             row_preference=chat.row_preference,
         )
         session = OutputSession(plan, self.vocabulary, readers=readers, logprobs=chat.logprobs is not None)
-        return Prepared(_with_digest(request), session, prompt.text, prompt.continues)
+        remember = None
+        if self.transcripts is not None and prompt.written is not None:
+            remember = partial(self.transcripts.note, prompt.written)
+        return Prepared(_with_digest(request), session, prompt.text, prompt.continues, remember)
 
     def prepare_prompt(
         self,
@@ -256,6 +266,18 @@ def _chosen_templates(choice: str, own: Mapping[str, str]) -> dict[str, str]:
         return {"default": path.read_text(encoding="utf-8")}
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"can't read the chat template {choice}: {error}") from None
+
+
+def _transcripts(tokenizer: Tokenizer, config: Config) -> Transcripts | None:
+    knobs = config.prefix_cache
+    if not (knobs.enabled and knobs.transcripts):
+        return None
+    return Transcripts(
+        tokenizer.vocabulary.token_bytes,
+        tokenizer.vocabulary.end_ids,
+        max_entries=knobs.max_transcripts,
+        max_bytes=knobs.transcripts_mib << 20,
+    )
 
 
 def _token_variables(tokenizer: Tokenizer) -> dict[str, Any]:

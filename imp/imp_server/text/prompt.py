@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-import numpy as np
-
 from imp_server.core import ChatRequest, InvalidRequest, Message, MessageSpan, TemplateRefused, TextPart
 from imp_server.text.chat_messages import MessageDicts, message_text, request_strings, tool_dict
 from imp_server.text.folding import fold_systems
 from imp_server.text.guard import Guard, SpecialTexts, unused_characters
+from imp_server.text.prompt_ids import PromptEncoder
 from imp_server.text.spans import Boundaries, Marks, Place, places_by_search
 from imp_server.text.template import ChatTemplate
 from imp_server.text.template_traits import TemplateTraits, traits_of
 from imp_server.text.thinking import ThinkTags, ends_in_thinking, think_tags
 from imp_server.text.tools.formats import all_formats, choose_format
 from imp_server.text.tools.untaught import ToolHistory, instruction, teach
-from imp_server.vocab.tokenizer import Ids, Piece, Tokenizer
+from imp_server.text.transcripts import Transcripts, Written
+from imp_server.vocab.tokenizer import Ids, Tokenizer
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +35,8 @@ class ChatPrompt:
     starts_thinking: bool
     continues: str = ""
     """Text of the answer that stands in the prompt already (continue_final_message)."""
+    written: Written | None = None
+    """What a reply is remembered behind."""
 
 
 class _TemplateUse:
@@ -58,9 +59,12 @@ class _TemplateUse:
 class PromptMaker:
     """Immutable after construction; `chat` may run in several threads."""
 
-    def __init__(self, tokenizer: Tokenizer, templates: Mapping[str, ChatTemplate]) -> None:
-        """`templates`: by name, at least `default`."""
+    def __init__(
+        self, tokenizer: Tokenizer, templates: Mapping[str, ChatTemplate], transcripts: Transcripts | None = None
+    ) -> None:
+        """`templates`: by name, at least `default`. `transcripts` None = every prompt is tokenised whole."""
         self.tokenizer = tokenizer
+        self._encoder = PromptEncoder(tokenizer, transcripts)
         self._templates = dict(templates)
         self._uses: dict[str, _TemplateUse] = {}
         self._boundaries = Boundaries([t.text for t in tokenizer.added])
@@ -93,15 +97,16 @@ class PromptMaker:
         ends = self._boundaries.ends(text, [p if p is None or p.end <= len(text) else None for p in places])
         if chat.continue_final_message:
             ends[-1] = len(text)
-        ids, offsets = self._encode(text, rendering.guard, ends)
+        written, offsets = self._encoder.encode(text, rendering.guard, ends)
         spans = _spans(chat.messages, where, offsets)
         return ChatPrompt(
-            ids=ids,
+            ids=written.ids,
             text=rendering.guard.clean(text),
             spans=spans,
-            pin_until=_pin_until(chat, spans, len(ids)),
+            pin_until=_pin_until(chat, spans, len(written.ids)),
             starts_thinking=starts_thinking,
             continues=continues,
+            written=written,
         )
 
     def _use(self, name: str) -> _TemplateUse:
@@ -110,28 +115,6 @@ class PromptMaker:
         if use is None:
             use = self._uses[name] = _TemplateUse(self._templates[name], self.tokenizer)
         return use
-
-    def _encode(self, text: str, guard: Guard, ends: Sequence[int]) -> tuple[Ids, list[int]]:
-        """Ids of the prompt, and how many of them lie before each of `ends` (characters of `text`)."""
-        pieces = self.tokenizer.split(text, control=True)
-        clean = [p if p.token is not None else Piece(guard.clean(p.text), p.start, p.end) for p in pieces]
-        parts = self.tokenizer.encode_pieces(clean)
-        all_parts = self.tokenizer.with_bos_eos(parts) if self.tokenizer.add_bos else parts
-        n_before = len(all_parts[0]) if len(all_parts) > len(parts) else 0
-        if self.tokenizer.add_eos:
-            all_parts = all_parts[:-1]  # a chat prompt is to be continued
-        starts = [n_before, *(n_before + n for n in itertools.accumulate(map(len, parts)))]
-        offsets = []
-        index = 0
-        for end in ends:
-            while index < len(pieces) and pieces[index].end <= end:
-                index += 1
-            offset = starts[index]
-            if index < len(pieces) and pieces[index].start < end and pieces[index].token is None:
-                inside = guard.clean(pieces[index].text[: end - pieces[index].start])
-                offset += self.tokenizer.n_ids_before(clean[index].text, len(inside))
-            offsets.append(offset)
-        return np.concatenate(all_parts) if all_parts else np.zeros(0, np.int32), offsets
 
 
 def _for_template(chat: ChatRequest, traits: TemplateTraits) -> tuple[list[Message], list[int]]:
