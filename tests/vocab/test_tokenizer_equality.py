@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import unicodedata
 from functools import lru_cache
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from imp_server.vocab.from_gguf import tokenizer_of_gguf
+from imp_server.vocab.from_gguf import CONTROL, NORMAL, tokenizer_of_gguf
 from imp_server.vocab.from_json import tokenizer_of_json
 from imp_server.vocab.pre_kinds import PRE_KINDS
 from imp_server.vocab.tokenizer import Tokenizer
@@ -199,3 +200,23 @@ def test_tokenizer_json_and_gguf_agree(kind: str, tmp_path: Path) -> None:
     assert theirs.vocabulary.special_texts.items() >= ours.vocabulary.special_texts.items()
     if kind == "bert":
         assert theirs.encode("a", add_special=True).tolist() == ours.encode("a", add_special=True).tolist()
+
+
+# llama.cpp's own ids, made by analysis/pre_kind_ids.py: an oracle for the kinds that no published tokenizer.json names.
+LLAMACPP: dict[str, Any] = json.loads((Path(__file__).parent / "llamacpp_ids.json").read_text())
+
+
+@pytest.mark.parametrize("pre", sorted(LLAMACPP["ids"]))
+def test_what_llamacpp_makes_of_it(pre: str) -> None:
+    tokens = LLAMACPP["tokens"]
+    types = [CONTROL] + [NORMAL] * (len(tokens) - 1)
+    keys = {"model": "gpt2", "pre": pre, "tokens": tokens, "token_type": types, "merges": LLAMACPP["merges"]}
+    ours = tokenizer_of_gguf({**keys, "bos_token_id": 0, "eos_token_id": 0})
+    for text, expected in zip(LLAMACPP["texts"], LLAMACPP["ids"][pre], strict=True):
+        assert ours.encode(text).tolist() == expected, text
+
+
+def test_llamacpp_tells_the_kinds_apart() -> None:
+    different = {json.dumps(ids) for ids in LLAMACPP["ids"].values()}
+    assert len(different) >= 12, "texts on which all kinds agree would prove nothing"
+    assert LLAMACPP["ids"]["default"] != LLAMACPP["ids"]["gpt-2"] != LLAMACPP["ids"]["deepseek-llm"]
