@@ -243,7 +243,7 @@ def bench_imp(cases: list[Case], vocabulary: Vocabulary, tokenize: Callable[[str
         show("  instantiate", ready_s, 1e3, "ms")
         show("  mask", mask_s)
         show("  accept", accept_s)
-        print(f"  rejected texts {n_rejected}, locals {len(space.space.locals)}")
+        print(f"  rejected texts {n_rejected}, locals {space.space.tables.n_locals}")
 
 
 def bench_llguidance(cases: list[Case], vocabulary: Vocabulary, tokenize: Callable[[str], list[int]]) -> None:

@@ -128,4 +128,4 @@ def test_keys_may_come_in_any_order(schema: Any, instances: list[Any], seed: int
 
 
 def test_the_space_is_shared_and_bounded() -> None:
-    assert len(byte_space().space.locals) < 400_000
+    assert byte_space().space.tables.n_locals < 400_000

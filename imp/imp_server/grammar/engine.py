@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from imp_server.core import GrammarDeadEnd, GrammarPlan
+from imp_server.grammar.early import fill_early
 from imp_server.grammar.frames.arrays import WaitingItem
 from imp_server.grammar.frames.space import Space
 from imp_server.grammar.frames.stack import Cell, State, Stepper
@@ -26,20 +27,22 @@ MAX_MASK_BYTES = 512 << 20
 class GrammarSpace:
     """Owner of what all grammars of one engine share. A fresh one is made when it has grown too large."""
 
-    def __init__(self, vocabulary: Vocabulary) -> None:
+    def __init__(self, vocabulary: Vocabulary, native: bool = True) -> None:
+        """`native` False: everything in Python, for tests that compare."""
         self.vocabulary = vocabulary
+        self._native = native
         self.lock = RLock()
         self.renew()
 
     def renew(self) -> None:
-        self.space = Space()
+        self.space = Space(native=self._native)
         self.stepper = Stepper(self.space)
-        self.masks = Masks(self.space, self.stepper, self.vocabulary)
+        self.masks = Masks(self.space, self.stepper, self.vocabulary, self._native)
         self.starts: dict[str, State] = {}
 
     def matcher(self, plan: GrammarPlan) -> Matcher:
         with self.lock:
-            if len(self.space.locals) > MAX_LOCALS or self.masks.n_bytes > MAX_MASK_BYTES:
+            if self.space.tables.n_locals > MAX_LOCALS or self.masks.n_bytes > MAX_MASK_BYTES:
                 self.renew()
             return Matcher(plan, self.vocabulary, self)
 
@@ -62,6 +65,7 @@ class Matcher:
             start = self._shared.starts.get(plan.digest)
             if start is None:
                 local = begin(plan, self._space)
+                fill_early(self._space, local)
                 start = State(self._stepper.cell(local, self._stepper.cell(self._space.root.id, None)))
                 self._shared.starts[plan.digest] = start
         self.start = start

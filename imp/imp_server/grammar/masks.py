@@ -15,6 +15,7 @@ import numpy as np
 
 from imp_server.grammar.combine import alias_of
 from imp_server.grammar.frames.key_texts import KeyText
+from imp_server.grammar.frames.simple_objects import KEY_TEXT
 from imp_server.grammar.frames.space import Space
 from imp_server.grammar.frames.stack import Cell, State, Stepper
 from imp_server.grammar.frames.texts import Text
@@ -108,7 +109,7 @@ class Masks:
 
     def _alias(self, top: int, n: int) -> int:
         """A local that many share and that can't be told from `top` within n code points: far counts are as none."""
-        local = self._space.locals[top]
+        local = None if self._kind(top) else self._space.locals[top]
         if not isinstance(local, Text) or local.closer is not None or local.missing:
             return top
         verdicts = local.verdicts
@@ -122,6 +123,9 @@ class Masks:
         if machine is verdicts.machine and state == local.state:
             return top
         return self._space.text(self._space.single(machine, verdicts.strict), state, 0, None).id
+
+    def _kind(self, top: int) -> int:
+        return int(self._space.tables.kinds[top])
 
     def _is_plain(self, top: int) -> bool:
         """Whether nothing but the length of the text counts: its tokens are sorted by that."""
@@ -138,8 +142,9 @@ class Masks:
 
     def _begin(self, top: int, out: Row) -> TokenTrie:
         """Or in the plain tokens where any text fits; the trie that is left to walk."""
-        local = self._space.locals[top]
-        if isinstance(local, KeyText) and not local.missing:
+        kind = self._kind(top)
+        local = None if kind else self._space.locals[top]
+        if kind == KEY_TEXT or (isinstance(local, KeyText) and not local.missing):
             # whatever is typed leaves the trie at worst: an undeclared name
             out |= self._sets.plain[-1]
             return self._sets.residual

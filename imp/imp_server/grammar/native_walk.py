@@ -17,10 +17,6 @@ from imp_server.native import load_library
 MAX_ASKS = 4096
 
 
-class _Tables(ctypes.Structure):
-    _fields_ = [("rows", ctypes.c_void_p), ("ops", ctypes.c_void_p)]
-
-
 class _Trie(ctypes.Structure):
     _fields_ = [
         ("byte", ctypes.c_void_p),
@@ -54,21 +50,15 @@ class NativeWalker:
         self._walk: Callable[..., int] = library.imp_grammar_walk
         library.imp_grammar_walk.argtypes = _ARGUMENTS
         self._tables = tables
-        self._pointers = _Tables()
         self._error: BaseException | None = None
         self._fill = _FILL(self._filled)
         self._asks = np.zeros(MAX_ASKS, dtype=np.int32)
         self._asks_at = self._asks.ctypes.data
         self._depth = ctypes.c_int32()
         self._depth_at = ctypes.addressof(self._depth)
-        self._pointers_at = ctypes.addressof(self._pointers)
+        self._tables_at = ctypes.addressof(tables.head)
         self._frames = (ctypes.c_int32 * 256)()
         self._tries: dict[int, tuple[TokenTrie, _Trie, int]] = {}
-        self._refresh()
-
-    def _refresh(self) -> None:
-        self._pointers.rows = self._tables.rows_address
-        self._pointers.ops = self._tables.ops_address
 
     def _filled(self, local: int, byte: int) -> int:
         try:
@@ -77,8 +67,6 @@ class NativeWalker:
             # an exception can't cross the native frame: it is kept, and raised behind it
             self._error = error
             return DEAD
-        finally:
-            self._refresh()
         return entry if entry != HOLE else DEAD
 
     def walk(self, trie: TokenTrie, stack: list[int], out: NDArray[np.uint32]) -> WalkResult:
@@ -91,9 +79,8 @@ class NativeWalker:
         if n > len(self._frames):
             self._frames = (ctypes.c_int32 * (2 * n))()
         self._frames[:n] = stack  # type: ignore[assignment]
-        self._refresh()
         n_asks = self._walk(
-            self._pointers_at,
+            self._tables_at,
             packed[2],
             self._frames,
             n,

@@ -13,12 +13,13 @@ A configuration is a stack of locals (ints), top first. `rows[local, byte]` says
   After a pop the frame below resumes: rows[below, b] is its next local (>= 0, DEAD, HOLE or ASK). A waiting
   local reads no bytes, so its row is free to be indexed by results (0..255).
 
-Owner: one `Tables` per grammar space. Rows grow by doubling: the address changes, so a native walker reads
-`rows_address` anew after each fill.
+Owner: one `Tables` per grammar space. The arrays grow by doubling, so their addresses change; native code reads
+them from `head`, which it shares: it makes locals and operations of its own (frames/simple_objects.py).
 """
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable
 
 import numpy as np
@@ -27,6 +28,23 @@ from numpy.typing import NDArray
 DEAD, HOLE, ASK = -1, -2, -3
 FIRST_OP = -4
 POP, POP_AGAIN = -1, -2
+FOREIGN = 0
+"""The kind of a local that `fill` knows; all others belong to native code."""
+
+
+class Head(ctypes.Structure):
+    """`Tables` of kernels/cpu/grammar/store.h."""
+
+    _fields_ = [
+        ("rows", ctypes.c_void_p),
+        ("ops", ctypes.c_void_p),
+        ("kinds", ctypes.c_void_p),
+        ("objects", ctypes.c_void_p),
+        ("n_locals", ctypes.c_int32),
+        ("capacity", ctypes.c_int32),
+        ("n_ops", ctypes.c_int32),
+        ("ops_capacity", ctypes.c_int32),
+    ]
 
 
 class Tables:
@@ -35,37 +53,60 @@ class Tables:
     def __init__(self, fill: Callable[[int, int], int], capacity: int = 256) -> None:
         """`capacity`: rows reserved at once; memory is only touched as locals are made.
 
-        `fill(local, byte)` returns the entry, after having stored it with `put` (or a whole row with `put_row`)."""
+        `fill(local, byte)` returns the entry, after having stored it or the whole row."""
         self.fill = fill
-        self.n_locals = 0
+        self.intern: Callable[[int, int], int] | None = None
+        """Who makes operations, if it isn't this class."""
+        self.head = Head()
         self.rows: NDArray[np.int32] = np.empty((capacity, 256), dtype=np.int32)
-        self.rows_address: int = self.rows.ctypes.data
-        self.ops: NDArray[np.int32] = np.zeros((4096, 2), dtype=np.int32)
-        self.ops_address: int = self.ops.ctypes.data
+        self.kinds: NDArray[np.uint8] = np.zeros(capacity, dtype=np.uint8)
+        self._ops: NDArray[np.int32] = np.zeros((4096, 2), dtype=np.int32)
         self._op_ids: dict[tuple[int, int], int] = {}
         self._operations: list[tuple[int, int]] = []
+        self._publish()
+
+    def _publish(self) -> None:
+        head = self.head
+        head.rows, head.kinds, head.capacity = self.rows.ctypes.data, self.kinds.ctypes.data, len(self.rows)
+        head.ops, head.ops_capacity = self._ops.ctypes.data, len(self._ops)
+
+    def grow(self) -> None:
+        """Double what is full."""
+        n_locals, n_ops = self.head.n_locals, self.head.n_ops
+        if n_locals == len(self.rows):
+            rows = np.empty((2 * n_locals, 256), dtype=np.int32)
+            rows[:n_locals] = self.rows
+            self.rows = rows
+            self.kinds = np.concatenate([self.kinds, np.zeros_like(self.kinds)])
+        if n_ops == len(self._ops):
+            self._ops = np.concatenate([self._ops, np.zeros_like(self._ops)])
+        self._publish()
+
+    @property
+    def n_locals(self) -> int:
+        return int(self.head.n_locals)
 
     def new_local(self) -> int:
-        local = self.n_locals
+        local = int(self.head.n_locals)
         if local == len(self.rows):
-            grown = np.empty((2 * local, 256), dtype=np.int32)
-            grown[:local] = self.rows
-            self.rows = grown
-            self.rows_address = grown.ctypes.data
+            self.grow()
         self.rows[local] = HOLE
-        self.n_locals = local + 1
+        self.head.n_locals = local + 1
         return local
 
     def op(self, a: int, b: int) -> int:
         """The entry that stands for operation (a, b)."""
-        number = self._op_ids.get((a, b))
-        if number is None:
-            number = self._op_ids[a, b] = len(self._op_ids)
-            if number == len(self.ops):
-                self.ops = np.concatenate([self.ops, np.zeros_like(self.ops)])
-                self.ops_address = self.ops.ctypes.data
-            self.ops[number] = a, b
-            self._operations.append((a, b))
+        found = self._op_ids.get((a, b))
+        if found is None:
+            found = self._op_ids[a, b] = self.intern(a, b) if self.intern else self._made(a, b)
+        return found
+
+    def _made(self, a: int, b: int) -> int:
+        number = int(self.head.n_ops)
+        if number == len(self._ops):
+            self.grow()
+        self._ops[number] = a, b
+        self.head.n_ops = number + 1
         return FIRST_OP - number
 
     def entry(self, local: int, byte: int) -> int:
@@ -74,4 +115,8 @@ class Tables:
 
     def operation(self, entry: int) -> tuple[int, int]:
         """(a, b) of an entry <= FIRST_OP."""
-        return self._operations[FIRST_OP - entry]
+        number = FIRST_OP - entry
+        known = self._operations
+        if number >= len(known):
+            known += [(a, b) for a, b in self._ops[len(known) : self.head.n_ops].tolist()]
+        return known[number]

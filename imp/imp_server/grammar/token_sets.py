@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from functools import cached_property
-
 import numpy as np
 from numpy.typing import NDArray
 
-from imp_server.grammar.trie import Token, TokenTrie, build_trie
+from imp_server.grammar.trie import Token, build_trie
 from imp_server.vocab.table import Vocabulary
 
 Row = NDArray[np.uint32]
@@ -28,7 +26,7 @@ class TokenSets:
             (data, token_id) for token_id, data in enumerate(vocabulary.token_bytes) if data and token_id not in ends
         )
         lengths = [plain_length(data) for data, _ in self._tokens]
-        self._residual_tokens = [t for t, n in zip(self._tokens, lengths, strict=True) if n is None]
+        residual = [t for t, n in zip(self._tokens, lengths, strict=True) if n is None]
         self.plain = self._sorted_by_length(lengths)
         """plain[k]: plain tokens of at most k code points; the last row holds all."""
         self.end = self._row([i for i in ends if i < vocabulary.size])
@@ -36,8 +34,13 @@ class TokenSets:
         """The lowest id of each byte string."""
         self.longest = max((len(data) for data, _ in self._tokens), default=0)
         self.full = build_trie(self._tokens)
-        self.residual = build_trie(self._residual_tokens)
+        self.residual = build_trie(residual)
         """All but the plain tokens."""
+        # Tries by length, for states that count code points (masks.py). No string goes on with a control character.
+        self.near = build_trie([t for t in self._tokens if len(t[0]) <= NEAR])
+        self.far = build_trie([t for t in self._tokens if len(t[0]) > NEAR and t[0][0] >= 0x20])
+        self.residual_near = build_trie([t for t in residual if len(t[0]) <= NEAR])
+        self.residual_far = build_trie([t for t in residual if len(t[0]) > NEAR and t[0][0] >= 0x20])
 
     def _row(self, ids: list[int]) -> Row:
         row: Row = np.zeros(self.n_words, np.uint32)
@@ -52,24 +55,6 @@ class TokenSets:
             rows, ids = np.array(pairs, np.int64).T
             np.bitwise_or.at(table, (rows, ids >> 5), np.uint32(1) << (ids & 31).astype(np.uint32))
         return np.bitwise_or.accumulate(table, axis=0)
-
-    # Tries by length, for states that count code points (masks.py). No string goes on with a control character.
-
-    @cached_property
-    def near(self) -> TokenTrie:
-        return build_trie([t for t in self._tokens if len(t[0]) <= NEAR])
-
-    @cached_property
-    def far(self) -> TokenTrie:
-        return build_trie([t for t in self._tokens if len(t[0]) > NEAR and t[0][0] >= 0x20])
-
-    @cached_property
-    def residual_near(self) -> TokenTrie:
-        return build_trie([t for t in self._residual_tokens if len(t[0]) <= NEAR])
-
-    @cached_property
-    def residual_far(self) -> TokenTrie:
-        return build_trie([t for t in self._residual_tokens if len(t[0]) > NEAR and t[0][0] >= 0x20])
 
 
 def plain_length(data: bytes) -> int | None:

@@ -103,7 +103,7 @@ def step_stack(tables: Tables, stack: Stack, height: int, byte: int) -> tuple[St
             return (entry, below), height, lowest
         if entry > FIRST_OP:
             return (ASK if entry == ASK else DEAD), height, lowest
-        a, b = (int(x) for x in tables.ops[FIRST_OP - entry])
+        a, b = tables.operation(entry)
         if a >= 0:
             return (b, (a, below)), height + 1, lowest
         if below is None:

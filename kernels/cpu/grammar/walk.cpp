@@ -1,14 +1,15 @@
 // Walks a vocabulary trie over the transition tables of a grammar (imp_server/grammar/tables.py has the law,
 // imp_server/grammar/walk.py the plain twin).
 
-#include <cstdint>
 #include <cstddef>
+#include <cstdint>
 #include <vector>
 
-namespace {
+#include "store.h"
 
-constexpr int32_t DEAD = -1, HOLE = -2, ASK = -3, FIRST_OP = -4;
-constexpr int32_t POP = -1;
+using namespace imp_grammar;
+
+namespace {
 
 // Frames below the top: an arena of (local, below) cells on top of the caller's stack. A non-negative index is an
 // arena cell; -1 - k is frame k of the caller's stack (0 = just below the top).
@@ -26,11 +27,6 @@ struct Config {
 
 extern "C" {
 
-struct Tables {
-  const int32_t* rows;  // [n_locals, 256]; moves when `fill` makes it grow
-  const int32_t* ops;   // [n_ops, 2]
-};
-
 struct Trie {
   const uint8_t* byte;
   const uint16_t* depth;
@@ -41,8 +37,14 @@ struct Trie {
   int32_t max_depth;
 };
 
-// Computes the entry of (local, byte), stores it, and refreshes the pointers in Tables.
+// Computes the entry of (local, byte) of a foreign local and stores it.
 typedef int32_t (*Fill)(int32_t local, int32_t byte);
+
+static int32_t filled(Tables* tables, Fill fill, int32_t local, int32_t byte) {
+  if (tables->kinds[local] == FOREIGN) return fill(local, byte);
+  tables->objects->fill(local);
+  return tables->rows[(static_cast<size_t>(local) << 8) + byte];
+}
 
 // Sets in `out` the bit of each token that the stack reads. `stack[0]` is the top. Writes up to max_asks trie nodes to
 // `asks`; returns their number (it may exceed max_asks), and in *depth_used how many frames below the top were read.
@@ -81,7 +83,7 @@ int32_t imp_grammar_walk(Tables* tables, const Trie* trie, const int32_t* stack,
     for (;;) {
       int32_t entry = rows[(static_cast<size_t>(here.top) << 8) + byte];
       if (entry == HOLE) {
-        entry = fill(here.top, byte);
+        entry = filled(tables, fill, here.top, byte);
         rows = tables->rows;
       }
       if (entry >= 0) {
@@ -112,7 +114,7 @@ int32_t imp_grammar_walk(Tables* tables, const Trie* trie, const int32_t* stack,
       }
       int32_t resumed = rows[(static_cast<size_t>(waiting.local) << 8) + b];
       if (resumed == HOLE) {
-        resumed = fill(waiting.local, b);
+        resumed = filled(tables, fill, waiting.local, b);
         rows = tables->rows;
       }
       if (resumed < 0) {

@@ -33,7 +33,7 @@ class Keys:
 
     def __init__(self, space: Space, state: ObjectState) -> None:
         self._space = space
-        self._state = state
+        self.object = state
         shape = state.shape
         self._names = shape.trie(state.seen | state.missing)
         self._trie = self._names.literals
@@ -88,10 +88,10 @@ class Keys:
 
     def undeclared(self) -> Member | None:
         """The member that any name unknown to the leaves begins."""
-        return self._state.member(UNDECLARED)
+        return self.object.member(UNDECLARED)
 
     def undeclared_named(self, name: str) -> Member | None:
-        return self._state.member_named(UNDECLARED, name)
+        return self.object.member_named(UNDECLARED, name)
 
     # --- Verdicts ---------------------------------------------------------------------------
 
@@ -101,7 +101,7 @@ class Keys:
 
     def result(self, state: int) -> int:
         kind = self._kind(state)
-        if kind is None or not self._state.allows(kind):
+        if kind is None or not self.object.allows(kind):
             return -1
         return self._number(kind)
 
@@ -181,10 +181,25 @@ class Keys:
     def alias(self, state: int) -> tuple[Verdicts, int]:
         return self, state
 
+    def at(self, name: int, depth: int) -> int:
+        """The state behind the first `depth` bytes of known name number `name`."""
+        assert self._trie is not None
+        state = self._trie.start
+        for byte in self._trie.texts[name][:depth]:
+            state = self._trie.step(state, byte)
+        return self._intern((DEAD, state))
+
+    def number_of(self, name: str) -> int:
+        """The result of a known name that may be typed."""
+        assert self._trie is not None
+        kind = self._kind_at(self._trie.texts.index(name.encode()))
+        assert kind is not None
+        return self._number(kind)
+
     # --- Closer -----------------------------------------------------------------------------
 
     def closed(self, result: int) -> int:
-        member = self._state.member(self._kinds[result])
+        member = self.object.member(self._kinds[result])
         assert member is not None
         return member.colon
 
@@ -209,7 +224,7 @@ class Keys:
         kind = self._kinds[result]
         if kind.name is not None:
             return self.closed(result)
-        member = self._state.member_named(kind, name)
+        member = self.object.member_named(kind, name)
         return DEAD if member is None else member.colon
 
     # --- inside -----------------------------------------------------------------------------
@@ -260,12 +275,12 @@ class Keys:
 
     def _allowed(self, index: int) -> bool:
         kind = self._kind_at(index)
-        return kind is not None and self._state.allows(kind)
+        return kind is not None and self.object.allows(kind)
 
     def _kind_at(self, index: int) -> KeyKind | None:
         """The kind of a known name; None if it was used or can't be written."""
         kind = self._names.kind(index)
-        if kind is None or kind.name in self._state.seen:
+        if kind is None or kind.name in self.object.seen:
             return None
         rules = self._parts[len(self._patterns) :]
         if not rules:
@@ -275,7 +290,7 @@ class Keys:
 
     def _cost(self, index: int) -> int | None:
         kind = self._kind_at(index)
-        member = None if kind is None else self._state.member(kind)
+        member = None if kind is None else self.object.member(kind)
         if kind is None or member is None or kind.name is None:
             return None
         value = self._space.shortest_value(member.goal)

@@ -25,7 +25,7 @@ class Local:
 
     def __init__(self, space: Space) -> None:
         self.space = space
-        self.id = space.tables.new_local()
+        self.id = space.claim()
 
     def fill(self, byte: int) -> int:
         """The table entry for `byte` (or for result `byte` of a child); stores it, or the whole row."""

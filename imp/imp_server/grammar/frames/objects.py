@@ -45,6 +45,8 @@ class ObjectState:
         self.goal = goal
         self.seen = seen
         self.loose = loose
+        self.native: int | None = None
+        """Its number among the simple objects (simple_objects.py): -1 if it isn't one, None if nobody has asked."""
         self._members: dict[KeyKind, Member | None] = {}
         self._keys: Keys | None = None
         parts = goal.must.conjuncts()

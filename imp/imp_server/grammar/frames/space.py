@@ -23,6 +23,15 @@ from imp_server.grammar.frames.objects import Colon, ObjectPhase, ObjectState, W
 from imp_server.grammar.frames.objects import Phase as ObjectAt
 from imp_server.grammar.frames.scripts import AfterValue, FreeText, Goals, RawText, Rest, Script, Threads
 from imp_server.grammar.frames.shapes import Shape
+from imp_server.grammar.frames.simple_objects import (
+    AFTER_GAP,
+    COLON,
+    COLON_TIGHT,
+    PHASES,
+    WAITING_KEY,
+    WAITING_MEMBER,
+    SimpleObjects,
+)
 from imp_server.grammar.frames.texts import Closer, Escape, Host, Text, utf8_blocks
 from imp_server.grammar.frames.values import Done, Ended, LooseStart, Root, Scalar, Start, Word, first_bytes
 from imp_server.grammar.frames.verdicts import Several, Single, Verdicts
@@ -32,7 +41,8 @@ from imp_server.grammar.plain_length import PlainLength
 from imp_server.grammar.sat.found import Found, shorter
 from imp_server.grammar.sat.solver import Solver
 from imp_server.grammar.scalars import is_finite, number_machine, string_machine, watched_number
-from imp_server.grammar.tables import Tables
+from imp_server.grammar.tables import FOREIGN, POP, Tables
+from imp_server.native import load_library
 
 WORK = 2_000_000
 """Work units of the solver over the life of a space."""
@@ -44,13 +54,27 @@ T = TypeVar("T")
 L = TypeVar("L", bound=Local)
 
 
+class Locals(dict[int, Local]):
+    """The frames by number; those that native code has made are there as soon as somebody looks."""
+
+    def __init__(self, adopt: Callable[[int], Local]) -> None:
+        super().__init__()
+        self._adopt = adopt
+
+    def __missing__(self, local: int) -> Local:
+        found = self[local] = self._adopt(local)
+        return found
+
+
 class Space:
-    def __init__(self, budget: int = WORK, n_locals: int = N_LOCALS) -> None:
-        """`n_locals`: room for this many locals is reserved (not touched) at once."""
+    def __init__(self, budget: int = WORK, n_locals: int = N_LOCALS, native: bool = True) -> None:
+        """`n_locals`: room for this many locals is reserved (not touched) at once. `native`: where it is built."""
         self.algebra = Algebra()
         self.solver = Solver(self.algebra, budget)
-        self.tables = Tables(lambda local, byte: self.locals[local].fill(byte), n_locals)
-        self.locals: list[Local] = []
+        self.simple: SimpleObjects | None = None
+        self.tables = Tables(self._fill, n_locals)
+        self.locals = Locals(self._adopt)
+        self._claimed = -1
         self._made: dict[Hashable, Any] = {}
         self._first: dict[Goal, dict[int, int]] = {}
         self._shortest: dict[Goal, Found | None] = {}
@@ -58,14 +82,42 @@ class Space:
         self.done = self._local(("done",), lambda: Done(self))
         self.ended = self._local(("ended",), lambda: Ended(self))
         self.root = self._local(("root",), lambda: Root(self))
+        if native and load_library("grammar") is not None:
+            self.simple = SimpleObjects(self)
 
     def _local(self, key: Hashable, make: Callable[[], L]) -> L:
         found = self._made.get(key)
         if found is None:
             found = self._made[key] = make()
-            assert found.id == len(self.locals)
-            self.locals.append(found)
+            self.locals[found.id] = found
         return cast(L, found)
+
+    def claim(self) -> int:
+        """The number of a frame that is being made."""
+        claimed, self._claimed = self._claimed, -1
+        return claimed if claimed >= 0 else self.tables.new_local()
+
+    def _adopt(self, local: int) -> Local:
+        """The frame of a local that native code has made."""
+        assert self.simple is not None
+        make = self.simple.view(local, int(self.tables.kinds[local]))
+        self._claimed = local
+        return make()
+
+    def _fill(self, local: int, byte: int) -> int:
+        if self.tables.kinds[local] == FOREIGN:
+            return self.locals[local].fill(byte)
+        assert self.simple is not None
+        self.simple.fill(local)
+        return int(self.tables.rows[local, byte])
+
+    def _native(self, kind: int, a: int, b: int = 0) -> Local:
+        assert self.simple is not None
+        return self.locals[self.simple.local(kind, a, b)]
+
+    def _number(self, state: ObjectState) -> int:
+        """Of a simple object known to native code; else -1."""
+        return -1 if self.simple is None else self.simple.number(state)
 
     def _get(self, key: Hashable, make: Callable[[], T]) -> T:
         found = self._made.get(key)
@@ -199,9 +251,13 @@ class Space:
         return self._local(("gap", used), lambda: Gap(self, used))
 
     def after_gap(self, tight: int) -> AfterGap:
+        if self.simple is not None:
+            return cast(AfterGap, self._native(AFTER_GAP, tight))
         return self._local(("after gap", tight), lambda: AfterGap(self, tight))
 
     def word(self, rest: bytes, result: int) -> Word:
+        if self.simple is not None:
+            return cast(Word, self.locals[self.simple.word(rest, self.tables.op(POP, result))])
         return self._local(("word", rest, result), lambda: Word(self, rest, result))
 
     def scalar(self, verdicts: Verdicts, state: int) -> Scalar:
@@ -218,6 +274,9 @@ class Space:
         return self._local(("key", keys, state, missing), lambda: KeyText(self, keys, state, missing))
 
     def waiting_key(self, keys: Keys) -> WaitingKey:
+        number = self._number(keys.object)
+        if number >= 0:
+            return cast(WaitingKey, self._native(WAITING_KEY, number))
         return self._local(("waiting key", keys), lambda: WaitingKey(self, keys))
 
     def script(self, goals: Goals, threads: Threads) -> Script:
@@ -241,6 +300,9 @@ class Space:
         return self.text(free, free.start, 0, None)
 
     def object_phase(self, state: ObjectState, phase: ObjectAt, tight: bool) -> ObjectPhase:
+        number = self._number(state)
+        if number >= 0:
+            return cast(ObjectPhase, self._native(PHASES[phase], number, tight))
         return self._local(("phase", state, phase, tight), lambda: ObjectPhase(self, state, phase, tight))
 
     def array_phase(self, state: ArrayState, phase: ArrayAt, tight: bool) -> ArrayPhase:
@@ -249,6 +311,9 @@ class Space:
     def waiting_member(
         self, goal: Goal, seen: frozenset[str], loose: bool, asked: dict[Leaf, Formula]
     ) -> WaitingMember:
+        number = -1 if asked else self._number(self.object_state(goal, seen, loose))
+        if number >= 0:
+            return cast(WaitingMember, self._native(WAITING_MEMBER, number))
         key = ("member", goal, seen, loose, tuple(asked.items()))
         return self._local(key, lambda: WaitingMember(self, goal, seen, loose, asked))
 
@@ -256,6 +321,9 @@ class Space:
         return self._local(("item", goal, tuple(asked.items())), lambda: WaitingItem(self, goal, asked))
 
     def colon(self, waiting: WaitingMember, goal: Goal, tight: bool) -> Colon:
+        if self.tables.kinds[waiting.id] == WAITING_MEMBER:
+            number = self._number(self.object_state(waiting.goal, waiting.seen, waiting.loose))
+            return cast(Colon, self._native(COLON_TIGHT if tight else COLON, number, self.start(goal, False).id))
         return self._local(("colon", waiting, goal, tight), lambda: Colon(self, waiting, goal, tight))
 
 

@@ -15,7 +15,7 @@ from imp_server.grammar.frames.keys import Keys
 from imp_server.grammar.frames.objects import ObjectPhase
 from imp_server.grammar.frames.space import Space
 from imp_server.grammar.frames.texts import QUOTE, Text
-from imp_server.grammar.tables import DEAD, FIRST_OP, POP
+from imp_server.grammar.tables import DEAD, FIRST_OP, FOREIGN, POP
 
 COMMA = 0x2C
 
@@ -151,6 +151,8 @@ class Stepper:
         while cell is not None:
             if cell.top == self.space.done.id:
                 return True
+            if self.space.tables.kinds[cell.top] != FOREIGN:
+                return False
             result = self.space.locals[cell.top].end_result
             if result < 0 or cell.below is None or self.space.locals[cell.below.top].captures:
                 return False
