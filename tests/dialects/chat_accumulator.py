@@ -16,7 +16,8 @@ def accumulate(frames: list[SseFrame]) -> dict[str, Any]:
     same = ("id", "created", "model", "system_fingerprint")
     assert all(all(chunk[k] == chunks[0][k] for k in same) for chunk in chunks)
     assert all(chunk["object"] == "chat.completion.chunk" for chunk in chunks)
-    usage = None
+    usage, timings = None, chunks[-1].pop("timings")
+    assert not any("timings" in chunk for chunk in chunks)
     if not chunks[-1]["choices"]:
         usage = chunks.pop()["usage"]
         assert all(chunk["usage"] is None for chunk in chunks)
@@ -31,7 +32,7 @@ def accumulate(frames: list[SseFrame]) -> dict[str, Any]:
     for choice in choices:
         _close(choice)
     head = {key: chunks[0][key] for key in same}
-    return {**head, "object": "chat.completion", "choices": choices, "usage": usage}
+    return {**head, "object": "chat.completion", "choices": choices, "usage": usage, "timings": timings}
 
 
 def _opened(part: dict[str, Any]) -> dict[str, Any]:

@@ -166,13 +166,14 @@ def test_faults_97_98_cached_tokens_are_told_and_not_counted_twice() -> None:
 
 
 def test_cache_writes_count_for_those_who_asked_for_them() -> None:
-    finish = Finish(0, "stop", Usage(prompt_tokens=10, cached_tokens=4, cache_write_tokens=5))
+    finish = Finish(0, "stop", Usage(prompt_tokens=10, cached_tokens=4, cache_write_tokens=6))
     asked = context("msg", BODY)
-    asked.extra["asks_for_caching"] = True
-    fold = Fold(asked)
-    fold.feed(finish)
-    marked = fold.body()["usage"]
-    assert (marked["input_tokens"], marked["cache_creation_input_tokens"]) == (1, 5)
+    for pin_until, counts in [(10, (0, 6)), (9, (1, 5)), (3, (6, 0)), (0, (6, 0))]:
+        asked.extra["pin_until"] = pin_until
+        fold = Fold(asked)
+        fold.feed(finish)
+        marked = fold.body()["usage"]
+        assert (marked["input_tokens"], marked["cache_creation_input_tokens"]) == counts
     assert folded([finish])["usage"]["input_tokens"] == 6
 
 

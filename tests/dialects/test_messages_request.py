@@ -15,7 +15,7 @@ from imp_server.core import (
     TextPart,
     ToolCall,
 )
-from imp_server.dialects.anthropic_messages import asks_for_caching, parse
+from imp_server.dialects.anthropic_messages import parse
 from imp_server.dialects.anthropic_messages_thinking import signature
 
 from tests.dialects.contract_check import checked, contract
@@ -127,7 +127,6 @@ def test_cache_marks_travel_on_parts_and_tools() -> None:
     )  # fmt: skip
     assert [part.cache_mark for m in request.messages for part in m.parts if isinstance(part, TextPart)] == [True, True]
     assert [tool.cache_mark for tool in request.tools] == [False, True]
-    assert asks_for_caching(request) and asks_for_caching(parsed(**MARK)) and not asks_for_caching(parsed())
     assert request.cache == CacheIntent() and parsed(**MARK).cache == CacheIntent(pin_prompt=True)
 
 

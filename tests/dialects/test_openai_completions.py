@@ -67,10 +67,11 @@ def streamed(found: list[OutputEvent], context: ReplyContext) -> dict[str, Any]:
     frames += stream.close()
     assert frames.pop().data == b"[DONE]"
     chunks = [json.loads(frame.data) for frame in frames]
-    usage = chunks.pop()["usage"]
+    last = chunks.pop()
+    usage, timings = last["usage"], last["timings"]
     choices: dict[int, dict[str, Any]] = {}
     for chunk in chunks:
-        assert chunk["usage"] is None
+        assert chunk["usage"] is None and "timings" not in chunk
         [part] = chunk["choices"]
         choice = choices.setdefault(part["index"], {"text": "", "index": part["index"], "logprobs": None})
         assert choice.get("finish_reason") is None
@@ -81,7 +82,7 @@ def streamed(found: list[OutputEvent], context: ReplyContext) -> dict[str, Any]:
             for name, values in part["logprobs"].items():
                 arrays[name] += values
     head = {key: value for key, value in chunks[0].items() if key not in ("choices", "usage")}
-    return {**head, "choices": [choices[i] for i in sorted(choices)], "usage": usage}
+    return {**head, "choices": [choices[i] for i in sorted(choices)], "usage": usage, "timings": timings}
 
 
 OUTPUTS = ["plain", "Grüße 👋", "before STOP after", "", "STO"]

@@ -39,6 +39,21 @@ def test_cold_warm_evicted_and_off_are_the_same(n_blocks: int) -> None:
     assert all(run == runs[0] for run in runs)
 
 
+def test_usage_says_what_had_to_go() -> None:
+    async def body(engine: InlineEngine, _: Tiny) -> None:
+        n_told = 0
+        for seed in range(4):
+            prompt = np.random.default_rng(seed).integers(0, 94, 70).tolist()
+            (answer,) = await ask(engine, request(engine, prompt, 4))
+            assert answer.finish
+            n_told += answer.finish.usage.evicted_tokens
+            assert (answer.finish.usage.evicted_tokens > 0) == (seed > 0), "five blocks each, in a pool of eight"
+        counters, _rows = await engine.stats()
+        assert counters["prefix_cache_evicted_tokens_total"] == n_told
+
+    with_engine(body, make_index=PrefixCache, n_blocks=8, context=128)
+
+
 def test_usage_says_what_was_read_and_what_was_stored() -> None:
     async def body(engine: InlineEngine, setup: Tiny) -> None:
         usages = []

@@ -26,6 +26,7 @@ _log = logging.getLogger("imp.api")
 def tell_acceptance(context: ReplyContext, running: Generations, prompts: Sequence[Prepared]) -> None:
     """What a dialect may know from acceptance on (ReplyContext.extra)."""
     context.extra["prompt_tokens"] = running.prompt_tokens
+    context.extra["pin_until"] = prompts[0].request.cache.pin_until
     context.extra["prompt_texts"] = [prompt.text for prompt in prompts]
     context.extra["cancel"] = running.end
 

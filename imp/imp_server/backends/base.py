@@ -97,8 +97,9 @@ class RowResult:
     pooled: Float32s | None = None
     dead_end: bool = False
     """The mask allowed no token at all."""
-    mirostat_mu: float | None = None
-    """mu after the sampled tokens, for rows under mirostat; the engine stores it in the row's SamplerState."""
+    mirostat_mus: tuple[float, ...] = ()
+    """mu after each of `tokens`, for rows under mirostat; the engine stores in the row's SamplerState that of the last
+    token it takes."""
 
 
 @dataclass(slots=True)

@@ -86,7 +86,7 @@ def sample_on_host(row: StepRow, logits: Float32s, drafts: Int32s, masks: UInt32
     if row.n_logprobs >= 0:
         result.logprobs = _packed(verified.logprobs, row.n_logprobs)
     if row.sampler.params.mirostat == 2:
-        result.mirostat_mu = verified.mu
+        result.mirostat_mus = tuple(verified.mus)
 
 
 def _packed(entries: list[PositionLogprobs], k: int) -> SampledLogprobs:

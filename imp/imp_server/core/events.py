@@ -17,10 +17,19 @@ class Usage(msgspec.Struct, frozen=True):
     cached_tokens: int = 0
     cache_write_tokens: int = 0
     evicted_tokens: int = 0
+    """Cached tokens of others that were given up for this request's memory."""
     reasoning_tokens: int = 0
     drafted_tokens: int = 0
     accepted_tokens: int = 0
     verify_steps: int = 0
+    verified_tokens: int = 0
+    """Tokens of the reply that came from steps with drafts."""
+    declined_cost: int = 0
+    """Drafts not tried, as verifying them would have cost more than they could save."""
+    declined_masks: int = 0
+    """Drafts not tried, as the masks behind them weren't filled in time."""
+    declined_memory: int = 0
+    """Drafts not tried for lack of KV blocks."""
     accepted_prediction_tokens: int = 0
     rejected_prediction_tokens: int = 0
 

@@ -23,6 +23,8 @@ class Verified:
     logprobs: list[PositionLogprobs] = field(default_factory=list)
     dead_end: bool = False
     mu: float = 0.0
+    mus: list[float] = field(default_factory=list)
+    """mu after each of `tokens`: whoever takes a part of them only goes on from there."""
 
 
 def sample_row(
@@ -47,6 +49,7 @@ def sample_row(
             result.dead_end = True
             break
         result.tokens.append(token_id)
+        result.mus.append(result.mu)
         if n_logprobs >= 0:
             result.logprobs.append(position_logprobs(processed, token_id, n_logprobs))
         if j == len(drafts) or token_id != drafts[j]:

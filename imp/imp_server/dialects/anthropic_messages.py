@@ -17,7 +17,6 @@ from imp_server.core import (
     OutputEvent,
     ReasoningIntent,
     ResponseFormat,
-    TextPart,
     Tool,
     ToolChoice,
     UnsupportedParameter,
@@ -176,7 +175,6 @@ async def create_message(call: Call) -> Reply:
         id=new_id("msg_imp"), model=call.model, created=int(time.time()), request_id=call.request_id, body=call.body
     )
     request = await call.services.in_pool(parse, call.body, _version(call))
-    context.extra["asks_for_caching"] = await call.services.in_pool(asks_for_caching, request)
     streamed = present(call.body, "stream", False)
     return ChatReply(request, context, streamed, Fold, Stream, headers=_echoed(call))
 
@@ -186,12 +184,6 @@ async def count_tokens(call: Call) -> Reply:
     """Counts what the same body would prefill: the request is prepared exactly as for an answer."""
     request = await call.services.in_pool(parse, call.body, _version(call))
     return JsonReply({"input_tokens": await call.services.count_tokens(request)}, headers=_echoed(call))
-
-
-def asks_for_caching(request: ChatRequest) -> bool:
-    """Is anything marked with `cache_control`?"""
-    marks = (part.cache_mark for m in request.messages for part in m.parts if isinstance(part, TextPart))
-    return request.cache.pin_prompt or any(tool.cache_mark for tool in request.tools) or any(marks)
 
 
 def _echoed(call: Call) -> dict[str, str]:

@@ -60,7 +60,6 @@ class MessageEvents:
         self._finish = Finish(0, "cancelled", Usage())
         """What a message is that was stopped before its end."""
         self._hidden = present(ctx.body, "thinking", {}).get("display") == "omitted"
-        self._counts_writes = bool(ctx.extra.get("asks_for_caching"))
 
     # --- the life of a message
 
@@ -173,9 +172,10 @@ class MessageEvents:
     def _usage(self, counts: Usage) -> Json:
         """`input_tokens` excludes what was read from or written to the cache.
 
-        Every prompt fills the prefix cache here; a write is counted only for clients that asked for one.
+        Every prompt fills the prefix cache here; a write is counted as far as the last cache_control asked for one.
         """
-        written = counts.cache_write_tokens if self._counts_writes else 0
+        marked: int = self._ctx.extra.get("pin_until", 0)
+        written = min(counts.cache_write_tokens, max(0, marked - counts.cached_tokens))
         return {
             "input_tokens": counts.prompt_tokens - counts.cached_tokens - written,
             "output_tokens": counts.completion_tokens,

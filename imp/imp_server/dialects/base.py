@@ -34,7 +34,8 @@ class ReplyContext:
     """The validated request body, for fields that a reply echoes."""
     n: int = 1
     extra: dict[str, Any] = field(default_factory=dict)
-    """From acceptance on `prompt_tokens`, and `cancel()` to free the rows; beside them what a dialect adds."""
+    """From acceptance on `prompt_tokens`, `pin_until` (tokens up to the last cache mark) and `cancel()` to free the
+    rows; beside them what a dialect adds."""
 
 
 class Fold(Protocol):

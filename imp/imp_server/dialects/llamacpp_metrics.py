@@ -31,12 +31,50 @@ class _Once(Collector):
             loaded.add_metric([self._state.model], float(self._state.state == "ready"))
         yield loaded
         yield _metric("imp_queue_depth", "Requests in flight.", self._state.queue_depth)
-        for name, value in sorted(self._counters.items()):
-            yield _metric(f"imp_{name.removeprefix('imp_')}", "Told by the engine.", value)
+        yield from _told(self._counters)
+        yield from _llamacpp(self._counters)
         yield _metric("imp_responses_store_entries", "Stored responses.", self._kept.entries)
         yield _metric("imp_responses_store_bytes", "Bytes of stored responses.", self._kept.n_bytes)
         yield _metric("imp_responses_store_evictions_total", "Evicted by a cap.", self._kept.evictions)
         yield _metric("imp_responses_store_expired_total", "Ended by their time to live.", self._kept.expired)
+
+
+_POSITIONS = "spec_accepted_per_position_total"
+_LLAMACPP = {
+    "spec_decode_num_drafts_total": ("Verification steps.", "spec_verify_steps_total"),
+    "spec_decode_num_draft_tokens_total": ("Drafted tokens.", "spec_drafted_total"),
+    "spec_decode_num_accepted_tokens_total": ("Accepted drafted tokens.", "spec_accepted_total"),
+    "prompt_tokens_cached_total": ("Prompt tokens taken from the prefix cache.", "prefix_cache_hit_tokens_total"),
+}
+"""llama.cpp's name -> what it counts, and our counter of that."""
+
+
+def _told(counters: Mapping[str, float]) -> Iterator[Metric]:
+    """A counter named `family{label="value"}` is a sample of its family."""
+    families: dict[str, CounterMetricFamily | GaugeMetricFamily] = {}
+    for name, value in sorted(counters.items()):
+        family, _, label = f"imp_{name.removeprefix('imp_')}".partition("{")
+        if not label:
+            yield _metric(family, "Told by the engine.", value)
+            continue
+        key, _, text = label.rstrip("}").partition("=")
+        kind = CounterMetricFamily if family.endswith("_total") else GaugeMetricFamily
+        found = families.setdefault(family, kind(family, "Told by the engine.", labels=[key]))
+        found.add_metric([text.strip('"')], value)
+    yield from families.values()
+
+
+def _llamacpp(counters: Mapping[str, float]) -> Iterator[Metric]:
+    """Drafts and cached tokens under llama.cpp's names; positions count from 0 and appear with their first draft."""
+    for name, (text, ours) in _LLAMACPP.items():
+        yield _metric(f"llamacpp:{name}", text, counters.get(ours, 0.0))
+    positions = CounterMetricFamily(
+        "llamacpp:spec_decode_num_accepted_tokens_per_pos_total", "Accepted at a position.", labels=["position"]
+    )
+    for name, value in sorted(counters.items()):
+        if name.startswith(_POSITIONS):
+            positions.add_metric([name.partition('"')[2].rstrip('"}')], value)
+    yield positions
 
 
 def _metric(name: str, text: str, value: float) -> Metric:

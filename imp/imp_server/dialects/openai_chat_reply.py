@@ -63,7 +63,7 @@ class ChatFold:
         self._context = context
         self._with_logprobs, self._named = _settings(context)
         self._choices = [_Choice() for _ in range(context.n)]
-        self._usage = UsageSum()
+        self._usage = UsageSum(context.n)
 
     def feed(self, event: OutputEvent) -> None:
         choice = self._choices[event.choice]
@@ -80,7 +80,7 @@ class ChatFold:
                 choice.logprobs += map(logprob_body, event.entries)
             case Finish():
                 choice.finish = event
-                self._usage.add(event.usage)
+                self._usage.add(event)
 
     def body(self) -> dict[str, Any]:
         return {
@@ -91,6 +91,7 @@ class ChatFold:
             "system_fingerprint": FINGERPRINT,
             "choices": [self._choice(i, choice) for i, choice in enumerate(self._choices)],
             "usage": usage_body(self._usage.total),
+            "timings": self._usage.timings(),
         }
 
     def _choice(self, index: int, choice: _Choice) -> dict[str, Any]:
@@ -136,7 +137,7 @@ class ChatStream:
         self._context = context
         self._with_logprobs, self._named = _settings(context)
         self._with_usage = bool(context.body.get("stream_options", {}).get("include_usage"))
-        self._usage = UsageSum()
+        self._usage = UsageSum(context.n)
         self._logprobs: list[list[msgspec.Raw]] = [[] for _ in range(context.n)]
         """Entries that wait for the text they belong to."""
 
@@ -159,14 +160,14 @@ class ChatStream:
             case Logprobs(kind="text"):
                 self._logprobs[event.choice] += map(logprob_body, event.entries)
             case Finish():
-                self._usage.add(event.usage)
+                self._usage.add(event)
                 return [self._delta(event.choice, {}, finish=event, logprobs=self._take(event.choice))]
         return []
 
     def close(self) -> list[SseFrame]:
         if not self._with_usage:
             return [DONE]
-        return [self._chunk([], usage=usage_body(self._usage.total)), DONE]
+        return [self._chunk([], usage=usage_body(self._usage.total), is_last=True), DONE]
 
     def fail(self, error: ImpError) -> list[SseFrame]:
         return [SseFrame(msgspec.json.encode(error_body(error, self._context.request_id)))]
@@ -194,9 +195,12 @@ class ChatStream:
         }
         if finish is not None and finish.detail:
             body["imp_finish_detail"] = finish.detail
-        return self._chunk([body])
+        is_last = finish is not None and self._usage.is_complete and not self._with_usage
+        return self._chunk([body], is_last=is_last)
 
-    def _chunk(self, choices: list[dict[str, Any]], usage: dict[str, Any] | None = None) -> SseFrame:
+    def _chunk(
+        self, choices: list[dict[str, Any]], usage: dict[str, Any] | None = None, *, is_last: bool = False
+    ) -> SseFrame:
         chunk: dict[str, Any] = {
             "id": self._context.id,
             "object": "chat.completion.chunk",
@@ -207,4 +211,6 @@ class ChatStream:
         }
         if self._with_usage:
             chunk["usage"] = usage
+        if is_last:
+            chunk["timings"] = self._usage.timings()
         return SseFrame(msgspec.json.encode(chunk))

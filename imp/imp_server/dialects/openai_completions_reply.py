@@ -112,7 +112,7 @@ class CompletionFold:
         self._wanted = _Wanted.by(context)
         self._choices = [_Choice() for _ in range(context.n)]
         self._prompts: dict[int, PromptLogprobs] = {}
-        self._usage = UsageSum()
+        self._usage = UsageSum(context.n)
 
     def feed(self, event: OutputEvent) -> None:
         match event:
@@ -124,7 +124,7 @@ class CompletionFold:
                 self._prompts[event.choice // self._wanted.per_prompt] = event
             case Finish():
                 self._choices[event.choice].finish = event
-                self._usage.add(event.usage)
+                self._usage.add(event)
 
     def body(self) -> dict[str, Any]:
         return {
@@ -135,6 +135,7 @@ class CompletionFold:
             "system_fingerprint": FINGERPRINT,
             "choices": [self._choice(i, p, c) for i, (p, c) in enumerate(self._chosen())],
             "usage": usage_body(self._usage.total),
+            "timings": self._usage.timings(),
         }
 
     def _chosen(self) -> list[tuple[int, _Choice]]:
@@ -188,7 +189,7 @@ class CompletionStream:
         self._arrays = [LegacyLogprobs() for _ in range(context.n)]
         self._owed = [False] * context.n
         """Entries wait for the text they belong to."""
-        self._usage = UsageSum()
+        self._usage = UsageSum(context.n)
 
     def open(self) -> list[SseFrame]:
         """The echo comes at once, unless its logprobs must come with it."""
@@ -209,14 +210,14 @@ class CompletionStream:
             case TextDelta():
                 return [self._part(event.choice, event.text)]
             case Finish():
-                self._usage.add(event.usage)
+                self._usage.add(event)
                 return [self._part(event.choice, "", event)]
         return []
 
     def close(self) -> list[SseFrame]:
         if not self._wanted.usage:
             return [DONE]
-        return [self._chunk([], usage_body(self._usage.total)), DONE]
+        return [self._chunk([], usage_body(self._usage.total), is_last=True), DONE]
 
     def fail(self, error: ImpError) -> list[SseFrame]:
         return [SseFrame(msgspec.json.encode(error_body(error, self._context.request_id)))]
@@ -245,9 +246,12 @@ class CompletionStream:
             part["finish_reason"] = "length" if finish.reason == "length" else "stop"
             if finish.detail:
                 part["imp_finish_detail"] = finish.detail
-        return self._chunk([part])
+        is_last = finish is not None and self._usage.is_complete and not self._wanted.usage
+        return self._chunk([part], is_last=is_last)
 
-    def _chunk(self, choices: list[dict[str, Any]], usage: dict[str, Any] | None = None) -> SseFrame:
+    def _chunk(
+        self, choices: list[dict[str, Any]], usage: dict[str, Any] | None = None, *, is_last: bool = False
+    ) -> SseFrame:
         chunk: dict[str, Any] = {
             "id": self._context.id,
             "object": "text_completion",
@@ -258,4 +262,6 @@ class CompletionStream:
         }
         if self._wanted.usage:
             chunk["usage"] = usage
+        if is_last:
+            chunk["timings"] = self._usage.timings()
         return SseFrame(msgspec.json.encode(chunk))

@@ -72,7 +72,7 @@ class EmbeddingFold:
         self._base64 = context.body.get("encoding_format") == "base64"
         self._normalise = int(context.body.get("embd_normalize", UNIT_LENGTH))
         self.vectors: list[msgspec.Raw | None] = [None] * context.n
-        self._usage = UsageSum()
+        self._usage = UsageSum(context.n)
 
     def feed(self, event: OutputEvent) -> None:
         match event:
@@ -81,7 +81,7 @@ class EmbeddingFold:
                 vector.frombytes(event.vectors[0])
                 self.vectors[event.choice] = self._encoded(normalised(vector, self._normalise))
             case Finish():
-                self._usage.add(event.usage)
+                self._usage.add(event)
 
     def body(self) -> Any:
         n_tokens = self._usage.total.prompt_tokens

@@ -62,12 +62,12 @@ def present_keys(value: Json) -> Json:
 
 
 def usage(counts: Usage) -> Json:
+    details = {"cached_tokens": counts.cached_tokens, "cache_write_tokens": counts.cache_write_tokens}
+    if counts.evicted_tokens:
+        details["evicted_tokens"] = counts.evicted_tokens
     return {
         "input_tokens": counts.prompt_tokens,
-        "input_tokens_details": {
-            "cached_tokens": counts.cached_tokens,
-            "cache_write_tokens": counts.cache_write_tokens,
-        },
+        "input_tokens_details": details,
         "output_tokens": counts.completion_tokens,
         "output_tokens_details": {"reasoning_tokens": counts.reasoning_tokens},
         "total_tokens": counts.prompt_tokens + counts.completion_tokens,

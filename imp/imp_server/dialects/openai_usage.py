@@ -6,22 +6,36 @@ from typing import Any
 
 import msgspec
 
-from imp_server.core import LogprobEntry, Usage
+from imp_server.core import Finish, LogprobEntry, Timings, Usage
+from imp_server.dialects.timings import timings_body
 
 
 class UsageSum:
-    """Owner of the counts of one reply: the sum over its choices."""
+    """Owner of the counts of one reply: the sum over its choices, which run side by side."""
 
-    def __init__(self) -> None:
+    def __init__(self, n_choices: int) -> None:
         self._sums = dict.fromkeys(Usage.__struct_fields__, 0)
+        self._longest = dict.fromkeys(Timings.__struct_fields__, 0.0)
+        self._n_open = n_choices
 
-    def add(self, usage: Usage) -> None:
+    def add(self, finish: Finish) -> None:
         for name in self._sums:
-            self._sums[name] += getattr(usage, name)
+            self._sums[name] += getattr(finish.usage, name)
+        for name in self._longest:
+            self._longest[name] = max(self._longest[name], getattr(finish.timings, name))
+        self._n_open -= 1
+
+    @property
+    def is_complete(self) -> bool:
+        return self._n_open == 0
 
     @property
     def total(self) -> Usage:
         return Usage(**self._sums)
+
+    def timings(self) -> dict[str, Any]:
+        """Tokens of all choices, milliseconds of the slowest."""
+        return timings_body(self.total, Timings(**self._longest))
 
 
 def usage_body(usage: Usage) -> dict[str, Any]:
@@ -36,17 +50,30 @@ def usage_body(usage: Usage) -> dict[str, Any]:
         "accepted_prediction_tokens": usage.accepted_prediction_tokens,
         "rejected_prediction_tokens": usage.rejected_prediction_tokens,
     }
-    if usage.verify_steps:
-        completion["imp_spec_drafted"] = usage.drafted_tokens
-        completion["imp_spec_accepted"] = usage.accepted_tokens
-        completion["imp_spec_verify_steps"] = usage.verify_steps
     return {
         "prompt_tokens": usage.prompt_tokens,
         "completion_tokens": usage.completion_tokens,
         "total_tokens": usage.prompt_tokens + usage.completion_tokens,
         "prompt_tokens_details": prompt,
-        "completion_tokens_details": completion,
+        "completion_tokens_details": completion | _speculation(usage),
     }
+
+
+def _speculation(usage: Usage) -> dict[str, Any]:
+    """What drafts came to; nothing if there were none."""
+    declined = {name: getattr(usage, f"declined_{name}") for name in ("cost", "masks", "memory")}
+    if not usage.verify_steps and not any(declined.values()):
+        return {}
+    found: dict[str, Any] = {
+        "imp_spec_drafted": usage.drafted_tokens,
+        "imp_spec_accepted": usage.accepted_tokens,
+        "imp_spec_emitted": usage.verified_tokens,
+        "imp_spec_verify_steps": usage.verify_steps,
+    }
+    if any(declined.values()):
+        found["imp_spec_declined"] = max(declined, key=declined.__getitem__)
+        found["imp_spec_declined_detail"] = ", ".join(f"{name} {n}" for name, n in declined.items() if n)
+    return found
 
 
 def token_text(data: bytes) -> str:

@@ -47,8 +47,16 @@ class Counts:
     drafted_tokens: int = 0
     accepted_tokens: int = 0
     verify_steps: int = 0
+    verified_tokens: int = 0
+    declined_cost: int = 0
+    declined_masks: int = 0
+    declined_memory: int = 0
     accepted_prediction_tokens: int = 0
     rejected_prediction_tokens: int = 0
+
+
+_SUMMED = tuple(name for name in Counts.__dataclass_fields__ if name not in ("cached_tokens", "cache_write_tokens"))
+"""Counts of every choice; the others belong to the prompt."""
 
 
 @dataclass(slots=True)
@@ -196,13 +204,8 @@ class ChoiceOutput:
             completion_tokens=self._walker.n_tokens,
             cached_tokens=counts.cached_tokens if first else 0,
             cache_write_tokens=counts.cache_write_tokens if first else 0,
-            evicted_tokens=counts.evicted_tokens,
             reasoning_tokens=self._walker.n_think_tokens,
-            drafted_tokens=counts.drafted_tokens,
-            accepted_tokens=counts.accepted_tokens,
-            verify_steps=counts.verify_steps,
-            accepted_prediction_tokens=counts.accepted_prediction_tokens,
-            rejected_prediction_tokens=counts.rejected_prediction_tokens,
+            **{name: getattr(counts, name) for name in _SUMMED},
         )
 
     def _end(self, reason: FinishReason, *, stop_string: bytes | None = None, end_id: int = -1) -> None:

@@ -98,6 +98,7 @@ class EngineLoop:
         self._await_masks()
         self._propose_drafts()
         plan = self.scheduler.plan()
+        self._speculation.note_planned()
         if plan.chunks:
             began_s = self._clock()
             results = self._run(plan)
@@ -169,8 +170,10 @@ class EngineLoop:
         self.scheduler.settle(plan, [result.n_accepted for result in results], elapsed_ms)
         self._counters["steps_total"] += 1
         self._counters["computed_tokens_total"] += plan.n_tokens
+        self._speculation.note_verified([self._live.of_row(c.row) for c in plan.chunks if c.n_drafts], elapsed_ms)
         for chunk, result in zip(plan.chunks, results, strict=True):
             live = self._live.of_row(chunk.row)
+            live.output.counts.evicted_tokens = chunk.row.n_evicted
             self._note_progress(live, chunk, result)
             if chunk.is_last:
                 self._take_result(live, chunk, result)
@@ -225,16 +228,18 @@ class EngineLoop:
                 self._counters["grammar_steered_total"] += 1
                 live.row.n_computed = sampler.length - 1  # the position is run again, with a mask that lacks the token
                 return False
+            if chunk.n_drafts:
+                output.counts.verified_tokens += 1
             output.push([token_id], logprobs[index : index + 1])
             self._counters["completion_tokens_total"] += 1
+            if result.mirostat_mus:
+                sampler.mirostat_mu = result.mirostat_mus[index]
             if not self.desk.append(live, [token_id]):
                 self._dead_end(live)
                 return False
             n_taken += 1
             if output.finish is not None or output.must_force:
                 break
-        if result.mirostat_mu is not None:
-            sampler.mirostat_mu = result.mirostat_mu
         # Accepted drafts that the end or the closing of reasoning left out are forgotten.
         live.row.n_computed = min(live.row.n_computed, sampler.length)
         self.desk.force(live)

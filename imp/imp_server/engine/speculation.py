@@ -7,7 +7,7 @@ where that doesn't beat the step without it.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
 
@@ -24,7 +24,7 @@ _LENGTHS = (1, 2, 3, 4, 5, 7, 11, 15, 23, 31, 47, 63, 127)
 """Lengths tried besides the whole proposal: with the token before them they fill the kernels' row counts."""
 _MARGIN = 1.05
 """By how much a draft must be expected to win: a measured cost is never exact."""
-_N_PLACES = 8
+_REASONS = ("cost", "masks", "memory")
 _MASK_GRACE_S = 0.002
 """How long a step waits for the masks of drafts."""
 
@@ -45,7 +45,9 @@ class Speculation:
         self._costs = costs
         self._on_by_default = on_by_default
         self._longest_step_ms = longest_step_ms
-        self._counters: Counter[str] = Counter()
+        self._counters: defaultdict[str, float] = defaultdict(float)
+        self._proposed: list[LiveRow] = []
+        """Rows that go into the next plan with drafts."""
 
     @property
     def is_on(self) -> bool:
@@ -72,7 +74,7 @@ class Speculation:
                 n_expected += _expected(rate, n)
             elif len(draft.ids):
                 drafting.drafters[drafting.current][2].decline(live.row.sampler.position)
-                self._counters["spec_declined_cost_total"] += 1
+                self._decline(live, "cost")
             else:
                 self._counters["spec_miss_steps_total"] += 1
         if walks:
@@ -81,6 +83,22 @@ class Speculation:
                 # Drafts whose masks aren't ready sit out, as rows do.
                 n_ready = next((i for i, job in enumerate(jobs) if not _is_usable(job)), len(jobs))
                 live.row.drafts = live.row.drafts[:n_ready]
+                if not n_ready:
+                    self._decline(live, "masks")
+        self._proposed = [live for live in decoding if len(live.row.drafts)]
+
+    def note_planned(self) -> None:
+        """The plan stands; rows whose drafts it couldn't hold have lost them."""
+        for live in self._proposed:
+            if not len(live.row.drafts):
+                self._decline(live, "memory")
+        self._proposed = []
+
+    def note_verified(self, drafted: Sequence[LiveRow], elapsed_ms: float) -> None:
+        """A step with the drafts of these rows took so long; each drafter counts the whole step, once."""
+        names = {live.drafting.drafters[live.drafting.current][0] for live in drafted if live.drafting is not None}
+        for who in ("spec", *(f"spec_{name}" for name in names)) if drafted else ():
+            self._counters[f"{who}_verify_wall_ms_total"] += elapsed_ms
 
     def settle(self, live: LiveRow, n_drafted: int, n_accepted: int) -> None:
         """Drafts of the row have been verified."""
@@ -100,25 +118,28 @@ class Speculation:
             self._counters[f"{who}_accepted_total"] += n_accepted
             self._counters[f"{who}_verify_steps_total"] += 1
             self._counters[f"{who}_emitted_total"] += n_accepted + 1
-        for place in range(min(n_accepted, _N_PLACES)):
-            self._counters[f"spec_accepted_at_{place + 1}_total"] += 1
+        for place in range(n_accepted):
+            self._counters[f'spec_accepted_per_position_total{{position="{place}"}}'] += 1
 
     def counters(self) -> dict[str, float]:
         """For metrics, by name; those of drafters that are on are there from the start."""
-        names = ["spec_miss_steps_total", "spec_declined_cost_total"]
+        names = ["spec_miss_steps_total", *(f'spec_declined_total{{reason="{reason}"}}' for reason in _REASONS)]
         for who in ("spec", *(f"spec_{drafter.name}" for drafter in self._drafters)):
-            names += [f"{who}_{what}_total" for what in ("drafted", "accepted", "verify_steps", "emitted")]
-        names += [f"spec_accepted_at_{place + 1}_total" for place in range(_N_PLACES)]
-        out = {name: float(self._counters[name]) for name in names}
+            counted = ("drafted", "accepted", "verify_steps", "emitted", "verify_wall_ms")
+            names += [f"{who}_{what}_total" for what in counted]
+        out = dict.fromkeys(names, 0.0) | self._counters
         steps = out["spec_verify_steps_total"]
-        out["spec_mean_accepted_tokens"] = out["spec_accepted_total"] / steps if steps else 0.0
+        out["spec_mean_acceptance_length"] = 1.0 + out["spec_accepted_total"] / steps if steps else 0.0
         return out
 
     def _wanted(self, live: LiveRow) -> bool:
-        request = live.output.request
-        if request.sampling.mirostat == 2 and (live.grammar is not None or request.plan.think_budget >= 0):
-            return False  # mu can't be taken back when a token is refused or reasoning closed within a draft
-        return self._on_by_default if request.speculative is None else request.speculative
+        wish = live.output.request.speculative
+        return self._on_by_default if wish is None else wish
+
+    def _decline(self, live: LiveRow, reason: str) -> None:
+        self._counters[f'spec_declined_total{{reason="{reason}"}}'] += 1
+        counts, name = live.output.counts, f"declined_{reason}"
+        setattr(counts, name, getattr(counts, name) + 1)
 
     def _start(self, live: LiveRow) -> RowDrafting:
         forced = live.grammar.forced if live.grammar is not None else None

@@ -54,6 +54,7 @@ class PrefixCache:
         """`pin_budget`: share of the blocks of group 0 that pins may hold; the oldest pin goes first."""
         self.tree = PrefixTree()
         self.n_evicted = 0
+        self.n_evicted_tokens = 0
         self.n_hit_tokens = 0
         self.n_asked_tokens = 0
         self._groups = tuple(groups)
@@ -189,6 +190,7 @@ class PrefixCache:
                 continue
             self._evict(leaf)
             self.n_evicted += 1
+            self.n_evicted_tokens += leaf.n_tokens
             n_freed += 1
         return n_freed
 
@@ -204,6 +206,7 @@ class PrefixCache:
             "prefix_cache_queried_tokens_total": float(self.n_asked_tokens),
             "prefix_cache_hit_tokens_total": float(self.n_hit_tokens),
             "prefix_cache_evictions_total": float(self.n_evicted),
+            "prefix_cache_evicted_tokens_total": float(self.n_evicted_tokens),
             "prefix_cache_pinned_blocks": float(self._n_pinned),
             "prefix_cache_nodes": float(self.tree.n_nodes),
         }

@@ -32,6 +32,9 @@ class PrefixHit:
 class PrefixIndex(Protocol):
     """Owner of what is kept in the pools beyond the rows' lives."""
 
+    n_evicted_tokens: int
+    """Kept tokens given up so far because somebody needed their memory."""
+
     @property
     def keeps(self) -> bool:
         """What rows compute is kept at all."""
@@ -86,6 +89,7 @@ class NoPrefixIndex:
     """prefix_cache.enabled=false."""
 
     keeps = False
+    n_evicted_tokens = 0
 
     def match(self, ids: NDArray[np.int32], adapter: int) -> PrefixHit:
         return PrefixHit()

@@ -41,6 +41,8 @@ class Row:
     """Positions whose K and V are in the tables."""
     n_cached: int = 0
     """Of them, how many came from the prefix index when the row was admitted first."""
+    n_evicted: int = 0
+    """Cached tokens that were given up to make room for this row."""
     n_written: int = 0
     """Most positions that were ever computed, for telling recomputed ones apart."""
     leader: Row | None = None

@@ -251,7 +251,9 @@ class Scheduler:
         assert row.tables is not None
         start = row.n_computed
         while True:
+            n_before = self.index.n_evicted_tokens
             copies, enough = row.tables.reserve(start, start + n_tokens + len(row.drafts))
+            row.n_evicted += self.index.n_evicted_tokens - n_before
             planned.copies += copies
             if enough:
                 planned.add(Chunk(row, start, n_tokens, len(row.drafts)))
