@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from functools import cache
 from typing import Any
 
@@ -186,6 +187,9 @@ SNIPPETS = [
     "\n\n",
     "Größe 👋\r\n\\",
     "true",
+    "a\n</parameter",
+    "</parameter>\n",
+    "<parameters>\n<parameter>\n</parameter>\n</parameters>\n</parameter1>",
 ]
 MODES = [("required", False), ("named", False), ("auto", True), ("auto", False)]
 
@@ -203,11 +207,18 @@ def test_code_in_xml_arguments_comes_back_byte_by_byte(code: str, choice: str, s
             assert calls_in(name, reply) == [("run", {"code": code})]
 
 
-@settings(max_examples=60, deadline=None)
-@given(st.text(st.sampled_from("ab\n\t\"'\\<>/{}é👋 ") | st.characters(codec="utf-8"), max_size=60), st.data())
-def test_any_code_in_xml_arguments_comes_back_byte_by_byte(code: str, data: st.DataObject) -> None:
-    if "\n</parameter" in f"\n{code}\n":
-        return  # a line that begins with the closing tag is what this notation cannot hold
+TAG_PARTS = ["\n</parameter", ">", ">\n", "\n</parameter>\n", "</function", "<parameter", "=", "</tool_call>"]
+PARTS = [*"ab\n\t\"'\\<>/{}é👋 ", *TAG_PARTS]
+CALL_GOES_ON = re.compile(r"\n</parameter>\n\n?(<parameter=|</function>)")
+CALL_ENDS = re.compile(r"</function>\n?\n?</tool_call>")
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.sampled_from(PARTS) | st.text(st.characters(codec="utf-8"), max_size=9), max_size=12), st.data())
+def test_any_code_in_xml_arguments_comes_back_byte_by_byte(parts: list[str], data: st.DataObject) -> None:
+    code = "".join(parts)
+    if CALL_GOES_ON.search(f"{code}\n") or CALL_ENDS.search(code):
+        return  # only the notation itself is what this notation cannot hold
     text = xml_call(code).encode()
     body = body_of("chat", "required")
     assert takes(grammar_of("chat", body, XML_SIDE), text.decode())

@@ -66,6 +66,33 @@ def test_raw_text_keeps_everything_but_its_closer() -> None:
     assert not plan_accepts(plan, "<parameter=code>\nx\n</parameter>\ny")
 
 
+FOLLOWED = Raw(b"</p>", follow=(b"\n<p>", b"\n</f>"), never=(b"</f>.",))
+
+
+def test_a_closer_counts_where_something_follows_it() -> None:
+    part = Seq((Lit(b"\n<p>"), FOLLOWED))
+    plan = check_envelope(Seq((Lit(b"<f>"), Repeat(part, 1, 2), Lit(b"\n</f>."))))
+    one, two = "<f>\n<p>%s</p>\n</f>.", "<f>\n<p>%s</p>\n<p>%s</p>\n</f>."
+    for text in ("", "x", "</p>", "</p>\n<q>", "</p1>", "</p>\n", "a</p> b\n</f>"):
+        assert plan_accepts(plan, one % text)
+        assert plan_accepts(plan, two % (text, text))
+    assert not plan_accepts(plan, one % "a</f>.")
+    third = "<f>\n<p>a</p>\n<p>b</p>\n<p>c"
+    assert not plan_accepts(plan, third), "nothing of that kind may follow, so it can't be written"
+    m = byte_space().matcher(plan)
+    for begun in (b"<f>\n<p>x", b"<f>\n<p>x</p>", b"<f>\n<p>x</p>\n<", b"<f>\n<p>x</p>\n<p>y</p>\n</"):
+        state = m.advance_bytes(m.start, begun)
+        assert state is not None
+        assert plan_accepts(plan, begun + m.way_out(state))
+
+
+def test_the_way_out_of_a_repeat_does_not_go_round() -> None:
+    """Where a further pass begins with fewer bytes than what comes after the last."""
+    plan = check_envelope(Seq((Repeat(Lit(b"ab\n"), 1), Lit(b"a long end"))))
+    m = byte_space().matcher(plan)
+    assert m.way_out(m.start) == b"ab\na long end"
+
+
 def test_raw_text_under_a_schema() -> None:
     plan = check_envelope(Seq((Raw(b"</p>", {"enum": ["on", "off", "a<b"]}), Lit(b"."))))
     for text in ("on", "off", "a<b"):

@@ -34,11 +34,17 @@ class Raw(msgspec.Struct, frozen=True, eq=False, tag="raw"):
     `schema`: what a *string* with this text has to satisfy (pattern, length, enum ...). As soon as `guard` bytes of the
     closer stand there, the rest of it has to follow: nothing like `</parameter1>` can run on. 0: all but the last byte
     that isn't a blank.
+
+    `follow`: the closer counts only where one of these stands behind it, which is then read as what comes next; so
+    anything else behind it is text, and there is no guard. What comes next begins with literals. `never`: what the text
+    can't hold besides.
     """
 
     closer: bytes
     schema: Any = True
     guard: int = 0
+    follow: tuple[bytes, ...] = ()
+    never: tuple[bytes, ...] = ()
 
 
 class Words(msgspec.Struct, frozen=True, eq=False, tag="words"):

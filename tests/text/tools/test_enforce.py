@@ -156,13 +156,92 @@ def test_a_choice_that_is_not_offered_is_refused() -> None:
     assert offered_tools(chat(tool_choice=ToolChoice("none"))) == ()
 
 
-def test_code_in_xml_arguments_may_hold_anything_but_the_closer() -> None:
+CODES = [
+    b"if a < b:\n    print(\"</param\", 'x')\n\n",
+    b"<parameters>\n<parameter>\nx\n</parameter>\n</parameters>",
+    b"</parameter>",
+    b"a\n</parameter1>\n</parameter",
+    b"a\n</parameter>\n<parameter>\n</functions>\n</function>\n",
+    b"a\n</parameter>\n\n\n",
+    b"\n",
+    b"",
+]
+XML_FORMS = {
+    "qwen_xml": (b"<tool_call>\n<function=run>\n<parameter=code>\n", b"\n</parameter>\n</function>\n</tool_call>"),
+    "seed": (
+        b"<seed:tool_call>\n<function=run>\n<parameter=code>",
+        b"</parameter>\n</function>\n</seed:tool_call>",
+    ),
+    "minimax": (
+        b'<minimax:tool_call>\n<invoke name="run">\n<parameter name="code">',
+        b"</parameter>\n</invoke>\n</minimax:tool_call>",
+    ),
+}
+"""What stands around a value."""
+
+
+BOUNDS: list[dict[str, object]] = [{"maxLength": 200}, {"pattern": "^[^\\x01]*$"}]
+
+
+@pytest.mark.parametrize("form", list(XML_FORMS))
+@pytest.mark.parametrize(("code", "bound"), [*((c, {}) for c in CODES), *((CODES[1], b) for b in BOUNDS)])
+def test_code_in_xml_arguments_may_hold_closers_that_nothing_of_the_call_follows(
+    form: str, bound: dict[str, object], code: bytes
+) -> None:
+    """What the grammar takes for text the reader takes for text, and the other way round."""
+    properties = {"code": {"type": "string", **bound}, "n": {"type": "integer"}}
+    tool = Tool(name="run", parameters={"type": "object", "properties": properties, "required": ["code"]})
+    before, after = XML_FORMS[form]
+    if form == "minimax":
+        code = code.replace(b"<parameter=", b'<parameter name="').replace(b"function>", b"invoke>")
+    if form == "qwen_xml" and code == b"</parameter>":
+        code += b"\n</function>"  # the newline before the value isn't the closer's
+    for choice in (ToolChoice("required"), ToolChoice()):
+        m = matcher(form, "", chat(tools=(tool,), tool_choice=choice))
+        state = m.advance_bytes(m.start, before + code + after)
+        assert state is not None and m.is_done(state)
+    text = before + code + after
+    for places in ([], cuts(text), *([place] for place in cuts(text))):
+        [(_, arguments)], answer = read(Case(form, "", []), text, places, tools=(tool,))
+        assert json.loads(arguments) == {"code": code.decode()} and answer == ""
+
+
+@pytest.mark.parametrize("form", list(XML_FORMS))
+def test_xml_arguments_end_at_one_place_only(form: str) -> None:
+    """A closer that the call goes on behind ends the value, if the call may go on so; else it can't be written."""
+    properties = {"code": {"type": "string"}, "mode": {"type": "string", "minLength": 3}}
+    required = Tool(name="run", parameters={"type": "object", "properties": properties, "required": ["code", "mode"]})
+    m = matcher(form, "", chat(tools=(required,), tool_choice=ToolChoice("required")))
+    before, after = XML_FORMS[form]
+    assert m.advance_bytes(m.start, before + b"x" + after) is None
+    again = b'<parameter name="mode">' if form == "minimax" else b"<parameter=mode>"
+    lead = b"\n" if form == "qwen_xml" else b""
+    closer = lead + b"</parameter>\n"
+    for gap in (b"", b"\n"):
+        text = before + b"x" + closer + gap + again + lead + b"abc" + after
+        state = m.advance_bytes(m.start, text)
+        assert state is not None and m.is_done(state)
+        [(_, arguments)], _ = read(Case(form, "", []), text, [], tools=(required,))
+        assert json.loads(arguments) == {"code": "x", "mode": "abc"}
+    assert m.advance_bytes(m.start, before + b"x" + closer + again.replace(b"mode", b"none")) is None
+    assert m.advance_bytes(m.start, before + b"x" + closer + again + lead + b"ab" + after) is None
+
+
+@pytest.mark.parametrize("form", list(XML_FORMS))
+def test_fault_xgrammar_650_from_a_misspelled_closer_there_is_a_way_to_the_end(form: str) -> None:
+    """It is text, as any line may be; the call can't end by it, and steering brings the true one in time."""
     tool = Tool(
         name="run", parameters={"type": "object", "properties": {"code": {"type": "string"}}, "required": ["code"]}
     )
-    m = matcher("qwen_xml", "", chat(tools=(tool,), tool_choice=ToolChoice("required")))
-    code = b"if a < b:\n    print(\"</param\", 'x')\n\n"
-    text = b"<tool_call>\n<function=run>\n<parameter=code>\n" + code + b"\n</parameter>\n</function>\n</tool_call>"
-    state = m.advance_bytes(m.start, text)
-    assert state is not None and m.is_done(state)
-    assert m.advance_bytes(m.start, text.replace(b'</param"', b'\n</parameter1>"')) is None
+    m = matcher(form, "", chat(tools=(tool,), tool_choice=ToolChoice("required")))
+    before, after = XML_FORMS[form]
+    wrong = before + b"x" + after.replace(b"parameter>", b"parameter1>")
+    assert m.advance_bytes(m.start, wrong) is None
+    lost = m.advance_bytes(m.start, wrong[:-2])
+    assert lost is not None
+    way = m.way_out(lost)
+    assert len(way) < 70
+    found = m.advance_bytes(lost, way)
+    assert found is not None and m.is_done(found)
+    [(name, arguments)], _ = read(Case(form, "", []), wrong[:-2] + way, [], tools=(tool,))
+    assert name == "run" and json.loads(arguments)["code"].startswith("x")

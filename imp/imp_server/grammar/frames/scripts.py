@@ -13,13 +13,12 @@ from imp_server.core import SPECIAL_CLOSE, SPECIAL_OPEN
 from imp_server.grammar import envelope as env
 from imp_server.grammar.frames.goals import Goal
 from imp_server.grammar.frames.local import Local
+from imp_server.grammar.frames.raw_texts import UNTYPED, RawEnds, RawText, longest_beginning
 from imp_server.grammar.frames.verdicts import Verdicts
 from imp_server.grammar.machine import DEAD, Machine
 
 if TYPE_CHECKING:
     from imp_server.grammar.frames.space import Space
-
-UNTYPED = (SPECIAL_OPEN[0], SPECIAL_CLOSE[0])
 
 
 class Rest(NamedTuple):
@@ -34,6 +33,12 @@ class Rest(NamedTuple):
 
 Threads = frozenset[Rest | None]
 """None: a thread that has read everything."""
+
+
+def read_on(thread: Rest) -> Rest | None:
+    """Behind the next byte of a literal."""
+    assert isinstance(thread.node, env.Lit)
+    return thread._replace(at=thread.at + 1) if thread.at + 1 < len(thread.node.data) else thread.then
 
 
 class Script(Local):
@@ -55,8 +60,7 @@ class Script(Local):
                 continue
             node = thread.node
             if isinstance(node, env.Lit):
-                after = thread._replace(at=thread.at + 1) if thread.at + 1 < len(node.data) else thread.then
-                following.setdefault(node.data[thread.at], set()).add(after)
+                following.setdefault(node.data[thread.at], set()).add(read_on(thread))
             else:
                 for byte, entry in self.goals.first_bytes(space, thread).items():
                     pushes.setdefault(byte, entry)
@@ -70,13 +74,10 @@ class Script(Local):
         return 0 if any(ends) else -1
 
     def lead(self) -> bytes:
-        best: bytes | None = None
-        for thread in self.threads:
-            lead = b"" if thread is None else self.goals.lead(self.space, thread)
-            if lead and (best is None or len(lead) < len(best)):
-                best = lead
-        assert best is not None
-        return best
+        """Of the thread that is nearest to its end: a further pass of a repeat may begin with fewer bytes."""
+        goals, space = self.goals, self.space
+        leads = [(goals.distance(space, t), goals.lead(space, t)) for t in self.threads if t is not None]
+        return min((found for found in leads if found[1]), key=lambda found: (found[0], len(found[1])))[1]
 
 
 class AfterValue(Local):
@@ -135,85 +136,12 @@ class FreeText(Local):
         return 0 if self.node.may_end and SPECIAL_OPEN not in self.matched else -1
 
     def lead(self) -> bytes:
-        branch = min(self.node.branches, key=lambda b: len(self.goals.shortest(self.space, b, self.here)))
+        def distance(branch: env.Branch) -> int:
+            return len(branch.tag) + self.goals.size(self.space, branch.then)
+
+        branch = min(self.node.branches, key=distance)
         shared = self.matched if branch.tag.startswith(self.matched) else b""
         return branch.tag[len(shared) :]
-
-
-class RawText(Local):
-    """Raw text under a machine. `closers`: how much of the closer stands there, begun where the text might end."""
-
-    __slots__ = ("closers", "goals", "here", "machine", "matched", "state")
-
-    def __init__(
-        self,
-        space: Space,
-        goals: Goals,
-        here: Rest,
-        machine: Machine,
-        state: int,
-        matched: int,
-        closers: frozenset[int],
-    ) -> None:
-        """`matched`: bytes of the closer that stand at the end of the text, whether it may end there or not."""
-        super().__init__(space)
-        self.goals = goals
-        self.here = here
-        self.machine = machine
-        self.state = state
-        self.matched = matched
-        self.closers = closers
-
-    @property
-    def node(self) -> env.Raw:
-        assert isinstance(self.here.node, env.Raw)
-        return self.here.node
-
-    @property
-    def guard(self) -> int:
-        return self.node.guard or max(1, len(self.node.closer.rstrip()) - 1)
-
-    def entries(self) -> dict[int, int]:
-        found = {}
-        for byte in range(256):
-            after = self.after(byte)
-            if isinstance(after, RawText):
-                if after.alive():
-                    found[byte] = after.id
-            elif after is not None:
-                found[byte] = self.goals.script(self.space, {self.here.then})
-        return found
-
-    def after(self, byte: int) -> RawText | bool | None:
-        """The frame after a byte; True where the closer is complete, None where the byte is impossible."""
-        closer, machine = self.node.closer, self.machine
-        begun = set(self.closers)
-        if self.state != DEAD and machine.accepts(self.state):
-            begun.add(0)
-        closers = frozenset(n + 1 for n in begun if closer[n] == byte)
-        if len(closer) in closers:
-            return True
-        matched = _overlap(closer, closer[: self.matched] + bytes([byte]))
-        state = DEAD if self.state == DEAD or byte in UNTYPED else machine.step(self.state, byte)
-        if matched >= self.guard:
-            state = DEAD
-        if state == DEAD and not closers:
-            return None
-        if state == DEAD:
-            matched = 0
-        return self.space.raw_text(self.goals, self.here, machine, state, matched, closers)
-
-    def alive(self) -> bool:
-        return self.way() is not None
-
-    def way(self) -> bytes | None:
-        """A shortest way to the end of the closer."""
-        return self.goals.raw_way(self)
-
-    def lead(self) -> bytes:
-        way = self.way()
-        assert way is not None
-        return way
 
 
 class Goals:
@@ -225,6 +153,8 @@ class Goals:
         self._machine_of = machine_of
         self._words = words
         self._ways: dict[RawText, bytes | None] = {}
+        self._ends: dict[Rest, RawEnds] = {}
+        self._sizes: dict[int, int] = {}
 
     def is_empty(self, node: env.Node) -> bool:
         """Whether a Raw's schema allows no text at all."""
@@ -303,7 +233,26 @@ class Goals:
 
     def _raw(self, space: Space, thread: Rest) -> RawText:
         machine = self._machine_of[id(thread.node)]
-        return space.raw_text(self, thread, machine, machine.start, 0, frozenset())
+        return space.raw_text(self, thread, machine, machine.start, b"", frozenset())
+
+    def ends(self, here: Rest) -> RawEnds:
+        found = self._ends.get(here)
+        if found is None:
+            node = here.node
+            assert isinstance(node, env.Raw)
+            texts = {node.closer + follow: self._read(here.then, follow) for follow in node.follow or (b"",)}
+            found = self._ends[here] = RawEnds(dict.fromkeys(node.never, frozenset()) | texts)
+        return found
+
+    def _read(self, thread: Rest | None, data: bytes) -> Threads:
+        """Where the thread may be after `data`; nowhere if literals say something else."""
+        threads: set[Rest | None] = {thread}
+        for byte in data:
+            opened: set[Rest | None] = set()
+            for one in threads:
+                self._open(one, opened)
+            threads = {read_on(t) for t in opened if t and isinstance(t.node, env.Lit) and t.node.data[t.at] == byte}
+        return frozenset(threads)
 
     def lead(self, space: Space, thread: Rest) -> bytes:
         """A short text that brings the thread nearer to its end."""
@@ -320,24 +269,62 @@ class Goals:
             return space.free_text(self, thread, b"").lead()
         return self._raw(space, thread).lead()
 
-    def shortest(self, space: Space, branch: env.Branch, here: Rest) -> bytes:
-        """A rough measure of a branch: its tag (and whether it comes back to free text)."""
-        return branch.tag + (b"~" * 1000 if isinstance(branch.then, env.Again) else b"")
+    def distance(self, space: Space, thread: Rest | None) -> int:
+        """About how many bytes lie before the end."""
+        n_bytes = 0
+        while thread is not None:
+            node = thread.node
+            if isinstance(node, env.Repeat):
+                n_bytes += max(0, node.low - thread.at) * self.size(space, node.part)
+            else:
+                n_bytes += self.size(space, node) - thread.at
+            thread = thread.then
+        return n_bytes
+
+    def size(self, space: Space, node: env.Node) -> int:
+        """About how many bytes a shortest text of the node has."""
+        known = self._sizes.get(id(node))
+        if known is None:
+            known = self._sizes[id(node)] = self._size(space, node)
+        return known
+
+    def _size(self, space: Space, node: env.Node) -> int:
+        match node:
+            case env.Lit():
+                return len(node.data)
+            case env.Raw():
+                return min(len(node.closer + follow) for follow in node.follow or (b"",))
+            case env.Seq():
+                return sum(self.size(space, part) for part in node.parts)
+            case env.Alt():
+                return min((self.size(space, option) for option in node.options), default=0)
+            case env.Repeat():
+                return node.low * self.size(space, node.part)
+            case env.Free():
+                ways = [len(branch.tag) + self.size(space, branch.then) for branch in node.branches]
+                return 0 if node.may_end else min(ways)
+            case env.Again():
+                return 1000
+            case env.End():
+                return 0
+            case _:
+                return len(self.lead(space, Rest(node, None)))
 
     def raw_way(self, start: RawText) -> bytes | None:
         if start in self._ways:
             return self._ways[start]
-        closer = start.node.closer
+        closers = [text for text, after in self.ends(start.here).next.items() if after]
         queue = deque([(start, b"")])
         reached = {start}
         answer: bytes | None = None
         while queue and len(reached) < 5000:
             here, text = queue.popleft()
-            if here.closers:
-                answer = text + closer[max(here.closers) :]
-                break
-            if here.state != DEAD and here.machine.accepts(here.state) and here.matched == 0:
-                answer = text + closer
+            begun = set(here.closers)
+            if here.state != DEAD and here.machine.accepts(here.state) and not here.matched:
+                begun.add(b"")
+            tails = [closer[len(b) :] for b in begun for closer in closers if closer.startswith(b)]
+            if tails:
+                answer = text + min(tails, key=lambda tail: (len(tail), tail))
                 break
             rest = here.machine.shortest(here.state) if here.state != DEAD else None
             for byte in dict.fromkeys((rest or b"")[:1] + b'\na "<'):
@@ -347,18 +334,3 @@ class Goals:
                     queue.append((after, text + bytes([byte])))
         self._ways[start] = answer
         return answer
-
-
-def longest_beginning(text: bytes, tags: list[bytes]) -> bytes:
-    """The longest end of `text` that is a beginning of some tag (or a whole one)."""
-    for at in range(len(text)):
-        if any(tag.startswith(text[at:]) for tag in tags):
-            return text[at:]
-    return b""
-
-
-def _overlap(closer: bytes, text: bytes) -> int:
-    for size in range(min(len(text), len(closer)), 0, -1):
-        if closer.startswith(text[-size:]):
-            return size
-    return 0

@@ -21,7 +21,8 @@ from imp_server.grammar.frames.keys import Keys
 from imp_server.grammar.frames.local import AfterGap, Gap, Local
 from imp_server.grammar.frames.objects import Colon, ObjectPhase, ObjectState, WaitingMember
 from imp_server.grammar.frames.objects import Phase as ObjectAt
-from imp_server.grammar.frames.scripts import AfterValue, FreeText, Goals, RawText, Rest, Script, Threads
+from imp_server.grammar.frames.raw_texts import RawText
+from imp_server.grammar.frames.scripts import AfterValue, FreeText, Goals, Rest, Script, Threads
 from imp_server.grammar.frames.shapes import Shape
 from imp_server.grammar.frames.simple_objects import (
     AFTER_GAP,
@@ -289,7 +290,7 @@ class Space:
         return self._local(("free", goals, here, matched), lambda: FreeText(self, goals, here, matched))
 
     def raw_text(
-        self, goals: Goals, here: Rest, machine: Machine, state: int, matched: int, closers: frozenset[int]
+        self, goals: Goals, here: Rest, machine: Machine, state: int, matched: bytes, closers: frozenset[bytes]
     ) -> RawText:
         key = ("raw", goals, here, state, matched, closers)
         return self._local(key, lambda: RawText(self, goals, here, machine, state, matched, closers))

@@ -4,38 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from imp_server.core import Segment, Tool, special
-from imp_server.grammar.envelope import Node, Repeat, Seq
-from imp_server.text.tools.base import CallReader, both
-from imp_server.text.tools.spelling import BoundTool, Section, TagBytes, key_value_pairs, lit, one_of, raw_text
-from imp_server.text.tools.xml_calls import NamedTags, XmlCallReader
+from imp_server.core import Segment, Tool
+from imp_server.grammar.envelope import Repeat, Seq
+from imp_server.text.tools.base import CallReader
+from imp_server.text.tools.spelling import BoundTool, Section, TagBytes, lit, one_of
+from imp_server.text.tools.xml_calls import NamedTags, XmlCallReader, function_call, section_segment
 
 name = "minimax"
-_OPEN, _CLOSE = "<minimax:tool_call>", "</minimax:tool_call>"
-_TAGS = NamedTags('<invoke name="', '">', "</invoke>", '<parameter name="', '">', "</parameter>")
+_TAGS = NamedTags(
+    "<minimax:tool_call>", "</minimax:tool_call>", '<invoke name="', '">', "</invoke>", '<parameter name="', '">',
+    "</parameter>", own_lines=False,
+)  # fmt: skip
 
 
 def teaches(template: str) -> bool:
-    return _OPEN in template
+    return _TAGS.section in template
 
 
 def segments(tools: Sequence[Tool], answer: int, first: int) -> tuple[Segment, ...]:
-    closers = tuple(b"</invoke>" + gap + tag for gap in (b"\n", b"") for tag in (_CLOSE.encode(), special(_CLOSE)))
-    return (Segment("call", openers=both(_OPEN), closers=closers, opens_from=(answer,), closes_to=answer),)
+    return (section_segment(_TAGS, answer),)
 
 
 def sections(tools: Sequence[BoundTool], tag: TagBytes, template: str, many: bool) -> list[Section]:
-    close = "</parameter>\n"
-    calls: list[Node] = []
-    for tool in tools:
-        pairs = key_value_pairs(tool, _pair, lambda schema: raw_text(schema, close), close.encode())
-        calls.append(Seq((lit('<invoke name="', tool.name, '">\n'), pairs, lit("</invoke>\n"))))
-    repeated = Repeat(one_of(calls), 1, None if many else 1)
-    return [Section(tag(_OPEN), Seq((lit("\n"), repeated, lit(tag(_CLOSE)))), repeats=False)]
-
-
-def _pair(key: str, value: Node) -> Node:
-    return Seq((lit('<parameter name="', key, '">'), value))
+    """All calls share one section."""
+    calls = one_of([Seq((function_call(tool, _TAGS), lit("\n"))) for tool in tools])
+    repeated = Repeat(calls, 1, None if many else 1)
+    return [Section(tag(_TAGS.section), Seq((lit("\n"), repeated, lit(tag(_TAGS.section_close)))), repeats=False)]
 
 
 def reader(tools: Sequence[Tool], segment: int, opener: str) -> CallReader:

@@ -4,37 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from imp_server.core import Segment, Tool, special
-from imp_server.grammar.envelope import Node, Seq
-from imp_server.text.tools.base import CallReader, both
-from imp_server.text.tools.spelling import BoundTool, Section, TagBytes, key_value_pairs, lit, one_of, raw_text
-from imp_server.text.tools.xml_calls import XmlCallReader
+from imp_server.core import Segment, Tool
+from imp_server.grammar.envelope import Seq
+from imp_server.text.tools.base import CallReader
+from imp_server.text.tools.spelling import BoundTool, Section, TagBytes, lit, one_of
+from imp_server.text.tools.xml_calls import NamedTags, XmlCallReader, function_call, section_segment
 
 name = "seed"
-_OPEN, _CLOSE = "<seed:tool_call>", "</seed:tool_call>"
+_TAGS = NamedTags(
+    "<seed:tool_call>", "</seed:tool_call>", "<function=", ">", "</function>", "<parameter=", ">", "</parameter>",
+    own_lines=False,
+)  # fmt: skip
 
 
 def teaches(template: str) -> bool:
-    return _OPEN in template
+    return _TAGS.section in template
 
 
 def segments(tools: Sequence[Tool], answer: int, first: int) -> tuple[Segment, ...]:
-    closers = tuple(b"</function>" + gap + tag for gap in (b"\n", b"") for tag in (_CLOSE.encode(), special(_CLOSE)))
-    return (Segment("call", openers=both(_OPEN), closers=closers, opens_from=(answer,), closes_to=answer),)
+    return (section_segment(_TAGS, answer),)
 
 
 def sections(tools: Sequence[BoundTool], tag: TagBytes, template: str, many: bool) -> list[Section]:
-    close = "</parameter>\n"
-    calls: list[Node] = []
-    for tool in tools:
-        pairs = key_value_pairs(tool, _pair, lambda schema: raw_text(schema, close), close.encode())
-        calls.append(Seq((lit("\n<function=", tool.name, ">\n"), pairs, lit("</function>\n", tag(_CLOSE)))))
-    return [Section(tag(_OPEN), one_of(calls))]
-
-
-def _pair(key: str, value: Node) -> Node:
-    return Seq((lit("<parameter=", key, ">"), value))
+    calls = one_of([function_call(tool, _TAGS) for tool in tools])
+    return [Section(tag(_TAGS.section), Seq((lit("\n"), calls, lit("\n", tag(_TAGS.section_close)))))]
 
 
 def reader(tools: Sequence[Tool], segment: int, opener: str) -> CallReader:
-    return XmlCallReader(tools)
+    return XmlCallReader(tools, _TAGS)

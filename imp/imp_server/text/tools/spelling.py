@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from imp_server.core import GrammarRefused
-from imp_server.grammar.envelope import Alt, Lit, Node, Raw, Repeat, Seq, Value
+from imp_server.grammar.envelope import Alt, Lit, Node, Repeat, Seq, Value
 
 TagBytes = Callable[[str], bytes]
 
@@ -106,7 +106,3 @@ def _is_text(schema: Any) -> bool:
     if kind is None and isinstance(schema.get("const"), str):
         return True
     return kind == "string" or (isinstance(kind, list) and "string" in kind and set(kind) <= {"string", "null"})
-
-
-def raw_text(schema: Any, closer: str) -> Raw:
-    return Raw(closer.encode(), schema)

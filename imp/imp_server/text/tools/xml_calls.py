@@ -1,45 +1,81 @@
-"""Reads calls written in tags with raw text: the notations of Qwen-Coder, Seed and MiniMax.
+"""Calls written in tags with raw text: the notations of Qwen-Coder, Seed and MiniMax, read and spelled by one rule.
 
-A value that begins on its own line ends at a closing tag on its own line, so code that contains the tag
-inside a line survives byte for byte; the newline behind the opener and before the closer is not part of it.
+A value ends at a closing tag behind which, a line further on, the next parameter or the function's closer stands;
+any other closing tag is text, so code that is full of such tags survives byte for byte. Where values have lines of
+their own, the newline behind the opener and the one before the closer aren't part of them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from imp_server.core import Tool
-from imp_server.text.tools.base import Args, Begin, CallPiece, End
+from imp_server.core import Segment, Tool, special
+from imp_server.grammar.envelope import Alt, Lit, Node, Raw, Seq
+from imp_server.text.tools.base import Args, Begin, CallPiece, End, both
 from imp_server.text.tools.key_values import ObjectWriter
+from imp_server.text.tools.spelling import BoundTool, key_value_pairs, lit
 from imp_server.text.tools.tag_scanner import TagScanner
 
 
 class NamedTags(NamedTuple):
     """How a call and its parameters open and close; a name stands between an opener and its `end`."""
 
+    section: str
+    section_close: str
     function: str
     function_end: str
     function_close: str
     parameter: str
     parameter_end: str
     parameter_close: str
+    own_lines: bool
+    """Values stand on lines of their own."""
 
 
-QWEN = NamedTags("<function=", ">", "</function>", "<parameter=", ">", "</parameter>")
+_GAPS = ("\n", "\n\n")
+"""Between a closer and what follows it. Templates teach the first, some tokens write the second."""
+
+
+def section_segment(tags: NamedTags, answer: int) -> Segment:
+    """A section ends behind a function's closer, so that its tag alone may stand in a value."""
+    close = tags.section_close
+    closers = tuple(
+        f"{tags.function_close}{gap}".encode() + tag for gap in ("", *_GAPS) for tag in (close.encode(), special(close))
+    )
+    return Segment("call", openers=both(tags.section), closers=closers, opens_from=(answer,), closes_to=answer)
+
+
+def function_call(tool: BoundTool, tags: NamedTags) -> Node:
+    """From the function's opener to its closer, for the grammar."""
+    lead = "\n" if tags.own_lines else ""
+    close = (lead + tags.parameter_close).encode()
+    gap = Alt(tuple(Lit(g.encode()) for g in _GAPS))
+    follow = tuple((g + what).encode() for g in _GAPS for what in (tags.parameter, tags.function_close))
+    never = tuple(f"{tags.function_close}{g}{tags.section_close}".encode() for g in ("", *_GAPS))
+
+    def text(schema: Any) -> Node:
+        return Raw(close, schema, follow=follow, never=never)
+
+    def pair(key: str, value: Node) -> Node:
+        return Seq((gap, lit(tags.parameter, key, tags.parameter_end, lead), value))
+
+    pairs = key_value_pairs(tool, pair, text, close)
+    return Seq((lit(tags.function, tool.name, tags.function_end), pairs, gap, lit(tags.function_close)))
 
 
 class XmlCallReader:
     """Owner of the position in one section of calls."""
 
-    def __init__(self, tools: Sequence[Tool], tags: NamedTags = QWEN) -> None:
+    def __init__(self, tools: Sequence[Tool], tags: NamedTags) -> None:
         self._tools = tools
         self._tags = tags
         self._scanner = TagScanner()
         self._state = "outside"
         self._collected = ""
-        self._own_line = False
-        self._skip_newline = False
+        self._ends: dict[str, str] = {}
+        """What ends the open value -> the state behind it."""
+        self._close = ""
         self._writer: ObjectWriter | None = None
 
     def feed(self, text: str) -> list[CallPiece]:
@@ -57,7 +93,9 @@ class XmlCallReader:
         if self._state in ("value", "value_start"):
             rest = self._scanner.rest()
             if self._state == "value_start":
-                rest = rest.removeprefix("\n")
+                rest = rest.removeprefix("\n") if self._tags.own_lines else rest
+            elif rest.startswith(self._close):
+                rest = ""
             self._send(self._writer.text(rest) + self._writer.end(), pieces)
         self._end_call(pieces)
         return pieces
@@ -82,10 +120,7 @@ class XmlCallReader:
         found = self._scanner.next([self._tags.parameter, self._tags.function_close])
         if found.tag is None:
             return False
-        if found.tag == self._tags.function_close:
-            self._end_call(pieces)
-        else:
-            self._state, self._collected = "key", ""
+        self._go_on("key" if found.tag == self._tags.parameter else "outside", pieces)
         return True
 
     def _in_key(self, pieces: list[CallPiece]) -> bool:
@@ -99,29 +134,34 @@ class XmlCallReader:
         return True
 
     def _in_value_start(self, pieces: list[CallPiece]) -> bool:
-        """The first character decides: a newline means that the value has lines of its own."""
-        held = self._scanner.rest()
+        """A value that ought to have lines of its own may yet stand on the line of its tags: nobody makes it."""
+        tags, held = self._tags, self._scanner.rest()
         if not held:
             return False
-        self._own_line = held[0] == "\n"
-        self._scanner.add(held)
+        own_line = tags.own_lines and held[0] == "\n"
+        self._scanner.add(held[1:] if own_line else held)
+        self._close = ("\n" if own_line else "") + tags.parameter_close
+        gaps = ("", *_GAPS) if tags.own_lines and not own_line else _GAPS
+        self._ends = {self._close + gap + tags.parameter: "key" for gap in gaps}
+        self._ends |= {self._close + gap + tags.function_close: "outside" for gap in gaps}
         self._state = "value"
-        self._skip_newline = self._own_line
         return True
 
     def _in_value(self, pieces: list[CallPiece]) -> bool:
         assert self._writer is not None
-        found = self._scanner.next([("\n" if self._own_line else "") + self._tags.parameter_close])
-        before = found.before
-        if self._skip_newline and before:
-            before = before[1:]
-            self._skip_newline = False
-        self._send(self._writer.text(before), pieces)
+        found = self._scanner.next(list(self._ends))
+        self._send(self._writer.text(found.before), pieces)
         if found.tag is None:
             return False
         self._send(self._writer.end(), pieces)
-        self._state = "function"
+        self._go_on(self._ends[found.tag], pieces)
         return True
+
+    def _go_on(self, state: str, pieces: list[CallPiece]) -> None:
+        """Behind a parameter's opener, or behind the function's closer."""
+        if state == "outside":
+            self._end_call(pieces)
+        self._state, self._collected = state, ""
 
     def _end_call(self, pieces: list[CallPiece]) -> None:
         assert self._writer is not None
