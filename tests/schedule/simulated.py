@@ -7,15 +7,22 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 from imp_server.backends.base import BLOCK_TOKENS
 from imp_server.core import SamplingParams
 from imp_server.decode.state import SamplerState
 from imp_server.models.architecture import CacheGroup
+from imp_server.schedule.cache import Below, PrefixCache
 from imp_server.schedule.prefix import MakeIndex
 from imp_server.schedule.rows import Row, StepPlan
 from imp_server.schedule.scheduler import ScheduleLimits, Scheduler
+from imp_server.schedule.tiers.tier import Tier
+from numpy.typing import NDArray
+
+BLOCK_BYTES = 8 * BLOCK_TOKENS
+"""Of the pretended memory."""
 
 
 def digest(history: Sequence[int]) -> int:
@@ -36,11 +43,15 @@ class Simulation:
         step_alone_ms: float = 32.0,
         prefill_chunk: int = 0,
         make_index: MakeIndex | None = None,
+        tier: Tier | None = None,
     ) -> None:
+        """`tier`: under a prefix cache, instead of `make_index`."""
+        self.kv = [np.zeros((n_blocks, BLOCK_TOKENS), dtype=np.int64) for _ in groups]
+        if tier is not None:
+            make_index = partial(PrefixCache, below=Below(tier, self, (BLOCK_BYTES,) * len(groups)))
         limits = ScheduleLimits(n_rows, context, step_ms, step_alone_ms, prefill_chunk)
         self.scheduler = Scheduler(limits, groups, [n_blocks] * len(groups), make_index=make_index)
         self.context = context
-        self.kv = [np.zeros((n_blocks, BLOCK_TOKENS), dtype=np.int64) for _ in groups]
         self.lengths: dict[Row, int] = {}
         self.done: list[Row] = []
         self.plans: list[StepPlan] = []
@@ -54,6 +65,12 @@ class Simulation:
             self.lengths[rows[-1]] = min(len(ids) + n_output, self.context)
         self.scheduler.submit(rows)
         return rows
+
+    def read_blocks(self, group: int, block_ids: NDArray[np.int32]) -> bytes:
+        return self.kv[group][block_ids].tobytes()
+
+    def write_blocks(self, group: int, block_ids: NDArray[np.int32], data: bytes) -> None:
+        self.kv[group][block_ids] = np.frombuffer(data, dtype=np.int64).reshape(len(block_ids), BLOCK_TOKENS)
 
     def cancel(self, row: Row) -> None:
         if self.lengths.pop(row, None) is not None:
@@ -88,7 +105,8 @@ class Simulation:
         for _ in range(max_steps):
             if not self.scheduler.has_work:
                 return
-            assert self.step().chunks, "no progress"
+            waits = any(row.is_restoring for row in self.scheduler.rows)
+            assert self.step().chunks or waits, "no progress"
         raise AssertionError("the work doesn't end")
 
     def _run(self, row: Row, start: int, n_tokens: int) -> None:

@@ -27,6 +27,7 @@ class BlockPool:
         self._kept = np.zeros(n_blocks, dtype=np.bool_)
         self._free = list(range(n_blocks - 1, -1, -1))
         self._n_cached = 0
+        self._unsettled: set[int] = set()
 
     @property
     def counts(self) -> BlockCounts:
@@ -73,6 +74,22 @@ class BlockPool:
             if self._refs[block] == 0:
                 self._n_cached -= 1
                 self._free.append(block)
+
+    def is_kept(self, block: int) -> bool:
+        """An index wants its contents."""
+        return bool(self._kept[block])
+
+    def expect_copy(self, block: int) -> None:
+        """The next step will fill the block before it runs; until then its contents are nobody's."""
+        self._unsettled.add(block)
+
+    def is_unsettled(self, block: int) -> bool:
+        """A copy into the block is planned and has not run."""
+        return block in self._unsettled
+
+    def settle_copies(self) -> None:
+        """All planned copies have run, or their rows are gone."""
+        self._unsettled.clear()
 
     @property
     def kept(self) -> set[int]:

@@ -39,6 +39,10 @@ class Memory:
             block = self.pools[group].take()
         return block
 
+    def settle_copies(self) -> None:
+        for pool in self.pools:
+            pool.settle_copies()
+
     def n_available(self, group: int) -> int:
         counts = self.pools[group].counts
         return counts.free + counts.cached
@@ -131,6 +135,10 @@ class RowTables:
                     self._memory.pools[group].share(block)
             self._n_columns[group] = len(blocks)
 
+    def fill(self, group: int, column: int, block: int) -> None:
+        """A column of an adopted prefix that was missing. The row holds the block from now on, as counted already."""
+        self._tables[group][column] = block
+
     def trim(self, n_computed: int) -> None:
         """Release blocks that no later position of a window group can see."""
         for group, description in enumerate(self._memory.groups):
@@ -164,5 +172,6 @@ class RowTables:
         # The source may be free from here on, even be written by this very step: copies run before it.
         pool.release(source)
         self._tables[group][column] = target
+        pool.expect_copy(target)
         copies.append(BlockCopy(group, source, target))
         return True

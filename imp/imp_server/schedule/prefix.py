@@ -14,6 +14,7 @@ from imp_server.schedule.blocks import BlockPool
 
 if TYPE_CHECKING:
     from imp_server.schedule.rows import Row
+    from imp_server.schedule.tree import Node
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +28,10 @@ class PrefixHit:
     n_tokens: int = 0
     blocks: tuple[tuple[int, ...], ...] = ()
     wait_for: Row | None = field(default=None, compare=False)
+    nodes: tuple[Node, ...] = field(default=(), compare=False)
+    """The index's own."""
+    is_below: bool = False
+    """Some blocks are missing yet: a lower tier has them. `PrefixIndex.restore` brings them back."""
 
 
 class PrefixIndex(Protocol):
@@ -46,6 +51,10 @@ class PrefixIndex(Protocol):
 
     def begin(self, row: Row, hit: PrefixHit | None = None) -> None:
         """The row has tables: admitted with `hit`, or forked (None)."""
+        ...
+
+    def restore(self, row: Row, budget_ms: float) -> int | None:
+        """Bring back more of what its hit lacked; None while some is missing, else the tokens its tables hold."""
         ...
 
     def publish(self, row: Row) -> None:
@@ -70,6 +79,14 @@ class PrefixIndex(Protocol):
 
     def expire(self) -> None:
         """Release pins whose time is over."""
+        ...
+
+    def tidy(self) -> bool:
+        """Do a small piece of the work that waits for idle time; True if there is more."""
+        ...
+
+    def close(self, budget_s: float = 3.0) -> None:
+        """The engine ends."""
         ...
 
     def counters(self) -> dict[str, float]:
@@ -97,6 +114,9 @@ class NoPrefixIndex:
     def begin(self, row: Row, hit: PrefixHit | None = None) -> None:
         return None
 
+    def restore(self, row: Row, budget_ms: float) -> int | None:
+        return 0
+
     def publish(self, row: Row) -> None:
         return None
 
@@ -113,6 +133,12 @@ class NoPrefixIndex:
         return 0
 
     def expire(self) -> None:
+        return None
+
+    def tidy(self) -> bool:
+        return False
+
+    def close(self, budget_s: float = 3.0) -> None:
         return None
 
     def counters(self) -> dict[str, float]:

@@ -113,6 +113,8 @@ class Scheduler:
     def plan(self) -> StepPlan:
         """The next step: every decode first, then prefill chunks by age until the time budget is spent."""
         planned = _Planned()
+        self.memory.settle_copies()
+        self._bring_back()
         self._fork_followers()
         runnable = [row for row in self._rows if row.leader is None and _n_runnable(row) > 0]
         decoding = [row for row in runnable if row.is_decoding]
@@ -129,6 +131,7 @@ class Scheduler:
 
     def settle(self, plan: StepPlan, n_accepted: Iterable[int], elapsed_ms: float) -> None:
         """The step has run; `n_accepted`: accepted drafts per chunk. Call before appending sampled ids."""
+        self.memory.settle_copies()
         self.costs.observe(max(1, plan.n_tokens), elapsed_ms)
         if all(chunk.n_tokens == 1 and chunk.is_last for chunk in plan.chunks):
             self.decode_costs.observe(plan.n_tokens, elapsed_ms)
@@ -193,11 +196,30 @@ class Scheduler:
     def _begin(self, row: Row, hit: PrefixHit) -> None:
         row.tables = RowTables(self.memory, self.limits.context_length)
         row.tables.adopt(hit)
-        row.n_computed = hit.n_tokens
+        row.is_restoring = hit.is_below
         if row.reuse_prefix:
             self.index.begin(row, hit)
+        if not row.is_restoring:
+            self._start_at(row, hit.n_tokens)
+
+    def _start_at(self, row: Row, n_tokens: int) -> None:
+        """The row's tables hold its first `n_tokens` positions."""
+        row.n_computed = n_tokens
         if row.n_written == 0:
-            row.n_cached = row.n_computed
+            row.n_cached = n_tokens
+
+    def _bring_back(self) -> None:
+        """Prefixes that a lower tier has come back in pieces, so that others' tokens don't wait for long ones."""
+        restoring = [row for row in self._rows if row.is_restoring]
+        if not restoring:
+            return
+        is_alone = not any(row.is_decoding for row in self._rows)
+        budget_ms = (self.limits.step_alone_ms if is_alone else self.limits.step_ms) / (2 * len(restoring))
+        for row in restoring:
+            n_tokens = self.index.restore(row, budget_ms)
+            if n_tokens is not None:
+                row.is_restoring = False
+                self._start_at(row, n_tokens)
 
     # --- choices that share a prompt ------------------------------------------------------------
 
@@ -219,12 +241,16 @@ class Scheduler:
             return
         heir = followers[0]
         heir.leader = None
+        for other in followers[1:]:
+            other.leader = heir
+        if row.is_restoring:
+            self._release(row)
+            self._begin(heir, self._match(Ticket([heir, *followers[1:]])))
+            return
         heir.tables, row.tables = row.tables, None
         heir.n_computed, heir.n_written, heir.n_cached = row.n_computed, row.n_written, row.n_cached
         if heir.tables is not None and heir.reuse_prefix:
             self.index.begin(heir)
-        for other in followers[1:]:
-            other.leader = heir
 
     def _has_followers(self, row: Row) -> bool:
         return any(other.leader is row for other in self._rows)
@@ -288,6 +314,7 @@ class Scheduler:
             row.tables.release()
             row.tables = None
         row.n_computed = 0
+        row.is_restoring = False
         row.drafts = row.drafts[:0]
 
     def _all_rows(self) -> Iterator[Row]:
@@ -298,7 +325,7 @@ class Scheduler:
 
 def _n_runnable(row: Row) -> int:
     """Pending ids that may run; a row without its mask keeps its last one, since that is the one it samples after."""
-    return row.n_pending - row.is_held_back
+    return 0 if row.is_restoring else row.n_pending - row.is_held_back
 
 
 class _Planned:

@@ -4,11 +4,13 @@ One node per block of 16 tokens; a leaf may hold fewer (the tail of a finished r
 themselves, so a match can never give blocks of other tokens. A look-up costs one dictionary access per
 block of the prompt and one bisection at its end: among sorted keys the longest common prefix stands
 next to the place where the key would be.
+
+A node is *resident* while a pool holds its blocks, *stored* while a lower tier holds a copy of them, and
+always one of the two. The parent of a resident node is resident.
 """
 
 from __future__ import annotations
 
-import heapq
 from bisect import bisect_left, insort
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -18,6 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from imp_server.backends.base import BLOCK_TOKENS
+from imp_server.schedule.ages import AgeOrder
+from imp_server.schedule.tiers.record import content_hash, root_hash
 
 EMPTY = -1
 TOKEN_BYTES = 4
@@ -35,6 +39,9 @@ class Node:
 
     key: bytes
     parent: Node | None
+    digest: bytes
+    """Content hash of all tokens up to this block's last, and of the adapter."""
+    adapter: int
     blocks: list[int] = field(default_factory=list)
     children: dict[bytes, Node] = field(default_factory=dict)
     order: list[bytes] = field(default_factory=list)
@@ -42,6 +49,29 @@ class Node:
     last_used: int = 0
     n_pins: int = 0
     lives: bool = True
+    is_resident: bool = True
+    stored_mask: int = 0
+    """Bit g: a lower tier has the block of group g."""
+    n_holds: int = 0
+    """Rows that are bringing back blocks of its path: it must stay meanwhile."""
+    n_resident: int = 0
+    """Of the children."""
+    n_stored: int = 0
+    """Of the children."""
+
+    @property
+    def is_stored(self) -> bool:
+        return self.stored_mask != 0
+
+    @property
+    def may_leave(self) -> bool:
+        """Its blocks can be given up: no block that stays needs them."""
+        return self.lives and self.is_resident and not self.n_resident
+
+    @property
+    def may_be_unstored(self) -> bool:
+        """Its stored copy can be given up: no other stored copy continues it."""
+        return self.lives and self.is_stored and not self.n_stored
 
     @property
     def n_tokens(self) -> int:
@@ -77,13 +107,17 @@ class PrefixTree:
     def __init__(self) -> None:
         self._roots: dict[int, Node] = {}
         self._clock = count(1)
-        self._leaves: list[tuple[int, int, Node]] = []
-        self._tie = count()
+        self._resident = AgeOrder(lambda node: node.may_leave)
+        self._stored = AgeOrder(lambda node: node.may_be_unstored)
         self.n_nodes = 0
+        self.n_resident = 0
 
     def root(self, adapter: int) -> Node:
         """Prefixes of different adapters share nothing."""
-        return self._roots.setdefault(adapter, Node(b"", None))
+        found = self._roots.get(adapter)
+        if found is None:
+            found = self._roots[adapter] = Node(b"", None, root_hash(adapter), adapter)
+        return found
 
     def match(self, key: bytes, adapter: int, n_tokens: int) -> Match:
         """The longest known prefix of `key`, at most `n_tokens` tokens of it. Marks what it finds as used."""
@@ -100,7 +134,7 @@ class PrefixTree:
         if best is not None and n_best:
             nodes.append(best)
             at += n_best * TOKEN_BYTES
-        self._touch(nodes)
+        self.touch(nodes)
         return Match(tuple(nodes), at // TOKEN_BYTES)
 
     def insert(self, parent: Node, key: bytes, blocks: list[int]) -> tuple[Node, bool]:
@@ -110,13 +144,27 @@ class PrefixTree:
         """
         known = parent.children.get(key)
         if known is not None:
-            self._touch([known])
+            self.touch([known])
             return known, False
-        node = Node(key, parent, blocks)
+        node = self._add(parent, key, blocks)
+        node.is_resident = True
+        parent.n_resident += 1
+        self.n_resident += 1
+        self.touch([node])
+        return node, True
+
+    def insert_stored(self, parent: Node, key: bytes, blocks: list[int], mask: int) -> Node:
+        """A node whose blocks only a lower tier has. The caller knows that it isn't there yet."""
+        node = self._add(parent, key, list(blocks))
+        self.store(node, mask)
+        self.touch([node])
+        return node
+
+    def _add(self, parent: Node, key: bytes, blocks: list[int]) -> Node:
+        node = Node(key, parent, content_hash(parent.digest, key), parent.adapter, blocks, is_resident=False)
         parent.add(node)
         self.n_nodes += 1
-        self._touch([node])
-        return node, True
+        return node
 
     def covered(self, node: Node) -> list[Node]:
         """Unpinned partial siblings of `node` whose tokens it begins with: it serves every match that they do."""
@@ -125,35 +173,78 @@ class PrefixTree:
         found = []
         for size in range(TOKEN_BYTES, len(node.key), TOKEN_BYTES):
             sibling = node.parent.children.get(node.key[:size])
-            if sibling is not None and not sibling.n_pins and not sibling.children:
+            if sibling is not None and not (sibling.n_pins or sibling.n_holds or sibling.children):
                 found.append(sibling)
         return found
 
+    # --- where a node's contents are ------------------------------------------------------------
+
+    def demote(self, node: Node) -> None:
+        """The pools no longer have it; a lower tier does."""
+        assert node.may_leave and node.is_stored and node.parent is not None
+        node.is_resident = False
+        node.parent.n_resident -= 1
+        self.n_resident -= 1
+        self._resident.offer(node.parent)
+
+    def promote(self, node: Node, blocks: list[int]) -> None:
+        """The pools have it again. Its parent must be resident."""
+        assert not node.is_resident and node.parent is not None
+        node.blocks, node.is_resident = blocks, True
+        node.parent.n_resident += 1
+        self.n_resident += 1
+        self._resident.offer(node)
+
+    def store(self, node: Node, mask: int) -> None:
+        """A lower tier has a copy of the cache groups in `mask` (bit g = group g)."""
+        assert mask and not node.is_stored and node.parent is not None
+        node.stored_mask = mask
+        node.parent.n_stored += 1
+        self._stored.offer(node)
+
+    def unstore(self, node: Node) -> None:
+        """The lower tier's copy is gone. Whoever isn't resident either must be removed."""
+        assert node.is_stored and node.parent is not None
+        node.stored_mask = 0
+        node.parent.n_stored -= 1
+        self._stored.offer(node.parent)
+
     def remove(self, node: Node) -> None:
-        """Take a leaf out of the tree."""
+        """Take a node without children out of the tree."""
         if node.children or node.parent is None:
             raise RuntimeError("only leaves can be removed")
+        if node.is_stored:
+            self.unstore(node)
         node.parent.remove(node)
         node.lives = False
         self.n_nodes -= 1
-        if node.parent.parent is not None and not node.parent.children:
-            self._offer(node.parent)
+        if node.is_resident:
+            node.parent.n_resident -= 1
+            self.n_resident -= 1
+        if node.parent.parent is not None:
+            self._resident.offer(node.parent)
+
+    # --- order of use ---------------------------------------------------------------------------
 
     def leaves_by_age(self) -> Iterator[Node]:
-        """Unpinned leaves, least recently used first. Leaves that the caller doesn't remove are offered again."""
-        passed: list[Node] = []
-        try:
-            while self._leaves:
-                used, _, node = heapq.heappop(self._leaves)
-                if not node.lives or node.children or used != node.last_used:
-                    continue
-                passed.append(node)
-                if not node.n_pins:
-                    yield node
-        finally:
-            for node in passed:
-                if node.lives:
-                    self._offer(node)
+        """Unpinned nodes that may leave, least recently used first. What the caller leaves alone is offered again."""
+        return self._resident.oldest_first()
+
+    def stored_by_age(self) -> Iterator[Node]:
+        """Unpinned nodes whose stored copy may be given up, least recently used first."""
+        return self._stored.oldest_first()
+
+    def touch(self, nodes: list[Node]) -> None:
+        now = next(self._clock)
+        for node in nodes:
+            node.last_used = now
+            self._resident.offer(node)
+            self._stored.offer(node)
+
+    def offer(self, node: Node) -> None:
+        """The node may be given up again (its pin is gone)."""
+        self._resident.offer(node)
+        self._stored.offer(node)
 
     def nodes(self) -> Iterator[Node]:
         """All nodes, parents before children."""
@@ -163,24 +254,22 @@ class PrefixTree:
             yield node
             stack.extend(node.children.values())
 
-    def _touch(self, nodes: list[Node]) -> None:
-        now = next(self._clock)
-        for node in nodes:
-            node.last_used = now
-        if nodes and not nodes[-1].children:
-            self._offer(nodes[-1])
-
     def serves(self, parent: Node, key: bytes) -> bool:
         """Some child of `parent` begins with all of `key`."""
         return _longest_common(parent, key)[1] * TOKEN_BYTES == len(key)
 
-    def offer(self, node: Node) -> None:
-        """The node may be given up again (its pin is gone)."""
-        if node.lives and not node.children:
-            self._offer(node)
-
-    def _offer(self, node: Node) -> None:
-        heapq.heappush(self._leaves, (node.last_used, next(self._tie), node))
+    def check(self) -> None:
+        """Counts and states agree. Raises AssertionError."""
+        nodes = list(self.nodes())
+        assert len(nodes) == self.n_nodes, "a node is lost"
+        assert sum(node.is_resident for node in nodes) == self.n_resident
+        for node in [*self._roots.values(), *nodes]:
+            assert node.n_resident == sum(child.is_resident for child in node.children.values())
+            assert node.n_stored == sum(child.is_stored for child in node.children.values())
+        for node in nodes:
+            assert node.lives and (node.is_resident or node.is_stored), "a node whose contents nobody has"
+            assert node.parent is not None and (node.parent.is_resident or not node.is_resident), "a hole in a path"
+            assert node.digest == content_hash(node.parent.digest, node.key)
 
 
 def _longest_common(node: Node, rest: bytes) -> tuple[Node | None, int]:

@@ -1,0 +1,60 @@
+"""Nodes in order of their last use, for giving up the oldest first."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterator
+from itertools import count
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from imp_server.schedule.tree import Node
+
+_SLACK = 4
+"""Outdated entries per valid one, before they are swept out."""
+_LEAST = 256
+
+
+class AgeOrder:
+    """Owner of a heap of (last use, node). An entry is valid while the node was not used since and still qualifies."""
+
+    def __init__(self, qualifies: Callable[[Node], bool]) -> None:
+        """Whoever makes a node qualify, or uses one that does, must offer it."""
+        self._qualifies = qualifies
+        self._heap: list[tuple[int, int, Node]] = []
+        self._tie = count()
+        self._sweep_at = _LEAST
+
+    def offer(self, node: Node) -> None:
+        """Does nothing if the node doesn't qualify."""
+        if not self._qualifies(node) or node.parent is None:
+            return
+        heapq.heappush(self._heap, (node.last_used, next(self._tie), node))
+        if len(self._heap) > self._sweep_at:
+            self._sweep()
+
+    def oldest_first(self) -> Iterator[Node]:
+        """Nodes that qualify, neither pinned nor held. Those that the caller doesn't change are offered again."""
+        passed: dict[Node, None] = {}
+        try:
+            while self._heap:
+                used, _, node = heapq.heappop(self._heap)
+                if used != node.last_used or not self._qualifies(node):
+                    continue
+                if node in passed:
+                    continue
+                passed[node] = None
+                if not (node.n_pins or node.n_holds):
+                    yield node
+        finally:
+            for node in passed:
+                self.offer(node)
+
+    def _sweep(self) -> None:
+        valid = {id(entry[2]): entry for entry in self._heap if self._is_valid(entry)}
+        self._heap = list(valid.values())
+        heapq.heapify(self._heap)
+        self._sweep_at = max(_LEAST, _SLACK * len(self._heap))
+
+    def _is_valid(self, entry: tuple[int, int, Node]) -> bool:
+        return entry[0] == entry[2].last_used and self._qualifies(entry[2])

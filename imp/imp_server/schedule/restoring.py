@@ -1,0 +1,129 @@
+"""Prefixes that come back from a lower tier, in pieces, while their rows wait."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from imp_server.backends.base import BLOCK_TOKENS
+from imp_server.schedule.blocks import BlockPool
+from imp_server.schedule.prefix import PrefixHit
+from imp_server.schedule.tree import EMPTY, Match, Node
+
+if TYPE_CHECKING:
+    from imp_server.schedule.cache import PrefixCache
+    from imp_server.schedule.rows import Row
+    from imp_server.schedule.spill import Spill
+
+
+@dataclass(slots=True)
+class _Job:
+    nodes: tuple[Node, ...]
+    n_tokens: int
+    n_done: int = 0
+    """Nodes whose blocks stand in the row's tables."""
+
+
+class Restoring:
+    """Owner of the jobs, one per row that waits for its prefix."""
+
+    def __init__(self, cache: PrefixCache, pools: Sequence[BlockPool], spill: Spill | None) -> None:
+        self.n_tokens = 0
+        self.n_cut_short = 0
+        """Jobs that ended before their prefix did: a fault of the tier, or no block to restore into."""
+        self._cache, self._pools, self._spill = cache, pools, spill
+        self._jobs: dict[Row, _Job] = {}
+
+    @property
+    def n_held(self) -> int:
+        """Nodes held for jobs, counted per job."""
+        return sum(node.lives for job in self._jobs.values() for node in job.nodes)
+
+    def begin(self, row: Row, hit: PrefixHit) -> None:
+        """The row has adopted what the pools hold of the hit."""
+        for node in hit.nodes:
+            node.n_holds += 1
+        self._jobs[row] = _Job(hit.nodes, hit.n_tokens)
+
+    def go_on(self, row: Row, budget_ms: float) -> int | None:
+        """At least a block more; None while some are missing, else the tokens that the row's tables hold."""
+        job = self._jobs.get(row)
+        if job is None:
+            return 0
+        until_s = time.perf_counter() + budget_ms / 1e3
+        while job.n_done < len(job.nodes):
+            if not self._bring(row, job):
+                return self._cut_short(row, job)
+            job.n_done += 1
+            if time.perf_counter() >= until_s and job.n_done < len(job.nodes):
+                return None
+        self.abandon(row)
+        return job.n_tokens
+
+    def abandon(self, row: Row) -> None:
+        """Idempotent. What came back so far stays cached."""
+        job = self._jobs.pop(row, None)
+        if job is None:
+            return
+        for node in job.nodes:
+            node.n_holds -= 1
+            self._cache.tree.offer(node)
+
+    def _bring(self, row: Row, job: _Job) -> bool:
+        """The next node's blocks into the row's tables; False if they can't be had."""
+        node, column = job.nodes[job.n_done], job.n_done
+        assert row.tables is not None
+        if not node.lives:
+            return False
+        needed = [g for g in range(len(self._pools)) if column >= self._cache.first_seen(g, job.n_tokens)]
+        if not node.is_resident or any(node.blocks[g] == EMPTY for g in needed):
+            if not self._load(node):
+                return False
+            self.n_tokens += node.n_tokens
+        for group in needed:
+            if row.tables.columns(group)[column] == EMPTY:
+                self._pools[group].share(node.blocks[group])
+                row.tables.fill(group, column, node.blocks[group])
+        return True
+
+    def _load(self, node: Node) -> bool:
+        """All that the tier has of the node and the pools lack."""
+        if self._spill is None:
+            return False
+        blocks = [EMPTY] * len(self._pools)
+        for group in range(len(self._pools)):
+            if node.blocks[group] != EMPTY or not node.stored_mask >> group & 1:
+                continue
+            block = self._cache.take(group)
+            if block is None:
+                self._give_back(blocks)
+                return False
+            blocks[group] = block
+        if not self._spill.load(node, blocks):
+            self._give_back(blocks)
+            self._cache.lose_copy(node)
+            return False
+        for pool, block in zip(self._pools, blocks, strict=True):
+            if block != EMPTY:
+                pool.keep(block)
+        self._cache.gain(node, blocks)
+        self._give_back(blocks)
+        return True
+
+    def _give_back(self, blocks: Sequence[int]) -> None:
+        for pool, block in zip(self._pools, blocks, strict=True):
+            if block != EMPTY:
+                pool.release(block)
+
+    def _cut_short(self, row: Row, job: _Job) -> int:
+        """Go on with what is there: the longest part of it after which every group can resume."""
+        self.n_cut_short += 1
+        self.abandon(row)
+        assert row.tables is not None
+        there = tuple(node for node in job.nodes[: job.n_done] if node.lives)
+        hit = self._cache.resident_part(Match(there, len(there) * BLOCK_TOKENS))
+        row.tables.release()
+        row.tables.adopt(hit)
+        return hit.n_tokens

@@ -1,0 +1,46 @@
+"""What a tier keeps: one block's contents under the hash of all tokens that lead to it."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+DIGEST_BYTES = 32
+
+
+def root_hash(adapter: int) -> bytes:
+    """The hash of no tokens at all under this adapter."""
+    return hashlib.blake2b(adapter.to_bytes(8, "little"), digest_size=DIGEST_BYTES, person=b"imp adapter").digest()
+
+
+def content_hash(parent: bytes, key: bytes) -> bytes:
+    """The hash of a prefix from that of the prefix before its last block, and the block's tokens (big-endian int32)."""
+    return hashlib.blake2b(parent + key, digest_size=DIGEST_BYTES, person=b"imp block").digest()
+
+
+@dataclass(frozen=True, slots=True)
+class BlockRecord:
+    """One block. `mask`: bit g is set if cache group g has it; `payload`: the bytes of those groups, in order."""
+
+    digest: bytes
+    parent: bytes
+    key: bytes
+    mask: int
+    payload: bytes
+
+    @property
+    def is_true(self) -> bool:
+        """The hash is that of the tokens."""
+        return self.digest == content_hash(self.parent, self.key)
+
+
+class BlockStore(Protocol):
+    """Memory of blocks that can be read and written: a backend."""
+
+    def read_blocks(self, group: int, block_ids: NDArray[np.int32]) -> bytes: ...
+
+    def write_blocks(self, group: int, block_ids: NDArray[np.int32], data: bytes) -> None: ...
