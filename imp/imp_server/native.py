@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import hashlib
 import platform
 from functools import cache
 from pathlib import Path
@@ -67,3 +68,11 @@ def isa_in_use(name: str, isa: str | None = None) -> str:
     """The instruction set of the library that `load_library` gives; "none" if it isn't built."""
     path = library_path(name, isa)
     return path.stem.rpartition("-")[2] if path else "none"
+
+
+def library_digest(name: str, isa: str | None = None) -> str:
+    """Names the code in use: its instruction set and a digest of the library, so no change can go unnoticed."""
+    path = library_path(name, isa)
+    if path is None:
+        return "none"
+    return f"{isa_in_use(name, isa)} {hashlib.blake2b(path.read_bytes(), digest_size=16).hexdigest()}"

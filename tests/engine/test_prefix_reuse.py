@@ -11,6 +11,7 @@ from imp_server.core import SamplingParams
 from imp_server.decode.ngram import NgramDrafter
 from imp_server.engine.inline import InlineEngine
 from imp_server.schedule.cache import PrefixCache
+from imp_server.schedule.tiers.host import HostTier
 
 from tests.engine.tiny_engine import Tiny, ask, request, with_engine
 
@@ -36,6 +37,8 @@ def test_cold_warm_evicted_and_off_are_the_same(n_blocks: int) -> None:
     with_engine(body, n_blocks=n_blocks)
     with_engine(body, n_blocks=n_blocks, make_index=PrefixCache)
     with_engine(body, n_blocks=n_blocks, make_index=PrefixCache, drafters=[NgramDrafter()])
+    with_engine(body, n_blocks=n_blocks, tier=HostTier(1 << 26))
+    with_engine(body, n_blocks=n_blocks, tier=HostTier(1 << 17), drafters=[NgramDrafter()])
     assert all(run == runs[0] for run in runs)
 
 

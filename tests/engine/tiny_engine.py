@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,8 +21,10 @@ from imp_server.engine.loop import EngineLoop
 from imp_server.engine.messages import ModelInfo, RowFinish
 from imp_server.engine.speculation import Speculation
 from imp_server.models.architecture import Architecture
+from imp_server.schedule.cache import Below, PrefixCache
 from imp_server.schedule.prefix import MakeIndex
 from imp_server.schedule.scheduler import ScheduleLimits, Scheduler
+from imp_server.schedule.tiers.tier import Tier
 from imp_server.vocab.table import Vocabulary
 
 from tests.backends.array_source import ArraySource, tiny
@@ -50,6 +53,8 @@ class Tiny:
     make_constraint: MakeConstraint | None = None
     drafters: Sequence[Any] = ()
     make_index: MakeIndex | None = None
+    tier: Tier | None = None
+    """Under a prefix cache, instead of `make_index`."""
     wrap: Callable[[Backend], Backend] = lambda backend: backend
     loop: EngineLoop | None = None
     """The loop once it is built."""
@@ -57,6 +62,8 @@ class Tiny:
     def build(self, emit: Emit, post: Post) -> BuiltEngine:
         backend: Backend = ReferenceBackend(ArraySource(self.architecture))
         groups = self.architecture.cache_groups
+        if self.tier is not None:
+            self.make_index = partial(PrefixCache, below=Below(self.tier, backend, backend.block_bytes("f32")))
         backend.allocate(KvSpec((self.n_blocks,) * len(groups), "f32"))
         limits = Limits(self.context, VOCAB, self.n_rows, self.max_queue, ("generate", "embed", "score", "rank"))
         schedule = ScheduleLimits(self.n_rows, self.context, self.step_ms, 4 * self.step_ms, self.prefill_chunk)

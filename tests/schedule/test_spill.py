@@ -239,7 +239,7 @@ def run_random(sim: Simulation, rng: random.Random, n_requests: int) -> None:
     """Requests with common beginnings arrive, are cancelled, and the rest ends."""
     rows: list[Row] = []
     while n_requests:
-        if rng.random() < 0.5:
+        if rng.random() < 0.5 and sim.scheduler.n_waiting < 12:
             parts = [(rng.randint(0, 3), rng.choice([7, 16, 33, 48])) for _ in range(rng.randint(1, 3))]
             rows += sim.submit(prompt(*parts)[:120], rng.randint(1, 30), n=rng.choice([1, 1, 1, 2]))
             n_requests -= 1

@@ -249,7 +249,7 @@ def test_two_servers_on_one_path(tmp_path: Path) -> None:
     os.close(other_model)
 
 
-def test_files_of_another_fingerprint_are_removed_unless_in_use(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_files_of_another_fingerprint_are_removed_if_unused(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     old = open_kept(tmp_path, b"m" * 16, b"1" * 32)
     other = open_kept(tmp_path, b"n" * 16, b"1" * 32)

@@ -126,6 +126,11 @@ class BackendInfo:
     weight_bytes: int = 0
     bytes_per_token: tuple[int, ...] = ()
     """KV bytes of one block, per cache group, at the dtype in use."""
+    arithmetic: str = ""
+    """What the bits of keys and values depend on beside the model and the KV type: kernels, instruction set, options.
+    Kept prefixes of another arithmetic are never used."""
+    has_device_memory: bool = False
+    """Blocks live apart from host memory, so host memory is a tier below them."""
     extra: dict[str, str] = field(default_factory=dict)
 
 

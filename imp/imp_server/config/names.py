@@ -135,7 +135,6 @@ NOT_YET: frozenset[str] = frozenset({
     "server.max_queued_tokens",
     "engine.deterministic",
     "engine.overlap",
-    "kv_cache.host_spill_mib",
     "prefix_cache.checkpoint_min_step",
     "prefix_cache.max_snapshots",
     "prefix_cache.snapshot_mib",

@@ -57,7 +57,9 @@ class KvCache(msgspec.Struct, frozen=True):
     min_tokens: Count = 0
     """Tokens the pool must hold at least; otherwise the server refuses to start."""
     host_spill_mib: Count = 0
-    """Host memory in MiB for evicted prefixes; 0 = none. The cpu backend spills to a file."""
+    """Memory in MiB for evicted prefixes; 0 = none. Backends on the CPU spill to a file that vanishes with the server.
+
+    With prefix_cache.path set, that folder's file takes them instead."""
 
 
 class PrefixCache(msgspec.Struct, frozen=True):
@@ -66,7 +68,9 @@ class PrefixCache(msgspec.Struct, frozen=True):
     enabled: bool = True
     """Keep prompts and answers for the next request that begins with them."""
     path: str = ""
-    """File that keeps the cache over restarts; empty = none."""
+    """Folder that keeps the cache over restarts, one file per model; empty = none."""
+    path_mib: Count = 4096
+    """Most MiB of a model's file in that folder."""
     pin_budget_pct: Percent = 25
     """Percent of the pool that pinned prefixes may hold; 0 = no pins."""
     session_ttl_s: Seconds = 600

@@ -22,6 +22,7 @@ from imp_server.decode.state import SamplerState
 from imp_server.engine.acceptance import Limits
 from imp_server.engine.desk import GrammarReady
 from imp_server.engine.loop import EngineLoop
+from imp_server.engine.lower_tier import lower_tier
 from imp_server.engine.machine import available_bytes
 from imp_server.engine.matching import Grammars
 from imp_server.engine.messages import FromEngine, Loading, ModelInfo
@@ -29,7 +30,7 @@ from imp_server.engine.speculation import Speculation
 from imp_server.models.architecture import Architecture
 from imp_server.models.opening import open_model
 from imp_server.models.source import ModelSource
-from imp_server.schedule.cache import PrefixCache
+from imp_server.schedule.cache import Below, PrefixCache
 from imp_server.schedule.cost import CostTable
 from imp_server.schedule.prefix import MakeIndex
 from imp_server.schedule.scheduler import ScheduleLimits, Scheduler
@@ -91,7 +92,7 @@ def build_engine(
         kv.n_blocks,
         costs=costs,
         decode_costs=decode_costs,
-        make_index=prefix_index(config.prefix_cache),
+        make_index=prefix_index(config.prefix_cache, lower_tier(config, source, backend, kv)),
     )
     loop = EngineLoop(
         backend,
@@ -126,11 +127,11 @@ def _load(path: str, config: Config, emit: Callable[[FromEngine], None]) -> tupl
     return source, tokenizer, backend
 
 
-def prefix_index(knobs: PrefixCacheKnobs) -> MakeIndex | None:
+def prefix_index(knobs: PrefixCacheKnobs, below: Below | None = None) -> MakeIndex | None:
     """None: prompts are not reused."""
     if not knobs.enabled:
         return None
-    return partial(PrefixCache, pin_budget=knobs.pin_budget_pct / 100, session_ttl_s=knobs.session_ttl_s)
+    return partial(PrefixCache, pin_budget=knobs.pin_budget_pct / 100, session_ttl_s=knobs.session_ttl_s, below=below)
 
 
 def make_speculation(

@@ -320,7 +320,13 @@ class Desk:
 
     def stats(self) -> tuple[Mapping[str, float], tuple[dict[str, Any], ...]]:
         """Counters and gauges by name, and one dict per admitted row."""
-        names = ("grammar_dead_ends_total", "requests_failed_total", "steps_failed_total", "steps_total")
+        names = (
+            "grammar_dead_ends_total",
+            "integrity_faults_total",
+            "requests_failed_total",
+            "steps_failed_total",
+            "steps_total",
+        )
         zeros = dict.fromkeys(names, 0.0)
         counters = {name: float(value) for name, value in self.counters.items()}
         preemptions = {"preemptions_total": float(self._scheduler.n_preemptions)}

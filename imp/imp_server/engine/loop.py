@@ -106,10 +106,19 @@ class EngineLoop:
                 self._settle(plan, results, 1e3 * (self._clock() - began_s))
         self._hand_off()
 
+    def rest(self) -> bool:
+        """Nobody waits: check the memory, and do a piece of what can wait; True if there is more of that."""
+        fault = self.scheduler.idle_fault()
+        if fault:
+            self._counters["integrity_faults_total"] += 1
+            log.error("the KV memory isn't whole: %s", fault)
+        return self.scheduler.index.tidy()
+
     def close(self, reason: ImpError | None = None) -> None:
         """Fail what is left and release the backend."""
         self.desk.fail_all(reason or Unavailable("the engine was stopped"))
         self.desk.close()
+        self.scheduler.index.close()
         self.backend.close()
 
     # --- before the forward ---------------------------------------------------------------------

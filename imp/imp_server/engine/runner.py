@@ -32,7 +32,8 @@ def run_loop(
     pulse = pulse or Pulse()
     while not loop.is_over:
         pulse.busy = loop.has_work
-        for message in _messages(inbox, None if not loop.has_work else 0.0, loop.desk.wait_limit_s()):
+        sleeps = not loop.has_work and not loop.rest()
+        for message in _messages(inbox, None if sleeps else 0.0, loop.desk.wait_limit_s()):
             if message is None:
                 return
             loop.handle(message)

@@ -104,6 +104,16 @@ class BlockPool:
         """Writing into the block would change what others see."""
         return bool(self._refs[block] > 1 or self._kept[block])
 
+    def idle_fault(self) -> str:
+        """What is wrong when no row lives; "" = nothing."""
+        counts = self.counts
+        n_kept = int(np.count_nonzero(self._kept))
+        if self._refs.any():
+            return f"{np.count_nonzero(self._refs)} blocks are held by nobody"
+        if counts.free + n_kept != self.n_blocks or counts.cached != n_kept:
+            return f"{counts.free} free and {n_kept} cached blocks aren't the {self.n_blocks} there are"
+        return ""
+
     def check(self, held: Iterable[int]) -> None:
         """Compare with the blocks that rows say they hold (with repetitions). Raises AssertionError."""
         refs = np.bincount(np.fromiter(held, dtype=np.int64), minlength=self.n_blocks)

@@ -315,6 +315,14 @@ class PrefixCache:
 
     # --- idle time and the end ------------------------------------------------------------------
 
+    def idle_fault(self) -> str:
+        """What is left over when no row lives; "" = nothing."""
+        if self._cursors or self._restoring.n_jobs:
+            return f"{len(self._cursors)} rows and {self._restoring.n_jobs} restores are remembered and gone"
+        if not 0 <= self._n_pinned <= self._pin_budget:
+            return f"{self._n_pinned} blocks are pinned, {self._pin_budget} may be"
+        return ""
+
     def tidy(self) -> bool:
         """A small piece of the work that can wait until nobody else does; True if there is more."""
         return self._spill is not None and self._spill.save_some(_SAVED_AT_ONCE)

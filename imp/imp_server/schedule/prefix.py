@@ -81,6 +81,10 @@ class PrefixIndex(Protocol):
         """Release pins whose time is over."""
         ...
 
+    def idle_fault(self) -> str:
+        """What is left over when no row lives; "" = nothing. Cheap."""
+        ...
+
     def tidy(self) -> bool:
         """Do a small piece of the work that waits for idle time; True if there is more."""
         ...
@@ -134,6 +138,9 @@ class NoPrefixIndex:
 
     def expire(self) -> None:
         return None
+
+    def idle_fault(self) -> str:
+        return ""
 
     def tidy(self) -> bool:
         return False

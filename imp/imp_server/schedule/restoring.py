@@ -37,6 +37,10 @@ class Restoring:
         self._jobs: dict[Row, _Job] = {}
 
     @property
+    def n_jobs(self) -> int:
+        return len(self._jobs)
+
+    @property
     def n_held(self) -> int:
         """Nodes held for jobs, counted per job."""
         return sum(node.lives for job in self._jobs.values() for node in job.nodes)

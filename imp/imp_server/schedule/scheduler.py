@@ -158,6 +158,15 @@ class Scheduler:
         assert sorted(slots + self._free_slots) == list(range(self.limits.n_rows)), "a row slot is lost or used twice"
         assert all(row.slot == -1 and row.tables is None for ticket in self.queue for row in ticket.rows)
 
+    def idle_fault(self) -> str:
+        """What is wrong with memory that nobody uses; "" = nothing. Cheap enough for every pause."""
+        if self._rows or len(self.queue):
+            return ""
+        if len(self._free_slots) != self.limits.n_rows:
+            return f"{self.limits.n_rows - len(self._free_slots)} row slots are lost"
+        faults = [f"group {g}: {fault}" for g, pool in enumerate(self.memory.pools) if (fault := pool.idle_fault())]
+        return "; ".join(faults) or self.index.idle_fault()
+
     # --- admission ------------------------------------------------------------------------------
 
     def _take_slot(self, row: Row) -> int:

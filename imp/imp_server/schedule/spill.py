@@ -11,6 +11,9 @@ from imp_server.schedule.tiers.record import BlockRecord, BlockStore, content_ha
 from imp_server.schedule.tiers.tier import KnownEntry, Tier
 from imp_server.schedule.tree import BLOCK_BYTES, EMPTY, Node, PrefixTree
 
+_MOST_UNSAVED = 1 << 16
+"""New nodes remembered for saving; beyond that the oldest are saved only when they are evicted."""
+
 
 class Spill:
     """Owner of the tier's contents and of what is yet to be saved for the next process."""
@@ -22,7 +25,7 @@ class Spill:
         self._tree, self._tier, self._store = tree, tier, store
         self._block_bytes = tuple(block_bytes)
         self._nothing = [EMPTY] * len(self._block_bytes)
-        self._unsaved: deque[Node] = deque()
+        self._unsaved: deque[Node] = deque(maxlen=_MOST_UNSAVED)
         self._adopt_known()
 
     def _adopt_known(self) -> None:

@@ -10,13 +10,14 @@ import numpy.typing as npt
 
 from imp_server.backends.base import BLOCK_TOKENS, BackendInfo, Int32s, KvSpec, Step, StepResult
 from imp_server.backends.cpu import abi
+from imp_server.backends.cpu.layouts import LAYOUT_VERSION
 from imp_server.backends.cpu.lowering import LoweredModel, block_bytes, matrix_names, refuse_what_we_lack
 from imp_server.backends.cpu.pack_cache import load_packed
 from imp_server.backends.cpu.step import StepRunner
 from imp_server.backends.cpu.threads import default_threads
 from imp_server.core import ConfigError, HostOutOfMemory, UnsupportedModel
 from imp_server.models.source import ModelSource
-from imp_server.native import isa_in_use
+from imp_server.native import isa_in_use, library_digest
 
 KV_DTYPES = ("bf16", "int8")
 
@@ -54,6 +55,7 @@ class CpuBackend:
             default_kv_dtype="bf16",
             weight_bytes=self.weights.nbytes,
             bytes_per_token=self.block_bytes("bf16"),
+            arithmetic=f"{library_digest('engine', isa)} layout {LAYOUT_VERSION} quantize {quantize}",
         )
 
     def block_bytes(self, dtype: str) -> tuple[int, ...]:
