@@ -236,7 +236,7 @@ def test_template_kwargs_reach_the_template() -> None:
 
 def test_pins() -> None:
     model = byte_model()
-    marked = Message("user", (TextPart("long", cache_mark=True), TextPart("q")))
+    marked = Message("user", (TextPart("long"), TextPart("q", cache_mark=True)))
     request = model.prepare_chat(chat(message("system", "s"), marked, message("user", "x")), 1).request
     assert request.cache.pin_until == request.spans[1].end
     whole = model.prepare_chat(msgspec.structs.replace(HI, cache=CacheIntent(pin_prompt=True)), 1).request

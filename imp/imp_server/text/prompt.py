@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from imp_server.core import ChatRequest, InvalidRequest, Message, MessageSpan, TemplateRefused, TextPart
+from imp_server.core import ChatRequest, InvalidRequest, Message, MessageSpan, TemplateRefused
 from imp_server.text.chat_messages import MessageDicts, message_text, request_strings, tool_dict
 from imp_server.text.folding import fold_systems
 from imp_server.text.guard import Guard, SpecialTexts, unused_characters
+from imp_server.text.pins import end_inside, pin_until
 from imp_server.text.prompt_ids import PromptEncoder
 from imp_server.text.spans import Boundaries, Marks, Place, places_by_search
 from imp_server.text.template import ChatTemplate
@@ -31,7 +32,7 @@ class ChatPrompt:
     spans: tuple[MessageSpan, ...]
     """One per message of the request, in order; neighbours touch."""
     pin_until: int
-    """Tokens up to the last cache mark."""
+    """Tokens up to the end of the block with the last cache mark."""
     starts_thinking: bool
     continues: str = ""
     """Text of the answer that stands in the prompt already (continue_final_message)."""
@@ -97,13 +98,16 @@ class PromptMaker:
         ends = self._boundaries.ends(text, [p if p is None or p.end <= len(text) else None for p in places])
         if chat.continue_final_message:
             ends[-1] = len(text)
+        block_end = end_inside(chat, text, places, where, rendering.guard)
+        ends += [] if block_end is None else [block_end]
         written, offsets = self._encoder.encode(text, rendering.guard, ends)
+        inside = None if block_end is None else offsets.pop()
         spans = _spans(chat.messages, where, offsets)
         return ChatPrompt(
             ids=written.ids,
             text=rendering.guard.clean(text),
             spans=spans,
-            pin_until=_pin_until(chat, spans, len(written.ids)),
+            pin_until=pin_until(chat, spans, len(written.ids), inside),
             starts_thinking=starts_thinking,
             continues=continues,
             written=written,
@@ -216,13 +220,3 @@ def _spans(messages: Sequence[Message], where: Sequence[int], offsets: Sequence[
         spans.append(MessageSpan(message.role, start, end))
         start = end
     return tuple(spans)
-
-
-def _pin_until(chat: ChatRequest, spans: Sequence[MessageSpan], n_ids: int) -> int:
-    if chat.cache.pin_prompt or any(t.cache_mark for t in chat.tools):
-        return n_ids
-    marked = [i for i, m in enumerate(chat.messages) if any(isinstance(p, TextPart) and p.cache_mark for p in m.parts)]
-    if not marked:
-        return 0
-    # A message folded into a later one ends where that one ends.
-    return next((s.end for s in spans[marked[-1] :] if s.end > s.start), n_ids)

@@ -1,0 +1,78 @@
+"""How far cache marks pin a prompt, in characters of its text and in tokens.
+
+The place of the last marked block is looked up in the prompt itself. Rendering the conversation again, cut
+behind the block, would tell the same where its ids begin those of the prompt, at the price of a second
+rendering and tokenising; a test holds the two against each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from imp_server.core import ChatRequest, MessageSpan, TextPart
+from imp_server.text.chat_messages import message_text
+from imp_server.text.guard import Guard
+from imp_server.text.spans import Place
+
+
+class _Mark(NamedTuple):
+    """The last marked block: indices of its message and of the part in it."""
+
+    message: int
+    part: int
+
+
+def _last_mark(chat: ChatRequest) -> _Mark | None:
+    """None: nothing in the messages is marked."""
+    for index in range(len(chat.messages) - 1, -1, -1):
+        parts = chat.messages[index].parts
+        for at in range(len(parts) - 1, -1, -1):
+            part = parts[at]
+            if isinstance(part, TextPart) and part.cache_mark:
+                return _Mark(index, at)
+    return None
+
+
+def end_inside(
+    chat: ChatRequest, text: str, places: Sequence[Place | None], where: Sequence[int], guard: Guard
+) -> int | None:
+    """Where the last marked block ends in the guarded prompt, if other parts of its message follow it.
+
+    `places` of the rendered messages; `where`: which of them each message is in. None: nothing is marked, the block
+    ends with its message, the message was folded into another, or the template shows it in a way of its own.
+    """
+    mark = _last_mark(chat)
+    if mark is None:
+        return None
+    message, index = chat.messages[mark.message], where[mark.message]
+    place = places[index]
+    if mark.part == len(message.parts) - 1 or place is None or list(where).count(index) > 1:
+        return None
+    block = message_text(msgspec.structs.replace(message, parts=message.parts[: mark.part + 1])).lstrip()
+    region = text[place.start : place.end]
+    if not block or not guard.clean(region).startswith(block):
+        return None
+    end = n_seen = 0
+    while n_seen < len(block):
+        n_seen += region[end] != guard.character
+        end += 1
+    return place.start + end
+
+
+def pin_until(chat: ChatRequest, spans: Sequence[MessageSpan], n_ids: int, inside: int | None) -> int:
+    """Tokens that the client wants kept; 0 = none. `inside`: tokens before the end of a block within its message.
+
+    A mark on tools pins the whole prompt.
+    """
+    if chat.cache.pin_prompt or any(tool.cache_mark for tool in chat.tools):
+        return n_ids
+    mark = _last_mark(chat)
+    if mark is None:
+        return 0
+    if inside is not None:
+        return inside
+    # A message folded into a later one ends where that one ends.
+    return next((s.end for s in spans[mark.message :] if s.end > s.start), n_ids)
