@@ -137,6 +137,8 @@ class Cpu(msgspec.Struct, frozen=True):
     """Folder for packed weights; empty = packed under IMP_HOME."""
     spin_us: Count = 75
     """Microseconds a thread spins for work before it sleeps."""
+    huge_pages: bool = True
+    """Hold the weights in huge pages, as a copy in memory where a mapping of the file isn't."""
 
 
 class Cuda(msgspec.Struct, frozen=True):

@@ -12,6 +12,7 @@ import numpy as np
 
 from imp_server.backends import make_backend
 from imp_server.backends.base import BLOCK_TOKENS, WANT_SAMPLE, Backend, KvSpec, Step, StepRow
+from imp_server.backends.machine import available_bytes
 from imp_server.config import Config
 from imp_server.config.running import PrefixCache as PrefixCacheKnobs
 from imp_server.core import CapacityExceeded, ConfigError, InvalidModel, SamplingParams
@@ -23,7 +24,6 @@ from imp_server.engine.acceptance import Limits
 from imp_server.engine.desk import GrammarReady
 from imp_server.engine.loop import EngineLoop
 from imp_server.engine.lower_tier import lower_tier
-from imp_server.engine.machine import available_bytes
 from imp_server.engine.matching import Grammars
 from imp_server.engine.messages import FromEngine, Loading, ModelInfo
 from imp_server.engine.speculation import Speculation

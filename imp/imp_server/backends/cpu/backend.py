@@ -34,6 +34,7 @@ class CpuBackend:
         quantize: str = "none",
         pack_folder: Path | None = None,
         spin_us: int = 75,
+        huge_pages: bool = True,
         on_progress: Callable[[float], None] | None = None,
     ) -> None:
         """`n_threads`: the most a step may get, 0 = what affinity and quota leave us; `pack_folder` None = pack at
@@ -45,7 +46,8 @@ class CpuBackend:
         self._source = source
         self._n_threads = n_threads or default_threads()
         self._spin_us = spin_us
-        self.weights = load_packed(source, matrix_names(self.architecture), quantize, pack_folder, on_progress)
+        names = matrix_names(self.architecture)
+        self.weights = load_packed(source, names, quantize, pack_folder, on_progress, in_huge_pages=huge_pages)
         self._pools: list[npt.NDArray[np.uint8]] = []
         self._runner: StepRunner | None = None
         self.info = BackendInfo(

@@ -29,5 +29,6 @@ def make(source: ModelSource, options: dict[str, Any], on_progress: Callable[[fl
         quantize=cpu.get("quantize", "none"),
         pack_folder=folder if cpu.get("pack_cache", True) else None,
         spin_us=int(cpu.get("spin_us", 75)),
+        huge_pages=bool(cpu.get("huge_pages", True)),
         on_progress=on_progress,
     )

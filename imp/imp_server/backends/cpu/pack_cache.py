@@ -22,6 +22,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from imp_server.backends.cpu import pages
 from imp_server.backends.cpu.layouts import LAYOUT_VERSION
 from imp_server.backends.cpu.packing import PackedShape, pack, packed_shape
 from imp_server.backends.cpu.threads import affinity
@@ -73,6 +74,8 @@ def load_packed(
     quantize: str,
     folder: Path | None,
     on_progress: Callable[[float], None] | None = None,
+    *,
+    in_huge_pages: bool = True,
 ) -> PackedWeights:
     """The packed matrices of `names`, from `folder` if they are there, else packed and, if possible, left there.
 
@@ -81,13 +84,14 @@ def load_packed(
     shapes = {name: packed_shape(*_description(source, name), quantize) for name in names}
     entries, total = _placed(shapes)
     path = folder / _file_name(source, entries, quantize) if folder else None
-    if path is not None and (mapped := _map(path, entries, total)) is not None:
-        return mapped
-    buffer, partial = _room(total, path)
-    _pack_all(source, shapes, entries, buffer, on_progress)
-    if path is not None and partial is not None:
-        buffer = _publish(buffer, partial, path)
-    return PackedWeights(buffer, entries, from_cache=False)
+    buffer = _map(path, total, in_huge_pages) if path else None
+    from_cache = buffer is not None
+    if buffer is None:
+        buffer, partial = _room(total, path, in_huge_pages)
+        _pack_all(source, shapes, entries, buffer, on_progress)
+        if path is not None and partial is not None:
+            _publish(buffer, partial, path)
+    return PackedWeights(pages.moved(buffer) if in_huge_pages else buffer, entries, from_cache=from_cache)
 
 
 def _description(source: ModelSource, name: str) -> tuple[str, tuple[int, ...]]:
@@ -118,7 +122,7 @@ def _file_name(source: ModelSource, entries: list[_Entry], quantize: str) -> str
     return f"{which}-{hashlib.sha256(repr(facts).encode()).hexdigest()[:32]}.pack"
 
 
-def _map(path: Path, entries: list[_Entry], total: int) -> PackedWeights | None:
+def _map(path: Path, total: int, in_huge_pages: bool) -> Bytes | None:
     try:
         with path.open("rb") as file:
             if os.fstat(file.fileno()).st_size <= total:
@@ -126,11 +130,13 @@ def _map(path: Path, entries: list[_Entry], total: int) -> PackedWeights | None:
             mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     except (OSError, ValueError):
         return None
+    if in_huge_pages:
+        pages.ask_for(mapped)
     buffer = np.frombuffer(mapped, dtype=np.uint8)
     if buffer[total:].tobytes() != _sums(buffer[:total]):
         log.warning("%s is damaged: the weights are packed again", path)
         return None
-    return PackedWeights(buffer[:total], entries, from_cache=True)
+    return buffer[:total]
 
 
 def _sums(buffer: Bytes) -> bytes:
@@ -139,7 +145,7 @@ def _sums(buffer: Bytes) -> bytes:
         return np.fromiter(pool.map(zlib.crc32, parts), dtype="<u4", count=len(parts)).tobytes()
 
 
-def _room(total: int, path: Path | None) -> tuple[Bytes, Path | None]:
+def _room(total: int, path: Path | None, in_huge_pages: bool) -> tuple[Bytes, Path | None]:
     """A buffer to pack into: a new file beside `path` if there is room for one, else memory."""
     if path is not None:
         try:
@@ -147,10 +153,13 @@ def _room(total: int, path: Path | None) -> tuple[Bytes, Path | None]:
             handle, name = tempfile.mkstemp(prefix=path.stem[:16], suffix=".partial", dir=path.parent)
             with os.fdopen(handle, "r+b") as file:
                 os.posix_fallocate(file.fileno(), 0, total)
-                return np.frombuffer(mmap.mmap(file.fileno(), total), dtype=np.uint8), Path(name)
+                mapped = mmap.mmap(file.fileno(), total)
+                if in_huge_pages:
+                    pages.ask_for(mapped)
+                return np.frombuffer(mapped, dtype=np.uint8), Path(name)
         except OSError as error:
             log.warning("packed weights can't be kept in %s (%s): each start will pack them", path.parent, error)
-    return np.frombuffer(mmap.mmap(-1, total), dtype=np.uint8), None
+    return pages.room(total) if in_huge_pages else np.zeros(total, np.uint8), None
 
 
 def _pack_all(
@@ -162,7 +171,9 @@ def _pack_all(
 ) -> None:
     def one(entry: _Entry) -> int:
         shape = shapes[entry.name]
-        pack(source.raw(entry.name), shape, buffer[entry.offset : entry.offset + shape.nbytes])
+        raw = source.raw(entry.name)
+        pack(raw, shape, buffer[entry.offset : entry.offset + shape.nbytes])
+        pages.let_go(raw.data)
         return shape.nbytes
 
     # Largest first, so that no thread is left with the embedding at the end.
@@ -175,7 +186,7 @@ def _pack_all(
                 on_progress(done / total)
 
 
-def _publish(buffer: Bytes, partial: Path, path: Path) -> Bytes:
+def _publish(buffer: Bytes, partial: Path, path: Path) -> None:
     """Rename the finished file; the mapping goes on serving."""
     try:
         with partial.open("ab") as file:
@@ -186,4 +197,3 @@ def _publish(buffer: Bytes, partial: Path, path: Path) -> Bytes:
     except OSError as error:
         partial.unlink(missing_ok=True)
         log.warning("packed weights can't be kept in %s (%s)", path.parent, error)
-    return buffer
