@@ -275,7 +275,6 @@ def test_tool_choice_names_a_tool() -> None:
         parse(tools=TOOLS, tool_choice=named("h"))
     assert caught.value.code == "unknown_tool"
     assert not parse(tools=TOOLS, parallel_tool_calls=False).tool_choice.parallel
-    assert parse(tools=[{"type": "custom", "custom": {"name": "c"}}]).tools == ()
 
 
 def test_response_formats() -> None:

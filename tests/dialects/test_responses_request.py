@@ -145,7 +145,7 @@ def test_history_comes_before_the_input() -> None:
 def test_fault_46_llamacpp_32_namespaces_are_flattened_and_hosted_tools_skipped() -> None:
     inner = {"type": "function", "name": "search", "strict": False, "parameters": {"type": "object"}}
     request = parsed(
-        tools=[FUNCTION, {"type": "web_search"}, {"type": "custom", "name": "p"}, {"type": "brand_new"},
+        tools=[FUNCTION, {"type": "web_search"}, {"type": "mcp", "name": "p"}, {"type": "brand_new"},
                {"type": "namespace", "name": "mcp__docs", "description": "d", "tools": [inner]}],
         tool_choice="auto",
     )  # fmt: skip

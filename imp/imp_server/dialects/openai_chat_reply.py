@@ -10,6 +10,7 @@ import msgspec
 from imp_server import __version__
 from imp_server.core import (
     CallArgs,
+    CallEnd,
     CallStart,
     Finish,
     ImpError,
@@ -19,6 +20,7 @@ from imp_server.core import (
     TextDelta,
 )
 from imp_server.dialects.base import ReplyContext, SseFrame
+from imp_server.dialects.free_form import InputReader
 from imp_server.dialects.openai_errors import error_body
 from imp_server.dialects.openai_usage import UsageSum, logprob_body, usage_body
 
@@ -27,7 +29,7 @@ DONE = SseFrame(b"[DONE]")
 
 
 def finish_reason(event: Finish, *, named: bool) -> str:
-    """A function forced by name ends with `stop`, as OpenAI's own server does it."""
+    """A tool forced by name ends with `stop`, as OpenAI's own server does it."""
     if event.reason == "tool_calls":
         return "stop" if named else "tool_calls"
     return "length" if event.reason == "length" else "stop"
@@ -37,7 +39,17 @@ def finish_reason(event: Finish, *, named: bool) -> str:
 class _Call:
     id: str
     name: str
+    is_free_form: bool
     arguments: list[str] = field(default_factory=list)
+
+    def body(self) -> dict[str, Any]:
+        arguments = "".join(self.arguments)
+        if not self.is_free_form:
+            function = {"name": self.name, "arguments": arguments or "{}"}
+            return {"id": self.id, "type": "function", "function": function}
+        reader = InputReader()
+        text = reader.feed(arguments) + reader.rest()
+        return {"id": self.id, "type": "custom", "custom": {"name": self.name, "input": text}}
 
 
 @dataclass(slots=True)
@@ -50,10 +62,16 @@ class _Choice:
 
 
 def _settings(context: ReplyContext) -> tuple[bool, bool]:
-    """(logprobs wanted, a function forced by name)."""
+    """(logprobs wanted, a tool forced by name)."""
     choice = context.body.get("tool_choice")
-    named = isinstance(choice, dict) and choice.get("type") == "function"
+    named = isinstance(choice, dict) and choice.get("type") in {"function", "custom"}
     return bool(context.body.get("logprobs")), named
+
+
+def _free_form(context: ReplyContext) -> frozenset[str]:
+    """Names of the tools that take text."""
+    tools = context.body.get("tools") or ()
+    return frozenset(tool["custom"]["name"] for tool in tools if tool["type"] == "custom")
 
 
 class ChatFold:
@@ -62,6 +80,7 @@ class ChatFold:
     def __init__(self, context: ReplyContext) -> None:
         self._context = context
         self._with_logprobs, self._named = _settings(context)
+        self._free_form = _free_form(context)
         self._choices = [_Choice() for _ in range(context.n)]
         self._usage = UsageSum(context.n)
 
@@ -73,7 +92,7 @@ class ChatFold:
             case ReasoningDelta():
                 choice.reasoning.append(event.text)
             case CallStart():
-                choice.calls.append(_Call(event.id, event.name))
+                choice.calls.append(_Call(event.id, event.name, event.name in self._free_form))
             case CallArgs():
                 choice.calls[event.index].arguments.append(event.text)
             case Logprobs(kind="text"):
@@ -119,14 +138,7 @@ def _message(choice: _Choice) -> dict[str, Any]:
     if reasoning:
         message["reasoning_content"] = message["reasoning"] = reasoning
     if choice.calls:
-        message["tool_calls"] = [
-            {
-                "id": call.id,
-                "type": "function",
-                "function": {"name": call.name, "arguments": "".join(call.arguments) or "{}"},
-            }
-            for call in choice.calls
-        ]
+        message["tool_calls"] = [call.body() for call in choice.calls]
     return message
 
 
@@ -140,6 +152,9 @@ class ChatStream:
         self._usage = UsageSum(context.n)
         self._logprobs: list[list[msgspec.Raw]] = [[] for _ in range(context.n)]
         """Entries that wait for the text they belong to."""
+        self._free_form = _free_form(context)
+        self._readers: dict[tuple[int, int], InputReader] = {}
+        """Of the free-form calls that are open, by choice and index."""
 
     def open(self) -> list[SseFrame]:
         return [self._delta(i, {"role": "assistant", "content": "", "refusal": None}) for i in range(self._context.n)]
@@ -151,12 +166,15 @@ class ChatStream:
             case ReasoningDelta():
                 return [self._delta(event.choice, {"reasoning_content": event.text, "reasoning": event.text})]
             case CallStart():
-                function = {"name": event.name, "arguments": ""}
-                call = {"index": event.index, "id": event.id, "type": "function", "function": function}
-                return [self._delta(event.choice, {"tool_calls": [call]})]
+                return [self._call_start(event)]
             case CallArgs():
+                if reader := self._readers.get((event.choice, event.index)):
+                    return self._input(event.choice, event.index, reader.feed(event.text))
                 more = {"index": event.index, "function": {"arguments": event.text}}
                 return [self._delta(event.choice, {"tool_calls": [more]})]
+            case CallEnd():
+                reader = self._readers.pop((event.choice, event.index), None)
+                return self._input(event.choice, event.index, reader.rest()) if reader else []
             case Logprobs(kind="text"):
                 self._logprobs[event.choice] += map(logprob_body, event.entries)
             case Finish():
@@ -171,6 +189,19 @@ class ChatStream:
 
     def fail(self, error: ImpError) -> list[SseFrame]:
         return [SseFrame(msgspec.json.encode(error_body(error, self._context.request_id)))]
+
+    def _call_start(self, event: CallStart) -> SseFrame:
+        call: dict[str, Any] = {"index": event.index, "id": event.id}
+        if event.name in self._free_form:
+            self._readers[event.choice, event.index] = InputReader()
+            call |= {"type": "custom", "custom": {"name": event.name, "input": ""}}
+        else:
+            call |= {"type": "function", "function": {"name": event.name, "arguments": ""}}
+        return self._delta(event.choice, {"tool_calls": [call]})
+
+    def _input(self, choice: int, index: int, text: str) -> list[SseFrame]:
+        more = {"index": index, "custom": {"input": text}}
+        return [self._delta(choice, {"tool_calls": [more]})] if text else []
 
     def _take(self, choice: int) -> dict[str, Any] | None:
         entries = self._logprobs[choice]

@@ -18,6 +18,7 @@ from imp_server.core import (
     ToolCall,
     ToolChoice,
 )
+from imp_server.dialects.free_form import free_form_tool, wrapped
 from imp_server.dialects.openai_sampling import (
     budget_tokens_of,
     cache_of,
@@ -100,23 +101,31 @@ def _part(part: Mapping[str, Any], path: str) -> Part:
 
 def _tool_call(call: Mapping[str, Any]) -> ToolCall:
     if call["type"] == "custom":
-        return ToolCall(call["id"], call["custom"]["name"], call["custom"]["input"])
+        return ToolCall(call["id"], call["custom"]["name"], wrapped(call["custom"]["input"]))
     function = call["function"]
     return ToolCall(call["id"], function["name"], function["arguments"] or "{}")
 
 
 def tools_of(entries: Sequence[Mapping[str, Any]]) -> tuple[Tool, ...]:
-    """The functions; free-form tools are left out."""
-    functions = [entry["function"] for entry in entries if entry["type"] == "function"]
-    return tuple(
-        Tool(
-            name=function["name"],
-            description=function.get("description", ""),
-            parameters=function.get("parameters", {}),
-            strict=function.get("strict", False),
-        )
-        for function in functions
+    return tuple(_tool(entry) for entry in entries)
+
+
+def _tool(entry: Mapping[str, Any]) -> Tool:
+    if entry["type"] == "custom":
+        return free_form_tool(entry["custom"]["name"], entry["custom"])
+    function = entry["function"]
+    return Tool(
+        name=function["name"],
+        description=function.get("description", ""),
+        parameters=function.get("parameters", {}),
+        strict=function.get("strict", False),
     )
+
+
+def _named(reference: Mapping[str, Any]) -> str:
+    """Of a tool in tool_choice."""
+    name: str = reference[reference["type"]]["name"]
+    return name
 
 
 def tool_choice_of(value: Any, tools: Sequence[Tool], *, parallel: bool) -> ToolChoice:
@@ -129,12 +138,12 @@ def tool_choice_of(value: Any, tools: Sequence[Tool], *, parallel: bool) -> Tool
                 '"tool_choice" is "required" but there are no "tools"', param="tool_choice", code="unknown_tool"
             )
         return ToolChoice(mode=value, parallel=parallel)  # type: ignore[arg-type]
-    if value["type"] == "function":
-        named, mode, path = True, "required", "tool_choice.function.name"
-        names = [value["function"]["name"]]
+    if value["type"] in {"function", "custom"}:
+        named, mode, path = True, "required", f"tool_choice.{value['type']}.name"
+        names = [_named(value)]
     else:
         named, mode, path = False, value["allowed_tools"]["mode"], "tool_choice.allowed_tools"
-        names = [t["function"]["name"] for t in value["allowed_tools"]["tools"]]
+        names = [_named(tool) for tool in value["allowed_tools"]["tools"]]
     known = {tool.name for tool in tools}
     for name in names:
         if name not in known:

@@ -21,7 +21,14 @@ from imp_server.core import (
 from imp_server.dialects.base import ReplyContext
 from imp_server.dialects.intents import present
 from imp_server.dialects.openai_errors import error_type
-from imp_server.dialects.openai_responses_items import CallItem, Item, MessageItem, ReasoningItem, token_logprob
+from imp_server.dialects.openai_responses_items import (
+    CallItem,
+    CustomCallItem,
+    Item,
+    MessageItem,
+    ReasoningItem,
+    token_logprob,
+)
 from imp_server.dialects.openai_responses_resource import failure, resource, usage
 from imp_server.dialects.openai_responses_tools import tool_table
 
@@ -128,7 +135,7 @@ class ResponseEvents:
             case CallStart():
                 yield from self._call(event)
             case CallArgs(text=text) if text:
-                assert isinstance(self._open, CallItem)
+                assert isinstance(self._open, CallItem | CustomCallItem)
                 yield from self._open.grow(text)
             case CallEnd():
                 yield from self._close_item("completed")
@@ -155,7 +162,11 @@ class ResponseEvents:
     def _call(self, event: CallStart) -> Iterator[Json]:
         yield from self._close_item("completed")
         name, namespace = self._table.wire_name(event.name)
-        item = CallItem(self._item_id("fc"), len(self._done), event.id, name, namespace)
+        item: Item
+        if event.name in self._table.free_form:
+            item = CustomCallItem(self._item_id("ctc"), len(self._done), event.id, name, namespace)
+        else:
+            item = CallItem(self._item_id("fc"), len(self._done), event.id, name, namespace)
         yield from self._open_item(item)
 
     def _end(self, event: Finish) -> Iterator[Json]:
@@ -180,8 +191,9 @@ class ResponseEvents:
     def _close_item(self, status: str) -> Iterator[Json]:
         item, self._open = self._open, None
         if item:
+            closing = list(item.close(status))  # the text of a custom call is whole only after this
             self._done.append(item.snapshot(status))
-            yield from item.close(status)
+            yield from closing
 
     def _numbered(self, events: list[Json] | Iterator[Json]) -> list[Json]:
         numbered = []

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import base64
 import binascii
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from imp_server.core import MediaPart, Message, Part, Role, TextPart, ToolCall
+from imp_server.dialects.free_form import wrapped
 from imp_server.dialects.intents import present
 from imp_server.dialects.openai_responses_tools import ToolTable
 
@@ -113,7 +113,7 @@ class Conversation:
 
     def _call(self, item: Item, *, custom: bool) -> None:
         name = self.table.model_name(item["name"], item.get("namespace"))
-        arguments = json.dumps({"input": item["input"]}) if custom else item["arguments"] or "{}"
+        arguments = wrapped(item["input"]) if custom else item["arguments"] or "{}"
         self._names[item["call_id"]] = name
         self._turn.calls.append(ToolCall(item["call_id"], name, arguments))
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from imp_server.core import LogprobEntry
+from imp_server.dialects.free_form import InputReader
 from imp_server.dialects.openai_responses_input import seal
 from imp_server.dialects.openai_usage import token_text
 
@@ -161,4 +162,43 @@ class CallItem:
         # `name` is required by OpenAI's OpenAPI and unknown to its SDK, which keeps it as an extra key.
         arguments = "".join(self.pieces)
         yield self._at("response.function_call_arguments.done", name=self.name, arguments=arguments)
+        yield {"type": "response.output_item.done", "output_index": self.index, "item": self.snapshot(status)}
+
+
+@dataclass(slots=True)
+class CustomCallItem:
+    """A call of a free-form tool."""
+
+    id: str
+    index: int
+    call_id: str
+    name: str
+    namespace: str | None
+    reader: InputReader = field(default_factory=InputReader)
+
+    def _at(self, kind: str, **rest: Any) -> Json:
+        return {"type": kind, "item_id": self.id, "output_index": self.index, **rest}
+
+    def snapshot(self, status: str) -> Json:
+        item = {
+            "type": "custom_tool_call",
+            "id": self.id,
+            "call_id": self.call_id,
+            "name": self.name,
+            "input": self.reader.text,
+            "status": status,
+        }
+        return item if self.namespace is None else item | {"namespace": self.namespace}
+
+    def open(self) -> Iterator[Json]:
+        yield {"type": "response.output_item.added", "output_index": self.index, "item": self.snapshot("in_progress")}
+
+    def grow(self, text: str) -> Iterator[Json]:
+        if more := self.reader.feed(text):
+            yield self._at("response.custom_tool_call_input.delta", delta=more)
+
+    def close(self, status: str) -> Iterator[Json]:
+        if more := self.reader.rest():
+            yield self._at("response.custom_tool_call_input.delta", delta=more)
+        yield self._at("response.custom_tool_call_input.done", input=self.reader.text)
         yield {"type": "response.output_item.done", "output_index": self.index, "item": self.snapshot(status)}

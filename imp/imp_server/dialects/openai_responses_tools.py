@@ -1,6 +1,6 @@
-"""The tools of a Responses request: functions and namespaces become Tools, everything hosted is skipped.
+"""The tools of a Responses request: functions, custom tools and namespaces become Tools, what is hosted is skipped.
 
-Clients send tools that only a hosted service can run (`web_search`, `custom` ...) with every request and
+Clients send tools that only a hosted service can run (`web_search`, `mcp` ...) with every request and
 work without them, so an unknown type is never an error; only forcing one is.
 """
 
@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from imp_server.core import InvalidRequest, Tool, ToolChoice
+from imp_server.dialects.free_form import free_form_tool
 from imp_server.dialects.intents import Body, present
 
 Wire = tuple[str, str | None]
@@ -24,6 +25,8 @@ class ToolTable:
     tools: tuple[Tool, ...]
     wire: Mapping[str, Wire]
     model: Mapping[Wire, str]
+    free_form: frozenset[str] = frozenset()
+    """Names, as the model sees them, of the tools that take text."""
 
     def model_name(self, name: str, namespace: str | None) -> str:
         """Of a call in the history; a tool that is no longer offered keeps its own name."""
@@ -33,21 +36,26 @@ class ToolTable:
         return self.wire.get(name, (name, None))
 
 
-def _functions(tools: Sequence[Mapping[str, Any]]) -> Iterator[tuple[Mapping[str, Any], str | None]]:
+_OWN = ("function", "custom")
+"""What the client runs itself."""
+
+
+def _offered(tools: Sequence[Mapping[str, Any]]) -> Iterator[tuple[Mapping[str, Any], str | None]]:
     for tool in tools:
-        if tool["type"] == "function":
+        if tool["type"] in _OWN:
             yield tool, None
         elif tool["type"] == "namespace":
             for inner in present(tool, "tools", ()):
-                if inner.get("type") == "function":
+                if inner.get("type") in _OWN:
                     yield inner, tool["name"]
 
 
 def tool_table(body: Body) -> ToolTable:
-    found = list(_functions(present(body, "tools", ())))
+    found = list(_offered(present(body, "tools", ())))
     names = [tool["name"] for tool, _ in found]
     tools: list[Tool] = []
     wire: dict[str, Wire] = {}
+    free_form: set[str] = set()
     for tool, namespace in found:
         name = tool["name"]
         shown = f"{namespace}__{name}" if namespace and names.count(name) > 1 else name
@@ -55,15 +63,21 @@ def tool_table(body: Body) -> ToolTable:
             message = f'the tool "{name}" is defined twice; give each tool its own name'
             raise InvalidRequest(message, param="tools", code="duplicate_tool")
         wire[shown] = (name, namespace)
-        tools.append(
-            Tool(
-                name=shown,
-                description=present(tool, "description", ""),
-                parameters=present(tool, "parameters", {}),
-                strict=present(tool, "strict", False),
-            )
-        )
-    return ToolTable(tuple(tools), wire, {sent: shown for shown, sent in wire.items()})
+        if tool["type"] == "custom":
+            free_form.add(shown)
+            tools.append(free_form_tool(shown, tool))
+        else:
+            tools.append(_function(shown, tool))
+    return ToolTable(tuple(tools), wire, {sent: shown for shown, sent in wire.items()}, frozenset(free_form))
+
+
+def _function(shown: str, tool: Mapping[str, Any]) -> Tool:
+    return Tool(
+        name=shown,
+        description=present(tool, "description", ""),
+        parameters=present(tool, "parameters", {}),
+        strict=present(tool, "strict", False),
+    )
 
 
 def tool_choice(body: Body, table: ToolTable) -> ToolChoice:
@@ -78,7 +92,7 @@ def tool_choice(body: Body, table: ToolTable) -> ToolChoice:
         )
     if isinstance(choice, str):
         return ToolChoice(mode=choice, parallel=parallel)  # type: ignore[arg-type]  # enum of the document
-    if choice["type"] == "function":
+    if choice["type"] in _OWN:
         name = _known(choice, table)
         return ToolChoice(mode="required", names=(name,), parallel=parallel, named=True)
     return _allowed(choice, table, parallel)
@@ -94,7 +108,7 @@ def _known(choice: Mapping[str, Any], table: ToolTable) -> str:
 
 
 def _allowed(choice: Mapping[str, Any], table: ToolTable, parallel: bool) -> ToolChoice:
-    names = tuple(_known(tool, table) for tool in choice["tools"] if tool.get("type", "function") == "function")
+    names = tuple(_known(tool, table) for tool in choice["tools"] if tool.get("type", "function") in _OWN)
     if names:
         return ToolChoice(mode=choice["mode"], names=names, parallel=parallel)
     if choice["mode"] == "required":

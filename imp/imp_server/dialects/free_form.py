@@ -1,0 +1,88 @@
+"""Free-form (`custom`) tools: text for the client, for the model a function with one string, `input`.
+
+Models are taught functions only, so both directions translate here. A grammar that the client attaches (lark
+or regex) is shown to the model, not enforced.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from imp_server.core import Tool
+from imp_server.dialects.intents import present
+
+_PARAMETERS = {
+    "type": "object",
+    "properties": {"input": {"type": "string", "description": "The tool's input as plain text."}},
+    "required": ["input"],
+    "additionalProperties": False,
+}
+_HEAD = re.compile(r'\s*\{\s*"input"\s*:\s*"')
+_BMP = r"\\u(?![dD][89a-fA-F])[0-9a-fA-F]{4}"
+_PAIR = r"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}"
+_WHOLE = re.compile(rf'(?:[^"\\]|\\["\\/bfnrt]|{_BMP}|{_PAIR})+')
+"""Characters of a JSON string that can be decoded without what follows."""
+
+
+def free_form_tool(name: str, tool: Mapping[str, Any]) -> Tool:
+    """`tool`: name, description and format, as the client defined it. `name`: what the model sees."""
+    description = present(tool, "description", "")
+    form = present(tool, "format", {})
+    form = present(form, "grammar", form)  # Chat Completions nests what Responses has flat
+    if isinstance(form, Mapping) and (definition := form.get("definition")):
+        syntax = present(form, "syntax", "formal")
+        description = f"{description}\n\nThe input must obey this {syntax} grammar:\n{definition}".lstrip()
+    return Tool(name=name, description=description, parameters=_PARAMETERS)
+
+
+def wrapped(text: str) -> str:
+    """The function arguments that stand for the text in a history."""
+    return json.dumps({"input": text}, ensure_ascii=False)
+
+
+class InputReader:
+    """Owner of one call's arguments while they grow; gives out the text of `input` as far as it is certain."""
+
+    def __init__(self) -> None:
+        self._pieces: list[str] = []
+        self._given: list[str] = []
+        self._pending = ""
+        self._is_inside = False
+
+    def feed(self, piece: str) -> str:
+        self._pieces.append(piece)
+        self._pending += piece
+        if not self._is_inside:
+            head = _HEAD.match(self._pending)
+            if head is None:
+                return ""
+            self._is_inside = True
+            self._pending = self._pending[head.end() :]
+        whole = _WHOLE.match(self._pending)
+        if whole is None:
+            return ""
+        self._pending = self._pending[whole.end() :]
+        return self._give(json.loads(f'"{whole.group()}"', strict=False))
+
+    def rest(self) -> str:
+        """What was still uncertain at the end: arguments of another shape are text as they stand."""
+        raw, given = "".join(self._pieces), "".join(self._given)
+        try:
+            value = json.loads(raw, strict=False)["input"]
+        except (ValueError, KeyError, TypeError, RecursionError):
+            return "" if self._is_inside else self._give(raw)
+        if not isinstance(value, str):
+            return self._give(raw)
+        value = value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        return self._give(value[len(given) :]) if value.startswith(given) else ""
+
+    def _give(self, text: str) -> str:
+        self._given.append(text)
+        return text
+
+    @property
+    def text(self) -> str:
+        return "".join(self._given)
