@@ -125,7 +125,7 @@ def test_a_json_request_that_has_not_begun_is_retried_unseen(server: tuple[str, 
             with post(f"{url}/v1/chat/completions", chat(600, logit_bias={"256": -100})) as reply:
                 outcome.append((reply.status, json.load(reply)))
         except urllib.error.HTTPError as error:
-            outcome.append((error.code, json.load(error)))
+            outcome.append((error.code, json.load(error) | {"retry_after": error.headers["retry-after"]}))
 
     thread = threading.Thread(target=ask)
     thread.start()
@@ -136,5 +136,5 @@ def test_a_json_request_that_has_not_begun_is_retried_unseen(server: tuple[str, 
     if status == 200:
         assert body["usage"]["completion_tokens"] == 600
     else:
-        assert status == 500 and body["error"]["code"] == "engine_crashed"
+        assert status == 500 and body["error"]["code"] == "engine_crashed" and body["retry_after"] == "1"
     wait_ready(url)

@@ -206,11 +206,12 @@ def test_truncation_auto_drops_old_turns(server: LiveServer) -> None:
     long = [*turns, {"role": "user", "content": "last"}]
     refused = post(server, input=long)
     assert refused.status_code == 400 and refused.json()["error"]["code"] == "context_length_exceeded"
+    assert refused.json()["error"]["param"] == "input"
     assert post(server, input=long, truncation="auto").status_code == 200
     assert "last" in prompt_of(server) and "user\n0 x" not in prompt_of(server)
 
 
-def test_failure_mid_stream_raises_in_the_sdk_and_is_not_stored(server: LiveServer, sdk: openai.OpenAI) -> None:
+def test_failure_mid_stream_raises_in_the_sdk_and_is_kept_as_failed(server: LiveServer, sdk: openai.OpenAI) -> None:
     server.engine.play(text_ids("par"), Fail(EngineFaulted("one step failed")))
     seen: list[str] = []
     with pytest.raises(openai.APIError, match="one step failed"):
@@ -220,6 +221,17 @@ def test_failure_mid_stream_raises_in_the_sdk_and_is_not_stored(server: LiveServ
     body = post(server, stream=True).text
     assert '"status":"failed"' in body
     assert body.index("event: error") < body.index("event: response.failed") < body.index("data: [DONE]")
+    failed = json.loads(body.split("event: response.failed\ndata: ")[1].split("\n")[0])["response"]
+    assert httpx.get(f"{server.url}/v1/responses/{failed['id']}").json() == failed
+    items = httpx.get(f"{server.url}/v1/responses/{failed['id']}/input_items").json()["data"]
+    assert [item["type"] for item in items] == ["message"]
+
+
+def test_a_failure_of_a_response_that_was_not_to_be_stored_is_not(server: LiveServer) -> None:
+    server.engine.play(Fail(EngineFaulted("one step failed")))
+    body = post(server, stream=True, store=False).text
+    failed = json.loads(body.split("event: response.failed\ndata: ")[1].split("\n")[0])["response"]
+    assert httpx.get(f"{server.url}/v1/responses/{failed['id']}").status_code == 404
 
 
 def test_an_unknown_tool_type_never_fails_a_request(server: LiveServer) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 
@@ -78,3 +79,23 @@ def test_a_stream_longer_than_the_drain_ends_with_an_error(started: list[subproc
     assert "[DONE]" not in rest[-1]
     assert process.wait(10) == 0
     assert time.perf_counter() - begin < 5
+
+
+def test_a_whole_reply_that_outlasts_the_drain_is_503_and_may_be_retried(started: list[subprocess.Popen[str]]) -> None:
+    process, url = start(0.3)
+    started.append(process)
+    replies: list[httpx.Response] = []
+
+    def ask() -> None:
+        replies.append(httpx.post(f"{url}/v1/chat/completions", json=BODY | {"stream": False}, timeout=20))
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    time.sleep(0.3)
+    process.send_signal(signal.SIGTERM)
+    thread.join(20)
+    (reply,) = replies
+    assert reply.status_code == 503, reply.text
+    assert reply.json()["error"]["code"] == "unavailable"
+    assert int(reply.headers["retry-after"]) >= 1
+    assert process.wait(10) == 0

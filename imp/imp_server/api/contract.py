@@ -47,6 +47,8 @@ class Operation:
     response_pointers: Mapping[tuple[str, str], str]
     """(status or "default", media type) -> JSON pointer of its schema."""
     semantic_errors: frozenset[str] = field(default_factory=frozenset)
+    field_names: Mapping[str, str] = field(default_factory=dict)
+    """What this document calls the fields that other parts of the server know as `messages`, `prompt` ..."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,6 +215,7 @@ def _operation(
         },
         response_pointers=responses,
         semantic_errors=frozenset(operation.get("x-semantic-errors", ())),
+        field_names=document.get("x-field-names", {}),
     )
 
 

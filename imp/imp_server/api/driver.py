@@ -83,15 +83,23 @@ class StreamRun:
             for frame in self._stream.close():
                 yield frame
         except ImpError as error:
-            for frame in self._stream.fail(error):
+            for frame in await self._failed(error):
                 yield frame
         except Exception:
             _log.exception("a stream of request %s failed", self._reply.context.request_id)
-            for frame in self._stream.fail(InternalError("internal error; the server's log has the details")):
+            for frame in await self._failed(InternalError("internal error; the server's log has the details")):
                 yield frame
         finally:
             self._running.end()
             self._watch.close()
+
+    async def _failed(self, error: ImpError) -> list[SseFrame]:
+        """A dialect that shows what failed as a reply (ReplyContext.extra) has it kept like any other."""
+        frames = self._stream.fail(error)
+        reply = self._reply.context.extra.get("failed")
+        if reply is not None and self._reply.keep is not None:
+            await self._reply.keep(reply)
+        return frames
 
     async def _with_silences(self) -> AsyncIterator[list[OutputEvent] | None]:
         iterator = self._running.events()

@@ -67,6 +67,8 @@ class Endpoint:
         except ClientGone:
             response = _DETACHED
         except ImpError as error:
+            if error.param is not None:
+                error.param = self.operation.field_names.get(error.param, error.param)
             response = self._failed(error, request, headers, request_id)
         except Exception:
             _log.exception("%s %s failed (request %s)", self.operation.method, self.operation.path, request_id)

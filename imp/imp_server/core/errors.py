@@ -13,6 +13,7 @@ class ImpError(Exception):
 
     status: ClassVar[int] = 500
     default_code: ClassVar[str] = "internal_error"
+    default_retry_after_s: ClassVar[float | None] = None
 
     def __init__(
         self,
@@ -26,7 +27,7 @@ class ImpError(Exception):
         self.message = message
         self.param = param
         self.code = code or self.default_code
-        self.retry_after_s = retry_after_s
+        self.retry_after_s = self.default_retry_after_s if retry_after_s is None else retry_after_s
 
 
 class InvalidRequest(ImpError):
@@ -152,10 +153,12 @@ class GrammarDeadEnd(InternalError):
 class Unavailable(ImpError):
     status = 503
     default_code = "unavailable"
+    default_retry_after_s = 1.0
 
 
 class NoModel(Unavailable):
     default_code = "no_model"
+    default_retry_after_s = None
 
 
 class ModelLoading(Unavailable):
@@ -164,6 +167,7 @@ class ModelLoading(Unavailable):
 
 class Draining(Unavailable):
     default_code = "draining"
+    default_retry_after_s = 5.0
 
 
 class UserFault(ImpError):

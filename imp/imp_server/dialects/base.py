@@ -35,7 +35,7 @@ class ReplyContext:
     n: int = 1
     extra: dict[str, Any] = field(default_factory=dict)
     """From acceptance on `prompt_tokens`, `pin_until` (tokens up to the last cache mark) and `cancel()` to free the
-    rows; beside them what a dialect adds."""
+    rows; beside them what a dialect adds (`failed`: the reply as it stands after Stream.fail, to be kept)."""
 
 
 class Fold(Protocol):

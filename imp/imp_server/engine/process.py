@@ -182,7 +182,7 @@ class ProcessEngine(MessageClient):
 
     def _sort_requests(self) -> None:
         """After a crash: what has emitted nothing is tried once more, the rest fails."""
-        error = EngineCrashed("the engine crashed while it worked on this request; try again")
+        error = EngineCrashed("the engine crashed while it worked on this request; try again", retry_after_s=1.0)
         inside = list(self._requests)
         running = self._slate.read() if self._slate is not None else set()
         suspects = [generation.request for generation in inside if generation.key in running]
