@@ -113,7 +113,12 @@ def test_chat(text: str, at: list[int]) -> None:
     check_frames("openai_chat.create_chat_completion", frames)
     deltas = [json.loads(frame.data)["choices"][0]["delta"] for frame in frames[:-1]]
     calls = [one for delta in deltas for one in delta.get("tool_calls", ())]
-    assert calls[0] == {"index": 0, "id": "call_imp_0", "type": "custom", "custom": {"name": "apply_patch", "input": ""}}
+    assert calls[0] == {
+        "index": 0,
+        "id": "call_imp_0",
+        "type": "custom",
+        "custom": {"name": "apply_patch", "input": ""},
+    }
     assert "".join(one["custom"]["input"] for one in calls) == text
     again = chat_request(body | {"messages": [*body["messages"], message]})
     assert json.loads(again.messages[1].tool_calls[0].arguments) == {"input": text}

@@ -15,10 +15,10 @@ from imp_server.core import (
     ToolCall,
 )
 from imp_server.dialects.openai_responses import parse
-from imp_server.dialects.openai_responses_input import seal, unseal
 from imp_server.dialects.openai_responses_stored import with_ids
 from imp_server.dialects.openai_responses_tools import tool_table
 from imp_server.dialects.openai_responses_truncation import without_oldest_turn
+from imp_server.dialects.sealed import seal, unseal
 
 from tests.dialects.contract_check import checked, contract
 
@@ -78,9 +78,9 @@ def test_reasoning_that_led_nowhere_is_dropped() -> None:
 @pytest.mark.parametrize(
     "item",
     [
-        {"summary": [], "encrypted_content": seal("hm")},
+        {"summary": [], "encrypted_content": seal("reasoning", "hm")},
         {"summary": [{"type": "summary_text", "text": "hm"}], "encrypted_content": "gAAAA-of-another-server"},
-        {"content": [{"type": "reasoning_text", "text": "hm"}], "encrypted_content": seal("hm")},
+        {"content": [{"type": "reasoning_text", "text": "hm"}], "encrypted_content": seal("reasoning", "hm")},
     ],
 )
 def test_reasoning_comes_back_from_any_of_its_forms(item: dict[str, Any]) -> None:
@@ -92,11 +92,11 @@ def test_reasoning_comes_back_from_any_of_its_forms(item: dict[str, Any]) -> Non
 
 @pytest.mark.parametrize("sealed", ["", "x", "imp-reasoning-1.", "imp-reasoning-1.!!", "imp-reasoning-1.//79"])
 def test_broken_seals_are_skipped(sealed: str) -> None:
-    assert not unseal(sealed)
+    assert not unseal("reasoning", sealed)
 
 
 def test_seal_round_trip() -> None:
-    assert unseal(seal("grün 🌱")) == "grün 🌱"
+    assert unseal("reasoning", seal("reasoning", "grün 🌱")) == "grün 🌱"
 
 
 def test_records_of_hosted_tools_are_skipped() -> None:

@@ -194,11 +194,57 @@ def test_media_is_refused_by_name_also_in_tool_outputs(server: LiveServer) -> No
         assert error["code"] == "vision_unavailable" and error["param"] == path
 
 
-def test_background_conversation_and_compact_say_no(server: LiveServer) -> None:
+def test_background_conversations_and_websockets_say_no(server: LiveServer) -> None:
     assert '"background"' in post(server, background=True).json()["error"]["message"]
     assert post(server, conversation="conv_1").status_code == 400
-    compact = httpx.post(f"{server.url}/v1/responses/compact", json={"model": "toy"})
-    assert compact.status_code == 404 and "truncation" in compact.json()["error"]["message"]
+    upgrade = {"connection": "Upgrade", "upgrade": "websocket", "sec-websocket-version": "13", "sec-websocket-key": "a"}
+    refused = httpx.get(f"{server.url}/v1/responses", headers=upgrade)
+    assert refused.status_code == 405 and "POST" in refused.headers["allow"] and refused.json()["error"]["message"]
+
+
+def test_a_compacted_conversation_goes_on(server: LiveServer, sdk: openai.OpenAI) -> None:
+    turns: Any = [
+        {"role": "user", "content": "Call her Ada."},
+        {"role": "assistant", "content": "Very well."},
+        {"type": "function_call", "call_id": "c", "name": "weather", "arguments": "{}"},
+        {"type": "function_call_output", "call_id": "c", "output": "fog"},
+        {"role": "user", "content": "And now?"},
+    ]
+    server.engine.play(text_ids("The ship is Ada; fog."))
+    # Not strict: the type of `output` knows no user messages.
+    lenient = openai.OpenAI(base_url=f"{server.url}/v1", api_key="k")
+    compacted = lenient.responses.compact(model="toy", input=turns, instructions="Be terse.")
+    assert compacted.object == "response.compaction" and compacted.usage.output_tokens > 0
+    asked = prompt_of(server)
+    assert "Be terse." in asked and "fog" in asked and "Summarise the conversation" in asked
+    assert [item.type for item in compacted.output] == ["message", "message", "compaction"]
+    sent: Any = [item.model_dump(warnings=False) for item in compacted.output]
+    server.engine.play(text_ids("ok"))
+    sdk.responses.create(model="toy", input=[*sent, {"role": "user", "content": "Go on."}])
+    again = prompt_of(server)
+    assert "Summary of the conversation so far:\n\nThe ship is Ada; fog." in again
+    assert "Call her Ada." in again and "And now?" in again and "Very well." not in again
+
+
+def test_compaction_reads_stored_turns_and_what_the_context_holds(server: LiveServer, sdk: openai.OpenAI) -> None:
+    first = sdk.responses.create(model="toy", input="Call her Ada.")
+    body = {"model": "toy", "previous_response_id": first.id}
+    url = f"{server.url}/v1/responses/compact"
+    assert httpx.post(url, json=body).json()["output"][0]["content"][0]["text"] == "Call her Ada."
+    long = [{"role": role, "content": f"{i} " + "x" * 9000} for i in range(4) for role in ("user", "assistant")]
+    reply = httpx.post(url, json={"model": "toy", "input": long})
+    assert reply.status_code == 200 and len(reply.json()["output"]) == 5
+    assert "user\n0 x" not in prompt_of(server) and "assistant\n3 x" in prompt_of(server)
+
+
+def test_a_compaction_that_cant_be_read_is_refused(server: LiveServer) -> None:
+    sealed = {"type": "compaction", "encrypted_content": "gAAAA"}
+    foreign = post(server, input=[sealed, {"role": "user", "content": "a"}])
+    assert foreign.status_code == 400
+    error = foreign.json()["error"]
+    assert (error["code"], error["param"]) == ("invalid_history", "input[0].encrypted_content")
+    empty = httpx.post(f"{server.url}/v1/responses/compact", json={"model": "toy"})
+    assert empty.status_code == 400 and empty.json()["error"]["param"] == "input"
 
 
 def test_truncation_auto_drops_old_turns(server: LiveServer) -> None:

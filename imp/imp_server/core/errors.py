@@ -153,7 +153,7 @@ class GrammarDeadEnd(InternalError):
 class Unavailable(ImpError):
     status = 503
     default_code = "unavailable"
-    default_retry_after_s = 1.0
+    default_retry_after_s: ClassVar[float | None] = 1.0
 
 
 class NoModel(Unavailable):

@@ -13,20 +13,18 @@ from imp_server.core import (
     ImpError,
     InvalidRequest,
     Message,
-    NotFound,
     OutputEvent,
     ReasoningIntent,
     ResponseFormat,
     TextPart,
-    UnknownUrl,
 )
 from imp_server.dialects.base import ReplyContext, SseFrame
 from imp_server.dialects.handler import Call, ChatReply, JsonReply, Reply, handler
 from imp_server.dialects.ids import new_id
 from imp_server.dialects.intents import Body, extensions, present
 from imp_server.dialects.openai_responses_events import ResponseEvents
-from imp_server.dialects.openai_responses_input import Conversation, Item, is_reference, items_of
-from imp_server.dialects.openai_responses_kept import Kept, ResponseNotFound
+from imp_server.dialects.openai_responses_input import Conversation, Item, items_of
+from imp_server.dialects.openai_responses_kept import ResponseNotFound, history_of, kept_of, resolved
 from imp_server.dialects.openai_responses_stored import page, with_ids
 from imp_server.dialects.openai_responses_tools import tool_choice, tool_table
 from imp_server.dialects.openai_responses_truncation import fitting
@@ -106,9 +104,9 @@ def _logprobs(body: Body) -> int | None:
 
 @handler
 async def create_response(call: Call) -> Reply:
-    kept, body = _kept(call), call.body
-    items = await _resolved(kept, items_of(body["input"]))
-    request = await call.services.in_pool(parse, body | {"input": items}, await _history(kept, body))
+    kept, body = kept_of(call), call.body
+    items = await resolved(kept, items_of(body["input"]))
+    request = await call.services.in_pool(parse, body | {"input": items}, await history_of(kept, body))
     if body.get("truncation") == "auto" and (context_length := call.services.card(request.model).context_length):
         request = await fitting(request, call.services.count_tokens, context_length)
     context = ReplyContext(
@@ -130,21 +128,16 @@ async def create_response(call: Call) -> Reply:
 
 @handler
 async def count_input_tokens(call: Call) -> Reply:
-    kept = _kept(call)
-    items = await _resolved(kept, items_of(call.body["input"]))
-    request = await call.services.in_pool(parse, call.body | {"input": items}, await _history(kept, call.body))
+    kept = kept_of(call)
+    items = await resolved(kept, items_of(call.body["input"]))
+    request = await call.services.in_pool(parse, call.body | {"input": items}, await history_of(kept, call.body))
     n_tokens = await call.services.count_tokens(request)
     return JsonReply({"object": "response.input_tokens", "input_tokens": n_tokens})
 
 
 @handler
-async def compact_response(call: Call) -> Reply:
-    raise UnknownUrl('compaction isn\'t offered; send a shorter input, or let truncation "auto" drop old turns')
-
-
-@handler
 async def get_response(call: Call) -> Reply:
-    kept, response_id = _kept(call), call.path["response_id"]
+    kept, response_id = kept_of(call), call.path["response_id"]
     if (stored := await kept.resource(response_id)) is not None:
         return JsonReply(stored)
     if live := kept.live(response_id):
@@ -155,7 +148,7 @@ async def get_response(call: Call) -> Reply:
 @handler
 async def delete_response(call: Call) -> Reply:
     response_id = call.path["response_id"]
-    if not await _kept(call).delete(response_id):
+    if not await kept_of(call).delete(response_id):
         raise ResponseNotFound(response_id)
     return JsonReply({"id": response_id, "object": "response.deleted", "deleted": True})
 
@@ -163,7 +156,7 @@ async def delete_response(call: Call) -> Reply:
 @handler
 async def cancel_response(call: Call) -> Reply:
     """Idempotent: a response that has ended is answered as it is."""
-    kept, response_id = _kept(call), call.path["response_id"]
+    kept, response_id = kept_of(call), call.path["response_id"]
     if (stored := await kept.resource(response_id)) is not None:
         return JsonReply(stored)
     if live := kept.live(response_id):
@@ -174,38 +167,10 @@ async def cancel_response(call: Call) -> Reply:
 @handler
 async def list_input_items(call: Call) -> Reply:
     response_id = call.path["response_id"]
-    items = await _kept(call).conversation(response_id, with_output=False)
+    items = await kept_of(call).conversation(response_id, with_output=False)
     if items is None:
         raise ResponseNotFound(response_id)
     return JsonReply(page(items, dict(call.query)))
-
-
-def _kept(call: Call) -> Kept:
-    kept: Kept = call.services.extensions["openai_responses"]
-    return kept
-
-
-async def _history(kept: Kept, body: Body) -> list[dict[str, Any]]:
-    previous = present(body, "previous_response_id")
-    if previous is None:
-        return []
-    items = await kept.conversation(previous, with_output=True)
-    if items is None:
-        raise ResponseNotFound(previous, "previous_response_id")
-    return items
-
-
-async def _resolved(kept: Kept, items: list[Item]) -> list[Item]:
-    """Item references replaced by what they name."""
-    found: list[Item] = []
-    for i, item in enumerate(items):
-        if not is_reference(item):
-            found.append(item)
-        elif (named := await kept.item(item["id"])) is not None:
-            found.append(named)
-        else:
-            raise NotFound(f"no stored item {item['id'][:100]!r}; send the item itself", param=f"input[{i}].id")
-    return found
 
 
 # --- replies ------------------------------------------------------------------------------------

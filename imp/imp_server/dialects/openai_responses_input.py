@@ -2,37 +2,21 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from imp_server.core import MediaPart, Message, Part, Role, TextPart, ToolCall
+from imp_server.core import InvalidRequest, MediaPart, Message, Part, Role, TextPart, ToolCall
 from imp_server.dialects.free_form import wrapped
 from imp_server.dialects.intents import present
 from imp_server.dialects.openai_responses_tools import ToolTable
+from imp_server.dialects.sealed import unseal
 
 Item = Mapping[str, Any]
 
 _ROLES: Mapping[str, Role] = {"user": "user", "assistant": "assistant", "system": "system", "developer": "system"}
 _TEXT = {"input_text", "output_text", "text", "summary_text", "reasoning_text"}
-_SEAL = "imp-reasoning-1."
-
-
-def seal(reasoning: str) -> str:
-    """`encrypted_content`: opaque to clients, not a secret from them. The server keeps no copy of the text."""
-    return _SEAL + base64.urlsafe_b64encode(reasoning.encode()).decode()
-
-
-def unseal(sealed: str) -> str | None:
-    """None for content sealed by another server: such reasoning is skipped, never an error."""
-    if not sealed.startswith(_SEAL):
-        return None
-    try:
-        return base64.urlsafe_b64decode(sealed.removeprefix(_SEAL)).decode()
-    except (binascii.Error, ValueError):
-        return None
+_SUMMARY = "Summary of the conversation so far:\n\n"
 
 
 def parts(content: str | Sequence[Item], path: str) -> tuple[Part, ...]:
@@ -50,10 +34,10 @@ def _part(part: Item, path: str) -> Part:
 
 
 def reasoning_text(item: Item) -> str:
-    """From the plain text, else from our own seal, else from the summary."""
+    """From the plain text, else from our own seal (another server's is skipped), else from the summary."""
     if content := present(item, "content", ()):
         return "".join(part.get("text", "") for part in content)
-    if text := unseal(present(item, "encrypted_content", "")):
+    if text := unseal("reasoning", present(item, "encrypted_content", "")):
         return text
     return "\n\n".join(part.get("text", "") for part in present(item, "summary", ()))
 
@@ -98,6 +82,8 @@ class Conversation:
             output = parts(present(item, "output", ""), f"{path}.output")
             call_id = item.get("call_id")
             self.messages.append(Message("tool", output, tool_call_id=call_id, name=self._names.get(call_id or "")))
+        elif kind == "compaction":
+            self._compaction(item, path)
         # anything else is a record of a hosted tool: nothing that the model could read
 
     def _message(self, item: Item, path: str) -> None:
@@ -116,6 +102,14 @@ class Conversation:
         arguments = wrapped(item["input"]) if custom else item["arguments"] or "{}"
         self._names[item["call_id"]] = name
         self._turn.calls.append(ToolCall(item["call_id"], name, arguments))
+
+    def _compaction(self, item: Item, path: str) -> None:
+        summary = unseal("compaction", item["encrypted_content"])
+        if summary is None:
+            message = "this compaction was made by another server and can't be read; send the conversation itself"
+            raise InvalidRequest(message, param=f"{path}.encrypted_content", code="invalid_history")
+        self._flush()
+        self.messages.append(Message("system", (TextPart(_SUMMARY + summary),)))
 
     def _flush(self) -> None:
         if message := self._turn.message():

@@ -8,8 +8,8 @@ from typing import Any, Protocol
 
 from imp_server.core import LogprobEntry
 from imp_server.dialects.free_form import InputReader
-from imp_server.dialects.openai_responses_input import seal
 from imp_server.dialects.openai_usage import token_text
+from imp_server.dialects.sealed import seal
 
 Json = dict[str, Any]
 
@@ -104,7 +104,7 @@ class ReasoningItem:
             "id": self.id,
             "summary": parts if self.summarised else [],
             "content": [] if self.summarised else parts,
-            "encrypted_content": seal(text) if self.sealed and text else None,
+            "encrypted_content": seal("reasoning", text) if self.sealed and text else None,
             "status": status,
         }
 

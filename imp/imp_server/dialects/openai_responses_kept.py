@@ -5,7 +5,10 @@ from __future__ import annotations
 from typing import Any, NamedTuple, Protocol
 
 from imp_server.core import NotFound
+from imp_server.dialects.handler import Call
+from imp_server.dialects.intents import Body, present
 from imp_server.dialects.openai_responses_events import ResponseEvents
+from imp_server.dialects.openai_responses_input import Item, is_reference
 
 Json = dict[str, Any]
 
@@ -57,3 +60,31 @@ class ResponseNotFound(NotFound):
             "send the whole conversation as input instead",
             param=param,
         )
+
+
+def kept_of(call: Call) -> Kept:
+    kept: Kept = call.services.extensions["openai_responses"]
+    return kept
+
+
+async def history_of(kept: Kept, body: Body) -> list[dict[str, Any]]:
+    previous = present(body, "previous_response_id")
+    if previous is None:
+        return []
+    items = await kept.conversation(previous, with_output=True)
+    if items is None:
+        raise ResponseNotFound(previous, "previous_response_id")
+    return items
+
+
+async def resolved(kept: Kept, items: list[Item]) -> list[Item]:
+    """Item references replaced by what they name."""
+    found: list[Item] = []
+    for i, item in enumerate(items):
+        if not is_reference(item):
+            found.append(item)
+        elif (named := await kept.item(item["id"])) is not None:
+            found.append(named)
+        else:
+            raise NotFound(f"no stored item {item['id'][:100]!r}; send the item itself", param=f"input[{i}].id")
+    return found
