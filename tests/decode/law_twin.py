@@ -62,15 +62,44 @@ def _dry(out: list[float], p: SamplingParams, history: list[int]) -> None:
         out[token] = float(np.float32(out[token]) - np.float32(penalty))
 
 
+def temperature_of(logits: Sequence[float], p: SamplingParams) -> float:
+    if p.dynatemp_range <= 0:
+        return p.temperature
+    q = probabilities([(i, x) for i, x in enumerate(logits) if x > -math.inf])
+    entropy = -math.fsum(x * math.log(x) for x in q if x > 0)
+    share = entropy / math.log(len(q)) if len(q) > 1 else 0.0
+    low, high = max(0.0, p.temperature - p.dynatemp_range), p.temperature + p.dynatemp_range
+    return max(0.01, low + (high - low) * min(max(share, 0.0), 1.0) ** p.dynatemp_exponent)
+
+
+def xtc_cut(kept: list[tuple[int, float]], p: SamplingParams) -> list[tuple[int, float]]:
+    """What is left where the lot falls on XTC."""
+    at_least = [t for t, q in zip(kept, probabilities(kept)) if q >= p.xtc_threshold]
+    return kept[len(at_least) - 1 :] if at_least else kept
+
+
+def outcomes(kept: list[tuple[int, float]], p: SamplingParams) -> list[tuple[float, list[tuple[int, float]]]]:
+    """(probability, what may then be drawn)."""
+    if p.xtc_probability <= 0 or p.mirostat == 2:
+        return [(1.0, kept)]
+    return [(p.xtc_probability, xtc_cut(kept, p)), (1 - p.xtc_probability, kept)]
+
+
 def survivors(logits: Sequence[float], p: SamplingParams, mu: float) -> list[tuple[int, float]]:
     """(id, logit / temperature), best first."""
-    kept = sorted(((i, x / p.temperature) for i, x in enumerate(logits) if x > -math.inf), key=lambda t: (-t[1], t[0]))
+    temperature = temperature_of(logits, p)
+    kept = sorted(((i, x / temperature) for i, x in enumerate(logits) if x > -math.inf), key=lambda t: (-t[1], t[0]))
     # the order is by logit; over a positive temperature it can only merge neighbours
     kept.sort(key=lambda t: (-logits[t[0]], t[0]))
     if p.mirostat == 2:
-        return [t for t, q in zip(kept, probabilities(kept)) if -math.log2(q) <= mu] or kept[:1]
+        return [t for t, q in zip(kept, probabilities(kept)) if surprise(q) / math.log(2) <= mu] or kept[:1]
     if p.top_k > 0:
         kept = kept[: p.top_k]
+    if p.top_n_sigma > 0:
+        alive = [x for x in logits if x > -math.inf]
+        mean = math.fsum(alive) / len(alive)
+        deviation = math.sqrt(math.fsum((x - mean) ** 2 for x in alive) / len(alive))
+        kept = [t for t in kept if logits[t[0]] >= max(alive) - p.top_n_sigma * deviation] or kept[:1]
     if p.top_p < 1:
         total = 0.0
         for n, q in enumerate(probabilities(kept)):
@@ -84,7 +113,7 @@ def survivors(logits: Sequence[float], p: SamplingParams, mu: float) -> list[tup
     if p.typical_p < 1:
         q = probabilities(kept)
         entropy = -sum(x * math.log(x) for x in q if x > 0)
-        near = sorted(range(len(kept)), key=lambda n: (abs(-math.log(q[n]) - entropy), n))
+        near = sorted(range(len(kept)), key=lambda n: (abs(surprise(q[n]) - entropy), n))
         total, chosen = 0.0, []
         for n in near:
             chosen.append(n)
@@ -93,6 +122,10 @@ def survivors(logits: Sequence[float], p: SamplingParams, mu: float) -> list[tup
                 break
         kept = [kept[n] for n in sorted(chosen)]
     return kept
+
+
+def surprise(q: float) -> float:
+    return -math.log(q) if q > 0 else math.inf
 
 
 def probabilities(kept: Sequence[tuple[int, float]]) -> list[float]:
@@ -107,8 +140,9 @@ def draw(logits: Sequence[float], p: SamplingParams, choice: int, position: int,
     if p.temperature <= 0:
         return max(range(len(logits)), key=lambda i: (logits[i], -i)), mu
     kept = survivors(logits, p, mu)
+    if p.mirostat != 2 and (philox_word(p.seed, choice, position, 2**32 - 1) + 0.5) / 2**32 < p.xtc_probability:
+        kept = xtc_cut(kept, p)
     best = max(range(len(kept)), key=lambda n: (kept[n][1] + noise(p.seed, choice, position, kept[n][0]), -n))
     if p.mirostat == 2:
-        surprise = -math.log2(probabilities(kept)[best])
-        mu -= p.mirostat_eta * (surprise - p.mirostat_tau)
+        mu -= p.mirostat_eta * (surprise(probabilities(kept)[best]) / math.log(2) - p.mirostat_tau)
     return kept[best][0], mu

@@ -62,6 +62,11 @@ def cases(draw: st.DrawFn) -> dict[str, Any]:
         dry_multiplier=draw(st.sampled_from([0.0, 0.8])),
         dry_penalty_last_n=draw(st.sampled_from([0, 5])),
         mirostat=draw(st.sampled_from([0, 0, 2])),
+        dynatemp_range=draw(st.sampled_from([0.0, 0.0, 0.5, 3.0])),
+        dynatemp_exponent=draw(st.sampled_from([1.0, 0.5, 2.0])),
+        top_n_sigma=draw(st.sampled_from([0.0, 0.0, 1.0, 0.3])),
+        xtc_probability=draw(st.sampled_from([0.0, 0.0, 0.5, 1.0])),
+        xtc_threshold=draw(st.sampled_from([0.1, 0.3, 0.0])),
         seed=draw(st.integers(0, 2**64 - 1)),
         logit_bias=tuple(draw(st.lists(st.tuples(some, st.sampled_from([-100.0, 2.5, 0.1])), max_size=2))),
         banned_ids=tuple(draw(st.lists(some, max_size=2))),
@@ -126,6 +131,9 @@ LAWS = {
     "top": SamplingParams(temperature=0.7, top_k=5, top_p=0.9),
     "min_p": SamplingParams(temperature=1.5, top_k=0, top_p=1.0, min_p=0.1),
     "typical": SamplingParams(temperature=1.0, top_k=0, top_p=1.0, typical_p=0.8),
+    "dynatemp": SamplingParams(temperature=1.0, top_k=0, top_p=1.0, dynatemp_range=0.9, dynatemp_exponent=0.5),
+    "top_n_sigma": SamplingParams(temperature=1.2, top_k=0, top_p=1.0, top_n_sigma=1.0),
+    "xtc": SamplingParams(temperature=1.0, top_k=0, top_p=1.0, xtc_probability=0.6, xtc_threshold=0.12),
     "mirostat": SamplingParams(temperature=1.0, top_k=0, top_p=1.0, mirostat=2),
     "repetition": SamplingParams(temperature=1.0, top_k=0, top_p=1.0, repetition_penalty=1.5, repeat_last_n=4),
     "presence": SamplingParams(temperature=1.0, top_k=0, top_p=1.0, presence_penalty=0.8, repeat_last_n=4),
@@ -162,7 +170,8 @@ def expected_share(
 ) -> np.ndarray[Any, Any]:
     kept = law_twin.survivors(law_twin.processed(logits.tolist(), params, history, n_prompt, None), params, MU)
     share = np.zeros(len(logits))
-    share[[token for token, _ in kept]] = law_twin.probabilities(kept)
+    for weight, left in law_twin.outcomes(kept, params):
+        share[[token for token, _ in left]] += weight * np.array(law_twin.probabilities(left))
     return share
 
 

@@ -81,6 +81,16 @@ def test_sampler_names() -> None:
     assert parsed().sampling == parsed(samplers=None).sampling
 
 
+def test_the_rarer_samplers() -> None:
+    asked = {"xtc_probability": 0.5, "xtc_threshold": 0.2, "dynatemp_range": 1, "dynatemp_exponent": 2, "top_n_sigma": 3}
+    found = parsed(**asked).sampling
+    assert {name: getattr(found, name) for name in asked} == asked
+    only = parsed(**asked, samplers="x").sampling
+    assert (only.xtc_probability, only.dynatemp_range, only.top_n_sigma, only.temperature) == (0.5, 0.0, 0.0, 1.0)
+    assert parsed(**asked, samplers=["top_n_sigma", "temperature"]).sampling.xtc_probability == 0.0
+    assert parsed(top_n_sigma=-1).sampling.top_n_sigma == 0.0
+
+
 @pytest.mark.parametrize(
     ("body", "found"),
     [
@@ -117,9 +127,9 @@ def test_probabilities_and_tokens_ask_for_logprobs() -> None:
     "body",
     [
         {"post_sampling_probs": True},
-        {"xtc_probability": 0.5},
-        {"dynatemp_range": 1},
-        {"top_n_sigma": 1},
+        {"xtc_probability": 1.5},
+        {"dynatemp_range": -1},
+        {"top_n_sigma": "x"},
         {"lora": [{"id": 0, "scale": 1}]},
         {"samplers": ["magic"]},
         {"n_predict": -2},

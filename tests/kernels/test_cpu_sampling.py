@@ -142,6 +142,7 @@ def test_draws_follow_the_distribution(temperature, top_k, top_p):
 
 def test_the_host_keeps_what_the_native_sampler_lacks():
     plain = SamplingParams(temperature=0.7)
-    lacking = [{"typical_p": 0.9}, {"mirostat": 2}, {"dry_multiplier": 0.8}]
+    lacking = [{"typical_p": 0.9}, {"mirostat": 2}, {"dry_multiplier": 0.8}, {"dynatemp_range": 0.5}]
+    lacking += [{"top_n_sigma": 1.0}, {"xtc_probability": 0.5}]
     assert is_native(plain)
     assert not any(is_native(SamplingParams(temperature=0.7, **changes)) for changes in lacking)

@@ -45,7 +45,8 @@ def test_every_field_arrives() -> None:
         "temperature": 0.1, "top_k": 2, "top_p": 0.3, "min_p": 0.4, "typical_p": 0.5, "presence_penalty": 0.6,
         "frequency_penalty": 0.7, "repetition_penalty": 0.8, "repeat_last_n": 9, "dry_multiplier": 1.0, "dry_base": 1.1,
         "dry_allowed_length": 12, "dry_penalty_last_n": 13, "mirostat": 2, "mirostat_tau": 1.4, "mirostat_eta": 1.5,
-        "seed": 16,
+        "seed": 16, "dynatemp_range": 1.7, "dynatemp_exponent": 1.8, "top_n_sigma": 1.9, "xtc_probability": 0.2,
+        "xtc_threshold": 0.21,
     }  # fmt: skip
     made = params(SamplingIntent(**values))
     assert {name: getattr(made, name) for name in values} == values

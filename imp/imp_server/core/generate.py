@@ -28,6 +28,12 @@ class SamplingParams(msgspec.Struct, frozen=True):
     mirostat: int = 0
     mirostat_tau: float = 5.0
     mirostat_eta: float = 0.1
+    dynatemp_range: float = 0.0
+    dynatemp_exponent: float = 1.0
+    top_n_sigma: float = 0.0
+    """0 = off."""
+    xtc_probability: float = 0.0
+    xtc_threshold: float = 0.1
     seed: int = 0
     """64 bits; drawn in the API process when the client gave none."""
     logit_bias: tuple[tuple[int, float], ...] = ()

@@ -1,8 +1,9 @@
 """The sampling law; every backend's sampler is compared with this one.
 
-logits -> bias -> penalties -> grammar mask (decode/processors.py, float32) -> temperature -> top-k -> top-p ->
-min-p -> typical; mirostat 2 replaces the four truncations. Survivors are ordered by (logit descending, id
-ascending); token = argmax(log p + Gumbel), the first of them on ties. Temperature 0 = argmax, lowest id on ties.
+logits -> bias -> penalties -> grammar mask (decode/processors.py, float32) -> temperature (dynamic: by the entropy of
+what is allowed) -> top-n-sigma -> top-k -> top-p -> min-p -> typical -> XTC; mirostat 2 replaces the truncations.
+Survivors are ordered by (logit descending, id ascending); token = argmax(log p + Gumbel), the first of them on ties.
+Temperature 0 = argmax, lowest id on ties.
 After the processors everything is float64. Each truncation keeps at least one token and sees probabilities
 renormalised over the survivors of the one before.
 """
@@ -15,13 +16,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from imp_server.core import SamplingParams
-from imp_server.decode.philox import GUMBEL_MAX, gumbel
+from imp_server.decode.philox import GUMBEL_MAX, gumbel, uniform
 
 Float32s = NDArray[np.float32]
 Float64s = NDArray[np.float64]
 Int64s = NDArray[np.int64]
 
 _FIRST_LOOK = 256
+_COLDEST = 0.01
+"""Lower bound of a dynamic temperature."""
+XTC_ID = 0xFFFFFFFF
+"""The counter of the draw that decides on XTC, where those of tokens have their ids."""
 
 
 class Sampled(NamedTuple):
@@ -41,6 +46,9 @@ def sample(logits: Float32s, params: SamplingParams, choice: int, position: int,
     if params.temperature <= 0.0:
         return Sampled(best, mu)
     ids, scaled = survivors(logits, params, mu)
+    if params.xtc_probability > 0.0 and params.mirostat != 2:
+        n_cut = _n_top_choices(scaled, params, choice, position)
+        ids, scaled = ids[n_cut:], scaled[n_cut:]
     index = _gumbel_argmax(ids, scaled, params.seed, choice, position)
     if params.mirostat == 2:
         surprise = -float(np.log2(softmax(scaled)[index]))
@@ -49,15 +57,21 @@ def sample(logits: Float32s, params: SamplingParams, choice: int, position: int,
 
 
 def survivors(logits: Float32s, params: SamplingParams, mu: float) -> tuple[Int64s, Float64s]:
-    """Ids that may be drawn and their logits over temperature, ordered by (logit descending, id ascending)."""
+    """Ids that may be drawn and their logits over temperature, ordered by (logit descending, id ascending).
+
+    All truncations but XTC, which is an event of the position.
+    """
     k = params.top_k if params.mirostat != 2 else 0
     ids = best_ids(logits, k if k > 0 else len(logits))
-    scaled = logits[ids].astype(np.float64) / params.temperature
+    scaled = logits[ids].astype(np.float64) / _temperature(logits, params)
     n_finite = int(np.count_nonzero(scaled > -np.inf))
     ids, scaled = ids[:n_finite], scaled[:n_finite]
     if params.mirostat == 2:
-        n_kept = max(1, int(np.count_nonzero(-np.log2(softmax(scaled)) <= mu)))
+        n_kept = max(1, int(np.count_nonzero(_surprise(softmax(scaled)) / np.log(2.0) <= mu)))
         return ids[:n_kept], scaled[:n_kept]
+    if params.top_n_sigma > 0.0:
+        n_kept = max(1, int(np.count_nonzero(logits[ids] >= _sigma_floor(logits, params.top_n_sigma))))
+        ids, scaled = ids[:n_kept], scaled[:n_kept]
     if params.top_p < 1.0:
         n_kept = _n_until(softmax(scaled), params.top_p)
         ids, scaled = ids[:n_kept], scaled[:n_kept]
@@ -68,6 +82,33 @@ def survivors(logits: Float32s, params: SamplingParams, mu: float) -> tuple[Int6
         kept = _typical(scaled, params.typical_p)
         ids, scaled = ids[kept], scaled[kept]
     return ids, scaled
+
+
+def _temperature(logits: Float32s, params: SamplingParams) -> float:
+    """Dynamic: between temperature - range and temperature + range by (entropy / its maximum) ** exponent."""
+    if params.dynatemp_range <= 0.0:
+        return params.temperature
+    allowed = logits[logits > -np.inf].astype(np.float64)
+    p = softmax(allowed)
+    p = p[p > 0]
+    share = float(-np.sum(p * np.log(p))) / float(np.log(len(allowed))) if len(allowed) > 1 else 0.0
+    low = max(0.0, params.temperature - params.dynatemp_range)
+    high = params.temperature + params.dynatemp_range
+    return max(_COLDEST, low + (high - low) * min(1.0, max(0.0, share)) ** params.dynatemp_exponent)
+
+
+def _sigma_floor(logits: Float32s, n_sigma: float) -> float:
+    """The best logit less `n_sigma` standard deviations of the allowed ones. Temperature cancels out."""
+    allowed = logits[logits > -np.inf].astype(np.float64)
+    return float(allowed.max() - n_sigma * allowed.std())
+
+
+def _n_top_choices(scaled: Float64s, params: SamplingParams, choice: int, position: int) -> int:
+    """How many of the best XTC takes away here: all at or above the threshold but the least of them."""
+    lot = uniform(params.seed, choice, position, np.array([XTC_ID]))[0]
+    if lot >= params.xtc_probability:
+        return 0
+    return max(0, int(np.count_nonzero(softmax(scaled) >= params.xtc_threshold)) - 1)
 
 
 def softmax(x: Float64s) -> Float64s:
@@ -99,10 +140,16 @@ def _n_until(p: Float64s, mass: float) -> int:
     return min(len(p), int(np.searchsorted(np.cumsum(p), mass, side="left")) + 1)
 
 
+def _surprise(p: Float64s) -> Float64s:
+    """In nats; what is too unlikely for a float64 surprises without bound."""
+    with np.errstate(divide="ignore"):
+        return np.asarray(-np.log(p), dtype=np.float64)
+
+
 def _typical(scaled: Float64s, mass: float) -> Int64s:
     """Indices, ascending, of the tokens whose surprise is nearest the entropy and which together hold `mass`."""
     p = softmax(scaled)
-    surprise = -np.log(p)
+    surprise = _surprise(p)
     entropy = float(np.sum(p * surprise, where=p > 0))
     nearest = np.argsort(np.abs(surprise - entropy), kind="stable")
     return np.asarray(np.sort(nearest[: _n_until(p[nearest], mass)]), dtype=np.int64)

@@ -25,7 +25,9 @@ _OFF: Mapping[str, Mapping[str, float]] = {
     "typ_p": {"typical_p": 1.0},
     "top_p": {"top_p": 1.0},
     "min_p": {"min_p": 0.0},
-    "temperature": {"temperature": 1.0},
+    "top_n_sigma": {"top_n_sigma": 0.0},
+    "xtc": {"xtc_probability": 0.0},
+    "temperature": {"temperature": 1.0, "dynatemp_range": 0.0},
 }
 """Values that make each sampler do nothing."""
 

@@ -19,6 +19,10 @@ _PLAIN = (
     "dry_base",
     "mirostat_tau",
     "mirostat_eta",
+    "dynatemp_range",
+    "dynatemp_exponent",
+    "xtc_probability",
+    "xtc_threshold",
 )
 _WHOLE = ("dry_allowed_length", "mirostat")
 _SWITCHES = ("top_k", "repeat_last_n", "dry_penalty_last_n")
@@ -34,6 +38,8 @@ def sampling_of(body: Mapping[str, Any]) -> SamplingIntent:
     fields: dict[str, Any] = {name: float(body[name]) for name in _PLAIN if name in body}
     fields |= {name: int(body[name]) for name in _WHOLE if name in body}
     fields |= {name: max(0, int(body[name])) for name in _SWITCHES if name in body}
+    if "top_n_sigma" in body:  # -1 is off
+        fields["top_n_sigma"] = max(0.0, float(body["top_n_sigma"]))
     seed = whole(body.get("seed"))
     if seed is not None and seed != -1:  # -1 asks for a random one
         fields["seed"] = seed

@@ -1,7 +1,7 @@
 """A row's sampling as the native sampler reads it, and its answer as a RowResult.
 
 Native: bias, bans, penalties, masks, temperature, top-k, top-p, min-p, noise, logprobs, verification of drafts.
-On the host, by the law itself: typical, mirostat and DRY, which are rare and stateful.
+On the host, by the law itself: typical, mirostat, DRY, dynamic temperature, top-n-sigma and XTC, which are rare.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from imp_server.decode.state import SamplerState
 def is_native(params: SamplingParams) -> bool:
     if params.dry_multiplier > 0:
         return False
-    return params.temperature <= 0 or (params.mirostat != 2 and params.typical_p >= 1.0)
+    rare = params.mirostat == 2 or params.typical_p < 1.0 or params.dynatemp_range > 0.0
+    return params.temperature <= 0 or not (rare or params.top_n_sigma > 0.0 or params.xtc_probability > 0.0)
 
 
 def is_plain_best(row: StepRow) -> bool:
