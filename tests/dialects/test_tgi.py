@@ -52,6 +52,7 @@ def test_parameters() -> None:
     request = parsed(max_new_tokens=7, stop=["a"], seed=3, details=True, repetition_penalty=1.2)
     assert (request.prompt, request.max_tokens, request.stop, request.logprobs) == (("hi",), 7, ("a",), 0)
     assert (request.sampling.seed, request.sampling.repetition_penalty) == (3, 1.2)
+    assert parsed().max_tokens == parsed(max_new_tokens=None).max_tokens == 100
     assert parsed(top_n_tokens=4).logprobs == 4 and parsed().logprobs is None
     assert parsed(grammar={"type": "regex", "value": "a+"}).response_format.kind == "regex"
     assert parsed(grammar={"type": "json", "value": {"type": "object"}}).response_format.kind == "json_schema"
