@@ -272,13 +272,28 @@ def test_garbage_instead_of_http(server: LiveServer) -> None:
 
 def raw(server: LiveServer, head: bytes) -> int:
     """The status that a raw request gets; 0 for a connection closed without an answer."""
+    answer = raw_answer(server, head)
+    return int(answer.split()[1]) if answer else 0
+
+
+def raw_answer(server: LiveServer, head: bytes) -> bytes:
     host, port = server.url.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port)), timeout=5) as sock:
         sock.sendall(head + b"\r\nhost: x\r\nconnection: close\r\n\r\n")
         answer = b""
         while part := sock.recv(65536):
             answer += part
-    return int(answer.split()[1]) if answer else 0
+    return answer
+
+
+@pytest.mark.parametrize("head", [b"\x16\x03\x01\x02\x00 not http", b"FOO /health HTTP/1.1", b"GET / HTTP/1.1\r\na b"])
+def test_what_is_no_http_gets_a_400_in_the_shape_of_errors(server: LiveServer, head: bytes) -> None:
+    answer = raw_answer(server, head)
+    top, _, body = answer.partition(b"\r\n\r\n")
+    assert top.startswith(b"HTTP/1.1 400 ") and b"\r\nx-request-id: req_" in top and b"application/json" in top
+    error = json.loads(body)["error"]
+    assert error["type"] == "invalid_request_error" and error["code"] == "invalid_value"
+    assert set(error) == {"message", "type", "param", "code"}
 
 
 @pytest.mark.parametrize(

@@ -82,7 +82,13 @@ def test_sampler_names() -> None:
 
 
 def test_the_rarer_samplers() -> None:
-    asked = {"xtc_probability": 0.5, "xtc_threshold": 0.2, "dynatemp_range": 1, "dynatemp_exponent": 2, "top_n_sigma": 3}
+    asked = {
+        "xtc_probability": 0.5,
+        "xtc_threshold": 0.2,
+        "dynatemp_range": 1,
+        "dynatemp_exponent": 2,
+        "top_n_sigma": 3,
+    }
     found = parsed(**asked).sampling
     assert {name: getattr(found, name) for name in asked} == asked
     only = parsed(**asked, samplers="x").sampling

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from imp_server.core import (
 from imp_server.dialects.openai_responses import parse
 from imp_server.dialects.openai_responses_stored import with_ids
 from imp_server.dialects.openai_responses_tools import tool_table
-from imp_server.dialects.openai_responses_truncation import without_oldest_turn
+from imp_server.dialects.openai_responses_truncation import fitting, without_oldest_turns
 from imp_server.dialects.sealed import seal, unseal
 
 from tests.dialects.contract_check import checked, contract
@@ -262,5 +263,22 @@ def test_the_contract_refuses(body: dict[str, Any], path: str) -> None:
 def test_the_oldest_turn_goes_with_all_that_answered_it() -> None:
     call = text("assistant", tool_calls=(ToolCall("c", "f", "{}"),))
     turns = (text("system", "s"), text("user", "1"), call, text("tool", "r", tool_call_id="c"), text("user", "2"))
-    assert without_oldest_turn(turns) == (text("system", "s"), text("user", "2"))
-    assert without_oldest_turn((text("system", "s"), text("user", "2"))) is None
+    assert without_oldest_turns(turns, 1) == (text("system", "s"), text("user", "2"))
+    assert without_oldest_turns(turns, 9) == without_oldest_turns(turns, 1)
+    assert without_oldest_turns(turns, 0) == turns
+
+
+@pytest.mark.parametrize("n_turns", [1, 2, 3, 9, 1000])
+@pytest.mark.parametrize("room", [0, 3, 10, 57, 5000])
+def test_no_more_turns_are_dropped_than_must_be_and_few_prompts_are_counted(n_turns: int, room: int) -> None:
+    turns = tuple(text(role, "x") for _ in range(n_turns) for role in ("user", "assistant"))
+    counted: list[int] = []
+
+    async def count(request: ChatRequest) -> int:
+        counted.append(len(request.messages))
+        return 2 * len(request.messages)
+
+    fitted = asyncio.run(fitting(ChatRequest(turns), count, room)).messages
+    linear = next((n for n in range(n_turns) if 2 * len(turns[2 * n :]) < room), n_turns - 1)
+    assert fitted == turns[2 * linear :]
+    assert len(counted) <= 12

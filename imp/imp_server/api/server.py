@@ -19,6 +19,7 @@ from types import FrameType
 import uvicorn
 
 from imp_server.api.app import build_app
+from imp_server.api.http_protocol import ImpHttpProtocol
 from imp_server.api.hub import Hub, build_hub
 from imp_server.api.models import Hosted
 from imp_server.api.text_side import TextSide
@@ -148,7 +149,7 @@ _TO_SAY_SO_S = 5
 def _uvicorn_config(app: object, config: Config) -> uvicorn.Config:
     return uvicorn.Config(
         app,  # type: ignore[arg-type]
-        http="httptools",
+        http=ImpHttpProtocol,
         ws="none",
         lifespan="off",
         log_config=None,

@@ -94,7 +94,7 @@ def _temperature(logits: Float32s, params: SamplingParams) -> float:
     share = float(-np.sum(p * np.log(p))) / float(np.log(len(allowed))) if len(allowed) > 1 else 0.0
     low = max(0.0, params.temperature - params.dynatemp_range)
     high = params.temperature + params.dynatemp_range
-    return max(_COLDEST, low + (high - low) * min(1.0, max(0.0, share)) ** params.dynatemp_exponent)
+    return max(_COLDEST, low + (high - low) * float(min(1.0, max(0.0, share)) ** params.dynatemp_exponent))
 
 
 def _sigma_floor(logits: Float32s, n_sigma: float) -> float:
