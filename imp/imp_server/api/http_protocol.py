@@ -1,4 +1,4 @@
-"""HTTP/1.1 on a connection. What isn't HTTP never reaches the application, and is still answered in a dialect's shape."""
+"""HTTP/1.1 on a connection: what isn't HTTP never reaches the application, and still gets an answer in a known shape."""
 
 from __future__ import annotations
 

@@ -1,0 +1,107 @@
+"""Completions, embeddings and the native routes, broken."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+from imp_server.dialects import (
+    llamacpp,
+    llamacpp_reply,
+    openai_completions_reply,
+    openai_embeddings,
+)
+from imp_server.dialects.openai_completions_reply import CompletionFold, CompletionStream, LegacyLogprobs
+from imp_server.dialects.openai_embeddings import EmbeddingFold
+
+from tests.conformance.breaking import (
+    after,
+    frames,
+    instead,
+    without,
+)
+
+
+def _bytes_swapped(raw: Any) -> Any:
+    value = json.loads(bytes(raw))
+    return msgspec.Raw(json.dumps(value[::-1]).encode()) if isinstance(value, str) else raw
+
+
+OTHER_BREAKS = [
+    after(
+        "completions: the echo is missing",
+        "openai-completions/reply",
+        CompletionFold,
+        "_choice",
+        lambda c: c.update(text=c["text"][5:]),
+    ),
+    after(
+        "completions: choices lack logprobs", "openai-completions/reply", CompletionFold, "_choice", without("logprobs")
+    ),
+    after(
+        "completions: choices all have index 0",
+        "openai-completions/reply",
+        CompletionFold,
+        "_choice",
+        lambda c: c.update(index=0),
+    ),
+    after(
+        "completions: offsets stay at 0",
+        "openai-completions/logprobs",
+        LegacyLogprobs,
+        "take",
+        lambda a: a.update(text_offset=[0] * len(a["tokens"])),
+    ),
+    after("completions: no [DONE]", "openai-completions/streaming", CompletionStream, "close", lambda f: f[:-1]),
+    frames(
+        "completions: chunks lack finish_reason",
+        "openai-completions/streaming",
+        CompletionStream,
+        "_chunk",
+        lambda d: [c.pop("finish_reason") for c in d["choices"]] and None,
+    ),
+    after("completions: no usage", "openai-completions/reply", openai_completions_reply, "usage_body", lambda u: {}),
+    instead(
+        "embeddings: vectors keep their length",
+        "openai-embeddings",
+        openai_embeddings,
+        "normalised",
+        lambda vector, kind: vector,
+    ),
+    after("embeddings: base64 is garbled", "openai-embeddings", EmbeddingFold, "_encoded", _bytes_swapped),
+    after(
+        "embeddings: the order is reversed",
+        "openai-embeddings",
+        EmbeddingFold,
+        "body",
+        lambda b: b.update(
+            data=[d | {"embedding": o["embedding"]} for d, o in zip(b["data"], b["data"][::-1], strict=True)]
+        ),
+    ),
+    instead(
+        "embeddings: dimensions are ignored",
+        "openai-embeddings",
+        openai_embeddings,
+        "check_embeds",
+        lambda card, dimensions: None,
+    ),
+    after("native: no timings", "llamacpp/completion", llamacpp_reply._Completions, "final", without("timings")),
+    instead(
+        "native: stop_type is always eos", "llamacpp/completion", llamacpp_reply, "_stop_type", lambda finish: "eos"
+    ),
+    after(
+        "native: the end isn't marked",
+        "llamacpp/completion",
+        llamacpp_reply._Completions,
+        "final",
+        lambda b: b.update(stop=False),
+    ),
+    after(
+        "native: props tell another context",
+        "llamacpp/probes",
+        llamacpp,
+        "_model",
+        lambda r: (r[0]._replace(context_length=7), r[1]),
+    ),
+]
