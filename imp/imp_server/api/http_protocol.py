@@ -1,4 +1,4 @@
-"""HTTP/1.1 on a connection: what isn't HTTP never reaches the application, and still gets an answer in a known shape."""
+"""HTTP/1.1 on a connection: what isn't HTTP never reaches the application, and still gets a well-formed error."""
 
 from __future__ import annotations
 
