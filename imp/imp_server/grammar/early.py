@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from imp_server.grammar.frames.arrays import ArrayPhase
+from imp_server.grammar.frames.arrays import ArrayPhase, WaitingItem
 from imp_server.grammar.frames.local import Local
 from imp_server.grammar.frames.simple_objects import OPEN
 from imp_server.grammar.frames.space import Space
@@ -42,6 +42,8 @@ def _filled(space: Space, frame: Local) -> list[int]:
     tables = space.tables
     if isinstance(frame, Text):
         tables.entry(frame.id, 0x61)
+    if isinstance(frame, WaitingItem) and not frame.asked:
+        return [tables.entry(frame.id, 0)]
     if not isinstance(frame, Start | ArrayPhase):
         return []
     if frame.tight and isinstance(frame, Start):

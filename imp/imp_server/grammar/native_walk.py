@@ -19,21 +19,30 @@ MAX_ASKS = 4096
 
 class _Trie(ctypes.Structure):
     _fields_ = [
-        ("byte", ctypes.c_void_p),
-        ("depth", ctypes.c_void_p),
-        ("skip", ctypes.c_void_p),
-        ("first", ctypes.c_void_p),
+        ("nodes", ctypes.c_void_p),
         ("ids", ctypes.c_void_p),
-        ("n_nodes", ctypes.c_int32),
+        ("roots", ctypes.c_void_p),
         ("max_depth", ctypes.c_int32),
     ]
 
 
-_P, _I = ctypes.c_void_p, ctypes.c_int32
+_NODE = np.dtype([("skip", np.int32), ("first", np.int32), ("depth", np.uint16), ("byte", np.uint8), ("", np.uint8)])
+"""`TrieNode` of walk.cpp."""
 _FILL = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_int32, ctypes.c_int32)
 
 
-_ARGUMENTS: Any = [_P, _P, _P, _I, _P, _FILL, _P, _I, _P]
+class _Walker(ctypes.Structure):
+    _fields_ = [
+        ("tables", ctypes.c_void_p),
+        ("fill", _FILL),
+        ("stack", ctypes.c_void_p),
+        ("asks", ctypes.c_void_p),
+        ("max_asks", ctypes.c_int32),
+        ("depth_used", ctypes.c_int32),
+    ]
+
+
+_ARGUMENTS: Any = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int32, ctypes.c_void_p]
 
 
 def available() -> bool:
@@ -53,12 +62,14 @@ class NativeWalker:
         self._error: BaseException | None = None
         self._fill = _FILL(self._filled)
         self._asks = np.zeros(MAX_ASKS, dtype=np.int32)
-        self._asks_at = self._asks.ctypes.data
-        self._depth = ctypes.c_int32()
-        self._depth_at = ctypes.addressof(self._depth)
-        self._tables_at = ctypes.addressof(tables.head)
-        self._frames = (ctypes.c_int32 * 256)()
-        self._tries: dict[int, tuple[TokenTrie, _Trie, int]] = {}
+        self._walker = _Walker(ctypes.addressof(tables.head), self._fill, None, self._asks.ctypes.data, MAX_ASKS, 0)
+        self._walker_at = ctypes.addressof(self._walker)
+        self._reserve(256)
+        self._tries: dict[int, _Packed] = {}
+
+    def _reserve(self, n_frames: int) -> None:
+        self._frames: Any = (ctypes.c_int32 * n_frames)()
+        self._walker.stack = ctypes.addressof(self._frames)
 
     def _filled(self, local: int, byte: int) -> int:
         try:
@@ -73,31 +84,32 @@ class NativeWalker:
         """As walk.walk; `stack[0]` is the top. Raises what filling a hole raised."""
         packed = self._tries.get(id(trie))
         if packed is None:
-            struct = _pack(trie)
-            packed = self._tries[id(trie)] = trie, struct, ctypes.addressof(struct)
+            packed = self._tries[id(trie)] = _Packed(trie)
         n = len(stack)
         if n > len(self._frames):
-            self._frames = (ctypes.c_int32 * (2 * n))()
-        self._frames[:n] = stack  # type: ignore[assignment]
-        n_asks = self._walk(
-            self._tables_at,
-            packed[2],
-            self._frames,
-            n,
-            out.ctypes.data,
-            self._fill,
-            self._asks_at,
-            MAX_ASKS,
-            self._depth_at,
-        )
+            self._reserve(2 * n)
+        self._frames[:n] = stack
+        n_asks = self._walk(self._walker_at, packed.address, n, out.ctypes.data)
         if self._error is not None:
             error, self._error = self._error, None
             raise error
         if n_asks > MAX_ASKS:
             raise RuntimeError(f"a walk met {n_asks} unknown nodes")
-        return WalkResult(self._depth.value, [int(a) for a in self._asks[:n_asks]] if n_asks else [])
+        return WalkResult(self._walker.depth_used, [int(a) for a in self._asks[:n_asks]] if n_asks else [])
 
 
-def _pack(trie: TokenTrie) -> _Trie:
-    arrays = (trie.byte, trie.depth, trie.skip, trie.first, trie.ids)
-    return _Trie(*(a.ctypes.data for a in arrays), len(trie.byte), int(trie.depth.max(initial=0)))
+class _Packed:
+    """A trie as the walker reads it."""
+
+    def __init__(self, trie: TokenTrie) -> None:
+        n_nodes = len(trie.byte)
+        nodes = np.zeros(n_nodes + 1, _NODE)
+        for name in ("skip", "depth", "byte"):
+            nodes[name][:n_nodes] = getattr(trie, name)
+        nodes["first"] = trie.first
+        (tops,) = np.nonzero(trie.depth == 1)
+        roots = np.append(tops, n_nodes)[np.searchsorted(trie.byte[tops], np.arange(257))].astype(np.int32)
+        self._kept = trie, nodes, roots
+        pointers = (array.ctypes.data for array in (nodes, trie.ids, roots))
+        self._struct = _Trie(*pointers, int(trie.depth.max(initial=0)))
+        self.address = ctypes.addressof(self._struct)

@@ -9,6 +9,7 @@ from imp_server.grammar.frames.goals import Bits, Goal, Judge
 from imp_server.grammar.frames.local import Local, gap_entries
 from imp_server.grammar.frames.objects import change
 from imp_server.grammar.leaves import Contains, Items, Leaf, Length, Unique
+from imp_server.grammar.machine import UNBOUNDED
 from imp_server.grammar.sat.found import Found
 from imp_server.grammar.tables import ASK, POP
 from imp_server.grammar.values import parse_exact
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from imp_server.grammar.frames.space import Space
 
 Phase = Literal["open", "after"]
+PLENTY = 3
+"""Code points of any text that make so many values that taking away those of one array can't exhaust them."""
 
 
 class ArrayState:
@@ -182,8 +185,9 @@ class ArrayPhase(Local):
             found[0x5D] = space.tables.op(POP, result)
         if state.loose and self.phase == "after":
             # another item is certain to exist only where values are plentiful; what it may be, nobody knows here
-            plenty = state.item is not None and space.is_plentiful(state.item[0])
-            found[0x2C] = space.tables.op(self.id, space.loose_start().id) if plenty else ASK
+            room = 0 if state.item is None else space.room_of_texts(state.item[0])
+            loose = space.loose_start(room >= UNBOUNDED)
+            found[0x2C] = space.tables.op(self.id, loose.id) if room >= PLENTY else ASK
         elif state.item is not None:
             goal, waiting = state.item
             if self.phase == "after":

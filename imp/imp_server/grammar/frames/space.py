@@ -34,7 +34,7 @@ from imp_server.grammar.frames.simple_objects import (
     SimpleObjects,
 )
 from imp_server.grammar.frames.texts import Closer, Escape, Host, Text, utf8_blocks
-from imp_server.grammar.frames.values import Done, Ended, LooseStart, Root, Scalar, Start, Word, first_bytes
+from imp_server.grammar.frames.values import Done, Ended, LooseEnd, LooseStart, Root, Scalar, Start, Word, first_bytes
 from imp_server.grammar.frames.verdicts import Several, Single, Verdicts
 from imp_server.grammar.leaves import NUMBER, STRING, Leaf, Props
 from imp_server.grammar.machine import DEAD, Machine
@@ -232,18 +232,21 @@ class Space:
     def start(self, goal: Goal, tight: bool) -> Start:
         return self._local(("start", goal, tight), lambda: Start(self, goal, tight))
 
-    def loose_start(self, tight: bool = False) -> LooseStart:
-        return self._local(("loose", tight), lambda: LooseStart(self, tight))
+    def loose_start(self, free: bool, tight: bool = False) -> LooseStart:
+        return self._local(("loose", free, tight), lambda: LooseStart(self, free, tight))
 
-    def is_plentiful(self, goal: Goal) -> bool:
-        """Whether the goal allows so many values that taking away those of one array can't exhaust them."""
-        if goal.judge is not None:
-            return False
-        typed = self.typed(goal, STRING)
+    def loose_text(self) -> Text:
+        """A string of an array in which nothing may come twice, where the walk doesn't know what came."""
+        free = self.single(anything(), False)
+        return self.text(free, free.start, 0, self._get(("loose end",), LooseEnd))
+
+    def room_of_texts(self, goal: Goal) -> int:
+        """Code points of any text with which a string of the goal may begin (Machine.room)."""
+        typed = None if goal.judge is not None else self.typed(goal, STRING)
         if typed is None:
-            return False
+            return 0
         machine = string_machine(self.algebra, typed.must)
-        return machine.start != DEAD and machine.room(machine.start) >= 3
+        return 0 if machine.start == DEAD else machine.room(machine.start)
 
     def waiting_name(self, keys: Keys, result: int) -> WaitingName:
         return self._local(("waiting name", keys, result), lambda: WaitingName(self, keys, result))

@@ -40,17 +40,31 @@ class Start(Local):
 class LooseStart(Local):
     """Before an item that must differ from one whose value the walk doesn't know."""
 
-    __slots__ = ("tight",)
+    __slots__ = ("free", "tight")
 
-    def __init__(self, space: Space, tight: bool) -> None:
+    def __init__(self, space: Space, free: bool, tight: bool) -> None:
+        """`free`: the item may be a string that begins in any way and goes on for ever: only its end needs asking."""
         super().__init__(space)
+        self.free = free
         self.tight = tight
 
     def entries(self) -> dict[int, int]:
         found = dict.fromkeys(b'"{[tfn-0123456789', ASK)
+        if self.free:
+            found[0x22] = self.space.loose_text().id
         if not self.tight:
-            found.update(gap_entries(self.space, self.space.loose_start(True).id))
+            found.update(gap_entries(self.space, self.space.loose_start(self.free, True).id))
         return found
+
+
+class LooseEnd:
+    """Where a string leads of which the walk can't tell whether it came before (the Closer of texts.py)."""
+
+    def closed(self, result: int) -> int:
+        return ASK
+
+    def only(self, state: int) -> int | None:
+        return None
 
 
 class Word(Local):
