@@ -40,7 +40,7 @@ class Masks:
         self.n_words = self._sets.n_words
         self._space = space
         self._stepper = stepper
-        native = NativeWalker(space.tables) if use_native and available() else None
+        native = NativeWalker(space.tables, self._sets.packed) if use_native and available() else None
         self._walk: Callable[[TokenTrie, list[int], Row], WalkResult] = (
             native.walk if native else partial(walk, space.tables)
         )

@@ -19,15 +19,40 @@ MAX_ASKS = 4096
 
 class _Trie(ctypes.Structure):
     _fields_ = [
-        ("nodes", ctypes.c_void_p),
+        ("byte", ctypes.c_void_p),
+        ("first_child", ctypes.c_void_p),
+        ("first_id", ctypes.c_void_p),
         ("ids", ctypes.c_void_p),
-        ("roots", ctypes.c_void_p),
+        ("number", ctypes.c_void_p),
+        ("n_roots", ctypes.c_int32),
         ("max_depth", ctypes.c_int32),
     ]
 
 
-_NODE = np.dtype([("skip", np.int32), ("first", np.int32), ("depth", np.uint16), ("byte", np.uint8), ("", np.uint8)])
-"""`TrieNode` of walk.cpp."""
+class PackedTrie:
+    """A trie as the walker reads it: breadth first (walk.cpp)."""
+
+    def __init__(self, trie: TokenTrie) -> None:
+        max_depth = int(trie.depth.max(initial=0))
+        number = np.argsort(trie.depth, kind="stable").astype(np.int32)
+        n_children = np.zeros(len(number) + 1, np.int32)
+        levels = np.searchsorted(trie.depth[number], np.arange(1, max_depth + 2))
+        for depth in range(1, max_depth):
+            parents, children = (number[levels[d - 1] : levels[d]] for d in (depth, depth + 1))
+            n_children[levels[depth - 1] : levels[depth]] = np.bincount(
+                np.searchsorted(parents, children) - 1, minlength=len(parents)
+            )
+        n_roots = int(levels[1]) if max_depth else 0
+        first_child = (n_roots + np.cumsum(n_children) - n_children).astype(np.int32)
+        n_ids = np.append(np.diff(trie.first)[number], 0)
+        first_id = (np.cumsum(n_ids) - n_ids).astype(np.int32)
+        at = np.repeat(trie.first[number] - first_id[:-1], n_ids[:-1]) + np.arange(first_id[-1])
+        arrays = (trie.byte[number].copy(), first_child, first_id, trie.ids[at].copy(), number)
+        self._kept = trie, arrays
+        self._struct = _Trie(*(array.ctypes.data for array in arrays), n_roots, max_depth)
+        self.address = ctypes.addressof(self._struct)
+
+
 _FILL = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_int32, ctypes.c_int32)
 
 
@@ -52,7 +77,8 @@ def available() -> bool:
 class NativeWalker:
     """Owner of the pointers that one space's tables are read through. Not thread-safe, as its tables aren't."""
 
-    def __init__(self, tables: Tables) -> None:
+    def __init__(self, tables: Tables, packed: dict[int, PackedTrie] | None = None) -> None:
+        """`packed`: tries that are packed already, by the id of the trie."""
         library = load_library("grammar")
         if library is None:
             raise RuntimeError("the native library 'grammar' isn't built")
@@ -65,7 +91,7 @@ class NativeWalker:
         self._walker = _Walker(ctypes.addressof(tables.head), self._fill, None, self._asks.ctypes.data, MAX_ASKS, 0)
         self._walker_at = ctypes.addressof(self._walker)
         self._reserve(256)
-        self._tries: dict[int, _Packed] = {}
+        self._tries = dict(packed or {})
 
     def _reserve(self, n_frames: int) -> None:
         self._frames: Any = (ctypes.c_int32 * n_frames)()
@@ -84,7 +110,7 @@ class NativeWalker:
         """As walk.walk; `stack[0]` is the top. Raises what filling a hole raised."""
         packed = self._tries.get(id(trie))
         if packed is None:
-            packed = self._tries[id(trie)] = _Packed(trie)
+            packed = self._tries[id(trie)] = PackedTrie(trie)
         n = len(stack)
         if n > len(self._frames):
             self._reserve(2 * n)
@@ -96,20 +122,3 @@ class NativeWalker:
         if n_asks > MAX_ASKS:
             raise RuntimeError(f"a walk met {n_asks} unknown nodes")
         return WalkResult(self._walker.depth_used, [int(a) for a in self._asks[:n_asks]] if n_asks else [])
-
-
-class _Packed:
-    """A trie as the walker reads it."""
-
-    def __init__(self, trie: TokenTrie) -> None:
-        n_nodes = len(trie.byte)
-        nodes = np.zeros(n_nodes + 1, _NODE)
-        for name in ("skip", "depth", "byte"):
-            nodes[name][:n_nodes] = getattr(trie, name)
-        nodes["first"] = trie.first
-        (tops,) = np.nonzero(trie.depth == 1)
-        roots = np.append(tops, n_nodes)[np.searchsorted(trie.byte[tops], np.arange(257))].astype(np.int32)
-        self._kept = trie, nodes, roots
-        pointers = (array.ctypes.data for array in (nodes, trie.ids, roots))
-        self._struct = _Trie(*pointers, int(trie.depth.max(initial=0)))
-        self.address = ctypes.addressof(self._struct)

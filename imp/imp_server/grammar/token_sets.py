@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from imp_server.grammar.native_walk import PackedTrie, available
 from imp_server.grammar.trie import Token, build_trie
 from imp_server.vocab.table import Vocabulary
 
@@ -41,6 +42,8 @@ class TokenSets:
         self.far = build_trie([t for t in self._tokens if len(t[0]) > NEAR and t[0][0] >= 0x20])
         self.residual_near = build_trie([t for t in residual if len(t[0]) <= NEAR])
         self.residual_far = build_trie([t for t in residual if len(t[0]) > NEAR and t[0][0] >= 0x20])
+        tries = (self.full, self.residual, self.near, self.far, self.residual_near, self.residual_far)
+        self.packed = {id(trie): PackedTrie(trie) for trie in tries} if available() else {}
 
     def _row(self, ids: list[int]) -> Row:
         row: Row = np.zeros(self.n_words, np.uint32)
