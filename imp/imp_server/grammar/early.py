@@ -26,9 +26,9 @@ def fill_early(space: Space, local: int, n_frames: int = MAX_FRAMES) -> None:
     while todo and n_frames:
         at = todo.popleft()
         found: list[int] = []
-        if space.tables.kinds[at] == OPEN and space.simple is not None:
+        if space.tables.kind_of[at] == OPEN and space.simple is not None:
             found = space.simple.starts(at)
-        elif space.tables.kinds[at] == FOREIGN:
+        elif space.tables.kind_of[at] == FOREIGN:
             n_frames -= 1
             found = _filled(space, space.locals[at])
         for target in found:

@@ -32,6 +32,33 @@ Found = tuple[Row, list[tuple[TokenTrie, int]]]
 """A mask, and the trie nodes whose tokens only the exact step can judge."""
 
 
+ROWS_AT_ONCE = 256
+
+
+class MaskRows:
+    """Owner of the memory of masks: empty rows, touched before they are needed."""
+
+    def __init__(self, n_words: int) -> None:
+        self._n_words = n_words
+        self._grow()
+
+    def _grow(self) -> None:
+        # a write by hand: the pages of np.zeros would be met one by one, in the middle of a walk
+        self._slab: Row = np.empty((ROWS_AT_ONCE, self._n_words), np.uint32)
+        self._slab.fill(0)
+        self._address = self._slab.ctypes.data
+        self._n_taken = 0
+
+    def take(self) -> tuple[Row, int]:
+        """An empty row and its address."""
+        at = self._n_taken
+        if at == ROWS_AT_ONCE:
+            self._grow()
+            at = 0
+        self._n_taken = at + 1
+        return self._slab[at], self._address + 4 * at * self._n_words
+
+
 class Masks:
     def __init__(self, space: Space, stepper: Stepper, vocabulary: Vocabulary, use_native: bool = True) -> None:
         """`use_native` False: the plain walker, where the native one is what is being tested."""
@@ -41,7 +68,7 @@ class Masks:
         self._space = space
         self._stepper = stepper
         native = NativeWalker(space.tables, self._sets.packed) if use_native and available() else None
-        self._walk: Callable[[TokenTrie, list[int], Row], WalkResult] = (
+        self._walk: Callable[[TokenTrie, list[int], Row, int], WalkResult] = (
             native.walk if native else partial(walk, space.tables)
         )
         self.by_bytes = self._sets.by_bytes
@@ -51,6 +78,7 @@ class Masks:
         self._memo_near: dict[int, Any] = {}
         self._memo_far: dict[int, Any] = {}
         self._rows: dict[Cell, Found] = {}
+        self._fresh = MaskRows(self.n_words)
         self._exact: dict[State, Row] = {}
 
     def row(self, state: State) -> Row:
@@ -66,6 +94,8 @@ class Masks:
 
     def _shared(self, cell: Cell) -> Found:
         """The mask without end tokens."""
+        if self._kind(cell.top):
+            return self._walked(self._memo, cell.top, cell.below, None)
         top = self._alias(cell.top, self._sets.longest)
         near = self._alias(top, NEAR)
         if near == top:
@@ -90,10 +120,10 @@ class Masks:
             node = node.get(None if at is None else at.top)
             at = None if at is None else at.below
         if node is None:
-            out: Row = np.zeros(self.n_words, dtype=np.uint32)
+            out, address = self._fresh.take()
             self.n_bytes += out.nbytes
             trie = trie or self._begin(top, out)
-            result = self._walk(trie, _stack(top, below), out)
+            result = self._walk(trie, _stack(top, below), out, address)
             node = out, [(trie, at) for at in result.asks]
             self._store(memo, top, below, result, node)
         found: Found = node
@@ -109,7 +139,7 @@ class Masks:
 
     def _alias(self, top: int, n: int) -> int:
         """A local that many share and that can't be told from `top` within n code points: far counts are as none."""
-        local = None if self._kind(top) else self._space.locals[top]
+        local = self._space.locals[top]
         if not isinstance(local, Text) or local.closer is not None or local.missing:
             return top
         verdicts = local.verdicts
@@ -125,7 +155,7 @@ class Masks:
         return self._space.text(self._space.single(machine, verdicts.strict), state, 0, None).id
 
     def _kind(self, top: int) -> int:
-        return int(self._space.tables.kinds[top])
+        return self._space.tables.kind_of[top]
 
     def _is_plain(self, top: int) -> bool:
         """Whether nothing but the length of the text counts: its tokens are sorted by that."""
@@ -143,8 +173,10 @@ class Masks:
     def _begin(self, top: int, out: Row) -> TokenTrie:
         """Or in the plain tokens where any text fits; the trie that is left to walk."""
         kind = self._kind(top)
+        if kind and kind != KEY_TEXT:
+            return self._sets.full
         local = None if kind else self._space.locals[top]
-        if kind == KEY_TEXT or (isinstance(local, KeyText) and not local.missing):
+        if kind or (isinstance(local, KeyText) and not local.missing):
             # whatever is typed leaves the trie at worst: an undeclared name
             out |= self._sets.plain[-1]
             return self._sets.residual

@@ -106,8 +106,8 @@ class NativeWalker:
             return DEAD
         return entry if entry != HOLE else DEAD
 
-    def walk(self, trie: TokenTrie, stack: list[int], out: NDArray[np.uint32]) -> WalkResult:
-        """As walk.walk; `stack[0]` is the top. Raises what filling a hole raised."""
+    def walk(self, trie: TokenTrie, stack: list[int], out: NDArray[np.uint32], address: int) -> WalkResult:
+        """As walk.walk; `address` is that of `out`'s memory. Raises what filling a hole raised."""
         packed = self._tries.get(id(trie))
         if packed is None:
             packed = self._tries[id(trie)] = PackedTrie(trie)
@@ -115,7 +115,7 @@ class NativeWalker:
         if n > len(self._frames):
             self._reserve(2 * n)
         self._frames[:n] = stack
-        n_asks = self._walk(self._walker_at, packed.address, n, out.ctypes.data)
+        n_asks = self._walk(self._walker_at, packed.address, n, address)
         if self._error is not None:
             error, self._error = self._error, None
             raise error

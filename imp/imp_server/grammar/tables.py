@@ -28,6 +28,8 @@ from numpy.typing import NDArray
 DEAD, HOLE, ASK = -1, -2, -3
 FIRST_OP = -4
 POP, POP_AGAIN = -1, -2
+READY = 1024
+"""Rows touched at once."""
 FOREIGN = 0
 """The kind of a local that `fill` knows; all others belong to native code."""
 
@@ -44,6 +46,7 @@ class Head(ctypes.Structure):
         ("capacity", ctypes.c_int32),
         ("n_ops", ctypes.c_int32),
         ("ops_capacity", ctypes.c_int32),
+        ("n_ready", ctypes.c_int32),
     ]
 
 
@@ -64,14 +67,22 @@ class Tables:
         self._op_ids: dict[tuple[int, int], int] = {}
         self._operations: list[tuple[int, int]] = []
         self._publish()
+        self.make_ready()
+
+    def make_ready(self) -> None:
+        """Empty more rows than the next local needs: memory is touched in bulk, not in the middle of a walk."""
+        begin = self.head.n_ready
+        self.head.n_ready = min(begin + READY, len(self.rows))
+        self.rows[begin : self.head.n_ready] = HOLE
 
     def _publish(self) -> None:
         head = self.head
         head.rows, head.kinds, head.capacity = self.rows.ctypes.data, self.kinds.ctypes.data, len(self.rows)
         head.ops, head.ops_capacity = self._ops.ctypes.data, len(self._ops)
+        self.kind_of = self.kinds.data
 
     def grow(self) -> None:
-        """Double what is full."""
+        """Make room for another local and another operation, or touch it."""
         n_locals, n_ops = self.head.n_locals, self.head.n_ops
         if n_locals == len(self.rows):
             rows = np.empty((2 * n_locals, 256), dtype=np.int32)
@@ -81,6 +92,8 @@ class Tables:
         if n_ops == len(self._ops):
             self._ops = np.concatenate([self._ops, np.zeros_like(self._ops)])
         self._publish()
+        if n_locals == self.head.n_ready:
+            self.make_ready()
 
     @property
     def n_locals(self) -> int:
@@ -88,9 +101,8 @@ class Tables:
 
     def new_local(self) -> int:
         local = int(self.head.n_locals)
-        if local == len(self.rows):
+        if local == self.head.n_ready:
             self.grow()
-        self.rows[local] = HOLE
         self.head.n_locals = local + 1
         return local
 

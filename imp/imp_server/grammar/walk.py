@@ -49,8 +49,10 @@ def _as_lists(trie: TokenTrie) -> _Lists:
     return found
 
 
-def walk(tables: Tables, trie: TokenTrie, locals_: list[int], out: NDArray[np.uint32]) -> WalkResult:
-    """Set in `out` the bit of every token that the stack can read (`locals_[0]` is its top); bits already set stay."""
+def walk(tables: Tables, trie: TokenTrie, locals_: list[int], out: NDArray[np.uint32], address: int = 0) -> WalkResult:
+    """Set in `out` the bit of every token that the stack can read (`locals_[0]` is its top); bits already set stay.
+
+    `address` of `out` is what the native walker takes instead of it."""
     stack: Stack = (locals_[-1], None)
     for local in reversed(locals_[:-1]):
         stack = (local, stack)

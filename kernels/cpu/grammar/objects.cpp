@@ -47,9 +47,8 @@ int32_t Objects::local(Kind kind, int32_t a, int32_t b) {
       static_cast<uint64_t>(kind) << 60 | static_cast<uint64_t>(static_cast<uint32_t>(a)) << 32 | static_cast<uint32_t>(b);
   const auto found = locals_.find(key);
   if (found != locals_.end()) return found->second;
-  if (tables->n_locals == tables->capacity) grow();
+  if (tables->n_locals == tables->n_ready) grow();
   const int32_t id = tables->n_locals++;
-  all(tables->rows + (static_cast<size_t>(id) << 8), HOLE);
   tables->kinds[id] = kind;
   if (described.size() <= static_cast<size_t>(id)) described.resize(std::max<size_t>(id + 1, 2 * described.size()));
   described[id] = {a, b};

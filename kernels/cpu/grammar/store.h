@@ -39,6 +39,7 @@ struct Tables {
   Objects* objects;
   int32_t n_locals, capacity;
   int32_t n_ops, ops_capacity;
+  int32_t n_ready;  // rows that hold nothing but HOLE, or a local's entries
 };
 
 typedef void (*Grow)();

@@ -101,12 +101,12 @@ class Space:
     def _adopt(self, local: int) -> Local:
         """The frame of a local that native code has made."""
         assert self.simple is not None
-        make = self.simple.view(local, int(self.tables.kinds[local]))
+        make = self.simple.view(local, self.tables.kind_of[local])
         self._claimed = local
         return make()
 
     def _fill(self, local: int, byte: int) -> int:
-        if self.tables.kinds[local] == FOREIGN:
+        if self.tables.kind_of[local] == FOREIGN:
             return self.locals[local].fill(byte)
         assert self.simple is not None
         self.simple.fill(local)
@@ -325,7 +325,7 @@ class Space:
         return self._local(("item", goal, tuple(asked.items())), lambda: WaitingItem(self, goal, asked))
 
     def colon(self, waiting: WaitingMember, goal: Goal, tight: bool) -> Colon:
-        if self.tables.kinds[waiting.id] == WAITING_MEMBER:
+        if self.tables.kind_of[waiting.id] == WAITING_MEMBER:
             number = self._number(self.object_state(waiting.goal, waiting.seen, waiting.loose))
             return cast(Colon, self._native(COLON_TIGHT if tight else COLON, number, self.start(goal, False).id))
         return self._local(("colon", waiting, goal, tight), lambda: Colon(self, waiting, goal, tight))

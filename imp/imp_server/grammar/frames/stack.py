@@ -151,7 +151,7 @@ class Stepper:
         while cell is not None:
             if cell.top == self.space.done.id:
                 return True
-            if self.space.tables.kinds[cell.top] != FOREIGN:
+            if self.space.tables.kind_of[cell.top] != FOREIGN:
                 return False
             result = self.space.locals[cell.top].end_result
             if result < 0 or cell.below is None or self.space.locals[cell.below.top].captures:
