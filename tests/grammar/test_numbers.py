@@ -6,12 +6,17 @@ import itertools
 import re
 from decimal import Decimal
 from fractions import Fraction
+from typing import Any
 
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from imp_server.grammar.check import check_schema
+from imp_server.grammar.engine import Matcher
+from imp_server.grammar.listed_numbers import ListedNumbers
 from imp_server.grammar.machine import DEAD
 from imp_server.grammar.numbers import Bound, Decimals, joint
+from imp_server.vocab.table import Vocabulary
 
 from tests.grammar.test_regex import accepted, run
 
@@ -120,3 +125,49 @@ def test_floats_at_the_edge_of_their_range() -> None:
     assert accepted(machine, f"{largest:f}")
     assert not accepted(machine, "2" + "0" * 308)
     assert accepted(machine, "0." + "0" * 400 + "1")
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.sets(st.integers(0, 2).flatmap(decimals), min_size=1, max_size=12), st.booleans())
+def test_listed_numbers(values: set[Decimal], point: bool) -> None:
+    """Every spelling of each and nothing else; what is left to write is a shortest way."""
+    assume(point or all(v == v.to_integral_value() for v in values))
+    machine = ListedNumbers(values, point=point)
+    exact = {Fraction(v) for v in values}
+    good = [t for t in TEXTS if PLAIN.match(t) and Fraction(t) in exact and (point or "." not in t)]
+    assert [t for t in TEXTS if accepted(machine, t)] == good
+    prefixes = {t[:i] for t in good for i in range(len(t) + 1)}
+    for text in TEXTS[::7]:
+        state = run(machine, text)
+        assert text not in prefixes or state != DEAD
+        if state != DEAD:
+            rest = machine.shortest(state)
+            assert rest is not None and Fraction(text + rest.decode()) in exact
+
+
+MANY = {"enum": [*range(0, 21_000, 7), 0.5, -3.25, 10**30]}
+
+
+@pytest.mark.parametrize(
+    ("schema", "yes", "no"),
+    [
+        (MANY, ["7", "7.0", "0.50", "-0", "-3.25", "1" + "0" * 30, "14.000"], ["8", "7.5", "-3", "20999", "14."]),
+        (MANY | {"minimum": 10, "multipleOf": 5}, ["35", "70.0"], ["0", "5", "7", "14"]),
+        (MANY | {"type": "integer"}, ["7"], ["7.0", "0.5"]),
+        (MANY | {"not": {"enum": [*range(0, 21_000, 14)]}}, ["7"], ["0", "14"]),
+        ({"type": "number", "not": {"enum": [*range(500)]}}, ["500", "0.5"], ["499", "7.00"]),
+        ({"type": "number", "anyOf": [{"enum": [*range(300)]}, {"minimum": 1000}]}, ["299", "1000.5"], ["300"]),
+        ({"oneOf": [{"enum": [*range(300)]}, {"enum": [*range(200, 400)]}]}, ["199", "300"], ["200", "299"]),
+        ({"type": "array", "items": {"enum": [*range(300)]}, "uniqueItems": True}, ["[1,11]"], ["[1,11,1.0]"]),
+    ],
+    ids=range(8),
+)
+def test_enums_of_many_numbers(schema: Any, yes: list[str], no: list[str]) -> None:
+    matcher = Matcher(check_schema(schema), Vocabulary([bytes([i]) for i in range(256)], {}))
+
+    def valid(text: str) -> bool:
+        state = matcher.advance_bytes(matcher.start, text.encode())
+        return state is not None and matcher.is_done(state)
+
+    assert [t for t in yes if not valid(t)] == []
+    assert [t for t in no if valid(t)] == []

@@ -91,12 +91,15 @@ class Algebra:
         return found
 
     def one_of_values(self, values: Iterable[Value]) -> Formula:
-        """Any of the values; all strings become one leaf."""
+        """Any of the values; all strings become one leaf, and all numbers."""
         values = list(values)
         strings = frozenset(data.encode() for kind, data in values if kind == "string" and not has_surrogates(data))
-        parts = [self.equals(v) for v in values if v[0] != "string"]
+        numbers = frozenset(data for kind, data in values if kind == "number")
+        parts = [self.equals(v) for v in values if v[0] not in ("string", "number")]
         if strings:
             parts.append(self.formulas.conj([self.type_is(STRING), self.text("literals", strings)]))
+        if numbers:
+            parts.append(self.formulas.conj([self.type_is(NUMBER), self.number("listed", numbers)]))
         return self.formulas.disj(parts)
 
     def _is(self, value: Value) -> Formula:
@@ -107,7 +110,7 @@ class Algebra:
         if kind == "bool":
             return fs.leaf(self.leaves.get(BoolIs, data))
         if kind == "number":
-            return self.number("equals", data)
+            return self.number("listed", frozenset([data]))
         if kind == "string":
             return fs.false if has_surrogates(data) else self.text("literals", frozenset([data.encode()]))
         if kind == "array":

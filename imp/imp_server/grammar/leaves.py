@@ -65,7 +65,7 @@ class TextLeaf(Leaf):
 
 @dataclass(eq=False, slots=True)
 class NumberLeaf(Leaf):
-    """kind: integer | range | multiple | equals."""
+    """kind: integer | range | multiple | listed (any of these numbers)."""
 
     kind: str
     what: Hashable

@@ -21,6 +21,7 @@ from imp_server.grammar.text_machines import (
     format_machine,
     length_bounded,
     number_leaf_machine,
+    number_obeys,
     pattern_machine,
     plain_number,
     typed_number,
@@ -217,13 +218,29 @@ def _is_range(leaf: Leaf) -> bool:
 def _numbers(algebra: Algebra, f: Formula) -> Machine:
     if f is algebra.formulas.false:
         return nothing()
-    leaves = [p.leaf for p in f.conjuncts()]
-    if all(isinstance(leaf, NumberLeaf) for leaf in leaves):
-        return typed_number([(leaf.kind, leaf.what) for leaf in leaves if isinstance(leaf, NumberLeaf)])
-    wanted = [(leaf.kind, leaf.what) for leaf in leaves if isinstance(leaf, NumberLeaf)]
+    parts = f.conjuncts()
+    wanted = [(p.leaf.kind, p.leaf.what) for p in parts if isinstance(p.leaf, NumberLeaf)]
+    if len(wanted) == len(parts):
+        return typed_number(wanted)
+    listed = [cast("frozenset[Decimal]", what) for kind, what in wanted if kind == "listed"]
+    if listed:
+        left = frozenset(v for v in frozenset.intersection(*listed) if _number_holds(algebra, f, v))
+        return typed_number([*(w for w in wanted if w == ("integer", "digits")), ("listed", left)])
     plain = intersect([plain_number(), typed_number(wanted)]) if wanted else plain_number()
+    others = [p for p in parts if not isinstance(p.leaf, NumberLeaf)]
+    unlike = [p.args[0].leaf for p in others if p.op == NOT]
+    if all(isinstance(leaf, NumberLeaf) and leaf.kind == "listed" for leaf in unlike) and len(unlike) == len(others):
+        # many numbers to be left out, as of unique items: never explored as a whole
+        return LazyProduct([typed_number(wanted) if wanted else plain], [_number_leaf(leaf) for leaf in unlike if leaf])
     # pieces live in a memo of their own: complements of numbers aren't numbers
     return intersect([plain, _build(algebra, f, {}, _number_leaf, plain_number())])
+
+
+def _number_holds(algebra: Algebra, f: Formula, value: Decimal) -> bool:
+    def obeys(leaf: Leaf) -> bool:
+        return isinstance(leaf, NumberLeaf) and number_obeys(value, leaf.kind, leaf.what)
+
+    return algebra.formulas.evaluate(f, obeys)
 
 
 def watched_number(algebra: Algebra, f: Formula) -> Machine:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from decimal import Decimal
+from fractions import Fraction
 from functools import lru_cache
 from typing import Any
 
-from imp_server.grammar.combine import intersect
 from imp_server.grammar.formats import ENFORCED, format_machine
 from imp_server.grammar.lengths import with_length as length_bounded
+from imp_server.grammar.listed_numbers import ListedNumbers
 from imp_server.grammar.machine import Machine
 from imp_server.grammar.numbers import Bound, joint
 from imp_server.grammar.regex.compile import compile_regex
@@ -24,6 +25,7 @@ __all__ = [
     "is_enforced_format",
     "length_bounded",
     "number_leaf_machine",
+    "number_obeys",
     "pattern_machine",
     "plain_number",
     "typed_number",
@@ -54,8 +56,8 @@ def plain_number() -> Machine:
 @lru_cache(maxsize=1024)
 def number_leaf_machine(kind: str, what: Any) -> Machine:
     """Exactly the plain decimals that satisfy one number leaf."""
-    if kind == "equals":
-        return compile_regex(f"^{_spellings(what)}$")
+    if kind == "listed":
+        return ListedNumbers(what)
     return _together([(kind, what)], point=True)
 
 
@@ -63,11 +65,25 @@ def typed_number(wanted: Sequence[tuple[str, Any]]) -> Machine:
     """The numbers that satisfy all leaves; integers are written without a fraction unless theirs say otherwise."""
     if not wanted:
         return any_number()
-    equal = [number_leaf_machine(*leaf) for leaf in wanted if leaf[0] == "equals"]
-    rest = [leaf for leaf in wanted if leaf[0] != "equals"]
-    if not rest:
-        return intersect(equal)
-    return intersect([_together(rest, point=("integer", "digits") not in rest), *equal])
+    listed = [what for kind, what in wanted if kind == "listed"]
+    rest = [leaf for leaf in wanted if leaf[0] != "listed"]
+    point = ("integer", "digits") not in rest
+    if not listed:
+        return _together(rest, point=point)
+    values = frozenset.intersection(*listed)
+    return ListedNumbers([v for v in values if all(number_obeys(v, *leaf) for leaf in rest)], point=point)
+
+
+def number_obeys(value: Decimal, kind: str, what: Any) -> bool:
+    """Whether a number satisfies a leaf."""
+    if kind == "listed":
+        return value in what
+    if kind == "range":
+        low, high = what
+        above = low is None or value > low[0] or (value == low[0] and not low[1])
+        return above and (high is None or value < high[0] or (value == high[0] and not high[1]))
+    # remainders of Decimal are rounded to its context; fractions are exact
+    return (Fraction(value) / (1 if kind == "integer" else Fraction(what))).denominator == 1
 
 
 def _together(leaves: Sequence[tuple[str, Any]], point: bool) -> Machine:
@@ -78,11 +94,3 @@ def _together(leaves: Sequence[tuple[str, Any]], point: bool) -> Machine:
             ranges.append((low and Bound(*low), high and Bound(*high)))
     steps = [Decimal(1) if kind == "integer" else what for kind, what in leaves if kind != "range"]
     return joint(ranges, steps, point=point)
-
-
-def _spellings(value: Decimal) -> str:
-    """A regex of every plain decimal equal to `value`."""
-    if value == 0:
-        return r"-?0(\.0+)?"
-    text = f"{value:f}"
-    return text.replace(".", r"\.") + ("0*" if "." in text else r"(\.0+)?")
