@@ -91,15 +91,27 @@ def pass_gate(gate: Gate, folder: Path) -> None:
     assert answers(warm) == truth, "warm"
     for said in warm:
         assert said.cached == said.prompt - 4, "four identical requests: one token of each is run again"
-    with served(gate.model, "--set", f"kv_cache.max_blocks={gate.few_blocks}") as server:
-        for leg in ("cold in a small pool", "evicted"):
-            assert answers(everybody(server)) == truth, leg
-            flood(server, range(6), 600)
-            check_whole(server, float(gate.few_blocks))
-        assert server.metrics()["imp_prefix_cache_evictions_total"] > 40
     with served(gate.model, CACHE, str(kept)) as server:
         again = everybody(server)
+        check_whole(server, n_blocks)
     assert answers(again) == truth, "restarted"
+    for said in again:
+        assert said.cached > 0.9 * said.prompt, "hardly anything was kept over the restart"
+    evicted = in_a_small_pool(gate, truth)
+    spilled = in_a_small_pool(gate, truth, "--set", "kv_cache.host_spill_mib=256")
+    assert spilled > 0.9 > evicted, "what was evicted didn't come back from the tier below"
+
+
+def in_a_small_pool(gate: Gate, truth: list[tuple[Any, ...]], *options: str) -> float:
+    """The cached share of a second round, after others have used the whole pool and more."""
+    with served(gate.model, "--set", f"kv_cache.max_blocks={gate.few_blocks}", *options) as server:
+        assert answers(everybody(server)) == truth, "cold in a small pool"
+        flood(server, range(6), 600)
+        again = everybody(server)
+        assert answers(again) == truth, f"evicted {options}"
+        assert server.metrics()["imp_prefix_cache_evictions_total"] > 40
+        check_whole(server, float(gate.few_blocks))
+    return sum(said.cached for said in again) / sum(said.prompt for said in again)
 
 
 def test_cold_warm_evicted_restarted(tiny: Gate, tmp_path: Path) -> None:
