@@ -1,0 +1,157 @@
+"""The golden prompts with and without prefix cache, with and without each combination of drafters: the same ids.
+
+The truth is one engine that keeps and guesses nothing. A few prompts in `make test`; all of them are marked slow.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import pytest
+from imp_server.backends import choose
+from imp_server.config import Config
+from imp_server.core import OutputPlan, SamplingParams, TokenLogprob, pack_ids
+from imp_server.engine.build import build_engine
+from imp_server.engine.inline import InlineEngine
+from imp_server.grammar.check import check_schema
+
+from tests.backends.golden import golden_cases, golden_document
+from tests.engine.tiny_engine import ask, request
+from tests.real_model import smollm2
+
+pytestmark = pytest.mark.skipif(choose("auto") == "reference", reason="the native library isn't built")
+N_NEW = 20
+GREEDY = SamplingParams(temperature=0.0)
+SAMPLED = SamplingParams(temperature=0.8, top_p=0.95, seed=17)
+OTHERS = (
+    SamplingParams(temperature=0.7, repetition_penalty=1.2, repeat_last_n=32, seed=3),
+    SamplingParams(temperature=0.9, mirostat=2, seed=4),
+    SamplingParams(temperature=0.0, dry_multiplier=0.8),
+    SamplingParams(temperature=0.8, typical_p=0.9, presence_penalty=0.4, seed=5),
+)
+SCHEMA = check_schema(
+    {
+        "type": "object",
+        "properties": {"first_name": {"type": "string", "maxLength": 8}, "is_confirmed": {"type": "boolean"}},
+        "required": ["first_name", "is_confirmed"],
+        "additionalProperties": False,
+    }
+)
+DRAFTERS: tuple[str, ...] = ("forced", "ngram")
+"""Those that a model without a second one has; `prediction` text is a region of ngram's."""
+COMBINATIONS = [(), *((name,) for name in DRAFTERS), DRAFTERS, DRAFTERS[::-1]]
+FEW = {"list", "json", "single_token", "chinese"}
+
+
+class Said(NamedTuple):
+    ids: list[int]
+    logprobs: list[TokenLogprob]
+    reason: str
+
+
+class Case(NamedTuple):
+    """One request; `prediction` is what its reply is going to be, but for an error in the middle."""
+
+    prompt: list[int]
+    fields: dict[str, Any]
+
+
+def cases(names: set[str] | None, few: bool) -> list[Case]:
+    found = []
+    ends = tuple(golden_document()["end_ids"])
+    for number, golden in enumerate(golden_cases()):
+        if names is not None and golden.name not in names:
+            continue
+        plain = OutputPlan(end_ids=ends, max_tokens=N_NEW)
+        bound = OutputPlan(end_ids=ends, max_tokens=40, grammar=SCHEMA)
+        wanted = [(GREEDY, plain), (SAMPLED, plain), (OTHERS[number % len(OTHERS)], plain)]
+        if golden.messages is not None and (not few or number % 2 == 0):
+            wanted += [(SAMPLED, bound), (GREEDY, bound)]
+        for sampling, plan in wanted:
+            found.append(Case(golden.prompt_ids, {"sampling": sampling, "plan": plan, "logprobs": number % 3 or None}))
+    return found
+
+
+async def play(engine: InlineEngine, wanted: Sequence[Case], **more: Any) -> tuple[list[Said], int, int]:
+    """Eight at a time. What they said, the cached and the drafted tokens."""
+    said: list[Said] = []
+    n_cached = n_drafted = 0
+    for at in range(0, len(wanted), 8):
+        together = [request(engine, case.prompt, **(case.fields | more)) for case in wanted[at : at + 8]]
+        for (answer,) in await asyncio.gather(*(ask(engine, each) for each in together)):
+            assert answer.finish
+            said.append(Said(answer.ids, answer.logprobs, answer.finish.reason))
+            n_cached += answer.finish.usage.cached_tokens
+            n_drafted += answer.finish.usage.drafted_tokens
+    return said, n_cached, n_drafted
+
+
+async def with_engine(settings: dict[str, Any], body: Any) -> Any:
+    build = functools.partial(build_engine, str(smollm2()), "smollm2", Config.of(settings))
+    engine = InlineEngine(build, check_each_step=True)
+    await engine.start()
+    try:
+        return await body(engine)
+    finally:
+        await engine.stop()
+
+
+@lru_cache
+def truth(few: bool) -> tuple[list[Case], list[Said]]:
+    wanted = cases(FEW if few else None, few)
+
+    async def body(engine: InlineEngine) -> list[Said]:
+        said, n_cached, n_drafted = await play(engine, wanted)
+        assert n_cached == n_drafted == 0
+        return said
+
+    off = {"prefix_cache.enabled": False, "speculative.enabled": "off", "engine.warmup": False}
+    return wanted, asyncio.run(with_engine(off, body))
+
+
+def settings_of(drafters: tuple[str, ...], cached: bool) -> dict[str, Any]:
+    """Drafts at every chance, whatever they cost."""
+    found: dict[str, Any] = {"prefix_cache.enabled": cached, "engine.warmup": False}
+    found |= {"speculative.cost_gate": False, "speculative.min_match": 1, "speculative.miss_burst": 0}
+    return found | ({"speculative.drafters": drafters} if drafters else {"speculative.enabled": "off"})
+
+
+def check(drafters: tuple[str, ...], cached: bool, few: bool) -> None:
+    wanted, expected = truth(few)
+    predicted = [
+        case._replace(fields=case.fields | {"prediction": bent(said.ids)}) for case, said in zip(wanted, expected)
+    ]
+
+    async def body(engine: InlineEngine) -> None:
+        arms = [("first", wanted), ("predicted", predicted)]
+        for name, arm in arms if drafters else [("first", wanted), ("again", wanted)]:
+            said, n_cached, n_drafted = await play(engine, arm)
+            for case, got, right in zip(arm, said, expected, strict=True):
+                assert got == right, f"{name}, {drafters}, cache {cached}: {case.fields}"
+            assert (n_cached > 0) == cached
+            assert (n_drafted > 0) == bool(drafters)
+
+    asyncio.run(with_engine(settings_of(drafters, cached), body))
+
+
+def bent(ids: list[int]) -> bytes:
+    """A prediction that is right but for one token."""
+    guess = list(ids)
+    guess[len(guess) // 2] = (guess[len(guess) // 2] + 1) % 1000
+    return pack_ids(guess)
+
+
+def test_a_few_prompts() -> None:
+    check(DRAFTERS, cached=True, few=True)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("cached", [True, False], ids=["cache", "no cache"])
+@pytest.mark.parametrize("drafters", COMBINATIONS, ids=lambda names: "+".join(names) or "none")
+def test_all_prompts(drafters: tuple[str, ...], cached: bool) -> None:
+    check(drafters, cached, few=False)
