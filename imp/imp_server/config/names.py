@@ -139,7 +139,6 @@ NOT_YET: frozenset[str] = frozenset({
     "prefix_cache.max_snapshots",
     "prefix_cache.snapshot_mib",
     "speculative.draft_model",
-    "grammar.key_order",
     "grammar.lenient",
     "grammar.check_work",
     "grammar.max_states",

@@ -14,9 +14,11 @@ from imp_server.grammar.leaves import (
     STRING,
     BoolIs,
     Items,
+    Leaf,
     Leaves,
     Length,
     NumberLeaf,
+    Props,
     Required,
     TextLeaf,
     TypeIs,
@@ -59,6 +61,12 @@ class Algebra:
     def sub_of(self, formula: Formula) -> Sub:
         return self.sub(formula, lambda: formula)
 
+    def order(self, leaves: Iterable[Leaf]) -> tuple[str, ...]:
+        """Names in the order in which they have to come; empty if it is free."""
+        props = {leaf for leaf in leaves if isinstance(leaf, Props) and leaf.ordered}
+        ranked = sorted(props, key=lambda leaf: self.formulas.leaf(leaf).uid)
+        return tuple(dict.fromkeys(name for leaf in ranked for name in leaf.names))
+
     def type_is(self, mask: int) -> Formula:
         return self.formulas.leaf(self.leaves.get(TypeIs, mask))
 
@@ -73,11 +81,19 @@ class Algebra:
     def number(self, kind: str, what: Hashable) -> Formula:
         return self.formulas.leaf(self.leaves.get(NumberLeaf, kind, what))
 
-    def props(self, names: dict[str, Sub], patterns: Iterable[tuple[str, Sub]], rest: Sub) -> Formula:
+    def props(
+        self, names: dict[str, Sub], patterns: Iterable[tuple[str, Sub]], rest: Sub, ordered: bool = False
+    ) -> Formula:
         patterns = tuple(patterns)
-        if rest is self.any and all(s is self.any for s in names.values()) and all(s is self.any for _, s in patterns):
+        ordered = ordered and bool(names)
+        if (
+            not ordered
+            and rest is self.any
+            and all(s is self.any for s in names.values())
+            and all(s is self.any for _, s in patterns)
+        ):
             return self.formulas.true
-        return self.formulas.leaf(self.leaves.props(names, patterns, rest))
+        return self.formulas.leaf(self.leaves.props(names, patterns, rest, ordered))
 
     def required(self, names: Iterable[str]) -> Formula:
         missing = frozenset(names)

@@ -23,10 +23,16 @@ CHECK_WORK = 20_000
 MAX_SUBS = 20_000
 
 
-def check_schema(schema: Any, *, integers: Literal["digits", "any"] = "digits") -> GrammarPlan:
+KeyOrder = Literal["any", "schema"]
+
+
+def check_schema(
+    schema: Any, *, integers: Literal["digits", "any"] = "digits", key_order: KeyOrder = "any"
+) -> GrammarPlan:
     """A JSON Schema (object or boolean). Raises GrammarRefused, GrammarUnsatisfiable.
 
-    `integers`: whether 1.0 may be written for the integer 1 (any), or digits alone.
+    `integers`: whether 1.0 may be written for the integer 1 (any), or digits alone. `key_order`: whether keys come in
+    any order, or as the schema lists them, undeclared ones last.
     """
     if not isinstance(schema, dict | bool):
         raise GrammarRefused("a JSON Schema must be an object or a boolean")
@@ -34,10 +40,10 @@ def check_schema(schema: Any, *, integers: Literal["digits", "any"] = "digits") 
         text = json.dumps(schema, allow_nan=False)
     except (ValueError, TypeError, RecursionError) as error:
         raise GrammarRefused(f"the schema isn't JSON: {error}") from None
-    plan = make_plan("json_schema", Normal(schema=text, integers=integers))
+    plan = make_plan("json_schema", Normal(schema=text, integers=integers, key_order=key_order))
     space = Space(CHECK_WORK, n_locals=64)
     try:
-        formula = Expander(Document(schema), space.algebra, plan.digest, integers).root()
+        formula = Expander(Document(schema), space.algebra, plan.digest, integers, key_order).root()
         _visit_all(formula.leaves())
         answer = space.solver.value(formula)
     except RecursionError:
@@ -74,9 +80,9 @@ def _check_words(kind: str, normal: Normal) -> GrammarPlan:
     return plan
 
 
-def check_envelope(node: Node) -> GrammarPlan:
+def check_envelope(node: Node, *, key_order: KeyOrder = "any") -> GrammarPlan:
     """Values, free and raw text between tags (envelope.py). Raises as check_schema for each schema inside."""
-    plan = make_plan("envelope", Normal(node=node))
+    plan = make_plan("envelope", Normal(node=node, key_order=key_order))
     for part in nodes_of(node):
         if isinstance(part, Value):
             check_schema(part.schema)
@@ -85,7 +91,7 @@ def check_envelope(node: Node) -> GrammarPlan:
         elif isinstance(part, Raw) and not part.closer:
             raise GrammarRefused("a closer can't be empty")
     space = Space(CHECK_WORK, n_locals=64)
-    machines = envelope_goals(space, node, plan.digest)
+    machines = envelope_goals(space, node, plan.digest, key_order)
     if any(machines.is_empty(part) for part in nodes_of(node)):
         raise GrammarUnsatisfiable("no text satisfies a raw parameter's schema")
     return plan

@@ -89,6 +89,8 @@ class Props(ObjectLeaf):
     names: dict[str, Sub]
     patterns: tuple[tuple[str, Sub], ...]
     rest: Sub
+    ordered: bool = False
+    """The names come in their order, undeclared ones after them. A rule for whoever writes, not about the value."""
 
 
 @dataclass(eq=False, slots=True)
@@ -166,9 +168,12 @@ class Leaves:
             found = self._made[key] = kind(*fields)
         return found
 
-    def props(self, names: dict[str, Sub], patterns: tuple[tuple[str, Sub], ...], rest: Sub) -> Props:
-        key = (Props, tuple(sorted(names.items(), key=lambda i: i[0])), patterns, rest)
+    def props(
+        self, names: dict[str, Sub], patterns: tuple[tuple[str, Sub], ...], rest: Sub, ordered: bool = False
+    ) -> Props:
+        listed = list(names.items()) if ordered else sorted(names.items(), key=lambda i: i[0])
+        key = (Props, tuple(listed), patterns, rest, ordered)
         found: Props | None = self._made.get(key)
         if found is None:
-            found = self._made[key] = Props(names, patterns, rest)
+            found = self._made[key] = Props(names, patterns, rest, ordered)
         return found

@@ -33,6 +33,7 @@ class Normal(msgspec.Struct, frozen=True):
     schema: str = ""
     """JSON text: its numbers may exceed 64 bits."""
     integers: str = "digits"
+    key_order: str = "any"
     node: Node | None = None
     text: str = ""
     choices: tuple[str, ...] = ()
@@ -51,18 +52,20 @@ def begin(plan: GrammarPlan, space: Space) -> int:
     """The local in which a completion under the plan starts. Raises GrammarRefused for an unknown kind."""
     normal = msgspec.msgpack.decode(plan.payload, type=Normal)
     if plan.kind == "json_schema":
-        formula = schema_formula(space, json.loads(normal.schema), plan.digest, normal.integers)
+        formula = schema_formula(space, json.loads(normal.schema), plan.digest, normal.integers, normal.key_order)
         return space.start(space.goal(formula), True).id
     if plan.kind in ("regex", "choice", "gbnf"):
         verdicts = words_verdicts(space, Words(plan.kind, normal.text, normal.choices))
         return space.scalar(verdicts, verdicts.start).id
     if plan.kind == "envelope" and normal.node is not None:
-        return envelope_goals(space, normal.node, plan.digest).script(space, {Rest(normal.node, None)})
+        return envelope_goals(space, normal.node, plan.digest, normal.key_order).script(
+            space, {Rest(normal.node, None)}
+        )
     raise GrammarRefused(f"unknown kind of grammar {plan.kind!r}")
 
 
-def schema_formula(space: Space, schema: Any, digest: str, integers: str = "digits") -> Formula:
-    return Expander(Document(schema), space.algebra, digest, integers).root()
+def schema_formula(space: Space, schema: Any, digest: str, integers: str = "digits", key_order: str = "any") -> Formula:
+    return Expander(Document(schema), space.algebra, digest, integers, key_order).root()
 
 
 def words_verdicts(space: Space, words: Words) -> Verdicts:
@@ -81,14 +84,14 @@ def _words_machine(words: Words) -> Machine:
     return compile_gbnf(words.text)
 
 
-def envelope_goals(space: Space, node: Node, digest: str) -> Goals:
+def envelope_goals(space: Space, node: Node, digest: str, key_order: str = "any") -> Goals:
     """The goals and machines of an envelope's nodes. Raises GrammarRefused."""
     goals: dict[int, Goal] = {}
     machines: dict[int, Machine] = {}
     words: dict[int, Verdicts] = {}
     for number, part in enumerate(nodes_of(node)):
         if isinstance(part, Value):
-            goals[id(part)] = space.goal(schema_formula(space, part.schema, f"{digest}/{number}"))
+            goals[id(part)] = space.goal(schema_formula(space, part.schema, f"{digest}/{number}", key_order=key_order))
         elif isinstance(part, Raw):
             formula = schema_formula(space, part.schema, f"{digest}/{number}")
             restricted = space.algebra.formulas.restrict(formula, STRING)

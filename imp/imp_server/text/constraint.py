@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from imp_server.core import ChatRequest, GrammarPlan, GrammarRefused, ResponseFormat
 from imp_server.grammar.check import (
+    KeyOrder,
     check_choices,
     check_envelope,
     check_gbnf,
@@ -38,7 +39,12 @@ class ThinkState:
 
 
 def constraint(
-    chat: ChatRequest, mark: Mark, thinking: ThinkState, form: ToolFormat | None, template: str
+    chat: ChatRequest,
+    mark: Mark,
+    thinking: ThinkState,
+    form: ToolFormat | None,
+    template: str,
+    key_order: KeyOrder = "any",
 ) -> GrammarPlan | None:
     """None if the request leaves the output free. Raises GrammarRefused, GrammarUnsatisfiable, InvalidRequest."""
     tools = bound_tools(chat, offered_tools(chat)) if form is not None else []
@@ -48,40 +54,40 @@ def constraint(
     tags = thinking.tags
     try:
         if not tools and tags is None:
-            return _plain(wanted)
+            return _plain(wanted, key_order)
         answer = None if wanted.kind == "text" else _answer(wanted)
         calls = None
         if tools:
             assert form is not None
             calls = calls_node(chat, form, tools, mark, template)
         if tags is not None and tags.channels:
-            return check_envelope(_in_channels(answer, calls, thinking, mark))
+            return check_envelope(_in_channels(answer, calls, thinking, mark), key_order=key_order)
         options = [node for node in (calls, answer) if node is not None]
         node = options[0] if len(options) == 1 else Alt(tuple(options))
-        return check_envelope(_after_thinking(node, thinking, mark))
+        return check_envelope(_after_thinking(node, thinking, mark), key_order=key_order)
     except GrammarRefused as refused:
         if refused.param is None:
             refused.param = "tools" if tools else wanted.param
         raise
 
 
-def bound_text(wanted: ResponseFormat) -> GrammarPlan | None:
+def bound_text(wanted: ResponseFormat, key_order: KeyOrder = "any") -> GrammarPlan | None:
     """The grammar of a plain completion. Raises GrammarRefused, GrammarUnsatisfiable."""
     if wanted.kind == "text":
         return None
     try:
-        return _plain(wanted)
+        return _plain(wanted, key_order)
     except GrammarRefused as refused:
         refused.param = refused.param or wanted.param
         raise
 
 
-def _plain(wanted: ResponseFormat) -> GrammarPlan:
+def _plain(wanted: ResponseFormat, key_order: KeyOrder = "any") -> GrammarPlan:
     match wanted.kind:
         case "json_object":
             return check_json_object()
         case "json_schema":
-            return check_schema(wanted.schema)
+            return check_schema(wanted.schema, key_order=key_order)
         case "regex":
             return check_regex(wanted.text)
         case "grammar":

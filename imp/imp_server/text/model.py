@@ -137,7 +137,9 @@ class TextModel:
             stop=chat.stop,
             ignore_eos=chat.sampling.ignore_eos,
             calls=calls,
-            grammar=constraint(chat, self.tokenizer.marked, thinking, form, use.template.source),
+            grammar=constraint(
+                chat, self.tokenizer.marked, thinking, form, use.template.source, self.config.grammar.key_order
+            ),
         )
         request = GenerateRequest(
             key=key,
@@ -185,7 +187,7 @@ class TextModel:
         else:
             ids, text = self._checked_ids(prompt), self.detokenize(prompt, skip_special=False)
         limit = token_limit(max_tokens, self.config.server.max_tokens, len(ids), self.context_length, "prompt")
-        grammar = bound_text(response_format) if response_format else None
+        grammar = bound_text(response_format, self.config.grammar.key_order) if response_format else None
         plan = text_plan(self.tokenizer, max_tokens=limit, stop=stop, ignore_eos=sampling.ignore_eos, grammar=grammar)
         request = GenerateRequest(
             key=key,

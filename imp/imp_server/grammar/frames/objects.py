@@ -50,8 +50,8 @@ class ObjectState:
         self._members: dict[KeyKind, Member | None] = {}
         self._keys: Keys | None = None
         parts = goal.must.conjuncts()
-        self.is_simple = goal.judge is None and all(isinstance(p.leaf, Props | Required) for p in parts)
-        """Nothing but properties and required names, all of which have to hold."""
+        self.is_simple = goal.judge is None and all(_is_simple(p.leaf) for p in parts)
+        """Nothing but properties in any order and required names, all of which have to hold."""
 
     @cached_property
     def leaves(self) -> dict[Leaf, None]:
@@ -60,6 +60,11 @@ class ObjectState:
     @cached_property
     def shape(self) -> Shape:
         return self.space.shape(tuple(leaf for leaf in self.leaves if isinstance(leaf, Props)))
+
+    @cached_property
+    def order(self) -> tuple[str, ...]:
+        """The order in which names have to come; empty if it is free."""
+        return self.space.algebra.order(self.leaves)
 
     @cached_property
     def missing(self) -> frozenset[str]:
@@ -78,13 +83,13 @@ class ObjectState:
 
     def remaining(self) -> Found | None:
         """The shortest rest, without the closing brace; None if the object can't be completed."""
-        return self.space.with_watches(self.goal, lambda f: self.space.solver.members(f, self.seen))
+        return self.space.with_watches(self.goal, lambda f: self.space.solver.members(f, self.seen, self.order))
 
     def remaining_after_one(self) -> Found | None:
         """The same where at least one more member has to come."""
         fs, leaves = self.space.algebra.formulas, self.space.algebra.leaves
         more = Goal(fs.conj([self.goal.must, fs.leaf(leaves.get(Count, 1, None))]), self.goal.watches, self.goal.judge)
-        return self.space.with_watches(more, lambda f: self.space.solver.members(f, self.seen))
+        return self.space.with_watches(more, lambda f: self.space.solver.members(f, self.seen, self.order))
 
     def close(self) -> int:
         """The result if the object ended here; -1 if it may not."""
@@ -134,14 +139,21 @@ class ObjectState:
         alive = {leaf for f in (goal.must, *goal.watches) for leaf in f.leaves()}
         must = fs.conj(value for leaf, value in asked.items() if leaf in sure)
         open_ = {leaf: value for leaf, value in asked.items() if leaf in alive and leaf not in sure}
-        seen = self.seen if name is None else self.seen | {name}
-        waiting = self.space.waiting_member(goal, seen, name is None, open_)
+        waiting = self.space.waiting_member(goal, self._seen_after(name), name is None, open_)
         child = waiting.child_goal(must)
         if child.judge is None and waiting.after(()).remaining() is None:
             return None
         if self.space.shortest_value(child) is None:
             return None
         return Member(child, waiting, self.space.colon(waiting, child, False).id)
+
+    def _seen_after(self, name: str | None) -> frozenset[str]:
+        """The names that can't come any more; `name` None: some undeclared one."""
+        seen = self.seen if name is None else self.seen | {name}
+        if self.order:
+            passed = self.order.index(name) if name in self.order else len(self.order)
+            seen |= set(self.order[:passed])
+        return seen
 
     def _derive_simply(self, kind: KeyKind, name: str | None) -> Member | None:
         if not self.shape.is_satisfiable(kind):
@@ -169,6 +181,10 @@ class ObjectState:
 
     def _changed(self, goal: Goal, changed: dict[Leaf, Formula]) -> Goal:
         return change(self.space, goal, changed)
+
+
+def _is_simple(leaf: Leaf | None) -> bool:
+    return isinstance(leaf, Required) or (isinstance(leaf, Props) and not leaf.ordered)
 
 
 def change(space: Space, goal: Goal, changed: dict[Leaf, Formula]) -> Goal:

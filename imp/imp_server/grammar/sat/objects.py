@@ -34,6 +34,7 @@ class Task(NamedTuple):
     high: int | None
     against: tuple[Leaf, ...]
     """Leaves that must be false."""
+    order: tuple[str, ...] = ()
 
 
 class Choice(NamedTuple):
@@ -46,8 +47,12 @@ class Choice(NamedTuple):
     high: int | None = None
 
 
-def members(solver: Solver, literals: Iterable[tuple[Leaf, bool]], seen: frozenset[str]) -> Found | None:
-    task = _task(literals)
+def members(
+    solver: Solver, literals: Iterable[tuple[Leaf, bool]], seen: frozenset[str], order: tuple[str, ...] = ()
+) -> Found | None:
+    task = _task(literals, order)
+    if not seen.isdisjoint(task.needed):
+        return None
     if task.high is not None and len(task.needed) > task.high:
         return None
     if not task.against:
@@ -68,7 +73,7 @@ def members(solver: Solver, literals: Iterable[tuple[Leaf, bool]], seen: frozens
     return None
 
 
-def _task(literals: Iterable[tuple[Leaf, bool]]) -> Task:
+def _task(literals: Iterable[tuple[Leaf, bool]], order: tuple[str, ...]) -> Task:
     props, names, against = [], [], []
     needed: set[str] = set()
     low, high = 0, None
@@ -83,7 +88,7 @@ def _task(literals: Iterable[tuple[Leaf, bool]]) -> Task:
             needed |= leaf.names
         elif isinstance(leaf, Count):
             low, high = max(low, leaf.low), _least(high, leaf.high)
-    return Task(tuple(props), tuple(names), frozenset(needed), low, high, tuple(against))
+    return Task(tuple(props), tuple(names), frozenset(needed), low, high, tuple(against), order)
 
 
 def _least(a: int | None, b: int | None) -> int | None:
@@ -151,18 +156,21 @@ def _complete(solver: Solver, task: Task, seen: frozenset[str], choices: Iterabl
         low, high = max(low, choice.low), _least(high, choice.high)
     if not forbidden.isdisjoint(plan) or (high is not None and (len(plan) > high or low > high)):
         return None
-    parts = []
+    parts: dict[str, Found] = {}
     for name, extra in plan.items():
         part = _member(solver, task, name, extra)
         if part is None:
             return None
-        parts.append(part)
+        parts[name] = part
     if len(parts) < low:
         more = _optional(solver, task, seen | forbidden | set(plan), low - len(parts))
         if more is None:
             return None
-        parts += more
-    return joined(parts)
+        parts.update(more)
+    if task.order:
+        rank = {name: at for at, name in enumerate(task.order)}
+        return joined(parts[name] for name in sorted(parts, key=lambda name: rank.get(name, len(rank))))
+    return joined(parts.values())
 
 
 def _member(solver: Solver, task: Task, name: str, extra: Formula) -> Found | None:
@@ -176,23 +184,23 @@ def _member(solver: Solver, task: Task, name: str, extra: Formula) -> Found | No
     return Found(len(key) + rest.size, lambda: key + rest.text())
 
 
-def _optional(solver: Solver, task: Task, taken: frozenset[str] | set[str], n: int) -> list[Found] | None:
-    """`n` more members, whatever they are called."""
-    parts: list[Found] = []
+def _optional(solver: Solver, task: Task, taken: frozenset[str] | set[str], n: int) -> dict[str, Found] | None:
+    """`n` more members by name, whatever they are called."""
+    parts: dict[str, Found] = {}
     declared = sorted({name for p in task.props for name in p.names} - set(taken))
     fresh = fresh_names(solver.algebra, task, frozenset(taken) | set(declared), None, n + MAX_FRESH)
     for source in (declared, fresh):
         for name in source:
             part = _member(solver, task, name, solver.algebra.formulas.true)
             if part is not None:
-                parts.append(part)
+                parts[name] = part
                 if len(parts) == n:
                     return parts
     for pattern in {p for leaf in task.props for p, _ in leaf.patterns}:
         for name in fresh_names(solver.algebra, task, frozenset(taken) | set(declared), pattern, n + 4):
             part = _member(solver, task, name, solver.algebra.formulas.true)
             if part is not None:
-                parts.append(part)
+                parts[name] = part
                 if len(parts) == n:
                     return parts
     return None

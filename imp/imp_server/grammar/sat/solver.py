@@ -40,9 +40,13 @@ class Solver:
         """A shortest value that satisfies `f`."""
         return self._ask(f, lambda: self._value(f))
 
-    def members(self, f: Formula, seen: frozenset[str]) -> Found | None:
-        """The members still missing from an object: b'' or b'"a":1,"b":2'. `f` is restricted to OBJECT."""
-        return self._ask((f, "members", seen), lambda: self._best(f, lambda ls: objects.members(self, ls, seen)))
+    def members(self, f: Formula, seen: frozenset[str], order: tuple[str, ...] = ()) -> Found | None:
+        """The members still missing from an object: b'' or b'"a":1,"b":2'. `f` is restricted to OBJECT.
+
+        `seen`: names that can't come any more. `order`: in which names have to come, all others behind them.
+        """
+        key = f, "members", seen, order
+        return self._ask(key, lambda: self._best(f, lambda ls: objects.members(self, ls, seen, order)))
 
     def items(self, f: Formula) -> Found | None:
         """The items still missing from an array. `f` is restricted to ARRAY."""
@@ -119,7 +123,7 @@ class Solver:
         return None if rest is None else Found(rest.size + 2, lambda: b"[" + rest.text() + b"]")
 
     def _object(self, f: Formula) -> Found | None:
-        rest = self.members(f, frozenset())
+        rest = self.members(f, frozenset(), self.algebra.order(f.leaves()))
         return None if rest is None else Found(rest.size + 2, lambda: b"{" + rest.text() + b"}")
 
     def _best(self, f: Formula, solve: Callable[..., Found | None]) -> Found | None:

@@ -46,7 +46,7 @@ def _properties(e: Expander, schema: dict[str, Any], at: At) -> Formula:
         try_machine(above.down("patternProperties", pattern), pattern_machine, pattern)
     matched = [(p, e.sub(s, above.down("patternProperties", p))) for p, s in patterns.items()]
     rest = e.sub(schema.get("additionalProperties", True), above.down("additionalProperties"))
-    return e.algebra.props(names, matched, rest)
+    return e.algebra.props(names, matched, rest, e.key_order == "schema")
 
 
 @keyword("required")

@@ -26,12 +26,16 @@ MAX_INPLACE_DEPTH = 200
 class Expander:
     """Turns the subschemas of one document into formulas, each once."""
 
-    def __init__(self, document: Document, algebra: Algebra, digest: str, integers: str = "digits") -> None:
+    def __init__(
+        self, document: Document, algebra: Algebra, digest: str, integers: str = "digits", key_order: str = "any"
+    ) -> None:
         """`digest` names the document: subschemas that depend on their place are known by it.
 
         `integers`: digits (1) | any (also 1.0, which JSON Schema counts as an integer and many clients don't).
+        `key_order`: any | schema (declared properties as they are listed, all others behind them).
         """
         self.integers = integers
+        self.key_order = key_order
         self.document = document
         self.algebra = algebra
         self._digest = digest
@@ -50,7 +54,12 @@ class Expander:
         if not isinstance(schema, dict):
             raise refuse("a schema must be an object or a boolean", at)
         if at.draft == 2020 and self.document.is_shared(schema):
-            key: tuple[Any, ...] = ("content", self.integers, json.dumps(schema, sort_keys=True))
+            key: tuple[Any, ...] = (
+                "content",
+                self.integers,
+                self.key_order,
+                json.dumps(schema, sort_keys=self.key_order == "any"),
+            )
         else:
             key = ("place", self._digest, id(schema), at.base, at.draft, at.scope)
         return self.algebra.sub(key, lambda: self.formula(schema, at))
