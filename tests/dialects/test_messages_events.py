@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import anthropic
@@ -25,6 +26,7 @@ from imp_server.core import (
     Usage,
 )
 from imp_server.dialects.anthropic_messages import Fold, Stream
+from imp_server.dialects.anthropic_messages_ids import call_id_of, tool_use_id
 from imp_server.dialects.anthropic_messages_thinking import signature
 from imp_server.dialects.anthropic_messages_truncated import read_object
 from pydantic import TypeAdapter
@@ -203,6 +205,20 @@ def test_signature_is_fnv_1a() -> None:
 
 def test_tool_ids_are_anthropics() -> None:
     assert folded([*CALL, DONE])["content"][0]["id"] == "toolu_a"
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["functions.get_weather:0", "functions.größe:12", "call_1", "imp_x", "abc123DEF", "a b/c?", "call_call_1", ""],
+)
+def test_an_id_of_the_models_own_survives_in_anthropics_alphabet(name: str) -> None:
+    wire = tool_use_id(name)
+    assert re.fullmatch("toolu_[A-Za-z0-9_-]+", wire)
+    assert call_id_of(wire) in {name, wire}
+    if not re.fullmatch("[A-Za-z0-9_-]+", name):
+        assert call_id_of(wire) == name, "a template that shows the id shows the model's"
+    assert call_id_of("toolu_01A09q90qw90lq917835lq9") == "toolu_01A09q90qw90lq917835lq9"
+    assert call_id_of("toolu_imp_%%%") == "toolu_imp_%%%"
 
 
 def test_failure_is_an_error_event_and_no_end() -> None:

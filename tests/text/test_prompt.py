@@ -286,6 +286,32 @@ def test_budget() -> None:
     assert thinks(OPEN_THINKING_CHATML, ReasoningIntent(budget_tokens=0), max_tokens=500)[0] == 0
 
 
+def test_an_effort_is_a_share_of_max_tokens() -> None:
+    shares = {
+        effort: thinks(OPEN_THINKING_CHATML, ReasoningIntent(effort=effort), max_tokens=1000)[2]
+        for effort in ("minimal", "low", "medium", "high", "xhigh", "max")
+    }
+    # The answer reserve is larger than what the lower efforts leave.
+    assert shares == {"minimal": 744, "low": 744, "medium": 744, "high": 800, "xhigh": 900, "max": 950}
+
+
+def closer_of(last: str | None, *, knob: str = "") -> str:
+    model = byte_model(
+        OPEN_THINKING_CHATML, control=(*CONTROL_TOKENS, *THINK), config=Config.of({"reasoning.budget_message": knob})
+    )
+    plan = model.prepare_chat(chat(message("user", "hi"), reasoning=ReasoningIntent(budget_message=last)), 1)
+    return model.detokenize(unpack_ids(plan.request.plan.think_closer), skip_special=False)
+
+
+def test_the_last_thought_of_thinking_that_is_closed_by_force() -> None:
+    assert closer_of(None) == "\n</think>"
+    assert closer_of(" Time is up.") == " Time is up.\n</think>"
+    assert closer_of(None, knob="Enough!") == "Enough!\n</think>"
+    assert closer_of("", knob="Enough!") == "\n</think>", "the client may switch the server's off"
+    with pytest.raises(InvalidRequest, match="</think>"):
+        closer_of("so </think> it is")
+
+
 def test_reasoning_format_none_keeps_the_tags() -> None:
     model = byte_model(
         THINKING_CHATML, control=(*CONTROL_TOKENS, *THINK), config=Config.of({"reasoning.format": "none"})

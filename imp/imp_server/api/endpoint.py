@@ -144,6 +144,7 @@ class Endpoint:
                 self._hub.config.server.request_timeout_s or None,
                 names=frozenset((reply.context.id, reply.context.request_id)),
                 reasoning_control=reply.context.body.get("reasoning_control", True) is not False,
+                counters=hosted.counters,
             )
             hosted.replies.add(running)
             await running.accept(watch)

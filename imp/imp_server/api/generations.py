@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections import deque
+from collections import Counter, deque
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 
@@ -16,11 +16,14 @@ import msgspec
 
 from imp_server.api.disconnect import DisconnectWatch
 from imp_server.api.text_side import Prepared, Session
-from imp_server.core import EngineFaulted, Failed, Logprobs, OutputEvent, PromptLogprobs
+from imp_server.core import EngineFaulted, Failed, Finish, Logprobs, OutputEvent, PromptLogprobs
 from imp_server.engine.client import EngineClient, Generation
+from imp_server.text.session import EXHAUSTED
 
 Batch = list[OutputEvent]
 _births = itertools.count()
+REASONING_EXHAUSTED = "requests_reasoning_exhausted_total"
+"""Counts requests whose answer never began because thinking took all tokens."""
 
 
 @dataclass(slots=True, eq=False)
@@ -44,10 +47,12 @@ class Generations:
         *,
         names: frozenset[str] = frozenset(),
         reasoning_control: bool = True,
+        counters: Counter[str] | None = None,
     ) -> None:
         """`deadline_s`: seconds from its acceptance after which each generation ends with `length`.
 
         `names`: what clients may call it by: the id of the reply, and their own id of the request.
+        `counters`: metrics of the model, by name.
         """
         self.names = names
         self.reasoning_control = reasoning_control
@@ -57,6 +62,8 @@ class Generations:
         self._client = client
         self._deadline_s = deadline_s
         self._has_ended = False
+        self._counters = Counter[str]() if counters is None else counters
+        self._is_exhausted = False
         self._waiting: deque[tuple[int, Prepared]] = deque()
         self._live: list[Live] = []
         first_choice = 0
@@ -97,7 +104,7 @@ class Generations:
     async def events(self) -> AsyncIterator[Batch]:
         """The events of one hand-off at a time. Raises an ImpError when a generation fails."""
         if len(self._live) == 1 and not self._waiting:
-            async for batch in _follow(self._live[0]):
+            async for batch in self._follow(self._live[0]):
                 yield batch
             return
         queue: asyncio.Queue[Batch | BaseException | None] = asyncio.Queue(2 * len(self._live))
@@ -130,7 +137,7 @@ class Generations:
         """Follows one generation after the other, as long as prompts wait."""
         try:
             while True:
-                async for batch in _follow(one):
+                async for batch in self._follow(one):
                     await queue.put(batch)
                 if one in self._live:
                     self._live.remove(one)
@@ -142,18 +149,20 @@ class Generations:
         except Exception as error:
             await queue.put(error)
 
-
-async def _follow(one: Live) -> AsyncIterator[Batch]:
-    async for delta in one.generation:
-        batch = one.session.feed(delta)
-        for event in batch:
-            if isinstance(event, Failed):
-                raise EngineFaulted(event.message, code=event.code)
-        batch.sort(key=_text_last)
-        if one.first_choice:
-            batch = [msgspec.structs.replace(e, choice=e.choice + one.first_choice) for e in batch]
-        if batch:
-            yield batch
+    async def _follow(self, one: Live) -> AsyncIterator[Batch]:
+        async for delta in one.generation:
+            batch = one.session.feed(delta)
+            for event in batch:
+                if isinstance(event, Failed):
+                    raise EngineFaulted(event.message, code=event.code)
+                if isinstance(event, Finish) and event.detail == EXHAUSTED and not self._is_exhausted:
+                    self._is_exhausted = True
+                    self._counters[REASONING_EXHAUSTED] += 1
+            batch.sort(key=_text_last)
+            if one.first_choice:
+                batch = [msgspec.structs.replace(e, choice=e.choice + one.first_choice) for e in batch]
+            if batch:
+                yield batch
 
 
 def _text_last(event: OutputEvent) -> bool:

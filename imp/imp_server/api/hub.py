@@ -9,7 +9,7 @@ from typing import Any, ParamSpec, TypeVar, cast
 from imp_server.api.auth import KeyRing, keys_from_file
 from imp_server.api.contract import Contract, load
 from imp_server.api.headers import Cors
-from imp_server.api.models import Hosted, Models
+from imp_server.api.models import THINK_END, Hosted, Models
 from imp_server.api.pool import WorkerPool
 from imp_server.api.responses_kept import kept_responses
 from imp_server.api.text_side import TextSide
@@ -67,7 +67,8 @@ class Hub:
         hosted = next(iter(self.models), None)
         if hosted is None or hosted.text is None:
             return {}, ()
-        return await hosted.client.stats()
+        told, rows = await hosted.client.stats()
+        return {**hosted.counters, **told}, rows
 
     async def tokenize(self, model: str, text: str, *, add_special: bool, parse_special: bool) -> list[TokenPiece]:
         side = self.models.find(model).ready_text()
@@ -86,12 +87,15 @@ class Hub:
         return await self.pool.run(side.count, request)
 
     async def end_reasoning(self, name: str) -> ReasoningEnd:
-        reply = self.models.reply(name)
-        if reply is None:
+        found = self.models.reply(name)
+        if found is None:
             return "unknown"
+        hosted, reply = found
         if not reply.reasoning_control:
             return "not_allowed"
-        return cast(ReasoningEnd, await reply.end_reasoning())
+        verdict = cast(ReasoningEnd, await reply.end_reasoning())
+        hosted.counters[THINK_END] += verdict == "ending"
+        return verdict
 
     async def close_session(self, session_id: str) -> int:
         return sum([await hosted.client.close_session(session_id) for hosted in self.models])

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from weakref import WeakSet
 
-from imp_server.api.generations import Generations
+from imp_server.api.generations import REASONING_EXHAUSTED, Generations
 from imp_server.api.text_side import TextSide
 from imp_server.core import ImpError, ModelLoading, ModelNotFound, NoModel
 from imp_server.dialects.handler import ModelCard
 from imp_server.engine.client import EngineClient
+
+THINK_END = "think_end_requests_total"
+"""Counts the calls that ended a reply's thinking."""
 
 
 @dataclass(slots=True)
@@ -28,6 +32,8 @@ class Hosted:
     failure: ImpError | None = None
     replies: WeakSet[Generations] = field(default_factory=WeakSet)
     """Replies being made."""
+    counters: Counter[str] = field(default_factory=lambda: Counter({REASONING_EXHAUSTED: 0, THINK_END: 0}))
+    """What is counted in this process, by the name of its metric."""
 
     @property
     def queue_depth(self) -> int:
@@ -86,10 +92,10 @@ class Models:
     def __iter__(self) -> Iterator[Hosted]:
         return iter(list(self._hosted.values()))
 
-    def reply(self, name: str) -> Generations | None:
+    def reply(self, name: str) -> tuple[Hosted, Generations] | None:
         """The reply being made that a client calls `name`: its own id or the client's; the newest of them."""
-        named = [r for hosted in self for r in hosted.replies if name in r.names and r.n_choices]
-        return max(named, key=lambda reply: reply.birth, default=None)
+        named = [(hosted, r) for hosted in self for r in hosted.replies if name in r.names and r.n_choices]
+        return max(named, key=lambda found: found[1].birth, default=None)
 
     def find(self, name: str) -> Hosted:
         """The model with this id; "" is the only one. Raises NoModel when none is hosted, else ModelNotFound."""

@@ -66,6 +66,8 @@ class Reasoning(msgspec.Struct, frozen=True):
     """Share of max_tokens that thinking may take; 0 = no thinking, 1 = no limit (the answer may then never begin)."""
     answer_reserve: Count = 256
     """Tokens of max_tokens kept for the answer."""
+    budget_message: str = ""
+    """Put at the end of thinking that is closed by force."""
     scan_tokens: Count = 8
     """First tokens in which a think tag is looked for although thinking is off."""
     agent_scan_tokens: Count = 256

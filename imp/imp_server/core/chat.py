@@ -79,6 +79,8 @@ class ReasoningIntent(msgspec.Struct, frozen=True):
     effort: str | None = None
     budget_tokens: int | None = None
     budget_fraction: float | None = None
+    budget_message: str | None = None
+    """What the model is made to think last when its thinking is closed for it; None = the server's."""
     shown: bool = True
 
 

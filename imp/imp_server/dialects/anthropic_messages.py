@@ -35,6 +35,7 @@ from imp_server.dialects.handler import Call, ChatReply, JsonReply, Reply, handl
 from imp_server.dialects.ids import new_id
 from imp_server.dialects.intents import Body, Extensions, extensions, present
 from imp_server.dialects.openai_sampling import whole
+from imp_server.dialects.response_formats import response_format_of
 
 _encode = msgspec.json.Encoder().encode
 
@@ -60,7 +61,7 @@ def parse(body: Body, version: str = "2023-06-01") -> ChatRequest:
         model=body["model"],
         tools=tools,
         tool_choice=_tool_choice(body, tools),
-        response_format=_format(body),
+        response_format=response_format_of(body, _format(body)),
         reasoning=_reasoning(body),
         reasoning_default_on=False,
         max_tokens=whole(body.get("max_tokens")),
@@ -133,6 +134,7 @@ def _reasoning(body: Body) -> ReasoningIntent:
         enabled=present(thinking, "type", "disabled") != "disabled",
         effort=present(body, "output_config", {}).get("effort"),
         budget_tokens=whole(thinking.get("budget_tokens")),
+        budget_message=body.get("reasoning_budget_message"),
         shown=thinking.get("display") != "omitted",
     )
 

@@ -20,6 +20,7 @@ from imp_server.core import (
     TextDelta,
     Usage,
 )
+from imp_server.dialects.anthropic_messages_ids import tool_use_id
 from imp_server.dialects.anthropic_messages_thinking import Signer
 from imp_server.dialects.anthropic_messages_truncated import read_object
 from imp_server.dialects.base import ReplyContext
@@ -190,7 +191,3 @@ class MessageEvents:
 
 def _written(usage: Json) -> Json:
     return {"ephemeral_5m_input_tokens": usage["cache_creation_input_tokens"], "ephemeral_1h_input_tokens": 0}
-
-
-def tool_use_id(call_id: str) -> str:
-    return f"toolu_{call_id.removeprefix('call_')}"

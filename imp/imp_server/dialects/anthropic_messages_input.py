@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from imp_server.core import MediaPart, Message, Part, TextPart, ToolCall
+from imp_server.dialects.anthropic_messages_ids import call_id_of
 from imp_server.dialects.anthropic_messages_thinking import check
 from imp_server.dialects.intents import present
 
@@ -84,7 +85,7 @@ def _tool_result(block: Block, path: str) -> Message:
     inner = parts(present(block, "content", ""), f"{path}.content")
     if marked(block) and inner and isinstance(inner[-1], TextPart):
         inner = (*inner[:-1], TextPart(inner[-1].text, cache_mark=True))
-    return Message("tool", inner, tool_call_id=block["tool_use_id"])
+    return Message("tool", inner, tool_call_id=call_id_of(block["tool_use_id"]))
 
 
 def assistant_message(content: str | Sequence[Block], path: str) -> Message:
@@ -100,7 +101,8 @@ def assistant_message(content: str | Sequence[Block], path: str) -> Message:
             check(block["thinking"], block.get("signature"), here)
             reasoning.append(block["thinking"])
         elif kind == "tool_use":
-            calls.append(ToolCall(block["id"], block["name"], json.dumps(block["input"], ensure_ascii=False)))
+            arguments = json.dumps(block["input"], ensure_ascii=False)
+            calls.append(ToolCall(call_id_of(block["id"]), block["name"], arguments))
         elif kind != "redacted_thinking":
             said += _parts(block, here)
     return Message("assistant", tuple(said), "".join(reasoning) or None, tuple(calls))

@@ -165,4 +165,5 @@ def reasoning_of(body: Mapping[str, Any]) -> ReasoningIntent:
         effort=effort,
         budget_tokens=budget_tokens_of(body),
         budget_fraction=None if fraction is None else float(fraction),
+        budget_message=body.get("reasoning_budget_message"),
     )

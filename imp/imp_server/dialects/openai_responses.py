@@ -29,11 +29,9 @@ from imp_server.dialects.openai_responses_stored import page, with_ids
 from imp_server.dialects.openai_responses_tools import tool_choice, tool_table
 from imp_server.dialects.openai_responses_truncation import fitting
 from imp_server.dialects.openai_sampling import budget_tokens_of, whole
+from imp_server.dialects.response_formats import response_format_of
 
 _encode = msgspec.json.Encoder().encode
-
-_FRACTIONS = {"none": 0.0, "minimal": 0.1, "low": 0.25, "medium": 0.5, "high": 0.8, "xhigh": 0.9, "max": 1.0}
-"""Share of max_output_tokens that `reasoning.effort` grants to thinking."""
 
 _OTHER_NAME = {"regex": "pattern", "grammar": "gbnf"}
 
@@ -61,7 +59,7 @@ def parse(body: Body, history: Sequence[Item] = ()) -> ChatRequest:
         model=body["model"],
         tools=table.tools,
         tool_choice=tool_choice(body, table),
-        response_format=_format(present(body, "text", {}).get("format")),
+        response_format=response_format_of(body, _format(present(body, "text", {}).get("format"))),
         reasoning=_reasoning(body),
         max_tokens=whole(body.get("max_output_tokens")),
         logprobs=_logprobs(body),
@@ -83,13 +81,14 @@ def _format(wanted: Mapping[str, Any] | None) -> ResponseFormat:
 def _reasoning(body: Body) -> ReasoningIntent:
     effort = present(body, "reasoning", {}).get("effort")
     asked = body.get("enable_thinking", present(body, "chat_template_kwargs", {}).get("enable_thinking"))
-    fraction = present(body, "think_budget", _FRACTIONS.get(effort or ""))
+    fraction = present(body, "think_budget")
     enabled = asked if isinstance(asked, bool) else (True if effort else None)
     return ReasoningIntent(
-        enabled=False if fraction == 0 else enabled,
+        enabled=False if effort == "none" or fraction == 0 else enabled,
         effort=effort,
         budget_tokens=budget_tokens_of(body),
         budget_fraction=None if fraction is None else float(fraction),
+        budget_message=body.get("reasoning_budget_message"),
     )
 
 

@@ -1,4 +1,4 @@
-"""What binds the answer of an OpenAI request, by any of its names: OpenAI's, vLLM's, llama.cpp's and imp's own."""
+"""What binds the answer of a request, by any of its names: the dialect's own, vLLM's, llama.cpp's and imp's."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from imp_server.core import GrammarRefused, InvalidRequest, ResponseFormat
 Make = Callable[[Any, str], ResponseFormat]
 
 
-def response_format_of(body: Mapping[str, Any]) -> ResponseFormat:
+def response_format_of(body: Mapping[str, Any], own: ResponseFormat | None = None) -> ResponseFormat:
     """The one constraint of the request. Saying the same twice is fine.
 
+    `own`: what the dialect's own field asks for, where that isn't `response_format`.
     Raises InvalidRequest if two fields ask for different things, GrammarRefused for a schema that isn't JSON.
     """
-    found = [wanted for wanted in _asked(body) if wanted.kind != "text"]
+    found = [wanted for wanted in _asked(body, own) if wanted.kind != "text"]
     if not found:
         return ResponseFormat()
     first = found[0]
@@ -31,10 +32,12 @@ def response_format_of(body: Mapping[str, Any]) -> ResponseFormat:
     return first
 
 
-def _asked(body: Mapping[str, Any]) -> Iterator[ResponseFormat]:
-    if wanted := body.get("response_format"):
+def _asked(body: Mapping[str, Any], own: ResponseFormat | None) -> Iterator[ResponseFormat]:
+    if own is not None:
+        yield own
+    elif wanted := body.get("response_format"):
         yield _response_format(wanted)
-    for name, make in _ALIASES.items():
+    for name, make in (_ALIASES if own is None else _GUIDED).items():
         if (value := body.get(name)) not in (None, ""):
             yield make(value, name)
     for name, value in (body.get("structured_outputs") or {}).items():
@@ -91,14 +94,14 @@ def _object(_value: bool, param: str) -> ResponseFormat:
     return ResponseFormat("json_object", param=param)
 
 
-_ALIASES: dict[str, Make] = {
+_GUIDED: dict[str, Make] = {
     "guided_json": _schema,
     "guided_regex": _regex,
     "guided_choice": _choice,
     "guided_grammar": _grammar,
-    "json_schema": _schema,
-    "grammar": _grammar,
 }
+"""vLLM's; its clients send them to every route."""
+_ALIASES: dict[str, Make] = {**_GUIDED, "json_schema": _schema, "grammar": _grammar}
 _STRUCTURED: dict[str, Make] = {
     "json": _schema,
     "regex": _regex,

@@ -30,7 +30,15 @@ from imp_server.core import (
 )
 from imp_server.text.calls import CallReaders
 from imp_server.text.constraint import ThinkState, bound_text, constraint
-from imp_server.text.plan import chat_plan, n_fixed_segments, text_plan, think_budget, think_wish, token_limit
+from imp_server.text.plan import (
+    chat_plan,
+    n_fixed_segments,
+    text_plan,
+    think_budget,
+    think_closer,
+    think_wish,
+    token_limit,
+)
 from imp_server.text.prompt import ChatPrompt, PromptMaker
 from imp_server.text.sampling_defaults import default_sampling, sampling_params
 from imp_server.text.session import OutputSession
@@ -126,6 +134,7 @@ class TextModel:
                 return form.reader(tools, segment - first, reader_text(opener))
 
         thinking = ThinkState(use.tags, prompt.starts_thinking, wish.on)
+        message = knobs.budget_message if chat.reasoning.budget_message is None else chat.reasoning.budget_message
         plan = chat_plan(
             tokenizer=self.tokenizer,
             tags=use.tags,
@@ -133,6 +142,7 @@ class TextModel:
             starts_thinking=prompt.starts_thinking,
             keep_tags=knobs.format == "none",
             budget=think_budget(chat.reasoning, knobs, max_tokens),
+            closer=think_closer(self.tokenizer, use.tags, message),
             max_tokens=max_tokens,
             stop=chat.stop,
             ignore_eos=chat.sampling.ignore_eos,

@@ -10,6 +10,7 @@ from imp_server.core import (
     ChatRequest,
     ContextLengthExceeded,
     GrammarPlan,
+    InvalidRequest,
     OutputPlan,
     ReasoningIntent,
     Segment,
@@ -87,6 +88,23 @@ def token_limit(asked: int | None, default: int, n_prompt: int, context_length: 
     return min(wanted, max(room, 0))
 
 
+def think_closer(tokenizer: Tokenizer, tags: ThinkTags | None, message: str) -> bytes:
+    """int32 ids that end thinking by force: what the model is made to think last, and the closing tag.
+
+    Raises InvalidRequest for a message that would end the thinking itself.
+    """
+    if tags is None:
+        return b""
+    if tags.close in message:
+        raise InvalidRequest(
+            f"the message can't hold {tags.close}, which ends this model's thinking",
+            param="reasoning_budget_message",
+            code="unsupported_value",
+        )
+    last = tokenizer.encode(message, control=False).tolist()
+    return pack_ids([*last, *tokenizer.encode(tags.forced_close, control=True).tolist()])
+
+
 def chat_plan(
     *,
     tokenizer: Tokenizer,
@@ -95,20 +113,19 @@ def chat_plan(
     starts_thinking: bool,
     keep_tags: bool,
     budget: int,
+    closer: bytes = b"",
     max_tokens: int,
     stop: Sequence[str],
     ignore_eos: bool,
     calls: Sequence[Segment] = (),
     grammar: GrammarPlan | None = None,
 ) -> OutputPlan:
-    """Segment 0 is the answer, 1 the thinking (if the model has tags), then `calls`."""
+    """Segment 0 is the answer, 1 the thinking (if the model has tags), then `calls`. `closer`: of think_closer."""
     vocabulary = tokenizer.vocabulary
     segments: tuple[Segment, ...] = (Segment("answer"),)
-    closer = b""
     shown: tuple[int, ...] = ()
     if tags is not None:
         segments += think_segments(tags, tokenizer.marked, scan_tokens=wish.scan_tokens, keep_tags=keep_tags)
-        closer = pack_ids(tokenizer.encode(tags.forced_close, control=True).tolist())
         if keep_tags:
             pieces = tokenizer.split(tags.open + tags.close, control=True)
             shown = tuple(p.token.id for p in pieces if p.token is not None and vocabulary.is_special(p.token.id))
@@ -119,7 +136,7 @@ def chat_plan(
         stop=tuple(s.encode() for s in stop if s),
         max_tokens=max_tokens,
         think_budget=budget if tags is not None else -1,
-        think_closer=closer,
+        think_closer=closer if tags is not None else b"",
         shown_ids=shown,
         grammar=grammar,
     )
