@@ -68,9 +68,9 @@ def calls_node(chat: ChatRequest, form: ToolFormat, tools: Sequence[BoundTool], 
     """The calls: free text around them if they are neither forced nor an alternative to a bound answer."""
     many = chat.tool_choice.parallel and not chat.tool_choice.named
     sections = form.sections(tools, tag, template, many)
-    if chat.tool_choice.mode == "required" or chat.response_format.kind != "text":
-        return _forced(sections, many)
-    return _free(sections, many)
+    if chat.tool_choice.mode == "auto" and chat.response_format.kind != "text":
+        return _forced([s._replace(opener=s.marker + s.opener) for s in sections], many)
+    return _forced(sections, many) if chat.tool_choice.mode == "required" else _free(sections, many)
 
 
 def _forced(sections: Sequence[Section], many: bool) -> Node:

@@ -9,17 +9,18 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 
-from imp_server.core import Segment, Tool, special
+from imp_server.core import Segment, Tool
 from imp_server.grammar.envelope import Lit, Seq
-from imp_server.text.tools.base import CallReader
+from imp_server.text.tools.base import CallReader, both
 from imp_server.text.tools.json_calls import JsonCallReader
 from imp_server.text.tools.spelling import BoundTool, Section, TagBytes, json_call
 
 name = "llama3_json"
+_TAG = "<|python_tag|>"
 
 
 def teaches(template: str) -> bool:
-    return '"parameters"' in template and ("<|python_tag|>" in template or "<|eot_id|>" in template)
+    return '"parameters"' in template and (_TAG in template or "<|eot_id|>" in template)
 
 
 def _spellings(tool: str) -> Iterator[str]:
@@ -33,7 +34,7 @@ def _spellings(tool: str) -> Iterator[str]:
 
 def segments(tools: Sequence[Tool], answer: int, first: int) -> tuple[Segment, ...]:
     bare = tuple(s.encode() for tool in tools for s in _spellings(tool.name))
-    tagged = tuple(special("<|python_tag|>") + s for s in bare)
+    tagged = tuple(tag + s for tag in both(_TAG) for s in bare)
     return (Segment("call", openers=bare + tagged, opens_from=(answer,), at_start=True, json_body=True),)
 
 
@@ -43,7 +44,7 @@ def sections(tools: Sequence[BoundTool], tag: TagBytes, template: str, many: boo
     for tool in tools:
         call = json_call(tool, arguments_key="parameters")
         assert isinstance(call, Seq) and isinstance(call.parts[0], Lit)
-        found.append(Section(call.parts[0].data, Seq(call.parts[1:]), repeats=False))
+        found.append(Section(call.parts[0].data, Seq(call.parts[1:]), repeats=False, marker=tag(_TAG)))
     return found
 
 

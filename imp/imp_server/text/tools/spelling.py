@@ -30,6 +30,8 @@ class Section(NamedTuple):
     rest: Node
     repeats: bool = True
     """Several calls are several sections (else they share one)."""
+    marker: bytes = b""
+    """Stands before the opener where the reply may also be JSON that begins alike."""
 
 
 def lit(*parts: bytes | str) -> Lit:
