@@ -134,7 +134,7 @@ def test_which_tier_is_chosen(
     def chosen(backend: ReferenceBackend = backend, **knobs: object) -> Any:
         config = Config.of({name.replace("__", "."): value for name, value in knobs.items()})
         below = lower_tier(config, source, backend, KvSpec((8,), "f32"))
-        return None if below is None else below.tier
+        return below and below.tier
 
     kept = {"prefix_cache__path": str(tmp_path / "kept")}
     assert chosen() is None

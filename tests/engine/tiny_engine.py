@@ -63,7 +63,7 @@ class Tiny:
         backend: Backend = ReferenceBackend(ArraySource(self.architecture))
         groups = self.architecture.cache_groups
         if self.tier is not None:
-            self.make_index = partial(PrefixCache, below=Below(self.tier, backend, backend.block_bytes("f32")))
+            self.make_index = partial(PrefixCache, below=Below(backend, backend.block_bytes("f32"), self.tier))
         backend.allocate(KvSpec((self.n_blocks,) * len(groups), "f32"))
         limits = Limits(self.context, VOCAB, self.n_rows, self.max_queue, ("generate", "embed", "score", "rank"))
         schedule = ScheduleLimits(self.n_rows, self.context, self.step_ms, 4 * self.step_ms, self.prefill_chunk)

@@ -18,11 +18,14 @@ from imp_server.schedule.cache import Below, PrefixCache
 from imp_server.schedule.prefix import MakeIndex
 from imp_server.schedule.rows import Row, StepPlan
 from imp_server.schedule.scheduler import ScheduleLimits, Scheduler
+from imp_server.schedule.snapshots import SnapshotLimits
 from imp_server.schedule.tiers.tier import Tier
 from numpy.typing import NDArray
 
 BLOCK_BYTES = 8 * BLOCK_TOKENS
 """Of the pretended memory."""
+_DIRT = 0x5EED
+"""What memory holds before anybody wrote it."""
 
 
 def digest(history: Sequence[int]) -> int:
@@ -44,13 +47,16 @@ class Simulation:
         prefill_chunk: int = 0,
         make_index: MakeIndex | None = None,
         tier: Tier | None = None,
+        snapshots: SnapshotLimits | None = None,
     ) -> None:
-        """`tier`: under a prefix cache, instead of `make_index`."""
-        self.kv = [np.zeros((n_blocks, BLOCK_TOKENS), dtype=np.int64) for _ in groups]
-        if tier is not None:
-            make_index = partial(PrefixCache, below=Below(tier, self, (BLOCK_BYTES,) * len(groups)))
+        """`tier`, `snapshots`: under a prefix cache, instead of `make_index`."""
+        counts = [2 * n_rows if group.kind == "state" else n_blocks for group in groups]
+        self.kv = [np.full((n, BLOCK_TOKENS), _DIRT, dtype=np.int64) for n in counts]
+        if tier is not None or snapshots is not None:
+            below = Below(self, (BLOCK_BYTES,) * len(groups), tier, snapshots or SnapshotLimits())
+            make_index = partial(PrefixCache, below=below)
         limits = ScheduleLimits(n_rows, context, step_ms, step_alone_ms, prefill_chunk)
-        self.scheduler = Scheduler(limits, groups, [n_blocks] * len(groups), make_index=make_index)
+        self.scheduler = Scheduler(limits, groups, counts, make_index=make_index)
         self.context = context
         self.lengths: dict[Row, int] = {}
         self.done: list[Row] = []
@@ -114,6 +120,9 @@ class Simulation:
         history = row.sampler.history
         for group, description in enumerate(self.scheduler.memory.groups):
             columns = row.tables.columns(group)
+            if description.kind == "state":
+                self._advance(group, int(columns[0]), history.tolist(), start, n_tokens)
+                continue
             for position in range(start, start + n_tokens):
                 block = columns[position // BLOCK_TOKENS]
                 self.kv[group][block, position % BLOCK_TOKENS] = digest(history[: position + 1])
@@ -122,3 +131,18 @@ class Simulation:
                 block = columns[position // BLOCK_TOKENS]
                 assert block >= 0, "a position that a query sees was given up"
                 assert self.kv[group][block, position % BLOCK_TOKENS] == digest(history[: position + 1])
+
+    def _advance(self, group: int, slot: int, history: list[int], start: int, n_tokens: int) -> None:
+        """A toy of a recurrent layer: its state is a function of every token so far, and can't be taken back."""
+        if start == 0:
+            self.kv[group][slot] = state_after([])
+        assert (self.kv[group][slot] == state_after(history[:start])).all(), "the state isn't that of these tokens"
+        self.kv[group][slot] = state_after(history[start : start + n_tokens], self.kv[group][slot])
+
+
+def state_after(ids: Sequence[int], state: NDArray[np.int64] | None = None) -> NDArray[np.int64]:
+    """From `state`, else from the beginning."""
+    state = np.arange(BLOCK_TOKENS, dtype=np.int64) if state is None else state.copy()
+    for token in ids:
+        state = (state * 31 + token + 7) % 1_000_000_007
+    return state

@@ -63,7 +63,9 @@ class Step:
     """`block_tables[g][r, i]` is the block of group g that holds positions [16 i, 16 i + 16) of row r.
 
     The tables cover the positions that this step writes; unused entries are -1. A group of kind
-    `state` has one column: the row's state slot.
+    `state` has one column: the row's state slot. The backend advances the slot over the row's ids. A slot comes
+    with whatever it held before: a row whose chunk starts at position 0 begins with the initial state, any other
+    with what the slot holds, which the scheduler has put there.
     """
 
     ids: Int32s

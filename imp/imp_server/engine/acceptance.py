@@ -20,6 +20,8 @@ class Limits:
     max_queue: int = 128
     tasks: tuple[str, ...] = ("generate",)
     max_logprobs: int = 128
+    checkpoint_min_step: int = 8192
+    """Tokens between two snapshots of a prompt's state (schedule/snapshots.py)."""
     length_steering: bool = True
     """Constrained replies are brought to their end within max_tokens (engine/steering.py)."""
 

@@ -74,6 +74,7 @@ def build_engine(
         vocab_size=architecture.vocab_size,
         n_rows=n_rows,
         tasks=("embed",) if architecture.is_encoder else ("generate", "embed", "score", "rank"),
+        checkpoint_min_step=config.prefix_cache.checkpoint_min_step,
         length_steering=config.grammar.length_steering,
     )
     costs, decode_costs = CostTable(), CostTable()

@@ -39,6 +39,7 @@ from imp_server.engine.messages import (
 from imp_server.engine.steering import Steering, TokenCutter
 from imp_server.schedule.rows import Row
 from imp_server.schedule.scheduler import Scheduler
+from imp_server.schedule.snapshots import snapshot_points
 from imp_server.vocab.table import Vocabulary
 
 _PROMPT_LOGITS_CHUNK = 64
@@ -183,6 +184,7 @@ class Desk:
             reuse_prefix=plain,
             max_chunk=0 if request.prompt_logprobs is None else _PROMPT_LOGITS_CHUNK,
             whole=self._backend.architecture.is_encoder,
+            snapshot_points=self._snapshot_points(request, len(ids)) if plain else (),
         )
         output = ChoiceOutput(request, choice, self._token_bytes, room=room)
         grammar = None
@@ -192,6 +194,11 @@ class Desk:
                 steering = Steering(constraint, self._cutter.cut, output.room_left)
             grammar = GrammarRow(constraint, request.plan.end_ids, self._masks, steering)
         return LiveRow(row, output, grammar)
+
+    def _snapshot_points(self, request: GenerateRequest, n_prompt: int) -> tuple[int, ...]:
+        if not self._scheduler.memory.has_state:
+            return ()
+        return snapshot_points(request.spans, n_prompt, self._limits.checkpoint_min_step)
 
     def _reject(self, key: int, error: ImpError) -> None:
         self.counters["requests_rejected_total"] += 1
@@ -329,7 +336,10 @@ class Desk:
         )
         zeros = dict.fromkeys(names, 0.0)
         counters = {name: float(value) for name, value in self.counters.items()}
-        preemptions = {"preemptions_total": float(self._scheduler.n_preemptions)}
+        preemptions = {
+            "preemptions_total": float(self._scheduler.n_preemptions),
+            "rollbacks_refused_total": float(self._scheduler.n_refused_rollbacks),
+        }
         rows = tuple(
             {
                 "slot": row.slot,

@@ -171,6 +171,7 @@ class EngineLoop:
         except Exception:
             log.exception("a step of %d rows failed", len(plan.chunks))
             self._counters["steps_failed_total"] += 1
+            self.scheduler.failed(plan)
             for live in lives:
                 self._fail(live, EngineFaulted("the engine failed at this step; its other requests go on"))
             return None
@@ -235,7 +236,8 @@ class EngineLoop:
         for index, token_id in enumerate(ids):
             if live.grammar is not None and live.grammar.refuses(token_id, output.room_left - 1):
                 self._counters["grammar_steered_total"] += 1
-                live.row.n_computed = sampler.length - 1  # the position is run again, with a mask that lacks the token
+                # The position is run again, with a mask that lacks the token.
+                self.scheduler.rewind(live.row, sampler.length - 1)
                 return False
             if chunk.n_drafts:
                 output.counts.verified_tokens += 1
@@ -250,7 +252,7 @@ class EngineLoop:
             if output.finish is not None or output.must_force:
                 break
         # Accepted drafts that the end or the closing of reasoning left out are forgotten.
-        live.row.n_computed = min(live.row.n_computed, sampler.length)
+        self.scheduler.rewind(live.row, sampler.length)
         self.desk.force(live)
         output.note_steered(live.grammar)
         return n_taken == len(ids)

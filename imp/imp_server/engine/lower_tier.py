@@ -11,6 +11,7 @@ from imp_server.config.environment import imp_home
 from imp_server.engine.fingerprint import fingerprint, model_name
 from imp_server.models.source import ModelSource
 from imp_server.schedule.cache import Below
+from imp_server.schedule.snapshots import SnapshotLimits
 from imp_server.schedule.tiers.file import FileTier
 from imp_server.schedule.tiers.host import HostTier
 from imp_server.schedule.tiers.opening import open_kept, open_unnamed
@@ -21,14 +22,17 @@ log = logging.getLogger(__name__)
 
 
 def lower_tier(config: Config, source: ModelSource, backend: Backend, kv: KvSpec) -> Below | None:
-    """None: what is evicted is forgotten. Raises ConfigError for a path that can't be meant."""
+    """None: there is nothing to keep. Raises ConfigError for a path that can't be meant."""
     sizes = backend.block_bytes(kv.dtype)
     if not config.prefix_cache.enabled or not sum(sizes):
         return None
-    tier = _kept(config, source, backend, kv, sum(sizes)) if config.prefix_cache.path else None
-    if tier is None:
-        tier = _spill(config, backend, sum(sizes))
-    return None if tier is None else Below(tier, backend, sizes)
+    blocks = sum(size for size, group in zip(sizes, backend.architecture.cache_groups) if group.kind != "state")
+    tier = _kept(config, source, backend, kv, blocks) if config.prefix_cache.path and blocks else None
+    if tier is None and blocks:
+        tier = _spill(config, backend, blocks)
+    knobs = config.prefix_cache
+    limits = SnapshotLimits(knobs.max_snapshots, knobs.snapshot_mib << 20, knobs.checkpoint_min_step)
+    return Below(backend, sizes, tier, limits)
 
 
 def _kept(config: Config, source: ModelSource, backend: Backend, kv: KvSpec, max_payload: int) -> Tier | None:

@@ -39,6 +39,11 @@ class Memory:
             block = self.pools[group].take()
         return block
 
+    @property
+    def has_state(self) -> bool:
+        """Some layers keep a state that can't be rolled back."""
+        return any(group.kind == "state" for group in self.groups)
+
     def settle_copies(self) -> None:
         for pool in self.pools:
             pool.settle_copies()
@@ -138,6 +143,11 @@ class RowTables:
     def fill(self, group: int, column: int, block: int) -> None:
         """A column of an adopted prefix that was missing. The row holds the block from now on, as counted already."""
         self._tables[group][column] = block
+
+    def hold_state(self, group: int, slot: int) -> None:
+        """The row's slot of a state group, held already. Only for a table without one."""
+        self._tables[group][0] = slot
+        self._n_columns[group] = 1
 
     def trim(self, n_computed: int) -> None:
         """Release blocks that no later position of a window group can see."""

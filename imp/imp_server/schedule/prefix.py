@@ -14,6 +14,7 @@ from imp_server.schedule.blocks import BlockPool
 
 if TYPE_CHECKING:
     from imp_server.schedule.rows import Row
+    from imp_server.schedule.snapshots import Snapshot
     from imp_server.schedule.tree import Node
 
 
@@ -31,14 +32,20 @@ class PrefixHit:
     nodes: tuple[Node, ...] = field(default=(), compare=False)
     """The index's own."""
     is_below: bool = False
-    """Some blocks are missing yet: a lower tier has them. `PrefixIndex.restore` brings them back."""
+    """Some blocks, or the state, are missing yet. `PrefixIndex.restore` brings them back."""
+    snapshot: Snapshot | None = field(default=None, compare=False)
+    """The state after these tokens, for models with state groups."""
+    is_unusable: bool = False
+    """Tokens are known, and there is no state to go on from."""
 
 
 class PrefixIndex(Protocol):
     """Owner of what is kept in the pools beyond the rows' lives."""
 
-    n_evicted_tokens: int
-    """Kept tokens given up so far because somebody needed their memory."""
+    @property
+    def n_evicted_tokens(self) -> int:
+        """Kept tokens given up so far because somebody needed their memory."""
+        ...
 
     @property
     def keeps(self) -> bool:
@@ -63,6 +70,10 @@ class PrefixIndex(Protocol):
 
     def retire(self, row: Row) -> None:
         """The row is about to give its blocks back (it is over, or preempted)."""
+        ...
+
+    def disown(self, row: Row) -> None:
+        """What the row's blocks hold is unknown: nothing more of it is kept."""
         ...
 
     def reclaim(self, group: int, n_blocks: int) -> int:
@@ -125,6 +136,9 @@ class NoPrefixIndex:
         return None
 
     def retire(self, row: Row) -> None:
+        return None
+
+    def disown(self, row: Row) -> None:
         return None
 
     def reclaim(self, group: int, n_blocks: int) -> int:

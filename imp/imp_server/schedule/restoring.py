@@ -9,19 +9,22 @@ from typing import TYPE_CHECKING
 
 from imp_server.backends.base import BLOCK_TOKENS
 from imp_server.schedule.blocks import BlockPool
+from imp_server.schedule.kept_blocks import KeptBlocks
+from imp_server.schedule.lookup import Lookup
 from imp_server.schedule.prefix import PrefixHit
-from imp_server.schedule.tree import EMPTY, Match, Node
+from imp_server.schedule.snapshots import Snapshot, Snapshots
+from imp_server.schedule.spill import Spill
+from imp_server.schedule.tree import EMPTY, Match, Node, PrefixTree
 
 if TYPE_CHECKING:
-    from imp_server.schedule.cache import PrefixCache
     from imp_server.schedule.rows import Row
-    from imp_server.schedule.spill import Spill
 
 
 @dataclass(slots=True)
 class _Job:
     nodes: tuple[Node, ...]
     n_tokens: int
+    snapshot: Snapshot | None
     n_done: int = 0
     """Nodes whose blocks stand in the row's tables."""
 
@@ -29,11 +32,21 @@ class _Job:
 class Restoring:
     """Owner of the jobs, one per row that waits for its prefix."""
 
-    def __init__(self, cache: PrefixCache, pools: Sequence[BlockPool], spill: Spill | None) -> None:
+    def __init__(
+        self,
+        tree: PrefixTree,
+        kept: KeptBlocks,
+        lookup: Lookup,
+        pools: Sequence[BlockPool],
+        *,
+        spill: Spill | None,
+        snapshots: Snapshots | None,
+    ) -> None:
         self.n_tokens = 0
         self.n_cut_short = 0
         """Jobs that ended before their prefix did: a fault of the tier, or no block to restore into."""
-        self._cache, self._pools, self._spill = cache, pools, spill
+        self._tree, self._kept, self._lookup, self._pools = tree, kept, lookup, pools
+        self._spill, self._snapshots = spill, snapshots
         self._jobs: dict[Row, _Job] = {}
 
     @property
@@ -49,7 +62,7 @@ class Restoring:
         """The row has adopted what the pools hold of the hit."""
         for node in hit.nodes:
             node.n_holds += 1
-        self._jobs[row] = _Job(hit.nodes, hit.n_tokens)
+        self._jobs[row] = _Job(hit.nodes, hit.n_tokens, hit.snapshot)
 
     def go_on(self, row: Row, budget_ms: float) -> int | None:
         """At least a block more; None while some are missing, else the tokens that the row's tables hold."""
@@ -64,7 +77,7 @@ class Restoring:
             if time.perf_counter() >= until_s and job.n_done < len(job.nodes):
                 return None
         self.abandon(row)
-        return job.n_tokens
+        return job.n_tokens if self._has_state(row, job.snapshot) else self._clear(row)
 
     def abandon(self, row: Row) -> None:
         """Idempotent. What came back so far stays cached."""
@@ -73,7 +86,7 @@ class Restoring:
             return
         for node in job.nodes:
             node.n_holds -= 1
-            self._cache.tree.offer(node)
+            self._tree.offer(node)
 
     def _bring(self, row: Row, job: _Job) -> bool:
         """The next node's blocks into the row's tables; False if they can't be had."""
@@ -81,7 +94,7 @@ class Restoring:
         assert row.tables is not None
         if not node.lives:
             return False
-        needed = [g for g in range(len(self._pools)) if column >= self._cache.first_seen(g, job.n_tokens)]
+        needed = self._lookup.needed(column, job.n_tokens)
         if not node.is_resident or any(node.blocks[g] == EMPTY for g in needed):
             if not self._load(node):
                 return False
@@ -100,19 +113,19 @@ class Restoring:
         for group in range(len(self._pools)):
             if node.blocks[group] != EMPTY or not node.stored_mask >> group & 1:
                 continue
-            block = self._cache.take(group)
+            block = self._kept.take(group)
             if block is None:
                 self._give_back(blocks)
                 return False
             blocks[group] = block
         if not self._spill.load(node, blocks):
             self._give_back(blocks)
-            self._cache.lose_copy(node)
+            self._kept.lose_copy(node)
             return False
         for pool, block in zip(self._pools, blocks, strict=True):
             if block != EMPTY:
                 pool.keep(block)
-        self._cache.gain(node, blocks)
+        self._kept.gain(node, blocks)
         self._give_back(blocks)
         return True
 
@@ -127,7 +140,18 @@ class Restoring:
         self.abandon(row)
         assert row.tables is not None
         there = tuple(node for node in job.nodes[: job.n_done] if node.lives)
-        hit = self._cache.resident_part(Match(there, len(there) * BLOCK_TOKENS))
+        match = Match(there, len(there) * BLOCK_TOKENS)
+        hit = self._lookup.resident_part(match, row.sampler.history[: match.n_tokens], row.adapter)
         row.tables.release()
         row.tables.adopt(hit)
-        return hit.n_tokens
+        return hit.n_tokens if self._has_state(row, hit.snapshot) else self._clear(row)
+
+    def _has_state(self, row: Row, snapshot: Snapshot | None) -> bool:
+        return snapshot is None or (self._snapshots is not None and self._snapshots.restore(row, snapshot))
+
+    def _clear(self, row: Row) -> int:
+        """The state can't be had: the row starts from zero."""
+        assert row.tables is not None and self._snapshots is not None
+        self._snapshots.n_unusable += 1
+        row.tables.release()
+        return 0

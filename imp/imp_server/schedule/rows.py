@@ -49,6 +49,8 @@ class Row:
     """The row whose prompt this one will share once it is computed (n > 1)."""
     drafts: NDArray[np.int32] = field(default_factory=lambda: np.empty(0, dtype=np.int32))
     """Ids proposed for the next step; set by the engine before `plan`, cleared by `settle`."""
+    snapshot_points: tuple[int, ...] = ()
+    """Positions of its prompt at which its state is kept (models with state groups): chunks end there."""
     is_restoring: bool = False
     """Its prefix is coming back from a lower tier; until then it runs nothing."""
     is_held_back: bool = False

@@ -47,6 +47,7 @@ class Scheduler:
         self.decode_costs = decode_costs or CostTable()
         self.queue = RequestQueue()
         self.n_preemptions = 0
+        self.n_refused_rollbacks = 0
         self._rows: list[Row] = []
         self._free_slots = list(range(limits.n_rows - 1, -1, -1))
 
@@ -140,15 +141,39 @@ class Scheduler:
             row.n_computed = chunk.start + chunk.n_tokens + accepted
             row.n_written = max(row.n_written, row.n_computed)
             row.drafts = row.drafts[:0]
-            if row.tables is not None:
-                # Not to n_computed: a sampled token or an accepted draft may yet be taken back.
-                row.tables.trim(max(0, chunk.start + chunk.n_tokens - 1))
+
+    def rewind(self, row: Row, n_computed: int) -> None:
+        """The row's positions from `n_computed` on aren't what they should be; they may be run again.
+
+        A state can't be rolled back: such a row is cleared and resumes from its newest snapshot, or from zero.
+        """
+        if n_computed >= row.n_computed:
+            return
+        if not self.memory.has_state or row.tables is None:
+            row.n_computed = n_computed
+            return
+        self.n_refused_rollbacks += 1
+        self.index.disown(row)
+        row.tables.release()
+        row.n_computed = 0
+        self._begin(row, self._match(Ticket([row])))
+
+    def failed(self, plan: StepPlan) -> None:
+        """The step raised: what its rows' blocks hold is unknown. Call before the rows are removed."""
+        for chunk in plan.chunks:
+            self.index.disown(chunk.row)
 
     def publish(self, plan: StepPlan) -> None:
         """Tell the prefix index what the step computed. Call after the sampled ids were appended."""
         for chunk in plan.chunks:
-            if chunk.row.tables is not None and chunk.row.reuse_prefix:
-                self.index.publish(chunk.row)
+            row = chunk.row
+            if row.tables is None:
+                continue
+            if row.reuse_prefix:
+                self.index.publish(row)
+            # After publishing, so that a window can be resumed anywhere. Not to n_computed: a sampled token or an
+            # accepted draft may yet be taken back.
+            row.tables.trim(max(0, min(row.n_computed, chunk.start + chunk.n_tokens) - 1))
 
     def check(self) -> None:
         """Integrity: blocks, slots and ranks agree. Raises AssertionError."""
@@ -278,6 +303,9 @@ class Scheduler:
             pending = row.sampler.n_prompt - 1 - row.n_computed
         if row.whole:
             return pending
+        point = next((p for p in row.snapshot_points if p > row.n_computed), None)
+        if point is not None:
+            pending = min(pending, point - row.n_computed)
         limits = [pending, left] + [n for n in (row.max_chunk, self.limits.prefill_chunk) if n]
         return min(limits)
 

@@ -1,0 +1,198 @@
+"""States of layers that can't be rolled back, kept at message boundaries so that a prefix can be resumed there.
+
+A snapshot is the exact bytes of a row's state slots after a number of tokens. It is found by those tokens: by the
+content hash of their whole blocks, then by the tokens themselves, all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from imp_server.core import MessageSpan
+from imp_server.models.architecture import CacheGroup
+from imp_server.schedule.blocks import BlockPool
+from imp_server.schedule.tiers.record import BlockStore, content_hash, root_hash
+from imp_server.schedule.tree import BLOCK_BYTES, EMPTY, TOKEN_BYTES, key_of
+
+if TYPE_CHECKING:
+    from imp_server.schedule.rows import Row
+
+
+def snapshot_points(spans: Iterable[MessageSpan], n_prompt: int, min_step: int) -> tuple[int, ...]:
+    """Positions of a prompt at which its state is worth keeping, ascending.
+
+    The start of the last user message, always: the next turn, or another try, differs from there on. Of the other
+    user messages the first, and those at least `min_step` tokens behind the point before. None in between.
+    """
+    starts = sorted({span.start for span in spans if span.role == "user" and 0 < span.start < n_prompt})
+    points: list[int] = []
+    for start in starts[:-1]:
+        if not points or start - points[-1] >= min_step:
+            points.append(start)
+    return (*points, *starts[-1:])
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotLimits:
+    """`most`: per conversation, that is on the way to any one state; `cap_bytes`: all of them together."""
+
+    most: int = 32
+    cap_bytes: int = 256 << 20
+    min_step: int = 8192
+
+
+@dataclass(slots=True, eq=False)
+class Snapshot:
+    ids: bytes
+    """The tokens, as in the tree's keys."""
+    digest: bytes
+    """Of their whole blocks, and of the adapter."""
+    states: tuple[bytes, ...]
+    """Per state group."""
+
+    @property
+    def n_tokens(self) -> int:
+        return len(self.ids) // TOKEN_BYTES
+
+    @property
+    def rest(self) -> bytes:
+        """The tokens behind the whole blocks."""
+        return self.ids[len(self.ids) // BLOCK_BYTES * BLOCK_BYTES :]
+
+
+class Snapshots:
+    """Owner of the snapshots, in host memory."""
+
+    def __init__(
+        self,
+        groups: Sequence[CacheGroup],
+        pools: Sequence[BlockPool],
+        store: BlockStore,
+        block_bytes: Sequence[int],
+        limits: SnapshotLimits,
+    ) -> None:
+        self.n_taken = 0
+        self.n_restored = 0
+        self.n_evicted = 0
+        self.n_unusable = 0
+        """Prefixes that were known and had no snapshot to resume from, or whose state couldn't be had."""
+        self._state_groups = [g for g, group in enumerate(groups) if group.kind == "state"]
+        self._pools, self._store, self._limits = pools, store, limits
+        self._each_bytes = sum(block_bytes[g] for g in self._state_groups)
+        self._found: dict[bytes, dict[bytes, Snapshot]] = {}
+        self._by_age: dict[Snapshot, None] = {}
+
+    @property
+    def n_bytes(self) -> int:
+        return len(self._by_age) * self._each_bytes
+
+    def along(self, key: bytes, adapter: int) -> list[Snapshot]:
+        """All snapshots on the way through these tokens, shortest first."""
+        found: list[Snapshot] = []
+        digest = root_hash(adapter)
+        if not self._found:
+            return found
+        for at in range(0, len(key) + 1, BLOCK_BYTES):
+            here = self._found.get(digest, {})
+            found += sorted((s for s in here.values() if key.startswith(s.ids)), key=lambda s: s.n_tokens)
+            digest = content_hash(digest, key[at : at + BLOCK_BYTES])
+        return found
+
+    def take(self, row: Row) -> None:
+        """Keep the row's state, which is that after `row.n_computed` tokens."""
+        if (
+            row.tables is None
+            or not 0 < row.n_computed <= row.sampler.length
+            or self._each_bytes > self._limits.cap_bytes
+        ):
+            return
+        slots = [int(row.tables.columns(g)[0]) if len(row.tables.columns(g)) else EMPTY for g in self._state_groups]
+        if any(s == EMPTY or self._pools[g].is_unsettled(s) for g, s in zip(self._state_groups, slots, strict=True)):
+            return
+        key = key_of(row.sampler.history[: row.n_computed])
+        on_the_way = self.along(key, row.adapter)
+        if on_the_way and on_the_way[-1].ids == key:
+            self._use(on_the_way[-1])
+            return
+        self._make_room(on_the_way)
+        states = tuple(
+            self._store.read_blocks(g, np.array([slot], dtype=np.int32))
+            for g, slot in zip(self._state_groups, slots, strict=True)
+        )
+        digest = root_hash(row.adapter)
+        for at in range(0, len(key) - BLOCK_BYTES + 1, BLOCK_BYTES):
+            digest = content_hash(digest, key[at : at + BLOCK_BYTES])
+        new = Snapshot(key, digest, states)
+        self._found.setdefault(digest, {})[new.rest] = new
+        self._by_age[new] = None
+        self.n_taken += 1
+
+    def restore(self, row: Row, snapshot: Snapshot) -> bool:
+        """Put the state into slots for the row, whatever they held; False if there are none, and nothing changed."""
+        assert row.tables is not None
+        slots: list[int] = []
+        for group in self._state_groups:
+            slot = self._pools[group].take()
+            if slot is None:
+                for taken_of, taken in zip(self._state_groups, slots, strict=False):
+                    self._pools[taken_of].release(taken)
+                return False
+            slots.append(slot)
+        for group, slot, state in zip(self._state_groups, slots, snapshot.states, strict=True):
+            self._store.write_blocks(group, np.array([slot], dtype=np.int32), state)
+            row.tables.hold_state(group, slot)
+        self._use(snapshot)
+        self.n_restored += 1
+        return True
+
+    def clear(self) -> None:
+        self._found.clear()
+        self._by_age.clear()
+
+    def counters(self) -> dict[str, float]:
+        return {
+            "state_snapshots": float(len(self._by_age)),
+            "state_snapshot_bytes": float(self.n_bytes),
+            "state_snapshots_taken_total": float(self.n_taken),
+            "state_snapshots_restored_total": float(self.n_restored),
+            "state_snapshots_evicted_total": float(self.n_evicted),
+            "state_snapshots_unusable_total": float(self.n_unusable),
+        }
+
+    def check(self) -> None:
+        """Raises AssertionError."""
+        held = [snapshot for here in self._found.values() for snapshot in here.values()]
+        assert len(held) == len(self._by_age) and set(held) == set(self._by_age), "a snapshot is lost"
+        assert self.n_bytes <= self._limits.cap_bytes, "the snapshots exceed their cap"
+
+    def _use(self, snapshot: Snapshot) -> None:
+        if self._by_age.pop(snapshot, snapshot) is None:
+            self._by_age[snapshot] = None
+
+    def _make_room(self, on_the_way: Sequence[Snapshot]) -> None:
+        """For one more, at the end of this way. Only when there is no room at all, and never the newest on the way."""
+        if len(on_the_way) >= self._limits.most:
+            self._drop(self._least_useful(on_the_way))
+        while self.n_bytes + self._each_bytes > self._limits.cap_bytes:
+            self._drop(next(iter(self._by_age)))
+
+    def _least_useful(self, on_the_way: Sequence[Snapshot]) -> Snapshot:
+        """One close behind another, if there is one; else the one used longest ago."""
+        for before, here in pairwise(on_the_way[:-1]):
+            if here.n_tokens - before.n_tokens < self._limits.min_step:
+                return here
+        ages = {snapshot: age for age, snapshot in enumerate(self._by_age)}
+        return min(on_the_way[:-1] or on_the_way, key=lambda snapshot: ages[snapshot])
+
+    def _drop(self, snapshot: Snapshot) -> None:
+        here = self._found[snapshot.digest]
+        del here[snapshot.rest]
+        if not here:
+            del self._found[snapshot.digest]
+        del self._by_age[snapshot]
+        self.n_evicted += 1
