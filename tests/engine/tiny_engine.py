@@ -24,6 +24,7 @@ from imp_server.models.architecture import Architecture
 from imp_server.schedule.cache import Below, PrefixCache
 from imp_server.schedule.prefix import MakeIndex
 from imp_server.schedule.scheduler import ScheduleLimits, Scheduler
+from imp_server.schedule.snapshots import SnapshotLimits
 from imp_server.schedule.tiers.tier import Tier
 from imp_server.vocab.table import Vocabulary
 
@@ -55,21 +56,24 @@ class Tiny:
     make_index: MakeIndex | None = None
     tier: Tier | None = None
     """Under a prefix cache, instead of `make_index`."""
+    snapshots: SnapshotLimits = field(default_factory=SnapshotLimits)
     wrap: Callable[[Backend], Backend] = lambda backend: backend
     loop: EngineLoop | None = None
     """The loop once it is built."""
 
     def build(self, emit: Emit, post: Post) -> BuiltEngine:
         backend: Backend = ReferenceBackend(ArraySource(self.architecture))
+        backend = self.wrap(backend)
         groups = self.architecture.cache_groups
-        if self.tier is not None:
-            self.make_index = partial(PrefixCache, below=Below(backend, backend.block_bytes("f32"), self.tier))
+        if self.tier is not None or any(group.kind == "state" for group in groups):
+            below = Below(backend, backend.block_bytes("f32"), self.tier, self.snapshots)
+            self.make_index = partial(PrefixCache, below=below)
         backend.allocate(KvSpec((self.n_blocks,) * len(groups), "f32"))
         limits = Limits(self.context, VOCAB, self.n_rows, self.max_queue, ("generate", "embed", "score", "rank"))
         schedule = ScheduleLimits(self.n_rows, self.context, self.step_ms, 4 * self.step_ms, self.prefill_chunk)
         scheduler = Scheduler(schedule, groups, [self.n_blocks] * len(groups), make_index=self.make_index)
         self.loop = EngineLoop(
-            self.wrap(backend),
+            backend,
             scheduler,
             vocabulary(),
             limits,

@@ -172,6 +172,7 @@ def test_a_preempted_row_resumes_where_it_was() -> None:
     n_wanted = 3 * 79
     assert outputs[0][1] > n_wanted + 20, "without a tier much is computed again"
     assert outputs[1][1] <= n_wanted + 20, "with one at most the last, shared block is"
+    assert sim.scheduler.n_resumed_tokens > 40 > sim.scheduler.n_recomputed_tokens
 
 
 def test_pins_hold_what_memory_has(tmp_path: Path) -> None:

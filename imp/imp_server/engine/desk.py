@@ -339,6 +339,8 @@ class Desk:
         preemptions = {
             "preemptions_total": float(self._scheduler.n_preemptions),
             "rollbacks_refused_total": float(self._scheduler.n_refused_rollbacks),
+            "resumed_tokens_total": float(self._scheduler.n_resumed_tokens),
+            "recomputed_tokens_total": float(self._scheduler.n_recomputed_tokens),
         }
         rows = tuple(
             {

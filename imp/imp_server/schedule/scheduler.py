@@ -48,6 +48,9 @@ class Scheduler:
         self.queue = RequestQueue()
         self.n_preemptions = 0
         self.n_refused_rollbacks = 0
+        self.n_resumed_tokens = 0
+        self.n_recomputed_tokens = 0
+        # Of rows that lost their memory: what was found again, and what is computed a second time.
         self._rows: list[Row] = []
         self._free_slots = list(range(limits.n_rows - 1, -1, -1))
 
@@ -241,6 +244,9 @@ class Scheduler:
         row.n_computed = n_tokens
         if row.n_written == 0:
             row.n_cached = n_tokens
+        else:
+            self.n_resumed_tokens += n_tokens
+            self.n_recomputed_tokens += max(0, row.n_written - n_tokens)
 
     def _bring_back(self) -> None:
         """Prefixes that a lower tier has come back in pieces, so that others' tokens don't wait for long ones."""
