@@ -175,6 +175,13 @@ def test_failing_drafts_are_given_up_and_tried_again_later() -> None:
     assert acceptance.rate == 0.8
 
 
+def test_a_drafter_begins_with_a_short_draft_unless_it_is_sure() -> None:
+    guessing, sure = Acceptance(0.8), Acceptance(0.95)
+    assert guessing.limit == 3 and sure.limit is None
+    guessing.note(3, 3)
+    assert guessing.limit is None
+
+
 def test_useless_drafts_cost_little() -> None:
     """A drafter that is always wrong: few of a long reply's steps carry its drafts."""
 

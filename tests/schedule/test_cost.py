@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from imp_server.schedule.cost import CostTable
+from imp_server.schedule.cost import CostTable, VerifyCosts
 
 
 def test_before_any_measurement_the_guess_counts() -> None:
@@ -49,3 +49,39 @@ def test_nothing_is_too_cheap_to_plan_one_token() -> None:
     table = CostTable()
     table.observe(1, 500.0)
     assert table.tokens_within(50.0) == 1
+
+
+def measured() -> VerifyCosts:
+    costs = VerifyCosts()
+    for n, ms in ((1, 10.0), (2, 11.0), (4, 12.0), (8, 16.0), (16, 24.0)):
+        costs.observe(n, ms)
+    return costs
+
+
+def test_one_disturbed_step_hardly_counts() -> None:
+    costs = measured()
+    costs.observe(8, 500.0)
+    assert costs.estimate_ms(8) < 18.0
+    for _ in range(30):
+        costs.observe(8, 32.0)
+    assert costs.estimate_ms(8) == pytest.approx(32.0, rel=0.05), "what stays so is believed"
+
+
+def test_sizes_that_are_not_measured_follow_the_machine() -> None:
+    """Slow for a while, then fast again: the proportions, which decide about drafts, come out as they were."""
+    costs = measured()
+    for _ in range(60):
+        costs.observe(1, 40.0)
+    assert costs.estimate_ms(8) / costs.estimate_ms(1) == pytest.approx(1.6, rel=0.5)
+    for _ in range(60):
+        costs.observe(1, 10.0)
+    assert costs.estimate_ms(1) == pytest.approx(10.0, rel=0.05)
+    assert costs.estimate_ms(8) == pytest.approx(16.0, rel=0.3)
+
+
+def test_proportions_that_change_are_learnt() -> None:
+    costs = measured()
+    for _ in range(60):
+        costs.observe(1, 10.0)
+        costs.observe(8, 60.0)
+    assert costs.estimate_ms(8) / costs.estimate_ms(1) == pytest.approx(6.0, rel=0.2)

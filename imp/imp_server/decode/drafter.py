@@ -56,4 +56,6 @@ class Drafter(Protocol):
     confidence: float
     """Probability that one of its tokens is accepted, before anything is known about a row."""
 
-    def start(self, row: DraftedRow) -> RowDrafter: ...
+    def start(self, row: DraftedRow) -> RowDrafter | None:
+        """None: it will never have anything to say about this row."""
+        ...

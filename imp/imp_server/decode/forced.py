@@ -25,8 +25,8 @@ class ForcedDrafter:
         self._token_bytes = token_bytes
         self._sorted: list[bytes] = []
 
-    def start(self, row: DraftedRow) -> ForcedRow:
-        return ForcedRow(self, row)
+    def start(self, row: DraftedRow) -> ForcedRow | None:
+        return None if row.forced is None else ForcedRow(self, row.forced)
 
     def ids_of(self, data: bytes) -> list[int]:
         """Ids of forced bytes: whole characters up to a special token, without a last token that may be a longer one's
@@ -45,12 +45,14 @@ class ForcedDrafter:
 class ForcedRow:
     """Stateless beside its drafter: the grammar knows where the row is."""
 
-    def __init__(self, drafter: ForcedDrafter, row: DraftedRow) -> None:
+    def __init__(self, drafter: ForcedDrafter, forced: Callable[[], bytes]) -> None:
         self._drafter = drafter
-        self._forced = row.forced
+        self._forced = forced
 
     def propose(self, limit: int) -> Draft:
-        data = self._forced() if self._forced is not None else b""
+        data = self._forced()
+        if not data:
+            return Draft()
         return Draft(np.array(self._drafter.ids_of(data)[: max(0, limit)], dtype=np.int32))
 
     def settle(self, n_drafted: int, n_accepted: int) -> None:

@@ -2,12 +2,14 @@
 followed there may follow here.
 
 A look-up and a new token cost a constant: n-grams of the prompt are hashed and sorted once, those of the reply
-join a dictionary as they are written, and nothing is scanned again.
+join a dictionary as they are written, and nothing is scanned again. Most look-ups find nothing, and every step of
+every row makes one: that way is kept free of array operations.
 """
 
 from __future__ import annotations
 
-from collections import Counter
+from bisect import bisect_left, bisect_right
+from collections import Counter, deque
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,7 +21,8 @@ _MOST_CANDIDATES = 16
 """Earlier occurrences looked at, the most recent ones."""
 _GAP = -1
 """Between two texts; equals no token."""
-_FACTOR = np.uint64(0x9E3779B97F4A7C15)
+_FACTOR = 0x9E3779B97F4A7C15
+_MASK = (1 << 64) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,8 +112,15 @@ class _Text:
         self._ids[: len(prediction)] = prediction
         self._ids[self._first : self._length] = history
         self._n_sorted = self._length
-        self._hashes, self._ends = _sorted_ngrams(self._ids[: self._length], min_match)
-        self._later: dict[bytes, list[int]] = {}
+        hashes, self._ends = _sorted_ngrams(self._ids[: self._length], min_match)
+        # A search in a view costs a tenth of one through numpy, whose code is out of the cache after a forward.
+        self._hashes = hashes.data
+        self._later: dict[int, list[int]] = {}
+        self._tail = deque(history[-min_match:].tolist(), maxlen=min_match)
+        self._highest = pow(_FACTOR, min_match - 1, 1 << 64)
+        self._tail_hash = 0
+        for token_id in self._tail:
+            self._tail_hash = (self._tail_hash * _FACTOR + token_id + 1) & _MASK
 
     def grow(self, history: Int32s) -> None:
         """Take in what the history gained."""
@@ -123,18 +133,24 @@ class _Text:
             more[: self._length] = self._ids[: self._length]
             self._ids = more
         self._ids[self._length : self._length + len(new)] = new
-        for end in range(self._length, self._length + len(new)):
-            if end + 1 - self._n_min >= self._first:
-                self._later.setdefault(self._key(end), []).append(end)
-        self._length += len(new)
+        tail = self._tail
+        for token_id in new.tolist():
+            gone = (tail[0] + 1) * self._highest if len(tail) == self._n_min else 0
+            tail.append(token_id)
+            self._tail_hash = ((self._tail_hash - gone) * _FACTOR + token_id + 1) & _MASK
+            if len(tail) == self._n_min:
+                self._later.setdefault(self._tail_hash, []).append(self._length)
+            self._length += 1
 
     def earlier(self) -> tuple[list[int], int]:
         """Ends of the earlier occurrences of the longest known tail, most recent first, and that tail's length."""
-        last = self._length - 1
-        if last + 1 - self._n_min < self._first:
+        if len(self._tail) < self._n_min:
             return [], 0
-        recent = [end for end in self._later.get(self._key(last), ())[-_MOST_CANDIDATES - 1 :] if end != last]
-        ends = recent[::-1] + self._in_prompt(last)
+        last, wanted = self._length - 1, self._tail_hash
+        recent = [end for end in self._later.get(wanted, ())[-_MOST_CANDIDATES - 1 :] if end != last]
+        ends = recent[::-1] + self._in_prompt(last, wanted)
+        if not ends:
+            return [], 0
         matches = [(end, self._n_equal(end, last)) for end in ends[:_MOST_CANDIDATES]]
         best = max((n for _, n in matches), default=0)
         if best < self._n_min:
@@ -161,14 +177,12 @@ class _Text:
     def _token(self, at: int, draft: Int32s) -> int:
         return int(self._ids[at] if at < self._length else draft[at - self._length])
 
-    def _key(self, end: int) -> bytes:
-        return self._ids[end + 1 - self._n_min : end + 1].tobytes()
-
-    def _in_prompt(self, last: int) -> list[int]:
-        """Ends in the sorted part whose n-gram has the hash of the tail's, most recent first."""
-        wanted = _hashed(self._ids[last + 1 - self._n_min : last + 1], self._n_min)[0]
-        low = int(np.searchsorted(self._hashes, wanted, side="left"))
-        high = int(np.searchsorted(self._hashes, wanted, side="right"))
+    def _in_prompt(self, last: int, wanted: int) -> list[int]:
+        """Ends in the sorted part whose n-gram has this hash, most recent first."""
+        low = bisect_left(self._hashes, wanted)
+        if low == len(self._hashes) or self._hashes[low] != wanted:
+            return []
+        high = bisect_right(self._hashes, wanted, low)
         return [int(end) for end in self._ends[max(low, high - _MOST_CANDIDATES) : high][::-1] if end != last]
 
     def _n_equal(self, end: int, last: int) -> int:
@@ -184,7 +198,7 @@ def _hashed(ids: Int32s, n: int) -> NDArray[np.uint64]:
     wide = ids.astype(np.uint64)
     out = np.zeros(max(0, size), dtype=np.uint64)
     for i in range(n):
-        out *= _FACTOR
+        out *= np.uint64(_FACTOR)
         out += wide[i : i + len(out)] + np.uint64(1)
     return out
 

@@ -31,7 +31,7 @@ from imp_server.models.architecture import Architecture
 from imp_server.models.opening import open_model
 from imp_server.models.source import ModelSource
 from imp_server.schedule.cache import Below, PrefixCache
-from imp_server.schedule.cost import CostTable
+from imp_server.schedule.cost import CostTable, VerifyCosts
 from imp_server.schedule.prefix import MakeIndex
 from imp_server.schedule.scheduler import ScheduleLimits, Scheduler
 from imp_server.vocab.load import tokenizer_of
@@ -77,7 +77,7 @@ def build_engine(
         checkpoint_min_step=config.prefix_cache.checkpoint_min_step,
         length_steering=config.grammar.length_steering,
     )
-    costs, decode_costs = CostTable(), CostTable()
+    costs, decode_costs = CostTable(), VerifyCosts()
     speculation = make_speculation(config, architecture, tokenizer, decode_costs)
     if config.engine.warmup:
         warm_up(backend, kv, costs, context)
@@ -204,9 +204,7 @@ def measure_drafts(backend: Backend, kv: KvSpec, decode_costs: CostTable, contex
         size = 1 + n_drafts
         if size > context or any(n * BLOCK_TOKENS < size for n in kv.n_blocks):
             return
-        for _ in range(2):
-            elapsed_ms = _timed_step(backend, kv, size, n_drafts)
-        decode_costs.observe(size, elapsed_ms)
+        decode_costs.observe(size, min(_timed_step(backend, kv, size, n_drafts) for _ in range(3)))
 
 
 def warm_up(backend: Backend, kv: KvSpec, costs: CostTable, context: int) -> None:

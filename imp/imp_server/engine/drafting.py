@@ -10,6 +10,10 @@ _PRIOR = 1.0
 """Tokens that the drafter's own confidence counts for."""
 _MEMORY = 0.9
 """What a verification weighs after the next one."""
+_PROBE_TOKENS = 3
+"""Longest draft of a drafter whose guesses haven't been tried yet: text is mostly either copied or not at all."""
+_SURE = 0.9
+"""Confidence from which nothing needs to be tried."""
 _RETRY_TOKENS = 128
 """Tokens after which a row whose drafts didn't pay is looked at afresh."""
 
@@ -26,6 +30,11 @@ class Acceptance:
     def rate(self) -> float:
         """Of drafted tokens whose predecessors were accepted, the share that was, too."""
         return (self._accepted + _PRIOR * self._confidence) / (self._tried + _PRIOR)
+
+    @property
+    def limit(self) -> int | None:
+        """Longest draft to try; None = any."""
+        return None if self._tried or self._confidence >= _SURE else _PROBE_TOKENS
 
     def note(self, n_drafted: int, n_accepted: int) -> None:
         self._declined_at = None

@@ -144,7 +144,8 @@ class Speculation:
     def _start(self, live: LiveRow) -> RowDrafting:
         forced = live.grammar.forced if live.grammar is not None else None
         row = DraftedRow(live.row.sampler, _prediction(live.output.request), forced)
-        return RowDrafting([(each.name, each.start(row), Acceptance(each.confidence)) for each in self._drafters])
+        started = [(each, each.start(row)) for each in self._drafters]
+        return RowDrafting([(e.name, drafter, Acceptance(e.confidence)) for e, drafter in started if drafter])
 
     def _ask(self, live: LiveRow, drafting: RowDrafting) -> tuple[Draft, float]:
         limit = live.output.room_left - 1
@@ -152,7 +153,8 @@ class Speculation:
             draft = drafter.propose(limit)
             if len(draft.ids) and limit > 0:
                 drafting.current, drafting.is_prediction = index, draft.is_prediction
-                return Draft(draft.ids[:limit], draft.is_prediction), acceptance.rate
+                most = limit if acceptance.limit is None or self._costs is None else min(limit, acceptance.limit)
+                return Draft(draft.ids[:most], draft.is_prediction), acceptance.rate
         return Draft(), 0.0
 
     def _worth(self, n_proposed: int, rate: float, n_tokens: int, n_expected: float) -> int:

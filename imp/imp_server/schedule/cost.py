@@ -8,6 +8,12 @@ _WEIGHT = 0.25
 """Of the newest measurement in its bucket's average."""
 
 
+_CLIP = 1.5
+"""A measurement counts as at most so many times the expected, or so much less: a neighbour's load isn't ours."""
+_COMMON = 0.75
+"""Of a change seen at one size, the part that is put down to the machine, so that all sizes share it."""
+
+
 @dataclass(slots=True)
 class _Bucket:
     n_tokens: float
@@ -72,3 +78,22 @@ class CostTable:
             floor = points[-1][1] if points else 0.0
             points.append((bucket.n_tokens, max(bucket.ms, floor)))
         return points
+
+
+class VerifyCosts(CostTable):
+    """What steps cost in which every position is sampled: one row with a draft, many without.
+
+    Drafts are decided by the proportions of sizes, and only sizes that are chosen get measured. So one slow step must
+    not rule a size out for good, and when the whole machine becomes slower or faster, sizes that aren't measured move
+    with those that are.
+    """
+
+    def observe(self, n_tokens: int, ms: float) -> None:
+        bucket = self._buckets.get(n_tokens.bit_length())
+        if bucket is None:
+            self._buckets[n_tokens.bit_length()] = _Bucket(float(n_tokens), ms)
+            return
+        ratio = ms / max(self.estimate_ms(n_tokens), 1e-6)
+        factor = min(max(ratio, 1.0 / _CLIP), _CLIP) ** _WEIGHT
+        for each in self._buckets.values():
+            each.ms *= factor if each is bucket else factor**_COMMON

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from imp_server.backends.base import BLOCK_TOKENS
 from imp_server.models.architecture import CacheGroup
-from imp_server.schedule.cost import CostTable
+from imp_server.schedule.cost import CostTable, VerifyCosts
 from imp_server.schedule.memory import BlockCopy, Memory, RowTables
 from imp_server.schedule.prefix import MakeIndex, NoPrefixIndex, PrefixHit
 from imp_server.schedule.queue import RequestQueue, Ticket
@@ -44,7 +44,7 @@ class Scheduler:
         self.memory = Memory(groups, n_blocks, make_index or (lambda _groups, _pools: NoPrefixIndex()))
         self.index = self.memory.index
         self.costs = costs or CostTable()
-        self.decode_costs = decode_costs or CostTable()
+        self.decode_costs = decode_costs or VerifyCosts()
         self.queue = RequestQueue()
         self.n_preemptions = 0
         self.n_refused_rollbacks = 0
