@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from threading import RLock
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from imp_server.core import GrammarDeadEnd, GrammarPlan
+from imp_server.core import GrammarPlan
+from imp_server.grammar.distance import Distances
 from imp_server.grammar.early import fill_early
-from imp_server.grammar.frames.arrays import WaitingItem
+from imp_server.grammar.fitting import Fitting
+from imp_server.grammar.frames.local import Local
 from imp_server.grammar.frames.space import Space
 from imp_server.grammar.frames.stack import Cell, State, Stepper
 from imp_server.grammar.masks import Masks
@@ -38,6 +41,10 @@ class GrammarSpace:
         self.space = Space(native=self._native)
         self.stepper = Stepper(self.space)
         self.masks = Masks(self.space, self.stepper, self.vocabulary, self._native)
+        self.distances = Distances(self.stepper, self.masks.by_bytes)
+        self.fitting = Fitting(self.stepper, self.distances, self.vocabulary, self.masks.trie)
+        self.places: dict[State, Any] = {}
+        """What places.py keeps of states."""
         self.starts: dict[str, State] = {}
 
     def matcher(self, plan: GrammarPlan) -> Matcher:
@@ -58,7 +65,10 @@ class Matcher:
         self._space = self._shared.space
         self._stepper = self._shared.stepper
         self._masks = self._shared.masks
-        self._lock = self._shared.lock
+        self._distances = self._shared.distances
+        self._fitting = self._shared.fitting
+        self.places = self._shared.places
+        self.lock = self._lock = self._shared.lock
         self._token_bytes = vocabulary.token_bytes
         self._ends = frozenset(vocabulary.end_ids)
         with self._lock:
@@ -69,7 +79,6 @@ class Matcher:
                 start = State(self._stepper.cell(local, self._stepper.cell(self._space.root.id, None)))
                 self._shared.starts[plan.digest] = start
         self.start = start
-        self._n_bytes: dict[State, int] = {}
 
     def advance(self, state: State, token_id: int) -> State | None:
         """The state after a token; None if the grammar forbids it. An end token keeps a finished state."""
@@ -91,6 +100,29 @@ class Matcher:
         out[:n] = row
         if len(out) > n:
             out[n:] = 0
+
+    def mask(self, state: State) -> NDArray[np.uint32]:
+        """The allowed ids, ceil(vocab / 32) words. Shared: never write to it."""
+        with self._lock:
+            return self._masks.row(state)
+
+    def fitting(self, state: State, n_left: int) -> tuple[NDArray[np.uint32], bool]:
+        """The mask without tokens behind which the end isn't within `n_left` tokens, and whether that took any."""
+        with self._lock:
+            return self._fitting.restrict(state, self._masks.row(state), n_left)
+
+    def n_tokens_out(self, state: State) -> int:
+        """Tokens of the shortest way to the end that the grammar can prove; distance.NEVER if there is none."""
+        with self._lock:
+            return self._distances.n_tokens(state)
+
+    def route(self, state: State) -> list[int]:
+        """Ids of that way."""
+        with self._lock:
+            return self._distances.route(state)
+
+    def local(self, number: int) -> Local:
+        return self._space.locals[number]
 
     def is_done(self, state: State) -> bool:
         """Whether the completion may end here."""
@@ -120,10 +152,7 @@ class Matcher:
     def min_bytes(self, state: State) -> int:
         """Bytes of a shortest way to the end that the grammar can prove (0: it may end here)."""
         with self._lock:
-            known = self._n_bytes.get(state)
-            if known is None:
-                known = self._n_bytes[state] = len(self._way_out(state))
-            return known
+            return self._distances.way(state).n_bytes
 
     def closing_ids(self, state: State) -> list[int]:
         """Tokens that lead towards the end: beginnings of the shortest way, each of them with less to go behind it.
@@ -133,7 +162,7 @@ class Matcher:
         with self._lock:
             if self._stepper.is_done(state.cell):
                 return sorted(self._ends)
-            way = self._way_out(state)
+            way = self._distances.way(state).bytes()
             found = []
             for size in range(1, min(len(way), MAX_FORCED) + 1):
                 token_id = self._masks.by_bytes.get(way[:size])
@@ -145,31 +174,4 @@ class Matcher:
     def way_out(self, state: State) -> bytes:
         """The bytes of that way."""
         with self._lock:
-            return self._way_out(state)
-
-    def _way_out(self, state: State) -> bytes:
-        out = bytearray()
-        while not self._stepper.is_done(state.cell):
-            lead = self._space.locals[state.cell.top].lead()
-            if not lead:
-                # the top may end without a byte of its own: the frame below says what comes
-                lead = self._below_lead(state)
-            for byte in lead:
-                after = self._stepper.step(state, byte)
-                if after is None:
-                    raise GrammarDeadEnd(f"the grammar forbids byte {byte:#x} of its own shortest way to the end")
-                state = after
-            out += lead
-        return bytes(out)
-
-    def _below_lead(self, state: State) -> bytes:
-        cell = state.cell
-        result = self._space.locals[cell.top].end_result
-        if result < 0 or cell.below is None:
-            raise GrammarDeadEnd("the grammar has no way to its end from here")
-        waiting = self._space.locals[cell.below.top]
-        if isinstance(waiting, WaitingItem) and waiting.captures:
-            resumed = waiting.resumed(result, state.tape[state.marks[-1] :])
-        else:
-            resumed = self._space.tables.entry(cell.below.top, result)
-        return self._space.locals[resumed].lead()
+            return self._distances.way(state).bytes()

@@ -72,6 +72,7 @@ class Masks:
             native.walk if native else partial(walk, space.tables)
         )
         self.by_bytes = self._sets.by_bytes
+        self.trie = self._sets.full
         self.n_bytes = 0
         """Memory of the masks made so far."""
         self._memo: dict[int, Any] = {}

@@ -127,8 +127,13 @@ def _distinct(solver: Solver, task: Task) -> Found | None:
     if task.low > MAX_DISTINCT:
         solver.gave_up = True
         return None
-    used, parts = set(task.seen), []
+    prefix = max((len(leaf.prefix) for leaf in task.items), default=0)
+    used = set(task.seen)
+    parts: list[Found] = []
     for index in range(task.low):
+        if index >= prefix:
+            rest = _distinct_alike(solver, task, prefix, used, task.low - index)
+            return None if rest is None else joined([*parts, *rest])
         formula = item_formula(solver.algebra, task.items, index)
         part = solver.value(unlike(solver.algebra, formula, used))
         if part is None:
@@ -136,6 +141,26 @@ def _distinct(solver: Solver, task: Task) -> Found | None:
         used.add(parse_exact(part.text()))
         parts.append(part)
     return joined(parts)
+
+
+def _distinct_alike(solver: Solver, task: Task, index: int, used: set[Any], n: int) -> list[Found] | None:
+    """The `n` shortest values of places that all ask the same, without the used ones.
+
+    The shortest values there are, without regard to the used ones, are the same at every state of the array: the
+    solver knows them from the first time.
+    """
+    formula = item_formula(solver.algebra, task.items, index)
+    listed: set[Any] = set()
+    parts: list[Found] = []
+    while len(parts) < n:
+        part = solver.value(unlike(solver.algebra, formula, listed))
+        if part is None:
+            return None
+        value = parse_exact(part.text())
+        if value not in used:
+            parts.append(part)
+        listed.add(value)
+    return parts
 
 
 def unlike(algebra: Algebra, formula: Formula, used: Iterable[Any]) -> Formula:
