@@ -74,24 +74,35 @@ class Fake:
         self._mask_seconds = mask_seconds
         self.masks_made = 0
 
-    def advance(self, state: int, token_id: int) -> int | None:
+    def step(self, state: int, token_id: int, patience_s: float | None = None) -> int | None:
         return state + 1 if state < self._length and token_id in self._allowed else None
 
-    def fill_mask(self, state: int, out: Any) -> None:
+    def known_mask(self, state: int) -> None:
+        return None
+
+    def mask(self, state: int) -> Any:
         time.sleep(self._mask_seconds)
         self.masks_made += 1
+        out = np.zeros(4, np.uint32)
         if state < self._length:
             for token_id in self._allowed:
                 out[token_id // 32] |= np.uint32(1 << (token_id % 32))
+        return out
+
+    def fitting(self, state: int, n_left: int) -> tuple[Any, bool]:
+        return self.mask(state), False
 
     def is_done(self, state: int) -> bool:
         return state >= self._length
 
-    def forced(self, state: int) -> bytes:
+    def forced(self, state: int, patience_s: float | None = None) -> bytes:
         return b""
 
-    def way_out(self, state: int) -> bytes:
-        return b""
+    def n_out(self, state: int, patience_s: float | None = None) -> int:
+        return 0
+
+    def route(self, state: int, patience_s: float | None = None) -> tuple[int, ...]:
+        return ()
 
 
 def constrained(**fields: Any) -> OutputPlan:
@@ -172,10 +183,10 @@ def test_a_dead_end_fails_its_request_and_is_counted() -> None:
 
 def test_a_mask_that_raises_fails_its_request_alone() -> None:
     class Broken(Fake):
-        def fill_mask(self, state: int, out: Any) -> None:
+        def mask(self, state: int) -> Any:
             if state == 2:
                 raise ValueError("bug")
-            super().fill_mask(state, out)
+            return super().mask(state)
 
     async def body(engine: InlineEngine, _: Tiny) -> None:
         healthy = asyncio.ensure_future(ask(engine, request(engine, IDS[:20], 30)))
@@ -191,8 +202,9 @@ def test_forced_closing_moves_the_grammar_along() -> None:
     seen: list[int] = []
 
     class Recording(Fake):
-        def advance(self, state: int, token_id: int) -> int | None:
-            seen.append(token_id)
+        def step(self, state: int, token_id: int, patience_s: float | None = None) -> int | None:
+            if seen[state:] != [token_id]:
+                seen.append(token_id)
             return state + 1
 
     async def body(engine: InlineEngine, _: Tiny) -> None:

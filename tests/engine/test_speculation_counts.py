@@ -101,21 +101,30 @@ class Slow:
 
     start = 0
 
-    def advance(self, state: int, token_id: int) -> int | None:
+    def step(self, state: int, token_id: int, patience_s: float | None = None) -> int | None:
         return state + 1 if state < 30 and token_id < 10 else None
 
-    def fill_mask(self, state: int, out: Any) -> None:
+    def known_mask(self, state: int) -> None:
+        return None
+
+    def mask(self, state: int) -> Any:
         time.sleep(0.02)
-        out[0] |= np.uint32(1023) if state < 30 else np.uint32(0)
+        return np.array([1023 if state < 30 else 0, 0, 0, 0], dtype=np.uint32)
+
+    def fitting(self, state: int, n_left: int) -> tuple[Any, bool]:
+        return self.mask(state), False
 
     def is_done(self, state: int) -> bool:
         return state >= 30
 
-    def forced(self, state: int) -> bytes:
+    def forced(self, state: int, patience_s: float | None = None) -> bytes:
         return b""
 
-    def way_out(self, state: int) -> bytes:
-        return b""
+    def n_out(self, state: int, patience_s: float | None = None) -> int:
+        return 0
+
+    def route(self, state: int, patience_s: float | None = None) -> tuple[int, ...]:
+        return ()
 
 
 def test_drafts_whose_masks_are_late_are_declined() -> None:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import ctypes
+import threading
+import time
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from imp_server.backends.base import WANT_SAMPLE, RowResult, StepRow
+from imp_server.backends.base import ON_HOST_REASONS, WANT_SAMPLE, RowResult, StepRow
 from imp_server.backends.cpu import abi
-from imp_server.backends.cpu.sampling import NativeSampling, is_native
+from imp_server.backends.cpu.sampling import NativeSampling, on_host_reason
 from imp_server.backends.results import sample_on_host
 from imp_server.core import SamplingParams
 from imp_server.decode.state import SamplerState
@@ -90,7 +92,7 @@ def test_equals_the_law(params, spread, data_seed, n_drafts, masked, n_logprobs,
     drafts = (drafts + [1] * n_drafts)[:n_drafts]
     if n_drafts and data_seed % 2:
         drafts[-1] = (drafts[-1] + 1) % VOCAB
-    assert is_native(params)
+    assert not on_host_reason(params)
     want = by_the_law(logits, state, drafts, masks, n_logprobs)
     assert_same(native(logits, state, drafts, masks, n_logprobs, isa, keep=bool(data_seed % 2)), want)
 
@@ -141,8 +143,49 @@ def test_draws_follow_the_distribution(temperature, top_k, top_p):
 
 
 def test_the_host_keeps_what_the_native_sampler_lacks():
-    plain = SamplingParams(temperature=0.7)
-    lacking = [{"typical_p": 0.9}, {"mirostat": 2}, {"dry_multiplier": 0.8}, {"dynatemp_range": 0.5}]
-    lacking += [{"top_n_sigma": 1.0}, {"xtc_probability": 0.5}]
-    assert is_native(plain)
-    assert not any(is_native(SamplingParams(temperature=0.7, **changes)) for changes in lacking)
+    lacking = {"typical_p": {"typical_p": 0.9}, "mirostat": {"mirostat": 2}, "dry": {"dry_multiplier": 0.8}}
+    lacking |= {"dynatemp": {"dynatemp_range": 0.5}, "top_n_sigma": {"top_n_sigma": 1.0}}
+    lacking |= {"xtc": {"xtc_probability": 0.5}}
+    assert on_host_reason(SamplingParams(temperature=0.7)) == ""
+    assert {on_host_reason(SamplingParams(temperature=0.7, **changes)) for changes in lacking.values()} == set(lacking)
+    assert set(lacking) == set(ON_HOST_REASONS)
+
+
+def filling(masks, flags, after_s, which):
+    """Another thread that fills masks one by one while somebody samples."""
+
+    def fill():
+        for index in which:
+            time.sleep(after_s)
+            masks[index] = filling.whole[index]
+            flags[index] = 1
+
+    return threading.Thread(target=fill)
+
+
+@pytest.mark.parametrize("isa", usable_isas())
+def test_sampling_waits_for_masks_that_are_being_filled(isa):
+    rng = np.random.default_rng(4)
+    logits = rng.normal(size=(3, VOCAB)).astype(np.float32)
+    filling.whole = rng.integers(0, 2**32, (3, -(-VOCAB // 32)), dtype=np.uint32)
+    state = state_of(temperature=0.0)
+    best = [int(np.argmax(np.where(allowed(filling.whole[j]), logits[j], -np.inf))) for j in range(3)]
+    for which, n_tokens in (([], 0), ([0], 1), ([0, 1], 2), ([0, 1, 2], 3)):
+        masks, flags = np.zeros_like(filling.whole), np.zeros(3, dtype=np.uint32)
+        row = StepRow(WANT_SAMPLE, 2, state, 0)
+        plan, own = abi.SamplerPlan(), logits.copy()
+        sampling = NativeSampling(plan, row, state, np.array(best[:2], dtype=np.int32), masks, VOCAB, flags)
+        plan.mask_patience_us = 2_000_000 if n_tokens == 3 else 60_000
+        thread = filling(masks, flags, 0.002, which)
+        thread.start()
+        abi.library(isa).imp_cpu_sample(ctypes.byref(plan), own.ctypes.data, VOCAB)
+        thread.join()
+        result = sampling.result()
+        assert result.tokens.tolist() == best[:n_tokens], "drafts whose masks are late are left out"
+        assert result.mask_late == (n_tokens == 0) and not result.dead_end
+        assert result.n_accepted == max(0, n_tokens - 1)
+        assert result.mask_wait_ms > 0 and result.n_left_out == 3 - max(1, n_tokens)
+
+
+def allowed(mask):
+    return np.unpackbits(mask.view(np.uint8), bitorder="little")[:VOCAB].astype(bool)

@@ -28,6 +28,12 @@ Float32s = NDArray[np.float32]
 BLOCK_TOKENS = 16
 """Positions in one KV block."""
 
+MASK_PATIENCE_S = 0.002
+"""Less than a step, more than a common mask takes."""
+
+ON_HOST_REASONS = ("dry", "mirostat", "typical_p", "dynatemp", "top_n_sigma", "xtc")
+"""Parts of the sampling law that a native backend may leave to the host."""
+
 # What a row wants from the step, or-ed. The LM head runs only for WANT_SAMPLE, WANT_LOGITS and WANT_PROMPT_LOGITS.
 WANT_NOTHING = 0
 WANT_SAMPLE = 1
@@ -75,6 +81,12 @@ class Step:
     block_tables: tuple[Int32s, ...]
     masks: UInt32s | None = None
     """[n_mask_rows, ceil(vocab / 32)], bit i of word w allows id 32 w + i."""
+    mask_flags: UInt32s | None = None
+    """[n_mask_rows], nonzero once that row of `masks` is filled; None = all of them are.
+
+    Another thread fills the rest while the forward runs. A backend that `waits_for_masks` waits for them before it
+    samples, MASK_PATIENCE_S at most.
+    """
 
 
 @dataclass(slots=True)
@@ -99,6 +111,14 @@ class RowResult:
     pooled: Float32s | None = None
     dead_end: bool = False
     """The mask allowed no token at all."""
+    mask_late: bool = False
+    """The mask wasn't filled in time, so nothing was sampled."""
+    n_left_out: int = 0
+    """Drafts that weren't looked at, since their masks weren't filled in time."""
+    on_host: str = ""
+    """One of ON_HOST_REASONS, where a native backend sampled the row on the host."""
+    mask_wait_ms: float = 0.0
+    """How long sampling waited for the row's masks."""
     mirostat_mus: tuple[float, ...] = ()
     """mu after each of `tokens`, for rows under mirostat; the engine stores in the row's SamplerState that of the last
     token it takes."""
@@ -133,6 +153,8 @@ class BackendInfo:
     Kept prefixes of another arithmetic are never used."""
     has_device_memory: bool = False
     """Blocks live apart from host memory, so host memory is a tier below them."""
+    waits_for_masks: bool = False
+    """It can be given masks that are still being filled (Step.mask_flags)."""
     extra: dict[str, str] = field(default_factory=dict)
 
 

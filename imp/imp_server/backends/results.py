@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -19,6 +20,7 @@ from imp_server.backends.base import (
     StepRow,
     UInt32s,
 )
+from imp_server.backends.late_masks import await_masks
 from imp_server.decode.logprobs import PositionLogprobs
 from imp_server.decode.verify import sample_row
 
@@ -55,19 +57,31 @@ def row_results(step: Step, wanted: Wanted, logits: Float32s) -> list[RowResult]
     for index, row in enumerate(step.rows):
         own = logits[wanted.starts[index] : wanted.starts[index + 1]]
         end = int(step.row_starts[index + 1])
-        results.append(_row_result(row, own, step.ids[end - row.n_drafts : end], step.masks))
+        results.append(_row_result(step, row, own, step.ids[end - row.n_drafts : end]))
     return results
 
 
-def _row_result(row: StepRow, logits: Float32s, drafts: Int32s, masks: UInt32s | None) -> RowResult:
+def _row_result(step: Step, row: StepRow, logits: Float32s, drafts: Int32s) -> RowResult:
     result = RowResult(tokens=np.empty(0, dtype=np.int32))
     if row.wants & WANT_PROMPT_LOGITS:
         result.logits = logits
     elif row.wants & WANT_LOGITS:
         result.logits = logits[-1] if row.logit_ids is None else logits[-1][row.logit_ids]
     if row.wants & WANT_SAMPLE and row.sampler is not None:
-        sample_on_host(row, logits, drafts, masks, result)
+        sample_when_masked(step, row, logits, drafts, result)
     return result
+
+
+def sample_when_masked(step: Step, row: StepRow, logits: Float32s, drafts: Int32s, result: RowResult) -> None:
+    """`sample_on_host` with as many drafts as masks are filled in time."""
+    n_ready, result.mask_wait_ms = await_masks(step, row)
+    if n_ready == 0:
+        result.mask_late, result.n_left_out = True, row.n_drafts
+        return
+    result.n_left_out = left_out = 1 + row.n_drafts - n_ready
+    tried = len(logits) - left_out
+    fewer = replace(row, n_drafts=n_ready - 1) if left_out else row
+    sample_on_host(fewer, logits[:tried], drafts[: n_ready - 1], step.masks, result)
 
 
 def sample_on_host(row: StepRow, logits: Float32s, drafts: Int32s, masks: UInt32s | None, result: RowResult) -> None:

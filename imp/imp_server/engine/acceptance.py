@@ -23,7 +23,7 @@ class Limits:
     checkpoint_min_step: int = 8192
     """Tokens between two snapshots of a prompt's state (schedule/snapshots.py)."""
     length_steering: bool = True
-    """Constrained replies are brought to their end within max_tokens (engine/steering.py)."""
+    """Constrained replies are brought to their end within max_tokens (engine/grammar_row.py)."""
 
 
 def check_request(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import Future
+from functools import partial
 
 import numpy as np
 
@@ -18,12 +20,13 @@ from imp_server.backends.base import (
     UInt32s,
 )
 from imp_server.engine.live import LiveRow
+from imp_server.engine.masking import Made
 from imp_server.schedule.memory import EMPTY
 from imp_server.schedule.rows import Chunk
 
 
-def assemble(chunks: Sequence[Chunk], lives: Sequence[LiveRow], n_groups: int) -> Step:
-    """`lives[i]` belongs to `chunks[i]`. Masks of constrained rows that are sampled must be ready."""
+def assemble(chunks: Sequence[Chunk], lives: Sequence[LiveRow], n_groups: int, n_mask_words: int) -> Step:
+    """`lives[i]` belongs to `chunks[i]`. Masks that aren't filled yet will be while the step runs (Step.mask_flags)."""
     pieces, positions, starts = [], [], [0]
     for chunk in chunks:
         ids = chunk.row.sampler.history[chunk.start : chunk.start + chunk.n_tokens]
@@ -31,22 +34,45 @@ def assemble(chunks: Sequence[Chunk], lives: Sequence[LiveRow], n_groups: int) -
         n = chunk.n_tokens + chunk.n_drafts
         positions.append(np.arange(chunk.start, chunk.start + n, dtype=np.int32))
         starts.append(starts[-1] + n)
-    masks: list[UInt32s] = []
+    jobs: list[Future[Made]] = []
     rows: list[StepRow] = []
     for chunk, live in zip(chunks, lives, strict=True):
         row = step_row(chunk, live)
         if row.wants & WANT_SAMPLE and live.grammar is not None:
-            row.mask_row = len(masks)
-            masks += [live.grammar.job.result(), *live.grammar.draft_masks(chunk.n_drafts)]
+            row.mask_row = len(jobs)
+            jobs += [live.grammar.job, *live.grammar.draft_masks(chunk.n_drafts)]
         rows.append(row)
+    masks, flags = _gathered(jobs, n_mask_words)
     return Step(
         ids=np.concatenate(pieces).astype(np.int32, copy=False),
         positions=np.concatenate(positions),
         row_starts=np.array(starts, dtype=np.int32),
         rows=rows,
         block_tables=tuple(_tables(chunks, group) for group in range(n_groups)),
-        masks=np.stack(masks) if masks else None,
+        masks=masks,
+        mask_flags=flags,
     )
+
+
+def _gathered(jobs: Sequence[Future[Made]], n_words: int) -> tuple[UInt32s | None, UInt32s | None]:
+    """The masks and the flags of a step; no flags if all masks are there."""
+    if not jobs:
+        return None, None
+    done = [job.done() for job in jobs]
+    if all(done):
+        return np.stack([job.result().bits for job in jobs]), None
+    masks = np.zeros((len(jobs), n_words), dtype=np.uint32)
+    flags = np.zeros(len(jobs), dtype=np.uint32)
+
+    def fill(index: int, job: Future[Made]) -> None:
+        # Of a job that failed the flag stays down: the row isn't sampled, and the loop finds the error.
+        if not job.cancelled() and job.exception() is None:
+            masks[index] = job.result().bits
+            flags[index] = 1
+
+    for index, job in enumerate(jobs):
+        job.add_done_callback(partial(fill, index))
+    return masks, flags
 
 
 def step_row(chunk: Chunk, live: LiveRow) -> StepRow:

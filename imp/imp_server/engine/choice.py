@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from imp_server.core import FinishReason, GenerateRequest, TokenLogprob, Usage, pack_ids, unpack_ids
-from imp_server.engine.constraint import GrammarRow
+from imp_server.engine.grammar_row import GrammarRow
 from imp_server.engine.messages import RowDelta, RowFinish
 from imp_server.output import PlanWalker
 
@@ -158,7 +158,7 @@ class ChoiceOutput:
 
     def note_steered(self, grammar: GrammarRow | None) -> None:
         """A value that steering brought to its end in time ends with `stop`, not `length`."""
-        if grammar is None or not grammar.was_steered or self.finish is None:
+        if grammar is None or not grammar.n_steered or self.finish is None:
             return
         if self.finish.reason == "length" and grammar.is_done:
             self._detail = "length_steered"

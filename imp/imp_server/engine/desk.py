@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, NamedTuple
@@ -10,14 +10,16 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from imp_server.backends.base import Backend
+from imp_server.backends.base import ON_HOST_REASONS, Backend
 from imp_server.core import Draining, GenerateRequest, ImpError, InternalError, Unavailable
 from imp_server.decode.state import SamplerState
 from imp_server.engine.acceptance import Limits, check_request
 from imp_server.engine.choice import ChoiceOutput
-from imp_server.engine.constraint import Constraint, GrammarRow, MakeConstraint, MaskThread
+from imp_server.engine.constraint import Constraint, MakeConstraint
 from imp_server.engine.errors import failed, rejected
+from imp_server.engine.grammar_row import GrammarRow
 from imp_server.engine.live import LiveRequest, LiveRequests, LiveRow
+from imp_server.engine.masking import MaskThread
 from imp_server.engine.messages import (
     AdapterDone,
     AskStats,
@@ -36,7 +38,6 @@ from imp_server.engine.messages import (
     ToEngine,
     UnloadAdapter,
 )
-from imp_server.engine.steering import Steering, TokenCutter
 from imp_server.schedule.rows import Row
 from imp_server.schedule.scheduler import Scheduler
 from imp_server.schedule.snapshots import snapshot_points
@@ -44,6 +45,17 @@ from imp_server.vocab.table import Vocabulary
 
 _PROMPT_LOGITS_CHUNK = 64
 """Tokens of a step when logits of every prompt position are wanted: they take vocab x 4 bytes each."""
+
+
+CONSTRAINED_COUNTERS = (
+    "grammar_steered_total",
+    "constrained_samples_total",
+    "constrained_mask_waits_total",
+    "constrained_mask_wait_ms_total",
+    *(f'constrained_eager_fallback_total{{reason="{reason}"}}' for reason in ON_HOST_REASONS),
+)
+"""Rows sampled under a mask; of them, rows whose mask wasn't there when it was wanted, and for how long. Rows sampled
+on the host because of a part of the sampling law that only it knows."""
 
 
 class GrammarReady(NamedTuple):
@@ -71,7 +83,7 @@ class Desk:
     ) -> None:
         self._more_counters = more_counters
         self.live = LiveRequests()
-        self.counters: Counter[str] = Counter()
+        self.counters: defaultdict[str, float] = defaultdict(float)
         self._scheduler = scheduler
         self._backend = backend
         # Ids of the embedding that the tokenizer doesn't know write nothing.
@@ -80,7 +92,6 @@ class Desk:
         self._emit = emit
         self._post = post
         self._clock = clock
-        self._cutter = TokenCutter(self._token_bytes)
         self._masks = MaskThread(limits.vocab_size, make)
         self._starting: dict[int, GenerateRequest] = {}
         self._adapters: dict[str, int] = {}
@@ -189,10 +200,8 @@ class Desk:
         output = ChoiceOutput(request, choice, self._token_bytes, room=room)
         grammar = None
         if constraint is not None:
-            steering = None
-            if self._limits.length_steering:
-                steering = Steering(constraint, self._cutter.cut, output.room_left)
-            grammar = GrammarRow(constraint, request.plan.end_ids, self._masks, steering)
+            steers = self._limits.length_steering
+            grammar = GrammarRow(constraint, request.plan.end_ids, self._masks, output.room_left, steers=steers)
         return LiveRow(row, output, grammar)
 
     def _snapshot_points(self, request: GenerateRequest, n_prompt: int) -> tuple[int, ...]:
@@ -296,6 +305,7 @@ class Desk:
                 deltas.append(delta)
             if live.output.finish is not None:
                 self.counters["choices_finished_total"] += 1
+                self.counters["grammar_steered_total"] += live.grammar.n_steered if live.grammar is not None else 0
                 self.forget(live)
                 self._pin(live)
         self._touched.clear()

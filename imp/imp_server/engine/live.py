@@ -4,12 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from imp_server.core import GenerateRequest, TokenLogprob
 from imp_server.engine.choice import ChoiceOutput
-from imp_server.engine.constraint import GrammarRow
 from imp_server.engine.drafting import RowDrafting
+from imp_server.engine.grammar_row import GrammarRow
 from imp_server.schedule.rows import Row
+
+
+class Sampled(NamedTuple):
+    """A token as it came from the backend. `mu`: mirostat's value behind it."""
+
+    token_id: int
+    logprobs: list[TokenLogprob]
+    was_drafting: bool
+    mu: float | None
 
 
 @dataclass(slots=True, eq=False)
@@ -21,6 +31,10 @@ class LiveRow:
     grammar: GrammarRow | None = None
     drafting: RowDrafting | None = None
     """None until its first decode step with drafters."""
+    undecided: Sampled | None = None
+    """The token sampled last, while the mask thread finds out whether it may be taken."""
+    held_since_s: float = 0.0
+    """Since when it waits for the mask thread, on the loop's clock; 0.0 = it doesn't."""
     prompt_logprobs: list[TokenLogprob] = field(default_factory=list)
     keeps_session: bool = True
     """Its session hasn't been closed meanwhile."""

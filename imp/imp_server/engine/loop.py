@@ -19,23 +19,19 @@ from imp_server.core import (
 )
 from imp_server.engine.acceptance import Limits
 from imp_server.engine.assemble import assemble
-from imp_server.engine.constraint import MakeConstraint, wait_for_all, wait_for_some
+from imp_server.engine.constraint import MakeConstraint
 from imp_server.engine.desk import Desk, GrammarReady
 from imp_server.engine.errors import failed
-from imp_server.engine.live import LiveRow
+from imp_server.engine.live import LiveRow, Sampled
 from imp_server.engine.messages import FromEngine, StepDone, ToEngine
 from imp_server.engine.results import prompt_logprobs, sampled_logprobs, vectors
 from imp_server.engine.speculation import Speculation
+from imp_server.engine.waiting import MaskWaits
 from imp_server.schedule.rows import Chunk, StepPlan
 from imp_server.schedule.scheduler import Scheduler
 from imp_server.vocab.table import Vocabulary
 
 log = logging.getLogger(__name__)
-
-_MASK_GRACE_S = 0.002
-"""How long a step waits for masks while other rows could run: less than a step, more than a common mask."""
-_MASK_POLL_S = 0.05
-"""How long the loop sleeps on masks alone before it looks at its messages again."""
 
 
 class EngineLoop:
@@ -78,6 +74,8 @@ class EngineLoop:
         self._note_running = note_running
         self._clock = clock
         self._counters = self.desk.counters
+        self._waits = MaskWaits(self._counters, clock, overlaps_masks=backend.info.waits_for_masks)
+        self._n_mask_words = -(-limits.vocab_size // 32)
 
     @property
     def has_work(self) -> bool:
@@ -95,6 +93,7 @@ class EngineLoop:
         """One forward. Whatever a row gained since its last hand-off leaves with this step's."""
         self._expire()
         self.desk.note_admitted(self.scheduler.admit())
+        self._decide()
         self._await_masks()
         self._propose_drafts()
         plan = self.scheduler.plan()
@@ -129,27 +128,36 @@ class EngineLoop:
             self.desk.touch(live)
         self.desk.retire_finished()
 
+    def _decide(self) -> None:
+        """Tokens on which the mask thread has found a verdict meanwhile."""
+        for live in self._constrained():
+            sampled, grammar = live.undecided, live.grammar
+            if sampled is None or grammar is None or grammar.judging is None or not grammar.judging.done():
+                continue
+            live.undecided = None
+            error = grammar.judging.exception()
+            if error is None:
+                self._take(live, [sampled])
+                self.desk.touch(live)
+            else:
+                log.error("a verdict on a token failed", exc_info=error)
+                self._fail(live, EngineFaulted("the grammar of this request failed; the engine goes on"))
+        self.desk.retire_finished()
+
     def _await_masks(self) -> None:
         """A row whose mask isn't ready sits out the step, so a slow grammar holds nobody else."""
-        constrained = [live for live in self._admitted() if live.grammar is not None]
-        if not constrained:
-            return
-        jobs = [live.grammar.job for live in constrained if live.grammar is not None]
-        if any(not job.done() for job in jobs):
-            if len(constrained) < len(self.scheduler.rows):
-                wait_for_all(jobs, _MASK_GRACE_S)
-            else:
-                wait_for_some(jobs, _MASK_POLL_S)
-                wait_for_all(jobs, _MASK_GRACE_S)
-        for live, job in zip(constrained, jobs, strict=True):
-            live.row.is_held_back = not job.done()
-            if job.done() and job.exception() is not None:
-                log.error("a mask failed", exc_info=job.exception())
-                self._fail(live, EngineFaulted("the grammar of this request failed; the engine goes on"))
+        constrained = self._constrained()
+        for live in self._waits.hold_back(constrained, len(self.scheduler.rows)) if constrained else ():
+            assert live.grammar is not None
+            log.error("a mask failed", exc_info=live.grammar.job.exception())
+            self._fail(live, EngineFaulted("the grammar of this request failed; the engine goes on"))
+
+    def _constrained(self) -> list[LiveRow]:
+        return [live for live in self._admitted() if live.grammar is not None and live.output.finish is None]
 
     def _propose_drafts(self) -> None:
         decoding = [live for live in self._admitted() if live.row.is_decoding and not live.row.is_held_back]
-        self._speculation.propose(decoding)
+        self._speculation.propose(decoding, self._waits.overlaps_masks)
 
     def _admitted(self) -> list[LiveRow]:
         return [self._live.of_row(row) for row in self.scheduler.rows if row.leader is None]
@@ -166,7 +174,7 @@ class EngineLoop:
                 pairs = [(c.source, c.target) for c in plan.copies if c.group == group]
                 if pairs:
                     self.backend.copy_blocks(group, np.array(pairs, dtype=np.int32))
-            step = assemble(plan.chunks, lives, len(self.scheduler.memory.groups))
+            step = assemble(plan.chunks, lives, len(self.scheduler.memory.groups), self._n_mask_words)
             return self.backend.run(step).rows
         except Exception:
             log.exception("a step of %d rows failed", len(plan.chunks))
@@ -210,6 +218,12 @@ class EngineLoop:
     def _take_result(self, live: LiveRow, chunk: Chunk, result: RowResult) -> None:
         output = live.output
         request = output.request
+        if live.grammar is not None:
+            self._waits.note_sampled(live, result)
+        if chunk.n_drafts > result.n_left_out and len(result.tokens):
+            self._speculation.settle(live, chunk.n_drafts - result.n_left_out, result.n_accepted)
+        elif chunk.n_drafts:
+            self._speculation.note_late_masks(live)
         if request.task != "generate":
             output.note_vectors(vectors(result))
             output.stop("stop")
@@ -218,6 +232,9 @@ class EngineLoop:
         elif len(result.tokens):
             if not self._take_tokens(live, chunk, result):
                 return
+        elif result.mask_late:
+            # The position is run again when the mask is there.
+            self.scheduler.rewind(live.row, live.row.sampler.length - 1)
         elif not result.dead_end:
             self._fail(live, EngineFaulted("the model's logits weren't numbers for this request"))
             return
@@ -226,26 +243,32 @@ class EngineLoop:
 
     def _take_tokens(self, live: LiveRow, chunk: Chunk, result: RowResult) -> bool:
         """False: not all of them, so what the result says about the place behind them is void."""
-        output, sampler = live.output, live.row.sampler
-        output.clock.first_token_s = output.clock.first_token_s or self._clock()
-        if chunk.n_drafts:
-            self._speculation.settle(live, chunk.n_drafts, result.n_accepted)
+        clock = live.output.clock
+        clock.first_token_s = clock.first_token_s or self._clock()
         ids: list[int] = result.tokens.tolist()
-        logprobs = sampled_logprobs(ids, result)
+        logprobs, mus = sampled_logprobs(ids, result), result.mirostat_mus
+        return self._take(
+            live,
+            [
+                Sampled(token_id, logprobs[i : i + 1], bool(chunk.n_drafts), mus[i] if mus else None)
+                for i, token_id in enumerate(ids)
+            ],
+        )
+
+    def _take(self, live: LiveRow, tokens: Sequence[Sampled]) -> bool:
+        """False as above."""
+        output, sampler = live.output, live.row.sampler
         n_taken = 0
-        for index, token_id in enumerate(ids):
-            if live.grammar is not None and live.grammar.refuses(token_id, output.room_left - 1):
-                self._counters["grammar_steered_total"] += 1
-                # The position is run again, with a mask that lacks the token.
-                self.scheduler.rewind(live.row, sampler.length - 1)
+        for sampled in tokens:
+            if not self._may_take(live, sampled):
                 return False
-            if chunk.n_drafts:
+            if sampled.was_drafting:
                 output.counts.verified_tokens += 1
-            output.push([token_id], logprobs[index : index + 1])
+            output.push([sampled.token_id], sampled.logprobs)
             self._counters["completion_tokens_total"] += 1
-            if result.mirostat_mus:
-                sampler.mirostat_mu = result.mirostat_mus[index]
-            if not self.desk.append(live, [token_id]):
+            if sampled.mu is not None:
+                sampler.mirostat_mu = sampled.mu
+            if not self.desk.append(live, [sampled.token_id]):
                 self._dead_end(live)
                 return False
             n_taken += 1
@@ -255,7 +278,20 @@ class EngineLoop:
         self.scheduler.rewind(live.row, sampler.length)
         self.desk.force(live)
         output.note_steered(live.grammar)
-        return n_taken == len(ids)
+        return n_taken == len(tokens)
+
+    def _may_take(self, live: LiveRow, sampled: Sampled) -> bool:
+        """What the grammar says of a token. False: the position is run again, with another mask or with this token."""
+        grammar = live.grammar
+        if grammar is None:
+            return True
+        verdict = grammar.judge(sampled.token_id)
+        if verdict in ("ok", "forbidden"):
+            return True
+        if verdict == "later":
+            live.undecided = sampled
+        self.scheduler.rewind(live.row, live.row.sampler.length - 1)
+        return False
 
     def _dead_end(self, live: LiveRow) -> None:
         """Nothing may follow: an end where the grammar is complete, else an error that should never be seen."""

@@ -25,4 +25,6 @@ class Grammars:
             from imp_server.grammar.engine import GrammarSpace
 
             self._space = GrammarSpace(self._vocabulary)
-        return self._space.matcher(plan)
+        from imp_server.grammar.places import Places
+
+        return Places(self._space.matcher(plan))

@@ -15,9 +15,9 @@ import numpy as np
 
 from imp_server.core import GenerateRequest
 from imp_server.decode.drafter import Draft, DraftedRow, Drafter
-from imp_server.engine.constraint import Mask, wait_for_all
 from imp_server.engine.drafting import Acceptance, RowDrafting
 from imp_server.engine.live import LiveRow
+from imp_server.engine.masking import Made, wait_for_all
 from imp_server.schedule.cost import CostTable
 
 _LENGTHS = (1, 2, 3, 4, 5, 7, 11, 15, 23, 31, 47, 63, 127)
@@ -53,12 +53,15 @@ class Speculation:
     def is_on(self) -> bool:
         return bool(self._drafters)
 
-    def propose(self, decoding: Sequence[LiveRow]) -> None:
-        """Set the drafts of the rows that decode in the next step; the first drafter with an idea wins."""
+    def propose(self, decoding: Sequence[LiveRow], overlaps_masks: bool = False) -> None:
+        """Set the drafts of the rows that decode in the next step; the first drafter with an idea wins.
+
+        `overlaps_masks`: the backend waits for masks that are filled while its forward runs.
+        """
         if not self._drafters:
             return
         n_tokens, n_expected = len(decoding), float(len(decoding))
-        walks: list[tuple[LiveRow, list[Future[Mask]]]] = []
+        walks: list[tuple[LiveRow, list[Future[Made]]]] = []
         for live in decoding:
             live.row.drafts = live.row.drafts[:0]
             if not self._wanted(live):
@@ -78,10 +81,11 @@ class Speculation:
             else:
                 self._counters["spec_miss_steps_total"] += 1
         if walks:
-            wait_for_all([job for _, jobs in walks for job in jobs], _MASK_GRACE_S)
+            if not overlaps_masks:
+                wait_for_all([job for _, jobs in walks for job in jobs], _MASK_GRACE_S)
             for live, jobs in walks:
                 # Drafts whose masks aren't ready sit out, as rows do.
-                n_ready = next((i for i, job in enumerate(jobs) if not _is_usable(job)), len(jobs))
+                n_ready = next((i for i, job in enumerate(jobs) if not _is_usable(job, overlaps_masks)), len(jobs))
                 live.row.drafts = live.row.drafts[:n_ready]
                 if not n_ready:
                     self._decline(live, "masks")
@@ -99,6 +103,10 @@ class Speculation:
         names = {live.drafting.drafters[live.drafting.current][0] for live in drafted if live.drafting is not None}
         for who in ("spec", *(f"spec_{name}" for name in names)) if drafted else ():
             self._counters[f"{who}_verify_wall_ms_total"] += elapsed_ms
+
+    def note_late_masks(self, live: LiveRow) -> None:
+        """The step has run without the row's drafts, since their masks weren't filled in time."""
+        self._decline(live, "masks")
 
     def settle(self, live: LiveRow, n_drafted: int, n_accepted: int) -> None:
         """Drafts of the row have been verified."""
@@ -172,8 +180,8 @@ class Speculation:
         return best
 
 
-def _is_usable(job: Future[Mask]) -> bool:
-    return job.done() and job.exception() is None
+def _is_usable(job: Future[Made], overlaps_masks: bool) -> bool:
+    return job.exception() is None if job.done() else overlaps_masks
 
 
 def _expected(rate: float, n: int) -> float:

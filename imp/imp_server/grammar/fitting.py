@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from imp_server.grammar.distance import NEVER, Distances
 from imp_server.grammar.frames.stack import State, Stepper
+from imp_server.grammar.frames.texts import QUOTE
 from imp_server.grammar.tables import DEAD, HOLE, Tables
 from imp_server.grammar.token_sets import Row
 from imp_server.grammar.trie import TokenTrie
@@ -135,7 +136,8 @@ class Fitting:
             else:
                 nodes, read = level.nodes, level.bytes
                 here = np.full(len(nodes), top, dtype=np.int32)
-            reached[nodes] = np.maximum(_entries(tables, here, read), DEAD)
+            # a quote may begin or end a text that is remembered: the exact step's business
+            reached[nodes] = np.where(read == QUOTE, DEAD, np.maximum(_entries(tables, here, read), DEAD))
         out = np.full(len(self._token_bytes), DEAD, dtype=np.int32)
         n_tokens = np.diff(trie.first)
         out[trie.ids] = np.repeat(reached, n_tokens)

@@ -86,9 +86,9 @@ class Places:
             place.n_out = self._matcher.n_tokens_out(place.state)
         return place.n_out
 
-    def route(self, place: Place) -> tuple[int, ...]:
-        """Ids of that way."""
-        with self._lock:
+    def route(self, place: Place, patience_s: float | None = None) -> tuple[int, ...]:
+        """Ids of that way. TimeoutError as for `step`."""
+        with self._held(patience_s):
             return tuple(self._matcher.route(place.state))
 
     def known_mask(self, place: Place) -> Row | None:

@@ -1,8 +1,10 @@
 #include "sampling.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <limits>
+#include <thread>
 
 #include "simd.h"
 
@@ -42,7 +44,13 @@ uint32_t philox(uint64_t seed, int64_t position, uint32_t id, uint32_t choice) {
 }
 
 void Sampler::run(SamplerPlan& plan, float* const* logits, const int32_t* best) {
-    plan.n_tokens = plan.n_accepted = plan.dead_end = plan.not_numbers = 0;
+    plan.n_tokens = plan.n_accepted = plan.dead_end = plan.not_numbers = plan.mask_late = plan.mask_wait_us = 0;
+    plan.n_left_out = 0;
+    if (!has_mask(plan, 0)) {
+        plan.mask_late = 1;
+        plan.n_left_out = plan.n_drafts;
+        return;
+    }
     for (int j = 0; j <= plan.n_drafts; ++j) {
         float* own = logits[plan.first_head + j];
         int32_t token = best[plan.first_head + j];
@@ -68,8 +76,27 @@ void Sampler::run(SamplerPlan& plan, float* const* logits, const int32_t* best) 
         plan.tokens[plan.n_tokens++] = token;
         if (own && plan.n_logprobs >= 0) write_logprobs(plan, j, own, token);
         if (j == plan.n_drafts || token != plan.drafts[j]) return;
+        if (!has_mask(plan, j + 1)) {
+            plan.n_left_out = plan.n_drafts - j;
+            return;
+        }
         ++plan.n_accepted;
     }
+}
+
+bool Sampler::has_mask(SamplerPlan& plan, int j) {
+    if (!plan.masks || !plan.mask_flags) return true;
+    const auto filled = [&] { return __atomic_load_n(plan.mask_flags + j, __ATOMIC_ACQUIRE) != 0; };
+    if (filled()) return true;
+    using Clock = std::chrono::steady_clock;
+    const auto began = Clock::now();
+    const int32_t waited = plan.mask_wait_us;
+    // Asleep, not spinning: the thread that fills the mask may need this very core.
+    while (!filled() && plan.mask_wait_us < plan.mask_patience_us) {
+        std::this_thread::sleep_for(std::chrono::microseconds(20));
+        plan.mask_wait_us = waited + int32_t(std::chrono::duration_cast<std::chrono::microseconds>(Clock::now() - began).count());
+    }
+    return filled();
 }
 
 void Sampler::process(const SamplerPlan& plan, int j, float* logits) {

@@ -14,6 +14,7 @@ struct SamplerPlan {
     const float* bias;
     const int32_t* banned;
     const uint32_t* masks;        // [1 + n_drafts, mask_words]; null = unconstrained
+    const uint32_t* mask_flags;   // [1 + n_drafts], set by another thread once its mask is filled; null = all are
     const int32_t* drafts;
     int32_t* tokens;              // out [1 + n_drafts]
     float* logprobs;              // out [1 + n_drafts]
@@ -26,10 +27,14 @@ struct SamplerPlan {
     float presence, frequency, repetition;
     int32_t n_history, n_prompt, repeat_last_n;
     int32_t n_bias, n_banned, mask_words;
+    int32_t mask_patience_us;     // for all masks of the row together
     int32_t n_drafts, top_k, n_logprobs, choice;
     int32_t first_head;           // index of position 0 among the step's head tokens
     int32_t keep_logits;          // the raw logits are wanted as well
     int32_t n_tokens, n_accepted, dead_end, not_numbers;  // out
+    int32_t mask_late;            // out: the first mask came too late, nothing was sampled
+    int32_t mask_wait_us;         // out
+    int32_t n_left_out;           // out: drafts not looked at, since their masks came too late
 };
 
 // Working memory of one thread.
@@ -46,6 +51,7 @@ private:
         int32_t id;
     };
     void process(const SamplerPlan& plan, int j, float* logits);
+    bool has_mask(SamplerPlan& plan, int j);  // waits
     void penalise(const SamplerPlan& plan, int j, float* logits);
     bool find_best(const float* logits, int32_t& best);  // false: not numbers
     int32_t draw(const SamplerPlan& plan, int j, const float* logits, int32_t best);

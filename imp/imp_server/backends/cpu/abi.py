@@ -81,15 +81,17 @@ class PoolPlan(ctypes.Structure):
 
 class SamplerPlan(ctypes.Structure):
     _fields_ = [
-        *((name, c_void_p) for name in ("history", "bias_ids", "bias", "banned", "masks", "drafts")),
+        *((name, c_void_p) for name in ("history", "bias_ids", "bias", "banned", "masks", "mask_flags", "drafts")),
         *((name, c_void_p) for name in ("tokens", "logprobs", "ranks", "top_ids", "top")),
         ("seed", c_uint64),
         ("position", c_int64),
         *((name, c_double) for name in ("temperature", "top_p", "min_p")),
         *((name, c_float) for name in ("presence", "frequency", "repetition")),
         *((name, c_int32) for name in ("n_history", "n_prompt", "repeat_last_n", "n_bias", "n_banned", "mask_words")),
+        ("mask_patience_us", c_int32),
         *((name, c_int32) for name in ("n_drafts", "top_k", "n_logprobs", "choice", "first_head", "keep_logits")),
         *((name, c_int32) for name in ("n_tokens", "n_accepted", "dead_end", "not_numbers")),
+        *((name, c_int32) for name in ("mask_late", "mask_wait_us", "n_left_out")),
     ]
 
 

@@ -58,6 +58,7 @@ class CpuBackend:
             weight_bytes=self.weights.nbytes,
             bytes_per_token=self.block_bytes("bf16"),
             arithmetic=f"{library_digest('engine', isa)} layout {LAYOUT_VERSION} quantize {quantize}",
+            waits_for_masks=True,
         )
 
     def block_bytes(self, dtype: str) -> tuple[int, ...]:

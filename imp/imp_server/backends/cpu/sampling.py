@@ -9,17 +9,26 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from imp_server.backends.base import Int32s, RowResult, SampledLogprobs, StepRow, UInt32s
+from imp_server.backends.base import MASK_PATIENCE_S, Int32s, RowResult, SampledLogprobs, StepRow, UInt32s
 from imp_server.backends.cpu import abi
 from imp_server.core import SamplingParams
 from imp_server.decode.state import SamplerState
 
 
-def is_native(params: SamplingParams) -> bool:
+def on_host_reason(params: SamplingParams) -> str:
+    """One of base.ON_HOST_REASONS; empty if the row is sampled natively."""
     if params.dry_multiplier > 0:
-        return False
-    rare = params.mirostat == 2 or params.typical_p < 1.0 or params.dynatemp_range > 0.0
-    return params.temperature <= 0 or not (rare or params.top_n_sigma > 0.0 or params.xtc_probability > 0.0)
+        return "dry"
+    if params.temperature <= 0:
+        return ""
+    rare = {
+        "mirostat": params.mirostat == 2,
+        "typical_p": params.typical_p < 1.0,
+        "dynatemp": params.dynatemp_range > 0.0,
+        "top_n_sigma": params.top_n_sigma > 0.0,
+        "xtc": params.xtc_probability > 0.0,
+    }
+    return next((reason for reason, is_asked in rare.items() if is_asked), "")
 
 
 def is_plain_best(row: StepRow) -> bool:
@@ -42,6 +51,7 @@ class NativeSampling:
         drafts: Int32s,
         masks: UInt32s | None,
         vocab_size: int,
+        flags: UInt32s | None = None,
     ) -> None:
         self._plan = plan
         p = state.params
@@ -66,6 +76,9 @@ class NativeSampling:
         if row.mask_row >= 0 and masks is not None:
             plan.mask_words = masks.shape[1]
             plan.masks = masks.ctypes.data + 4 * row.mask_row * masks.shape[1]
+            if flags is not None:
+                plan.mask_flags = flags.ctypes.data + 4 * row.mask_row
+                plan.mask_patience_us = round(1e6 * MASK_PATIENCE_S)
         if self._n_logprobs >= 0:
             self._make_room_for_logprobs(n)
 
@@ -76,6 +89,8 @@ class NativeSampling:
             return RowResult(tokens=np.empty(0, dtype=np.int32))
         n = plan.n_tokens
         result = RowResult(self.tokens[:n], plan.n_accepted, dead_end=bool(plan.dead_end))
+        result.mask_late, result.mask_wait_ms = bool(plan.mask_late), plan.mask_wait_us / 1e3
+        result.n_left_out = plan.n_left_out
         if self._n_logprobs >= 0:
             result.logprobs = SampledLogprobs(self._logprobs[:n], self._ranks[:n], self._top_ids[:n], self._top[:n])
         return result

@@ -23,9 +23,9 @@ from imp_server.backends.base import (
 )
 from imp_server.backends.cpu import abi
 from imp_server.backends.cpu.lowering import LoweredModel
-from imp_server.backends.cpu.sampling import NativeSampling, is_native, is_plain_best
+from imp_server.backends.cpu.sampling import NativeSampling, is_plain_best, on_host_reason
 from imp_server.backends.cpu.thread_choice import ThreadChoice
-from imp_server.backends.results import sample_on_host, wanted_positions
+from imp_server.backends.results import sample_when_masked, wanted_positions
 from imp_server.core import EngineFaulted, HostOutOfMemory
 from imp_server.models import rotation
 
@@ -156,7 +156,7 @@ class _Outputs:
             end = int(step.row_starts[index + 1])
             assert row.sampler is not None
             drafts = step.ids[end - row.n_drafts : end]
-            self._sampling[index] = NativeSampling(plan, row, row.sampler, drafts, step.masks, vocab)
+            self._sampling[index] = NativeSampling(plan, row, row.sampler, drafts, step.masks, vocab, step.mask_flags)
             plan.first_head = self._wanted.starts[index + 1] - 1 - row.n_drafts
             plan.keep_logits = bool(row.wants & _LOGITS_WANTED)
         self.plan.samplers = self._plans
@@ -172,7 +172,8 @@ class _Outputs:
             logits = self._logits[start : start + end - first]
             if row.wants & WANT_SAMPLE and row.sampler is not None and native is None:
                 last = int(step.row_starts[index + 1])
-                sample_on_host(row, logits, step.ids[last - row.n_drafts : last], step.masks, result)
+                result.on_host = on_host_reason(row.sampler.params)
+                sample_when_masked(step, row, logits, step.ids[last - row.n_drafts : last], result)
             if row.wants & WANT_PROMPT_LOGITS:
                 result.logits = logits.copy()
             elif row.wants & WANT_LOGITS:
@@ -189,7 +190,7 @@ def _only_the_best(row: StepRow) -> bool:
 
 
 def _samples_natively(row: StepRow) -> bool:
-    return bool(row.wants & WANT_SAMPLE) and row.sampler is not None and is_native(row.sampler.params)
+    return bool(row.wants & WANT_SAMPLE) and row.sampler is not None and not on_host_reason(row.sampler.params)
 
 
 def _at(array: npt.NDArray[Any]) -> int:

@@ -52,6 +52,7 @@ class ReferenceBackend:
             weight_bytes=sum(t.numel() * t.element_size() for t in tensors.values()),
             bytes_per_token=self.block_bytes(DTYPE),
             arithmetic=f"torch {torch.__version__} {torch.backends.cpu.get_cpu_capability()}",
+            waits_for_masks=True,
         )
 
     def block_bytes(self, dtype: str) -> tuple[int, ...]:

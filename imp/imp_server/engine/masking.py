@@ -1,0 +1,98 @@
+"""The mask thread: starts grammars, fills masks and answers what the loop has no time for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+
+from imp_server.core import GrammarPlan
+from imp_server.engine.constraint import Constraint, MakeConstraint, Mask
+
+T = TypeVar("T")
+
+
+class Made(NamedTuple):
+    """`is_narrowed`: length steering took tokens away that the grammar allows."""
+
+    bits: Mask
+    is_narrowed: bool = False
+
+
+class Wanted(NamedTuple):
+    """A mask to be made. `n_left` >= 0: only tokens behind which the end is within so many tokens, and `keep`."""
+
+    constraint: Constraint
+    place: Any
+    end_ids: tuple[int, ...]
+    n_left: int = -1
+    keep: int = -1
+    refused: frozenset[int] = frozenset()
+    """Ids left out although the grammar allows them."""
+
+
+class MaskThread:
+    """Owner of the one thread that works on grammars while the model's forward runs."""
+
+    def __init__(self, vocab_size: int, make: MakeConstraint) -> None:
+        self._n_words = -(-vocab_size // 32)
+        self._make = make
+        self._pool = ThreadPoolExecutor(1, "imp-mask")
+
+    def start(self, plan: GrammarPlan) -> Future[Constraint]:
+        return self._pool.submit(self._make, plan)
+
+    def submit(self, wanted: Wanted) -> Future[Made]:
+        """Done at once where the mask is known from an earlier visit."""
+        known = None if wanted.n_left >= 0 else wanted.constraint.known_mask(wanted.place)
+        if known is None:
+            return self._pool.submit(self.fill, wanted)
+        ready: Future[Made] = Future()
+        ready.set_result(Made(self._finished(wanted, known)))
+        return ready
+
+    def call(self, function: Callable[[], T]) -> Future[T]:
+        """Run there, in turn."""
+        return self._pool.submit(function)
+
+    def stop(self) -> None:
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def fill(self, wanted: Wanted) -> Made:
+        """At once, on the calling thread."""
+        constraint, place = wanted.constraint, wanted.place
+        if wanted.n_left < 0:
+            return Made(self._finished(wanted, constraint.mask(place)))
+        allowed, is_narrowed = constraint.fitting(place, wanted.n_left)
+        return Made(self._finished(wanted, allowed), is_narrowed)
+
+    def _finished(self, wanted: Wanted, allowed: Mask) -> Mask:
+        bits = np.zeros(self._n_words, dtype=np.uint32)
+        bits[: len(allowed)] = allowed[: self._n_words]
+        may_end = wanted.constraint.is_done(wanted.place)
+        for token_id in wanted.end_ids:
+            _set(bits, token_id, may_end)
+        if wanted.keep >= 0:
+            _set(bits, wanted.keep, True)
+        for token_id in wanted.refused:
+            _set(bits, token_id, False)
+        return bits
+
+
+def _set(bits: Mask, token_id: int, allowed: bool) -> None:
+    bit = np.uint32(1 << (token_id % 32))
+    if allowed:
+        bits[token_id // 32] |= bit
+    else:
+        bits[token_id // 32] &= ~bit
+
+
+def wait_for_some(jobs: Iterable[Future[Any]], timeout_s: float) -> None:
+    """Until one of the jobs is done."""
+    wait(list(jobs), timeout_s, FIRST_COMPLETED)
+
+
+def wait_for_all(jobs: Iterable[Future[Any]], timeout_s: float) -> None:
+    wait(list(jobs), timeout_s)

@@ -1,0 +1,79 @@
+"""Rows that wait for the mask thread: for a mask, or for a verdict on the token sampled last. They hold nobody else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, MutableMapping, Sequence
+from concurrent.futures import Future
+from typing import Any
+
+from imp_server.backends.base import RowResult
+from imp_server.engine.live import LiveRow
+from imp_server.engine.masking import wait_for_all, wait_for_some
+
+_MASK_GRACE_S = 0.002
+"""How long a step waits for masks while other rows could run: less than a step, more than a common mask."""
+_MASK_POLL_S = 0.05
+"""How long the loop sleeps on the mask thread alone before it looks at its messages again."""
+
+
+class MaskWaits:
+    """Owner of who sits out the next step, and of the counts of that."""
+
+    def __init__(
+        self, counters: MutableMapping[str, float], clock: Callable[[], float], *, overlaps_masks: bool
+    ) -> None:
+        """`overlaps_masks`: the backend waits for masks that are filled while its forward runs."""
+        self._counters = counters
+        self._clock = clock
+        self.overlaps_masks = overlaps_masks
+
+    def hold_back(self, rows: Sequence[LiveRow], n_admitted: int) -> list[LiveRow]:
+        """Mark the constrained rows that sit out the next step; those whose mask or verdict failed are returned.
+
+        Waits a little for what isn't there, and longer if nobody else could run.
+        """
+        missing = [job for live in rows if (job := self._missing(live)) is not None]
+        if missing:
+            if len(missing) == n_admitted:
+                wait_for_some(missing, _MASK_POLL_S)
+            wait_for_all(missing, _MASK_GRACE_S)
+        failed = []
+        for live in rows:
+            live.row.is_held_back = live.undecided is not None or self._missing(live) is not None
+            self._note(live)
+            job = live.grammar.job if live.grammar is not None else None
+            if job is not None and job.done() and job.exception() is not None:
+                failed.append(live)
+        return failed
+
+    def _missing(self, live: LiveRow) -> Future[Any] | None:
+        """What the row has to wait for before its next step."""
+        grammar = live.grammar
+        assert grammar is not None
+        if live.undecided is not None:
+            return None if grammar.judging is None or grammar.judging.done() else grammar.judging
+        if grammar.job.done() or (self.overlaps_masks and grammar.may_overlap):
+            return None
+        return grammar.job
+
+    def _note(self, live: LiveRow) -> None:
+        if live.row.is_held_back and not live.held_since_s:
+            live.held_since_s = self._clock()
+            if live.grammar is not None and live.grammar.may_overlap:  # else it was counted when it came late
+                self._counters["constrained_mask_waits_total"] += 1
+        elif live.held_since_s and not live.row.is_held_back:
+            self._counters["constrained_mask_wait_ms_total"] += 1e3 * (self._clock() - live.held_since_s)
+            live.held_since_s = 0.0
+
+    def note_sampled(self, live: LiveRow, result: RowResult) -> None:
+        """The result of a row that was to be sampled under a mask."""
+        assert live.grammar is not None
+        if result.mask_wait_ms:
+            self._counters["constrained_mask_waits_total"] += 1
+            self._counters["constrained_mask_wait_ms_total"] += result.mask_wait_ms
+        if result.mask_late:
+            live.grammar.may_overlap = False
+            return
+        self._counters["constrained_samples_total"] += 1
+        if result.on_host:
+            self._counters[f'constrained_eager_fallback_total{{reason="{result.on_host}"}}'] += 1
