@@ -16,6 +16,7 @@ _SCHEMA = {
     "required": ["a"],
     "additionalProperties": False,
 }
+_CUSTOM = {"tools": [{"type": "custom", "name": "say"}], "tool_choice": {"type": "custom", "name": "say"}}
 _TOOL = {"type": "function", "function": {"name": "probe", "parameters": {"type": "object", "properties": {}}}}
 
 
@@ -66,10 +67,13 @@ def _questions(model: str) -> list[tuple[str, str, str, Any]]:
         ("chat-logprobs", post, "/v1/chat/completions", chat | {"logprobs": True, "top_logprobs": 2}),
         ("structured", post, "/v1/chat/completions", chat | {"max_tokens": 48, "response_format": schema}),
         ("tools", post, "/v1/chat/completions", chat | {"tools": [_TOOL], "tool_choice": "required", "max_tokens": 64}),
+        ("reasoning", post, "/v1/chat/completions", _thinking(model)),
         ("completions", post, "/v1/completions", {"model": model, "prompt": "Hello", "max_tokens": 4}),
         ("completions-echo", post, "/v1/completions", _echo(model)),
         ("responses", post, "/v1/responses", responses | {"store": False}),
         ("responses-store", post, "/v1/responses", responses | {"store": True}),
+        ("custom-tools", post, "/v1/responses", responses | {"store": False, **_CUSTOM}),
+        ("responses-compact", post, "/v1/responses/compact", {"model": model, "input": "Say hello."}),
         ("messages", post, "/v1/messages", chat),
         ("count-tokens", post, "/v1/messages/count_tokens", {"model": model, "messages": _HELLO}),
         ("embeddings", post, "/v1/embeddings", {"model": model, "input": "Hello"}),
@@ -78,6 +82,7 @@ def _questions(model: str) -> list[tuple[str, str, str, Any]]:
         ("props", get, "/props", None),
         ("slots", get, "/slots", None),
         ("native-completion", post, "/completion", {"prompt": "Hello", "n_predict": 4}),
+        ("native-embedding", post, "/embedding", {"content": "Hello", "embd_normalize": -1}),
         ("apply-template", post, "/apply-template", {"messages": _HELLO}),
         ("tgi-info", get, "/info", None),
         ("health", get, "/health", None),
@@ -89,6 +94,11 @@ def _questions(model: str) -> list[tuple[str, str, str, Any]]:
 
 def _echo(model: str) -> dict[str, Any]:
     return {"model": model, "prompt": "Hello", "max_tokens": 1, "echo": True, "logprobs": 1}
+
+
+def _thinking(model: str) -> dict[str, Any]:
+    """A model that thinks does so over a sum, unasked."""
+    return {"model": model, "messages": [{"role": "user", "content": "What is 17 plus 3?"}], "max_tokens": 256}
 
 
 def _claims(name: str, reply: Reply) -> bool:
@@ -103,6 +113,11 @@ def _claims(name: str, reply: Reply) -> bool:
         return bool(json_reply.choices and json_reply.choices[0].message.tool_calls)
     if name == "structured":
         return _is_structured(json_reply)
+    if name == "reasoning":
+        message = json_reply.choices[0].message if json_reply.choices else json_reply
+        return bool(message.reasoning_content or message.reasoning)
+    if name == "custom-tools":
+        return any(item.type == "custom_tool_call" for item in json_reply.output or ())
     if name == "responses-store":
         return bool(json_reply.store) and bool(json_reply.id)
     return True
