@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from imp_server.core import SamplingParams
+from imp_server.core import SamplingParams, pack_ids
 from imp_server.decode.ngram import NgramDrafter
 from imp_server.engine.inline import InlineEngine
 from imp_server.schedule.cache import PrefixCache
@@ -69,3 +69,19 @@ def test_usage_says_what_was_read_and_what_was_stored() -> None:
 
     with_engine(body, make_index=PrefixCache)
     with_engine(body)
+
+
+def test_embeddings_and_scores_leave_nothing_in_the_cache() -> None:
+    """Nobody continues them, so what they would store only pushes conversations out."""
+
+    async def body(engine: InlineEngine, _: Tiny) -> None:
+        for task, more in (("embed", {}), ("score", {"score_ids": pack_ids([4, 90])})):
+            for _twice in range(2):
+                (answer,) = await ask(engine, request(engine, SHARED, task=task, **more))
+                assert answer.finish and answer.finish.usage.cached_tokens == 0
+        (answer,) = await ask(engine, request(engine, SHARED, 4))
+        assert answer.finish and answer.finish.usage.cached_tokens == 0
+        (answer,) = await ask(engine, request(engine, SHARED, 4))
+        assert answer.finish and answer.finish.usage.cached_tokens == len(SHARED) - 1
+
+    with_engine(body, n_blocks=96, make_index=PrefixCache)

@@ -172,3 +172,14 @@ def test_native_embeddings_are_those_of_the_openai_route(server: LiveServer) -> 
     assert raw == [3.0, 0.0, -4.0] and unit == pytest.approx([0.6, 0.0, -0.8])
     for nothing in ({"text": "hello"}, {"content": None}, {"content": None, "input": None}):
         assert post(server, "/embedding", **nothing).status_code == 400
+
+
+def test_llamacpp_fault_48_the_servers_own_norm_yields_to_the_requests() -> None:
+    with toy_server(settings={"server.embd_normalize": -1}) as live:
+        for _ in range(3):
+            live.engine.play(Vectors((struct.pack("<3f", 3.0, 0.0, -4.0),)))
+        assert post(live, "/embedding", content="hello").json()[0]["embedding"][0] == [3.0, 0.0, -4.0]
+        openai = post(live, "/v1/embeddings", model="toy", input="hello").json()
+        assert openai["data"][0]["embedding"] == [3.0, 0.0, -4.0]
+        unit = post(live, "/embedding", content="hello", embd_normalize=2).json()[0]["embedding"][0]
+        assert unit == pytest.approx([0.6, 0.0, -0.8])

@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from imp_server.config.types import Count, Port, Positive, Seconds, Secrets, Words
+from imp_server.config.types import Count, Norm, Port, Positive, Seconds, Secrets, Words
 
 
 class Server(msgspec.Struct, frozen=True):
@@ -36,6 +36,8 @@ class Server(msgspec.Struct, frozen=True):
     """Most messages per request."""
     max_stop: Positive = 16
     """Most stop strings per request."""
+    embd_normalize: Norm = 2
+    """Norm of embeddings whose request names none: 2 unit length, 1 sum of magnitudes, 0 largest, -1 as they are."""
     max_batch_items: Positive = 512
     """Most embedding inputs, rerank documents or scored items per request."""
     max_logit_bias: Positive = 1024

@@ -12,6 +12,7 @@ Seconds = Annotated[float, Meta(ge=0)]
 Milliseconds = Annotated[float, Meta(gt=0)]
 Fraction = Annotated[float, Meta(ge=0, le=1)]
 Percent = Annotated[int, Meta(ge=0, le=100)]
+Norm = Annotated[int, Meta(ge=-1, le=2)]
 Port = Annotated[int, Meta(ge=0, le=65535)]
 Words = tuple[str, ...]
 """Repeat the flag, or give one comma-separated list."""

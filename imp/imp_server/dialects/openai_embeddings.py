@@ -38,6 +38,7 @@ async def embed(call: Call, model: str, texts: Any, fold: Callable[[ReplyContext
         body=call.body,
         n=len(prompts),
     )
+    context.extra["norm"] = call.body.get("embd_normalize", call.services.config.server.embd_normalize)
     requests = tuple(PromptRequest(prompt=prompt, model=model, task="embed") for prompt in prompts)
     return PromptReply(requests, context, False, fold)
 
@@ -70,7 +71,7 @@ class EmbeddingFold:
     def __init__(self, context: ReplyContext) -> None:
         self._context = context
         self._base64 = context.body.get("encoding_format") == "base64"
-        self._normalise = int(context.body.get("embd_normalize", UNIT_LENGTH))
+        self._normalise = int(context.extra.get("norm", UNIT_LENGTH))
         self.vectors: list[msgspec.Raw | None] = [None] * context.n
         self._usage = UsageSum(context.n)
 
