@@ -60,11 +60,11 @@ def later(name: str, only: str, place: Any, attribute: str, change: Callable[[An
 
 
 def before(name: str, only: str, place: Any, attribute: str, change: Callable[..., Iterable[Any]]) -> Break:
-    """`change` gets the arguments and gives those that the function is called with."""
+    """`change` gets the positional arguments and gives those that the function is called with."""
 
     def put_in(patch: pytest.MonkeyPatch) -> None:
         original = getattr(place, attribute)
-        patch.setattr(place, attribute, lambda *args: original(*change(*args)))
+        patch.setattr(place, attribute, lambda *args, **named: original(*change(*args), **named))
 
     return Break(name, only, put_in)
 
