@@ -130,10 +130,9 @@ def test_closing_tokens_lead_to_the_end(schema: Any) -> None:
         assert m.closing_ids(state) == list(VOCABULARY.end_ids)
 
 
-def test_a_grown_space_is_replaced_and_old_matchers_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    shared = GrammarSpace(VOCABULARY)
+def test_a_grown_space_is_replaced_and_old_matchers_go_on() -> None:
+    shared = GrammarSpace(VOCABULARY, mask_bytes=0)
     old = shared.matcher(check_schema(SCHEMAS[2]))
-    monkeypatch.setattr("imp_server.grammar.engine.MAX_MASK_BYTES", 0)
     before = allowed(old, old.start)
     fresh = shared.matcher(check_schema(SCHEMAS[2]))
     assert fresh.start != old.start

@@ -51,10 +51,10 @@ class Grammar(msgspec.Struct, frozen=True):
     """Work units that checking one grammar may take; beyond it is a 400."""
     max_states: Positive = 100000
     """Most automaton states of one grammar; beyond it is a 400."""
-    max_whitespace: Count = 24
-    """Most blanks in a row outside strings."""
-    memo_mib: Count = 256
-    """MiB of token masks kept per vocabulary."""
+    max_whitespace: Count = 48
+    """Most blanks in a row outside strings, after at most one newline; 0 is compact JSON, mostly forced text."""
+    memo_mib: Count = 512
+    """MiB of token masks kept per vocabulary; beyond it they are all made anew."""
 
 
 class Reasoning(msgspec.Struct, frozen=True):

@@ -139,8 +139,6 @@ NOT_YET: frozenset[str] = frozenset({
     "grammar.lenient",
     "grammar.check_work",
     "grammar.max_states",
-    "grammar.max_whitespace",
-    "grammar.memo_mib",
     "cuda.device",
     "cuda.graphs",
     "cuda.memory_mib",

@@ -102,7 +102,9 @@ def build_engine(
         limits,
         emit=emit,
         post=post,
-        make_constraint=Grammars(vocabulary),
+        make_constraint=Grammars(
+            vocabulary, max_whitespace=config.grammar.max_whitespace, memo_mib=config.grammar.memo_mib
+        ),
         speculation=speculation,
         note_running=note_running,
     )

@@ -12,7 +12,7 @@ from imp_server.core import GrammarPlan
 from imp_server.grammar.distance import Distances
 from imp_server.grammar.early import fill_early
 from imp_server.grammar.fitting import Fitting
-from imp_server.grammar.frames.local import Local
+from imp_server.grammar.frames.local import N_BLANKS, Local
 from imp_server.grammar.frames.space import Space
 from imp_server.grammar.frames.stack import Cell, State, Stepper
 from imp_server.grammar.masks import Masks
@@ -30,15 +30,27 @@ MAX_MASK_BYTES = 512 << 20
 class GrammarSpace:
     """Owner of what all grammars of one engine share. A fresh one is made when it has grown too large."""
 
-    def __init__(self, vocabulary: Vocabulary, native: bool = True) -> None:
-        """`native` False: everything in Python, for tests that compare."""
+    def __init__(
+        self,
+        vocabulary: Vocabulary,
+        *,
+        n_blanks: int = N_BLANKS,
+        mask_bytes: int = MAX_MASK_BYTES,
+        native: bool = True,
+    ) -> None:
+        """`n_blanks`: most of them in a row outside strings, 0 for none at all. `mask_bytes`: memory for masks.
+
+        `native` False: everything in Python, for tests that compare.
+        """
+        self._n_blanks = n_blanks
+        self._mask_bytes = mask_bytes
         self.vocabulary = vocabulary
         self._native = native
         self.lock = RLock()
         self.renew()
 
     def renew(self) -> None:
-        self.space = Space(native=self._native)
+        self.space = Space(native=self._native, n_blanks=self._n_blanks)
         self.stepper = Stepper(self.space)
         self.masks = Masks(self.space, self.stepper, self.vocabulary, self._native)
         self.distances = Distances(self.stepper, self.masks.by_bytes)
@@ -49,7 +61,7 @@ class GrammarSpace:
 
     def matcher(self, plan: GrammarPlan) -> Matcher:
         with self.lock:
-            if self.space.tables.n_locals > MAX_LOCALS or self.masks.n_bytes > MAX_MASK_BYTES:
+            if self.space.tables.n_locals > MAX_LOCALS or self.masks.n_bytes > self._mask_bytes:
                 self.renew()
             return Matcher(plan, self.vocabulary, self)
 

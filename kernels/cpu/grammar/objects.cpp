@@ -106,6 +106,7 @@ int32_t Objects::undeclared_colon(int32_t state) {
 }
 
 void Objects::gap(int32_t tight, int32_t* row) {
+  if (gap_blank == DEAD) return;
   const int32_t waiting = local(AFTER_GAP, tight, 0);
   row[0x20] = row[0x09] = op(waiting, gap_blank);
   row[0x0A] = op(waiting, gap_newline);

@@ -77,7 +77,8 @@ struct Objects {
 
   Tables* const tables;
   const Grow grow;
-  const int32_t gap_blank, gap_newline, free_start, escape;
+  const int32_t gap_blank, gap_newline;  // DEAD where there is no whitespace
+  const int32_t free_start, escape;
   std::vector<Family> families;
   std::vector<State> states;
   std::vector<uint64_t> bits;

@@ -10,9 +10,9 @@ if TYPE_CHECKING:
     from imp_server.grammar.frames.space import Space
 
 N_BEFORE = 2
-"""Blanks allowed before the newline of a gap."""
-N_AFTER = 48
-"""Blanks allowed after it."""
+"""Most blanks before the newline of a gap."""
+N_BLANKS = 48
+"""Most blanks in a row, unless told otherwise."""
 
 
 class Local:
@@ -63,7 +63,7 @@ class Gap(Local):
     def fill(self, byte: int) -> int:
         row = [self.space.tables.op(POP_AGAIN, 0)] * 256
         for blank in BLANKS:
-            after = _gap_after(self.used, blank)
+            after = gap_after(self.used, blank, self.space.n_blanks)
             row[blank] = DEAD if after is None else self.space.gap(after).id
         self.space.tables.rows[self.id] = row
         return row[byte]
@@ -95,17 +95,21 @@ class AfterGap(Local):
 BLANKS = (0x20, 0x09, 0x0A)
 
 
-def _gap_after(used: int, byte: int) -> int | None:
+def gap_after(used: int, byte: int, n_blanks: int) -> int | None:
+    """The gap behind one more blank: `used` counts those before the newline, from N_BEFORE + 1 on those after it."""
     if byte != 0x0A:
-        return used + 1 if used != N_BEFORE and used < N_BEFORE + 1 + N_AFTER else None
-    return N_BEFORE + 1 if used <= N_BEFORE else None
+        most = min(N_BEFORE, n_blanks) if used <= N_BEFORE else N_BEFORE + 1 + n_blanks
+        return used + 1 if used < most else None
+    return N_BEFORE + 1 if used <= N_BEFORE and n_blanks else None
 
 
 def gap_entries(space: Space, tight: int) -> dict[int, int]:
     """Entries of the whitespace bytes of a frame that goes on as the local `tight`."""
+    if not space.n_blanks:
+        return {}
     waiting = space.after_gap(tight).id
     return {
         blank: space.tables.op(waiting, space.gap(after).id)
         for blank in BLANKS
-        if (after := _gap_after(0, blank)) is not None
+        if (after := gap_after(0, blank, space.n_blanks)) is not None
     }

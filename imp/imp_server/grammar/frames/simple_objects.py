@@ -109,10 +109,10 @@ class SimpleObjects:
             self._call[name] = call
         free, escape = space.free_start(), space.escape(Leaving(space), b"")
         space.tables.entry(free.id, 0)
-        blank, newline = space.gap(1), space.gap(N_BEFORE + 1)
+        gaps = [space.gap(1).id, space.gap(N_BEFORE + 1).id] if space.n_blanks else [DEAD, DEAD]
         self._grow = _GROW(space.tables.grow)
         head = ctypes.addressof(space.tables.head)
-        self._at = self._call["objects"](head, self._grow, blank.id, newline.id, free.id, escape.id)
+        self._at = self._call["objects"](head, self._grow, *gaps, free.id, escape.id)
         space.tables.intern = self.op
         weakref.finalize(self, self._call["objects_free"], self._at)
         self._families: dict[tuple[Shape, frozenset[str]], Family | None] = {}

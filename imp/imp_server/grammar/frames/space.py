@@ -18,7 +18,7 @@ from imp_server.grammar.frames.arrays import Phase as ArrayAt
 from imp_server.grammar.frames.goals import Goal, Judge
 from imp_server.grammar.frames.key_texts import KeyText, WaitingKey, WaitingName
 from imp_server.grammar.frames.keys import Keys
-from imp_server.grammar.frames.local import AfterGap, Gap, Local
+from imp_server.grammar.frames.local import N_BLANKS, AfterGap, Gap, Local
 from imp_server.grammar.frames.objects import Colon, ObjectPhase, ObjectState, WaitingMember
 from imp_server.grammar.frames.objects import Phase as ObjectAt
 from imp_server.grammar.frames.raw_texts import RawText
@@ -68,8 +68,14 @@ class Locals(dict[int, Local]):
 
 
 class Space:
-    def __init__(self, budget: int = WORK, n_locals: int = N_LOCALS, native: bool = True) -> None:
-        """`n_locals`: room for this many locals is reserved (not touched) at once. `native`: where it is built."""
+    def __init__(
+        self, budget: int = WORK, n_locals: int = N_LOCALS, native: bool = True, n_blanks: int = N_BLANKS
+    ) -> None:
+        """`n_locals`: room for this many locals is reserved (not touched) at once. `native`: where it is built.
+
+        `n_blanks`: most blanks in a row outside strings; 0 allows no newline, either.
+        """
+        self.n_blanks = n_blanks
         self.algebra = Algebra()
         self.solver = Solver(self.algebra, budget)
         self.simple: SimpleObjects | None = None
