@@ -24,34 +24,41 @@ class Own:
         self.n_blocks = N_CONTEXT_TOKENS // BLOCK_TOKENS
         self.backend.allocate(KvSpec((self.n_blocks * n_sequences,), "bf16"))
         self.vocab = self.backend.architecture.vocab_size
+        self.table = np.arange(n_sequences * self.n_blocks, dtype=np.int32).reshape(n_sequences, self.n_blocks)
+        self.starts = np.arange(n_sequences + 1, dtype=np.int32)
         greedy = SamplingParams(temperature=0.0)
         self.state = SamplerState(greedy, 0, np.zeros(1, dtype=np.int32), 1)
 
-    def forward(self, chunks: list[tuple[np.ndarray, int, int, bool]]) -> list[int]:
-        """Rows of (ids, first position, sequence, wants an id); the ids that follow."""
-        ids = np.concatenate([c[0] for c in chunks]).astype(np.int32)
-        positions = np.concatenate([np.arange(c[1], c[1] + len(c[0]), dtype=np.int32) for c in chunks])
-        starts = np.cumsum([0, *(len(c[0]) for c in chunks)]).astype(np.int32)
-        rows = [StepRow(WANT_SAMPLE if c[3] else WANT_NOTHING, sampler=self.state) for c in chunks]
-        columns = np.arange(self.n_blocks, dtype=np.int32)
-        table = np.stack([columns + c[2] * self.n_blocks for c in chunks])
-        result = self.backend.run(Step(ids, positions, starts, rows, (table,)))
-        return [int(row.tokens[0]) for row in result.rows if len(row.tokens)]
+    def forward(self, ids: np.ndarray, first: int, sequence: int, *, wants: bool) -> int:
+        """A chunk of one sequence from position `first` on; the id that follows if it is wanted."""
+        positions = np.arange(first, first + len(ids), dtype=np.int32)
+        starts = np.array([0, len(ids)], dtype=np.int32)
+        row = StepRow(WANT_SAMPLE if wants else WANT_NOTHING, sampler=self.state)
+        step = Step(ids.astype(np.int32), positions, starts, [row], (self.table[sequence : sequence + 1],))
+        tokens = self.backend.run(step).rows[0].tokens
+        return int(tokens[0]) if wants else -1
+
+    def forward_all(self, ids: list[int], position: int) -> list[int]:
+        """One token of each sequence, all at the same position; the ids that follow."""
+        n = len(ids)
+        rows = [StepRow(WANT_SAMPLE, sampler=self.state) for _ in range(n)]
+        positions = np.full(n, position, dtype=np.int32)
+        step = Step(np.array(ids, dtype=np.int32), positions, self.starts[: n + 1], rows, (self.table[:n],))
+        return [int(row.tokens[0]) for row in self.backend.run(step).rows]
 
     def fill(self, n_tokens: int, sequence: int) -> int:
         ids = np.random.default_rng(sequence).integers(100, self.vocab - 100, max(1, n_tokens))
-        following: list[int] = []
+        following = -1
         for first in range(0, len(ids), CHUNK):
             part = ids[first : first + CHUNK]
-            following = self.forward([(part, first, sequence, first + len(part) == len(ids))])
-        return following[0]
+            following = self.forward(part, first, sequence, wants=first + len(part) == len(ids))
+        return following
 
     def decode(self, context: int, n: int, rows: int = 1) -> tuple[int, float]:
         next_ids = [self.fill(context, sequence) for sequence in range(rows)]
         start = time.perf_counter()
         for i in range(n):
-            position = max(1, context) + i
-            next_ids = self.forward([(np.array([t]), position, s, True) for s, t in enumerate(next_ids)])
+            next_ids = self.forward_all(next_ids, max(1, context) + i)
         return n * rows, time.perf_counter() - start
 
     def prefill(self, context: int, n: int) -> tuple[int, float]:
@@ -61,7 +68,7 @@ class Own:
         start = time.perf_counter()
         for first in range(0, n, CHUNK):
             part = ids[first : first + CHUNK]
-            self.forward([(part, context + first, 0, first + len(part) == n)])
+            self.forward(part, context + first, 0, wants=first + len(part) == n)
         return n, time.perf_counter() - start
 
 

@@ -58,9 +58,13 @@ class NativeSampling:
         n = 1 + row.n_drafts
         self._n_logprobs = min(row.n_logprobs, vocab_size)
         self.tokens = np.empty(n, dtype=np.int32)
-        history, self._drafts = state.history, np.ascontiguousarray(drafts)
-        plan.history, plan.n_history, plan.n_prompt = history.ctypes.data, len(history), state.n_prompt
-        plan.drafts, plan.n_drafts, plan.tokens = self._drafts.ctypes.data, row.n_drafts, self.tokens.ctypes.data
+        if p.repetition_penalty != 1.0 or p.presence_penalty or p.frequency_penalty:
+            plan.history = state.history.ctypes.data
+        plan.n_history, plan.n_prompt = state.length, state.n_prompt
+        if row.n_drafts:
+            self._drafts = np.ascontiguousarray(drafts)
+            plan.drafts, plan.n_drafts = self._drafts.ctypes.data, row.n_drafts
+        plan.tokens = self.tokens.ctypes.data
         plan.temperature, plan.top_k, plan.top_p, plan.min_p = p.temperature, max(0, p.top_k), p.top_p, p.min_p
         plan.seed, plan.choice, plan.position = p.seed & 0xFFFFFFFFFFFFFFFF, state.choice, state.position
         plan.repetition, plan.repeat_last_n = p.repetition_penalty, p.repeat_last_n

@@ -1,10 +1,12 @@
-"""One step: flat arrays to the native forward and back. Owner of the native model handle and of the logits buffer."""
+"""One step: flat arrays to the native forward and back. Owner of the native model handle and of the logits buffer.
+
+The host's share of a step is on every token's way, so what steps have in common is kept (rooms.py), not made anew.
+"""
 
 from __future__ import annotations
 
 import ctypes
 import time
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -23,9 +25,10 @@ from imp_server.backends.base import (
 )
 from imp_server.backends.cpu import abi
 from imp_server.backends.cpu.lowering import LoweredModel
+from imp_server.backends.cpu.rooms import Room, StepRooms
 from imp_server.backends.cpu.sampling import NativeSampling, is_plain_best, on_host_reason
 from imp_server.backends.cpu.thread_choice import ThreadChoice
-from imp_server.backends.results import sample_when_masked, wanted_positions
+from imp_server.backends.results import sample_when_masked
 from imp_server.core import EngineFaulted, HostOutOfMemory
 from imp_server.models import rotation
 
@@ -36,8 +39,10 @@ _WRONG = {
     4: "an id is outside the vocabulary",
     5: "a position is beyond the rope table",
 }
+_BEYOND_ROPE = 5
 _FIRST_POSITIONS = 2048
 _LOGITS_WANTED = WANT_LOGITS | WANT_PROMPT_LOGITS
+_VECTOR_WANTED = WANT_HIDDEN | WANT_POOLED
 
 
 class StepRunner:
@@ -63,9 +68,11 @@ class StepRunner:
             raise HostOutOfMemory("the native model can't be made: memory or threads are short")
         plans = (abi.PoolPlan * len(pools))(*(abi.PoolPlan(p.ctypes.data, p.shape[1], len(p)) for p in pools))
         library.imp_cpu_set_pools(self._handle, plans)
+        self._rooms = StepRooms(len(pools))
+        self._plan = abi.StepPlan()
         self._ropes: list[Float32s] = []
-        self._rope_positions = np.zeros(max(1, len(lowered.ropes)), dtype=np.int32)
-        self._rope_pointers = np.zeros(max(1, len(lowered.ropes)), dtype=np.uint64)
+        self._n_rope_positions = 0
+        self._rope_pointers, self._rope_positions = Room(np.uint64, 1), Room(np.int32, 1)
         self._grow_ropes(min(_FIRST_POSITIONS, max_positions))
         self._logits = np.empty((0, self._vocab), dtype=np.float32)
         self.native_s = 0.0
@@ -77,26 +84,38 @@ class StepRunner:
 
     def run(self, step: Step, n_threads: int = 0) -> StepResult:
         """Raises EngineFaulted for a step that contradicts itself; nothing is written then."""
-        if len(step.positions) and self._ropes and int(step.positions.max()) >= self._rope_positions[0]:
+        plan, n_tokens = self._plan, len(step.ids)
+        self._plan_inputs(step)
+        outputs = _Outputs(step, self, plan, self._rooms)
+        chosen = n_threads or self.threads.threads_for(n_tokens)
+        plan.n_threads = chosen
+        code = self._call(plan)
+        if code == _BEYOND_ROPE and int(step.positions.max()) >= self._n_rope_positions:
             self._grow_ropes(int(step.positions.max()) + 1)
-        outputs = _Outputs(step, self)
-        plan = outputs.plan
-        tables = np.array([t.ctypes.data for t in step.block_tables], dtype=np.uint64)
-        widths = np.array([t.shape[1] for t in step.block_tables], dtype=np.int32)
-        plan.ids, plan.positions, plan.row_starts = _at(step.ids), _at(step.positions), _at(step.row_starts)
-        plan.tables, plan.table_widths = _at(tables), _at(widths)
-        plan.rope_tables, plan.rope_positions = _at(self._rope_pointers), _at(self._rope_positions)
-        plan.n_tokens, plan.n_rows = len(step.ids), len(step.rows)
-        plan.n_threads = n_threads or self.threads.threads_for(len(step.ids))
-        began = time.perf_counter()
-        code = self._library.imp_cpu_run(self._handle, ctypes.byref(plan))
-        self.native_s = time.perf_counter() - began
+            code = self._call(plan)
         if code == -1:
             raise HostOutOfMemory("no memory for a step of this width; lower scheduler.prefill_chunk")
         if code:
             raise EngineFaulted(f"the cpu backend refused a step: {_WRONG[code]}")
-        self.threads.observe(len(step.ids), plan.n_threads, self.native_s)
+        self.threads.observe(n_tokens, chosen, self.native_s)
         return StepResult([outputs.row_result(index) for index in range(len(step.rows))])
+
+    def _call(self, plan: abi.StepPlan) -> int:
+        began = time.perf_counter()
+        code: int = self._library.imp_cpu_run(self._handle, ctypes.byref(plan))
+        self.native_s = time.perf_counter() - began
+        return code
+
+    def _plan_inputs(self, step: Step) -> None:
+        plan, rooms = self._plan, self._rooms
+        plan.ids = rooms.ids.hold(step.ids)
+        plan.positions = rooms.positions.hold(step.positions)
+        plan.row_starts = rooms.row_starts.hold(step.row_starts)
+        for group, table in enumerate(step.block_tables):
+            rooms.table_pointers.array[group] = rooms.tables[group].hold(table.reshape(-1))
+            rooms.table_widths.array[group] = table.shape[1]
+        plan.tables, plan.table_widths = rooms.table_pointers.address, rooms.table_widths.address
+        plan.n_tokens, plan.n_rows = len(step.ids), len(step.rows)
 
     def read_bandwidth(self, buffer: npt.NDArray[np.uint8]) -> float:
         start = time.perf_counter()
@@ -117,81 +136,116 @@ class StepRunner:
         """Tables grow in powers of two: most contexts stay far below what a model could take."""
         n = min(1 << max(0, n_positions - 1).bit_length(), max(self._max_positions, n_positions))
         self._ropes = [np.ascontiguousarray(rotation.table(rope, n)) for rope in self._lowered.ropes]
-        self._rope_pointers[: len(self._ropes)] = [table.ctypes.data for table in self._ropes]
-        self._rope_positions[:] = n
+        self._plan.rope_tables = self._rope_pointers.hold([table.ctypes.data for table in self._ropes])
+        self._plan.rope_positions = self._rope_positions.hold([n] * len(self._ropes))
+        self._n_rope_positions = n
 
 
 class _Outputs:
-    """The step's plan with all that it points to on the way out, and the results read from it."""
+    """What each row takes from the step: positions of the head, logits, samplers; and the results read from them."""
 
-    def __init__(self, step: Step, runner: StepRunner) -> None:
-        self._step = step
+    __slots__ = ("_best", "_first", "_hidden", "_hidden_rows", "_keep", "_logit_row", "_logits", "_native", "_step")
+
+    def __init__(self, step: Step, runner: StepRunner, plan: abi.StepPlan, rooms: StepRooms) -> None:
+        self._step, self._best = step, rooms.best
         width, vocab = runner.sizes
-        self._wanted = wanted_positions(step)
-        starts = self._wanted.starts
-        keeps = np.repeat([not _only_the_best(row) for row in step.rows], np.diff(starts)).astype(np.bool_)
-        self._logit_row = np.cumsum(keeps) - 1
-        n_logits = int(keeps.sum())
-        self._logits = runner.room_for_logits(n_logits)
-        pointers = np.zeros(len(keeps), dtype=np.uint64)
-        pointers[keeps] = self._logits.ctypes.data + 4 * vocab * np.arange(n_logits, dtype=np.uint64)
-        self._hidden_rows = [i for i, row in enumerate(step.rows) if row.wants & (WANT_HIDDEN | WANT_POOLED)]
-        hidden_tokens = np.array([step.row_starts[i + 1] - 1 for i in self._hidden_rows], dtype=np.int32)
-        self._hidden = np.empty((len(hidden_tokens), width), dtype=np.float32)
-        head_tokens = self._wanted.flat.astype(np.int32)
-        best = np.empty(len(head_tokens), dtype=np.int32)
-        self._keep = (pointers, hidden_tokens, head_tokens, best)
-        self.plan = plan = abi.StepPlan()
-        plan.head_tokens, plan.logits, plan.best = _at(head_tokens), _at(pointers), _at(best)
-        plan.hidden_tokens, plan.hidden = _at(hidden_tokens), _at(self._hidden)
-        plan.n_head, plan.n_hidden = len(head_tokens), len(hidden_tokens)
-        self._plan_sampling(step, vocab)
+        starts: list[int] = step.row_starts.tolist()
+        head_tokens: list[int] = []
+        self._first: list[int] = []
+        """Of each row among the head's positions."""
+        self._logit_row: list[int] = []
+        """First of each row's kept logits; -1: only the best ids are wanted."""
+        samplers: list[int] = []
+        kept: list[int] = []
+        for index, row in enumerate(step.rows):
+            first = len(head_tokens)
+            head_tokens += _head_positions(row, starts[index], starts[index + 1])
+            self._first.append(first)
+            plain = not row.wants & _LOGITS_WANTED and is_plain_best(row)
+            self._logit_row.append(-1 if plain else len(kept))
+            if not plain:
+                kept.extend(range(first, len(head_tokens)))
+            if row.wants & WANT_SAMPLE and (row.n_drafts if plain else _samples_natively(row)):
+                samplers.append(index)
+        n_head = len(head_tokens)
+        self._first.append(n_head)
+        plan.head_tokens, plan.n_head = rooms.head_tokens.hold(head_tokens), n_head
+        plan.best = rooms.best.at_least(n_head)
+        self._logits = runner.room_for_logits(len(kept))
+        pointers = [0] * n_head
+        if kept:
+            base = int(self._logits.ctypes.data)
+            for at, position in enumerate(kept):
+                pointers[position] = base + 4 * vocab * at
+        plan.logits = rooms.logit_pointers.hold(pointers)
+        self._plan_vectors(step, plan, rooms, starts, width)
+        self._plan_sampling(step, plan, starts, samplers, vocab)
 
-    def _plan_sampling(self, step: Step, vocab: int) -> None:
-        rows = [i for i, row in enumerate(step.rows) if _samples_natively(row)]
-        self._plans = (abi.SamplerPlan * max(1, len(rows)))()
-        self._sampling: dict[int, NativeSampling] = {}
-        for plan, index in zip(self._plans, rows):  # the array has one plan even for no rows
+    def _plan_vectors(self, step: Step, plan: abi.StepPlan, rooms: StepRooms, starts: list[int], width: int) -> None:
+        self._hidden_rows = [i for i, row in enumerate(step.rows) if row.wants & _VECTOR_WANTED]
+        plan.n_hidden = len(self._hidden_rows)
+        plan.hidden_tokens = rooms.hidden_tokens.hold([starts[i + 1] - 1 for i in self._hidden_rows])
+        if self._hidden_rows:
+            self._hidden: Float32s = np.empty((len(self._hidden_rows), width), dtype=np.float32)
+            plan.hidden = self._hidden.ctypes.data
+
+    def _plan_sampling(
+        self, step: Step, plan: abi.StepPlan, starts: list[int], samplers: list[int], vocab: int
+    ) -> None:
+        self._native: dict[int, NativeSampling] = {}
+        plan.n_samplers = len(samplers)
+        if not samplers:
+            return
+        self._keep = plans = (abi.SamplerPlan * len(samplers))()
+        plan.samplers = plans
+        for own, index in zip(plans, samplers, strict=True):
             row = step.rows[index]
-            end = int(step.row_starts[index + 1])
             assert row.sampler is not None
+            end = starts[index + 1]
             drafts = step.ids[end - row.n_drafts : end]
-            self._sampling[index] = NativeSampling(plan, row, row.sampler, drafts, step.masks, vocab, step.mask_flags)
-            plan.first_head = self._wanted.starts[index + 1] - 1 - row.n_drafts
-            plan.keep_logits = bool(row.wants & _LOGITS_WANTED)
-        self.plan.samplers = self._plans
-        self.plan.n_samplers = len(rows)
+            self._native[index] = NativeSampling(own, row, row.sampler, drafts, step.masks, vocab, step.mask_flags)
+            own.first_head = self._first[index + 1] - 1 - row.n_drafts
+            own.keep_logits = bool(row.wants & _LOGITS_WANTED)
 
     def row_result(self, index: int) -> RowResult:
-        step, row = self._step, self._step.rows[index]
-        native = self._sampling.get(index)
-        result = native.result() if native else RowResult(tokens=np.empty(0, dtype=np.int32))
-        first, end = self._wanted.starts[index], self._wanted.starts[index + 1]
-        if end > first and not _only_the_best(row):
-            start = self._logit_row[first]
-            logits = self._logits[start : start + end - first]
-            if row.wants & WANT_SAMPLE and row.sampler is not None and native is None:
-                last = int(step.row_starts[index + 1])
-                result.on_host = on_host_reason(row.sampler.params)
-                sample_when_masked(step, row, logits, step.ids[last - row.n_drafts : last], result)
-            if row.wants & WANT_PROMPT_LOGITS:
-                result.logits = logits.copy()
-            elif row.wants & WANT_LOGITS:
-                result.logits = (logits[-1] if row.logit_ids is None else logits[-1][row.logit_ids]).copy()
-        if row.wants & (WANT_HIDDEN | WANT_POOLED):
+        row, first, end = self._step.rows[index], self._first[index], self._first[index + 1]
+        native = self._native.get(index)
+        if native is not None:
+            result = native.result()
+        elif self._logit_row[index] < 0 and row.wants & WANT_SAMPLE and self._best.array[first] >= 0:
+            result = RowResult(tokens=self._best.array[first:end].copy())
+        else:
+            # No token and no dead end: nothing was asked for, or the logits weren't numbers.
+            result = RowResult(tokens=np.empty(0, dtype=np.int32))
+        if end > first and self._logit_row[index] >= 0:
+            self._take_logits(index, row, result, native is None)
+        if row.wants & _VECTOR_WANTED:
             vector = self._hidden[self._hidden_rows.index(index)]
             result.hidden = vector if row.wants & WANT_HIDDEN else None
             result.pooled = vector if row.wants & WANT_POOLED else None
         return result
 
+    def _take_logits(self, index: int, row: StepRow, result: RowResult, on_host: bool) -> None:
+        step, start = self._step, self._logit_row[index]
+        logits = self._logits[start : start + self._first[index + 1] - self._first[index]]
+        if row.wants & WANT_SAMPLE and row.sampler is not None and on_host:
+            last = int(step.row_starts[index + 1])
+            result.on_host = on_host_reason(row.sampler.params)
+            sample_when_masked(step, row, logits, step.ids[last - row.n_drafts : last], result)
+        if row.wants & WANT_PROMPT_LOGITS:
+            result.logits = logits.copy()
+        elif row.wants & WANT_LOGITS:
+            result.logits = (logits[-1] if row.logit_ids is None else logits[-1][row.logit_ids]).copy()
 
-def _only_the_best(row: StepRow) -> bool:
-    return not row.wants & _LOGITS_WANTED and is_plain_best(row)
+
+def _head_positions(row: StepRow, begin: int, end: int) -> range:
+    """The positions of a row that the LM head runs on (backends/results.py `wanted_positions`)."""
+    if row.wants & WANT_PROMPT_LOGITS:
+        return range(begin, end)
+    if row.wants & WANT_SAMPLE:
+        return range(end - 1 - row.n_drafts, end)
+    return range(end - 1 if row.wants & WANT_LOGITS else end, end)
 
 
 def _samples_natively(row: StepRow) -> bool:
-    return bool(row.wants & WANT_SAMPLE) and row.sampler is not None and not on_host_reason(row.sampler.params)
-
-
-def _at(array: npt.NDArray[Any]) -> int:
-    return int(array.ctypes.data)
+    return row.sampler is not None and not on_host_reason(row.sampler.params)

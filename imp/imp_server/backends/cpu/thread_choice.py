@@ -44,6 +44,8 @@ class ThreadChoice:
         per_token = seconds / n_tokens
         known[n_threads] = per_token + (1 - _WEIGHT) * (known.get(n_threads, per_token) - per_token)
         best = self._best.setdefault(width, n_threads)
+        if len(self.counts) == 1:
+            return
         fastest = min(known, key=lambda n: known[n])
         if fastest != best and known[fastest] < _CLEARLY * known[best]:
             self._best[width] = fastest

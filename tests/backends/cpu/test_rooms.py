@@ -1,0 +1,50 @@
+"""A room's address is always that of its array, whatever it has grown to."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+from imp_server.backends.base import WANT_LOGITS, WANT_SAMPLE, StepRow
+from imp_server.backends.cpu.rooms import Room
+from imp_server.core import SamplingParams
+from imp_server.decode.state import SamplerState
+
+from tests.backends.cpu.running import open_backend, step_of, table_of
+from tests.backends.cpu.synthetic_models import VARIANTS, SyntheticSource
+
+
+@given(st.lists(st.lists(st.integers(-(2**31), 2**31 - 1), max_size=300), max_size=8))
+def test_what_is_held_is_found_at_the_address(lists):
+    room = Room(np.int32, 4)
+    for values in lists:
+        address = room.hold(values)
+        assert address == room.address == room.array.ctypes.data
+        assert room.array[: len(values)].tolist() == values
+
+
+def test_growing_keeps_the_type():
+    room = Room(np.uint64, 1)
+    assert room.at_least(1000) == room.array.ctypes.data
+    assert len(room.array) >= 1000 and room.array.dtype == np.uint64
+
+
+def test_results_outlive_the_next_step():
+    """Rooms are overwritten by every step, results never."""
+    backend = open_backend(SyntheticSource(VARIANTS[0].architecture, VARIANTS[0].types))
+    greedy = SamplerState(SamplingParams(temperature=0.0), 0, np.zeros(1, dtype=np.int32), 1)
+
+    def run(ids):
+        rows = [StepRow(WANT_SAMPLE, sampler=greedy), StepRow(WANT_SAMPLE | WANT_LOGITS, sampler=greedy)]
+        return backend.run(step_of([(ids, 0, table_of(i, 16), row) for i, row in enumerate(rows)])).rows
+
+    first = run([3, 4, 5])
+    kept = [(row.tokens.copy(), None if row.logits is None else row.logits.copy()) for row in first]
+    others = [run([n, n + 1, n + 2, n + 3]) for n in range(9, 29, 4)]
+    assert any(row.tokens[0] != first[0].tokens[0] for rows in others for row in rows)
+    for row, (tokens, logits) in zip(first, kept):
+        np.testing.assert_array_equal(row.tokens, tokens)
+        if logits is not None:
+            np.testing.assert_array_equal(row.logits, logits)
+    assert first[0].tokens[0] == first[1].logits.argmax()
+    backend.close()
