@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from imp_server.api.model_text import ModelText
@@ -44,11 +44,11 @@ DIALECTS = {
 }  # fmt: skip
 
 
-def run(name: str, side: ModelText, body: dict[str, Any], data: bytes, places: set[int]) -> dict[str, Any]:
-    """The folded reply, after the stream has been seen to say the same."""
+def run(name: str, side: ModelText, body: dict[str, Any], data: Sequence[int], places: set[int]) -> dict[str, Any]:
+    """The folded reply to ids (or the bytes of a byte model), after the stream has been seen to say the same."""
     dialect = DIALECTS[name]
     body = checked(dialect.operation, body)
-    events = asyncio.run(play(side.prepare_chat(dialect.parse(body)), cut(data, places)))
+    events = asyncio.run(play(side.prepare_chat(dialect.parse(body)), cut(data, places), side.vocabulary))
     context = ReplyContext(f"{dialect.prefix}1", "toy", 7, "req_1", body)
     context.extra["completed_at"] = 8
     fold, stream = dialect.fold(context), dialect.stream(context)

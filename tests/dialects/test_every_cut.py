@@ -6,7 +6,7 @@ import asyncio
 import itertools
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import pytest
@@ -20,6 +20,7 @@ from imp_server.dialects import anthropic_messages, llamacpp_reply, openai_respo
 from imp_server.dialects.base import ReplyContext, SseFrame
 from imp_server.dialects.llamacpp_request import prompt_requests
 from imp_server.engine.scripted import Emit, ScriptedEngine
+from imp_server.vocab.table import Vocabulary
 
 from tests.dialects.contract_check import check_frames, check_reply
 from tests.dialects.message_accumulator import accumulate
@@ -85,8 +86,8 @@ CASES = {
 }
 
 
-async def play(prompt: Any, emits: list[Emit]) -> list[OutputEvent]:
-    engine = ScriptedEngine(TEXT.vocabulary, context_length=8192)
+async def play(prompt: Any, emits: list[Emit], vocabulary: Vocabulary = TEXT.vocabulary) -> list[OutputEvent]:
+    engine = ScriptedEngine(vocabulary, context_length=8192)
     await engine.start()
     engine.play(*emits)
     running = Generations(engine, [prompt])
@@ -96,7 +97,8 @@ async def play(prompt: Any, emits: list[Emit]) -> list[OutputEvent]:
     return found
 
 
-def cut(data: bytes, places: set[int]) -> list[Emit]:
+def cut(data: Sequence[int], places: set[int]) -> list[Emit]:
+    """`data`: ids; bytes are those of a byte vocabulary."""
     edges = [0, *sorted(p for p in places if 0 < p < len(data)), len(data)]
     return [Emit(data[a:b]) for a, b in itertools.pairwise(edges) if a < b]
 

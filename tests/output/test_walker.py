@@ -228,3 +228,16 @@ def test_openers_at_the_start_only() -> None:
     assert texts(walk(plan, list(b'\n {"name": "f", 1'))[0]) == [(0, b"\n "), (1, b", 1")]
     assert texts(walk(plan, list(b'x {"name": "f"'))[0]) == [(0, b'x {"name": "f"')]
     assert texts(walk(plan, list(b'{"name": "g"}'))[0]) == [(0, b'{"name": "g"}')]
+
+
+def test_a_marker_that_a_special_token_began_and_the_end_cut_is_no_text() -> None:
+    opener = special("<|channel|>") + b"analysis" + special("<|message|>")
+    plan = OutputPlan(segments=(Segment("answer"), Segment("think", (opener,), opens_from=(0,))), max_tokens=3)
+    table = [special("<|channel|>"), b"ana", b"x", b"<|channel"]
+    cut = PlanWalker(plan, table)
+    assert [p for i in (0, 1) for p in cut.push(i)] + cut.finish() == []
+    broken = PlanWalker(plan, table)
+    pieces = [p for i in (0, 1, 2) for p in broken.push(i)]
+    assert b"".join(broken.visible(p.data) for p in pieces) == b"anax", "what turned out to be no marker is text"
+    spelled = PlanWalker(plan, table)
+    assert b"".join(p.data for p in spelled.push(3) + spelled.finish()) == b"<|channel", "text alone begins no special"

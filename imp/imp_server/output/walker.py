@@ -14,7 +14,7 @@ import re
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
-from imp_server.core import OutputPlan
+from imp_server.core import SPECIAL_OPEN, OutputPlan
 
 _SPECIAL_SPAN = re.compile(rb"\xff([^\xfe]*)\xfe")
 _QUOTE, _BACKSLASH = 0x22, 0x5C
@@ -177,7 +177,9 @@ class PlanWalker:
         return _quote_states(self._quote, buffer)
 
     def _release(self, pieces: list[Piece]) -> None:
-        self._text(self._held, pieces)
+        """Nothing more comes. What a special token began is no text, though the rest of its marker never came."""
+        if not self._held.startswith(SPECIAL_OPEN):
+            self._text(self._held, pieces)
         self._held = b""
 
 

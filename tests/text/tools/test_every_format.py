@@ -24,6 +24,7 @@ from tests.text.tools.spelled import (
     matcher,
     model_of,
     reason_in,
+    replays,
     spelling,
     takes,
     text_in,
@@ -182,10 +183,9 @@ def test_any_arguments_come_back_from_any_cut(form: str, arguments: dict[str, ob
     request = chat([tool])
     n_ids = len(ids_of(model_of(form), text))
     cuts = data.draw(st.sets(st.integers(1, n_ids), max_size=12))
-    whole = calls_in(events_of(form, request, text))
+    whole, *pieces = (calls_in(events) for events in replays(form, request, text, [(), range(n_ids), sorted(cuts)]))
     assert [(name, json.loads(given)) for name, given in whole] == [("first", arguments)]
-    for places in (range(n_ids), cuts):
-        assert calls_in(events_of(form, request, text, list(places))) == whole
+    assert pieces == [whole, whole]
 
 
 @pytest.mark.parametrize("form", FORMATS)
@@ -196,6 +196,5 @@ def test_every_single_cut_of_a_call_between_texts(form: str) -> None:
     n_ids = len(ids_of(model_of(form), text))
     whole = events_of(form, request, text)
     assert [name for name, _ in calls_in(whole)] == ["first"] and text_in(whole).strip() == lead.decode().strip()
-    for place in range(1, n_ids):
-        cut = events_of(form, request, text, [place])
+    for cut in replays(form, request, text, [[place] for place in range(1, n_ids)]):
         assert (calls_in(cut), text_in(cut), reason_in(cut)) == (calls_in(whole), text_in(whole), reason_in(whole))

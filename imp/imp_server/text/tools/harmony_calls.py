@@ -25,12 +25,9 @@ def teaches(template: str) -> bool:
 
 def segments(tools: Sequence[Tool], answer: int, first: int) -> tuple[Segment, ...]:
     channel, start = special("<|channel|>"), special("<|start|>")
-    openers = (
-        channel + b"commentary to=",
-        channel + b"analysis to=",
-        b" to=functions.",
-        start + b"assistant to=",
-    )
+    headers = (channel + b"commentary to=", channel + b"analysis to=")
+    begun = tuple(start + b"assistant" + header for header in headers)
+    openers = (*headers, *begun, b" to=functions.", start + b"assistant to=")
     closers = (special("<|call|>"), special("<|end|>"))
     return (Segment("call", openers=openers, closers=closers, opens_from=(answer,), closes_to=answer, json_body=True),)
 
