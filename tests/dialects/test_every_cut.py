@@ -16,7 +16,7 @@ from imp_server.api.disconnect import DisconnectWatch
 from imp_server.api.generations import Generations
 from imp_server.api.model_text import ModelText
 from imp_server.core import OutputEvent
-from imp_server.dialects import anthropic_messages, llamacpp_reply, openai_responses
+from imp_server.dialects import anthropic_messages, llamacpp_reply, openai_responses, tgi, tgi_reply
 from imp_server.dialects.base import ReplyContext, SseFrame
 from imp_server.dialects.llamacpp_request import prompt_requests
 from imp_server.engine.scripted import Emit, ScriptedEngine
@@ -83,6 +83,13 @@ CASES = {
         llamacpp_reply.CompletionFold,
         llamacpp_reply.CompletionStream,
     ),
+    "generate": Case(
+        "tgi.generate_stream",
+        {"inputs": "hi", "parameters": {"stop": ["STOP"]}},
+        lambda body: TEXT.prepare_prompt(tgi.prompt_request(body, told_by_token=True)),
+        tgi_reply.GenerateFold,
+        tgi_reply.GenerateStream,
+    ),
 }
 
 
@@ -132,12 +139,14 @@ def test_the_stream_equals_the_fold_for_every_cut(
     name: str, output: str, places: set[int], max_tokens: int | None
 ) -> None:
     case = CASES[name]
-    limit = {"responses": "max_output_tokens", "messages": "max_tokens", "native": "n_predict"}[name]
+    limit = {"responses": "max_output_tokens", "messages": "max_tokens", "native": "n_predict"}.get(name, "")
     body = case.body | ({limit: max_tokens} if max_tokens else {})
+    if name == "generate" and max_tokens:
+        body = body | {"parameters": {**case.body["parameters"], "max_new_tokens": max_tokens}}
     whole, _ = answers(case, body, output.encode(), set())
     folded, frames = answers(case, body, output.encode(), places)
     assert timeless(folded) == timeless(whole)
-    check_reply(case.operation, folded)
+    check_reply(case.operation if name != "generate" else "tgi.generate", folded)
     check_frames(case.operation, frames)
     events = [json.loads(frame.data) for frame in frames if frame.data != b"[DONE]"]
     if name == "responses":
@@ -146,6 +155,9 @@ def test_the_stream_equals_the_fold_for_every_cut(
         # Arguments that max_tokens cut are no JSON; how those are read is tested against the SDK elsewhere.
         if folded["stop_reason"] != "max_tokens" or not any("input" in block for block in folded["content"]):
             assert accumulate(events) == folded["content"]
+    elif name == "generate":
+        assert [event["generated_text"] for event in events] == [None] * (len(events) - 1) + [folded["generated_text"]]
+        assert [event["index"] for event in events] == list(range(1, len(events) + 1))
     else:
         assert "".join(event["content"] for event in events) == folded["content"]
     assert "\ufffd" not in json.dumps(folded, ensure_ascii=False)

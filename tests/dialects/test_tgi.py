@@ -86,10 +86,23 @@ def test_the_stream_adds_up_to_the_fold(events: list[OutputEvent]) -> None:
     assert sent[-1]["details"]["finish_reason"] == whole["details"]["finish_reason"]
 
 
-def test_a_token_is_sent_when_the_next_one_is_there() -> None:
-    stream = GenerateStream(context())
+def test_a_token_is_sent_at_once_unless_it_must_be_the_last() -> None:
+    stream = GenerateStream(context(max_new_tokens=3))
     entry = LogprobEntry(97, b"a", -0.5)
-    assert stream.feed(Logprobs(0, (entry,))) == []
-    assert len(stream.feed(Logprobs(0, (entry, entry)))) == 2
-    stream.feed(Finish(0, "stop", Usage(3, 3)))
-    assert len(stream.close()) == 1
+    assert len(stream.feed(Logprobs(0, (entry,)))) == 1
+    assert len(stream.feed(Logprobs(0, (entry, entry)))) == 1
+    stream.feed(Finish(0, "length", Usage(3, 3)))
+    (last,) = stream.close()
+    assert json.loads(last.data)["token"]["id"] == 97 and json.loads(last.data)["index"] == 3
+
+
+def test_an_answer_that_ends_by_itself_has_an_empty_last_event() -> None:
+    stream = GenerateStream(context())
+    stream.feed(Logprobs(0, (LogprobEntry(97, b"a", -0.5),)))
+    stream.feed(TextDelta(0, "a"))
+    stream.feed(Finish(0, "stop", Usage(3, 1)))
+    (last,) = stream.close()
+    told = json.loads(last.data)
+    assert (
+        told["token"]["special"] and told["generated_text"] == "a" and told["details"]["finish_reason"] == "eos_token"
+    )

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
 from imp_server.core import Finish, ImpError, LogprobEntry, Logprobs, OutputEvent, TextDelta, Usage
 from imp_server.dialects.base import ReplyContext, SseFrame
+from imp_server.dialects.intents import present
 from imp_server.dialects.openai_usage import token_text
 from imp_server.dialects.tgi_errors import error_body
 
@@ -18,6 +20,15 @@ _encode = msgspec.json.Encoder().encode
 def parameters_of(ctx: ReplyContext) -> Json:
     found: Json = ctx.body.get("parameters") or {}
     return found
+
+
+DEFAULT_NEW_TOKENS = 100
+"""TGI's own, which its clients count on."""
+
+
+def new_tokens_of(parameters: Mapping[str, Any]) -> int:
+    """The most tokens that the answer may have."""
+    return int(present(parameters, "max_new_tokens", DEFAULT_NEW_TOKENS))
 
 
 class _Generation:
@@ -88,11 +99,12 @@ class GenerateFold:
 
 
 class GenerateStream:
-    """The last token's event carries the whole text, so each token waits for the next one."""
+    """The last event carries the whole text: that of the token that max_new_tokens makes the last, or an empty one."""
 
     def __init__(self, ctx: ReplyContext) -> None:
         self._ctx = ctx
         self._generation = _Generation(ctx)
+        self._n_most = new_tokens_of(parameters_of(ctx))
         self._n_sent = 0
 
     def open(self) -> list[SseFrame]:
@@ -100,19 +112,21 @@ class GenerateStream:
 
     def feed(self, event: OutputEvent) -> list[SseFrame]:
         self._generation.take(event)
-        ready = self._generation.entries[self._n_sent : -1]
+        ready = self._generation.entries[self._n_sent : self._n_most - 1]
         return [self._frame(entry, None, None) for entry in ready]
 
     def close(self) -> list[SseFrame]:
         generation = self._generation
         details = generation.details() | {"input_length": self._ctx.extra.get("prompt_tokens", 0)}
-        return [self._frame(generation.entries[-1] if generation.entries else None, generation.text, details)]
+        left = generation.entries[self._n_sent :]
+        frames = [self._frame(entry, None, None) for entry in left[:-1]]
+        return [*frames, self._frame(left[-1] if left else None, generation.text, details)]
 
     def fail(self, error: ImpError) -> list[SseFrame]:
         return [SseFrame(_encode(error_body(error, self._ctx.request_id)))]
 
     def _frame(self, entry: LogprobEntry | None, text: str | None, details: Json | None) -> SseFrame:
-        """`entry` None: an answer without a token still has its last event."""
+        """`entry` None: the end of an answer that no token of its text marks."""
         self._n_sent += 1
         nothing = {"id": 0, "text": "", "logprob": 0.0, "special": True}
         token = _token(entry.id, entry.data, entry.logprob) if entry else nothing
