@@ -245,3 +245,15 @@ def test_fault_xgrammar_650_from_a_misspelled_closer_there_is_a_way_to_the_end(f
     assert found is not None and m.is_done(found)
     [(name, arguments)], _ = read(Case(form, "", []), wrong[:-2] + way, [], tools=(tool,))
     assert name == "run" and json.loads(arguments)["code"].startswith("x")
+
+
+@pytest.mark.parametrize("choice", [ToolChoice(), ToolChoice("required")])
+def test_fault_xgrammar_622_kimi_calls_with_and_without_the_section_are_bound_and_read(choice: ToolChoice) -> None:
+    m = matcher("kimi", "", chat(tool_choice=choice))
+    call = b'<|tool_call_begin|>functions.get_weather:0<|tool_call_argument_begin|>{"city": "Bonn"}<|tool_call_end|>'
+    for text in (call, b"<|tool_calls_section_begin|>" + call + b"<|tool_calls_section_end|>", call + call):
+        state = m.advance_bytes(m.start, text)
+        assert state is not None and m.is_done(state)
+        assert m.advance_bytes(m.start, text.replace(b'"Bonn"', b"7")) is None
+        calls, answer = read(Case("kimi", "", []), text, cuts(text), tools=TOOLS)
+        assert [name for name, _ in calls] == ["get_weather"] * text.count(b"Bonn") and answer == ""

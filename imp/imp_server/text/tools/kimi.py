@@ -39,12 +39,21 @@ def segments(tools: Sequence[Tool], answer: int, first: int) -> tuple[Segment, .
 
 
 def sections(tools: Sequence[BoundTool], tag: TagBytes, template: str, many: bool) -> list[Section]:
-    calls: list[Node] = []
-    for tool in tools:
-        head = lit(tag(_CALL), "functions.", tool.name, ":")
-        calls.append(Seq((head, Value(_NUMBER), lit(tag(_BODY)), Value(tool.schema), lit(tag(_CALL_END)))))
-    repeated = Repeat(one_of(calls), 1, None if many else 1)
-    return [Section(tag(_BEGIN), Seq((repeated, lit(tag(_END)))), repeats=False)]
+    """A call that begins without the section's marker is bound, too, or its arguments would be free."""
+
+    def call(lead: bytes) -> Node:
+        named: list[Node] = []
+        for tool in tools:
+            head = lit(lead, "functions.", tool.name, ":")
+            named.append(Seq((head, Value(_NUMBER), lit(tag(_BODY)), Value(tool.schema), lit(tag(_CALL_END)))))
+        return one_of(named)
+
+    repeated = Repeat(call(tag(_CALL)), 1, None if many else 1)
+    bare = Seq((call(b""), Repeat(call(tag(_CALL)), 0, None if many else 0)))
+    return [
+        Section(tag(_BEGIN), Seq((repeated, lit(tag(_END)))), repeats=False),
+        Section(tag(_CALL), bare, repeats=False),
+    ]
 
 
 def reader(tools: Sequence[Tool], segment: int, opener: str) -> CallReader:
