@@ -97,25 +97,25 @@ def test_drafts_that_memory_does_not_hold_are_declined() -> None:
 
 
 class Slow:
-    """Ten tokens of ten ids; its masks take longer than a step waits."""
+    """Fourteen tokens of ten ids; its masks take longer than a step waits."""
 
     start = 0
 
     def step(self, state: int, token_id: int, patience_s: float | None = None) -> int | None:
-        return state + 1 if state < 30 and token_id < 10 else None
+        return state + 1 if state < 14 and token_id < 10 else None
 
     def known_mask(self, state: int) -> None:
         return None
 
     def mask(self, state: int) -> Any:
-        time.sleep(0.02)
-        return np.array([1023 if state < 30 else 0, 0, 0, 0], dtype=np.uint32)
+        time.sleep(0.006)
+        return np.array([1023 if state < 14 else 0, 0, 0, 0], dtype=np.uint32)
 
     def fitting(self, state: int, n_left: int) -> tuple[Any, bool]:
         return self.mask(state), False
 
     def is_done(self, state: int) -> bool:
-        return state >= 30
+        return state >= 14
 
     def forced(self, state: int, patience_s: float | None = None) -> bytes:
         return b""
@@ -128,7 +128,7 @@ class Slow:
 
 
 def test_drafts_whose_masks_are_late_are_declined() -> None:
-    plan = OutputPlan(max_tokens=31, end_ids=(END,), grammar=GrammarPlan("fake", "1", b""))
+    plan = OutputPlan(max_tokens=15, end_ids=(END,), grammar=GrammarPlan("fake", "1", b""))
 
     async def body(engine: InlineEngine, _: Tiny) -> None:
         prompt = [1, 2, 3, 4, 5, 6, 7, 8, 9] * 4

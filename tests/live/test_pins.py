@@ -209,6 +209,8 @@ def test_a_session_holds_its_last_turn_until_it_is_closed(server: Served) -> Non
     second = server.post("/v1/chat/completions", body)
     used = first["usage"]
     assert reuse(second).cached > used["prompt_tokens"] - 16, "the session's first turn was pinned"
+    told = server.metrics()
+    assert told["imp_kv_sessions"] == 1 and told["imp_kv_session_pinned_blocks"] >= used["prompt_tokens"] // 16
     closed = server.post("/v1/sessions/chat:1/close")
     assert closed == {"id": "chat:1", "object": "session", "closed": True, "released_blocks": closed["released_blocks"]}
     assert closed["released_blocks"] >= used["prompt_tokens"] // 16

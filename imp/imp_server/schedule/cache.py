@@ -244,12 +244,11 @@ class PrefixCache:
             "prefix_cache_hit_tokens_total": float(self.n_hit_tokens),
             "prefix_cache_evictions_total": float(self._kept.n_evicted),
             "prefix_cache_evicted_tokens_total": float(self._kept.n_evicted_tokens),
-            "prefix_cache_pinned_blocks": float(self._pins.n_nodes),
             "prefix_cache_nodes": float(self.tree.n_nodes),
             "prefix_cache_restored_tokens_total": float(self._restoring.n_tokens),
             "prefix_cache_restores_cut_short_total": float(self._restoring.n_cut_short),
         }
-        for part in (self._spill, self._snapshots):
+        for part in (self._pins, self._spill, self._snapshots):
             if part is not None:
                 found |= part.counters()
         return found

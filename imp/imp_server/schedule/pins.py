@@ -39,6 +39,16 @@ class Pins:
     def budget(self) -> int:
         return self._budget
 
+    def counters(self) -> dict[str, float]:
+        """For metrics, by name."""
+        held = {id(node) for pin in self._pins if pin.session_id is not None for node in pin.nodes}
+        sessions = {pin.session_id for pin in self._pins if pin.session_id is not None}
+        return {
+            "prefix_cache_pinned_blocks": float(self._n_nodes),
+            "kv_sessions": float(len(sessions)),
+            "kv_session_pinned_blocks": float(len(held)),
+        }
+
     def pin(self, nodes: Sequence[Node], session_id: str | None) -> None:
         """Hold these nodes of one path, from its root, as many as the budget takes."""
         held = tuple(nodes[: self._budget])
