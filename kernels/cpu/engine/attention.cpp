@@ -22,9 +22,27 @@ template <KvKind Kind> IMP_INLINE void load_two(const uint8_t* at, int stride, F
     }
 }
 
+// The blocks of a tile, and of the one after it: each of its lines is prefetched where this tile's like is read, since
+// blocks lie far apart and the hardware can't know the next one. The last tile's `next` is itself.
+struct TileBlocks {
+    const uint8_t* now[kTile / kKvBlock];
+    const uint8_t* next[kTile / kKvBlock];
+};
+
+IMP_INLINE TileBlocks tile_blocks(const KvView& kv, int start, int end) {
+    TileBlocks blocks;
+    const int last = (end - 1) / kKvBlock;
+    for (int b = 0; b < kTile / kKvBlock; ++b) {
+        const int now = start / kKvBlock + b, next = now + kTile / kKvBlock;
+        blocks.now[b] = kv.block(now < last ? now : last);
+        blocks.next[b] = next <= last ? kv.block(next) : blocks.now[b];
+    }
+    return blocks;
+}
+
 // Raw dots of N queries with the keys of B blocks, to p[v][16 b ..].
 template <KvKind Kind, int N, int B>
-IMP_INLINE void key_dots(const uint8_t* const* blocks, const Queries& queries, int head_size, int first_block, Tile& tile) {
+IMP_INLINE void key_dots(const TileBlocks& blocks, const Queries& queries, int head_size, int first_block, Tile& tile) {
     constexpr int kTwoDims = Kind == KvKind::bf16 ? 64 : 32;
     Floats acc[B][N];
     for (int b = 0; b < B; ++b)
@@ -33,7 +51,8 @@ IMP_INLINE void key_dots(const uint8_t* const* blocks, const Queries& queries, i
         IMP_UNROLL
         for (int b = 0; b < B; ++b) {
             Floats even, odd;
-            load_two<Kind>(blocks[b] + d / 2 * kTwoDims, 16, even, odd);
+            load_two<Kind>(blocks.now[first_block + b] + d / 2 * kTwoDims, 16, even, odd);
+            prefetch(blocks.next[first_block + b] + d / 2 * kTwoDims);
             IMP_UNROLL
             for (int v = 0; v < N; ++v) {
                 acc[b][v] = fused(splat(queries.q[v][d]), even, acc[b][v]);
@@ -46,21 +65,19 @@ IMP_INLINE void key_dots(const uint8_t* const* blocks, const Queries& queries, i
 }
 
 template <KvKind Kind, int N>
-void tile_scores(const KvView& kv, const AttentionRule& rule, const Queries& queries, int start, Tile& tile) {
+void tile_scores(const KvView& kv, const TileBlocks& blocks, const AttentionRule& rule, const Queries& queries, int start, Tile& tile) {
     constexpr int kTogether = N <= 2 ? 4 : N <= 4 ? 2 : 1;
     const int n_blocks = (tile.n_positions + kKvBlock - 1) / kKvBlock;
-    const uint8_t* blocks[4];
-    for (int b = 0; b < n_blocks; ++b) blocks[b] = kv.block(start / kKvBlock + b);
     int b = 0;
     for (; b + kTogether <= n_blocks; b += kTogether)
-        key_dots<Kind, N, kTogether>(blocks + b, queries, kv.head_size, b, tile);
-    for (; b < n_blocks; ++b) key_dots<Kind, N, 1>(blocks + b, queries, kv.head_size, b, tile);
+        key_dots<Kind, N, kTogether>(blocks, queries, kv.head_size, b, tile);
+    for (; b < n_blocks; ++b) key_dots<Kind, N, 1>(blocks, queries, kv.head_size, b, tile);
     for (int v = 0; v < N; ++v) {
         const int end = queries.positions[v] - start + 1, first = rule.window ? end - rule.window : 0;
         Floats best = splat(kNothing);
         for (b = 0; b < n_blocks; ++b) {
             Floats s = load(tile.p[v] + 16 * b);
-            if (Kind == KvKind::int8) s = mul(s, load((const float*)(blocks[b] + kv.head_size * 32)));
+            if (Kind == KvKind::int8) s = mul(s, load((const float*)(blocks.now[b] + kv.head_size * 32)));
             s = mul(s, splat(rule.scale));
             if (rule.softcap != 0.0f)
                 s = mul(hyperbolic_tangent(mul(s, splat(1.0f / rule.softcap))), splat(rule.softcap));
@@ -78,7 +95,7 @@ void tile_scores(const KvView& kv, const AttentionRule& rule, const Queries& que
         for (b = 0; b < n_blocks; ++b) {
             Floats p = exponential(sub(load(tile.p[v] + 16 * b), splat(tile.m[v])));
             sum = add(sum, p);
-            if (Kind == KvKind::int8) p = mul(p, load((const float*)(blocks[b] + kv.head_size * 32 + 64)));
+            if (Kind == KvKind::int8) p = mul(p, load((const float*)(blocks.now[b] + kv.head_size * 32 + 64)));
             store(tile.p[v] + 16 * b, p);
         }
         tile.l[v] = sum_lanes(sum);
@@ -87,20 +104,23 @@ void tile_scores(const KvView& kv, const AttentionRule& rule, const Queries& que
 
 // o = fused(sum of p v, weight of the tile, o * weight of what was there), for D vectors of 16 dimensions.
 template <KvKind Kind, int N, int D>
-IMP_INLINE void value_sums(const KvView& kv, int start, const Tile& tile, int dim, const float* keep, const float* take, Partial& out) {
+IMP_INLINE void value_sums(const KvView& kv, const TileBlocks& blocks, const Tile& tile, int dim, const float* keep, const float* take, Partial& out) {
     Floats acc[D][N];
     for (int j = 0; j < D; ++j)
         for (int v = 0; v < N; ++v) acc[j][v] = zeros();
     const int hd = kv.head_size;
     for (int t = 0; t < tile.n_positions; t += kKvBlock) {
-        const uint8_t* values = kv.block((start + t) / kKvBlock) + (Kind == KvKind::bf16 ? hd * 32 : hd * 16);
+        const int64_t side = Kind == KvKind::bf16 ? hd * 32 : hd * 16;
+        const uint8_t *values = blocks.now[t / kKvBlock] + side, *next = blocks.next[t / kKvBlock] + side;
         const int count = tile.n_positions - t < kKvBlock ? tile.n_positions - t : kKvBlock;
         for (int slot = 0; slot < count; slot += 2) {
             IMP_UNROLL
             for (int j = 0; j < D; ++j) {
                 const int at = dim + 16 * j;
                 Floats even, odd;
-                load_two<Kind>(values + (Kind == KvKind::bf16 ? slot * hd * 2 + at * 4 : slot * hd + at), hd, even, odd);
+                const int offset = Kind == KvKind::bf16 ? slot * hd * 2 + at * 4 : slot * hd + at;
+                load_two<Kind>(values + offset, hd, even, odd);
+                prefetch(next + offset);
                 IMP_UNROLL
                 for (int v = 0; v < N; ++v) {
                     acc[j][v] = fused(splat(tile.p[v][t + slot]), even, acc[j][v]);
@@ -150,14 +170,15 @@ void span_of(const KvView& kv, const AttentionRule& rule, const Queries& queries
     Tile tile;
     for (; start < end; start += kTile) {
         tile.n_positions = end - start < kTile ? end - start : kTile;
-        tile_scores<Kind, N>(kv, rule, queries, start, tile);
+        const TileBlocks blocks = tile_blocks(kv, start, end);
+        tile_scores<Kind, N>(kv, blocks, rule, queries, start, tile);
         float keep[kVectors], take[kVectors];
         merge_weights(out.m, tile.m, N, keep, take);
         for (int v = 0; v < N; ++v) out.l[v] = fused_scalar(tile.l[v], take[v], out.l[v] * keep[v]);
         int dim = 0;
         for (; dim + 16 * kTogether <= kv.head_size; dim += 16 * kTogether)
-            value_sums<Kind, N, kTogether>(kv, start, tile, dim, keep, take, out);
-        for (; dim < kv.head_size; dim += 16) value_sums<Kind, N, 1>(kv, start, tile, dim, keep, take, out);
+            value_sums<Kind, N, kTogether>(kv, blocks, tile, dim, keep, take, out);
+        for (; dim < kv.head_size; dim += 16) value_sums<Kind, N, 1>(kv, blocks, tile, dim, keep, take, out);
     }
 }
 

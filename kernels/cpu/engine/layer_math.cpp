@@ -45,7 +45,14 @@ void normalise(NormKind kind, float eps, const Norm& norm, const float* x, int n
 
 void rotate(float* head, int dims, bool interleaved, const float* cosine_sine) {
     const int half = dims / 2;
-    for (int i = 0; i < half; ++i) {
+    int done = 0;
+    for (; !interleaved && done + 16 <= half; done += 16) {
+        const Floats c = load(cosine_sine + done), s = load(cosine_sine + half + done);
+        const Floats x = load(head + done), y = load(head + half + done);
+        store(head + done, fused(x, c, mul(mul(y, splat(-1.0f)), s)));
+        store(head + half + done, fused(y, c, mul(x, s)));
+    }
+    for (int i = done; i < half; ++i) {
         float& a = head[interleaved ? 2 * i : i];
         float& b = head[interleaved ? 2 * i + 1 : i + half];
         const float c = cosine_sine[i], s = cosine_sine[half + i], x = a, y = b;
