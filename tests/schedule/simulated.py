@@ -90,7 +90,7 @@ class Simulation:
         plan = scheduler.plan()
         scheduler.check()
         self.plans.append(plan)
-        for group, source, target in plan.copies:
+        for group, source, target in plan.copies if plan.chunks else ():  # without chunks there is no step
             self.kv[group][target] = self.kv[group][source]
         for chunk in plan.chunks:
             self._run(chunk.row, chunk.start, chunk.n_tokens)
@@ -111,8 +111,8 @@ class Simulation:
         for _ in range(max_steps):
             if not self.scheduler.has_work:
                 return
-            waits = any(row.is_restoring for row in self.scheduler.rows)
-            assert self.step().chunks or waits, "no progress"
+            waited = any(row.is_restoring for row in self.scheduler.rows)
+            assert self.step().chunks or waited or any(row.is_restoring for row in self.scheduler.rows), "no progress"
         raise AssertionError("the work doesn't end")
 
     def _run(self, row: Row, start: int, n_tokens: int) -> None:

@@ -144,7 +144,7 @@ def test_pins_yield_before_a_request_must() -> None:
     assert index.n_pinned_blocks < 6
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(st.integers(0, 2**32), st.sampled_from([(24, ()), (40, WINDOWED)]))
 def test_random_requests_never_meet_others_tokens(seed: int, shape: tuple[int, tuple[CacheGroup, ...]]) -> None:
     """Simulation checks every position a query sees against a digest of the row's own history."""

@@ -255,7 +255,7 @@ def test_windows_need_no_snapshots() -> None:
     assert not any(name.startswith("state_") for name in counters(sim))
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(
     seed=st.integers(0, 2**32),
     groups=st.sampled_from(ALL),

@@ -148,6 +148,7 @@ class KeptBlocks:
             assert len(blocks) == len(set(blocks)), "two nodes hold one block"
             assert set(blocks) == pool.kept, "a kept block is nobody's, or a node's block isn't kept"
         assert all(n.is_resident or all(b == EMPTY for b in n.blocks) for n in nodes), "an evicted node has blocks"
+        assert all(node.is_resident for node in nodes if node.n_pins), "a pinned block left"
         assert self._pins.n_nodes == sum(node.n_pins > 0 for node in nodes) <= self._pins.budget
         if self._spill is not None:
             self._spill.check()
