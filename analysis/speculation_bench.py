@@ -107,9 +107,9 @@ class Watched:
         self.costs = built.loop.scheduler.decode_costs
         propose, settle = speculation.propose, speculation.settle
 
-        def timed(decoding: Sequence[LiveRow]) -> None:
+        def timed(decoding: Sequence[LiveRow], overlaps_masks: bool = False) -> None:
             began = time.perf_counter()
-            propose(decoding)
+            propose(decoding, overlaps_masks)
             self.looking_ms += 1e3 * (time.perf_counter() - began)
 
         def noted(live: LiveRow, n_drafted: int, n_accepted: int) -> None:

@@ -345,6 +345,7 @@ class Oracle:
 
     name = "oracle"
     confidence = 0.8
+    wants_hidden = False
 
     def __init__(self) -> None:
         self.truth: dict[int, list[int]] = {}
@@ -368,6 +369,9 @@ class OracleRow:
         return Draft(drafts)
 
     def settle(self, n_drafted: int, n_accepted: int) -> None:
+        pass
+
+    def close(self) -> None:
         pass
 
 

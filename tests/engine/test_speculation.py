@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from imp_server.core import OutputPlan, SamplingParams, Segment, pack_ids, special
-from imp_server.decode.drafter import Draft, DraftedRow
+from imp_server.decode.drafter import Draft, DraftedRow, Float32s
 from imp_server.decode.forced import ForcedDrafter
 from imp_server.decode.ngram import NgramDrafter, NgramKnobs
 from imp_server.engine.drafting import Acceptance
@@ -134,6 +134,7 @@ class Fixed:
 
     name = "fixed"
     confidence = 0.8
+    wants_hidden = False
 
     def start(self, row: DraftedRow) -> Fixed:
         return self
@@ -142,6 +143,12 @@ class Fixed:
         return Draft(np.full(min(limit, 8), 1, dtype=np.int32))
 
     def settle(self, n_drafted: int, n_accepted: int) -> None:
+        pass
+
+    def take_hidden(self, position: int, hidden: Float32s) -> None:
+        pass
+
+    def close(self) -> None:
         pass
 
 

@@ -39,7 +39,8 @@ WANT_NOTHING = 0
 WANT_SAMPLE = 1
 """Sample after the last committed id, and verify the drafts if there are any."""
 WANT_HIDDEN = 2
-"""Last hidden state (after the final norm) of the row's last position."""
+"""Last hidden state (after the final norm) of the row's last position that stands: of a row with drafts, the last
+accepted one's."""
 WANT_POOLED = 4
 """Pooled embedding; for a decoder the hidden state of the last position, for an encoder as the model says."""
 WANT_LOGITS = 8

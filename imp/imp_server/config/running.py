@@ -94,7 +94,7 @@ class Speculative(msgspec.Struct, frozen=True):
 
     enabled: Literal["auto", "on", "off"] = "auto"
     """auto = on for dense models, off for mixtures of experts."""
-    drafters: Words = ("forced", "ngram", "model", "mtp")
+    drafters: Words = ("forced", "ngram", "model")
     """Who may propose, in order; the first proposal wins."""
     ngram: bool = True
     """Look up the last tokens in prompt and answer, and propose what followed."""
@@ -120,6 +120,10 @@ class Speculative(msgspec.Struct, frozen=True):
     """Draft only where the measured cost table says that it pays."""
     draft_model: str = ""
     """Small model of the same vocabulary that drafts for the large one."""
+    draft_max: Positive = 8
+    """Longest draft of the draft model in tokens; the cost table usually chooses less."""
+    draft_p_min: Fraction = 0.0
+    """A draft of the draft model ends before a token that it finds less likely than this; 0 = it never does."""
 
 
 class Cpu(msgspec.Struct, frozen=True):

@@ -6,9 +6,9 @@ draft is decided by cost.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from imp_server.decode.state import SamplerState
 
 Int32s = NDArray[np.int32]
+Float32s = NDArray[np.float32]
 NO_IDS: Int32s = np.empty(0, dtype=np.int32)
 
 
@@ -48,6 +49,15 @@ class RowDrafter(Protocol):
         """What became of the last proposal, as far as it was tried."""
         ...
 
+    def take_hidden(self, position: int, hidden: Float32s) -> None:
+        """After each step the model's last hidden state at the position in prompt and reply behind which the newest
+        token was sampled; only if some drafter of the row `wants_hidden`."""
+        ...
+
+    def close(self) -> None:
+        """The row is over."""
+        ...
+
 
 class Drafter(Protocol):
     """One way of guessing."""
@@ -55,7 +65,28 @@ class Drafter(Protocol):
     name: str
     confidence: float
     """Probability that one of its tokens is accepted, before anything is known about a row."""
+    wants_hidden: bool
 
     def start(self, row: DraftedRow) -> RowDrafter | None:
         """None: it will never have anything to say about this row."""
+        ...
+
+
+@runtime_checkable
+class ModelLike(Protocol):
+    """A drafter that runs a model: guessing costs, and costs less for many rows at once."""
+
+    k: int
+    """Longest draft."""
+
+    def price_ms(self, n_rows: int) -> float:
+        """Milliseconds that one drafted token of one of `n_rows` takes."""
+        ...
+
+    def propose_all(self, asked: Sequence[tuple[RowDrafter, int]]) -> list[Draft]:
+        """A draft per row, of at most as many ids as asked for; takes the place of the rows' `propose`."""
+        ...
+
+    def close(self) -> None:
+        """Release the model."""
         ...

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 import numpy as np
 
 from imp_server.core import SPECIAL_OPEN
-from imp_server.decode.drafter import Draft, DraftedRow
+from imp_server.decode.drafter import Draft, DraftedRow, Float32s
 
 
 class ForcedDrafter:
@@ -19,6 +19,7 @@ class ForcedDrafter:
 
     name = "forced"
     confidence = 0.95
+    wants_hidden = False
 
     def __init__(self, encode: Callable[[str], Iterable[int]], token_bytes: Sequence[bytes]) -> None:
         self._encode = encode
@@ -56,4 +57,10 @@ class ForcedRow:
         return Draft(np.array(self._drafter.ids_of(data)[: max(0, limit)], dtype=np.int32))
 
     def settle(self, n_drafted: int, n_accepted: int) -> None:
+        return None
+
+    def take_hidden(self, position: int, hidden: Float32s) -> None:
+        return None
+
+    def close(self) -> None:
         return None

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from imp_server.decode.drafter import Draft, DraftedRow, Int32s
+from imp_server.decode.drafter import Draft, DraftedRow, Float32s, Int32s
 
 _MOST_CANDIDATES = 16
 """Earlier occurrences looked at, the most recent ones."""
@@ -45,6 +45,7 @@ class NgramDrafter:
 
     name = "ngram"
     confidence = 0.8
+    wants_hidden = False
 
     def __init__(self, knobs: NgramKnobs | None = None) -> None:
         self._knobs = knobs or NgramKnobs()
@@ -91,6 +92,12 @@ class NgramRow:
             self._silent_until = 1 << 62
             return
         self._silent_until = self._sampler.position + (self._knobs.burst if given_up else self._knobs.miss_burst)
+
+    def take_hidden(self, position: int, hidden: Float32s) -> None:
+        return None
+
+    def close(self) -> None:
+        return None
 
     def _is_as_predicted(self, position: int) -> bool:
         """A reply too short to be looked up is the prediction's beginning."""

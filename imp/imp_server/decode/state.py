@@ -26,6 +26,11 @@ class SamplerState:
         self._history[: len(prompt)] = prompt
 
     @property
+    def capacity(self) -> int:
+        """Most tokens it can hold."""
+        return len(self._history)
+
+    @property
     def history(self) -> NDArray[np.int32]:
         """Prompt ids followed by output ids."""
         return self._history[: self.length]

@@ -9,6 +9,7 @@ from functools import partial
 import numpy as np
 
 from imp_server.backends.base import (
+    WANT_HIDDEN,
     WANT_LOGITS,
     WANT_NOTHING,
     WANT_POOLED,
@@ -21,7 +22,7 @@ from imp_server.backends.base import (
 )
 from imp_server.engine.live import LiveRow
 from imp_server.engine.masking import Made
-from imp_server.schedule.memory import EMPTY
+from imp_server.schedule.memory import EMPTY, RowTables
 from imp_server.schedule.rows import Chunk
 
 
@@ -34,6 +35,7 @@ def assemble(chunks: Sequence[Chunk], lives: Sequence[LiveRow], n_groups: int, n
         n = chunk.n_tokens + chunk.n_drafts
         positions.append(np.arange(chunk.start, chunk.start + n, dtype=np.int32))
         starts.append(starts[-1] + n)
+    tables = [chunk.row.tables for chunk in chunks if chunk.row.tables is not None]
     jobs: list[Future[Made]] = []
     rows: list[StepRow] = []
     for chunk, live in zip(chunks, lives, strict=True):
@@ -48,7 +50,7 @@ def assemble(chunks: Sequence[Chunk], lives: Sequence[LiveRow], n_groups: int, n
         positions=np.concatenate(positions),
         row_starts=np.array(starts, dtype=np.int32),
         rows=rows,
-        block_tables=tuple(_tables(chunks, group) for group in range(n_groups)),
+        block_tables=tuple(padded_tables(tables, group) for group in range(n_groups)),
         masks=masks,
         mask_flags=flags,
     )
@@ -85,6 +87,7 @@ def step_row(chunk: Chunk, live: LiveRow) -> StepRow:
     if chunk.is_last:
         if request.task == "generate":
             wants |= WANT_SAMPLE if request.plan.max_tokens > 0 else WANT_NOTHING
+            wants |= WANT_HIDDEN if live.drafting is not None and live.drafting.wants_hidden else WANT_NOTHING
             row.n_logprobs = -1 if request.logprobs is None else request.logprobs
         elif request.task == "score" or (request.task == "rank" and request.score_ids):
             wants |= WANT_LOGITS
@@ -95,9 +98,10 @@ def step_row(chunk: Chunk, live: LiveRow) -> StepRow:
     return row
 
 
-def _tables(chunks: Sequence[Chunk], group: int) -> Int32s:
-    columns = [chunk.row.tables.columns(group) for chunk in chunks if chunk.row.tables is not None]
-    out = np.full((len(chunks), max((len(c) for c in columns), default=0)), EMPTY, dtype=np.int32)
+def padded_tables(rows: Sequence[RowTables], group: int) -> Int32s:
+    """The rows' block tables of one group, as wide as the widest."""
+    columns = [tables.columns(group) for tables in rows]
+    out = np.full((len(rows), max((len(c) for c in columns), default=0)), EMPTY, dtype=np.int32)
     for index, own in enumerate(columns):
         out[index, : len(own)] = own
     return out

@@ -15,18 +15,15 @@ from imp_server.backends.base import BLOCK_TOKENS, WANT_SAMPLE, Backend, KvSpec,
 from imp_server.backends.machine import available_bytes
 from imp_server.config import Config
 from imp_server.config.running import PrefixCache as PrefixCacheKnobs
-from imp_server.core import CapacityExceeded, ConfigError, InvalidModel, SamplingParams
-from imp_server.decode.drafter import Drafter
-from imp_server.decode.forced import ForcedDrafter
-from imp_server.decode.ngram import NgramDrafter, NgramKnobs
+from imp_server.core import CapacityExceeded, InvalidModel, SamplingParams
 from imp_server.decode.state import SamplerState
 from imp_server.engine.acceptance import Limits
 from imp_server.engine.desk import GrammarReady
+from imp_server.engine.drafters import DraftModel, load_draft_model, make_model_drafter, make_speculation
 from imp_server.engine.loop import EngineLoop
 from imp_server.engine.lower_tier import lower_tier
 from imp_server.engine.matching import Grammars
 from imp_server.engine.messages import FromEngine, Loading, ModelInfo
-from imp_server.engine.speculation import Speculation
 from imp_server.models.architecture import Architecture
 from imp_server.models.opening import open_model
 from imp_server.models.source import ModelSource
@@ -38,7 +35,6 @@ from imp_server.vocab.load import tokenizer_of
 from imp_server.vocab.tokenizer import Tokenizer
 
 _DEFAULT_ROWS = 8
-_DRAFTERS = ("forced", "ngram", "model", "mtp")
 _MEMORY_SHARE = 0.25
 """Of the free memory, for keys and values, when the configuration leaves it to us."""
 _WARM_SIZES = (1, 16, 64)
@@ -66,7 +62,8 @@ def build_engine(
     architecture = backend.architecture
     n_rows = config.scheduler.max_rows or _DEFAULT_ROWS
     wanted = min(config.model.max_seq_len or architecture.context_length, architecture.context_length)
-    kv = plan_memory(backend, architecture, config, n_rows, wanted)
+    draft = load_draft_model(config, architecture, vocabulary, emit)
+    kv = plan_memory(backend, architecture, config, n_rows, wanted, 0 if draft is None else draft.block_bytes)
     backend.allocate(kv)
     context = min(wanted, _capacity(architecture, kv))
     limits = Limits(
@@ -78,11 +75,14 @@ def build_engine(
         length_steering=config.grammar.length_steering,
     )
     costs, decode_costs = CostTable(), VerifyCosts()
-    speculation = make_speculation(config, architecture, tokenizer, decode_costs)
+    drafter = None if draft is None else make_model_drafter(draft, config, max(kv.n_blocks))
+    speculation = make_speculation(config, architecture, tokenizer, decode_costs, drafter)
     if config.engine.warmup:
         warm_up(backend, kv, costs, context)
         if speculation.is_on:
             measure_drafts(backend, kv, decode_costs, context)
+        if drafter is not None:
+            drafter.measure()
         emit(Loading("measure", 1.0))
     schedule = ScheduleLimits(
         n_rows, context, config.scheduler.step_ms, config.scheduler.step_alone_ms, config.scheduler.prefill_chunk
@@ -108,7 +108,7 @@ def build_engine(
         speculation=speculation,
         note_running=note_running,
     )
-    return BuiltEngine(loop, _model_info(source, backend, kv, limits, model_id))
+    return BuiltEngine(loop, _model_info(source, backend, kv, limits, model_id, draft))
 
 
 def _load(path: str, config: Config, emit: Callable[[FromEngine], None]) -> tuple[ModelSource, Tokenizer, Backend]:
@@ -137,42 +137,20 @@ def prefix_index(knobs: PrefixCacheKnobs, below: Below | None = None) -> MakeInd
     return partial(PrefixCache, pin_budget=knobs.pin_budget_pct / 100, session_ttl_s=knobs.session_ttl_s, below=below)
 
 
-def make_speculation(
-    config: Config, architecture: Architecture, tokenizer: Tokenizer, decode_costs: CostTable
-) -> Speculation:
-    """The configured drafters in order. Raises ConfigError for a name that there isn't."""
-    knobs = config.speculative
-    unknown = [name for name in knobs.drafters if name not in _DRAFTERS]
-    if unknown:
-        raise ConfigError(f"speculative.drafters: there is no {unknown[0]!r}, only {', '.join(_DRAFTERS)}")
-    # A recurrent state can't be rolled back to the last accepted token.
-    if knobs.enabled == "off" or any(group.kind == "state" for group in architecture.cache_groups):
-        return Speculation()
-    drafters: list[Drafter] = []
-    for name in knobs.drafters:
-        if name == "forced" and config.grammar.jump_ahead:
-            drafters.append(ForcedDrafter(tokenizer.encode, tokenizer.vocabulary.token_bytes))
-        elif name == "ngram" and knobs.ngram:
-            names = NgramKnobs.__dataclass_fields__
-            drafters.append(NgramDrafter(NgramKnobs(**{field: getattr(knobs, field) for field in names})))
-    return Speculation(
-        drafters,
-        costs=decode_costs if knobs.cost_gate else None,
-        on_by_default=knobs.enabled == "on" or all(layer.experts is None for layer in architecture.layers),
-        longest_step_ms=config.scheduler.step_ms,
-    )
-
-
-def plan_memory(backend: Backend, architecture: Architecture, config: Config, n_rows: int, context: int) -> KvSpec:
+def plan_memory(
+    backend: Backend, architecture: Architecture, config: Config, n_rows: int, context: int, draft_block_bytes: int = 0
+) -> KvSpec:
     """Blocks per group: as configured, else enough for every row at full length within a share of free memory.
+
+    `draft_block_bytes`: of the block of a draft model that comes with each.
 
     Raises CapacityExceeded if not even `kv_cache.min_tokens` (or a few blocks) fit.
     """
     dtype = backend.info.default_kv_dtype if config.kv_cache.dtype == "auto" else config.kv_cache.dtype
     sizes = backend.block_bytes(dtype)
-    per_block = sum(sizes)
-    if not per_block:
+    if not sum(sizes):
         return KvSpec((), dtype)
+    per_block = sum(sizes) + draft_block_bytes
     full = n_rows * -(-context // BLOCK_TOKENS)
     if config.kv_cache.max_blocks:
         n_blocks = config.kv_cache.max_blocks
@@ -231,9 +209,15 @@ def _timed_step(backend: Backend, kv: KvSpec, size: int, n_drafts: int = 0) -> f
     return 1e3 * (time.perf_counter() - began)
 
 
-def _model_info(source: ModelSource, backend: Backend, kv: KvSpec, limits: Limits, model_id: str) -> ModelInfo:
+def _model_info(
+    source: ModelSource, backend: Backend, kv: KvSpec, limits: Limits, model_id: str, draft: DraftModel | None
+) -> ModelInfo:
     header, architecture = source.header, backend.architecture
     kv_bytes = sum(n * size for n, size in zip(kv.n_blocks, backend.block_bytes(kv.dtype)))
+    draft_weights = 0
+    if draft is not None:
+        kv_bytes += max(kv.n_blocks) * draft.block_bytes
+        draft_weights = draft.backend.info.weight_bytes
     return ModelInfo(
         id=model_id,
         family=architecture.family,
@@ -251,7 +235,7 @@ def _model_info(source: ModelSource, backend: Backend, kv: KvSpec, limits: Limit
         backend=backend.info.name,
         backend_detail=backend.info.detail,
         kv_dtype=kv.dtype,
-        weight_bytes=backend.info.weight_bytes,
+        weight_bytes=backend.info.weight_bytes + draft_weights,
         kv_bytes=kv_bytes,
         file_bytes=header.file_bytes,
     )

@@ -291,6 +291,8 @@ class Desk:
     def forget(self, live: LiveRow) -> None:
         """The choice is over or lost: its slot, blocks and place in the queue are free at once."""
         self._scheduler.remove(live.row)
+        if live.drafting is not None:
+            live.drafting.close()
         self.live.remove(live)
         self._touched.pop(live, None)
 

@@ -52,8 +52,14 @@ class Acceptance:
 
 @dataclass(slots=True, eq=False)
 class RowDrafting:
-    """One row's drafters with their acceptance, and whose proposal is being tried."""
+    """One row's drafters by name with their acceptance, and whose proposal is being tried."""
 
-    drafters: list[tuple[str, RowDrafter, Acceptance]]
-    current: int = -1
+    drafters: dict[str, tuple[RowDrafter, Acceptance]]
+    wants_hidden: bool = False
+    current: str = ""
     is_prediction: bool = False
+
+    def close(self) -> None:
+        """The row is over: what its drafters hold for it is free."""
+        for drafter, _ in self.drafters.values():
+            drafter.close()

@@ -118,6 +118,7 @@ class EngineLoop:
         self.desk.fail_all(reason or Unavailable("the engine was stopped"))
         self.desk.close()
         self.scheduler.index.close()
+        self._speculation.close()
         self.backend.close()
 
     # --- before the forward ---------------------------------------------------------------------
@@ -232,6 +233,8 @@ class EngineLoop:
         elif len(result.tokens):
             if not self._take_tokens(live, chunk, result):
                 return
+            if result.hidden is not None:
+                self._speculation.take_hidden(live, chunk.start + chunk.n_tokens - 1 + result.n_accepted, result.hidden)
         elif result.mask_late:
             # The position is run again when the mask is there.
             self.scheduler.rewind(live.row, live.row.sampler.length - 1)

@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
+from typing import NamedTuple
 
 import numpy as np
 
 from imp_server.core import GenerateRequest
-from imp_server.decode.drafter import Draft, DraftedRow, Drafter
+from imp_server.decode.drafter import Draft, DraftedRow, Drafter, Float32s, Int32s, ModelLike, RowDrafter
 from imp_server.engine.drafting import Acceptance, RowDrafting
 from imp_server.engine.live import LiveRow
 from imp_server.engine.masking import Made, wait_for_all
@@ -27,6 +28,12 @@ _MARGIN = 1.05
 _REASONS = ("cost", "masks", "memory")
 _MASK_GRACE_S = 0.002
 """How long a step waits for the masks of drafts."""
+
+
+class _Proposal(NamedTuple):
+    ids: Int32s
+    rate: float
+    acceptance: Acceptance
 
 
 class Speculation:
@@ -42,6 +49,7 @@ class Speculation:
     ) -> None:
         """`costs` None = every proposal is tried in full."""
         self._drafters = tuple(drafters)
+        self._models = {each.name: each for each in self._drafters if isinstance(each, ModelLike)}
         self._costs = costs
         self._on_by_default = on_by_default
         self._longest_step_ms = longest_step_ms
@@ -53,6 +61,10 @@ class Speculation:
     def is_on(self) -> bool:
         return bool(self._drafters)
 
+    def close(self) -> None:
+        for model in self._models.values():
+            model.close()
+
     def propose(self, decoding: Sequence[LiveRow], overlaps_masks: bool = False) -> None:
         """Set the drafts of the rows that decode in the next step; the first drafter with an idea wins.
 
@@ -60,26 +72,28 @@ class Speculation:
         """
         if not self._drafters:
             return
-        n_tokens, n_expected = len(decoding), float(len(decoding))
-        walks: list[tuple[LiveRow, list[Future[Made]]]] = []
         for live in decoding:
             live.row.drafts = live.row.drafts[:0]
-            if not self._wanted(live):
-                continue
-            drafting = live.drafting = live.drafting or self._start(live)
-            draft, rate = self._ask(live, drafting)
-            n = self._worth(len(draft.ids), rate, n_tokens, n_expected)
-            if n:
-                live.row.drafts = draft.ids[:n]
-                if live.grammar is not None:
-                    walks.append((live, live.grammar.walk(live.row.drafts.tolist())))
-                n_tokens += n
-                n_expected += _expected(rate, n)
-            elif len(draft.ids):
-                drafting.drafters[drafting.current][2].decline(live.row.sampler.position)
-                self._decline(live, "cost")
-            else:
+        asked = [live for live in decoding if self._wanted(live) and live.output.room_left > 1]
+        for live in asked:
+            live.drafting = live.drafting or self._start(live)
+        found = self._ask(asked, len(decoding))
+        n_tokens, n_expected = len(decoding), float(len(decoding))
+        walks: list[tuple[LiveRow, list[Future[Made]]]] = []
+        for live in asked:
+            proposal = found.get(live)
+            if proposal is None:
                 self._counters["spec_miss_steps_total"] += 1
+                continue
+            n = self._worth(len(proposal.ids), proposal.rate, n_tokens, n_expected)
+            if not n:
+                self._decline(live, "cost", proposal.acceptance)
+                continue
+            live.row.drafts = proposal.ids[:n]
+            if live.grammar is not None:
+                walks.append((live, live.grammar.walk(live.row.drafts.tolist())))
+            n_tokens += n
+            n_expected += _expected(proposal.rate, n)
         if walks:
             if not overlaps_masks:
                 wait_for_all([job for _, jobs in walks for job in jobs], _MASK_GRACE_S)
@@ -100,7 +114,7 @@ class Speculation:
 
     def note_verified(self, drafted: Sequence[LiveRow], elapsed_ms: float) -> None:
         """A step with the drafts of these rows took so long; each drafter counts the whole step, once."""
-        names = {live.drafting.drafters[live.drafting.current][0] for live in drafted if live.drafting is not None}
+        names = {live.drafting.current for live in drafted if live.drafting is not None}
         for who in ("spec", *(f"spec_{name}" for name in names)) if drafted else ():
             self._counters[f"{who}_verify_wall_ms_total"] += elapsed_ms
 
@@ -118,7 +132,8 @@ class Speculation:
         if drafting.is_prediction:
             counts.accepted_prediction_tokens += n_accepted
             counts.rejected_prediction_tokens += n_drafted - n_accepted
-        name, drafter, acceptance = drafting.drafters[drafting.current]
+        name = drafting.current
+        drafter, acceptance = drafting.drafters[name]
         drafter.settle(n_drafted, n_accepted)
         acceptance.note(n_drafted, n_accepted)
         for who in ("spec", f"spec_{name}"):
@@ -128,6 +143,12 @@ class Speculation:
             self._counters[f"{who}_emitted_total"] += n_accepted + 1
         for place in range(n_accepted):
             self._counters[f'spec_accepted_per_position_total{{position="{place}"}}'] += 1
+
+    def take_hidden(self, live: LiveRow, position: int, hidden: Float32s) -> None:
+        """After a step, once the row's new tokens are in its history."""
+        if live.drafting is not None:
+            for drafter, _ in live.drafting.drafters.values():
+                drafter.take_hidden(position, hidden)
 
     def counters(self) -> dict[str, float]:
         """For metrics, by name; those of drafters that are on are there from the start."""
@@ -144,29 +165,78 @@ class Speculation:
         wish = live.output.request.speculative
         return self._on_by_default if wish is None else wish
 
-    def _decline(self, live: LiveRow, reason: str) -> None:
+    def _decline(self, live: LiveRow, reason: str, acceptance: Acceptance | None = None) -> None:
         self._counters[f'spec_declined_total{{reason="{reason}"}}'] += 1
         counts, name = live.output.counts, f"declined_{reason}"
         setattr(counts, name, getattr(counts, name) + 1)
+        if acceptance is not None:
+            acceptance.decline(live.row.sampler.position)
 
     def _start(self, live: LiveRow) -> RowDrafting:
         forced = live.grammar.forced if live.grammar is not None else None
         row = DraftedRow(live.row.sampler, _prediction(live.output.request), forced)
         started = [(each, each.start(row)) for each in self._drafters]
-        return RowDrafting([(e.name, drafter, Acceptance(e.confidence)) for e, drafter in started if drafter])
+        return RowDrafting(
+            {each.name: (drafter, Acceptance(each.confidence)) for each, drafter in started if drafter is not None},
+            wants_hidden=any(each.wants_hidden for each, drafter in started if drafter is not None),
+        )
 
-    def _ask(self, live: LiveRow, drafting: RowDrafting) -> tuple[Draft, float]:
-        limit = live.output.room_left - 1
-        for index, (_, drafter, acceptance) in enumerate(drafting.drafters):
-            draft = drafter.propose(limit)
-            if len(draft.ids) and limit > 0:
-                drafting.current, drafting.is_prediction = index, draft.is_prediction
-                most = limit if acceptance.limit is None or self._costs is None else min(limit, acceptance.limit)
-                return Draft(draft.ids[:most], draft.is_prediction), acceptance.rate
-        return Draft(), 0.0
+    def _ask(self, asked: Sequence[LiveRow], n_decoding: int) -> dict[LiveRow, _Proposal]:
+        """Each drafter in its order, about the rows that those before it had no idea for."""
+        found: dict[LiveRow, _Proposal] = {}
+        for drafter in self._drafters:
+            open_rows = [
+                (live, *live.drafting.drafters[drafter.name])
+                for live in asked
+                if live not in found and live.drafting is not None and drafter.name in live.drafting.drafters
+            ]
+            if drafter.name in self._models:
+                n_before = n_decoding + sum(len(proposal.ids) for proposal in found.values())
+                found |= self._ask_model(self._models[drafter.name], drafter.name, open_rows, n_before)
+                continue
+            for live, row_drafter, acceptance in open_rows:
+                limit = live.output.room_left - 1
+                draft = row_drafter.propose(limit)
+                if len(draft.ids):
+                    ids = draft.ids[: self._most(acceptance, limit)]
+                    found[live] = self._note(live, drafter.name, Draft(ids, draft.is_prediction), acceptance)
+        return found
 
-    def _worth(self, n_proposed: int, rate: float, n_tokens: int, n_expected: float) -> int:
-        """How many of the proposed tokens to try in a step of `n_tokens` positions that yields `n_expected`."""
+    def _ask_model(
+        self, drafter: ModelLike, name: str, open_rows: Sequence[tuple[LiveRow, RowDrafter, Acceptance]], n_before: int
+    ) -> dict[LiveRow, _Proposal]:
+        """Drafting costs, so whether it pays is decided before it is done."""
+        price_ms = drafter.price_ms(len(open_rows)) if open_rows and self._costs is not None else 0.0
+        wanted: list[tuple[LiveRow, RowDrafter, Acceptance, int]] = []
+        n_tokens, n_expected = n_before, float(n_before)
+        for live, row_drafter, acceptance in open_rows:
+            most = min(drafter.k, self._most(acceptance, live.output.room_left - 1))
+            n = self._worth(most, acceptance.rate, n_tokens, n_expected, price_ms)
+            if n:
+                wanted.append((live, row_drafter, acceptance, n))
+                n_tokens, n_expected = n_tokens + n, n_expected + _expected(acceptance.rate, n)
+            else:
+                self._decline(live, "cost", acceptance)
+        drafts = drafter.propose_all([(row_drafter, n) for _, row_drafter, _, n in wanted]) if wanted else []
+        return {
+            live: self._note(live, name, draft, acceptance)
+            for (live, _, acceptance, _), draft in zip(wanted, drafts, strict=True)
+            if len(draft.ids)
+        }
+
+    def _most(self, acceptance: Acceptance, limit: int) -> int:
+        return limit if acceptance.limit is None or self._costs is None else min(limit, acceptance.limit)
+
+    def _note(self, live: LiveRow, name: str, draft: Draft, acceptance: Acceptance) -> _Proposal:
+        assert live.drafting is not None
+        live.drafting.current, live.drafting.is_prediction = name, draft.is_prediction
+        return _Proposal(draft.ids, acceptance.rate, acceptance)
+
+    def _worth(self, n_proposed: int, rate: float, n_tokens: int, n_expected: float, price_ms: float = 0.0) -> int:
+        """How many of the proposed tokens to try in a step of `n_tokens` positions that yields `n_expected`.
+
+        `price_ms`: of one token that has yet to be drafted.
+        """
         costs = self._costs
         if costs is None or costs.n_sizes < 2:
             return n_proposed  # nothing measured yet: this is how it gets measured
@@ -174,7 +244,7 @@ class Speculation:
         best, best_rate = 0, _MARGIN * n_expected / costs.estimate_ms(n_tokens)
         for n in {n_proposed, *(n for n in _LENGTHS if n < n_proposed)}:
             ms = costs.estimate_ms(n_tokens + n)
-            gain = (n_expected + _expected(rate, n)) / ms
+            gain = (n_expected + _expected(rate, n)) / (ms + price_ms * n)
             if gain > best_rate and (n_tokens == 1 or ms <= longest_ms):
                 best, best_rate = n, gain
         return best

@@ -144,7 +144,7 @@ class StepRunner:
 class _Outputs:
     """What each row takes from the step: positions of the head, logits, samplers; and the results read from them."""
 
-    __slots__ = ("_best", "_first", "_hidden", "_hidden_rows", "_keep", "_logit_row", "_logits", "_native", "_step")
+    __slots__ = ("_best", "_first", "_first_vector", "_hidden", "_keep", "_logit_row", "_logits", "_native", "_step")
 
     def __init__(self, step: Step, runner: StepRunner, plan: abi.StepPlan, rooms: StepRooms) -> None:
         self._step, self._best = step, rooms.best
@@ -182,11 +182,17 @@ class _Outputs:
         self._plan_sampling(step, plan, starts, samplers, vocab)
 
     def _plan_vectors(self, step: Step, plan: abi.StepPlan, rooms: StepRooms, starts: list[int], width: int) -> None:
-        self._hidden_rows = [i for i, row in enumerate(step.rows) if row.wants & _VECTOR_WANTED]
-        plan.n_hidden = len(self._hidden_rows)
-        plan.hidden_tokens = rooms.hidden_tokens.hold([starts[i + 1] - 1 for i in self._hidden_rows])
-        if self._hidden_rows:
-            self._hidden: Float32s = np.empty((len(self._hidden_rows), width), dtype=np.float32)
+        self._first_vector: dict[int, int] = {}
+        places: list[int] = []
+        for index, row in enumerate(step.rows):
+            if row.wants & _VECTOR_WANTED:
+                # Which of the drafts will be accepted isn't known yet: the vectors of all of them are kept.
+                self._first_vector[index] = len(places)
+                places += range(starts[index + 1] - 1 - row.n_drafts, starts[index + 1])
+        plan.n_hidden = len(places)
+        plan.hidden_tokens = rooms.hidden_tokens.hold(places)
+        if places:
+            self._hidden: Float32s = np.empty((len(places), width), dtype=np.float32)
             plan.hidden = self._hidden.ctypes.data
 
     def _plan_sampling(
@@ -220,7 +226,7 @@ class _Outputs:
         if end > first and self._logit_row[index] >= 0:
             self._take_logits(index, row, result, native is None)
         if row.wants & _VECTOR_WANTED:
-            vector = self._hidden[self._hidden_rows.index(index)]
+            vector = self._hidden[self._first_vector[index] + result.n_accepted]
             result.hidden = vector if row.wants & WANT_HIDDEN else None
             result.pooled = vector if row.wants & WANT_POOLED else None
         return result

@@ -102,7 +102,7 @@ class ReferenceBackend:
         wants = step.rows[index].wants
         begin, end = int(step.row_starts[index]), int(step.row_starts[index + 1])
         if wants & WANT_HIDDEN:
-            result.hidden = hidden[end - 1].numpy().copy()
+            result.hidden = hidden[end - 1 - step.rows[index].n_drafts + result.n_accepted].numpy().copy()
         if wants & WANT_POOLED:
             result.pooled = self._pooled(hidden[begin:end]).numpy().copy()
 

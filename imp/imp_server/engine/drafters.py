@@ -1,0 +1,148 @@
+"""The configured drafters: which there are, in which order, and the draft model among them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import msgspec
+
+from imp_server.backends import make_backend
+from imp_server.backends.base import Backend, KvSpec
+from imp_server.config import Config
+from imp_server.core import ConfigError
+from imp_server.decode.drafter import Drafter
+from imp_server.decode.forced import ForcedDrafter
+from imp_server.decode.ngram import NgramDrafter, NgramKnobs
+from imp_server.engine.draft_model import ModelDrafter
+from imp_server.engine.messages import FromEngine, Loading
+from imp_server.engine.speculation import Speculation
+from imp_server.models.architecture import Architecture
+from imp_server.models.opening import open_model
+from imp_server.schedule.cost import CostTable
+from imp_server.vocab.load import tokenizer_of
+from imp_server.vocab.table import Vocabulary
+from imp_server.vocab.tokenizer import Tokenizer
+from imp_server.weights.catalogue import find
+
+log = logging.getLogger(__name__)
+
+_NAMES = ("forced", "ngram", "model", "mtp")
+
+
+@dataclass(frozen=True, slots=True)
+class DraftModel:
+    """A loaded draft model whose KV memory isn't allocated yet."""
+
+    backend: Backend
+    n_ids: int
+    """Ids that its tokenizer shares with the large model's."""
+    kv_dtype: str
+    block_bytes: int
+    """Of one block of all its layers."""
+
+
+def check_names(config: Config) -> None:
+    """Raises ConfigError for a drafter that there isn't."""
+    names = config.speculative.drafters
+    unknown = [name for name in names if name not in _NAMES]
+    if unknown:
+        raise ConfigError(f"speculative.drafters: there is no {unknown[0]!r}, only {', '.join(_NAMES)}")
+    if "mtp" in names:
+        raise ConfigError("speculative.drafters: no model here has heads for 'mtp' yet; leave it out of the list")
+
+
+def load_draft_model(
+    config: Config, architecture: Architecture, vocabulary: Vocabulary, emit: Callable[[FromEngine], None]
+) -> DraftModel | None:
+    """None: there is no draft model, or nobody would ask it. Raises UserFaults."""
+    check_names(config)
+    knobs = config.speculative
+    if not knobs.draft_model:
+        return None
+    if "model" not in knobs.drafters:
+        log.warning("a draft model is given, but speculative.drafters doesn't list 'model': it isn't loaded")
+        return None
+    if not _can_draft(config, architecture):
+        log.warning("a draft model is given, but nothing is drafted for this model: it isn't loaded")
+        return None
+    wanted = find(knobs.draft_model, config.router.models_dir)
+    if wanted is None or wanted.local is None:
+        raise ConfigError(f"the draft model isn't on this machine; fetch it with: imp pull {knobs.draft_model}")
+    source = open_model(str(wanted.local))
+    if any(group.kind == "state" for group in source.architecture.cache_groups) or source.architecture.is_encoder:
+        raise ConfigError("speculative.draft_model: only a decoder without recurrent layers can draft")
+    draft_vocabulary = tokenizer_of(source.header).vocabulary
+    if difference := vocabulary_difference(vocabulary, draft_vocabulary):
+        raise ConfigError(f"the draft model's tokenizer isn't the model's: {difference}; take one of the same family")
+    backend = make_backend(
+        config.engine.backend,
+        source,
+        {name: msgspec.to_builtins(getattr(config, name)) for name in ("engine", "cpu", "cuda")},
+        lambda value: emit(Loading("read", value)),
+    )
+    dtype = backend.info.default_kv_dtype if config.kv_cache.dtype == "auto" else config.kv_cache.dtype
+    return DraftModel(backend, vocabulary.size, dtype, sum(backend.block_bytes(dtype)))
+
+
+def vocabulary_difference(model: Vocabulary, draft: Vocabulary) -> str:
+    """What differs in what the ids write; "" = nothing."""
+    for token_id, (ours, theirs) in enumerate(zip(model.token_bytes, draft.token_bytes)):
+        if ours != theirs:
+            return f"id {token_id} writes {_shown(model, token_id)} in the model and {_shown(draft, token_id)} in it"
+    if model.size != draft.size:
+        return f"the model's has {model.size} ids and its own {draft.size}"
+    return ""
+
+
+def make_speculation(
+    config: Config,
+    architecture: Architecture,
+    tokenizer: Tokenizer,
+    decode_costs: CostTable,
+    model: ModelDrafter | None = None,
+) -> Speculation:
+    """The configured drafters in order. Raises ConfigError for a name that there isn't."""
+    check_names(config)
+    knobs = config.speculative
+    if not _can_draft(config, architecture):
+        return Speculation()
+    drafters: list[Drafter] = []
+    for name in knobs.drafters:
+        if name == "forced" and config.grammar.jump_ahead:
+            drafters.append(ForcedDrafter(tokenizer.encode, tokenizer.vocabulary.token_bytes))
+        elif name == "ngram" and knobs.ngram:
+            names = NgramKnobs.__dataclass_fields__
+            drafters.append(NgramDrafter(NgramKnobs(**{field: getattr(knobs, field) for field in names})))
+        elif name == "model" and model is not None:
+            drafters.append(model)
+    return Speculation(
+        drafters,
+        costs=decode_costs if knobs.cost_gate else None,
+        on_by_default=knobs.enabled == "on" or all(layer.experts is None for layer in architecture.layers),
+        longest_step_ms=config.scheduler.step_ms,
+    )
+
+
+def make_model_drafter(draft: DraftModel, config: Config, n_blocks: int) -> ModelDrafter:
+    """Allocates the draft model's KV: as many blocks as the large model has."""
+    knobs = config.speculative
+    kv = KvSpec((n_blocks,) * len(draft.backend.architecture.cache_groups), draft.kv_dtype)
+    return ModelDrafter(
+        draft.backend,
+        kv,
+        draft.n_ids,
+        k=knobs.draft_max,
+        p_min=knobs.draft_p_min,
+        catch_up_ms=config.scheduler.step_ms / 2,
+    )
+
+
+def _can_draft(config: Config, architecture: Architecture) -> bool:
+    # A recurrent state can't be rolled back to the last accepted token.
+    return config.speculative.enabled != "off" and all(group.kind != "state" for group in architecture.cache_groups)
+
+
+def _shown(vocabulary: Vocabulary, token_id: int) -> str:
+    return repr(vocabulary.plain_bytes(token_id).decode("utf-8", "replace"))

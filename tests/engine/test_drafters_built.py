@@ -1,0 +1,116 @@
+"""The configured drafters of a real engine on the native backend: a draft model, its refusals, its memory."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+from imp_server.backends import choose
+from imp_server.config import Config
+from imp_server.core import ConfigError, SamplingParams
+from imp_server.engine.build import BuiltEngine, build_engine
+from imp_server.engine.inline import InlineEngine
+
+from tests.engine.tiny_engine import Answer, ask, request
+from tests.models.tiny_gguf import write_tiny_llama
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    if choose("auto") == "reference":
+        pytest.skip("the native library isn't built")
+    folder = tmp_path_factory.mktemp("models")
+    tokens = [*(chr(256 + i) for i in range(287)), "<|end|>"]
+    tokenizer = {
+        "model": "llama",
+        "tokens": tokens,
+        "scores": [0.0] * 288,
+        "token_type": [1] * 287 + [3],
+        "eos_token_id": 287,
+    }
+    return {
+        "large": write_tiny_llama(folder / "large.gguf", n_layers=4),
+        "small": write_tiny_llama(folder / "small.gguf", n_layers=1, seed=5),
+        "wider": write_tiny_llama(folder / "wider.gguf", n_layers=1, vocab=320, seed=5),
+        "other": write_tiny_llama(folder / "other.gguf", n_layers=1, tokenizer=tokenizer),
+    }
+
+
+Settings = dict[str, Any]
+
+
+def config(files: dict[str, Path], draft: str = "", more: Settings | None = None) -> Config:
+    settings = {"engine.backend": "cpu", "cpu.pack_cache": False, "kv_cache.max_blocks": 64, **(more or {})}
+    return Config.of(settings | ({"speculative.draft_model": str(files[draft])} if draft else {}))
+
+
+def built(files: dict[str, Path], draft: str = "", more: Settings | None = None) -> BuiltEngine:
+    return build_engine(str(files["large"]), "m", config(files, draft, more), lambda _: None, lambda _: None)
+
+
+def answers(files: dict[str, Path], draft: str, more: Settings | None = None) -> tuple[list[Answer], dict[str, float]]:
+    async def body() -> tuple[list[Answer], dict[str, float]]:
+        build = functools.partial(build_engine, str(files["large"]), "m", config(files, draft, more))
+        engine = InlineEngine(build, check_each_step=True)
+        await engine.start()
+        try:
+            wanted = [
+                request(engine, [50 + n, 51, 52, n], 40, sampling=SamplingParams(temperature=0.5 * n, seed=n))
+                for n in range(3)
+            ]
+            found = [answer for (answer,) in await asyncio.gather(*(ask(engine, each) for each in wanted))]
+            counters, _ = await engine.stats()
+            return found, dict(counters)
+        finally:
+            await engine.stop()
+
+    return asyncio.run(body())
+
+
+def test_a_draft_model_drafts_and_changes_nothing(files: dict[str, Path]) -> None:
+    plain, _ = answers(files, "")
+    for draft in ("large", "small"):
+        drafted, counters = answers(files, draft, {"speculative.cost_gate": False})
+        assert [a.ids for a in drafted] == [a.ids for a in plain]
+        assert counters["spec_model_drafted_total"] > 60
+        if draft == "large":
+            assert counters["spec_model_accepted_total"] > 0.8 * counters["spec_model_drafted_total"]
+    drafted, _ = answers(files, "large")
+    assert [a.ids for a in drafted] == [a.ids for a in plain], "whatever the cost table says"
+
+
+def test_another_tokenizer_is_refused_by_what_differs(files: dict[str, Path]) -> None:
+    with pytest.raises(ConfigError, match=r"the draft model's tokenizer isn't the model's: .*288 ids and its own 320"):
+        built(files, "wider")
+    with pytest.raises(ConfigError, match="id 0 writes '!' in the model and "):
+        built(files, "other")
+
+
+def test_its_memory_is_part_of_the_plan(files: dict[str, Path]) -> None:
+    alone, beside = built(files), built(files, "small")
+    assert beside.info.kv_bytes == alone.info.kv_bytes + alone.info.kv_bytes // 4, "one layer beside four"
+    assert beside.info.weight_bytes > alone.info.weight_bytes
+    sized: Settings = {"kv_cache.max_blocks": 0, "kv_cache.size_mib": 1}
+    assert sum(built(files, "small", sized).info.n_blocks) < sum(built(files, "", sized).info.n_blocks)
+
+
+def test_a_draft_model_that_nobody_asks_is_not_loaded(files: dict[str, Path], caplog: pytest.LogCaptureFixture) -> None:
+    nobody: tuple[Settings, ...] = ({"speculative.drafters": ("ngram",)}, {"speculative.enabled": "off"})
+    for more in nobody:
+        caplog.clear()
+        with caplog.at_level(logging.WARNING):
+            engine = built(files, "small", more)
+        warned = [record.message for record in caplog.records if "draft model" in record.message]
+        assert len(warned) == 1 and "isn't loaded" in warned[0]
+        assert engine.info.kv_bytes == built(files).info.kv_bytes
+
+
+def test_drafters_that_are_not_there_are_refused(files: dict[str, Path]) -> None:
+    with pytest.raises(ConfigError, match="no model here has heads for 'mtp' yet"):
+        built(files, "", {"speculative.drafters": ("ngram", "mtp")})
+    with pytest.raises(ConfigError, match="there is no 'eagle', only forced, ngram, model, mtp"):
+        built(files, "", {"speculative.drafters": ("eagle",)})
