@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import sys
+from collections.abc import Iterator
 from contextlib import ExitStack
 
 import click
@@ -39,9 +40,15 @@ def command(loaded: Loaded, model: str | None) -> None:
         return
     _say(f"Loading model {located.model_id}\n{located.path}")
     _say(_limits(config))
-    if config.reasoning.think_budget >= 1:
-        print("imp: --think-budget 1 lets thinking take all of max_tokens: answers may never begin", file=sys.stderr)
+    for warning in warnings(config):
+        print(f"imp: {warning}", file=sys.stderr)
     _serve_model(config, located, sock)
+
+
+def warnings(config: Config) -> Iterator[str]:
+    """What is allowed, but seldom meant."""
+    if config.reasoning.think_budget >= 1:
+        yield "--think-budget 1 lets thinking take all of max_tokens: answers may never begin"
 
 
 def _serve_model(config: Config, located: Located, sock: socket.socket) -> None:

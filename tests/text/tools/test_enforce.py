@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import json
 import random
+import re
 
 import numpy as np
 import pytest
 from imp_server.core import ChatRequest, GrammarRefused, InvalidRequest, Message, TextPart, Tool, ToolChoice, special
 from imp_server.grammar.check import check_envelope
 from imp_server.grammar.engine import GrammarSpace
+from imp_server.text.tools.base import mark as mark_of
 from imp_server.text.tools.enforce import bound_tools, calls_node, offered_tools
 from imp_server.text.tools.formats import all_formats
 from imp_server.vocab.table import Vocabulary
 
 from tests.text.tools.test_formats import Case, read
+
+SURROGATES = ("utf-8", "surrogateescape")
 
 TEMPLATES = {"deepseek": ["", "```json"], "mistral": ["", "[ARGS]"]}
 TOOLS = (
@@ -245,6 +249,25 @@ def test_fault_xgrammar_650_from_a_misspelled_closer_there_is_a_way_to_the_end(f
     assert found is not None and m.is_done(found)
     [(name, arguments)], _ = read(Case(form, "", []), wrong[:-2] + way, [], tools=(tool,))
     assert name == "run" and json.loads(arguments)["code"].startswith("x")
+
+
+@pytest.mark.parametrize(
+    ("form", "text"),
+    [
+        ("glm", "M<tool_call>run\nM<arg_key>codeM</arg_key>\nM<arg_value>{}M</arg_value>\nM</tool_call>"),
+        ("gemma", 'M<|tool_call>call:run{{code:M<|"|>{}M<|"|>}}M<tool_call|>'),
+    ],
+)
+@pytest.mark.parametrize(
+    "code", ["a</arg_value>\n<arg_key>b", 'say <|"|> twice <|"|>', "</tool_call", "<tool_call|", "x"]
+)
+def test_where_tags_are_special_tokens_their_text_is_text(form: str, text: str, code: str) -> None:
+    """M stands before a special token."""
+    marked = re.sub(r"M(<[^>]*>)", lambda found: mark_of(found.group(1)), text).format(code).encode(*SURROGATES)
+    tool = Tool(name="run", parameters={"type": "object", "properties": {"code": {"type": "string"}}})
+    for places in ([], cuts(marked)):
+        [(name, arguments)], _ = read(Case(form, "", []), marked, places, tools=(tool,))
+        assert name == "run" and json.loads(arguments) == {"code": code}
 
 
 @pytest.mark.parametrize("choice", [ToolChoice(), ToolChoice("required")])

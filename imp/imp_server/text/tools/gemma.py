@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from imp_server.core import Segment, Tool
 from imp_server.grammar.envelope import Alt, Node, Raw, Seq
-from imp_server.text.tools.base import Args, Begin, CallPiece, CallReader, End, both, unmarked
+from imp_server.text.tools.base import Args, Begin, CallPiece, CallReader, End, both, mark, unmarked
 from imp_server.text.tools.json_stream import JsonRelay
 from imp_server.text.tools.spelling import BoundTool, Parameter, Section, TagBytes, lit, one_of, parameters
 from imp_server.text.tools.tag_scanner import TagScanner
@@ -18,7 +18,8 @@ from imp_server.text.tools.tag_scanner import TagScanner
 name = "gemma"
 
 QUOTE = '<|"|>'
-_PUNCTUATION = ("{", "}", "[", "]", ",", ":", QUOTE, '"')
+_QUOTES = (QUOTE, mark(QUOTE))
+_PUNCTUATION = ("{", "}", "[", "]", ",", ":", *_QUOTES, '"')
 
 
 def teaches(template: str) -> bool:
@@ -75,9 +76,11 @@ class GemmaReader:
         self._collected = ""
         self._relay = JsonRelay()
         self._begun = False
+        self._quote = QUOTE
+        """What ends the open string: where the quote is a special token, its text is text."""
 
     def feed(self, text: str) -> list[CallPiece]:
-        self._scanner.add(unmarked(text))
+        self._scanner.add(text)
         pieces: list[CallPiece] = []
         while getattr(self, f"_in_{self._state}")(pieces):
             pass
@@ -89,7 +92,7 @@ class GemmaReader:
             return pieces
         rest = self._scanner.rest()
         if self._state == "text":
-            self._send(json.dumps(rest, ensure_ascii=False)[1:-1], pieces)
+            self._send(json.dumps(unmarked(rest), ensure_ascii=False)[1:-1], pieces)
         elif self._state == "body":
             self._send(self._word(self._collected + rest), pieces)
         tail = self._relay.close()
@@ -100,7 +103,7 @@ class GemmaReader:
         self._collected += found.before
         if found.tag is None:
             return False
-        pieces.append(Begin(self._collected.strip().removeprefix("call:").strip()))
+        pieces.append(Begin(unmarked(self._collected).strip().removeprefix("call:").strip()))
         self._begun = True
         self._send("{", pieces)
         self._state, self._collected = "body", ""
@@ -114,18 +117,18 @@ class GemmaReader:
         self._collected += found.before
         if found.tag is None:
             return False
-        if found.tag in (QUOTE, '"'):
+        if found.tag in _QUOTES or found.tag == '"':
             self._send('"', pieces)
-            self._state = "text" if found.tag == QUOTE else "json_text"
-            self._collected = ""
+            self._state = "json_text" if found.tag == '"' else "text"
+            self._quote, self._collected = found.tag, ""
         else:
             self._send(self._word(self._collected, key=found.tag == ":") + found.tag, pieces)
             self._collected = ""
         return True
 
     def _in_text(self, pieces: list[CallPiece]) -> bool:
-        found = self._scanner.next([QUOTE])
-        self._send(json.dumps(found.before, ensure_ascii=False)[1:-1], pieces)
+        found = self._scanner.next([self._quote])
+        self._send(json.dumps(unmarked(found.before), ensure_ascii=False)[1:-1], pieces)
         if found.tag is None:
             return False
         self._send('"', pieces)
@@ -135,7 +138,7 @@ class GemmaReader:
     def _in_json_text(self, pieces: list[CallPiece]) -> bool:
         """A string in JSON's own spelling, inside nested values: passed on as it is."""
         found = self._scanner.next(["\\\\", '\\"', '"'])
-        self._send(found.before + (found.tag or ""), pieces)
+        self._send(unmarked(found.before) + (found.tag or ""), pieces)
         if found.tag == '"':
             self._state = "body"
         return found.tag is not None
@@ -143,7 +146,7 @@ class GemmaReader:
     @staticmethod
     def _word(raw: str, *, key: bool = False) -> str:
         """A bare word as JSON: keys and unknown words are quoted, JSON scalars stay."""
-        word = raw.strip()
+        word = unmarked(raw).strip()
         if not word or (word[0] == '"' and word[-1] == '"' and len(word) > 1):
             return word
         if not key:

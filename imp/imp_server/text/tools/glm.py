@@ -9,12 +9,13 @@ from collections.abc import Sequence
 
 from imp_server.core import Segment, Tool
 from imp_server.grammar.envelope import Node, Raw, Seq
-from imp_server.text.tools.base import Args, Begin, CallPiece, CallReader, End, both, unmarked
+from imp_server.text.tools.base import Args, Begin, CallPiece, CallReader, End, both, mark, unmarked
 from imp_server.text.tools.key_values import ObjectWriter
 from imp_server.text.tools.spelling import BoundTool, Section, TagBytes, key_value_pairs, lit, one_of
 from imp_server.text.tools.tag_scanner import TagScanner
 
 name = "glm"
+_VALUE_CLOSE = "</arg_value>"
 
 
 def teaches(template: str) -> bool:
@@ -50,18 +51,24 @@ def reader(tools: Sequence[Tool], segment: int, opener: str) -> CallReader:
     return GlmReader(tools)
 
 
+def _spellings(tag: str) -> tuple[str, str]:
+    return tag, mark(tag)
+
+
 class GlmReader:
-    """Owner of the position in one <tool_call> body. Tags may be special tokens: marks are taken off first."""
+    """Owner of the position in one <tool_call> body. A value ends at the kind of tag that it began with: where tags
+    are special tokens, their text is text."""
 
     def __init__(self, tools: Sequence[Tool]) -> None:
         self._tools = tools
         self._scanner = TagScanner()
         self._state = "name"
         self._collected = ""
+        self._value_close = _VALUE_CLOSE
         self._writer: ObjectWriter | None = None
 
     def feed(self, text: str) -> list[CallPiece]:
-        self._scanner.add(unmarked(text))
+        self._scanner.add(text)
         pieces: list[CallPiece] = []
         while getattr(self, f"_in_{self._state}")(pieces):
             pass
@@ -74,19 +81,19 @@ class GlmReader:
             self._begin(pieces)
         elif self._state in ("gap", "value") and self._writer is not None:
             rest = self._scanner.rest() if self._state == "value" else ""
-            self._send(self._writer.text(rest) + self._writer.end(), pieces)
+            self._send(self._writer.text(unmarked(rest)) + self._writer.end(), pieces)
         if self._writer is not None:
             pieces += [Args(self._writer.close()), End()]
         return pieces
 
     def _begin(self, pieces: list[CallPiece]) -> None:
-        called = self._collected.strip()
+        called = unmarked(self._collected).strip()
         if called:
             pieces.append(Begin(called))
             self._writer = ObjectWriter(self._tools, called)
 
     def _in_name(self, pieces: list[CallPiece]) -> bool:
-        found = self._scanner.next(["<arg_key>"])
+        found = self._scanner.next(_spellings("<arg_key>"))
         self._collected += found.before
         if found.tag is None:
             return False
@@ -95,25 +102,27 @@ class GlmReader:
         return True
 
     def _in_key(self, pieces: list[CallPiece]) -> bool:
-        found = self._scanner.next(["</arg_key>"])
+        found = self._scanner.next(_spellings("</arg_key>"))
         self._collected += found.before
         if found.tag is None:
             return False
         if self._writer is not None:
-            self._send(self._writer.begin(self._collected.strip()), pieces)
+            self._send(self._writer.begin(unmarked(self._collected).strip()), pieces)
         self._state = "gap"
         return True
 
     def _in_gap(self, pieces: list[CallPiece]) -> bool:
-        if self._scanner.next(["<arg_value>"]).tag is None:
+        found = self._scanner.next(_spellings("<arg_value>"))
+        if found.tag is None:
             return False
+        self._value_close = _VALUE_CLOSE if found.tag == "<arg_value>" else mark(_VALUE_CLOSE)
         self._state = "value"
         return True
 
     def _in_value(self, pieces: list[CallPiece]) -> bool:
-        found = self._scanner.next(["</arg_value>"])
+        found = self._scanner.next([self._value_close])
         if self._writer is not None:
-            self._send(self._writer.text(found.before), pieces)
+            self._send(self._writer.text(unmarked(found.before)), pieces)
         if found.tag is None:
             return False
         if self._writer is not None:
@@ -122,7 +131,7 @@ class GlmReader:
         return True
 
     def _in_next(self, pieces: list[CallPiece]) -> bool:
-        if self._scanner.next(["<arg_key>"]).tag is None:
+        if self._scanner.next(_spellings("<arg_key>")).tag is None:
             return False
         self._state, self._collected = "key", ""
         return True
