@@ -105,6 +105,7 @@ def test_the_rarer_samplers() -> None:
         ({"n_predict": 0}, 0),
         ({"max_tokens": 7}, 7),
         ({"n_predict": 3, "max_tokens": 7}, 3),
+        ({"max_completion_tokens": 2, "max_tokens": 7}, 2),
     ],
 )
 def test_n_predict(body: dict[str, Any], found: int | None) -> None:
@@ -146,6 +147,24 @@ def test_probabilities_and_tokens_ask_for_logprobs() -> None:
 def test_what_is_not_offered_is_refused(body: dict[str, Any]) -> None:
     with pytest.raises(InvalidRequest):
         parsed(**body)
+
+
+def test_several_completions_of_each_prompt() -> None:
+    assert parsed(n_cmpl=3).n == 3 and parsed(n=2).n == 2 and parsed().n == 1
+    ctx = context("a", "b", n_cmpl=2)
+    fold, stream = CompletionFold(ctx), CompletionStream(ctx)
+    frames = []
+    for choice in (1, 0, 3, 2):
+        for event in (Accepted(choice, 10, 0), TextDelta(choice, f"t{choice}"), Finish(choice, "stop", Usage())):
+            fold.feed(event)
+            frames += stream.feed(event)
+    found = fold.body()
+    assert [(b["index"], b["prompt"], b["content"]) for b in found] == [
+        (0, "a", "t0"), (1, "a", "t1"), (2, "b", "t2"), (3, "b", "t3"),
+    ]  # fmt: skip
+    assert all(body["tokens_evaluated"] == 10 for body in found)
+    ends = [json.loads(frame.data) for frame in frames if b'"stop":true' in frame.data]
+    assert [end["index"] for end in ends] == [1, 0, 3, 2]
 
 
 USAGE = Usage(prompt_tokens=10, completion_tokens=3, cached_tokens=4)

@@ -348,3 +348,23 @@ def test_a_broken_store_finds_nothing_and_answers_are_still_given(tmp_path: Path
         assert httpx.get(f"{live.url}/v1/responses/{response.json()['id']}").status_code == 404
         assert post(live, stream=True).text.endswith("data: [DONE]\n\n")
         assert httpx.get(f"{live.url}/metrics").status_code == 200
+
+
+def test_a_free_form_tool_is_called_with_text_and_its_answer_read(server: LiveServer, sdk: openai.OpenAI) -> None:
+    patch = '*** Begin Patch\n*** Add File: a.py\n+print("grün 🌱")\n*** End Patch'
+    tool: Any = {"type": "custom", "name": "apply_patch", "description": "Edits files."}
+    server.engine.play(text_ids("<think>edit</think>" + call_text("apply_patch", input=patch)))
+    asked: Any = [{"role": "user", "content": "Write a.py"}]
+    with sdk.responses.stream(model="toy", input=asked, tools=[tool]) as stream:
+        told = list(stream)
+        final = stream.get_final_response()
+    deltas = [event.delta for event in told if event.type == "response.custom_tool_call_input.delta"]
+    assert "".join(deltas) == patch and len(deltas) > 1
+    call: Any = final.output[-1]
+    assert (call.type, call.name, call.input) == ("custom_tool_call", "apply_patch", patch)
+    sent = [item.model_dump(exclude_none=True) for item in final.output]
+    result: Any = {"type": "custom_tool_call_output", "call_id": call.call_id, "output": "Done!"}
+    server.engine.play(text_ids("It is written."))
+    answer = sdk.responses.create(model="toy", input=[*asked, *sent, result], tools=[tool])
+    assert answer.output_text == "It is written."
+    assert "*** Add File: a.py" in prompt_of(server) and "Done!" in prompt_of(server)

@@ -20,7 +20,7 @@ from imp_server.core import (
     Usage,
 )
 from imp_server.dialects.base import ReplyContext, SseFrame
-from imp_server.dialects.llamacpp_request import n_probs_of
+from imp_server.dialects.llamacpp_request import choices_of, n_probs_of
 from imp_server.dialects.openai_errors import error_body
 from imp_server.dialects.openai_usage import token_text
 from imp_server.dialects.timings import timings_body
@@ -69,13 +69,14 @@ class Completion:
 
 
 class _Completions:
-    """Owner of the completions of one reply, one per prompt."""
+    """Owner of the completions of one reply: those of a prompt side by side."""
 
     def __init__(self, ctx: ReplyContext) -> None:
         self._ctx = ctx
         self._body = ctx.body
         self._n_probs = n_probs_of(ctx.body)
-        self.all = [Completion(i, prompt) for i, prompt in enumerate(ctx.extra["prompts"])]
+        prompts = [prompt for prompt in ctx.extra["prompts"] for _ in range(choices_of(ctx.body))]
+        self.all = [Completion(i, prompt) for i, prompt in enumerate(prompts)]
 
     def _listed(self, entries: Sequence[LogprobEntry]) -> Json:
         """The fields that tell of tokens, where they were asked for."""
@@ -106,7 +107,7 @@ class _Completions:
             "stop": True,
             "model": self._ctx.model,
             "tokens_predicted": usage.completion_tokens,
-            "tokens_evaluated": usage.prompt_tokens,
+            "tokens_evaluated": usage.prompt_tokens or one.prompt_tokens,
             "tokens_cached": usage.cached_tokens,
             "generation_settings": {k: v for k, v in self._body.items() if k not in {"prompt", "model"}},
             "prompt": one.prompt,
@@ -147,7 +148,7 @@ class CompletionFold:
             self._completions.all[event.choice].take(event)
 
     def body(self) -> Any:
-        """One object, or an array for several prompts."""
+        """One object, or an array for several prompts or completions."""
         bodies = [self._completions.final(one, streamed=False) for one in self._completions.all]
         return bodies if len(bodies) > 1 else bodies[0]
 

@@ -16,6 +16,7 @@ Bias = tuple[int | str, float]
 
 BANNED = -1e6
 """logit_bias `false`."""
+_LIMITS = ("n_predict", "max_completion_tokens", "max_tokens")
 _LETTERS = {"e": "penalties", "d": "dry", "s": "top_n_sigma", "k": "top_k", "y": "typ_p", "p": "top_p", "m": "min_p",
             "x": "xtc", "t": "temperature"}  # fmt: skip
 _OFF: Mapping[str, Mapping[str, float]] = {
@@ -52,11 +53,12 @@ def bias_of(value: Any) -> list[Bias]:
 
 def prompt_requests(body: Mapping[str, Any], logit_bias: Mapping[int, float]) -> tuple[PromptRequest, ...]:
     """`logit_bias`: by token id, texts resolved."""
-    max_tokens = whole(body.get("n_predict", body.get("max_tokens", -1)))
+    max_tokens = whole(next((body[name] for name in _LIMITS if name in body), -1))
     return tuple(
         PromptRequest(
             prompt=prompt,
             model=body.get("model", ""),
+            n=choices_of(body),
             sampling=_sampling(body, logit_bias),
             response_format=_format(body),
             max_tokens=None if max_tokens == -1 else max_tokens,
@@ -69,6 +71,11 @@ def prompt_requests(body: Mapping[str, Any], logit_bias: Mapping[int, float]) ->
         )
         for prompt in prompts_of(body["prompt"])
     )
+
+
+def choices_of(body: Mapping[str, Any]) -> int:
+    """Completions per prompt."""
+    return int(body.get("n_cmpl", body.get("n", 1)))
 
 
 def n_probs_of(body: Mapping[str, Any]) -> int:
