@@ -258,3 +258,13 @@ def test_forced_text_is_cut_at_whole_characters_and_open_ends() -> None:
     assert drafter.ids_of("zé".encode()) == [5, 4]
     assert drafter.ids_of("zé".encode()[:-1]) == [5]
     assert drafter.ids_of(b"z" + special("</think>") + b"a") == [5]
+
+
+def test_a_cut_that_the_model_prefers_is_proposed_the_next_time() -> None:
+    token_bytes = [b"name", b"na", b"me", b"s", b'"']
+    drafter = ForcedDrafter(lambda text: [0] * (text[:4] == "name"), token_bytes)
+    assert drafter.ids_of(b"name") == [0]
+    drafter.learn(b'names"', [1, 2])
+    assert drafter.ids_of(b'names"') == [1, 2] and drafter.ids_of(b"name") == [0]
+    drafter.learn(b"name", [4])
+    assert drafter.ids_of(b"name") == [0], "what isn't the forced text teaches nothing"

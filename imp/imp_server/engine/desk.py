@@ -346,7 +346,7 @@ class Desk:
             "steps_failed_total",
             "steps_total",
         )
-        zeros = dict.fromkeys(names, 0.0)
+        zeros = dict.fromkeys((*names, *CONSTRAINED_COUNTERS), 0.0)
         counters = {name: float(value) for name, value in self.counters.items()}
         preemptions = {
             "preemptions_total": float(self._scheduler.n_preemptions),

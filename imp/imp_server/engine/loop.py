@@ -74,7 +74,9 @@ class EngineLoop:
         self._note_running = note_running
         self._clock = clock
         self._counters = self.desk.counters
-        self._waits = MaskWaits(self._counters, clock, overlaps_masks=backend.info.waits_for_masks)
+        # A late mask has its position run again, which a recurrent state can't.
+        overlaps = backend.info.waits_for_masks and not scheduler.memory.has_state
+        self._waits = MaskWaits(self._counters, clock, overlaps_masks=overlaps)
         self._n_mask_words = -(-limits.vocab_size // 32)
 
     @property
@@ -284,16 +286,16 @@ class EngineLoop:
         return n_taken == len(tokens)
 
     def _may_take(self, live: LiveRow, sampled: Sampled) -> bool:
-        """What the grammar says of a token. False: the position is run again, with another mask or with this token."""
+        """What the grammar says of a token. False: it has to wait for that, or the position is run again without it."""
         grammar = live.grammar
         if grammar is None:
             return True
         verdict = grammar.judge(sampled.token_id)
         if verdict in ("ok", "forbidden"):
             return True
-        if verdict == "later":
-            live.undecided = sampled
-        self.scheduler.rewind(live.row, live.row.sampler.length - 1)
+        is_undecided = verdict == "later"
+        live.undecided = sampled if is_undecided else None
+        self.scheduler.rewind(live.row, live.row.sampler.length - (not is_undecided))
         return False
 
     def _dead_end(self, live: LiveRow) -> None:

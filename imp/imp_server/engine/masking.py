@@ -12,6 +12,8 @@ from imp_server.core import GrammarPlan
 from imp_server.engine.constraint import Constraint, MakeConstraint, Mask
 
 T = TypeVar("T")
+_MAX_READY = 1024
+"""Finished masks kept, so that a row on known ground costs a look into a dict."""
 
 
 class Made(NamedTuple):
@@ -40,6 +42,7 @@ class MaskThread:
         self._n_words = -(-vocab_size // 32)
         self._make = make
         self._pool = ThreadPoolExecutor(1, "imp-mask")
+        self._ready: dict[tuple[Any, tuple[int, ...]], Future[Made]] = {}
 
     def start(self, plan: GrammarPlan) -> Future[Constraint]:
         return self._pool.submit(self._make, plan)
@@ -49,8 +52,15 @@ class MaskThread:
         known = None if wanted.n_left >= 0 else wanted.constraint.known_mask(wanted.place)
         if known is None:
             return self._pool.submit(self.fill, wanted)
-        ready: Future[Made] = Future()
-        ready.set_result(Made(self._finished(wanted, known)))
+        key = (wanted.place, wanted.end_ids)
+        ready = None if wanted.refused else self._ready.get(key)
+        if ready is None:
+            ready = Future()
+            ready.set_result(Made(self._finished(wanted, known)))
+            if not wanted.refused:
+                if len(self._ready) >= _MAX_READY:
+                    self._ready.clear()
+                self._ready[key] = ready
         return ready
 
     def call(self, function: Callable[[], T]) -> Future[T]:

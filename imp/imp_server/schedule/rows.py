@@ -58,7 +58,7 @@ class Row:
 
     @property
     def n_pending(self) -> int:
-        """Ids of the history that haven't been run yet; at least 1 while the row lives."""
+        """Ids of the history that haven't been run yet; none only while a sampled id awaits its verdict."""
         return self.sampler.length - self.n_computed
 
     @property

@@ -368,7 +368,7 @@ class Scheduler:
 
 def _n_runnable(row: Row) -> int:
     """Pending ids that may run; a row without its mask keeps its last one, since that is the one it samples after."""
-    return 0 if row.is_restoring else row.n_pending - row.is_held_back
+    return 0 if row.is_restoring else max(0, row.n_pending - row.is_held_back)
 
 
 class _Planned:

@@ -12,6 +12,10 @@ namespace imp {
 namespace {
 
 constexpr int kRun = 64;
+alignas(64) constexpr uint32_t kBit[32] = {
+    1u << 0,  1u << 1,  1u << 2,  1u << 3,  1u << 4,  1u << 5,  1u << 6,  1u << 7,  1u << 8,  1u << 9,  1u << 10,
+    1u << 11, 1u << 12, 1u << 13, 1u << 14, 1u << 15, 1u << 16, 1u << 17, 1u << 18, 1u << 19, 1u << 20, 1u << 21,
+    1u << 22, 1u << 23, 1u << 24, 1u << 25, 1u << 26, 1u << 27, 1u << 28, 1u << 29, 1u << 30, 1u << 31};
 constexpr float kForbidden = -std::numeric_limits<float>::infinity();
 constexpr double kMaskedLogprob = -9999.0;
 
@@ -108,11 +112,14 @@ void Sampler::process(const SamplerPlan& plan, int j, float* logits) {
     for (int word = 0; word * 32 < vocab_; ++word) {
         const uint32_t bits = mask[word];
         if (bits == 0xffffffffu) continue;
-        const int end = std::min(32, vocab_ - word * 32);
-        if (bits == 0) std::fill(logits + word * 32, logits + word * 32 + end, kForbidden);
-        else
-            for (int i = 0; i < end; ++i)
-                if (!(bits >> i & 1)) logits[word * 32 + i] = kForbidden;
+        float* own = logits + word * 32;
+        if (word * 32 + 32 > vocab_) {
+            for (int i = 0; word * 32 + i < vocab_; ++i)
+                if (!(bits >> i & 1)) own[i] = kForbidden;
+            continue;
+        }
+        // No branch per bit: a text's mask is a mixture that no predictor follows.
+        for (int i = 0; i < 32; ++i) own[i] = bits & kBit[i] ? own[i] : kForbidden;
     }
 }
 
@@ -169,17 +176,17 @@ bool Sampler::find_best(const float* logits, int32_t& best) {
     return false;
 }
 
-void Sampler::take_at_least(const float* logits, float bound) {
+void Sampler::take_at_least(const float* logits, float bound, bool forbidden_too) {
     candidates_.clear();
     for (size_t run = 0; run < run_max_.size(); ++run) {
-        if (run_max_[run] < bound) continue;
+        if (run_max_[run] < bound || (run_max_[run] == kForbidden && !forbidden_too)) continue;
         const int end = std::min(vocab_, int(run + 1) * kRun);
         for (int i = int(run) * kRun; i < end; ++i)
-            if (logits[i] >= bound) candidates_.push_back({logits[i], i});
+            if (logits[i] >= bound && (forbidden_too || logits[i] != kForbidden)) candidates_.push_back({logits[i], i});
     }
 }
 
-void Sampler::take_best(const float* logits, int k) {
+void Sampler::take_best(const float* logits, int k, bool forbidden_too) {
     const auto before = [](const Candidate& a, const Candidate& b) { return ranks_before(a.logit, a.id, b.logit, b.id); };
     float bound = kForbidden;
     if (k < int(run_max_.size())) {
@@ -188,7 +195,7 @@ void Sampler::take_best(const float* logits, int k) {
         std::nth_element(scratch_.begin(), scratch_.begin() + (k - 1), scratch_.end(), std::greater<float>());
         bound = scratch_[size_t(k - 1)];
     }
-    take_at_least(logits, bound);
+    take_at_least(logits, bound, forbidden_too);
     if (k < int(candidates_.size())) {
         std::nth_element(candidates_.begin(), candidates_.begin() + (k - 1), candidates_.end(), before);
         candidates_.resize(size_t(k));
@@ -278,7 +285,7 @@ void Sampler::write_logprobs(const SamplerPlan& plan, int j, const float* logits
     plan.logprobs[j] = float(std::max(double(chosen) - log_sum, kMaskedLogprob));
     plan.ranks[j] = rank;
     if (plan.n_logprobs == 0) return;
-    take_best(logits, plan.n_logprobs);
+    take_best(logits, plan.n_logprobs, true);
     for (int i = 0; i < plan.n_logprobs; ++i) {
         plan.top_ids[j * plan.n_logprobs + i] = candidates_[size_t(i)].id;
         plan.top[j * plan.n_logprobs + i] = float(std::max(double(candidates_[size_t(i)].logit) - log_sum, kMaskedLogprob));

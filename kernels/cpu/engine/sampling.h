@@ -57,8 +57,9 @@ private:
     int32_t draw(const SamplerPlan& plan, int j, const float* logits, int32_t best);
     void keep_mass(const SamplerPlan& plan, const float* logits, float best);
     int32_t draw_gumbel(const SamplerPlan& plan, int j);
-    void take_at_least(const float* logits, float bound);
-    void take_best(const float* logits, int k);  // the k best, ordered
+    // Where a grammar allows little, nearly all logits are forbidden ones; they are only listed if they are asked for.
+    void take_at_least(const float* logits, float bound, bool forbidden_too = false);
+    void take_best(const float* logits, int k, bool forbidden_too = false);  // the k best, ordered
     void write_logprobs(const SamplerPlan& plan, int j, const float* logits, int32_t token);
 
     int vocab_;
