@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import numpy as np
@@ -188,3 +189,17 @@ def test_entries_and_bytes_are_bounded_and_the_oldest_go() -> None:
         assert 0 < small.n_bytes <= 4000
     small.note(written(b"x" * 4000), list(b" reply"))
     assert small.n_bytes <= 4000 and small.find(b"x" * 4000 + b" reply", [(4006, 4006)]) is None
+
+
+def test_noting_a_long_reply_takes_no_time() -> None:
+    """The event loop does it; the work is left to the next look-up."""
+    table = byte_tokenizer().vocabulary.token_bytes
+    kept = Transcripts(table, (256,), max_entries=8, max_bytes=1 << 24)
+    reply = list(range(32, 127)) * 2000
+    prompt = written(b"x" * 100_000)
+    began = time.perf_counter()
+    kept.note(prompt, reply)
+    noted_s = time.perf_counter() - began
+    began = time.perf_counter()
+    assert len(kept) == 1
+    assert noted_s < 0.1 * (time.perf_counter() - began)

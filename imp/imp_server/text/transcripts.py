@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from bisect import bisect_left, bisect_right
-from collections import Counter, OrderedDict
+from collections import Counter, OrderedDict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate, takewhile
@@ -22,6 +22,8 @@ import numpy.typing as npt
 
 Ids = npt.NDArray[np.int32]
 _DIGEST_BYTES = 32
+_MOST_NOTED = 64
+"""Replies that wait to be taken in; each prompt takes in what is there, so there are hardly ever two."""
 _OVERHEAD_BYTES = 400
 """Of an entry beside its arrays."""
 
@@ -72,17 +74,28 @@ class Transcripts:
         self._end_ids = frozenset(end_ids)
         self._max_entries = max_entries
         self._max_bytes = max_bytes
-        self._lock = Lock()
+        self._lock, self._taking_in = Lock(), Lock()
         self._entries: OrderedDict[bytes, Written] = OrderedDict()
         self._lengths: Counter[int] = Counter()
-        self.n_bytes = 0
+        self._n_bytes = 0
+        self._noted: deque[tuple[Written, Sequence[int], bytes | None]] = deque(
+            maxlen=max(1, min(_MOST_NOTED, max_entries))
+        )
 
     def __len__(self) -> int:
+        self._take_in()
         return len(self._entries)
+
+    @property
+    def n_bytes(self) -> int:
+        """Of memory, nearly."""
+        self._take_in()
+        return self._n_bytes
 
     def find(self, text: bytes, may_end: Sequence[tuple[int, int]]) -> Written | None:
         """The longest transcript that `text` (marked bytes) begins with and that ends within one of `may_end`
         (first and last place, ascending)."""
+        self._take_in()
         with self._lock:
             lengths = sorted(n for n in self._lengths if n <= len(text))
         ends = [last for _, last in may_end]
@@ -104,7 +117,19 @@ class Transcripts:
         return None
 
     def note(self, prompt: Written, reply: Sequence[int], stop: bytes | None = None) -> None:
-        """`reply`: what was written after the prompt; `stop`: the stop string that ended it, which isn't shown."""
+        """`reply`: what was written after the prompt; `stop`: the stop string that ended it, which isn't shown.
+
+        Returns at once, so that an event loop may call it; the work is done by whoever looks for something next.
+        """
+        if prompt.state is not None:
+            self._noted.append((prompt, reply, stop))
+
+    def _take_in(self) -> None:
+        with self._taking_in:
+            while self._noted:
+                self._keep(*self._noted.popleft())
+
+    def _keep(self, prompt: Written, reply: Sequence[int], stop: bytes | None) -> None:
         ids = self._shown(reply, stop)
         if not ids or prompt.state is None:
             return
@@ -137,15 +162,15 @@ class Transcripts:
             return
         self._entries[key] = entry
         self._lengths[entry.n_bytes] += 1
-        self.n_bytes += entry.size
-        while len(self._entries) > self._max_entries or self.n_bytes > self._max_bytes:
+        self._n_bytes += entry.size
+        while len(self._entries) > self._max_entries or self._n_bytes > self._max_bytes:
             self._drop(next(iter(self._entries)))
 
     def _drop(self, key: bytes) -> None:
         entry = self._entries.pop(key, None)
         if entry is None:
             return
-        self.n_bytes -= entry.size
+        self._n_bytes -= entry.size
         self._lengths[entry.n_bytes] -= 1
         if not self._lengths[entry.n_bytes]:
             del self._lengths[entry.n_bytes]
