@@ -18,7 +18,8 @@ from imp_server.engine.process import ProcessEngine
 
 from tests.api.live_server import KEY, live_server
 from tests.conformance.breaking import Break
-from tests.conformance.breaks import BREAKS
+from tests.conformance.breaks import BREAKS, THINKING_BREAKS
+from tests.conformance.thinking import thinking_server
 from tests.real_model import smollm2
 
 CASES = load_cases()
@@ -68,6 +69,22 @@ def test_a_broken_imp_is_noticed(
             assert not crashed, "the fault doesn't do what it says: it crashes"
             return
     pytest.fail(f"none of {len(cases)} cases notices")
+
+
+@pytest.fixture(scope="module")
+def thinking() -> Iterator[Running]:
+    with thinking_server(check_replies=False) as (target, capabilities):
+        yield Running(target, capabilities)
+
+
+@pytest.mark.parametrize("fault", THINKING_BREAKS, ids=lambda fault: fault.name)
+def test_broken_thinking_is_noticed(thinking: Running, fault: Break, monkeypatch: pytest.MonkeyPatch) -> None:
+    cases = chosen(fault.only)
+    verdicts = [run_case(thinking.target, case, thinking.capabilities).verdict for case in cases]
+    assert set(verdicts) == {"passed"}
+    fault.put_in(monkeypatch)
+    verdicts = [run_case(thinking.target, case, thinking.capabilities).verdict for case in cases]
+    assert "failed" in verdicts
 
 
 @pytest.mark.slow

@@ -6,15 +6,11 @@ The real model of the tests doesn't think; the cases of models that do run with 
 from __future__ import annotations
 
 import pytest
-from imp_server.conformance.capabilities import probe
 from imp_server.conformance.case import load_cases
-from imp_server.conformance.exchange import Target
 from imp_server.conformance.run import Outcome, run_case
-from imp_server.core import GenerateRequest
-from imp_server.engine.scripted import Action, text_ids
 
 from tests.conformance.conftest import CleanRun
-from tests.live.toy_server import TOOLS_CHATML, toy_server
+from tests.conformance.thinking import thinking_server
 
 THINKING = "reasoning"
 
@@ -32,17 +28,8 @@ def told(outcomes: list[Outcome]) -> str:
     return "\n".join(f"{o.case.level} {o.case.id}: {o.verdict}: {o.detail}" for o in wrong)
 
 
-def thinks(request: GenerateRequest, _choice: int) -> tuple[Action, ...]:
-    prompt = bytes(i for i in memoryview(request.ids).cast("i") if i < 256)
-    thought = "" if prompt.endswith(b"</think>\n\n") else "<think>17 and 3 make 20.</think>"
-    return (text_ids(thought + "It is 20."),)
-
-
 def test_every_case_of_a_thinking_model_passes() -> None:
-    with toy_server(TOOLS_CHATML) as live:
-        live.engine.answer_with(thinks)
-        target = Target(live.url)
-        capabilities = probe(target)
+    with thinking_server() as (target, capabilities):
         cases = [case for case in load_cases() if THINKING in case.needs]
         outcomes = [run_case(target, case, capabilities) for case in cases]
     assert not told(outcomes)

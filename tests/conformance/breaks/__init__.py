@@ -4,8 +4,9 @@ from tests.conformance.breaks.chat import CHAT_BREAKS
 from tests.conformance.breaks.messages import MESSAGES_BREAKS
 from tests.conformance.breaks.others import OTHER_BREAKS
 from tests.conformance.breaks.responses import RESPONSES_BREAKS
+from tests.conformance.breaks.thinking import THINKING_BREAKS
 from tests.conformance.breaks.transport import TRANSPORT_BREAKS
 
 BREAKS = (*CHAT_BREAKS, *RESPONSES_BREAKS, *MESSAGES_BREAKS, *OTHER_BREAKS, *TRANSPORT_BREAKS)
 
-__all__ = ["BREAKS"]
+__all__ = ["BREAKS", "THINKING_BREAKS"]
