@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 from urllib.parse import unquote, urldefrag, urljoin
@@ -15,6 +16,12 @@ ONE_SCHEMA = (
 LIST_OF_SCHEMAS = ("allOf", "anyOf", "oneOf", "prefixItems", "items")
 MAP_OF_SCHEMAS = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependencies")
 REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
+DIALECTS = (
+    ("draft-04/", 4), ("draft-06/", 6), ("draft-07/", 7), ("draft/2019-09/", 2019), ("draft/2020-12/", 2020),
+)  # fmt: skip
+"""What names a draft, wherever its meta-schema is kept."""
+OPENAPI = "https://spec.openapis.org/oas/3.1/dialect/"
+"""Adds nothing but annotations to 2020-12."""
 MAX_DEPTH = 256
 MAX_SUBSCHEMAS = 50_000
 SHARED_SIZE = 12
@@ -53,20 +60,27 @@ def children(schema: dict[str, Any]) -> Iterator[tuple[tuple[str | int, ...], An
 
 
 def draft_of(schema: dict[str, Any], outer: int, pointer: str) -> int:
+    """The draft that a resource declares, or the one around it.
+
+    A dialect is known by its name. Another one may leave out vocabularies or add some (core 8.1.2), its meta-schema
+    is a document elsewhere, and so what the keywords mean is unknown: it is refused. What isn't a URI names nothing.
+    """
     uri = schema.get("$schema")
-    if not isinstance(uri, str):
+    if not isinstance(uri, str) or "://" not in uri:
         return outer
-    if "metaschema" in uri and "json-schema.org" not in uri:
-        raise GrammarRefused(
-            f"$schema: the vocabularies of {uri!r} are unknown; use 2020-12 or leave it out",
-            pointer=pointer + "/$schema",
-        )
-    for mark, draft in (("draft-04", 4), ("draft-06", 6), ("draft-07", 7), ("2019-09", 2019), ("2020-12", 2020)):
+    for mark, draft in DIALECTS:
         if mark in uri:
             return draft
-    if "draft-03" in uri or "draft-02" in uri or "draft-01" in uri:
+    if any(old in uri for old in ("draft-03", "draft-02", "draft-01", "draft-00")):
         raise GrammarRefused("$schema: drafts before 4 aren't supported; use 2020-12", pointer=pointer + "/$schema")
-    return outer
+    if uri.startswith(OPENAPI):
+        return 2020
+    if re.match(r"https?://(www\.)?json-schema\.org/", uri):
+        return outer
+    raise GrammarRefused(
+        f"$schema: the dialect {uri!r} and its vocabularies are unknown; name a published draft or leave it out",
+        pointer=pointer + "/$schema",
+    )
 
 
 class Document:

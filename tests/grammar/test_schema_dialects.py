@@ -1,0 +1,42 @@
+"""`$schema`: a published draft decides how keywords are read, an unknown dialect is refused by name."""
+
+from __future__ import annotations
+
+import pytest
+from imp_server.core import GrammarRefused
+
+from tests.grammar.judging import accepts, matcher
+
+
+@pytest.mark.parametrize(
+    ("uri", "four"),
+    [
+        ("http://json-schema.org/draft-04/schema#", True),
+        ("https://mirror.example/draft-04/schema", True),
+        ("http://json-schema.org/draft-06/schema#", False),
+        ("https://json-schema.org/draft/2019-09/schema", False),
+        ("https://json-schema.org/draft/2020-12/schema", False),
+        ("https://spec.openapis.org/oas/3.1/dialect/base", False),
+        ("http://json-schema.org/schema#", False),
+        ("person.json", False),
+    ],
+)
+def test_known_dialects(uri: str, four: bool) -> None:
+    """In draft 4 alone a reference hides its siblings and exclusiveMinimum is Boolean."""
+    bound = {"minimum": 1, "exclusiveMinimum": True} if four else {"exclusiveMinimum": 1}
+    schema = {"$schema": uri, "type": "integer", **bound}
+    assert accepts(schema, "2") and not accepts(schema, "1")
+
+
+@pytest.mark.parametrize(
+    "uri", ["https://example.org/metaschema.json", "http://localhost/dialect", "https://example.org/json-schema.org/x"]
+)
+def test_unknown_dialects_are_refused(uri: str) -> None:
+    with pytest.raises(GrammarRefused, match="dialect") as refusal:
+        matcher({"$defs": {"a": {"$id": "https://example.org/a", "$schema": uri}}, "$ref": "#/$defs/a"})
+    assert refusal.value.pointer == "/$defs/a/$schema"
+
+
+def test_drafts_before_4_are_refused() -> None:
+    with pytest.raises(GrammarRefused, match="drafts before 4"):
+        matcher({"$schema": "http://json-schema.org/draft-03/schema#"})
