@@ -60,6 +60,8 @@ class BytePrepared:
     def text(self) -> str:
         return bytes(unpack_ids(self.request.ids)).decode(errors="replace")
 
+    ignored: tuple[str, ...] = ()
+
     def session(self) -> ByteSession:
         return ByteSession(self.request.plan, self.side, self.request.logprobs is not None)
 

@@ -47,6 +47,8 @@ class ByteSession:
 class BytePrepared:
     request: GenerateRequest
 
+    ignored: tuple[str, ...] = ()
+
     def session(self) -> ByteSession:
         return ByteSession()
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from functools import partial
 from typing import Any
+from urllib.parse import quote
 
 import msgspec
 from blacksheep import Content, Request, Response, StreamedContent
@@ -152,7 +153,7 @@ class Endpoint:
             if reply.streamed:
                 run = StreamRun(reply, running, watch, self._hub.config.streams.keep_alive_s)
                 chunks = partial(encoded, self._checked(run.frames()))
-                headers = _raw(sse.HEADERS | _reply_headers(request, reply))
+                headers = _raw(sse.HEADERS | _reply_headers(request, reply, prepared))
                 return Response(200, headers, StreamedContent(sse.MEDIA_TYPE, chunks))
             body = await fold_reply(reply, running, watch)
         except BaseException:
@@ -165,7 +166,7 @@ class Endpoint:
             raise ClientGone
         if self._hub.check_replies:
             self._check(200, "application/json", body)
-        return json_response(200, body, _reply_headers(request, reply))
+        return json_response(200, body, _reply_headers(request, reply, prepared))
 
     async def _checked(self, frames: AsyncGenerator[SseFrame | None, None]) -> AsyncGenerator[SseFrame | None, None]:
         async with aclosing(frames):
@@ -203,9 +204,12 @@ def _prepare(side: TextSide, reply: Generating) -> list[Prepared]:
     return [side.prepare_prompt(request) for request in reply.requests]
 
 
-def _reply_headers(request: Request, reply: Generating) -> dict[str, str]:
+def _reply_headers(request: Request, reply: Generating, prepared: Sequence[Prepared]) -> dict[str, str]:
     """Without an id of the client's, a generation goes by the id of its reply."""
     own = {} if request.headers.contains(b"x-request-id") else {"x-request-id": reply.context.id}
+    ignored = dict.fromkeys(quote(pointer, safe="/~") for prompt in prepared for pointer in prompt.ignored)
+    if ignored:
+        own["x-imp-ignored"] = ", ".join(f"#{pointer}" for pointer in ignored)
     return own | dict(reply.headers)
 
 

@@ -95,6 +95,10 @@ class PreparedPrompt:
     def text(self) -> str:
         return self.prepared.prompt_text
 
+    @property
+    def ignored(self) -> tuple[str, ...]:
+        return self.prepared.ignored
+
     def session(self) -> DeltaSession:
         return DeltaSession(self.request, self.prepared, self.vocabulary)
 

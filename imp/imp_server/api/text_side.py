@@ -27,6 +27,11 @@ class Prepared(Protocol):
         """The prompt as a person reads it."""
         ...
 
+    @property
+    def ignored(self) -> tuple[str, ...]:
+        """JSON pointers of the parts of the answer's schema that aren't enforced (grammar.lenient)."""
+        ...
+
     def session(self) -> Session: ...
 
 

@@ -140,7 +140,6 @@ NOT_YET: frozenset[str] = frozenset({
     "server.max_queued_tokens",
     "engine.deterministic",
     "engine.overlap",
-    "grammar.lenient",
     "grammar.check_work",
     "grammar.max_states",
     "cuda.device",

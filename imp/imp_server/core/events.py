@@ -148,7 +148,7 @@ class Finish(msgspec.Struct, frozen=True):
     usage: Usage
     stop_sequence: str | None = None
     detail: str | None = None
-    """imp_finish_detail: reasoning_budget_exhausted | length_steered | timed_out ..."""
+    """imp_finish_detail: reasoning_budget_exhausted | length_steered | schema_violated | timed_out ..."""
     timings: Timings = Timings()
 
 

@@ -30,6 +30,7 @@ from imp_server.core import (
 )
 from imp_server.text.calls import CallReaders
 from imp_server.text.constraint import ThinkState, bound_text, constraint
+from imp_server.text.lenient import Leniency, lenient
 from imp_server.text.plan import (
     chat_plan,
     n_fixed_segments,
@@ -63,6 +64,8 @@ class Prepared(NamedTuple):
     """Answer text that is part of the prompt (continue_final_message)."""
     remember: Callable[[Sequence[int], bytes | None], None] | None = None
     """Takes the ids of a finished choice and the stop string that ended it, for when the client sends it back."""
+    ignored: tuple[str, ...] = ()
+    """JSON pointers of what the answer's grammar doesn't enforce (grammar.lenient)."""
 
 
 class TextModel:
@@ -117,6 +120,8 @@ class TextModel:
 
     def prepare_chat(self, chat: ChatRequest, key: int) -> Prepared:
         """Raises TemplateRefused, VisionUnavailable, ContextLengthExceeded, InvalidRequest, GrammarRefused."""
+        answer = self._leniency(chat.response_format)
+        chat = msgspec.structs.replace(chat, response_format=answer.format)
         use = self.prompts.use_for(chat)
         knobs = self.config.reasoning
         wish = think_wish(chat, knobs, use.tags)
@@ -166,11 +171,13 @@ class TextModel:
             speculative=chat.speculative,
             row_preference=chat.row_preference,
         )
-        session = OutputSession(plan, self.vocabulary, readers=readers, logprobs=chat.logprobs is not None)
+        session = OutputSession(
+            plan, self.vocabulary, readers=readers, logprobs=chat.logprobs is not None, judge=answer.judge
+        )
         remember = None
         if self.transcripts is not None and prompt.written is not None:
             remember = partial(self.transcripts.note, prompt.written)
-        return Prepared(_with_digest(request), session, prompt.text, prompt.continues, remember)
+        return Prepared(_with_digest(request), session, prompt.text, prompt.continues, remember, answer.ignored)
 
     def prepare_prompt(
         self,
@@ -197,7 +204,8 @@ class TextModel:
         else:
             ids, text = self._checked_ids(prompt), self.detokenize(prompt, skip_special=False)
         limit = token_limit(max_tokens, self.config.server.max_tokens, len(ids), self.context_length, "prompt")
-        grammar = bound_text(response_format, self.config.grammar.key_order) if response_format else None
+        answer = self._leniency(response_format or ResponseFormat())
+        grammar = bound_text(answer.format, self.config.grammar.key_order)
         plan = text_plan(self.tokenizer, max_tokens=limit, stop=stop, ignore_eos=sampling.ignore_eos, grammar=grammar)
         request = GenerateRequest(
             key=key,
@@ -209,8 +217,12 @@ class TextModel:
             prompt_logprobs=prompt_logprobs,
             **more,
         )
-        session = OutputSession(plan, self.vocabulary, logprobs=logprobs is not None)
-        return Prepared(_with_digest(request), session, text)
+        session = OutputSession(plan, self.vocabulary, logprobs=logprobs is not None, judge=answer.judge)
+        return Prepared(_with_digest(request), session, text, ignored=answer.ignored)
+
+    def _leniency(self, wanted: ResponseFormat) -> Leniency:
+        knobs = self.config.grammar
+        return lenient(wanted, knobs.key_order) if knobs.lenient else Leniency(wanted)
 
     def tokenize(self, text: str, *, add_special: bool = False, control: bool = True) -> list[int]:
         """Ids of `text`. `control`: control tokens it spells count. `add_special`: BOS, EOS as the model has it."""

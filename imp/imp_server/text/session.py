@@ -27,6 +27,8 @@ from imp_server.text.detokenizer import Channel, Kind, Ledger
 from imp_server.vocab.table import Vocabulary
 
 EXHAUSTED = "reasoning_budget_exhausted"
+VIOLATED = "schema_violated"
+"""The finished answer breaks a part of its schema that wasn't enforced (lenient.py)."""
 _SPECIAL = re.compile(rb"\xff([^\xfe]*)\xfe")
 
 
@@ -41,8 +43,12 @@ class OutputSession:
         readers: CallReaders | None = None,
         new_call_id: Callable[[], str] | None = None,
         logprobs: bool = False,
+        judge: Callable[[str], bool] | None = None,
     ) -> None:
+        """`judge`: whether a finished answer is what was asked for, where the grammar can't make sure of it."""
         self.plan = plan
+        self._judge = judge
+        self._answers: dict[int, list[str]] = {}
         self._vocabulary = vocabulary
         self._readers = readers
         self._new_call_id = new_call_id
@@ -57,7 +63,7 @@ class OutputSession:
         state = self._choice(choice)
         for index, token_id in enumerate(unpack_ids(ids)):
             state.push(token_id, logprobs[index] if logprobs else None)
-        return state.take_events()
+        return self._noted(state.take_events())
 
     def finish(
         self,
@@ -72,7 +78,9 @@ class OutputSession:
         """Everything still held back, and the Finish. `reason` is the engine's; calls turn `stop` into `tool_calls`."""
         state = self._choice(choice)
         state.end()
-        events = state.take_events()
+        events = self._noted(state.take_events())
+        if reason == "stop" and self._judge and not state.n_calls and not self._judge("".join(self._answer(choice))):
+            detail = detail or VIOLATED
         if reason == "stop" and state.n_calls:
             reason = "tool_calls"
         stop_sequence = None if stop_string is None else stop_string.decode("utf-8", "replace")
@@ -81,6 +89,17 @@ class OutputSession:
         elif detail == EXHAUSTED:  # thinking was closed by force, but the answer did begin
             detail = None
         return [*events, Finish(choice, reason, usage, stop_sequence, detail, timings or Timings())]
+
+    def _noted(self, events: list[OutputEvent]) -> list[OutputEvent]:
+        """Keeps the answers while somebody will judge them."""
+        if self._judge is not None:
+            for event in events:
+                if isinstance(event, TextDelta):
+                    self._answer(event.choice).append(event.text)
+        return events
+
+    def _answer(self, choice: int) -> list[str]:
+        return self._answers.setdefault(choice, [])
 
     def _choice(self, choice: int) -> _Choice:
         state = self._choices.get(choice)
