@@ -47,7 +47,8 @@ from imp_server.native import load_library
 
 WORK = 2_000_000
 """Work units of the solver over the life of a space."""
-MAX_WATCHES = 12
+MAX_TRUTHS = 600
+"""Combinations of watched truths that are looked at: of a discriminator's constants at most one holds."""
 N_LOCALS = 1 << 18
 
 MakeMachine = Callable[[Algebra, Formula], Machine]
@@ -149,10 +150,17 @@ class Space:
         """The shortest answer over all truths of the watches that the judge allows."""
         if goal.judge is None:
             return ask(goal.must)
-        if len(goal.watches) > MAX_WATCHES:
+        asked = 0
+
+        def counted(must: Formula) -> Found | None:
+            nonlocal asked
+            asked += 1
+            return ask(must) if asked <= MAX_TRUTHS else None
+
+        answer = self._try(goal, goal.must, (), counted)
+        if asked > MAX_TRUTHS and answer is None:
             self.solver.gave_up = True
-            return None
-        return self._try(goal, goal.must, (), ask)
+        return answer
 
     def _try(
         self, goal: Goal, must: Formula, bits: tuple[bool, ...], ask: Callable[[Formula], Found | None]

@@ -107,7 +107,9 @@ def _ways(solver: Solver, task: Task, leaf: Leaf, seen: frozenset[str]) -> Itera
             yield Choice(low=leaf.high + 1)
     elif isinstance(leaf, Props):
         taken = seen | {n for p in (*task.props, leaf) for n in p.names}
-        for name in sorted(leaf.names, key=lambda n: (n not in task.needed, n)):
+        # a name that another leaf declares may be one that this leaf's `rest` or patterns forbid
+        strange = sorted(taken - seen - leaf.names.keys(), key=lambda n: (n not in task.needed, n))[:FEW]
+        for name in [*sorted(leaf.names, key=lambda n: (n not in task.needed, n)), *strange]:
             value = value_formula(solver.algebra, [leaf], name)
             if name not in seen and value is not fs.true:
                 yield Choice(name=name, extra=fs.neg(value))
