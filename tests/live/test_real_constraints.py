@@ -161,6 +161,23 @@ def structured(server: LiveServer, number: int) -> None:
     jsonschema.validate(json.loads(choice["message"]["content"]), schema)
 
 
+def test_rows_that_only_the_host_can_sample_are_counted_by_reason(server: LiveServer) -> None:
+    def fallbacks() -> float:
+        text = httpx.get(server.url + "/metrics", timeout=20).text
+        found = re.findall(
+            r'^imp_constrained_eager_fallback_total\{.*reason="typical_p".*\} (\S+)$', text, re.MULTILINE
+        )
+        return float(found[0])
+
+    before = fallbacks()
+    form = {"type": "json_schema", "json_schema": {"name": "answer", "schema": {"enum": ["yes", "no"]}}}
+    asked = {"messages": [{"role": "user", "content": "Is water wet?"}], "response_format": form, "max_tokens": 20}
+    chat(server, temperature=1, seed=1, **asked)
+    assert fallbacks() == before
+    chat(server, temperature=1, seed=1, typical_p=0.9, **asked)
+    assert fallbacks() > before
+
+
 def test_a_required_call_obeys_its_schema_at_any_seed(server: LiveServer) -> None:
     in_batches(server, required_call, range(6))
 
