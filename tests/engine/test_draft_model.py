@@ -60,18 +60,19 @@ def is_empty(model: ModelDrafter) -> bool:
     return all(counts.held == 0 for counts in model.memory.counts())
 
 
-@pytest.mark.parametrize("seed", [0, 7], ids=["right", "wrong"])
-@pytest.mark.parametrize("groups", ["full", "mixed"])
+@pytest.mark.parametrize(
+    ("seed", "groups"), [(0, "full"), (7, "full"), (0, "mixed"), pytest.param(7, "mixed", marks=pytest.mark.slow)]
+)
 def test_ids_are_the_same_with_and_without(seed: int, groups: str) -> None:
     rng = np.random.default_rng(11)
     model, _ = drafter(seed, architecture=mixed_groups() if groups == "mixed" else None)
 
     async def body(engine: InlineEngine, _: Tiny) -> None:
-        for n_cases in (1, 4, 2):
+        for n_cases in (1, 4):
             cases = [case(rng) for _ in range(n_cases)]
             check_equal(await play(engine, cases, False), await play(engine, cases, True))
         counters, _rows = await engine.stats()
-        assert counters["spec_model_drafted_total"] > 150
+        assert counters["spec_model_drafted_total"] > 60
         rate = counters["spec_model_accepted_total"] / counters["spec_model_drafted_total"]
         assert rate > 0.5 if seed == 0 and groups == "full" else rate < 0.9
         assert is_empty(model)
