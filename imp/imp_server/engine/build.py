@@ -202,7 +202,8 @@ def _timed_step(backend: Backend, kv: KvSpec, size: int, n_drafts: int = 0) -> f
     ids = np.zeros(size, dtype=np.int32)
     state = SamplerState(SamplingParams(temperature=0.0), 0, ids[: size - n_drafts], size + 1)
     row = StepRow(wants=WANT_SAMPLE, n_drafts=n_drafts, sampler=state)
-    tables = tuple(np.arange(n_columns, dtype=np.int32)[None, :] for _ in kv.n_blocks)
+    kinds = [group.kind for group in backend.architecture.cache_groups]
+    tables = tuple(np.arange(1 if kind == "state" else n_columns, dtype=np.int32)[None, :] for kind in kinds)
     step = Step(ids, np.arange(size, dtype=np.int32), np.array([0, size], dtype=np.int32), [row], tables)
     began = time.perf_counter()
     backend.run(step)

@@ -238,8 +238,10 @@ class PrefixTree:
         now = next(self._clock)
         for node in nodes:
             node.last_used = now
-            self._resident.offer(node)
-            self._stored.offer(node)
+            if not node.n_resident:
+                self._resident.offer(node)
+            if node.stored_mask and not node.n_stored:
+                self._stored.offer(node)
 
     def offer(self, node: Node) -> None:
         """The node may be given up again (its pin is gone)."""
