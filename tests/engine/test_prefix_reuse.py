@@ -85,3 +85,26 @@ def test_embeddings_and_scores_leave_nothing_in_the_cache() -> None:
         assert answer.finish and answer.finish.usage.cached_tokens == len(SHARED) - 1
 
     with_engine(body, n_blocks=96, make_index=PrefixCache)
+
+
+def _with_one_slot(backend: Any) -> Any:
+    backend.load_adapter = lambda path: 1
+    backend.unload_adapter = lambda slot: None
+    return backend
+
+
+def test_an_adapter_never_finds_what_another_one_in_its_slot_computed() -> None:
+    async def body(engine: InlineEngine, _: Tiny) -> None:
+        found = []
+        for name in ("", "a", "a", "b", "a"):
+            if name:
+                await engine.load_adapter(name, f"/{name}")
+            (answer,) = await ask(engine, request(engine, SHARED, 4, adapter=name))
+            assert answer.finish
+            found.append(answer.finish.usage.cached_tokens)
+            if name == "b":
+                await engine.unload_adapter("b")
+                await engine.unload_adapter("a")
+        assert found == [0, 0, 69, 0, 0]
+
+    with_engine(body, make_index=PrefixCache, wrap=_with_one_slot)

@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from typing import Any
 
 import numpy as np
 import pytest
-from imp_server.core import MessageSpan, OutputPlan, SamplingParams
+from imp_server.core import MessageSpan, SamplingParams
 from imp_server.engine.inline import InlineEngine
-from imp_server.engine.matching import Grammars
-from imp_server.grammar.check import check_schema
 from imp_server.models.architecture import CacheGroup
 from imp_server.schedule.snapshots import SnapshotLimits
 from imp_server.schedule.tiers.host import HostTier
 
-from tests.engine.test_constrained import text_of
-from tests.engine.test_steering import LONG, sampled
-from tests.engine.tiny_engine import END, Tiny, ask, request, vocabulary, with_engine
-from tests.engine.toy_state import GROUPS, toy
+from tests.engine.tiny_engine import Tiny, ask, request, with_engine
+from tests.engine.toy_state import GROUPS, ToyState, toy
 
 SYSTEM = np.random.default_rng(1).integers(0, 94, 50).tolist()
 PURE = (CacheGroup("state", ()),)
@@ -86,23 +81,22 @@ def test_choices_share_their_prompt() -> None:
     with_engine(body, **toy())
 
 
-def test_a_refused_token_clears_the_row_and_changes_no_answer() -> None:
-    """Length steering runs a position again: a state can't be rolled back for that."""
-    plan = OutputPlan(end_ids=(END,), max_tokens=31, grammar=check_schema(LONG))
-    texts: list[list[str]] = []
+def test_a_position_that_runs_again_clears_the_row_and_changes_no_answer() -> None:
+    """A mask that comes too late makes the engine run a position twice: a state can't be rolled back for that."""
+    runs: list[list[Any]] = []
 
-    async def body(engine: InlineEngine, _: Tiny) -> None:
-        texts.append([])
-        for seed in range(6):
-            spans = (MessageSpan("user", 8, 20),)
-            wanted = request(engine, SYSTEM[:20], plan=plan, sampling=sampled(seed), spans=spans)
-            (answer,) = await ask(engine, wanted)
-            texts[-1].append(text_of(answer.ids))
-            assert set(json.loads(texts[-1][-1])) == {"words", "note"}
+    async def body(engine: InlineEngine, setup: Tiny) -> None:
+        runs.append([(a.ids, a.logprobs) for a in await eight(engine)])
         counters, _rows = await engine.stats()
-        assert counters["rollbacks_refused_total"] == counters["grammar_steered_total"] > 0
         assert counters["steps_failed_total"] == counters["requests_failed_total"] == 0
+        backend = setup.loop.backend if setup.loop else None
+        assert isinstance(backend, ToyState)
+        assert counters["rollbacks_refused_total"] == backend.n_late
+        if backend.late_every:
+            assert backend.n_late > 10
+            assert (counters.get("state_snapshots_restored_total", 0) > 0) == (setup.snapshots.most > 0)
 
-    with_engine(body, make_constraint=Grammars(vocabulary()), **toy())
-    with_engine(body, make_constraint=Grammars(vocabulary()), **toy(snapshots=SnapshotLimits(most=0)))
-    assert texts[0] == texts[1], "from a snapshot or from zero: the same"
+    with_engine(body, **toy())
+    with_engine(body, **toy(late_every=5))
+    with_engine(body, **toy(late_every=5, snapshots=SnapshotLimits(most=0)))
+    assert runs[1] == runs[2] == runs[0], "from a snapshot or from zero: the same"

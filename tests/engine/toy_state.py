@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from imp_server.backends.base import BLOCK_TOKENS, BackendInfo, Int32s, KvSpec, Step, StepResult
+from imp_server.backends.base import BLOCK_TOKENS, BackendInfo, Int32s, KvSpec, RowResult, Step, StepResult
 from imp_server.backends.results import row_results, wanted_positions
 from imp_server.models.architecture import Architecture, CacheGroup
 
@@ -26,7 +26,9 @@ def with_state(groups: tuple[CacheGroup, ...] = GROUPS) -> Architecture:
 class ToyState:
     """Implements backends/base.py `Backend`. Memory begins dirty."""
 
-    def __init__(self, architecture: Architecture, n_blocks: int) -> None:
+    def __init__(self, architecture: Architecture, n_blocks: int, late_every: int = 0) -> None:
+        """`late_every`: of the rows that are sampled, each so-and-so-many-th is told to come again."""
+        self.late_every, self.n_sampled, self.n_late = late_every, 0, 0
         self.architecture = architecture
         self.info = BackendInfo("toy", "", ("f32",), "f32")
         self.kinds = [group.kind for group in architecture.cache_groups]
@@ -45,7 +47,15 @@ class ToyState:
         wanted = wanted_positions(step)
         vocab = self.architecture.vocab_size
         logits = [np.random.default_rng(int(seen[i])).normal(0, 3, vocab).astype(np.float32) for i in wanted.flat]
-        return StepResult(row_results(step, wanted, np.array(logits, dtype=np.float32).reshape(-1, vocab)))
+        results = row_results(step, wanted, np.array(logits, dtype=np.float32).reshape(-1, vocab))
+        return StepResult([self._perhaps_late(result) for result in results])
+
+    def _perhaps_late(self, result: RowResult) -> RowResult:
+        self.n_sampled += bool(len(result.tokens))
+        if not (self.late_every and len(result.tokens) and self.n_sampled % self.late_every == 0):
+            return result
+        self.n_late += 1
+        return RowResult(tokens=np.empty(0, dtype=np.int32), mask_late=True)
 
     def _row(self, step: Step, index: int, begin: int, end: int) -> list[int]:
         """The state after each id of the row's chunk."""
@@ -80,19 +90,21 @@ class ToyState:
         self.pools[group][block_ids] = np.frombuffer(data, dtype=np.int64).reshape(len(block_ids), -1)
 
     def load_adapter(self, path: str) -> int:
-        raise NotImplementedError
+        return 1  # always the same slot
 
     def unload_adapter(self, slot: int) -> None: ...
 
     def close(self) -> None: ...
 
 
-def toy(n_blocks: int = 64, groups: tuple[CacheGroup, ...] = GROUPS, **fields: Any) -> dict[str, Any]:
+def toy(
+    n_blocks: int = 64, groups: tuple[CacheGroup, ...] = GROUPS, late_every: int = 0, **fields: Any
+) -> dict[str, Any]:
     """Fields of tiny_engine.Tiny."""
     architecture = with_state(groups)
     return {
         "architecture": architecture,
         "n_blocks": n_blocks,
-        "wrap": lambda _: ToyState(architecture, n_blocks),
+        "wrap": lambda _: ToyState(architecture, n_blocks, late_every),
         **fields,
     }

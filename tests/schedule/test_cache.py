@@ -63,7 +63,7 @@ def test_adapters_share_nothing() -> None:
     (row,) = sim.submit(prompt((1, 40)), 1)
     sim.run()
     (row,) = sim.submit(prompt((1, 40)), 1)
-    row.adapter = 1
+    row.reuse_group = 1
     sim.run()
     assert row.n_cached == 0
 

@@ -259,7 +259,7 @@ def test_entries_whose_prefix_is_lost_are_dropped(tmp_path: Path) -> None:
 def test_adapters_are_not_kept_over_restarts(tmp_path: Path) -> None:
     first = Simulation(64, tier=file_tier(tmp_path / "a", 64, payload=BLOCK_BYTES))
     (row,) = first.submit(prompt((1, 75)), 1)
-    row.adapter = 1
+    row.reuse_group = 1
     first.run()
     first.scheduler.index.close()
     assert file_tier(tmp_path / "a", 64, payload=BLOCK_BYTES).n_entries == 0

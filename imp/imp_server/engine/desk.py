@@ -95,6 +95,8 @@ class Desk:
         self._masks = MaskThread(limits.vocab_size, make)
         self._starting: dict[int, GenerateRequest] = {}
         self._adapters: dict[str, int] = {}
+        self._reuse_groups: dict[str, int] = {}
+        self._n_adapter_loads = 0
         self._touched: dict[LiveRow, None] = {}
         self._drain_until_s: float | None = None
 
@@ -192,6 +194,7 @@ class Desk:
             priority=request.priority,
             wanted_slot=-1 if request.row_preference is None or choice else request.row_preference,
             adapter=self._adapters.get(request.adapter, 0),
+            reuse_group=self._reuse_groups[request.adapter] if request.adapter in self._adapters else 0,
             reuse_prefix=plain,
             max_chunk=0 if request.prompt_logprobs is None else _PROMPT_LOGITS_CHUNK,
             whole=self._backend.architecture.is_encoder,
@@ -240,6 +243,9 @@ class Desk:
             if isinstance(message, LoadAdapter):
                 if message.name not in self._adapters:
                     self._adapters[message.name] = self._backend.load_adapter(message.path)
+                    # Slots are used again, so what was computed under one must not be found under its next adapter.
+                    self._n_adapter_loads += 1
+                    self._reuse_groups[message.name] = self._n_adapter_loads
             elif message.name in self._adapters:
                 self._backend.unload_adapter(self._adapters.pop(message.name))
         except ImpError as error:
@@ -321,9 +327,9 @@ class Desk:
         index = self._scheduler.index
         index.expire()
         if marks.pin_until:
-            index.pin(row.sampler.history[: min(marks.pin_until, row.sampler.n_prompt)], row.adapter)
+            index.pin(row.sampler.history[: min(marks.pin_until, row.sampler.n_prompt)], row.reuse_group)
         if marks.session_id is not None and live.keeps_session:
-            index.pin(row.sampler.history[:-1], row.adapter, marks.session_id)
+            index.pin(row.sampler.history[:-1], row.reuse_group, marks.session_id)
 
     # --- what the outside may know --------------------------------------------------------------
 

@@ -110,18 +110,18 @@ class PrefixCache:
 
     # --- look-up --------------------------------------------------------------------------------
 
-    def match(self, ids: NDArray[np.int32], adapter: int) -> PrefixHit:
+    def match(self, ids: NDArray[np.int32], reuse_group: int) -> PrefixHit:
         """The longest usable prefix of `ids`, all of them at most: the caller leaves out what must be run."""
         if not self._usable:
             return PrefixHit()
-        hit = self._lookup.find(ids, adapter)
-        return replace(hit, wait_for=self._ahead(ids, adapter, hit.n_tokens))
+        hit = self._lookup.find(ids, reuse_group)
+        return replace(hit, wait_for=self._ahead(ids, reuse_group, hit.n_tokens))
 
-    def _ahead(self, ids: NDArray[np.int32], adapter: int, n_tokens: int) -> Row | None:
+    def _ahead(self, ids: NDArray[np.int32], reuse_group: int, n_tokens: int) -> Row | None:
         """A row that is computing a longer prefix of `ids`, by a block at least."""
         best, n_best = None, n_tokens + BLOCK_TOKENS - 1
         for row in self._cursors:
-            if row.adapter != adapter or row.n_computed >= row.sampler.n_prompt - 1:
+            if row.reuse_group != reuse_group or row.n_computed >= row.sampler.n_prompt - 1:
                 continue
             n_common = min(_n_common(ids, row.sampler.history), row.sampler.n_prompt - 1)
             n_common -= n_common % BLOCK_TOKENS
@@ -144,7 +144,7 @@ class PrefixCache:
             else:
                 self.n_hit_tokens += hit.n_tokens
         if self._usable:
-            self._cursors[row] = _Cursor(self.tree.root(row.adapter))
+            self._cursors[row] = _Cursor(self.tree.root(row.reuse_group))
 
     def restore(self, row: Row, budget_ms: float) -> int | None:
         """Bring back more of the row's prefix; None while some is missing, else the tokens that its tables hold."""
@@ -164,7 +164,7 @@ class PrefixCache:
 
     def _publish_blocks(self, row: Row, cursor: _Cursor) -> None:
         if not _is_there(cursor.node):
-            cursor.node, cursor.n_tokens = self.tree.root(row.adapter), 0
+            cursor.node, cursor.n_tokens = self.tree.root(row.reuse_group), 0
         n_known = _n_known(row)
         end = n_known - n_known % BLOCK_TOKENS
         if end <= cursor.n_tokens:
@@ -266,11 +266,11 @@ class PrefixCache:
     def n_pinned_blocks(self) -> int:
         return self._pins.n_nodes
 
-    def pin(self, ids: NDArray[np.int32], adapter: int, session_id: str | None = None) -> None:
+    def pin(self, ids: NDArray[np.int32], reuse_group: int, session_id: str | None = None) -> None:
         """Hold the kept blocks of this prefix. A session's new pin replaces its old one."""
         if session_id is not None:
             self.release_session(session_id)
-        match = self.tree.match(key_of(ids), adapter, len(ids))
+        match = self.tree.match(key_of(ids), reuse_group, len(ids))
         there = takewhile(lambda node: node.is_resident, match.nodes)
         self._pins.pin([node for node in there if node.n_tokens == BLOCK_TOKENS], session_id)
 

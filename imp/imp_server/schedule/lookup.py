@@ -22,20 +22,20 @@ class Lookup:
         self._groups, self._tree, self._snapshots = groups, tree, snapshots
         self._with_blocks = [g for g, group in enumerate(groups) if group.kind != "state"]
 
-    def find(self, ids: NDArray[np.int32], adapter: int) -> PrefixHit:
+    def find(self, ids: NDArray[np.int32], reuse_group: int) -> PrefixHit:
         """At most all of `ids`. Marks what it finds as used."""
         key = key_of(ids)
         if not self._with_blocks:
-            return self._at_snapshot(Match((), len(ids)), key, adapter, may_load=True)
-        match = self._tree.match(key, adapter, len(ids))
+            return self._at_snapshot(Match((), len(ids)), key, reuse_group, may_load=True)
+        match = self._tree.match(key, reuse_group, len(ids))
         if self._snapshots is not None:
-            return self._at_snapshot(match, key, adapter, may_load=True)
+            return self._at_snapshot(match, key, reuse_group, may_load=True)
         return self._hit(self._shortened(match, may_load=True))
 
-    def resident_part(self, match: Match, ids: NDArray[np.int32], adapter: int) -> PrefixHit:
+    def resident_part(self, match: Match, ids: NDArray[np.int32], reuse_group: int) -> PrefixHit:
         """The longest part of the match that the pools hold and every group can resume after."""
         if self._snapshots is not None:
-            return self._at_snapshot(match, key_of(ids), adapter, may_load=False)
+            return self._at_snapshot(match, key_of(ids), reuse_group, may_load=False)
         return self._hit(self._shortened(match, may_load=False))
 
     def first_seen(self, group: int, n_tokens: int) -> int:
@@ -50,10 +50,10 @@ class Lookup:
         """Groups whose block of this column a row needs that resumes at `n_tokens`."""
         return [g for g in self._with_blocks if column >= self.first_seen(g, n_tokens)]
 
-    def _at_snapshot(self, match: Match, key: bytes, adapter: int, *, may_load: bool) -> PrefixHit:
+    def _at_snapshot(self, match: Match, key: bytes, reuse_group: int, *, may_load: bool) -> PrefixHit:
         """State groups resume at their snapshots alone, the others wherever they have blocks."""
         assert self._snapshots is not None
-        for snapshot in reversed(self._snapshots.along(key[: match.n_tokens * TOKEN_BYTES], adapter)):
+        for snapshot in reversed(self._snapshots.along(key[: match.n_tokens * TOKEN_BYTES], reuse_group)):
             cut = Match(match.nodes[: -(-snapshot.n_tokens // BLOCK_TOKENS)], snapshot.n_tokens)
             if all(self._resumes(g, cut.nodes, cut.n_tokens, may_load) for g in self._with_blocks):
                 return self._hit(cut, snapshot)

@@ -52,7 +52,7 @@ class PrefixIndex(Protocol):
         """What rows compute is kept at all."""
         ...
 
-    def match(self, ids: NDArray[np.int32], adapter: int) -> PrefixHit:
+    def match(self, ids: NDArray[np.int32], reuse_group: int) -> PrefixHit:
         """The longest usable prefix. Asked when a row is about to be admitted."""
         ...
 
@@ -80,7 +80,7 @@ class PrefixIndex(Protocol):
         """Give up cached blocks (the least useful first); how many became free."""
         ...
 
-    def pin(self, ids: NDArray[np.int32], adapter: int, session_id: str | None = None) -> None:
+    def pin(self, ids: NDArray[np.int32], reuse_group: int, session_id: str | None = None) -> None:
         """Hold what is kept of this prefix."""
         ...
 
@@ -123,7 +123,7 @@ class NoPrefixIndex:
     keeps = False
     n_evicted_tokens = 0
 
-    def match(self, ids: NDArray[np.int32], adapter: int) -> PrefixHit:
+    def match(self, ids: NDArray[np.int32], reuse_group: int) -> PrefixHit:
         return PrefixHit()
 
     def begin(self, row: Row, hit: PrefixHit | None = None) -> None:
@@ -144,7 +144,7 @@ class NoPrefixIndex:
     def reclaim(self, group: int, n_blocks: int) -> int:
         return 0
 
-    def pin(self, ids: NDArray[np.int32], adapter: int, session_id: str | None = None) -> None:
+    def pin(self, ids: NDArray[np.int32], reuse_group: int, session_id: str | None = None) -> None:
         return None
 
     def release_session(self, session_id: str) -> int:

@@ -141,7 +141,7 @@ class Restoring:
         assert row.tables is not None
         there = tuple(node for node in job.nodes[: job.n_done] if node.lives)
         match = Match(there, len(there) * BLOCK_TOKENS)
-        hit = self._lookup.resident_part(match, row.sampler.history[: match.n_tokens], row.adapter)
+        hit = self._lookup.resident_part(match, row.sampler.history[: match.n_tokens], row.reuse_group)
         row.tables.release()
         row.tables.adopt(hit)
         return hit.n_tokens if self._has_state(row, hit.snapshot) else self._clear(row)

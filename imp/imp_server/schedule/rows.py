@@ -25,6 +25,9 @@ class Row:
     sampler: SamplerState
     priority: int = 0
     adapter: int = 0
+    """The backend's slot of it; 0 = none."""
+    reuse_group: int = 0
+    """Rows of different groups share no prefix: each load of an adapter is one, 0 is the model itself."""
     reuse_prefix: bool = True
     max_chunk: int = 0
     """Most tokens of one step; 0 = the scheduler's choice."""

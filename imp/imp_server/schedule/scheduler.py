@@ -210,7 +210,7 @@ class Scheduler:
             return PrefixHit()
         history = row.sampler.history
         shares = any(other.leader is row for other in ticket.rows)
-        return self.index.match(history[: row.sampler.n_prompt - 1] if shares else history[:-1], row.adapter)
+        return self.index.match(history[: row.sampler.n_prompt - 1] if shares else history[:-1], row.reuse_group)
 
     def _fits(self, ticket: Ticket, hit: PrefixHit) -> bool:
         if not self._rows:

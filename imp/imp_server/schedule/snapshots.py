@@ -51,7 +51,7 @@ class Snapshot:
     ids: bytes
     """The tokens, as in the tree's keys."""
     digest: bytes
-    """Of their whole blocks, and of the adapter."""
+    """Of their whole blocks, and of the reuse group."""
     states: tuple[bytes, ...]
     """Per state group."""
 
@@ -91,10 +91,10 @@ class Snapshots:
     def n_bytes(self) -> int:
         return len(self._by_age) * self._each_bytes
 
-    def along(self, key: bytes, adapter: int) -> list[Snapshot]:
+    def along(self, key: bytes, reuse_group: int) -> list[Snapshot]:
         """All snapshots on the way through these tokens, shortest first."""
         found: list[Snapshot] = []
-        digest = root_hash(adapter)
+        digest = root_hash(reuse_group)
         if not self._found:
             return found
         for at in range(0, len(key) + 1, BLOCK_BYTES):
@@ -115,7 +115,7 @@ class Snapshots:
         if any(s == EMPTY or self._pools[g].is_unsettled(s) for g, s in zip(self._state_groups, slots, strict=True)):
             return
         key = key_of(row.sampler.history[: row.n_computed])
-        on_the_way = self.along(key, row.adapter)
+        on_the_way = self.along(key, row.reuse_group)
         if on_the_way and on_the_way[-1].ids == key:
             self._use(on_the_way[-1])
             return
@@ -124,7 +124,7 @@ class Snapshots:
             self._store.read_blocks(g, np.array([slot], dtype=np.int32))
             for g, slot in zip(self._state_groups, slots, strict=True)
         )
-        digest = root_hash(row.adapter)
+        digest = root_hash(row.reuse_group)
         for at in range(0, len(key) - BLOCK_BYTES + 1, BLOCK_BYTES):
             digest = content_hash(digest, key[at : at + BLOCK_BYTES])
         new = Snapshot(key, digest, states)

@@ -62,8 +62,8 @@ class Spill:
         if not groups:
             return False
         n_payload = sum(self._block_bytes[g] for g in groups)
-        if node.adapter and self._tier.persists:
-            return False  # the next process may know another adapter by this number
+        if node.reuse_group and self._tier.persists:
+            return False  # the next process loads other adapters
         if not self._tier.takes(n_payload):
             self._tier.counts.refused += 1
             return False
@@ -138,7 +138,7 @@ class Spill:
 
     def note_new(self, node: Node) -> None:
         """A node that the next process shall find, too."""
-        if self._tier.persists and not node.adapter:
+        if self._tier.persists and not node.reuse_group:
             self._unsaved.append(node)
 
     def save_some(self, n_blocks: int) -> bool:

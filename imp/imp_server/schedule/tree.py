@@ -40,8 +40,8 @@ class Node:
     key: bytes
     parent: Node | None
     digest: bytes
-    """Content hash of all tokens up to this block's last, and of the adapter."""
-    adapter: int
+    """Content hash of all tokens up to this block's last, and of the reuse group."""
+    reuse_group: int
     blocks: list[int] = field(default_factory=list)
     children: dict[bytes, Node] = field(default_factory=dict)
     order: list[bytes] = field(default_factory=list)
@@ -112,16 +112,16 @@ class PrefixTree:
         self.n_nodes = 0
         self.n_resident = 0
 
-    def root(self, adapter: int) -> Node:
-        """Prefixes of different adapters share nothing."""
-        found = self._roots.get(adapter)
+    def root(self, reuse_group: int) -> Node:
+        """Prefixes of different groups (Row.reuse_group) share nothing."""
+        found = self._roots.get(reuse_group)
         if found is None:
-            found = self._roots[adapter] = Node(b"", None, root_hash(adapter), adapter)
+            found = self._roots[reuse_group] = Node(b"", None, root_hash(reuse_group), reuse_group)
         return found
 
-    def match(self, key: bytes, adapter: int, n_tokens: int) -> Match:
+    def match(self, key: bytes, reuse_group: int, n_tokens: int) -> Match:
         """The longest known prefix of `key`, at most `n_tokens` tokens of it. Marks what it finds as used."""
-        node, nodes, at = self.root(adapter), [], 0
+        node, nodes, at = self.root(reuse_group), [], 0
         end = n_tokens * TOKEN_BYTES
         while at + BLOCK_BYTES <= end:
             child = node.children.get(key[at : at + BLOCK_BYTES])
@@ -161,7 +161,7 @@ class PrefixTree:
         return node
 
     def _add(self, parent: Node, key: bytes, blocks: list[int]) -> Node:
-        node = Node(key, parent, content_hash(parent.digest, key), parent.adapter, blocks, is_resident=False)
+        node = Node(key, parent, content_hash(parent.digest, key), parent.reuse_group, blocks, is_resident=False)
         parent.add(node)
         self.n_nodes += 1
         return node

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 DIGEST_BYTES = 32
 
 
-def root_hash(adapter: int) -> bytes:
-    """The hash of no tokens at all under this adapter."""
-    return hashlib.blake2b(adapter.to_bytes(8, "little"), digest_size=DIGEST_BYTES, person=b"imp adapter").digest()
+def root_hash(reuse_group: int) -> bytes:
+    """The hash of no tokens at all in this group of rows."""
+    return hashlib.blake2b(reuse_group.to_bytes(8, "little"), digest_size=DIGEST_BYTES, person=b"imp group").digest()
 
 
 def content_hash(parent: bytes, key: bytes) -> bytes:
