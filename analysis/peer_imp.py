@@ -74,7 +74,8 @@ class Own:
 
 def main() -> None:
     own = Own(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4])
-    print(json.dumps({"name": "imp", "version": own.backend.info.detail}), flush=True)
+    about = {"name": "imp", "version": own.backend.info.detail, "weight_bytes": own.backend.weights.nbytes}
+    print(json.dumps(about), flush=True)
     for line in sys.stdin:
         ask = json.loads(line)
         if ask["do"] == "prefill":

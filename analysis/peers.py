@@ -1,20 +1,26 @@
 """imp beside llama.cpp: same file, same threads, turn by turn in one run; medians, spread and ratios.
 
-    python analysis/peers.py MODEL.gguf [--threads 1,2] [--rounds 7] [--requantise] [--peer-python PYTHON] [--json FILE]
+    python analysis/peers.py MODEL.gguf [--threads 1,2] [--rounds 7] [--requantise] [--decode] [--busy]
+                             [--peer-python PYTHON] [--json FILE]
 
 `--peer-python`: an interpreter that has llama-cpp-python (extra `peers`), if it isn't this one. `--requantise` adds
-the same model as Q4_0 and Q8_0, made by llama.cpp, its fast paths.
+the same model as Q4_0 and Q8_0, made by llama.cpp, its fast paths. `--decode`: one stream alone, from an empty context
+and after 1,024 tokens. Below the table: imp's decoding as a share of the bandwidth at which one thread reads a buffer
+of the weights' size, measured between the turns. `--busy`: decoding once more while a process keeps one core busy, turn
+by turn with the quiet machine; each engine's share of its own quiet figure.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import statistics
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -39,6 +45,10 @@ SCENARIOS = (
 )
 
 
+DECODE = SCENARIOS[0]
+_SPIN = "while True: pass"
+
+
 class Side:
     """One engine in its own process, idle while the other is measured."""
 
@@ -46,7 +56,8 @@ class Side:
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env)
         self.about = self._answer()
 
-    def tokens_per_s(self, ask: dict[str, Any]) -> float:
+    def rate(self, ask: dict[str, Any]) -> float:
+        """Tokens per second; bytes per second for {"do": "bandwidth"}."""
         assert self._process.stdin is not None
         print(json.dumps(ask), file=self._process.stdin, flush=True)
         answer = self._answer()
@@ -65,35 +76,69 @@ class Side:
         return dict(json.loads(line))
 
 
-def compare(model: Path, threads: int, rounds: int, peer_python: str, names: list[str]) -> list[dict[str, Any]]:
-    packs = tempfile.mkdtemp(prefix="imp-packs-")
-    env = dict(os.environ, PYTHONPATH=os.pathsep.join([str(HERE.parent / "imp"), os.environ.get("PYTHONPATH", "")]))
-    own = Side([sys.executable, str(HERE / "peer_imp.py"), str(model), str(threads), str(N_SEQUENCES), packs], env)
-    peer = Side([peer_python, str(HERE / "peer_llamacpp.py"), str(model), str(threads), str(N_SEQUENCES)], env)
+class Pair:
+    """Both engines on one file with as many threads."""
+
+    def __init__(self, model: Path, threads: int, peer_python: str) -> None:
+        packs = tempfile.mkdtemp(prefix="imp-packs-")
+        path = os.pathsep.join([str(HERE.parent / "imp"), os.environ.get("PYTHONPATH", "")])
+        arguments = [str(model), str(threads), str(N_SEQUENCES)]
+        env = dict(os.environ, PYTHONPATH=path)
+        self.own = Side([sys.executable, str(HERE / "peer_imp.py"), *arguments, packs], env)
+        self.peer = Side([peer_python, str(HERE / "peer_llamacpp.py"), *arguments], env)
+        self._label = {"model": model.name, "threads": threads}
+
+    def compare(self, scenario: Scenario, rounds: int) -> dict[str, Any]:
+        """The first turn of each warms caches and is not counted."""
+        for side in (self.own, self.peer):
+            side.rate(scenario.ask)
+        ours, theirs, bandwidths = [], [], []
+        for _ in range(rounds):
+            ours.append(self.own.rate(scenario.ask))
+            theirs.append(self.peer.rate(scenario.ask))
+            bandwidths.append(self.own.rate({"do": "bandwidth"}))
+        ratios = [a / b for a, b in zip(ours, theirs, strict=True)]
+        row = {**self._label, "scenario": scenario.name, "imp": _spread(ours), "llama.cpp": _spread(theirs)}
+        n_bytes = int(self.own.about["weight_bytes"])
+        shares = [rate * n_bytes / bandwidth for rate, bandwidth in zip(ours, bandwidths, strict=True)]
+        return {**row, "ratio": _spread(ratios), "share_of_bandwidth": _spread(shares)}
+
+    def disturb(self, rounds: int) -> dict[str, Any]:
+        """Decoding while another process wants a core, as a share of decoding alone."""
+        shares: dict[str, list[float]] = {"imp": [], "llama.cpp": []}
+        for _ in range(rounds):
+            for name, side in (("imp", self.own), ("llama.cpp", self.peer)):
+                quiet = side.rate(DECODE.ask)
+                with busy_process():
+                    shares[name].append(side.rate(DECODE.ask) / quiet)
+        return {**self._label, "scenario": "decode beside a busy process", **{n: _spread(v) for n, v in shares.items()}}
+
+    def close(self) -> None:
+        self.own.close()
+        self.peer.close()
+
+
+@contextlib.contextmanager
+def busy_process() -> Iterator[None]:
+    process = subprocess.Popen([sys.executable, "-c", _SPIN])
+    try:
+        yield
+    finally:
+        process.kill()
+        process.wait()
+
+
+def measure(model: Path, threads: int, options: argparse.Namespace) -> list[dict[str, Any]]:
+    pair = Pair(model, threads, options.peer_python)
+    names = options.only or [s.name for s in SCENARIOS if not options.decode or s.name.startswith(DECODE.name)]
     rows = []
     for scenario in SCENARIOS:
-        if names and scenario.name not in names:
-            continue
-        ours, theirs = [], []
-        for side, into in [(own, []), (peer, [])]:  # the first turn of each warms caches and is not counted
-            into.append(side.tokens_per_s(scenario.ask))
-        for _ in range(rounds):
-            ours.append(own.tokens_per_s(scenario.ask))
-            theirs.append(peer.tokens_per_s(scenario.ask))
-        ratios = [a / b for a, b in zip(ours, theirs, strict=True)]
-        rows.append(
-            {
-                "model": model.name,
-                "threads": threads,
-                "scenario": scenario.name,
-                "imp": _spread(ours),
-                "llama.cpp": _spread(theirs),
-                "ratio": _spread(ratios),
-            }
-        )
-        print(_line(rows[-1]), flush=True)
-    own.close()
-    peer.close()
+        if scenario.name in names:
+            rows.append(pair.compare(scenario, options.rounds))
+            print(_line(rows[-1]), flush=True)
+    if options.busy:
+        rows.append(pair.disturb(options.rounds))
+    pair.close()
     return rows
 
 
@@ -111,12 +156,23 @@ def _line(row: dict[str, Any]) -> str:
     )
 
 
+def _note(row: dict[str, Any]) -> str:
+    what = f"{row['model']}, {row['threads']} threads, {row['scenario']}: "
+    if "share_of_bandwidth" in row:
+        share = row["share_of_bandwidth"]
+        return what + f"{share['median']:.0%} ({share['low']:.0%}-{share['high']:.0%}) of the read bandwidth"
+    ours, theirs = row["imp"], row["llama.cpp"]
+    return what + f"imp keeps {ours['median']:.0%}, llama.cpp {theirs['median']:.0%} of its quiet figure"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("model", type=Path)
     parser.add_argument("--threads", default="1")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--requantise", action="store_true")
+    parser.add_argument("--decode", action="store_true")
+    parser.add_argument("--busy", action="store_true")
     parser.add_argument("--only", action="append", default=[], help="name of a scenario to run; may be repeated")
     parser.add_argument("--peer-python", default=sys.executable)
     parser.add_argument("--json", type=Path)
@@ -132,7 +188,11 @@ def main() -> None:
         rows: list[dict[str, Any]] = []
         for model in models:
             for threads in options.threads.split(","):
-                rows += compare(model, int(threads), options.rounds, options.peer_python, options.only)
+                rows += measure(model, int(threads), options)
+    print()
+    for row in rows:
+        if row["scenario"].startswith(DECODE.name) or "ratio" not in row:
+            print(_note(row))
     if options.json:
         options.json.write_text(json.dumps(rows, indent=2))
 

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+from imp_server.backends.base import KvSpec
 from imp_server.backends.cpu.thread_choice import ThreadChoice
+from imp_server.engine.build import warm_up
+from imp_server.schedule.cost import CostTable
+
+from tests.backends.cpu.running import open_backend
+from tests.backends.cpu.synthetic_models import VARIANTS, SyntheticSource
 
 
 def serve(choice: ThreadChoice, n_steps: int, cost, n_tokens: int = 1) -> list[int]:
@@ -53,3 +59,20 @@ def test_small_noise_does_not_swing_it():
     used = serve(choice, 500, lambda n: next(costs))
     changes = sum(a != b for a, b in pairwise(used[4:]))
     assert changes <= 2 * (500 // 48 + 1)
+
+
+def test_a_cold_first_look_is_soon_forgotten():
+    choice = ThreadChoice(2)
+    cold = iter([9.0])
+    used = serve(choice, 60, lambda n: next(cold, 2.0) if n == 2 else 3.0)
+    assert used[:2] == [2, 1] and used[-5:] == [2] * 5
+
+
+def test_the_start_up_measures_each_class_of_steps_on_each_count():
+    backend = open_backend(SyntheticSource(VARIANTS[0].architecture, VARIANTS[0].types), n_threads=2)
+    costs = CostTable()
+    warm_up(backend, KvSpec((8,), "bf16"), costs, 128)
+    table = backend.thread_costs()
+    assert list(table) == ["1", "3", "7", "15", "31", "63"]
+    assert all(set(by_count) == {"1", "2"} for by_count in table.values())
+    backend.close()

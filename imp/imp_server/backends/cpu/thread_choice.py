@@ -9,6 +9,8 @@ from __future__ import annotations
 
 _WEIGHT = 0.3
 """Of the newest time in an average."""
+_WEIGHT_OF_FASTER = 0.7
+"""The same where the newest is below the average: disturbances, cold memory among them, only ever add time."""
 _TRY_EVERY = 48
 """Steps of one width between two trials of another count: a bad trial costs a few percent at most."""
 _CLEARLY = 0.97
@@ -42,7 +44,8 @@ class ThreadChoice:
         width = _width(n_tokens)
         known = self._seconds.setdefault(width, {})
         per_token = seconds / n_tokens
-        known[n_threads] = per_token + (1 - _WEIGHT) * (known.get(n_threads, per_token) - per_token)
+        before = known.get(n_threads, per_token)
+        known[n_threads] = before + (_WEIGHT if per_token > before else _WEIGHT_OF_FASTER) * (per_token - before)
         best = self._best.setdefault(width, n_threads)
         if len(self.counts) == 1:
             return
