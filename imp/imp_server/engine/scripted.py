@@ -361,8 +361,7 @@ class ScriptedEngine:
             if row.running:
                 self._force(row.output)
                 self._hand_off(row.output)
-        order = ("ending", "no_closer", "already_closed")
-        return next((v for v in order if v in verdicts), "unknown")
+        return next((v for v in ("ending", "no_closer", "already_closed") if v in verdicts), "unknown")
 
     def _drop(self, key: int, choice: int = -1) -> None:
         """Free rows. The task that is running now (a crash it played itself) is left to be collected."""
