@@ -42,7 +42,10 @@ class ThreadChoice:
 
     def observe(self, n_tokens: int, n_threads: int, seconds: float) -> None:
         width = _width(n_tokens)
-        known = self._seconds.setdefault(width, {})
+        if width not in self._seconds:
+            self._seconds[width] = {}  # the first step of a width meets cold memory: it says nothing
+            return
+        known = self._seconds[width]
         per_token = seconds / n_tokens
         before = known.get(n_threads, per_token)
         known[n_threads] = before + (_WEIGHT if per_token > before else _WEIGHT_OF_FASTER) * (per_token - before)
