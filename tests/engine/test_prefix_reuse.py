@@ -108,3 +108,37 @@ def test_an_adapter_never_finds_what_another_one_in_its_slot_computed() -> None:
         assert found == [0, 0, 69, 0, 0]
 
     with_engine(body, make_index=PrefixCache, wrap=_with_one_slot)
+
+
+def test_a_swapped_row_goes_on_bit_by_bit_the_same() -> None:
+    """Rows that outgrow memory step back, the youngest first; logprobs show every bit that a logit has."""
+    runs: list[list[Any]] = []
+    counters: list[dict[str, float]] = []
+
+    async def body(engine: InlineEngine, _: Tiny) -> None:
+        wanted = [request(engine, SHARED[i : i + 30], 50, logprobs=3) for i in range(4)]
+        answers = await asyncio.gather(*(ask(engine, each) for each in wanted))
+        runs.append([(answer.ids, answer.logprobs) for (answer,) in answers])
+        counters.append(dict((await engine.stats())[0]))
+
+    with_engine(body)
+    with_engine(body, n_blocks=12)
+    with_engine(body, n_blocks=12, tier=HostTier(1 << 26))
+    assert runs[1] == runs[2] == runs[0]
+    assert counters[0]["preemptions_total"] == 0 < counters[1]["preemptions_total"]
+    assert counters[2]["resumed_tokens_total"] > 0, "swapped"
+    assert counters[2]["recomputed_tokens_total"] <= counters[2]["preemptions_total"], "at most the last token"
+    assert counters[1]["recomputed_tokens_total"] > counters[2]["recomputed_tokens_total"], "re-queued"
+
+
+def test_only_generations_are_stored() -> None:
+    async def body(engine: InlineEngine, _: Tiny) -> None:
+        for task in ("embed", "score", "rank"):
+            more = {"score_ids": pack_ids([3, 4])} if task == "score" else {}
+            for start in range(8):
+                await ask(engine, request(engine, SHARED[start : start + 60], task=task, **more))
+        await ask(engine, request(engine, SHARED[:60], 2, prompt_logprobs=1))
+        counters, _rows = await engine.stats()
+        assert counters["prefix_cache_nodes"] == counters["kv_host_spill_stored_total"] == 0
+
+    with_engine(body, n_blocks=16, tier=HostTier(1 << 26))
