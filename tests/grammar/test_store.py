@@ -28,6 +28,10 @@ N_VALUES, N_WALKS, N_TOKENS = 12, 2, 40
 TOKENS = GrammarSpace(VOCABULARY)
 
 
+CLASSES = re.compile(r"\\\\[wdsWDS]")
+"""Shorthands that mean other characters beyond ASCII in ECMA 262, whose patterns schemas speak, than in Python."""
+
+
 class Faults(Counter[str]):
     """How often each outcome was met: right, refused (remote: for a document elsewhere), or the kind of a fault.
 
@@ -48,8 +52,9 @@ def judge(real: Real, faults: Faults) -> None:
         faults.shown.append(f"{real.name}: refused: {refusal.pointer}: {refusal.message[:150]}")
         return
     validator = validator_for(real.schema, default=jsonschema.Draft202012Validator)(real.schema)
+    text = json.dumps(real.schema)
     found = {fault for fault in verdicts(real, byte_space().matcher(plan), validator, rng, faults) if fault}
-    found |= {fault for _ in range(N_WALKS) if (fault := walked(TOKENS.matcher(plan), validator, rng, faults))}
+    found |= {fault for _ in range(N_WALKS) if (fault := walked(text, TOKENS.matcher(plan), validator, rng, faults))}
     faults["right" if not found else "wrong"] += 1
     faults.shown += [f"{real.name}: {fault}" for fault in sorted(found)]
 
@@ -58,8 +63,7 @@ def verdicts(real: Real, m: Matcher, validator: Any, rng: random.Random, faults:
     found = []
     text = json.dumps(real.schema)
     has_format = '"format"' in text
-    # \\w and \\d are ASCII in ECMA 262, whose patterns schemas speak, but not in Python's
-    has_classes = "\\\\w" in text or "\\\\d" in text
+    has_classes = CLASSES.search(text)
     for _ in range(N_VALUES):
         try:
             value = sampled(real.schema, real.schema, rng)
@@ -84,8 +88,8 @@ def verdicts(real: Real, m: Matcher, validator: Any, rng: random.Random, faults:
     return found
 
 
-def walked(m: Matcher, validator: Any, rng: random.Random, faults: Faults) -> str:
-    """A random walk under the mask and the shortest way from there, judged; "" if it is valid."""
+def walked(text: str, m: Matcher, validator: Any, rng: random.Random, faults: Faults) -> str:
+    """A random walk under the mask and the shortest way from there, judged; "" if it is valid. `text`: the schema."""
     state, out = m.start, bytearray()
     for _ in range(N_TOKENS):
         ids = allowed(m, state)
@@ -101,6 +105,8 @@ def walked(m: Matcher, validator: Any, rng: random.Random, faults: Faults) -> st
         out += VOCABULARY.token_bytes[token]
         state = after
     out += m.way_out(state)
+    if CLASSES.search(text) and not out.isascii():
+        return ""
     faults["walks"] += 1
     try:
         if validator.is_valid(json.loads(out.decode())):

@@ -8,7 +8,9 @@ schemas. Tokens that are plain string content aren't walked at all: they are or-
 from __future__ import annotations
 
 from collections.abc import Callable
+from ctypes import memset
 from functools import partial
+from threading import Thread
 from typing import Any
 
 import numpy as np
@@ -32,31 +34,57 @@ Found = tuple[Row, list[tuple[TokenTrie, int]]]
 """A mask, and the trie nodes whose tokens only the exact step can judge."""
 
 
-ROWS_AT_ONCE = 256
+SLAB_BYTES = 4 << 20
 
 
 class MaskRows:
-    """Owner of the memory of masks: empty rows, touched before they are needed."""
+    """Owner of the memory of masks: empty rows, touched before they are needed.
+
+    A fresh page costs microseconds, a large mask has seven: so while one slab is used up a thread touches the next.
+    """
 
     def __init__(self, n_words: int) -> None:
         self._n_words = n_words
-        self._grow()
+        self.n_bytes = 0
+        """Of the rows taken so far."""
+        self._n_rows = max(16, SLAB_BYTES // (4 * n_words))
+        self._next: Row | None = None
+        self._touching: Thread | None = None
+        self._touch()
+        self._begin()
 
-    def _grow(self) -> None:
-        # a write by hand: the pages of np.zeros would be met one by one, in the middle of a walk
-        self._slab: Row = np.empty((ROWS_AT_ONCE, self._n_words), np.uint32)
-        self._slab.fill(0)
+    def _touch(self) -> None:
+        slab: Row = np.zeros((self._n_rows, self._n_words), np.uint32)
+        memset(slab.ctypes.data, 0, slab.nbytes)  # without the interpreter's lock
+        self._next = slab
+
+    def _begin(self) -> None:
+        """Go on with the slab that is ready."""
+        if self._touching is not None:
+            self._touching.join()
+        assert self._next is not None
+        self._slab, self._next = self._next, None
         self._address = self._slab.ctypes.data
         self._n_taken = 0
 
     def take(self) -> tuple[Row, int]:
         """An empty row and its address."""
         at = self._n_taken
-        if at == ROWS_AT_ONCE:
-            self._grow()
+        if at == self._n_rows:
+            self._begin()
             at = 0
+        elif at == self._n_rows // 2:
+            self._touching = Thread(target=self._touch, daemon=True)
+            self._touching.start()
         self._n_taken = at + 1
+        self.n_bytes += 4 * self._n_words
         return self._slab[at], self._address + 4 * at * self._n_words
+
+    def either(self, a: Row, b: Row) -> Row:
+        """`a` or `b`, bit by bit, as a row of its own."""
+        row, _ = self.take()
+        np.bitwise_or(a, b, out=row)
+        return row
 
 
 class Masks:
@@ -73,14 +101,17 @@ class Masks:
         )
         self.by_bytes = self._sets.by_bytes
         self.trie = self._sets.full
-        self.n_bytes = 0
-        """Memory of the masks made so far."""
         self._memo: dict[int, Any] = {}
         self._memo_near: dict[int, Any] = {}
         self._memo_far: dict[int, Any] = {}
         self._rows: dict[Cell, Found] = {}
         self._fresh = MaskRows(self.n_words)
         self._exact: dict[State, Row] = {}
+
+    @property
+    def n_bytes(self) -> int:
+        """Memory of the masks made so far."""
+        return self._fresh.n_bytes
 
     def row(self, state: State) -> Row:
         """The mask of a state. Shared: never write to it."""
@@ -91,7 +122,7 @@ class Masks:
 
     def _with_end(self, cell: Cell) -> Found:
         row, asks = self._shared(cell)
-        return (row | self._sets.end if self._stepper.is_done(cell) else row), asks
+        return (self._fresh.either(row, self._sets.end) if self._stepper.is_done(cell) else row), asks
 
     def _shared(self, cell: Cell) -> Found:
         """The mask without end tokens."""
@@ -107,10 +138,10 @@ class Masks:
         short, long = (sets.residual_near, sets.residual_far) if plain else (sets.near, sets.far)
         row, asks = self._walked(self._memo_near, near, cell.below, short)
         if plain:
-            row = row | self._sorted_plain(top)
+            row = self._fresh.either(row, self._sorted_plain(top))
         if len(long.byte):
             more, more_asks = self._walked(self._memo_far, top, cell.below, long)
-            row, asks = row | more, asks + more_asks
+            row, asks = self._fresh.either(row, more), asks + more_asks
         return row, asks
 
     def _walked(self, memo: dict[int, Any], top: int, below: Cell | None, trie: TokenTrie | None) -> Found:
@@ -122,7 +153,6 @@ class Masks:
             at = None if at is None else at.below
         if node is None:
             out, address = self._fresh.take()
-            self.n_bytes += out.nbytes
             trie = trie or self._begin(top, out)
             result = self._walk(trie, _stack(top, below), out, address)
             node = out, [(trie, at) for at in result.asks]
