@@ -15,6 +15,7 @@ from typing import Any
 
 from imp_server.grammar.codepoints import after_continuation, after_lead, byte_classes, contains, sample
 from imp_server.grammar.explored import representatives
+from imp_server.grammar.gathering import Gathering, Items, covered
 from imp_server.grammar.machine import DEAD, UNBOUNDED, Machine
 from imp_server.grammar.nodes import INFINITE, NOTHING, Kind, Node, Nodes, Spread
 
@@ -25,25 +26,6 @@ WIDE = 32
 
 GROWING = RLock()
 """Held while a machine gets a new state: machines are shared by all grammars of a process, whatever their threads."""
-
-Items = tuple[tuple[Node, int], ...]
-
-
-class _Gathering:
-    """Items of a state under construction: head -> the tails it may go on with."""
-
-    __slots__ = ("accepts", "tails")
-
-    def __init__(self) -> None:
-        self.accepts = False
-        self.tails: dict[Node, list[int]] = {}
-
-    def add(self, head: Node, tail: int) -> None:
-        known = self.tails.get(head)
-        if known is None:
-            self.tails[head] = [tail]
-        elif tail not in known:
-            known.append(tail)
 
 
 class TermMachine:
@@ -133,7 +115,7 @@ class TermMachine:
         known = self._aliases.get((state, n))
         if known is None:
             with GROWING:
-                gathered = _Gathering()
+                gathered = Gathering()
                 gathered.accepts = self._accepts[state]
                 for head, tail in items:
                     gathered.add(self._nearly(head, n), tail)
@@ -214,7 +196,7 @@ class TermMachine:
             if key in self._unions:
                 work.pop()
                 continue
-            gathered = _Gathering()
+            gathered = Gathering()
             for state in key:
                 self._pour(gathered, state)
             missing = self._missing(gathered)
@@ -224,17 +206,17 @@ class TermMachine:
             self._unions[key] = self._settle(gathered)
         return self._unions[wanted]
 
-    def _pour(self, gathered: _Gathering, state: int) -> None:
+    def _pour(self, gathered: Gathering, state: int) -> None:
         gathered.accepts |= self._accepts[state]
         for head, tail in self._items[state]:
             gathered.add(head, tail)
 
-    def _missing(self, gathered: _Gathering) -> list[tuple[int, ...]]:
+    def _missing(self, gathered: Gathering) -> list[tuple[int, ...]]:
         """Unions of tails that must be made before the gathered items can become a state."""
         keys = (tuple(sorted(tails)) for tails in gathered.tails.values() if len(tails) > 1)
         return [key for key in keys if key not in self._unions]
 
-    def _settle(self, gathered: _Gathering) -> int:
+    def _settle(self, gathered: Gathering) -> int:
         """The state of the gathered items; all unions of their tails exist."""
         if gathered.accepts and self._end in gathered.tails.get(self._nodes.anything, ()):
             return self._universal
@@ -246,12 +228,12 @@ class TermMachine:
             if head.kind is Kind.LOOP:
                 loops.setdefault((head.first.id, tail), []).append(len(items))
             items.append((head, tail))
-        covered = {i for group in loops.values() if len(group) > 1 for i in _covered(items, group)}
-        if covered:
-            items = [item for i, item in enumerate(items) if i not in covered]
+        lost = {i for group in loops.values() if len(group) > 1 for i in covered(items, group)}
+        if lost:
+            items = [item for i, item in enumerate(items) if i not in lost]
         return self._intern(gathered.accepts, tuple(items))
 
-    def _finish(self, gathered: _Gathering) -> int:
+    def _finish(self, gathered: Gathering) -> int:
         for key in self._missing(gathered):
             self._union(key)
         return self._settle(gathered)
@@ -348,7 +330,7 @@ class TermMachine:
         live = [x for x in outcomes if x is not None and x != DEAD]
         if len(live) == 1 and isinstance(live[0], int):
             return live[0]
-        gathered = _Gathering()
+        gathered = Gathering()
         for outcome in live:
             if isinstance(outcome, int):
                 self._pour(gathered, outcome)
@@ -381,7 +363,7 @@ class TermMachine:
         return self._nodes.empty if head.low == 1 else self._nodes.remainder(head.low - 1, ranges)
 
     def _derive(self, state: int, byte: int) -> int:
-        gathered = _Gathering()
+        gathered = Gathering()
         for head, tail in self._items[state]:
             if head.kind in (Kind.LOOP, Kind.RULE):
                 opened = self._enter(head, tail)
@@ -399,15 +381,3 @@ class TermMachine:
 
 def _less(high: int) -> int:
     return high if high == INFINITE else high - 1
-
-
-def _covered(items: list[tuple[Node, int]], group: list[int]) -> list[int]:
-    """Loops over the same body with the same tail whose range of counts lies within another's."""
-    ranked = sorted(group, key=lambda i: (items[i][0].low, -items[i][0].high))
-    out: list[int] = []
-    best = -1
-    for i in ranked:
-        if items[i][0].high <= best:
-            out.append(i)
-        best = max(best, items[i][0].high)
-    return out
