@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from tests.dead_ends import none_allowed
 
 ROOT = Path(__file__).resolve().parent.parent
 os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT / "imp"), *filter(None, [os.environ.get("PYTHONPATH")])])
@@ -23,3 +26,12 @@ def smollm2_path() -> Path:
     from tests.real_model import smollm2
 
     return smollm2()
+
+
+@pytest.fixture(autouse=True)
+def no_dead_ends(request: pytest.FixtureRequest) -> Iterator[None]:
+    if request.node.get_closest_marker("dead_end"):
+        yield
+        return
+    with none_allowed():
+        yield

@@ -18,6 +18,7 @@ from imp_server.conformance.exchange import Target
 from imp_server.conformance.run import Outcome, run_case
 
 from tests.conformance.tape import Exchange, Recorder
+from tests.dead_ends import assert_none_at
 from tests.real_model import smollm2
 
 KEY = "kit-key"
@@ -42,6 +43,7 @@ def served() -> Iterator[Target]:
         line = next((line for line in process.stdout if line.startswith("Server listening on ")), "")
         assert line, "the server didn't start"
         yield Target(line.split()[-1], KEY)
+        assert_none_at(line.split()[-1], KEY)
     finally:
         process.terminate()
         process.wait(20)

@@ -170,6 +170,7 @@ def test_refused_and_broken_grammars_fail_before_the_stream() -> None:
     with_engine(body, make_constraint=make)
 
 
+@pytest.mark.dead_end
 def test_a_dead_end_fails_its_request_and_is_counted() -> None:
     async def body(engine: InlineEngine, _: Tiny) -> None:
         healthy = asyncio.ensure_future(ask(engine, request(engine, IDS[:20], 30)))

@@ -298,6 +298,7 @@ def test_hostile_requests_harm_nobody() -> None:
     with_engine(body)
 
 
+@pytest.mark.dead_end
 def test_a_dead_end_is_an_error_and_counted() -> None:
     async def body(engine: InlineEngine, _: Tiny) -> None:
         sampling = SamplingParams(temperature=0.0, banned_ids=tuple(range(97)))

@@ -12,6 +12,7 @@ import httpx
 import openai
 import pytest
 
+from tests.dead_ends import assert_none_at
 from tests.real_model import smollm2
 
 
@@ -74,6 +75,7 @@ def any_server(pytestconfig: pytest.Config) -> Iterator[AnyServer]:
         assert line, "the server didn't start"
         url = line.split()[-1]
         yield AnyServer(url, "k", httpx.get(f"{url}/v1/models").json()["data"][0]["id"], True)
+        assert_none_at(url)
     finally:
         process.terminate()
         process.wait(20)

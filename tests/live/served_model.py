@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import httpx
 
+from tests.dead_ends import assert_none_at
 from tests.live.test_transcripts import TEMPLATE, TOKENIZER, TOKENS
 from tests.models.tiny_gguf import write_tiny_llama
 
@@ -77,6 +78,7 @@ def served(model: Path, *options: str) -> Iterator[Served]:
             assert line, log.read()
             server = Served(line.split()[-1])
             yield server
+            assert_none_at(server.url)
         finally:
             if server is not None:
                 server.close()
