@@ -121,3 +121,20 @@ def without(events: Events, kind: str) -> Events:
     if left and isinstance(left[0].data, dict) and "sequence_number" in left[0].data:
         renumber(left)
     return left
+
+
+def drop_last_text(events: Events) -> Events:
+    at = max(i for i, e in enumerate(events) if isinstance(e.data, dict) and any(_said(c) for c in e.data["choices"]))
+    return events[:at] + events[at + 1 :]
+
+
+def _said(choice: Any) -> bool:
+    return bool(choice.get("text") or choice.get("delta", {}).get("content"))
+
+
+def set_choices(**values: Any) -> Any:
+    def change(reply: Any) -> None:
+        for choice in reply["choices"]:
+            choice.update(values)
+
+    return change

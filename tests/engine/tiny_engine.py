@@ -28,10 +28,13 @@ from imp_server.schedule.snapshots import SnapshotLimits
 from imp_server.schedule.tiers.tier import Tier
 from imp_server.vocab.table import Vocabulary
 
+from tests.backends import plain_model
 from tests.backends.array_source import ArraySource, tiny
 
 VOCAB = 97
 END, THINK, UNTHINK = 96, 95, 94
+IDS = np.random.default_rng(3).integers(0, 94, 600).tolist()
+SAMPLED = SamplingParams(temperature=1.0, top_k=0, top_p=1.0, seed=7)
 
 
 def vocabulary() -> Vocabulary:
@@ -136,3 +139,12 @@ async def ask(engine: EngineClient, wanted: GenerateRequest) -> list[Answer]:
         answer.finish = delta.finish
     assert all(answer.finish for answer in answers)
     return answers
+
+
+def greedy_twin(prompt: list[int], n: int, n_ids: int = 97) -> list[int]:
+    """The `n` likeliest ids after `prompt`, one plain forward each. `n_ids`: ids from there on are banned."""
+    source = ArraySource(tiny())
+    ids = list(prompt)
+    for _ in range(n):
+        ids.append(int(np.argmax(plain_model.forward(source, ids)[1][-1][:n_ids])))
+    return ids[len(prompt) :]

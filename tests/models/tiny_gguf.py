@@ -8,6 +8,7 @@ from typing import Any
 
 import gguf
 import numpy as np
+import numpy.typing as npt
 
 
 def write_tiny_llama(
@@ -33,7 +34,6 @@ def write_tiny_llama(
 
     `tokenizer`: `tokenizer.ggml.*` keys with as many tokens as `vocab`; one of bytes if there is none.
     """
-    rng = np.random.default_rng(seed)
     writer = gguf.GGUFWriter(str(path), "llama")
     head = width // n_heads
     numbers = {
@@ -56,45 +56,53 @@ def write_tiny_llama(
         _add_tokenizer(writer, tokenizer)
     if template:
         writer.add_string("tokenizer.chat_template", template)
-
-    def add(name: str, shape: tuple[int, ...], kind: str) -> None:
-        if name in drop:
-            return
-        shape = (reshape or {}).get(name, shape)
-        values = rng.standard_normal(shape).astype(np.float32)
-        values *= 1.0 if len(shape) == 1 else shape[-1] ** -0.5
-        if len(shape) == 1:
-            values = 1 + 0.1 * values
-        if kind == "F32":
-            writer.add_tensor(name, values)
-        elif kind == "F16":
-            writer.add_tensor(name, values.astype(np.float16))
-        else:
-            quant = gguf.GGMLQuantizationType[kind]
-            writer.add_tensor(name, gguf.quants.quantize(values, quant), raw_dtype=quant)
-
-    add("token_embd.weight", (vocab, width), "Q8_0")
-    add("output_norm.weight", (width,), "F32")
-    if not tied:
-        add("output.weight", (vocab, width), "F16")
-    if rope_factors:
-        add("rope_freqs.weight", (head // 2,), "F32")
-    for i in range(n_layers):
-        b = f"blk.{i}"
-        add(f"{b}.attn_norm.weight", (width,), "F32")
-        add(f"{b}.attn_q.weight", (width, width), "Q4_1")
-        add(f"{b}.attn_k.weight", (n_kv_heads * head, width), "Q8_0")
-        add(f"{b}.attn_v.weight", (n_kv_heads * head, width), "F16")
-        add(f"{b}.attn_output.weight", (width, width), "F32")
-        add(f"{b}.ffn_norm.weight", (width,), "F32")
-        add(f"{b}.ffn_gate.weight", (hidden, width), "Q4_1")
-        add(f"{b}.ffn_up.weight", (hidden, width), "Q8_0")
-        add(f"{b}.ffn_down.weight", (width, hidden), "Q4_1")
+    tensors = {
+        "token_embd.weight": ((vocab, width), "Q8_0"),
+        "output_norm.weight": ((width,), "F32"),
+        **({} if tied else {"output.weight": ((vocab, width), "F16")}),
+        **({"rope_freqs.weight": ((head // 2,), "F32")} if rope_factors else {}),
+        **{name: entry for i in range(n_layers) for name, entry in _layer(i, width, n_kv_heads * head, hidden).items()},
+    }
+    rng = np.random.default_rng(seed)
+    for name, (shape, kind) in tensors.items():
+        if name not in drop:
+            _add_tensor(writer, name, _values(rng, (reshape or {}).get(name, shape)), kind)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
     return path
+
+
+def _layer(i: int, width: int, kv_width: int, hidden: int) -> dict[str, tuple[tuple[int, ...], str]]:
+    """Shape and type of each tensor of layer i, by name."""
+    return {
+        f"blk.{i}.attn_norm.weight": ((width,), "F32"),
+        f"blk.{i}.attn_q.weight": ((width, width), "Q4_1"),
+        f"blk.{i}.attn_k.weight": ((kv_width, width), "Q8_0"),
+        f"blk.{i}.attn_v.weight": ((kv_width, width), "F16"),
+        f"blk.{i}.attn_output.weight": ((width, width), "F32"),
+        f"blk.{i}.ffn_norm.weight": ((width,), "F32"),
+        f"blk.{i}.ffn_gate.weight": ((hidden, width), "Q4_1"),
+        f"blk.{i}.ffn_up.weight": ((hidden, width), "Q8_0"),
+        f"blk.{i}.ffn_down.weight": ((width, hidden), "Q4_1"),
+    }
+
+
+def _values(rng: np.random.Generator, shape: tuple[int, ...]) -> npt.NDArray[np.float32]:
+    """Norms near 1; matrices that keep the size of what they multiply."""
+    values = rng.standard_normal(shape).astype(np.float32)
+    return np.float32(1) + np.float32(0.1) * values if len(shape) == 1 else values * np.float32(shape[-1] ** -0.5)
+
+
+def _add_tensor(writer: gguf.GGUFWriter, name: str, values: npt.NDArray[np.float32], kind: str) -> None:
+    if kind == "F32":
+        writer.add_tensor(name, values)
+    elif kind == "F16":
+        writer.add_tensor(name, values.astype(np.float16))
+    else:
+        quant = gguf.GGMLQuantizationType[kind]
+        writer.add_tensor(name, gguf.quants.quantize(values, quant), raw_dtype=quant)
 
 
 def _add_tokenizer(writer: gguf.GGUFWriter, keys: Mapping[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""Rendered prompts: control tokens only from the template, message spans, prefill, pins, thinking."""
+"""Rendered prompts: control tokens only from the template, message spans, prefill, pins, tools."""
 
 from __future__ import annotations
 
@@ -8,39 +8,22 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from imp_server.config import Config
 from imp_server.core import (
     CacheIntent,
     ChatRequest,
     ContextLengthExceeded,
-    InvalidModel,
     InvalidRequest,
     MediaPart,
     Message,
-    ReasoningIntent,
-    TemplateRefused,
     TextPart,
     Tool,
     ToolCall,
     VisionUnavailable,
     unpack_ids,
 )
-from imp_server.text.template import ChatTemplate
 
-from tests.toy import CHATML, CONTROL_TOKENS, OPEN_THINKING_CHATML, THINKING_CHATML, bpe_model, byte_model
-
-THINK = ("<think>", "</think>")
-
-
-def message(role: str, text: str, **more: Any) -> Message:
-    return Message(role, (TextPart(text),), **more)  # type: ignore[arg-type]
-
-
-def chat(*messages: Message, **more: Any) -> ChatRequest:
-    return ChatRequest(messages, **more)
-
-
-HI = chat(message("user", "hi"))
+from tests.text.asking import HI, chat, message
+from tests.toy import CHATML, CONTROL_TOKENS, bpe_model, byte_model
 
 
 def ids_of(model: Any, request: ChatRequest) -> list[int]:
@@ -165,75 +148,6 @@ def test_folds_a_system_role_that_the_template_lacks() -> None:
     assert [s.role for s in spans] == ["system", "user"] and spans[0].end == spans[0].start == 0 < spans[1].end
 
 
-def test_raise_exception_is_a_400_in_its_own_words() -> None:
-    model = byte_model("{{ raise_exception('roles must alternate') if messages | length > 1 }}" + CHATML)
-    with pytest.raises(TemplateRefused, match="roles must alternate") as caught:
-        model.prepare_chat(chat(message("user", "a"), message("user", "b")), 1)
-    assert caught.value.status == 400
-
-
-@pytest.mark.parametrize(
-    "template", ["{{ 1 / 0 }}", "{{ messages.x.y }}", "{{ messages[99].role.x }}", "{{ ''.__class__.y }}"]
-)
-def test_a_faulty_template_is_refused(template: str) -> None:
-    with pytest.raises(TemplateRefused):
-        byte_model(template).prepare_chat(HI, 1)
-
-
-def test_a_template_that_cannot_be_parsed_is_an_invalid_model() -> None:
-    with pytest.raises(InvalidModel, match="line 2"):
-        byte_model("a\n{% if %}")
-
-
-def test_the_sandbox_holds() -> None:
-    messages = [{"role": "user", "content": "x"}]
-    assert ChatTemplate("{{ raise_exception.__globals__ }}").render(messages) == ""
-    for source in (
-        "{{ ''.__class__.__mro__ }}",
-        "{{ messages.append(1) }}",
-        "{{ raise_exception.__globals__['x'] }}",
-        "{{ ''.__class__.mro() }}",
-    ):
-        with pytest.raises(TemplateRefused):
-            ChatTemplate(source).render(messages)
-
-
-BOMBS = [
-    "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
-    "{% macro m() %}{% for b in range(9999) %}{% endfor %}{% endmacro %}{% for a in range(999) %}{{ m() }}{% endfor %}",
-    "{{ 'a' * 10 ** 9 }}",
-    "{{ 10 ** 999999999 }}",
-    "{{ [0] * 999999999 }}",
-    "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}",
-    "{% for i in range(999999999) %}{% endfor %}",
-]
-
-
-@pytest.mark.parametrize("source", BOMBS)
-def test_bombs_are_refused(source: str) -> None:
-    with pytest.raises(TemplateRefused):
-        ChatTemplate(source).render([])
-
-
-def test_what_templates_expect_to_find() -> None:
-    source = (
-        "{%- macro say(x) -%}[{{ x }}]{%- endmacro -%}{%- set ns = namespace(n=0) -%}"
-        "{%- for m in messages -%}{%- if loop.index > 2 %}{% break %}{% endif -%}{%- set ns.n = ns.n + 1 -%}"
-        "{{ say(m.get('role')) }}{%- generation -%}{{ m['content'] }}{%- endgeneration -%}{%- endfor -%}"
-        "{{ ns.n }}{{ {'a': '<é>'} | tojson }}{{ strftime_now('%Y')|length }}{{ {'b': 1}.items() | list }}"
-        "{{ messages | selectattr('role', 'equalto', 'user') | list | length }}{{ bos_token }}"
-    )
-    rendered = ChatTemplate(source, {"bos_token": "<s>"}).render([{"role": "user", "content": "x"}] * 3)
-    assert rendered == "[user]x[user]x2" + '{"a": "<é>"}4' + "[('b', 1)]3<s>"
-
-
-def test_template_kwargs_reach_the_template() -> None:
-    model = byte_model(CHATML + "{{ mood }}")
-    assert model.prepare_chat(msgspec.structs.replace(HI, template_kwargs={"mood": "sad"}), 1).prompt_text.endswith(
-        "sad"
-    )
-
-
 def test_pins() -> None:
     model = byte_model()
     marked = Message("user", (TextPart("long"), TextPart("q", cache_mark=True)))
@@ -260,67 +174,6 @@ def test_count_is_the_prompt() -> None:
     model = bpe_model()
     request = chat(message("user", "Hello there, 123!"))
     assert model.count(request) == len(model.prepare_chat(request, 1).request.ids) // 4
-
-
-def thinks(template: str, reasoning: ReasoningIntent = ReasoningIntent(), **more: Any) -> tuple[int, str, int]:  # noqa: B008
-    model = byte_model(template, control=(*CONTROL_TOKENS, *THINK))
-    prepared = model.prepare_chat(chat(message("user", "hi"), reasoning=reasoning, **more), 1)
-    return prepared.request.plan.start, prepared.prompt_text, prepared.request.plan.think_budget
-
-
-def test_the_tail_of_the_prompt_decides() -> None:
-    assert thinks(OPEN_THINKING_CHATML)[0] == 1
-    assert thinks(THINKING_CHATML)[0] == 0
-    start, text, _ = thinks(THINKING_CHATML, ReasoningIntent(enabled=False))
-    assert start == 0 and text.endswith("<think>\n\n</think>\n\n")
-    start, text, _ = thinks(OPEN_THINKING_CHATML, ReasoningIntent(enabled=False))
-    assert start == 0 and text.endswith("<think>\n</think>\n\n")
-    start, text, _ = thinks(OPEN_THINKING_CHATML, tools=(Tool("f"),))
-    assert start == 0 and text.endswith("</think>\n\n")
-
-
-def test_budget() -> None:
-    assert thinks(OPEN_THINKING_CHATML, max_tokens=260)[2] == 130
-    assert thinks(OPEN_THINKING_CHATML, max_tokens=2000)[2] == 1500
-    assert thinks(OPEN_THINKING_CHATML, ReasoningIntent(budget_tokens=33), max_tokens=500)[2] == 33
-    assert thinks(OPEN_THINKING_CHATML, ReasoningIntent(budget_tokens=0), max_tokens=500)[0] == 0
-
-
-def test_an_effort_is_a_share_of_max_tokens() -> None:
-    shares = {
-        effort: thinks(OPEN_THINKING_CHATML, ReasoningIntent(effort=effort), max_tokens=1000)[2]
-        for effort in ("minimal", "low", "medium", "high", "xhigh", "max")
-    }
-    # The answer reserve is larger than what the lower efforts leave.
-    assert shares == {"minimal": 744, "low": 744, "medium": 744, "high": 800, "xhigh": 900, "max": 950}
-
-
-def closer_of(last: str | None, *, knob: str = "") -> str:
-    model = byte_model(
-        OPEN_THINKING_CHATML, control=(*CONTROL_TOKENS, *THINK), config=Config.of({"reasoning.budget_message": knob})
-    )
-    plan = model.prepare_chat(chat(message("user", "hi"), reasoning=ReasoningIntent(budget_message=last)), 1)
-    return model.detokenize(unpack_ids(plan.request.plan.think_closer), skip_special=False)
-
-
-def test_the_last_thought_of_thinking_that_is_closed_by_force() -> None:
-    assert closer_of(None) == "\n</think>"
-    assert closer_of(" Time is up.") == " Time is up.\n</think>"
-    assert closer_of(None, knob="Enough!") == "Enough!\n</think>"
-    assert closer_of("", knob="Enough!") == "\n</think>", "the client may switch the server's off"
-    with pytest.raises(InvalidRequest, match="</think>"):
-        closer_of("so </think> it is")
-
-
-def test_reasoning_format_none_keeps_the_tags() -> None:
-    model = byte_model(
-        THINKING_CHATML, control=(*CONTROL_TOKENS, *THINK), config=Config.of({"reasoning.format": "none"})
-    )
-    session = model.prepare_chat(HI, 1).session
-    ids = [259, *b"hm", 260, *b"ok"]
-    events = session.push(0, b"".join(i.to_bytes(4, "little") for i in ids))
-    assert [type(e).__name__ for e in events] == ["TextDelta"]
-    assert events[0].text == "<think>hm</think>ok"  # type: ignore[union-attr]
 
 
 def test_raw_prompts() -> None:
@@ -378,60 +231,6 @@ def test_calls_are_read_back_as_they_are_spelled() -> None:
     spelled = '<tool_call>\n{"name": "look_up", "arguments": {"word": "x"}}\n</tool_call>'
     events = session.push(0, b"".join(i.to_bytes(4, "little") for i in spelled.encode()))
     assert [type(e).__name__ for e in events] == ["CallStart", "CallArgs", "CallEnd"]
-
-
-HARMONY = ("<|return|>", "<|start|>", "<|end|>", "<|message|>", "<|channel|>", "<|call|>")
-HARMONY_TEMPLATE = (
-    "{# <|channel|>analysis<|message|> #}{% for m in messages %}<|start|>{{ m.role }}<|message|>{{ m.content }}<|end|>"
-    "{% endfor %}<|start|>assistant"
-)
-
-
-def spoken(prepared: Any, model: Any, text: str) -> list[tuple[str, str]]:
-    ids = model.tokenize(text)
-    events = prepared.session.push(0, b"".join(i.to_bytes(4, "little") for i in ids))
-    return [(type(e).__name__, e.text) for e in events]
-
-
-@pytest.mark.parametrize("final", ["final", "final <|constrain|>json"])
-def test_harmony_channels(final: str) -> None:
-    model = byte_model(HARMONY_TEMPLATE, control=(*HARMONY, "<|constrain|>"))
-    prepared = model.prepare_chat(HI, 1)
-    written = (
-        "<|channel|>analysis<|message|>Hm, <|end|><|start|>assistant<|channel|>commentary<|message|>Let me see.<|end|>"
-        f"<|start|>assistant<|channel|>analysis<|message|> hm<|end|><|start|>assistant<|channel|>{final}<|message|>Yes."
-        "<|return|>"
-    )
-    assert spoken(prepared, model, written) == [
-        ("ReasoningDelta", "Hm,"),
-        ("TextDelta", "Let me see."),
-        ("ReasoningDelta", "hm"),
-        ("TextDelta", "Yes."),
-    ]
-    assert 258 not in prepared.request.plan.end_ids and 256 in prepared.request.plan.end_ids
-    closer = unpack_ids(prepared.request.plan.think_closer)
-    assert model.detokenize(closer, skip_special=False) == "<|end|><|start|>assistant<|channel|>final<|message|>"
-
-
-def test_harmony_cut_in_thinking_does_not_spill() -> None:
-    model = byte_model(HARMONY_TEMPLATE, control=HARMONY)
-    prepared = model.prepare_chat(HI, 1)
-    assert spoken(prepared, model, "<|channel|>analysis<|message|>Hm")[-1] == ("ReasoningDelta", "Hm")
-    assert spoken(prepared, model, "<|end|><|start|>assistant") == []
-
-
-def test_gemma4_channels() -> None:
-    control = (*CONTROL_TOKENS, "<|channel>", "<channel|>")
-    template = CHATML + "{% if enable_thinking is not true %}<|channel>thought\n<channel|>{% endif %}"
-    model = byte_model(template, control=control)
-    closed = model.prepare_chat(HI, 1)
-    assert closed.request.plan.start == 0 and closed.prompt_text.endswith("<channel|>")
-    thinks = msgspec.structs.replace(HI, reasoning=ReasoningIntent(enabled=True))
-    prepared = model.prepare_chat(thinks, 1)
-    assert spoken(prepared, model, "<|channel>thought\nHm\n<channel|>Yes") == [
-        ("ReasoningDelta", "Hm"),
-        ("TextDelta", "Yes"),
-    ]
 
 
 def test_a_template_that_mentions_a_notation_but_shows_no_tools_is_taught_hermes() -> None:

@@ -46,67 +46,71 @@ def git_blob(data: bytes) -> str:
     return hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest()
 
 
+class _Handler(BaseHTTPRequestHandler):
+    hub: Hub
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, format: str, *args: Any) -> None: ...
+
+    def do_HEAD(self) -> None:
+        self.answer(body=False)
+
+    def do_GET(self) -> None:
+        self.answer(body=True)
+
+    def answer(self, body: bool) -> None:
+        path = self.path.partition("?")[0]
+        if self.hub.refuse or not path.startswith((f"/api/models/{self.hub.repo}", f"/{self.hub.repo}/resolve/")):
+            self.reply(self.hub.refuse or 404, b"{}", {"X-Error-Code": "RepoNotFound"}, body)
+        elif path.startswith("/api/models/"):
+            self.reply(200, json.dumps(self.hub.listing()).encode(), {"Content-Type": "application/json"}, body)
+        else:
+            self.file(path.split("/resolve/")[1].partition("/")[2], body)
+
+    def file(self, name: str, body: bool) -> None:
+        data = self.hub.files[name]
+        if name in self.hub.corrupt:
+            data = data[:-1] + bytes([data[-1] ^ 1])
+        etag = (
+            hashlib.sha256(self.hub.files[name]).hexdigest() if name in self.hub.lfs else git_blob(self.hub.files[name])
+        )
+        headers = {"ETag": f'"{etag}"', "X-Repo-Commit": COMMIT, "Accept-Ranges": "bytes"}
+        wanted = self.headers.get("Range", "")
+        start = int(wanted.removeprefix("bytes=").partition("-")[0] or 0) if wanted else 0
+        if body:
+            self.hub.ranges.append((name, wanted))
+        if start:
+            headers["Content-Range"] = f"bytes {start}-{len(data) - 1}/{len(data)}"
+        with self.hub.lock:
+            self.hub.busy += body
+            self.hub.busiest = max(self.hub.busiest, self.hub.busy)
+        try:
+            time.sleep(self.hub.hold_s if body else 0)
+            cut = self.hub.cut_after.pop(name, None) if body else None
+            self.reply(206 if start else 200, data[start:], headers, body, cut)
+        finally:
+            with self.hub.lock:
+                self.hub.busy -= body
+
+    def reply(self, status: int, data: bytes, headers: dict[str, str], body: bool, cut: int | None = None) -> None:
+        self.send_response(status)
+        for name, value in headers.items():
+            self.send_header(name, value)
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        if not body:
+            return
+        self.wfile.write(data[:cut])
+        if cut is not None:
+            self.wfile.flush()
+            self.close_connection = True
+
+
 @contextmanager
 def serving(hub: Hub) -> Iterator[str]:
     """The base URL of `hub` while the block runs."""
 
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def log_message(self, format: str, *args: Any) -> None: ...
-
-        def do_HEAD(self) -> None:
-            self.answer(body=False)
-
-        def do_GET(self) -> None:
-            self.answer(body=True)
-
-        def answer(self, body: bool) -> None:
-            path = self.path.partition("?")[0]
-            if hub.refuse or not path.startswith((f"/api/models/{hub.repo}", f"/{hub.repo}/resolve/")):
-                self.reply(hub.refuse or 404, b"{}", {"X-Error-Code": "RepoNotFound"}, body)
-            elif path.startswith("/api/models/"):
-                self.reply(200, json.dumps(hub.listing()).encode(), {"Content-Type": "application/json"}, body)
-            else:
-                self.file(path.split("/resolve/")[1].partition("/")[2], body)
-
-        def file(self, name: str, body: bool) -> None:
-            data = hub.files[name]
-            if name in hub.corrupt:
-                data = data[:-1] + bytes([data[-1] ^ 1])
-            etag = hashlib.sha256(hub.files[name]).hexdigest() if name in hub.lfs else git_blob(hub.files[name])
-            headers = {"ETag": f'"{etag}"', "X-Repo-Commit": COMMIT, "Accept-Ranges": "bytes"}
-            wanted = self.headers.get("Range", "")
-            start = int(wanted.removeprefix("bytes=").partition("-")[0] or 0) if wanted else 0
-            if body:
-                hub.ranges.append((name, wanted))
-            if start:
-                headers["Content-Range"] = f"bytes {start}-{len(data) - 1}/{len(data)}"
-            with hub.lock:
-                hub.busy += body
-                hub.busiest = max(hub.busiest, hub.busy)
-            try:
-                time.sleep(hub.hold_s if body else 0)
-                cut = hub.cut_after.pop(name, None) if body else None
-                self.reply(206 if start else 200, data[start:], headers, body, cut)
-            finally:
-                with hub.lock:
-                    hub.busy -= body
-
-        def reply(self, status: int, data: bytes, headers: dict[str, str], body: bool, cut: int | None = None) -> None:
-            self.send_response(status)
-            for name, value in headers.items():
-                self.send_header(name, value)
-            self.send_header("Content-Length", str(len(data)))
-            self.end_headers()
-            if not body:
-                return
-            self.wfile.write(data[:cut])
-            if cut is not None:
-                self.wfile.flush()
-                self.close_connection = True
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_Handler,), {"hub": hub}))
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
     thread.start()
     try:

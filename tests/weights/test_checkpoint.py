@@ -1,11 +1,7 @@
-"""Folders of safetensors: shards, every packing people have, and lies."""
+"""Folders of safetensors: every packing people have, and parts that don't fit together."""
 
 from __future__ import annotations
 
-import contextlib
-import json
-import struct
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,26 +9,17 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
-from imp_server.core import InvalidModel, ModelFileMissing, UnsupportedModel, UserFault
+from imp_server.core import UserFault
 from imp_server.weights.checkpoint import Checkpoint
 from imp_server.weights.elements import float8_values
 from imp_server.weights.header import read_header
 from imp_server.weights.hf_folder import HfFolder
 from imp_server.weights.packed_ints import AWQ_ORDER, unpack
-from imp_server.weights.safetensors import SafetensorsFile
-from safetensors.torch import save_file
+
+from tests.weights.packing import folder, pack
 
 RNG = np.random.default_rng(7)
 Floats = npt.NDArray[np.float32]
-
-
-def folder(path: Path, tensors: dict[str, torch.Tensor], **config: Any) -> Path:
-    path.mkdir(exist_ok=True)
-    save_file({k: v.contiguous() for k, v in tensors.items()}, path / "model.safetensors")
-    (path / "config.json").write_text(json.dumps({"model_type": "llama", **config}))
-    return path
 
 
 def read(path: Path, name: str = "m.layers.0.w.weight") -> Floats:
@@ -127,19 +114,6 @@ def test_int8_with_zero_points(tmp_path: Path) -> None:
     }
     expected = (weight.astype(np.float32) - zero) * scale.numpy()
     np.testing.assert_array_equal(read(folder(tmp_path / "m", tensors)), expected)
-
-
-def pack(values: npt.NDArray[Any], bits: int, axis: int, order: tuple[int, ...] | None = None) -> torch.Tensor:
-    """Element by element: value j of a word goes to bits [bits * j, bits * (j + 1)), or to nibble order.index(j)."""
-    values = np.moveaxis(values, axis, -1)
-    per_word = 32 // bits
-    n_words = -(-values.shape[-1] // per_word)
-    words = np.zeros((*values.shape[:-1], n_words), dtype=np.uint64)
-    for index in np.ndindex(values.shape):
-        place = index[-1] % per_word
-        slot = order.index(place) if order else place
-        words[(*index[:-1], index[-1] // per_word)] |= np.uint64(int(values[index]) << (bits * slot))
-    return torch.from_numpy(np.moveaxis(words.astype(np.uint32).view(np.int32), -1, axis).copy())
 
 
 @pytest.mark.parametrize("bits", [2, 4, 8])
@@ -265,69 +239,6 @@ def test_mxfp4_of_compressed_tensors(tmp_path: Path) -> None:
     np.testing.assert_array_equal(read(path), np.array(expected, dtype=np.float32))
 
 
-# --- folders -------------------------------------------------------------------------------------
-
-
-def sharded(path: Path) -> Path:
-    path.mkdir()
-    save_file({"a": torch.ones(2)}, path / "model-00001-of-00002.safetensors")
-    save_file({"b": torch.zeros(3)}, path / "model-00002-of-00002.safetensors")
-    weight_map = {"a": "model-00001-of-00002.safetensors", "b": "model-00002-of-00002.safetensors"}
-    (path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
-    (path / "config.json").write_text('{"model_type": "llama"}')
-    return path
-
-
-def test_shards(tmp_path: Path) -> None:
-    path = sharded(tmp_path / "m")
-    assert set(Checkpoint(HfFolder(path)).names()) == {"a", "b"}
-    (path / "model.safetensors.index.json").unlink()
-    assert set(Checkpoint(HfFolder(path)).names()) == {"a", "b"}
-
-
-def index(path: Path, **weight_map: Any) -> Path:
-    (path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
-    return path
-
-
-FOLDER_FAULTS: dict[str, tuple[Callable[[Path], object], type[UserFault], str]] = {
-    "no config": (lambda p: (p / "config.json").unlink(), ModelFileMissing, r"config\.json"),
-    "config": (lambda p: (p / "config.json").write_text("{"), InvalidModel, r"config\.json isn't JSON"),
-    "no type": (lambda p: (p / "config.json").write_text("{}"), InvalidModel, "model_type"),
-    "shard gone": (
-        lambda p: (p / "model-00002-of-00002.safetensors").unlink(),
-        ModelFileMissing,
-        "model-00002-of-00002",
-    ),
-    "escape": (lambda p: index(p, a="../a.safetensors"), InvalidModel, r"\.\./a"),
-    "pickle": (lambda p: index(p, a="a.bin"), InvalidModel, r"a\.bin"),
-    "promise": (lambda p: index(p, z="model-00001-of-00002.safetensors"), InvalidModel, "'z'"),
-    "map": (lambda p: index(p, a=1), InvalidModel, "weight_map"),
-    "twice": (
-        lambda p: save_file({"a": torch.ones(2)}, p / "model-00002-of-00002.safetensors"),
-        InvalidModel,
-        "'a' is in",
-    ),
-    "big": (lambda p: (p / "config.json").write_text("{" + " " * (65 << 20)), InvalidModel, "larger than"),
-}
-
-
-@pytest.mark.parametrize("name", FOLDER_FAULTS)
-def test_folder_faults(name: str, tmp_path: Path) -> None:
-    spoil, error, words = FOLDER_FAULTS[name]
-    path = sharded(tmp_path / "m")
-    spoil(path)
-    with pytest.raises(error, match=words):
-        read_header(path) if name != "no config" else HfFolder(path)
-
-
-def test_a_folder_of_pickles(tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text('{"model_type": "llama"}')
-    (tmp_path / "pytorch_model.bin").touch()
-    with pytest.raises(UnsupportedModel, match="safetensors"):
-        read_header(tmp_path)
-
-
 PART_FAULTS: dict[str, tuple[dict[str, torch.Tensor], dict[str, Any], str]] = {
     "no scales": ({"w.weight_packed": torch.zeros(2, 2, dtype=torch.int32)}, {}, r"w\.weight_scale' is missing"),
     "int8": ({"w.weight": torch.zeros(2, 2, dtype=torch.int8)}, {}, "int8 without scales"),
@@ -373,80 +284,3 @@ def read_everything(path: Path) -> None:
     checkpoint = Checkpoint(HfFolder(path))
     for tensor in checkpoint.names():
         checkpoint.array(tensor)
-
-
-def test_header(tmp_path: Path) -> None:
-    path = folder(tmp_path / "name", {"x.layers.0.w": torch.ones(2, 2)}, max_position_embeddings=99)
-    (path / "tokenizer_config.json").write_text(
-        json.dumps({"chat_template": [{"name": "default", "template": "A"}, {"name": "tool_use", "template": "B"}]})
-    )
-    (path / "generation_config.json").write_text('{"temperature": 0.3, "eos_token_id": [1, 2]}')
-    header = read_header(path)
-    assert (header.name, header.architecture, header.context_length) == ("name", "llama", 99)
-    assert header.chat_templates == {"default": "A", "tool_use": "B"}
-    assert header.generation["temperature"] == 0.3 and header.quantisation == "F32"
-    (path / "chat_template.jinja").write_text("C")
-    assert read_header(path).chat_template == "C"
-
-
-def test_text_config_describes_a_model_of_several_parts(tmp_path: Path) -> None:
-    path = folder(tmp_path / "m", {"a": torch.ones(1)}, text_config={"model_type": "gemma3_text", "hidden_size": 8})
-    header = read_header(path)
-    assert header.architecture == "gemma3_text" and header.hyperparameters["hidden_size"] == 8
-
-
-# --- hostile files -------------------------------------------------------------------------------
-
-
-def raw(header: Any, data: bytes = b"", size: int | None = None) -> bytes:
-    text = header if isinstance(header, bytes) else json.dumps(header).encode()
-    return struct.pack("<Q", len(text) if size is None else size) + text + data
-
-
-def entry(dtype: Any = "F32", shape: Any = (1,), offsets: Any = (0, 4)) -> dict[str, Any]:
-    return {"t": {"dtype": dtype, "shape": shape, "data_offsets": offsets}}
-
-
-HOSTILE: dict[str, tuple[bytes, str]] = {
-    "short": (b"abc", "too few"),
-    "length": (raw({}, size=2**63), "header is said"),
-    "beyond": (raw({}, size=99), "header is said"),
-    "json": (raw(b"{]"), "isn't JSON"),
-    "utf-8": (raw(b"\xff\xfe"), "isn't JSON"),
-    "deep": (raw(b"[" * 100_000), "isn't"),
-    "list": (raw([]), "isn't an object"),
-    "entry": (raw({"t": 1}), "'t'"),
-    "dtype": (raw(entry("F12"), b"\0" * 4), "'t' has the unknown type 'F12'"),
-    "negative": (raw(entry(shape=[-1]), b"\0" * 4), "'t' has the shape"),
-    "float": (raw(entry(shape=[1.0]), b"\0" * 4), "'t' has the shape"),
-    "bool": (raw(entry(shape=[True]), b"\0" * 4), "'t' has the shape"),
-    "product": (raw(entry(shape=[2**40, 2**40]), b"\0" * 4), "'t' needs"),
-    "offsets": (raw(entry(offsets=[4, 0]), b"\0" * 4), "'t' needs"),
-    "one offset": (raw(entry(offsets=[0]), b"\0" * 4), "'t' has the offsets"),
-    "truncated": (raw(entry(), b"\0" * 3), "'t' ends at"),
-    "huge": (raw(entry(shape=[2**60], offsets=[0, 2**62]), b"\0" * 3), "'t'"),
-}
-
-
-@pytest.mark.parametrize("name", HOSTILE)
-def test_hostile(name: str, tmp_path: Path) -> None:
-    data, words = HOSTILE[name]
-    path = tmp_path / "m.safetensors"
-    path.write_bytes(data)
-    with pytest.raises(UserFault, match=words):
-        SafetensorsFile(path)
-
-
-@settings(max_examples=100, deadline=1000, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.data())
-def test_flipped_bytes_are_read_or_refused(tmp_path: Path, data: st.DataObject) -> None:
-    good = raw(entry(shape=[2, 2], offsets=[0, 16]), b"\0" * 16)
-    bad = bytearray(good)
-    for _ in range(data.draw(st.integers(1, 3))):
-        bad[data.draw(st.integers(0, len(bad) - 17))] = data.draw(st.integers(0, 255))
-    path = tmp_path / "m.safetensors"
-    path.write_bytes(bad)
-    with contextlib.suppress(UserFault):
-        file = SafetensorsFile(path)
-        for name, stored in file.tensors.items():
-            assert file.data(name).nbytes == stored.nbytes <= len(bad)

@@ -26,7 +26,7 @@ from safetensors.torch import load_file, save_file
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from tests.backends.driver import Driver
-from tests.weights.test_checkpoint import folder, pack
+from tests.weights.packing import folder, pack
 
 ROWS, COLUMNS, GROUP = 16, 128, 64
 W = "m.layers.0.w."

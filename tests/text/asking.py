@@ -1,0 +1,22 @@
+"""The smallest chat requests."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from imp_server.core import (
+    ChatRequest,
+    Message,
+    TextPart,
+)
+
+
+def message(role: str, text: str, **more: Any) -> Message:
+    return Message(role, (TextPart(text),), **more)  # type: ignore[arg-type]
+
+
+def chat(*messages: Message, **more: Any) -> ChatRequest:
+    return ChatRequest(messages, **more)
+
+
+HI = chat(message("user", "hi"))
