@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from functools import cache, reduce
 
 from imp_server.grammar.explored import Explored, explore, refined
-from imp_server.grammar.machine import DEAD, Machine
+from imp_server.grammar.machine import DEAD, GROWING, Machine
 from imp_server.grammar.nodes import INFINITE, Nodes, Spread
-from imp_server.grammar.terms import GROWING, TermMachine
+from imp_server.grammar.terms import TermMachine
 
 States = tuple[int, ...]
 

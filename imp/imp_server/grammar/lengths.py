@@ -7,9 +7,8 @@ from functools import lru_cache
 
 from imp_server.grammar.combine import alias_of, anything, gap_of, intersect, nothing, reach_of, spread_of, universal
 from imp_server.grammar.explored import BUDGET, refined, representatives
-from imp_server.grammar.machine import DEAD, UNBOUNDED, Machine
+from imp_server.grammar.machine import DEAD, GROWING, UNBOUNDED, Machine
 from imp_server.grammar.nodes import INFINITE, Spread
-from imp_server.grammar.terms import GROWING
 
 SEARCH = 5_000
 """States looked at for a shortest continuation."""

@@ -6,9 +6,8 @@ from collections.abc import Collection
 from decimal import Decimal
 
 from imp_server.grammar.literals import Literals
-from imp_server.grammar.machine import DEAD
+from imp_server.grammar.machine import DEAD, GROWING
 from imp_server.grammar.numbers import CLASSES
-from imp_server.grammar.terms import GROWING
 from imp_server.grammar.values import number_of
 
 POINT, ZERO = b".", b"0"

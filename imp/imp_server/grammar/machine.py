@@ -7,6 +7,7 @@ deterministic and grow lazily. Every machine rejects bytes that aren't UTF-8 (su
 
 from __future__ import annotations
 
+from threading import RLock
 from typing import Protocol
 
 DEAD = -1
@@ -14,6 +15,9 @@ DEAD = -1
 
 UNBOUNDED = 1 << 30
 """Answer of `room` where any amount of text may follow."""
+
+GROWING = RLock()
+"""Held while a machine gets a new state: machines are shared by all grammars of a process, whatever their threads."""
 
 
 class Machine(Protocol):

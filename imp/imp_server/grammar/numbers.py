@@ -12,8 +12,7 @@ from fractions import Fraction
 from math import gcd, lcm
 from typing import NamedTuple
 
-from imp_server.grammar.machine import DEAD
-from imp_server.grammar.terms import GROWING
+from imp_server.grammar.machine import DEAD, GROWING
 
 POINT, MINUS, ZERO = 0x2E, 0x2D, 0x30
 LESS, SAME, MORE = -1, 0, 1

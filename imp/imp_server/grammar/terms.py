@@ -10,22 +10,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import reduce
-from threading import RLock
 from typing import Any
 
 from imp_server.grammar.codepoints import after_continuation, after_lead, byte_classes, contains, sample
 from imp_server.grammar.explored import representatives
 from imp_server.grammar.gathering import Gathering, Items, covered
-from imp_server.grammar.machine import DEAD, UNBOUNDED, Machine
+from imp_server.grammar.machine import DEAD, GROWING, UNBOUNDED, Machine
 from imp_server.grammar.nodes import INFINITE, NOTHING, Kind, Node, Nodes, Spread
 
 HOLE = -2
 
 WIDE = 32
 """Items of a state above which only the entries asked for are derived, not its whole row."""
-
-GROWING = RLock()
-"""Held while a machine gets a new state: machines are shared by all grammars of a process, whatever their threads."""
 
 
 class TermMachine:
