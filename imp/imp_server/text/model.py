@@ -26,6 +26,7 @@ from imp_server.core import (
     SamplingIntent,
     SamplingParams,
     Segment,
+    Tool,
     pack_ids,
 )
 from imp_server.text.calls import CallReaders
@@ -45,7 +46,7 @@ from imp_server.text.sampling_defaults import default_sampling, sampling_params
 from imp_server.text.session import OutputSession
 from imp_server.text.template import ChatTemplate
 from imp_server.text.templates import builtin_templates
-from imp_server.text.tools.base import CallReader, reader_text
+from imp_server.text.tools.base import CallReader, ToolFormat, reader_text
 from imp_server.text.tools.enforce import offered_tools
 from imp_server.text.transcripts import Transcripts
 from imp_server.vocab.load import tokenizer_of
@@ -127,17 +128,9 @@ class TextModel:
         wish = think_wish(chat, knobs, use.tags)
         prompt = self._chat_prompt(chat)
         max_tokens = token_limit(chat.max_tokens, self.config.server.max_tokens, len(prompt.ids), self.context_length)
-        readers: CallReaders | None = None
-        calls: tuple[Segment, ...] = ()
         tools = offered_tools(chat)
         form = use.tool_format if tools else None
-        if form is not None:
-            first = n_fixed_segments(use.tags)
-            calls = form.segments(tools, 0, first)
-
-            def readers(segment: int, opener: bytes) -> CallReader:
-                return form.reader(tools, segment - first, reader_text(opener))
-
+        calls, readers = _call_segments(form, tools, n_fixed_segments(use.tags))
         thinking = ThinkState(use.tags, prompt.starts_thinking, wish.on)
         message = knobs.budget_message if chat.reasoning.budget_message is None else chat.reasoning.budget_message
         plan = chat_plan(
@@ -312,6 +305,19 @@ def _token_variables(tokenizer: Tokenizer) -> dict[str, Any]:
         **{name: texts.get(i, "") if i is not None else "" for name, i in named.items()},
         "special_tokens": tuple(t.text for t in tokenizer.added),
     }
+
+
+def _call_segments(
+    form: ToolFormat | None, tools: Sequence[Tool], first: int
+) -> tuple[tuple[Segment, ...], CallReaders | None]:
+    """The plan's call segments, from index `first` on, and what reads their text. None of either without `form`."""
+    if form is None:
+        return (), None
+
+    def reader(segment: int, opener: bytes) -> CallReader:
+        return form.reader(tools, segment - first, reader_text(opener))
+
+    return form.segments(tools, 0, first), reader
 
 
 def _with_digest(request: GenerateRequest) -> GenerateRequest:
