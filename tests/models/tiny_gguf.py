@@ -46,10 +46,7 @@ def write_tiny_llama(
         "rope.dimension_count": head,
         **(keys or {}),
     }
-    for name, value in numbers.items():
-        writer.add_uint32(f"llama.{name}", value)
-    writer.add_float32("llama.attention.layer_norm_rms_epsilon", 1e-5)
-    writer.add_float32("llama.rope.freq_base", 10000.0)
+    _add_hyperparameters(writer, numbers)
     if tokenizer is None:
         _add_byte_tokenizer(writer, vocab)
     else:
@@ -72,6 +69,13 @@ def write_tiny_llama(
     writer.write_tensors_to_file()
     writer.close()
     return path
+
+
+def _add_hyperparameters(writer: gguf.GGUFWriter, numbers: Mapping[str, int]) -> None:
+    for name, value in numbers.items():
+        writer.add_uint32(f"llama.{name}", value)
+    writer.add_float32("llama.attention.layer_norm_rms_epsilon", 1e-5)
+    writer.add_float32("llama.rope.freq_base", 10000.0)
 
 
 def _layer(i: int, width: int, kv_width: int, hidden: int) -> dict[str, tuple[tuple[int, ...], str]]:

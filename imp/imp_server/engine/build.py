@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import partial
 
 import msgspec
-import numpy as np
 
 from imp_server.backends import make_backend
-from imp_server.backends.base import BLOCK_TOKENS, WANT_SAMPLE, Backend, KvSpec, Step, StepRow
+from imp_server.backends.base import BLOCK_TOKENS, Backend, KvSpec
 from imp_server.backends.machine import available_bytes
 from imp_server.config import Config
 from imp_server.config.running import PrefixCache as PrefixCacheKnobs
-from imp_server.core import CapacityExceeded, InvalidModel, SamplingParams
-from imp_server.decode.state import SamplerState
+from imp_server.core import CapacityExceeded, InvalidModel
 from imp_server.engine.acceptance import Limits
 from imp_server.engine.desk import GrammarReady
 from imp_server.engine.drafters import DraftModel, load_draft_model, make_model_drafter, make_speculation
@@ -24,6 +21,7 @@ from imp_server.engine.loop import EngineLoop
 from imp_server.engine.lower_tier import lower_tier
 from imp_server.engine.matching import Grammars
 from imp_server.engine.messages import FromEngine, Loading, ModelInfo
+from imp_server.engine.warming import measure_drafts, warm_up
 from imp_server.models.architecture import Architecture
 from imp_server.models.opening import open_model
 from imp_server.models.source import ModelSource
@@ -37,12 +35,6 @@ from imp_server.vocab.tokenizer import Tokenizer
 _DEFAULT_ROWS = 8
 _MEMORY_SHARE = 0.25
 """Of the free memory, for keys and values, when the configuration leaves it to us."""
-_WARM_SIZES = (1, 2, 4, 8, 16, 64)
-"""One of each class of steps that a backend may give its own number of threads."""
-_WARM_RUNS = 3
-"""The first meets cold memory; the others are what a backend on two threads needs to know both counts."""
-_WARM_DRAFTS = (0, 1, 3, 7, 15, 31)
-"""Lengths of drafts whose verification is measured."""
 
 
 @dataclass(slots=True)
@@ -69,14 +61,7 @@ def build_engine(
     kv = plan_memory(backend, architecture, config, n_rows, wanted, 0 if draft is None else draft.block_bytes)
     backend.allocate(kv)
     context = min(wanted, _capacity(architecture, kv))
-    limits = Limits(
-        context_length=context,
-        vocab_size=architecture.vocab_size,
-        n_rows=n_rows,
-        tasks=("embed",) if architecture.is_encoder else ("generate", "embed", "score", "rank"),
-        checkpoint_min_step=config.prefix_cache.checkpoint_min_step,
-        length_steering=config.grammar.length_steering,
-    )
+    limits = _limits(architecture, config, n_rows, context)
     costs, decode_costs = CostTable(), VerifyCosts()
     drafter = None if draft is None else make_model_drafter(draft, config, max(kv.n_blocks))
     speculation = make_speculation(config, architecture, tokenizer, decode_costs, drafter)
@@ -98,6 +83,7 @@ def build_engine(
         decode_costs=decode_costs,
         make_index=prefix_index(config.prefix_cache, lower_tier(config, source, backend, kv)),
     )
+    grammars = Grammars(vocabulary, max_whitespace=config.grammar.max_whitespace, memo_mib=config.grammar.memo_mib)
     loop = EngineLoop(
         backend,
         scheduler,
@@ -105,13 +91,22 @@ def build_engine(
         limits,
         emit=emit,
         post=post,
-        make_constraint=Grammars(
-            vocabulary, max_whitespace=config.grammar.max_whitespace, memo_mib=config.grammar.memo_mib
-        ),
+        make_constraint=grammars,
         speculation=speculation,
         note_running=note_running,
     )
     return BuiltEngine(loop, _model_info(source, backend, kv, limits, model_id, draft))
+
+
+def _limits(architecture: Architecture, config: Config, n_rows: int, context: int) -> Limits:
+    return Limits(
+        context_length=context,
+        vocab_size=architecture.vocab_size,
+        n_rows=n_rows,
+        tasks=("embed",) if architecture.is_encoder else ("generate", "embed", "score", "rank"),
+        checkpoint_min_step=config.prefix_cache.checkpoint_min_step,
+        length_steering=config.grammar.length_steering,
+    )
 
 
 def _load(path: str, config: Config, emit: Callable[[FromEngine], None]) -> tuple[ModelSource, Tokenizer, Backend]:
@@ -179,37 +174,6 @@ def _capacity(architecture: Architecture, kv: KvSpec) -> int:
     """Positions that one row can hold when it has the pools for itself."""
     full = [n for group, n in zip(architecture.cache_groups, kv.n_blocks) if group.kind == "full"]
     return min(full) * BLOCK_TOKENS if full else architecture.context_length
-
-
-def measure_drafts(backend: Backend, kv: KvSpec, decode_costs: CostTable, context: int) -> None:
-    """What verifying a draft costs: all its positions are sampled, other than those of a prompt."""
-    for n_drafts in _WARM_DRAFTS:
-        size = 1 + n_drafts
-        if size > context or any(n * BLOCK_TOKENS < size for n in kv.n_blocks):
-            return
-        decode_costs.observe(size, min(_timed_step(backend, kv, size, n_drafts) for _ in range(3)))
-
-
-def warm_up(backend: Backend, kv: KvSpec, costs: CostTable, context: int) -> None:
-    """Run a few steps over memory that nobody holds yet, to fault pages in and to learn what steps cost."""
-    for size in _WARM_SIZES:
-        if size > context or any(n * BLOCK_TOKENS < size for n in kv.n_blocks):
-            return
-        costs.observe(size, min(_timed_step(backend, kv, size) for _ in range(_WARM_RUNS)))
-
-
-def _timed_step(backend: Backend, kv: KvSpec, size: int, n_drafts: int = 0) -> float:
-    """Milliseconds of one row's step of `size` positions, the last 1 + n_drafts of them sampled."""
-    n_columns = -(-size // BLOCK_TOKENS)
-    ids = np.zeros(size, dtype=np.int32)
-    state = SamplerState(SamplingParams(temperature=0.0), 0, ids[: size - n_drafts], size + 1)
-    row = StepRow(wants=WANT_SAMPLE, n_drafts=n_drafts, sampler=state)
-    kinds = [group.kind for group in backend.architecture.cache_groups]
-    tables = tuple(np.arange(1 if kind == "state" else n_columns, dtype=np.int32)[None, :] for kind in kinds)
-    step = Step(ids, np.arange(size, dtype=np.int32), np.array([0, size], dtype=np.int32), [row], tables)
-    began = time.perf_counter()
-    backend.run(step)
-    return 1e3 * (time.perf_counter() - began)
 
 
 def _model_info(

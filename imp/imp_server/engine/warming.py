@@ -1,0 +1,50 @@
+"""Steps that are run before the first request: they fault memory in, and fill the cost tables."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+
+from imp_server.backends.base import BLOCK_TOKENS, WANT_SAMPLE, Backend, KvSpec, Step, StepRow
+from imp_server.core import SamplingParams
+from imp_server.decode.state import SamplerState
+from imp_server.schedule.cost import CostTable
+
+_WARM_SIZES = (1, 2, 4, 8, 16, 64)
+"""One of each class of steps that a backend may give its own number of threads."""
+_WARM_RUNS = 3
+"""The first meets cold memory; the others are what a backend on two threads needs to know both counts."""
+_WARM_DRAFTS = (0, 1, 3, 7, 15, 31)
+"""Lengths of drafts whose verification is measured."""
+
+
+def measure_drafts(backend: Backend, kv: KvSpec, decode_costs: CostTable, context: int) -> None:
+    """What verifying a draft costs: all its positions are sampled, other than those of a prompt."""
+    for n_drafts in _WARM_DRAFTS:
+        size = 1 + n_drafts
+        if size > context or any(n * BLOCK_TOKENS < size for n in kv.n_blocks):
+            return
+        decode_costs.observe(size, min(_timed_step(backend, kv, size, n_drafts) for _ in range(3)))
+
+
+def warm_up(backend: Backend, kv: KvSpec, costs: CostTable, context: int) -> None:
+    """Run a few steps over memory that nobody holds yet, to fault pages in and to learn what steps cost."""
+    for size in _WARM_SIZES:
+        if size > context or any(n * BLOCK_TOKENS < size for n in kv.n_blocks):
+            return
+        costs.observe(size, min(_timed_step(backend, kv, size) for _ in range(_WARM_RUNS)))
+
+
+def _timed_step(backend: Backend, kv: KvSpec, size: int, n_drafts: int = 0) -> float:
+    """Milliseconds of one row's step of `size` positions, the last 1 + n_drafts of them sampled."""
+    n_columns = -(-size // BLOCK_TOKENS)
+    ids = np.zeros(size, dtype=np.int32)
+    state = SamplerState(SamplingParams(temperature=0.0), 0, ids[: size - n_drafts], size + 1)
+    row = StepRow(wants=WANT_SAMPLE, n_drafts=n_drafts, sampler=state)
+    kinds = [group.kind for group in backend.architecture.cache_groups]
+    tables = tuple(np.arange(1 if kind == "state" else n_columns, dtype=np.int32)[None, :] for kind in kinds)
+    step = Step(ids, np.arange(size, dtype=np.int32), np.array([0, size], dtype=np.int32), [row], tables)
+    began = time.perf_counter()
+    backend.run(step)
+    return 1e3 * (time.perf_counter() - began)

@@ -1,0 +1,82 @@
+"""The sizes and names that keep files readable: each file one idea, each function on a screen."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from functools import lru_cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+MAX_FILE_LINES = 400
+MAX_FUNCTION_LINES = 59
+NAMES_OF_NOTHING = {"utils", "util", "helpers", "helper", "common", "misc"}
+
+
+parsed = lru_cache(maxsize=None)(ast.parse)
+
+
+@lru_cache
+def sources(folder: str) -> tuple[Path, ...]:
+    found = tuple(sorted((ROOT / folder).rglob("*.py")))
+    assert found, f"{folder} has no sources"
+    return found
+
+
+def long_files(path: Path, text: str) -> Iterator[str]:
+    n_lines = len(text.splitlines())
+    if n_lines > MAX_FILE_LINES:
+        yield f"{path}: {n_lines} lines"
+
+
+def long_functions(path: Path, text: str) -> Iterator[str]:
+    for node in ast.walk(parsed(text)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.end_lineno is not None:
+            n_lines = node.end_lineno - node.lineno + 1
+            if n_lines > MAX_FUNCTION_LINES:
+                yield f"{path}:{node.lineno} {node.name}: {n_lines} lines"
+
+
+def names_of_nothing(path: Path, text: str) -> Iterator[str]:
+    if NAMES_OF_NOTHING & {part.strip("_").removesuffix(".py") for part in path.parts}:
+        yield str(path)
+
+
+def missing_docstrings(path: Path, text: str) -> Iterator[str]:
+    if text.strip() and ast.get_docstring(parsed(text)) is None:
+        yield str(path)
+
+
+CODE = ("imp", "tests", "analysis")
+RULES = {
+    long_files: CODE,
+    long_functions: CODE,
+    names_of_nothing: CODE,
+    missing_docstrings: ("imp",),
+}
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
+def test_rule(rule: object) -> None:
+    assert callable(rule)
+    broken = [
+        line
+        for folder in RULES[rule]
+        for path in sources(folder)
+        for line in rule(path.relative_to(ROOT), path.read_text(encoding="utf-8"))
+    ]
+    assert not broken, "\n".join(broken)
+
+
+def test_the_rules_find_what_they_forbid() -> None:
+    body = "\n".join(f"    x = {i}" for i in range(59))
+    assert list(long_functions(Path("a.py"), f"def f():\n{body}\n")) == ["a.py:1 f: 60 lines"]
+    assert list(long_functions(Path("a.py"), "def f():\n    pass\n")) == []
+    assert list(long_files(Path("a.py"), "\n" * 401)) == ["a.py: 401 lines"]
+    assert list(long_files(Path("a.py"), "\n" * 400)) == []
+    assert list(names_of_nothing(Path("imp/_helpers.py"), "")) == ["imp/_helpers.py"]
+    assert list(names_of_nothing(Path("imp/utils/x.py"), "")) == ["imp/utils/x.py"]
+    assert list(names_of_nothing(Path("imp/useful.py"), "")) == []
+    assert list(missing_docstrings(Path("a.py"), "x = 1\n")) == ["a.py"]
