@@ -28,7 +28,7 @@ async def info(call: Call) -> Reply:
             "max_concurrent_requests": server.max_concurrent,
             "max_best_of": 1,
             "max_stop_sequences": server.max_stop,
-            "max_input_tokens": max(0, n_total - 1),
+            "max_input_tokens": min(max(0, n_total - 1), server.max_input_tokens or n_total),
             "max_total_tokens": n_total,
             "validation_workers": 2,
             "max_client_batch_size": 1,

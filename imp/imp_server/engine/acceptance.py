@@ -19,6 +19,8 @@ class Limits:
     n_rows: int = 8
     max_queue: int = 128
     tasks: tuple[str, ...] = ("generate",)
+    max_prompt: int = 0
+    """Ids of a prompt; 0 = what the context holds."""
     max_logprobs: int = 128
     checkpoint_min_step: int = 8192
     """Tokens between two snapshots of a prompt's state (schedule/snapshots.py)."""
@@ -49,12 +51,19 @@ def _checked_prompt(request: GenerateRequest, limits: Limits) -> np.ndarray[tupl
     if not len(ids):
         raise InvalidRequest("the prompt is empty: send at least one token", param="prompt", code="empty_prompt")
     _check_range(ids, limits.vocab_size, "prompt")
+    param = "messages" if request.spans else "prompt"
     room = 0 if request.task != "generate" or request.plan.max_tokens == 0 else 1
     if len(ids) + room > limits.context_length:
         raise ContextLengthExceeded(
             f"this model's maximum context length is {limits.context_length} tokens, completion included, and the "
             f"prompt has {len(ids)}: shorten the prompt",
-            param="prompt" if not request.spans else "messages",
+            param=param,
+        )
+    if 0 < limits.max_prompt < len(ids):
+        raise ContextLengthExceeded(
+            f"this server takes prompts of at most {limits.max_prompt} tokens (server.max_input_tokens), and this one "
+            f"has {len(ids)}: shorten it",
+            param=param,
         )
     return ids
 

@@ -104,6 +104,7 @@ def _limits(architecture: Architecture, config: Config, n_rows: int, context: in
         vocab_size=architecture.vocab_size,
         n_rows=n_rows,
         tasks=("embed",) if architecture.is_encoder else ("generate", "embed", "score", "rank"),
+        max_prompt=config.server.max_input_tokens,
         checkpoint_min_step=config.prefix_cache.checkpoint_min_step,
         length_steering=config.grammar.length_steering,
     )
