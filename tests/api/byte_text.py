@@ -44,7 +44,6 @@ class ByteSession:
                 f.reason,
                 f.usage,
                 f.stop_string,
-                f.end_id,
                 f.detail,
                 timings,  # type: ignore[arg-type]
             )

@@ -30,7 +30,7 @@ class ToyState:
         """`late_every`: of the rows that are sampled, each so-and-so-many-th is told to come again."""
         self.late_every, self.n_sampled, self.n_late = late_every, 0, 0
         self.architecture = architecture
-        self.info = BackendInfo("toy", "", ("f32",), "f32")
+        self.info = BackendInfo("toy", "", "f32")
         self.kinds = [group.kind for group in architecture.cache_groups]
         self.pools = [np.full((n_blocks, BLOCK_TOKENS), 77, dtype=np.int64) for _ in self.kinds]
 

@@ -79,7 +79,6 @@ class DeltaSession:
             _REASONS.get(finish.reason, "stop"),
             finish.usage,
             finish.stop_string,
-            finish.end_id,
             finish.detail,
             Timings(finish.queue_ms, finish.prefill_ms, finish.decode_ms, finish.ttft_ms),
         )

@@ -144,11 +144,8 @@ class BackendInfo:
     """reference | cpu | cuda."""
     detail: str
     """What doctor shows: instruction set, threads, device."""
-    kv_dtypes: tuple[str, ...]
     default_kv_dtype: str
     weight_bytes: int = 0
-    bytes_per_token: tuple[int, ...] = ()
-    """KV bytes of one block, per cache group, at the dtype in use."""
     arithmetic: str = ""
     """What the bits of keys and values depend on beside the model and the KV type: kernels, instruction set, options.
     Kept prefixes of another arithmetic are never used."""

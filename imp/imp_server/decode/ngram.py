@@ -118,7 +118,6 @@ class _Text:
         self._ids = np.full(max(64, self._length + self._length // 4), _GAP, dtype=np.int32)
         self._ids[: len(prediction)] = prediction
         self._ids[self._first : self._length] = history
-        self._n_sorted = self._length
         hashes, self._ends = _sorted_ngrams(self._ids[: self._length], min_match)
         # A search in a view costs a tenth of one through numpy, whose code is out of the cache after a forward.
         self._hashes = hashes.data

@@ -199,7 +199,6 @@ def _model_info(
         tasks=limits.tasks,
         n_rows=limits.n_rows,
         n_blocks=kv.n_blocks,
-        block_tokens=BLOCK_TOKENS,
         backend=backend.info.name,
         backend_detail=backend.info.detail,
         kv_dtype=kv.dtype,

@@ -90,7 +90,6 @@ class ModelInfo(msgspec.Struct, frozen=True):
     tasks: tuple[str, ...] = ("generate",)
     n_rows: int = 8
     n_blocks: tuple[int, ...] = ()
-    block_tokens: int = 16
     backend: str = ""
     backend_detail: str = ""
     kv_dtype: str = ""

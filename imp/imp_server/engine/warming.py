@@ -25,7 +25,7 @@ def measure_drafts(backend: Backend, kv: KvSpec, decode_costs: CostTable, contex
         size = 1 + n_drafts
         if size > context or any(n * BLOCK_TOKENS < size for n in kv.n_blocks):
             return
-        decode_costs.observe(size, min(_timed_step(backend, kv, size, n_drafts) for _ in range(3)))
+        decode_costs.observe(size, min(_timed_step(backend, size, n_drafts) for _ in range(3)))
 
 
 def warm_up(backend: Backend, kv: KvSpec, costs: CostTable, context: int) -> None:
@@ -33,10 +33,10 @@ def warm_up(backend: Backend, kv: KvSpec, costs: CostTable, context: int) -> Non
     for size in _WARM_SIZES:
         if size > context or any(n * BLOCK_TOKENS < size for n in kv.n_blocks):
             return
-        costs.observe(size, min(_timed_step(backend, kv, size) for _ in range(_WARM_RUNS)))
+        costs.observe(size, min(_timed_step(backend, size) for _ in range(_WARM_RUNS)))
 
 
-def _timed_step(backend: Backend, kv: KvSpec, size: int, n_drafts: int = 0) -> float:
+def _timed_step(backend: Backend, size: int, n_drafts: int = 0) -> float:
     """Milliseconds of one row's step of `size` positions, the last 1 + n_drafts of them sampled."""
     n_columns = -(-size // BLOCK_TOKENS)
     ids = np.zeros(size, dtype=np.int32)

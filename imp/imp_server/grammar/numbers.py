@@ -158,12 +158,12 @@ class Decimals:
     def _whole(self, state: _State, digit: int) -> _State | None:
         span = self._ranges[state.negative]
         n = state.n_digits + 1
-        low = _compared(state.low, digit, span.low, self._whole_digit(span.low, n), n <= span.low.n_whole)
+        low = _compared(state.low, digit, self._whole_digit(span.low, n), n <= span.low.n_whole)
         high = LESS
         if span.high is not None:
             if n > span.high.n_whole:
                 return None
-            high = _compared(state.high, digit, span.high, self._whole_digit(span.high, n), True)
+            high = _compared(state.high, digit, self._whole_digit(span.high, n), True)
         first = state.phase in ("start", "minus")
         remainder = (state.remainder * 10 + digit) % self._modulus(self._scale)
         most = span.low.n_whole + 1 if span.high is None else n
@@ -311,7 +311,7 @@ class Decimals:
         return added if added <= most else None
 
 
-def _compared(known: int, digit: int, edge: _Edge, expected: int, inside: bool) -> int:
+def _compared(known: int, digit: int, expected: int, inside: bool) -> int:
     if not inside:
         return MORE
     return known if known != SAME else _sign(digit - expected)

@@ -128,7 +128,7 @@ def _build(
     if f.leaf is not None:
         return leaf_machine(f.leaf)
     if f.op == AND:
-        return _conjunction(algebra, f, build)
+        return _conjunction(f, build)
     if f.op == OR:
         return union([build(a) for a in f.args])
     if f.op == ONE:
@@ -164,7 +164,7 @@ def _other_numbers(algebra: Algebra, leaf: NumberLeaf) -> Formula:
     return algebra.formulas.disj(parts)
 
 
-def _conjunction(algebra: Algebra, f: Formula, build: Callable[[Formula], Machine]) -> Machine:
+def _conjunction(f: Formula, build: Callable[[Formula], Machine]) -> Machine:
     wanted: list[Machine] = []
     without: list[Machine] = []
     unlike: set[bytes] = set()

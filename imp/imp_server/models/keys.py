@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from imp_server.core import InvalidModel
@@ -33,16 +32,6 @@ class Keys:
         if not isinstance(value, str):
             raise self._wrong(name, value, "a string")
         return value
-
-    def per_layer(self, name: str, n_layers: int, default: int | None = None, *, low: int = 1) -> list[int]:
-        """A number for all layers, or an array with one each."""
-        value = self._value(name, default)
-        if not isinstance(value, str) and (isinstance(value, Sequence) or hasattr(value, "tolist")):
-            values = [int(v) for v in value]
-            if len(values) != n_layers or not all(low <= v <= 1 << 20 for v in values):
-                raise self._wrong(name, values[:8], f"{n_layers} whole numbers")
-            return values
-        return [self.integer(name, default, low=low)] * n_layers
 
     def __contains__(self, name: str) -> bool:
         return name in self._values

@@ -21,7 +21,6 @@ class Spill:
     def __init__(self, tree: PrefixTree, tier: Tier, store: BlockStore, block_bytes: Sequence[int]) -> None:
         """`block_bytes`: per cache group, as the store reads them."""
         self.n_evicted = 0
-        self.n_orphans = 0
         self._tree, self._tier, self._store = tree, tier, store
         self._block_bytes = tuple(block_bytes)
         self._nothing = [EMPTY] * len(self._block_bytes)
@@ -45,7 +44,6 @@ class Spill:
                     self._tier.drop(entry.digest)
         for orphans in waiting.values():
             for entry in orphans:
-                self.n_orphans += 1
                 self._tier.drop(entry.digest)
 
     def _is_sound(self, entry: KnownEntry, parent: Node) -> bool:

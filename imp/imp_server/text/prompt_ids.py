@@ -28,7 +28,7 @@ class PromptEncoder:
         marked = [self._marked(piece) for piece in clean]
         places = [0, *accumulate(map(len, marked))]
         whole = b"".join(marked)
-        known = self._transcripts.find(whole, self._may_end(clean, marked, places)) if self._transcripts else None
+        known = self._transcripts.find(whole, self._may_end(clean, places)) if self._transcripts else None
         n_known = 0 if known is None else known.n_bytes
         rest = _rest(clean, places, n_known)
         written = self._joined(known, rest, whole)
@@ -82,9 +82,7 @@ class PromptEncoder:
         is_special = piece.token is not None and self._tokenizer.vocabulary.is_special(piece.token.id)
         return special(piece.text) if is_special else piece.text.encode()
 
-    def _may_end(
-        self, pieces: Sequence[Piece], marked: Sequence[bytes], places: Sequence[int]
-    ) -> list[tuple[int, int]]:
+    def _may_end(self, pieces: Sequence[Piece], places: Sequence[int]) -> list[tuple[int, int]]:
         """Places where a message may end: before a token, and before the blanks that a template puts there."""
         found = []
         for index, piece in enumerate(pieces):

@@ -71,7 +71,6 @@ class OutputSession:
         reason: FinishReason,
         usage: Usage,
         stop_string: bytes | None = None,
-        end_id: int = -1,
         detail: str | None = None,
         timings: Timings | None = None,
     ) -> list[OutputEvent]:

@@ -53,10 +53,8 @@ class CpuBackend:
         self.info = BackendInfo(
             name="cpu",
             detail=f"{isa_in_use('engine', isa)}, up to {self._n_threads} threads",
-            kv_dtypes=KV_DTYPES,
             default_kv_dtype="bf16",
             weight_bytes=self.weights.nbytes,
-            bytes_per_token=self.block_bytes("bf16"),
             arithmetic=f"{library_digest('engine', isa)} layout {LAYOUT_VERSION} quantize {quantize}",
             waits_for_masks=True,
         )

@@ -47,10 +47,8 @@ class ReferenceBackend:
         self.info = BackendInfo(
             name="reference",
             detail=f"torch {torch.__version__}, float32, {torch.get_num_threads()} thread(s)",
-            kv_dtypes=(DTYPE,),
             default_kv_dtype=DTYPE,
             weight_bytes=sum(t.numel() * t.element_size() for t in tensors.values()),
-            bytes_per_token=self.block_bytes(DTYPE),
             arithmetic=f"torch {torch.__version__} {torch.backends.cpu.get_cpu_capability()}",
             waits_for_masks=True,
         )

@@ -32,11 +32,6 @@ class BlockRecord:
     mask: int
     payload: bytes
 
-    @property
-    def is_true(self) -> bool:
-        """The hash is that of the tokens."""
-        return self.digest == content_hash(self.parent, self.key)
-
 
 class BlockStore(Protocol):
     """Memory of blocks that can be read and written: a backend."""
