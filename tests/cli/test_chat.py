@@ -12,6 +12,7 @@ from typing import cast
 
 import pytest
 from imp_server.api.text_side import TextSide
+from imp_server.cli._chat_answer import LocalModel
 from imp_server.cli._chat_loop import ChatLoop
 from imp_server.cli._chat_prompt import read_message
 from imp_server.cli._conversation import Conversation
@@ -27,8 +28,14 @@ def chat() -> Iterator[ChatLoop]:
     engine.always(text_ids("Hello, wörld"))
     with asyncio.Runner() as runner:
         runner.run(engine.start())
-        yield ChatLoop(engine, cast(TextSide, ByteText()), runner, Conversation(), colour=False)
+        model = LocalModel(engine, cast(TextSide, ByteText()), runner)
+        yield ChatLoop(model, Conversation(), colour=False)
         runner.run(engine.stop())
+
+
+def scripted(chat: ChatLoop) -> ScriptedEngine:
+    assert isinstance(chat.model, LocalModel) and isinstance(chat.model.client, ScriptedEngine)
+    return chat.model.client
 
 
 def say(chat: ChatLoop, *lines: str) -> None:
@@ -41,16 +48,15 @@ def test_an_answer_streams_and_becomes_history(chat: ChatLoop, capsys: pytest.Ca
     out = capsys.readouterr()
     assert out.out == "Hello, wörld\nHello, wörld\n\n"
     assert "14 tokens" in out.err and "tokens/s" in out.err and "first token after" in out.err
-    assert isinstance(chat.text, ByteText)
-    first, second = chat.text.seen
+    assert isinstance(chat.model, LocalModel) and isinstance(chat.model.text, ByteText)
+    first, second = chat.model.text.seen
     assert [m.role for m in first.messages] == ["system", "user"]
     assert [m.role for m in second.messages] == ["system", "user", "assistant", "user"]
     assert second.messages[2].parts == (TextPart("Hello, wörld"),)
 
 
 def test_ctrl_c_stops_the_answer_and_nothing_else(chat: ChatLoop, capsys: pytest.CaptureFixture[str]) -> None:
-    engine = chat.client
-    assert isinstance(engine, ScriptedEngine)
+    engine = scripted(chat)
 
     def slow(request: GenerateRequest, choice: int) -> Iterator[Action]:
         yield text_ids("part")
@@ -70,8 +76,7 @@ def test_ctrl_c_stops_the_answer_and_nothing_else(chat: ChatLoop, capsys: pytest
 
 
 def test_reasoning_is_kept_apart(chat: ChatLoop, capsys: pytest.CaptureFixture[str]) -> None:
-    engine = chat.client
-    assert isinstance(engine, ScriptedEngine)
+    engine = scripted(chat)
     engine.play(text_ids("<let me see>\n\n42"))
     result = chat.ask("what?")
     assert (result.reasoning, result.text) == ("let me see", "\n\n42")

@@ -65,6 +65,18 @@ class Answer:
         return " · ".join(parts)
 
 
+@dataclass(frozen=True, slots=True)
+class LocalModel:
+    """A model in this process. The event loop runs only while an answer is made."""
+
+    client: EngineClient
+    text: TextSide
+    runner: asyncio.Runner
+
+    def answer(self, request: ChatRequest, write: Write) -> Answer:
+        return self.runner.run(answer(self.client, self.text, request, write))
+
+
 async def answer(client: EngineClient, text: TextSide, request: ChatRequest, write: Write) -> Answer:
     """Runs `request` to its end. Raises ImpError (context too long, template refused, engine crashed)."""
     started = time.perf_counter()

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import shutil
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
-from imp_server.api.text_side import TextSide
-from imp_server.cli._chat_answer import Answer, answer
+from imp_server.cli._chat_answer import Answer, Write
 from imp_server.cli._conversation import Conversation
 from imp_server.cli._word_wrap import WordWrap
-from imp_server.core import ImpError
-from imp_server.engine.client import EngineClient
+from imp_server.core import ChatRequest, ImpError
 
 HELP = """\
 /system TEXT    set the system message (without TEXT: show it)
@@ -29,13 +27,17 @@ Ctrl-C stops the answer."""
 DIM, PLAIN = "\x1b[2m", "\x1b[0m"
 
 
+class ChatModel(Protocol):
+    """What answers: a model in this process, or one behind a URL."""
+
+    def answer(self, request: ChatRequest, write: Write) -> Answer: ...
+
+
 @dataclass(slots=True)
 class ChatLoop:
-    """Owner of one chat in the terminal. The event loop runs only while an answer is made."""
+    """Owner of one chat in the terminal."""
 
-    client: EngineClient
-    text: TextSide
-    runner: asyncio.Runner
+    model: ChatModel
     conversation: Conversation
     colour: bool = field(default_factory=lambda: sys.stdout.isatty())
 
@@ -103,7 +105,7 @@ class ChatLoop:
 
     def _answer(self) -> Answer:
         printer = _Printer(self.colour)
-        result = self.runner.run(answer(self.client, self.text, self.conversation.request(), printer.write))
+        result = self.model.answer(self.conversation.request(), printer.write)
         printer.end()
         self.conversation.add("assistant", result.text, result.reasoning or None)
         self.note(result.line())

@@ -8,8 +8,10 @@ import sys
 
 import click
 
+from imp_server.cli._chat_answer import LocalModel
 from imp_server.cli._chat_loop import ChatLoop
 from imp_server.cli._chat_prompt import read_message, set_up_history
+from imp_server.cli._chat_server import ServerModel
 from imp_server.cli._completion import model_names
 from imp_server.cli._conversation import Conversation
 from imp_server.cli._exit_codes import EXIT_CANCELLED
@@ -31,6 +33,8 @@ from imp_server.logs import set_up_logging
 @click.option("--top-p", type=click.FloatRange(0, 1), default=None, metavar="X", help="Nucleus sampling.")
 @click.option("--top-k", type=click.IntRange(0), default=None, metavar="N", help="Best tokens to choose from.")
 @click.option("--seed", type=int, default=None, metavar="N", help="The same seed gives the same answer.")
+@click.option("--url", default="", help="Talk to the server at URL instead; MODEL is then its name there.")
+@click.option("--key", default="", help="API key of that server, sent as a bearer token.")
 @with_config(*ENGINE_SECTIONS)
 def command(
     loaded: Loaded,
@@ -42,26 +46,44 @@ def command(
     top_p: float | None,
     top_k: int | None,
     seed: int | None,
+    url: str,
+    key: str,
 ) -> None:
     """Talk to MODEL in the terminal. Ctrl-C stops an answer, /help lists the commands.
 
-    The model runs in this process; no server is needed.
+    The model runs in this process; no server is needed. With --url it runs in any server that speaks OpenAI Chat
+    Completions, and the flags about model and engine have no meaning.
     """
-    config = with_model(loaded, model)
+    if key and not url:
+        raise ConfigError("--key belongs to --url")
+    if url:
+        _refuse_engine_flags(loaded)
+    config = loaded.config if url else with_model(loaded, model)
     set_up_logging(config.log)
     question = prompt or ("" if sys.stdin.isatty() else sys.stdin.read())
     if not question.strip() and not sys.stdin.isatty():
         raise ConfigError("nothing to answer: give --prompt TEXT or text on standard input")
+    sampling = SamplingIntent(temperature=temperature, top_p=top_p, top_k=top_k, seed=seed)
+    talk = Conversation(system=system, sampling=sampling, max_tokens=max_tokens)
+    if url:
+        server = ServerModel.connect(url, key, model or "")
+        _talk(ChatLoop(server, talk), question.strip(), f"{server.model} · {server.url} · /help")
+        return
     located = locate(config)
     if located is None:
         raise ConfigError("a chat needs a model")
-    sampling = SamplingIntent(temperature=temperature, top_p=top_p, top_k=top_k, seed=seed)
-    talk = Conversation(system=system, sampling=sampling, max_tokens=max_tokens)
     _run(config, located, talk, question.strip())
 
 
+def _refuse_engine_flags(loaded: Loaded) -> None:
+    """Variables and the file may well be meant for other commands; a flag is meant for this one."""
+    given = sorted(origin for key, origin in loaded.origins.items() if origin[:2] == "--" and key[:4] != "log.")
+    if given:
+        raise ConfigError(f"{', '.join(given)} can't be set from here: the model runs in the server (--url)")
+
+
 def _run(config: Config, located: Located, talk: Conversation, question: str) -> None:
-    """One answer to `question`, or a conversation if there is none."""
+    """The model in this process."""
     from imp_server.api.model_text import ModelText
     from imp_server.engine.build import build_engine
     from imp_server.engine.inline import InlineEngine
@@ -79,18 +101,19 @@ def _run(config: Config, located: Located, talk: Conversation, question: str) ->
             print("\nimp: cancelled", file=sys.stderr, flush=True)
             os._exit(EXIT_CANCELLED)
         text.limit_context(client.info.context_length)
-        loop = ChatLoop(client, text, runner, talk)
+        loop = ChatLoop(LocalModel(client, text, runner), talk)
         try:
-            if question:
-                loop.ask(question)
-            else:
-                loop.note(_heading(client.info))
-                _converse(loop)
+            _talk(loop, question, _heading(client.info))
         finally:
             runner.run(client.stop())
 
 
-def _converse(loop: ChatLoop) -> None:
+def _talk(loop: ChatLoop, question: str, heading: str) -> None:
+    """One answer to `question`, or a conversation if there is none."""
+    if question:
+        loop.ask(question)
+        return
+    loop.note(heading)
     save_history = set_up_history(imp_home() / "chat_history")
     try:
         loop.run(read_message)
