@@ -17,12 +17,15 @@ $(PY):
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "imp needs Python 3.11 or newer; set PYTHON=")'
 	$(PYTHON) -m venv $(VENV)
 
+# The kernels come first: pip would build them, too, but says nothing while it does.
 $(VENV)/.base: pyproject.toml build_native.py | $(PY)
+	@$(PY) build_native.py
 	$(PIP) --editable .
 	@touch $@
 
 # Where the package index has a CPU build of torch, its local version is the newer one and pip takes it.
 $(VENV)/.test: pyproject.toml build_native.py | $(PY)
+	@$(PY) build_native.py
 	$(PIP) --editable '.[test]'
 	@touch $@ $(VENV)/.base
 

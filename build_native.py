@@ -13,6 +13,8 @@ import platform
 import shutil
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -96,8 +98,11 @@ def link(compiler: str, name: str, isa: str, units: list[Path]) -> str | None:
     return None
 
 
-def build() -> list[str]:
-    """Build every library and variant; the errors. Units of all libraries are compiled side by side."""
+def build(tell: Callable[[int, int], None] = lambda _done, _all: None) -> list[str]:
+    """Build every library and variant; the errors. Units of all libraries are compiled side by side.
+
+    `tell` hears how many of how many units are up to date.
+    """
     compiler = os.environ.get("CXX") or shutil.which("c++") or shutil.which("g++") or shutil.which("clang++")
     if compiler is None:
         return ["no C++ compiler found (install g++ or clang++, or set CXX): building without native kernels"]
@@ -105,7 +110,11 @@ def build() -> list[str]:
     kinds = [(name, isa, flags, units) for name, units in libraries().items() for isa, flags in variants(name).items()]
     jobs = [(compiler, name, isa, flags, unit) for name, isa, flags, units in kinds for unit in units]
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
-        errors = [error for error in pool.map(lambda job: compile_unit(*job), jobs) if error]
+        results = []
+        for result in pool.map(lambda job: compile_unit(*job), jobs):
+            results.append(result)
+            tell(len(results), len(jobs))
+    errors = [error for error in results if error]
     return errors or [error for name, isa, _, units in kinds if (error := link(compiler, name, isa, units))]
 
 
@@ -127,7 +136,23 @@ class NativeBuildHook(BuildHookInterface):  # type: ignore[type-arg]
             build_data["force_include"].update({str(ROOT / name): f"imp_server/_data/{name}" for name in folders})
 
 
+class Counter:
+    """Tells a person who waits how far it is; silent when all is done within a second."""
+
+    def __init__(self) -> None:
+        self.began = self.told = time.monotonic()
+        self.live = sys.stdout.isatty()
+
+    def __call__(self, done: int, units: int) -> None:
+        now = time.monotonic()
+        if now - self.told < (1 if self.live else 15) and not (done == units and self.told > self.began):
+            return
+        self.told = now
+        start, end = ("\r", "\n" if done == units else "") if self.live else ("", "\n")
+        print(f"{start}compiling the kernels: {done} of {units}", end=end, flush=True)
+
+
 if __name__ == "__main__":
-    problems = build()
+    problems = build(Counter())
     print("\n".join(problems) or f"native libraries are up to date in {TARGET.relative_to(ROOT)}")
     sys.exit(bool(problems))
