@@ -33,4 +33,8 @@ def test_json(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
 def test_text(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert run(arguments) == 0
     out = capsys.readouterr().out
-    assert out.count("tokens/s") == 3 and "us/step" in out and "no drafts" in out
+    table = out.splitlines()[-4:]
+    assert table[0].split() == ["RUN", "TOKENS/S", "LOW-HIGH", "GB/S", "SHARE", "HOST", "US/STEP", "DRAFTS"]
+    assert [line[:16].strip() for line in table[1:]] == ["decode, 1 stream", "prefill 20", "3 streams"]
+    assert all(line.endswith("none") and "%" in line for line in (table[1], table[3]))
+    assert max(map(len, table)) < 80 and "quantisation" in out

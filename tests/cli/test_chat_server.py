@@ -15,6 +15,7 @@ import pytest
 from imp_server.cli._chat_loop import ChatLoop
 from imp_server.cli._chat_server import ServerModel
 from imp_server.cli._conversation import Conversation
+from imp_server.cli.main import run
 from imp_server.core import ConfigError, UserFault
 
 Json = dict[str, Any]
@@ -168,3 +169,24 @@ def test_who_is_there(peer: Peer) -> None:
         ServerModel.connect("ftp://x", "", "")
     with pytest.raises(UserFault, match="no answer"):
         ServerModel.connect("http://127.0.0.1:9", "", "")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "part"),
+    [
+        (["--url", "127.0.0.1:9", "--threads", "2"], "--cpu-threads can't be set from here"),
+        (["--url", "127.0.0.1:9", "--set", "model.path=x"], "--set can't be set from here"),
+        (["--key", "k"], "--key belongs to --url"),
+        (["--url", "127.0.0.1:9"], "no answer from http://127.0.0.1:9"),
+    ],
+)
+def test_the_command_refuses(arguments: list[str], part: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["chat", "--prompt", "hi", *arguments]) == 1
+    assert part in capsys.readouterr().err
+
+
+def test_the_command_asks_the_server(peer: Peer, capsys: pytest.CaptureFixture[str]) -> None:
+    peer.frames = WHOLE
+    assert run(["chat", "second", "--url", peer.url, "--prompt", "hi", "--seed", "4"]) == 0
+    assert "wörld" in capsys.readouterr().out
+    assert peer.bodies[0]["model"] == "second" and peer.bodies[0]["seed"] == 4

@@ -11,6 +11,7 @@ import pytest
 from imp_server import __version__
 from imp_server.cli import main as main_module
 from imp_server.cli.main import imp, run
+from imp_server.config.names import NOT_YET
 from imp_server.core import CapacityExceeded, HostOutOfMemory, InternalError, InvalidModel, UnsupportedModel, UserFault
 
 COMMANDS = imp.list_commands(click.Context(imp))
@@ -28,6 +29,13 @@ def test_every_module_of_the_folder_is_a_command() -> None:
 def test_help_exits_0(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert run(arguments) == 0
     assert "Usage: imp" in capsys.readouterr().out
+
+
+def test_help_marks_flags_that_have_no_effect_yet(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["serve", "--help"]) == 0
+    out = capsys.readouterr().out
+    assert " ".join(out.split()).count("No effect yet.") == len(NOT_YET)
+    assert "\n  [MODEL]" not in out, "the argument is in the usage line, where it is explained"
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:

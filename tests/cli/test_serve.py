@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from imp_server.cli.main import run
 
 
 @pytest.fixture(autouse=True)
@@ -97,6 +98,7 @@ def test_a_model_is_served_and_only_the_reference_engine_loads_torch(smollm2_pat
         status, reply = get(f"{url}/v1/chat/completions", body)
         assert status == 200 and reply["usage"]["completion_tokens"] <= 3
         assert get(f"{url}/v1/chat/completions", {**body, "model": "smollm2"})[0] == 404
+        assert run(["chat", "--url", url, "--prompt", "hi", "--max-tokens", "3"]) == 0, "a chat finds the model's name"
         server.send_signal(signal.SIGTERM)
         assert server.wait(30) == 0
         assert not Path(f"/proc/{engine}").exists()

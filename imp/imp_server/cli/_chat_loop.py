@@ -11,6 +11,7 @@ from typing import Protocol
 
 from imp_server.cli._chat_answer import Answer, Write
 from imp_server.cli._conversation import Conversation
+from imp_server.cli._message import fitted
 from imp_server.cli._word_wrap import WordWrap
 from imp_server.core import ChatRequest, ImpError
 
@@ -22,8 +23,8 @@ HELP = """\
 /save FILE      write the conversation as JSON
 /load FILE      go on with a saved conversation
 /bye            leave (also Ctrl-D)
-\"\"\" begins and ends a message of several lines; a backslash at the end of a line goes on.
-Ctrl-C stops the answer."""
+Ctrl-C          stop the answer
+\"\"\" begins and ends a message of several lines, and so does a \\ at a line's end."""
 DIM, PLAIN = "\x1b[2m", "\x1b[0m"
 
 
@@ -114,7 +115,7 @@ class ChatLoop:
     def note(self, text: str) -> None:
         """Our own words: dim on a terminal, on stderr otherwise."""
         if self.colour:
-            print(f"{DIM}{text}{PLAIN}")
+            print(f"{DIM}{fitted(text, sys.stdout)}{PLAIN}")
         else:
             print(text, file=sys.stderr)
 

@@ -13,7 +13,7 @@ import click
 from imp_server.config import environment, imp_variables
 from imp_server.config.knobs import Knob, knobs, section_text
 from imp_server.config.load import Loaded, find_file, load
-from imp_server.config.names import NO_EFFECT_FLAGS, REFUSED_FLAGS, VALUE_FLAGS
+from imp_server.config.names import NO_EFFECT_FLAGS, NOT_YET, REFUSED_FLAGS, VALUE_FLAGS
 from imp_server.config.tree import Config
 from imp_server.core import ConfigError
 
@@ -53,7 +53,7 @@ class KnobOption(click.Option):
             multiple=many,
             type=bool if knob.kind is bool else str,
             metavar=None if knob.kind is bool else _metavar(knob),
-            help=knob.help + shown,
+            help=knob.help + shown + (" No effect yet." if knob.key in NOT_YET else ""),
             expose_value=False,
             callback=self._collect,
         )
@@ -69,7 +69,7 @@ class KnobCommand(click.Command):
     """--help with one heading per section."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        own = [p for p in self.get_params(ctx) if not isinstance(p, KnobOption)]
+        own = [p for p in self.get_params(ctx) if not isinstance(p, KnobOption | click.Argument)]
         with formatter.section("Options"):
             formatter.write_dl([record for p in own if (record := p.get_help_record(ctx))])
         for section in Config.__struct_fields__:

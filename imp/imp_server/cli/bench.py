@@ -12,6 +12,7 @@ from imp_server.cli._bench_runs import Bench, Measured, Sizes
 from imp_server.cli._completion import model_names
 from imp_server.cli._knob_options import ENGINE_SECTIONS, KnobCommand, with_config, with_model
 from imp_server.cli._launch import loading_progress, locate
+from imp_server.cli._terminal import print_table
 from imp_server.config.load import Loaded
 from imp_server.core import ConfigError
 from imp_server.engine.build import build_engine
@@ -39,8 +40,9 @@ def command(
 ) -> None:
     """Measure MODEL here: decoding, prefill and a batch, through the engine's own loop in this process.
 
-    Prompts are random ids and answers are sampled, so nothing repeats and no cache helps. The share is that of the
-    bandwidth at which one thread reads the weights, measured in the same round.
+    Prompts are random ids and answers are sampled, so nothing repeats and no cache helps. GB/S counts the weights once
+    per step; SHARE is its part of the bandwidth at which one thread reads them, measured in the same round. HOST is
+    the time per step outside the forward. DRAFTS: accepted of drafted.
     """
     config = with_model(loaded, model)
     set_up_logging(config.log)
@@ -65,9 +67,11 @@ def command(
     if as_json:
         click.echo(json.dumps({**facts, "results": msgspec.to_builtins(rows)}, indent=2))
         return
-    click.echo("  ".join(f"{name}: {value}" for name, value in facts.items()))
-    for row in rows:
-        click.echo(_line(row))
+    for name, value in facts.items():
+        click.echo(f"{name.replace('_', ' '):13} {value:,}" if isinstance(value, int) else f"{name:13} {value}")
+    click.echo()
+    headings = ("RUN", "TOKENS/S", "LOW-HIGH", "GB/S", "SHARE", "HOST US/STEP", "DRAFTS")
+    print_table(headings, [_row(row) for row in rows], right=frozenset(headings[1:6]))
 
 
 async def _run(bench: Bench) -> list[Measured]:
@@ -79,10 +83,13 @@ async def _run(bench: Bench) -> list[Measured]:
         await bench.engine.stop()
 
 
-def _line(row: Measured) -> str:
-    read = f"{row.gb_per_s:5.1f} GB/s, {row.share_of_bandwidth:4.0%} of the bandwidth" if row.gb_per_s else "-"
-    drafts = f"  drafted {row.n_drafted}, accepted {row.n_accepted}" if row.n_drafted else "  no drafts"
+def _row(row: Measured) -> tuple[str, ...]:
     return (
-        f"{row.scenario:18} {row.tokens_per_s:8.1f} tokens/s ({row.low:.1f}-{row.high:.1f})  {read}  "
-        f"host {row.host_us_per_step:.0f} us/step{drafts}"
+        row.scenario,
+        f"{row.tokens_per_s:.1f}",
+        f"{row.low:.1f}-{row.high:.1f}",
+        f"{row.gb_per_s:.1f}" if row.gb_per_s else "-",
+        f"{row.share_of_bandwidth:.0%}" if row.gb_per_s else "-",
+        f"{row.host_us_per_step:.0f}",
+        f"{row.n_accepted} of {row.n_drafted}" if row.n_drafted else "none",
     )

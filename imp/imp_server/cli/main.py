@@ -14,6 +14,7 @@ import click
 
 from imp_server import __version__
 from imp_server.cli._exit_codes import EXIT_CANCELLED, EXIT_INTERNAL, EXIT_USAGE
+from imp_server.cli._message import fitted
 from imp_server.config import environment
 from imp_server.core import HostOutOfMemory, ImpError, UserFault
 
@@ -102,7 +103,7 @@ def run(arguments: list[str]) -> int:
 
 
 def _say(message: str, exit_code: int) -> int:
-    print(f"imp: {' '.join(message.split())}", file=sys.stderr)
+    print(fitted(f"imp: {' '.join(message.split())}", sys.stderr), file=sys.stderr)
     return exit_code
 
 

@@ -76,7 +76,7 @@ def _say(line: str) -> None:
 def _announce(line: str) -> None:
     _say(line)
     url = line.rpartition(" ")[2]
-    _say(f"OpenAI clients: {url}/v1 · Anthropic clients: {url}\nEvery route: {url}/docs")
+    _say(f"OpenAI clients:    {url}/v1\nAnthropic clients: {url}\nEvery route:       {url}/docs")
 
 
 def _limits(config: Config) -> str:
