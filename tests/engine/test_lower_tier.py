@@ -149,5 +149,7 @@ def test_which_tier_is_chosen(
     assert isinstance(second, FileTier) and not second.persists
     assert any("another server" in line for line in caplog.messages)
     (tmp_path / "a file").write_text("")
+    with pytest.raises(ConfigError, match="no such home folder"):
+        chosen(prefix_cache__path="~nobody-of-this-name/kept")
     with pytest.raises(ConfigError, match="names a folder"):
         chosen(prefix_cache__path=str(tmp_path / "a file"))

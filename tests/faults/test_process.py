@@ -158,6 +158,21 @@ def test_a_hung_process_is_killed_and_replaced(model: Path) -> None:
     run(body)
 
 
+def test_a_pause_of_both_processes_is_no_hang(model: Path) -> None:
+    async def body() -> None:
+        async with running(model, engine__watchdog_s=1.0, engine__heartbeat_s=0.2) as engine:
+            generation = await engine.submit(request(engine, IDS[:5], 200))
+            await anext(generation)
+            assert engine.pid
+            os.kill(engine.pid, signal.SIGSTOP)
+            time.sleep(2.5)  # the event loop, too, stands still
+            os.kill(engine.pid, signal.SIGCONT)
+            assert not isinstance(await _drain(generation), ImpError)
+            assert engine.n_crashes == 0
+
+    run(body)
+
+
 def test_a_dropped_client_frees_its_row_and_a_stalled_one_harms_nobody(model: Path) -> None:
     async def body() -> None:
         async with running(model, scheduler__max_rows=2) as engine:

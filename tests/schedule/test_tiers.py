@@ -273,6 +273,7 @@ def test_a_folder_that_cannot_be_written_is_no_reason_to_stop(tmp_path: Path) ->
         open_kept(tmp_path / "file", b"m" * 16, FINGERPRINT)
     assert (tmp_path / "file").read_text() == "mine"
     assert open_kept(Path("/proc/nowhere"), b"m" * 16, FINGERPRINT) is None
+    assert open_kept(tmp_path / ("long" * 100), b"m" * 16, FINGERPRINT) is None
 
 
 def test_an_unnamed_file_leaves_nothing_behind(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from imp_server.backends.base import Backend, KvSpec
 from imp_server.config import Config
 from imp_server.config.environment import imp_home
+from imp_server.core import ConfigError
 from imp_server.engine.fingerprint import fingerprint, model_name
 from imp_server.models.source import ModelSource
 from imp_server.schedule.cache import Below
@@ -36,7 +37,11 @@ def lower_tier(config: Config, source: ModelSource, backend: Backend, kv: KvSpec
 
 
 def _kept(config: Config, source: ModelSource, backend: Backend, kv: KvSpec, max_payload: int) -> Tier | None:
-    folder = Path(config.prefix_cache.path).expanduser()
+    try:
+        folder = Path(config.prefix_cache.path).expanduser()
+    except RuntimeError:
+        named = config.prefix_cache.path
+        raise ConfigError(f"--prefix-cache {named}: there is no such home folder; write the path in full") from None
     try:
         mark = fingerprint(source, backend, kv)
     except OSError as error:

@@ -51,7 +51,7 @@ class ProcessEngine(MessageClient):
         self._writer: asyncio.StreamWriter | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._slate: Slate | None = None
-        self._last_sign_s = 0.0
+        self._silent_s = 0.0
         self._started_s = 0.0
         self._n_crashes_in_row = 0
 
@@ -121,7 +121,7 @@ class ProcessEngine(MessageClient):
             slate.close()
         ours.setblocking(False)
         reader, self._writer = await asyncio.open_unix_connection(sock=ours)
-        self._last_sign_s = self._started_s = time.monotonic()
+        self._silent_s, self._started_s = 0.0, time.monotonic()
         self._writer.write(encode(self._start_message))
         self._background(self._read(reader))
         if self._settings.watchdog_s:
@@ -141,7 +141,7 @@ class ProcessEngine(MessageClient):
             await self._process_ended()
 
     def _take(self, message: FromEngine) -> None:
-        self._last_sign_s = time.monotonic()
+        self._silent_s = 0.0
         if isinstance(message, Heartbeat):
             return
         was_restarting = self._state == "restarting"
@@ -153,13 +153,21 @@ class ProcessEngine(MessageClient):
             self._fail_everything(Unavailable(f"the engine could not be restarted: {message.message}"))
 
     async def _watch(self, process: subprocess.Popen[bytes]) -> None:
-        """Heartbeats come from a thread of their own, so a long native call is no hang."""
+        """Heartbeats come from a thread of their own, so a long native call is no hang.
+
+        Only time in which we were awake counts: after both sleep (a paused container, a frozen machine) the signs of
+        life are still unread.
+        """
         limit = self._settings.watchdog_s
+        pause_s = min(1.0, limit / 4)
+        last_s = time.monotonic()
         while process.poll() is None:
-            await asyncio.sleep(min(1.0, limit / 4))
-            silent_s = time.monotonic() - self._last_sign_s
-            if silent_s > limit and process.poll() is None:
-                log.error("the engine gave no sign of life for %.0f s and is killed", silent_s)
+            await asyncio.sleep(pause_s)
+            now_s = time.monotonic()
+            self._silent_s += min(now_s - last_s, 2.0 * pause_s)
+            last_s = now_s
+            if self._silent_s > limit and process.poll() is None:
+                log.error("the engine gave no sign of life for %.0f s and is killed", self._silent_s)
                 process.kill()
                 return
 

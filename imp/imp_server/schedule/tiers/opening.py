@@ -27,10 +27,11 @@ def open_kept(folder: Path, model: bytes, fingerprint: bytes) -> int | None:
 
     Files that the same model left under another fingerprint are removed. Raises ConfigError if `folder` is a file.
     """
-    if folder.exists() and not folder.is_dir():
-        raise ConfigError(f"--prefix-cache names a folder, and {folder} is a file: give another path")
     name = f"{model.hex()[:16]}-{fingerprint.hex()[:32]}{_SUFFIX}"
     try:
+        # Asking for it raises, too: no right to look, a name too long.
+        if folder.exists() and not folder.is_dir():
+            raise ConfigError(f"--prefix-cache names a folder, and {folder} is a file: give another path")
         folder.mkdir(parents=True, exist_ok=True)
         fd = _locked(folder / name)
     except OSError as error:
