@@ -315,6 +315,6 @@ def test_what_differs_between_two_tokenizers_is_named() -> None:
     ours = Vocabulary([b"a", b"b", b"c", None], {3: "<end>"})
     assert vocabulary_difference(ours, Vocabulary([b"a", b"b", b"c", None], {3: "<end>"})) == ""
     assert "id 1 writes 'b' in the model and 'x'" in vocabulary_difference(ours, Vocabulary([b"a", b"x", b"c"], {}))
-    assert "4 ids and its own 3" in vocabulary_difference(ours, Vocabulary([b"a", b"b", b"c"], {}))
+    assert "4 ids and the draft model's 3" in vocabulary_difference(ours, Vocabulary([b"a", b"b", b"c"], {}))
     special = vocabulary_difference(ours, Vocabulary([b"a", b"b", b"c", b"<end>"], {}))
     assert "id 3" in special

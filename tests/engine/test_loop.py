@@ -170,9 +170,8 @@ def test_hostile_requests_harm_nobody() -> None:
             {"prompt": [1], "task": "score", "score_ids": pack_ids([999])},
             {"prompt": [1], "adapter": "nobody"},
         ):
-            with pytest.raises((InvalidRequest, Exception)) as caught:
+            with pytest.raises(InvalidRequest):
                 await engine.submit(request(engine, **fields))  # type: ignore[arg-type]
-            assert getattr(caught.value, "status", 0) in (400, 404)
         assert (await live)[0].ids == greedy_twin(IDS[:20], 40)
 
     with_engine(body)
@@ -282,7 +281,7 @@ def test_others_keep_going_during_a_long_prefill() -> None:
         talker = await engine.submit(request(engine, IDS[:5], 200))
         await anext(talker)
         (answer,) = await ask(engine, request(engine, IDS[:200], 1))
-        assert len(answer.prefilled) >= 1
+        assert len(answer.prefilled) > 1, answer.prefilled
         talker.cancel()
 
     with_engine(body, step_ms=5.0)

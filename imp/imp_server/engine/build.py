@@ -6,9 +6,6 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import partial
 
-import msgspec
-
-from imp_server.backends import make_backend
 from imp_server.backends.base import BLOCK_TOKENS, Backend, KvSpec
 from imp_server.backends.machine import available_bytes
 from imp_server.config import Config
@@ -17,6 +14,7 @@ from imp_server.core import CapacityExceeded, InvalidModel
 from imp_server.engine.acceptance import Limits
 from imp_server.engine.desk import GrammarReady
 from imp_server.engine.drafters import DraftModel, load_draft_model, make_model_drafter, make_speculation
+from imp_server.engine.loading import kv_dtype, load_backend
 from imp_server.engine.loop import EngineLoop
 from imp_server.engine.lower_tier import lower_tier
 from imp_server.engine.matching import Grammars
@@ -120,13 +118,7 @@ def _load(path: str, config: Config, emit: Callable[[FromEngine], None]) -> tupl
             f"the tokenizer has {vocabulary.size} ids, the model's embedding only {source.architecture.vocab_size}"
         )
     emit(Loading("open", 1.0))
-    backend = make_backend(
-        config.engine.backend,
-        source,
-        {name: msgspec.to_builtins(getattr(config, name)) for name in ("engine", "cpu", "cuda")},
-        lambda value: emit(Loading("read", value)),
-    )
-    return source, tokenizer, backend
+    return source, tokenizer, load_backend(config, source, emit)
 
 
 def prefix_index(knobs: PrefixCacheKnobs, below: Below | None = None) -> MakeIndex | None:
@@ -145,7 +137,7 @@ def plan_memory(
 
     Raises CapacityExceeded if not even `kv_cache.min_tokens` (or a few blocks) fit.
     """
-    dtype = backend.info.default_kv_dtype if config.kv_cache.dtype == "auto" else config.kv_cache.dtype
+    dtype = kv_dtype(config, backend)
     sizes = backend.block_bytes(dtype)
     if not sum(sizes):
         return KvSpec((), dtype)

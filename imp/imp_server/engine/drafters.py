@@ -6,9 +6,6 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import msgspec
-
-from imp_server.backends import make_backend
 from imp_server.backends.base import Backend, KvSpec
 from imp_server.config import Config
 from imp_server.core import ConfigError
@@ -16,7 +13,8 @@ from imp_server.decode.drafter import Drafter
 from imp_server.decode.forced import ForcedDrafter
 from imp_server.decode.ngram import NgramDrafter, NgramKnobs
 from imp_server.engine.draft_model import ModelDrafter
-from imp_server.engine.messages import FromEngine, Loading
+from imp_server.engine.loading import kv_dtype, load_backend
+from imp_server.engine.messages import FromEngine
 from imp_server.engine.speculation import Speculation
 from imp_server.models.architecture import Architecture
 from imp_server.models.opening import open_model
@@ -76,13 +74,8 @@ def load_draft_model(
     draft_vocabulary = tokenizer_of(source.header).vocabulary
     if difference := vocabulary_difference(vocabulary, draft_vocabulary):
         raise ConfigError(f"the draft model's tokenizer isn't the model's: {difference}; take one of the same family")
-    backend = make_backend(
-        config.engine.backend,
-        source,
-        {name: msgspec.to_builtins(getattr(config, name)) for name in ("engine", "cpu", "cuda")},
-        lambda value: emit(Loading("read", value)),
-    )
-    dtype = backend.info.default_kv_dtype if config.kv_cache.dtype == "auto" else config.kv_cache.dtype
+    backend = load_backend(config, source, emit)
+    dtype = kv_dtype(config, backend)
     return DraftModel(backend, vocabulary.size, dtype, sum(backend.block_bytes(dtype)))
 
 
@@ -90,9 +83,10 @@ def vocabulary_difference(model: Vocabulary, draft: Vocabulary) -> str:
     """What differs in what the ids write; "" = nothing."""
     for token_id, (ours, theirs) in enumerate(zip(model.token_bytes, draft.token_bytes)):
         if ours != theirs:
-            return f"id {token_id} writes {_shown(model, token_id)} in the model and {_shown(draft, token_id)} in it"
+            one, other = _shown(model, token_id), _shown(draft, token_id)
+            return f"id {token_id} writes {one} in the model and {other} in the draft model"
     if model.size != draft.size:
-        return f"the model's has {model.size} ids and its own {draft.size}"
+        return f"the model's has {model.size} ids and the draft model's {draft.size}"
     return ""
 
 

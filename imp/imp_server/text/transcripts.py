@@ -67,7 +67,7 @@ class Written:
 
 
 class Transcripts:
-    """The least recently used go first, above a number of entries or of bytes. Thread-safe."""
+    """Owner of the transcripts. Above a number of entries or of bytes the least recently used go. Thread-safe."""
 
     def __init__(self, token_bytes: Sequence[bytes], end_ids: Sequence[int], *, max_entries: int, max_bytes: int):
         self._token_bytes = token_bytes
