@@ -12,6 +12,9 @@ from imp_server.core import GrammarPlan
 from imp_server.engine.constraint import Constraint, MakeConstraint, Mask
 
 T = TypeVar("T")
+MASK_GRACE_S = 0.002
+"""How long a step waits for masks, drafts' included, while other rows could run: less than a step, more than a common
+mask."""
 _MAX_READY = 1024
 """Finished masks kept, so that a row on known ground costs a look into a dict."""
 

@@ -18,7 +18,7 @@ from imp_server.core import GenerateRequest
 from imp_server.decode.drafter import Draft, DraftedRow, Drafter, Float32s, Int32s, ModelLike, RowDrafter
 from imp_server.engine.drafting import Acceptance, RowDrafting
 from imp_server.engine.live import LiveRow
-from imp_server.engine.masking import Made, wait_for_all
+from imp_server.engine.masking import MASK_GRACE_S, Made, wait_for_all
 from imp_server.schedule.cost import CostTable
 
 _LENGTHS = (1, 2, 3, 4, 5, 7, 11, 15, 23, 31, 47, 63, 127)
@@ -26,8 +26,6 @@ _LENGTHS = (1, 2, 3, 4, 5, 7, 11, 15, 23, 31, 47, 63, 127)
 _MARGIN = 1.05
 """By how much a draft must be expected to win: a measured cost is never exact."""
 _REASONS = ("cost", "masks", "memory")
-_MASK_GRACE_S = 0.002
-"""How long a step waits for the masks of drafts."""
 
 
 class _Proposal(NamedTuple):
@@ -96,7 +94,7 @@ class Speculation:
             n_expected += _expected(proposal.rate, n)
         if walks:
             if not overlaps_masks:
-                wait_for_all([job for _, jobs in walks for job in jobs], _MASK_GRACE_S)
+                wait_for_all([job for _, jobs in walks for job in jobs], MASK_GRACE_S)
             for live, jobs in walks:
                 # Drafts whose masks aren't ready sit out, as rows do.
                 n_ready = next((i for i, job in enumerate(jobs) if not _is_usable(job, overlaps_masks)), len(jobs))

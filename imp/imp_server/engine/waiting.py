@@ -8,10 +8,8 @@ from typing import Any
 
 from imp_server.backends.base import RowResult
 from imp_server.engine.live import LiveRow
-from imp_server.engine.masking import wait_for_all, wait_for_some
+from imp_server.engine.masking import MASK_GRACE_S, wait_for_all, wait_for_some
 
-_MASK_GRACE_S = 0.002
-"""How long a step waits for masks while other rows could run: less than a step, more than a common mask."""
 _MASK_POLL_S = 0.05
 """How long the loop sleeps on the mask thread alone before it looks at its messages again."""
 
@@ -36,7 +34,7 @@ class MaskWaits:
         if missing:
             if len(missing) == n_admitted:
                 wait_for_some(missing, _MASK_POLL_S)
-            wait_for_all(missing, _MASK_GRACE_S)
+            wait_for_all(missing, MASK_GRACE_S)
         failed = []
         for live in rows:
             live.row.is_held_back = live.undecided is not None or self._missing(live) is not None

@@ -1,6 +1,6 @@
 """One step: flat arrays to the native forward and back. Owner of the native model handle and of the logits buffer.
 
-The host's share of a step is on every token's way, so what steps have in common is kept (rooms.py), not made anew.
+The host's share of a step is on every token's way, so what steps have in common is kept (buffers.py), not made anew.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from imp_server.backends.base import (
     StepRow,
 )
 from imp_server.backends.cpu import abi
+from imp_server.backends.cpu.buffers import Buffer, StepBuffers
 from imp_server.backends.cpu.lowering import LoweredModel
-from imp_server.backends.cpu.rooms import Room, StepRooms
 from imp_server.backends.cpu.sampling import NativeSampling, is_plain_best, on_host_reason
 from imp_server.backends.cpu.thread_choice import ThreadChoice
 from imp_server.backends.results import sample_when_masked
@@ -68,11 +68,11 @@ class StepRunner:
             raise HostOutOfMemory("the native model can't be made: memory or threads are short")
         plans = (abi.PoolPlan * len(pools))(*(abi.PoolPlan(p.ctypes.data, p.shape[1], len(p)) for p in pools))
         library.imp_cpu_set_pools(self._handle, plans)
-        self._rooms = StepRooms(len(pools))
+        self._buffers = StepBuffers(len(pools))
         self._plan = abi.StepPlan()
         self._ropes: list[Float32s] = []
         self._n_rope_positions = 0
-        self._rope_pointers, self._rope_positions = Room(np.uint64, 1), Room(np.int32, 1)
+        self._rope_pointers, self._rope_positions = Buffer(np.uint64, 1), Buffer(np.int32, 1)
         self._grow_ropes(min(_FIRST_POSITIONS, max_positions))
         self._logits = np.empty((0, self._vocab), dtype=np.float32)
         self.native_s = 0.0
@@ -86,7 +86,7 @@ class StepRunner:
         """Raises EngineFaulted for a step that contradicts itself; nothing is written then."""
         plan, n_tokens = self._plan, len(step.ids)
         self._plan_inputs(step)
-        outputs = _Outputs(step, self, plan, self._rooms)
+        outputs = _Outputs(step, self, plan, self._buffers)
         chosen = n_threads or self.threads.threads_for(n_tokens)
         plan.n_threads = chosen
         code = self._call(plan)
@@ -107,14 +107,14 @@ class StepRunner:
         return code
 
     def _plan_inputs(self, step: Step) -> None:
-        plan, rooms = self._plan, self._rooms
-        plan.ids = rooms.ids.hold(step.ids)
-        plan.positions = rooms.positions.hold(step.positions)
-        plan.row_starts = rooms.row_starts.hold(step.row_starts)
+        plan, buffers = self._plan, self._buffers
+        plan.ids = buffers.ids.hold(step.ids)
+        plan.positions = buffers.positions.hold(step.positions)
+        plan.row_starts = buffers.row_starts.hold(step.row_starts)
         for group, table in enumerate(step.block_tables):
-            rooms.table_pointers.array[group] = rooms.tables[group].hold(table.reshape(-1))
-            rooms.table_widths.array[group] = table.shape[1]
-        plan.tables, plan.table_widths = rooms.table_pointers.address, rooms.table_widths.address
+            buffers.table_pointers.array[group] = buffers.tables[group].hold(table.reshape(-1))
+            buffers.table_widths.array[group] = table.shape[1]
+        plan.tables, plan.table_widths = buffers.table_pointers.address, buffers.table_widths.address
         plan.n_tokens, plan.n_rows = len(step.ids), len(step.rows)
 
     def read_bandwidth(self, buffer: npt.NDArray[np.uint8]) -> float:
@@ -122,7 +122,7 @@ class StepRunner:
         self._library.imp_cpu_read_all(buffer.ctypes.data, len(buffer) // 8)
         return len(buffer) / (time.perf_counter() - start)
 
-    def room_for_logits(self, n: int) -> Float32s:
+    def buffer_for_logits(self, n: int) -> Float32s:
         """[n, vocab], reused from step to step and given back after a much wider one."""
         if n > len(self._logits) or len(self._logits) > 4 * max(n, 16):
             self._logits = np.empty((n, self._vocab), dtype=np.float32)
@@ -146,8 +146,8 @@ class _Outputs:
 
     __slots__ = ("_best", "_first", "_first_vector", "_hidden", "_keep", "_logit_row", "_logits", "_native", "_step")
 
-    def __init__(self, step: Step, runner: StepRunner, plan: abi.StepPlan, rooms: StepRooms) -> None:
-        self._step, self._best = step, rooms.best
+    def __init__(self, step: Step, runner: StepRunner, plan: abi.StepPlan, buffers: StepBuffers) -> None:
+        self._step, self._best = step, buffers.best
         width, vocab = runner.sizes
         starts: list[int] = step.row_starts.tolist()
         head_tokens: list[int] = []
@@ -169,19 +169,21 @@ class _Outputs:
                 samplers.append(index)
         n_head = len(head_tokens)
         self._first.append(n_head)
-        plan.head_tokens, plan.n_head = rooms.head_tokens.hold(head_tokens), n_head
-        plan.best = rooms.best.at_least(n_head)
-        self._logits = runner.room_for_logits(len(kept))
+        plan.head_tokens, plan.n_head = buffers.head_tokens.hold(head_tokens), n_head
+        plan.best = buffers.best.at_least(n_head)
+        self._logits = runner.buffer_for_logits(len(kept))
         pointers = [0] * n_head
         if kept:
             base = int(self._logits.ctypes.data)
             for at, position in enumerate(kept):
                 pointers[position] = base + 4 * vocab * at
-        plan.logits = rooms.logit_pointers.hold(pointers)
-        self._plan_vectors(step, plan, rooms, starts, width)
+        plan.logits = buffers.logit_pointers.hold(pointers)
+        self._plan_vectors(step, plan, buffers, starts, width)
         self._plan_sampling(step, plan, starts, samplers, vocab)
 
-    def _plan_vectors(self, step: Step, plan: abi.StepPlan, rooms: StepRooms, starts: list[int], width: int) -> None:
+    def _plan_vectors(
+        self, step: Step, plan: abi.StepPlan, buffers: StepBuffers, starts: list[int], width: int
+    ) -> None:
         self._first_vector: dict[int, int] = {}
         places: list[int] = []
         for index, row in enumerate(step.rows):
@@ -190,7 +192,7 @@ class _Outputs:
                 self._first_vector[index] = len(places)
                 places += range(starts[index + 1] - 1 - row.n_drafts, starts[index + 1])
         plan.n_hidden = len(places)
-        plan.hidden_tokens = rooms.hidden_tokens.hold(places)
+        plan.hidden_tokens = buffers.hidden_tokens.hold(places)
         if places:
             self._hidden: Float32s = np.empty((len(places), width), dtype=np.float32)
             plan.hidden = self._hidden.ctypes.data

@@ -1,4 +1,4 @@
-"""A room's address is always that of its array, whatever it has grown to."""
+"""A buffer's address is always that of its array, whatever it has grown to."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 from imp_server.backends.base import WANT_LOGITS, WANT_SAMPLE, StepRow
-from imp_server.backends.cpu.rooms import Room
+from imp_server.backends.cpu.buffers import Buffer
 from imp_server.core import SamplingParams
 from imp_server.decode.state import SamplerState
 
@@ -16,17 +16,17 @@ from tests.backends.cpu.synthetic_models import VARIANTS, SyntheticSource
 
 @given(st.lists(st.lists(st.integers(-(2**31), 2**31 - 1), max_size=300), max_size=8))
 def test_what_is_held_is_found_at_the_address(lists):
-    room = Room(np.int32, 4)
+    buffer = Buffer(np.int32, 4)
     for values in lists:
-        address = room.hold(values)
-        assert address == room.address == room.array.ctypes.data
-        assert room.array[: len(values)].tolist() == values
+        address = buffer.hold(values)
+        assert address == buffer.address == buffer.array.ctypes.data
+        assert buffer.array[: len(values)].tolist() == values
 
 
 def test_growing_keeps_the_type():
-    room = Room(np.uint64, 1)
-    assert room.at_least(1000) == room.array.ctypes.data
-    assert len(room.array) >= 1000 and room.array.dtype == np.uint64
+    buffer = Buffer(np.uint64, 1)
+    assert buffer.at_least(1000) == buffer.array.ctypes.data
+    assert len(buffer.array) >= 1000 and buffer.array.dtype == np.uint64
 
 
 def test_results_outlive_the_next_step():

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 
-class Room:
+class Buffer:
     """Owner of one array of one type that grows and never shrinks. `address` is that of its first element."""
 
     __slots__ = ("address", "array")
@@ -36,13 +36,13 @@ class Room:
         self.address: int = int(self.array.ctypes.data)
 
 
-class StepRooms:
-    """The rooms of one model's steps, both ways."""
+class StepBuffers:
+    """The buffers of one model's steps, both ways."""
 
     def __init__(self, n_groups: int) -> None:
-        self.ids, self.positions, self.row_starts = Room(np.int32), Room(np.int32), Room(np.int32)
-        self.tables = [Room(np.int32) for _ in range(n_groups)]
-        self.table_pointers, self.table_widths = Room(np.uint64, n_groups), Room(np.int32, n_groups)
-        self.head_tokens, self.best = Room(np.int32), Room(np.int32)
-        self.logit_pointers = Room(np.uint64)
-        self.hidden_tokens = Room(np.int32)
+        self.ids, self.positions, self.row_starts = Buffer(np.int32), Buffer(np.int32), Buffer(np.int32)
+        self.tables = [Buffer(np.int32) for _ in range(n_groups)]
+        self.table_pointers, self.table_widths = Buffer(np.uint64, n_groups), Buffer(np.int32, n_groups)
+        self.head_tokens, self.best = Buffer(np.int32), Buffer(np.int32)
+        self.logit_pointers = Buffer(np.uint64)
+        self.hidden_tokens = Buffer(np.int32)
