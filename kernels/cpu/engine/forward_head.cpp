@@ -6,6 +6,43 @@
 
 namespace imp {
 
+namespace {
+
+constexpr int32_t kNoId = std::numeric_limits<int32_t>::max();
+
+// The best logit of a row so far; ties go to the lowest id.
+struct Best {
+    float value = -std::numeric_limits<float>::infinity();
+    int32_t id = kNoId;
+
+    void offer(float other, int32_t other_id) {
+        if (other > value || (other == value && other_id < id)) {
+            value = other;
+            id = other_id;
+        }
+    }
+};
+
+// Bias, scale and soft cap on the logits y of ids from `first` on; `count` of a unit's columns are ids.
+void finish_logits(const ModelPlan& model, int first, int count, float* y) {
+    for (int i = 0; model.head_bias && i < count; ++i) y[i] += model.head_bias[first + i];
+    if (model.logit_scale == 1.0f && model.logit_softcap == 0.0f) return;
+    for (int i = 0; i < kUnitColumns; i += 16) {
+        Floats z = mul(load(y + i), splat(model.logit_scale));
+        if (model.logit_softcap != 0.0f)
+            z = mul(hyperbolic_tangent(mul(z, splat(1.0f / model.logit_softcap))), splat(model.logit_softcap));
+        store(y + i, z);
+    }
+}
+
+// A worker's chunks come in ascending order, but another group's turn may interleave.
+void offer_unit(Best& best, const float* y, int first, int count) {
+    if (count == kUnitColumns && largest_lane(larger(load(y), load(y + 16))) < best.value) return;
+    for (int i = 0; i < count; ++i) best.offer(y[i], first + i);
+}
+
+}  // namespace
+
 void Forward::head(const StepPlan& step) {
     const int width = model_.width;
     const float* x = x_.data();
@@ -20,12 +57,11 @@ void Forward::head(const StepPlan& step) {
     std::vector<int> rows(size_t(step.n_head));
     for (int i = 0; i < step.n_head; ++i) rows[size_t(i)] = row_of(step.head_tokens[i]);
     for (Worker& worker : workers_) {
-        worker.best_value.assign(size_t(step.n_head), -std::numeric_limits<float>::infinity());
-        worker.best_id.assign(size_t(step.n_head), std::numeric_limits<int32_t>::max());
+        worker.best_value.assign(size_t(step.n_head), Best{}.value);
+        worker.best_id.assign(size_t(step.n_head), kNoId);
     }
     const Prepare take = [&](const Activations& to, int row) { put_row(to, row, normed + int64_t(rows[size_t(row)]) * width, width); };
     Input in = input(step.n_head, width, {&model_.head}, take);
-    const bool scaled = model_.logit_scale != 1.0f || model_.logit_softcap != 0.0f;
     // Not `multiply`: an epilogue that keeps the best per worker must know the worker.
     const Matrix& m = model_.head;
     const int n_units = ceil_div(m.n_out, kUnitColumns), n_groups = in.shared.n_groups();
@@ -40,42 +76,21 @@ void Forward::head(const StepPlan& step) {
                 const int column = unit * kUnitColumns, count = std::min(kUnitColumns, m.n_out - column);
                 for (int r = 0; r < a.rows_in(group); ++r) {
                     float* y = out + r * kUnitColumns;
-                    for (int i = 0; model_.head_bias && i < count; ++i) y[i] += model_.head_bias[column + i];
-                    for (int i = 0; scaled && i < kUnitColumns; i += 16) {
-                        Floats z = mul(load(y + i), splat(model_.logit_scale));
-                        if (model_.logit_softcap != 0.0f)
-                            z = mul(hyperbolic_tangent(mul(z, splat(1.0f / model_.logit_softcap))), splat(model_.logit_softcap));
-                        store(y + i, z);
-                    }
+                    finish_logits(model_, column, count, y);
                     const size_t row = size_t(group * kGroupRows + r);
                     if (float* to = step.logits[row]) std::memcpy(to + column, y, size_t(count) * sizeof(float));
-                    float best = own.best_value[row];
-                    int32_t id = own.best_id[row];
-                    const bool may_win = count < kUnitColumns || largest_lane(larger(load(y), load(y + 16))) >= best;
-                    for (int i = 0; may_win && i < count; ++i) {
-                        // A worker's chunks come in ascending order, but another group's turn may interleave: ties by id.
-                        if (y[i] > best || (y[i] == best && column + i < id)) {
-                            best = y[i];
-                            id = column + i;
-                        }
-                    }
-                    own.best_value[row] = best;
-                    own.best_id[row] = id;
+                    Best best{own.best_value[row], own.best_id[row]};
+                    offer_unit(best, y, column, count);
+                    own.best_value[row] = best.value;
+                    own.best_id[row] = best.id;
                 }
             }
         }
     });
     for (int row = 0; row < step.n_head; ++row) {
-        float best = -std::numeric_limits<float>::infinity();
-        int32_t id = std::numeric_limits<int32_t>::max();
-        for (const Worker& worker : workers_) {
-            const float value = worker.best_value[size_t(row)];
-            if (value > best || (value == best && worker.best_id[size_t(row)] < id)) {
-                best = value;
-                id = worker.best_id[size_t(row)];
-            }
-        }
-        step.best[row] = id == std::numeric_limits<int32_t>::max() ? -1 : id;
+        Best best;
+        for (const Worker& worker : workers_) best.offer(worker.best_value[size_t(row)], worker.best_id[size_t(row)]);
+        step.best[row] = best.id == kNoId ? -1 : best.id;
     }
 }
 
