@@ -80,7 +80,7 @@ def test_claude_code_counts_calls_a_tool_and_ends(server: LiveServer) -> None:
     later = {"role": "assistant", "content": content}, {"role": "user", "content": [result]}
     play(server, "There is a README.md.")
     second = events(claude(server, "/v1/messages", claude_body(*later)))
-    assert accumulate(second) == [{"type": "text", "text": "There is a README.md.", "citations": None}]
+    assert accumulate(second) == [{"type": "text", "text": "There is a README.md."}]
 
     # When a stream displeases it, it asks again without one.
     play(server, "There is a README.md.")

@@ -101,7 +101,7 @@ class MessageEvents:
             case ReasoningDelta(text=text) if text:
                 yield from self._thinking(text)
             case TextDelta(text=text) if text:
-                yield from self._switch("text", {"type": "text", "text": "", "citations": None})
+                yield from self._switch("text", {"type": "text", "text": ""})
                 yield from self._delta("text_delta", "text", text)
             case CallStart():
                 yield from self._close_block()
