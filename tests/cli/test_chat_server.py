@@ -134,7 +134,7 @@ def test_ctrl_c_keeps_what_had_come(peer: Peer, capsys: pytest.CaptureFixture[st
     chat = loop(peer)
     assert chat.ask("hi").stopped
     out = capsys.readouterr()
-    assert "Hello, " in out.out and "stopped" in out.err
+    assert "Hello, " in out.out and "at least 2 tokens · first" in out.err and "stopped" in out.err
     assert chat.conversation.messages[-1].reasoning == "let me see"
 
 

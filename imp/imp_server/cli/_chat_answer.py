@@ -30,7 +30,10 @@ Write = Callable[[str, bool], None]
 
 @dataclass(slots=True)
 class Answer:
-    """`first_s`: from the question to the first token. `stopped`: by Ctrl-C; what had come is kept."""
+    """`first_s`: from the question to the first token. `stopped`: by Ctrl-C; what had come is kept.
+
+    `exact`: `tokens` is the model's count, not that of the pieces that came, of which each holds one token or more.
+    """
 
     text: str = ""
     reasoning: str = ""
@@ -42,6 +45,7 @@ class Answer:
     finish: str = ""
     detail: str = ""
     stopped: bool = False
+    exact: bool = True
 
     @property
     def tokens_per_s(self) -> float:
@@ -50,8 +54,8 @@ class Answer:
 
     def line(self) -> str:
         """What is told below an answer."""
-        parts = [f"{self.tokens} token{'s' if self.tokens != 1 else ''}"]
-        if self.tokens > 1:
+        parts = [f"{'' if self.exact else 'at least '}{self.tokens} token{'s' if self.tokens != 1 else ''}"]
+        if self.tokens > 1 and self.exact:
             parts.append(f"{self.tokens_per_s:.1f} tokens/s")
         if self.tokens:
             parts.append(f"first token after {self.first_s:.2f} s")

@@ -40,7 +40,7 @@ class ServerModel:
 
     def answer(self, request: ChatRequest, write: Write) -> Answer:
         """Runs `request` to its end or to Ctrl-C. Raises UserFault."""
-        result = Answer()
+        result = Answer(exact=False)
         started = time.perf_counter()
         try:
             with self._reply("POST", "/v1/chat/completions", _body(self.model, request)) as response:
@@ -140,6 +140,7 @@ def _chunk(text: str) -> dict[str, Any]:
 
 def _take(chunk: dict[str, Any], result: Answer, write: Write, now: float) -> None:
     if usage := chunk.get("usage"):
+        result.exact = True
         result.tokens = usage.get("completion_tokens") or result.tokens
         result.prompt_tokens = usage.get("prompt_tokens") or 0
         result.cached_tokens = (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
@@ -150,7 +151,7 @@ def _take(chunk: dict[str, Any], result: Answer, write: Write, now: float) -> No
         if reasoning or content:
             result.first_s = result.first_s or now
             result.total_s = now
-            result.tokens += 1  # until usage says how many
+            result.tokens += 1
         if reasoning:
             result.reasoning += reasoning
             write(reasoning, True)
