@@ -7,8 +7,8 @@ PIP := $(PY) -m pip --quiet --disable-pip-version-check install
 PYTEST := $(PY) -m pytest
 ARGS ?=
 
-# make codex: the real Codex from npm against a scripted model
-.PHONY: serve test test-all codex lint setup setup-test native docs clean
+# make codex, make claude-code: the real program from npm against a scripted model
+.PHONY: serve test test-all codex claude-code lint setup setup-test native docs clean
 
 setup: $(VENV)/.base
 setup-test: $(VENV)/.test
@@ -52,6 +52,10 @@ fuzz: setup-test native
 codex: setup-test
 	npm install --prefix build/codex --no-audit --no-fund --loglevel=error @openai/codex
 	CODEX=$(CURDIR)/build/codex/node_modules/.bin/codex $(PYTEST) -m slow tests/live/test_codex_binary.py $(ARGS)
+
+claude-code: setup-test
+	npm install --prefix build/claude-code --no-audit --no-fund --loglevel=error @anthropic-ai/claude-code
+	CLAUDE_CODE=$(CURDIR)/build/claude-code/node_modules/.bin/claude $(PYTEST) -m slow tests/live/test_claude_code_binary.py $(ARGS)
 
 docs: setup
 	$(VENV)/bin/imp config docs > docs/config.md
