@@ -10,6 +10,7 @@ import pytest
 from imp_server.cli import _machine
 from imp_server.cli import doctor as doctor_module
 from imp_server.cli.main import run
+from imp_server.config import Config
 
 
 @pytest.fixture(autouse=True)
@@ -34,6 +35,17 @@ def test_every_topic_is_covered(capsys: pytest.CaptureFixture[str]) -> None:
     assert wanted | {"port"} <= set(topics)
     assert "GB/s" in topics["bandwidth"][0]["text"]
     assert "imp pull smollm2" in topics["model"][0]["text"]
+
+
+def test_a_gpu_without_a_backend_for_it(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(_machine, "gpus", lambda: ["Some Card, 24 GB"])
+    monkeypatch.setattr(doctor_module, "exists", lambda name: name != "cuda")
+    _, topics = examine(capsys, "--port", "0")
+    assert "Some Card" in topics["gpu"][0]["text"] and "no GPU backend" in topics["gpu"][0]["text"]
+    assert "cuda" not in topics["extras"][0]["text"]
+    monkeypatch.setattr(doctor_module, "exists", lambda _: True)
+    monkeypatch.setattr(doctor_module.util, "find_spec", lambda _: None)
+    assert "pip install 'torch" in doctor_module.gpu(Config())[0].text
 
 
 def test_the_same_in_words(capsys: pytest.CaptureFixture[str]) -> None:

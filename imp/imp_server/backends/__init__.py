@@ -15,7 +15,9 @@ from imp_server.models.source import ModelSource
 log = logging.getLogger(__name__)
 
 Progress = Callable[[float], None]
-_EXTRAS = {"reference": "reference", "cuda": "cuda"}
+NEEDS = {"reference": "'torch>=2.11,<2.14'", "cuda": "'torch>=2.11,<2.14' 'cupy-cuda13x>=14.0'"}
+"""What `pip install` needs to hear: the extra of that name in pyproject.toml. Extras can't be told instead, as imp is
+on no package index."""
 
 
 class _Module(Protocol):
@@ -39,9 +41,10 @@ def make_backend(
     if name == "auto":
         return _make_best(choose(name), source, options, on_progress)
     module = _module(name)
-    if module is None or not module.is_usable():
-        extra = _EXTRAS.get(name)
-        hint = f"; install it with: pip install 'imp[{extra}]'" if extra else ""
+    if module is None:
+        raise ConfigError(f"this imp has no backend {name!r}: use --backend auto")
+    if not module.is_usable():
+        hint = f"; it needs: pip install {NEEDS[name]}" if name in NEEDS else ""
         raise ConfigError(f"the backend {name!r} isn't available here{hint}")
     return module.make(source, options, on_progress)
 
@@ -52,7 +55,7 @@ def _make_best(name: str, source: ModelSource, options: dict[str, Any], on_progr
     if name == "reference" and not spare:
         raise ConfigError(
             "no backend can run here: install a C++ compiler and reinstall imp (in a checkout: make native), "
-            "or install torch with: pip install 'imp[reference]'"
+            f"or install torch with: pip install {NEEDS['reference']}"
         )
     if name == "reference":
         log.warning("the native library isn't built: serving on the slow reference backend (imp doctor says more)")
@@ -63,6 +66,11 @@ def _make_best(name: str, source: ModelSource, options: dict[str, Any], on_progr
             raise
         log.warning("%s: serving on the slow reference backend", error.message)
         return make_backend("reference", source, options, on_progress)
+
+
+def exists(name: str) -> bool:
+    """This imp has such a backend, usable here or not."""
+    return _module(name) is not None
 
 
 def choose(name: str) -> str:

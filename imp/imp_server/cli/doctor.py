@@ -15,7 +15,7 @@ from typing import Literal
 import click
 
 from imp_server import __version__
-from imp_server.backends import choose
+from imp_server.backends import NEEDS, choose, exists
 from imp_server.cli import _machine
 from imp_server.cli._knob_options import KnobCommand, with_config
 from imp_server.cli._terminal import size_text
@@ -75,8 +75,9 @@ def versions(_: Config) -> list[Finding]:
     found.append(Finding("packages", ", ".join(names)))
     if missing:
         found.append(Finding("packages", f"{', '.join(missing)} missing; reinstall imp", "bad"))
-    extras = [f"{name} {_version(name)}" for name in OPTIONAL if _version(name)]
-    absent = [f"no {name} (only needed for {why})" for name, why in OPTIONAL.items() if not _version(name)]
+    optional = {name: why for name, why in OPTIONAL.items() if name == "torch" or exists("cuda")}
+    extras = [f"{name} {_version(name)}" for name in optional if _version(name)]
+    absent = [f"no {name} (only needed for {why})" for name, why in optional.items() if not _version(name)]
     found.append(Finding("extras", ", ".join(extras + absent)))
     return found
 
@@ -146,8 +147,10 @@ def gpu(_: Config) -> list[Finding]:
     cards = _machine.gpus()
     if not cards:
         return [Finding("gpu", "none found: the cpu backend is used")]
+    if not exists("cuda"):
+        return [Finding("gpu", f"{'; '.join(cards)}; this imp has no GPU backend: the cpu backend is used")]
     ready = util.find_spec("torch") is not None and util.find_spec("cupy") is not None
-    advice = "" if ready else "; to use it: pip install 'imp[cuda]'"
+    advice = "" if ready else f"; to use it: pip install {NEEDS['cuda']}"
     return [Finding("gpu", f"{'; '.join(cards)}{advice}", "ok" if ready else "note")]
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import shlex
+import tomllib
 from dataclasses import replace
+from pathlib import Path
 
 import imp_server.backends as backends
 import pytest
@@ -12,6 +15,7 @@ from imp_server.core import ConfigError, UnsupportedModel
 from tests.backends.cpu.synthetic_models import VARIANTS, SyntheticSource
 
 LLAMA = VARIANTS[0]
+REPO = Path(__file__).resolve().parents[3]
 
 
 def source(**changes):
@@ -46,5 +50,17 @@ def test_without_the_library_reference_serves_and_says_so(monkeypatch, caplog):
 
 def test_without_anything_one_line_says_what_to_install(monkeypatch):
     without(monkeypatch, "cpu", "cuda", "reference")
-    with pytest.raises(ConfigError, match=r"C\+\+ compiler.*imp\[reference\]"):
+    with pytest.raises(ConfigError, match=r"C\+\+ compiler.*pip install 'torch"):
         make_backend("auto", source(), {})
+
+
+def test_a_backend_that_this_imp_lacks(monkeypatch):
+    without(monkeypatch, "cuda")
+    with pytest.raises(ConfigError, match="this imp has no backend 'cuda': use --backend auto"):
+        make_backend("cuda", source(), {})
+
+
+def test_the_advice_names_what_the_extras_hold():
+    extras = tomllib.loads((REPO / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    for name, packages in backends.NEEDS.items():
+        assert shlex.split(packages) == extras[name]

@@ -129,7 +129,7 @@ def library(isa: str | None = None) -> ctypes.CDLL:
     if loaded is None:
         raise UnsupportedModel(
             "the native CPU library isn't built: install a C++ compiler and run 'make native', "
-            "or install imp[reference] to serve on torch"
+            "or install torch to serve on the slow reference backend"
         )
     loaded.imp_cpu_abi.restype = c_int64
     sizes = (Matrix, LayerPlan, ModelPlan, StepPlan, SamplerPlan)
