@@ -30,6 +30,8 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True)
 class Operation:
+    """One operation of one document; `id` names its handler."""
+
     id: str
     method: str
     """Upper case."""
@@ -53,6 +55,8 @@ class Operation:
 
 @dataclass(frozen=True, slots=True)
 class Contract:
+    """All documents as one."""
+
     document: dict[str, Any]
     """The merged document, limits filled in."""
     operations: tuple[Operation, ...]

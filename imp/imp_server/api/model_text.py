@@ -86,6 +86,8 @@ class DeltaSession:
 
 @dataclass(frozen=True, slots=True)
 class PreparedPrompt:
+    """A request with the text it was made from, and the reader of its answer."""
+
     request: GenerateRequest
     prepared: Prepared
     vocabulary: Vocabulary

@@ -10,7 +10,7 @@ own ids, positions and adapter, whatever the batch, the chunking and the number 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -140,6 +140,8 @@ class KvSpec:
 
 @dataclass(frozen=True, slots=True)
 class BackendInfo:
+    """What a backend says of itself once its model is loaded."""
+
     name: str
     """reference | cpu | cuda."""
     detail: str
@@ -153,7 +155,6 @@ class BackendInfo:
     """Blocks live apart from host memory, so host memory is a tier below them."""
     waits_for_masks: bool = False
     """It can be given masks that are still being filled (Step.mask_flags)."""
-    extra: dict[str, str] = field(default_factory=dict)
 
 
 class Backend(Protocol):

@@ -35,6 +35,8 @@ _ID = re.compile(r"[a-z0-9-]+/[a-z0-9-]+/[0-9]+")
 
 
 class Step(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One exchange of a case: one method with its path, what is sent, what must hold of the reply."""
+
     get: str | None = None
     post: str | None = None
     put: str | None = None

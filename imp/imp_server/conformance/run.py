@@ -33,6 +33,8 @@ class Outcome:
 
 @dataclass(slots=True)
 class Scorecard:
+    """What one run found, case by case."""
+
     target: str
     model: str
     capabilities: Capabilities

@@ -71,6 +71,8 @@ def user_messages(items: Sequence[Item], response_id: str) -> list[dict[str, Any
 
 
 class CompactionFold:
+    """Events of the summary -> the compacted conversation."""
+
     def __init__(self, ctx: ReplyContext) -> None:
         self._ctx = ctx
         self._pieces: list[str] = []

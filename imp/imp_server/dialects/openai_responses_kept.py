@@ -23,6 +23,8 @@ class KeptTotals(NamedTuple):
 
 
 class Kept(Protocol):
+    """The store of responses and conversations, as this dialect sees it (api/responses_kept.py)."""
+
     @property
     def is_on(self) -> bool: ...
 

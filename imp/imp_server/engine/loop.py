@@ -51,7 +51,7 @@ class EngineLoop:
         note_running: Callable[[Collection[int]], None] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`emit` takes what goes to the client; `post` puts a message into this loop's own inbox from any thread;
+        """`emit` takes what goes to the client; `post` puts a message into this loop's own inbox from any thread.
 
         `note_running` hears the keys of the requests in a step before it runs.
         """

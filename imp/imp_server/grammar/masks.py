@@ -88,6 +88,8 @@ class MaskRows:
 
 
 class Masks:
+    """Owner of the masks of one space and vocabulary. Callers hold the space's lock."""
+
     def __init__(self, space: Space, stepper: Stepper, vocabulary: Vocabulary, use_native: bool = True) -> None:
         """`use_native` False: the plain walker, where the native one is what is being tested."""
         self.vocabulary = vocabulary

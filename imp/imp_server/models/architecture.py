@@ -43,6 +43,8 @@ class Rope:
 
 @dataclass(frozen=True, slots=True)
 class Experts:
+    """The mixture of experts of a layer's feed-forward half."""
+
     count: int
     top_k: int
     hidden: int
@@ -71,6 +73,8 @@ class Recurrent:
 
 @dataclass(frozen=True, slots=True)
 class Layer:
+    """One layer; sizes in elements."""
+
     mixer: MixerKind = "attention"
     n_heads: int = 0
     n_kv_heads: int = 0
@@ -113,6 +117,8 @@ class CacheGroup:
 
 @dataclass(frozen=True, slots=True)
 class Architecture:
+    """The whole description of a model that backends execute."""
+
     family: str
     n_layers: int
     width: int
@@ -130,7 +136,6 @@ class Architecture:
     """Learned absolute positions; 0 = none."""
     token_types: int = 0
     tied_head: bool = False
-    head_bias: bool = False
     logit_softcap: float = 0.0
     logit_scale: float = 1.0
     residual_scale: float = 1.0

@@ -16,6 +16,8 @@ _REASONING_KEYS = ("reasoning_content", "reasoning", "thinking")
 
 @dataclass(frozen=True, slots=True)
 class TemplateTraits:
+    """What a template can do and what it wants; the defaults are the most capable one."""
+
     system_role: bool = True
     """False: a system message must be folded into the user message that follows it."""
     late_system: bool = True

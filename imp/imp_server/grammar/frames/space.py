@@ -69,6 +69,8 @@ class Locals(dict[int, Local]):
 
 
 class Space:
+    """Owner of what is interned: tables, locals, formulas, object and array states, machines."""
+
     def __init__(
         self, budget: int = WORK, n_locals: int = N_LOCALS, native: bool = True, n_blanks: int = N_BLANKS
     ) -> None:

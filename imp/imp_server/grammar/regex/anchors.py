@@ -27,6 +27,8 @@ class Parts(NamedTuple):
 
 
 class Splitter:
+    """Makes the parts of a pattern, bottom up. Owner of nothing: expressions are shared through `nodes`."""
+
     def __init__(self, nodes: Nodes, refuse_look: Callable[[Look], Exception]) -> None:
         """`refuse_look` makes the error for a lookaround that stands where it can't be an intersection."""
         self._nodes = nodes
