@@ -198,6 +198,25 @@ def test_a_mask_that_raises_fails_its_request_alone() -> None:
     with_engine(body, make_constraint=lambda plan: Broken())
 
 
+@pytest.mark.parametrize("asked", ["n_out", "step", "route", "forced"])
+def test_a_question_of_the_loop_that_raises_fails_its_request_alone(asked: str) -> None:
+    def broken(self: Any, state: int, *_: Any) -> Any:
+        raise GrammarRefused("too complex")
+
+    kind = type("Broken", (Fake,), {asked: broken})
+
+    async def body(engine: InlineEngine, _: Tiny) -> None:
+        healthy = asyncio.ensure_future(ask(engine, request(engine, IDS[:20], 30)))
+        if asked in ("n_out", "step"):
+            with pytest.raises(InternalError):
+                await ask(engine, request(engine, IDS[:20], plan=constrained()))
+        else:
+            assert len((await ask(engine, request(engine, IDS[:20], plan=constrained())))[0].ids) == 6
+        assert len((await healthy)[0].ids) == 30
+
+    with_engine(body, make_constraint=lambda plan: kind())
+
+
 def test_forced_closing_moves_the_grammar_along() -> None:
     """The grammar binds the whole completion: it sees the closer that the engine feeds."""
     seen: list[int] = []

@@ -161,3 +161,25 @@ class _Held:
     def __exit__(self, *_: object) -> None:
         self._free.set()
         self._thread.join()
+
+
+def test_a_name_of_any_length_leaves_a_way_out() -> None:
+    schema = {
+        "type": "object",
+        "patternProperties": {"^x_": {"type": "integer"}, "_y$": {"minimum": 5}},
+        "additionalProperties": False,
+        "minProperties": 2,
+    }
+    m = Matcher(check_schema(schema), VOCABULARY)
+    for name in ("x_" + "name" * 1000, "x_" + "0123456789abcdef" * 50):
+        state = m.advance_bytes(m.start, f'{{"{name}":1'.encode())
+        assert state is not None and 0 < m.n_tokens_out(state) < 30
+        assert m.advance_bytes(state, f',"{name}":1}}'.encode()) is None, "no name twice"
+        assert m.advance_bytes(state, f',"{name}_":1}}'.encode()) is not None
+
+
+def test_a_way_too_long_to_be_worked_out_is_no_way() -> None:
+    m = Matcher(check_schema({"type": "string", "pattern": "^([a-z]{1000}){1000}$"}), VOCABULARY)
+    state = m.advance_bytes(m.start, b'"abc')
+    assert state is not None and m.n_tokens_out(state) == NEVER and m.route(state) == []
+    assert m.advance_bytes(state, b"d") is not None and m.advance_bytes(state, b'"') is None

@@ -60,7 +60,8 @@ def _gathered(jobs: Sequence[Future[Made]], n_words: int) -> tuple[UInt32s | Non
     """The masks and the flags of a step; no flags if all masks are there."""
     if not jobs:
         return None, None
-    done = [job.done() for job in jobs]
+    # One may have failed since the loop looked: that is its row's fault, not the step's.
+    done = [job.done() and job.exception() is None for job in jobs]
     if all(done):
         return np.stack([job.result().bits for job in jobs]), None
     masks = np.zeros((len(jobs), n_words), dtype=np.uint32)

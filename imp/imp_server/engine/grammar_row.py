@@ -98,7 +98,7 @@ class GrammarRow:
     def _begin_mask(self, spot: Spot, refused: frozenset[int] = frozenset()) -> Future[Made]:
         try:
             tight = self._is_tight(spot, refused, 0.0)
-        except TimeoutError:
+        except Exception:  # not known in time, or a fault: there it fails this row alone
             tight = True
         if tight:
             return self._masks.call(lambda: self._make_tight(spot, refused))
@@ -173,10 +173,10 @@ class GrammarRow:
         return self._constraint.is_done(self._spot.place)
 
     def forced(self) -> bytes:
-        """Marked bytes that must come next; b"" if there is a choice, or where it isn't known in time."""
+        """Marked bytes that must come next; b"" if there is a choice, or where it can't be told in time."""
         try:
             return self._constraint.forced(self._spot.place, _PATIENCE_S)
-        except TimeoutError:
+        except Exception:
             return b""
 
     def _after(self, spot: Spot, token_id: int, patience_s: float | None = _PATIENCE_S) -> Spot | Verdict:
@@ -189,8 +189,10 @@ class GrammarRow:
             if not self._fits(spot, patience_s) or constraint.n_out(place, patience_s) <= n_left:
                 return Spot(place, n_left)
             route = tuple(constraint.route(spot.place, patience_s)) if spot.route is None else spot.route
-        except TimeoutError:
-            return "later"
+        except Exception:
+            if patience_s is None:
+                raise
+            return "later"  # not known in time, or a fault: on the mask thread that fails this row alone
         if route[:1] == (token_id,) and len(route) - 1 <= n_left:
             return Spot(place, n_left, route[1:])
         return "refused"

@@ -20,6 +20,8 @@ NEVER = 1 << 30
 """Tokens to an end that isn't known."""
 MAX_LEGS = 20_000
 MAX_WAYS = 50_000
+MAX_LEAD = 1 << 14
+"""Bytes of a leg. Each place inside a long one has a leg of its own, so its cost would be paid per token."""
 WINDOW = 16
 """Bytes of the longest token that a way is written with, special ones excepted."""
 
@@ -127,6 +129,8 @@ class Distances:
         cell = state.cell
         local = self._space.locals[cell.top]
         lead = local.lead()
+        if len(lead) > MAX_LEAD:
+            raise GrammarDeadEnd("the shortest way to the end is too long to be worked out")
         if not lead:
             # the top may end without a byte of its own: what is below goes on
             after = self._popped(state, b"", local.end_result)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
-from itertools import product
+from itertools import islice, product
 from math import prod
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 MAX_CHOICES = 64
 FEW = 8
 MAX_FRESH = 64
+MAX_TAKEN = 64
 
 
 class Task(NamedTuple):
@@ -222,13 +223,17 @@ def fresh_names(
         yield from _simple_names(taken, n)
         return
     wanted = [_names_machine(algebra, leaf) for leaf in task.names]
-    without: list[Machine] = [literals_machine(frozenset(t.encode() for t in taken))] if taken else []
+    # Of names as long as a model may write them the machine would outgrow its budget: they are looked up instead.
+    short = frozenset(t.encode() for t in taken if len(t) <= MAX_TAKEN)
+    n_long = len(taken) - len(short)
+    without: list[Machine] = [literals_machine(short)] if short else []
     if pattern is not None:
         wanted.append(pattern_machine(pattern))
         without += [pattern_machine(p) for p in sorted(unmatched)]
     else:
         without += [pattern_machine(p) for p in sorted(patterns)]
-    yield from words(intersect(wanted, without), n)
+    found = words(intersect(wanted, without), n + n_long)
+    yield from islice((name for name in found if name not in taken), n)
 
 
 def _simple_names(taken: frozenset[str], n: int) -> Iterator[str]:
