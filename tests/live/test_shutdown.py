@@ -16,12 +16,15 @@ SERVER = """
 from imp_server.api.model_text import ModelText
 from imp_server.api.server import Launch, serve
 from imp_server.config import Config
+from imp_server.config.serving import Log
 from imp_server.engine.scripted import ScriptedEngine, Wait
+from imp_server.logs import set_up_logging
 from tests.toy import byte_model
 
 model = ModelText(byte_model())
 engine = ScriptedEngine(model.vocabulary)
-engine.always(*[action for _ in range(20) for action in (120, Wait(0.05))])
+engine.always(*[action for _ in range(40) for action in (120, Wait(0.05))])
+set_up_logging(Log())
 config = Config.of({"server.port": 0, "server.drain_timeout_s": DRAIN})
 serve(config, Launch("m", engine, lambda: model), announce=lambda line: print(line, flush=True))
 """
@@ -32,6 +35,7 @@ def start(drain_s: float) -> tuple[subprocess.Popen[str], str]:
     process = subprocess.Popen(
         [sys.executable, "-c", SERVER.replace("DRAIN", str(drain_s))],
         stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
     )
     assert process.stdout is not None
@@ -64,6 +68,22 @@ def test_running_streams_finish(started: list[subprocess.Popen[str]], number: si
     assert rest[-1] == "data: [DONE]"
     assert '"finish_reason":"stop"' in rest[-2]
     assert process.wait(10) == 0
+
+
+def test_a_second_ctrl_c_ends_streams_with_their_error(started: list[subprocess.Popen[str]]) -> None:
+    process, url = start(30)
+    started.append(process)
+    with httpx.stream("POST", f"{url}/v1/chat/completions", json=BODY, timeout=20) as response:
+        lines = response.iter_lines()
+        next(lines)
+        process.send_signal(signal.SIGINT)
+        assert process.stderr is not None
+        assert "finishing 1 request, for at most 30 s" in process.stderr.readline()
+        process.send_signal(signal.SIGINT)
+        rest = [line for line in lines if line]
+    assert '"error":{' in rest[-1]
+    assert process.wait(10) == 0
+    assert process.stderr.read() == "", "no traceback"
 
 
 def test_a_stream_longer_than_the_drain_ends_with_an_error(started: list[subprocess.Popen[str]]) -> None:

@@ -95,13 +95,18 @@ class ImpServer(uvicorn.Server):
         super().__init__(config)
         self._hub = hub
         self._loop = asyncio.get_running_loop()
-        self.exiting = asyncio.Event()
+        self.exiting, self.hurried = asyncio.Event(), asyncio.Event()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """uvicorn's own would raise the signal again once it has drained: the process must end with 0."""
+        """The first signal begins the drain, a Ctrl-C after it ends the drain, one more leaves everything as it lies.
+
+        uvicorn's own would raise the signal again once it has drained: the process must end with 0.
+        """
         self._hub.draining = True
         self._loop.call_soon_threadsafe(self.exiting.set)
-        self.force_exit = self.should_exit and sig == signal.SIGINT
+        if self.should_exit and sig == signal.SIGINT:
+            self.force_exit = self.hurried.is_set()
+            self._loop.call_soon_threadsafe(self.hurried.set)
         self.should_exit = True
 
 
@@ -138,8 +143,22 @@ async def run(hub: Hub, launch: Launch | None, sock: socket.socket, announce: An
 async def _drain(server: ImpServer, hub: Hub, launch: Launch | None) -> None:
     """After a signal the engine finishes what runs; what outlasts the drain ends with its dialect's error."""
     await server.exiting.wait()
-    if launch is not None and launch.client.state == "ready":
-        await launch.client.drain(hub.config.server.drain_timeout_s)
+    limit_s = hub.config.server.drain_timeout_s
+    if n := len(server.server_state.tasks):
+        requests = f"{n} request{'s' if n > 1 else ''}"
+        _log.info("finishing %s, for at most %g s; one more Ctrl-C ends them now", requests, limit_s)
+    if launch is None or launch.client.state != "ready":
+        return
+    drain = asyncio.create_task(launch.client.drain(limit_s))
+    hurry = asyncio.create_task(server.hurried.wait())
+    try:
+        await asyncio.wait((drain, hurry), return_when=asyncio.FIRST_COMPLETED)
+        if not drain.done():
+            await launch.client.stop()
+        await drain
+    finally:
+        drain.cancel()
+        hurry.cancel()
 
 
 _TO_SAY_SO_S = 5
