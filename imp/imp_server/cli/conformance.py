@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import click
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from imp_server.conformance.capabilities import probe
 from imp_server.conformance.case import Case, load_cases, load_known_failures
@@ -47,7 +52,8 @@ def command(
     known = load_known_failures(known_failures) if known_failures else {}
     target = Target(url, key, timeout)
     capabilities = probe(target, model)
-    card = run_cases(target, cases, capabilities, known_failures=known, on_outcome=_tell if verbose else None)
+    with _progress(len(cases), verbose) as on_outcome:
+        card = run_cases(target, cases, capabilities, known_failures=known, on_outcome=on_outcome)
     if json_path:
         _write(json_path, as_json(card))
     if junit:
@@ -73,6 +79,18 @@ def _chosen(cases: list[Case], dialects: tuple[str, ...], only: str) -> list[Cas
 
 def _begins(case_id: str, prefixes: tuple[str, ...]) -> bool:
     return any(case_id == p or case_id.startswith(p.rstrip("/") + "/") for p in prefixes)
+
+
+@contextmanager
+def _progress(n_cases: int, verbose: bool) -> Iterator[Callable[[Outcome], None] | None]:
+    """A line per case if asked for, else a bar on a terminal, else nothing; all on stderr."""
+    if verbose or not sys.stderr.isatty():
+        yield _tell if verbose else None
+        return
+    columns = (TextColumn("{task.completed:.0f} of {task.total:.0f}"), BarColumn(bar_width=30), TimeElapsedColumn())
+    with Progress(*columns, TextColumn("{task.description}"), console=Console(stderr=True), transient=True) as bars:
+        task = bars.add_task("", total=n_cases)
+        yield lambda outcome: bars.update(task, advance=1, description=outcome.case.id)
 
 
 def _tell(outcome: Outcome) -> None:
