@@ -163,6 +163,11 @@ NULLS = [
 ]
 
 
+def test_choices_are_told_as_json(http: httpx.Client) -> None:
+    response = http.post("/v1/responses", json={"model": "m", "input": "hi", "background": True})
+    assert refused(response, 400, "invalid_value")["message"] == '"background" must be one of false'
+
+
 def test_null_means_absent(http: httpx.Client) -> None:
     for name in NULLS:
         assert http.post(CHAT, json=chat(**{name: None})).status_code == 200, name

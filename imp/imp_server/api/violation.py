@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -112,7 +113,7 @@ class _Explainer:
 
     def not_one_of(self, path: Sequence[str | int], values: Sequence[Any]) -> InvalidRequest:
         name = json_path(self.body, path)
-        known = ", ".join(f'"{v}"' if isinstance(v, str) else str(v) for v in dict.fromkeys(values) if v is not None)
+        known = ", ".join(json.dumps(v, ensure_ascii=False) for v in dict.fromkeys(values) if v is not None)
         return InvalidRequest(f'"{name}" must be one of {known}', param=name)
 
 
