@@ -15,7 +15,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
@@ -110,11 +110,10 @@ def build(tell: Callable[[int, int], None] = lambda _done, _all: None) -> list[s
     kinds = [(name, isa, flags, units) for name, units in libraries().items() for isa, flags in variants(name).items()]
     jobs = [(compiler, name, isa, flags, unit) for name, isa, flags, units in kinds for unit in units]
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
-        results = []
-        for result in pool.map(lambda job: compile_unit(*job), jobs):
-            results.append(result)
-            tell(len(results), len(jobs))
-    errors = [error for error in results if error]
+        compiling = [pool.submit(compile_unit, *job) for job in jobs]
+        for done, _ in enumerate(as_completed(compiling), 1):
+            tell(done, len(jobs))
+    errors = [error for unit in compiling if (error := unit.result())]
     return errors or [error for name, isa, _, units in kinds if (error := link(compiler, name, isa, units))]
 
 
