@@ -22,7 +22,7 @@ from tests.grammar.judging import accepts, matcher
     ],
 )
 def test_known_dialects(uri: str, four: bool) -> None:
-    """In draft 4 alone a reference hides its siblings and exclusiveMinimum is Boolean."""
+    """In draft 4 alone exclusiveMinimum is Boolean."""
     bound = {"minimum": 1, "exclusiveMinimum": True} if four else {"exclusiveMinimum": 1}
     schema = {"$schema": uri, "type": "integer", **bound}
     assert accepts(schema, "2") and not accepts(schema, "1")
@@ -40,3 +40,26 @@ def test_unknown_dialects_are_refused(uri: str) -> None:
 def test_drafts_before_4_are_refused() -> None:
     with pytest.raises(GrammarRefused, match="drafts before 4"):
         matcher({"$schema": "http://json-schema.org/draft-03/schema#"})
+
+
+@pytest.mark.parametrize(
+    ("uri", "hides"),
+    [
+        ("http://json-schema.org/draft-04/schema#", True),
+        ("http://json-schema.org/draft-07/schema", True),
+        ("https://json-schema.org/draft-07/schema#", False),
+        ("http://json-schema-org/draft-07/schema#", False),
+        ("http://json-schema.org/draft/2019-09/schema#", False),
+        (None, False),
+    ],
+)
+def test_a_reference_hides_its_siblings_in_old_drafts_alone(uri: str | None, hides: bool) -> None:
+    """Not under an address that validators take for the newest draft."""
+    name = {} if uri is None else {"$schema": uri}
+    inner = {"$ref": "#/definitions/text", "maxLength": 2}
+    schema = {**name, "properties": {"a": inner}, "definitions": {"text": {"type": "string"}}}
+    assert accepts(schema, '{"a": "abc"}') == hides
+    assert accepts(schema, '{"a": "ab"}') and not accepts(schema, '{"a": 1}')
+    address = "https://example.org/r"
+    resource = {"$defs": {"r": {"id": address, "$id": address, **schema}}, "$ref": address}
+    assert accepts(resource, '{"a": "abc"}') == hides

@@ -20,6 +20,8 @@ DIALECTS = (
     ("draft-04/", 4), ("draft-06/", 6), ("draft-07/", 7), ("draft/2019-09/", 2019), ("draft/2020-12/", 2020),
 )  # fmt: skip
 """What names a draft, wherever its meta-schema is kept."""
+OWN_ADDRESS = re.compile(r"http://json-schema\.org/draft-0[467]/schema#?")
+"""Of the drafts in which a $ref hides what stands beside it."""
 OPENAPI = "https://spec.openapis.org/oas/3.1/dialect/"
 """Adds nothing but annotations to 2020-12."""
 MAX_DEPTH = 256
@@ -35,6 +37,8 @@ class At(NamedTuple):
     pointer: str
     draft: int
     """4, 6, 7, 2019 or 2020."""
+    hides: bool = False
+    """Whether a $ref hides its siblings."""
     scope: tuple[str, ...] = ()
     """Resources entered so far, outermost first; kept only where $dynamicRef needs it."""
 
@@ -57,6 +61,16 @@ def children(schema: dict[str, Any]) -> Iterator[tuple[tuple[str | int, ...], An
     for key in MAP_OF_SCHEMAS:
         if isinstance(schema.get(key), dict):
             yield from (((key, name), s) for name, s in schema[key].items() if isinstance(s, dict | bool))
+
+
+def hides_siblings(schema: dict[str, Any], outer: bool) -> bool:
+    """Whether a $ref hides its siblings in a resource, or in the one around it.
+
+    Drafts 4 to 7 say so. Under an address that is not exactly theirs (https, a mirror) most validators don't
+    recognise them and take the newest draft, where siblings count: the stricter reading is valid in both.
+    """
+    uri = schema.get("$schema")
+    return outer if not isinstance(uri, str) or "://" not in uri else OWN_ADDRESS.fullmatch(uri) is not None
 
 
 def draft_of(schema: dict[str, Any], outer: int, pointer: str) -> int:
@@ -110,12 +124,12 @@ class Document:
         if found is None:
             self._index(schema, at, 0)
             found = self._places[id(schema)]
-        if found.base == at.base and found.draft == at.draft:
+        if (found.base, found.draft, found.hides) == (at.base, at.draft, at.hides):
             return at
         scope = at.scope
         if self.dynamic and found.base not in scope:
             scope = (*scope, found.base)
-        return at._replace(base=found.base, draft=found.draft, scope=scope)
+        return at._replace(base=found.base, draft=found.draft, hides=found.hides, scope=scope)
 
     def is_shared(self, schema: Any) -> bool:
         """Whether the schema is known by its content: it depends on no place, and spelling it out is cheap."""
@@ -127,10 +141,10 @@ class Document:
             raise GrammarRefused(f"schema is nested deeper than {MAX_DEPTH}", pointer=at.pointer)
         if len(self._places) > MAX_SUBSCHEMAS:
             raise GrammarRefused(f"schema has more than {MAX_SUBSCHEMAS} subschemas", pointer=at.pointer)
-        at = at._replace(draft=draft_of(schema, at.draft, at.pointer))
+        at = at._replace(draft=draft_of(schema, at.draft, at.pointer), hides=hides_siblings(schema, at.hides))
         opened = at.draft != 2020
         name = schema.get("id" if at.draft == 4 else "$id")
-        if isinstance(name, str) and not (at.draft <= 7 and "$ref" in schema):
+        if isinstance(name, str) and not (at.hides and "$ref" in schema):
             opened = True
             at = self._identify(schema, name, at)
         for key in ("$anchor", "$dynamicAnchor"):
@@ -204,7 +218,7 @@ class Document:
     def _target(self, schema: Any, uri: str, pointer: str, at: At) -> At:
         if isinstance(schema, dict) and id(schema) in self._places:
             return self._entered(self._places[id(schema)], at)
-        return self._entered(At(uri, pointer, at.draft), at)
+        return self._entered(At(uri, pointer, at.draft, at.hides), at)
 
     def _entered(self, place: At, came_from: At) -> At:
         scope = came_from.scope

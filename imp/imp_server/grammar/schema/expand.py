@@ -89,7 +89,7 @@ class Expander:
         return formula
 
     def _expand(self, schema: dict[str, Any], at: At) -> Formula:
-        if "$ref" in schema and at.draft <= 7:
+        if at.hides and "$ref" in schema:
             return self.reference("$ref", schema["$ref"], at)
         parts: list[Formula] = []
         for keyword in schema:
