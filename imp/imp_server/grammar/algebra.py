@@ -48,6 +48,8 @@ class Algebra:
         self.string_machines: dict[Formula, Machine] = {}
         self.number_machines: dict[Formula, Machine] = {}
         """Memos of scalars.py."""
+        self.property_values: dict[tuple[tuple[Props, ...], str], Formula] = {}
+        """Memo of sat/objects.py."""
         self.any = self.sub_of(self.formulas.true)
         self.never = self.sub_of(self.formulas.false)
 

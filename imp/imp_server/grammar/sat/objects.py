@@ -12,7 +12,7 @@ from imp_server.grammar.formula import Formula
 from imp_server.grammar.leaves import STRING, Count, Leaf, Names, Props, Required
 from imp_server.grammar.machine import DEAD, Machine
 from imp_server.grammar.sat.found import Found, joined
-from imp_server.grammar.scalars import literals_machine, pattern_machine, string_machine, words
+from imp_server.grammar.scalars import pattern_machine, string_machine, words
 from imp_server.grammar.values import spelled
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 MAX_CHOICES = 64
 FEW = 8
 MAX_FRESH = 64
-MAX_TAKEN = 64
+MAX_DRAWN = 4096
 
 
 class Task(NamedTuple):
@@ -56,22 +56,34 @@ def members(
         return None
     if task.high is not None and len(task.needed) > task.high:
         return None
+    known = Members(solver, task)
     if not task.against:
-        return _complete(solver, task, seen, ())
+        return _complete(solver, task, seen, (), known)
+    if any(known.get(name, solver.algebra.formulas.true) is None for name in task.needed):
+        return None
     options = [list(_ways(solver, task, leaf, seen)) for leaf in task.against]
     if prod(map(len, options)) > FEW:
         # what is impossible alone is impossible together
-        options = [[c for c in ways if _complete(solver, task, seen, (c,)) is not None] for ways in options]
+        options = [[c for c in ways if _is_possible(task, c, known)] for ways in options]
     for tried, choices in enumerate(product(*options)):
         if tried == MAX_CHOICES:
             solver.gave_up = True
             break
-        answer = _complete(solver, task, seen, choices)
+        answer = _complete(solver, task, seen, choices, known)
         if answer is not None:
             return answer
     # only some of the names that could break a leaf were tried
     solver.gave_up = solver.gave_up or any(isinstance(leaf, Props | Names) for leaf in task.against)
     return None
+
+
+def _is_possible(task: Task, choice: Choice, known: Members) -> bool:
+    """Whether nothing speaks against the choice by itself."""
+    if choice.high is not None and choice.high < max(task.low, len(task.needed)):
+        return False
+    if choice.name is None or choice.extra is None:
+        return choice.forbid not in task.needed
+    return known.get(choice.name, choice.extra) is not None
 
 
 def _task(literals: Iterable[tuple[Leaf, bool]], order: tuple[str, ...]) -> Task:
@@ -141,12 +153,29 @@ def _with_fresh(
     pattern: str | None,
     unmatched: Collection[str] = (),
 ) -> Iterator[Choice]:
-    for name in fresh_names(solver.algebra, task, taken, pattern, 3, unmatched):
+    for name in fresh_names(solver, task, taken, pattern, 3, unmatched):
         value = value_formula(solver.algebra, [leaf], name)
         yield Choice(name=name, extra=solver.algebra.formulas.neg(value))
 
 
-def _complete(solver: Solver, task: Task, seen: frozenset[str], choices: Iterable[Choice]) -> Found | None:
+class Members:
+    """Owner of the members of one task found so far: its choices ask for the same ones again and again."""
+
+    def __init__(self, solver: Solver, task: Task) -> None:
+        self._solver, self._task = solver, task
+        self._found: dict[tuple[str, Formula], Found | None] = {}
+
+    def get(self, name: str, extra: Formula) -> Found | None:
+        """The shortest member of this name whose value satisfies `extra`, too."""
+        key = name, extra
+        if key not in self._found:
+            self._found[key] = _member(self._solver, self._task, name, extra)
+        return self._found[key]
+
+
+def _complete(
+    solver: Solver, task: Task, seen: frozenset[str], choices: Iterable[Choice], known: Members
+) -> Found | None:
     fs = solver.algebra.formulas
     plan: dict[str, Formula] = dict.fromkeys(sorted(task.needed), fs.true)
     forbidden: set[str] = set()
@@ -161,7 +190,7 @@ def _complete(solver: Solver, task: Task, seen: frozenset[str], choices: Iterabl
         return None
     parts: dict[str, Found] = {}
     for name, extra in plan.items():
-        part = _member(solver, task, name, extra)
+        part = known.get(name, extra)
         if part is None:
             return None
         parts[name] = part
@@ -191,7 +220,7 @@ def _optional(solver: Solver, task: Task, taken: frozenset[str] | set[str], n: i
     """`n` more members by name, whatever they are called."""
     parts: dict[str, Found] = {}
     declared = sorted({name for p in task.props for name in p.names} - set(taken))
-    fresh = fresh_names(solver.algebra, task, frozenset(taken) | set(declared), None, n + MAX_FRESH)
+    fresh = fresh_names(solver, task, frozenset(taken) | set(declared), None, n + MAX_FRESH)
     for source in (declared, fresh):
         for name in source:
             part = _member(solver, task, name, solver.algebra.formulas.true)
@@ -200,7 +229,7 @@ def _optional(solver: Solver, task: Task, taken: frozenset[str] | set[str], n: i
                 if len(parts) == n:
                     return parts
     for pattern in {p for leaf in task.props for p, _ in leaf.patterns}:
-        for name in fresh_names(solver.algebra, task, frozenset(taken) | set(declared), pattern, n + 4):
+        for name in fresh_names(solver, task, frozenset(taken) | set(declared), pattern, n + 4):
             part = _member(solver, task, name, solver.algebra.formulas.true)
             if part is not None:
                 parts[name] = part
@@ -210,7 +239,7 @@ def _optional(solver: Solver, task: Task, taken: frozenset[str] | set[str], n: i
 
 
 def fresh_names(
-    algebra: Algebra, task: Task, taken: frozenset[str], pattern: str | None, n: int, unmatched: Collection[str] = ()
+    solver: Solver, task: Task, taken: frozenset[str], pattern: str | None, n: int, unmatched: Collection[str] = ()
 ) -> Iterator[str]:
     """Undeclared, unused names: those matching `pattern`, or matching none of the patterns if it is None.
 
@@ -222,18 +251,35 @@ def fresh_names(
     if not task.names and not patterns:
         yield from _simple_names(taken, n)
         return
-    wanted = [_names_machine(algebra, leaf) for leaf in task.names]
-    # Of names as long as a model may write them the machine would outgrow its budget: they are looked up instead.
-    short = frozenset(t.encode() for t in taken if len(t) <= MAX_TAKEN)
-    n_long = len(taken) - len(short)
-    without: list[Machine] = [literals_machine(short)] if short else []
-    if pattern is not None:
-        wanted.append(pattern_machine(pattern))
-        without += [pattern_machine(p) for p in sorted(unmatched)]
-    else:
-        without += [pattern_machine(p) for p in sorted(patterns)]
-    found = words(intersect(wanted, without), n + n_long)
-    yield from islice((name for name in found if name not in taken), n)
+    without = frozenset(patterns if pattern is None else unmatched)
+    key = task.names, pattern, without
+    drawn = solver.names.get(key)
+    if drawn is None:
+        wanted = [_names_machine(solver.algebra, leaf) for leaf in task.names]
+        if pattern is not None:
+            wanted.append(pattern_machine(pattern))
+        machine = intersect(wanted, [pattern_machine(p) for p in sorted(without)])
+        drawn = solver.names[key] = Drawn(words(machine, MAX_DRAWN))
+    yield from islice((name for name in drawn if name not in taken), n)
+
+
+class Drawn:
+    """Texts drawn from a source as far as anybody has looked, for many to look at."""
+
+    def __init__(self, source: Iterator[str]) -> None:
+        self._source = source
+        self._texts: list[str] = []
+
+    def __iter__(self) -> Iterator[str]:
+        at = 0
+        while True:
+            if at == len(self._texts):
+                text = next(self._source, None)
+                if text is None:
+                    return
+                self._texts.append(text)
+            yield self._texts[at]
+            at += 1
 
 
 def _simple_names(taken: frozenset[str], n: int) -> Iterator[str]:
@@ -251,12 +297,16 @@ def _simple_names(taken: frozenset[str], n: int) -> Iterator[str]:
 
 def value_formula(algebra: Algebra, props: Iterable[Props], name: str) -> Formula:
     """What the leaves ask together of the value of property `name`."""
-    parts = []
-    for leaf in props:
-        subs = [leaf.names[name]] if name in leaf.names else []
-        subs += [s for p, s in leaf.patterns if _accepts(pattern_machine(p), name)]
-        parts += [s.formula for s in (subs or [leaf.rest])]
-    return algebra.formulas.conj(parts)
+    key = tuple(props), name
+    known = algebra.property_values.get(key)
+    if known is None:
+        parts = []
+        for leaf in key[0]:
+            subs = [leaf.names[name]] if name in leaf.names else []
+            subs += [s for p, s in leaf.patterns if _accepts(pattern_machine(p), name)]
+            parts += [s.formula for s in (subs or [leaf.rest])]
+        known = algebra.property_values[key] = algebra.formulas.conj(parts)
+    return known
 
 
 def _names_machine(algebra: Algebra, leaf: Names) -> Machine:

@@ -32,6 +32,8 @@ class Solver:
         self.algebra = algebra
         self.budget = budget
         self.gave_up = False
+        self.names: dict[Hashable, objects.Drawn] = {}
+        """Memo of sat/objects.py."""
         self._memo: dict[Hashable, Found | None] = {}
         self._open: dict[Hashable, int] = {}
         self._lowest = 1 << 30
