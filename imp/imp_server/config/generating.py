@@ -47,10 +47,10 @@ class Grammar(msgspec.Struct, frozen=True):
     """Propose text that the grammar forces as a draft; the tokens are the same either way."""
     length_steering: bool = True
     """Near max_tokens keep only tokens that lead to the end, so that the value parses."""
-    check_work: Positive = 2000000
-    """Work units that checking one grammar may take; beyond it is a 400."""
-    max_states: Positive = 100000
-    """Most automaton states of one grammar; beyond it is a 400."""
+    check_work: Positive = 20000
+    """Work units for the proof that some value satisfies a schema; if they don't do it is a 400."""
+    max_states: Positive = 200000
+    """Automaton states kept per vocabulary; beyond it they and all masks are made anew."""
     max_whitespace: Count = 48
     """Most blanks in a row outside strings, after at most one newline; 0 is compact JSON, mostly forced text."""
     memo_mib: Count = 512

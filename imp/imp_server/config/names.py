@@ -140,8 +140,6 @@ NOT_YET: frozenset[str] = frozenset({
     "server.max_queued_tokens",
     "engine.deterministic",
     "engine.overlap",
-    "grammar.check_work",
-    "grammar.max_states",
     "cuda.device",
     "cuda.graphs",
     "cuda.memory_mib",

@@ -81,7 +81,12 @@ def build_engine(
         decode_costs=decode_costs,
         make_index=prefix_index(config.prefix_cache, lower_tier(config, source, backend, kv)),
     )
-    grammars = Grammars(vocabulary, max_whitespace=config.grammar.max_whitespace, memo_mib=config.grammar.memo_mib)
+    grammars = Grammars(
+        vocabulary,
+        max_whitespace=config.grammar.max_whitespace,
+        memo_mib=config.grammar.memo_mib,
+        max_states=config.grammar.max_states,
+    )
     loop = EngineLoop(
         backend,
         scheduler,

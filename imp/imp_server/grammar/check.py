@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from imp_server.core import GrammarPlan, GrammarRefused, GrammarUnsatisfiable
 from imp_server.grammar.algebra import has_surrogates
@@ -20,19 +20,34 @@ from imp_server.grammar.schema.expand import Expander
 from imp_server.grammar.subschema import Sub
 
 CHECK_WORK = 20_000
+"""Conjunctions and questions of the proof that some value satisfies a schema (sat/solver.py)."""
 MAX_SUBS = 20_000
 
 
 KeyOrder = Literal["any", "schema"]
 
 
+class Rules(NamedTuple):
+    """How an operator wants schemas to be checked."""
+
+    key_order: KeyOrder = "any"
+    work: int = CHECK_WORK
+
+
+DEFAULT = Rules()
+
+
 def check_schema(
-    schema: Any, *, integers: Literal["digits", "any"] = "digits", key_order: KeyOrder = "any"
+    schema: Any,
+    *,
+    integers: Literal["digits", "any"] = "digits",
+    key_order: KeyOrder = "any",
+    work: int = CHECK_WORK,
 ) -> GrammarPlan:
     """A JSON Schema (object or boolean). Raises GrammarRefused, GrammarUnsatisfiable.
 
     `integers`: whether 1.0 may be written for the integer 1 (any), or digits alone. `key_order`: whether keys come in
-    any order, or as the schema lists them, undeclared ones last.
+    any order, or as the schema lists them, undeclared ones last. `work`: units after which the proof is given up.
     """
     if not isinstance(schema, dict | bool):
         raise GrammarRefused("a JSON Schema must be an object or a boolean")
@@ -41,7 +56,7 @@ def check_schema(
     except (ValueError, TypeError, RecursionError) as error:
         raise GrammarRefused(f"the schema isn't JSON: {error}") from None
     plan = make_plan("json_schema", Normal(schema=text, integers=integers, key_order=key_order))
-    space = Space(CHECK_WORK, n_locals=64)
+    space = Space(work, n_locals=64)
     try:
         formula = Expander(Document(schema), space.algebra, plan.digest, integers, key_order).root()
         _visit_all(formula.leaves())
@@ -76,21 +91,24 @@ def check_choices(choices: Sequence[str]) -> GrammarPlan:
 
 def _check_words(kind: str, normal: Normal) -> GrammarPlan:
     plan = make_plan(kind, normal)
-    begin(plan, Space(CHECK_WORK, n_locals=64))
+    begin(plan, Space(n_locals=64))
     return plan
 
 
-def check_envelope(node: Node, *, key_order: KeyOrder = "any") -> GrammarPlan:
-    """Values, free and raw text between tags (envelope.py). Raises as check_schema for each schema inside."""
+def check_envelope(node: Node, *, key_order: KeyOrder = "any", work: int = CHECK_WORK) -> GrammarPlan:
+    """Values, free and raw text between tags (envelope.py). Raises as check_schema for each schema inside.
+
+    `work`: for each of them.
+    """
     plan = make_plan("envelope", Normal(node=node, key_order=key_order))
     for part in nodes_of(node):
         if isinstance(part, Value):
-            check_schema(part.schema)
+            check_schema(part.schema, work=work)
         elif isinstance(part, Free) and not all(b.tag for b in part.branches):
             raise GrammarRefused("a tag can't be empty")
         elif isinstance(part, Raw) and not part.closer:
             raise GrammarRefused("a closer can't be empty")
-    space = Space(CHECK_WORK, n_locals=64)
+    space = Space(work, n_locals=64)
     machines = envelope_goals(space, node, plan.digest, key_order)
     if any(machines.is_empty(part) for part in nodes_of(node)):
         raise GrammarUnsatisfiable("no text satisfies a raw parameter's schema")

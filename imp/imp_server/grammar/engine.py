@@ -23,7 +23,7 @@ from imp_server.vocab.table import Vocabulary
 __all__ = ["GrammarSpace", "Matcher", "State"]
 
 MAX_FORCED = 256
-MAX_LOCALS = 200_000
+MAX_STATES = 200_000
 MAX_MASK_BYTES = 512 << 20
 
 
@@ -36,14 +36,17 @@ class GrammarSpace:
         *,
         n_blanks: int = N_BLANKS,
         mask_bytes: int = MAX_MASK_BYTES,
+        max_states: int = MAX_STATES,
         native: bool = True,
     ) -> None:
         """`n_blanks`: most of them in a row outside strings, 0 for none at all. `mask_bytes`: memory for masks.
+        `max_states`: frames kept of all grammars together. Beyond either bound everything is made anew.
 
         `native` False: everything in Python, for tests that compare.
         """
         self._n_blanks = n_blanks
         self._mask_bytes = mask_bytes
+        self._max_states = max_states
         self.vocabulary = vocabulary
         self._native = native
         self.lock = RLock()
@@ -61,7 +64,7 @@ class GrammarSpace:
 
     def matcher(self, plan: GrammarPlan) -> Matcher:
         with self.lock:
-            if self.space.tables.n_locals > MAX_LOCALS or self.masks.n_bytes > self._mask_bytes:
+            if self.space.tables.n_locals > self._max_states or self.masks.n_bytes > self._mask_bytes:
                 self.renew()
             return Matcher(plan, self.vocabulary, self)
 

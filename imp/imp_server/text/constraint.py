@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from imp_server.core import ChatRequest, GrammarPlan, GrammarRefused, ResponseFormat
 from imp_server.grammar.check import (
-    KeyOrder,
+    Rules,
     check_choices,
     check_envelope,
     check_gbnf,
@@ -44,50 +44,52 @@ def constraint(
     thinking: ThinkState,
     form: ToolFormat | None,
     template: str,
-    key_order: KeyOrder = "any",
+    rules: Rules,
 ) -> GrammarPlan | None:
     """None if the request leaves the output free. Raises GrammarRefused, GrammarUnsatisfiable, InvalidRequest."""
-    tools = bound_tools(chat, offered_tools(chat)) if form is not None else []
+    tools = bound_tools(chat, offered_tools(chat), rules.work) if form is not None else []
     wanted = chat.response_format
     if not tools and wanted.kind == "text":
         return None
     tags = thinking.tags
     try:
         if not tools and tags is None:
-            return _plain(wanted, key_order)
-        answer = None if wanted.kind == "text" else _answer(wanted)
+            return _plain(wanted, rules)
+        answer = None if wanted.kind == "text" else _answer(wanted, rules)
         calls = None
         if tools:
             assert form is not None
             calls = calls_node(chat, form, tools, mark, template)
         if tags is not None and tags.channels:
-            return check_envelope(_in_channels(answer, calls, thinking, mark), key_order=key_order)
+            return check_envelope(
+                _in_channels(answer, calls, thinking, mark), key_order=rules.key_order, work=rules.work
+            )
         options = [node for node in (calls, answer) if node is not None]
         node = options[0] if len(options) == 1 else Alt(tuple(options))
-        return check_envelope(_after_thinking(node, thinking, mark), key_order=key_order)
+        return check_envelope(_after_thinking(node, thinking, mark), key_order=rules.key_order, work=rules.work)
     except GrammarRefused as refused:
         if refused.param is None:
             refused.param = "tools" if tools else wanted.param
         raise
 
 
-def bound_text(wanted: ResponseFormat, key_order: KeyOrder = "any") -> GrammarPlan | None:
+def bound_text(wanted: ResponseFormat, rules: Rules) -> GrammarPlan | None:
     """The grammar of a plain completion. Raises GrammarRefused, GrammarUnsatisfiable."""
     if wanted.kind == "text":
         return None
     try:
-        return _plain(wanted, key_order)
+        return _plain(wanted, rules)
     except GrammarRefused as refused:
         refused.param = refused.param or wanted.param
         raise
 
 
-def _plain(wanted: ResponseFormat, key_order: KeyOrder = "any") -> GrammarPlan:
+def _plain(wanted: ResponseFormat, rules: Rules) -> GrammarPlan:
     match wanted.kind:
         case "json_object":
             return check_json_object()
         case "json_schema":
-            return check_schema(wanted.schema, key_order=key_order)
+            return check_schema(wanted.schema, key_order=rules.key_order, work=rules.work)
         case "regex":
             return check_regex(wanted.text)
         case "grammar":
@@ -96,9 +98,9 @@ def _plain(wanted: ResponseFormat, key_order: KeyOrder = "any") -> GrammarPlan:
             return check_choices(wanted.choices)
 
 
-def _answer(wanted: ResponseFormat) -> Node:
+def _answer(wanted: ResponseFormat, rules: Rules) -> Node:
     """The same as a part of an envelope."""
-    _plain(wanted)
+    _plain(wanted, rules)
     match wanted.kind:
         case "json_object":
             return Value({"type": "object"})

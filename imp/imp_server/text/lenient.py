@@ -13,7 +13,7 @@ import jsonschema_rs
 import msgspec
 
 from imp_server.core import GrammarRefused, ResponseFormat
-from imp_server.grammar.check import KeyOrder
+from imp_server.grammar.check import Rules
 from imp_server.grammar.relaxed import relaxed_schema
 
 
@@ -27,12 +27,12 @@ class Leniency(NamedTuple):
     """Whether a finished answer satisfies the whole schema; None if nothing is ignored."""
 
 
-def lenient(wanted: ResponseFormat, key_order: KeyOrder = "any") -> Leniency:
+def lenient(wanted: ResponseFormat, rules: Rules) -> Leniency:
     """Raises GrammarRefused, GrammarUnsatisfiable: also where the validator can't read the schema either."""
     if wanted.kind != "json_schema":
         return Leniency(wanted)
     try:
-        schema, ignored = relaxed_schema(wanted.schema, key_order)
+        schema, ignored = relaxed_schema(wanted.schema, rules)
         if not ignored:
             return Leniency(wanted)
         return Leniency(msgspec.structs.replace(wanted, schema=schema), ignored, judge_of(wanted.schema))

@@ -29,6 +29,7 @@ from imp_server.core import (
     Tool,
     pack_ids,
 )
+from imp_server.grammar.check import Rules
 from imp_server.text.calls import CallReaders
 from imp_server.text.constraint import ThinkState, bound_text, constraint
 from imp_server.text.lenient import Leniency, lenient
@@ -145,9 +146,7 @@ class TextModel:
             stop=chat.stop,
             ignore_eos=chat.sampling.ignore_eos,
             calls=calls,
-            grammar=constraint(
-                chat, self.tokenizer.marked, thinking, form, use.template.source, self.config.grammar.key_order
-            ),
+            grammar=constraint(chat, self.tokenizer.marked, thinking, form, use.template.source, self._rules()),
         )
         request = GenerateRequest(
             key=key,
@@ -198,7 +197,7 @@ class TextModel:
             ids, text = self._checked_ids(prompt), self.detokenize(prompt, skip_special=False)
         limit = token_limit(max_tokens, self.config.server.max_tokens, len(ids), self.context_length, "prompt")
         answer = self._leniency(response_format or ResponseFormat())
-        grammar = bound_text(answer.format, self.config.grammar.key_order)
+        grammar = bound_text(answer.format, self._rules())
         plan = text_plan(self.tokenizer, max_tokens=limit, stop=stop, ignore_eos=sampling.ignore_eos, grammar=grammar)
         request = GenerateRequest(
             key=key,
@@ -214,8 +213,10 @@ class TextModel:
         return Prepared(_with_digest(request), session, text, ignored=answer.ignored)
 
     def _leniency(self, wanted: ResponseFormat) -> Leniency:
-        knobs = self.config.grammar
-        return lenient(wanted, knobs.key_order) if knobs.lenient else Leniency(wanted)
+        return lenient(wanted, self._rules()) if self.config.grammar.lenient else Leniency(wanted)
+
+    def _rules(self) -> Rules:
+        return Rules(self.config.grammar.key_order, self.config.grammar.check_work)
 
     def tokenize(self, text: str, *, add_special: bool = False, control: bool = True) -> list[int]:
         """Ids of `text`. `control`: control tokens it spells count. `add_special`: BOS, EOS as the model has it."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from imp_server.core import ChatRequest, GrammarRefused, InvalidRequest, Tool
-from imp_server.grammar.check import check_schema
+from imp_server.grammar.check import CHECK_WORK, check_schema
 from imp_server.grammar.envelope import Again, Branch, End, Free, Lit, Node, Repeat, Seq
 from imp_server.text.tools.base import ToolFormat
 from imp_server.text.tools.spelling import BoundTool, Section, TagBytes, one_of
@@ -32,20 +32,20 @@ def offered_tools(chat: ChatRequest) -> tuple[Tool, ...]:
     return tuple(t for t in chat.tools if not choice.names or t.name in choice.names)
 
 
-def bound_tools(chat: ChatRequest, tools: Sequence[Tool]) -> list[BoundTool]:
+def bound_tools(chat: ChatRequest, tools: Sequence[Tool], work: int = CHECK_WORK) -> list[BoundTool]:
     """Tools with the schema their arguments must satisfy.
 
     Forced and strict tools are enforced or refused; of the others one with a schema that can't be enforced
-    accepts any object, so that it doesn't sink the request.
+    accepts any object, so that it doesn't sink the request. `work`: of each check (grammar/check.py).
     """
     forced = chat.tool_choice.mode == "required"
-    return [_bound(tool, chat.tools.index(tool), strict=forced or tool.strict) for tool in tools]
+    return [_bound(tool, chat.tools.index(tool), work, strict=forced or tool.strict) for tool in tools]
 
 
-def _bound(tool: Tool, index: int, *, strict: bool) -> BoundTool:
+def _bound(tool: Tool, index: int, work: int, *, strict: bool) -> BoundTool:
     schema = object_schema(tool.parameters)
     try:
-        check_schema(schema)
+        check_schema(schema, work=work)
     except GrammarRefused as refused:
         if not strict:
             return BoundTool(tool.name, ANY_OBJECT)
