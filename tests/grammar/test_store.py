@@ -1,6 +1,7 @@
 """Real schemas: enforced exactly or refused, never anything invalid let through.
 
-Judged by `jsonschema`, which reads `format` as an annotation: a valid value that a format here forbids is no fault.
+Judged by `jsonschema`. A valid value that is rejected is no fault where `format`, an annotation there, forbids it, nor
+where a keyword does that is younger than the draft that the schema declares: here it counts, as its author meant it to.
 """
 
 from __future__ import annotations
@@ -70,22 +71,30 @@ def verdicts(real: Real, m: Matcher, validator: Any, rng: random.Random, faults:
         except (KeyError, IndexError, ValueError, TypeError):
             continue
         value = changed(value, rng) if rng.random() < 0.4 else value
-        try:
-            valid = validator.is_valid(value)
-        except re.error:
-            # a pattern that Python can't read
-            continue
-        if has_classes and not str(value).isascii():
+        valid = verdict(validator, value)
+        if valid is None or (has_classes and not str(value).isascii()):
             continue
         accepted = reads(m, json.dumps(shuffled(value, rng), indent=rng.choice([None, 2])))
         faults["valid" if valid else "invalid"] += 1
         if accepted and not valid:
             faults["false accept"] += 1
             found.append(f"false accept {value!r:.200}")
-        elif valid and not accepted and not has_format:
+        elif valid and not accepted and has_format:
+            continue
+        elif valid and not accepted and verdict(jsonschema.Draft7Validator(real.schema), value) is False:
+            faults["a later draft's keyword"] += 1
+        elif valid and not accepted:
             faults["false reject"] += 1
             found.append(f"false reject {value!r:.200}")
     return found
+
+
+def verdict(validator: Any, value: Any) -> bool | None:
+    """None where the validator fails: over a pattern that Python can't read, or a keyword in an older draft's form."""
+    try:
+        return bool(validator.is_valid(value))
+    except (re.error, AttributeError, TypeError):
+        return None
 
 
 def walked(text: str, m: Matcher, validator: Any, rng: random.Random, faults: Faults) -> str:
@@ -108,10 +117,7 @@ def walked(text: str, m: Matcher, validator: Any, rng: random.Random, faults: Fa
     if CLASSES.search(text) and not out.isascii():
         return ""
     faults["walks"] += 1
-    try:
-        if validator.is_valid(json.loads(out.decode())):
-            return ""
-    except re.error:
+    if verdict(validator, json.loads(out.decode())) is not False:
         return ""
     faults["invalid walk"] += 1
     return f"invalid walk {bytes(out)!r:.300}"
@@ -137,11 +143,16 @@ def test_a_sample_of_real_schemas() -> None:
     assert faults["right"] >= 0.97 * (len(chosen) - faults["remote"])
 
 
+REFUSED = {False: 16, True: 2}
+"""Measured: patterns with a word boundary (6), a lookaround inside (5) or recursion (1), unknown dialects (3), and
+references that lead nowhere or to no schema (3)."""
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(3000)
 @pytest.mark.parametrize("held_back", [False, True])
 def test_all_real_schemas(held_back: bool) -> None:
-    chosen = [s for s in schemas() if is_held_back(s) == held_back]
-    faults = judged(chosen)
+    faults = judged([s for s in schemas() if is_held_back(s) == held_back])
     assert_exact(faults)
-    assert faults["right"] >= 0.982 * (len(chosen) - faults["remote"]), "\n".join(faults.shown)
+    assert faults["right"] > 1400 and faults["valid"] > 10_000 and faults["invalid"] > 6000
+    assert faults["refused"] <= REFUSED[held_back], "\n".join(faults.shown)
