@@ -243,5 +243,4 @@ def test_unsatisfiable_is_said_before_anything_streams(schema: Any) -> None:
 )
 def test_large_bounds_cost_nothing(schema: Any) -> None:
     m = matcher(schema)
-    state = m.advance_bytes(m.start, m.way_out(m.start)[:1])
-    assert state is not None
+    assert any(m.advance_bytes(m.start, bytes([first])) is not None for first in b'"[1')
