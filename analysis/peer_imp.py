@@ -74,7 +74,7 @@ class Own:
 
 def main() -> None:
     own = Own(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4])
-    about = {"name": "imp", "version": own.backend.info.detail, "weight_bytes": own.backend.weights.nbytes}
+    about = {"name": "imp", "version": own.backend.info.detail, "weight_bytes": own.backend.greedy_step_bytes}
     print(json.dumps(about), flush=True)
     for line in sys.stdin:
         ask = json.loads(line)

@@ -148,6 +148,9 @@ class BackendInfo:
     """What doctor shows: instruction set, threads, device."""
     default_kv_dtype: str
     weight_bytes: int = 0
+    """Held in memory."""
+    step_bytes: int = 0
+    """Of these, what a step reads; 0 = all."""
     arithmetic: str = ""
     """What the bits of keys and values depend on beside the model and the KV type: kernels, instruction set, options.
     Kept prefixes of another arithmetic are never used."""

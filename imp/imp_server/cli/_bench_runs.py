@@ -106,7 +106,8 @@ class Bench:
             n_steps = self.backend.n_steps
             rates.append((n_prompt if n_tokens == 1 else n_rows * n_tokens) / wall_s)
             hosts.append(1e6 * (wall_s - self.backend.native_s) / n_steps)
-            reads.append(self.backend.info.weight_bytes * n_steps / wall_s if n_tokens > 1 else 0.0)
+            read_bytes = self.backend.info.step_bytes or self.backend.info.weight_bytes
+            reads.append(read_bytes * n_steps / wall_s if n_tokens > 1 else 0.0)
             measure = getattr(self.backend.inner, "read_bandwidth", None)
             shares.append(reads[-1] / measure() if measure else 0.0)
             drafted += sum(e.finish.usage.drafted_tokens for e in ends if e.finish)

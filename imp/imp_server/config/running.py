@@ -143,6 +143,8 @@ class Cpu(msgspec.Struct, frozen=True):
     """Microseconds a thread spins for work before it sleeps."""
     huge_pages: bool = True
     """Hold the weights in huge pages, as a copy in memory where a mapping of the file isn't."""
+    head_plane: bool = True
+    """Keep the high bits of an 8-bit head (Q8_0) beside it: greedy rows of one stream read them instead, same ids."""
 
 
 class Cuda(msgspec.Struct, frozen=True):

@@ -42,6 +42,9 @@ int32_t imp_cpu_run(void* forward, const StepPlan* step) {
 
 int64_t imp_cpu_waited_ns(void* forward) { return ((Forward*)forward)->threads().take_waited_ns(); }
 
+// Panels of the head that the last search by its plane multiplied; 0 if it left the row to the full product.
+int32_t imp_cpu_panels_evaluated(void* forward) { return ((Forward*)forward)->plane_search().n_evaluated(); }
+
 // For tests: out[n_rows, n_out] = x[n_rows, n_in] times the packed matrix, in the arithmetic of the forward.
 int32_t imp_cpu_multiply(const Matrix* matrix, const float* x, int32_t n_rows, float* out) {
     try {
@@ -66,6 +69,28 @@ int32_t imp_cpu_multiply(const Matrix* matrix, const float* x, int32_t n_rows, f
         return -1;
     }
 }
+
+// For tests: the best id of head times the row x by way of the plane, or -1; `n_evaluated`: panels of the head it took.
+int32_t imp_cpu_plane_best(const Matrix* head, const Matrix* plane, const float* x, int32_t n_threads, int32_t* n_evaluated) {
+    try {
+        Activations a;
+        Buffer<uint8_t> bytes;
+        a.n_rows = 1;
+        a.n_blocks = head->n_blocks;
+        a.quantised = bytes.get(int64_t(a.n_blocks) * kActivationBytes);
+        put_row(a, 0, x, head->n_in);
+        Pool pool(n_threads, 50);
+        pool.use(n_threads);
+        PlaneSearch search;
+        const int32_t best = search.best(pool, *head, *plane, [&](int) -> const Activations& { return a; });
+        *n_evaluated = search.n_evaluated();
+        return best;
+    } catch (...) {
+        return -2;
+    }
+}
+
+int64_t imp_cpu_plane_bytes(int32_t n_blocks) { return plane_panel_bytes(n_blocks); }
 
 // For tests and adapters: rows [first, first + n_rows) of the packed matrix as floats.
 void imp_cpu_dequantise(const Matrix* matrix, int64_t first, int64_t n_rows, float* out) {

@@ -4,6 +4,7 @@
 #include <functional>
 #include <vector>
 
+#include "head_plane.h"
 #include "plan.h"
 #include "pool.h"
 #include "scratch.h"
@@ -18,6 +19,7 @@ public:
 
     void set_pools(const PoolPlan* pools) { pools_.assign(pools, pools + model_.n_groups); }
     Pool& threads() { return threads_; }
+    const PlaneSearch& plane_search() const { return plane_search_; }
 
     // 0, or the code of what is wrong with the step (api.cpp gives the words). Nothing is written then.
     int check(const StepPlan& step) const;
@@ -89,6 +91,7 @@ private:
         std::unique_ptr<Sampler> sampler;
     };
     std::vector<Worker> workers_;
+    PlaneSearch plane_search_;
 };
 
 }  // namespace imp

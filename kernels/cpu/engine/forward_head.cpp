@@ -62,6 +62,11 @@ void Forward::head(const StepPlan& step) {
     }
     const Prepare take = [&](const Activations& to, int row) { put_row(to, row, normed + int64_t(rows[size_t(row)]) * width, width); };
     Input in = input(step.n_head, width, {&model_.head}, take);
+    if (model_.head_plane.present() && step.n_head == 1 && !step.logits[0]) {
+        step.best[0] = plane_search_.best(threads_, model_.head, model_.head_plane,
+                                          [&](int worker) -> const Activations& { return activations(in, worker); });
+        if (step.best[0] >= 0) return;
+    }
     // Not `multiply`: an epilogue that keeps the best per worker must know the worker.
     const Matrix& m = model_.head;
     const int n_units = ceil_div(m.n_out, kUnitColumns), n_groups = in.shared.n_groups();

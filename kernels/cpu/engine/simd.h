@@ -121,6 +121,11 @@ IMP_INLINE void round_to_int8(Floats a, int8_t* p) {
 IMP_INLINE Bytes load_bytes(const uint8_t* p) { return {_mm512_loadu_si512(p)}; }
 IMP_INLINE Bytes low_nibbles(Bytes a) { return {_mm512_and_si512(a.v, _mm512_set1_epi8(15))}; }
 IMP_INLINE Bytes high_nibbles(Bytes a) { return {_mm512_and_si512(_mm512_srli_epi16(a.v, 4), _mm512_set1_epi8(15))}; }
+// Bit 4 of each byte becomes bit Q of `bits`; `low` is below 16.
+template <int Q> IMP_INLINE Bytes with_bit_4_from(Bytes low, Bytes bits) {
+    const __m512i moved = Q < 4 ? _mm512_slli_epi16(bits.v, Q < 4 ? 4 - Q : 0) : Q > 4 ? _mm512_srli_epi16(bits.v, Q > 4 ? Q - 4 : 0) : bits.v;
+    return {_mm512_or_si512(low.v, _mm512_and_si512(moved, _mm512_set1_epi8(16)))};
+}
 IMP_INLINE Bytes look_up(const uint8_t* table, Bytes index) {
     return {_mm512_shuffle_epi8(_mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i*)table)), index.v)};
 }
@@ -219,6 +224,13 @@ IMP_INLINE Bytes high_nibbles(Bytes a) {
     const __m256i mask = _mm256_set1_epi8(15);
     return {_mm256_and_si256(_mm256_srli_epi16(a.lo, 4), mask), _mm256_and_si256(_mm256_srli_epi16(a.hi, 4), mask)};
 }
+template <int Q> IMP_INLINE __m256i bit_4_from(__m256i bits) {
+    const __m256i moved = Q < 4 ? _mm256_slli_epi16(bits, Q < 4 ? 4 - Q : 0) : Q > 4 ? _mm256_srli_epi16(bits, Q > 4 ? Q - 4 : 0) : bits;
+    return _mm256_and_si256(moved, _mm256_set1_epi8(16));
+}
+template <int Q> IMP_INLINE Bytes with_bit_4_from(Bytes low, Bytes bits) {
+    return {_mm256_or_si256(low.lo, bit_4_from<Q>(bits.lo)), _mm256_or_si256(low.hi, bit_4_from<Q>(bits.hi))};
+}
 IMP_INLINE Bytes look_up(const uint8_t* table, Bytes index) {
     const __m256i t = _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i*)table));
     return {_mm256_shuffle_epi8(t, index.lo), _mm256_shuffle_epi8(t, index.hi)};
@@ -305,6 +317,10 @@ IMP_INLINE void round_to_int8(Floats a, int8_t* p) { IMP_LANES p[i] = int8_t(std
 IMP_INLINE Bytes load_bytes(const uint8_t* p) { Bytes r; std::memcpy(r.v, p, 64); return r; }
 IMP_INLINE Bytes low_nibbles(Bytes a) { for (auto& b : a.v) b &= 15; return a; }
 IMP_INLINE Bytes high_nibbles(Bytes a) { for (auto& b : a.v) b >>= 4; return a; }
+template <int Q> IMP_INLINE Bytes with_bit_4_from(Bytes low, Bytes bits) {
+    for (int i = 0; i < 64; ++i) low.v[i] = uint8_t(low.v[i] | (bits.v[i] >> Q & 1) << 4);
+    return low;
+}
 IMP_INLINE Bytes look_up(const uint8_t* table, Bytes index) { for (auto& b : index.v) b = table[b]; return index; }
 constexpr bool kWideIsSigned = false;
 template <bool Wide> IMP_INLINE Ints dot4(Ints acc, Bytes w, int32_t quad) {

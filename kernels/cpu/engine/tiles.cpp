@@ -57,6 +57,11 @@ void multiply_unit(const Matrix& matrix, const Activations& activations, int gro
                                          matrix.n_blocks, x, out);
 }
 
+void multiply_panel(const Matrix& matrix, const Activations& activations, int panel, float* out) {
+    const void* x = is_float(matrix.id()) ? (const void*)activations.float_group(0) : activations.quantised_group(0);
+    kKernels.by[matrix.format][0](matrix.data + panel * matrix.panel_bytes, matrix.panel_bytes, 1, matrix.n_blocks, x, out);
+}
+
 void dequantise_row(const Matrix& matrix, int64_t index, float* out) {
     const uint8_t* panel = matrix.data + index / kPanelRows * matrix.panel_bytes;
     const int lane = int(index % kPanelRows);

@@ -33,6 +33,9 @@ constexpr int kUnitColumns = 32;  // outputs of one call: two panels
 // Outputs [32 unit, 32 unit + 32) of all rows of one group, to out[r][32]. Columns past n_out are undefined.
 void multiply_unit(const Matrix& matrix, const Activations& activations, int group, int unit, float* out);
 
+// Outputs [16 panel, 16 panel + 16) of a single row, bit for bit as multiply_unit gives them.
+void multiply_panel(const Matrix& matrix, const Activations& activations, int panel, float* out);
+
 // Row `index` of the matrix as floats (embedding lookup): n_in values.
 void dequantise_row(const Matrix& matrix, int64_t index, float* out);
 

@@ -57,6 +57,7 @@ class ModelPlan(ctypes.Structure):
     _fields_ = [
         ("embedding", Matrix),
         ("head", Matrix),
+        ("head_plane", Matrix),
         ("final_norm", Norm),
         ("head_bias", c_void_p),
         ("layers", POINTER(LayerPlan)),
@@ -146,8 +147,14 @@ def library(isa: str | None = None) -> ctypes.CDLL:
     loaded.imp_cpu_run.restype = c_int32
     loaded.imp_cpu_waited_ns.argtypes = [c_void_p]
     loaded.imp_cpu_waited_ns.restype = c_int64
+    loaded.imp_cpu_panels_evaluated.argtypes = [c_void_p]
+    loaded.imp_cpu_panels_evaluated.restype = c_int32
     loaded.imp_cpu_multiply.argtypes = [POINTER(Matrix), c_void_p, c_int32, c_void_p]
     loaded.imp_cpu_multiply.restype = c_int32
+    loaded.imp_cpu_plane_best.argtypes = [POINTER(Matrix), POINTER(Matrix), c_void_p, c_int32, POINTER(c_int32)]
+    loaded.imp_cpu_plane_best.restype = c_int32
+    loaded.imp_cpu_plane_bytes.argtypes = [c_int32]
+    loaded.imp_cpu_plane_bytes.restype = c_int64
     loaded.imp_cpu_dequantise.argtypes = [POINTER(Matrix), c_int64, c_int64, c_void_p]
     loaded.imp_cpu_sample.argtypes = [POINTER(SamplerPlan), c_void_p, c_int32]
     loaded.imp_cpu_read_all.argtypes = [c_void_p, c_int64]

@@ -9,9 +9,16 @@ import numpy as np
 import numpy.typing as npt
 
 from imp_server.backends.base import BLOCK_TOKENS, BackendInfo, Int32s, KvSpec, Step, StepResult
-from imp_server.backends.cpu import abi
+from imp_server.backends.cpu import abi, head_plane
 from imp_server.backends.cpu.layouts import LAYOUT_VERSION
-from imp_server.backends.cpu.lowering import LoweredModel, block_bytes, matrix_names, refuse_what_we_lack
+from imp_server.backends.cpu.lowering import (
+    LoweredModel,
+    block_bytes,
+    head_for_plane,
+    head_name,
+    matrix_names,
+    refuse_what_we_lack,
+)
 from imp_server.backends.cpu.pack_cache import load_packed
 from imp_server.backends.cpu.step import StepRunner
 from imp_server.backends.cpu.threads import default_threads
@@ -35,6 +42,7 @@ class CpuBackend:
         pack_folder: Path | None = None,
         spin_us: int = 75,
         huge_pages: bool = True,
+        with_head_plane: bool = True,
         on_progress: Callable[[float], None] | None = None,
     ) -> None:
         """`n_threads`: the most a step may get, 0 = what affinity and quota leave us; `pack_folder` None = pack at
@@ -47,7 +55,15 @@ class CpuBackend:
         self._n_threads = n_threads or default_threads()
         self._spin_us = spin_us
         names = matrix_names(self.architecture)
-        self.weights = load_packed(source, names, quantize, pack_folder, on_progress, in_huge_pages=huge_pages)
+        self.weights = load_packed(
+            source,
+            names,
+            quantize,
+            pack_folder,
+            on_progress,
+            in_huge_pages=huge_pages,
+            plane_of=head_for_plane(source) if with_head_plane else "",
+        )
         self._pools: list[npt.NDArray[np.uint8]] = []
         self._runner: StepRunner | None = None
         self.info = BackendInfo(
@@ -55,6 +71,7 @@ class CpuBackend:
             detail=f"{isa_in_use('engine', isa)}, up to {self._n_threads} threads",
             default_kv_dtype="bf16",
             weight_bytes=self.weights.nbytes,
+            step_bytes=self.weights.nbytes - self._bytes_of(head_plane.NAME),
             arithmetic=f"{library_digest('engine', isa)} layout {LAYOUT_VERSION} quantize {quantize}",
             waits_for_masks=True,
         )
@@ -104,6 +121,11 @@ class CpuBackend:
         """Seconds of the last step's native call: what the host adds to it is the rest of `run`."""
         return self._ready().native_s
 
+    @property
+    def panels_evaluated(self) -> int:
+        """StepRunner.panels_evaluated."""
+        return self._ready().panels_evaluated
+
     def thread_costs(self) -> dict[str, dict[str, float]]:
         """ThreadChoice.table of what ran so far."""
         return self._ready().threads.table()
@@ -111,6 +133,15 @@ class CpuBackend:
     def read_bandwidth(self) -> float:
         """Bytes per second of one thread reading all packed weights once, measured now."""
         return self._ready().read_bandwidth(self.weights.buffer)
+
+    @property
+    def greedy_step_bytes(self) -> int:
+        """Bytes of weights that a step of one greedy row reads, but for the few panels that its plane leaves open."""
+        has_plane = head_plane.NAME in self.weights.shapes
+        return self.weights.nbytes - (self._bytes_of(head_name(self.architecture)) if has_plane else 0)
+
+    def _bytes_of(self, name: str) -> int:
+        return self.weights.shapes[name].nbytes if name in self.weights.shapes else 0
 
     def _ready(self) -> StepRunner:
         if self._runner is None:

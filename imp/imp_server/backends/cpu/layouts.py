@@ -12,7 +12,7 @@ Bytes = npt.NDArray[np.uint8]
 Halves = npt.NDArray[np.uint16]
 SignedBytes = npt.NDArray[np.int8]
 
-LAYOUT_VERSION = 1
+LAYOUT_VERSION = 2
 PANEL_ROWS = 16
 BLOCK = 32
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
-from imp_server.backends.cpu import abi
+from imp_server.backends.cpu import abi, head_plane
 from imp_server.backends.cpu.pack_cache import PackedWeights
 from imp_server.core import UnsupportedModel
 from imp_server.models.architecture import Architecture, Layer, Rope
@@ -67,6 +67,17 @@ def matrix_names(architecture: Architecture) -> list[str]:
     return [*names, "embedding", *([] if architecture.tied_head else ["head"])]
 
 
+def head_name(architecture: Architecture) -> str:
+    return "embedding" if architecture.tied_head else "head"
+
+
+def head_for_plane(source: ModelSource) -> str:
+    """Name of the head if a plane may stand in for it, else empty: its bound is that of the bare product."""
+    a = source.architecture
+    is_bare = a.logit_scale == 1.0 and a.logit_softcap == 0.0 and "head.bias" not in source
+    return head_name(a) if is_bare else ""
+
+
 def kv_head_bytes(kv_dtype: str, head_size: int) -> int:
     """Bytes of 16 positions of one KV head (attention.h)."""
     return head_size * 64 if kv_dtype == "bf16" else head_size * 32 + 128
@@ -95,7 +106,8 @@ class LoweredModel:
             self._lower_layer(self._layers[index], index, layer, offsets[index])
         self.plan = abi.ModelPlan(
             embedding=self._matrix("embedding"),
-            head=self._matrix("embedding" if a.tied_head else "head"),
+            head=self._matrix(head_name(a)),
+            head_plane=self._matrix(head_plane.NAME) if head_plane.NAME in weights.shapes else abi.Matrix(),
             final_norm=self._norm("final_norm"),
             head_bias=self._vector("head.bias"),
             layers=ctypes.cast(self._layers, ctypes.POINTER(abi.LayerPlan)),

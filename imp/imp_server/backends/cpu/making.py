@@ -30,5 +30,6 @@ def make(source: ModelSource, options: dict[str, Any], on_progress: Callable[[fl
         pack_folder=folder if cpu.get("pack_cache", True) else None,
         spin_us=int(cpu.get("spin_us", 75)),
         huge_pages=bool(cpu.get("huge_pages", True)),
+        with_head_plane=bool(cpu.get("head_plane", True)),
         on_progress=on_progress,
     )

@@ -22,7 +22,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from imp_server.backends.cpu import pages
+from imp_server.backends.cpu import head_plane, pages
 from imp_server.backends.cpu.layouts import LAYOUT_VERSION
 from imp_server.backends.cpu.packing import PackedShape, pack, packed_shape
 from imp_server.backends.cpu.threads import affinity
@@ -76,12 +76,17 @@ def load_packed(
     on_progress: Callable[[float], None] | None = None,
     *,
     in_huge_pages: bool = True,
+    plane_of: str = "",
 ) -> PackedWeights:
     """The packed matrices of `names`, from `folder` if they are there, else packed and, if possible, left there.
 
+    `plane_of`: the head, if a plane of its high bits is wanted; it gets one if it is packed as head_plane.SOURCE.
     Raises UnsupportedModel for a tensor type without a layout.
     """
     shapes = {name: packed_shape(*_description(source, name), quantize) for name in names}
+    if plane_of and shapes[plane_of].type == head_plane.SOURCE:
+        head = shapes[plane_of]
+        shapes[head_plane.NAME] = PackedShape(head_plane.TYPE, head.n_out, head.n_in)
     entries, total = _placed(shapes)
     path = folder / _file_name(source, entries, quantize) if folder else None
     buffer = _map(path, total, in_huge_pages) if path else None
@@ -89,6 +94,8 @@ def load_packed(
     if buffer is None:
         buffer, partial = _room(total, path, in_huge_pages)
         _pack_all(source, shapes, entries, buffer, on_progress)
+        if head_plane.NAME in shapes:
+            _pack_plane({e.name: e for e in entries}, shapes, plane_of, buffer)
         if path is not None and partial is not None:
             _publish(buffer, partial, path)
     return PackedWeights(pages.moved(buffer) if in_huge_pages else buffer, entries, from_cache=from_cache)
@@ -177,13 +184,21 @@ def _pack_all(
         return shape.nbytes
 
     # Largest first, so that no thread is left with the embedding at the end.
-    ordered = sorted(entries, key=lambda e: -shapes[e.name].nbytes)
-    total, done = sum(shape.nbytes for shape in shapes.values()), 0
+    ordered = sorted((e for e in entries if e.name != head_plane.NAME), key=lambda e: -shapes[e.name].nbytes)
+    total, done = sum(shapes[e.name].nbytes for e in ordered), 0
     with ThreadPoolExecutor(len(affinity())) as pool:
         for nbytes in pool.map(one, ordered):
             done += nbytes
             if on_progress:
                 on_progress(done / total)
+
+
+def _pack_plane(entries: Mapping[str, _Entry], shapes: Mapping[str, PackedShape], head: str, buffer: Bytes) -> None:
+    def panels(name: str) -> Bytes:
+        shape, at = shapes[name], entries[name].offset
+        return buffer[at : at + shape.nbytes].reshape(shape.n_panels, shape.panel_bytes)
+
+    head_plane.make_plane(panels(head), shapes[head].n_blocks, panels(head_plane.NAME))
 
 
 def _publish(buffer: Bytes, partial: Path, path: Path) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from imp_server.backends.cpu import head_plane
 from imp_server.backends.cpu.block_types import take_apart
 from imp_server.backends.cpu.layouts import (
     BLOCK,
@@ -44,10 +45,15 @@ class PackedShape:
 
     @property
     def format_index(self) -> int:
+        """FormatId; of a plane, that of the head it was made from."""
+        if self.type == head_plane.TYPE:
+            return LAYOUTS[head_plane.SOURCE].index
         return FLOAT_LAYOUTS[self.type] if self.type in FLOAT_LAYOUTS else LAYOUTS[self.type].index
 
     @property
     def panel_bytes(self) -> int:
+        if self.type == head_plane.TYPE:
+            return head_plane.panel_bytes(self.n_blocks)
         if self.type in FLOAT_LAYOUTS:
             return self.n_blocks * BLOCK * PANEL_ROWS * (4 if self.type == "F32" else 2)
         return LAYOUTS[self.type].panel_bytes(self.n_blocks)

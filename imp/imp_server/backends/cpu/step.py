@@ -117,6 +117,11 @@ class StepRunner:
         plan.tables, plan.table_widths = buffers.table_pointers.address, buffers.table_widths.address
         plan.n_tokens, plan.n_rows = len(step.ids), len(step.rows)
 
+    @property
+    def panels_evaluated(self) -> int:
+        """Panels of the head multiplied by the last search through its plane; 0: it was left to the full product."""
+        return int(self._library.imp_cpu_panels_evaluated(self._handle))
+
     def read_bandwidth(self, buffer: npt.NDArray[np.uint8]) -> float:
         start = time.perf_counter()
         self._library.imp_cpu_read_all(buffer.ctypes.data, len(buffer) // 8)
