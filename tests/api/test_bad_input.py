@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import socket
@@ -311,7 +312,7 @@ def test_what_is_no_http_gets_a_400_in_the_shape_of_errors(server: LiveServer, h
         (b"GET /v1/models?limit=%ff HTTP/1.1", 400),
         (b"GET /v1/models?%ff=1 HTTP/1.1", 200),
         (b"GET /v1/models/\xff HTTP/1.1", 400),
-        (b"GET /" + b"a" * 70_000 + b" HTTP/1.1", 400),
+        (b"GET /" + b"a" * 70_000 + b" HTTP/1.1", 431),
         (b"GET http://x/health HTTP/1.1", 200),
         (b"OPTIONS * HTTP/1.1", 204),
         (b"FOO /health HTTP/1.1", 400),
@@ -333,3 +334,30 @@ def test_depth_is_counted_exactly(depth: int) -> None:
     assert not is_deeper(decode_json(text, depth), depth)
     with pytest.raises(InvalidJson):
         decode_json(b'{"a":' + text + b"}", depth)
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"GET /health HTTP/1.1\r\nx: " + b"a" * (2 << 20),
+        b"GET /health HTTP/1.1" + b"".join(b"\r\nx-%d: y" % i for i in range(20_000)),
+        b"GET /" + b"a" * 200_000 + b" HTTP/1.1",
+    ],
+    ids=["one field", "many fields", "url"],
+)
+def test_an_endless_head_is_refused(server: LiveServer, head: bytes) -> None:
+    host, port = server.url.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), timeout=5) as sock:
+        with contextlib.suppress(ConnectionError):  # the server doesn't wait for the rest
+            sock.sendall(head + b"\r\nhost: x\r\n\r\n")
+        with contextlib.suppress(ConnectionError):
+            answer = sock.recv(65536)
+            assert answer.startswith(b"HTTP/1.1 431 ") and b"64 KiB" in answer
+    assert httpx.get(server.url + "/health").status_code == 200
+
+
+def test_heads_are_counted_one_by_one(server: LiveServer) -> None:
+    with httpx.Client(base_url=server.url, headers={"x-long": "a" * 40_000}) as client:
+        for _ in range(4):
+            assert client.get("/health").status_code == 200
+            assert client.post(CHAT, json=chat(messages=[{"role": "user", "content": "x" * 90_000}])).status_code < 500
