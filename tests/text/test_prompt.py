@@ -170,6 +170,20 @@ def test_context() -> None:
         model.prepare_chat(chat(message("user", "x" * 40)), 1)
 
 
+def test_a_huge_prompt_is_refused_before_it_is_tokenised(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = byte_model(context_length=40)
+
+    def encode(*_: object) -> None:
+        raise AssertionError("tokenised")
+
+    monkeypatch.setattr(type(model.tokenizer), "encode_pieces", encode)
+    for text in ("x" * 100_000, "\U0001f600 " * 50_000):
+        with pytest.raises(ContextLengthExceeded, match="characters"):
+            model.prepare_chat(chat(message("user", text)), 1)
+        with pytest.raises(ContextLengthExceeded, match="characters"):
+            model.prepare_prompt(text, 1)
+
+
 def test_count_is_the_prompt() -> None:
     model = bpe_model()
     request = chat(message("user", "Hello there, 123!"))

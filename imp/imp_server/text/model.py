@@ -35,6 +35,7 @@ from imp_server.text.constraint import ThinkState, bound_text, constraint
 from imp_server.text.lenient import Leniency, lenient
 from imp_server.text.plan import (
     chat_plan,
+    check_size,
     n_fixed_segments,
     text_plan,
     think_budget,
@@ -127,7 +128,7 @@ class TextModel:
         use = self.prompts.use_for(chat)
         knobs = self.config.reasoning
         wish = think_wish(chat, knobs, use.tags)
-        prompt = self._chat_prompt(chat)
+        prompt = self._chat_prompt(chat, partial(self._check_size, param="messages"))
         max_tokens = token_limit(chat.max_tokens, self.config.server.max_tokens, len(prompt.ids), self.context_length)
         tools = offered_tools(chat)
         form = use.tool_format if tools else None
@@ -192,6 +193,7 @@ class TextModel:
         """
         sampling = sampling or SamplingIntent()
         if isinstance(prompt, str):
+            self._check_size(prompt, "prompt")
             ids, text = self.tokenize(prompt, add_special=True, control=control), prompt
         else:
             ids, text = self._checked_ids(prompt), self.detokenize(prompt, skip_special=False)
@@ -240,14 +242,17 @@ class TextModel:
         """The rendered prompt."""
         return self._chat_prompt(chat).text
 
-    def _chat_prompt(self, chat: ChatRequest) -> ChatPrompt:
+    def _check_size(self, text: str, param: str) -> None:
+        check_size(text, self.vocabulary.longest, self.context_length, param)
+
+    def _chat_prompt(self, chat: ChatRequest, check: Callable[[str], None] = lambda text: None) -> ChatPrompt:
         wish = think_wish(chat, self.config.reasoning, self.prompts.use_for(chat).tags)
         extra: dict[str, Any] = {}
         if chat.reasoning.effort is not None:
             extra["reasoning_effort"] = chat.reasoning.effort
         if "enable_thinking" not in chat.template_kwargs and (wish.explicit or not wish.on):
             extra["enable_thinking"] = wish.on
-        return self.prompts.chat(chat, extra=extra, close_thinking=not wish.on)
+        return self.prompts.chat(chat, extra=extra, close_thinking=not wish.on, check=check)
 
     def _sampling(self, intent: SamplingIntent) -> SamplingParams:
         return sampling_params(

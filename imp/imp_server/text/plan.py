@@ -88,6 +88,21 @@ def token_limit(asked: int | None, default: int, n_prompt: int, context_length: 
     return min(wanted, max(room, 0))
 
 
+_SHRINKING = 4
+"""What normalising and stripping may take from a text; more than any known tokenizer does."""
+
+
+def check_size(text: str, longest: int, context_length: int, param: str = "messages") -> None:
+    """Raises ContextLengthExceeded for a text too long whatever its tokens (of `longest` bytes at most) may be."""
+    least = len(text) // (_SHRINKING * longest)
+    if least > context_length:
+        raise ContextLengthExceeded(
+            f"this model's maximum context length is {context_length} tokens, completion included, and the prompt "
+            f"has {len(text)} characters, more than {least} tokens: shorten the prompt",
+            param=param,
+        )
+
+
 def think_closer(tokenizer: Tokenizer, tags: ThinkTags | None, message: str) -> bytes:
     """int32 ids that end thinking by force: what the model is made to think last, and the closing tag.
 

@@ -53,6 +53,11 @@ class Vocabulary:
         return {text: i for i, text in self.special_texts.items()}
 
     @cached_property
+    def longest(self) -> int:
+        """Bytes of the longest token."""
+        return max(map(len, self.token_bytes), default=1) or 1
+
+    @cached_property
     def digest(self) -> str:
         """Identity of the byte table; key of everything cached per vocabulary."""
         h = hashlib.blake2b(digest_size=16)
