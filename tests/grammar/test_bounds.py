@@ -15,6 +15,7 @@ from imp_server.grammar.engine import MAX_STATES, GrammarSpace
 from imp_server.grammar.envelope import Lit, Seq, Value
 from imp_server.vocab.table import Vocabulary
 
+from tests.grammar.judging import accepts
 from tests.text.tools.spelled import TEACHING
 from tests.toy import byte_model
 
@@ -77,3 +78,14 @@ def test_beyond_the_states_allowed_all_are_made_anew() -> None:
         assert np.array_equal(again.mask(again.start), fresh.mask(fresh.start))
         assert np.array_equal(first.mask(state), before)
         assert first.advance_bytes(state, b'":[') is not None
+
+
+def test_names_told_apart_by_large_machines_are_found_step_by_step() -> None:
+    """Where a product of name patterns is too large to be explored as a whole: in mid-answer nothing may be refused."""
+    some = {"type": "object", "minProperties": 1, "patternProperties": {"^.{1,256}$": {"type": "integer"}}}
+    schema = {"type": "object", "properties": {"f": {**some, "additionalProperties": False}}}
+    assert accepts(schema, '{"f": {"key": 1, "other": 2}}') and accepts(schema, "{}")
+    assert not accepts(schema, '{"f": {"": 1}}') and not accepts(schema, '{"f": {}}')
+    strange = {"type": "object", "minProperties": 2, "propertyNames": {"pattern": "^.{2,300}$"}, "required": ["ff"]}
+    strange |= {"patternProperties": {"^x.{1,290}$": False, "^.{1,280}y$": False}}
+    assert accepts(strange, '{"ff": 1, "abc": 2}')

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import islice, product
 from math import prod
 from typing import TYPE_CHECKING, NamedTuple
 
-from imp_server.grammar.combine import intersect
+from imp_server.core import GrammarRefused
+from imp_server.grammar.combine import anything, intersect, nothing
 from imp_server.grammar.formula import Formula
+from imp_server.grammar.lazy_product import LazyProduct
 from imp_server.grammar.leaves import STRING, Count, Leaf, Names, Props, Required
 from imp_server.grammar.machine import DEAD, Machine
 from imp_server.grammar.sat.found import Found, joined
@@ -140,7 +142,7 @@ def _ways(solver: Solver, task: Task, leaf: Leaf, seen: frozenset[str]) -> Itera
         good = [_names_machine(solver.algebra, n) for n in task.names]
         if bad.start != DEAD:
             declared = {n for p in task.props for n in p.names}
-            for name in (*sorted(declared), *words(intersect([bad, *good]), 4)):
+            for name in (*sorted(declared), *words(_joint(solver, [bad, *good]), 4)):
                 if name not in seen and _accepts(bad, name):
                     yield Choice(name=name, extra=fs.true)
 
@@ -258,9 +260,23 @@ def fresh_names(
         wanted = [_names_machine(solver.algebra, leaf) for leaf in task.names]
         if pattern is not None:
             wanted.append(pattern_machine(pattern))
-        machine = intersect(wanted, [pattern_machine(p) for p in sorted(without)])
+        machine = _joint(solver, wanted, [pattern_machine(p) for p in sorted(without)])
         drawn = solver.names[key] = Drawn(words(machine, MAX_DRAWN))
     yield from islice((name for name in drawn if name not in taken), n)
+
+
+def _joint(solver: Solver, wanted: Sequence[Machine], without: Sequence[Machine] = ()) -> Machine:
+    """What all of `wanted` accept and none of `without`; nothing if that is too much work."""
+    try:
+        return intersect(wanted, without)
+    except GrammarRefused:
+        pass
+    try:
+        return LazyProduct(wanted or [anything()], without)
+    except GrammarRefused:
+        # unproved, so never entered
+        solver.gave_up = True
+        return nothing()
 
 
 class Drawn:
