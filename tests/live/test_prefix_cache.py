@@ -139,11 +139,15 @@ def test_pool_pressure_hits_one_request_not_all(small_pool: Served) -> None:
         return small_pool.post("/completion", body | {"ignore_eos": True})
 
     alone = [ask(number)["tokens"] for number in range(N_CLIENTS)]
-    with ThreadPoolExecutor(N_CLIENTS) as pool:
-        together = list(pool.map(ask, range(N_CLIENTS)))
-    assert [body["tokens"] for body in together] == alone
-    assert all(body["tokens_predicted"] == 100 for body in together)
-    assert small_pool.metrics()["imp_preemptions_total"] > 0, "there was no pressure"
+    for _ in range(10):  # on a busy machine the requests may come one after the other
+        with ThreadPoolExecutor(N_CLIENTS) as pool:
+            together = list(pool.map(ask, range(N_CLIENTS)))
+        assert [body["tokens"] for body in together] == alone
+        assert all(body["tokens_predicted"] == 100 for body in together)
+        if small_pool.metrics()["imp_preemptions_total"] > 0:
+            break
+    else:
+        raise AssertionError("there was no pressure")
     check_whole(small_pool, 16.0)
 
 
