@@ -57,6 +57,7 @@ def test_first_link_on_a_short_prompt(source):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("kv", ["bf16", "int8"])
 def test_first_link_on_all_short_prompts(source, kv):
     check_against_the_twin(source, kv, SHORT)
