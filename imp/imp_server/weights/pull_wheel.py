@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import os
 import shutil
 import subprocess
 import sys
@@ -94,12 +96,12 @@ def _download(source: Wheel, work: Path, on_progress: OnProgress) -> Path:
 
 
 def _size(folder: Path) -> int:
+    """Bytes of all files; pip makes, moves and removes some while we look."""
     total = 0
-    for path in folder.rglob("*"):
-        try:
-            total += path.stat().st_size if path.is_file() else 0
-        except OSError:  # pip moves its files while we look
-            continue
+    for place, _, names in os.walk(folder):  # unlike rglob it takes a folder that goes away for an empty one
+        for name in names:
+            with contextlib.suppress(OSError):
+                total += os.stat(os.path.join(place, name)).st_size
     return total
 
 

