@@ -34,12 +34,12 @@ def fresh(params: SamplingParams) -> SamplerState:
     return SamplerState(params, choice=1, prompt=np.array([3, 1, 4], dtype=np.int32), capacity=200)
 
 
-def run_plain(params: SamplingParams, n: int, *, masked: bool) -> tuple[list[int], list[float], float]:
+def run_plain(params: SamplingParams, n: int, *, masked: bool, as_drawn: bool) -> tuple[list[int], list[float], float]:
     state = fresh(params)
     logprobs = []
     for _ in range(n):
         masks = mask_at(state.history)[None] if masked else None
-        result = sample_row(model(state.history)[None], state, masks=masks, n_logprobs=2)
+        result = sample_row(model(state.history)[None], state, masks=masks, n_logprobs=2, as_drawn=as_drawn)
         state.append(result.tokens)
         state.mirostat_mu = result.mu
         logprobs.append(result.logprobs[0].token)
@@ -49,8 +49,11 @@ def run_plain(params: SamplingParams, n: int, *, masked: bool) -> tuple[list[int
 @pytest.mark.parametrize("masked", [False, True], ids=["free", "masked"])
 @pytest.mark.parametrize("params", PARAMS, ids=["greedy", "sampled", "mirostat", "dry"])
 @pytest.mark.parametrize("quality", [0.0, 0.6, 1.0])
-def test_same_ids_and_logprobs_with_drafts(params: SamplingParams, quality: float, masked: bool) -> None:
-    wanted, wanted_logprobs, wanted_mu = run_plain(params, 60, masked=masked)
+@pytest.mark.parametrize("as_drawn", [False, True], ids=["before", "as_drawn"])
+def test_same_ids_and_logprobs_with_drafts(
+    params: SamplingParams, quality: float, masked: bool, as_drawn: bool
+) -> None:
+    wanted, wanted_logprobs, wanted_mu = run_plain(params, 60, masked=masked, as_drawn=as_drawn)
     rng = np.random.default_rng(2)
     state = fresh(params)
     got_logprobs: list[float] = []
@@ -63,7 +66,7 @@ def test_same_ids_and_logprobs_with_drafts(params: SamplingParams, quality: floa
         logits = np.stack([model(h) for h in histories])
         masks = np.stack([mask_at(h) for h in histories]) if masked else None
         before = state.history.copy()
-        result = sample_row(logits, state, drafts, masks, n_logprobs=2)
+        result = sample_row(logits, state, drafts, masks, n_logprobs=2, as_drawn=as_drawn)
         assert (state.history == before).all(), "the backend's side must not advance the state"
         assert len(result.tokens) == len(result.logprobs) == result.n_accepted + 1
         state.append(result.tokens)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from math import log
 from typing import Any
 
 import pytest
@@ -128,12 +129,14 @@ def test_grammar_wins_over_the_schema() -> None:
 
 def test_probabilities_and_tokens_ask_for_logprobs() -> None:
     assert [parsed(**body).logprobs for body in ({}, {"n_probs": 3}, {"return_tokens": True})] == [None, 3, 0]
+    after = {"post_sampling_probs": True}
+    assert parsed(n_probs=3, **after).logprobs_as_drawn and not parsed(n_probs=3).logprobs_as_drawn
+    assert not parsed(return_tokens=True, **after).logprobs_as_drawn, "nothing is shown, so nothing is computed"
 
 
 @pytest.mark.parametrize(
     "body",
     [
-        {"post_sampling_probs": True},
         {"xtc_probability": 1.5},
         {"dynatemp_range": -1},
         {"top_n_sigma": "x"},
@@ -181,6 +184,22 @@ def test_final_object() -> None:
     assert (body["content"], body["stop_type"], body["tokens"], body["id_slot"]) == ("H\n", "eos", [72], 1)
     assert body["completion_probabilities"][0]["top_logprobs"][0]["token"] == "H"
     assert body["has_new_line"] and body["tokens_cached"] == 4 and body["prompt"] == "hi"
+
+
+def test_probabilities_after_sampling_have_names_of_their_own() -> None:
+    ctx = context(n_probs=2, post_sampling_probs=True, stream=True)
+    entry = LogprobEntry(72, b"H", log(0.25), ((73, b"I", log(0.75)), (72, b"H", log(0.25))))
+    fold, stream, frames = CompletionFold(ctx), CompletionStream(ctx), []
+    for event in (Accepted(0, 10, 4), Logprobs(0, (entry,)), TextDelta(0, "H"), DONE):
+        fold.feed(event)
+        frames += stream.feed(event)
+    check_reply(CREATE, fold.body())
+    check_frames(CREATE, frames)
+    (whole,) = fold.body()["completion_probabilities"]
+    (piece,) = json.loads(frames[0].data)["completion_probabilities"]
+    assert whole == piece and "logprob" not in whole and "top_logprobs" not in whole
+    assert whole["prob"] == pytest.approx(0.25)
+    assert [(t["token"], round(t["prob"], 9)) for t in whole["top_probs"]] == [("I", 0.75), ("H", 0.25)]
 
 
 @pytest.mark.parametrize(

@@ -56,6 +56,7 @@ def case(rng: np.random.Generator) -> dict[str, Any]:
         "plan": PLANS[rng.integers(len(PLANS))],
         "n": int(rng.integers(1, 3)),
         "logprobs": [None, 0, 2][rng.integers(3)],
+        "logprobs_as_drawn": bool(rng.integers(2)),
     }
 
 

@@ -148,7 +148,8 @@ def test_the_host_keeps_what_the_native_sampler_lacks():
     lacking |= {"xtc": {"xtc_probability": 0.5}}
     assert on_host_reason(SamplingParams(temperature=0.7)) == ""
     assert {on_host_reason(SamplingParams(temperature=0.7, **changes)) for changes in lacking.values()} == set(lacking)
-    assert set(lacking) == set(ON_HOST_REASONS)
+    as_drawn = on_host_reason(SamplingParams(temperature=0.0), logprobs_as_drawn=True)
+    assert {*lacking, as_drawn} == set(ON_HOST_REASONS)
 
 
 def filling(masks, flags, after_s, which):

@@ -167,6 +167,7 @@ class ModelText:
             stop=request.stop,
             n=request.n,
             logprobs=request.logprobs,
+            logprobs_as_drawn=request.logprobs_as_drawn,
             prompt_logprobs=request.prompt_logprobs,
             response_format=request.response_format,
             speculative=request.speculative,

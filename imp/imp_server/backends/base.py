@@ -31,7 +31,7 @@ BLOCK_TOKENS = 16
 MASK_PATIENCE_S = 0.002
 """Less than a step, more than a common mask takes."""
 
-ON_HOST_REASONS = ("dry", "mirostat", "typical_p", "dynatemp", "top_n_sigma", "xtc")
+ON_HOST_REASONS = ("dry", "mirostat", "typical_p", "dynatemp", "top_n_sigma", "xtc", "post_sampling_probs")
 """Parts of the sampling law that a native backend may leave to the host."""
 
 # What a row wants from the step, or-ed. The LM head runs only for WANT_SAMPLE, WANT_LOGITS and WANT_PROMPT_LOGITS.
@@ -61,6 +61,8 @@ class StepRow:
     """First of 1 + n_drafts consecutive rows of Step.masks; -1 = unconstrained."""
     n_logprobs: int = -1
     """-1 = none; k = the chosen token and the k best per sampled position."""
+    logprobs_as_drawn: bool = False
+    """They are those that tokens are drawn with, after temperature and truncations, instead of before these."""
     logit_ids: Int32s | None = None
     adapter: int = 0
 
@@ -92,7 +94,10 @@ class Step:
 
 @dataclass(slots=True)
 class SampledLogprobs:
-    """Per sampled position: logprob and rank of the token, ids and logprobs of the k best (best first)."""
+    """Per sampled position: logprob and rank of the token, ids and logprobs of the k best (best first).
+
+    Where fewer could be drawn (StepRow.logprobs_as_drawn) the rest of `top_ids` is -1.
+    """
 
     token: Float32s
     rank: Int32s

@@ -90,7 +90,9 @@ def sample_on_host(row: StepRow, logits: Float32s, drafts: Int32s, masks: UInt32
     n = 1 + row.n_drafts
     own_masks = masks[row.mask_row : row.mask_row + n] if masks is not None and row.mask_row >= 0 else None
     try:
-        verified = sample_row(logits[-n:], row.sampler, drafts.tolist(), own_masks, row.n_logprobs)
+        verified = sample_row(
+            logits[-n:], row.sampler, drafts.tolist(), own_masks, row.n_logprobs, as_drawn=row.logprobs_as_drawn
+        )
     except FloatingPointError:
         # No token and no dead end: the engine fails this row alone.
         return
@@ -104,10 +106,14 @@ def sample_on_host(row: StepRow, logits: Float32s, drafts: Int32s, masks: UInt32
 
 
 def _packed(entries: list[PositionLogprobs], k: int) -> SampledLogprobs:
-    k = min([k, *(len(e.top) for e in entries)])
+    k = min(k, max((len(e.top) for e in entries), default=0))
+    top_ids, top = np.full((len(entries), k), -1, dtype=np.int32), np.zeros((len(entries), k), dtype=np.float32)
+    for index, entry in enumerate(entries):
+        n = min(k, len(entry.top))
+        top_ids[index, :n], top[index, :n] = entry.top_ids[:n], entry.top[:n]
     return SampledLogprobs(
         token=np.array([e.token for e in entries], dtype=np.float32),
         rank=np.array([e.rank for e in entries], dtype=np.int32),
-        top_ids=np.array([e.top_ids[:k] for e in entries], dtype=np.int32).reshape(len(entries), k),
-        top=np.array([e.top[:k] for e in entries], dtype=np.float32).reshape(len(entries), k),
+        top_ids=top_ids,
+        top=top,
     )

@@ -165,6 +165,8 @@ class PromptRequest(msgspec.Struct, frozen=True):
     max_tokens: int | None = None
     stop: tuple[str, ...] = ()
     logprobs: int | None = None
+    logprobs_as_drawn: bool = False
+    """As in GenerateRequest."""
     prompt_logprobs: int | None = None
     speculative: bool | None = None
     adapter: str = ""

@@ -44,7 +44,8 @@ class Timings(msgspec.Struct, frozen=True):
 
 
 class TokenLogprob(msgspec.Struct, frozen=True, array_like=True):
-    """Natural log-probability after bias, penalties and mask, before temperature and truncation."""
+    """Natural log-probability after bias, penalties and mask, before temperature and truncation; or after these, if the
+    request wants it so (GenerateRequest.logprobs_as_drawn)."""
 
     id: int
     logprob: float

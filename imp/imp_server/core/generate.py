@@ -132,6 +132,8 @@ class GenerateRequest(msgspec.Struct, frozen=True):
     deadline_s: float | None = None
     """Seconds from acceptance after which the request ends with `length`."""
     logprobs: int | None = None
+    logprobs_as_drawn: bool = False
+    """Logprobs are those that tokens are drawn with, after temperature and truncations."""
     prompt_logprobs: int | None = None
     prediction: bytes = b""
     """int32 ids of the client's predicted output: an extra region for drafters."""

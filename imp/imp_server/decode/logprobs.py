@@ -1,4 +1,7 @@
-"""Logprobs: natural log-softmax after bias, penalties and mask, before temperature and truncation."""
+"""Logprobs: natural log-softmax after bias, penalties and mask, before temperature and truncation.
+
+Where a request asks for it, those with which its tokens were drawn instead: after temperature and truncation.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from imp_server.decode.sampling import best_ids
+from imp_server.core import SamplingParams
+from imp_server.decode.sampling import best_ids, candidates
 
 MASKED = -9999.0
 """What a forbidden token shows."""
@@ -32,3 +36,17 @@ def position_logprobs(logits: NDArray[np.float32], token_id: int, k: int) -> Pos
     top_ids = best_ids(logits, min(k, len(logits))) if k > 0 else np.empty(0, dtype=np.int64)
     top = np.maximum(wide[top_ids] - log_sum, MASKED)
     return PositionLogprobs(max(float(wide[token_id] - log_sum), MASKED), rank, top_ids, top)
+
+
+def drawn_logprobs(
+    logits: NDArray[np.float32], token_id: int, k: int, params: SamplingParams, choice: int, position: int, mu: float
+) -> PositionLogprobs:
+    """Of what `sample` drew `token_id` from, with the same arguments. Fewer than k if fewer could be drawn."""
+    if params.temperature <= 0.0:
+        return PositionLogprobs(0.0, 1, np.array([token_id] if k > 0 else [], dtype=np.int64), np.zeros(min(k, 1)))
+    ids, scaled = candidates(logits, params, choice, position, mu)
+    shifted = scaled - scaled[0]
+    logs = shifted - np.log(np.exp(shifted).sum())
+    at = int(np.flatnonzero(ids == token_id)[0])
+    n_shown = min(k, int(np.count_nonzero(np.exp(logs) > 0.0)))  # the unlikeliest may be none at all in a float64
+    return PositionLogprobs(float(logs[at]), at + 1, ids[:n_shown], logs[:n_shown])

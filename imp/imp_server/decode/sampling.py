@@ -45,15 +45,26 @@ def sample(logits: Float32s, params: SamplingParams, choice: int, position: int,
         return Sampled(-1, mu)
     if params.temperature <= 0.0:
         return Sampled(best, mu)
-    ids, scaled = survivors(logits, params, mu)
-    if params.xtc_probability > 0.0 and params.mirostat != 2:
-        n_cut = _n_top_choices(scaled, params, choice, position)
-        ids, scaled = ids[n_cut:], scaled[n_cut:]
+    ids, scaled = candidates(logits, params, choice, position, mu)
     index = _gumbel_argmax(ids, scaled, params.seed, choice, position)
     if params.mirostat == 2:
         surprise = -float(np.log2(softmax(scaled)[index]))
         mu -= params.mirostat_eta * (surprise - params.mirostat_tau)
     return Sampled(int(ids[index]), mu)
+
+
+def candidates(
+    logits: Float32s, params: SamplingParams, choice: int, position: int, mu: float
+) -> tuple[Int64s, Float64s]:
+    """What is drawn from at this position, by the softmax of the second: `survivors` less what XTC takes away here.
+
+    Temperature is above 0.
+    """
+    ids, scaled = survivors(logits, params, mu)
+    if params.xtc_probability > 0.0 and params.mirostat != 2:
+        n_cut = _n_top_choices(scaled, params, choice, position)
+        ids, scaled = ids[n_cut:], scaled[n_cut:]
+    return ids, scaled
 
 
 def survivors(logits: Float32s, params: SamplingParams, mu: float) -> tuple[Int64s, Float64s]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from math import exp
 from typing import Any
 
 import msgspec
@@ -29,13 +30,17 @@ Json = dict[str, Any]
 _encode = msgspec.json.Encoder().encode
 
 
-def _probability(entry: LogprobEntry) -> Json:
-    top = [_token(token, data, logprob) for token, data, logprob in entry.top]
-    return _token(entry.id, entry.data, entry.logprob) | {"top_logprobs": top}
+def _probability(entry: LogprobEntry, *, as_drawn: bool) -> Json:
+    """`as_drawn`: the entry's values are those after sampling, which llama.cpp shows as probabilities."""
+    top = [_token(token, data, logprob, as_drawn) for token, data, logprob in entry.top]
+    name = "top_probs" if as_drawn else "top_logprobs"
+    return _token(entry.id, entry.data, entry.logprob, as_drawn) | {name: top}
 
 
-def _token(token_id: int, data: bytes, logprob: float) -> Json:
-    return {"id": token_id, "token": token_text(data), "bytes": list(data), "logprob": min(logprob, 0.0)}
+def _token(token_id: int, data: bytes, logprob: float, as_drawn: bool) -> Json:
+    value = min(logprob, 0.0)
+    shown = {"prob": exp(value)} if as_drawn else {"logprob": value}
+    return {"id": token_id, "token": token_text(data), "bytes": list(data), **shown}
 
 
 @dataclass(slots=True)
@@ -82,7 +87,8 @@ class _Completions:
         """The fields that tell of tokens, where they were asked for."""
         fields: Json = {"tokens": [entry.id for entry in entries] if self._body.get("return_tokens") else []}
         if self._n_probs:
-            fields["completion_probabilities"] = [_probability(entry) for entry in entries]
+            as_drawn = bool(self._body.get("post_sampling_probs"))
+            fields["completion_probabilities"] = [_probability(entry, as_drawn=as_drawn) for entry in entries]
         return fields
 
     def piece(self, one: Completion, content: str) -> Json:

@@ -65,6 +65,7 @@ def prompt_requests(body: Mapping[str, Any], logit_bias: Mapping[int, float]) ->
             stop=stop_of(body.get("stop")),
             # A stream counts its tokens as it goes, and one piece of text may be of many.
             logprobs=n_probs_of(body) or (0 if body.get("return_tokens") or body.get("stream") else None),
+            logprobs_as_drawn=n_probs_of(body) > 0 and body.get("post_sampling_probs", False),
             speculative=speculative_of(body.get("speculative")),
             priority=int(body.get("priority", 0)),
             row_preference=row_of(body.get("id_slot")),

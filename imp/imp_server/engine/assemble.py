@@ -90,6 +90,7 @@ def step_row(chunk: Chunk, live: LiveRow) -> StepRow:
             wants |= WANT_SAMPLE if request.plan.max_tokens > 0 else WANT_NOTHING
             wants |= WANT_HIDDEN if live.drafting is not None and live.drafting.wants_hidden else WANT_NOTHING
             row.n_logprobs = -1 if request.logprobs is None else request.logprobs
+            row.logprobs_as_drawn = request.logprobs_as_drawn
         elif request.task == "score" or (request.task == "rank" and request.score_ids):
             wants |= WANT_LOGITS
             row.logit_ids = np.frombuffer(request.score_ids, dtype="<i4").astype(np.int32)

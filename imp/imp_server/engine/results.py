@@ -18,7 +18,10 @@ def sampled_logprobs(ids: Sequence[int], result: RowResult) -> list[TokenLogprob
     lp = result.logprobs
     if lp is None:
         return []
-    tops = [tuple(zip(i, v)) for i, v in zip(lp.top_ids.tolist(), lp.top.tolist(), strict=True)]
+    tops = [
+        tuple(pair for pair in zip(top_ids, top) if pair[0] >= 0)
+        for top_ids, top in zip(lp.top_ids.tolist(), lp.top.tolist(), strict=True)
+    ]
     values, ranks = lp.token.tolist(), lp.rank.tolist()
     return [TokenLogprob(t, values[n], tops[n], ranks[n]) for n, t in enumerate(ids)]
 

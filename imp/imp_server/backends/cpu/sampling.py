@@ -1,7 +1,8 @@
 """A row's sampling as the native sampler reads it, and its answer as a RowResult.
 
 Native: bias, bans, penalties, masks, temperature, top-k, top-p, min-p, noise, logprobs, verification of drafts.
-On the host, by the law itself: typical, mirostat, DRY, dynamic temperature, top-n-sigma and XTC, which are rare.
+On the host, by the law itself: typical, mirostat, DRY, dynamic temperature, top-n-sigma, XTC and the probabilities
+that tokens were drawn with, which are rare.
 """
 
 from __future__ import annotations
@@ -15,10 +16,12 @@ from imp_server.core import SamplingParams
 from imp_server.decode.state import SamplerState
 
 
-def on_host_reason(params: SamplingParams) -> str:
+def on_host_reason(params: SamplingParams, *, logprobs_as_drawn: bool = False) -> str:
     """One of base.ON_HOST_REASONS; empty if the row is sampled natively."""
     if params.dry_multiplier > 0:
         return "dry"
+    if logprobs_as_drawn:
+        return "post_sampling_probs"
     if params.temperature <= 0:
         return ""
     rare = {

@@ -243,7 +243,7 @@ class _Outputs:
         logits = self._logits[start : start + self._first[index + 1] - self._first[index]]
         if row.wants & WANT_SAMPLE and row.sampler is not None and on_host:
             last = int(step.row_starts[index + 1])
-            result.on_host = on_host_reason(row.sampler.params)
+            result.on_host = _on_host_reason(row)
             sample_when_masked(step, row, logits, step.ids[last - row.n_drafts : last], result)
         if row.wants & WANT_PROMPT_LOGITS:
             result.logits = logits.copy()
@@ -261,4 +261,9 @@ def _head_positions(row: StepRow, begin: int, end: int) -> range:
 
 
 def _samples_natively(row: StepRow) -> bool:
-    return row.sampler is not None and not on_host_reason(row.sampler.params)
+    return row.sampler is not None and not _on_host_reason(row)
+
+
+def _on_host_reason(row: StepRow) -> str:
+    assert row.sampler is not None
+    return on_host_reason(row.sampler.params, logprobs_as_drawn=row.logprobs_as_drawn and row.n_logprobs >= 0)
