@@ -113,6 +113,13 @@ def test_n_predict(body: dict[str, Any], found: int | None) -> None:
     assert parsed(**body).max_tokens == found
 
 
+def test_limits_of_time_and_indentation() -> None:
+    asked = parsed(t_max_predict_ms=250, n_indent=4, n_keep=-1, n_discard=10)
+    assert (asked.predict_s, asked.min_indent) == (0.25, 4)
+    for off in ({}, {"t_max_predict_ms": 0}, {"t_max_predict_ms": -1, "n_indent": 0}, {"n_keep": 7}):
+        assert (parsed(**off).predict_s, parsed(**off).min_indent) == (None, 0)
+
+
 def test_logit_bias_in_both_forms() -> None:
     assert bias_of([[5, 1.5], ["word", -2], [7, False]]) == [(5, 1.5), ("word", -2.0), (7, BANNED)]
     assert bias_of({"5": 1, "word": False}) == [(5, 1.0), ("word", BANNED)]
@@ -143,6 +150,10 @@ def test_probabilities_and_tokens_ask_for_logprobs() -> None:
         {"lora": [{"id": 0, "scale": 1}]},
         {"samplers": ["magic"]},
         {"n_predict": -2},
+        {"t_max_predict_ms": -2},
+        {"n_indent": -1},
+        {"n_keep": -2},
+        {"n_discard": -1},
         {"mirostat": 1},
         {"logit_bias": [[1]]},
     ],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -61,6 +62,9 @@ class Tiny:
     """Under a prefix cache, instead of `make_index`."""
     snapshots: SnapshotLimits = field(default_factory=SnapshotLimits)
     wrap: Callable[[Backend], Backend] = lambda backend: backend
+    clock: Callable[[], float] = time.monotonic
+    words: Vocabulary | None = None
+    """Instead of `vocabulary()`."""
     loop: EngineLoop | None = None
     """The loop once it is built."""
 
@@ -78,12 +82,13 @@ class Tiny:
         self.loop = EngineLoop(
             backend,
             scheduler,
-            vocabulary(),
+            self.words or vocabulary(),
             limits,
             emit=emit,
             post=post,
             make_constraint=self.make_constraint,
             speculation=Speculation(self.drafters),
+            clock=self.clock,
         )
         info = ModelInfo("tiny", "tiny", "", self.context, self.context, VOCAB, 64, 0, "F32")
         return BuiltEngine(self.loop, info)

@@ -61,6 +61,18 @@ def test_stream_has_no_sentinel_and_ends_with_stop(server: LiveServer) -> None:
     assert items[-1]["stop_type"] == "word" and items[-1]["stopping_word"] == "two" and "[DONE]" not in text
 
 
+def test_a_line_that_is_not_indented_enough_ends_the_completion(server: LiveServer) -> None:
+    for stream in (False, True):
+        server.engine.play(text_ids("def f():\n  a\n b\n"))
+        text = post(server, prompt="a", n_indent=2, n_probs=1, t_max_predict_ms=250_000, stream=stream).text
+        items = [json.loads(line.removeprefix("data: ")) for line in text.split("\n") if line]
+        assert "".join(item["content"] for item in items) == "def f():\n  a\n "
+        assert (items[-1]["stop"], items[-1]["stop_type"], items[-1]["has_new_line"]) == (True, "limit", True)
+        entries = [entry for item in items for entry in item["completion_probabilities"]]
+        assert b"".join(bytes(entry["bytes"]) for entry in entries) == b"def f():\n  a\n "
+    assert server.engine.requests_seen[-1].predict_s == 250.0
+
+
 def test_logit_bias_of_a_text_is_that_of_its_tokens(server: LiveServer) -> None:
     assert post(server, prompt="a", logit_bias=[["xy", 2], [5, False]]).status_code == 200
     assert dict(server.engine.requests_seen[-1].sampling.logit_bias) == {ord("x"): 2.0, ord("y"): 2.0, 5: -1e6}

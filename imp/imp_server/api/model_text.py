@@ -165,6 +165,8 @@ class ModelText:
             max_tokens=0 if request.task == "embed" else request.max_tokens,
             task=request.task,
             stop=request.stop,
+            min_indent=request.min_indent,
+            predict_s=request.predict_s,
             n=request.n,
             logprobs=request.logprobs,
             logprobs_as_drawn=request.logprobs_as_drawn,

@@ -163,6 +163,10 @@ class PromptRequest(msgspec.Struct, frozen=True):
     response_format: ResponseFormat = ResponseFormat()
     n: int = 1
     max_tokens: int | None = None
+    min_indent: int = 0
+    """As in OutputPlan."""
+    predict_s: float | None = None
+    """As in GenerateRequest."""
     stop: tuple[str, ...] = ()
     logprobs: int | None = None
     logprobs_as_drawn: bool = False

@@ -104,6 +104,9 @@ class OutputPlan(msgspec.Struct, frozen=True):
     stop: tuple[bytes, ...] = ()
     """Stop strings, matched in the text of `answer` segments only, excluded from it."""
     max_tokens: int = 16
+    min_indent: int = 0
+    """Blanks and tabs that every line of `answer` text but the first must begin with, blank lines included; the text
+    ends with `length` before the first character that lacks them."""
     think_budget: int = -1
     """Reasoning tokens after which the engine forces `think_closer`; -1 = no limit."""
     think_closer: bytes = b""
@@ -131,6 +134,8 @@ class GenerateRequest(msgspec.Struct, frozen=True):
     cache: CacheMarks = CacheMarks()
     deadline_s: float | None = None
     """Seconds from acceptance after which the request ends with `length`."""
+    predict_s: float | None = None
+    """Seconds from its first token after which a choice that has written a newline ends with `length`."""
     logprobs: int | None = None
     logprobs_as_drawn: bool = False
     """Logprobs are those that tokens are drawn with, after temperature and truncations."""

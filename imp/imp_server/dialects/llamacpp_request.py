@@ -62,6 +62,8 @@ def prompt_requests(body: Mapping[str, Any], logit_bias: Mapping[int, float]) ->
             sampling=_sampling(body, logit_bias),
             response_format=_format(body),
             max_tokens=None if max_tokens == -1 else max_tokens,
+            min_indent=int(body.get("n_indent", 0)),
+            predict_s=body["t_max_predict_ms"] / 1e3 if body.get("t_max_predict_ms", -1) > 0 else None,
             stop=stop_of(body.get("stop")),
             # A stream counts its tokens as it goes, and one piece of text may be of many.
             logprobs=n_probs_of(body) or (0 if body.get("return_tokens") or body.get("stream") else None),

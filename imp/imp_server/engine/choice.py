@@ -80,6 +80,8 @@ class ChoiceOutput:
         self.counts = Counts()
         self.finish: RowFinish | None = None
         self._walker = PlanWalker(request.plan, token_bytes)
+        self._token_bytes = token_bytes
+        self._has_newline = False
         self._room = room
         self._closer = unpack_ids(request.plan.think_closer)
         self._close_asked = False
@@ -105,6 +107,8 @@ class ChoiceOutput:
         wants_logprobs = self.request.logprobs is not None
         for index, token_id in enumerate(ids):
             self._walker.push(token_id)
+            if self.request.predict_s is not None and not self._has_newline:
+                self._has_newline = b"\n" in self._token_bytes[token_id]
             self._unsent.ids.append(token_id)
             if wants_logprobs:
                 self._unsent.logprobs.append(logprobs[index] if logprobs else TokenLogprob(token_id, 0.0))
@@ -213,10 +217,16 @@ class ChoiceOutput:
             reason=reason, usage=self.usage(), stop_string=stop_string, end_id=end_id, detail=self._detail
         )
 
-    def stamp_finish(self, ended_s: float) -> None:
-        """Add the timings to `finish`."""
+    def _is_late(self, now_s: float) -> bool:
+        limit_s, first_s = self.request.predict_s, self.clock.first_token_s
+        return limit_s is not None and bool(first_s) and now_s - first_s > limit_s
+
+    def look_at_clock(self, now_s: float) -> None:
+        """End what has predicted for too long; add the timings to `finish`."""
+        if self.finish is None and self._has_newline and self._is_late(now_s):
+            self.stop("length", "timed_out")
         if self.finish is not None:
-            self.clock.ended_s = ended_s
+            self.clock.ended_s = now_s
             finish = self.finish
             self.finish = RowFinish(
                 finish.reason,

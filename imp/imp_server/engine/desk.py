@@ -307,7 +307,7 @@ class Desk:
         deltas = []
         now = self._clock()
         for live in list(self._touched):
-            live.output.stamp_finish(now)
+            live.output.look_at_clock(now)
             delta = live.output.take_delta()
             if delta is not None:
                 deltas.append(delta)

@@ -344,7 +344,7 @@ class ScriptedEngine:
             output.push(forced)
 
     def _hand_off(self, output: ChoiceOutput) -> None:
-        output.stamp_finish(asyncio.get_running_loop().time())
+        output.look_at_clock(asyncio.get_running_loop().time())
         delta = output.take_delta()
         if delta is not None:
             self._requests.receive(StepDone((delta,)))

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 from imp_server.core import SPECIAL_OPEN, OutputPlan
+from imp_server.output.indent import IndentWatch
 
 _SPECIAL_SPAN = re.compile(rb"\xff([^\xfe]*)\xfe")
 _QUOTE, _BACKSLASH = 0x22, 0x5C
@@ -62,6 +63,7 @@ class PlanWalker:
         self._held = b""
         self._blank = True
         self._quote = _OUTSIDE
+        self._indent = IndentWatch(plan.min_indent) if plan.min_indent > 0 else None
         self._patterns = self._alive()
 
     @property
@@ -84,12 +86,12 @@ class PlanWalker:
         pieces: list[Piece] = []
         if token_id in self._end_ids:
             self._release(pieces)
-            self.end = WalkEnd("stop", end_id=token_id)
+            self.end = self.end or WalkEnd("stop", end_id=token_id)
             return pieces
         self._walk(self._token_bytes[token_id], pieces)
         if self.end is None and self.n_tokens >= self.plan.max_tokens:
             self._release(pieces)
-            self.end = WalkEnd("length")
+            self.end = self.end or WalkEnd("length")
         if self.n_tokens in self._scan_limits:
             self._patterns = self._alive()
         return pieces
@@ -131,13 +133,15 @@ class PlanWalker:
             if match is None:
                 break
             self._text(buffer[:start], pieces)
+            if self.end is not None:
+                return
             self._act(match, pieces)
             buffer = buffer[start + len(match.data) :]
             if self.end is not None:
                 return
         n_held = _n_possible_prefix(self._patterns, buffer, self._outside_strings(buffer))
         self._text(buffer[: len(buffer) - n_held], pieces)
-        self._held = buffer[len(buffer) - n_held :]
+        self._held = buffer[len(buffer) - n_held :] if self.end is None else b""
 
     def _act(self, match: _Pattern, pieces: list[Piece]) -> None:
         segments = self.plan.segments
@@ -161,6 +165,10 @@ class PlanWalker:
         self._patterns = self._alive()
 
     def _text(self, data: bytes, pieces: list[Piece]) -> None:
+        if self._indent is not None and self.kind == "answer":
+            n_standing = self._indent.n_standing(data)
+            if n_standing < len(data):
+                data, self.end = data[:n_standing], WalkEnd("length")
         if not data:
             return
         pieces.append(Piece(self.segment, self._visits[self.segment] - 1, "text", data))

@@ -184,6 +184,7 @@ class TextModel:
         logprobs: int | None = None,
         prompt_logprobs: int | None = None,
         response_format: ResponseFormat | None = None,
+        min_indent: int = 0,
         control: bool = True,
         **more: Any,
     ) -> Prepared:
@@ -200,7 +201,14 @@ class TextModel:
         limit = token_limit(max_tokens, self.config.server.max_tokens, len(ids), self.context_length, "prompt")
         answer = self._leniency(response_format or ResponseFormat())
         grammar = bound_text(answer.format, self._rules())
-        plan = text_plan(self.tokenizer, max_tokens=limit, stop=stop, ignore_eos=sampling.ignore_eos, grammar=grammar)
+        plan = text_plan(
+            self.tokenizer,
+            max_tokens=limit,
+            stop=stop,
+            ignore_eos=sampling.ignore_eos,
+            grammar=grammar,
+            min_indent=min_indent,
+        )
         request = GenerateRequest(
             key=key,
             ids=pack_ids(ids),

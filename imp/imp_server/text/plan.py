@@ -176,11 +176,13 @@ def text_plan(
     stop: Sequence[str] = (),
     ignore_eos: bool = False,
     grammar: GrammarPlan | None = None,
+    min_indent: int = 0,
 ) -> OutputPlan:
     """A completion without structure: nothing but text up to an end token or a stop string."""
     return OutputPlan(
         end_ids=() if ignore_eos else tokenizer.vocabulary.end_ids,
         stop=tuple(s.encode() for s in stop if s),
         max_tokens=max_tokens,
+        min_indent=min_indent,
         grammar=grammar,
     )
