@@ -19,7 +19,7 @@ from imp_server.api.disconnect import DisconnectWatch
 from imp_server.api.driver import StreamRun, encoded, fold_reply, tell_acceptance
 from imp_server.api.errors import error_headers, error_status, shape_module, shape_of
 from imp_server.api.generations import Generations
-from imp_server.api.headers import sanitised_id
+from imp_server.api.headers import listed, sanitised_id
 from imp_server.api.hub import Hub
 from imp_server.api.parameters import ParameterReader
 from imp_server.api.text_side import Prepared, TextSide
@@ -105,8 +105,12 @@ class Endpoint:
         )
         reply = await self._handler(call)
         if isinstance(reply, Generating):
-            return await self._generate(request, reply)
+            return await self._generate(request, reply, self._unknown_fields(body))
         return await self._plain(reply)
+
+    def _unknown_fields(self, body: dict[str, Any]) -> list[str]:
+        pointer = next(iter(self.operation.body_pointers.values()))
+        return self._hub.validators.unknown_fields(pointer, body)
 
     async def _data(self, request: Request, headers: Mapping[str, str]) -> bytes:
         if self.operation.body_required or headers.get("content-length", "0") != "0":
@@ -132,7 +136,7 @@ class Endpoint:
         content = Content(reply.content_type.encode(), reply.content) if reply.content_type else None
         return Response(reply.status, _raw(reply.headers), content)
 
-    async def _generate(self, request: Request, reply: Generating) -> Response:
+    async def _generate(self, request: Request, reply: Generating, unknown: Sequence[str]) -> Response:
         watch = DisconnectWatch(getattr(request.content, "receive", None))
         running: Generations | None = None
         try:
@@ -153,7 +157,7 @@ class Endpoint:
             if reply.streamed:
                 run = StreamRun(reply, running, watch, self._hub.config.streams.keep_alive_s)
                 chunks = partial(encoded, self._checked(run.frames()))
-                headers = _raw(sse.HEADERS | _reply_headers(request, reply, prepared))
+                headers = _raw(sse.HEADERS | _reply_headers(request, reply, prepared, unknown))
                 return Response(200, headers, StreamedContent(sse.MEDIA_TYPE, chunks))
             body = await fold_reply(reply, running, watch)
         except BaseException:
@@ -166,7 +170,7 @@ class Endpoint:
             raise ClientGone
         if self._hub.check_replies:
             self._check(200, "application/json", body)
-        return json_response(200, body, _reply_headers(request, reply, prepared))
+        return json_response(200, body, _reply_headers(request, reply, prepared, unknown))
 
     async def _checked(self, frames: AsyncGenerator[SseFrame | None, None]) -> AsyncGenerator[SseFrame | None, None]:
         async with aclosing(frames):
@@ -204,12 +208,16 @@ def _prepare(side: TextSide, reply: Generating) -> list[Prepared]:
     return [side.prepare_prompt(request) for request in reply.requests]
 
 
-def _reply_headers(request: Request, reply: Generating, prepared: Sequence[Prepared]) -> dict[str, str]:
-    """Without an id of the client's, a generation goes by the id of its reply."""
+def _reply_headers(
+    request: Request, reply: Generating, prepared: Sequence[Prepared], unknown: Sequence[str]
+) -> dict[str, str]:
+    """Without an id of the client's, a generation goes by the id of its reply. `unknown`: fields that had no effect."""
     own = {} if request.headers.contains(b"x-request-id") else {"x-request-id": reply.context.id}
     ignored = dict.fromkeys(quote(pointer, safe="/~") for prompt in prepared for pointer in prompt.ignored)
     if ignored:
         own["x-imp-ignored"] = ", ".join(f"#{pointer}" for pointer in ignored)
+    if unknown:
+        own["x-imp-ignored-fields"] = listed(unknown)
     return own | dict(reply.headers)
 
 

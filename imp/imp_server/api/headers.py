@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from urllib.parse import quote
 
 _MAX_ID = 128
 
@@ -11,6 +12,25 @@ def sanitised_id(value: str) -> str:
     """Printable ASCII, other bytes as dots; longer than 128 characters: cut and marked with dots."""
     clean = "".join(c if " " <= c <= "~" else "." for c in value)
     return clean[:_MAX_ID] + "..." if len(clean) > _MAX_ID else clean
+
+
+_MOST_NAMES, _LONGEST_NAME = 16, 64
+
+
+def listed(names: Sequence[str]) -> str:
+    """Names that a client chose, as the value of a header: percent-encoded, bounded in number and length."""
+    shown = [_shortened(name) or "%22%22" for name in names[:_MOST_NAMES]]
+    return ", ".join([*shown, *(("...",) if len(names) > _MOST_NAMES else ())])
+
+
+def _shortened(name: str) -> str:
+    value = ""
+    for character in name:
+        written = quote(character, safe="")
+        if len(value) + len(written) > _LONGEST_NAME:
+            break
+        value += written
+    return value
 
 
 class Cors:
@@ -29,6 +49,8 @@ class Cors:
             out["access-control-allow-origin"] = "*" if self._any else origin
             out["access-control-allow-methods"] = methods
             out["access-control-allow-headers"] = asked or "Authorization, Content-Type, x-api-key"
-            out["access-control-expose-headers"] = "x-request-id, request-id, retry-after"
+            out["access-control-expose-headers"] = (
+                "x-request-id, request-id, retry-after, x-imp-ignored, x-imp-ignored-fields"
+            )
             out["access-control-max-age"] = "600"
         return out

@@ -52,6 +52,11 @@ class Validators:
             raise explain(body, list(validator.iter_errors(body)), self._schema_at)
         return self._stripper(pointer).strip(body)
 
+    def unknown_fields(self, pointer: str, body: dict[str, Any]) -> list[str]:
+        """Top-level names of a request that its schema doesn't have; null is as good as absent."""
+        stripper = self._stripper(pointer)
+        return [name for name, value in body.items() if value is not None and not stripper.names(name)]
+
     def check_reply(self, operation: Operation, status: int, media: str, body: Any) -> None:
         """`body`: the decoded JSON, or bytes for other media. Raises ContractViolation."""
         documented = operation.response_pointers
