@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from imp_server.core import (
+    Accepted,
     ChatRequest,
     GenerateRequest,
     InvalidRequest,
@@ -31,11 +32,16 @@ END, THINK, THOUGHT, CALL, CALLED = "<|end|>", "<think>", "</think>", "<call>", 
 
 
 class ByteSession:
-    def __init__(self, plan: OutputPlan, text: ByteText, logprobs: bool) -> None:
-        self._session = OutputSession(plan, text.vocabulary, logprobs=logprobs)
+    def __init__(self, request: GenerateRequest, text: ByteText) -> None:
+        self._n_prompt = len(unpack_ids(request.ids))
+        self._session = OutputSession(request.plan, text.vocabulary, logprobs=request.logprobs is not None)
 
     def feed(self, delta: RowDelta) -> list[OutputEvent]:
-        events = self._session.push(delta.choice, delta.ids, delta.logprobs) if delta.ids else []
+        events: list[OutputEvent] = []
+        if delta.n_cached >= 0:
+            events.append(Accepted(delta.choice, self._n_prompt, delta.n_cached, delta.n_to_cache))
+        if delta.ids:
+            events += self._session.push(delta.choice, delta.ids, delta.logprobs)
         if delta.finish is not None:
             f = delta.finish
             timings = Timings(f.queue_ms, f.prefill_ms, f.decode_ms, f.ttft_ms)
@@ -62,7 +68,7 @@ class BytePrepared:
     ignored: tuple[str, ...] = ()
 
     def session(self) -> ByteSession:
-        return ByteSession(self.request.plan, self.side, self.request.logprobs is not None)
+        return ByteSession(self.request, self.side)
 
 
 class ByteText:

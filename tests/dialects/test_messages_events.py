@@ -69,6 +69,9 @@ def test_the_sdk_accumulates_the_fold(events: list[OutputEvent]) -> None:
     assert isinstance(usage, dict)
     # message_delta has no breakdown of cache writes, so the SDK keeps that of message_start
     usage["cache_creation"] = whole["usage"]["cache_creation"]
+    # and it takes over only what the published event has
+    assert whole.pop("timings") == payloads(events)[-2]["timings"]
+    assert whole["usage"].pop("evicted_tokens", 0) == payloads(events)[-2]["usage"].get("evicted_tokens", 0)
     assert accumulated == whole
 
 

@@ -111,11 +111,57 @@ def test_timings_are_those_of_the_usage(server: Served) -> None:
             assert timings["prompt_ms"] > 0 and timings["predicted_per_second"] > 0
 
 
+def test_timings_of_messages_and_responses_are_those_of_the_usage(server: Served) -> None:
+    asked = {"messages": [{"role": "user", "content": text("timed too")}], "max_tokens": 16, "ignore_eos": True}
+    whole = server.post("/v1/messages", asked)
+    end = events_of(server, "/v1/messages", asked)[-2]
+    for reply in (whole, end):
+        timings, usage = reply["timings"], reply["usage"]
+        assert timings["cache_n"] == usage["cache_read_input_tokens"]
+        assert timings["cache_n"] + timings["prompt_n"] == usage["cache_read_input_tokens"] + usage["input_tokens"]
+        assert timings["predicted_n"] == usage["output_tokens"] == 16 and timings["predicted_per_second"] > 0
+    asked = {"input": text("timed too"), "max_output_tokens": 16, "ignore_eos": True}
+    whole = server.post("/v1/responses", asked)
+    end = events_of(server, "/v1/responses", asked)[-1]["response"]
+    for reply in (whole, end):
+        timings, usage = reply["timings"], reply["usage"]
+        assert timings["cache_n"] == usage["input_tokens_details"]["cached_tokens"]
+        assert timings["cache_n"] + timings["prompt_n"] == usage["input_tokens"]
+        assert timings["predicted_n"] == usage["output_tokens"] == 16 and timings["predicted_per_second"] > 0
+
+
+def test_message_start_has_the_counts_of_the_end(server: Served) -> None:
+    asked = {"messages": [{"role": "user", "content": [block(text("started"), **MARK)]}], "max_tokens": 2}
+    told = []
+    for _ in range(2):
+        first, *_rest, end, _stop = events_of(server, "/v1/messages", asked)
+        names = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
+        counts = [first["message"]["usage"][name] for name in names]
+        assert counts == [end["usage"][name] for name in names]
+        assert first["message"]["usage"]["cache_creation"]["ephemeral_5m_input_tokens"] == counts[2]
+        told.append(counts)
+    (_, _, written), (rest, read, again) = told
+    assert written > 60 and (rest + again, read) == (1, sum(told[0]) - 1)
+
+
+def events_of(server: Served, path: str, body: Json) -> list[Json]:
+    lines = server.raw(path, {"model": "m", "stream": True} | body).splitlines()
+    return [event for line in lines if line.startswith("data: {") and (event := json.loads(line[6:]))["type"] != "ping"]
+
+
 def test_evictions_are_told_to_whoever_caused_them(server: Served) -> None:
-    flood(server, range(200, 203), 900)
-    before = server.metrics()["imp_prefix_cache_evicted_tokens_total"]
-    told = chat(server, text("evicting", 60))["usage"]["prompt_tokens_details"]["evicted_tokens"]
-    assert told == server.metrics()["imp_prefix_cache_evicted_tokens_total"] - before > 100
+    asks: list[Callable[[str], int]] = [
+        lambda topic: chat(server, text(topic, 60))["usage"]["prompt_tokens_details"]["evicted_tokens"],
+        lambda topic: message(server, text(topic, 60))["usage"]["evicted_tokens"],
+        lambda topic: server.post("/v1/responses", {"input": text(topic, 60), "max_output_tokens": 16})["usage"][
+            "input_tokens_details"
+        ]["evicted_tokens"],
+    ]
+    for number, ask in enumerate(asks):
+        flood(server, range(200 + 10 * number, 203 + 10 * number), 900)
+        before = server.metrics()["imp_prefix_cache_evicted_tokens_total"]
+        told = ask(f"evicting{number}")
+        assert told == server.metrics()["imp_prefix_cache_evicted_tokens_total"] - before > 100
 
 
 # --- pins --------------------------------------------------------------------------------------------

@@ -18,13 +18,14 @@ from imp_server.api.sse import KEEP_ALIVE, encode_frame
 from imp_server.api.text_side import Prepared
 from imp_server.core import ImpError, InternalError, OutputEvent
 from imp_server.dialects.base import Fold, ReplyContext, SseFrame, Stream
-from imp_server.dialects.handler import Generating, Pings
+from imp_server.dialects.handler import Generating, OpensLate, Pings
 
 _log = logging.getLogger("imp.api")
 
 
 def tell_acceptance(context: ReplyContext, running: Generations, prompts: Sequence[Prepared]) -> None:
     """What a dialect may know from acceptance on (ReplyContext.extra)."""
+    context.extra["usage"] = running.usage_at_acceptance()
     context.extra["prompt_tokens"] = running.prompt_tokens
     context.extra["pin_until"] = prompts[0].request.cache.pin_until
     context.extra["prompt_texts"] = [prompt.text for prompt in prompts]
@@ -68,7 +69,7 @@ class StreamRun:
                 yield frame
             async for batch in self._with_silences():
                 if batch is None:
-                    for silence in self._stream.ping() if isinstance(self._stream, Pings) else (None,):
+                    for silence in self._silence():
                         yield silence
                     continue
                 for event in batch:
@@ -101,12 +102,20 @@ class StreamRun:
             await self._reply.keep(reply)
         return frames
 
+    def _silence(self) -> Sequence[SseFrame | None]:
+        if isinstance(self._stream, OpensLate) and (opening := self._stream.open_now()):
+            return opening
+        return self._stream.ping() if isinstance(self._stream, Pings) else (None,)
+
     async def _with_silences(self) -> AsyncIterator[list[OutputEvent] | None]:
         iterator = self._running.events()
+        limit_s = self._stream.opening_wait_s if isinstance(self._stream, OpensLate) else self._keep_alive_s
         while True:
             step = asyncio.ensure_future(anext(iterator, _END))
-            while not (await asyncio.wait((step,), timeout=self._keep_alive_s))[0]:
+            while not (await asyncio.wait((step,), timeout=limit_s))[0]:
+                limit_s = self._keep_alive_s
                 yield None
+            limit_s = self._keep_alive_s
             batch = step.result()
             if batch is _END:
                 return

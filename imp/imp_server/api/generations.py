@@ -16,7 +16,7 @@ import msgspec
 
 from imp_server.api.disconnect import DisconnectWatch
 from imp_server.api.text_side import Prepared, Session
-from imp_server.core import EngineFaulted, Failed, Finish, Logprobs, OutputEvent, PromptLogprobs
+from imp_server.core import EngineFaulted, Failed, Finish, Logprobs, OutputEvent, PromptLogprobs, Usage
 from imp_server.engine.client import EngineClient, Generation
 from imp_server.text.session import EXHAUSTED
 
@@ -87,6 +87,15 @@ class Generations:
         except BaseException:
             self.end()
             raise
+
+    def usage_at_acceptance(self) -> Usage:
+        """The prompts, and what the prefix cache held of those that were submitted."""
+        accepted = [one.generation for one in self._live]
+        return Usage(
+            prompt_tokens=self.prompt_tokens,
+            cached_tokens=sum(one.cached_tokens for one in accepted),
+            cache_write_tokens=sum(one.cache_write_tokens for one in accepted),
+        )
 
     def end(self) -> None:
         """Frees every row; what waits will not run. Called when the reply is complete, too; idempotent."""

@@ -60,7 +60,7 @@ class DeltaSession:
         if delta.vectors:
             events.append(Vectors(delta.choice, delta.vectors))
         if delta.n_cached >= 0:
-            events.append(Accepted(delta.choice, self._prompt_tokens, delta.n_cached))
+            events.append(Accepted(delta.choice, self._prompt_tokens, delta.n_cached, delta.n_to_cache))
         if 0 <= delta.n_prefilled < self._prompt_tokens and not delta.ids:
             events.append(Progress(delta.choice, delta.n_prefilled, self._prompt_tokens))
         if delta.ids and self._remember is not None:

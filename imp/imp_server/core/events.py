@@ -56,9 +56,13 @@ class TokenLogprob(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Accepted(msgspec.Struct, frozen=True):
+    """The prompt is about to be computed, but for what the prefix cache has of it."""
+
     choice: int = 0
     prompt_tokens: int = 0
     cached_tokens: int = 0
+    cache_write_tokens: int = 0
+    """Of the rest, what the cache will keep."""
 
 
 class Progress(msgspec.Struct, frozen=True):

@@ -212,11 +212,17 @@ class Fold:
 class Stream:
     """Every frame is named by its type; there is no sentinel."""
 
+    opening_wait_s = 1.0
+
     def __init__(self, ctx: ReplyContext) -> None:
         self._ctx = ctx
         self._events = MessageEvents(ctx)
 
     def open(self) -> list[SseFrame]:
+        """message_start counts what was read from the cache, so it waits for the prompt's turn."""
+        return []
+
+    def open_now(self) -> list[SseFrame]:
         return _frames(self._events.open())
 
     def ping(self) -> list[SseFrame]:
@@ -229,7 +235,7 @@ class Stream:
         return _frames(self._events.close())
 
     def fail(self, error: ImpError) -> list[SseFrame]:
-        return _frames([error_body(error, self._ctx.request_id)])
+        return _frames([*self._events.open(), error_body(error, self._ctx.request_id)])
 
 
 def _frames(events: list[dict[str, Any]]) -> list[SseFrame]:

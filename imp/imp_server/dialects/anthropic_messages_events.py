@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from imp_server.core import (
+    Accepted,
     CallArgs,
     CallEnd,
     CallStart,
@@ -25,6 +26,7 @@ from imp_server.dialects.anthropic_messages_thinking import Signer
 from imp_server.dialects.anthropic_messages_truncated import read_object
 from imp_server.dialects.base import ReplyContext
 from imp_server.dialects.intents import present
+from imp_server.dialects.timings import speculation_details, timings_body
 
 Json = dict[str, Any]
 
@@ -60,23 +62,39 @@ class MessageEvents:
         self._open: _Block | None = None
         self._finish = Finish(0, "cancelled", Usage())
         """What a message is that was stopped before its end."""
+        self._is_open = False
+        self._at_start: Usage = ctx.extra.get("usage", Usage())
+        """What message_start says: of the row that starts, or as things stood when the request was accepted."""
         self._hidden = present(ctx.body, "thinking", {}).get("display") == "omitted"
 
     # --- the life of a message
 
     def open(self) -> list[Json]:
-        return [{"type": "message_start", "message": self._message(self._start_usage())}, {"type": "ping"}]
+        """Nothing if it is open."""
+        if self._is_open:
+            return []
+        self._is_open = True
+        return [{"type": "message_start", "message": self._message(self._usage(self._at_start))}, {"type": "ping"}]
 
     def feed(self, event: OutputEvent) -> list[Json]:
-        return list(self._events(event))
+        if isinstance(event, Accepted) and not self._is_open:
+            self._at_start = Usage(
+                prompt_tokens=event.prompt_tokens,
+                cached_tokens=event.cached_tokens,
+                cache_write_tokens=event.cache_write_tokens,
+            )
+        return [*self.open(), *self._events(event)]
 
     def close(self) -> list[Json]:
-        usage = self._usage(self._finish.usage)
         delta = self._stop() | {"stop_details": None, "container": None}
-        return [{"type": "message_delta", "delta": delta, "usage": usage}, {"type": "message_stop"}]
+        end = {"type": "message_delta", "delta": delta, "usage": self._usage(self._finish.usage)}
+        return [*self.open(), end | self._timings(), {"type": "message_stop"}]
 
     def message(self) -> Json:
-        return self._message(self._usage(self._finish.usage)) | self._stop()
+        return self._message(self._usage(self._finish.usage)) | self._stop() | self._timings()
+
+    def _timings(self) -> Json:
+        return {"timings": timings_body(self._finish.usage, self._finish.timings)}
 
     def _message(self, usage: Json) -> Json:
         return {
@@ -166,10 +184,6 @@ class MessageEvents:
 
     # --- usage
 
-    def _start_usage(self) -> Json:
-        """Before the engine has looked into its cache: message_delta carries the cumulative truth."""
-        return self._usage(Usage(prompt_tokens=self._ctx.extra.get("prompt_tokens", 0)))
-
     def _usage(self, counts: Usage) -> Json:
         """`input_tokens` excludes what was read from or written to the cache.
 
@@ -177,6 +191,7 @@ class MessageEvents:
         """
         marked: int = self._ctx.extra.get("pin_until", 0)
         written = min(counts.cache_write_tokens, max(0, marked - counts.cached_tokens))
+        evicted = {"evicted_tokens": counts.evicted_tokens} if counts.evicted_tokens else {}
         return {
             "input_tokens": counts.prompt_tokens - counts.cached_tokens - written,
             "output_tokens": counts.completion_tokens,
@@ -185,7 +200,9 @@ class MessageEvents:
             "output_tokens_details": {
                 "thinking_tokens": counts.reasoning_tokens,
                 "reasoning_tokens": counts.reasoning_tokens,
+                **speculation_details(counts),
             },
+            **evicted,
         }
 
 

@@ -34,8 +34,9 @@ class ReplyContext:
     """The validated request body, for fields that a reply echoes."""
     n: int = 1
     extra: dict[str, Any] = field(default_factory=dict)
-    """From acceptance on `prompt_tokens`, `pin_until` (tokens up to the last cache mark) and `cancel()` to free the
-    rows; beside them what a dialect adds (`failed`: the reply as it stands after Stream.fail, to be kept)."""
+    """From acceptance on `usage` (the prompt's tokens, and how many of them the prefix cache held at that moment),
+    `prompt_tokens`, `pin_until` (tokens up to the last cache mark) and `cancel()` to free the rows; beside them what a
+    dialect adds (`failed`: the reply as it stands after Stream.fail, to be kept)."""
 
 
 class Fold(Protocol):
@@ -52,7 +53,7 @@ class Stream(Protocol):
     """Builds the frames of a streamed reply. Every returned frame is written at once, in order."""
 
     def open(self) -> list[SseFrame]:
-        """Frames sent as soon as the engine has accepted the request, before prefill ends."""
+        """Frames sent as soon as the engine has accepted the request, before prefill ends (but see OpensLate)."""
         ...
 
     def feed(self, event: OutputEvent) -> list[SseFrame]: ...

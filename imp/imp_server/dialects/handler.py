@@ -203,6 +203,21 @@ class Pings(Protocol):
     def ping(self) -> list[SseFrame]: ...
 
 
+@runtime_checkable
+class OpensLate(Protocol):
+    """A Stream that begins with what the prefix cache gave, and `open`s with nothing.
+
+    Its opening comes with the first event that it is fed (Accepted, when the prompt's turn has come), or, where that
+    takes longer than `opening_wait_s`, from `open_now`.
+    """
+
+    opening_wait_s: float
+
+    def open_now(self) -> list[SseFrame]:
+        """Empty if it has opened."""
+        ...
+
+
 Generating = ChatReply | PromptReply
 Reply = JsonReply | BytesReply | Generating
 Handler = Callable[[Call], Awaitable[Reply]]

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from imp_server.core import (
+    Accepted,
     CallArgs,
     CallEnd,
     CallStart,
@@ -31,6 +32,7 @@ from imp_server.dialects.openai_responses_items import (
 )
 from imp_server.dialects.openai_responses_resource import failure, resource, usage
 from imp_server.dialects.openai_responses_tools import tool_table
+from imp_server.dialects.timings import timings_body
 
 Json = dict[str, Any]
 
@@ -47,6 +49,8 @@ class ResponseEvents:
         self._logprobs: list[Json] = []
         self._finish: Finish | None = None
         self._final: Json | None = None
+        self._so_far: Usage = ctx.extra.get("usage", Usage())
+        """Of a response that is cancelled."""
         self._table = tool_table(ctx.body)
         self._summarised = bool(present(ctx.body, "reasoning", {}).get("summary"))
         self._sealed = "reasoning.encrypted_content" in present(ctx.body, "include", ())
@@ -98,11 +102,12 @@ class ResponseEvents:
         if self._final:
             return self._final
         if not self._finish:
-            usage_so_far = usage(Usage(prompt_tokens=self._ctx.extra.get("prompt_tokens", 0)))
-            self._final = resource(self._ctx, "cancelled", self.output("incomplete"), usage=usage_so_far)
+            self._final = resource(self._ctx, "cancelled", self.output("incomplete"), usage=usage(self._so_far))
             return self._final
         status, details = _outcome(self._finish)
-        own = {} if self._finish.detail is None else {"imp_finish_detail": self._finish.detail}
+        own: Json = {"timings": timings_body(self._finish.usage, self._finish.timings)}
+        if self._finish.detail is not None:
+            own["imp_finish_detail"] = self._finish.detail
         self._final = resource(
             self._ctx,
             status,
@@ -126,6 +131,12 @@ class ResponseEvents:
 
     def _events(self, event: OutputEvent) -> Iterator[Json]:
         match event:
+            case Accepted():
+                self._so_far = Usage(
+                    prompt_tokens=event.prompt_tokens,
+                    cached_tokens=event.cached_tokens,
+                    cache_write_tokens=event.cache_write_tokens,
+                )
             case ReasoningDelta(text=text) if text:
                 yield from self._reasoning(text)
             case TextDelta(text=text) if text:

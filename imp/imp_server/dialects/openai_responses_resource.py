@@ -8,6 +8,7 @@ from imp_server.core import ImpError, Usage
 from imp_server.dialects.base import ReplyContext
 from imp_server.dialects.intents import present
 from imp_server.dialects.openai_responses_tools import echo
+from imp_server.dialects.timings import speculation_details
 
 Json = dict[str, Any]
 
@@ -69,7 +70,7 @@ def usage(counts: Usage) -> Json:
         "input_tokens": counts.prompt_tokens,
         "input_tokens_details": details,
         "output_tokens": counts.completion_tokens,
-        "output_tokens_details": {"reasoning_tokens": counts.reasoning_tokens},
+        "output_tokens_details": {"reasoning_tokens": counts.reasoning_tokens, **speculation_details(counts)},
         "total_tokens": counts.prompt_tokens + counts.completion_tokens,
     }
 

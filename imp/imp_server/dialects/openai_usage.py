@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from imp_server.core import Finish, LogprobEntry, Timings, Usage
-from imp_server.dialects.timings import timings_body
+from imp_server.dialects.timings import speculation_details, timings_body
 
 
 class UsageSum:
@@ -55,25 +55,8 @@ def usage_body(usage: Usage) -> dict[str, Any]:
         "completion_tokens": usage.completion_tokens,
         "total_tokens": usage.prompt_tokens + usage.completion_tokens,
         "prompt_tokens_details": prompt,
-        "completion_tokens_details": completion | _speculation(usage),
+        "completion_tokens_details": completion | speculation_details(usage),
     }
-
-
-def _speculation(usage: Usage) -> dict[str, Any]:
-    """What drafts came to; nothing if there were none."""
-    declined = {name: getattr(usage, f"declined_{name}") for name in ("cost", "masks", "memory")}
-    if not usage.verify_steps and not any(declined.values()):
-        return {}
-    found: dict[str, Any] = {
-        "imp_spec_drafted": usage.drafted_tokens,
-        "imp_spec_accepted": usage.accepted_tokens,
-        "imp_spec_emitted": usage.verified_tokens,
-        "imp_spec_verify_steps": usage.verify_steps,
-    }
-    if any(declined.values()):
-        found["imp_spec_declined"] = max(declined, key=declined.__getitem__)
-        found["imp_spec_declined_detail"] = ", ".join(f"{name} {n}" for name, n in declined.items() if n)
-    return found
 
 
 def token_text(data: bytes) -> str:

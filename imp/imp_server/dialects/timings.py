@@ -1,4 +1,4 @@
-"""llama.cpp's `timings`: what a reply took, in tokens and milliseconds."""
+"""What a reply took: llama.cpp's `timings`, and what became of drafts."""
 
 from __future__ import annotations
 
@@ -24,6 +24,23 @@ def timings_body(usage: Usage, timings: Timings) -> dict[str, Any]:
     if usage.drafted_tokens:
         body |= {"draft_n": usage.drafted_tokens, "draft_n_accepted": usage.accepted_tokens}
     return body
+
+
+def speculation_details(usage: Usage) -> dict[str, Any]:
+    """What drafts came to, for the details of a usage; nothing if there were none."""
+    declined = {name: getattr(usage, f"declined_{name}") for name in ("cost", "masks", "memory")}
+    if not usage.verify_steps and not any(declined.values()):
+        return {}
+    found: dict[str, Any] = {
+        "imp_spec_drafted": usage.drafted_tokens,
+        "imp_spec_accepted": usage.accepted_tokens,
+        "imp_spec_emitted": usage.verified_tokens,
+        "imp_spec_verify_steps": usage.verify_steps,
+    }
+    if any(declined.values()):
+        found["imp_spec_declined"] = max(declined, key=declined.__getitem__)
+        found["imp_spec_declined_detail"] = ", ".join(f"{name} {n}" for name, n in declined.items() if n)
+    return found
 
 
 def _ratio(part: float, whole: float) -> float:

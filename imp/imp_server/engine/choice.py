@@ -66,6 +66,7 @@ class _Unsent:
     prompt_logprobs: tuple[TokenLogprob, ...] = ()
     n_prefilled: int = -1
     n_cached: int = -1
+    n_to_cache: int = 0
     vectors: tuple[bytes, ...] = ()
 
 
@@ -171,10 +172,13 @@ class ChoiceOutput:
             self._detail = "length_steered"
             self._end("stop", stop_string=self.finish.stop_string, end_id=self.finish.end_id)
 
-    def note_prefilled(self, n_prefilled: int, n_cached: int = -1) -> None:
+    def note_started(self, n_cached: int, n_to_cache: int) -> None:
+        """The prompt is about to be computed: what the prefix cache gave, and what it will keep of the rest."""
+        self._unsent.n_cached = self.counts.cached_tokens = n_cached
+        self._unsent.n_to_cache = self.counts.cache_write_tokens = n_to_cache
+
+    def note_prefilled(self, n_prefilled: int) -> None:
         self._unsent.n_prefilled = n_prefilled
-        if n_cached >= 0:
-            self._unsent.n_cached = self.counts.cached_tokens = n_cached
 
     def note_prompt_logprobs(self, entries: Sequence[TokenLogprob]) -> None:
         self._unsent.prompt_logprobs = tuple(entries)
@@ -195,6 +199,7 @@ class ChoiceOutput:
             prompt_logprobs=unsent.prompt_logprobs,
             n_prefilled=unsent.n_prefilled,
             n_cached=unsent.n_cached,
+            n_to_cache=unsent.n_to_cache,
             finish=self.finish,
             vectors=unsent.vectors,
         )

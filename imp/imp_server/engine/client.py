@@ -23,6 +23,10 @@ class Generation(Protocol):
 
     key: int
     prompt_tokens: int
+    cached_tokens: int
+    """What the prefix cache held of the prompt when it was accepted; `RowDelta.n_cached` is what it gave."""
+    cache_write_tokens: int
+    """What would be new in it."""
 
     def __aiter__(self) -> AsyncIterator[RowDelta]: ...
 

@@ -10,12 +10,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from imp_server.backends.base import ON_HOST_REASONS, Backend
+from imp_server.backends.base import Backend
 from imp_server.core import Draining, GenerateRequest, ImpError, InternalError, Unavailable
 from imp_server.decode.state import SamplerState
 from imp_server.engine.acceptance import Limits, check_request
 from imp_server.engine.choice import ChoiceOutput
 from imp_server.engine.constraint import Constraint, MakeConstraint
+from imp_server.engine.counting import row_facts, scheduler_counters, zeros
 from imp_server.engine.errors import failed, rejected
 from imp_server.engine.grammar_row import GrammarRow
 from imp_server.engine.live import LiveRequest, LiveRequests, LiveRow
@@ -45,17 +46,6 @@ from imp_server.vocab.table import Vocabulary
 
 _PROMPT_LOGITS_CHUNK = 64
 """Tokens of a step when logits of every prompt position are wanted: they take vocab x 4 bytes each."""
-
-
-CONSTRAINED_COUNTERS = (
-    "grammar_steered_total",
-    "constrained_samples_total",
-    "constrained_mask_waits_total",
-    "constrained_mask_wait_ms_total",
-    *(f'constrained_eager_fallback_total{{reason="{reason}"}}' for reason in ON_HOST_REASONS),
-)
-"""Rows sampled under a mask; of them, rows whose mask wasn't there when it was wanted, and for how long. Rows sampled
-on the host because of a part of the sampling law that only it knows."""
 
 
 class GrammarReady(NamedTuple):
@@ -174,7 +164,8 @@ class Desk:
             live.output.clock.arrived_s = now
         deadline = None if request.deadline_s is None else now + request.deadline_s
         self.live.add(LiveRequest(request, rows, deadline))
-        self._emit(RequestAccepted(request.key, len(ids)))
+        n_cached = self._scheduler.n_known(rows[0].row)
+        self._emit(RequestAccepted(request.key, len(ids), n_cached, self._n_to_cache(rows[0].row, n_cached)))
         for live in rows:
             self.force(live)
             if live.grammar is not None:
@@ -259,6 +250,19 @@ class Desk:
         for row in rows:
             clock = self.live.of_row(row).output.clock
             clock.admitted_s = clock.admitted_s or now
+
+    def note_started(self, rows: Iterable[Row]) -> bool:
+        """They are about to compute their prompts; True if somebody waits to hear what the cache gave."""
+        started = [self.live.of_row(row) for row in rows if row.tables is not None]
+        for live in started:
+            live.output.note_started(live.row.n_cached, self._n_to_cache(live.row, live.row.n_cached))
+            self.touch(live)
+        return any(live.output.request.task == "generate" for live in started)
+
+    def _n_to_cache(self, row: Row, n_cached: int) -> int:
+        """0 for the further choices of a prompt: they share it."""
+        is_kept = row.reuse_prefix and self._scheduler.index.keeps and not row.choice
+        return row.sampler.n_prompt - n_cached if is_kept else 0
 
     def append(self, live: LiveRow, ids: Sequence[int]) -> bool:
         """New ids join the history and the grammar; False if the grammar forbids one.
@@ -345,35 +349,9 @@ class Desk:
 
     def stats(self) -> tuple[Mapping[str, float], tuple[dict[str, Any], ...]]:
         """Counters and gauges by name, and one dict per admitted row."""
-        names = (
-            "grammar_dead_ends_total",
-            "integrity_faults_total",
-            "requests_failed_total",
-            "steps_failed_total",
-            "steps_total",
-        )
-        zeros = dict.fromkeys((*names, *CONSTRAINED_COUNTERS), 0.0)
-        counters = {name: float(value) for name, value in self.counters.items()}
-        preemptions = {
-            "preemptions_total": float(self._scheduler.n_preemptions),
-            "rollbacks_refused_total": float(self._scheduler.n_refused_rollbacks),
-            "resumed_tokens_total": float(self._scheduler.n_resumed_tokens),
-            "recomputed_tokens_total": float(self._scheduler.n_recomputed_tokens),
-        }
-        rows = tuple(
-            {
-                "slot": row.slot,
-                "key": row.key,
-                "choice": row.choice,
-                "n_prompt": row.sampler.n_prompt,
-                "n_computed": row.n_computed,
-                "n_output": len(row.sampler.output),
-                "is_decoding": row.is_decoding,
-            }
-            for row in self._scheduler.rows
-        )
         others = self._scheduler.index.counters() | dict(self._more_counters())
-        return zeros | counters | preemptions | others | self.gauges(), rows
+        counters = zeros() | dict(self.counters) | scheduler_counters(self._scheduler) | others | self.gauges()
+        return counters, tuple(map(row_facts, self._scheduler.rows))
 
     def fail_all(self, error: ImpError) -> None:
         for key in self.live.keys_of([live.row for live in self.live.rows()]):

@@ -37,6 +37,7 @@ class LiveGeneration:
         self.request = request
         self.key = request.key
         self.prompt_tokens = len(request.ids) // 4
+        self.cached_tokens = self.cache_write_tokens = 0
         self.accepted: asyncio.Future[LiveGeneration] = asyncio.get_running_loop().create_future()
         self.has_output = False
         """Tokens reached this side: a crash may no longer be hidden by submitting again."""
@@ -167,6 +168,7 @@ class Requests:
             return
         if isinstance(message, RequestAccepted):
             generation.prompt_tokens = message.prompt_tokens
+            generation.cached_tokens, generation.cache_write_tokens = message.n_cached, message.n_to_cache
             with suppress(asyncio.InvalidStateError):
                 generation.accepted.set_result(generation)
         else:

@@ -100,6 +100,8 @@ class EngineLoop:
         self._propose_drafts()
         plan = self.scheduler.plan()
         self._speculation.note_planned()
+        if self.desk.note_started(self.scheduler.take_started()):
+            self._hand_off()  # before a forward that may take long: an opening event waits for it
         if plan.chunks:
             began_s = self._clock()
             results = self._run(plan)
@@ -205,9 +207,7 @@ class EngineLoop:
         row, output = live.row, live.output
         n_prompt = row.sampler.n_prompt
         if chunk.start < n_prompt and not output.n_tokens:
-            output.note_prefilled(min(row.n_computed, n_prompt), row.n_cached)
-            if row.reuse_prefix and self.scheduler.index.keeps:
-                output.counts.cache_write_tokens = n_prompt - row.n_cached
+            output.note_prefilled(min(row.n_computed, n_prompt))
         if row.n_computed >= n_prompt and not output.clock.prefilled_s:
             output.clock.prefilled_s = self._clock()
         k = output.request.prompt_logprobs

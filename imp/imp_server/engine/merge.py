@@ -16,9 +16,10 @@ def merge_deltas(first: RowDelta, second: RowDelta) -> RowDelta:
         logprobs=first.logprobs + second.logprobs,
         prompt_logprobs=first.prompt_logprobs or second.prompt_logprobs,
         n_prefilled=max(first.n_prefilled, second.n_prefilled),
-        n_cached=max(first.n_cached, second.n_cached),
+        n_cached=second.n_cached if second.n_cached >= 0 else first.n_cached,
         finish=second.finish or first.finish,
         vectors=first.vectors or second.vectors,
+        n_to_cache=second.n_to_cache if second.n_cached >= 0 else first.n_to_cache,
     )
 
 

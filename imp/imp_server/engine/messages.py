@@ -119,6 +119,10 @@ class LoadFailed(msgspec.Struct, frozen=True, tag="load_failed"):
 class RequestAccepted(msgspec.Struct, frozen=True, tag="accepted"):
     key: int
     prompt_tokens: int
+    n_cached: int = 0
+    """Prompt tokens that the prefix cache would give now; RowDelta.n_cached says what it gave in the end."""
+    n_to_cache: int = 0
+    """Prompt tokens that would be new in it."""
 
 
 class Rejected(msgspec.Struct, frozen=True, tag="rejected"):
@@ -158,10 +162,12 @@ class RowDelta(msgspec.Struct, frozen=True, array_like=True):
     n_prefilled: int = -1
     """Prompt tokens done so far; -1 = unchanged."""
     n_cached: int = -1
-    """Prompt tokens taken from the prefix cache; sent once; -1 = unchanged."""
+    """Prompt tokens taken from the prefix cache; sent when the row starts, before its first step; -1 = unchanged."""
     finish: RowFinish | None = None
     vectors: tuple[bytes, ...] = ()
     """float32 bytes: the pooled embedding (embed) or the logits of score_ids (score)."""
+    n_to_cache: int = 0
+    """Prompt tokens that are new in the prefix cache; sent with n_cached."""
 
 
 class StepDone(msgspec.Struct, frozen=True, tag="step"):

@@ -32,10 +32,11 @@ class Gate:
 
 @dataclass(frozen=True, slots=True)
 class Prefilled:
-    """Report progress of the prompt: tokens done, of them from the cache."""
+    """Report progress of the prompt: tokens done, of them from the cache (-1 = not said), new in the cache."""
 
     n_prefilled: int
     n_cached: int = -1
+    n_to_cache: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -195,14 +195,9 @@ class ScriptedEngine:
     async def stats(self) -> tuple[dict[str, float], tuple[dict[str, Any], ...]]:
         running = [row.output for rows in self._rows.values() for row in rows if row.running]
         details = tuple(
-            {
-                "slot": slot,
-                "key": output.request.key,
-                "choice": output.choice,
-                "n_prompt": len(output.request.ids) // 4,
-                "n_output": output.n_tokens,
-            }
-            for slot, output in enumerate(running)
+            {"slot": slot, "key": out.request.key, "choice": out.choice}
+            | {"n_prompt": len(out.request.ids) // 4, "n_output": out.n_tokens}
+            for slot, out in enumerate(running)
         )
         counters = {
             "rows_running": float(self.n_running),
@@ -318,7 +313,9 @@ class ScriptedEngine:
             case Gate():
                 await action.event.wait()
             case Prefilled():
-                output.note_prefilled(action.n_prefilled, action.n_cached)
+                output.note_prefilled(action.n_prefilled)
+                if action.n_cached >= 0:
+                    output.note_started(action.n_cached, action.n_to_cache)
                 self._hand_off(output)
             case Vectors():
                 output.note_vectors(action.vectors)

@@ -98,3 +98,22 @@ class StepPlan:
     @property
     def n_tokens(self) -> int:
         return sum(chunk.n_tokens + chunk.n_drafts for chunk in self.chunks)
+
+
+class StepBuilder:
+    """The step under construction."""
+
+    def __init__(self) -> None:
+        self.chunks: dict[Row, Chunk] = {}
+        self.copies: list[BlockCopy] = []
+
+    def add(self, chunk: Chunk) -> None:
+        self.chunks[chunk.row] = chunk
+
+    def drop(self, row: Row) -> None:
+        self.chunks.pop(row, None)
+
+    def finish(self) -> StepPlan:
+        # A block whose row was preempted after its copy was planned may be the target of a later one: the last wins.
+        last = {(copy.group, copy.target): copy for copy in self.copies}
+        return StepPlan(list(self.chunks.values()), list(last.values()))

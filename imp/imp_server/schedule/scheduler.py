@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from imp_server.backends.base import BLOCK_TOKENS
 from imp_server.models.architecture import CacheGroup
 from imp_server.schedule.cost import CostTable, VerifyCosts
-from imp_server.schedule.memory import BlockCopy, Memory, RowTables
+from imp_server.schedule.memory import Memory, RowTables
 from imp_server.schedule.prefix import MakeIndex, NoPrefixIndex, PrefixHit
 from imp_server.schedule.queue import RequestQueue, Ticket
-from imp_server.schedule.rows import Chunk, Row, StepPlan
+from imp_server.schedule.rows import Chunk, Row, StepBuilder, StepPlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +52,7 @@ class Scheduler:
         self.n_recomputed_tokens = 0
         # Of rows that lost their memory: what was found again, and what is computed a second time.
         self._rows: list[Row] = []
+        self._started: list[Row] = []
         self._free_slots = list(range(limits.n_rows - 1, -1, -1))
 
     # --- what the engine asks -------------------------------------------------------------------
@@ -114,9 +115,18 @@ class Scheduler:
             self._rows.sort(key=lambda row: row.rank)
         return admitted
 
+    def n_known(self, row: Row) -> int:
+        """Tokens of a prompt that hasn't been submitted yet that the prefix index would give now."""
+        return self._match(Ticket([row])).n_tokens
+
+    def take_started(self) -> list[Row]:
+        """Rows whose `n_cached` has become known since the last call: the first step of each is yet to run."""
+        started, self._started = self._started, []
+        return started
+
     def plan(self) -> StepPlan:
         """The next step: every decode first, then prefill chunks by age until the time budget is spent."""
-        planned = _Planned()
+        planned = StepBuilder()
         self.memory.settle_copies()
         self._bring_back()
         self._fork_followers()
@@ -244,6 +254,7 @@ class Scheduler:
         row.n_computed = n_tokens
         if row.n_written == 0:
             row.n_cached = n_tokens
+            self._started.append(row)
         else:
             self.n_resumed_tokens += n_tokens
             self.n_recomputed_tokens += max(0, row.n_written - n_tokens)
@@ -256,7 +267,9 @@ class Scheduler:
         is_alone = not any(row.is_decoding for row in self._rows)
         budget_ms = (self.limits.step_alone_ms if is_alone else self.limits.step_ms) / (2 * len(restoring))
         for row in restoring:
+            n_before = self.index.n_evicted_tokens
             n_tokens = self.index.restore(row, budget_ms)
+            row.n_evicted += self.index.n_evicted_tokens - n_before
             if n_tokens is not None:
                 row.is_restoring = False
                 self._start_at(row, n_tokens)
@@ -271,6 +284,7 @@ class Scheduler:
                 row.tables = leader.tables.fork()
                 row.n_computed = row.n_written = leader.n_computed
                 row.leader = None
+                self._started.append(row)
                 if row.reuse_prefix:
                     self.index.begin(row)
 
@@ -315,7 +329,7 @@ class Scheduler:
         limits = [pending, left] + [n for n in (row.max_chunk, self.limits.prefill_chunk) if n]
         return min(limits)
 
-    def _plan_row(self, row: Row, n_tokens: int, planned: _Planned) -> int:
+    def _plan_row(self, row: Row, n_tokens: int, planned: StepBuilder) -> int:
         """Reserve memory for the row's part, at the cost of lower ranks if need be; tokens planned."""
         assert row.tables is not None
         start = row.n_computed
@@ -338,7 +352,7 @@ class Scheduler:
             if victim is row:
                 return 0
 
-    def _preempt(self, row: Row, planned: _Planned) -> None:
+    def _preempt(self, row: Row, planned: StepBuilder) -> None:
         """Take everything from the row and let it wait, with its history; it is recomputed later."""
         self.n_preemptions += 1
         planned.drop(row)
@@ -369,22 +383,3 @@ class Scheduler:
 def _n_runnable(row: Row) -> int:
     """Pending ids that may run; a row without its mask keeps its last one, since that is the one it samples after."""
     return 0 if row.is_restoring else max(0, row.n_pending - row.is_held_back)
-
-
-class _Planned:
-    """The step under construction."""
-
-    def __init__(self) -> None:
-        self.chunks: dict[Row, Chunk] = {}
-        self.copies: list[BlockCopy] = []
-
-    def add(self, chunk: Chunk) -> None:
-        self.chunks[chunk.row] = chunk
-
-    def drop(self, row: Row) -> None:
-        self.chunks.pop(row, None)
-
-    def finish(self) -> StepPlan:
-        # A block whose row was preempted after its copy was planned may be the target of a later one: the last wins.
-        last = {(copy.group, copy.target): copy for copy in self.copies}
-        return StepPlan(list(self.chunks.values()), list(last.values()))
