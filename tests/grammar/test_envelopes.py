@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from imp_server.core import GrammarRefused, GrammarUnsatisfiable, special
 from imp_server.grammar.check import check_choices, check_envelope, check_regex
-from imp_server.grammar.envelope import Again, Alt, Branch, End, Free, Lit, Node, Raw, Repeat, Seq, Value
+from imp_server.grammar.envelope import Alt, Branch, End, Free, Lit, Node, Parts, Raw, Ref, Repeat, Seq, Value
 
 from tests.grammar.judging import byte_space, plan_accepts, reads
 
@@ -31,7 +31,7 @@ def test_one_of_several_functions_with_its_own_schema() -> None:
 
 
 def test_free_text_then_calls_in_any_number() -> None:
-    plan = check_envelope(Free((Branch(b"<tool_call>\n", Seq((CALL, Again()))),), may_end=True))
+    plan = check_envelope(Parts((Free((Branch(b"<tool_call>\n", Seq((CALL, Ref(0)))),), may_end=True),)))
     one = '<tool_call>\n{"name": "when", "arguments": {"zone": 1}}\n</tool_call>'
     assert plan_accepts(plan, "just text, even <tool_cal or é")
     assert plan_accepts(plan, f"first {one} then {one} and text")

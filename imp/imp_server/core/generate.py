@@ -85,11 +85,12 @@ class Segment(msgspec.Struct, frozen=True):
     keep_markers: bool = False
     """Openers and closers are part of the text (--reasoning-format none)."""
     scan_tokens: int = -1
-    """Openers are looked for only in the first `scan_tokens` tokens of the completion; -1 = everywhere."""
+    """Openers are looked for only in the first `scan_tokens` tokens of the completion, and not behind a call;
+    -1 = everywhere."""
     max_visits: int = -1
     """How often the segment may be entered (1 for parallel_tool_calls=false); -1 = any number."""
     at_start: bool = False
-    """Openers count only where nothing but whitespace precedes them in their segment (bare JSON calls)."""
+    """In an answer openers count only where nothing but whitespace precedes them (bare JSON calls, bound answers)."""
     json_body: bool = False
     """The text is JSON: markers inside its strings don't count."""
 
@@ -116,6 +117,11 @@ class OutputPlan(msgspec.Struct, frozen=True):
     grammar: GrammarPlan | None = None
     """Binds the whole completion from its first byte, in marked bytes: thinking and call envelopes are part of
     it as free text up to a tag. An end token is allowed exactly when it is done."""
+
+    @property
+    def n_early(self) -> int:
+        """Tokens after which openers with a limit (`scan_tokens`) don't count any more; -1: there are none."""
+        return max((s.scan_tokens for s in self.segments), default=-1)
 
 
 class GenerateRequest(msgspec.Struct, frozen=True):

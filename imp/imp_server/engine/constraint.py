@@ -27,6 +27,10 @@ class Constraint(Protocol):
         """The place behind the token; None: it isn't allowed here."""
         ...
 
+    def past_early(self, place: Any, patience_s: float | None = None) -> Any:
+        """The same place once the completion's first tokens are over (OutputPlan.n_early)."""
+        ...
+
     def n_out(self, place: Any, patience_s: float | None = None) -> int:
         """Tokens of the shortest way to the end; huge if none is known."""
         ...

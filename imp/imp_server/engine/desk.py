@@ -194,8 +194,14 @@ class Desk:
         output = ChoiceOutput(request, choice, self._token_bytes, room=room)
         grammar = None
         if constraint is not None:
-            steers = self._limits.length_steering
-            grammar = GrammarRow(constraint, request.plan.end_ids, self._masks, output.room_left, steers=steers)
+            grammar = GrammarRow(
+                constraint,
+                request.plan.end_ids,
+                self._masks,
+                output.room_left,
+                n_early=request.plan.n_early,
+                steers=self._limits.length_steering,
+            )
         return LiveRow(row, output, grammar)
 
     def _snapshot_points(self, request: GenerateRequest, n_prompt: int) -> tuple[int, ...]:

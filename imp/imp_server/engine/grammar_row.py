@@ -47,13 +47,21 @@ class GrammarRow:
     """Owner of one row's place and of the mask for its next token."""
 
     def __init__(
-        self, constraint: Constraint, end_ids: tuple[int, ...], masks: MaskThread, n_left: int, *, steers: bool = True
+        self,
+        constraint: Constraint,
+        end_ids: tuple[int, ...],
+        masks: MaskThread,
+        n_left: int,
+        *,
+        n_early: int = -1,
+        steers: bool = True,
     ) -> None:
-        """`n_left`: tokens that the reply may have."""
+        """`n_left`: tokens that the reply may have. `n_early`: behind how many of them early tags don't count."""
         self._constraint = constraint
         self._end_ids = end_ids
         self._masks = masks
         self._steers = steers
+        self._past_at = n_left - n_early if n_early > 0 else -1
         self._spot = Spot(constraint.start, n_left)
         self._refused: frozenset[int] = frozenset()
         self._next: tuple[int, Spot] | None = None
@@ -150,7 +158,7 @@ class GrammarRow:
         if token_id in self._end_ids:
             return self.is_done
         if self._next is None or self._next[0] != token_id:
-            place = self._constraint.step(self._spot.place, token_id)
+            place = self._step(self._spot, token_id, None)
             if place is None:
                 return False
             self._next = token_id, Spot(place, self._spot.n_left - 1)
@@ -179,11 +187,18 @@ class GrammarRow:
         except Exception:
             return b""
 
+    def _step(self, spot: Spot, token_id: int, patience_s: float | None) -> Any | None:
+        """The place behind the token; None: it isn't allowed."""
+        place = self._constraint.step(spot.place, token_id, patience_s)
+        if place is not None and spot.n_left - 1 == self._past_at:
+            return self._constraint.past_early(place, patience_s)
+        return place
+
     def _after(self, spot: Spot, token_id: int, patience_s: float | None = _PATIENCE_S) -> Spot | Verdict:
         """The spot behind the token, or why there is none."""
         constraint, n_left = self._constraint, spot.n_left - 1
         try:
-            place = constraint.step(spot.place, token_id, patience_s)
+            place = self._step(spot, token_id, patience_s)
             if place is None:
                 return "forbidden"
             if not self._fits(spot, patience_s) or constraint.n_out(place, patience_s) <= n_left:

@@ -12,6 +12,7 @@ from imp_server.core import GrammarPlan
 from imp_server.grammar.distance import Distances
 from imp_server.grammar.early import fill_early
 from imp_server.grammar.fitting import Fitting
+from imp_server.grammar.frames.free_texts import FreeText
 from imp_server.grammar.frames.local import N_BLANKS, Local
 from imp_server.grammar.frames.space import Space
 from imp_server.grammar.frames.stack import Cell, State, Stepper
@@ -96,16 +97,25 @@ class Matcher:
         self.start = start
 
     def advance(self, state: State, token_id: int) -> State | None:
-        """The state after a token; None if the grammar forbids it. An end token keeps a finished state."""
-        if token_id in self._ends:
-            return state if self.is_done(state) else None
+        """The state after a token; None if it is forbidden. An end token that isn't a tag keeps a finished state."""
         data = self._token_bytes[token_id]
-        return self.advance_bytes(state, data) if data else None
+        after = self.advance_bytes(state, data) if data else None
+        if after is None and token_id in self._ends and self.is_done(state):
+            return state
+        return after
 
     def advance_bytes(self, state: State, data: bytes) -> State | None:
         """The state after marked bytes."""
         with self._lock:
             return self._stepper.run(state, data)
+
+    def past_early(self, state: State) -> State:
+        """The same state once early tags of free text (envelope.Branch) don't count any more."""
+        with self._lock:
+            top = self._space.locals[state.cell.top]
+            if not isinstance(top, FreeText):
+                return state
+            return State(self._stepper.cell(top.past_early().id, state.cell.below))
 
     def fill_mask(self, state: State, out: NDArray[np.uint32]) -> None:
         """Write the allowed ids into `out` (ceil(vocab / 32) words, or more: the rest becomes 0)."""

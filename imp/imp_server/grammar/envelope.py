@@ -56,14 +56,23 @@ class Words(msgspec.Struct, frozen=True, eq=False, tag="words"):
 
 
 class Branch(msgspec.Struct, frozen=True, eq=False):
-    """What follows once `tag` stands in the free text."""
+    """What follows once `tag` stands in the free text.
+
+    `at_start`: the tag counts only where nothing but whitespace precedes it in the text. `early`: only in the first
+    tokens of the completion (Matcher.past_early).
+    """
 
     tag: bytes
     then: Node
+    at_start: bool = False
+    early: bool = False
 
 
 class Free(msgspec.Struct, frozen=True, eq=False, tag="free"):
-    """Any text, until one of the tags is complete. `may_end`: the completion may end in the text."""
+    """Any text, until one of the tags is complete: the first to be, the longest of those that are at the same byte.
+
+    `may_end`: the completion may end in the text.
+    """
 
     branches: tuple[Branch, ...]
     may_end: bool = False
@@ -88,12 +97,21 @@ class Repeat(msgspec.Struct, frozen=True, eq=False, tag="repeat"):
     between: bytes = b""
 
 
-class Again(msgspec.Struct, frozen=True, tag="again"):
-    """Inside a Free's branch: back to that Free (the innermost one), for text and calls in any number."""
+class Ref(msgspec.Struct, frozen=True, tag="ref"):
+    """Another part of the envelope, read here."""
+
+    part: int
+
+
+class Parts(msgspec.Struct, frozen=True, eq=False, tag="parts"):
+    """An envelope whose parts refer to one another. Outermost only; a part may lead to itself only by its last node."""
+
+    parts: tuple[Node, ...]
+    start: int = 0
 
 
 class End(msgspec.Struct, frozen=True, tag="end"):
     """The completion ends here, whatever surrounds this node."""
 
 
-Node = Lit | Value | Raw | Words | Free | Seq | Alt | Repeat | Again | End
+Node = Lit | Value | Raw | Words | Free | Seq | Alt | Repeat | Ref | Parts | End

@@ -105,10 +105,10 @@ class Fitting:
         return self._distances.n_tokens(State(cell, tape, state.marks))
 
     def _exact(self, state: State, token_id: int) -> int:
-        if token_id in self._ends:
-            return 0
         after = self._stepper.run(state, self._token_bytes[token_id])
-        return NEVER if after is None else self._distances.n_tokens(after)
+        if after is None:
+            return 0 if token_id in self._ends else NEVER
+        return self._distances.n_tokens(after)
 
     def _loosely(self, state: State, data: bytes) -> Stack | int:
         """The frames after `data`, what they remember left out; a negative number where that decides."""

@@ -22,7 +22,7 @@ MAX_PLACES = 100_000
 class Place:
     """Owner of the answers about one state. Fields are written under the space's lock and read without it."""
 
-    __slots__ = ("after", "forced", "is_done", "mask", "n_out", "state")
+    __slots__ = ("after", "forced", "is_done", "mask", "n_out", "past", "state")
 
     def __init__(self, state: State, is_done: bool) -> None:
         self.state = state
@@ -32,6 +32,7 @@ class Place:
         """Tokens of the shortest way to the end that the grammar can prove; NEVER if there is none."""
         self.mask: Row | None = None
         self.forced: bytes | None = None
+        self.past: Place | None = None
 
 
 class Places:
@@ -75,6 +76,13 @@ class Places:
             state = self._matcher.advance(place.state, token_id)
             after = place.after[token_id] = None if state is None else self._place(state)
         return after
+
+    def past_early(self, place: Place, patience_s: float | None = None) -> Place:
+        """The place once early tags don't count any more. TimeoutError as for `step`."""
+        if place.past is None:
+            with self._held(patience_s):
+                place.past = self._place(self._matcher.past_early(place.state))
+        return place.past
 
     def n_out(self, place: Place, patience_s: float | None = None) -> int:
         """Tokens of the shortest way to the end. TimeoutError as for `step`, and where it takes long to tell."""

@@ -12,10 +12,10 @@ import msgspec
 from imp_server.core import GrammarPlan, GrammarRefused, GrammarUnsatisfiable
 from imp_server.grammar.choices import choices_machine
 from imp_server.grammar.combine import anything
-from imp_server.grammar.envelope import Alt, Free, Node, Raw, Repeat, Seq, Value, Words
+from imp_server.grammar.envelope import Alt, Free, Node, Parts, Raw, Ref, Repeat, Seq, Value, Words
 from imp_server.grammar.formula import Formula
 from imp_server.grammar.frames.goals import Goal
-from imp_server.grammar.frames.scripts import Goals, Rest
+from imp_server.grammar.frames.scripts import Goals
 from imp_server.grammar.frames.space import Space
 from imp_server.grammar.frames.verdicts import Verdicts
 from imp_server.grammar.gbnf import compile_gbnf
@@ -58,9 +58,9 @@ def begin(plan: GrammarPlan, space: Space) -> int:
         verdicts = words_verdicts(space, Words(plan.kind, normal.text, normal.choices))
         return space.scalar(verdicts, verdicts.start).id
     if plan.kind == "envelope" and normal.node is not None:
-        return envelope_goals(space, normal.node, plan.digest, normal.key_order).script(
-            space, {Rest(normal.node, None)}
-        )
+        node = normal.node
+        goals = envelope_goals(space, node, plan.digest, normal.key_order)
+        return goals.read(space, Ref(node.start) if isinstance(node, Parts) else node, None)
     raise GrammarRefused(f"unknown kind of grammar {plan.kind!r}")
 
 
@@ -99,14 +99,14 @@ def envelope_goals(space: Space, node: Node, digest: str, key_order: str = "any"
             machines[id(part)] = anything() if free else string_machine(space.algebra, restricted)
         elif isinstance(part, Words):
             words[id(part)] = words_verdicts(space, part)
-    return Goals(goals, machines, words)
+    return Goals(goals, machines, words, node.parts if isinstance(node, Parts) else ())
 
 
 def nodes_of(node: Node) -> Iterator[Node]:
     """The node and everything below it."""
     yield node
     below: tuple[Node, ...] = ()
-    if isinstance(node, Seq):
+    if isinstance(node, Seq | Parts):
         below = node.parts
     elif isinstance(node, Alt):
         below = node.options

@@ -23,9 +23,8 @@ class TokenSets:
     def __init__(self, vocabulary: Vocabulary) -> None:
         self.n_words = (vocabulary.size + 31) // 32
         ends = set(vocabulary.end_ids)
-        self._tokens: list[Token] = sorted(
-            (data, token_id) for token_id, data in enumerate(vocabulary.token_bytes) if data and token_id not in ends
-        )
+        # End tokens, too: in some notations what ends a turn elsewhere is a tag within the reply.
+        self._tokens: list[Token] = sorted((data, i) for i, data in enumerate(vocabulary.token_bytes) if data)
         lengths = [plain_length(data) for data, _ in self._tokens]
         residual = [t for t, n in zip(self._tokens, lengths, strict=True) if n is None]
         self.plain = self._sorted_by_length(lengths)

@@ -60,6 +60,7 @@ class PlanWalker:
         self._shown = frozenset(token_bytes[i] for i in plan.shown_ids)
         self._visits = [0] * len(plan.segments)
         self._visits[plan.start] = 1
+        self._called = False
         self._held = b""
         self._blank = True
         self._quote = _OUTSIDE
@@ -115,11 +116,14 @@ class PlanWalker:
         for index, other in enumerate(segments):
             if self.segment not in other.opens_from:
                 continue
-            if 0 <= other.scan_tokens <= self.n_tokens or 0 <= other.max_visits <= self._visits[index]:
+            if other.scan_tokens >= 0 and (other.scan_tokens <= self.n_tokens or self._called):
                 continue
-            if other.at_start and not self._blank:
+            if 0 <= other.max_visits <= self._visits[index]:
                 continue
-            patterns += [_Pattern(o, "open", index, other.at_start) for o in other.openers]
+            at_start = other.at_start and here.kind == "answer"
+            if at_start and not self._blank:
+                continue
+            patterns += [_Pattern(o, "open", index, at_start) for o in other.openers]
         if here.kind == "answer":
             patterns += [_Pattern(s, "stop", -1) for s in self.plan.stop if s]
         self._scan_limits = frozenset(s.scan_tokens for s in segments if s.scan_tokens >= 0)
@@ -157,6 +161,7 @@ class PlanWalker:
                 return
         self.segment = match.target
         self._visits[self.segment] += 1
+        self._called = self._called or segments[self.segment].kind == "call"
         self._blank, self._quote = True, _OUTSIDE
         if match.action == "open":
             pieces.append(Piece(self.segment, self._visits[self.segment] - 1, "open", match.data))

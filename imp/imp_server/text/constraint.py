@@ -5,9 +5,10 @@ It binds the whole completion: thinking is free text up to its closer, then come
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from imp_server.core import ChatRequest, GrammarPlan, GrammarRefused, ResponseFormat
+from imp_server.core import ChatRequest, GrammarPlan, GrammarRefused, ResponseFormat, Segment
 from imp_server.grammar.check import (
     Rules,
     check_choices,
@@ -17,10 +18,11 @@ from imp_server.grammar.check import (
     check_regex,
     check_schema,
 )
-from imp_server.grammar.envelope import Alt, Branch, Free, Lit, Node, Seq, Value, Words
-from imp_server.text.thinking import Mark, ThinkTags
+from imp_server.grammar.envelope import Alt, Branch, Free, Lit, Node, Parts, Ref, Seq, Value, Words
+from imp_server.text.free_reply import free_reply
+from imp_server.text.thinking import Mark, ThinkTags, spellings
 from imp_server.text.tools.base import ToolFormat
-from imp_server.text.tools.enforce import bound_tools, calls_node, offered_tools
+from imp_server.text.tools.enforce import bound_tools, forced_calls, may_call_often, offered_tools
 
 _BLANK_AFTER_THINKING: Node = Alt((Lit(b"\n\n"), Lit(b"\n"), Seq(())))
 _HARMONY_TURN = "<|start|>assistant"
@@ -38,15 +40,24 @@ class ThinkState:
     """The model may open thinking by itself."""
 
 
+def leaves_text_free(chat: ChatRequest) -> bool:
+    """Whether the reply may hold text of any kind."""
+    return chat.response_format.kind == "text" and chat.tool_choice.mode != "required"
+
+
 def constraint(
     chat: ChatRequest,
     mark: Mark,
     thinking: ThinkState,
+    segments: Sequence[Segment],
     form: ToolFormat | None,
     template: str,
     rules: Rules,
 ) -> GrammarPlan | None:
-    """None if the request leaves the output free. Raises GrammarRefused, GrammarUnsatisfiable, InvalidRequest."""
+    """None if the request leaves the output free. Raises GrammarRefused, GrammarUnsatisfiable, InvalidRequest.
+
+    `segments`: of the plan.
+    """
     tools = bound_tools(chat, offered_tools(chat), rules.work) if form is not None else []
     wanted = chat.response_format
     if not tools and wanted.kind == "text":
@@ -55,18 +66,16 @@ def constraint(
     try:
         if not tools and tags is None:
             return _plain(wanted, rules)
-        answer = None if wanted.kind == "text" else _answer(wanted, rules)
-        calls = None
-        if tools:
+        if leaves_text_free(chat):
             assert form is not None
-            calls = calls_node(chat, form, tools, mark, template)
-        if tags is not None and tags.channels:
-            return check_envelope(
-                _in_channels(answer, calls, thinking, mark), key_order=rules.key_order, work=rules.work
-            )
-        options = [node for node in (calls, answer) if node is not None]
-        node = options[0] if len(options) == 1 else Alt(tuple(options))
-        return check_envelope(_after_thinking(node, thinking, mark), key_order=rules.key_order, work=rules.work)
+            many = may_call_often(chat)
+            sections = form.sections(tools, mark, template, many)
+            node: Node = free_reply(segments, 1 if thinking.starts else 0, sections, many=many)
+        else:
+            answer = None if wanted.kind == "text" else _answer(wanted, rules)
+            calls = forced_calls(chat, form, tools, mark, template) if tools and form is not None else None
+            node = _bound(answer, calls, thinking, mark)
+        return check_envelope(node, key_order=rules.key_order, work=rules.work)
     except GrammarRefused as refused:
         if refused.param is None:
             refused.param = "tools" if tools else wanted.param
@@ -112,34 +121,18 @@ def _answer(wanted: ResponseFormat, rules: Rules) -> Node:
             return Words("choice", choices=wanted.choices)
 
 
-def _after_thinking(node: Node, thinking: ThinkState, mark: Mark) -> Node:
+def _bound(answer: Node | None, calls: Node | None, thinking: ThinkState, mark: Mark) -> Node:
+    """A reply that is nothing but an answer or calls, perhaps behind thinking."""
     tags = thinking.tags
+    lead = "" if tags is None or not tags.channels else _HARMONY_ANSWER
+    options = [] if calls is None else [calls]
+    if answer is not None:
+        options.append(Seq((Lit(mark(lead)), answer)))
+    node = options[0] if len(options) == 1 else Alt(tuple(options))
     if tags is None or not (thinking.starts or thinking.may):
         return node
-    inside = Free((Branch(mark(tags.close), Seq((_BLANK_AFTER_THINKING, node))),))
-    if thinking.starts:
-        return inside
-    return Alt((Seq((Lit(mark(tags.open)), inside)), node))
-
-
-def _in_channels(answer: Node | None, calls: Node | None, thinking: ThinkState, mark: Mark) -> Node:
-    """Harmony: every part of a reply is a message with a header of its own.
-
-    Free text with calls in it holds the headers as text: nothing else is bound then.
-    """
-    assert thinking.tags is not None
-    if isinstance(calls, Free) and answer is None:
-        return calls
-
-    def parts(lead: str) -> Node:
-        options: list[Node] = []
-        if calls is not None:
-            options.append(Seq((Lit(mark(lead)), calls)) if lead else calls)
-        if answer is not None:
-            options.append(Seq((Lit(mark(lead + _HARMONY_ANSWER)), answer)))
-        return options[0] if len(options) == 1 else Alt(tuple(options))
-
-    inside = Free((Branch(mark(thinking.tags.close), parts(_HARMONY_TURN)),))
-    if thinking.starts:
-        return inside
-    return Alt((Seq((Lit(mark(thinking.tags.open)), inside)), parts(""))) if thinking.may else parts("")
+    between = Lit(mark(_HARMONY_TURN)) if tags.channels else _BLANK_AFTER_THINKING
+    closers = spellings((tags.close,), mark, tags)
+    inside = Free(tuple(Branch(closer, Seq((between, Ref(0)))) for closer in closers))
+    start = inside if thinking.starts else Alt((Seq((Lit(mark(tags.open)), inside)), Ref(0)))
+    return Parts((node, start), start=1)

@@ -31,10 +31,11 @@ from imp_server.core import (
 )
 from imp_server.grammar.check import Rules
 from imp_server.text.calls import CallReaders
-from imp_server.text.constraint import ThinkState, bound_text, constraint
+from imp_server.text.constraint import ThinkState, bound_text, constraint, leaves_text_free
 from imp_server.text.lenient import Leniency, lenient
 from imp_server.text.plan import (
     chat_plan,
+    chat_segments,
     check_size,
     n_fixed_segments,
     text_plan,
@@ -134,11 +135,19 @@ class TextModel:
         form = use.tool_format if tools else None
         calls, readers = _call_segments(form, tools, n_fixed_segments(use.tags))
         thinking = ThinkState(use.tags, prompt.starts_thinking, wish.on)
+        segments = chat_segments(
+            use.tags,
+            self.tokenizer.marked,
+            wish,
+            keep_tags=knobs.format == "none",
+            bound=not leaves_text_free(chat),
+            calls=calls,
+        )
         message = knobs.budget_message if chat.reasoning.budget_message is None else chat.reasoning.budget_message
         plan = chat_plan(
             tokenizer=self.tokenizer,
             tags=use.tags,
-            wish=wish,
+            segments=segments,
             starts_thinking=prompt.starts_thinking,
             keep_tags=knobs.format == "none",
             budget=think_budget(chat.reasoning, knobs, max_tokens),
@@ -146,8 +155,9 @@ class TextModel:
             max_tokens=max_tokens,
             stop=chat.stop,
             ignore_eos=chat.sampling.ignore_eos,
-            calls=calls,
-            grammar=constraint(chat, self.tokenizer.marked, thinking, form, use.template.source, self._rules()),
+            grammar=constraint(
+                chat, self.tokenizer.marked, thinking, segments, form, use.template.source, self._rules()
+            ),
         )
         request = GenerateRequest(
             key=key,

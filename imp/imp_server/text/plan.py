@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import msgspec
+
 from imp_server.config.generating import Reasoning
 from imp_server.core import (
     ChatRequest,
@@ -16,7 +18,7 @@ from imp_server.core import (
     Segment,
     pack_ids,
 )
-from imp_server.text.thinking import ThinkTags, think_segments
+from imp_server.text.thinking import Mark, ThinkTags, think_segments
 from imp_server.vocab.tokenizer import Tokenizer
 
 # Share of max_tokens that thinking may take, for clients that name an effort.
@@ -120,11 +122,26 @@ def think_closer(tokenizer: Tokenizer, tags: ThinkTags | None, message: str) -> 
     return pack_ids([*last, *tokenizer.encode(tags.forced_close, control=True).tolist()])
 
 
+def chat_segments(
+    tags: ThinkTags | None, mark: Mark, wish: ThinkWish, *, keep_tags: bool, bound: bool, calls: Sequence[Segment] = ()
+) -> tuple[Segment, ...]:
+    """Segment 0 is the answer, 1 the thinking (if the model has tags), then `calls`.
+
+    `bound`: the answer is nothing but a value or calls, which may spell any tag, so whatever else the reply may hold
+    stands in front.
+    """
+    segments: tuple[Segment, ...] = (Segment("answer"),)
+    if tags is not None:
+        scan = 0 if bound and not wish.on else wish.scan_tokens
+        segments += think_segments(tags, mark, scan_tokens=scan, keep_tags=keep_tags, at_start=bound)
+    return segments + tuple(msgspec.structs.replace(c, at_start=c.at_start or bound) for c in calls)
+
+
 def chat_plan(
     *,
     tokenizer: Tokenizer,
     tags: ThinkTags | None,
-    wish: ThinkWish,
+    segments: tuple[Segment, ...],
     starts_thinking: bool,
     keep_tags: bool,
     budget: int,
@@ -132,20 +149,16 @@ def chat_plan(
     max_tokens: int,
     stop: Sequence[str],
     ignore_eos: bool,
-    calls: Sequence[Segment] = (),
     grammar: GrammarPlan | None = None,
 ) -> OutputPlan:
-    """Segment 0 is the answer, 1 the thinking (if the model has tags), then `calls`. `closer`: of think_closer."""
+    """`segments`: of chat_segments. `closer`: of think_closer."""
     vocabulary = tokenizer.vocabulary
-    segments: tuple[Segment, ...] = (Segment("answer"),)
     shown: tuple[int, ...] = ()
-    if tags is not None:
-        segments += think_segments(tags, tokenizer.marked, scan_tokens=wish.scan_tokens, keep_tags=keep_tags)
-        if keep_tags:
-            pieces = tokenizer.split(tags.open + tags.close, control=True)
-            shown = tuple(p.token.id for p in pieces if p.token is not None and vocabulary.is_special(p.token.id))
+    if tags is not None and keep_tags:
+        pieces = tokenizer.split(tags.open + tags.close, control=True)
+        shown = tuple(p.token.id for p in pieces if p.token is not None and vocabulary.is_special(p.token.id))
     return OutputPlan(
-        segments=segments + tuple(calls),
+        segments=segments,
         start=1 if starts_thinking else 0,
         end_ids=() if ignore_eos else chat_end_ids(tokenizer, tags),
         stop=tuple(s.encode() for s in stop if s),

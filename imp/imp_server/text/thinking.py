@@ -78,19 +78,25 @@ def ends_in_thinking(prompt: str, tags: ThinkTags) -> bool:
     return prompt.rstrip().endswith(tags.open)
 
 
-def think_segments(tags: ThinkTags, mark: Mark, *, scan_tokens: int, keep_tags: bool) -> tuple[Segment, ...]:
-    """Segments 1 and on of a plan whose segment 0 is the answer. Tags are found as control tokens and as text."""
-    openers, closers = _spellings((tags.open,), mark), _spellings((tags.close,), mark)
+def think_segments(
+    tags: ThinkTags, mark: Mark, *, scan_tokens: int, keep_tags: bool, at_start: bool = False
+) -> tuple[Segment, ...]:
+    """Segments 1 and on of a plan whose segment 0 is the answer.
+
+    `at_start`: thinking can't begin within an answer, which may spell its tags.
+    """
+    openers, closers = spellings((tags.open,), mark, tags), spellings((tags.close,), mark, tags)
     if not tags.channels:
-        return (Segment("think", openers, closers, (0,), 0, keep_tags, scan_tokens, max_visits=1),)
+        return (Segment("think", openers, closers, (0,), 0, keep_tags, scan_tokens, max_visits=1, at_start=at_start),)
     # Segment 0 is then what stands between messages: nothing but headers.
-    again = _spellings((tags.open, _START + tags.open), mark)
-    headers = _spellings(tags.answer_headers, mark)
+    again = spellings((tags.open, _START + tags.open), mark, tags)
+    headers = spellings(tags.answer_headers, mark, tags)
     return (
         Segment("think", again, closers, (0,), 0, keep_tags),
         Segment("answer", headers, closers, (0,), 0, keep_tags),
     )
 
 
-def _spellings(texts: tuple[str, ...], mark: Mark) -> tuple[bytes, ...]:
-    return tuple(dict.fromkeys(spelling for text in texts for spelling in (text.encode(), mark(text))))
+def spellings(texts: tuple[str, ...], mark: Mark, tags: ThinkTags) -> tuple[bytes, ...]:
+    """As text, and with the vocabulary's special tokens: models write either. Headers of channels are tokens alone."""
+    return tuple(dict.fromkeys(s for text in texts for s in (*(() if tags.channels else (text.encode(),)), mark(text))))

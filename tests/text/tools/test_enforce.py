@@ -8,11 +8,22 @@ import re
 
 import numpy as np
 import pytest
-from imp_server.core import ChatRequest, GrammarRefused, InvalidRequest, Message, TextPart, Tool, ToolChoice, special
+from imp_server.core import (
+    ChatRequest,
+    GrammarRefused,
+    InvalidRequest,
+    Message,
+    Segment,
+    TextPart,
+    Tool,
+    ToolChoice,
+    special,
+)
 from imp_server.grammar.check import check_envelope
 from imp_server.grammar.engine import GrammarSpace
+from imp_server.text.free_reply import free_reply
 from imp_server.text.tools.base import mark as mark_of
-from imp_server.text.tools.enforce import bound_tools, calls_node, offered_tools
+from imp_server.text.tools.enforce import bound_tools, forced_calls, may_call_often, offered_tools
 from imp_server.text.tools.formats import all_formats
 from imp_server.vocab.table import Vocabulary
 
@@ -58,7 +69,13 @@ def chat(**fields: object) -> ChatRequest:
 
 def matcher(form: str, template: str, request: ChatRequest):
     tools = bound_tools(request, offered_tools(request))
-    node = calls_node(request, all_formats()[form], tools, mark, template)
+    notation = all_formats()[form]
+    if request.tool_choice.mode == "required":
+        node = forced_calls(request, notation, tools, mark, template)
+    else:
+        many = may_call_often(request)
+        segments = (Segment("answer"), *notation.segments(offered_tools(request), 0, 1))
+        node = free_reply(segments, 0, notation.sections(tools, mark, template, many), many=many)
     plan = check_envelope(node)
     return GrammarSpace(VOCABULARY).matcher(plan)
 

@@ -1,4 +1,4 @@
-"""Frames of envelopes: literals in parallel, values pushed above them, free and raw text up to a tag.
+"""Frames of envelopes: literals in parallel, values pushed above them, and what leads to free and raw texts.
 
 A Script local is a set of *threads*, each the nodes it still has to read (a cons list), so literals that begin alike
 run side by side until they differ.
@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, NamedTuple, Union
 
-from imp_server.core import SPECIAL_CLOSE, SPECIAL_OPEN
 from imp_server.grammar import envelope as env
+from imp_server.grammar.frames.free_texts import Tags
 from imp_server.grammar.frames.goals import Goal
 from imp_server.grammar.frames.local import Local
-from imp_server.grammar.frames.raw_texts import UNTYPED, RawEnds, RawText, longest_beginning
+from imp_server.grammar.frames.raw_texts import RawEnds, RawText
 from imp_server.grammar.frames.verdicts import Verdicts
 from imp_server.grammar.machine import DEAD, Machine
 
@@ -22,13 +22,12 @@ if TYPE_CHECKING:
 
 
 class Rest(NamedTuple):
-    """What a thread still has to read: `node`, then `then`. `free`: where an Again inside goes back to."""
+    """What a thread still has to read: `node`, then `then`."""
 
     node: env.Node
     then: Union[Rest, None]  # noqa: UP007
     at: int = 0
     """Bytes of a Lit already read, or passes of a Repeat."""
-    free: Union[Rest, None] = None  # noqa: UP007
 
 
 Threads = frozenset[Rest | None]
@@ -97,63 +96,24 @@ class AfterValue(Local):
         raise AssertionError("a waiting frame is never on top")
 
 
-class FreeText(Local):
-    """Free text; `matched`: the longest beginning of a tag that stands at its end."""
-
-    __slots__ = ("goals", "here", "matched")
-
-    def __init__(self, space: Space, goals: Goals, here: Rest, matched: bytes) -> None:
-        super().__init__(space)
-        self.goals = goals
-        self.here = here
-        self.matched = matched
-
-    @property
-    def node(self) -> env.Free:
-        assert isinstance(self.here.node, env.Free)
-        return self.here.node
-
-    def entries(self) -> dict[int, int]:
-        space, goals = self.space, self.goals
-        found: dict[int, int] = {}
-        plain = space.free_text(goals, self.here, b"").id
-        tags = [b.tag for b in self.node.branches]
-        inside = bool(self.matched) and self.matched.rfind(SPECIAL_OPEN) > self.matched.rfind(SPECIAL_CLOSE)
-        for byte in range(256):
-            after = longest_beginning(self.matched + bytes([byte]), tags)
-            complete = [b for b in self.node.branches if after.endswith(b.tag)]
-            if complete:
-                branch = max(complete, key=lambda b: len(b.tag))
-                found[byte] = goals.script(space, {Rest(branch.then, self.here.then, 0, self.here)})
-            elif after and (not inside or len(after) == len(self.matched) + 1):
-                found[byte] = space.free_text(goals, self.here, after).id
-            elif byte not in UNTYPED and not inside:
-                found[byte] = plain
-        return found
-
-    @property
-    def end_result(self) -> int:
-        return 0 if self.node.may_end and SPECIAL_OPEN not in self.matched else -1
-
-    def lead(self) -> bytes:
-        def distance(branch: env.Branch) -> int:
-            return len(branch.tag) + self.goals.size(self.space, branch.then)
-
-        branch = min(self.node.branches, key=distance)
-        shared = self.matched if branch.tag.startswith(self.matched) else b""
-        return branch.tag[len(shared) :]
-
-
 class Goals:
     """What the nodes of one envelope lead to. Owner of the memo of one plan in one space."""
 
-    def __init__(self, goal_of: dict[int, Goal], machine_of: dict[int, Machine], words: dict[int, Verdicts]) -> None:
-        """Per node (by identity): the goal of a Value, the machine of a Raw, the verdicts of Words."""
+    def __init__(
+        self,
+        goal_of: dict[int, Goal],
+        machine_of: dict[int, Machine],
+        words: dict[int, Verdicts],
+        parts: tuple[env.Node, ...] = (),
+    ) -> None:
+        """By identity of nodes: goals of Values, machines of Raws, verdicts of Words. `parts`: what Refs refer to."""
+        self._parts = parts
         self._goal_of = goal_of
         self._machine_of = machine_of
         self._words = words
         self._ways: dict[RawText, bytes | None] = {}
         self._ends: dict[Rest, RawEnds] = {}
+        self._tags: dict[tuple[int, bool], Tags] = {}
         self._sizes: dict[int, int] = {}
 
     def is_empty(self, node: env.Node) -> bool:
@@ -168,12 +128,16 @@ class Goals:
             self._open(thread, opened)
         single = next(iter(opened)) if len(opened) == 1 else None
         if single is not None and isinstance(single.node, env.Free):
-            return space.free_text(self, single, b"").id
+            return space.free_text(self, single).id
         if single is not None and isinstance(single.node, env.Raw):
             return self._raw(space, single).id
         if opened == {None}:
             return space.ended.id
         return space.script(self, frozenset(opened)).id
+
+    def read(self, space: Space, node: env.Node, then: Rest | None) -> int:
+        """The local that reads the node, and then goes on."""
+        return self.script(space, {Rest(node, then)})
 
     def _open(self, thread: Rest | None, out: set[Rest | None]) -> None:
         """Replace sequences, alternatives and repeats by what they may begin with."""
@@ -183,18 +147,17 @@ class Goals:
         node, then = thread.node, thread.then
         if isinstance(node, env.Seq):
             for part in reversed(node.parts):
-                then = Rest(part, then, 0, thread.free)
+                then = Rest(part, then)
             self._open(then, out)
         elif isinstance(node, env.Alt):
             for option in node.options:
-                self._open(Rest(option, then, 0, thread.free), out)
+                self._open(Rest(option, then), out)
         elif isinstance(node, env.Repeat):
             self._repeat(thread, node, out)
         elif isinstance(node, env.Lit) and not node.data:
             self._open(then, out)
-        elif isinstance(node, env.Again):
-            assert thread.free is not None, "Again outside of a Free"
-            out.add(thread.free)
+        elif isinstance(node, env.Ref):
+            self._open(Rest(self._parts[node.part], then), out)
         elif isinstance(node, env.End):
             out.add(None)
         else:
@@ -205,9 +168,9 @@ class Goals:
             self._open(thread.then, out)
         if node.high is None or thread.at < node.high:
             more = thread._replace(at=min(thread.at + 1, node.low + 1) if node.high is None else thread.at + 1)
-            start = Rest(node.part, more, 0, thread.free)
+            start = Rest(node.part, more)
             if thread.at and node.between:
-                start = Rest(env.Lit(node.between), start, 0, thread.free)
+                start = Rest(env.Lit(node.between), start)
             self._open(start, out)
 
     def first_bytes(self, space: Space, thread: Rest) -> dict[int, int]:
@@ -226,7 +189,7 @@ class Goals:
                 if after != DEAD:
                     found[byte] = space.tables.op(waiting, space.scalar(verdicts, after).id)
             return found
-        local = space.free_text(self, thread, b"") if isinstance(node, env.Free) else self._raw(space, thread)
+        local = space.free_text(self, thread) if isinstance(node, env.Free) else self._raw(space, thread)
         space.tables.entry(local.id, 0)
         row = space.tables.rows[local.id]
         return {byte: int(row[byte]) for byte in range(256) if row[byte] != DEAD}
@@ -234,6 +197,12 @@ class Goals:
     def _raw(self, space: Space, thread: Rest) -> RawText:
         machine = self._machine_of[id(thread.node)]
         return space.raw_text(self, thread, machine, machine.start, b"", frozenset())
+
+    def tags(self, node: env.Free, past: bool) -> Tags:
+        found = self._tags.get((id(node), past))
+        if found is None:
+            found = self._tags[id(node), past] = Tags([b for b in node.branches if not (past and b.early)])
+        return found
 
     def ends(self, here: Rest) -> RawEnds:
         found = self._ends.get(here)
@@ -266,7 +235,7 @@ class Goals:
             verdicts = self._words[id(node)]
             return verdicts.shortest(verdicts.start)
         if isinstance(node, env.Free):
-            return space.free_text(self, thread, b"").lead()
+            return space.free_text(self, thread).lead()
         return self._raw(space, thread).lead()
 
     def distance(self, space: Space, thread: Rest | None) -> int:
@@ -285,6 +254,7 @@ class Goals:
         """About how many bytes a shortest text of the node has."""
         known = self._sizes.get(id(node))
         if known is None:
+            self._sizes[id(node)] = 1000  # of a part that leads to itself
             known = self._sizes[id(node)] = self._size(space, node)
         return known
 
@@ -303,8 +273,8 @@ class Goals:
             case env.Free():
                 ways = [len(branch.tag) + self.size(space, branch.then) for branch in node.branches]
                 return 0 if node.may_end else min(ways)
-            case env.Again():
-                return 1000
+            case env.Ref():
+                return self.size(space, self._parts[node.part])
             case env.End():
                 return 0
             case _:

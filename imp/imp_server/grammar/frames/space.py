@@ -15,6 +15,7 @@ from imp_server.grammar.combine import anything, nothing
 from imp_server.grammar.formula import Formula
 from imp_server.grammar.frames.arrays import ArrayPhase, ArrayState, WaitingItem
 from imp_server.grammar.frames.arrays import Phase as ArrayAt
+from imp_server.grammar.frames.free_texts import FreeText, Seen
 from imp_server.grammar.frames.goals import Goal, Judge
 from imp_server.grammar.frames.key_texts import KeyText, WaitingKey, WaitingName
 from imp_server.grammar.frames.keys import Keys
@@ -22,7 +23,7 @@ from imp_server.grammar.frames.local import N_BLANKS, AfterGap, Gap, Local
 from imp_server.grammar.frames.objects import Colon, ObjectPhase, ObjectState, WaitingMember
 from imp_server.grammar.frames.objects import Phase as ObjectAt
 from imp_server.grammar.frames.raw_texts import RawText
-from imp_server.grammar.frames.scripts import AfterValue, FreeText, Goals, Rest, Script, Threads
+from imp_server.grammar.frames.scripts import AfterValue, Goals, Rest, Script, Threads
 from imp_server.grammar.frames.shapes import Shape
 from imp_server.grammar.frames.simple_objects import (
     AFTER_GAP,
@@ -305,8 +306,8 @@ class Space:
     def after_value(self, goals: Goals, then: Rest | None) -> AfterValue:
         return self._local(("after value", goals, then), lambda: AfterValue(self, goals, then))
 
-    def free_text(self, goals: Goals, here: Rest, matched: bytes) -> FreeText:
-        return self._local(("free", goals, here, matched), lambda: FreeText(self, goals, here, matched))
+    def free_text(self, goals: Goals, here: Rest, seen: Seen = Seen(), past: bool = False) -> FreeText:  # noqa: B008
+        return self._local(("free", goals, here, seen, past), lambda: FreeText(self, goals, here, seen, past))
 
     def raw_text(
         self, goals: Goals, here: Rest, machine: Machine, state: int, matched: bytes, closers: frozenset[bytes]

@@ -60,7 +60,7 @@ class ToolFormat(Protocol):
         ...
 
     def sections(self, tools: Sequence[BoundTool], tag: TagBytes, template: str, many: bool) -> list[Section]:
-        """How calls are spelled when they are enforced, for the grammar."""
+        """How calls are spelled when they are enforced, for the grammar: one for each opener of `segments`."""
         ...
 
     def reader(self, tools: Sequence[Tool], segment: int, opener: str) -> CallReader:

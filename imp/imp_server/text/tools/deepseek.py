@@ -46,9 +46,13 @@ def sections(tools: Sequence[BoundTool], tag: TagBytes, template: str, many: boo
     calls: list[Node] = []
     for tool in tools:
         before: list[bytes | str] = ["function", tag(SEP), tool.name] if fenced else [tool.name, tag(SEP)]
-        calls.append(Seq((lit(tag(CALL_BEGIN), *before, head), Value(tool.schema), lit(tail, tag(CALL_END)))))
-    repeated = Repeat(one_of(calls), 1, None if many else 1, b"\n" if fenced else b"")
-    return [Section(tag(CALLS_BEGIN), Seq((repeated, lit(tag(CALLS_END)))), repeats=False)]
+        calls.append(Seq((lit(*before, head), Value(tool.schema), lit(tail, tag(CALL_END)))))
+    more = (b"\n" if fenced else b"") + tag(CALL_BEGIN)
+    begun = Seq((Repeat(one_of(calls), 1, None if many else 1, more), lit(tag(CALLS_END))))
+    return [
+        Section(tag(CALLS_BEGIN), Seq((lit(tag(CALL_BEGIN)), begun)), repeats=False),
+        Section(tag(CALL_BEGIN), begun, repeats=False, forced=False),
+    ]
 
 
 def reader(tools: Sequence[Tool], segment: int, opener: str) -> CallReader:

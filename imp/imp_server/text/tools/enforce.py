@@ -1,4 +1,4 @@
-"""The envelope of a reply that may or must hold tool calls: which tools, how often, and what else is allowed."""
+"""Which tools a reply may or must call, how often, and the envelope of a reply that is nothing but calls."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any
 
 from imp_server.core import ChatRequest, GrammarRefused, InvalidRequest, Tool
 from imp_server.grammar.check import CHECK_WORK, check_schema
-from imp_server.grammar.envelope import Again, Branch, End, Free, Lit, Node, Repeat, Seq
+from imp_server.grammar.envelope import Lit, Node, Repeat, Seq
 from imp_server.text.tools.base import ToolFormat
-from imp_server.text.tools.spelling import BoundTool, Section, TagBytes, one_of
+from imp_server.text.tools.spelling import BoundTool, TagBytes, one_of
 
 ANY_OBJECT: dict[str, Any] = {"type": "object"}
 
@@ -64,22 +64,15 @@ def object_schema(parameters: Mapping[str, Any]) -> dict[str, Any]:
     return schema
 
 
-def calls_node(chat: ChatRequest, form: ToolFormat, tools: Sequence[BoundTool], tag: TagBytes, template: str) -> Node:
-    """The calls: free text around them if they are neither forced nor an alternative to a bound answer."""
-    many = chat.tool_choice.parallel and not chat.tool_choice.named
-    sections = form.sections(tools, tag, template, many)
-    if chat.tool_choice.mode == "auto" and chat.response_format.kind != "text":
-        return _forced([s._replace(opener=s.marker + s.opener) for s in sections], many)
-    return _forced(sections, many) if chat.tool_choice.mode == "required" else _free(sections, many)
+def may_call_often(chat: ChatRequest) -> bool:
+    return chat.tool_choice.parallel and not chat.tool_choice.named
 
 
-def _forced(sections: Sequence[Section], many: bool) -> Node:
+def forced_calls(chat: ChatRequest, form: ToolFormat, tools: Sequence[BoundTool], tag: TagBytes, template: str) -> Node:
+    """Nothing but calls: because they are forced, or an alternative to a bound answer."""
+    many = may_call_often(chat)
+    sections = [s for s in form.sections(tools, tag, template, many) if s.forced]
+    if chat.tool_choice.mode == "auto":
+        sections = [s._replace(opener=s.marker + s.opener) for s in sections]
     node = one_of([Seq((Lit(s.opener), s.rest)) for s in sections])
     return Repeat(node, 1, None, b"\n") if many and all(s.repeats for s in sections) else node
-
-
-def _free(sections: Sequence[Section], many: bool) -> Node:
-    """Text flows; from an opener on the call is bound. Calls that can't follow one another end the reply."""
-    after: Node = Again() if many and all(s.repeats for s in sections) else End()
-    branches = tuple(Branch(s.opener, Seq((s.rest, after))) for s in sections)
-    return Free(branches, may_end=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-from imp_server.core import Segment, Tool
+from imp_server.core import SPECIAL_OPEN, Segment, Tool
 from imp_server.grammar.envelope import Alt, Node, Raw, Seq
 from imp_server.text.tools.base import Args, Begin, CallPiece, CallReader, End, both, mark, unmarked
 from imp_server.text.tools.json_stream import JsonRelay
@@ -27,24 +27,21 @@ def teaches(template: str) -> bool:
 
 
 def segments(tools: Sequence[Tool], answer: int, first: int) -> tuple[Segment, ...]:
-    return (
-        Segment(
-            "call",
-            openers=both("<|tool_call>"),
-            closers=both("<tool_call|>"),
-            opens_from=(answer,),
-            closes_to=answer,
-        ),
+    """A section ends at the kind of tag that it began with: where tags are special tokens, their text is text."""
+    return tuple(
+        Segment("call", openers=(opener,), closers=(closer,), opens_from=(answer,), closes_to=answer)
+        for opener, closer in zip(both("<|tool_call>"), both("<tool_call|>"))
     )
 
 
 def sections(tools: Sequence[BoundTool], tag: TagBytes, template: str, many: bool) -> list[Section]:
-    quote = tag(QUOTE)
+    quote, close = tag(QUOTE), tag("<tool_call|>")
+    never = () if close.startswith(SPECIAL_OPEN) else (close,)
     calls: list[Node] = []
     for tool in tools:
-        found = parameters(tool, lambda schema: Seq((lit(quote), Raw(quote, schema))), b"")
+        found = parameters(tool, lambda schema: Seq((lit(quote), Raw(quote, schema, never=never))), b"")
         found.sort(key=lambda p: not p.required)
-        calls.append(Seq((lit("call:", tool.name, "{"), _listed(found), lit("}", tag("<tool_call|>")))))
+        calls.append(Seq((lit("call:", tool.name, "{"), _listed(found), lit("}", close))))
     return [Section(tag("<|tool_call>"), one_of(calls))]
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from imp_server.core import Segment, Tool
+from imp_server.core import SPECIAL_OPEN, Segment, Tool
 from imp_server.grammar.envelope import Node, Raw, Seq
 from imp_server.text.tools.base import Args, Begin, CallPiece, CallReader, End, both, mark, unmarked
 from imp_server.text.tools.key_values import ObjectWriter
@@ -23,27 +23,24 @@ def teaches(template: str) -> bool:
 
 
 def segments(tools: Sequence[Tool], answer: int, first: int) -> tuple[Segment, ...]:
-    return (
-        Segment(
-            "call",
-            openers=both("<tool_call>"),
-            closers=both("</tool_call>"),
-            opens_from=(answer,),
-            closes_to=answer,
-        ),
+    """A section ends at the kind of tag that it began with: where tags are special tokens, their text is text."""
+    return tuple(
+        Segment("call", openers=(opener,), closers=(closer,), opens_from=(answer,), closes_to=answer)
+        for opener, closer in zip(both("<tool_call>"), both("</tool_call>"))
     )
 
 
 def sections(tools: Sequence[BoundTool], tag: TagBytes, template: str, many: bool) -> list[Section]:
-    close = tag("</arg_value>") + b"\n"
+    close, section_close = tag("</arg_value>") + b"\n", tag("</tool_call>")
+    never = () if section_close.startswith(SPECIAL_OPEN) else (section_close,)
     calls: list[Node] = []
     for tool in tools:
 
         def pair(key: str, value: Node) -> Node:
             return Seq((lit(tag("<arg_key>"), key, tag("</arg_key>"), "\n", tag("<arg_value>")), value))
 
-        pairs = key_value_pairs(tool, pair, lambda schema: Raw(close, schema), close)
-        calls.append(Seq((lit(tool.name, "\n"), pairs, lit(tag("</tool_call>")))))
+        pairs = key_value_pairs(tool, pair, lambda schema: Raw(close, schema, never=never), close)
+        calls.append(Seq((lit(tool.name, "\n"), pairs, lit(section_close))))
     return [Section(tag("<tool_call>"), one_of(calls))]
 
 

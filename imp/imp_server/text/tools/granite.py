@@ -23,7 +23,7 @@ def segments(tools: Sequence[Tool], answer: int, first: int) -> tuple[Segment, .
 
 def sections(tools: Sequence[BoundTool], tag: TagBytes, template: str, many: bool) -> list[Section]:
     calls = json_list(one_of([json_call(tool) for tool in tools]), many)
-    return [Section(tag("<|tool_call|>"), calls, repeats=False)]
+    return [Section(tag("<|tool_call|>"), calls, repeats=False, also=(b"<tool_call>",))]
 
 
 def reader(tools: Sequence[Tool], segment: int, opener: str) -> CallReader:

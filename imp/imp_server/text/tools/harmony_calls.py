@@ -34,11 +34,17 @@ def segments(tools: Sequence[Tool], answer: int, first: int) -> tuple[Segment, .
 
 def sections(tools: Sequence[BoundTool], tag: TagBytes, template: str, many: bool) -> list[Section]:
     """<|call|> ends the completion, so it isn't part of the section."""
-    calls: list[Node] = []
-    for tool in tools:
-        head = lit("functions.", tool.name, " ", tag("<|constrain|>"), "json", tag("<|message|>"))
-        calls.append(Seq((head, Value(tool.schema))))
-    return [Section(tag("<|channel|>") + b"commentary to=", one_of(calls), repeats=False)]
+    channel, begun = tag("<|channel|>"), tag("<|start|>") + b"assistant"
+    form = lit(" ", tag("<|constrain|>"), "json", tag("<|message|>"))
+    calls: list[Node] = [Seq((lit(tool.name, form.data), Value(tool.schema))) for tool in tools]
+    headed = [Seq((lit(tool.name, channel, "commentary", form.data), Value(tool.schema))) for tool in tools]
+    headers = [lead + channel + name + b" to=" for lead in (b"", begun) for name in (b"commentary", b"analysis")]
+    recipient = lit("functions.")
+    return [
+        Section(headers[0], Seq((recipient, one_of(calls))), repeats=False, also=tuple(headers[1:])),
+        Section(begun + b" to=", Seq((recipient, one_of(headed))), repeats=False, forced=False),
+        Section(b" to=functions.", one_of(headed), repeats=False, forced=False),
+    ]
 
 
 def reader(tools: Sequence[Tool], segment: int, opener: str) -> CallReader:

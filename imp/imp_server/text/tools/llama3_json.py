@@ -1,7 +1,7 @@
-"""Llama 3 JSON: a reply that begins with {"name": "known tool", "parameters": {...}}, perhaps after <|python_tag|>.
+"""Llama 3 JSON: {"name": "known tool", "parameters": {...}} where a reply begins, or after <|python_tag|> anywhere.
 
-Only a name that the request offers makes it a call, and only at the start of the reply; the first
-balanced object alone counts.
+Without the tag only a name that the request offers makes it a call, and only at the start of the reply: later on it is
+an example. The first balanced object alone counts.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ import json
 from collections.abc import Iterator, Sequence
 
 from imp_server.core import Segment, Tool
-from imp_server.grammar.envelope import Lit, Seq
+from imp_server.grammar.envelope import Alt, Seq, Value
 from imp_server.text.tools.base import CallReader, both
 from imp_server.text.tools.json_calls import JsonCallReader
-from imp_server.text.tools.spelling import BoundTool, Section, TagBytes, json_call
+from imp_server.text.tools.spelling import BoundTool, Section, TagBytes, json_call, lit, one_of
 
 name = "llama3_json"
 _TAG = "<|python_tag|>"
@@ -34,19 +34,22 @@ def _spellings(tool: str) -> Iterator[str]:
 
 def segments(tools: Sequence[Tool], answer: int, first: int) -> tuple[Segment, ...]:
     bare = tuple(s.encode() for tool in tools for s in _spellings(tool.name))
-    tagged = tuple(tag + s for tag in both(_TAG) for s in bare)
-    return (Segment("call", openers=bare + tagged, opens_from=(answer,), at_start=True, json_body=True),)
+    return (
+        Segment("call", openers=bare, opens_from=(answer,), at_start=True, json_body=True),
+        Segment("call", openers=both(_TAG), opens_from=(answer,), json_body=True),
+    )
 
 
 def sections(tools: Sequence[BoundTool], tag: TagBytes, template: str, many: bool) -> list[Section]:
-    """Every tool has an opener of its own: its name decides."""
+    """Every tool has openers of its own: its name decides."""
     found = []
     for tool in tools:
-        call = json_call(tool, arguments_key="parameters")
-        assert isinstance(call, Seq) and isinstance(call.parts[0], Lit)
-        found.append(Section(call.parts[0].data, Seq(call.parts[1:]), repeats=False, marker=tag(_TAG)))
-    return found
+        rest = Seq((Alt((lit(', "parameters": '), lit(',"parameters":'))), Value(tool.schema), lit("}")))
+        opener, *also = (s.encode() for s in _spellings(tool.name))
+        found.append(Section(opener, rest, repeats=False, marker=tag(_TAG), also=tuple(also)))
+    tagged = one_of([json_call(tool, arguments_key="parameters") for tool in tools])
+    return [*found, Section(tag(_TAG), tagged, repeats=False, forced=False)]
 
 
 def reader(tools: Sequence[Tool], segment: int, opener: str) -> CallReader:
-    return JsonCallReader({t.name for t in tools}, first_only=True, begun=opener)
+    return JsonCallReader({t.name for t in tools}, first_only=True, begun="" if segment else opener)

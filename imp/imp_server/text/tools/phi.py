@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from imp_server.core import Segment, Tool
-from imp_server.grammar.envelope import Seq
+from imp_server.grammar.envelope import Repeat, Seq
 from imp_server.text.tools.base import CallReader, both
 from imp_server.text.tools.json_calls import JsonCallReader
-from imp_server.text.tools.spelling import BoundTool, Section, TagBytes, json_call, json_list, lit, one_of
+from imp_server.text.tools.spelling import BoundTool, Section, TagBytes, json_call, lit, one_of
 
 name = "phi"
 
@@ -31,8 +31,12 @@ def segments(tools: Sequence[Tool], answer: int, first: int) -> tuple[Segment, .
 
 
 def sections(tools: Sequence[BoundTool], tag: TagBytes, template: str, many: bool) -> list[Section]:
-    calls = json_list(one_of([json_call(tool) for tool in tools]), many)
-    return [Section(tag("<|tool_call|>"), Seq((calls, lit(tag("<|/tool_call|>")))), repeats=False)]
+    call = one_of([json_call(tool) for tool in tools])
+    begun = Seq((Repeat(call, 1, None if many else 1, b", "), lit("]")))
+    return [
+        Section(tag("<|tool_call|>"), Seq((lit("["), begun, lit(tag("<|/tool_call|>")))), repeats=False),
+        Section(b"functools[", begun, repeats=False, forced=False),
+    ]
 
 
 def reader(tools: Sequence[Tool], segment: int, opener: str) -> CallReader:

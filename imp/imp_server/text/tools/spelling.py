@@ -1,7 +1,8 @@
 """How a format spells calls, as envelope nodes for the grammar: the inverse of its reader.
 
-Each format file offers `sections(tools, tag, template, many)`: pairs of an opener and what follows it up to
-the end of the section. `tag` gives a tag's marked bytes in the vocabulary at hand (special token or text).
+Each format file offers `sections(tools, tag, template, many)`: an opener and what follows it up to the end of the
+section, for every opener of its segments. `tag` gives a tag's marked bytes in the vocabulary at hand (special token or
+text); an opener stands for both of its spellings.
 """
 
 from __future__ import annotations
@@ -32,6 +33,10 @@ class Section(NamedTuple):
     """Several calls are several sections (else they share one)."""
     marker: bytes = b""
     """Stands before the opener where the reply may also be JSON that begins alike."""
+    also: tuple[bytes, ...] = ()
+    """Further openers that the same follows."""
+    forced: bool = True
+    """False: only models write it so, it isn't asked of them."""
 
 
 def lit(*parts: bytes | str) -> Lit:

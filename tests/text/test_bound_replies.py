@@ -1,0 +1,154 @@
+"""Replies under a grammar that hold the tags of other parts: what is a tag for the reader is one for the grammar."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from imp_server.core import (
+    ChatRequest,
+    Message,
+    OutputEvent,
+    ReasoningDelta,
+    ReasoningIntent,
+    ResponseFormat,
+    TextDelta,
+    TextPart,
+    Tool,
+    Usage,
+    pack_ids,
+    special,
+)
+from imp_server.grammar.engine import GrammarSpace, Matcher
+from imp_server.text.model import TextModel
+
+from tests.text.tools.spelled import CONTROL_TOKENS, HARMONY_TOKENS, calls_in, ids_of, text_in
+from tests.text.tools.spelled import model_of as model_of_form
+from tests.toy import CHATML, OPEN_THINKING_CHATML, THINKING_CHATML, byte_model
+
+SCHEMA = {"type": "object", "properties": {"t": {"type": "string"}}, "required": ["t"], "additionalProperties": False}
+FORMAT = ResponseFormat("json_schema", schema=SCHEMA)
+TOOL = Tool("first", parameters=SCHEMA)
+HARMONY = "{% for tool in tools or [] %}{{ tool | tojson }}{{ 'functions.' }}{% endfor %}" + CHATML.replace(
+    "assistant\n{% endif %}", "assistant<|channel|>analysis<|message|>{% endif %}"
+)
+
+
+def chat(**more: Any) -> ChatRequest:
+    return ChatRequest((Message("user", (TextPart("hi"),)),), **more)
+
+
+def matcher(model: TextModel, request: ChatRequest) -> Matcher:
+    plan = model.prepare_chat(request, 1).request.plan
+    assert plan.grammar is not None
+    return GrammarSpace(model.vocabulary).matcher(plan.grammar)
+
+
+def takes(m: Matcher, ids: list[int]) -> bool:
+    state = m.start
+    for token_id in ids:
+        mask = m.mask(state)
+        after = m.advance(state, token_id)
+        assert (after is not None) == bool(mask[token_id // 32] >> np.uint32(token_id % 32) & np.uint32(1))
+        if after is None:
+            return False
+        state = after
+    return m.is_done(state)
+
+
+def said(model: TextModel, request: ChatRequest, text: bytes) -> list[OutputEvent]:
+    """Byte by byte."""
+    session = model.prepare_chat(request, 1).session
+    events = [e for i in ids_of(model, text) for e in session.push(0, pack_ids([i]))]
+    return events + session.finish(0, "stop", Usage())
+
+
+def thought(events: list[OutputEvent]) -> str:
+    return "".join(e.text for e in events if isinstance(e, ReasoningDelta))
+
+
+@pytest.mark.parametrize("text", ["<think>", "<think>x</think>", "</think>", "<tool_call>", "a\n<tool_call>\n"])
+@pytest.mark.parametrize("tools", [(), (TOOL,)])
+def test_an_answer_that_is_bound_may_spell_any_tag(tools: tuple[Tool, ...], text: str) -> None:
+    model = byte_model(THINKING_CHATML)
+    for asked in (None, True):
+        request = chat(response_format=FORMAT, tools=tools, reasoning=ReasoningIntent(enabled=asked))
+        answer = b'{"t":"' + text.encode().replace(b"\n", b"\\n") + b'"}'
+        assert takes(matcher(model, request), list(answer))
+        events = said(model, request, answer)
+        assert text_in(events) == answer.decode() and thought(events) == "" and calls_in(events) == []
+        if asked:
+            events = said(model, request, b"<think>hm</think>\n\n" + answer)
+            assert text_in(events) == answer.decode() and thought(events) == "hm"
+
+
+@pytest.mark.parametrize("control", [(), ("<think>", "</think>")])
+def test_fault_74_a_schema_binds_behind_either_spelling_of_the_closer(control: tuple[str, ...]) -> None:
+    model = byte_model(OPEN_THINKING_CHATML, control=CONTROL_TOKENS + control)
+    request = chat(response_format=FORMAT, reasoning=ReasoningIntent(enabled=True))
+    m = matcher(model, request)
+    for closer in (b"</think>", special("</think>")) if control else (b"</think>",):
+        assert takes(m, ids_of(model, b"so" + closer + b'\n\n{"t":"x"}'))
+        assert not takes(m, ids_of(model, b"so" + closer + b"\n\nfree text"))
+        assert text_in(said(model, request, b"so" + closer + b"\n\nfree text")) == "free text"
+
+
+FINAL = special("<|start|>") + b"assistant" + special("<|channel|>") + b"final" + special("<|message|>")
+COMMENTARY = FINAL.replace(b"final", b"commentary")
+
+
+def test_harmony_leaves_its_thinking_by_a_token_that_ends_turns_elsewhere() -> None:
+    model = byte_model(HARMONY, control=CONTROL_TOKENS + HARMONY_TOKENS)
+    request = chat(response_format=FORMAT, reasoning=ReasoningIntent(enabled=True))
+    m = matcher(model, request)
+    text = b"so" + special("<|end|>") + FINAL + b'{"t":"<|end|>"}'
+    assert takes(m, ids_of(model, text))
+    assert not takes(m, ids_of(model, text.replace(b'"t"', b'"u"')))
+    assert (thought(said(model, request, text)), text_in(said(model, request, text))) == ("so", '{"t":"<|end|>"}')
+    way = m.route(m.start)
+    assert way and takes(m, way), "length steering finds the token, too"
+
+
+def test_harmony_with_tools_may_think_talk_and_call() -> None:
+    model = byte_model(HARMONY, control=CONTROL_TOKENS + HARMONY_TOKENS)
+    request = chat(tools=(TOOL,), reasoning=ReasoningIntent(enabled=True))
+    m = matcher(model, request)
+    end = special("<|end|>")
+    call = (
+        special("<|start|>") + b"assistant" + special("<|channel|>") + b"commentary to=functions.first "
+        + special("<|constrain|>") + b"json" + special("<|message|>") + b'{"t":"x"}'
+    )  # fmt: skip
+    assert takes(m, ids_of(model, b"so" + end + FINAL + b"Hello."))
+    text = b"so" + end + COMMENTARY + b"I look." + end + call
+    assert takes(m, ids_of(model, text))
+    assert not takes(m, ids_of(model, text.replace(b'"t"', b'"u"')))
+    events = said(model, request, text + special("<|call|>"))
+    assert (thought(events), text_in(events), calls_in(events)) == ("so", "I look.", [("first", '{"t":"x"}')])
+
+
+def test_llama3_json_within_a_text_is_an_example_and_at_its_start_a_call() -> None:
+    model = model_of_form("llama3_json")
+    request = chat(tools=(TOOL,))
+    m = matcher(model, request)
+    example = b'A call looks like {"name": "first", "parameters": {"u": 1}} or so.'
+    assert takes(m, list(example))
+    events = said(model, request, example)
+    assert calls_in(events) == [] and text_in(events) == example.decode()
+    for lead in (b"", b"\n", b"Text, then <|python_tag|>"):
+        call = lead + b'{"name": "first", "parameters": {"t": "x"}}'
+        assert takes(m, list(call)) and not takes(m, list(call.replace(b'"t"', b'"u"')))
+        assert calls_in(said(model, request, call)) == [("first", '{"t": "x"}')]
+
+
+def test_thinking_that_nobody_asked_for_may_speak_of_calls() -> None:
+    model = byte_model(THINKING_CHATML.replace("{% for message", "{{ '<tool_call>' if tools }}{% for message", 1))
+    request = chat(tools=(TOOL,))
+    m = matcher(model, request)
+    call = b'<tool_call>\n{"name": "first", "arguments": {"t": "x"}}\n</tool_call>'
+    text = b"<think>I might write <tool_call> here.</think>\n\nSo: " + call
+    assert takes(m, list(text))
+    assert not takes(m, list(text.replace(b'"t"', b'"u"')))
+    events = said(model, request, text)
+    assert thought(events) == "I might write <tool_call> here." and calls_in(events) == [("first", '{"t": "x"}')]
+    assert [e.text.strip() for e in events if isinstance(e, TextDelta) and e.text.strip()] != []
