@@ -35,6 +35,7 @@ class Counting:
     def __init__(self, inner: Backend) -> None:
         self._inner = inner
         self.rows: list[int] = []
+        self.n_tokens = 0
         self.fails = False
 
     def __getattr__(self, name: str) -> Any:
@@ -44,6 +45,7 @@ class Counting:
         if self.fails:
             raise RuntimeError("out of order")
         self.rows.append(len(step.rows))
+        self.n_tokens += len(step.ids)
         return self._inner.run(step)
 
 
@@ -57,6 +59,8 @@ def drafter(
 
 
 def is_empty(model: ModelDrafter) -> bool:
+    """And whole."""
+    model.memory.check()
     return all(counts.held == 0 for counts in model.memory.counts())
 
 
@@ -72,7 +76,7 @@ def test_ids_are_the_same_with_and_without(seed: int, groups: str) -> None:
             cases = [case(rng) for _ in range(n_cases)]
             check_equal(await play(engine, cases, False), await play(engine, cases, True))
         counters, _rows = await engine.stats()
-        assert counters["spec_model_drafted_total"] > 60
+        assert counters["spec_model_drafted_total"] > 40
         rate = counters["spec_model_accepted_total"] / counters["spec_model_drafted_total"]
         assert rate > 0.5 if seed == 0 and groups == "full" else rate < 0.9
         assert is_empty(model)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from imp_server.backends import choose
 from imp_server.config import Config
-from imp_server.core import ConfigError, SamplingParams
+from imp_server.core import ConfigError, SamplingParams, UserFault
 from imp_server.engine.build import BuiltEngine, build_engine
 from imp_server.engine.inline import InlineEngine
 
@@ -85,7 +85,7 @@ def test_a_draft_model_drafts_and_changes_nothing(files: dict[str, Path]) -> Non
 
 def test_another_tokenizer_is_refused_by_what_differs(files: dict[str, Path]) -> None:
     with pytest.raises(
-        ConfigError, match=r"the draft model's tokenizer isn't the model's: .*288 ids and the draft model's 320"
+        ConfigError, match=r"^--draft-model .*: its tokenizer isn't the model's: .*288 ids and the draft model's 320"
     ):
         built(files, "wider")
     with pytest.raises(ConfigError, match="id 0 writes '!' in the model and "):
@@ -116,3 +116,17 @@ def test_drafters_that_are_not_there_are_refused(files: dict[str, Path]) -> None
         built(files, "", {"speculative.drafters": ("ngram", "mtp")})
     with pytest.raises(ConfigError, match="there is no 'eagle', only forced, ngram, model, mtp"):
         built(files, "", {"speculative.drafters": ("eagle",)})
+
+
+def test_every_refusal_names_the_draft_model(files: dict[str, Path], tmp_path: Path) -> None:
+    """The served model's own refusals read alike: which of the two is meant must be plain."""
+    broken, cut, encoder = tmp_path / "broken.gguf", tmp_path / "cut.gguf", tmp_path / "folder"
+    broken.write_bytes(b"GGUF nothing else")
+    cut.write_bytes(files["small"].read_bytes()[:-4096])
+    encoder.mkdir()
+    for bad in (broken, cut, encoder, files["wider"], files["other"], tmp_path / "nothing.gguf", "no-such-model"):
+        settings = config(files, "", {"speculative.draft_model": str(bad)})
+        with pytest.raises(UserFault) as refused:
+            build_engine(str(files["large"]), "m", settings, lambda _: None, lambda _: None)
+        assert refused.value.message.startswith(f"--draft-model {bad}: "), refused.value.message
+        assert len(refused.value.message) > len(f"--draft-model {bad}: ") + 10

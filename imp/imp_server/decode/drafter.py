@@ -83,8 +83,16 @@ class ModelLike(Protocol):
         """Milliseconds that one drafted token of one of `n_rows` takes."""
         ...
 
+    def behind_ms(self, row: RowDrafter) -> float:
+        """Milliseconds until it can draft for the row: it has yet to read some of its text."""
+        ...
+
     def propose_all(self, asked: Sequence[tuple[RowDrafter, int]]) -> list[Draft]:
         """A draft per row, of at most as many ids as asked for; takes the place of the rows' `propose`."""
+        ...
+
+    def counters(self) -> dict[str, float]:
+        """For metrics, by name."""
         ...
 
     def close(self) -> None:

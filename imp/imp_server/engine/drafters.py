@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from imp_server.backends.base import Backend, KvSpec
 from imp_server.config import Config
-from imp_server.core import ConfigError
+from imp_server.core import ConfigError, ImpError
 from imp_server.decode.drafter import Drafter
 from imp_server.decode.forced import ForcedDrafter
 from imp_server.decode.ngram import NgramDrafter, NgramKnobs
@@ -19,6 +19,7 @@ from imp_server.engine.speculation import Speculation
 from imp_server.models.architecture import Architecture
 from imp_server.models.opening import open_model
 from imp_server.schedule.cost import CostTable
+from imp_server.schedule.prefix import MakeIndex
 from imp_server.vocab.load import tokenizer_of
 from imp_server.vocab.table import Vocabulary
 from imp_server.vocab.tokenizer import Tokenizer
@@ -65,15 +66,24 @@ def load_draft_model(
     if not _can_draft(config, architecture):
         log.warning("a draft model is given, but nothing is drafted for this model: it isn't loaded")
         return None
-    wanted = find(knobs.draft_model, config.router.models_dir)
+    try:
+        return _load(config, vocabulary, emit)
+    except ImpError as error:
+        # The model's own errors say the same of the same kinds of files: which of the two is meant must be plain.
+        raise type(error)(f"--draft-model {knobs.draft_model}: {error.message}", code=error.code) from error
+
+
+def _load(config: Config, vocabulary: Vocabulary, emit: Callable[[FromEngine], None]) -> DraftModel:
+    name = config.speculative.draft_model
+    wanted = find(name, config.router.models_dir)
     if wanted is None or wanted.local is None:
-        raise ConfigError(f"the draft model isn't on this machine; fetch it with: imp pull {knobs.draft_model}")
+        raise ConfigError(f"it isn't on this machine; fetch it with: imp pull {name}")
     source = open_model(str(wanted.local))
     if any(group.kind == "state" for group in source.architecture.cache_groups) or source.architecture.is_encoder:
-        raise ConfigError("speculative.draft_model: only a decoder without recurrent layers can draft")
+        raise ConfigError("only a decoder without recurrent layers can draft")
     draft_vocabulary = tokenizer_of(source.header).vocabulary
     if difference := vocabulary_difference(vocabulary, draft_vocabulary):
-        raise ConfigError(f"the draft model's tokenizer isn't the model's: {difference}; take one of the same family")
+        raise ConfigError(f"its tokenizer isn't the model's: {difference}; take one of the same family")
     backend = load_backend(config, source, emit)
     dtype = kv_dtype(config, backend)
     return DraftModel(backend, vocabulary.size, dtype, sum(backend.block_bytes(dtype)))
@@ -119,8 +129,10 @@ def make_speculation(
     )
 
 
-def make_model_drafter(draft: DraftModel, config: Config, n_blocks: int) -> ModelDrafter:
-    """Allocates the draft model's KV: as many blocks as the large model has."""
+def make_model_drafter(
+    draft: DraftModel, config: Config, n_blocks: int, make_index: MakeIndex | None = None
+) -> ModelDrafter:
+    """Allocates the draft model's KV: as many blocks as the large model has. `make_index`: of its own prefix cache."""
     knobs = config.speculative
     kv = KvSpec((n_blocks,) * len(draft.backend.architecture.cache_groups), draft.kv_dtype)
     return ModelDrafter(
@@ -130,6 +142,7 @@ def make_model_drafter(draft: DraftModel, config: Config, n_blocks: int) -> Mode
         k=knobs.draft_max,
         p_min=knobs.draft_p_min,
         catch_up_ms=config.scheduler.step_ms / 2,
+        make_index=make_index,
     )
 
 

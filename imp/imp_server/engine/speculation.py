@@ -7,8 +7,9 @@ where that doesn't beat the step without it.
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from typing import NamedTuple
 
@@ -16,6 +17,7 @@ import numpy as np
 
 from imp_server.core import GenerateRequest
 from imp_server.decode.drafter import Draft, DraftedRow, Drafter, Float32s, Int32s, ModelLike, RowDrafter
+from imp_server.engine.draft_account import DraftAccount
 from imp_server.engine.drafting import Acceptance, RowDrafting
 from imp_server.engine.live import LiveRow
 from imp_server.engine.masking import MASK_GRACE_S, Made, wait_for_all
@@ -44,8 +46,10 @@ class Speculation:
         costs: CostTable | None = None,
         on_by_default: bool = True,
         longest_step_ms: float = 50.0,
+        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        """`costs` None = every proposal is tried in full."""
+        """`costs` None = every proposal is tried in full. `clock`: seconds, for what drafting takes."""
+        self._clock = clock
         self._drafters = tuple(drafters)
         self._models = {each.name: each for each in self._drafters if isinstance(each, ModelLike)}
         self._costs = costs
@@ -54,6 +58,10 @@ class Speculation:
         self._counters: defaultdict[str, float] = defaultdict(float)
         self._proposed: list[LiveRow] = []
         """Rows that go into the next plan with drafts."""
+        self._account = DraftAccount() if costs is not None and self._models else None
+        """None: nobody drafts for a price, or prices don't matter."""
+        self._token_ms = 0.0
+        """Of a token of the next step, without drafts."""
 
     @property
     def is_on(self) -> bool:
@@ -102,6 +110,17 @@ class Speculation:
                 if not n_ready:
                     self._decline(live, "masks")
         self._proposed = [live for live in decoding if len(live.row.drafts)]
+        self._charge_verification(len(decoding))
+
+    def _charge_verification(self, n_decoding: int) -> None:
+        """What the step will take longer with the drafts of a model."""
+        if self._account is None or self._costs is None or not self._proposed:
+            return
+        costs, n_all = self._costs, n_decoding + sum(len(live.row.drafts) for live in self._proposed)
+        of_models = [live for live in self._proposed if live.drafting and live.drafting.current in self._models]
+        n_others = n_all - sum(len(live.row.drafts) for live in of_models)
+        self._account.spend(costs.estimate_ms(n_all) - costs.estimate_ms(n_others))
+        self._token_ms = costs.estimate_ms(n_decoding) / n_decoding
 
     def note_planned(self) -> None:
         """The plan stands; rows whose drafts it couldn't hold have lost them."""
@@ -112,6 +131,8 @@ class Speculation:
 
     def note_verified(self, drafted: Sequence[LiveRow], elapsed_ms: float) -> None:
         """A step with the drafts of these rows took so long; each drafter counts the whole step, once."""
+        if self._account is not None:
+            self._account.note_step(elapsed_ms)
         names = {live.drafting.current for live in drafted if live.drafting is not None}
         for who in ("spec", *(f"spec_{name}" for name in names)) if drafted else ():
             self._counters[f"{who}_verify_wall_ms_total"] += elapsed_ms
@@ -134,6 +155,8 @@ class Speculation:
         drafter, acceptance = drafting.drafters[name]
         drafter.settle(n_drafted, n_accepted)
         acceptance.note(n_drafted, n_accepted)
+        if self._account is not None and name in self._models:
+            self._account.save(n_accepted * self._token_ms)
         for who in ("spec", f"spec_{name}"):
             self._counters[f"{who}_drafted_total"] += n_drafted
             self._counters[f"{who}_accepted_total"] += n_accepted
@@ -154,7 +177,10 @@ class Speculation:
         for who in ("spec", *(f"spec_{drafter.name}" for drafter in self._drafters)):
             counted = ("drafted", "accepted", "verify_steps", "emitted", "verify_wall_ms")
             names += [f"{who}_{what}_total" for what in counted]
+        names += [f"spec_{name}_draft_wall_ms_total" for name in self._models]
         out = dict.fromkeys(names, 0.0) | self._counters
+        for model in self._models.values():
+            out |= model.counters()
         steps = out["spec_verify_steps_total"]
         out["spec_mean_acceptance_length"] = 1.0 + out["spec_accepted_total"] / steps if steps else 0.0
         return out
@@ -190,7 +216,11 @@ class Speculation:
             ]
             if drafter.name in self._models:
                 n_before = n_decoding + sum(len(proposal.ids) for proposal in found.values())
-                found |= self._ask_model(self._models[drafter.name], drafter.name, open_rows, n_before)
+                if self._account is None or self._account.may_spend:
+                    found |= self._ask_model(self._models[drafter.name], drafter.name, open_rows, n_before)
+                    continue
+                for live, _, acceptance in open_rows:
+                    self._decline(live, "cost", acceptance)
                 continue
             for live, row_drafter, acceptance in open_rows:
                 limit = live.output.room_left - 1
@@ -209,18 +239,29 @@ class Speculation:
         n_tokens, n_expected = n_before, float(n_before)
         for live, row_drafter, acceptance in open_rows:
             most = min(drafter.k, self._most(acceptance, live.output.room_left - 1))
-            n = self._worth(most, acceptance.rate, n_tokens, n_expected, price_ms)
-            if n:
+            n, factor = self._best(most, acceptance.rate, n_tokens, n_expected, price_ms)
+            if n and self._pays_to_read(drafter, row_drafter, live.output.room_left, factor):
                 wanted.append((live, row_drafter, acceptance, n))
                 n_tokens, n_expected = n_tokens + n, n_expected + _expected(acceptance.rate, n)
             else:
                 self._decline(live, "cost", acceptance)
+        began_s = self._clock()
         drafts = drafter.propose_all([(row_drafter, n) for _, row_drafter, _, n in wanted]) if wanted else []
+        spent_ms = 1e3 * (self._clock() - began_s)
+        self._counters[f"spec_{name}_draft_wall_ms_total"] += spent_ms
+        if self._account is not None:
+            self._account.spend(spent_ms)
         return {
             live: self._note(live, name, draft, acceptance)
             for (live, _, acceptance, _), draft in zip(wanted, drafts, strict=True)
             if len(draft.ids)
         }
+
+    def _pays_to_read(self, drafter: ModelLike, row: RowDrafter, room: int, factor: float) -> bool:
+        """Even the longest reply must be able to make up for the text that the draft model has yet to read."""
+        if self._costs is None:
+            return True
+        return drafter.behind_ms(row) <= room * self._costs.estimate_ms(1) * (1.0 - 1.0 / factor)
 
     def _most(self, acceptance: Acceptance, limit: int) -> int:
         return limit if acceptance.limit is None or self._costs is None else min(limit, acceptance.limit)
@@ -235,17 +276,24 @@ class Speculation:
 
         `price_ms`: of one token that has yet to be drafted.
         """
+        return self._best(n_proposed, rate, n_tokens, n_expected, price_ms)[0]
+
+    def _best(
+        self, n_proposed: int, rate: float, n_tokens: int, n_expected: float, price_ms: float
+    ) -> tuple[int, float]:
+        """As `_worth`, and by which factor that is faster than none."""
         costs = self._costs
         if costs is None or costs.n_sizes < 2:
-            return n_proposed  # nothing measured yet: this is how it gets measured
+            return n_proposed, 2.0  # nothing measured yet: this is how it gets measured
         longest_ms = max(self._longest_step_ms, 2.0 * costs.estimate_ms(n_tokens))
-        best, best_rate = 0, _MARGIN * n_expected / costs.estimate_ms(n_tokens)
+        plain_rate = n_expected / costs.estimate_ms(n_tokens)
+        best, best_rate = 0, _MARGIN * plain_rate
         for n in {n_proposed, *(n for n in _LENGTHS if n < n_proposed)}:
             ms = costs.estimate_ms(n_tokens + n)
             gain = (n_expected + _expected(rate, n)) / (ms + price_ms * n)
             if gain > best_rate and (n_tokens == 1 or ms <= longest_ms):
                 best, best_rate = n, gain
-        return best
+        return best, best_rate / plain_rate
 
 
 def _is_usable(job: Future[Made], overlaps_masks: bool) -> bool:
