@@ -61,9 +61,7 @@ def build_engine(
     context = min(wanted, _capacity(architecture, kv))
     limits = _limits(architecture, config, n_rows, context)
     costs, decode_costs = CostTable(), VerifyCosts()
-    drafter = None
-    if draft is not None:
-        drafter = make_model_drafter(draft, config, max(kv.n_blocks), prefix_index(config.prefix_cache))
+    drafter = make_model_drafter(draft, config, max(kv.n_blocks), prefix_index(config.prefix_cache))
     speculation = make_speculation(config, architecture, tokenizer, decode_costs, drafter)
     if config.engine.warmup:
         warm_up(backend, kv, costs, context)

@@ -130,9 +130,11 @@ def make_speculation(
 
 
 def make_model_drafter(
-    draft: DraftModel, config: Config, n_blocks: int, make_index: MakeIndex | None = None
-) -> ModelDrafter:
+    draft: DraftModel | None, config: Config, n_blocks: int, make_index: MakeIndex | None = None
+) -> ModelDrafter | None:
     """Allocates the draft model's KV: as many blocks as the large model has. `make_index`: of its own prefix cache."""
+    if draft is None:
+        return None
     knobs = config.speculative
     kv = KvSpec((n_blocks,) * len(draft.backend.architecture.cache_groups), draft.kv_dtype)
     return ModelDrafter(
