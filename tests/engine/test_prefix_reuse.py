@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -106,6 +107,28 @@ def test_an_adapter_never_finds_what_another_one_in_its_slot_computed() -> None:
                 await engine.unload_adapter("b")
                 await engine.unload_adapter("a")
         assert found == [0, 0, 69, 0, 0]
+
+    with_engine(body, make_index=PrefixCache, wrap=_with_one_slot)
+
+
+def test_an_adapter_is_known_by_its_contents(tmp_path: Path) -> None:
+    """Under another name and path it finds what it computed; with other contents at the same path it doesn't."""
+    first, copy = tmp_path / "first", tmp_path / "copy"
+    for folder in (first, copy):
+        folder.mkdir()
+        (folder / "adapter_model.safetensors").write_bytes(b"weights")
+
+    async def body(engine: InlineEngine, _: Tiny) -> None:
+        found = []
+        for name, path, contents in (("a", first, b""), ("b", copy, b""), ("c", first, b"others")):
+            if contents:
+                (path / "adapter_model.safetensors").write_bytes(contents)
+            await engine.load_adapter(name, str(path))
+            (answer,) = await ask(engine, request(engine, SHARED, 4, adapter=name))
+            assert answer.finish
+            found.append(answer.finish.usage.cached_tokens)
+            await engine.unload_adapter(name)
+        assert found == [0, 69, 0]
 
     with_engine(body, make_index=PrefixCache, wrap=_with_one_slot)
 

@@ -17,7 +17,7 @@ from imp_server.models.architecture import CacheGroup
 from imp_server.schedule.cache import PrefixCache
 from imp_server.schedule.rows import Row
 from imp_server.schedule.tiers.host import HostTier
-from imp_server.schedule.tiers.record import BlockRecord
+from imp_server.schedule.tiers.record import BlockRecord, is_lasting, reuse_group_of
 from imp_server.schedule.tiers.slab import HEAD_BYTES, SlabFile
 from imp_server.schedule.tiers.tier import Tier
 
@@ -256,13 +256,24 @@ def test_entries_whose_prefix_is_lost_are_dropped(tmp_path: Path) -> None:
     assert run_one(second, prompt((1, 75))) == 16
 
 
-def test_adapters_are_not_kept_over_restarts(tmp_path: Path) -> None:
+def run_under(sim: Simulation, reuse_group: int) -> int:
+    (row,) = sim.submit(prompt((1, 75)), 1)
+    row.reuse_group = reuse_group
+    sim.run()
+    return row.n_cached
+
+
+def test_blocks_under_an_adapter_are_found_by_its_contents_alone(tmp_path: Path) -> None:
+    """After a restart, too; those of one whose contents aren't known end with the process."""
+    mine, other = reuse_group_of(bytes([1] * 31)), reuse_group_of(bytes([2] * 31))
+    assert is_lasting(mine) and is_lasting(0) and not is_lasting(1)
     first = Simulation(64, tier=file_tier(tmp_path / "a", 64, payload=BLOCK_BYTES))
-    (row,) = first.submit(prompt((1, 75)), 1)
-    row.reuse_group = 1
-    first.run()
+    assert [run_under(first, group) for group in (mine, 1)] == [0, 0]
     first.scheduler.index.close()
-    assert file_tier(tmp_path / "a", 64, payload=BLOCK_BYTES).n_entries == 0
+    again = Simulation(64, tier=file_tier(tmp_path / "a", 64, payload=BLOCK_BYTES))
+    assert index_of(again).tree.n_nodes == 5
+    assert [run_under(again, group) for group in (0, 1, other, mine)] == [0, 0, 0, 74]
+    again.scheduler.check()
 
 
 # --- any workload -------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from imp_server.backends.base import Backend
 from imp_server.core import Draining, GenerateRequest, ImpError, InternalError, Unavailable
 from imp_server.decode.state import SamplerState
 from imp_server.engine.acceptance import Limits, check_request
+from imp_server.engine.adapters import load_adapter
 from imp_server.engine.choice import ChoiceOutput
 from imp_server.engine.constraint import Constraint, MakeConstraint
 from imp_server.engine.counting import row_facts, scheduler_counters, zeros
@@ -86,7 +87,6 @@ class Desk:
         self._starting: dict[int, GenerateRequest] = {}
         self._adapters: dict[str, int] = {}
         self._reuse_groups: dict[str, int] = {}
-        self._n_adapter_loads = 0
         self._touched: dict[LiveRow, None] = {}
         self._drain_until_s: float | None = None
 
@@ -239,10 +239,8 @@ class Desk:
         try:
             if isinstance(message, LoadAdapter):
                 if message.name not in self._adapters:
-                    self._adapters[message.name] = self._backend.load_adapter(message.path)
-                    # Slots are used again, so what was computed under one must not be found under its next adapter.
-                    self._n_adapter_loads += 1
-                    self._reuse_groups[message.name] = self._n_adapter_loads
+                    slot, group = load_adapter(self._backend, message.path)
+                    self._adapters[message.name], self._reuse_groups[message.name] = slot, group
             elif message.name in self._adapters:
                 self._backend.unload_adapter(self._adapters.pop(message.name))
         except ImpError as error:

@@ -27,7 +27,7 @@ class Row:
     adapter: int = 0
     """The backend's slot of it; 0 = none."""
     reuse_group: int = 0
-    """Rows of different groups share no prefix: each load of an adapter is one, 0 is the model itself."""
+    """Rows of different groups share no prefix: 0 is the model itself, others are adapters, by their contents."""
     reuse_prefix: bool = True
     max_chunk: int = 0
     """Most tokens of one step; 0 = the scheduler's choice."""

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from imp_server.schedule.tiers.record import BlockRecord, BlockStore, content_hash
+from imp_server.schedule.tiers.record import BlockRecord, BlockStore, content_hash, is_lasting
 from imp_server.schedule.tiers.tier import KnownEntry, Tier
 from imp_server.schedule.tree import BLOCK_BYTES, EMPTY, Node, PrefixTree
 
@@ -29,9 +29,11 @@ class Spill:
 
     def _adopt_known(self) -> None:
         """Nodes for what an earlier process left; entries whose prefix is gone are dropped."""
-        by_digest: dict[bytes, Node] = {self._tree.root(0).digest: self._tree.root(0)}
+        by_digest: dict[bytes, Node] = {}
         waiting: dict[bytes, list[KnownEntry]] = {}
         for entry in self._tier.known():
+            root = self._tree.root(entry.reuse_group)
+            by_digest[root.digest] = root
             waiting.setdefault(entry.parent, []).append(entry)
         ready = list(by_digest)
         while ready:
@@ -60,8 +62,6 @@ class Spill:
         if not groups:
             return False
         n_payload = sum(self._block_bytes[g] for g in groups)
-        if node.reuse_group and self._tier.persists:
-            return False  # the next process loads other adapters
         if not self._tier.takes(n_payload):
             self._tier.counts.refused += 1
             return False
@@ -70,7 +70,8 @@ class Spill:
         assert node.parent is not None
         payload = b"".join(self._store.read_blocks(g, np.array([node.blocks[g]], dtype=np.int32)) for g in groups)
         mask = sum(1 << g for g in groups)
-        if not self._tier.put(BlockRecord(node.digest, node.parent.digest, node.key, mask, payload)):
+        record = BlockRecord(node.digest, node.parent.digest, node.key, mask, payload, node.reuse_group)
+        if not self._tier.put(record):
             return False
         self._tree.store(node, mask)
         return True
@@ -136,7 +137,7 @@ class Spill:
 
     def note_new(self, node: Node) -> None:
         """A node that the next process shall find, too."""
-        if self._tier.persists and not node.reuse_group:
+        if self._tier.persists and is_lasting(node.reuse_group):
             self._unsaved.append(node)
 
     def save_some(self, n_blocks: int) -> bool:

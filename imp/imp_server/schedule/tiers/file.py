@@ -126,7 +126,7 @@ class FileTier:
             if header.digest != content_hash(header.parent, header.key) or header.digest in self._slots:
                 continue
             self._slots[header.digest] = slot
-            self._found.append(KnownEntry(header.digest, header.parent, header.key, header.mask))
+            self._found.append(KnownEntry(header.digest, header.parent, header.key, header.mask, header.reuse_group))
         taken = set(self._slots.values())
         self._free = [slot for slot in range(n_slots - 1, -1, -1) if slot not in taken]
         self._n_used = n_slots

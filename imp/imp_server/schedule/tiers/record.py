@@ -12,9 +12,23 @@ from numpy.typing import NDArray
 DIGEST_BYTES = 32
 
 
+_FIRST_LASTING = 1 << 64
+
+
+def reuse_group_of(content: bytes) -> int:
+    """The group of rows under an adapter, from the digest of its contents (DIGEST_BYTES): in every process the same."""
+    return _FIRST_LASTING | int.from_bytes(content, "little")
+
+
+def is_lasting(reuse_group: int) -> bool:
+    """The next process knows the group by the same number: the model itself, or an adapter by its contents."""
+    return reuse_group == 0 or reuse_group >= _FIRST_LASTING
+
+
 def root_hash(reuse_group: int) -> bytes:
     """The hash of no tokens at all in this group of rows."""
-    return hashlib.blake2b(reuse_group.to_bytes(8, "little"), digest_size=DIGEST_BYTES, person=b"imp group").digest()
+    group = reuse_group.to_bytes(DIGEST_BYTES, "little")
+    return hashlib.blake2b(group, digest_size=DIGEST_BYTES, person=b"imp group").digest()
 
 
 def content_hash(parent: bytes, key: bytes) -> bytes:
@@ -31,6 +45,7 @@ class BlockRecord:
     key: bytes
     mask: int
     payload: bytes
+    reuse_group: int = 0
 
 
 class BlockStore(Protocol):

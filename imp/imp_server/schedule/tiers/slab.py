@@ -1,9 +1,9 @@
 """The file of a file tier: a head, then slots of one size, each with its own checksum.
 
 Head: magic, fingerprint, payload bytes of a slot, CRC-32 of these. Slot: a header (magic, serial, mask, sizes, digest,
-parent, tokens, hash of the payload, CRC-32 of the header), then the payload. A slot is written by one call; one that
-was cut short by a crash, or changed since, fails its sums and counts as damaged. Reads go through `pread`, never
-through a map: a file truncated under a map would kill the process.
+parent, tokens, hash of the payload, reuse group, CRC-32 of the header), then the payload. A slot is written by one
+call; one that was cut short by a crash, or changed since, fails its sums and counts as damaged. Reads go through
+`pread`, never through a map: a file truncated under a map would kill the process.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from typing import NamedTuple
 
 from imp_server.schedule.tiers.record import DIGEST_BYTES, BlockRecord
 
-MAGIC = b"imp prefix cache 1\n".ljust(32, b"\0")
+MAGIC = b"imp prefix cache 2\n".ljust(32, b"\0")
 HEAD_BYTES = 4096
 SLOT_HEADER_BYTES = 256
 _HEAD = struct.Struct("<32s32sQ")
-_SLOT = struct.Struct(f"<4sIQII{DIGEST_BYTES}s{DIGEST_BYTES}s64s32s")
+_SLOT = struct.Struct(f"<4sIQII{DIGEST_BYTES}s{DIGEST_BYTES}s64s32s{DIGEST_BYTES}s")
 _SLOT_MAGIC = b"kv1\n"
 
 
@@ -37,6 +37,7 @@ class SlotHeader(NamedTuple):
     parent: bytes
     key: bytes
     payload_hash: bytes
+    reuse_group: int
 
 
 class SlabFile:
@@ -76,6 +77,7 @@ class SlabFile:
             record.parent,
             record.key,
             _hash(record.payload),
+            record.reuse_group.to_bytes(DIGEST_BYTES, "little"),
         )
         header = _summed(fields, SLOT_HEADER_BYTES)
         _write_all(self._fd, header + record.payload, self._at(slot))
@@ -88,10 +90,11 @@ class SlabFile:
         data = os.pread(self._fd, SLOT_HEADER_BYTES, self._at(slot))
         if len(data) < SLOT_HEADER_BYTES or data != _summed(data[: _SLOT.size], SLOT_HEADER_BYTES):
             return None
-        magic, n_key, serial, mask, n_payload, digest, parent, key, payload_hash = _SLOT.unpack_from(data)
+        magic, n_key, serial, mask, n_payload, digest, parent, key, payload_hash, group = _SLOT.unpack_from(data)
         if magic != _SLOT_MAGIC or n_key > len(key) or n_payload > self.max_payload:
             return None
-        return SlotHeader(serial, mask, n_payload, digest, parent, key[:n_key], payload_hash)
+        reuse_group = int.from_bytes(group, "little")
+        return SlotHeader(serial, mask, n_payload, digest, parent, key[:n_key], payload_hash, reuse_group)
 
     def headers(self, n_slots: int) -> Iterator[tuple[int, SlotHeader]]:
         for slot in range(n_slots):
@@ -108,7 +111,7 @@ class SlabFile:
             raise Damaged("the file is shorter than its entries")
         if _hash(payload) != header.payload_hash:
             raise Damaged("the entry's contents are damaged")
-        return BlockRecord(header.digest, header.parent, header.key, header.mask, payload)
+        return BlockRecord(header.digest, header.parent, header.key, header.mask, payload, header.reuse_group)
 
     def close(self) -> None:
         os.close(self._fd)

@@ -28,6 +28,7 @@ class KnownEntry(NamedTuple):
     parent: bytes
     key: bytes
     mask: int
+    reuse_group: int
 
 
 class Tier(Protocol):
