@@ -171,6 +171,22 @@ def test_a_long_prompt_is_learnt_piece_by_piece() -> None:
     with_engine(body, drafters=[model])
 
 
+def test_a_long_prompt_keeps_nobody_from_drafting() -> None:
+    """Not even where the budget is too small for any forward: the short one first, then a block at a time."""
+    model, _ = drafter(k=4, catch_up_ms=1e-6)
+
+    async def body(engine: InlineEngine, _: Tiny) -> None:
+        rng = np.random.default_rng(4)
+        long, short = (rng.integers(0, 94, n).tolist() for n in (200, 30))
+        (one,), (other,) = await asyncio.gather(
+            ask(engine, request(engine, long, 50)), ask(engine, request(engine, short, 50))
+        )
+        assert one.finish and one.finish.usage.drafted_tokens > 20
+        assert other.finish and other.finish.usage.drafted_tokens > 20
+
+    with_engine(body, drafters=[model])
+
+
 def test_an_unlikely_token_ends_a_draft() -> None:
     sure, _ = drafter(7, k=8, p_min=0.999)
 

@@ -154,17 +154,19 @@ class ModelDrafter:
     def _caught_up(self, rows: Sequence[ModelRow]) -> list[ModelRow]:
         """Those that know their text but for a few ids; the others are brought nearer, within the time budget.
 
-        The oldest first: shared out among all, the budget would let none of them begin for long.
+        Whoever is nearest goes first: shared out among all, the budget would let none of them begin for long, and a
+        long prompt would keep all behind it from drafting. At least a block, as in the scheduler: on a busy machine
+        the smallest forward exceeds the budget, and token by token nobody arrives.
         """
-        left = self._prefill_costs.tokens_within(self._catch_up_ms)
-        behind: list[tuple[ModelRow, int]] = []
-        for row in rows:
-            if not self.memory.begin(row, self.k):
-                continue
+        begun = [row for row in rows if self.memory.begin(row, self.k)]
+        left = max(BLOCK_TOKENS, self._prefill_costs.tokens_within(self._catch_up_ms))
+        pieces: dict[ModelRow, int] = {}
+        for row in sorted(begun, key=lambda row: row.n_pending):
             n = min(row.n_pending - 1, left)
             if row.n_pending > _MOST_PENDING and n > 0:
-                behind.append((row, n))
+                pieces[row] = n
                 left -= n
+        behind = [(row, pieces[row]) for row in begun if row in pieces]
         if behind:
             began = time.perf_counter()
             read = self._run(behind, sample=False)
