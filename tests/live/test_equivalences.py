@@ -1,6 +1,7 @@
 """The golden prompts with and without prefix cache, with and without each combination of drafters: the same ids.
 
-The truth is one engine that keeps and guesses nothing. A few prompts in `make test`; all of them are marked slow.
+The truth is one engine that keeps and guesses nothing and has one request at a time on one thread; the others have
+twelve at once for their rows, in one order and in its reverse. A few prompts in `make test`; all are marked slow.
 """
 
 from __future__ import annotations
@@ -21,11 +22,13 @@ from imp_server.engine.inline import InlineEngine
 from imp_server.grammar.check import check_schema
 
 from tests.backends.golden import golden_cases, golden_document
-from tests.engine.tiny_engine import ask, request
+from tests.engine.tiny_engine import Answer, ask, request
 from tests.real_model import smollm2
 
 pytestmark = pytest.mark.skipif(choose("auto") == "reference", reason="the native library isn't built")
 N_NEW = 20
+N_TOGETHER = 12
+"""More than there are rows: some wait, and each meets others in the middle of theirs."""
 GREEDY = SamplingParams(temperature=0.0)
 SAMPLED = SamplingParams(temperature=0.8, top_p=0.95, seed=17)
 OTHERS = (
@@ -81,17 +84,24 @@ def cases(names: set[str] | None, few: bool) -> list[Case]:
     return found
 
 
-async def play(engine: InlineEngine, wanted: Sequence[Case], **more: Any) -> tuple[list[Said], int, int]:
-    """Eight at a time. What they said, the cached and the drafted tokens."""
+async def play(
+    engine: InlineEngine, wanted: Sequence[Case], n_together: int, **more: Any
+) -> tuple[list[Said], int, int]:
+    """So many at a time, in order. What they said, the cached and the drafted tokens."""
+    turn = asyncio.Semaphore(n_together)
+
+    async def one(case: Case) -> Answer:
+        async with turn:
+            (answer,) = await ask(engine, request(engine, case.prompt, **(case.fields | more)))
+            return answer
+
     said: list[Said] = []
     n_cached = n_drafted = 0
-    for at in range(0, len(wanted), 8):
-        together = [request(engine, case.prompt, **(case.fields | more)) for case in wanted[at : at + 8]]
-        for (answer,) in await asyncio.gather(*(ask(engine, each) for each in together)):
-            assert answer.finish
-            said.append(Said(answer.ids, answer.logprobs, answer.finish.reason))
-            n_cached += answer.finish.usage.cached_tokens
-            n_drafted += answer.finish.usage.drafted_tokens
+    for answer in await asyncio.gather(*(one(case) for case in wanted)):
+        assert answer.finish
+        said.append(Said(answer.ids, answer.logprobs, answer.finish.reason))
+        n_cached += answer.finish.usage.cached_tokens
+        n_drafted += answer.finish.usage.drafted_tokens
     return said, n_cached, n_drafted
 
 
@@ -110,11 +120,11 @@ def truth(few: bool) -> tuple[list[Case], list[Said]]:
     wanted = cases(FEW if few else None, few)
 
     async def body(engine: InlineEngine) -> list[Said]:
-        said, n_cached, n_drafted = await play(engine, wanted)
+        said, n_cached, n_drafted = await play(engine, wanted, 1)
         assert n_cached == n_drafted == 0
         return said
 
-    off = {"prefix_cache.enabled": False, "speculative.enabled": "off", "engine.warmup": False}
+    off = {"prefix_cache.enabled": False, "speculative.enabled": "off", "engine.warmup": False, "cpu.threads": 1}
     return wanted, asyncio.run(with_engine(off, body))
 
 
@@ -134,13 +144,16 @@ def check(drafters: tuple[str, ...], cached: bool, few: bool) -> None:
     ]
 
     async def body(engine: InlineEngine) -> None:
-        arms = [("first", wanted), ("predicted", predicted)]
-        for name, arm in arms if drafters else [("first", wanted), ("again", wanted)]:
-            said, n_cached, n_drafted = await play(engine, arm)
-            for case, got, right in zip(arm, said, expected, strict=True):
-                assert got == right, f"{name}, {drafters}, cache {cached}: {case.fields}"
-            assert (n_cached > 0) == cached
-            assert (n_drafted > 0) == bool(drafters)
+        await compare("first", engine, wanted, expected)
+        second = predicted if drafters else wanted
+        await compare("reversed", engine, second[::-1], expected[::-1])
+
+    async def compare(name: str, engine: InlineEngine, arm: list[Case], right: list[Said]) -> None:
+        said, n_cached, n_drafted = await play(engine, arm, N_TOGETHER)
+        for case, one, other in zip(arm, said, right, strict=True):
+            assert one == other, f"{name}, {drafters}, cache {cached}: {case.fields}"
+        assert (n_cached > 0) == cached
+        assert (n_drafted > 0) == bool(drafters)
 
     asyncio.run(with_engine(settings_of(drafters, cached), body))
 
