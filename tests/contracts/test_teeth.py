@@ -16,8 +16,8 @@ from tests.contracts import fuzzing
 from tests.toy import byte_model
 
 
-def _extra_key(pieces: Any, *, with_pieces: bool) -> Any:
-    return {"tokens": [piece.id for piece in pieces], "extra": 1}
+def _extra_key(ids: list[int], _writer: Any) -> Any:
+    return {"tokens": ids, "extra": 1}
 
 
 async def _refuses(self: Hub, model: str, ids: list[int]) -> str:

@@ -12,11 +12,10 @@ from imp_server.api.headers import Cors
 from imp_server.api.models import THINK_END, Hosted, Models
 from imp_server.api.pool import WorkerPool
 from imp_server.api.responses_kept import kept_responses
-from imp_server.api.text_side import TextSide
 from imp_server.api.validation import Validators
 from imp_server.config import Config
-from imp_server.core import SPECIAL_OPEN, ChatRequest
-from imp_server.dialects.handler import ModelCard, ReasoningEnd, ServerState, TextFacts, TokenPiece
+from imp_server.core import ChatRequest
+from imp_server.dialects.handler import ModelCard, ReasoningEnd, ServerState, TextFacts
 from imp_server.resources import data_folder
 
 P = ParamSpec("P")
@@ -70,9 +69,12 @@ class Hub:
         told, rows = await hosted.client.stats()
         return {**hosted.counters, **told}, rows
 
-    async def tokenize(self, model: str, text: str, *, add_special: bool, parse_special: bool) -> list[TokenPiece]:
+    async def tokenize(self, model: str, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
         side = self.models.find(model).ready_text()
-        return await self.pool.run(_tokenize, side, text, add_special, parse_special)
+        return await self.pool.run(side.tokenize, text, add_special=add_special, parse_special=parse_special)
+
+    def token_writer(self, model: str) -> Callable[[int], bytes]:
+        return self.models.find(model).ready_text().vocabulary.plain_bytes
 
     async def detokenize(self, model: str, ids: list[int]) -> str:
         side = self.models.find(model).ready_text()
@@ -102,17 +104,6 @@ class Hub:
 
     async def in_pool(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         return await self.pool.run(function, *args, **kwargs)
-
-
-def _tokenize(side: TextSide, text: str, add_special: bool, parse_special: bool) -> list[TokenPiece]:
-    table = side.vocabulary.token_bytes
-    ids = side.tokenize(text, add_special=add_special, parse_special=parse_special)
-    return [TokenPiece(i, unmarked(table[i])) for i in ids]
-
-
-def unmarked(data: bytes) -> bytes:
-    """A token's text bytes: a special token's without its marks."""
-    return data[1:-1] if data.startswith(SPECIAL_OPEN) else data
 
 
 def build_hub(config: Config, hosted: Sequence[Hosted] = (), *, check_replies: bool = False) -> Hub:

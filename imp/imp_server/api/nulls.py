@@ -34,7 +34,7 @@ class NullStripper:
             return self._strip_object(value)
         if isinstance(value, list):
             self._prepare()
-            if self._items is not None and any(isinstance(item, dict | list) for item in value):
+            if self._items is not None and any(type(item) is dict or type(item) is list for item in value):
                 return [self._items.strip(item) for item in value]
         return value
 

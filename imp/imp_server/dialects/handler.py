@@ -40,12 +40,6 @@ class ModelCard(NamedTuple):
     tasks: tuple[str, ...] = ("generate",)
 
 
-class TokenPiece(NamedTuple):
-    id: int
-    data: bytes
-    """The token's own bytes; not always whole characters."""
-
-
 class ServerState(NamedTuple):
     """What the probes tell. `state`: no_model | loading | ready | restarting | draining | stopped | failed."""
 
@@ -95,7 +89,11 @@ class Services(Protocol):
         """Counters by name and one dict per row of the loaded model."""
         ...
 
-    async def tokenize(self, model: str, text: str, *, add_special: bool, parse_special: bool) -> list[TokenPiece]: ...
+    async def tokenize(self, model: str, text: str, *, add_special: bool, parse_special: bool) -> list[int]: ...
+
+    def token_writer(self, model: str) -> Callable[[int], bytes]:
+        """What a token shows when it is named: its own bytes, not always whole characters."""
+        ...
 
     async def detokenize(self, model: str, ids: list[int]) -> str: ...
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
 
 from imp_server.core import Conflict, NotFound
 from imp_server.dialects.docs_page import front_page, page
-from imp_server.dialects.handler import BytesReply, Call, JsonReply, Reply, TokenPiece, handler
+from imp_server.dialects.handler import BytesReply, Call, JsonReply, Reply, handler
 
 
 @handler
@@ -63,27 +64,43 @@ async def ready(call: Call) -> Reply:
 
 @handler
 async def tokenize(call: Call) -> Reply:
-    text = call.body.get("content", call.body.get("prompt", ""))
-    pieces = await call.services.tokenize(
+    ids = await call.services.tokenize(
         call.model,
-        text,
+        call.body.get("content", call.body.get("prompt", "")),
         add_special=call.body.get("add_special", False),
         parse_special=call.body.get("parse_special", True),
     )
-    return JsonReply(await call.worked(_tokens_body, pieces, with_pieces=bool(call.body.get("with_pieces"))))
+    writer = call.services.token_writer(call.model) if call.body.get("with_pieces") else None
+    if len(ids) <= _AT_ONCE:
+        return JsonReply(_tokens_body(ids, writer))
+    return JsonReply(await call.services.in_pool(_tokens_body, ids, writer))
 
 
-def _tokens_body(pieces: list[TokenPiece], *, with_pieces: bool) -> msgspec.Raw:
-    """Encoded here, as there may be a million of them."""
-    tokens = [_piece_body(piece) if with_pieces else piece.id for piece in pieces]
-    return msgspec.Raw(msgspec.json.encode({"tokens": tokens}))
+_AT_ONCE = 2048
+"""Tokens encoded in one go. A thread of the pool holds the interpreter's lock while a library works: an encoding of a
+million tokens would stop the event loop as if it were done there. So would the collection of as many young containers,
+which is why pieces are written one by one."""
 
 
-def _piece_body(piece: TokenPiece) -> dict[str, Any]:
+def _tokens_body(ids: list[int], writer: Callable[[int], bytes] | None) -> msgspec.Raw:
+    """`writer`: pieces are wanted, too."""
+    parts = [b'{"tokens":[']
+    for start in range(0, len(ids), _AT_ONCE):
+        some = ids[start : start + _AT_ONCE]
+        if writer is None:
+            written = msgspec.json.encode(some)[1:-1]
+        else:
+            written = b",".join([b'{"id":%d,"piece":%b}' % (i, _shown(writer(i))) for i in some])
+        parts += (b"," if start else b"", written)
+    return msgspec.Raw(b"".join((*parts, b"]}")))
+
+
+def _shown(data: bytes) -> bytes:
+    """A token's text in JSON, or the list of its bytes if they are no whole characters."""
     try:
-        return {"id": piece.id, "piece": piece.data.decode()}
+        return msgspec.json.encode(data.decode())
     except UnicodeDecodeError:
-        return {"id": piece.id, "piece": list(piece.data)}
+        return msgspec.json.encode(list(data))
 
 
 @handler

@@ -84,8 +84,8 @@ async def _logit_bias(call: Call) -> dict[int, float]:
         if isinstance(token, int):
             found[token] = value
         else:
-            pieces = await call.services.tokenize(call.model, token, add_special=False, parse_special=True)
-            found |= {piece.id: value for piece in pieces}
+            ids = await call.services.tokenize(call.model, token, add_special=False, parse_special=True)
+            found |= dict.fromkeys(ids, value)
     return found
 
 
