@@ -75,6 +75,10 @@ class GrammarUnsatisfiable(GrammarRefused):
     default_code = "grammar_unsatisfiable"
 
 
+class GrammarTooCostly(GrammarRefused):
+    """It takes more work than a grammar may take. In the middle of a reply that is counted, as a dead end is."""
+
+
 class Unauthorized(ImpError):
     status = 401
     default_code = "invalid_api_key"

@@ -18,6 +18,7 @@ CONSTRAINED_COUNTERS = (
 """Rows sampled under a mask; of them, rows whose mask wasn't there when it was wanted, and for how long. Rows sampled
 on the host because of a part of the sampling law that only it knows."""
 _FROM_THE_START = (
+    "grammar_blown_caps_total",
     "grammar_dead_ends_total",
     "integrity_faults_total",
     "requests_failed_total",

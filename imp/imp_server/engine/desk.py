@@ -307,6 +307,8 @@ class Desk:
         self._scheduler.remove(live.row)
         if live.drafting is not None:
             live.drafting.close()
+        if live.grammar is not None:
+            live.grammar.close()
         self.live.remove(live)
         self._touched.pop(live, None)
 

@@ -176,6 +176,12 @@ class GrammarRow:
                 self._ahead = []
         return True
 
+    def close(self) -> None:
+        """The row is over: nobody needs what the mask thread hasn't found yet."""
+        for job in (self._job, self.judging, *(each.mask for each in self._ahead)):
+            if job is not None:
+                job.cancel()
+
     @property
     def is_done(self) -> bool:
         return self._constraint.is_done(self._spot.place)

@@ -14,6 +14,7 @@ from imp_server.core import (
     EngineFaulted,
     GrammarDeadEnd,
     GrammarRefused,
+    GrammarTooCostly,
     ImpError,
     Unavailable,
 )
@@ -145,8 +146,7 @@ class EngineLoop:
                 self._take(live, [sampled])
                 self.desk.touch(live)
             else:
-                log.error("a verdict on a token failed", exc_info=error)
-                self._fail(live, EngineFaulted("the grammar of this request failed; the engine goes on"))
+                self._grammar_failed(live, error)
         self.desk.retire_finished()
 
     def _await_masks(self) -> None:
@@ -154,8 +154,7 @@ class EngineLoop:
         constrained = self._constrained()
         for live in self._waits.hold_back(constrained, len(self.scheduler.rows)) if constrained else ():
             assert live.grammar is not None
-            log.error("a mask failed", exc_info=live.grammar.job.exception())
-            self._fail(live, EngineFaulted("the grammar of this request failed; the engine goes on"))
+            self._grammar_failed(live, live.grammar.job.exception())
 
     def _constrained(self) -> list[LiveRow]:
         return [live for live in self._admitted() if live.grammar is not None and live.output.finish is None]
@@ -306,6 +305,14 @@ class EngineLoop:
         self._counters["grammar_dead_ends_total"] += 1
         what = "its grammar" if live.grammar is not None else "logit_bias or ignore_eos"
         self._fail(live, GrammarDeadEnd(f"no token may follow under {what}, though the completion isn't finished"))
+
+    def _grammar_failed(self, live: LiveRow, error: BaseException | None) -> None:
+        if isinstance(error, GrammarTooCostly):
+            self._counters["grammar_blown_caps_total"] += 1
+            self._fail(live, error)
+            return
+        log.error("the mask thread failed", exc_info=error)
+        self._fail(live, EngineFaulted("the grammar of this request failed; the engine goes on"))
 
     def _fail(self, live: LiveRow, error: ImpError) -> None:
         """The whole request is lost; idempotent."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from imp_server.core import GrammarPlan
 from imp_server.engine.constraint import Constraint, MakeConstraint, Mask
+from imp_server.engine.turn_queue import TurnQueue
 
 T = TypeVar("T")
 MASK_GRACE_S = 0.002
@@ -44,17 +45,17 @@ class MaskThread:
     def __init__(self, vocab_size: int, make: MakeConstraint) -> None:
         self._n_words = -(-vocab_size // 32)
         self._make = make
-        self._pool = ThreadPoolExecutor(1, "imp-mask")
+        self._jobs = TurnQueue("imp-mask")
         self._ready: dict[tuple[Any, tuple[int, ...]], Future[Made]] = {}
 
     def start(self, plan: GrammarPlan) -> Future[Constraint]:
-        return self._pool.submit(self._make, plan)
+        return self._jobs.submit(lambda: self._make(plan))
 
     def submit(self, wanted: Wanted) -> Future[Made]:
         """Done at once where the mask is known from an earlier visit."""
         known = None if wanted.n_left >= 0 else wanted.constraint.known_mask(wanted.place)
         if known is None:
-            return self._pool.submit(self.fill, wanted)
+            return self._jobs.submit(lambda: self.fill(wanted))
         key = (wanted.place, wanted.end_ids)
         ready = None if wanted.refused else self._ready.get(key)
         if ready is None:
@@ -68,10 +69,10 @@ class MaskThread:
 
     def call(self, function: Callable[[], T]) -> Future[T]:
         """Run there, in turn."""
-        return self._pool.submit(function)
+        return self._jobs.submit(function)
 
     def stop(self) -> None:
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        self._jobs.stop()
 
     def fill(self, wanted: Wanted) -> Made:
         """At once, on the calling thread."""

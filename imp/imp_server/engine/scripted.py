@@ -203,6 +203,7 @@ class ScriptedEngine:
             "rows_running": float(self.n_running),
             "requests_waiting": float(self._n_queued()),
             "engine_crashes_total": float(self.n_crashes),
+            "grammar_blown_caps_total": 0.0,
             "grammar_dead_ends_total": 0.0,
         }
         return counters, details

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import cache, reduce
 
+from imp_server.core.turns import spend
 from imp_server.grammar.explored import Explored, explore, refined
 from imp_server.grammar.machine import DEAD, GROWING, Machine
 from imp_server.grammar.nodes import INFINITE, Nodes, Spread
@@ -129,6 +130,7 @@ class Union:
         row, kind = self._rows[state], self.classes[byte]
         target = row.get(kind)
         if target is None:
+            spend()
             pairs = zip(self._parts, self._states[state], strict=True)
             after = tuple(m.step(s, byte) if s != DEAD else DEAD for m, s in pairs)
             with GROWING:
@@ -197,6 +199,7 @@ class Concat:
         row, kind = self._rows[state], self.classes[byte]
         target = row.get(kind)
         if target is None:
+            spend()
             head, others = self._states[state]
             head = self._first.step(head, byte) if head != DEAD else DEAD
             after = {self._second.step(s, byte) for s in others}

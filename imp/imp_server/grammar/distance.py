@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from itertools import islice
 
 from imp_server.core import SPECIAL_CLOSE, SPECIAL_OPEN, GrammarDeadEnd
+from imp_server.core.turns import spend
 from imp_server.grammar.frames.arrays import ArrayPhase, WaitingItem
 from imp_server.grammar.frames.key_texts import WaitingKey, WaitingName
 from imp_server.grammar.frames.objects import ObjectPhase
@@ -86,6 +87,7 @@ class Distances:
             if self._stepper.is_done(state.cell):
                 found = self._ways[state] = self._end
                 break
+            spend()
             lead, after = self._leg(state)
             legs.append((state, lead))
             state = after
@@ -95,6 +97,7 @@ class Distances:
             for old in list(islice(self._ways, MAX_WAYS // 2)):
                 self._ways.pop(old, None)
         for before, lead in reversed(legs):
+            spend(1 + len(lead) // 4)
             found = self._ways[before] = Way(lead, found, self._by_bytes)
         return found
 

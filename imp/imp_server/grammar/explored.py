@@ -11,6 +11,7 @@ from collections.abc import Callable, Hashable
 from typing import TypeVar
 
 from imp_server.core import GrammarRefused
+from imp_server.core.turns import spend
 from imp_server.grammar.machine import DEAD, UNBOUNDED
 from imp_server.grammar.nodes import INFINITE, Spread
 
@@ -152,6 +153,7 @@ def explore(
     for state in order:
         if len(rows) * len(bytes_of) > BUDGET:
             raise GrammarRefused(f"{what} needs more than {BUDGET} steps to combine; simplify it")
+        spend(len(bytes_of))
         row: list[int] = []
         for byte in bytes_of:
             target = step(state, byte)

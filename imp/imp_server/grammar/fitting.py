@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from imp_server.core.turns import spend
 from imp_server.grammar.distance import NEVER, Distances
 from imp_server.grammar.frames.stack import State, Stepper
 from imp_server.grammar.frames.texts import QUOTE
@@ -105,6 +106,7 @@ class Fitting:
         return self._distances.n_tokens(State(cell, tape, state.marks))
 
     def _exact(self, state: State, token_id: int) -> int:
+        spend()
         after = self._stepper.run(state, self._token_bytes[token_id])
         if after is None:
             return 0 if token_id in self._ends else NEVER

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
+from imp_server.core.turns import spend
+
 if TYPE_CHECKING:
     from imp_server.grammar.leaves import Leaf
 
@@ -164,6 +166,7 @@ def branches(fs: Formulas, f: Formula) -> Iterator[tuple[Literal_, ...]]:
 def _expand(
     fs: Formulas, todo: tuple[tuple[Formula, bool], ...], done: tuple[Literal_, ...]
 ) -> Iterator[tuple[Literal_, ...]]:
+    spend()
     while todo:
         (f, sign), todo = todo[0], todo[1:]
         if f.leaf is not None:

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from imp_server.core.turns import spend
 from imp_server.grammar.combine import alias_of
 from imp_server.grammar.frames.key_texts import KeyText
 from imp_server.grammar.frames.simple_objects import KEY_TEXT
@@ -79,6 +80,12 @@ class MaskRows:
         self._n_taken = at + 1
         self.n_bytes += 4 * self._n_words
         return self._slab[at], self._address + 4 * at * self._n_words
+
+    def give_back(self, row: Row) -> None:
+        """The row taken last wasn't needed."""
+        row[:] = 0
+        self._n_taken -= 1
+        self.n_bytes -= 4 * self._n_words
 
     def either(self, a: Row, b: Row) -> Row:
         """`a` or `b`, bit by bit, as a row of its own."""
@@ -156,7 +163,11 @@ class Masks:
         if node is None:
             out, address = self._fresh.take()
             trie = trie or self._begin(top, out)
-            result = self._walk(trie, _stack(top, below), out, address)
+            try:
+                result = self._walk(trie, _stack(top, below), out, address)
+            except BaseException:
+                self._fresh.give_back(out)
+                raise
             node = out, [(trie, at) for at in result.asks]
             self._store(memo, top, below, result, node)
         found: Found = node
@@ -235,6 +246,7 @@ class Masks:
     def _ask(self, state: State, trie: TokenTrie, node: int, out: Row) -> None:
         first, last = trie.first[node], trie.first[node + int(trie.skip[node])]
         for token_id in trie.ids[first:last]:
+            spend()
             if self._stepper.run(state, self.vocabulary.token_bytes[token_id]) is not None:
                 out[token_id >> 5] |= np.uint32(1 << (int(token_id) & 31))
 

@@ -98,6 +98,8 @@ class NativeWalker:
         self._walker.stack = ctypes.addressof(self._frames)
 
     def _filled(self, local: int, byte: int) -> int:
+        if self._error is not None:
+            return DEAD
         try:
             entry = self._tables.fill(local, byte)
         except BaseException as error:

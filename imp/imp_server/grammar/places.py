@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import islice
 
+from imp_server.core.turns import ENDLESS, turn
 from imp_server.grammar.distance import NEVER
 from imp_server.grammar.engine import Matcher
 from imp_server.grammar.frames.arrays import WaitingItem
@@ -17,6 +18,8 @@ from imp_server.grammar.frames.stack import State
 from imp_server.grammar.token_sets import Row
 
 MAX_PLACES = 100_000
+PATIENT_UNITS = 150
+"""Work that a question with patience may cost: about the time that the step loop would wait for another thread."""
 
 
 class Place:
@@ -48,11 +51,12 @@ class Places:
 
     @contextmanager
     def _held(self, patience_s: float | None) -> Iterator[None]:
-        """The lock of the space. Raises TimeoutError."""
+        """The lock of the space. Raises TimeoutError, also when a caller with patience would have to work for long."""
         if not self._lock.acquire(timeout=-1 if patience_s is None else patience_s):
             raise TimeoutError
         try:
-            yield
+            with turn(ENDLESS if patience_s is None else PATIENT_UNITS):
+                yield
         finally:
             self._lock.release()
 

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from functools import reduce
 from typing import Any
 
+from imp_server.core.turns import spend
 from imp_server.grammar.codepoints import after_continuation, after_lead, byte_classes, contains, sample
 from imp_server.grammar.explored import representatives
 from imp_server.grammar.gathering import Gathering, Items, covered
@@ -58,6 +59,7 @@ class TermMachine:
         kind = self.classes[byte]
         target = row[kind]
         if target == HOLE:
+            spend()
             with GROWING:
                 if len(self._items[state]) <= WIDE:
                     target = self._complete(state)[kind]

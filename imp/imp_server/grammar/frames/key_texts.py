@@ -41,7 +41,6 @@ class KeyText(Local):
             entry = self._close()
             self.space.tables.rows[self.id, QUOTE] = entry
             return entry
-        self._filled = True
         leaving = self._leaving()
         moves = []
         for at, after in self.keys.known_moves(self.state).items():
@@ -56,6 +55,7 @@ class KeyText(Local):
             row[at] = local
         row[BACKSLASH] = escape
         row[QUOTE] = HOLE if self.missing == 0 else DEAD
+        self._filled = True
         return self.fill(byte) if byte == QUOTE and self.missing == 0 else int(row[byte])
 
     def _close(self) -> int:

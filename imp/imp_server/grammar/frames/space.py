@@ -10,6 +10,7 @@ from collections.abc import Callable, Hashable
 from typing import Any, TypeVar, cast
 
 from imp_server.core import GrammarRefused
+from imp_server.core.turns import kept, spend
 from imp_server.grammar.algebra import Algebra
 from imp_server.grammar.combine import anything, nothing
 from imp_server.grammar.formula import Formula
@@ -117,7 +118,10 @@ class Space:
 
     def _fill(self, local: int, byte: int) -> int:
         if self.tables.kind_of[local] == FOREIGN:
-            return self.locals[local].fill(byte)
+            spend(2)
+            entry = self.locals[local].fill(byte)
+            kept()
+            return entry
         assert self.simple is not None
         self.simple.fill(local)
         return int(self.tables.rows[local, byte])

@@ -65,7 +65,6 @@ class Text(Local):
             entry = self._escape()
             tables.rows[self.id, BACKSLASH] = entry
             return entry
-        self._filled = True
         moves = verdicts.moves(self.state)
         escape = DEAD
         if self.missing == 0 and (moves is None or not verdicts.strict or any(needs_escape(b) for b in moves)):
@@ -82,6 +81,7 @@ class Text(Local):
                 row[at] = entry
         row[BACKSLASH] = escape
         # what follows the quote or a backslash is worked out when somebody asks
+        self._filled = True
         row[QUOTE] = HOLE if self.missing == 0 and verdicts.result(self.state) >= 0 else DEAD
         return self.fill(byte) if row[byte] == HOLE else int(row[byte])
 

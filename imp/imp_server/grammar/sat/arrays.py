@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from itertools import product
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from imp_server.core.turns import spend
 from imp_server.grammar.formula import Formula
 from imp_server.grammar.leaves import Contains, Items, Leaf, Length, Unique
 from imp_server.grammar.sat.found import Found, joined
@@ -201,6 +202,7 @@ class _Search:
         if index == n:
             settled = all(low <= 0 for low, _ in counts) and not against
             return [] if settled and self._repeats(made) else None
+        spend(4)
         self._left -= 1
         if self._left < 0:
             self._solver.gave_up = True

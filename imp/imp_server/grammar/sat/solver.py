@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 
 from imp_server.core import GrammarRefused
+from imp_server.core.turns import kept, spend
 from imp_server.grammar.algebra import Algebra
 from imp_server.grammar.formula import Formula, branches
 from imp_server.grammar.leaves import ARRAY, BOOLEAN, NULL, NUMBER, OBJECT, STRING, BoolIs
@@ -63,6 +64,7 @@ class Solver:
         if self.budget <= 0:
             self.gave_up = True
             return None
+        spend(4)
         self.budget -= 1
         level = self._open[key] = len(self._open)
         outer, self._lowest = self._lowest, 1 << 30
@@ -74,6 +76,7 @@ class Solver:
         # "no" is final unless it rests on a question that is still open further out
         if result is not None or depends >= level:
             self._memo[key] = result
+            kept()
         return result
 
     def _value(self, f: Formula) -> Found | None:
@@ -135,6 +138,7 @@ class Solver:
             if self.budget <= 0 or hits >= MAX_BRANCHES or misses >= MAX_FAILURES:
                 self.gave_up = self.gave_up or best is None
                 break
+            spend(2)
             self.budget -= 1
             answer = solve(literals)
             if answer is None:
