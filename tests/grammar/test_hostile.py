@@ -57,6 +57,17 @@ HOSTILE: dict[str, Any] = {
     },
     "a regex of optional parts": {"type": "string", "pattern": "^(a?){500}a{500}$"},
     "patterns that multiply": {"type": "string", "allOf": [{"pattern": f"a.{{{i}}}b"} for i in range(3, 14)]},
+    "names that obey many patterns": {
+        "propertyNames": {"allOf": [{"pattern": f"{chr(97 + i)}.{{{i}}}{chr(98 + i)}"} for i in range(12)]},
+        "type": "object",
+        "minProperties": 2,
+    },
+    "keys of many patterns": {
+        "type": "object",
+        "patternProperties": {f"{chr(97 + i)}.{{{i % 7}}}{chr(98 + i)}": {"minLength": i} for i in range(20)},
+        "additionalProperties": False,
+        "minProperties": 3,
+    },
     "tiny steps over a wide range": {"type": "number", "multipleOf": 1e-300, "minimum": 1e300},
     "not a number": {"minimum": float("nan")},
     "lone surrogates": {"enum": ["\ud800"], "properties": {"\ud800": {}}},

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from imp_server.core import GrammarRefused
-from imp_server.grammar.combine import universal
+from imp_server.grammar.combine import anything, intersect, universal
 from imp_server.grammar.machine import DEAD, UNBOUNDED, Machine
 from imp_server.grammar.product import Product, States
 
@@ -35,8 +35,23 @@ class LazyProduct:
         return all(found[: self._n_wanted]) and not any(found[self._n_wanted :])
 
     def _shortest_of_parts(self, states: States) -> Iterator[bytes]:
-        """One part's shortest word may suit all."""
-        return (machine.shortest(state) or b"" for machine, state in zip(self._wanted, states))
+        """One part's shortest word may suit all, or the words of all parts one behind the other."""
+        for machine, state in zip(self._wanted, states):
+            yield machine.shortest(state) or b""
+        yield self._one_by_one(list(states[: self._n_wanted]))
+
+    def _one_by_one(self, states: list[int]) -> bytes:
+        """A word that pleases one part after the other: it does where a part stays pleased, as by a text found."""
+        word = b""
+        for _ in self._wanted:
+            unmet = (i for i, (m, s) in enumerate(zip(self._wanted, states)) if not m.accepts(s))
+            more = None if (at := next(unmet, -1)) < 0 else self._wanted[at].shortest(states[at])
+            for byte in more or b"":
+                states = [m.step(s, byte) for m, s in zip(self._wanted, states)]
+                if DEAD in states:
+                    return word
+            word += more or b""
+        return word
 
     def step(self, state: int, byte: int) -> int:
         return self._product.step(state, byte)
@@ -58,3 +73,11 @@ class LazyProduct:
     def shortest(self, state: int) -> bytes | None:
         """The word of the proof: short, not always the shortest."""
         return None if state == DEAD else self._product.word(state)
+
+
+def either_product(wanted: Sequence[Machine], without: Sequence[Machine]) -> Machine:
+    """The whole product where it is small, else a lazy one. Raises GrammarRefused as the lazy one does."""
+    try:
+        return intersect(wanted, without)
+    except GrammarRefused:
+        return LazyProduct(wanted or [anything()], without)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 
+from imp_server.core.turns import spend
 from imp_server.grammar.explored import refined, representatives
 from imp_server.grammar.machine import DEAD, Machine
 
@@ -42,10 +43,11 @@ class Product:
 
     def start(self) -> int:
         """The joint state of all starts, or DEAD where no end can be proved behind it."""
-        first = self._intern(tuple(m.start for m in self.parts))
+        first = self.number(tuple(m.start for m in self.parts))
         return first if first != DEAD and self.can_end(first) else DEAD
 
-    def _intern(self, states: States) -> int:
+    def number(self, states: States) -> int:
+        """The joint state, or DEAD."""
         if self._is_lost(states):
             return DEAD
         number = self._numbers.setdefault(states, len(self._states))
@@ -72,8 +74,9 @@ class Product:
         row, kind = self._rows[state], self.classes[byte]
         target = row.get(kind)
         if target is None:
+            spend()
             states = zip(self.parts, self._states[state])
-            target = row[kind] = self._intern(tuple(m.step(s, byte) if s != DEAD else DEAD for m, s in states))
+            target = row[kind] = self.number(tuple(m.step(s, byte) if s != DEAD else DEAD for m, s in states))
         return target
 
     # --- proofs -----------------------------------------------------------------------------

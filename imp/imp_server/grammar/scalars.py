@@ -8,6 +8,8 @@ from decimal import Decimal
 from functools import lru_cache
 from typing import Any, cast
 
+from imp_server.core import GrammarRefused
+from imp_server.core.turns import spend
 from imp_server.grammar.algebra import Algebra
 from imp_server.grammar.combine import anything, complement, exactly_one, intersect, nothing, union
 from imp_server.grammar.explored import representatives
@@ -70,16 +72,19 @@ def is_finite(f: Formula) -> bool:
 
 
 def words(machine: Machine, n: int, budget: int = 4000) -> Iterator[str]:
-    """Up to `n` accepted texts, short ones first."""
+    """Up to `n` accepted texts, short ones first, as far as `budget` steps find them."""
     if machine.start == DEAD:
         return
     samples = _sample_bytes(machine.classes)
     queue: deque[tuple[int, bytes]] = deque([(machine.start, b"")])
-    while queue and n and budget:
+    found: set[bytes] = set()
+    while queue and len(found) < n and budget > 0:
+        spend()
         state, text = queue.popleft()
-        if machine.accepts(state):
-            yield text.decode()
-            n -= 1
+        rest = machine.shortest(state)
+        if rest is not None and text + rest not in found:
+            found.add(text + rest)
+            yield (text + rest).decode()
         for byte in samples:
             budget -= 1
             after = machine.step(state, byte)
@@ -190,12 +195,19 @@ def _conjunction(f: Formula, build: Callable[[Formula], Machine]) -> Machine:
     if unlike:
         without.append(literals_machine(frozenset(unlike)))
     if not without and len(wanted) == 1:
-        return length_bounded(wanted[0], low, high) if bounded else wanted[0]
+        return _of_length(wanted[0], low, high) if bounded else wanted[0]
     if any(m.start == DEAD for m in wanted):
         return nothing()
     if bounded:
         wanted.append(PlainLength(low, high))
     return LazyProduct(wanted or [anything()], [m for m in without if m.start != DEAD])
+
+
+def _of_length(machine: Machine, low: int, high: int | None) -> Machine:
+    try:
+        return length_bounded(machine, low, high)
+    except GrammarRefused:
+        return LazyProduct([machine, PlainLength(low, high)], [])
 
 
 def texts_of(leaf: TextLeaf) -> frozenset[bytes]:

@@ -6,24 +6,27 @@ Names are compared decoded, so no spelling slips past its schema, and a used nam
 
 from __future__ import annotations
 
-from collections import deque
+from collections.abc import Iterator
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from imp_server.grammar.combine import anything
-from imp_server.grammar.explored import refined, representatives
+from imp_server.core.turns import spend
+from imp_server.grammar.combine import anything, nothing
+from imp_server.grammar.explored import refined
 from imp_server.grammar.frames.objects import Member, ObjectState, key_size
 from imp_server.grammar.frames.shapes import UNDECLARED, KeyKind, accepts
 from imp_server.grammar.frames.texts import needs_escape
 from imp_server.grammar.frames.verdicts import Verdicts
 from imp_server.grammar.leaves import STRING
 from imp_server.grammar.machine import DEAD, Machine
+from imp_server.grammar.product import Product, States
 from imp_server.grammar.scalars import string_machine
 
 if TYPE_CHECKING:
     from imp_server.grammar.frames.space import Space
 
-SEARCH = 20_000
+SEARCH = 4000
+"""States looked at for one proof that a name which no leaf knows may follow."""
 
 
 class Keys:
@@ -45,8 +48,6 @@ class Keys:
         self.is_limited = bool(self._parts)
         self._kinds: list[KeyKind] = []
         self._kind_numbers: dict[KeyKind, int] = {}
-        self._numbers: dict[tuple[int, ...], int] = {}
-        self._states: list[tuple[int, ...]] = []
         self._alive: dict[int, bool] = {}
         self._moves: dict[int, dict[int, int]] = {}
         self._text = anything()
@@ -54,13 +55,9 @@ class Keys:
         """Undeclared names are read by a pushed free text (key_texts.py): this machine knows the others alone."""
         self._open = bool(self._parts)
         """Undeclared names are read here, since rules of their own bind them."""
-        first = self._intern(
-            (
-                self._text.start if self._open else DEAD,
-                self._trie.start if self._trie else DEAD,
-                *(m.start for m in self._parts),
-            )
-        )
+        parts = [self._text if self._open else nothing(), self._trie or nothing(), *self._parts]
+        self._product = Product(parts, _is_lost, self._may_close, SEARCH, self._guesses)
+        first = self._product.number(tuple(m.start for m in parts))
         self.start = first if first != DEAD and self._is_alive(first) else DEAD
 
     @cached_property
@@ -68,10 +65,6 @@ class Keys:
         known: list[Machine] = [self._trie] if self._trie else []
         machines = [self._text, *known, *self._parts] if self._open else known
         return refined([m.classes for m in machines]) if machines else bytes(256)
-
-    @cached_property
-    def _samples(self) -> list[int]:
-        return representatives(self.classes)
 
     @property
     def possible(self) -> bool:
@@ -96,14 +89,25 @@ class Keys:
     # --- Verdicts ---------------------------------------------------------------------------
 
     def step(self, state: int, byte: int) -> int:
-        target = self._raw(state, byte)
+        target = self._product.raw_step(state, byte)
         return target if target != DEAD and self._is_alive(target) else DEAD
 
     def result(self, state: int) -> int:
-        kind = self._kind(state)
+        kind = self._kind(self._product.states(state))
         if kind is None or not self.object.allows(kind):
             return -1
         return self._number(kind)
+
+    def _may_close(self, states: States) -> bool:
+        kind = self._kind(states)
+        return kind is not None and self.object.allows(kind)
+
+    def _guesses(self, states: States) -> Iterator[bytes]:
+        """A shortest name that one rule knows may suit all."""
+        for part, state in zip(self._parts, states[2:]):
+            word = part.shortest(state) if state != DEAD else None
+            if word is not None:
+                yield word
 
     def _number(self, kind: KeyKind) -> int:
         number = self._kind_numbers.setdefault(kind, len(self._kinds))
@@ -123,8 +127,8 @@ class Keys:
         if found is None:
             assert self._trie is not None
             found = {}
-            for byte, trie in self._trie.row(self._states[state][1]).items():
-                target = self._intern((DEAD, trie))
+            for byte, trie in self._trie.row(self._product.states(state)[1]).items():
+                target = self._product.number((DEAD, trie))
                 if self._is_alive(target):
                     found[byte] = target
             self._moves[state] = found
@@ -132,13 +136,13 @@ class Keys:
 
     def is_known(self, state: int) -> bool:
         """Whether a declared or used name ends here."""
-        trie = self._states[state][1]
+        trie = self._product.states(state)[1]
         return trie != DEAD and self._trie is not None and self._trie.index(trie) >= 0
 
     def pending(self, state: int) -> bytes:
         """The bytes of the code point that isn't complete here."""
         assert self._trie is not None
-        trie = self._states[state][1]
+        trie = self._product.states(state)[1]
         read = self._trie.texts[self._trie.span(trie)[0]][: self._trie.depth(trie)]
         for n in range(1, min(3, len(read)) + 1):
             if read[-n] >= 0xC0:
@@ -150,7 +154,7 @@ class Keys:
     def undeclared_rest(self, state: int) -> bytes:
         """A way from here to the end of a name that is unknown."""
         assert self._trie is not None
-        trie = self._states[state][1]
+        trie = self._product.states(state)[1]
         read = self._trie.texts[self._trie.span(trie)[0]][: self._trie.depth(trie)]
         text = self._text.start
         for byte in self.pending(state):
@@ -163,12 +167,16 @@ class Keys:
     def shortest(self, state: int) -> bytes:
         """The rest of the name whose member is shortest; an undeclared one only if it's the only way."""
         known = self.nearest(state)
-        return self._search(state) if known is None else known
+        if known is not None:
+            return known
+        word = self._product.word(state)
+        assert word is not None
+        return word
 
     def nearest(self, state: int) -> bytes | None:
         """The rest of the known name whose member is shortest."""
         best: tuple[int, bytes] | None = None
-        trie = self._states[state][1]
+        trie = self._product.states(state)[1]
         if self._trie is not None and trie != DEAD:
             first, end = self._trie.span(trie)
             depth = self._trie.depth(trie)
@@ -187,7 +195,7 @@ class Keys:
         state = self._trie.start
         for byte in self._trie.texts[name][:depth]:
             state = self._trie.step(state, byte)
-        return self._intern((DEAD, state))
+        return self._product.number((DEAD, state))
 
     def number_of(self, name: str) -> int:
         """The result of a known name that may be typed."""
@@ -207,7 +215,7 @@ class Keys:
         """One name left, spelled plainly: its rest is a word shared by all objects with such a name."""
         if self.apart or self._open or self._trie is None:
             return None
-        trie = self._states[state][1]
+        trie = self._product.states(state)[1]
         left = [at for at in range(*self._trie.span(trie)) if self._allowed(at)]
         if len(left) != 1:
             return None
@@ -229,26 +237,8 @@ class Keys:
 
     # --- inside -----------------------------------------------------------------------------
 
-    def _intern(self, states: tuple[int, ...]) -> int:
-        if states[0] == DEAD and states[1] == DEAD:
-            return DEAD
-        number = self._numbers.setdefault(states, len(self._states))
-        if number == len(self._states):
-            self._states.append(states)
-        return number
-
-    def _raw(self, state: int, byte: int) -> int:
-        text, trie, *parts = self._states[state]
-        return self._intern(
-            (
-                self._text.step(text, byte) if text != DEAD else DEAD,
-                self._trie.step(trie, byte) if trie != DEAD and self._trie else DEAD,
-                *(m.step(s, byte) if s != DEAD else DEAD for m, s in zip(self._parts, parts)),
-            )
-        )
-
-    def _kind(self, state: int) -> KeyKind | None:
-        text, trie, *parts = self._states[state]
+    def _kind(self, states: States) -> KeyKind | None:
+        text, trie, *parts = states
         truths = [s != DEAD and m.accepts(s) for m, s in zip(self._parts, parts)]
         matched = frozenset(p for p, t in zip(self._patterns, truths) if t)
         lawful = tuple(truths[len(self._patterns) :])
@@ -260,18 +250,19 @@ class Keys:
     def _is_alive(self, state: int) -> bool:
         found = self._alive.get(state)
         if found is None:
+            spend()
             found = self._alive[state] = self._find(state)
         return found
 
     def _find(self, state: int) -> bool:
-        text, trie, *_ = self._states[state]
+        text, trie, *_ = self._product.states(state)
         if self.apart:
             return True
         if self._trie is not None and trie != DEAD:
             first, end = self._trie.span(trie)
             if any(self._allowed(at) for at in range(first, end)):
                 return True
-        return text != DEAD and self._searched(state) is not None
+        return text != DEAD and self._product.can_end(state)
 
     def _allowed(self, index: int) -> bool:
         kind = self._kind_at(index)
@@ -297,21 +288,6 @@ class Keys:
         rest = None if member.goal.judge is not None else member.waiting.after(()).remaining()
         return key_size(kind.name) + (value.size if value else 0) + (rest.size if rest else 0)
 
-    def _searched(self, state: int) -> bytes | None:
-        queue = deque([(state, b"")])
-        reached = {state}
-        while queue and len(reached) < SEARCH:
-            here, text = queue.popleft()
-            if self.result(here) >= 0:
-                return text
-            for byte in self._samples:
-                target = self._raw(here, byte)
-                if target != DEAD and target not in reached:
-                    reached.add(target)
-                    queue.append((target, text + bytes([byte])))
-        return None
 
-    def _search(self, state: int) -> bytes:
-        text = self._searched(state)
-        assert text is not None
-        return text
+def _is_lost(states: States) -> bool:
+    return states[0] == DEAD and states[1] == DEAD

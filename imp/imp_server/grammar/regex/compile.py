@@ -6,7 +6,8 @@ from functools import lru_cache
 
 from imp_server.core import GrammarRefused
 from imp_server.grammar.ambiguity import excessive
-from imp_server.grammar.combine import intersect, union
+from imp_server.grammar.combine import union
+from imp_server.grammar.lazy_product import either_product
 from imp_server.grammar.machine import Machine
 from imp_server.grammar.nodes import Node, Nodes
 from imp_server.grammar.regex.anchors import Parts, Splitter
@@ -56,7 +57,7 @@ def compile_regex(pattern: str, *, search: bool = True) -> Machine:
             parts = splitter.split(look.body)
             edge = _from_begin(nodes, parts) if look.ahead else _to_end(nodes, parts)
             (wanted if look.wanted else unwanted).append(bounded(edge))
-        machines.append(intersect(wanted, unwanted, f"pattern {shown!r} with its lookarounds"))
+        machines.append(either_product(wanted, unwanted))
     if simple:
         machines.insert(0, bounded(nodes.either(simple)))
     return union(machines)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import islice, product
 from math import prod
 from typing import TYPE_CHECKING, NamedTuple
 
 from imp_server.core import GrammarRefused
-from imp_server.grammar.combine import anything, intersect, nothing
+from imp_server.core.turns import spend
+from imp_server.grammar.combine import nothing
 from imp_server.grammar.formula import Formula
-from imp_server.grammar.lazy_product import LazyProduct
+from imp_server.grammar.lazy_product import either_product
 from imp_server.grammar.leaves import STRING, Count, Leaf, Names, Props, Required
 from imp_server.grammar.machine import DEAD, Machine
 from imp_server.grammar.sat.found import Found, joined
@@ -178,6 +179,7 @@ class Members:
 def _complete(
     solver: Solver, task: Task, seen: frozenset[str], choices: Iterable[Choice], known: Members
 ) -> Found | None:
+    spend(2)
     fs = solver.algebra.formulas
     plan: dict[str, Formula] = dict.fromkeys(sorted(task.needed), fs.true)
     forbidden: set[str] = set()
@@ -208,6 +210,7 @@ def _complete(
 
 
 def _member(solver: Solver, task: Task, name: str, extra: Formula) -> Found | None:
+    spend(1)
     if not all(_accepts(_names_machine(solver.algebra, n), name) for n in task.names):
         return None
     value = value_formula(solver.algebra, task.props, name)
@@ -261,18 +264,14 @@ def fresh_names(
         if pattern is not None:
             wanted.append(pattern_machine(pattern))
         machine = _joint(solver, wanted, [pattern_machine(p) for p in sorted(without)])
-        drawn = solver.names[key] = Drawn(words(machine, MAX_DRAWN))
+        drawn = solver.names[key] = Drawn(lambda: words(machine, MAX_DRAWN))
     yield from islice((name for name in drawn if name not in taken), n)
 
 
 def _joint(solver: Solver, wanted: Sequence[Machine], without: Sequence[Machine] = ()) -> Machine:
     """What all of `wanted` accept and none of `without`; nothing if that is too much work."""
     try:
-        return intersect(wanted, without)
-    except GrammarRefused:
-        pass
-    try:
-        return LazyProduct(wanted or [anything()], without)
+        return either_product(wanted, without)
     except GrammarRefused:
         # unproved, so never entered
         solver.gave_up = True
@@ -282,15 +281,26 @@ def _joint(solver: Solver, wanted: Sequence[Machine], without: Sequence[Machine]
 class Drawn:
     """Texts drawn from a source as far as anybody has looked, for many to look at."""
 
-    def __init__(self, source: Iterator[str]) -> None:
-        self._source = source
+    def __init__(self, source: Callable[[], Iterator[str]]) -> None:
+        self._make = source
+        self._source: Iterator[str] | None = None
         self._texts: list[str] = []
+
+    def _next(self) -> str | None:
+        if self._source is None:
+            self._source = islice(self._make(), len(self._texts), None)
+        try:
+            return next(self._source, None)
+        except BaseException:
+            # an iterator that raised is over: the next turn begins a new one
+            self._source = None
+            raise
 
     def __iter__(self) -> Iterator[str]:
         at = 0
         while True:
             if at == len(self._texts):
-                text = next(self._source, None)
+                text = self._next()
                 if text is None:
                     return
                 self._texts.append(text)
