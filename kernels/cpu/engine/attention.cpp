@@ -13,6 +13,14 @@ struct Tile {
     int n_positions;  // that some query may see
 };
 
+// Blocks of keys, or vectors of values, that N queries meet at once: enough sums in flight to keep the multipliers busy,
+// few enough to stay in registers; and a query's number, once loaded, serves all of them.
+#if defined(__AVX512F__)
+template <int N> constexpr int kTogether = N <= 5 ? 4 : 2;
+#else
+template <int N> constexpr int kTogether = N <= 2 ? 4 : N <= 4 ? 2 : 1;
+#endif
+
 template <KvKind Kind> IMP_INLINE void load_two(const uint8_t* at, int stride, Floats& first, Floats& second) {
     if constexpr (Kind == KvKind::bf16) {
         load_pairs((const uint16_t*)at, first, second);
@@ -48,58 +56,71 @@ IMP_INLINE void key_dots(const TileBlocks& blocks, const Queries& queries, int h
     for (int b = 0; b < B; ++b)
         for (int v = 0; v < N; ++v) acc[b][v] = zeros();
     for (int d = 0; d < head_size; d += 2) {
+        Floats even[B], odd[B];
         IMP_UNROLL
         for (int b = 0; b < B; ++b) {
-            Floats even, odd;
-            load_two<Kind>(blocks.now[first_block + b] + d / 2 * kTwoDims, 16, even, odd);
+            load_two<Kind>(blocks.now[first_block + b] + d / 2 * kTwoDims, 16, even[b], odd[b]);
             prefetch(blocks.next[first_block + b] + d / 2 * kTwoDims);
+        }
+        IMP_UNROLL
+        for (int v = 0; v < N; ++v) {
+            const Floats q = splat(queries.q[v][d]), r = splat(queries.q[v][d + 1]);
             IMP_UNROLL
-            for (int v = 0; v < N; ++v) {
-                acc[b][v] = fused(splat(queries.q[v][d]), even, acc[b][v]);
-                acc[b][v] = fused(splat(queries.q[v][d + 1]), odd, acc[b][v]);
-            }
+            for (int b = 0; b < B; ++b) acc[b][v] = fused(r, odd[b], fused(q, even[b], acc[b][v]));
         }
     }
     for (int b = 0; b < B; ++b)
         for (int v = 0; v < N; ++v) store(tile.p[v] + 16 * (first_block + b), acc[b][v]);
 }
 
+// Dots become scores, those of unseen positions -inf; the largest goes to tile.m.
 template <KvKind Kind, int N>
-void tile_scores(const KvView& kv, const TileBlocks& blocks, const AttentionRule& rule, const Queries& queries, int start, Tile& tile) {
-    constexpr int kTogether = N <= 2 ? 4 : N <= 4 ? 2 : 1;
-    const int n_blocks = (tile.n_positions + kKvBlock - 1) / kKvBlock;
-    int b = 0;
-    for (; b + kTogether <= n_blocks; b += kTogether)
-        key_dots<Kind, N, kTogether>(blocks, queries, kv.head_size, b, tile);
-    for (; b < n_blocks; ++b) key_dots<Kind, N, 1>(blocks, queries, kv.head_size, b, tile);
+IMP_INLINE void finish_scores(const KvView& kv, const TileBlocks& blocks, const AttentionRule& rule, const Queries& queries, int start, int n_blocks, Tile& tile) {
     for (int v = 0; v < N; ++v) {
         const int end = queries.positions[v] - start + 1, first = rule.window ? end - rule.window : 0;
+        const bool all_seen = first <= 0 && end >= kKvBlock * n_blocks;
         Floats best = splat(kNothing);
-        for (b = 0; b < n_blocks; ++b) {
+        for (int b = 0; b < n_blocks; ++b) {
             Floats s = load(tile.p[v] + 16 * b);
             if (Kind == KvKind::int8) s = mul(s, load((const float*)(blocks.now[b] + kv.head_size * 32)));
             s = mul(s, splat(rule.scale));
             if (rule.softcap != 0.0f)
                 s = mul(hyperbolic_tangent(mul(s, splat(1.0f / rule.softcap))), splat(rule.softcap));
-            s = keep_range(s, first - 16 * b, end - 16 * b, kNothing);
+            if (!all_seen) s = keep_range(s, first - 16 * b, end - 16 * b, kNothing);
             store(tile.p[v] + 16 * b, s);
             best = larger(best, s);
         }
         tile.m[v] = largest_lane(best);
-        tile.l[v] = 0.0f;
-        if (tile.m[v] == kNothing) {
-            for (b = 0; b < n_blocks; ++b) store(tile.p[v] + 16 * b, zeros());
-            continue;
-        }
+    }
+}
+
+// Scores become weights, their sum goes to tile.l.
+template <KvKind Kind, int N>
+IMP_INLINE void weigh(const KvView& kv, const TileBlocks& blocks, int n_blocks, Tile& tile) {
+    for (int v = 0; v < N; ++v) {
+        // A query that sees nothing: all its scores are -inf, and so all its weights 0.
+        const Floats m = splat(tile.m[v] == kNothing ? 0.0f : tile.m[v]);
         Floats sum = zeros();
-        for (b = 0; b < n_blocks; ++b) {
-            Floats p = exponential(sub(load(tile.p[v] + 16 * b), splat(tile.m[v])));
+        for (int b = 0; b < n_blocks; ++b) {
+            Floats p = exponential_below_1(sub(load(tile.p[v] + 16 * b), m));
             sum = add(sum, p);
             if (Kind == KvKind::int8) p = mul(p, load((const float*)(blocks.now[b] + kv.head_size * 32 + 64)));
             store(tile.p[v] + 16 * b, p);
         }
         tile.l[v] = sum_lanes(sum);
     }
+}
+
+template <KvKind Kind, int N>
+void tile_scores(const KvView& kv, const TileBlocks& blocks, const AttentionRule& rule, const Queries& queries, int start, Tile& tile) {
+    const int n_blocks = (tile.n_positions + kKvBlock - 1) / kKvBlock;
+    int b = 0;
+    for (; b + kTogether<N> <= n_blocks; b += kTogether<N>)
+        key_dots<Kind, N, kTogether<N>>(blocks, queries, kv.head_size, b, tile);
+    for (; b < n_blocks; ++b) key_dots<Kind, N, 1>(blocks, queries, kv.head_size, b, tile);
+    // Two passes, not one query after another: that many chains of dependent steps run side by side.
+    finish_scores<Kind, N>(kv, blocks, rule, queries, start, n_blocks, tile);
+    weigh<Kind, N>(kv, blocks, n_blocks, tile);
 }
 
 // o = fused(sum of p v, weight of the tile, o * weight of what was there), for D vectors of 16 dimensions.
@@ -114,18 +135,18 @@ IMP_INLINE void value_sums(const KvView& kv, const TileBlocks& blocks, const Til
         const uint8_t *values = blocks.now[t / kKvBlock] + side, *next = blocks.next[t / kKvBlock] + side;
         const int count = tile.n_positions - t < kKvBlock ? tile.n_positions - t : kKvBlock;
         for (int slot = 0; slot < count; slot += 2) {
+            Floats even[D], odd[D];
             IMP_UNROLL
             for (int j = 0; j < D; ++j) {
-                const int at = dim + 16 * j;
-                Floats even, odd;
-                const int offset = Kind == KvKind::bf16 ? slot * hd * 2 + at * 4 : slot * hd + at;
-                load_two<Kind>(values + offset, hd, even, odd);
+                const int at = dim + 16 * j, offset = Kind == KvKind::bf16 ? slot * hd * 2 + at * 4 : slot * hd + at;
+                load_two<Kind>(values + offset, hd, even[j], odd[j]);
                 prefetch(next + offset);
+            }
+            IMP_UNROLL
+            for (int v = 0; v < N; ++v) {
+                const Floats p = splat(tile.p[v][t + slot]), q = splat(tile.p[v][t + slot + 1]);
                 IMP_UNROLL
-                for (int v = 0; v < N; ++v) {
-                    acc[j][v] = fused(splat(tile.p[v][t + slot]), even, acc[j][v]);
-                    acc[j][v] = fused(splat(tile.p[v][t + slot + 1]), odd, acc[j][v]);
-                }
+                for (int j = 0; j < D; ++j) acc[j][v] = fused(q, odd[j], fused(p, even[j], acc[j][v]));
             }
         }
     }
@@ -138,24 +159,20 @@ IMP_INLINE void value_sums(const KvView& kv, const TileBlocks& blocks, const Til
 
 // Weights of two partial sums with maxima a and b, vector by vector; the merged maximum goes to a.
 IMP_INLINE void merge_weights(float* a, const float* b, int n, float* keep, float* take) {
-    alignas(64) float x[16] = {}, y[16];
-    float m[kVectors];
+    static_assert(kVectors <= 16, "a vector of weights");
+    alignas(64) float of_a[16] = {}, of_b[16] = {};
     for (int v = 0; v < n; ++v) {
-        m[v] = a[v] > b[v] ? a[v] : b[v];
-        x[v] = m[v] == kNothing ? 0.0f : a[v] - m[v];
-        x[8 + v] = m[v] == kNothing ? 0.0f : b[v] - m[v];
+        const float m = a[v] > b[v] ? a[v] : b[v];
+        of_a[v] = m == kNothing ? 0.0f : a[v] - m;
+        of_b[v] = m == kNothing ? 0.0f : b[v] - m;
+        a[v] = m;
     }
-    store(y, exponential(load(x)));
-    for (int v = 0; v < n; ++v) {
-        a[v] = m[v];
-        keep[v] = y[v];
-        take[v] = y[8 + v];
-    }
+    store(keep, exponential_below_1(load(of_a)));
+    store(take, exponential_below_1(load(of_b)));
 }
 
 template <KvKind Kind, int N>
 void span_of(const KvView& kv, const AttentionRule& rule, const Queries& queries, int span, Partial& out) {
-    constexpr int kTogether = N <= 2 ? 4 : N <= 4 ? 2 : 1;
     int highest = 0, lowest = queries.positions[0];
     for (int v = 0; v < N; ++v) {
         highest = queries.positions[v] > highest ? queries.positions[v] : highest;
@@ -172,27 +189,21 @@ void span_of(const KvView& kv, const AttentionRule& rule, const Queries& queries
         tile.n_positions = end - start < kTile ? end - start : kTile;
         const TileBlocks blocks = tile_blocks(kv, start, end);
         tile_scores<Kind, N>(kv, blocks, rule, queries, start, tile);
-        float keep[kVectors], take[kVectors];
+        alignas(64) float keep[16], take[16];
         merge_weights(out.m, tile.m, N, keep, take);
         for (int v = 0; v < N; ++v) out.l[v] = fused_scalar(tile.l[v], take[v], out.l[v] * keep[v]);
         int dim = 0;
-        for (; dim + 16 * kTogether <= kv.head_size; dim += 16 * kTogether)
-            value_sums<Kind, N, kTogether>(kv, blocks, tile, dim, keep, take, out);
+        for (; dim + 16 * kTogether<N> <= kv.head_size; dim += 16 * kTogether<N>)
+            value_sums<Kind, N, kTogether<N>>(kv, blocks, tile, dim, keep, take, out);
         for (; dim < kv.head_size; dim += 16) value_sums<Kind, N, 1>(kv, blocks, tile, dim, keep, take, out);
     }
 }
 
-template <KvKind Kind> void span_by_count(const KvView& kv, const AttentionRule& rule, const Queries& queries, int span, Partial& out) {
-    switch (queries.n) {
-        case 1: return span_of<Kind, 1>(kv, rule, queries, span, out);
-        case 2: return span_of<Kind, 2>(kv, rule, queries, span, out);
-        case 3: return span_of<Kind, 3>(kv, rule, queries, span, out);
-        case 4: return span_of<Kind, 4>(kv, rule, queries, span, out);
-        case 5: return span_of<Kind, 5>(kv, rule, queries, span, out);
-        case 6: return span_of<Kind, 6>(kv, rule, queries, span, out);
-        case 7: return span_of<Kind, 7>(kv, rule, queries, span, out);
-        default: return span_of<Kind, 8>(kv, rule, queries, span, out);
-    }
+// The kernel for the number of queries that there are, among those for N and fewer.
+template <KvKind Kind, int N = kVectors>
+void span_by_count(const KvView& kv, const AttentionRule& rule, const Queries& queries, int span, Partial& out) {
+    if (queries.n == N) return span_of<Kind, N>(kv, rule, queries, span, out);
+    if constexpr (N > 1) span_by_count<Kind, N - 1>(kv, rule, queries, span, out);
 }
 
 }  // namespace
@@ -203,7 +214,7 @@ void attend_span(const KvView& kv, const AttentionRule& rule, const Queries& que
 }
 
 void merge(Partial& into, const Partial& next, int n, int head_size) {
-    float keep[kVectors], take[kVectors];
+    alignas(64) float keep[16], take[16];
     merge_weights(into.m, next.m, n, keep, take);
     for (int v = 0; v < n; ++v) {
         if (next.m[v] == kNothing) continue;

@@ -23,7 +23,12 @@ constexpr int kKvBlock = 16;
 constexpr int kTile = 64;
 constexpr int kSpan = 512;
 constexpr int kMaxHead = 256;
-constexpr int kVectors = 8;  // query vectors handled at once
+// Query vectors handled at once: as many as the registers hold beside what they meet.
+#if defined(__AVX512F__)
+constexpr int kVectors = 12;
+#else
+constexpr int kVectors = 8;
+#endif
 
 IMP_INLINE int64_t kv_head_bytes(KvKind kind, int head_size) {
     return kind == KvKind::bf16 ? int64_t(head_size) * 64 : int64_t(head_size) * 32 + 128;
@@ -47,7 +52,7 @@ struct AttentionRule {
     int window;     // 0 = all
 };
 
-// Up to 8 query vectors of head_size floats and what they have seen so far.
+// Up to kVectors query vectors of head_size floats and what they have seen so far.
 struct Queries {
     int n;
     int positions[kVectors];

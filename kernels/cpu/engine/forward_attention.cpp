@@ -6,7 +6,7 @@
 namespace imp {
 namespace {
 
-constexpr int kItemTokens = 16;
+constexpr int kItemTokens = kVectors;  // so that an item's queries fill its groups, however many heads share a key
 constexpr int kInlineTokens = 4;  // cheaper done by the leader than handed out
 
 }  // namespace
@@ -85,8 +85,9 @@ void Forward::attend_item(const LayerPlan& plan, const StepPlan& step, const Ite
     const AttentionRule rule{plan.attention_scale, plan.softcap, plan.window};
     Queries queries;
     Partial whole, next;
-    for (int first = 0; first < item.n_tokens * sharing; first += kVectors) {
-        queries.n = std::min(kVectors, item.n_tokens * sharing - first);
+    const int n = item.n_tokens * sharing, per_group = ceil_div(n, ceil_div(n, kVectors));
+    for (int first = 0; first < n; first += per_group) {
+        queries.n = std::min(per_group, n - first);
         for (int v = 0; v < queries.n; ++v) {
             const int token = item.first_token + (first + v) / sharing, head = kv_head * sharing + (first + v) % sharing;
             queries.positions[v] = step.positions[token];

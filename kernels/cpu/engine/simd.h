@@ -107,9 +107,8 @@ IMP_INLINE void load_pairs(const uint16_t* p, Floats& first, Floats& second) {
     first.v = _mm512_castsi512_ps(_mm512_slli_epi32(both, 16));
     second.v = _mm512_castsi512_ps(_mm512_and_si512(both, _mm512_set1_epi32(int(0xffff0000u))));
 }
-IMP_INLINE Floats two_to(Floats whole) {  // 2^whole for whole numbers in [-126, 127]
-    const __m512i n = _mm512_cvtps_epi32(whole.v);
-    return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_add_epi32(n, _mm512_set1_epi32(127)), 23))};
+IMP_INLINE Floats times_two_to(Floats a, Floats whole) {  // a 2^whole for whole numbers in [-126, 127]
+    return {_mm512_scalef_ps(a.v, whole.v)};
 }
 IMP_INLINE Floats to_floats(Ints a) { return {_mm512_cvtepi32_ps(a.v)}; }
 IMP_INLINE Ints int_zeros() { return {_mm512_setzero_si512()}; }
@@ -204,7 +203,9 @@ IMP_INLINE __m256 two_to_half(__m256 whole) {
     const __m256i n = _mm256_cvtps_epi32(whole);
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(n, _mm256_set1_epi32(127)), 23));
 }
-IMP_INLINE Floats two_to(Floats whole) { return {two_to_half(whole.lo), two_to_half(whole.hi)}; }
+IMP_INLINE Floats times_two_to(Floats a, Floats whole) {
+    return {_mm256_mul_ps(a.lo, two_to_half(whole.lo)), _mm256_mul_ps(a.hi, two_to_half(whole.hi))};
+}
 IMP_INLINE Floats to_floats(Ints a) { return {_mm256_cvtepi32_ps(a.lo), _mm256_cvtepi32_ps(a.hi)}; }
 IMP_INLINE Ints int_zeros() { return {_mm256_setzero_si256(), _mm256_setzero_si256()}; }
 IMP_INLINE Ints int_splat(int32_t a) { return {_mm256_set1_epi32(a), _mm256_set1_epi32(a)}; }
@@ -302,12 +303,14 @@ IMP_INLINE void load_pairs(const uint16_t* p, Floats& first, Floats& second) {
         second.v[i] = bf16_to_float(p[2 * i + 1]);
     }
 }
-IMP_INLINE Floats two_to(Floats whole) {
+IMP_INLINE Floats times_two_to(Floats a, Floats whole) {
     IMP_LANES {
         const uint32_t bits = uint32_t(int32_t(whole.v[i]) + 127) << 23;
-        std::memcpy(&whole.v[i], &bits, 4);
+        float power;
+        std::memcpy(&power, &bits, 4);
+        a.v[i] *= power;
     }
-    return whole;
+    return a;
 }
 IMP_INLINE Floats to_floats(Ints a) { Floats r; IMP_LANES r.v[i] = float(a.v[i]); return r; }
 IMP_INLINE Ints int_splat(int32_t a) { Ints r; IMP_LANES r.v[i] = a; return r; }
@@ -345,10 +348,9 @@ IMP_INLINE float largest_lane(Floats a) {
 
 IMP_INLINE Floats sub_from_zero(Floats a) { return sub(zeros(), a); }
 
-// e^x: 0 below -87, e^0 == 1 exactly, relative error below 2e-7. Above 88 it stays at e^88.
-IMP_INLINE Floats exponential(Floats x) {
+// e^x for -88 <= clamped <= 88, and 0 where x < -87.
+IMP_INLINE Floats exponential_of(Floats clamped, Floats x) {
     const Floats magic = splat(12582912.0f);  // 1.5 * 2^23: adding it rounds to a whole number
-    const Floats clamped = smaller(larger(x, splat(-88.0f)), splat(88.0f));
     const Floats n = sub(fused(clamped, splat(1.44269504088896341f), magic), magic);
     Floats r = negated_fused(n, splat(0.693359375f), clamped);
     r = negated_fused(n, splat(-2.12194440e-4f), r);
@@ -359,8 +361,14 @@ IMP_INLINE Floats exponential(Floats x) {
     p = fused(p, r, splat(1.6666665459e-1f));
     p = fused(p, r, splat(5.0000001201e-1f));
     p = add(fused(p, mul(r, r), r), splat(1.0f));
-    return replace_below(x, -87.0f, mul(p, two_to(n)), 0.0f);
+    return replace_below(x, -87.0f, times_two_to(p, n), 0.0f);
 }
+
+// e^x: 0 below -87, e^0 == 1 exactly, relative error below 2e-7. Above 88 it stays at e^88.
+IMP_INLINE Floats exponential(Floats x) { return exponential_of(smaller(larger(x, splat(-88.0f)), splat(88.0f)), x); }
+
+// The same bits for x <= 0.
+IMP_INLINE Floats exponential_below_1(Floats x) { return exponential_of(larger(x, splat(-88.0f)), x); }
 
 IMP_INLINE float exponential_scalar(float x) {
     float lanes[16];
