@@ -53,6 +53,30 @@ def test_widths_are_apart():
     assert serve(choice, 1, {1: 2.0, 2: 1.0}.__getitem__, n_tokens=300) == [2]
 
 
+def test_depths_are_apart():
+    """A shallow step on one thread takes less than a deep one on two, and yet two are right for both."""
+    choice = ThreadChoice(2)
+    used = []
+    for turn in range(600):
+        depth = 1280 if turn % 3 else 256
+        n = choice.threads_for(512, depth)
+        choice.observe(512, n, {1: 3.0, 2: 1.7}[n] * (1.9 if depth > 1000 else 1.0), depth)
+        used.append(n)
+    assert used[:4] == [2, 2, 1, 2]
+    assert used[4:].count(1) <= 600 // 48 + 1
+
+
+def test_a_new_depth_begins_with_what_its_neighbour_knows():
+    choice = ThreadChoice(4)
+    serve(choice, 60, {1: 5.0, 2: 2.0, 4: 3.0}.__getitem__)
+    used = []
+    for _ in range(20):
+        n = choice.threads_for(1, 5000)
+        choice.observe(1, n, {1: 50.0, 2: 20.0, 4: 30.0}[n], 5000)
+        used.append(n)
+    assert used == [2] * 20
+
+
 def test_small_noise_does_not_swing_it():
     choice = ThreadChoice(2)
     costs = iter([1.0, 1.01, 0.99, 1.02] * 200)

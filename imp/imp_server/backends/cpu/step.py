@@ -87,7 +87,8 @@ class StepRunner:
         plan, n_tokens = self._plan, len(step.ids)
         self._plan_inputs(step)
         outputs = _Outputs(step, self, plan, self._buffers)
-        chosen = n_threads or self.threads.threads_for(n_tokens)
+        depth = int(step.positions.sum()) // n_tokens
+        chosen = n_threads or self.threads.threads_for(n_tokens, depth)
         plan.n_threads = chosen
         code = self._call(plan)
         if code == _BEYOND_ROPE and int(step.positions.max()) >= self._n_rope_positions:
@@ -97,7 +98,7 @@ class StepRunner:
             raise HostOutOfMemory("no memory for a step of this width; lower scheduler.prefill_chunk")
         if code:
             raise EngineFaulted(f"the cpu backend refused a step: {_WRONG[code]}")
-        self.threads.observe(n_tokens, chosen, self.native_s)
+        self.threads.observe(n_tokens, chosen, self.native_s, depth)
         return StepResult([outputs.row_result(index) for index in range(len(step.rows))])
 
     def _call(self, plan: abi.StepPlan) -> int:
