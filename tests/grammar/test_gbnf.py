@@ -119,12 +119,17 @@ def test_agrees_with_every_derivation(r: list[list[str]], s: list[list[str]], t:
         ("root ::= [a-]{,2}", ["", "a-"], ["aaa"]),
         ('root ::= my-rule_1*\nmy-rule_1 ::= "q"', ["", "qq"], ["x"]),
         ('root ::= "a" root "b" | ""', ["", "ab", "aaabbb"], ["aab", "ba"]),
+        ('root ::= r "b"\nr ::= ("a" r)?', ["b", "aab"], ["a", ""]),
     ],
 )
 def test_syntax(grammar: str, yes: list[str], no: list[str]) -> None:
     machine = compile_gbnf(grammar)
     assert [t for t in yes if not accepted(machine, t)] == []
     assert [t for t in no if accepted(machine, t)] == []
+    for text in (t.encode() for t in yes):
+        for n in range(len(text)):
+            rest = machine.shortest(run(machine, text[:n]))
+            assert rest is not None and accepted(machine, text[:n] + rest) and len(rest) <= len(text) - n
 
 
 @pytest.mark.parametrize(

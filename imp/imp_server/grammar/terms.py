@@ -143,6 +143,8 @@ class TermMachine:
 
     def _sample(self, node: Node) -> bytes:
         """The shortest bytes that match it."""
+        if node.size == 0:
+            return b""  # not by looking inside: what is optional there may hold the rule itself
         known = self._samples.get(node.id)
         if known is not None:
             return known
