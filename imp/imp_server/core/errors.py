@@ -62,13 +62,25 @@ class TemplateRefused(InvalidRequest):
 
 
 class GrammarRefused(InvalidRequest):
-    """A schema, regex or grammar that can't be enforced. `pointer` is the JSON pointer of the keyword."""
+    """A schema, regex or grammar that can't be enforced.
+
+    `pointer`: JSON pointer of the keyword. `at`: the character of a pattern, if it is one that is to blame.
+    """
 
     default_code = "grammar_unsupported"
 
-    def __init__(self, message: str, *, pointer: str = "", param: str | None = None, code: str | None = None) -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        pointer: str = "",
+        param: str | None = None,
+        code: str | None = None,
+        at: int | None = None,
+    ) -> None:
         super().__init__(message, param=param, code=code)
         self.pointer = pointer
+        self.at = at
 
 
 class GrammarUnsatisfiable(GrammarRefused):

@@ -11,6 +11,7 @@ from typing import Any, Literal, NamedTuple
 
 from imp_server.core import GrammarPlan, GrammarRefused, GrammarUnsatisfiable
 from imp_server.grammar.algebra import has_surrogates
+from imp_server.grammar.definitions import definition_machine
 from imp_server.grammar.envelope import Free, Node, Raw, Value
 from imp_server.grammar.frames.space import Space
 from imp_server.grammar.leaves import Contains, Items, Leaf, Names, Props
@@ -78,6 +79,11 @@ def check_regex(pattern: str) -> GrammarPlan:
 def check_gbnf(grammar: str) -> GrammarPlan:
     """A text of a GBNF grammar's rule `root`."""
     return _check_words("gbnf", Normal(text=grammar))
+
+
+def check_definition(syntax: str, definition: str) -> None:
+    """What a string's text may be bound to by the keyword x-imp-grammar. Raises GrammarRefused, naming the place."""
+    definition_machine(syntax, definition)
 
 
 def check_choices(choices: Sequence[str]) -> GrammarPlan:

@@ -11,8 +11,9 @@ from functools import lru_cache
 from imp_server.core import GrammarRefused, GrammarUnsatisfiable
 from imp_server.grammar.ambiguity import excessive
 from imp_server.grammar.codepoints import ANY, Ranges, negated, normal
-from imp_server.grammar.gbnf_rules import Rules, settle
 from imp_server.grammar.nodes import INFINITE, Node
+from imp_server.grammar.positions import position
+from imp_server.grammar.rules import Rules, settle
 from imp_server.grammar.terms import TermMachine
 
 MAX_LENGTH = 262_144
@@ -60,9 +61,7 @@ class _Parser:
         self.nodes = rules.nodes
 
     def refuse(self, what: str) -> GrammarRefused:
-        line = self.text.count("\n", 0, self.at) + 1
-        column = self.at - (self.text.rfind("\n", 0, self.at) + 1) + 1
-        return GrammarRefused(f"grammar, line {line}, column {column}: {what}")
+        return GrammarRefused(f"grammar, {position(self.text, self.at)}: {what}")
 
     def peek(self) -> str:
         return self.text[self.at] if self.at < len(self.text) else ""

@@ -53,7 +53,7 @@ class BoolIs(Leaf):
 
 @dataclass(eq=False, slots=True)
 class TextLeaf(Leaf):
-    """A string whose decoded text a machine accepts. kind: pattern | format | length | literals."""
+    """A string whose decoded text a machine accepts. kind: pattern | format | definition | length | literals."""
 
     kind: str
     what: Hashable

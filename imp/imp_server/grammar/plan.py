@@ -9,19 +9,18 @@ from typing import Any
 
 import msgspec
 
-from imp_server.core import GrammarPlan, GrammarRefused, GrammarUnsatisfiable
+from imp_server.core import GrammarPlan, GrammarRefused
 from imp_server.grammar.choices import choices_machine
 from imp_server.grammar.combine import anything
+from imp_server.grammar.definitions import definition_machine
 from imp_server.grammar.envelope import Alt, Free, Node, Parts, Raw, Ref, Repeat, Seq, Value, Words
 from imp_server.grammar.formula import Formula
 from imp_server.grammar.frames.goals import Goal
 from imp_server.grammar.frames.scripts import Goals
 from imp_server.grammar.frames.space import Space
 from imp_server.grammar.frames.verdicts import Verdicts
-from imp_server.grammar.gbnf import compile_gbnf
 from imp_server.grammar.leaves import STRING
-from imp_server.grammar.machine import DEAD, Machine
-from imp_server.grammar.regex.compile import compile_regex
+from imp_server.grammar.machine import Machine
 from imp_server.grammar.scalars import string_machine
 from imp_server.grammar.schema.document import Document
 from imp_server.grammar.schema.expand import Expander
@@ -70,18 +69,11 @@ def schema_formula(space: Space, schema: Any, digest: str, integers: str = "digi
 
 def words_verdicts(space: Space, words: Words) -> Verdicts:
     """Raises GrammarRefused if no text would do."""
-    machine = _words_machine(words)
-    if machine.start == DEAD:
-        raise GrammarUnsatisfiable(f"no text satisfies this {words.kind}")
-    return space.single(machine, False)
+    return space.single(_words_machine(words), False)
 
 
 def _words_machine(words: Words) -> Machine:
-    if words.kind == "regex":
-        return compile_regex(words.text, search=False)
-    if words.kind == "choice":
-        return choices_machine(words.choices)
-    return compile_gbnf(words.text)
+    return choices_machine(words.choices) if words.kind == "choice" else definition_machine(words.kind, words.text)
 
 
 def envelope_goals(space: Space, node: Node, digest: str, key_order: str = "any") -> Goals:

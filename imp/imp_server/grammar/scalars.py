@@ -20,6 +20,7 @@ from imp_server.grammar.literals import Literals
 from imp_server.grammar.machine import DEAD, Machine
 from imp_server.grammar.plain_length import PlainLength
 from imp_server.grammar.text_machines import (
+    definition_machine,
     format_machine,
     length_bounded,
     number_leaf_machine,
@@ -108,6 +109,8 @@ def _text_leaf(leaf: Leaf) -> Machine:
         return pattern_machine(what)
     if leaf.kind == "format":
         return format_machine(what)
+    if leaf.kind == "definition":
+        return definition_machine(*what)
     return PlainLength(*what)
 
 

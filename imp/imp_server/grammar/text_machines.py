@@ -12,6 +12,7 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Any
 
+from imp_server.grammar.definitions import definition_machine
 from imp_server.grammar.formats import ENFORCED, format_machine
 from imp_server.grammar.lengths import with_length as length_bounded
 from imp_server.grammar.listed_numbers import ListedNumbers
@@ -21,6 +22,7 @@ from imp_server.grammar.regex.compile import compile_regex
 
 __all__ = [
     "any_number",
+    "definition_machine",
     "format_machine",
     "is_enforced_format",
     "length_bounded",

@@ -280,13 +280,29 @@ class Goals:
             case _:
                 return len(self.lead(space, Rest(node, None)))
 
+    def _straight_way(self, start: RawText, closers: list[bytes]) -> bytes | None:
+        """A shortest text of the machine, then a closer, where neither gets into the other's way."""
+        text = start.machine.shortest(start.state) if start.state != DEAD and not start.closers else None
+        if text is None or not closers:
+            return None
+        way = text + min(closers, key=lambda closer: (len(closer), closer))
+        here: RawText | Threads | None = start
+        for byte in way:
+            if not isinstance(here, RawText):
+                return None
+            here = here.after(byte)
+        return None if here is None or isinstance(here, RawText) else way
+
     def raw_way(self, start: RawText) -> bytes | None:
         if start in self._ways:
             return self._ways[start]
         closers = [text for text, after in self.ends(start.here).next.items() if after]
+        answer = self._straight_way(start, closers)
+        if answer is not None:
+            self._ways[start] = answer
+            return answer
         queue = deque([(start, b"")])
         reached = {start}
-        answer: bytes | None = None
         while queue and len(reached) < 5000:
             here, text = queue.popleft()
             begun = set(here.closers)

@@ -9,7 +9,8 @@ from __future__ import annotations
 from imp_server.core import GrammarRefused
 from imp_server.grammar.codepoints import ANY, Ranges, negated, normal
 from imp_server.grammar.nodes import INFINITE
-from imp_server.grammar.regex.classes import DOT, SHORTHANDS, any_case, property_class
+from imp_server.grammar.regex.classes import property_class
+from imp_server.grammar.regex.dialect import ECMA, Dialect
 from imp_server.grammar.regex.tree import Alt, Begin, Cat, Chars, End, Look, Repeat, Tree
 
 MAX_LENGTH = 32_768
@@ -20,25 +21,26 @@ _CONTROL = {"t": 9, "n": 10, "v": 11, "f": 12, "r": 13}
 _LOOKS = {"(?=": (True, True), "(?!": (True, False), "(?<=": (False, True), "(?<!": (False, False)}
 
 
-def parse(pattern: str) -> Tree:
-    """The tree of `pattern`. Raises GrammarRefused."""
+def parse(pattern: str, dialect: Dialect = ECMA, flags: str = "") -> Tree:
+    """The tree of `pattern`; `flags`: those of i and s that hold from the start. Raises GrammarRefused."""
     if len(pattern) > MAX_LENGTH:
         raise GrammarRefused(f"the pattern has {len(pattern)} characters; at most {MAX_LENGTH} are supported")
-    return _Parser(pattern).whole()
+    return _Parser(pattern, dialect, flags).whole()
 
 
 class _Parser:
-    def __init__(self, pattern: str) -> None:
+    def __init__(self, pattern: str, dialect: Dialect, flags: str) -> None:
         self.text = pattern
+        self.dialect = dialect
         self.at = 0
         self.depth = 0
-        self.ignore_case = False
-        self.dot_all = False
+        self.ignore_case = "i" in flags
+        self.dot_all = "s" in flags
 
     def refuse(self, what: str, at: int | None = None) -> GrammarRefused:
         place = self.at if at is None else at
         shown = self.text if len(self.text) <= 80 else self.text[:77] + "..."
-        return GrammarRefused(f"pattern {shown!r}: {what} at character {place}")
+        return GrammarRefused(f"pattern {shown!r}: {what} at character {place}", at=place)
 
     def peek(self, text: str) -> bool:
         return self.text.startswith(text, self.at)
@@ -84,12 +86,10 @@ class _Parser:
         if char == "(":
             return self.group()
         self.at += 1
-        if char == "^":
-            return Begin()
-        if char == "$":
-            return End()
+        if char in "^$":
+            return self.anchor(Begin() if char == "^" else End(), char)
         if char == ".":
-            return Chars(ANY if self.dot_all else DOT)
+            return Chars(ANY if self.dot_all else self.dialect.dot)
         if char == "[":
             return Chars(self.char_class())
         if char == "\\":
@@ -100,9 +100,16 @@ class _Parser:
             raise self.refuse("nothing before { to repeat", self.at - 1)
         return self.char(ord(char))
 
+    def anchor(self, anchor: Tree, spelled: str) -> Tree:
+        if not self.dialect.whole:
+            raise self.refuse(f"the anchor {spelled} (a terminal is matched as a whole)", self.at - len(spelled))
+        return anchor
+
     def char(self, code: int) -> Chars:
-        ranges = normal([(code, code)])
-        return Chars(any_case(ranges) if self.ignore_case else ranges)
+        return Chars(self.cased(normal([(code, code)])))
+
+    def cased(self, ranges: Ranges) -> Ranges:
+        return self.dialect.any_case(ranges) if self.ignore_case else ranges
 
     def quantified(self, atom: Tree, start: int) -> Tree:
         at = self.at
@@ -126,7 +133,8 @@ class _Parser:
             raise self.refuse("a repetition whose minimum exceeds its maximum", at)
         if self.take("+"):
             raise self.refuse("a possessive quantifier (it is not regular)")
-        self.take("?")
+        if self.take("?") and not self.dialect.whole:
+            raise self.refuse("a lazy quantifier (say what can't stand inside instead)", self.at - 1)
         if self.at < len(self.text) and (self.text[self.at] in "*+?" or (self.peek("{") and self.is_bounds())):
             raise self.refuse("a quantifier after a quantifier")
         return Repeat(atom, low, high)
@@ -218,19 +226,16 @@ class _Parser:
             raise self.refuse(f"the word boundary \\{char}", start)
         if char in "123456789k":
             raise self.refuse(f"the back-reference \\{char} (it is not regular)", start)
-        if char == "A":
-            return Begin()
-        if char in "zZ":
-            return End()
+        if char in "AzZ":
+            return self.anchor(Begin() if char == "A" else End(), f"\\{char}")
         self.at -= 1
-        ranges = self.class_escape(start)
-        return Chars(any_case(ranges) if self.ignore_case else ranges)
+        return Chars(self.cased(self.class_escape(start)))
 
     def class_escape(self, start: int) -> Ranges:
         """The escape whose backslash stands at `start`; self.at is behind the backslash."""
         char = self.next("the character after a backslash")
-        if char in SHORTHANDS:
-            return SHORTHANDS[char]
+        if char in "dDwWsS":
+            return self.dialect.shorthands()[char]
         if char in "pP":
             return self.property(char == "P", start)
         code = self.code_point(char, start)
@@ -294,11 +299,11 @@ class _Parser:
         return negated(ranges) if negate else ranges
 
     def char_class(self) -> Ranges:
-        """The rest of a class, its ] included. `[]` matches nothing, `[^]` everything (ECMA-262)."""
+        """The rest of a class, its ] included. ECMA-262: `[]` matches nothing, `[^]` everything."""
         start = self.at - 1
         negate = self.take("^")
         found: list[tuple[int, int]] = []
-        while not self.take("]"):
+        while (not found and not self.dialect.empty_class) or not self.take("]"):
             if self.text.startswith(("[:", "[=", "[."), self.at):
                 raise self.refuse("a POSIX class")
             low = self.class_atom(start)
@@ -314,9 +319,7 @@ class _Parser:
                     found += [*low, (0x2D, 0x2D), *high]
             else:
                 found += low
-        ranges = normal(found)
-        if self.ignore_case:
-            ranges = any_case(ranges)
+        ranges = self.cased(normal(found))
         return negated(ranges) if negate else ranges
 
     def class_atom(self, start: int) -> tuple[tuple[int, int], ...]:

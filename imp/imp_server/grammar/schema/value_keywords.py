@@ -6,6 +6,7 @@ from collections.abc import Callable
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
+from imp_server.grammar.definitions import GRAMMAR_KEYWORD
 from imp_server.grammar.formula import Formula
 from imp_server.grammar.leaves import (
     ANY_TYPE,
@@ -28,7 +29,13 @@ from imp_server.grammar.schema.reading import (
     schemas_of,
     try_machine,
 )
-from imp_server.grammar.text_machines import format_machine, is_enforced_format, number_leaf_machine, pattern_machine
+from imp_server.grammar.text_machines import (
+    definition_machine,
+    format_machine,
+    is_enforced_format,
+    number_leaf_machine,
+    pattern_machine,
+)
 from imp_server.grammar.values import canonical
 
 if TYPE_CHECKING:
@@ -135,6 +142,16 @@ def _format(e: Expander, schema: dict[str, Any], at: At) -> Formula:
         try_machine(at, format_machine, name)
         return e.algebra.text("format", name)
     return e.algebra.formulas.true
+
+
+@keyword(GRAMMAR_KEYWORD)
+def _definition(e: Expander, schema: dict[str, Any], at: At) -> Formula:
+    found = schema[GRAMMAR_KEYWORD]
+    what = (found.get("syntax"), found.get("definition")) if isinstance(found, dict) else ()
+    if not what or not all(isinstance(part, str) for part in what):
+        raise refuse('must be an object with "syntax" and "definition"', at)
+    try_machine(at, definition_machine, *what)
+    return e.algebra.text("definition", what)
 
 
 @keyword("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")

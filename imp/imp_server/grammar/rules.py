@@ -15,6 +15,14 @@ MAX_CHAIN = 100
 """Rules that may begin with one another in a row: the automaton opens them recursively."""
 
 
+class RuleRefused(GrammarRefused):
+    """`rule` is the name of the one to blame."""
+
+    def __init__(self, message: str, rule: str) -> None:
+        super().__init__(message)
+        self.rule = rule
+
+
 class Rules:
     """Bodies by name as they are read, and the numbers by which they refer to each other."""
 
@@ -35,9 +43,9 @@ class Rules:
         return self.nodes.rule(self.number(name), False, 1, NOTHING)
 
 
-def settle(rules: Rules) -> tuple[Nodes, Node, list[Node]]:
-    """(nodes, root, bodies by number) with references that know what they match. Raises GrammarRefused."""
-    root = rules.number("root")
+def settle(rules: Rules, start: str = "root") -> tuple[Nodes, Node, list[Node]]:
+    """(nodes, rule `start`, bodies by number) with references that know what they match. Raises GrammarRefused."""
+    root = rules.number(start)
     for name in rules.bodies:
         rules.number(name)
     if len(rules.names) > MAX_RULES:
@@ -46,14 +54,14 @@ def settle(rules: Rules) -> tuple[Nodes, Node, list[Node]]:
     if undefined:
         raise GrammarRefused(f"the grammar uses rules that it doesn't define: {', '.join(undefined[:5])}")
     bodies = [rules.bodies[name] for name in rules.names]
-    lows = _least(bodies, in_bytes=False)
-    sizes = _least(bodies, in_bytes=True)
+    lows = least(bodies, in_bytes=False)
+    sizes = least(bodies, in_bytes=True)
     _refuse_left_recursion(rules.names, bodies, [size == 0 for size in sizes])
     final = _Rebuilder(sizes, lows)
     return final.nodes, final.rebuilt(rules.nodes.rule(root, False, 1, NOTHING)), [final.rebuilt(b) for b in bodies]
 
 
-def _least(bodies: list[Node], *, in_bytes: bool) -> list[int]:
+def least(bodies: list[Node], *, in_bytes: bool) -> list[int]:
     """Fewest bytes or code points of each rule; INFINITE if it derives no finite text.
 
     Knuth's generalisation of Dijkstra's algorithm: the rule with the least value is final.
@@ -119,7 +127,7 @@ def _references(body: Node) -> Iterator[int]:
             todo += node.options
 
 
-def _first_references(body: Node, nullable: list[bool], memo: dict[int, bool]) -> set[int]:
+def first_references(body: Node, nullable: list[bool], memo: dict[int, bool]) -> set[int]:
     """Rules with which a word of the body may begin."""
     found: set[int] = set()
     todo = [body]
@@ -129,7 +137,7 @@ def _first_references(body: Node, nullable: list[bool], memo: dict[int, bool]) -
             found.add(node.low)
         elif node.kind is Kind.SEQUENCE:
             todo.append(node.first)
-            if _may_be_empty(node.first, nullable, memo):
+            if may_be_empty(node.first, nullable, memo):
                 todo.append(node.rest)
         elif node.kind is Kind.LOOP:
             todo.append(node.first)
@@ -138,18 +146,19 @@ def _first_references(body: Node, nullable: list[bool], memo: dict[int, bool]) -
     return found
 
 
-def _may_be_empty(node: Node, nullable: list[bool], memo: dict[int, bool]) -> bool:
+def may_be_empty(node: Node, nullable: list[bool], memo: dict[int, bool]) -> bool:
+    """`nullable`: of each rule. `memo`: of this function, by node."""
     known = memo.get(node.id)
     if known is not None:
         return known
     at, found = node, True
     while at.kind is Kind.SEQUENCE and found:
-        found = _may_be_empty(at.first, nullable, memo)
+        found = may_be_empty(at.first, nullable, memo)
         at = at.rest
     if at.kind is Kind.EITHER:
-        found = found and any(_may_be_empty(option, nullable, memo) for option in at.options)
+        found = found and any(may_be_empty(option, nullable, memo) for option in at.options)
     elif at.kind is Kind.LOOP:
-        found = found and (at.low == 0 or _may_be_empty(at.first, nullable, memo))
+        found = found and (at.low == 0 or may_be_empty(at.first, nullable, memo))
     else:
         found = found and (nullable[at.low] if at.kind is Kind.RULE else at.nullable)
     memo[node.id] = found
@@ -159,7 +168,7 @@ def _may_be_empty(node: Node, nullable: list[bool], memo: dict[int, bool]) -> bo
 def _refuse_left_recursion(names: list[str], bodies: list[Node], nullable: list[bool]) -> None:
     """Depth first over the relation "begins with", without recursion of our own."""
     memo: dict[int, bool] = {}
-    begins = [sorted(_first_references(body, nullable, memo)) for body in bodies]
+    begins = [sorted(first_references(body, nullable, memo)) for body in bodies]
     height: dict[int, int] = {}
     for start in range(len(bodies)):
         path = [start]
@@ -169,7 +178,8 @@ def _refuse_left_recursion(names: list[str], bodies: list[Node], nullable: list[
             for target in waiting[-1]:
                 if target in on_path:
                     cycle = [names[n] for n in path[path.index(target) :]]
-                    raise GrammarRefused(f"rule {names[target]} is left-recursive: {' -> '.join([*cycle, cycle[0]])}")
+                    shown = " -> ".join([*cycle, cycle[0]])
+                    raise RuleRefused(f"rule {names[target]} is left-recursive: {shown}", names[target])
                 if target not in height:
                     path.append(target)
                     on_path.add(target)
@@ -181,7 +191,7 @@ def _refuse_left_recursion(names: list[str], bodies: list[Node], nullable: list[
                 waiting.pop()
                 height[done] = 1 + max((height[t] for t in begins[done]), default=0)
                 if height[done] > MAX_CHAIN:
-                    raise GrammarRefused(f"rule {names[done]} begins a chain of more than {MAX_CHAIN} rules")
+                    raise RuleRefused(f"rule {names[done]} begins a chain of more than {MAX_CHAIN} rules", names[done])
 
 
 class _Rebuilder:

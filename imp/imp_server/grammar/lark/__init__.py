@@ -1,0 +1,1 @@
+"""Lark grammars, as far as clients may define the input of a tool with them."""
