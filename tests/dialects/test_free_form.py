@@ -6,9 +6,9 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
-from imp_server.core import CallArgs, CallEnd, CallStart, Finish, OutputEvent, Usage
+from imp_server.core import CallArgs, CallEnd, CallStart, Finish, InputGrammar, OutputEvent, Usage
 from imp_server.dialects.base import ReplyContext
 from imp_server.dialects.free_form import InputReader, free_form_tool, wrapped
 from imp_server.dialects.openai_chat_reply import ChatFold, ChatStream
@@ -51,12 +51,17 @@ def test_arguments_of_another_shape(arguments: str, text: str) -> None:
 
 
 def test_a_grammar_is_shown_to_the_model() -> None:
-    flat = free_form_tool("p", PATCH | {"format": GRAMMAR})
-    nested = free_form_tool("p", {"format": {"type": "grammar", "grammar": GRAMMAR}})
+    flat = free_form_tool("p", PATCH | {"format": GRAMMAR}, "tools[3]")
+    nested = free_form_tool("p", {"format": {"type": "grammar", "grammar": GRAMMAR}}, "tools[1].custom")
     assert flat.description == "Edits files.\n\nThe input must obey this lark grammar:\nstart: /.+/"
     assert nested.description.startswith("The input must obey this lark grammar")
     assert flat.parameters["required"] == ["input"]
-    assert free_form_tool("p", PATCH | {"format": {"type": "text"}}).description == "Edits files."
+    assert flat.input_grammar == InputGrammar("lark", "start: /.+/", "tools[3].format.definition")
+    assert nested.input_grammar is not None
+    assert nested.input_grammar.param == "tools[1].custom.format.grammar.definition"
+    for form in ({"type": "text"}, None):
+        free = free_form_tool("p", PATCH | {"format": form}, "tools[0]")
+        assert free.description == "Edits files." and free.input_grammar is None
 
 
 def events(text: str, at: list[int]) -> list[OutputEvent]:
@@ -75,6 +80,7 @@ def played(maker: Any, body: dict[str, Any], name: str, text: str, at: list[int]
 TEXTS = st.text(st.characters(codec="utf-8", exclude_categories=("Cs",)), min_size=1, max_size=30)
 
 
+@settings(deadline=None)
 @given(TEXTS, st.lists(st.integers(0, 99), max_size=8))
 def test_responses(text: str, at: list[int]) -> None:
     body = {"model": "toy", "input": "x", "tools": [PATCH | {"format": GRAMMAR}]}
@@ -99,6 +105,7 @@ def ids(call: dict[str, Any]) -> dict[str, Any]:
     return {"call_id": call["call_id"]}
 
 
+@settings(deadline=None)
 @given(TEXTS, st.lists(st.integers(0, 99), max_size=8))
 def test_chat(text: str, at: list[int]) -> None:
     tool = {"type": "custom", "custom": {"name": "apply_patch"}}
@@ -141,3 +148,12 @@ def test_a_free_form_tool_can_be_forced() -> None:
 def test_free_form_tools_inside_a_namespace() -> None:
     table = tool_table({"tools": [{"type": "namespace", "name": "fs", "tools": [PATCH]}]})
     assert table.free_form == {"apply_patch"} and table.wire_name("apply_patch") == ("apply_patch", "fs")
+
+
+def test_a_grammar_is_named_by_its_place_among_all_tools() -> None:
+    bound = PATCH | {"format": GRAMMAR}
+    table = tool_table(
+        {"tools": [{"type": "web_search"}, {"type": "namespace", "name": "fs", "tools": [{"type": "mcp"}, bound]}]}
+    )
+    grammar = table.tools[0].input_grammar
+    assert grammar is not None and grammar.param == "tools[1].tools[1].format.definition"

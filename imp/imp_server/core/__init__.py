@@ -7,6 +7,7 @@ bytes (`ids`), never as Python lists; `pack_ids` and `unpack_ids` convert.
 from imp_server.core.chat import (
     CacheIntent,
     ChatRequest,
+    InputGrammar,
     MediaPart,
     Message,
     Part,
@@ -126,6 +127,7 @@ __all__ = [
     "GrammarUnsatisfiable",
     "HostOutOfMemory",
     "ImpError",
+    "InputGrammar",
     "InternalError",
     "InvalidJson",
     "InvalidModel",

@@ -42,12 +42,22 @@ class Message(msgspec.Struct, frozen=True):
     name: str | None = None
 
 
+class InputGrammar(msgspec.Struct, frozen=True):
+    """What the text of a free-form tool must be, as a whole. `param`: where the request says so, for errors."""
+
+    syntax: Literal["regex", "lark"]
+    definition: str
+    param: str = "tools"
+
+
 class Tool(msgspec.Struct, frozen=True):
     name: str
     description: str = ""
     parameters: Mapping[str, Any] = {}
     strict: bool = False
     cache_mark: bool = False
+    input_grammar: InputGrammar | None = None
+    """Of the parameter `input`, the only one: the tool takes text."""
 
 
 class ToolChoice(msgspec.Struct, frozen=True):

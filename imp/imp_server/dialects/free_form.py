@@ -1,7 +1,7 @@
 """Free-form (`custom`) tools: text for the client, for the model a function with one string, `input`.
 
 Models are taught functions only, so both directions translate here. A grammar that the client attaches (lark
-or regex) is shown to the model, not enforced.
+or regex) is shown to the model, and the text is bound by it (text/tools/enforce.py).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from imp_server.core import Tool
+from imp_server.core import InputGrammar, Tool
 from imp_server.dialects.intents import present
 
 _PARAMETERS = {
@@ -27,15 +27,19 @@ _WHOLE = re.compile(rf'(?:[^"\\]|\\["\\/bfnrt]|{_BMP}|{_PAIR})+')
 """Characters of a JSON string that can be decoded without what follows."""
 
 
-def free_form_tool(name: str, tool: Mapping[str, Any]) -> Tool:
-    """`tool`: name, description and format, as the client defined it. `name`: what the model sees."""
+def free_form_tool(name: str, tool: Mapping[str, Any], path: str) -> Tool:
+    """`tool`: name, description and format, as the client defined it at `path`. `name`: what the model sees."""
     description = present(tool, "description", "")
-    form = present(tool, "format", {})
-    form = present(form, "grammar", form)  # Chat Completions nests what Responses has flat
-    if isinstance(form, Mapping) and (definition := form.get("definition")):
-        syntax = present(form, "syntax", "formal")
-        description = f"{description}\n\nThe input must obey this {syntax} grammar:\n{definition}".lstrip()
-    return Tool(name=name, description=description, parameters=_PARAMETERS)
+    form = present(tool, "format", {"type": "text"})
+    if form["type"] == "text":
+        return Tool(name=name, description=description, parameters=_PARAMETERS)
+    path += ".format"
+    if "grammar" in form:  # Chat Completions nests what Responses has flat
+        form, path = form["grammar"], f"{path}.grammar"
+    grammar = InputGrammar(form["syntax"], form["definition"], f"{path}.definition")
+    shown = f"The input must obey this {grammar.syntax} grammar:\n{grammar.definition}"
+    description = f"{description}\n\n{shown}".lstrip()
+    return Tool(name=name, description=description, parameters=_PARAMETERS, input_grammar=grammar)
 
 
 def wrapped(text: str) -> str:

@@ -107,12 +107,12 @@ def _tool_call(call: Mapping[str, Any]) -> ToolCall:
 
 
 def tools_of(entries: Sequence[Mapping[str, Any]]) -> tuple[Tool, ...]:
-    return tuple(_tool(entry) for entry in entries)
+    return tuple(_tool(entry, f"tools[{i}]") for i, entry in enumerate(entries))
 
 
-def _tool(entry: Mapping[str, Any]) -> Tool:
+def _tool(entry: Mapping[str, Any], path: str) -> Tool:
     if entry["type"] == "custom":
-        return free_form_tool(entry["custom"]["name"], entry["custom"])
+        return free_form_tool(entry["custom"]["name"], entry["custom"], f"{path}.custom")
     function = entry["function"]
     return Tool(
         name=function["name"],

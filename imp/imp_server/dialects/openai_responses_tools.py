@@ -40,23 +40,25 @@ _OWN = ("function", "custom")
 """What the client runs itself."""
 
 
-def _offered(tools: Sequence[Mapping[str, Any]]) -> Iterator[tuple[Mapping[str, Any], str | None]]:
-    for tool in tools:
+def _offered(tools: Sequence[Mapping[str, Any]]) -> Iterator[tuple[Mapping[str, Any], str | None, str]]:
+    """(tool, its namespace, where the request has it)."""
+    for i, tool in enumerate(tools):
+        path = f"tools[{i}]"
         if tool["type"] in _OWN:
-            yield tool, None
+            yield tool, None, path
         elif tool["type"] == "namespace":
-            for inner in present(tool, "tools", ()):
+            for j, inner in enumerate(present(tool, "tools", ())):
                 if inner.get("type") in _OWN:
-                    yield inner, tool["name"]
+                    yield inner, tool["name"], f"{path}.tools[{j}]"
 
 
 def tool_table(body: Body) -> ToolTable:
     found = list(_offered(present(body, "tools", ())))
-    names = [tool["name"] for tool, _ in found]
+    names = [tool["name"] for tool, _, _ in found]
     tools: list[Tool] = []
     wire: dict[str, Wire] = {}
     free_form: set[str] = set()
-    for tool, namespace in found:
+    for tool, namespace, path in found:
         name = tool["name"]
         shown = f"{namespace}__{name}" if namespace and names.count(name) > 1 else name
         if shown in wire:
@@ -65,7 +67,7 @@ def tool_table(body: Body) -> ToolTable:
         wire[shown] = (name, namespace)
         if tool["type"] == "custom":
             free_form.add(shown)
-            tools.append(free_form_tool(shown, tool))
+            tools.append(free_form_tool(shown, tool, path))
         else:
             tools.append(_function(shown, tool))
     return ToolTable(tuple(tools), wire, {sent: shown for shown, sent in wire.items()}, frozenset(free_form))

@@ -22,7 +22,7 @@ from imp_server.grammar.envelope import Alt, Branch, Free, Lit, Node, Parts, Ref
 from imp_server.text.free_reply import free_reply
 from imp_server.text.thinking import Mark, ThinkTags, spellings
 from imp_server.text.tools.base import ToolFormat
-from imp_server.text.tools.enforce import bound_tools, forced_calls, may_call_often, offered_tools
+from imp_server.text.tools.enforce import bound_tools, check_inputs, forced_calls, may_call_often, offered_tools
 
 _BLANK_AFTER_THINKING: Node = Alt((Lit(b"\n\n"), Lit(b"\n"), Seq(())))
 _HARMONY_TURN = "<|start|>assistant"
@@ -58,6 +58,7 @@ def constraint(
 
     `segments`: of the plan.
     """
+    check_inputs(chat.tools)
     tools = bound_tools(chat, offered_tools(chat), rules.work) if form is not None else []
     wanted = chat.response_format
     if not tools and wanted.kind == "text":

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from imp_server.core import ChatRequest, GrammarRefused, InvalidRequest, Tool
-from imp_server.grammar.check import CHECK_WORK, check_schema
+from imp_server.core import ChatRequest, GrammarRefused, InputGrammar, InvalidRequest, Tool
+from imp_server.grammar.check import CHECK_WORK, check_definition, check_schema
+from imp_server.grammar.definitions import GRAMMAR_KEYWORD
 from imp_server.grammar.envelope import Lit, Node, Repeat, Seq
 from imp_server.text.tools.base import ToolFormat
 from imp_server.text.tools.spelling import BoundTool, TagBytes, one_of
@@ -42,7 +43,20 @@ def bound_tools(chat: ChatRequest, tools: Sequence[Tool], work: int = CHECK_WORK
     return [_bound(tool, chat.tools.index(tool), work, strict=forced or tool.strict) for tool in tools]
 
 
+def check_inputs(tools: Sequence[Tool]) -> None:
+    """Raises GrammarRefused for the grammar of a free-form tool, offered or not, that can't be enforced."""
+    for tool in tools:
+        if (grammar := tool.input_grammar) is not None:
+            try:
+                check_definition(grammar.syntax, grammar.definition)
+            except GrammarRefused as refused:
+                refused.param = grammar.param
+                raise
+
+
 def _bound(tool: Tool, index: int, work: int, *, strict: bool) -> BoundTool:
+    if tool.input_grammar is not None:
+        return BoundTool(tool.name, _with_input_grammar(tool.parameters, tool.input_grammar), True)
     schema = object_schema(tool.parameters)
     try:
         check_schema(schema, work=work)
@@ -52,6 +66,11 @@ def _bound(tool: Tool, index: int, work: int, *, strict: bool) -> BoundTool:
         refused.param = refused.param or f"tools[{index}].function.parameters"
         raise
     return BoundTool(tool.name, schema, strict)
+
+
+def _with_input_grammar(parameters: Mapping[str, Any], grammar: InputGrammar) -> dict[str, Any]:
+    bound = {GRAMMAR_KEYWORD: {"syntax": grammar.syntax, "definition": grammar.definition}}
+    return {**parameters, "properties": {"input": {**parameters["properties"]["input"], **bound}}}
 
 
 def object_schema(parameters: Mapping[str, Any]) -> dict[str, Any]:
