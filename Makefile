@@ -47,7 +47,7 @@ test-all: lint native
 	$(PYTEST) -n 2 -m 'not gpu and not network' $(ARGS)
 
 fuzz: setup-test native
-	$(PYTEST) -m slow tests/contracts $(ARGS)
+	$(PYTEST) -m slow tests/contracts --fuzz-seed $$(date +%Y%m%d) $(ARGS)
 
 codex: setup-test
 	npm install --prefix build/codex --no-audit --no-fund --loglevel=error @openai/codex

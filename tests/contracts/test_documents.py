@@ -54,7 +54,7 @@ def test_document(fuzzed: LiveServer, name: str) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("name", DOCUMENTS)
-def test_document_at_length(fuzzed: LiveServer, name: str) -> None:
+def test_document_at_length(fuzzed: LiveServer, name: str, fuzz_seed: int) -> None:
     hub = fuzzed.hub
-    found = fuzzing.run(hub.contract, hub.validators, name, fuzzed.url, KEY, max_examples=300, seed=2)
-    assert not found, "\n\n".join(found[:20])
+    found = fuzzing.run(hub.contract, hub.validators, name, fuzzed.url, KEY, max_examples=300, seed=fuzz_seed)
+    assert not found, "\n\n".join([f"--fuzz-seed {fuzz_seed}", *found[:20]])
