@@ -17,6 +17,10 @@ _SCHEMA = {
     "additionalProperties": False,
 }
 _CUSTOM = {"tools": [{"type": "custom", "name": "say"}], "tool_choice": {"type": "custom", "name": "say"}}
+_CHAT_CUSTOM = {
+    "tools": [{"type": "custom", "custom": {"name": "say"}}],
+    "tool_choice": {"type": "custom", "custom": {"name": "say"}},
+}
 _TOOL = {"type": "function", "function": {"name": "probe", "parameters": {"type": "object", "properties": {}}}}
 
 
@@ -72,7 +76,8 @@ def _questions(model: str) -> list[tuple[str, str, str, Any]]:
         ("completions-echo", post, "/v1/completions", _echo(model)),
         ("responses", post, "/v1/responses", responses | {"store": False}),
         ("responses-store", post, "/v1/responses", responses | {"store": True}),
-        ("custom-tools", post, "/v1/responses", responses | {"store": False, **_CUSTOM}),
+        ("custom-tools", post, "/v1/responses", responses | {"store": False, "max_output_tokens": 64, **_CUSTOM}),
+        ("chat-custom-tools", post, "/v1/chat/completions", chat | {"max_tokens": 64, **_CHAT_CUSTOM}),
         ("responses-compact", post, "/v1/responses/compact", {"model": model, "input": "Say hello."}),
         ("messages", post, "/v1/messages", chat),
         ("count-tokens", post, "/v1/messages/count_tokens", {"model": model, "messages": _HELLO}),
@@ -118,6 +123,9 @@ def _claims(name: str, reply: Reply) -> bool:
         return bool(message.reasoning_content or message.reasoning)
     if name == "custom-tools":
         return any(item.type == "custom_tool_call" for item in json_reply.output or ())
+    if name == "chat-custom-tools":
+        calls = json_reply.choices[0].message.tool_calls if json_reply.choices else ()
+        return any(call.type == "custom" for call in calls or ())
     if name == "responses-store":
         return bool(json_reply.store) and bool(json_reply.id)
     return True

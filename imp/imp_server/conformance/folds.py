@@ -29,7 +29,7 @@ def payloads(frames: Iterable[Frame]) -> list[Any]:
 
 
 def fold_chat(frames: Iterable[Frame]) -> Box:
-    """Chat chunks -> {choices: [{content, reasoning, tool_calls, finish_reason, n_finishes}], usage, ids, ...}."""
+    """Chat chunks -> {choices: [{content, reasoning, tool_calls, finish_reason, n_finishes}], usage, heads, ...}."""
     chunks = payloads(frames)
     choices: list[dict[str, Any]] = []
     usage = None
@@ -66,11 +66,14 @@ def _add_delta(held: dict[str, Any], choice: Any) -> None:
         calls = held["tool_calls"]
         _ensure(call.index <= len(calls), f"tool call {call.index} before call {len(calls)}")
         if call.index == len(calls):
-            _ensure(bool(call.id) and bool(call.function.name), "the first delta of a call lacks its id or name")
-            calls.append({"id": call.id, "type": call.type or None, "name": call.function.name, "arguments": ""})
+            name = call.function.name or call.custom.name
+            _ensure(bool(call.id) and bool(name), "the first delta of a call lacks its id or name")
+            calls.append({"id": call.id, "type": call.type or None, "name": name, "arguments": "", "input": ""})
         else:
-            _ensure(not call.id and not call.function.name, "a call's id or name is repeated")
+            repeated = call.id or call.function.name or call.custom.name
+            _ensure(not repeated, "a call's id or name is repeated")
         calls[call.index]["arguments"] += call.function.arguments or ""
+        calls[call.index]["input"] += call.custom.input or ""
     if choice.finish_reason is not MISSING and choice.finish_reason is not None:
         held["finish_reason"], held["n_finishes"] = choice.finish_reason, held["n_finishes"] + 1
 

@@ -12,6 +12,7 @@ from imp_server.dialects import (
 )
 from imp_server.dialects.base import SseFrame
 from imp_server.dialects.openai_chat_reply import ChatFold, ChatStream
+from imp_server.text.tools import enforce
 
 from tests.conformance.breaking import (
     Json,
@@ -221,6 +222,13 @@ CHAT_BREAKS = [
         },
     ),
     instead("chat: stop strings are ignored", "openai-chat/stop", openai_chat_request, "stop_of", lambda value: ()),
+    instead(
+        "chat: the grammar of a tool binds nothing",
+        "openai-chat/custom",
+        enforce,
+        "_with_input_grammar",
+        lambda parameters, grammar: dict(parameters),
+    ),
     instead("chat: max_tokens is ignored", "openai-chat/limits", openai_chat_request, "whole", lambda value: None),
     instead(
         "chat: sampling is ignored",
