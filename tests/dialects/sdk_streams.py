@@ -34,9 +34,9 @@ def _transport(frames: Iterable[SseFrame]) -> httpx2.Client:
     return httpx2.Client(transport=httpx2.MockTransport(lambda _: httpx2.Response(200, content=body, headers=headers)))
 
 
-def openai_client(frames: Iterable[SseFrame]) -> openai.OpenAI:
+def openai_client(frames: Iterable[SseFrame], *, strict: bool = True) -> openai.OpenAI:
     return openai.OpenAI(
-        api_key="k", base_url="http://test/v1", http_client=_transport(frames), _strict_response_validation=True
+        api_key="k", base_url="http://test/v1", http_client=_transport(frames), _strict_response_validation=strict
     )
 
 

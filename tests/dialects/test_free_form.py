@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import openai
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -15,9 +16,11 @@ from imp_server.dialects.openai_chat_reply import ChatFold, ChatStream
 from imp_server.dialects.openai_chat_request import chat_request
 from imp_server.dialects.openai_responses import Fold, Stream, parse
 from imp_server.dialects.openai_responses_tools import tool_table
+from openai.types.chat import ChatCompletion, ChatCompletionMessageCustomToolCall
 
 from tests.dialects.contract_check import check_frames, check_reply
 from tests.dialects.event_lists import cut
+from tests.dialects.sdk_streams import openai_client
 
 PATCH = {"type": "custom", "name": "apply_patch", "description": "Edits files."}
 GRAMMAR = {"type": "grammar", "syntax": "lark", "definition": "start: /.+/"}
@@ -43,6 +46,7 @@ def test_every_cut_of_the_arguments_gives_the_text(text: str, ascii_only: bool, 
         ('{"other": 1, "input": "late"}', "late"),
         ('{"input": "cut o', "cut o"),
         ("", ""),
+        ("{}", ""),
     ],
 )
 def test_arguments_of_another_shape(arguments: str, text: str) -> None:
@@ -157,3 +161,28 @@ def test_a_grammar_is_named_by_its_place_among_all_tools() -> None:
     )
     grammar = table.tools[0].input_grammar
     assert grammar is not None and grammar.param == "tools[1].tools[1].format.definition"
+
+
+def sdk_frames(text: str) -> tuple[dict[str, Any], list[Any]]:
+    form = {"type": "grammar", "grammar": {"syntax": "regex", "definition": ".*"}}
+    tool = {"type": "custom", "custom": {"name": "apply_patch", "format": form}}
+    body: dict[str, Any] = {"model": "toy", "messages": [{"role": "user", "content": "x"}], "tools": [tool]}
+    return body, played(ChatStream, body, "chatcmpl-1", text, [11, 14])
+
+
+def test_the_sdk_types_whole_calls_but_not_their_chunks() -> None:
+    """Its chunks know functions only: the default client hands custom calls on, the strict one refuses them."""
+    body, frames = sdk_frames("a\nb")
+    whole = played(ChatFold, body, "chatcmpl-1", "a\nb", [])
+    strict = ChatCompletion.model_validate(whole)
+    call: Any = (strict.choices[0].message.tool_calls or [])[0]
+    assert isinstance(call, ChatCompletionMessageCustomToolCall) and call.custom.input == "a\nb"
+    deltas = [
+        delta
+        for chunk in openai_client(frames, strict=False).chat.completions.create(**body, stream=True)
+        for delta in chunk.choices[0].delta.tool_calls or ()
+    ]
+    assert [delta.type for delta in deltas] == ["custom", *[None] * (len(deltas) - 1)]
+    assert "".join(delta.custom["input"] for delta in deltas) == "a\nb"
+    with pytest.raises(openai.APIResponseValidationError):
+        list(openai_client(frames).chat.completions.create(**body, stream=True))

@@ -74,6 +74,8 @@ class InputReader:
     def rest(self) -> str:
         """What was still uncertain at the end: arguments of another shape are text as they stand."""
         raw, given = "".join(self._pieces), "".join(self._given)
+        if raw == "{}":  # a call that was cut before its text began
+            return ""
         try:
             value = json.loads(raw, strict=False)["input"]
         except (ValueError, KeyError, TypeError, RecursionError):
