@@ -202,7 +202,9 @@ def show(name: str, seconds: list[float], unit: float = 1e6, suffix: str = "us")
 def bench_imp(cases: list[Case], vocabulary: Vocabulary, tokenize: Callable[[str], list[int]], label: str) -> None:
     start = now()
     space = GrammarSpace(vocabulary)
-    print(f"imp {label}: vocabulary set up in {now() - start:.2f} s")
+    print(
+        f"imp {label}: vocabulary set up in {now() - start:.2f} s, {space.masks.vocabulary_bytes / 1e6:.1f} MB of tries"
+    )
     half = len(cases) // 2
     row = np.zeros(space.masks.n_words, dtype=np.uint32)
     for name, chosen in (
@@ -244,6 +246,26 @@ def bench_imp(cases: list[Case], vocabulary: Vocabulary, tokenize: Callable[[str
         show("  mask", mask_s)
         show("  accept", accept_s)
         print(f"  rejected texts {n_rejected}, locals {space.space.tables.n_locals}")
+
+
+def check(cases: list[Case], vocabulary: Vocabulary, tokenize: Callable[[str], list[int]], n: int) -> None:
+    """Masks against `advance` on every token, in states drawn from all texts."""
+    space, rng = GrammarSpace(vocabulary), random.Random(3)
+    row = np.zeros(space.masks.n_words, dtype=np.uint32)
+    n_tokens = 0
+    for case in rng.choices(cases, k=n):
+        matcher = space.matcher(check_schema(case.schema))
+        ids = tokenize(rng.choice(case.texts))
+        state: Any = matcher.start
+        for token in ids[: rng.randrange(len(ids))]:
+            state = matcher.advance(state, token)
+        matcher.fill_mask(state, row)
+        allowed = np.flatnonzero(np.unpackbits(row.view(np.uint8), bitorder="little")).tolist()
+        exact = [i for i in range(vocabulary.size) if matcher.advance(state, i) is not None]
+        if allowed != exact:
+            raise SystemExit(f"a mask is wrong: ids {sorted(set(allowed) ^ set(exact))[:9]} of {case.schema}")
+        n_tokens += vocabulary.size
+    print(f"checked {n} states, {n_tokens} tokens: masks equal advance")
 
 
 def bench_llguidance(cases: list[Case], vocabulary: Vocabulary, tokenize: Callable[[str], list[int]]) -> None:
@@ -338,6 +360,7 @@ def main() -> None:
     parser.add_argument("--size", type=int, default=0, help="extend the vocabulary to this many ids")
     parser.add_argument("--seed", type=int, default=5)
     parser.add_argument("--peers", action="store_true")
+    parser.add_argument("--check", type=int, default=0, help="states whose masks are compared token by token")
     parser.add_argument("--clock", choices=("wall", "cpu"), default="wall")
     args = parser.parse_args()
     if args.clock == "cpu":
@@ -350,6 +373,8 @@ def main() -> None:
     tokenize = Greedy(vocabulary)
     print(f"{len(cases)} schemas, {vocabulary.size} ids")
     bench_imp(cases, vocabulary, tokenize, str(vocabulary.size))
+    if args.check:
+        check(cases, vocabulary, tokenize, args.check)
     if args.peers:
         half = len(cases) // 2
         for bench in (bench_llguidance, bench_xgrammar):

@@ -11,12 +11,12 @@ from collections.abc import Callable
 from ctypes import memset
 from functools import partial
 from threading import Thread
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from imp_server.core.turns import spend
-from imp_server.grammar.combine import alias_of
+from imp_server.grammar.combine import alias_of, universal
 from imp_server.grammar.frames.key_texts import KeyText
 from imp_server.grammar.frames.simple_objects import KEY_TEXT
 from imp_server.grammar.frames.space import Space
@@ -31,11 +31,22 @@ from imp_server.grammar.trie import TokenTrie
 from imp_server.grammar.walk import WalkResult, walk
 from imp_server.vocab.table import Vocabulary
 
-Found = tuple[Row, list[tuple[TokenTrie, int]]]
+Asks = list[tuple[TokenTrie, int]]
+Found = tuple[Row, Asks]
 """A mask, and the trie nodes whose tokens only the exact step can judge."""
 
 
+class Walked(NamedTuple):
+    """A mask without end tokens. `depth`: frames below the top that it depends on."""
+
+    row: Row
+    asks: Asks
+    depth: int
+
+
 SLAB_BYTES = 4 << 20
+MANY = 4096
+"""Nodes of residual tokens from which on known names borrow the mask of an undeclared one: fewer are walked sooner."""
 
 
 class MaskRows:
@@ -104,9 +115,9 @@ class Masks:
         self.n_words = self._sets.n_words
         self._space = space
         self._stepper = stepper
-        native = NativeWalker(space.tables, self._sets.packed) if use_native and available() else None
+        self._native = NativeWalker(space.tables, self._sets.packed) if use_native and available() else None
         self._walk: Callable[[TokenTrie, list[int], Row, int], WalkResult] = (
-            native.walk if native else partial(walk, space.tables)
+            self._native.walk if self._native else partial(walk, space.tables)
         )
         self.by_bytes = self._sets.by_bytes
         self.trie = self._sets.full
@@ -116,11 +127,25 @@ class Masks:
         self._rows: dict[Cell, Found] = {}
         self._fresh = MaskRows(self.n_words)
         self._exact: dict[State, Row] = {}
+        self._free = space.free_start().id
+        # what stays inside of a free text, whatever is around it
+        self._inside, self._inside_near = (self._staying(t) for t in (self._sets.residual, self._sets.residual_near))
+
+    def _staying(self, trie: TokenTrie) -> Row:
+        row, address = self._fresh.take()
+        if self._native:
+            self._walk(trie, [self._free], row, address)
+        return row
 
     @property
     def n_bytes(self) -> int:
         """Memory of the masks made so far."""
         return self._fresh.n_bytes
+
+    @property
+    def vocabulary_bytes(self) -> int:
+        """Memory of what is made once per vocabulary."""
+        return self._sets.n_bytes
 
     def row(self, state: State) -> Row:
         """The mask of a state. Shared: never write to it."""
@@ -135,51 +160,99 @@ class Masks:
 
     def _shared(self, cell: Cell) -> Found:
         """The mask without end tokens."""
-        if self._kind(cell.top):
-            return self._walked(self._memo, cell.top, cell.below, None)
+        kind = self._kind(cell.top)
+        if kind:
+            borrows = kind == KEY_TEXT and self._native and len(self._sets.residual.byte) >= MANY
+            found = self._key(cell) if borrows else self._walked(cell.top, cell.below)
+            return found.row, found.asks
         top = self._alias(cell.top, self._sets.longest)
         near = self._alias(top, NEAR)
         if near == top:
-            return self._walked(self._memo, top, cell.below, None)
+            row, asks, _ = self._walked(top, cell.below)
+            return row, asks
         # a count that only the few longest tokens could reach: those are walked from the state itself
         plain = self._is_plain(top)
-        sets = self._sets
-        short, long = (sets.residual_near, sets.residual_far) if plain else (sets.near, sets.far)
-        row, asks = self._walked(self._memo_near, near, cell.below, short)
+        row, asks, _ = self._near(near, cell.below, plain)
         if plain:
             row = self._fresh.either(row, self._sorted_plain(top))
+        long = self._sets.residual_far if plain else self._sets.far
         if len(long.byte):
-            more, more_asks = self._walked(self._memo_far, top, cell.below, long)
-            row, asks = self._fresh.either(row, more), asks + more_asks
+            more = self._known(self._memo_far, top, cell.below)
+            if more is None:
+                out, address = self._fresh.take()
+                more = self._judged(self._memo_far, top, cell.below, long, out, address)
+            row, asks = self._fresh.either(row, more.row), asks + more.asks
         return row, asks
 
-    def _walked(self, memo: dict[int, Any], top: int, below: Cell | None, trie: TokenTrie | None) -> Found:
-        """From the memo, or by a walk of the trie (None: of what must be walked at `top`)."""
-        node: Any = memo.get(top)
-        at = below
-        while isinstance(node, dict):
-            node = node.get(None if at is None else at.top)
-            at = None if at is None else at.below
-        if node is None:
+    def _walked(self, top: int, below: Cell | None) -> Walked:
+        found = self._known(self._memo, top, below)
+        if found is None:
             out, address = self._fresh.take()
-            trie = trie or self._begin(top, out)
-            try:
-                result = self._walk(trie, _stack(top, below), out, address)
-            except BaseException:
-                self._fresh.give_back(out)
-                raise
-            node = out, [(trie, at) for at in result.asks]
-            self._store(memo, top, below, result, node)
-        found: Found = node
+            found = self._judged(self._memo, top, below, self._begin(top, out), out, address)
         return found
 
-    def _store(self, memo: dict[int, Any], top: int, below: Cell | None, result: WalkResult, node: Any) -> None:
+    def _near(self, top: int, below: Cell | None, plain: bool) -> Walked:
+        """The same for tokens that aren't long. `plain`: without those that are sorted by length."""
+        found = self._known(self._memo_near, top, below)
+        if found is None:
+            out, address = self._fresh.take()
+            trie = self._sets.residual_near if plain else self._sets.near
+            if plain and self._is_free(top):
+                out |= self._inside_near
+                trie = self._sets.closing_near
+            found = self._judged(self._memo_near, top, below, trie, out, address)
+        return found
+
+    def _key(self, cell: Cell) -> Walked:
+        """On the trie of known names: as an undeclared name, but for tokens that known names judge."""
+        found = self._known(self._memo, cell.top, cell.below)
+        if found is None:
+            assert self._native is not None and self._space.simple is not None
+            waiting = self._space.simple.waiting_key(cell.top)
+            base = self._walked(self._free, self._stepper.cell(waiting, cell.below))
+            out, address = self._fresh.take()
+            out[:] = base.row
+            trie = self._sets.quoted
+            result = self._tried(partial(self._native.walk_keys, trie, _stack(cell.top, cell.below), address), out)
+            asks = base.asks + [(trie, at) for at in result.asks]
+            found = Walked(out, asks, max(result.depth_used, base.depth - 1))
+            self._store(self._memo, cell.top, cell.below, found)
+        return found
+
+    def _known(self, memo: dict[int, Any], top: int, below: Cell | None) -> Walked | None:
+        node: Any = memo.get(top)
+        while type(node) is dict:
+            if below is None:
+                node = node.get(-1)
+            else:
+                node = node.get(below.top)
+                below = below.below
+        found: Walked | None = node
+        return found
+
+    def _judged(
+        self, memo: dict[int, Any], top: int, below: Cell | None, trie: TokenTrie, out: Row, address: int
+    ) -> Walked:
+        """`out` with the tokens of the trie that can be read."""
+        result = self._tried(partial(self._walk, trie, _stack(top, below), out, address), out)
+        found = Walked(out, [(trie, at) for at in result.asks], result.depth_used)
+        self._store(memo, top, below, found)
+        return found
+
+    def _tried(self, walk_: Callable[[], WalkResult], out: Row) -> WalkResult:
+        try:
+            return walk_()
+        except BaseException:
+            self._fresh.give_back(out)
+            raise
+
+    def _store(self, memo: dict[int, Any], top: int, below: Cell | None, found: Walked) -> None:
         level, key = memo, top
-        for _ in range(result.depth_used):
+        for _ in range(found.depth):
             level = level.setdefault(key, {})
             key = -1 if below is None else below.top
             below = None if below is None else below.below
-        level[key] = node
+        level[key] = found
 
     def _alias(self, top: int, n: int) -> int:
         """A local that many share and that can't be told from `top` within n code points: far counts are as none."""
@@ -207,6 +280,14 @@ class Masks:
         verdicts = local.verdicts if isinstance(local, Text) else None
         return isinstance(verdicts, Single) and isinstance(verdicts.machine, PlainLength)
 
+    def _is_free(self, top: int) -> bool:
+        """Whether the text may go on and end as it likes: what a token writes before its quote can't matter."""
+        local = self._space.locals[top]
+        if not isinstance(local, Text) or local.missing or local.closer is not None or self._native is None:
+            return False
+        verdicts = local.verdicts
+        return isinstance(verdicts, Single) and not verdicts.strict and universal(verdicts.machine, local.state)
+
     def _sorted_plain(self, top: int) -> Row:
         """The plain tokens that fit into the room of a text."""
         local = self._space.locals[top]
@@ -226,6 +307,10 @@ class Masks:
             return self._sets.residual
         if not isinstance(local, Text) or local.missing:
             return self._sets.full
+        if self._is_free(top):
+            out |= self._sets.plain[-1]
+            out |= self._inside
+            return self._sets.closing
         if local.verdicts.room(local.state) >= UNBOUNDED or self._is_plain(top):
             out |= self._sorted_plain(top)
             return self._sets.residual

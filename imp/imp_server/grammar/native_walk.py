@@ -9,48 +9,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from imp_server.grammar.packed_trie import PackedTrie
 from imp_server.grammar.tables import DEAD, HOLE, Tables
 from imp_server.grammar.trie import TokenTrie
 from imp_server.grammar.walk import WalkResult
 from imp_server.native import load_library
 
 MAX_ASKS = 4096
-
-
-class _Trie(ctypes.Structure):
-    _fields_ = [
-        ("byte", ctypes.c_void_p),
-        ("first_child", ctypes.c_void_p),
-        ("first_id", ctypes.c_void_p),
-        ("ids", ctypes.c_void_p),
-        ("number", ctypes.c_void_p),
-        ("n_roots", ctypes.c_int32),
-        ("max_depth", ctypes.c_int32),
-    ]
-
-
-class PackedTrie:
-    """A trie as the walker reads it: breadth first (walk.cpp)."""
-
-    def __init__(self, trie: TokenTrie) -> None:
-        max_depth = int(trie.depth.max(initial=0))
-        number = np.argsort(trie.depth, kind="stable").astype(np.int32)
-        n_children = np.zeros(len(number) + 1, np.int32)
-        levels = np.searchsorted(trie.depth[number], np.arange(1, max_depth + 2))
-        for depth in range(1, max_depth):
-            parents, children = (number[levels[d - 1] : levels[d]] for d in (depth, depth + 1))
-            n_children[levels[depth - 1] : levels[depth]] = np.bincount(
-                np.searchsorted(parents, children) - 1, minlength=len(parents)
-            )
-        n_roots = int(levels[1]) if max_depth else 0
-        first_child = (n_roots + np.cumsum(n_children) - n_children).astype(np.int32)
-        n_ids = np.append(np.diff(trie.first)[number], 0)
-        first_id = (np.cumsum(n_ids) - n_ids).astype(np.int32)
-        at = np.repeat(trie.first[number] - first_id[:-1], n_ids[:-1]) + np.arange(first_id[-1])
-        arrays = (trie.byte[number].copy(), first_child, first_id, trie.ids[at].copy(), number)
-        self._kept = trie, arrays
-        self._struct = _Trie(*(array.ctypes.data for array in arrays), n_roots, max_depth)
-        self.address = ctypes.addressof(self._struct)
 
 
 _FILL = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_int32, ctypes.c_int32)
@@ -83,7 +48,8 @@ class NativeWalker:
         if library is None:
             raise RuntimeError("the native library 'grammar' isn't built")
         self._walk: Callable[..., int] = library.imp_grammar_walk
-        library.imp_grammar_walk.argtypes = _ARGUMENTS
+        self._walk_keys: Callable[..., int] = library.imp_grammar_walk_keys
+        library.imp_grammar_walk.argtypes = library.imp_grammar_walk_keys.argtypes = _ARGUMENTS
         self._tables = tables
         self._error: BaseException | None = None
         self._fill = _FILL(self._filled)
@@ -110,6 +76,16 @@ class NativeWalker:
 
     def walk(self, trie: TokenTrie, stack: list[int], out: NDArray[np.uint32], address: int) -> WalkResult:
         """As walk.walk; `address` is that of `out`'s memory. Raises what filling a hole raised."""
+        return self._run(self._walk, trie, stack, address)
+
+    def walk_keys(self, trie: TokenTrie, stack: list[int], address: int) -> WalkResult:
+        """From a native key text whose `out` begins as the mask of an undeclared name: corrects what known names say.
+
+        The twin is a walk of all tokens.
+        """
+        return self._run(self._walk_keys, trie, stack, address)
+
+    def _run(self, call: Callable[..., int], trie: TokenTrie, stack: list[int], address: int) -> WalkResult:
         packed = self._tries.get(id(trie))
         if packed is None:
             packed = self._tries[id(trie)] = PackedTrie(trie)
@@ -117,7 +93,7 @@ class NativeWalker:
         if n > len(self._frames):
             self._reserve(2 * n)
         self._frames[:n] = stack
-        n_asks = self._walk(self._walker_at, packed.address, n, address)
+        n_asks = call(self._walker_at, packed.address, n, address)
         if self._error is not None:
             error, self._error = self._error, None
             raise error

@@ -5,16 +5,16 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from imp_server.grammar.native_walk import PackedTrie, available
-from imp_server.grammar.trie import Token, build_trie
+from imp_server.grammar.native_walk import available
+from imp_server.grammar.packed_trie import PackedTrie
+from imp_server.grammar.plain_tokens import closing_quote, plain_length
+from imp_server.grammar.trie import Token, TokenTrie, build_trie
 from imp_server.vocab.table import Vocabulary
 
 Row = NDArray[np.uint32]
 
 NEAR = 32
 """Bytes of a token that isn't long."""
-MAX_PLAIN = 512
-"""Code points of the longest plain token that is sorted by length; longer ones are walked."""
 
 
 class TokenSets:
@@ -33,16 +33,39 @@ class TokenSets:
         self.by_bytes: dict[bytes, int] = dict(reversed(self._tokens))
         """The lowest id of each byte string."""
         self.longest = max((len(data) for data, _ in self._tokens), default=0)
-        self.full = build_trie(self._tokens)
+        self.packed: dict[int, PackedTrie] = {}
+        """By the id of the trie; empty without native code."""
+        self.full = self._in_blocks(self._tokens)
         self.residual = build_trie(residual)
         """All but the plain tokens."""
         # Tries by length, for states that count code points (masks.py). No string goes on with a control character.
-        self.near = build_trie([t for t in self._tokens if len(t[0]) <= NEAR])
+        self.near = self._in_blocks([t for t in self._tokens if len(t[0]) <= NEAR])
         self.far = build_trie([t for t in self._tokens if len(t[0]) > NEAR and t[0][0] >= 0x20])
         self.residual_near = build_trie([t for t in residual if len(t[0]) <= NEAR])
         self.residual_far = build_trie([t for t in residual if len(t[0]) > NEAR and t[0][0] >= 0x20])
-        tries = (self.full, self.residual, self.near, self.far, self.residual_near, self.residual_far)
-        self.packed = {id(trie): PackedTrie(trie) for trie in tries} if available() else {}
+        self.closing = _closing(residual)
+        """Tokens that a string reads up to its end, each without what stands before its quote."""
+        self.closing_near = _closing([t for t in residual if len(t[0]) <= NEAR])
+        self.quoted = build_trie([t for t in residual if b'"' in t[0] or b"\\" in t[0]])
+        """Residual tokens that may end a name, or begin an escape."""
+        inner = (self.residual, self.residual_near, self.residual_far, self.closing, self.closing_near, self.quoted)
+        if available():
+            self.packed |= {id(trie): PackedTrie(trie) for trie in (*inner, self.far)}
+
+    def _in_blocks(self, tokens: list[Token]) -> TokenTrie:
+        """Tokens with a quote stand behind the others (packed_trie.py)."""
+        unquoted = [t for t in tokens if b'"' not in t[0]]
+        trie = build_trie(unquoted + [t for t in tokens if b'"' in t[0]])
+        if available():
+            self.packed[id(trie)] = PackedTrie(trie, len(unquoted))
+        return trie
+
+    @property
+    def n_bytes(self) -> int:
+        """Memory of the tries and of the plain tokens' masks."""
+        tries = [t for t in vars(self).values() if isinstance(t, TokenTrie)]
+        arrays = sum(array.nbytes for trie in tries for array in trie)
+        return arrays + self.plain.nbytes + sum(packed.n_bytes for packed in self.packed.values())
 
     def _row(self, ids: list[int]) -> Row:
         row: Row = np.zeros(self.n_words, np.uint32)
@@ -59,18 +82,10 @@ class TokenSets:
         return np.bitwise_or.accumulate(table, axis=0)
 
 
-def plain_length(data: bytes) -> int | None:
-    """Code points of a token that is plain string content; None if it isn't, or is too long to be sorted."""
-    if data.translate(None, _PLAIN_BYTES):
-        return None
-    try:
-        n = len(data.decode())
-    except UnicodeDecodeError:
-        return None
-    return n if n <= MAX_PLAIN else None
+def _closing(tokens: list[Token]) -> TokenTrie:
+    return build_trie(sorted((data[at:], i) for data, i in tokens if (at := closing_quote(data)) is not None))
 
 
-_PLAIN_BYTES = bytes(b for b in range(0x20, 0x100) if b not in b'"\\')
 _made: dict[str, TokenSets] = {}
 
 

@@ -1,7 +1,8 @@
 """The trie of a vocabulary as flat arrays, laid out natively or by the plain twin.
 
-Nodes stand in depth-first preorder, children by ascending byte. Node i has `byte[i]`, `depth[i]` (1 for a first
-byte), `skip[i]` (nodes in its subtree, itself included) and the tokens `ids[first[i]:first[i + 1]]` that end there.
+Nodes stand in depth-first preorder, children in the order of the tokens. Node i has `byte[i]`, `depth[i]` (1 for a
+first byte), `skip[i]` (nodes in its subtree, itself included) and the tokens `ids[first[i]:first[i + 1]]` that end
+there.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ class TokenTrie(NamedTuple):
 
 
 def build_trie(tokens: Sequence[Token]) -> TokenTrie:
-    """The trie of sorted tokens, none of them empty."""
+    """The trie of sorted tokens, none of them empty. Several sorted lists one after the other make a trie each."""
     library = load_library("grammar")
     if library is None:
         return build_plainly(tokens)

@@ -28,22 +28,39 @@ struct Level {
   int32_t node;
   int32_t end;
   Config config;
+  bool on_names;  // KEYS: still on the trie of known names
+  bool in_text;   // in a free text whose plain tokens are set
 };
 
 }  // namespace
 
 extern "C" {
 
+struct Links {
+  int32_t first_child;
+  int32_t first_id;
+};
+
 // Breadth first, so that siblings lie side by side: most of what a walk looks at are dead siblings, told by their byte.
-// Children of node i are [first_child[i], first_child[i + 1]), its tokens ids[first_id[i] ...first_id[i + 1]).
+// Children of node i are [links[i].first_child, links[i + 1].first_child), its tokens are numbered alike in `ids`.
+struct Inside;
+
 struct Trie {
   const uint8_t* byte;
-  const int32_t* first_child;
-  const int32_t* first_id;
+  const Links* links;
   const int32_t* ids;
   const int32_t* number;  // of the node in depth-first order
+  const Inside* inside;   // per node; null where no token of the trie has a quote
+  const int32_t* staying;
+  const Trie* next;  // walked after this one
   int32_t n_roots;
   int32_t max_depth;
+};
+
+// What is known of a node behind a quote if a free text begins there and goes on to the node.
+struct Inside {
+  int32_t mixed_end;  // children from here on lead to nothing but plain text
+  int32_t begin, end;  // in `staying`: tokens of the subtree that are plain text from that quote on
 };
 
 // Computes the entry of (local, byte) of a foreign local and stores it.
@@ -65,9 +82,20 @@ struct Walker {
   int32_t depth_used;  // how many frames below the top were read
 };
 
-// Sets in `out` the bit of each token that the stack reads. Writes up to max_asks trie nodes to `asks`; returns their
-// number, which may exceed max_asks.
-int32_t imp_grammar_walk(Walker* walker, const Trie* trie, int32_t n_stack, uint32_t* out) {
+}  // extern "C"
+
+namespace {
+
+void forbid(const Trie* trie, int32_t node, uint32_t* out) {
+  const Links *here = trie->links + node, *next = here + 1;
+  for (int32_t i = here->first_id; i < next->first_id; ++i) out[trie->ids[i] >> 5] &= ~(1u << (trie->ids[i] & 31));
+  for (int32_t child = here->first_child; child < next->first_child; ++child) forbid(trie, child, out);
+}
+
+// KEYS: see imp_grammar_walk_keys.
+template <bool KEYS>
+int32_t walk(Walker* walker, const Trie* trie, int32_t n_stack, uint32_t* out) {
+  const int32_t free_text = walker->tables->objects ? walker->tables->objects->free_start : DEAD;
   Tables* const tables = walker->tables;
   const Fill fill = walker->fill;
   const int32_t* const stack = walker->stack;
@@ -79,16 +107,26 @@ int32_t imp_grammar_walk(Walker* walker, const Trie* trie, int32_t n_stack, uint
   const int32_t* rows = tables->rows;  // again after each fill
   int32_t deepest = 0, n_asks = 0;
   Level* level = levels.data();
-  *level = Level{0, trie->n_roots, Config{stack[0], -1}};
+  *level = Level{0, trie->n_roots, Config{stack[0], -1}, KEYS, false};
   for (;;) {
     if (level->node == level->end) {
-      if (level == levels.data()) break;
-      --level;
+      if (level != levels.data()) {
+        --level;
+        continue;
+      }
+      trie = trie->next;
+      if (!trie) break;
+      if (levels.size() < static_cast<size_t>(trie->max_depth) + 1) levels.resize(static_cast<size_t>(trie->max_depth) + 1);
+      level = levels.data();
+      *level = Level{0, trie->n_roots, Config{stack[0], -1}, KEYS, false};
       continue;
     }
     const int32_t node = level->node++;
     const int32_t byte = trie->byte[node];
     Config here = level->config;
+    const bool on_names = KEYS && level->on_names;
+    const bool ends = on_names && (byte == '"' || byte == '\\');
+    if (ends) forbid(trie, node, out);
     const int32_t quick = rows[(static_cast<size_t>(here.top) << 8) + byte];
     if (quick == DEAD) continue;
     bool alive = quick >= 0, ask = false;
@@ -111,6 +149,7 @@ int32_t imp_grammar_walk(Walker* walker, const Trie* trie, int32_t n_stack, uint
       const int32_t* op = tables->ops + 2 * static_cast<size_t>(FIRST_OP - entry);
       const int32_t a = op[0], b = op[1];
       if (a >= 0) {
+        if (on_names && !ends) break;
         arena.push_back(Cell{a, here.below});
         here = Config{b, static_cast<int32_t>(arena.size()) - 1};
         alive = true;
@@ -144,14 +183,37 @@ int32_t imp_grammar_walk(Walker* walker, const Trie* trie, int32_t n_stack, uint
       }
       continue;
     }
-    for (int32_t i = trie->first_id[node]; i < trie->first_id[node + 1]; ++i) {
-      out[trie->ids[i] >> 5] |= 1u << (trie->ids[i] & 31);
+    const Links *from = trie->links + node, *to = from + 1;
+    int32_t end = to->first_child;
+    const bool in_text = trie->inside && here.top == free_text;
+    if (in_text) {
+      const Inside& inside = trie->inside[node];
+      end = inside.mixed_end;
+      if (!level->in_text) {
+        for (int32_t i = inside.begin; i < inside.end; ++i) out[trie->staying[i] >> 5] |= 1u << (trie->staying[i] & 31);
+      }
     }
-    const int32_t child = trie->first_child[node], end = trie->first_child[node + 1];
-    if (child < end) *++level = Level{child, end, here};
+    for (int32_t i = from->first_id; i < to->first_id; ++i) out[trie->ids[i] >> 5] |= 1u << (trie->ids[i] & 31);
+    if (from->first_child < end) *++level = Level{from->first_child, end, here, on_names && !ends, in_text};
   }
   walker->depth_used = deepest;
   return n_asks;
+}
+
+}  // namespace
+
+extern "C" {
+
+// Sets in `out` the bit of each token that the stack reads. Writes up to max_asks trie nodes to `asks`; returns their
+// number, which may exceed max_asks.
+int32_t imp_grammar_walk(Walker* walker, const Trie* trie, int32_t n_stack, uint32_t* out) {
+  return walk<false>(walker, trie, n_stack, out);
+}
+
+// The same on the trie of known names, where `out` begins as the mask of an undeclared name: only tokens that are still
+// among the known names when they meet a quote or a backslash are judged, and their bits set or taken back.
+int32_t imp_grammar_walk_keys(Walker* walker, const Trie* trie, int32_t n_stack, uint32_t* out) {
+  return walk<true>(walker, trie, n_stack, out);
 }
 
 }  // extern "C"

@@ -185,6 +185,10 @@ class SimpleObjects:
         family: Family = self._by_number[self._call["state_family"](self._at, state)]
         return family.starts
 
+    def waiting_key(self, key_text: int) -> int:
+        """The local that waits while an undeclared name is typed in the place of `key_text`."""
+        return self.local(WAITING_KEY, self._describe(key_text)[0])
+
     # --- from numbers to frames -------------------------------------------------------------
 
     def state(self, number: int) -> ObjectState:
