@@ -16,11 +16,14 @@ _LEAST = 256
 
 
 class AgeOrder:
-    """Owner of a heap of (last use, node). An entry is valid while the node was not used since and still qualifies."""
+    """Owner of a heap of (last use, node). An entry is valid while the node was not used since and still qualifies.
 
-    def __init__(self, qualifies: Callable[[Node], bool]) -> None:
-        """Whoever makes a node qualify, or uses one that does, must offer it."""
-        self._qualifies = qualifies
+    Pinned and held nodes don't: hundreds of pins at the old end would be passed over for each block that is needed.
+    """
+
+    def __init__(self, may_go: Callable[[Node], bool]) -> None:
+        """Whoever makes a node qualify, or uses one that does, must offer it; so must who unpins it or lets it go."""
+        self._may_go = may_go
         self._heap: list[tuple[int, int, Node]] = []
         self._tie = count()
         self._sweep_at = _LEAST
@@ -34,7 +37,7 @@ class AgeOrder:
             self._sweep()
 
     def oldest_first(self) -> Iterator[Node]:
-        """Nodes that qualify, neither pinned nor held. Those that the caller doesn't change are offered again."""
+        """Nodes that qualify. Those that the caller doesn't change are offered again."""
         passed: dict[Node, None] = {}
         try:
             while self._heap:
@@ -44,11 +47,13 @@ class AgeOrder:
                 if node in passed:
                     continue
                 passed[node] = None
-                if not (node.n_pins or node.n_holds):
-                    yield node
+                yield node
         finally:
             for node in passed:
                 self.offer(node)
+
+    def _qualifies(self, node: Node) -> bool:
+        return not (node.n_pins or node.n_holds) and self._may_go(node)
 
     def _sweep(self) -> None:
         valid = {id(entry[2]): entry for entry in self._heap if self._is_valid(entry)}

@@ -84,4 +84,4 @@ class Pins:
         for node in pin.nodes:
             node.n_pins -= 1
             self._n_nodes -= node.n_pins == 0
-        self._tree.offer(pin.nodes[-1])
+            self._tree.offer(node)
