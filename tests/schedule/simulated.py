@@ -48,12 +48,13 @@ class Simulation:
         make_index: MakeIndex | None = None,
         tier: Tier | None = None,
         snapshots: SnapshotLimits | None = None,
+        state_tier: Tier | None = None,
     ) -> None:
-        """`tier`, `snapshots`: under a prefix cache, instead of `make_index`."""
+        """`tier`, `snapshots`, `state_tier`: under a prefix cache, instead of `make_index`."""
         counts = [2 * n_rows if group.kind == "state" else n_blocks for group in groups]
         self.kv = [np.full((n, BLOCK_TOKENS), _DIRT, dtype=np.int64) for n in counts]
         if tier is not None or snapshots is not None:
-            below = Below(self, (BLOCK_BYTES,) * len(groups), tier, snapshots or SnapshotLimits())
+            below = Below(self, (BLOCK_BYTES,) * len(groups), tier, snapshots or SnapshotLimits(), state_tier)
             make_index = partial(PrefixCache, below=below)
         limits = ScheduleLimits(n_rows, context, step_ms, step_alone_ms, prefill_chunk)
         self.scheduler = Scheduler(limits, groups, counts, make_index=make_index)

@@ -51,7 +51,15 @@ class CacheMachine(RuleBasedStateMachine):
         n_blocks = 40  # four rows of 96 tokens, and less than what is cached in a while
         self.tier: FileTier = file_tier(self.folder / "tier", self.n_slots, payload=BLOCK_BYTES * len(self.groups))
         limits = SnapshotLimits(most=1000)
-        self.sim = Simulation(n_blocks, context=96, groups=self.groups, tier=self.tier, snapshots=limits)
+        self.state_tier = file_tier(self.folder / "states", 1000, payload=BLOCK_BYTES * len(self.groups) + 4 * 96)
+        self.sim = Simulation(
+            n_blocks,
+            context=96,
+            groups=self.groups,
+            tier=self.tier,
+            snapshots=limits,
+            state_tier=self.state_tier if self.has_state else None,
+        )
         index = self.sim.scheduler.index
         assert isinstance(index, PrefixCache)
         self.index = index
@@ -160,14 +168,15 @@ class CacheMachine(RuleBasedStateMachine):
     @precondition(lambda self: not self.rows)
     @rule(is_killed=st.booleans())
     def restart(self, is_killed: bool) -> None:
-        """Whatever was saved is known to the next process; states aren't saved."""
+        """Whatever was saved is known to the next process."""
         if is_killed:
             while self.index.tidy():
                 pass
             self.tier.close()
         else:
             self.index.close()
-        self.states.clear()
+        if is_killed or not self.has_state:
+            self.state_tier.close()
         self.start()
 
     @rule(which=st.integers(0, 10_000))

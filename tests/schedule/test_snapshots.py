@@ -6,6 +6,7 @@ All slots begin dirty, and are handed on dirty: a restore or a start that left a
 from __future__ import annotations
 
 import random
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -15,10 +16,12 @@ from imp_server.models.architecture import CacheGroup
 from imp_server.schedule.cache import PrefixCache
 from imp_server.schedule.rows import Row
 from imp_server.schedule.snapshots import SnapshotLimits, Snapshots, snapshot_points
+from imp_server.schedule.tiers.slab import HEAD_BYTES, SLOT_HEADER_BYTES
 
 from tests.schedule.simulated import BLOCK_BYTES, Simulation
 from tests.schedule.test_cache import WINDOWED, prompt
 from tests.schedule.test_spill import Lossy, host, n_computed
+from tests.schedule.test_tiers import file_tier
 
 STATE = CacheGroup("state", (9,))
 HYBRID = (CacheGroup("full", (0,)), STATE)
@@ -289,3 +292,53 @@ def test_random_requests_meet_only_their_own_state(
     sim.run()
     sim.scheduler.check()
     assert all(count.held == 0 for count in sim.scheduler.memory.counts())
+
+
+# --- over a restart -----------------------------------------------------------------------------
+
+
+def kept(path: Path, groups: tuple[CacheGroup, ...], n_states: int = 64) -> Simulation:
+    """A process that keeps its blocks and states in this folder."""
+    blocks = file_tier(path / "kv", 256, payload=BLOCK_BYTES * len(groups))
+    states = file_tier(path / "states", n_states, payload=BLOCK_BYTES * len(groups) + 4 * 400)
+    return simulation(groups, tier=blocks, state_tier=states)
+
+
+@pytest.mark.parametrize("groups", ALL)
+def test_the_next_process_resumes_at_the_same_places(tmp_path: Path, groups: tuple[CacheGroup, ...]) -> None:
+    first, again, other = (prompt((1, 100), (tail, 20)) for tail in (2, 2, 3))
+    before = kept(tmp_path, groups)
+    assert run(before, first, (100,), 5) == 0
+    before.scheduler.index.close()
+    after = kept(tmp_path, groups)
+    assert counters(after)["state_snapshots"] == counters(after)["state_snapshots_kept"] == 2
+    assert run(after, again, (100,), 5) == 100, "the state behind the answer is beyond this prompt"
+    assert run(after, other, (100,), 5) == 100
+    after.scheduler.check()
+
+
+def test_a_state_that_was_damaged_or_belongs_to_other_tokens_is_not_used(tmp_path: Path) -> None:
+    ids = prompt((1, 100), (2, 20))
+    before = kept(tmp_path, PURE)
+    run(before, ids, (100,), 5)
+    before.scheduler.index.close()
+    with open(tmp_path / "states", "r+b") as file:  # a token in the payload of the first
+        file.seek(HEAD_BYTES + SLOT_HEADER_BYTES + 8)
+        file.write(b"\x01")
+    after = kept(tmp_path, PURE)
+    assert counters(after)["state_snapshots"] == counters(after)["state_snapshots_kept"] == 1
+    assert run(after, ids, (100,), 5) == 0
+
+
+def test_the_file_keeps_the_newest_and_what_memory_gave_up_leaves_it(tmp_path: Path) -> None:
+    before = kept(tmp_path, PURE, n_states=6)
+    for seed in range(6):
+        run(before, prompt((seed, 60)), (50,), 2)  # a state there, and one behind the answer
+        while before.scheduler.index.tidy():
+            pass
+    assert counters(before)["state_snapshots"] == 12 and counters(before)["state_snapshots_kept"] == 6
+    before.scheduler.index.close()
+    after = kept(tmp_path, PURE, n_states=6)
+    assert [run(after, prompt((seed, 60), (9, 5))) == 50 for seed in range(6)] == [False] * 3 + [True] * 3
+    snapshots_of(after).clear()
+    assert counters(after)["state_snapshots_kept"] == 0

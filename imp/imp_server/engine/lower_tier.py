@@ -15,9 +15,10 @@ from imp_server.schedule.cache import Below
 from imp_server.schedule.snapshots import SnapshotLimits
 from imp_server.schedule.tiers.file import FileTier
 from imp_server.schedule.tiers.host import HostTier
-from imp_server.schedule.tiers.opening import open_kept, open_unnamed
+from imp_server.schedule.tiers.opening import STATES, open_kept, open_unnamed
 from imp_server.schedule.tiers.slab import SlabFile
 from imp_server.schedule.tiers.tier import Tier
+from imp_server.schedule.tree import TOKEN_BYTES
 
 log = logging.getLogger(__name__)
 
@@ -27,33 +28,46 @@ def lower_tier(config: Config, source: ModelSource, backend: Backend, kv: KvSpec
     sizes = backend.block_bytes(kv.dtype)
     if not config.prefix_cache.enabled or not sum(sizes):
         return None
-    blocks = sum(size for size, group in zip(sizes, backend.architecture.cache_groups) if group.kind != "state")
-    tier = _kept(config, source, backend, kv, blocks) if config.prefix_cache.path and blocks else None
+    groups = backend.architecture.cache_groups
+    blocks = sum(size for size, group in zip(sizes, groups) if group.kind != "state")
+    states = sum(sizes) - blocks
+    knobs = config.prefix_cache
+    kept = _Folder(config, source, backend, kv) if knobs.path else None
+    tier = kept.open(blocks, knobs.path_mib << 20, ".kv", "blocks of earlier prompts") if kept and blocks else None
     if tier is None and blocks:
         tier = _spill(config, backend, blocks)
-    knobs = config.prefix_cache
+    state_tier = None
+    if kept and states and knobs.max_snapshots:
+        most = states + TOKEN_BYTES * backend.architecture.context_length
+        state_tier = kept.open(most, knobs.snapshot_mib << 20, STATES, "states of earlier prompts")
     limits = SnapshotLimits(knobs.max_snapshots, knobs.snapshot_mib << 20, knobs.checkpoint_min_step)
-    return Below(backend, sizes, tier, limits)
+    return Below(backend, sizes, tier, limits, state_tier)
 
 
-def _kept(config: Config, source: ModelSource, backend: Backend, kv: KvSpec, max_payload: int) -> Tier | None:
-    try:
-        folder = Path(config.prefix_cache.path).expanduser()
-    except RuntimeError:
+class _Folder:
+    """The folder of `prefix_cache.path`, and what ties its files to this model and machine. Raises ConfigError."""
+
+    def __init__(self, config: Config, source: ModelSource, backend: Backend, kv: KvSpec) -> None:
         named = config.prefix_cache.path
-        raise ConfigError(f"--prefix-cache {named}: there is no such home folder; write the path in full") from None
-    try:
-        mark = fingerprint(source, backend, kv)
-    except OSError as error:
-        log.warning("the prefix cache won't survive a restart: %s can't be read again", error.filename)
-        return None
-    fd = open_kept(folder, model_name(source), mark)
-    if fd is None:
-        return None
-    tier = FileTier(SlabFile(fd, mark, max_payload), config.prefix_cache.path_mib << 20, persists=True)
-    if tier.n_entries:
-        log.info("%d blocks of earlier prompts were found in %s", tier.n_entries, folder)
-    return tier
+        try:
+            self._folder = Path(named).expanduser()
+        except RuntimeError:
+            raise ConfigError(f"--prefix-cache {named}: there is no such home folder; write the path in full") from None
+        self._model, self._mark = model_name(source), b""
+        try:
+            self._mark = fingerprint(source, backend, kv)
+        except OSError as error:
+            log.warning("the prefix cache won't survive a restart: %s can't be read again", error.filename)
+
+    def open(self, max_payload: int, cap_bytes: int, suffix: str, what: str) -> Tier | None:
+        """None: it can't be had, and the log says why."""
+        fd = open_kept(self._folder, self._model, self._mark, suffix) if self._mark else None
+        if fd is None:
+            return None
+        tier = FileTier(SlabFile(fd, self._mark, max_payload), cap_bytes, persists=True)
+        if tier.n_entries:
+            log.info("%d %s were found in %s", tier.n_entries, what, self._folder)
+        return tier
 
 
 def _spill(config: Config, backend: Backend, max_payload: int) -> Tier | None:

@@ -47,6 +47,8 @@ class Below:
     block_bytes: tuple[int, ...]
     tier: Tier | None = None
     snapshots: SnapshotLimits = field(default_factory=SnapshotLimits)
+    state_tier: Tier | None = None
+    """Keeps snapshots over restarts."""
 
 
 @dataclass(slots=True)
@@ -81,7 +83,9 @@ class PrefixCache:
         self._has_blocks = any(group.kind != "state" for group in groups)
         self._snapshots: Snapshots | None = None
         if below is not None and below.snapshots.most and any(group.kind == "state" for group in groups):
-            self._snapshots = Snapshots(groups, pools, below.store, below.block_bytes, below.snapshots)
+            self._snapshots = Snapshots(
+                groups, pools, below.store, below.block_bytes, below.snapshots, below.state_tier
+            )
         self._usable = bool(groups) and (self._snapshots is not None or all(g.kind != "state" for g in groups))
         self._spill: Spill | None = None
         if below is not None and below.tier is not None and self._usable:
@@ -221,7 +225,9 @@ class PrefixCache:
 
     def tidy(self) -> bool:
         """A small piece of the work that can wait until nobody else does; True if there is more."""
-        return self._spill is not None and self._spill.save_some(_SAVED_AT_ONCE)
+        has_more_blocks = self._spill is not None and self._spill.save_some(_SAVED_AT_ONCE)
+        has_more_states = self._snapshots is not None and self._snapshots.save_some(1)
+        return has_more_blocks or has_more_states
 
     def close(self, budget_s: float = 3.0) -> None:
         """Save what the next process shall find, as much as time allows."""
@@ -230,6 +236,8 @@ class PrefixCache:
             pass
         if self._spill is not None:
             self._spill.close()
+        if self._snapshots is not None:
+            self._snapshots.close()
 
     def clear(self) -> None:
         """Forget everything that no pin holds."""

@@ -1,7 +1,8 @@
 """States of layers that can't be rolled back, kept at message boundaries so that a prefix can be resumed there.
 
 A snapshot is the exact bytes of a row's state slots after a number of tokens. It is found by those tokens: by the
-content hash of their whole blocks, then by the tokens themselves, all of them.
+content hash of their whole blocks, then by the tokens themselves, all of them. They live in host memory; a tier can
+keep them for the next process, which reads all of them when it starts.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ import numpy as np
 from imp_server.core import MessageSpan
 from imp_server.models.architecture import CacheGroup
 from imp_server.schedule.blocks import BlockPool
-from imp_server.schedule.tiers.record import BlockStore, content_hash, root_hash
+from imp_server.schedule.tiers.record import BlockRecord, BlockStore, content_hash, is_lasting, root_hash
+from imp_server.schedule.tiers.tier import Tier
 from imp_server.schedule.tree import BLOCK_BYTES, EMPTY, TOKEN_BYTES, key_of
 
 if TYPE_CHECKING:
@@ -54,6 +56,7 @@ class Snapshot:
     """Of their whole blocks, and of the reuse group."""
     states: tuple[bytes, ...]
     """Per state group."""
+    reuse_group: int = 0
 
     @property
     def n_tokens(self) -> int:
@@ -75,7 +78,9 @@ class Snapshots:
         store: BlockStore,
         block_bytes: Sequence[int],
         limits: SnapshotLimits,
+        tier: Tier | None = None,
     ) -> None:
+        """`tier`: keeps them over restarts; what it holds is adopted."""
         self.n_taken = 0
         self.n_restored = 0
         self.n_evicted = 0
@@ -83,9 +88,14 @@ class Snapshots:
         """Prefixes that were known and had no snapshot to resume from, or whose state couldn't be had."""
         self._state_groups = [g for g, group in enumerate(groups) if group.kind == "state"]
         self._pools, self._store, self._limits = pools, store, limits
-        self._each_bytes = sum(block_bytes[g] for g in self._state_groups)
+        self._state_bytes = [block_bytes[g] for g in self._state_groups]
+        self._each_bytes = sum(self._state_bytes)
         self._found: dict[bytes, dict[bytes, Snapshot]] = {}
         self._by_age: dict[Snapshot, None] = {}
+        self._tier = tier
+        self._unsaved: dict[Snapshot, None] = {}
+        if tier is not None:
+            self._adopt_kept(tier)
 
     @property
     def n_bytes(self) -> int:
@@ -124,12 +134,11 @@ class Snapshots:
             self._store.read_blocks(g, np.array([slot], dtype=np.int32))
             for g, slot in zip(self._state_groups, slots, strict=True)
         )
-        digest = root_hash(row.reuse_group)
-        for at in range(0, len(key) - BLOCK_BYTES + 1, BLOCK_BYTES):
-            digest = content_hash(digest, key[at : at + BLOCK_BYTES])
-        new = Snapshot(key, digest, states)
-        self._found.setdefault(digest, {})[new.rest] = new
-        self._by_age[new] = None
+        digest = digest_of(key, row.reuse_group)
+        new = Snapshot(key, digest, states, row.reuse_group)
+        self._add(new)
+        if self._tier is not None and is_lasting(row.reuse_group):
+            self._unsaved[new] = None
         self.n_taken += 1
 
     def restore(self, row: Row, snapshot: Snapshot) -> bool:
@@ -150,9 +159,28 @@ class Snapshots:
         self.n_restored += 1
         return True
 
+    def save_some(self, n: int) -> bool:
+        """Keep some of the new ones for the next process; True if there are more."""
+        while self._tier is not None and self._unsaved and n > 0:
+            snapshot = next(iter(self._unsaved))
+            record = self._record(snapshot)
+            for oldest in self._by_age if self._tier.takes(len(record.payload)) else ():
+                if self._tier.has_room(len(record.payload)):
+                    break
+                if oldest not in self._unsaved:
+                    self._tier.drop(content_hash(oldest.digest, oldest.rest))
+            del self._unsaved[snapshot]
+            self._tier.put(record)
+            n -= 1
+        return bool(self._unsaved)
+
+    def close(self) -> None:
+        if self._tier is not None:
+            self._tier.close()
+
     def clear(self) -> None:
-        self._found.clear()
-        self._by_age.clear()
+        for snapshot in list(self._by_age):
+            self._drop(snapshot)
 
     def counters(self) -> dict[str, float]:
         return {
@@ -162,6 +190,7 @@ class Snapshots:
             "state_snapshots_restored_total": float(self.n_restored),
             "state_snapshots_evicted_total": float(self.n_evicted),
             "state_snapshots_unusable_total": float(self.n_unusable),
+            "state_snapshots_kept": 0.0 if self._tier is None else float(self._tier.n_entries),
         }
 
     def check(self) -> None:
@@ -169,6 +198,40 @@ class Snapshots:
         held = [snapshot for here in self._found.values() for snapshot in here.values()]
         assert len(held) == len(self._by_age) and set(held) == set(self._by_age), "a snapshot is lost"
         assert self.n_bytes <= self._limits.cap_bytes, "the snapshots exceed their cap"
+
+    def _add(self, new: Snapshot) -> None:
+        self._found.setdefault(new.digest, {})[new.rest] = new
+        self._by_age[new] = None
+
+    def _record(self, snapshot: Snapshot) -> BlockRecord:
+        """As a tier keeps it: under the hash of all its tokens; the payload has them, and the states."""
+        mask = sum(1 << g for g in self._state_groups)
+        payload = snapshot.ids + b"".join(snapshot.states)
+        digest = content_hash(snapshot.digest, snapshot.rest)
+        return BlockRecord(digest, snapshot.digest, snapshot.rest, mask, payload, snapshot.reuse_group)
+
+    def _adopt_kept(self, tier: Tier) -> None:
+        """What an earlier process left, oldest first. Whatever isn't sound, or is beyond the cap, is dropped."""
+        for entry in tier.known():
+            record = tier.get(entry.digest, entry.parent, entry.key)
+            snapshot = None if record is None else self._snapshot_of(record)
+            if snapshot is None or self.n_bytes + self._each_bytes > self._limits.cap_bytes:
+                tier.drop(entry.digest)
+            else:
+                self._add(snapshot)
+
+    def _snapshot_of(self, record: BlockRecord) -> Snapshot | None:
+        """None: it isn't one of these layers, or its tokens don't lead to where it says."""
+        ids = record.payload[: len(record.payload) - self._each_bytes]
+        if not ids or len(ids) % TOKEN_BYTES or record.mask != sum(1 << g for g in self._state_groups):
+            return None
+        at, states = len(ids), []
+        for size in self._state_bytes:
+            states.append(record.payload[at : at + size])
+            at += size
+        snapshot = Snapshot(ids, digest_of(ids, record.reuse_group), tuple(states), record.reuse_group)
+        is_sound = (snapshot.digest, snapshot.rest) == (record.parent, record.key)
+        return snapshot if is_sound else None
 
     def _use(self, snapshot: Snapshot) -> None:
         if self._by_age.pop(snapshot, snapshot) is None:
@@ -186,8 +249,8 @@ class Snapshots:
         for before, here in pairwise(on_the_way[:-1]):
             if here.n_tokens - before.n_tokens < self._limits.min_step:
                 return here
-        ages = {snapshot: age for age, snapshot in enumerate(self._by_age)}
-        return min(on_the_way[:-1] or on_the_way, key=lambda snapshot: ages[snapshot])
+        candidates = set(on_the_way[:-1] or on_the_way)
+        return next(snapshot for snapshot in self._by_age if snapshot in candidates)
 
     def _drop(self, snapshot: Snapshot) -> None:
         here = self._found[snapshot.digest]
@@ -195,4 +258,20 @@ class Snapshots:
         if not here:
             del self._found[snapshot.digest]
         del self._by_age[snapshot]
+        if self._tier is not None and not self._was_unsaved(snapshot):
+            self._tier.drop(content_hash(snapshot.digest, snapshot.rest))
         self.n_evicted += 1
+
+    def _was_unsaved(self, snapshot: Snapshot) -> bool:
+        if snapshot not in self._unsaved:
+            return False
+        del self._unsaved[snapshot]
+        return True
+
+
+def digest_of(key: bytes, reuse_group: int) -> bytes:
+    """The content hash of the whole blocks of these tokens."""
+    digest = root_hash(reuse_group)
+    for at in range(0, len(key) - BLOCK_BYTES + 1, BLOCK_BYTES):
+        digest = content_hash(digest, key[at : at + BLOCK_BYTES])
+    return digest

@@ -12,6 +12,8 @@ from imp_server.core import ConfigError
 
 log = logging.getLogger(__name__)
 _SUFFIX = ".kv"
+STATES = ".states"
+"""Suffix of a file that keeps snapshots."""
 
 
 def open_unnamed(folder: Path) -> int:
@@ -22,12 +24,12 @@ def open_unnamed(folder: Path) -> int:
     return fd
 
 
-def open_kept(folder: Path, model: bytes, fingerprint: bytes) -> int | None:
+def open_kept(folder: Path, model: bytes, fingerprint: bytes, suffix: str = _SUFFIX) -> int | None:
     """The file of this fingerprint, locked for this process; None (with a line in the log) if that can't be had.
 
     Files that the same model left under another fingerprint are removed. Raises ConfigError if `folder` is a file.
     """
-    name = f"{model.hex()[:16]}-{fingerprint.hex()[:32]}{_SUFFIX}"
+    name = f"{model.hex()[:16]}-{fingerprint.hex()[:32]}{suffix}"
     try:
         # Asking for it raises, too: no right to look, a name too long.
         if folder.exists() and not folder.is_dir():
@@ -40,7 +42,7 @@ def open_kept(folder: Path, model: bytes, fingerprint: bytes) -> int | None:
     if fd is None:
         log.warning("another server keeps its prefix cache in %s: this one runs without keeping its own", folder)
         return None
-    _remove_stale(folder, model, name)
+    _remove_stale(folder, f"{model.hex()[:16]}-*{suffix}", name)
     return fd
 
 
@@ -62,8 +64,8 @@ def _locked(path: Path) -> int | None:
         os.close(fd)
 
 
-def _remove_stale(folder: Path, model: bytes, name: str) -> None:
-    for other in folder.glob(f"{model.hex()[:16]}-*{_SUFFIX}"):
+def _remove_stale(folder: Path, pattern: str, name: str) -> None:
+    for other in folder.glob(pattern):
         if other.name == name:
             continue
         try:
