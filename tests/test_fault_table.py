@@ -66,7 +66,7 @@ FAULTS: dict[str, str] = {
     "test_faults_54808_22132_xml_calls_are_forced_in_their_own_notation",
     "vllm 32006 two constraints at once": f"{FORMATS}::test_fault_32006_tools_beside_a_schema",
     "xgrammar 650 sglang 27336 misspelled closers": f"{ENFORCE}::"
-    "test_fault_xgrammar_650_from_a_misspelled_closer_there_is_a_way_to_the_end",
+    "test_fault_xgrammar_650_a_closer_is_spelled_to_its_end",
     "xgrammar 622 sections left out": f"{ENFORCE}::"
     "test_fault_xgrammar_622_kimi_calls_with_and_without_the_section_are_bound_and_read",
     "xgrammar 392 tags of several bytes a character": f"{FORMATS}::test_required_calls_a_tool_and_its_arguments_obey",

@@ -36,14 +36,16 @@ class Raw(msgspec.Struct, frozen=True, eq=False, tag="raw"):
     that isn't a blank.
 
     `follow`: the closer counts only where one of these stands behind it, which is then read as what comes next; so
-    anything else behind it is text, and there is no guard. What comes next begins with literals. `never`: what the text
-    can't hold besides.
+    anything else behind it is text, and there is no guard. What comes next begins with literals. `opener` brings a
+    guard of one byte back: all of the closer but its last byte is followed by that, unless the text has the opener in
+    it, for a text that speaks of such tags may spell others like them. `never`: what the text can't hold besides.
     """
 
     closer: bytes
     schema: Any = True
     guard: int = 0
     follow: tuple[bytes, ...] = ()
+    opener: bytes = b""
     never: tuple[bytes, ...] = ()
 
 

@@ -181,7 +181,8 @@ CODES = [
     b"if a < b:\n    print(\"</param\", 'x')\n\n",
     b"<parameters>\n<parameter>\nx\n</parameter>\n</parameters>",
     b"</parameter>",
-    b"a\n</parameter1>\n</parameter",
+    b"<parameter1>\na\n</parameter1>\n</parameter",
+    b"a\n</param1>\n</param",
     b"a\n</parameter>\n<parameter>\n</functions>\n</function>\n",
     b"a\n</parameter>\n\n\n",
     b"\n",
@@ -249,13 +250,29 @@ def test_xml_arguments_end_at_one_place_only(form: str) -> None:
 
 
 @pytest.mark.parametrize("form", list(XML_FORMS))
-def test_fault_xgrammar_650_from_a_misspelled_closer_there_is_a_way_to_the_end(form: str) -> None:
-    """It is text, as any line may be; the call can't end by it, and steering brings the true one in time."""
+@pytest.mark.parametrize("choice", [ToolChoice(), ToolChoice("required")])
+@pytest.mark.parametrize("code", [b"", b"if a < b:\n    f('</param')\n", b"x" * 5 + b"\n</param>\n</parameter>\ny"])
+def test_fault_xgrammar_650_a_closer_is_spelled_to_its_end(form: str, code: bytes, choice: ToolChoice) -> None:
+    schema = {"type": "object", "properties": {"code": {"type": "string"}}, "required": ["code"]}
+    m = matcher(form, "", chat(tools=(Tool(name="run", parameters=schema),), tool_choice=choice))
+    before, after = XML_FORMS[form]
+    tag = after[: after.index(b">")]
+    assert tag.endswith(b"</parameter")
+    state = m.advance_bytes(m.start, before + code + tag)
+    assert state is not None and m.forced(state) == b">"
+    mask = m.mask(state)
+    assert [i for i in range(256) if mask[i // 32] >> (i % 32) & 1] == [ord(">")]
+
+
+@pytest.mark.parametrize("form", list(XML_FORMS))
+def test_fault_xgrammar_650_where_a_closer_may_be_misspelled_there_is_a_way_to_the_end(form: str) -> None:
+    """In a value that speaks of such tags. The call can't end by it, and steering brings the true one in time."""
     tool = Tool(
         name="run", parameters={"type": "object", "properties": {"code": {"type": "string"}}, "required": ["code"]}
     )
     m = matcher(form, "", chat(tools=(tool,), tool_choice=ToolChoice("required")))
     before, after = XML_FORMS[form]
+    before += b"<parameter>"
     wrong = before + b"x" + after.replace(b"parameter>", b"parameter1>")
     assert m.advance_bytes(m.start, wrong) is None
     lost = m.advance_bytes(m.start, wrong[:-2])
@@ -265,7 +282,7 @@ def test_fault_xgrammar_650_from_a_misspelled_closer_there_is_a_way_to_the_end(f
     found = m.advance_bytes(lost, way)
     assert found is not None and m.is_done(found)
     [(name, arguments)], _ = read(Case(form, "", []), wrong[:-2] + way, [], tools=(tool,))
-    assert name == "run" and json.loads(arguments)["code"].startswith("x")
+    assert name == "run" and json.loads(arguments)["code"].startswith("<parameter>x")
 
 
 @pytest.mark.parametrize(

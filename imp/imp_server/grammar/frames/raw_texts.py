@@ -19,9 +19,10 @@ UNTYPED = (SPECIAL_OPEN[0], SPECIAL_CLOSE[0])
 class RawEnds:
     """What can't stand in a raw text, each with what comes next: nothing where the text can't end so."""
 
-    def __init__(self, following: dict[bytes, Threads]) -> None:
+    def __init__(self, following: dict[bytes, Threads], opener: bytes) -> None:
+        """`opener`: what is looked for besides (envelope.Raw)."""
         self.next = following
-        self.texts = list(following)
+        self.texts = [*following, *([opener] if opener else [])]
         self.letters = frozenset(b"".join(self.texts))
         ends = [text for text, after in following.items() if after]
         self.beginnings = frozenset(text[:n] for text in ends for n in range(1, len(text) + 1))
@@ -30,7 +31,7 @@ class RawEnds:
 class RawText(Local):
     """Raw text under a machine. `closers`: beginnings of the closer at its end, begun where the text might end."""
 
-    __slots__ = ("closers", "goals", "here", "machine", "matched", "state")
+    __slots__ = ("closers", "goals", "here", "machine", "matched", "opened", "state")
 
     def __init__(
         self,
@@ -41,8 +42,12 @@ class RawText(Local):
         state: int,
         matched: bytes,
         closers: frozenset[bytes],
+        opened: bool,
     ) -> None:
-        """`matched`: the longest beginning of a closer at the end of the text, whether it may end there or not."""
+        """`matched`: the longest beginning of a closer at the end of the text, whether it may end there or not.
+
+        `opened`: the node's opener stands in the text.
+        """
         super().__init__(space)
         self.goals = goals
         self.here = here
@@ -50,6 +55,7 @@ class RawText(Local):
         self.state = state
         self.matched = matched
         self.closers = closers
+        self.opened = opened
 
     @property
     def node(self) -> env.Raw:
@@ -77,9 +83,10 @@ class RawText(Local):
         """The frame after a byte; what comes next where the closer is complete; None where the byte is impossible."""
         ends = self.goals.ends(self.here)
         closers, matched = frozenset[bytes](), b""
+        before = DEAD if self._misspells(byte) else self.state
         if byte in ends.letters:
             begun = set(self.closers)
-            if self.state != DEAD and self.machine.accepts(self.state):
+            if before != DEAD and self.machine.accepts(before):
                 begun.add(b"")
             grown = [beginning + bytes([byte]) for beginning in begun]
             whole = [text for text in grown if ends.next.get(text)]
@@ -87,14 +94,21 @@ class RawText(Local):
                 return ends.next[whole[0]]
             closers = frozenset(beginning for beginning in grown if beginning in ends.beginnings)
             matched = longest_beginning(self.matched + bytes([byte]), ends.texts)
-        state = DEAD if self.state == DEAD or byte in UNTYPED else self.machine.step(self.state, byte)
+        state = DEAD if before == DEAD or byte in UNTYPED else self.machine.step(before, byte)
         if matched in ends.next or len(matched) >= self.guard:
             state = DEAD
         if state == DEAD and not closers:
             return None
+        opened = self.opened or bool(self.node.opener) and matched.endswith(self.node.opener)
         if state == DEAD:
-            matched = b""
-        return self.space.raw_text(self.goals, self.here, self.machine, state, matched, closers)
+            matched, opened = b"", False
+        return self.space.raw_text(self.goals, self.here, self.machine, state, matched, closers, opened)
+
+    def _misspells(self, byte: int) -> bool:
+        """Whether all of the closer but its last byte stands there, in a text without the opener, and this isn't that."""
+        node = self.node
+        begun = bool(node.opener) and not self.opened and self.matched.endswith(node.closer[:-1])
+        return begun and byte != node.closer[-1]
 
     def alive(self) -> bool:
         return self.way() is not None

@@ -196,7 +196,7 @@ class Goals:
 
     def _raw(self, space: Space, thread: Rest) -> RawText:
         machine = self._machine_of[id(thread.node)]
-        return space.raw_text(self, thread, machine, machine.start, b"", frozenset())
+        return space.raw_text(self, thread, machine, machine.start, b"", frozenset(), False)
 
     def tags(self, node: env.Free, past: bool) -> Tags:
         found = self._tags.get((id(node), past))
@@ -210,7 +210,7 @@ class Goals:
             node = here.node
             assert isinstance(node, env.Raw)
             texts = {node.closer + follow: self._read(here.then, follow) for follow in node.follow or (b"",)}
-            found = self._ends[here] = RawEnds(dict.fromkeys(node.never, frozenset()) | texts)
+            found = self._ends[here] = RawEnds(dict.fromkeys(node.never, frozenset()) | texts, node.opener)
         return found
 
     def _read(self, thread: Rest | None, data: bytes) -> Threads:
@@ -313,7 +313,7 @@ class Goals:
                 answer = text + min(tails, key=lambda tail: (len(tail), tail))
                 break
             rest = here.machine.shortest(here.state) if here.state != DEAD else None
-            for byte in dict.fromkeys((rest or b"")[:1] + b'\na "<'):
+            for byte in dict.fromkeys((rest or b"")[:1] + b'\na "<' + here.node.closer[-1:]):
                 after = here.after(byte)
                 if isinstance(after, RawText) and after not in reached:
                     reached.add(after)

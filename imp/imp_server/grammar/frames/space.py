@@ -314,10 +314,17 @@ class Space:
         return self._local(("free", goals, here, seen, past), lambda: FreeText(self, goals, here, seen, past))
 
     def raw_text(
-        self, goals: Goals, here: Rest, machine: Machine, state: int, matched: bytes, closers: frozenset[bytes]
+        self,
+        goals: Goals,
+        here: Rest,
+        machine: Machine,
+        state: int,
+        matched: bytes,
+        closers: frozenset[bytes],
+        opened: bool,
     ) -> RawText:
-        key = ("raw", goals, here, state, matched, closers)
-        return self._local(key, lambda: RawText(self, goals, here, machine, state, matched, closers))
+        key = ("raw", goals, here, state, matched, closers, opened)
+        return self._local(key, lambda: RawText(self, goals, here, machine, state, matched, closers, opened))
 
     def free_start(self) -> Text:
         """The frame in which any text begins."""

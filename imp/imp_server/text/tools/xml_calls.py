@@ -1,8 +1,10 @@
 """Calls written in tags with raw text: the notations of Qwen-Coder, Seed and MiniMax, read and spelled by one rule.
 
 A value ends at a closing tag behind which, a line further on, the next parameter or the function's closer stands;
-any other closing tag is text, so code that is full of such tags survives byte for byte. Where values have lines of
-their own, the newline behind the opener and the one before the closer aren't part of them.
+any other closing tag is text, so code that is full of such tags survives byte for byte. The grammar lets a model
+misspell a closing tag (`</parameter1>`) only in a value that has an opening one: elsewhere it is a mistake, behind which
+the value would run on. Where values have lines of their own, the newline behind the opener and the one before the closer
+aren't part of them.
 """
 
 from __future__ import annotations
@@ -52,10 +54,11 @@ def function_call(tool: BoundTool, tags: NamedTags) -> Node:
     close = (lead + tags.parameter_close).encode()
     gap = Alt(tuple(Lit(g.encode()) for g in _GAPS))
     follow = tuple((g + what).encode() for g in _GAPS for what in (tags.parameter, tags.function_close))
+    opener = b"<" + tags.parameter_close[2:-1].encode()
     never = tuple(f"{tags.function_close}{g}{tags.section_close}".encode() for g in ("", *_GAPS))
 
     def text(schema: Any) -> Node:
-        return Raw(close, schema, follow=follow, never=never)
+        return Raw(close, schema, follow=follow, opener=opener, never=never)
 
     def pair(key: str, value: Node) -> Node:
         return Seq((gap, lit(tags.parameter, key, tags.parameter_end, lead), value))
