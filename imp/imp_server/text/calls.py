@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import codecs
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Protocol
 
 from imp_server.core import CallArgs, CallEnd, CallStart, OutputEvent
+from imp_server.text.call_ids import unique_id
 from imp_server.text.tools.base import Begin, CallPiece, CallReader, End
 
 
@@ -22,8 +23,16 @@ class CallReaders(Protocol):
 class Calls:
     """Owner of the numbering and ids of a choice's calls, and of the reader of the open segment."""
 
-    def __init__(self, choice: int, readers: CallReaders | None, new_id: Callable[[], str] | None = None) -> None:
+    def __init__(
+        self,
+        choice: int,
+        readers: CallReaders | None,
+        new_id: Callable[[], str] | None = None,
+        taken: Collection[str] = (),
+    ) -> None:
+        """`taken`: ids of earlier calls of the conversation."""
         self.n_calls = 0
+        self._taken = set(taken)
         self._choice = choice
         self._readers = readers
         self._new_id = new_id or new_call_id
@@ -52,12 +61,18 @@ class Calls:
         for piece in pieces:
             if isinstance(piece, Begin):
                 self.n_calls += 1
-                events.append(CallStart(self._choice, self.n_calls - 1, piece.id or self._new_id(), piece.name))
+                events.append(CallStart(self._choice, self.n_calls - 1, self._id(piece.id), piece.name))
             elif isinstance(piece, End):
                 events.append(CallEnd(self._choice, self.n_calls - 1))
             elif piece.text:
                 events.append(CallArgs(self._choice, self.n_calls - 1, piece.text))
         return events
+
+    def _id(self, wanted: str | None) -> str:
+        """Models count their calls anew in each turn."""
+        found = (unique_id(wanted, self._taken) if wanted else None) or self._new_id()
+        self._taken.add(found)
+        return found
 
 
 def new_call_id() -> str:

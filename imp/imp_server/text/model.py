@@ -175,7 +175,12 @@ class TextModel:
             row_preference=chat.row_preference,
         )
         session = OutputSession(
-            plan, self.vocabulary, readers=readers, logprobs=chat.logprobs is not None, judge=answer.judge
+            plan,
+            self.vocabulary,
+            readers=readers,
+            taken_ids={call.id for message in chat.messages for call in message.tool_calls},
+            logprobs=chat.logprobs is not None,
+            judge=answer.judge,
         )
         remember = None
         if self.transcripts is not None and prompt.written is not None:

@@ -8,7 +8,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import msgspec
+
 from imp_server.core import ChatRequest, InvalidRequest, Message, MessageSpan, TemplateRefused
+from imp_server.text.call_ids import settled, short_id
 from imp_server.text.chat_messages import MessageDicts, message_text, request_strings, tool_dict
 from imp_server.text.folding import fold_systems
 from imp_server.text.guard import Guard, SpecialTexts, unused_characters
@@ -18,6 +21,7 @@ from imp_server.text.spans import Boundaries, Marks, Place, places_by_search
 from imp_server.text.template import ChatTemplate
 from imp_server.text.template_traits import TemplateTraits, traits_of
 from imp_server.text.thinking import ThinkTags, ends_in_thinking, think_tags
+from imp_server.text.tools.base import SpellId
 from imp_server.text.tools.formats import all_formats, choose_format
 from imp_server.text.tools.untaught import ToolHistory, instruction, teach
 from imp_server.text.transcripts import Transcripts, Written
@@ -55,6 +59,8 @@ class _TemplateUse:
         self.soft = SpecialTexts([*control, *taught])
         # What the prompt has to teach is taught in one notation, whatever the template's source mentions.
         self.tool_format = choose_format(template.source) if self.traits.tools else all_formats()["hermes"]
+        own: SpellId | None = getattr(self.tool_format, "spell_id", None)
+        self.spell_id = short_id if self.traits.short_ids else own
 
 
 class PromptMaker:
@@ -91,6 +97,7 @@ class PromptMaker:
         Raises TemplateRefused, VisionUnavailable, InvalidRequest, and what `check` raises.
         """
         use = self.use_for(chat)
+        chat = msgspec.structs.replace(chat, messages=settled(chat.messages, use.spell_id))
         messages, where = _for_template(chat, use.traits)
         rendering = _Rendering(use, chat, messages, extra or {})
         text, places = rendering.text, rendering.places

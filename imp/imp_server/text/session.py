@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
 
 from imp_server.core import (
     CallArgs,
@@ -42,16 +43,18 @@ class OutputSession:
         *,
         readers: CallReaders | None = None,
         new_call_id: Callable[[], str] | None = None,
+        taken_ids: Collection[str] = (),
         logprobs: bool = False,
         judge: Callable[[str], bool] | None = None,
     ) -> None:
-        """`judge`: whether a finished answer is what was asked for, where the grammar can't make sure of it."""
+        """`taken_ids`: of calls earlier in the conversation.
+
+        `judge`: whether a finished answer is what was asked for, where the grammar can't make sure of it."""
         self.plan = plan
         self._judge = judge
         self._answers: dict[int, list[str]] = {}
         self._vocabulary = vocabulary
-        self._readers = readers
-        self._new_call_id = new_call_id
+        self._calls_of = partial(Calls, readers=readers, new_id=new_call_id, taken=taken_ids)
         self._logprobs = logprobs
         self._choices: dict[int, _Choice] = {}
 
@@ -103,7 +106,7 @@ class OutputSession:
     def _choice(self, choice: int) -> _Choice:
         state = self._choices.get(choice)
         if state is None:
-            state = _Choice(choice, self.plan, self._vocabulary, self._readers, self._new_call_id, self._logprobs)
+            state = _Choice(choice, self.plan, self._vocabulary, self._calls_of(choice), self._logprobs)
             self._choices[choice] = state
         return state
 
@@ -116,8 +119,7 @@ class _Choice:
         choice: int,
         plan: OutputPlan,
         vocabulary: Vocabulary,
-        readers: CallReaders | None,
-        new_call_id: Callable[[], str] | None,
+        calls: Calls,
         logprobs: bool,
     ) -> None:
         self._choice = choice
@@ -126,7 +128,7 @@ class _Choice:
         self._walker = PlanWalker(plan, vocabulary.token_bytes)
         self._shown = frozenset(vocabulary.special_texts[i].encode() for i in plan.shown_ids)
         self._ledger = Ledger(vocabulary.plain_bytes) if logprobs else None
-        self._calls = Calls(choice, readers, new_call_id)
+        self._calls = calls
         self._events: list[OutputEvent] = []
         self._said: set[Kind] = set()
         self._ended = False

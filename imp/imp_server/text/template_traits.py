@@ -34,6 +34,8 @@ class TemplateTraits:
     """The template shows the results of tools."""
     tool_calls: bool = True
     """The template shows the calls that an assistant message made."""
+    short_ids: bool = False
+    """Ids of calls must have nine letters and digits."""
     reasoning_keys: tuple[str, ...] = ("reasoning_content",)
 
 
@@ -63,6 +65,7 @@ def traits_of(template: ChatTemplate) -> TemplateTraits:
         tools=_shows(template, [hello], tools=[tool]),
         tool_role=_shows(template, [hello, _call({"x": "v"}), result]),
         tool_calls=_shows(template, [hello, as_value]) or _shows(template, [hello, as_text]),
+        short_ids=_accepts_id(template, hello, "abcdefghi") and not _accepts_id(template, hello, "call_0123456789"),
         reasoning_keys=keys or _REASONING_KEYS[:1],
     )
 
@@ -71,12 +74,12 @@ def _parts(text: str) -> list[dict[str, str]]:
     return [{"type": "text", "text": text}]
 
 
-def _call(arguments: Any, content: str | None = "") -> dict[str, Any]:
+def _call(arguments: Any, content: str | None = "", call_id: str = "abcdefghi") -> dict[str, Any]:
     function = {"name": "f", "arguments": arguments}
     return {
         "role": "assistant",
         "content": content,
-        "tool_calls": [{"id": "abcdefghi", "type": "function", "function": function}],
+        "tool_calls": [{"id": call_id, "type": "function", "function": function}],
     }
 
 
@@ -94,6 +97,11 @@ def _wants_text(
 
 def _shows(template: ChatTemplate, messages: Sequence[Mapping[str, Any]], **more: Any) -> bool:
     return _NEEDLE in (_render(template, messages, **more) or "")
+
+
+def _accepts_id(template: ChatTemplate, hello: Mapping[str, Any], call_id: str) -> bool:
+    calls = [_call({"x": "v"}, content, call_id) for content in ("", None)]
+    return any(_render(template, [hello, call]) is not None for call in calls)
 
 
 def _renders(template: ChatTemplate, messages: Sequence[Mapping[str, Any]]) -> bool:

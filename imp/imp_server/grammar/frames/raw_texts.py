@@ -99,13 +99,13 @@ class RawText(Local):
             state = DEAD
         if state == DEAD and not closers:
             return None
-        opened = self.opened or bool(self.node.opener) and matched.endswith(self.node.opener)
+        opened = self.opened or (bool(self.node.opener) and matched.endswith(self.node.opener))
         if state == DEAD:
             matched, opened = b"", False
         return self.space.raw_text(self.goals, self.here, self.machine, state, matched, closers, opened)
 
     def _misspells(self, byte: int) -> bool:
-        """Whether all of the closer but its last byte stands there, in a text without the opener, and this isn't that."""
+        """Whether all of the closer but its last byte stands there, the opener nowhere, and this isn't that byte."""
         node = self.node
         begun = bool(node.opener) and not self.opened and self.matched.endswith(node.closer[:-1])
         return begun and byte != node.closer[-1]

@@ -1,5 +1,6 @@
 """What a tool format is. One file per format; `formats.py` finds them by folder and chooses by template.
 
+A format may have a `spell_id`, too (SpellId), where ids say more than which call it is.
 A format says how calls are marked (segments of the OutputPlan), how their text is read (a CallReader),
 and how a call is spelled when it must be enforced (a frame for the grammar, text/tools/enforce.py).
 Readers never raise and never take anything back: whatever they have returned stands.
@@ -7,10 +8,10 @@ Readers never raise and never take anything back: whatever they have returned st
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple, Protocol
 
-from imp_server.core import Segment, Tool, special
+from imp_server.core import Segment, Tool, ToolCall, special
 from imp_server.text.tools.spelling import BoundTool, Section, TagBytes
 
 
@@ -44,6 +45,10 @@ class CallReader(Protocol):
     def close(self) -> list[CallPiece]:
         """The segment ended or was cut; open calls are completed so that their arguments parse."""
         ...
+
+
+SpellId = Callable[[ToolCall, Collection[str]], str]
+"""A call of the history, and the ids that stand before it -> its id as the template shows it, none of those."""
 
 
 class ToolFormat(Protocol):

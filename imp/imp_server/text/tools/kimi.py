@@ -6,9 +6,10 @@ leave out the markers of the section.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Collection, Sequence
 
-from imp_server.core import Segment, Tool
+from imp_server.core import Segment, Tool, ToolCall
 from imp_server.grammar.envelope import Node, Repeat, Seq, Value
 from imp_server.text.tools.base import Args, Begin, CallPiece, CallReader, End, both, unmarked
 from imp_server.text.tools.json_calls import ArgumentsRelay
@@ -23,6 +24,16 @@ _NUMBER = {"type": "integer", "minimum": 0, "maximum": 999}
 
 def teaches(template: str) -> bool:
     return _BODY in template
+
+
+def spell_id(call: ToolCall, taken: Collection[str]) -> str:
+    """The history shows no other name than the one in the id. Calls are numbered through the conversation."""
+    if re.fullmatch(rf"functions\.{re.escape(call.name)}:[0-9]+", call.id) and call.id not in taken:
+        return call.id
+    number = len(taken)
+    while (found := f"functions.{call.name}:{number}") in taken:
+        number += 1
+    return found
 
 
 def segments(tools: Sequence[Tool], answer: int, first: int) -> tuple[Segment, ...]:

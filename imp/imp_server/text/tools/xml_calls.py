@@ -2,9 +2,9 @@
 
 A value ends at a closing tag behind which, a line further on, the next parameter or the function's closer stands;
 any other closing tag is text, so code that is full of such tags survives byte for byte. The grammar lets a model
-misspell a closing tag (`</parameter1>`) only in a value that has an opening one: elsewhere it is a mistake, behind which
-the value would run on. Where values have lines of their own, the newline behind the opener and the one before the closer
-aren't part of them.
+misspell a closing tag (`</parameter1>`) only in a value that has an opening one: elsewhere it is a mistake, behind
+which the value would run on. Where values have lines of their own, the newline behind the opener and the one before
+the closer aren't part of them.
 """
 
 from __future__ import annotations
