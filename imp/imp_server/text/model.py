@@ -126,10 +126,40 @@ class TextModel:
         """Raises TemplateRefused, VisionUnavailable, ContextLengthExceeded, InvalidRequest, GrammarRefused."""
         answer = self._leniency(chat.response_format)
         chat = msgspec.structs.replace(chat, response_format=answer.format)
+        prompt = self._chat_prompt(chat, partial(self._check_size, param="messages"))
+        plan, readers = self._chat_output(chat, prompt)
+        request = GenerateRequest(
+            key=key,
+            ids=prompt.ids.tobytes(),
+            plan=plan,
+            sampling=self._sampling(chat.sampling),
+            n=chat.n,
+            spans=prompt.spans,
+            adapter=chat.adapter,
+            priority=chat.priority,
+            cache=CacheMarks(prompt.pin_until, chat.cache.session_id),
+            logprobs=chat.logprobs,
+            prediction=self._prediction(chat.prediction),
+            speculative=chat.speculative,
+            row_preference=chat.row_preference,
+        )
+        session = OutputSession(
+            plan,
+            self.vocabulary,
+            readers=readers,
+            taken_ids={call.id for message in chat.messages for call in message.tool_calls},
+            logprobs=chat.logprobs is not None,
+            judge=answer.judge,
+        )
+        remember = None
+        if self.transcripts is not None and prompt.written is not None:
+            remember = partial(self.transcripts.note, prompt.written)
+        return Prepared(_with_digest(request), session, prompt.text, prompt.continues, remember, answer.ignored)
+
+    def _chat_output(self, chat: ChatRequest, prompt: ChatPrompt) -> tuple[OutputPlan, CallReaders | None]:
         use = self.prompts.use_for(chat)
         knobs = self.config.reasoning
         wish = think_wish(chat, knobs, use.tags)
-        prompt = self._chat_prompt(chat, partial(self._check_size, param="messages"))
         max_tokens = token_limit(chat.max_tokens, self.config.server.max_tokens, len(prompt.ids), self.context_length)
         tools = offered_tools(chat)
         form = use.tool_format if tools else None
@@ -159,33 +189,7 @@ class TextModel:
                 chat, self.tokenizer.marked, thinking, segments, form, use.template.source, self._rules()
             ),
         )
-        request = GenerateRequest(
-            key=key,
-            ids=prompt.ids.tobytes(),
-            plan=plan,
-            sampling=self._sampling(chat.sampling),
-            n=chat.n,
-            spans=prompt.spans,
-            adapter=chat.adapter,
-            priority=chat.priority,
-            cache=CacheMarks(prompt.pin_until, chat.cache.session_id),
-            logprobs=chat.logprobs,
-            prediction=self._prediction(chat.prediction),
-            speculative=chat.speculative,
-            row_preference=chat.row_preference,
-        )
-        session = OutputSession(
-            plan,
-            self.vocabulary,
-            readers=readers,
-            taken_ids={call.id for message in chat.messages for call in message.tool_calls},
-            logprobs=chat.logprobs is not None,
-            judge=answer.judge,
-        )
-        remember = None
-        if self.transcripts is not None and prompt.written is not None:
-            remember = partial(self.transcripts.note, prompt.written)
-        return Prepared(_with_digest(request), session, prompt.text, prompt.continues, remember, answer.ignored)
+        return plan, readers
 
     def prepare_prompt(
         self,
