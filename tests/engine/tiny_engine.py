@@ -22,7 +22,7 @@ from imp_server.engine.loop import EngineLoop
 from imp_server.engine.messages import ModelInfo, RowFinish
 from imp_server.engine.speculation import Speculation
 from imp_server.models.architecture import Architecture
-from imp_server.schedule.cache import Below, PrefixCache
+from imp_server.schedule.cache import Offload, PrefixCache
 from imp_server.schedule.prefix import MakeIndex
 from imp_server.schedule.scheduler import ScheduleLimits, Scheduler
 from imp_server.schedule.snapshots import SnapshotLimits
@@ -73,8 +73,8 @@ class Tiny:
         backend = self.wrap(backend)
         groups = self.architecture.cache_groups
         if self.tier is not None or any(group.kind == "state" for group in groups):
-            below = Below(backend, backend.block_bytes("f32"), self.tier, self.snapshots)
-            self.make_index = partial(PrefixCache, below=below)
+            offload = Offload(backend, backend.block_bytes("f32"), self.tier, self.snapshots)
+            self.make_index = partial(PrefixCache, offload=offload)
         backend.allocate(KvSpec((self.n_blocks,) * len(groups), "f32"))
         limits = Limits(self.context, VOCAB, self.n_rows, self.max_queue, ("generate", "embed", "score", "rank"))
         schedule = ScheduleLimits(self.n_rows, self.context, self.step_ms, 4 * self.step_ms, self.prefill_chunk)

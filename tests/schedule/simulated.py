@@ -14,7 +14,7 @@ from imp_server.backends.base import BLOCK_TOKENS
 from imp_server.core import SamplingParams
 from imp_server.decode.state import SamplerState
 from imp_server.models.architecture import CacheGroup
-from imp_server.schedule.cache import Below, PrefixCache
+from imp_server.schedule.cache import Offload, PrefixCache
 from imp_server.schedule.prefix import MakeIndex
 from imp_server.schedule.rows import Row, StepPlan
 from imp_server.schedule.scheduler import ScheduleLimits, Scheduler
@@ -54,8 +54,8 @@ class Simulation:
         counts = [2 * n_rows if group.kind == "state" else n_blocks for group in groups]
         self.kv = [np.full((n, BLOCK_TOKENS), _DIRT, dtype=np.int64) for n in counts]
         if tier is not None or snapshots is not None:
-            below = Below(self, (BLOCK_BYTES,) * len(groups), tier, snapshots or SnapshotLimits(), state_tier)
-            make_index = partial(PrefixCache, below=below)
+            offload = Offload(self, (BLOCK_BYTES,) * len(groups), tier, snapshots or SnapshotLimits(), state_tier)
+            make_index = partial(PrefixCache, offload=offload)
         limits = ScheduleLimits(n_rows, context, step_ms, step_alone_ms, prefill_chunk)
         self.scheduler = Scheduler(limits, groups, counts, make_index=make_index)
         self.context = context

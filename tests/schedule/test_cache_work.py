@@ -12,7 +12,7 @@ import pytest
 from imp_server.core import SamplingParams
 from imp_server.decode.state import SamplerState
 from imp_server.models.architecture import CacheGroup
-from imp_server.schedule.cache import Below, PrefixCache
+from imp_server.schedule.cache import Offload, PrefixCache
 from imp_server.schedule.rows import Row
 from imp_server.schedule.scheduler import ScheduleLimits, Scheduler
 from imp_server.schedule.tiers.host import HostTier
@@ -69,9 +69,11 @@ def serve(scheduler: Scheduler, ids: list[int]) -> int:
 
 def filled(n_blocks: int, tier: HostTier | None) -> Scheduler:
     """The pool is full of conversations, some of them pinned, and so is the tier."""
-    below = Below(NoMemory(), (BLOCK_BYTES,), tier)
+    offload = Offload(NoMemory(), (BLOCK_BYTES,), tier)
     limits = ScheduleLimits(4, 160, 1e9, 1e9)
-    scheduler = Scheduler(limits, [CacheGroup("full", (0,))], [n_blocks], make_index=partial(PrefixCache, below=below))
+    scheduler = Scheduler(
+        limits, [CacheGroup("full", (0,))], [n_blocks], make_index=partial(PrefixCache, offload=offload)
+    )
     rng = random.Random(1)
     for seed in range(n_blocks // 2):
         ids = prompt((rng.randint(0, 9), 32), (seed + 100, 40))

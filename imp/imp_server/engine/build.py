@@ -12,18 +12,18 @@ from imp_server.config import Config
 from imp_server.config.running import PrefixCache as PrefixCacheKnobs
 from imp_server.core import CapacityExceeded, InvalidModel
 from imp_server.engine.acceptance import Limits
-from imp_server.engine.desk import GrammarReady
 from imp_server.engine.drafters import DraftModel, load_draft_model, make_model_drafter, make_speculation
 from imp_server.engine.loading import kv_dtype, load_backend
 from imp_server.engine.loop import EngineLoop
 from imp_server.engine.lower_tier import lower_tier
 from imp_server.engine.matching import Grammars
 from imp_server.engine.messages import FromEngine, Loading, ModelInfo
+from imp_server.engine.request_handler import GrammarReady
 from imp_server.engine.warming import measure_drafts, warm_up
 from imp_server.models.architecture import Architecture
 from imp_server.models.opening import open_model
 from imp_server.models.source import ModelSource
-from imp_server.schedule.cache import Below, PrefixCache
+from imp_server.schedule.cache import Offload, PrefixCache
 from imp_server.schedule.cost import CostTable, VerifyCosts
 from imp_server.schedule.prefix import MakeIndex
 from imp_server.schedule.scheduler import ScheduleLimits, Scheduler
@@ -126,11 +126,13 @@ def _load(path: str, config: Config, emit: Callable[[FromEngine], None]) -> tupl
     return source, tokenizer, load_backend(config, source, emit)
 
 
-def prefix_index(knobs: PrefixCacheKnobs, below: Below | None = None) -> MakeIndex | None:
+def prefix_index(knobs: PrefixCacheKnobs, offload: Offload | None = None) -> MakeIndex | None:
     """None: prompts are not reused."""
     if not knobs.enabled:
         return None
-    return partial(PrefixCache, pin_budget=knobs.pin_budget_pct / 100, session_ttl_s=knobs.session_ttl_s, below=below)
+    return partial(
+        PrefixCache, pin_budget=knobs.pin_budget_pct / 100, session_ttl_s=knobs.session_ttl_s, offload=offload
+    )
 
 
 def plan_memory(

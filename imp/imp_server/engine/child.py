@@ -13,16 +13,16 @@ from imp_server.config import Config
 from imp_server.core import HostOutOfMemory, InternalError, UserFault
 from imp_server.engine.build import build_engine
 from imp_server.engine.errors import load_failed
+from imp_server.engine.flight_recorder import FlightRecorder
 from imp_server.engine.messages import PROTOCOL, Heartbeat, LoadFailed, Ready, Start, decode_to_engine
 from imp_server.engine.outbox import Outbox
 from imp_server.engine.runner import InboxMessage, Pulse, run_loop
-from imp_server.engine.slate import Slate
 from imp_server.logs import set_up_logging
 
 log = logging.getLogger(__name__)
 
 
-def run_child(fd: int, slate_fd: int) -> int:
+def run_child(fd: int, recorder_fd: int) -> int:
     """Serve one client over the inherited socket; the exit code. Never survives its parent."""
     sock = socket.socket(fileno=fd)
     start = _read_message(sock)
@@ -40,7 +40,9 @@ def run_child(fd: int, slate_fd: int) -> int:
         target=_beat, args=(outbox, pulse, config.engine.heartbeat_s), name="imp-pulse", daemon=True
     ).start()
     try:
-        built = build_engine(start.model_path, start.model_id, config, outbox.put, inbox.put, Slate(slate_fd).write)
+        built = build_engine(
+            start.model_path, start.model_id, config, outbox.put, inbox.put, FlightRecorder(recorder_fd).write
+        )
     except (UserFault, MemoryError) as error:
         fault = error if isinstance(error, UserFault) else HostOutOfMemory("there isn't enough memory for this model")
         outbox.put(load_failed(fault))

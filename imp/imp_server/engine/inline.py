@@ -10,10 +10,10 @@ from queue import SimpleQueue
 
 from imp_server.core import EngineCrashed, InternalError, Unavailable, UserFault
 from imp_server.engine.build import BuiltEngine
-from imp_server.engine.desk import GrammarReady
 from imp_server.engine.errors import load_failed
 from imp_server.engine.message_client import MessageClient, Progress
 from imp_server.engine.messages import PROTOCOL, Drain, FromEngine, LoadFailed, Ready, ToEngine
+from imp_server.engine.request_handler import GrammarReady
 from imp_server.engine.runner import InboxMessage, run_loop
 
 log = logging.getLogger(__name__)

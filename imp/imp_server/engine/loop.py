@@ -21,10 +21,10 @@ from imp_server.core import (
 from imp_server.engine.acceptance import Limits
 from imp_server.engine.assemble import assemble
 from imp_server.engine.constraint import MakeConstraint
-from imp_server.engine.desk import Desk, GrammarReady
 from imp_server.engine.errors import failed
 from imp_server.engine.live import LiveRow, Sampled
 from imp_server.engine.messages import FromEngine, StepDone, ToEngine
+from imp_server.engine.request_handler import GrammarReady, RequestHandler
 from imp_server.engine.results import prompt_logprobs, sampled_logprobs, vectors
 from imp_server.engine.speculation import Speculation
 from imp_server.engine.waiting import MaskWaits
@@ -59,7 +59,7 @@ class EngineLoop:
         self.backend = backend
         self.scheduler = scheduler
         self._speculation = speculation or Speculation()
-        self.desk = Desk(
+        self.requests = RequestHandler(
             scheduler,
             backend,
             vocabulary,
@@ -70,11 +70,11 @@ class EngineLoop:
             clock=clock,
             more_counters=self._speculation.counters,
         )
-        self._live = self.desk.live
+        self._live = self.requests.live
         self._emit = emit
         self._note_running = note_running
         self._clock = clock
-        self._counters = self.desk.counters
+        self._counters = self.requests.counters
         # A late mask has its position run again, which a recurrent state can't.
         overlaps = backend.info.waits_for_masks and not scheduler.memory.has_state
         self._waits = MaskWaits(self._counters, clock, overlaps_masks=overlaps)
@@ -87,21 +87,21 @@ class EngineLoop:
     @property
     def is_over(self) -> bool:
         """A drain is complete."""
-        return self.desk.is_drained
+        return self.requests.is_drained
 
     def handle(self, message: ToEngine | GrammarReady) -> None:
-        self.desk.handle(message)
+        self.requests.handle(message)
 
     def step(self) -> None:
         """One forward. Whatever a row gained since its last hand-off leaves with this step's."""
         self._expire()
-        self.desk.note_admitted(self.scheduler.admit())
+        self.requests.note_admitted(self.scheduler.admit())
         self._decide()
         self._await_masks()
         self._propose_drafts()
         plan = self.scheduler.plan()
         self._speculation.note_planned()
-        if self.desk.note_started(self.scheduler.take_started()):
+        if self.requests.note_started(self.scheduler.take_started()):
             self._hand_off()  # before a forward that may take long: an opening event waits for it
         if plan.chunks:
             began_s = self._clock()
@@ -120,8 +120,8 @@ class EngineLoop:
 
     def close(self, reason: ImpError | None = None) -> None:
         """Fail what is left and release the backend."""
-        self.desk.fail_all(reason or Unavailable("the engine was stopped"))
-        self.desk.close()
+        self.requests.fail_all(reason or Unavailable("the engine was stopped"))
+        self.requests.close()
         self.scheduler.index.close()
         self._speculation.close()
         self.backend.close()
@@ -131,8 +131,8 @@ class EngineLoop:
     def _expire(self) -> None:
         for live in self._live.overdue(self._clock()):
             live.output.stop("length", "timed_out")
-            self.desk.touch(live)
-        self.desk.retire_finished()
+            self.requests.touch(live)
+        self.requests.retire_finished()
 
     def _decide(self) -> None:
         """Tokens on which the mask thread has found a verdict meanwhile."""
@@ -144,10 +144,10 @@ class EngineLoop:
             error = grammar.judging.exception()
             if error is None:
                 self._take(live, [sampled])
-                self.desk.touch(live)
+                self.requests.touch(live)
             else:
                 self._grammar_failed(live, error)
-        self.desk.retire_finished()
+        self.requests.retire_finished()
 
     def _await_masks(self) -> None:
         """A row whose mask isn't ready sits out the step, so a slow grammar holds nobody else."""
@@ -199,7 +199,7 @@ class EngineLoop:
             self._note_progress(live, chunk, result)
             if chunk.is_last:
                 self._take_result(live, chunk, result)
-            self.desk.touch(live)
+            self.requests.touch(live)
         self.scheduler.publish(plan)
 
     def _note_progress(self, live: LiveRow, chunk: Chunk, result: RowResult) -> None:
@@ -272,7 +272,7 @@ class EngineLoop:
             self._counters["completion_tokens_total"] += 1
             if sampled.mu is not None:
                 sampler.mirostat_mu = sampled.mu
-            if not self.desk.append(live, [sampled.token_id]):
+            if not self.requests.append(live, [sampled.token_id]):
                 self._dead_end(live)
                 return False
             n_taken += 1
@@ -280,7 +280,7 @@ class EngineLoop:
                 break
         # Accepted drafts that the end or the closing of reasoning left out are forgotten.
         self.scheduler.rewind(live.row, sampler.length)
-        self.desk.force(live)
+        self.requests.force(live)
         output.note_steered(live.grammar)
         return n_taken == len(tokens)
 
@@ -320,16 +320,16 @@ class EngineLoop:
             return
         self._counters["requests_failed_total"] += 1
         for each in self._live.rows_of(live.row.key):
-            self.desk.forget(each)
+            self.requests.forget(each)
         self._emit(failed(live.row.key, error))
 
     def _hand_off(self) -> None:
-        deltas = self.desk.take_deltas()
+        deltas = self.requests.take_deltas()
         if deltas:
-            self._emit(StepDone(tuple(deltas), self.desk.gauges()))
+            self._emit(StepDone(tuple(deltas), self.requests.gauges()))
 
     def stats(self) -> tuple[Mapping[str, float], tuple[dict[str, Any], ...]]:
-        return self.desk.stats()
+        return self.requests.stats()
 
 
 def _refuse(_plan: object) -> Any:

@@ -11,7 +11,7 @@ from imp_server.config.environment import imp_home
 from imp_server.core import ConfigError
 from imp_server.engine.fingerprint import fingerprint, model_name
 from imp_server.models.source import ModelSource
-from imp_server.schedule.cache import Below
+from imp_server.schedule.cache import Offload
 from imp_server.schedule.snapshots import SnapshotLimits
 from imp_server.schedule.tiers.file import FileTier
 from imp_server.schedule.tiers.host import HostTier
@@ -23,7 +23,7 @@ from imp_server.schedule.tree import TOKEN_BYTES
 log = logging.getLogger(__name__)
 
 
-def lower_tier(config: Config, source: ModelSource, backend: Backend, kv: KvSpec) -> Below | None:
+def lower_tier(config: Config, source: ModelSource, backend: Backend, kv: KvSpec) -> Offload | None:
     """None: there is nothing to keep. Raises ConfigError for a path that can't be meant."""
     sizes = backend.block_bytes(kv.dtype)
     if not config.prefix_cache.enabled or not sum(sizes):
@@ -41,7 +41,7 @@ def lower_tier(config: Config, source: ModelSource, backend: Backend, kv: KvSpec
         most = states + TOKEN_BYTES * backend.architecture.context_length
         state_tier = kept.open(most, knobs.snapshot_mib << 20, STATES, "states of earlier prompts")
     limits = SnapshotLimits(knobs.max_snapshots, knobs.snapshot_mib << 20, knobs.checkpoint_min_step)
-    return Below(backend, sizes, tier, limits, state_tier)
+    return Offload(backend, sizes, tier, limits, state_tier)
 
 
 class _Folder:

@@ -14,6 +14,7 @@ from collections.abc import Awaitable
 from imp_server.config import Config, child_environment
 from imp_server.core import EngineCrashed, GenerateRequest, Unavailable, UserFault
 from imp_server.engine.blame import Blame
+from imp_server.engine.flight_recorder import FlightRecorder, make_recorder_file
 from imp_server.engine.generation import LiveGeneration
 from imp_server.engine.message_client import MessageClient, Progress, Stats
 from imp_server.engine.messages import (
@@ -29,7 +30,6 @@ from imp_server.engine.messages import (
     decode_from_engine,
     encode,
 )
-from imp_server.engine.slate import Slate, make_slate
 
 log = logging.getLogger(__name__)
 
@@ -50,7 +50,7 @@ class ProcessEngine(MessageClient):
         self._process: subprocess.Popen[bytes] | None = None
         self._writer: asyncio.StreamWriter | None = None
         self._tasks: set[asyncio.Task[None]] = set()
-        self._slate: Slate | None = None
+        self._recorder: FlightRecorder | None = None
         self._silent_s = 0.0
         self._started_s = 0.0
         self._n_crashes_in_row = 0
@@ -104,9 +104,9 @@ class ProcessEngine(MessageClient):
 
     async def _spawn(self) -> None:
         ours, theirs = socket.socketpair()
-        slate = make_slate()
-        self._slate = Slate(slate.fileno())
-        inherited = [theirs.fileno(), slate.fileno()]
+        recorder_file = make_recorder_file()
+        self._recorder = FlightRecorder(recorder_file.fileno())
+        inherited = [theirs.fileno(), recorder_file.fileno()]
         try:
             self._process = subprocess.Popen(
                 [sys.executable, "-P", "-m", "imp_server.engine", *map(str, inherited)],
@@ -118,7 +118,7 @@ class ProcessEngine(MessageClient):
             )
         finally:
             theirs.close()
-            slate.close()
+            recorder_file.close()
         ours.setblocking(False)
         reader, self._writer = await asyncio.open_unix_connection(sock=ours)
         self._silent_s, self._started_s = 0.0, time.monotonic()
@@ -192,7 +192,7 @@ class ProcessEngine(MessageClient):
         """After a crash: what has emitted nothing is tried once more, the rest fails."""
         error = EngineCrashed("the engine crashed while it worked on this request; try again", retry_after_s=1.0)
         inside = list(self._requests)
-        running = self._slate.read() if self._slate is not None else set()
+        running = self._recorder.read() if self._recorder is not None else set()
         suspects = [generation.request for generation in inside if generation.key in running]
         self._blame.note(suspects or [generation.request for generation in inside])
         for generation in inside:

@@ -6,9 +6,9 @@ from collections import deque
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
 
-from imp_server.engine.desk import GrammarReady
 from imp_server.engine.loop import EngineLoop
 from imp_server.engine.messages import ToEngine
+from imp_server.engine.request_handler import GrammarReady
 
 InboxMessage = ToEngine | GrammarReady | None
 """None ends the loop."""
@@ -33,7 +33,7 @@ def run_loop(
     while not loop.is_over:
         pulse.busy = loop.has_work
         sleeps = not loop.has_work and not loop.rest()
-        for message in _messages(inbox, None if sleeps else 0.0, loop.desk.wait_limit_s()):
+        for message in _messages(inbox, None if sleeps else 0.0, loop.requests.wait_limit_s()):
             if message is None:
                 return
             loop.handle(message)

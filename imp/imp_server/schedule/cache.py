@@ -37,7 +37,7 @@ _SAVED_AT_ONCE = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Below:
+class Offload:
     """What lies under the pools. `store` reads and writes their blocks; `block_bytes`: per cache group.
 
     `tier` None: what is evicted is forgotten.
@@ -70,11 +70,11 @@ class PrefixCache:
         pin_budget: float = 0.25,
         session_ttl_s: float = 600.0,
         clock: Callable[[], float] = time.monotonic,
-        below: Below | None = None,
+        offload: Offload | None = None,
     ) -> None:
         """`pin_budget`: share of the blocks of group 0 that pins may hold; the oldest pin goes first.
 
-        `below` None: what is evicted is forgotten, and models with state groups reuse nothing.
+        `offload` None: what is evicted is forgotten, and models with state groups reuse nothing.
         """
         self.tree = PrefixTree()
         self.n_hit_tokens = 0
@@ -82,14 +82,14 @@ class PrefixCache:
         self._groups, self._pools = tuple(groups), list(pools)
         self._has_blocks = any(group.kind != "state" for group in groups)
         self._snapshots: Snapshots | None = None
-        if below is not None and below.snapshots.most and any(group.kind == "state" for group in groups):
+        if offload is not None and offload.snapshots.most and any(group.kind == "state" for group in groups):
             self._snapshots = Snapshots(
-                groups, pools, below.store, below.block_bytes, below.snapshots, below.state_tier
+                groups, pools, offload.store, offload.block_bytes, offload.snapshots, offload.state_tier
             )
         self._usable = bool(groups) and (self._snapshots is not None or all(g.kind != "state" for g in groups))
         self._spill: Spill | None = None
-        if below is not None and below.tier is not None and self._usable:
-            self._spill = Spill(self.tree, below.tier, below.store, below.block_bytes)
+        if offload is not None and offload.tier is not None and self._usable:
+            self._spill = Spill(self.tree, offload.tier, offload.store, offload.block_bytes)
         budget = int(pin_budget * pools[0].n_blocks) if pools else 0
         self._pins = Pins(self.tree, budget, session_ttl_s, clock)
         self._kept = KeptBlocks(self.tree, self._groups, self._pools, self._pins, self._spill)

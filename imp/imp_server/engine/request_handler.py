@@ -1,4 +1,4 @@
-"""The desk of the loop: takes messages in, keeps the live requests, and gives deltas out."""
+"""Handles the requests of the loop: takes messages in, keeps what is alive, and gives deltas out."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class GrammarReady(NamedTuple):
     constraint: Future[Constraint]
 
 
-class Desk:
+class RequestHandler:
     """Owner of the live requests, the adapters' names, the counters and the rows with something to send."""
 
     def __init__(

@@ -12,15 +12,15 @@ _MOST_KEYS = 1024
 _SIZE = 8 * (1 + _MOST_KEYS)
 
 
-def make_slate() -> IO[bytes]:
+def make_recorder_file() -> IO[bytes]:
     """A file without a name; its descriptor is inherited by the engine process."""
     file = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process it describes
     file.truncate(_SIZE)
     return file
 
 
-class Slate:
-    """The mapping of a slate's file. The engine's loop alone writes it."""
+class FlightRecorder:
+    """The mapping of a flight recorder's file. The engine's loop alone writes it."""
 
     def __init__(self, fd: int) -> None:
         self._memory = mmap.mmap(fd, _SIZE)
