@@ -21,6 +21,8 @@ def definition_machine(syntax: str, definition: str) -> Machine:
     """
     try:
         machine = _machine(syntax, definition)
+    except RecursionError:
+        raise GrammarRefused("the grammar is nested too deeply") from None
     except GrammarRefused as refused:
         if refused.at is None:
             raise

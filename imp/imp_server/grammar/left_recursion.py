@@ -2,7 +2,8 @@
 
 A rule that begins with itself is X = B | X A, which is X = B A*. Rules that begin with one another become, each, the
 words that don't begin with one of them, and behind those a rule of what may follow on the way up to the first (the
-left-corner transform). Everything else stays as it is.
+left-corner transform). That only holds for rules that aren't empty, so where some are, every rule loses its empty
+word first, and whoever uses it may leave it out. A grammar without left recursion stays as it is.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from imp_server.grammar.nodes import INFINITE, Kind, Node
-from imp_server.grammar.rules import RuleRefused, Rules, first_references, least, may_be_empty
+from imp_server.grammar.rules import RuleRefused, Rules, first_references, least
 
 MAX_GROUP = 40
 """Rules that begin with one another: the square of their number is added."""
@@ -19,36 +20,57 @@ Heads = dict[int, Node]
 """Rule -> what follows where a word begins with it."""
 
 
-def without_left_recursion(rules: Rules) -> None:
-    """Every rule is defined. Raises RuleRefused where it can't be done."""
+def without_left_recursion(rules: Rules, start: str) -> None:
+    """Every rule is defined, and none uses `start`. Raises RuleRefused where it would cost too much."""
     for name in rules.bodies:
         rules.number(name)
     bodies = [rules.bodies[name] for name in rules.names]
     nullable = [size == 0 for size in least(bodies, in_bytes=True)]
     memo: dict[int, bool] = {}
-    begins = [first_references(body, nullable, memo) for body in bodies]
-    for group in _groups(begins):
+    groups = list(_groups([first_references(body, nullable, memo) for body in bodies]))
+    if groups and any(empty and name != start for name, empty in zip(rules.names, nullable, strict=True)):
+        _leave_out_empty_words(rules, nullable, start)
+        without_left_recursion(rules, start)
+        return
+    for group in groups:
         name = rules.names[min(group)]
         if len(group) > MAX_GROUP:
             raise RuleRefused(f"rule {name} is one of {len(group)} that begin with one another", name)
-        rewriter = _Rewriter(rules, nullable, memo, group)
-        try:
-            rewriter.rewrite({number: bodies[number] for number in sorted(group)})
-        except _Hidden:
-            raise RuleRefused(f"rule {name} begins with itself behind a rule that may be empty", name) from None
+        _Rewriter(rules, group).rewrite({number: bodies[number] for number in sorted(group)})
 
 
-class _Hidden(Exception):
-    pass
+def _leave_out_empty_words(rules: Rules, nullable: list[bool], start: str) -> None:
+    """Of all rules but `start`: whoever uses a rule that had one may leave it out."""
+    nodes, filler = rules.nodes, _Rewriter(rules, frozenset())
+    memo: dict[int, Node] = {}
+
+    def optional(node: Node) -> Node:
+        found = memo.get(node.id)
+        if found is not None:
+            return found
+        made = node
+        if node.kind is Kind.RULE and nullable[node.low]:
+            made = nodes.optional(node)
+        elif node.kind is Kind.SEQUENCE:
+            made = nodes.sequence([optional(node.first), optional(node.rest)])
+        elif node.kind is Kind.EITHER:
+            made = nodes.either([optional(option) for option in node.options])
+        elif node.kind is Kind.LOOP:
+            made = nodes.loop(optional(node.first), node.low, node.high)
+        memo[node.id] = made
+        return made
+
+    for name, body in rules.bodies.items():
+        made = optional(body)
+        rules.bodies[name] = made if name == start else filler.filled(made)
 
 
 class _Rewriter:
-    """Of one group of rules."""
+    """Of one group of rules. No rule is empty."""
 
-    def __init__(self, rules: Rules, nullable: list[bool], memo: dict[int, bool], group: frozenset[int]) -> None:
+    def __init__(self, rules: Rules, group: frozenset[int]) -> None:
         self._rules = rules
         self._nodes = rules.nodes
-        self._nullable, self._memo = nullable, memo
         self._group = group
 
     def rewrite(self, bodies: dict[int, Node]) -> None:
@@ -80,7 +102,7 @@ class _Rewriter:
         nodes = self._nodes
         free = [number]
         for at in free:
-            free += [up for up, after in ups[at].items() if self.may_be_empty(after) and up not in free]
+            free += [up for up, after in ups[at].items() if after.nullable and up not in free]
         steps = [
             nodes.sequence([self.filled(after), self._climb(up, top)]) for at in free for up, after in ups[at].items()
         ]
@@ -89,7 +111,7 @@ class _Rewriter:
     def split(self, node: Node) -> tuple[Node, Heads]:
         """(words that don't begin with a rule of the group, what follows those that do, by rule)."""
         nodes = self._nodes
-        if not first_references(node, self._nullable, self._memo) & self._group:
+        if not self._begins(node):
             return node, {}
         if node.kind is Kind.RULE:
             return nodes.never, {node.low: nodes.empty}
@@ -101,18 +123,33 @@ class _Rewriter:
                     self._add(heads, number, after)
             return nodes.either([base for base, _ in parts]), heads
         if node.kind is Kind.LOOP:
-            body = self.filled(node.first) if self.may_be_empty(node.first) else node.first
-            low = 0 if self.may_be_empty(node.first) else node.low
+            body = self.filled(node.first) if node.first.nullable else node.first
+            low = 0 if node.first.nullable else node.low
             rest = nodes.loop(node.first, max(low - 1, 0), node.high if node.high == INFINITE else node.high - 1)
             base, heads = self._sequence(body, rest)
             return nodes.either([base, nodes.empty]) if low == 0 else base, heads
         return self._sequence(node.first, node.rest)
 
+    def _begins(self, node: Node) -> bool:
+        """Whether a word may begin with a rule of the group."""
+        todo = [node]
+        while todo:
+            part = todo.pop()
+            if part.kind is Kind.RULE and part.low in self._group:
+                return True
+            if part.kind is Kind.SEQUENCE:
+                todo += [part.first, part.rest] if part.first.nullable else [part.first]
+            elif part.kind is Kind.LOOP:
+                todo.append(part.first)
+            elif part.kind is Kind.EITHER:
+                todo += part.options
+        return False
+
     def _sequence(self, first: Node, rest: Node) -> tuple[Node, Heads]:
         nodes = self._nodes
         base, found = self.split(first)
         heads = {number: nodes.sequence([after, rest]) for number, after in found.items()}
-        if not self.may_be_empty(base):
+        if not base.nullable:
             return nodes.sequence([base, rest]), heads
         then, more = self.split(rest)
         for number, after in more.items():
@@ -123,13 +160,10 @@ class _Rewriter:
         known = heads.get(number)
         heads[number] = after if known is None else self._nodes.either([known, after])
 
-    def may_be_empty(self, node: Node) -> bool:
-        return may_be_empty(node, self._nullable, self._memo)
-
     def filled(self, node: Node) -> Node:
         """The words of `node` but the empty one."""
         nodes = self._nodes
-        if not self.may_be_empty(node):
+        if not node.nullable:
             return node
         if node.kind is Kind.EITHER:
             return nodes.either([self.filled(option) for option in node.options])
@@ -138,8 +172,6 @@ class _Rewriter:
         if node.kind is Kind.LOOP:
             rest = nodes.loop(node.first, 0, node.high if node.high == INFINITE else node.high - 1)
             return nodes.sequence([self.filled(node.first), rest])
-        if node.kind is Kind.RULE:
-            raise _Hidden
         return nodes.never
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
-from imp_server.core import GrammarRefused, GrammarUnsatisfiable
+from imp_server.core import GrammarUnsatisfiable
 from imp_server.grammar.lark.compile import compile_lark
 from imp_server.grammar.lark.terminals import COMMON
 from imp_server.grammar.machine import DEAD
@@ -79,22 +79,18 @@ def test_made_rules(start: str, r: str, s: str, blanks: bool) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@settings(max_examples=1500, deadline=None, suppress_health_check=SLOW)
+@settings(max_examples=300, deadline=None, suppress_health_check=SLOW)
 @given(bodies(), bodies(), bodies(), st.booleans())
 def test_made_rules_at_length(start: str, r: str, s: str, blanks: bool) -> None:
     compare(start, r, s, blanks)
 
 
 def compiled(grammar: str) -> TermMachine | None:
-    """None if there is no text. Hidden left recursion is all that may be refused."""
+    """None if there is no text."""
     try:
         return compile_lark(grammar)
     except GrammarUnsatisfiable:
         return None
-    except GrammarRefused as refused:
-        if "left-recursive" not in refused.message and "begins with itself behind" not in refused.message:
-            raise
-        return assume(False)  # type: ignore[return-value]
 
 
 def compare(start: str, r: str, s: str, blanks: bool) -> None:
@@ -122,7 +118,7 @@ def compare(start: str, r: str, s: str, blanks: bool) -> None:
 
 STRINGS = ['"a"', '"B"i', '"é"i', r'"\n"', r'"\x41\u00e9"', r'"\d"', r'"a\"b\\"', '"//"', '"k"i', '"."']
 REGEXES = [
-    "/a|ab/", "/[a-c]+x?/i", "/./", "/./s", r"/\d\w\s/", r"/[^\d\w]\S/", r"/a{1,2}(?:b|c)*/", r"/[]a-]/", r"/[^]a]/",
+    "/(a|ab)/", "/[a-c]+x?/i", "/./", "/./s", r"/\d\w\s/", r"/[^\d\w]\S/", r"/a{1,2}(?:b|c)*/", r"/[]a-]/", r"/[^]a]/",
     r"/\/\.\n/", "/a b # c\n  [ #]/x", "/(?i:é)a/", r"/x\u00e9\x62/", "/a{,2}b/", "/K+/i",
 ]  # fmt: skip
 RANGES = ['"a".."c"', r'"\x30".."5"', '"é".."î"']
@@ -158,7 +154,7 @@ def test_made_terminals(body: str, inner: str, texts: list[str], data: st.DataOb
     fitting = st.from_regex(pattern, fullmatch=True)
     for text in [*texts, data.draw(fitting)]:
         if not any("\ud800" <= c <= "\udfff" for c in text):
-            assert accepted(machine, text) == (re.fullmatch(pattern, text) is not None), text
+            assert accepted(machine, text) == (re.fullmatch(pattern, text) is not None), (text, grammar, pattern)
 
 
 @pytest.mark.parametrize("letter", ["k", "s", "é", "ß", "I", "ſ", "µ", "Σ", "ǆ"])

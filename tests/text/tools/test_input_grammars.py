@@ -116,6 +116,7 @@ def test_a_broken_definition_is_refused_by_place_whatever_is_chosen(form: str, m
     assert caught.value.param == "tools[1].format.definition"
 
 
+NESTED = "start: T0\n" + "".join(f"T{i}: {'(' * 60}T{i + 1}{')?' * 60}\n" for i in range(90)) + 'T90: "x"'
 LOOKING = {"type": "grammar", "syntax": "lark", "definition": 'start: "a"\n    | /b(?=c)/'}
 
 
@@ -126,6 +127,7 @@ LOOKING = {"type": "grammar", "syntax": "lark", "definition": 'start: "a"\n    |
         ("regex", "x\n[z-a]", GrammarRefused, "line 2, column 3: "),
         ("regex", r"(a)\1", GrammarRefused, "back-reference"),
         ("regex", "[]", GrammarUnsatisfiable, "no text satisfies this regex"),
+        ("lark", NESTED, GrammarRefused, "nested too deeply"),
         ("lark", 'begin: "a"', GrammarRefused, "no rule named start"),
         ("lark", 'start: "a" start', GrammarUnsatisfiable, "derives no finite text"),
     ],

@@ -36,7 +36,7 @@ def compile_lark(text: str) -> TermMachine:
     grammar = read(text, rules.nodes)
     _Builder(text, grammar, rules).whole()
     try:
-        without_left_recursion(rules)
+        without_left_recursion(rules, _ROOT)
         nodes, root, bodies = settle(rules, _ROOT)
     except RuleRefused as refused:
         blamed = grammar.rules.get(refused.rule.partition(" ")[0])
