@@ -13,7 +13,7 @@ VOLUME /models
 USER imp
 WORKDIR /home/imp
 EXPOSE 8080
-HEALTHCHECK --start-period=120s --interval=10s --timeout=5s \
+HEALTHCHECK --start-period=600s --interval=10s --timeout=5s \
     CMD python -c "import os, urllib.request as u; u.urlopen(f\"http://127.0.0.1:{os.environ.get('IMP_PORT', 8080)}/health\")"
 STOPSIGNAL SIGTERM
 ENTRYPOINT ["imp"]

@@ -271,10 +271,12 @@ class SlowToLoad(ScriptedEngine):
 
 def test_while_the_model_loads() -> None:
     with live_server(SlowToLoad, ByteText, wait_ready=False) as live:
-        until(lambda: _status(live, "/health") == 200, 10)
+        until(lambda: _status(live, "/health") == 503, 10)
         health = httpx.get(live.url + "/health").json()
-        assert (health["state"], health["model_loaded"]) == ("loading", False)
+        assert (health["state"], health["model_loaded"], health["status"]) == ("loading", False, "loading")
         assert health["loading"] == {"stage": "read", "value": 0.5}
+        assert health["error"] == {"code": 503, "message": "Loading model", "type": "unavailable_error"}
+        assert httpx.get(live.url + "/v1/health").json() == health
         ready = httpx.get(live.url + "/ready")
         assert (ready.status_code, ready.json()["code"]) == (503, "model_loading")
         assert httpx.post(live.url + CHAT, json=body()).json()["error"]["code"] == "model_loading"
@@ -284,6 +286,7 @@ def test_while_the_model_loads() -> None:
         assert isinstance(live.client, SlowToLoad)
         live.on_loop(live.client.loaded.set)
         until(lambda: _status(live, "/ready") == 200, 10)
+        assert (_status(live, "/health"), _status(live, "/v1/health")) == (200, 200)
         assert httpx.post(live.url + CHAT, json=body()).status_code == 200
 
 

@@ -21,11 +21,27 @@ async def index(call: Call) -> Reply:
 
 @handler
 async def health(call: Call) -> Reply:
-    """Never waits for the engine."""
+    return _health(call)
+
+
+@handler
+async def v1_health(call: Call) -> Reply:
+    return _health(call)
+
+
+_UNWELL = {
+    "loading": ("loading", "model_loading", "Loading model"),
+    "failed": ("unhealthy", "engine_faulted", "the model can't be loaded"),
+}
+"""State -> status, code and message of a 503."""
+
+
+def _health(call: Call) -> Reply:
+    """Never waits for the engine. One that is being restarted has no lasting fault: probes must not add to it."""
     state = call.services.state()
-    failed = state.state == "failed"
+    status, code, message = _UNWELL.get(state.state, ("ok", "", ""))
     body: dict[str, Any] = {
-        "status": "unhealthy" if failed else "ok",
+        "status": status,
         "model_loaded": state.state in ("ready", "draining"),
         "state": state.state,
         "queue_depth": state.queue_depth,
@@ -33,11 +49,12 @@ async def health(call: Call) -> Reply:
         "idle_suspended": False,
         "idle_unload_seconds": 0,
     }
-    if failed:
-        body["code"] = "engine_faulted"
     if state.state == "loading":
         body["loading"] = {"stage": state.stage, "value": min(1.0, max(0.0, state.stage_value))}
-    return JsonReply(body, status=503 if failed else 200)
+    if not code:
+        return JsonReply(body)
+    body |= {"code": code, "error": {"code": 503, "message": message, "type": "unavailable_error"}}
+    return JsonReply(body, status=503)
 
 
 _NOT_READY = {
