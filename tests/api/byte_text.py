@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from imp_server.core import (
     Accepted,
@@ -74,6 +75,7 @@ class BytePrepared:
 class ByteText:
     chat_template = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
     sampling_defaults: Mapping[str, float] = {}
+    template_facts: Mapping[str, Any] = {}
 
     def __init__(self) -> None:
         self.vocabulary = byte_vocabulary(END, THINK, THOUGHT, CALL, CALLED)

@@ -195,3 +195,17 @@ def test_llamacpp_fault_48_the_servers_own_norm_yields_to_the_requests() -> None
         assert openai["data"][0]["embedding"] == [3.0, 0.0, -4.0]
         unit = post(live, "/embedding", content="hello", embd_normalize=2).json()[0]["embedding"][0]
         assert unit == pytest.approx([0.6, 0.0, -0.8])
+
+
+def test_props_tell_the_template_and_the_settings_in_force(server: LiveServer) -> None:
+    props = get(server, "/props")
+    assert (props["endpoint_slots"], props["endpoint_props"], props["endpoint_metrics"]) == (True, False, True)
+    assert (props["bos_token"], props["eos_token"]) == ("", "<|im_end|>")
+    caps = props["chat_template_caps"]
+    assert caps["supports_tools"] and caps["supports_tool_calls"] and caps["supports_system_role"]
+    params = props["default_generation_settings"]["params"]
+    assert (params["seed"], params["n_predict"], params["stream"]) == (-1, -1, False)
+    server.engine.play(text_ids("x"))
+    used = post(server, prompt="a").json()["generation_settings"]
+    assert used["seed"] >= 0 and {**used, "seed": -1} == params
+    assert httpx.post(f"{server.url}/props", json={}).status_code == 405

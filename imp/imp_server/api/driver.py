@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any
 
@@ -28,6 +28,7 @@ def tell_acceptance(context: ReplyContext, running: Generations, prompts: Sequen
     context.extra["usage"] = running.usage_at_acceptance()
     context.extra["prompt_tokens"] = running.prompt_tokens
     context.extra["pin_until"] = prompts[0].request.cache.pin_until
+    context.extra["sampling"] = [prompt.request.sampling for prompt in prompts]
     context.extra["prompt_texts"] = [prompt.text for prompt in prompts]
     context.extra["cancel"] = running.end
 
@@ -47,6 +48,12 @@ async def fold_reply(reply: Generating, running: Generations, watch: DisconnectW
         return body
     finally:
         running.end()
+
+
+def silence_s(body: Mapping[str, Any], own_s: float) -> float:
+    """Seconds of silence after which a stream shows life; 0 = never. llama.cpp's sse_ping_interval chooses them."""
+    asked = body.get("sse_ping_interval", 0)
+    return own_s if asked == 0 else max(0.0, float(asked))
 
 
 class StreamRun:

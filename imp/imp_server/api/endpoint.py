@@ -16,7 +16,7 @@ from imp_server.api import sse
 from imp_server.api.body import ClientGone, check_media_type, decode_json, read_body
 from imp_server.api.contract import Operation
 from imp_server.api.disconnect import DisconnectWatch
-from imp_server.api.driver import StreamRun, encoded, fold_reply, tell_acceptance
+from imp_server.api.driver import StreamRun, encoded, fold_reply, silence_s, tell_acceptance
 from imp_server.api.errors import error_headers, error_status, shape_module, shape_of
 from imp_server.api.generations import Generations
 from imp_server.api.headers import listed, sanitised_id
@@ -155,7 +155,8 @@ class Endpoint:
             await running.accept(watch)
             tell_acceptance(reply.context, running, prepared)
             if reply.streamed:
-                run = StreamRun(reply, running, watch, self._hub.config.streams.keep_alive_s)
+                silence = silence_s(reply.context.body, self._hub.config.streams.keep_alive_s)
+                run = StreamRun(reply, running, watch, silence)
                 chunks = partial(encoded, self._checked(run.frames()))
                 headers = _raw(sse.HEADERS | _reply_headers(request, reply, prepared, unknown))
                 return Response(200, headers, StreamedContent(sse.MEDIA_TYPE, chunks))

@@ -57,7 +57,7 @@ class Hub:
 
     def text_facts(self, model: str) -> TextFacts:
         side = self.models.find(model).ready_text()
-        return TextFacts(side.chat_template, side.sampling_defaults)
+        return TextFacts(side.chat_template, side.sampling_defaults, side.template_facts)
 
     def document(self) -> dict[str, Any]:
         return self.contract.document

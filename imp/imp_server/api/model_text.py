@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -29,6 +31,7 @@ from imp_server.core import (
 from imp_server.engine.messages import RowDelta, RowFinish
 from imp_server.text.fim import gap_ids
 from imp_server.text.model import Prepared, TextModel
+from imp_server.text.template_traits import template_caps
 from imp_server.vocab.table import Vocabulary
 
 _REASONS: dict[str, FinishReason] = {
@@ -145,6 +148,10 @@ class ModelText:
     @property
     def sampling_defaults(self) -> Mapping[str, float]:
         return self.model.sampling_defaults
+
+    @cached_property
+    def template_facts(self) -> Mapping[str, Any]:
+        return {**self.model.edge_tokens, "chat_template_caps": template_caps(self.model.prompts.default.traits)}
 
     def limit_context(self, context_length: int) -> None:
         self.model.context_length = context_length

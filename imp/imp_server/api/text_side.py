@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from imp_server.core import ChatRequest, GenerateRequest, OutputEvent, PromptRequest
 from imp_server.engine.messages import RowDelta
@@ -49,6 +49,11 @@ class TextSide(Protocol):
     @property
     def sampling_defaults(self) -> Mapping[str, float]:
         """By parameter, for requests that name none."""
+        ...
+
+    @property
+    def template_facts(self) -> Mapping[str, Any]:
+        """bos_token, eos_token and chat_template_caps, as llama.cpp's /props tells them."""
         ...
 
     def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]: ...

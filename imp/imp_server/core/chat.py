@@ -92,6 +92,8 @@ class ReasoningIntent(msgspec.Struct, frozen=True):
     budget_message: str | None = None
     """What the model is made to think last when its thinking is closed for it; None = the server's."""
     shown: bool = True
+    format: Literal["deepseek", "none"] | None = None
+    """none: thinking stays in the text, with its tags; None = the server's."""
 
 
 class SamplingIntent(msgspec.Struct, frozen=True):
@@ -145,6 +147,8 @@ class ChatRequest(msgspec.Struct, frozen=True):
     cache: CacheIntent = CacheIntent()
     n: int = 1
     max_tokens: int | None = None
+    predict_s: float | None = None
+    """As in GenerateRequest."""
     stop: tuple[str, ...] = ()
     logprobs: int | None = None
     """None = no logprobs; k >= 0 = the chosen token and the k best."""

@@ -7,6 +7,8 @@ the same events, so the two transports can't differ.
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
@@ -33,10 +35,12 @@ class ReplyContext:
     body: dict[str, Any]
     """The validated request body, for fields that a reply echoes."""
     n: int = 1
+    clock: Callable[[], float] = time.monotonic
+    """Seconds, for streams that tell how long things took."""
     extra: dict[str, Any] = field(default_factory=dict)
     """From acceptance on `usage` (the prompt's tokens, and how many of them the prefix cache held at that moment),
-    `prompt_tokens`, `pin_until` (tokens up to the last cache mark) and `cancel()` to free the rows; beside them what a
-    dialect adds (`failed`: the reply as it stands after Stream.fail, to be kept)."""
+    `prompt_tokens`, `pin_until` (tokens up to the last cache mark), `sampling` (in force, by prompt) and `cancel()` to
+    free the rows; beside them what a dialect adds (`failed`: the reply as it stands after Stream.fail, to be kept)."""
 
 
 class Fold(Protocol):

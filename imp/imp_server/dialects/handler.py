@@ -58,6 +58,8 @@ class TextFacts(NamedTuple):
     """Jinja source of the template in use."""
     sampling_defaults: Mapping[str, float]
     """By parameter, for requests that name none."""
+    template_facts: Mapping[str, Any] = {}
+    """llama.cpp's bos_token, eos_token and chat_template_caps."""
 
 
 ReasoningEnd = Literal["ending", "already_closed", "no_closer", "not_allowed", "unknown"]

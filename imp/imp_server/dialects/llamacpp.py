@@ -14,6 +14,7 @@ from imp_server.dialects.ids import new_id
 from imp_server.dialects.llamacpp_metrics import CONTENT_TYPE, exposition
 from imp_server.dialects.llamacpp_reply import CompletionFold, CompletionStream
 from imp_server.dialects.llamacpp_request import Prompt, bias_of, prompt_requests
+from imp_server.dialects.llamacpp_settings import default_settings
 from imp_server.dialects.openai_chat_request import chat_request
 from imp_server.dialects.openai_embeddings import EmbeddingFold, check_embeds, embed
 
@@ -68,11 +69,12 @@ class NativeEmbeddingFold(EmbeddingFold):
 
 
 async def _completion(call: Call) -> Reply:
-    model = call.services.card(call.model).id
+    card = call.services.card(call.model)
     requests = await call.worked(prompt_requests, call.body, await _logit_bias(call))
     context = ReplyContext(
-        id=new_id("cmpl-"), model=model, created=int(time.time()), request_id=call.request_id, body=call.body
+        id=new_id("cmpl-"), model=card.id, created=int(time.time()), request_id=call.request_id, body=call.body
     )
+    context.extra["context_length"] = card.context_length
     context.extra["prompts"] = [await _prompt_text(call, request.prompt) for request in requests]
     return PromptReply(requests, context, call.body.get("stream", False), CompletionFold, CompletionStream)
 
@@ -136,13 +138,21 @@ async def props(call: Call) -> Reply:
     n_ctx = (card.context_length if card else None) or 0
     return JsonReply(
         {
-            "default_generation_settings": {"n_ctx": n_ctx, "params": dict(facts.sampling_defaults)},
+            "default_generation_settings": {"n_ctx": n_ctx, "params": default_settings(facts.sampling_defaults)},
             "n_ctx": n_ctx,
             "total_slots": card.n_rows if card else 0,
             "model_alias": card.id if card else "",
+            "model_ftype": card.quantisation if card else "",
             "model_path": card.path if card else "",
             "modalities": {"vision": False, "audio": False, "video": False},
+            "endpoint_slots": True,
+            "endpoint_props": False,
+            "endpoint_metrics": True,
             "chat_template": facts.chat_template,
+            "bos_token": "",
+            "eos_token": "",
+            "chat_template_caps": {},
+            **facts.template_facts,
             "build_info": f"b-imp-{__version__}",
             "is_sleeping": False,
         }
@@ -160,24 +170,37 @@ def _model(call: Call) -> tuple[ModelCard | None, TextFacts]:
 @handler
 async def slots(call: Call) -> Reply:
     card, _ = _model(call)
-    _, rows = await call.services.stats()
+    counters, rows = await call.services.stats()
     n_rows = card.n_rows if card else 0
     if call.query.get("fail_on_no_slot") and len(rows) >= n_rows:
         raise Unavailable("every row is busy; try again later", retry_after_s=1.0)
-    context_length = (card.context_length if card else None) or 0
+    common = {
+        "n_ctx": (card.context_length if card else None) or 0,
+        "speculative": any(
+            n.startswith("spec_") and n.endswith("_verify_steps_total") for n in counters if n != _STEPS
+        ),
+    }
     busy = {row["slot"]: row for row in rows}
-    return JsonReply([_slot(i, context_length, busy.get(i)) for i in range(n_rows)])
+    return JsonReply([{"id": i, **common, **_slot(busy.get(i))} for i in range(n_rows)])
 
 
-def _slot(index: int, context_length: int, row: dict[str, Any] | None) -> dict[str, Any]:
-    slot: dict[str, Any] = {"id": index, "n_ctx": context_length, "speculative": False, "is_processing": bool(row)}
-    if row:
-        slot |= {
-            "id_task": row["key"],
-            "n_prompt_tokens": row["n_prompt"],
-            "next_token": [{"n_decoded": row["n_output"]}],
-        }
-    return slot
+_STEPS = "spec_verify_steps_total"
+"""Of all drafters together; beside it each has a counter of its own."""
+
+
+def _slot(row: dict[str, Any] | None) -> dict[str, Any]:
+    """`row` None: nothing runs in it."""
+    if row is None:
+        return {"is_processing": False}
+    n_cached = row.get("n_cached", 0)
+    return {
+        "is_processing": True,
+        "id_task": row["key"],
+        "n_prompt_tokens": row["n_prompt"],
+        "n_prompt_tokens_processed": max(0, min(row.get("n_computed", 0), row["n_prompt"]) - n_cached),
+        "n_prompt_tokens_cache": n_cached,
+        "next_token": [{"has_next_token": True, "n_remain": row.get("n_left", -1), "n_decoded": row["n_output"]}],
+    }
 
 
 @handler

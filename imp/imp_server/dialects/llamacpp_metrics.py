@@ -45,6 +45,10 @@ _LLAMACPP = {
     "spec_decode_num_draft_tokens_total": ("Drafted tokens.", "spec_drafted_total"),
     "spec_decode_num_accepted_tokens_total": ("Accepted drafted tokens.", "spec_accepted_total"),
     "prompt_tokens_cached_total": ("Prompt tokens taken from the prefix cache.", "prefix_cache_hit_tokens_total"),
+    "tokens_predicted_total": ("Generated tokens.", "completion_tokens_total"),
+    "n_decode_total": ("Steps.", "steps_total"),
+    "requests_processing": ("Rows in use.", "rows_running"),
+    "requests_deferred": ("Requests that wait for a row.", "requests_waiting"),
 }
 """llama.cpp's name -> what it counts, and our counter of that."""
 
@@ -68,6 +72,11 @@ def _llamacpp(counters: Mapping[str, float]) -> Iterator[Metric]:
     """Drafts and cached tokens under llama.cpp's names; positions count from 0 and appear with their first draft."""
     for name, (text, ours) in _LLAMACPP.items():
         yield _metric(f"llamacpp:{name}", text, counters.get(ours, 0.0))
+    n_computed = counters.get("prompt_tokens_total", 0.0) - counters.get("prefix_cache_hit_tokens_total", 0.0)
+    yield _metric("llamacpp:prompt_tokens_total", "Prompt tokens that weren't cached.", max(0.0, n_computed))
+    for name, ours in (("prompt", "prefill_ms_total"), ("tokens_predicted", "decode_ms_total")):
+        seconds = counters.get(ours, 0.0) / 1e3
+        yield _metric(f"llamacpp:{name}_seconds_total", "Of replies that have ended.", seconds)
     positions = CounterMetricFamily(
         "llamacpp:spec_decode_num_accepted_tokens_per_pos_total", "Accepted at a position.", labels=["position"]
     )

@@ -17,13 +17,16 @@ from imp_server.core import (
     Logprobs,
     OutputEvent,
     Progress,
+    SamplingParams,
     TextDelta,
     Usage,
 )
 from imp_server.dialects.base import ReplyContext, SseFrame
 from imp_server.dialects.llamacpp_request import choices_of, n_probs_of
+from imp_server.dialects.llamacpp_settings import settings_body
 from imp_server.dialects.openai_errors import error_body
 from imp_server.dialects.openai_usage import token_text
+from imp_server.dialects.progress import Underway
 from imp_server.dialects.timings import timings_body
 
 Json = dict[str, Any]
@@ -49,6 +52,7 @@ class Completion:
 
     index: int
     prompt: str
+    sampling: SamplingParams
     prompt_tokens: int = 0
     cached_tokens: int = 0
     pieces: list[str] = field(default_factory=list)
@@ -80,8 +84,10 @@ class _Completions:
         self._ctx = ctx
         self._body = ctx.body
         self._n_probs = n_probs_of(ctx.body)
-        prompts = [prompt for prompt in ctx.extra["prompts"] for _ in range(choices_of(ctx.body))]
-        self.all = [Completion(i, prompt) for i, prompt in enumerate(prompts)]
+        samplings = ctx.extra.get("sampling", [SamplingParams()] * len(ctx.extra["prompts"]))
+        each = zip(ctx.extra["prompts"], samplings, strict=True)
+        wanted = [one for one in each for _ in range(choices_of(ctx.body))]
+        self.all = [Completion(i, prompt, sampling) for i, (prompt, sampling) in enumerate(wanted)]
 
     def _listed(self, entries: Sequence[LogprobEntry]) -> Json:
         """The fields that tell of tokens, where they were asked for."""
@@ -91,7 +97,7 @@ class _Completions:
             fields["completion_probabilities"] = [_probability(entry, as_drawn=as_drawn) for entry in entries]
         return fields
 
-    def piece(self, one: Completion, content: str) -> Json:
+    def piece(self, one: Completion, content: str, fresh: Sequence[LogprobEntry] = ()) -> Json:
         n_evaluated = one.prompt_tokens or (self._ctx.extra.get("prompt_tokens", 0) if len(self.all) == 1 else 0)
         return {
             "index": one.index,
@@ -100,7 +106,7 @@ class _Completions:
             "id_slot": self._body.get("id_slot", -1),
             "tokens_predicted": len(one.entries),
             "tokens_evaluated": n_evaluated,
-            **self._listed(one.fresh()),
+            **self._listed(fresh),
         }
 
     def final(self, one: Completion, *, streamed: bool) -> Json:
@@ -115,16 +121,23 @@ class _Completions:
             "tokens_predicted": usage.completion_tokens,
             "tokens_evaluated": usage.prompt_tokens or one.prompt_tokens,
             "tokens_cached": usage.cached_tokens,
-            "generation_settings": {k: v for k, v in self._body.items() if k not in {"prompt", "model"}},
+            "generation_settings": settings_body(one.sampling, self._body),
             "prompt": one.prompt,
             "has_new_line": "\n" in text,
-            "truncated": False,
+            "truncated": self._is_truncated(one, finish),
             "stop_type": _stop_type(finish),
             "stopping_word": finish.stop_sequence or "",
             "timings": timings_body(usage, finish.timings),
             **self._listed(one.fresh() if streamed else one.entries),
         }
         return chosen(whole, self._body["response_fields"]) if self._body.get("response_fields") else whole
+
+    def _is_truncated(self, one: Completion, finish: Finish) -> bool:
+        """It was the context that ended it: nothing is ever shifted out."""
+        limit = self._ctx.extra.get("context_length")
+        if limit is None or finish.reason != "length":
+            return False
+        return one.prompt_tokens + finish.usage.completion_tokens >= int(limit)
 
 
 def _stop_type(finish: Finish) -> str:
@@ -165,6 +178,7 @@ class CompletionStream:
     def __init__(self, ctx: ReplyContext) -> None:
         self._ctx = ctx
         self._completions = _Completions(ctx)
+        self._underway = Underway(ctx)
 
     def open(self) -> list[SseFrame]:
         return []
@@ -172,15 +186,14 @@ class CompletionStream:
     def feed(self, event: OutputEvent) -> list[SseFrame]:
         one = self._completions.all[event.choice]
         one.take(event)
+        items = [self._completions.piece(one, "") | {"prompt_progress": p} for p in self._underway.feed(event)]
         match event:
             case TextDelta(text=text) if text:
-                return _frames([self._completions.piece(one, text)])
-            case Progress() if self._ctx.body.get("return_progress"):
-                progress = {"total": event.total, "cache": one.cached_tokens, "processed": event.done, "time_ms": 0.0}
-                return _frames([self._completions.piece(one, "") | {"prompt_progress": progress}])
+                timings = self._underway.timings(one.index, len(one.entries))
+                items.append(self._completions.piece(one, text, one.fresh()) | timings)
             case Finish():
-                return _frames([self._completions.final(one, streamed=True)])
-        return []
+                items.append(self._completions.final(one, streamed=True))
+        return _frames(items)
 
     def close(self) -> list[SseFrame]:
         """Completions that were cancelled have had no Finish."""

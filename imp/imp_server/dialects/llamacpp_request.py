@@ -7,8 +7,9 @@ from typing import Any
 
 import msgspec
 
-from imp_server.core import PromptRequest, ResponseFormat, SamplingIntent
-from imp_server.dialects.openai_sampling import row_of, sampling_of, speculative_of, stop_of, whole
+from imp_server.core import PromptRequest, ResponseFormat, SamplingIntent, VisionUnavailable
+from imp_server.dialects.openai_sampling import predict_s_of, row_of, sampling_of, speculative_of, stop_of, whole
+from imp_server.dialects.sampler_names import with_samplers
 
 Prompt = tuple[str | int, ...]
 Bias = tuple[int | str, float]
@@ -17,29 +18,25 @@ Bias = tuple[int | str, float]
 BANNED = -1e6
 """logit_bias `false`."""
 _LIMITS = ("n_predict", "max_completion_tokens", "max_tokens")
-_LETTERS = {"e": "penalties", "d": "dry", "s": "top_n_sigma", "k": "top_k", "y": "typ_p", "p": "top_p", "m": "min_p",
-            "x": "xtc", "t": "temperature"}  # fmt: skip
-_OFF: Mapping[str, Mapping[str, float]] = {
-    "penalties": {"repetition_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0},
-    "dry": {"dry_multiplier": 0.0},
-    "top_k": {"top_k": 0},
-    "typ_p": {"typical_p": 1.0},
-    "top_p": {"top_p": 1.0},
-    "min_p": {"min_p": 0.0},
-    "top_n_sigma": {"top_n_sigma": 0.0},
-    "xtc": {"xtc_probability": 0.0},
-    "temperature": {"temperature": 1.0, "dynatemp_range": 0.0},
-}
-"""Values that make each sampler do nothing."""
 
 
 def prompts_of(value: Any) -> list[Prompt]:
-    """Text, or a list with an id at its top, is one prompt; any other list is several."""
+    """Text, an object, or a list with an id at its top is one prompt; any other list is several."""
     if isinstance(value, str):
         return [(value,)]
-    if any(not isinstance(item, str | list) for item in value):
+    if isinstance(value, dict):
+        return [(_text_of(value),)]
+    if any(not isinstance(item, str | list | dict) for item in value):
         return [tuple(item if isinstance(item, str) else int(item) for item in value)]
     return [prompt for item in value for prompt in prompts_of(item)]
+
+
+def _text_of(prompt: Mapping[str, Any]) -> str:
+    """Of a prompt with media. Raises VisionUnavailable if it has any."""
+    if prompt.get("multimodal_data"):
+        raise VisionUnavailable("this model reads text only", param="prompt.multimodal_data")
+    text: str = prompt["prompt_string"]
+    return text
 
 
 def bias_of(value: Any) -> list[Bias]:
@@ -63,7 +60,7 @@ def prompt_requests(body: Mapping[str, Any], logit_bias: Mapping[int, float]) ->
             response_format=_format(body),
             max_tokens=None if max_tokens == -1 else max_tokens,
             min_indent=int(body.get("n_indent", 0)),
-            predict_s=body["t_max_predict_ms"] / 1e3 if body.get("t_max_predict_ms", -1) > 0 else None,
+            predict_s=predict_s_of(body),
             stop=stop_of(body.get("stop")),
             # A stream counts its tokens as it goes, and one piece of text may be of many.
             logprobs=n_probs_of(body) or (0 if body.get("return_tokens") or body.get("stream") else None),
@@ -86,20 +83,8 @@ def n_probs_of(body: Mapping[str, Any]) -> int:
 
 
 def _sampling(body: Mapping[str, Any], logit_bias: Mapping[int, float]) -> SamplingIntent:
-    fields = {name: value for name, value in body.items() if name != "logit_bias"}
-    if "repeat_penalty" in fields:
-        fields["repetition_penalty"] = fields["repeat_penalty"]
-    for sampler in _OFF.keys() - _samplers(body):
-        fields |= _OFF[sampler]
+    fields = {name: value for name, value in with_samplers(body).items() if name != "logit_bias"}
     return msgspec.structs.replace(sampling_of(fields), logit_bias=dict(logit_bias))
-
-
-def _samplers(body: Mapping[str, Any]) -> set[str]:
-    wanted = body.get("samplers")
-    if wanted is None:
-        return set(_OFF)
-    names = [_LETTERS[letter] for letter in wanted] if isinstance(wanted, str) else wanted
-    return {"typ_p" if name == "typical_p" else name for name in names}
 
 
 def _format(body: Mapping[str, Any]) -> ResponseFormat:

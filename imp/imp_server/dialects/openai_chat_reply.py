@@ -23,6 +23,7 @@ from imp_server.dialects.base import ReplyContext, SseFrame
 from imp_server.dialects.free_form import InputReader
 from imp_server.dialects.openai_errors import error_body
 from imp_server.dialects.openai_usage import UsageSum, logprob_body, usage_body
+from imp_server.dialects.progress import Underway
 
 FINGERPRINT = f"fp_imp_{__version__}"
 DONE = SseFrame(b"[DONE]")
@@ -153,6 +154,9 @@ class ChatStream:
         self._logprobs: list[list[msgspec.Raw]] = [[] for _ in range(context.n)]
         """Entries that wait for the text they belong to."""
         self._free_form = _free_form(context)
+        self._underway = Underway(context)
+        self._n_tokens = [0] * context.n
+        """Of text and thinking, as far as their logprobs came."""
         self._readers: dict[tuple[int, int], InputReader] = {}
         """Of the free-form calls that are open, by choice and index."""
 
@@ -160,6 +164,10 @@ class ChatStream:
         return [self._delta(i, {"role": "assistant", "content": "", "refusal": None}) for i in range(self._context.n)]
 
     def feed(self, event: OutputEvent) -> list[SseFrame]:
+        told = [self._delta(event.choice, {}, progress=progress) for progress in self._underway.feed(event)]
+        return [*told, *self._feed(event)]
+
+    def _feed(self, event: OutputEvent) -> list[SseFrame]:
         match event:
             case TextDelta():
                 return [self._delta(event.choice, {"content": event.text}, logprobs=self._take(event.choice))]
@@ -175,8 +183,10 @@ class ChatStream:
             case CallEnd():
                 reader = self._readers.pop((event.choice, event.index), None)
                 return self._input(event.choice, event.index, reader.rest()) if reader else []
-            case Logprobs(kind="text"):
-                self._logprobs[event.choice] += map(logprob_body, event.entries)
+            case Logprobs():
+                self._n_tokens[event.choice] += len(event.entries)
+                if event.kind == "text" and self._with_logprobs:
+                    self._logprobs[event.choice] += map(logprob_body, event.entries)
             case Finish():
                 self._usage.add(event)
                 return [self._delta(event.choice, {}, finish=event, logprobs=self._take(event.choice))]
@@ -217,6 +227,7 @@ class ChatStream:
         *,
         finish: Finish | None = None,
         logprobs: dict[str, Any] | None = None,
+        progress: dict[str, Any] | None = None,
     ) -> SseFrame:
         body: dict[str, Any] = {
             "index": choice,
@@ -227,10 +238,13 @@ class ChatStream:
         if finish is not None and finish.detail:
             body["imp_finish_detail"] = finish.detail
         is_last = finish is not None and self._usage.is_complete and not self._with_usage
-        return self._chunk([body], is_last=is_last)
+        more = {"prompt_progress": progress} if progress else {}
+        if delta and "role" not in delta:
+            more |= self._underway.timings(choice, self._n_tokens[choice])
+        return self._chunk([body], is_last=is_last, **more)
 
     def _chunk(
-        self, choices: list[dict[str, Any]], usage: dict[str, Any] | None = None, *, is_last: bool = False
+        self, choices: list[dict[str, Any]], usage: dict[str, Any] | None = None, *, is_last: bool = False, **more: Any
     ) -> SseFrame:
         chunk: dict[str, Any] = {
             "id": self._context.id,
@@ -239,6 +253,7 @@ class ChatStream:
             "model": self._context.model,
             "system_fingerprint": FINGERPRINT,
             "choices": choices,
+            **more,
         }
         if self._with_usage:
             chunk["usage"] = usage

@@ -22,6 +22,7 @@ from imp_server.dialects.free_form import free_form_tool, wrapped
 from imp_server.dialects.openai_sampling import (
     budget_tokens_of,
     cache_of,
+    predict_s_of,
     prediction_of,
     row_of,
     sampling_of,
@@ -30,6 +31,7 @@ from imp_server.dialects.openai_sampling import (
     whole,
 )
 from imp_server.dialects.response_formats import response_format_of
+from imp_server.dialects.sampler_names import with_samplers
 
 _ROLES: dict[str, Role] = {
     "system": "system",
@@ -39,13 +41,18 @@ _ROLES: dict[str, Role] = {
     "tool": "tool",
     "function": "tool",
 }
+_LIMITS = ("max_completion_tokens", "max_tokens", "n_predict")
+_FORMATS: dict[str | None, Literal["deepseek", "none"]] = {"deepseek": "deepseek", "none": "none"}
+"""Of reasoning_format; `auto` is the server's own."""
 
 
 def chat_request(body: Mapping[str, Any]) -> ChatRequest:
     """`body` satisfies the contract. Raises InvalidRequest for a tool_choice that names no tool."""
     tools = tools_of(body.get("tools") or ())
-    max_tokens = whole(body.get("max_completion_tokens", body.get("max_tokens")))
-    logprobs = whole(body.get("top_logprobs", 0)) if body.get("logprobs") else None
+    max_tokens = whole(next((body[name] for name in _LIMITS if name in body), None))
+    # Timings of a stream count tokens as it goes, and one piece of text may be of many.
+    counted = 0 if body.get("stream") and body.get("timings_per_token") else None
+    logprobs = whole(body.get("top_logprobs", 0)) if body.get("logprobs") else counted
     return ChatRequest(
         messages=tuple(_message(m, f"messages[{i}]") for i, m in enumerate(body["messages"])),
         model=body["model"],
@@ -53,10 +60,11 @@ def chat_request(body: Mapping[str, Any]) -> ChatRequest:
         tool_choice=tool_choice_of(body.get("tool_choice"), tools, parallel=body.get("parallel_tool_calls", True)),
         response_format=response_format_of(body),
         reasoning=reasoning_of(body),
-        sampling=sampling_of(body),
+        sampling=sampling_of(with_samplers(body)),
         cache=cache_of(body),
         n=int(body.get("n", 1)),
-        max_tokens=max_tokens,
+        max_tokens=None if max_tokens == -1 else max_tokens,
+        predict_s=predict_s_of(body),
         stop=stop_of(body.get("stop")),
         logprobs=logprobs,
         prediction=prediction_of(body.get("prediction")),
@@ -166,4 +174,5 @@ def reasoning_of(body: Mapping[str, Any]) -> ReasoningIntent:
         budget_tokens=budget_tokens_of(body),
         budget_fraction=None if fraction is None else float(fraction),
         budget_message=body.get("reasoning_budget_message"),
+        format=_FORMATS.get(body.get("reasoning_format")),
     )

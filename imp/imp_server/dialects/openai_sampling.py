@@ -56,6 +56,12 @@ def budget_tokens_of(body: Mapping[str, Any]) -> int | None:
     return None if budget == -1 else budget
 
 
+def predict_s_of(body: Mapping[str, Any]) -> float | None:
+    """llama.cpp's t_max_predict_ms; 0 and -1 are off."""
+    limit_ms = whole(body.get("t_max_predict_ms")) or 0
+    return limit_ms / 1e3 if limit_ms > 0 else None
+
+
 def stop_of(value: Any) -> tuple[str, ...]:
     """Empty strings can't end anything and are left out."""
     strings = [value] if isinstance(value, str) else value or []

@@ -51,6 +51,8 @@ def row_facts(row: Row) -> dict[str, Any]:
         "choice": row.choice,
         "n_prompt": row.sampler.n_prompt,
         "n_computed": row.n_computed,
+        "n_cached": row.n_cached,
+        "n_left": max(0, row.sampler.capacity - 1 - row.sampler.length),
         "n_output": len(row.sampler.output),
         "is_decoding": row.is_decoding,
     }

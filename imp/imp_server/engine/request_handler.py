@@ -323,6 +323,8 @@ class RequestHandler:
                 deltas.append(delta)
             if live.output.finish is not None:
                 self.counters["choices_finished_total"] += 1
+                self.counters["prefill_ms_total"] += 0.0 if live.row.choice else live.output.finish.prefill_ms
+                self.counters["decode_ms_total"] += live.output.finish.decode_ms
                 self.counters["grammar_steered_total"] += live.grammar.n_steered if live.grammar is not None else 0
                 self.forget(live)
                 self._pin(live)

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from imp_server.config import Config
+from imp_server.config.generating import Reasoning as ReasoningKnobs
 from imp_server.core import (
     CacheMarks,
     ChatRequest,
@@ -122,6 +123,12 @@ class TextModel:
         """Source of the template in use."""
         return self.prompts.default.template.source
 
+    @property
+    def edge_tokens(self) -> dict[str, str]:
+        """bos_token and eos_token as text; empty where there is none."""
+        names = _token_variables(self.tokenizer)
+        return {"bos_token": names["bos_token"], "eos_token": names["eos_token"]}
+
     def prepare_chat(self, chat: ChatRequest, key: int) -> Prepared:
         """Raises TemplateRefused, VisionUnavailable, ContextLengthExceeded, InvalidRequest, GrammarRefused."""
         answer = self._leniency(chat.response_format)
@@ -141,6 +148,7 @@ class TextModel:
             logprobs=chat.logprobs,
             prediction=self._prediction(chat.prediction),
             speculative=chat.speculative,
+            predict_s=chat.predict_s,
             row_preference=chat.row_preference,
         )
         session = OutputSession(
@@ -158,7 +166,7 @@ class TextModel:
 
     def _chat_output(self, chat: ChatRequest, prompt: ChatPrompt) -> tuple[OutputPlan, CallReaders | None]:
         use = self.prompts.use_for(chat)
-        knobs = self.config.reasoning
+        knobs = self._reasoning_knobs(chat)
         wish = think_wish(chat, knobs, use.tags)
         max_tokens = token_limit(chat.max_tokens, self.config.server.max_tokens, len(prompt.ids), self.context_length)
         tools = offered_tools(chat)
@@ -240,6 +248,10 @@ class TextModel:
         )
         session = OutputSession(plan, self.vocabulary, logprobs=logprobs is not None, judge=answer.judge)
         return Prepared(_with_digest(request), session, text, ignored=answer.ignored)
+
+    def _reasoning_knobs(self, chat: ChatRequest) -> ReasoningKnobs:
+        own = self.config.reasoning
+        return own if chat.reasoning.format is None else msgspec.structs.replace(own, format=chat.reasoning.format)
 
     def _leniency(self, wanted: ResponseFormat) -> Leniency:
         return lenient(wanted, self._rules()) if self.config.grammar.lenient else Leniency(wanted)

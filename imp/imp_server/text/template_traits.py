@@ -39,6 +39,19 @@ class TemplateTraits:
     reasoning_keys: tuple[str, ...] = ("reasoning_content",)
 
 
+def template_caps(traits: TemplateTraits) -> dict[str, bool]:
+    """llama.cpp's `chat_template_caps`. What a template lacks is made up for (folding.py, tools/teaching)."""
+    return {
+        "supports_string_content": not traits.typed_content,
+        "supports_typed_content": traits.typed_content,
+        "supports_tools": traits.tools,
+        "supports_tool_calls": traits.tool_calls,
+        "supports_parallel_tool_calls": traits.tool_calls,
+        "supports_system_role": traits.system_role,
+        "requires_object_arguments": not traits.arguments_as_text,
+    }
+
+
 def traits_of(template: ChatTemplate) -> TemplateTraits:
     """Never raises: what a template refuses, it can't do."""
     user = {"role": "user", "content": _NEEDLE}

@@ -1,0 +1,42 @@
+"""llama.cpp's names of the settings in force: `generation_settings` of a reply, `params` of /props."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from imp_server.core import SamplingParams
+from imp_server.dialects.openai_sampling import stop_of, whole
+
+_HIDDEN = ("logit_bias", "banned_ids")
+_OWN_NAMES = {"repetition_penalty": "repeat_penalty"}
+
+
+def settings_body(sampling: SamplingParams, body: Mapping[str, Any]) -> dict[str, Any]:
+    """Of a request with this body that is sampled so. -1 is no limit of its own."""
+    n_predict = whole(next((body[n] for n in ("n_predict", "max_completion_tokens", "max_tokens") if n in body), -1))
+    found = {k: v for k, v in msgspec.structs.asdict(sampling).items() if k not in _HIDDEN}
+    return {_OWN_NAMES.get(name, name): value for name, value in found.items()} | {
+        "n_predict": n_predict,
+        "max_tokens": n_predict,
+        "n_keep": int(body.get("n_keep", 0)),
+        "n_discard": int(body.get("n_discard", 0)),
+        "n_indent": int(body.get("n_indent", 0)),
+        "t_max_predict_ms": int(body.get("t_max_predict_ms", -1)),
+        "min_keep": int(body.get("min_keep", 0)),
+        "n_probs": int(body.get("n_probs", body.get("logprobs", 0))),
+        "post_sampling_probs": bool(body.get("post_sampling_probs", False)),
+        "ignore_eos": bool(body.get("ignore_eos", False)),
+        "stream": bool(body.get("stream", False)),
+        "stop": list(stop_of(body.get("stop"))),
+        "grammar": body.get("grammar", ""),
+        "timings_per_token": bool(body.get("timings_per_token", False)),
+    }
+
+
+def default_settings(defaults: Mapping[str, float]) -> dict[str, Any]:
+    """Of a request that names nothing; its seed, -1, is a random one. `defaults`: by our names of the parameters."""
+    whole_numbers = {name: int(value) for name, value in defaults.items() if name == "top_k"}
+    return settings_body(SamplingParams(**{**defaults, **whole_numbers}), {}) | {"seed": -1}  # type: ignore[arg-type]

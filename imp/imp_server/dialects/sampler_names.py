@@ -1,0 +1,50 @@
+"""llama.cpp's `samplers`: which of them are used. Those that aren't named are switched off."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from imp_server.core import InvalidRequest
+
+_LETTERS = {"e": "penalties", "d": "dry", "s": "top_n_sigma", "k": "top_k", "y": "typ_p", "p": "top_p", "m": "min_p",
+            "x": "xtc", "t": "temperature"}  # fmt: skip
+_OFF: Mapping[str, Mapping[str, float]] = {
+    "penalties": {"repetition_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0},
+    "dry": {"dry_multiplier": 0.0},
+    "top_k": {"top_k": 0},
+    "typ_p": {"typical_p": 1.0},
+    "top_p": {"top_p": 1.0},
+    "min_p": {"min_p": 0.0},
+    "top_n_sigma": {"top_n_sigma": 0.0},
+    "xtc": {"xtc_probability": 0.0},
+    "temperature": {"temperature": 1.0, "dynatemp_range": 0.0},
+}
+"""Values that make each sampler do nothing."""
+
+
+def with_samplers(body: Mapping[str, Any]) -> dict[str, Any]:
+    """The body's sampling fields under our names, those of samplers that weren't named at values that do nothing.
+
+    Raises InvalidRequest for breakers of the DRY penalty.
+    """
+    fields = dict(body)
+    if "repeat_penalty" in fields:
+        fields["repetition_penalty"] = fields["repeat_penalty"]
+    for sampler in _OFF.keys() - _named(body.get("samplers")):
+        fields |= _OFF[sampler]
+    if fields.get("dry_sequence_breakers") and fields.get("dry_multiplier", 0) > 0:
+        raise InvalidRequest(
+            '"dry_sequence_breakers" isn\'t offered: repetitions are found across any text; beside a "dry_multiplier" '
+            "send an empty list or none",
+            param="dry_sequence_breakers",
+            code="unsupported_value",
+        )
+    return fields
+
+
+def _named(wanted: Any) -> set[str]:
+    if wanted is None:
+        return set(_OFF)
+    names = [_LETTERS[letter] for letter in wanted] if isinstance(wanted, str) else wanted
+    return {"typ_p" if name == "typical_p" else name for name in names}
