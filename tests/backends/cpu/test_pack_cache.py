@@ -39,6 +39,18 @@ def test_the_second_start_maps_the_same_bytes(model, tmp_path):
     np.testing.assert_array_equal(logits_in_chunks(warm, ids, 40), logits_in_chunks(cold, ids, 40))
 
 
+def test_the_second_start_asks_for_no_tensor(model, tmp_path, monkeypatch):
+    """A checkpoint's packed integers would all be unpacked to learn their layout."""
+    folder = tmp_path / "packs"
+    first = load(model, folder)
+    monkeypatch.setattr(model, "raw", None)
+    second = load(model, folder)
+    assert second.from_cache and second.shapes == first.shapes
+    assert [second.address(n) - second.buffer.ctypes.data for n in second.shapes] == [
+        first.address(n) - first.buffer.ctypes.data for n in first.shapes
+    ]
+
+
 def test_a_changed_file_is_packed_again_and_its_old_pack_removed(model, tmp_path):
     folder = tmp_path / "packs"
     load(model, folder)

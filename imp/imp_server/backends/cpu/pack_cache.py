@@ -1,9 +1,11 @@
 """Packed weights: made in parallel, kept on disk, mapped at the next start.
 
-Owner of the packed bytes: `PackedWeights`. A cache file is each matrix at a multiple of 64 bytes, then a CRC-32 of
-each 16 MiB before. Its name holds digests of the model's path and of (size, mtime, header, layout version, options),
-so a file that no longer fits is never read, and is removed when its successor is written. The sums are checked at
-each start: a damaged file would give wrong answers and no error. The start's measurements read all weights anyway.
+Owner of the packed bytes: `PackedWeights`. A cache file is each matrix at a multiple of 64 bytes, a CRC-32 of each
+16 MiB of that, the table of matrices (JSON), and the table's length and CRC-32. Its name holds digests of the model's
+path and of (size, mtime, header, layout version, options), so a file that no longer fits is never read, and is removed
+when its successor is written. The sums are checked at each start: a damaged file would give wrong answers and no
+error. The start's measurements read all weights anyway. The table is kept because only a look at all numbers of a
+checkpoint's packed integers tells which layout holds them exactly.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ import hashlib
 import logging
 import mmap
 import os
+import struct
 import tempfile
 import zlib
 from collections.abc import Callable, Mapping
@@ -36,6 +39,8 @@ _TAIL = 4096
 """Readable bytes past the last matrix: kernels prefetch and load whole vectors."""
 
 _SUMMED = 16 * 2**20
+_END = struct.Struct("<II")
+"""Of a file: length and CRC-32 of the table before it."""
 
 
 class _Entry(msgspec.Struct, frozen=True, array_like=True):
@@ -83,22 +88,22 @@ def load_packed(
     `plane_of`: the head, if a plane of its high bits is wanted; it gets one if it is packed as head_plane.SOURCE.
     Raises UnsupportedModel for a tensor type without a layout.
     """
+    path = folder / _file_name(source, names, quantize, plane_of) if folder else None
+    kept = _map(path, in_huge_pages) if path else None
+    if kept is not None:
+        return PackedWeights(pages.moved(kept[0]) if in_huge_pages else kept[0], kept[1], from_cache=True)
     shapes = {name: packed_shape(*_description(source, name), quantize) for name in names}
     if plane_of and shapes[plane_of].type == head_plane.SOURCE:
         head = shapes[plane_of]
         shapes[head_plane.NAME] = PackedShape(head_plane.TYPE, head.n_out, head.n_in)
     entries, total = _placed(shapes)
-    path = folder / _file_name(source, entries, quantize) if folder else None
-    buffer = _map(path, total, in_huge_pages) if path else None
-    from_cache = buffer is not None
-    if buffer is None:
-        buffer, partial = _room(total, path, in_huge_pages)
-        _pack_all(source, shapes, entries, buffer, on_progress)
-        if head_plane.NAME in shapes:
-            _pack_plane({e.name: e for e in entries}, shapes, plane_of, buffer)
-        if path is not None and partial is not None:
-            _publish(buffer, partial, path)
-    return PackedWeights(pages.moved(buffer) if in_huge_pages else buffer, entries, from_cache=from_cache)
+    buffer, partial = _room(total, path, in_huge_pages)
+    _pack_all(source, shapes, entries, buffer, on_progress)
+    if head_plane.NAME in shapes:
+        _pack_plane({e.name: e for e in entries}, shapes, plane_of, buffer)
+    if path is not None and partial is not None:
+        _publish(buffer, entries, partial, path)
+    return PackedWeights(pages.moved(buffer) if in_huge_pages else buffer, entries, from_cache=False)
 
 
 def _description(source: ModelSource, name: str) -> tuple[str, tuple[int, ...]]:
@@ -110,11 +115,11 @@ def _placed(shapes: Mapping[str, PackedShape]) -> tuple[list[_Entry], int]:
     entries, at = [], 0
     for name, shape in shapes.items():
         entries.append(_Entry(name, shape.type, shape.n_out, shape.n_in, at))
-        at += -(-shape.nbytes // _ALIGN) * _ALIGN
+        at += _aligned(shape.nbytes)
     return entries, at + _TAIL
 
 
-def _file_name(source: ModelSource, entries: list[_Entry], quantize: str) -> str:
+def _file_name(source: ModelSource, names: list[str], quantize: str, plane_of: str) -> str:
     path = source.header.path.resolve()
     state = path.stat()
     facts = (
@@ -123,27 +128,50 @@ def _file_name(source: ModelSource, entries: list[_Entry], quantize: str) -> str
         state.st_mtime_ns,
         quantize,
         repr(source.architecture),
-        [(e.name, e.type, e.n_out, e.n_in) for e in entries],
+        names,
+        plane_of,
     )
     which = hashlib.sha256(str(path).encode()).hexdigest()[:16]
     return f"{which}-{hashlib.sha256(repr(facts).encode()).hexdigest()[:32]}.pack"
 
 
-def _map(path: Path, total: int, in_huge_pages: bool) -> Bytes | None:
+def _map(path: Path, in_huge_pages: bool) -> tuple[Bytes, list[_Entry]] | None:
     try:
         with path.open("rb") as file:
-            if os.fstat(file.fileno()).st_size <= total:
-                return None
             mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     except (OSError, ValueError):
         return None
     if in_huge_pages:
         pages.ask_for(mapped)
     buffer = np.frombuffer(mapped, dtype=np.uint8)
-    if buffer[total:].tobytes() != _sums(buffer[:total]):
+    found = _whole(buffer)
+    if found is None:
         log.warning("%s is damaged: the weights are packed again", path)
+    return found
+
+
+def _whole(file: Bytes) -> tuple[Bytes, list[_Entry]] | None:
+    """The matrices and their table, if every sum is right."""
+    if len(file) < _END.size:
         return None
-    return buffer[:total]
+    n_table, table_sum = _END.unpack(file[-_END.size :].tobytes())
+    table = file[-_END.size - n_table : -_END.size].tobytes()
+    if len(table) != n_table or zlib.crc32(table) != table_sum:
+        return None
+    entries = msgspec.json.decode(table, type=list[_Entry])
+    total = _total(entries)
+    if file[total : -_END.size - n_table].tobytes() != _sums(file[:total]):
+        return None
+    return file[:total], entries
+
+
+def _total(entries: list[_Entry]) -> int:
+    last = entries[-1]
+    return last.offset + _aligned(PackedShape(last.type, last.n_out, last.n_in).nbytes) + _TAIL
+
+
+def _aligned(nbytes: int) -> int:
+    return -(-nbytes // _ALIGN) * _ALIGN
 
 
 def _sums(buffer: Bytes) -> bytes:
@@ -201,11 +229,12 @@ def _pack_plane(entries: Mapping[str, _Entry], shapes: Mapping[str, PackedShape]
     head_plane.make_plane(panels(head), shapes[head].n_blocks, panels(head_plane.NAME))
 
 
-def _publish(buffer: Bytes, partial: Path, path: Path) -> None:
+def _publish(buffer: Bytes, entries: list[_Entry], partial: Path, path: Path) -> None:
     """Rename the finished file; the mapping goes on serving."""
     try:
         with partial.open("ab") as file:
-            file.write(_sums(buffer))
+            table = msgspec.json.encode(entries)
+            file.write(_sums(buffer) + table + _END.pack(len(table), zlib.crc32(table)))
         for stale in path.parent.glob(f"{path.stem[:16]}-*.pack"):
             stale.unlink(missing_ok=True)
         partial.replace(path)
