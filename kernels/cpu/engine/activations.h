@@ -43,10 +43,10 @@ struct Activations {
     const float* float_group(int group) const { return floats + int64_t(group) * kGroupRows * n_blocks * 32; }
 };
 
-// Puts 32 inputs `x` of row `row` as block `block` into both forms that are present.
-void put_block(const Activations& to, int row, int block, const float* x);
+// Puts 32 inputs of every row of a group, row r's at x + r * stride, as block `block` into both forms that are present.
+void put_block(const Activations& to, int group, int block, const float* x, int64_t stride);
 
-// Puts a whole row of n_in inputs; the tail of the last block is zero.
-void put_row(const Activations& to, int row, const float* x, int n_in);
+// Puts n_in inputs of every row of a group; the tail of the last block is zero.
+void put_group(const Activations& to, int group, const float* x, int64_t stride, int n_in);
 
 }  // namespace imp

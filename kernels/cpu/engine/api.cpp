@@ -55,7 +55,8 @@ int32_t imp_cpu_multiply(const Matrix* matrix, const float* x, int32_t n_rows, f
         a.n_blocks = matrix->n_blocks;
         if (is_float(matrix->id())) a.floats = floats.get(int64_t(n_rows) * a.n_blocks * kBlock);
         else a.quantised = bytes.get(int64_t(n_rows) * a.n_blocks * kActivationBytes);
-        for (int row = 0; row < n_rows; ++row) put_row(a, row, x + int64_t(row) * matrix->n_in, matrix->n_in);
+        for (int group = 0; group < a.n_groups(); ++group)
+            put_group(a, group, x + int64_t(group) * kGroupRows * matrix->n_in, matrix->n_in, matrix->n_in);
         alignas(64) float tile[kGroupRows * kUnitColumns];
         for (int group = 0; group < a.n_groups(); ++group)
             for (int unit = 0; unit * kUnitColumns < matrix->n_out; ++unit) {
@@ -78,7 +79,7 @@ int32_t imp_cpu_plane_best(const Matrix* head, const Matrix* plane, const float*
         a.n_rows = 1;
         a.n_blocks = head->n_blocks;
         a.quantised = bytes.get(int64_t(a.n_blocks) * kActivationBytes);
-        put_row(a, 0, x, head->n_in);
+        put_group(a, 0, x, head->n_in, head->n_in);
         Pool pool(n_threads, 50);
         pool.use(n_threads);
         PlaneSearch search;

@@ -101,10 +101,14 @@ Forward::Input Forward::input(int n_rows, int n_in, std::initializer_list<const 
     in.shared.n_rows = n_rows;
     if (in.by_worker) return in;
     in.shared = room(input_bytes_, input_floats_, n_rows, n_in, in.quantised, in.floats);
-    threads_.run(in.shared.n_groups(), [&](int group, int) {
-        for (int r = 0; r < in.shared.rows_in(group); ++r) prepare(in.shared, group * kGroupRows + r);
-    });
+    threads_.run(in.shared.n_groups(), [&](int group, int worker) { fill(in.shared, group, in, worker); });
     return in;
+}
+
+void Forward::fill(const Activations& to, int group, const Input& in, int worker) {
+    float* room = workers_[size_t(worker)].rows.get(int64_t(kGroupRows) * in.n_in);
+    const Rows rows = (*in.prepare)(group * kGroupRows, to.rows_in(group), room);
+    put_group(to, group, rows.first, rows.stride, in.n_in);
 }
 
 const Activations& Forward::activations(Input& in, int worker) {
@@ -112,7 +116,7 @@ const Activations& Forward::activations(Input& in, int worker) {
     Worker& own = workers_[size_t(worker)];
     if (own.serial != in.serial) {
         own.activations = room(own.bytes, own.floats, in.shared.n_rows, in.n_in, in.quantised, in.floats);
-        for (int row = 0; row < in.shared.n_rows; ++row) (*in.prepare)(own.activations, row);
+        fill(own.activations, 0, in, worker);
         own.serial = in.serial;
     }
     return own.activations;
@@ -157,11 +161,10 @@ void Forward::attention_block(const LayerPlan& plan, const StepPlan& step, bool 
     const int row_width = q_width + 2 * kv_width, width = model_.width;
     float* x = x_.data();
     float* qkv = qkv_.get(int64_t(n_rows_) * row_width);
-    const Prepare normed = [&](const Activations& to, int row) {
-        alignas(64) thread_local std::vector<float> y;
-        y.resize(size_t(width) + 16);
-        normalise(model_.norm, model_.norm_eps, plan.attn_norm, x + int64_t(row) * width, width, y.data());
-        put_row(to, row, y.data(), width);
+    const Prepare normed = [&](int first, int n, float* room) {
+        for (int r = 0; r < n; ++r)
+            normalise(model_.norm, model_.norm_eps, plan.attn_norm, x + int64_t(first + r) * width, width, room + int64_t(r) * width);
+        return Rows{room, width};
     };
     {
         Input in = input(n_rows_, width, {&plan.q, &plan.k, &plan.v}, normed);
@@ -173,7 +176,8 @@ void Forward::attention_block(const LayerPlan& plan, const StepPlan& step, bool 
             const float* bias = biases[segment];
             for (int r = 0; r < rows; ++r) {
                 float* to = qkv + int64_t(first_row + r) * row_width + offsets[segment] + column;
-                for (int i = 0; i < count; ++i) to[i] = bias ? out[r * kUnitColumns + i] + bias[column + i] : out[r * kUnitColumns + i];
+                std::memcpy(to, out + r * kUnitColumns, size_t(count) * sizeof(float));
+                for (int i = 0; bias && i < count; ++i) to[i] += bias[column + i];
             }
         });
     }
@@ -186,7 +190,7 @@ void Forward::attention_block(const LayerPlan& plan, const StepPlan& step, bool 
     const float* mixed = mixed_.data();
     const bool residual_first = !plan.post_attn_norm.weight;
     float* delta = residual_first ? nullptr : delta_.get(int64_t(n_rows_) * width);
-    const Prepare plain = [&](const Activations& to, int row) { put_row(to, row, mixed + int64_t(row) * q_width, q_width); };
+    const Prepare plain = [&](int first, int, float*) { return Rows{mixed + int64_t(first) * q_width, q_width}; };
     Input in = input(n_rows_, q_width, {&plan.o}, plain);
     multiply(in, {&plan.o}, [&](int, int first_row, int rows, int unit, float* out) {
         const int column = unit * kUnitColumns, count = std::min(kUnitColumns, width - column);
@@ -214,14 +218,29 @@ void Forward::add_to_residual(const float* delta, const Norm& post_norm) {
     });
 }
 
+// up = activated gate * up, or activated up where there is no gate, with their biases; [n_rows][32] of one unit.
+void Forward::gate_unit(const LayerPlan& plan, int unit, int n_rows, float* gate, float* up) const {
+    const int column = unit * kUnitColumns, count = std::min(kUnitColumns, plan.ffn_hidden - column);
+    const bool gated = plan.gate.present();
+    for (int r = 0; r < n_rows; ++r) {
+        float *u = up + r * kUnitColumns, *g = gate + r * kUnitColumns;
+        for (int i = 0; plan.up_bias && i < count; ++i) u[i] += plan.up_bias[column + i];
+        for (int i = 0; gated && plan.gate_bias && i < count; ++i) g[i] += plan.gate_bias[column + i];
+        for (int i = 0; i < kUnitColumns; i += 16) {
+            const Floats activated = activate(model_.activation, load(gated ? g + i : u + i));
+            store(u + i, gated ? mul(activated, load(u + i)) : activated);
+        }
+        for (int i = count; i < kUnitColumns; ++i) u[i] = 0.0f;
+    }
+}
+
 void Forward::ffn_block(const LayerPlan& plan) {
     const int width = model_.width, hidden = plan.ffn_hidden;
     float* x = x_.data();
-    const Prepare normed = [&](const Activations& to, int row) {
-        thread_local std::vector<float> y;
-        y.resize(size_t(width) + 16);
-        normalise(model_.norm, model_.norm_eps, plan.ffn_norm, x + int64_t(row) * width, width, y.data());
-        put_row(to, row, y.data(), width);
+    const Prepare normed = [&](int first, int n, float* room) {
+        for (int r = 0; r < n; ++r)
+            normalise(model_.norm, model_.norm_eps, plan.ffn_norm, x + int64_t(first + r) * width, width, room + int64_t(r) * width);
+        return Rows{room, width};
     };
     const bool down_floats = is_float(plan.down.id());
     Activations act = room(hidden_bytes_, hidden_floats_, n_rows_, hidden, !down_floats, down_floats);
@@ -236,21 +255,8 @@ void Forward::ffn_block(const LayerPlan& plan) {
             for (int unit = chunk * per_chunk; unit < std::min(n_units, (chunk + 1) * per_chunk); ++unit) {
                 if (plan.gate.present()) multiply_unit(plan.gate, a, group, unit, gate);
                 multiply_unit(plan.up, a, group, unit, up);
-                const int column = unit * kUnitColumns, count = std::min(kUnitColumns, hidden - column);
-                for (int r = 0; r < a.rows_in(group); ++r) {
-                    float* u = up + r * kUnitColumns;
-                    float* g = plan.gate.present() ? gate + r * kUnitColumns : u;
-                    for (int i = 0; i < count; ++i) {
-                        if (plan.up_bias) u[i] += plan.up_bias[column + i];
-                        if (plan.gate_bias && g != u) g[i] += plan.gate_bias[column + i];
-                    }
-                    for (int i = count; i < kUnitColumns; ++i) u[i] = g[i] = 0.0f;
-                    for (int i = 0; i < kUnitColumns; i += 16) {
-                        const Floats activated = activate(model_.activation, load(g + i));
-                        store(u + i, plan.gate.present() ? mul(activated, load(u + i)) : activated);
-                    }
-                    put_block(act, group * kGroupRows + r, unit, u);
-                }
+                gate_unit(plan, unit, a.rows_in(group), gate, up);
+                put_block(act, group, unit, up, kUnitColumns);
             }
         }
     });

@@ -32,7 +32,12 @@ private:
         int first_span, n_spans;  // spans done by this item
         int partial;              // index of its partial, -1 = it finishes by itself
     };
-    using Prepare = std::function<void(const Activations&, int row)>;
+    // Where the numbers of rows [first, first + n) are, n <= 8: in `room` (as many rows of n_in), or wherever they were.
+    struct Rows {
+        const float* first;
+        int64_t stride;
+    };
+    using Prepare = std::function<Rows(int first, int n, float* room)>;
 
     // The activations of a phase: prepared once by everybody together, or by each worker for itself when the rows are few.
     struct Input {
@@ -46,12 +51,14 @@ private:
 
     Input input(int n_rows, int n_in, std::initializer_list<const Matrix*> matrices, const Prepare& prepare);
     const Activations& activations(Input& input, int worker);
+    void fill(const Activations& to, int group, const Input& input, int worker);
     Activations room(Buffer<uint8_t>& bytes, Buffer<float>& floats, int n_rows, int n_in, bool quantised, bool with_floats);
 
     void embed(const StepPlan& step);
     void layer(const LayerPlan& plan, const StepPlan& step, bool last);
     void attention_block(const LayerPlan& plan, const StepPlan& step, bool last);
     void ffn_block(const LayerPlan& plan);
+    void gate_unit(const LayerPlan& plan, int unit, int n_rows, float* gate, float* up) const;
     void write_positions(const LayerPlan& plan, const StepPlan& step);
     void write_position(const LayerPlan& plan, const StepPlan& step, int token);
     void plan_attention(const StepPlan& step, const LayerPlan& layer);
@@ -83,7 +90,7 @@ private:
     Buffer<Partial> partials_;
     struct Worker {
         Buffer<uint8_t> bytes;
-        Buffer<float> floats;
+        Buffer<float> floats, rows;
         Activations activations;
         uint64_t serial = 0;
         std::vector<float> best_value;

@@ -60,7 +60,11 @@ void Forward::head(const StepPlan& step) {
         worker.best_value.assign(size_t(step.n_head), Best{}.value);
         worker.best_id.assign(size_t(step.n_head), kNoId);
     }
-    const Prepare take = [&](const Activations& to, int row) { put_row(to, row, normed + int64_t(rows[size_t(row)]) * width, width); };
+    const Prepare take = [&](int first, int n, float* room) {
+        for (int r = 0; r < n; ++r)
+            std::memcpy(room + int64_t(r) * width, normed + int64_t(rows[size_t(first + r)]) * width, size_t(width) * sizeof(float));
+        return Rows{room, width};
+    };
     Input in = input(step.n_head, width, {&model_.head}, take);
     if (model_.head_plane.present() && step.n_head == 1 && !step.logits[0]) {
         step.best[0] = plane_search_.best(threads_, model_.head, model_.head_plane,
