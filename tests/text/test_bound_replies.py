@@ -16,11 +16,13 @@ from imp_server.core import (
     TextDelta,
     TextPart,
     Tool,
+    ToolChoice,
     Usage,
     pack_ids,
     special,
+    unpack_ids,
 )
-from imp_server.grammar.engine import GrammarSpace, Matcher
+from imp_server.grammar.engine import GrammarSpace, Matcher, State
 from imp_server.text.model import TextModel
 
 from tests.text.tools.spelled import CONTROL_TOKENS, HARMONY_TOKENS, calls_in, ids_of, text_in
@@ -108,6 +110,39 @@ def test_harmony_leaves_its_thinking_by_a_token_that_ends_turns_elsewhere() -> N
     assert (thought(said(model, request, text)), text_in(said(model, request, text))) == ("so", '{"t":"<|end|>"}')
     way = m.route(m.start)
     assert way and takes(m, way), "length steering finds the token, too"
+
+
+ASKED: list[dict[str, Any]] = [
+    {"tools": (TOOL,)},
+    {"tools": (TOOL,), "tool_choice": ToolChoice("required")},
+    {"tools": (TOOL,), "tool_choice": ToolChoice("required", ("first",), named=True)},
+    {"tools": (TOOL,), "response_format": FORMAT},
+    {"response_format": FORMAT},
+    {"response_format": ResponseFormat("regex", text="a+")},
+]
+
+
+@pytest.mark.parametrize("asked", ASKED)
+@pytest.mark.parametrize("template", [OPEN_THINKING_CHATML, HARMONY])
+def test_thinking_can_be_closed_by_force_whatever_binds_the_rest(template: str, asked: dict[str, Any]) -> None:
+    model = byte_model(template, control=CONTROL_TOKENS + HARMONY_TOKENS)
+    request = chat(reasoning=ReasoningIntent(enabled=True, budget_tokens=3, budget_message="Enough."), **asked)
+    plan = model.prepare_chat(request, 1).request.plan
+    m = matcher(model, request)
+    state: State | None = m.start
+    for token_id in (*b"hm ", *unpack_ids(plan.think_closer)):
+        state = m.advance(state, token_id) if state is not None else None
+    assert state is not None
+    rest = m.route(state)
+    for token_id in rest:
+        state = m.advance(state, token_id) if state is not None else None
+    assert state is not None and m.is_done(state)
+    session = model.prepare_chat(request, 1).session
+    events = session.push(0, pack_ids([*b"hm ", *unpack_ids(plan.think_closer), *rest]))
+    events += session.finish(0, "stop", Usage())
+    assert thought(events) == "hm Enough."
+    forced = "tool_choice" in asked
+    assert [name for name, _ in calls_in(events)] == (["first"] if forced else [])
 
 
 def test_harmony_with_tools_may_think_talk_and_call() -> None:

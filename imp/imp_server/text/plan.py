@@ -105,9 +105,10 @@ def check_size(text: str, longest: int, context_length: int, param: str = "messa
         )
 
 
-def think_closer(tokenizer: Tokenizer, tags: ThinkTags | None, message: str) -> bytes:
+def think_closer(tokenizer: Tokenizer, tags: ThinkTags | None, message: str, *, calls_only: bool = False) -> bytes:
     """int32 ids that end thinking by force: what the model is made to think last, and the closing tag.
 
+    With channels the answer's header follows, but where nothing but calls may.
     Raises InvalidRequest for a message that would end the thinking itself.
     """
     if tags is None:
@@ -119,7 +120,8 @@ def think_closer(tokenizer: Tokenizer, tags: ThinkTags | None, message: str) -> 
             code="unsupported_value",
         )
     last = tokenizer.encode(message, control=False).tolist()
-    return pack_ids([*last, *tokenizer.encode(tags.forced_close, control=True).tolist()])
+    closer = tags.close if tags.channels and calls_only else tags.forced_close
+    return pack_ids([*last, *tokenizer.encode(closer, control=True).tolist()])
 
 
 def chat_segments(

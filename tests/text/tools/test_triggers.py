@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from functools import lru_cache
 
 import pytest
@@ -9,14 +10,25 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from imp_server.config import Config
 from imp_server.config.generating import Reasoning
-from imp_server.core import OutputPlan, ReasoningIntent, Tool, ToolChoice, special
+from imp_server.core import CallArgs, OutputPlan, ReasoningIntent, Tool, ToolChoice, Usage, pack_ids, special
 from imp_server.grammar.engine import GrammarSpace, Matcher, State
 from imp_server.output import PlanWalker
 from imp_server.text.model import TextModel
 from imp_server.text.tools.formats import all_formats
 from imp_server.text.tools.spelling import BoundTool
 
-from tests.text.tools.spelled import CONTROL_TOKENS, FORMATS, HARMONY_TOKENS, TEACHING, chat, ids_of
+from tests.text.tools.spelled import (
+    CONTROL_TOKENS,
+    FORMATS,
+    HARMONY_TOKENS,
+    TEACHING,
+    call_text,
+    calls_in,
+    chat,
+    ids_of,
+    text_in,
+)
+from tests.text.tools.spelled import model_of as spelled_model
 from tests.toy import CHATML, OPEN_THINKING_CHATML, byte_model
 
 TOOLS = [Tool("first", parameters={"type": "object", "properties": {"x": {"type": "integer"}}}), Tool("second")]
@@ -87,6 +99,7 @@ def markers(model: TextModel, plan: OutputPlan) -> list[bytes]:
     return [*whole, *(tag[:-1] for tag in whole if not tag.endswith(b"\xfe"))]
 
 
+WORDS = "Zorro went over the long bridge by night, and nobody saw him; the rest is known."
 PLAIN = [b"Well, ", b"so", b"\n", b" ", b"\n\n", b"```\n", b"<", b"{", b'{"name": "', b'"', b"first", b"\xc3\xbc"]
 
 
@@ -127,9 +140,21 @@ class Both:
 
 
 @pytest.mark.parametrize("form", FORMATS)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(data=st.data())
 def test_the_grammar_binds_if_and_only_if_a_call_opens(form: str, data: st.DataObject) -> None:
+    check_a_random_text(form, data)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", FORMATS)
+@settings(max_examples=300, deadline=None)
+@given(data=st.data())
+def test_the_grammar_binds_if_and_only_if_a_call_opens_in_many_texts(form: str, data: st.DataObject) -> None:
+    check_a_random_text(form, data)
+
+
+def check_a_random_text(form: str, data: st.DataObject) -> None:
     thinking, as_tokens, many = data.draw(st.sampled_from(THINKING)), data.draw(st.booleans()), data.draw(st.booleans())
     plan, model = plan_of(form, thinking, as_tokens, many), model_of(form, thinking, as_tokens)
     call = whole_call(form, thinking, as_tokens)
@@ -170,6 +195,50 @@ def test_every_opener_at_every_place(form: str, as_tokens: bool) -> None:
                     inside = Both(model, plan, m)
                     if closer and all(inside.read(i) for i in ids_of(model, place.replace(b"%s", opener))):
                         assert inside.n_bound == 0
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_from_every_opener_the_way_out_is_a_call_that_reads_back(form: str) -> None:
+    """So near max_tokens a call that has begun is steered to an end that parses."""
+    for as_tokens in (False, True):
+        plan, model = plan_of(form, "none", as_tokens, True), model_of(form, "none", as_tokens)
+        assert plan.grammar is not None
+        m = space_of(form, "none", as_tokens).matcher(plan.grammar)
+        request = chat(TOOLS, ToolChoice())
+        for segment in (s for s in plan.segments if s.kind == "call"):
+            for opener in (o for o in segment.openers if can_be_written(model, o)):
+                text = (b"" if segment.at_start else b"So: ") + opener
+                state: State | None = m.start
+                for token_id in ids_of(model, text):
+                    state = m.advance(state, token_id) if state is not None else None
+                assert state is not None and not m.is_done(state), text
+                whole = [*ids_of(model, text), *m.route(state)]
+                assert len(whole) > len(ids_of(model, text))
+                session = model.prepare_chat(request, 1).session
+                events = session.push(0, pack_ids(whole)) + session.finish(0, "stop", Usage())
+                [(name, arguments)] = calls_in(events)
+                assert name in ("first", "second") and json.loads(arguments) == {}, text
+                assert text_in(events).strip() == ("" if segment.at_start else "So:")
+
+
+def test_arguments_stream_while_they_are_written() -> None:
+    """A long text is told nearly as it comes; a tag's beginning is all that may be held back."""
+    tool = Tool("first", parameters={"type": "object", "properties": {"t": {"const": WORDS}}, "required": ["t"]})
+    loose = Tool("first", parameters={"type": "object", "properties": {"t": {"type": "string"}}, "required": ["t"]})
+    for form in FORMATS:
+        model = spelled_model(form)
+        text = call_text(form, tool)
+        session = model.prepare_chat(chat([loose]), 1).session
+        written, n_behind, told = b"", 0, ""
+        for token_id in ids_of(model, text):
+            events = session.push(0, pack_ids([token_id]))
+            told += "".join(e.text for e in events if isinstance(e, CallArgs))
+            written += model.vocabulary.token_bytes[token_id]
+            n_written = max((n for n in range(len(WORDS) + 1) if written.endswith(WORDS[:n].encode())), default=0)
+            if n_written:
+                n_behind = max(n_behind, n_written - len(told.partition(WORDS[:1])[2]) - 1)
+        assert WORDS in told, form
+        assert n_behind <= 2, form
 
 
 @pytest.mark.parametrize("n_before", [0, N_EARLY - 8, N_EARLY - 7, N_EARLY + 5])

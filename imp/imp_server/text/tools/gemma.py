@@ -27,10 +27,11 @@ def teaches(template: str) -> bool:
 
 
 def segments(tools: Sequence[Tool], answer: int, first: int) -> tuple[Segment, ...]:
-    """A section ends at the kind of tag that it began with: where tags are special tokens, their text is text."""
+    """Where a section began with a special token, its closer's text is text."""
+    text_closer, closer = both("<tool_call|>")
     return tuple(
-        Segment("call", openers=(opener,), closers=(closer,), opens_from=(answer,), closes_to=answer)
-        for opener, closer in zip(both("<|tool_call>"), both("<tool_call|>"))
+        Segment("call", openers=(opener,), closers=closers, opens_from=(answer,), closes_to=answer)
+        for opener, closers in zip(both("<|tool_call>"), ((text_closer, closer), (closer,)))
     )
 
 
