@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from imp_server.core import GrammarPlan
 from imp_server.grammar.distance import Distances
-from imp_server.grammar.early import fill_early
 from imp_server.grammar.fitting import Fitting
 from imp_server.grammar.frames.free_texts import FreeText
 from imp_server.grammar.frames.local import N_BLANKS, Local
@@ -19,6 +18,7 @@ from imp_server.grammar.frames.stack import Cell, State, Stepper
 from imp_server.grammar.masks import Masks
 from imp_server.grammar.plan import begin
 from imp_server.grammar.tables import DEAD
+from imp_server.grammar.warm_up import warm_up
 from imp_server.vocab.table import Vocabulary
 
 __all__ = ["GrammarSpace", "Matcher", "State"]
@@ -91,7 +91,7 @@ class Matcher:
             start = self._shared.starts.get(plan.digest)
             if start is None:
                 local = begin(plan, self._space)
-                fill_early(self._space, local)
+                warm_up(self._space, local)
                 start = State(self._stepper.cell(local, self._stepper.cell(self._space.root.id, None)))
                 self._shared.starts[plan.digest] = start
         self.start = start

@@ -20,7 +20,7 @@ MAX_FRAMES = 100
 """Frames filled for one schema: what it takes stays far below the time that reading a large schema takes."""
 
 
-def fill_early(space: Space, local: int, n_frames: int = MAX_FRAMES) -> None:
+def warm_up(space: Space, local: int, n_frames: int = MAX_FRAMES) -> None:
     """Fill the frames in which values start that can be reached from `local`, nearest first."""
     todo, met = deque([local]), {local}
     while todo and n_frames:
