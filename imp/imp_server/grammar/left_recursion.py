@@ -52,7 +52,11 @@ def _leave_out_empty_words(rules: Rules, nullable: list[bool], start: str) -> No
         if node.kind is Kind.RULE and nullable[node.low]:
             made = nodes.optional(node)
         elif node.kind is Kind.SEQUENCE:
-            made = nodes.sequence([optional(node.first), optional(node.rest)])
+            parts, at = [], node
+            while at.kind is Kind.SEQUENCE:  # literals are long
+                parts.append(optional(at.first))
+                at = at.rest
+            made = nodes.sequence([*parts, optional(at)])
         elif node.kind is Kind.EITHER:
             made = nodes.either([optional(option) for option in node.options])
         elif node.kind is Kind.LOOP:

@@ -37,6 +37,7 @@ from tests.grammar.test_regex import accepted, run
         ('start: ("x" | start)~2 | "q"', ["xx", "q", "qx", "xq", "qq", "xxx"], ["x", ""]),
         ('start: o start "x" | "y"\no: "q"?', ["y", "qyx", "yxx", "qqyxx"], ["qy", "x", "qyq"]),
         ('start: a b\na: b a? | "x" |\nb: a "y" | o\no: "z" |', ["", "x", "xy", "z", "yy", "zyxzy"], ["q"]),
+        (f'start: start "{"x" * 3000}" | o\no: "a" |', ["a"], ["x" * 2999]),
         ('start: start start | o\no: "a" |', ["", "a", "aaa"], ["b"]),
         ('start: ("x"? start?)+ "q" | "r"', ["q", "rq", "xq", "xrqq", "rxrq"], ["x", "rx"]),
     ],
@@ -111,6 +112,8 @@ def test_syntax(grammar: str, yes: list[str], no: list[str]) -> None:
         ("start: r0\n" + "".join(f"r{i}: r{i + 1}\n" for i in range(500)) + 'r500: "x"', "chain of more than 100"),
         ("start: T0\n" + "".join(f"T{i}: T{i + 1}\n" for i in range(500)) + 'T500: "x"', "terminals nested deeper"),
         ('start: "a"~99999999', "characters"),
+        ("start: T0\n" + "".join(f"T{i}: T{i + 1} T{i + 1}\n" for i in range(60)) + 'T60: "ab"', "more than 262144"),
+        ("start:" + " T0" * 300 + '\nT0: "' + "a" * 1000 + '"', "line 1, column 1: the rules up to start"),
         ("start: /(a|aa)*(a{1,9}b?){300}(a|aa){900}c/", "thousands of ways"),
     ],
 )

@@ -14,7 +14,7 @@ from imp_server.grammar.ambiguity import excessive
 from imp_server.grammar.lark.literals import regex_node
 from imp_server.grammar.lark.reader import read
 from imp_server.grammar.lark.terminals import COMMON
-from imp_server.grammar.lark.tree import Definition, Expression, Grammar, Literal, Options, Ref, Row
+from imp_server.grammar.lark.tree import Definition, Expression, Grammar, Literal, Options, Ref, Row, Times
 from imp_server.grammar.left_recursion import without_left_recursion
 from imp_server.grammar.nodes import INFINITE, Node
 from imp_server.grammar.positions import position
@@ -25,6 +25,8 @@ MAX_SHORTEST = 1_000_000
 """Bytes of the shortest text that a rule, or what is left of one, may have."""
 MAX_CHAIN = 100
 """Terminals inside terminals."""
+MAX_WRITTEN_OUT = 262_144
+"""Characters of all rules with their terminals put in: terminals made of terminals double with each."""
 _ROOT = "start, and what may be ignored behind it"
 """No name of a rule."""
 
@@ -64,6 +66,8 @@ class _Builder:
         self.rules = rules
         self.nodes = rules.nodes
         self._terminals: dict[str, Node] = {}
+        self._sizes: dict[str, int] = {}
+        self._written_out = 0
         self._open: list[str] = []
         self._skipped = self.nodes.empty
 
@@ -79,8 +83,32 @@ class _Builder:
         if self.grammar.ignored:
             self._skipped = self.nodes.loop(ignored, 0, INFINITE)
         for name, definition in self.grammar.rules.items():
+            self._written_out += self._size(definition)
+            if self._written_out > MAX_WRITTEN_OUT:
+                raise self.too_long(f"the rules up to {name}", definition)
             self.rules.bodies[name] = self._inside_rule(definition.body)
         self.rules.bodies[_ROOT] = self.nodes.sequence([self.rules.reference("start"), self._skipped])
+
+    def too_long(self, what: str, definition: Definition) -> GrammarRefused:
+        return self.refuse(f"{what}, terminals put in, have more than {MAX_WRITTEN_OUT} characters", definition.at)
+
+    def _size(self, definition: Definition) -> int:
+        """Characters of a body with the terminals in it put in. They are looked up, and so checked, on the way."""
+        total, todo = 0, [definition.body]
+        while todo:
+            part = todo.pop()
+            if isinstance(part, Literal):
+                total += part.size
+            elif isinstance(part, Row):
+                todo += part.parts
+            elif isinstance(part, Options):
+                todo += part.options
+            elif isinstance(part, Times):
+                todo.append(part.part)
+            elif part.name.isupper():
+                self._terminal(part)
+                total += self._sizes[part.name]
+        return total
 
     def _inside_rule(self, part: Expression) -> Node:
         if isinstance(part, Literal):
@@ -129,7 +157,8 @@ class _Builder:
         if found is None:
             self._open.append(name)
             if name in self.grammar.imports:
-                found = regex_node(self.nodes, COMMON[self.grammar.imports[name]], "")
+                pattern = COMMON[self.grammar.imports[name]]
+                found, self._sizes[name] = regex_node(self.nodes, pattern, ""), len(pattern)
             else:
                 found = self._defined(name, self.grammar.terminals[name])
             self._terminals[name] = found
@@ -137,6 +166,9 @@ class _Builder:
         return found
 
     def _defined(self, name: str, definition: Definition) -> Node:
+        size = self._sizes[name] = self._size(definition)
+        if size > MAX_WRITTEN_OUT:
+            raise self.too_long(f"the parts of {name}", definition)
         node = self._inside_terminal(definition.body)
         if excessive(node):
             raise self.refuse(f"the terminal {name} can be read in thousands of ways at once", definition.at)

@@ -274,7 +274,7 @@ class _Reader:
 
     def literal(self, make: Callable[[], Node], start: int) -> Literal:
         try:
-            return Literal(make())
+            return Literal(make(), self.at - start)
         except ValueError as error:
             raise self.refuse(str(error), start) from None
         except GrammarRefused as refused:

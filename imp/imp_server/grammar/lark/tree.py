@@ -15,9 +15,10 @@ class Ref(NamedTuple):
 
 
 class Literal(NamedTuple):
-    """A string, a range or a regex."""
+    """A string, a range or a regex; `size`: characters of the grammar that it takes."""
 
     node: Node
+    size: int
 
 
 class Row(NamedTuple):
