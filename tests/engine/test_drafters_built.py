@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
+import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from imp_server.backends import choose
 from imp_server.config import Config
@@ -17,6 +19,7 @@ from imp_server.engine.inline import InlineEngine
 
 from tests.engine.tiny_engine import Answer, ask, request
 from tests.models.tiny_gguf import write_tiny_llama
+from tests.real_model import smollm2
 
 
 @pytest.fixture(scope="module")
@@ -130,3 +133,34 @@ def test_every_refusal_names_the_draft_model(files: dict[str, Path], tmp_path: P
             build_engine(str(files["large"]), "m", settings, lambda _: None, lambda _: None)
         assert refused.value.message.startswith(f"--draft-model {bad}: "), refused.value.message
         assert len(refused.value.message) > len(f"--draft-model {bad}: ") + 10
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_the_default_model_as_its_own_draft_costs_next_to_nothing() -> None:
+    """Its forwards cost what they save: the gate sees that. In CPU time, which other load doesn't change."""
+    path = str(smollm2())
+    prompts = [np.random.default_rng(seed).integers(100, 4000, 60).tolist() for seed in range(3)]
+
+    async def body(settings: Settings) -> tuple[list[list[int]], float, dict[str, float]]:
+        config = Config.of({"speculative.ngram": False, "cpu.threads": 1, **settings})
+        build = functools.partial(build_engine, path, "m", config)
+        engine = InlineEngine(build)
+        await engine.start()
+        try:
+            ids: list[list[int]] = []
+            began = time.process_time()
+            for seed, prompt in enumerate(prompts):
+                sampling = SamplingParams(temperature=0.7 * (seed % 2), seed=seed)
+                (answer,) = await ask(engine, request(engine, prompt, 96, sampling=sampling))
+                assert answer.finish
+                ids.append(answer.ids)
+            return ids, time.process_time() - began, dict((await engine.stats())[0])
+        finally:
+            await engine.stop()
+
+    plain, plain_s, _ = asyncio.run(body({}))
+    drafted, drafted_s, counters = asyncio.run(body({"speculative.draft_model": path}))
+    assert drafted == plain
+    assert counters['spec_declined_total{reason="cost"}'] > 0
+    assert drafted_s < plain_s / 0.97 + 0.5, "but for a part of the second that a start may lose"
