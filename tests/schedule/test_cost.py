@@ -85,3 +85,34 @@ def test_proportions_that_change_are_learnt() -> None:
         costs.observe(1, 10.0)
         costs.observe(8, 60.0)
     assert costs.estimate_ms(8) / costs.estimate_ms(1) == pytest.approx(6.0, rel=0.2)
+
+
+def test_rows_with_a_few_drafts_are_not_taken_for_rows_without() -> None:
+    """A start on a busy machine: drafts beside eight rows seem to be free. What they cost is learnt from a few."""
+    costs = VerifyCosts()
+    for n, ms in ((1, 10.0), (2, 11.0), (4, 12.0), (8, 24.0), (16, 24.0), (32, 60.0)):
+        costs.observe(n, ms)
+    for n_tries in range(1, 41):
+        costs.observe(8, 24.0)
+        costs.observe(9, 30.0)
+        if n_tries == 6:
+            assert costs.estimate_ms(9) / costs.estimate_ms(8) > 1.05, "so much that none are tried"
+    assert costs.estimate_ms(9) / costs.estimate_ms(8) == pytest.approx(1.25, rel=0.03)
+    assert costs.estimate_ms(12) >= costs.estimate_ms(9)
+
+
+def test_sizes_beyond_what_is_known_are_taken_as_measured() -> None:
+    """Without a warm-up: the next size isn't judged by an extrapolation."""
+    costs = VerifyCosts()
+    costs.observe(1, 10.0)
+    costs.observe(8, 16.0)
+    assert costs.n_sizes == 2 and costs.estimate_ms(8) == 16.0
+
+
+def test_large_sizes_share_classes() -> None:
+    costs = VerifyCosts()
+    costs.observe(1, 10.0)
+    for n in range(2, 513):
+        costs.observe(n, 10.0 + n)
+    assert costs.n_sizes < 60
+    assert costs.estimate_ms(300) == pytest.approx(310.0, rel=0.1)

@@ -21,11 +21,12 @@ _WARM_DRAFTS = (0, 1, 3, 7, 15, 31)
 
 def measure_drafts(backend: Backend, kv: KvSpec, decode_costs: CostTable, context: int) -> None:
     """What verifying a draft costs: all its positions are sampled, other than those of a prompt."""
-    for n_drafts in _WARM_DRAFTS:
-        size = 1 + n_drafts
-        if size > context or any(n * BLOCK_TOKENS < size for n in kv.n_blocks):
-            return
-        decode_costs.observe(size, min(_timed_step(backend, size, n_drafts) for _ in range(3)))
+    room = min([context, *(n * BLOCK_TOKENS for n in kv.n_blocks)])
+    lengths = [n for n in _WARM_DRAFTS if n < room]
+    # Size by size, a neighbour's moment of load would make one of them seem dear and the next one free.
+    rounds = [[_timed_step(backend, 1 + n, n) for n in lengths] for _ in range(_WARM_RUNS)]
+    for n, times in zip(lengths, zip(*rounds)):
+        decode_costs.observe(1 + n, min(times))
 
 
 def warm_up(backend: Backend, kv: KvSpec, costs: CostTable, context: int) -> None:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import log
 
 _WEIGHT = 0.25
 """Of the newest measurement in its bucket's average."""
-
-
 _CLIP = 1.5
 """A measurement counts as at most so many times the expected, or so much less: a neighbour's load isn't ours."""
 _COMMON = 0.75
 """Of a change seen at one size, the part that is put down to the machine, so that all sizes share it."""
+_EXACT = 16
+"""Up to here each size of a verification is a class of its own, since rows and their drafts are few; above, an eighth
+more tokens make the next one."""
 
 
 @dataclass(slots=True)
@@ -30,8 +32,11 @@ class CostTable:
     def __init__(self, first_guess_ms_per_token: float = 2.0) -> None:
         self._guess = first_guess_ms_per_token
         self._buckets: dict[int, _Bucket] = {}
+        self._by_size: list[tuple[float, float]] = []
+        """Tokens and milliseconds, ascending; empty = to be made anew."""
 
     def observe(self, n_tokens: int, ms: float) -> None:
+        self._by_size = []
         bucket = self._buckets.get(n_tokens.bit_length())
         if bucket is None:
             self._buckets[n_tokens.bit_length()] = _Bucket(float(n_tokens), ms)
@@ -73,11 +78,12 @@ class CostTable:
 
     def _points(self) -> list[tuple[float, float]]:
         """(tokens, ms) by size, made monotone."""
-        points: list[tuple[float, float]] = []
-        for _, bucket in sorted(self._buckets.items()):
-            floor = points[-1][1] if points else 0.0
-            points.append((bucket.n_tokens, max(bucket.ms, floor)))
-        return points
+        if not self._by_size:
+            floor = 0.0
+            for _, bucket in sorted(self._buckets.items()):
+                floor = max(bucket.ms, floor)
+                self._by_size.append((bucket.n_tokens, floor))
+        return self._by_size
 
 
 class VerifyCosts(CostTable):
@@ -85,15 +91,22 @@ class VerifyCosts(CostTable):
 
     Drafts are decided by the proportions of sizes, and only sizes that are chosen get measured. So one slow step must
     not rule a size out for good, and when the whole machine becomes slower or faster, sizes that aren't measured move
-    with those that are.
+    with those that are. Sizes aren't told apart by powers of two: eight rows without drafts and with two would be one.
     """
 
     def observe(self, n_tokens: int, ms: float) -> None:
-        bucket = self._buckets.get(n_tokens.bit_length())
-        if bucket is None:
-            self._buckets[n_tokens.bit_length()] = _Bucket(float(n_tokens), ms)
+        self._by_size = []
+        known = [bucket.n_tokens for bucket in self._buckets.values()]
+        if not known or not min(known) <= n_tokens <= max(known):
+            self._buckets[_size_class(n_tokens)] = _Bucket(float(n_tokens), ms)
             return
-        ratio = ms / max(self.estimate_ms(n_tokens), 1e-6)
-        factor = min(max(ratio, 1.0 / _CLIP), _CLIP) ** _WEIGHT
+        expected = max(self.estimate_ms(n_tokens), 1e-6)
+        bucket = self._buckets.setdefault(_size_class(n_tokens), _Bucket(float(n_tokens), expected))
+        factor = min(max(ms / expected, 1.0 / _CLIP), _CLIP) ** _WEIGHT
         for each in self._buckets.values():
             each.ms *= factor if each is bucket else factor**_COMMON
+        self._by_size = []
+
+
+def _size_class(n_tokens: int) -> int:
+    return n_tokens if n_tokens <= _EXACT else _EXACT + int(log(n_tokens / _EXACT, 1.125))
