@@ -1,14 +1,11 @@
-"""Tokens per second with n-gram drafts over those without, on edits and on prose.
+"""Tokens per second with n-gram drafts over those without, on edits; speculation_cost.py has prose.
 
-python analysis/speculation_bench.py MODEL [--backend cpu] [--rounds 7] [--tokens 128] [--only prose] [--check]
+python analysis/speculation_bench.py MODEL [--backend cpu] [--rounds 7] [--tokens 128] [--check]
 
 One process, the two arms in turn (who goes first changes with each round); the ids of both arms must be equal. Per text
-the ratio of the best rounds, which a busy neighbour disturbs least, and the median of the rounds' ratios. On prose a
-few hundredths are in question, less than the noise of a machine with neighbours. So there it is accounted, too: the
-best plain time over itself with what drafting adds, which is the time in which drafts were looked for and what the cost
-table says of the positions tried, less the steps they saved; the goal may be met either way. The edits are pinned:
-SmolLM2-135M-Instruct copies at least 80 % of its replies to them from the prompt, which is checked: the share of the
-reply's 8-grams that stand in the prompt. --check: fail below 1.8 on edits, 0.97 on prose.
+the ratio of the best rounds, which a busy neighbour disturbs least, and the median of the rounds' ratios. The edits are
+pinned: SmolLM2-135M-Instruct copies at least 80 % of its replies to them from the prompt, which is checked: the share
+of the reply's 8-grams that stand in the prompt. --check: fail below 1.8.
 """
 
 from __future__ import annotations
@@ -19,16 +16,13 @@ import functools
 import statistics
 import sys
 import time
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from imp_server.config import Config
 from imp_server.core import GenerateRequest, OutputPlan, SamplingParams, pack_ids, unpack_ids
-from imp_server.engine.build import BuiltEngine, build_engine
+from imp_server.engine.build import build_engine
 from imp_server.engine.inline import InlineEngine
-from imp_server.engine.live import LiveRow
 from imp_server.models.opening import open_model
-from imp_server.schedule.cost import CostTable, VerifyCosts
 from imp_server.vocab.load import tokenizer_of
 
 CODE = '''def total_price(items, tax_rate):
@@ -74,11 +68,7 @@ EDITS = {
     "two words of a list": edit(LIST, LIST.replace("Tuesday", "Friday").replace("butter", "cheese"), LIST[:30]),
     "a letter again": f"The letter:\n{LETTER}\nThe letter again:\n{LETTER}\nOnce more the letter:\n{LETTER[:40]}",
 }
-PROSE = {
-    "a lighthouse": "The history of the lighthouse at the northern cape begins in the winter of 1823, when",
-    "bees": "My grandmother kept bees behind her house, and every summer she told us that",
-}
-GOALS = {"edit": 1.8, "prose": 0.97}
+GOAL = 1.8
 LEAST_COPIED = 0.8
 SHOWN = ("spec_drafted_total", "spec_accepted_total", "spec_verify_steps_total", "spec_miss_steps_total")
 
@@ -88,90 +78,42 @@ class Compared(NamedTuple):
 
     best: float
     median: float
-    accounted: float
     reply: list[int]
 
 
-class Watched:
-    """Owner of what one engine's drafting was seen to take."""
-
-    def __init__(self) -> None:
-        self.looking_ms = 0.0
-        self.tried: list[tuple[int, int]] = []
-        """Drafted and accepted tokens of each verification."""
-        self.costs: CostTable = VerifyCosts()
-
-    def build(self, *arguments: Any) -> BuiltEngine:
-        built = build_engine(*arguments)
-        speculation = built.loop._speculation
-        self.costs = built.loop.scheduler.decode_costs
-        propose, settle = speculation.propose, speculation.settle
-
-        def timed(decoding: Sequence[LiveRow], overlaps_masks: bool = False) -> None:
-            began = time.perf_counter()
-            propose(decoding, overlaps_masks)
-            self.looking_ms += 1e3 * (time.perf_counter() - began)
-
-        def noted(live: LiveRow, n_drafted: int, n_accepted: int) -> None:
-            self.tried.append((n_drafted, n_accepted))
-            settle(live, n_drafted, n_accepted)
-
-        speculation.propose, speculation.settle = timed, noted  # type: ignore[method-assign]
-        return built
-
-    def take_added_ms(self) -> float:
-        """What drafting added since the last call; negative if it saved time."""
-        one = self.costs.estimate_ms(1)
-        added = self.looking_ms + sum(
-            self.costs.estimate_ms(1 + n) - one - one * accepted for n, accepted in self.tried
-        )
-        self.looking_ms, self.tried = 0.0, []
-        return added
-
-
 class Bench:
-    def __init__(self, engine: InlineEngine, watched: Watched, n_tokens: int) -> None:
+    def __init__(self, engine: InlineEngine, n_tokens: int) -> None:
         self._engine = engine
-        self._watched = watched
         self._n_tokens = n_tokens
 
-    async def once(self, ids: list[int], temperature: float, speculative: bool) -> tuple[float, float, list[int]]:
-        """Milliseconds of decoding per token, those that drafting added, and the ids."""
+    async def once(self, ids: list[int], speculative: bool) -> tuple[float, list[int]]:
+        """Milliseconds of decoding per token, and the ids."""
         request = GenerateRequest(
             self._engine.new_key(),
             pack_ids(ids),
             OutputPlan(max_tokens=self._n_tokens),
-            SamplingParams(temperature=temperature, seed=11),
+            SamplingParams(temperature=0.0),
             speculative=speculative,
         )
         out: list[int] = []
         decode_ms = 0.0
-        self._watched.take_added_ms()
         async for delta in await self._engine.submit(request):
             out += unpack_ids(delta.ids)
             if delta.finish:
                 decode_ms = delta.finish.decode_ms
-        n = max(1, len(out) - 1)
-        return decode_ms / n, self._watched.take_added_ms() / n, out
+        return decode_ms / max(1, len(out) - 1), out
 
-    async def compare(self, ids: list[int], temperature: float, rounds: int) -> Compared:
-        *_, reply = await self.once(ids, temperature, True)
+    async def compare(self, ids: list[int], rounds: int) -> Compared:
+        _, reply = await self.once(ids, True)
         times: dict[bool, list[float]] = {True: [], False: []}
-        added = []
         for number in range(rounds):
             for speculative in (number % 2 == 0, number % 2 == 1):
-                ms, added_ms, out = await self.once(ids, temperature, speculative)
+                ms, out = await self.once(ids, speculative)
                 assert out == reply, "drafts changed the ids"
                 times[speculative].append(ms)
-                if speculative:
-                    added.append(added_ms)
         plain, drafted = times[False], times[True]
-        return Compared(
-            min(plain) / min(drafted),
-            statistics.median(one / other for one, other in zip(plain, drafted)),
-            min(plain) / (min(plain) + statistics.median(added)),
-            reply,
-        )
+        median = statistics.median(one / other for one, other in zip(plain, drafted))
+        return Compared(min(plain) / min(drafted), median, reply)
 
 
 def copied_share(prompt: list[int], reply: list[int], n: int = 8) -> float:
@@ -184,29 +126,21 @@ async def measure(options: argparse.Namespace) -> bool:
     """Whether the goals are met."""
     encode = tokenizer_of(open_model(options.model).header).encode
     config = Config.of({"engine.backend": options.backend})
-    watched = Watched()
-    engine = InlineEngine(functools.partial(watched.build, options.model, "model", config))
+    engine = InlineEngine(functools.partial(build_engine, options.model, "model", config))
     await engine.start()
-    bench = Bench(engine, watched, options.tokens)
+    bench = Bench(engine, options.tokens)
     is_good = True
-    for name, texts, temperature in (("edit", EDITS, 0.0), ("prose", PROSE, 0.8)):
-        if options.only not in ("", name):
-            continue
-        ratios = []
-        for what, text in texts.items():
-            ids = list(encode(text))
-            found = await bench.compare(ids, temperature, options.rounds)
-            share = copied_share(ids, found.reply)
-            is_good &= name != "edit" or share >= LEAST_COPIED
-            print(f"  {name}, {what}: {found.best:.2f} x plain (median {found.median:.2f}), {share:.0%} copied")
-            ratios.append(found)
-        ratio = statistics.geometric_mean(each.best for each in ratios)
-        print(f"{name}: {ratio:.2f} x plain, goal {GOALS[name]}")
-        if name == "prose":
-            accounted = statistics.geometric_mean(each.accounted for each in ratios)
-            print(f"{name}: {accounted:.3f} x plain as accounted")
-            ratio = max(ratio, accounted)
-        is_good &= ratio >= GOALS[name]
+    ratios = []
+    for what, text in EDITS.items():
+        ids = list(encode(text))
+        found = await bench.compare(ids, options.rounds)
+        share = copied_share(ids, found.reply)
+        is_good &= share >= LEAST_COPIED
+        print(f"  {what}: {found.best:.2f} x plain (median {found.median:.2f}), {share:.0%} copied")
+        ratios.append(found.best)
+    ratio = statistics.geometric_mean(ratios)
+    print(f"edits: {ratio:.2f} x plain, goal {GOAL}")
+    is_good &= ratio >= GOAL
     counters, _ = await engine.stats()
     print({name: round(value, 2) for name, value in counters.items() if value and name in SHOWN})
     await engine.stop()
@@ -219,7 +153,6 @@ def main() -> None:
     parser.add_argument("--backend", default="cpu")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--tokens", type=int, default=128)
-    parser.add_argument("--only", choices=["edit", "prose"], default="")
     parser.add_argument("--check", action="store_true")
     options = parser.parse_args()
     started = time.perf_counter()
