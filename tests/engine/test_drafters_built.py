@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from imp_server.backends import choose
 from imp_server.config import Config
-from imp_server.core import ConfigError, SamplingParams, UserFault
+from imp_server.core import ConfigError, HostOutOfMemory, SamplingParams, UserFault
 from imp_server.engine.build import BuiltEngine, build_engine
 from imp_server.engine.inline import InlineEngine
 
@@ -133,6 +133,17 @@ def test_every_refusal_names_the_draft_model(files: dict[str, Path], tmp_path: P
             build_engine(str(files["large"]), "m", settings, lambda _: None, lambda _: None)
         assert refused.value.message.startswith(f"--draft-model {bad}: "), refused.value.message
         assert len(refused.value.message) > len(f"--draft-model {bad}: ") + 10
+
+
+def test_memory_that_it_does_not_get_is_said_to_be_its_own(
+    files: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr("imp_server.engine.drafters.ModelDrafter", full)
+    with pytest.raises(HostOutOfMemory, match=r"^--draft-model .*small.gguf: there isn't enough memory for it"):
+        built(files, "small")
 
 
 @pytest.mark.slow

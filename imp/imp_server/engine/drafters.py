@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from imp_server.backends.base import Backend, KvSpec
 from imp_server.config import Config
-from imp_server.core import ConfigError, ImpError
+from imp_server.core import ConfigError, HostOutOfMemory, ImpError
 from imp_server.decode.drafter import Drafter
 from imp_server.decode.forced import ForcedDrafter
 from imp_server.decode.ngram import NgramDrafter, NgramKnobs
@@ -66,11 +67,21 @@ def load_draft_model(
     if not _can_draft(config, architecture):
         log.warning("a draft model is given, but nothing is drafted for this model: it isn't loaded")
         return None
-    try:
+    with _named(config):
         return _load(config, vocabulary, emit)
+
+
+@contextmanager
+def _named(config: Config) -> Iterator[None]:
+    """The model's own errors say the same of the same kinds of files: which of the two is meant must be plain."""
+    name = f"--draft-model {config.speculative.draft_model}"
+    try:
+        yield
     except ImpError as error:
-        # The model's own errors say the same of the same kinds of files: which of the two is meant must be plain.
-        raise type(error)(f"--draft-model {knobs.draft_model}: {error.message}", code=error.code) from error
+        raise type(error)(f"{name}: {error.message}", code=error.code) from error
+    except MemoryError as error:
+        message = "there isn't enough memory for it; lower kv_cache.size_mib, or leave it out"
+        raise HostOutOfMemory(f"{name}: {message}") from error
 
 
 def _load(config: Config, vocabulary: Vocabulary, emit: Callable[[FromEngine], None]) -> DraftModel:
@@ -137,15 +148,16 @@ def make_model_drafter(
         return None
     knobs = config.speculative
     kv = KvSpec((n_blocks,) * len(draft.backend.architecture.cache_groups), draft.kv_dtype)
-    return ModelDrafter(
-        draft.backend,
-        kv,
-        draft.n_ids,
-        k=knobs.draft_max,
-        p_min=knobs.draft_p_min,
-        catch_up_ms=config.scheduler.step_ms / 2,
-        make_index=make_index,
-    )
+    with _named(config):
+        return ModelDrafter(
+            draft.backend,
+            kv,
+            draft.n_ids,
+            k=knobs.draft_max,
+            p_min=knobs.draft_p_min,
+            catch_up_ms=config.scheduler.step_ms / 2,
+            make_index=make_index,
+        )
 
 
 def _can_draft(config: Config, architecture: Architecture) -> bool:
