@@ -6,6 +6,8 @@ import json
 from typing import Any
 
 import msgspec
+from imp_server.api.validation import Validators
+from imp_server.core import PromptRequest
 from imp_server.dialects import (
     llamacpp,
     llamacpp_reply,
@@ -14,8 +16,10 @@ from imp_server.dialects import (
 )
 from imp_server.dialects.openai_completions_reply import CompletionFold, CompletionStream, LegacyLogprobs
 from imp_server.dialects.openai_embeddings import EmbeddingFold
+from imp_server.dialects.progress import Underway
 
 from tests.conformance.breaking import (
+    Break,
     after,
     frames,
     instead,
@@ -26,6 +30,15 @@ from tests.conformance.breaking import (
 def _bytes_swapped(raw: Any) -> Any:
     value = json.loads(bytes(raw))
     return msgspec.Raw(json.dumps(value[::-1]).encode()) if isinstance(value, str) else raw
+
+
+def _asked_otherwise(name: str, number: int, **fields: Any) -> Break:
+    """The engine is asked for something else than the client did."""
+
+    def change(requests: tuple[PromptRequest, ...]) -> tuple[PromptRequest, ...]:
+        return tuple(msgspec.structs.replace(request, **fields) for request in requests)
+
+    return after(name, f"llamacpp/completion/{number}", llamacpp, "prompt_requests", change)
 
 
 OTHER_BREAKS = [
@@ -104,4 +117,23 @@ OTHER_BREAKS = [
         "_model",
         lambda r: (r[0]._replace(context_length=7), r[1]),
     ),
+    after(
+        "native: probabilities after sampling have a logprob",
+        "llamacpp/completion/13",
+        llamacpp_reply,
+        "_probability",
+        lambda p: p.update(logprob=-1.0),
+    ),
+    _asked_otherwise("native: probabilities are those before sampling", 13, logprobs_as_drawn=False),
+    _asked_otherwise("native: indentation doesn't matter", 14, min_indent=0),
+    _asked_otherwise("native: predictions may take for ever", 15, predict_s=None),
+    after(
+        "native: progress ends before the prompt does",
+        "llamacpp/completion/17",
+        Underway,
+        "feed",
+        lambda told: [p for p in told if p["processed"] < p["total"]],
+    ),
+    after("native: settings hide the seed", "llamacpp/completion/18", llamacpp_reply, "settings_body", without("seed")),
+    instead("misspelt fields aren't named", "imp/ignored-fields", Validators, "unknown_fields", lambda *_: []),
 ]
