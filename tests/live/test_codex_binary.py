@@ -41,7 +41,7 @@ def answer(request: GenerateRequest, _choice: int) -> tuple[Action, ...]:
     elif session := SESSION.search(prompt):
         text = "It asks." + call_text("write_stdin", session_id=int(session.group(1)), chars="marker\n")
     else:
-        text = "I'll look." + call_text("exec_command", cmd=ASK, tty=True, yield_time_ms=1000)
+        text = "I'll look." + call_text("exec_command", cmd=ASK, tty=True, yield_time_ms=4000)
     return (MODEL.tokenize(text, control=False),)
 
 
@@ -66,5 +66,6 @@ def test_codex_runs_a_task_of_two_tools(tmp_path: Path) -> None:
         assert "The marker is there." in ran.stdout
         first, second, last = (prompt_of(request) for request in server.engine.requests_seen[-3:])
     assert "marker-7391.txt" not in first
-    assert "marker-7391.txt" in second and SESSION.search(second) and "got-marker" not in second
-    assert "got-marker" in last and last.count("<tool_call>{") == 2
+    assert SESSION.search(second) and "got-marker" not in second
+    # On a busy machine the listing may come with the second tool only.
+    assert "marker-7391.txt" in last and "got-marker" in last and last.count("<tool_call>{") == 2
