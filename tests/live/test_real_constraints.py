@@ -188,6 +188,51 @@ def test_a_required_call_obeys_its_schema_at_fifty_seeds(server: LiveServer) -> 
     in_batches(server, required_call, range(50))
 
 
+def steered(server: LiveServer, dialect: str, wanted: str, limit: int) -> Any:
+    """The JSON value of an answer of at most `limit` tokens: its text, or the arguments of its call."""
+    ask = [{"role": "user", "content": "Describe a person at length."}]
+    sampling = {"model": "smollm2", "temperature": 1.5, "seed": limit}
+    function = {"name": "save", "parameters": PERSON}
+    if dialect == "chat":
+        schema = {"type": "json_schema", "json_schema": {"name": "person", "schema": PERSON}}
+        called = {"tools": [{"type": "function", "function": function}], "tool_choice": "required"}
+        body = {"messages": ask, "max_tokens": limit}
+        path, more = CHAT, {"response_format": schema} if wanted == "schema" else called
+    elif dialect == "responses":
+        schema = {"format": {"type": "json_schema", "name": "person", "schema": PERSON}}
+        called = {"tools": [{"type": "function", **function}], "tool_choice": "required"}
+        body = {"input": ask, "max_output_tokens": limit}
+        path, more = "/v1/responses", {"text": schema} if wanted == "schema" else called
+    else:
+        form = {"output_config": {"format": {"type": "json_schema", "schema": PERSON}}}
+        tools = [{"name": "save", "input_schema": PERSON}]
+        body = {"messages": ask, "max_tokens": limit}
+        path, more = "/v1/messages", form if wanted == "schema" else {"tools": tools, "tool_choice": {"type": "any"}}
+    reply = httpx.post(server.url + path, json={**sampling, **body, **more}, timeout=300)
+    assert reply.status_code == 200, reply.text
+    return _value_in(reply.json(), wanted)
+
+
+def _value_in(reply: dict[str, Any], wanted: str) -> Any:
+    if "choices" in reply:
+        message = reply["choices"][0]["message"]
+        text = message["content"] if wanted == "schema" else message["tool_calls"][0]["function"]["arguments"]
+        return json.loads(text)
+    if "output" in reply:
+        [item] = reply["output"]
+        return json.loads(item["content"][0]["text"] if wanted == "schema" else item["arguments"])
+    [block] = reply["content"]
+    return json.loads(block["text"]) if wanted == "schema" else block["input"]
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("wanted", ["schema", "call"])
+@pytest.mark.parametrize("dialect", ["chat", "responses", "messages"])
+def test_at_max_tokens_the_reply_still_parses(server: LiveServer, dialect: str, wanted: str) -> None:
+    for limit in (64, 80):
+        jsonschema.validate(steered(server, dialect, wanted, limit), PERSON)
+
+
 @pytest.mark.timeout(300)
 def test_structured_answers_satisfy_their_schema(server: LiveServer) -> None:
     in_batches(server, structured, range(30))
