@@ -7,6 +7,9 @@ namespace {
 
 constexpr int kByWorkerRows = 4;         // up to here each worker normalises and quantises for itself: no barrier
 constexpr int64_t kChunkBytes = 192 << 10;  // weights of a chunk that meets many row groups
+// Rows that one thread takes through a whole layer: their activations stay in its second-level cache, while each weight
+// that it reads from the third meets all of them.
+constexpr int kBlockRows = 32, kFewestBlockRows = 16;
 
 }  // namespace
 
@@ -53,10 +56,9 @@ void Forward::run(const StepPlan& step) {
     std::set_union(step.head_tokens, step.head_tokens + step.n_head, step.hidden_tokens, step.hidden_tokens + step.n_hidden,
                    std::back_inserter(wanted_));
     embed(step);
-    for (int l = 0; l < model_.n_layers; ++l) {
-        layer(model_.layers[l], step, l + 1 == model_.n_layers);
-        if (n_rows_ == 0) return;
-    }
+    if (const int rows = rows_per_block(n_rows_)) layers_by_blocks(step, rows);
+    else layers_together(step);
+    if (n_rows_ == 0) return;
     head(step);
     sample(step);
 }
@@ -74,9 +76,58 @@ void Forward::embed(const StepPlan& step) {
     });
 }
 
-void Forward::layer(const LayerPlan& plan, const StepPlan& step, bool last) {
-    attention_block(plan, step, last);
-    if (n_rows_) ffn_block(plan);
+// Few rows: all threads share each matrix.
+void Forward::layers_together(const StepPlan& step) {
+    for (int l = 0; l < model_.n_layers; ++l) {
+        const LayerPlan& plan = model_.layers[l];
+        project(plan, step, all_rows());
+        attend(plan, step);
+        if (l + 1 == model_.n_layers) keep_wanted(step);
+        if (n_rows_ == 0) return;
+        finish_attention(plan, all_rows());
+        ffn_block(plan, all_rows());
+    }
+}
+
+// 0: so few blocks that threads would wait for the last ones.
+int Forward::rows_per_block(int n_rows) const {
+    const int threads = threads_.in_use();
+    if (n_rows >= 8 * threads * kBlockRows) return kBlockRows;
+    return n_rows >= 4 * threads * kFewestBlockRows ? kFewestBlockRows : 0;
+}
+
+// Many rows: between two attentions each thread takes blocks of them through all that is done row by row, so that the
+// threads meet twice in a layer, not eight times, and a block's numbers never leave its core.
+void Forward::layers_by_blocks(const StepPlan& step, int rows_per_block) {
+    const int64_t n = n_rows_;
+    for (int l = 0; l < model_.n_layers; ++l) {
+        const LayerPlan& plan = model_.layers[l];
+        const int64_t q_width = plan.n_heads * plan.head_size;
+        qkv_.get(n * (q_width + 2 * plan.n_kv_heads * plan.head_size));
+        mixed_.get(n * q_width);
+    }
+    delta_.get(n * model_.width);
+    for (int l = 0; l < model_.n_layers; ++l) {
+        threads_.run(ceil_div(n_rows_, rows_per_block), [&](int block, int worker) {
+            const int first = block * rows_per_block;
+            const Share share{first, std::min(rows_per_block, n_rows_ - first), worker};
+            if (l > 0) {
+                finish_attention(model_.layers[l - 1], share);
+                ffn_block(model_.layers[l - 1], share);
+            }
+            project(model_.layers[l], step, share);
+        });
+        attend(model_.layers[l], step);
+    }
+    keep_wanted(step);
+    if (n_rows_ == 0) return;
+    finish_attention(model_.layers[model_.n_layers - 1], all_rows());
+    ffn_block(model_.layers[model_.n_layers - 1], all_rows());
+}
+
+template <class Fn> void Forward::run_chunks(const Share& share, int n_chunks, Fn&& f) {
+    if (!share.alone()) return threads_.run(n_chunks, f);
+    for (int chunk = 0; chunk < n_chunks; ++chunk) f(chunk, share.worker);
 }
 
 Activations Forward::room(Buffer<uint8_t>& bytes, Buffer<float>& floats, int n_rows, int n_in, bool quantised, bool with_floats) {
@@ -88,26 +139,31 @@ Activations Forward::room(Buffer<uint8_t>& bytes, Buffer<float>& floats, int n_r
     return a;
 }
 
-Forward::Input Forward::input(int n_rows, int n_in, std::initializer_list<const Matrix*> matrices, const Prepare& prepare) {
+Forward::Input Forward::input(const Share& share, int n_in, std::initializer_list<const Matrix*> matrices, const Prepare& prepare) {
     Input in{};
+    in.share = share;
     in.prepare = &prepare;
     in.n_in = n_in;
-    in.serial = ++serial_;
     for (const Matrix* matrix : matrices) {
         if (!matrix->present()) continue;
         (is_float(matrix->id()) ? in.floats : in.quantised) = true;
     }
-    in.by_worker = n_rows <= kByWorkerRows;
-    in.shared.n_rows = n_rows;
-    if (in.by_worker) return in;
-    in.shared = room(input_bytes_, input_floats_, n_rows, n_in, in.quantised, in.floats);
-    threads_.run(in.shared.n_groups(), [&](int group, int worker) { fill(in.shared, group, in, worker); });
+    in.by_worker = !share.alone() && share.n <= kByWorkerRows;
+    in.shared.n_rows = share.n;
+    if (in.by_worker) {
+        in.serial = ++serial_;
+        return in;
+    }
+    Buffer<uint8_t>& bytes = share.alone() ? workers_[size_t(share.worker)].bytes : input_bytes_;
+    Buffer<float>& floats = share.alone() ? workers_[size_t(share.worker)].floats : input_floats_;
+    in.shared = room(bytes, floats, share.n, n_in, in.quantised, in.floats);
+    run_chunks(share, in.shared.n_groups(), [&](int group, int worker) { fill(in.shared, group, in, worker); });
     return in;
 }
 
 void Forward::fill(const Activations& to, int group, const Input& in, int worker) {
     float* room = workers_[size_t(worker)].rows.get(int64_t(kGroupRows) * in.n_in);
-    const Rows rows = (*in.prepare)(group * kGroupRows, to.rows_in(group), room);
+    const Rows rows = (*in.prepare)(in.share.first + group * kGroupRows, to.rows_in(group), room);
     put_group(to, group, rows.first, rows.stride, in.n_in);
 }
 
@@ -122,7 +178,8 @@ const Activations& Forward::activations(Input& in, int worker) {
     return own.activations;
 }
 
-int Forward::units_per_chunk(int n_units, int64_t unit_bytes, int n_row_groups) const {
+int Forward::units_per_chunk(const Share& share, int n_units, int64_t unit_bytes, int n_row_groups) const {
+    if (share.alone()) return 1;
     const int threads = threads_.in_use();
     if (threads == 1 && n_row_groups == 1) return n_units;
     int per_chunk = threads == 1 ? n_units : std::max(1, n_units / (threads * 6));
@@ -137,8 +194,8 @@ template <class Fn> void Forward::multiply(Input& in, std::initializer_list<cons
         n_units += ceil_div(m->n_out, kUnitColumns);
         unit_bytes = std::max(unit_bytes, 2 * m->panel_bytes);
     }
-    const int n_groups = in.shared.n_groups(), per_chunk = units_per_chunk(n_units, unit_bytes, n_groups);
-    threads_.run(ceil_div(n_units, per_chunk), [&](int chunk, int worker) {
+    const int n_groups = in.shared.n_groups(), per_chunk = units_per_chunk(in.share, n_units, unit_bytes, n_groups);
+    run_chunks(in.share, ceil_div(n_units, per_chunk), [&](int chunk, int worker) {
         const Activations& a = activations(in, worker);
         alignas(64) float out[kGroupRows * kUnitColumns];
         for (int group = 0; group < n_groups; ++group) {
@@ -147,7 +204,7 @@ template <class Fn> void Forward::multiply(Input& in, std::initializer_list<cons
                 const int units = ceil_div(m->n_out, kUnitColumns);
                 for (; left > 0 && first < units; ++first, --left) {
                     multiply_unit(*m, a, group, first, out);
-                    epilogue(segment, group * kGroupRows, a.rows_in(group), first, out);
+                    epilogue(segment, in.share.first + group * kGroupRows, a.rows_in(group), first, out);
                 }
                 first -= units;
                 ++segment;
@@ -156,42 +213,40 @@ template <class Fn> void Forward::multiply(Input& in, std::initializer_list<cons
     });
 }
 
-void Forward::attention_block(const LayerPlan& plan, const StepPlan& step, bool last) {
+void Forward::project(const LayerPlan& plan, const StepPlan& step, const Share& share) {
     const int q_width = plan.n_heads * plan.head_size, kv_width = plan.n_kv_heads * plan.head_size;
     const int row_width = q_width + 2 * kv_width, width = model_.width;
-    float* x = x_.data();
-    float* qkv = qkv_.get(int64_t(n_rows_) * row_width);
+    const float* x = x_.data();
+    float* qkv = share.alone() ? qkv_.data() : qkv_.get(int64_t(n_rows_) * row_width);
     const Prepare normed = [&](int first, int n, float* room) {
         for (int r = 0; r < n; ++r)
             normalise(model_.norm, model_.norm_eps, plan.attn_norm, x + int64_t(first + r) * width, width, room + int64_t(r) * width);
         return Rows{room, width};
     };
-    {
-        Input in = input(n_rows_, width, {&plan.q, &plan.k, &plan.v}, normed);
-        const int offsets[3] = {0, q_width, q_width + kv_width};
-        const int widths[3] = {q_width, kv_width, kv_width};
-        const float* biases[3] = {plan.q_bias, plan.k_bias, plan.v_bias};
-        multiply(in, {&plan.q, &plan.k, &plan.v}, [&](int segment, int first_row, int rows, int unit, float* out) {
-            const int column = unit * kUnitColumns, count = std::min(kUnitColumns, widths[segment] - column);
-            const float* bias = biases[segment];
-            for (int r = 0; r < rows; ++r) {
-                float* to = qkv + int64_t(first_row + r) * row_width + offsets[segment] + column;
-                std::memcpy(to, out + r * kUnitColumns, size_t(count) * sizeof(float));
-                for (int i = 0; bias && i < count; ++i) to[i] += bias[column + i];
-            }
-        });
-    }
-    write_positions(plan, step);
-    mixed_.get(int64_t(n_rows_) * q_width);
-    attend(plan, step);
-    if (last) keep_wanted(step);
-    if (!n_rows_) return;
+    Input in = input(share, width, {&plan.q, &plan.k, &plan.v}, normed);
+    const int offsets[3] = {0, q_width, q_width + kv_width};
+    const int widths[3] = {q_width, kv_width, kv_width};
+    const float* biases[3] = {plan.q_bias, plan.k_bias, plan.v_bias};
+    multiply(in, {&plan.q, &plan.k, &plan.v}, [&](int segment, int first_row, int rows, int unit, float* out) {
+        const int column = unit * kUnitColumns, count = std::min(kUnitColumns, widths[segment] - column);
+        const float* bias = biases[segment];
+        for (int r = 0; r < rows; ++r) {
+            float* to = qkv + int64_t(first_row + r) * row_width + offsets[segment] + column;
+            std::memcpy(to, out + r * kUnitColumns, size_t(count) * sizeof(float));
+            for (int i = 0; bias && i < count; ++i) to[i] += bias[column + i];
+        }
+    });
+    write_positions(plan, step, share);
+}
 
+void Forward::finish_attention(const LayerPlan& plan, const Share& share) {
+    const int q_width = plan.n_heads * plan.head_size, width = model_.width;
+    float* x = x_.data();
     const float* mixed = mixed_.data();
     const bool residual_first = !plan.post_attn_norm.weight;
-    float* delta = residual_first ? nullptr : delta_.get(int64_t(n_rows_) * width);
+    float* delta = share.alone() || residual_first ? delta_.data() : delta_.get(int64_t(n_rows_) * width);
     const Prepare plain = [&](int first, int, float*) { return Rows{mixed + int64_t(first) * q_width, q_width}; };
-    Input in = input(n_rows_, q_width, {&plan.o}, plain);
+    Input in = input(share, q_width, {&plan.o}, plain);
     multiply(in, {&plan.o}, [&](int, int first_row, int rows, int unit, float* out) {
         const int column = unit * kUnitColumns, count = std::min(kUnitColumns, width - column);
         for (int r = 0; r < rows; ++r) {
@@ -203,14 +258,15 @@ void Forward::attention_block(const LayerPlan& plan, const StepPlan& step, bool 
             }
         }
     });
-    if (!residual_first) add_to_residual(delta, plan.post_attn_norm);
+    if (!residual_first) add_to_residual(delta, plan.post_attn_norm, share);
 }
 
-void Forward::add_to_residual(const float* delta, const Norm& post_norm) {
+void Forward::add_to_residual(const float* delta, const Norm& post_norm, const Share& share) {
     const int width = model_.width;
-    threads_.run(ceil_div(n_rows_, kGroupRows), [&](int group, int) {
+    run_chunks(share, ceil_div(share.n, kGroupRows), [&](int group, int) {
         std::vector<float> y(size_t(width) + 16);
-        for (int row = group * kGroupRows; row < std::min(n_rows_, (group + 1) * kGroupRows); ++row) {
+        const int first = share.first + group * kGroupRows, end = std::min(share.first + share.n, first + kGroupRows);
+        for (int row = first; row < end; ++row) {
             normalise(model_.norm, model_.norm_eps, post_norm, delta + int64_t(row) * width, width, y.data());
             float* x = x_.data() + int64_t(row) * width;
             for (int i = 0; i < width; ++i) x[i] += y[size_t(i)] * model_.residual_scale;
@@ -234,7 +290,7 @@ void Forward::gate_unit(const LayerPlan& plan, int unit, int n_rows, float* gate
     }
 }
 
-void Forward::ffn_block(const LayerPlan& plan) {
+void Forward::ffn_block(const LayerPlan& plan, const Share& share) {
     const int width = model_.width, hidden = plan.ffn_hidden;
     float* x = x_.data();
     const Prepare normed = [&](int first, int n, float* room) {
@@ -243,12 +299,13 @@ void Forward::ffn_block(const LayerPlan& plan) {
         return Rows{room, width};
     };
     const bool down_floats = is_float(plan.down.id());
-    Activations act = room(hidden_bytes_, hidden_floats_, n_rows_, hidden, !down_floats, down_floats);
-    Input in = input(n_rows_, width, {&plan.gate, &plan.up}, normed);
+    Hidden& own = share.alone() ? workers_[size_t(share.worker)].hidden : hidden_;
+    Activations act = room(own.bytes, own.floats, share.n, hidden, !down_floats, down_floats);
+    Input in = input(share, width, {&plan.gate, &plan.up}, normed);
     const int n_units = ceil_div(hidden, kUnitColumns), n_groups = in.shared.n_groups();
     const int64_t unit_bytes = 2 * (plan.up.panel_bytes + (plan.gate.present() ? plan.gate.panel_bytes : 0));
-    const int per_chunk = units_per_chunk(n_units, unit_bytes, n_groups);
-    threads_.run(ceil_div(n_units, per_chunk), [&](int chunk, int worker) {
+    const int per_chunk = units_per_chunk(share, n_units, unit_bytes, n_groups);
+    run_chunks(share, ceil_div(n_units, per_chunk), [&](int chunk, int worker) {
         const Activations& a = activations(in, worker);
         alignas(64) float gate[kGroupRows * kUnitColumns], up[kGroupRows * kUnitColumns];
         for (int group = 0; group < n_groups; ++group) {
@@ -262,8 +319,9 @@ void Forward::ffn_block(const LayerPlan& plan) {
     });
 
     const bool residual_first = !plan.post_ffn_norm.weight;
-    float* delta = residual_first ? nullptr : delta_.get(int64_t(n_rows_) * width);
+    float* delta = share.alone() || residual_first ? delta_.data() : delta_.get(int64_t(n_rows_) * width);
     Input from_hidden{};
+    from_hidden.share = share;
     from_hidden.shared = act;
     multiply(from_hidden, {&plan.down}, [&](int, int first_row, int rows, int unit, float* out) {
         const int column = unit * kUnitColumns, count = std::min(kUnitColumns, width - column);
@@ -276,7 +334,7 @@ void Forward::ffn_block(const LayerPlan& plan) {
             }
         }
     });
-    if (!residual_first) add_to_residual(delta, plan.post_ffn_norm);
+    if (!residual_first) add_to_residual(delta, plan.post_ffn_norm, share);
 }
 
 // After the last layer's attention only the wanted rows go on.

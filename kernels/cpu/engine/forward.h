@@ -39,8 +39,15 @@ private:
     };
     using Prepare = std::function<Rows(int first, int n, float* room)>;
 
+    // Rows that are worked on: by one worker alone, or by all threads together (worker -1).
+    struct Share {
+        int first, n, worker;
+
+        bool alone() const { return worker >= 0; }
+    };
     // The activations of a phase: prepared once by everybody together, or by each worker for itself when the rows are few.
     struct Input {
+        Share share;
         Activations shared;
         const Prepare* prepare;
         bool by_worker;
@@ -49,31 +56,38 @@ private:
         uint64_t serial;
     };
 
-    Input input(int n_rows, int n_in, std::initializer_list<const Matrix*> matrices, const Prepare& prepare);
+    Share all_rows() const { return {0, n_rows_, -1}; }
+    // Runs f(chunk, worker) for all chunks: on the share's own worker, or on all threads.
+    template <class Fn> void run_chunks(const Share& share, int n_chunks, Fn&& f);
+    Input input(const Share& share, int n_in, std::initializer_list<const Matrix*> matrices, const Prepare& prepare);
     const Activations& activations(Input& input, int worker);
     void fill(const Activations& to, int group, const Input& input, int worker);
     Activations room(Buffer<uint8_t>& bytes, Buffer<float>& floats, int n_rows, int n_in, bool quantised, bool with_floats);
 
     void embed(const StepPlan& step);
-    void layer(const LayerPlan& plan, const StepPlan& step, bool last);
-    void attention_block(const LayerPlan& plan, const StepPlan& step, bool last);
-    void ffn_block(const LayerPlan& plan);
+    void layers_together(const StepPlan& step);
+    void layers_by_blocks(const StepPlan& step, int rows_per_block);
+    int rows_per_block(int n_rows) const;
+    // A layer: rows to queries, keys and values, the latter into the cache; attention; what follows it, row by row again.
+    void project(const LayerPlan& plan, const StepPlan& step, const Share& share);
+    void attend(const LayerPlan& plan, const StepPlan& step);
+    void finish_attention(const LayerPlan& plan, const Share& share);
+    void ffn_block(const LayerPlan& plan, const Share& share);
     void gate_unit(const LayerPlan& plan, int unit, int n_rows, float* gate, float* up) const;
-    void write_positions(const LayerPlan& plan, const StepPlan& step);
+    void write_positions(const LayerPlan& plan, const StepPlan& step, const Share& share);
     void write_position(const LayerPlan& plan, const StepPlan& step, int token);
     void plan_attention(const StepPlan& step, const LayerPlan& layer);
-    void attend(const LayerPlan& plan, const StepPlan& step);
     void attend_item(const LayerPlan& plan, const StepPlan& step, const Item& item, int kv_head);
     void finish_partials(const LayerPlan& plan, const StepPlan& step);
     void keep_wanted(const StepPlan& step);
-    void add_to_residual(const float* delta, const Norm& post_norm);
+    void add_to_residual(const float* delta, const Norm& post_norm, const Share& share);
     void head(const StepPlan& step);
     void sample(const StepPlan& step);
 
     // Calls epilogue(segment, first_row, n_rows, unit, out[8][32]) for all outputs of the matrices.
     template <class Fn> void multiply(Input& input, std::initializer_list<const Matrix*> matrices, Fn&& epilogue);
     // Units per claim: few enough claims to be cheap, small enough pieces to share and to stay in the second-level cache.
-    int units_per_chunk(int n_units, int64_t unit_bytes, int n_row_groups) const;
+    int units_per_chunk(const Share& share, int n_units, int64_t unit_bytes, int n_row_groups) const;
 
     const ModelPlan model_;
     Pool threads_;
@@ -85,12 +99,17 @@ private:
     int n_partials_ = 0, items_heads_ = 0, items_window_ = -1, items_threads_ = 0;
     std::vector<int> row_of_token_;
     std::vector<int32_t> wanted_;
-    Buffer<float> x_, qkv_, mixed_, delta_, final_, input_floats_, hidden_floats_;
-    Buffer<uint8_t> input_bytes_, hidden_bytes_;
+    Buffer<float> x_, qkv_, mixed_, delta_, final_, input_floats_;
+    Buffer<uint8_t> input_bytes_;
+    struct Hidden {
+        Buffer<uint8_t> bytes;
+        Buffer<float> floats;
+    } hidden_;
     Buffer<Partial> partials_;
     struct Worker {
         Buffer<uint8_t> bytes;
         Buffer<float> floats, rows;
+        Hidden hidden;
         Activations activations;
         uint64_t serial = 0;
         std::vector<float> best_value;

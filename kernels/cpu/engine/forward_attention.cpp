@@ -33,9 +33,9 @@ void Forward::write_position(const LayerPlan& plan, const StepPlan& step, int to
         write_kv(model_.kv, hd, at + head * kv_head_bytes(model_.kv, hd), position % kKvBlock, k + head * hd, v + head * hd);
 }
 
-void Forward::write_positions(const LayerPlan& plan, const StepPlan& step) {
-    if (step.n_tokens <= kInlineTokens) {
-        for (int token = 0; token < step.n_tokens; ++token) write_position(plan, step, token);
+void Forward::write_positions(const LayerPlan& plan, const StepPlan& step, const Share& share) {
+    if (share.alone() || share.n <= kInlineTokens) {
+        for (int token = share.first; token < share.first + share.n; ++token) write_position(plan, step, token);
         return;
     }
     threads_.run(ceil_div(step.n_tokens, kGroupRows), [&](int chunk, int) {
@@ -66,6 +66,7 @@ void Forward::plan_attention(const StepPlan& step, const LayerPlan& layer) {
 }
 
 void Forward::attend(const LayerPlan& plan, const StepPlan& step) {
+    mixed_.get(int64_t(n_rows_) * plan.n_heads * plan.head_size);
     plan_attention(step, plan);
     if (n_partials_) partials_.get(int64_t(n_partials_) * plan.n_kv_heads);
     const int n = int(items_.size()) * plan.n_kv_heads;

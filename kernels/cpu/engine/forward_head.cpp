@@ -65,7 +65,7 @@ void Forward::head(const StepPlan& step) {
             std::memcpy(room + int64_t(r) * width, normed + int64_t(rows[size_t(first + r)]) * width, size_t(width) * sizeof(float));
         return Rows{room, width};
     };
-    Input in = input(step.n_head, width, {&model_.head}, take);
+    Input in = input({0, step.n_head, -1}, width, {&model_.head}, take);
     if (model_.head_plane.present() && step.n_head == 1 && !step.logits[0]) {
         step.best[0] = plane_search_.best(threads_, model_.head, model_.head_plane,
                                           [&](int worker) -> const Activations& { return activations(in, worker); });
@@ -74,7 +74,7 @@ void Forward::head(const StepPlan& step) {
     // Not `multiply`: an epilogue that keeps the best per worker must know the worker.
     const Matrix& m = model_.head;
     const int n_units = ceil_div(m.n_out, kUnitColumns), n_groups = in.shared.n_groups();
-    const int per_chunk = units_per_chunk(n_units, 2 * m.panel_bytes, n_groups);
+    const int per_chunk = units_per_chunk(all_rows(), n_units, 2 * m.panel_bytes, n_groups);
     threads_.run(ceil_div(n_units, per_chunk), [&](int chunk, int worker) {
         const Activations& a = activations(in, worker);
         alignas(64) float out[kGroupRows * kUnitColumns];
