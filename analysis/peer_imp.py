@@ -12,7 +12,9 @@ from imp_server.backends.base import BLOCK_TOKENS, WANT_NOTHING, WANT_SAMPLE, Kv
 from imp_server.backends.cpu.backend import CpuBackend
 from imp_server.core import SamplingParams
 from imp_server.decode.state import SamplerState
+from imp_server.engine.warming import warm_up
 from imp_server.models.opening import open_model
+from imp_server.schedule.cost import CostTable
 
 N_CONTEXT_TOKENS = 4096
 CHUNK = 512
@@ -22,7 +24,9 @@ class Own:
     def __init__(self, path: str, n_threads: int, n_sequences: int, pack_folder: str) -> None:
         self.backend = CpuBackend(open_model(path), n_threads=n_threads, pack_folder=Path(pack_folder))
         self.n_blocks = N_CONTEXT_TOKENS // BLOCK_TOKENS
-        self.backend.allocate(KvSpec((self.n_blocks * n_sequences,), "bf16"))
+        kv = KvSpec((self.n_blocks * n_sequences,), "bf16")
+        self.backend.allocate(kv)
+        warm_up(self.backend, kv, CostTable(), CHUNK)  # as a server does at its start: a look at each number of threads
         self.vocab = self.backend.architecture.vocab_size
         self.table = np.arange(n_sequences * self.n_blocks, dtype=np.int32).reshape(n_sequences, self.n_blocks)
         self.starts = np.arange(n_sequences + 1, dtype=np.int32)
