@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from imp_server.core import SPECIAL_CLOSE, SPECIAL_OPEN, Segment
-from imp_server.grammar.envelope import Branch, End, Free, Lit, Node, Parts, Ref, Repeat, Seq
+from imp_server.grammar.envelope import Alt, Branch, End, Free, Lit, Node, Parts, Ref, Repeat, Seq, Value
 from imp_server.text.tools.spelling import Section
 
 
@@ -80,15 +80,32 @@ class _Reply:
             return Ref(self._numbers[section, back])
         number = self._new((section, back))
         found = self._listed[section]
+        rest = self._shared(found.rest)
         if not (self._many and found.repeats):
-            self._parts[number] = Seq((found.rest, End()))
+            self._parts[number] = Seq((rest, End()))
         elif back.segment >= 0:
-            self._parts[number] = Seq((found.rest, self._text(back)))
+            self._parts[number] = Seq((rest, self._text(back)))
         else:  # nothing closes the segment, so nothing but more calls can follow
-            rest = Ref(self._new(section))
-            self._parts[rest.part] = found.rest
             self._parts[number] = Seq((rest, Repeat(Seq((Lit(found.opener), rest)))))
         return Ref(number)
+
+    def _shared(self, node: Node) -> Node:
+        """With each schema, which several openers may lead to, in a part of its own: it is checked and made once."""
+        match node:
+            case Value():
+                known = self._numbers.get(("schema", id(node.schema)))
+                if known is None:
+                    known = self._new(("schema", id(node.schema)))
+                    self._parts[known] = node
+                return Ref(known)
+            case Seq():
+                return Seq(tuple(self._shared(part) for part in node.parts))
+            case Alt():
+                return Alt(tuple(self._shared(option) for option in node.options))
+            case Repeat():
+                return Repeat(self._shared(node.part), node.low, node.high, node.between)
+            case _:
+                return node
 
     def _new(self, what: object) -> int:
         self._numbers[what] = len(self._parts)
