@@ -132,6 +132,9 @@ def test_syntax(grammar: str, yes: list[str], no: list[str]) -> None:
             assert rest is not None and accepted(machine, text[:n] + rest) and len(rest) <= len(text) - n
 
 
+NEST = '("a"? ' * 10 + "r{}" + ' "b")?' * 10
+
+
 @pytest.mark.parametrize(
     ("grammar", "named"),
     [
@@ -154,6 +157,10 @@ def test_syntax(grammar: str, yes: list[str], no: list[str]) -> None:
         ('root ::= "a"{99999} root | "b"{9999999}', "characters"),
         ("root ::= " + "(" * 200 + ")" * 200, "nested deeper"),
         ("\n".join(["root ::= r0", *(f"r{i} ::= r{i + 1}" for i in range(500)), 'r500 ::= "x"']), "chain"),
+        (
+            "\n".join(["root ::= r0", *(f"r{i} ::= {NEST.format(i + 1)}" for i in range(60)), 'r60 ::= "x"']),
+            "too deeply",
+        ),
     ],
 )
 def test_refusals(grammar: str, named: str) -> None:

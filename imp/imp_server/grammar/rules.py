@@ -15,6 +15,10 @@ MAX_CHAIN = 100
 """Rules that may begin with one another in a row: the automaton opens them recursively."""
 
 
+MAX_FRAMES = 600
+"""Calls inside calls that open a rule, one for each level of its expression; Python allows 1000."""
+
+
 class RuleRefused(GrammarRefused):
     """`rule` is the name of the one to blame."""
 
@@ -170,6 +174,8 @@ def _refuse_left_recursion(names: list[str], bodies: list[Node], nullable: list[
     memo: dict[int, bool] = {}
     begins = [sorted(first_references(body, nullable, memo)) for body in bodies]
     height: dict[int, int] = {}
+    depths = _depths(bodies)
+    frames: dict[int, int] = {}
     for start in range(len(bodies)):
         path = [start]
         on_path = {start}
@@ -192,6 +198,31 @@ def _refuse_left_recursion(names: list[str], bodies: list[Node], nullable: list[
                 height[done] = 1 + max((height[t] for t in begins[done]), default=0)
                 if height[done] > MAX_CHAIN:
                     raise RuleRefused(f"rule {names[done]} begins a chain of more than {MAX_CHAIN} rules", names[done])
+                frames[done] = depths[done] + max((frames[t] for t in begins[done]), default=0)
+                if frames[done] + max(depths) > MAX_FRAMES:
+                    raise RuleRefused(f"rule {names[done]} begins a chain of rules nested too deeply", names[done])
+
+
+def _depths(bodies: list[Node]) -> list[int]:
+    """Levels of each body, alternatives counted twice: a bound on the calls that open it."""
+    memo: dict[int, int] = {}
+
+    def depth(node: Node) -> int:
+        found = memo.get(node.id)
+        if found is not None:
+            return found
+        below, at = 0, node
+        while at.kind is Kind.SEQUENCE:
+            below = max(below, depth(at.first) + 1)
+            at = at.rest
+        if at.kind is Kind.EITHER:
+            below = max(below, *(depth(option) + 2 for option in at.options))
+        else:
+            below = max(below, depth(at.first) + 1 if at.kind is Kind.LOOP else 1)
+        memo[node.id] = below
+        return below
+
+    return [depth(body) for body in bodies]
 
 
 class _Rebuilder:

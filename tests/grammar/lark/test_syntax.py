@@ -110,6 +110,10 @@ def test_syntax(grammar: str, yes: list[str], no: list[str]) -> None:
         ("1", "line 1, column 1: a rule, a terminal or a directive is expected"),
         ("start: " + "(" * 200 + ")" * 200, "nested deeper"),
         ("start: r0\n" + "".join(f"r{i}: r{i + 1}\n" for i in range(500)) + 'r500: "x"', "chain of more than 100"),
+        (
+            "start: r0\n" + "".join(f"r{i}: {'(A? ' * 10}r{i + 1}{')?' * 10}\n" for i in range(60)) + 'r60: A\nA: "a"',
+            "nested too deeply",
+        ),
         ("start: T0\n" + "".join(f"T{i}: T{i + 1}\n" for i in range(500)) + 'T500: "x"', "terminals nested deeper"),
         ('start: "a"~99999999', "characters"),
         ("start: T0\n" + "".join(f"T{i}: T{i + 1} T{i + 1}\n" for i in range(60)) + 'T60: "ab"', "more than 262144"),
