@@ -79,7 +79,7 @@ def test_made_rules(start: str, r: str, s: str, blanks: bool) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@settings(max_examples=300, deadline=None, suppress_health_check=SLOW)
+@settings(max_examples=1000, deadline=None, suppress_health_check=SLOW)
 @given(bodies(), bodies(), bodies(), st.booleans())
 def test_made_rules_at_length(start: str, r: str, s: str, blanks: bool) -> None:
     compare(start, r, s, blanks)
