@@ -45,6 +45,9 @@ int64_t imp_cpu_waited_ns(void* forward) { return ((Forward*)forward)->threads()
 // Panels of the head that the last search by its plane multiplied; 0 if it left the row to the full product.
 int32_t imp_cpu_panels_evaluated(void* forward) { return ((Forward*)forward)->plane_search().n_evaluated(); }
 
+// Panels of the head that the last step multiplied for rows whose masks allow few.
+int32_t imp_cpu_masked_panels(void* forward) { return ((Forward*)forward)->n_masked_panels(); }
+
 // For tests: out[n_rows, n_out] = x[n_rows, n_in] times the packed matrix, in the arithmetic of the forward.
 int32_t imp_cpu_multiply(const Matrix* matrix, const float* x, int32_t n_rows, float* out) {
     try {

@@ -20,6 +20,7 @@ public:
     void set_pools(const PoolPlan* pools) { pools_.assign(pools, pools + model_.n_groups); }
     Pool& threads() { return threads_; }
     const PlaneSearch& plane_search() const { return plane_search_; }
+    int n_masked_panels() const { return n_masked_panels_; }  // multiplied in the last step for rows whose masks allow few
 
     // 0, or the code of what is wrong with the step (api.cpp gives the words). Nothing is written then.
     int check(const StepPlan& step) const;
@@ -82,6 +83,8 @@ private:
     void keep_wanted(const StepPlan& step);
     void add_to_residual(const float* delta, const Norm& post_norm, const Share& share);
     void head(const StepPlan& step);
+    void head_panels(const float* normed, const std::vector<int>& panels, float* logits);
+    template <class Fn> void whole_head(const StepPlan& step, const std::vector<int>& heads, Fn&& normed_of);
     void sample(const StepPlan& step);
 
     // Calls epilogue(segment, first_row, n_rows, unit, out[8][32]) for all outputs of the matrices.
@@ -118,6 +121,7 @@ private:
     };
     std::vector<Worker> workers_;
     PlaneSearch plane_search_;
+    int n_masked_panels_ = 0;
 };
 
 }  // namespace imp

@@ -126,6 +126,11 @@ class CpuBackend:
         """StepRunner.panels_evaluated."""
         return self._ready().panels_evaluated
 
+    @property
+    def masked_panels(self) -> int:
+        """StepRunner.masked_panels."""
+        return self._ready().masked_panels
+
     def thread_costs(self) -> dict[str, dict[str, float]]:
         """ThreadChoice.table of what ran so far."""
         return self._ready().threads.table()

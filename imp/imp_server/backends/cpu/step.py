@@ -123,6 +123,11 @@ class StepRunner:
         """Panels of the head multiplied by the last search through its plane; 0: it was left to the full product."""
         return int(self._library.imp_cpu_panels_evaluated(self._handle))
 
+    @property
+    def masked_panels(self) -> int:
+        """Panels of the head that the last step multiplied for rows whose masks allow few."""
+        return int(self._library.imp_cpu_masked_panels(self._handle))
+
     def read_bandwidth(self, buffer: npt.NDArray[np.uint8]) -> float:
         start = time.perf_counter()
         self._library.imp_cpu_read_all(buffer.ctypes.data, len(buffer) // 8)
