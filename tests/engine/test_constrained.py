@@ -24,6 +24,7 @@ from imp_server.core import (
 from imp_server.engine.inline import InlineEngine
 from imp_server.engine.matching import Grammars
 from imp_server.grammar.check import check_schema
+from msgspec.structs import replace
 
 from tests.engine.tiny_engine import END, UNTHINK, Tiny, ask, request, vocabulary, with_engine
 
@@ -61,6 +62,40 @@ def test_real_grammars_alone_together_and_mixed() -> None:
         assert counters["grammar_dead_ends_total"] == 0
 
     with_engine(body, make_constraint=Grammars(vocabulary()))
+
+
+LAWS = {
+    "greedy": SamplingParams(temperature=0.0),
+    "noise": SamplingParams(temperature=1.0, top_k=0, top_p=1.0, seed=4, repetition_penalty=1.4),
+    "mirostat": SamplingParams(temperature=1.0, seed=5, mirostat=2),
+    "bias": SamplingParams(temperature=1.0, seed=6, logit_bias=((0, 2.0),)),
+}
+
+
+@pytest.mark.parametrize("law", LAWS)
+@pytest.mark.parametrize("max_tokens", [120, 26])
+def test_tokens_without_a_choice_need_no_logits(law: str, max_tokens: int) -> None:
+    """The same ids and end as with logits, steered or not; whatever else is asked of a token has it sampled."""
+    plan = OutputPlan(end_ids=(END,), max_tokens=max_tokens, grammar=check_schema(SCHEMA))
+    found: dict[bool, list[Any]] = {}
+    for takes_only in (True, False):
+
+        async def body(engine: InlineEngine, _: Tiny, takes_only: bool = takes_only) -> None:
+            plain = request(engine, IDS[:20], plan=plan, sampling=LAWS[law])
+            first, second = [(await ask(engine, replace(plain, key=engine.new_key())))[0] for _ in range(2)]
+            assert first.ids == second.ids
+            (counters, _rows) = await engine.stats()
+            n_only = counters["constrained_only_total"]
+            if max_tokens == 120:  # steered masks are made too late for it
+                assert (n_only > 5) == (takes_only and law in ("greedy", "noise"))
+            (told,) = await ask(engine, replace(plain, key=engine.new_key(), logprobs=1))
+            assert told.ids == first.ids and len(told.logprobs) == len(told.ids)
+            assert (await engine.stats())[0]["constrained_only_total"] == n_only
+            assert first.finish and first.finish.usage.completion_tokens == len(first.ids)
+            found[takes_only] = [first.ids, first.finish.reason, first.finish.end_id]
+
+        with_engine(body, make_constraint=Grammars(vocabulary()), takes_only=takes_only)
+    assert found[True] == found[False]
 
 
 class Fake:

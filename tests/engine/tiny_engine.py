@@ -63,6 +63,7 @@ class Tiny:
     snapshots: SnapshotLimits = field(default_factory=SnapshotLimits)
     wrap: Callable[[Backend], Backend] = lambda backend: backend
     clock: Callable[[], float] = time.monotonic
+    takes_only: bool = True
     words: Vocabulary | None = None
     """Instead of `vocabulary()`."""
     loop: EngineLoop | None = None
@@ -76,7 +77,8 @@ class Tiny:
             offload = Offload(backend, backend.block_bytes("f32"), self.tier, self.snapshots)
             self.make_index = partial(PrefixCache, offload=offload)
         backend.allocate(KvSpec((self.n_blocks,) * len(groups), "f32"))
-        limits = Limits(self.context, VOCAB, self.n_rows, self.max_queue, ("generate", "embed", "score", "rank"))
+        tasks = ("generate", "embed", "score", "rank")
+        limits = Limits(self.context, VOCAB, self.n_rows, self.max_queue, tasks, takes_only=self.takes_only)
         schedule = ScheduleLimits(self.n_rows, self.context, self.step_ms, 4 * self.step_ms, self.prefill_chunk)
         scheduler = Scheduler(schedule, groups, [self.n_blocks] * len(groups), make_index=self.make_index)
         self.loop = EngineLoop(

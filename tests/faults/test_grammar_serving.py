@@ -263,7 +263,8 @@ def test_jump_ahead_on_and_off() -> None:
             assert list(await asyncio.gather(*(stream(seed) for seed in range(4)))) == sent[jumps]
             counters = await no_dead_end(engine)
             assert (counters.get("spec_forced_accepted_total", 0) > 10) == jumps
+            assert (counters["constrained_only_total"] > 10) == jumps
 
         drafters = [forced_drafter()] if jumps else []
-        with_engine(body, make_constraint=Grammars(vocabulary()), drafters=drafters, n_blocks=96)
+        with_engine(body, make_constraint=Grammars(vocabulary()), drafters=drafters, n_blocks=96, takes_only=jumps)
     assert sent[True] == sent[False]

@@ -44,7 +44,7 @@ class Grammar(msgspec.Struct, frozen=True):
     lenient: bool = False
     """Serve a schema with parts that can't be enforced: name them in a header, validate the finished text."""
     jump_ahead: bool = True
-    """Propose text that the grammar forces as a draft; the tokens are the same either way."""
+    """Take what the grammar forces without logits, or propose it as a draft; the tokens are the same either way."""
     length_steering: bool = True
     """Near max_tokens keep only tokens that lead to the end, so that the value parses."""
     check_work: Positive = 20000

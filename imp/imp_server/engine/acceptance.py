@@ -26,6 +26,8 @@ class Limits:
     """Tokens between two snapshots of a prompt's state (schedule/snapshots.py)."""
     length_steering: bool = True
     """Constrained replies are brought to their end within max_tokens (engine/grammar_row.py)."""
+    takes_only: bool = True
+    """A token about which a grammar leaves no choice is taken without logits."""
 
 
 def check_request(

@@ -110,6 +110,7 @@ def _limits(architecture: Architecture, config: Config, n_rows: int, context: in
         max_prompt=config.server.max_input_tokens,
         checkpoint_min_step=config.prefix_cache.checkpoint_min_step,
         length_steering=config.grammar.length_steering,
+        takes_only=config.grammar.jump_ahead,
     )
 
 

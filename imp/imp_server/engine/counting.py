@@ -10,13 +10,15 @@ from imp_server.schedule.scheduler import Scheduler
 
 CONSTRAINED_COUNTERS = (
     "grammar_steered_total",
+    "constrained_only_total",
     "constrained_samples_total",
     "constrained_mask_waits_total",
     "constrained_mask_wait_ms_total",
     *(f'constrained_eager_fallback_total{{reason="{reason}"}}' for reason in ON_HOST_REASONS),
 )
-"""Rows sampled under a mask; of them, rows whose mask wasn't there when it was wanted, and for how long. Rows sampled
-on the host because of a part of the sampling law that only it knows."""
+"""Positions that steering took a choice from. Tokens taken without logits, since the grammar left no choice. Rows
+sampled under a mask; of them, rows whose mask wasn't there when it was wanted, and for how long. Rows sampled on the
+host because of a part of the sampling law that only it knows."""
 _FROM_THE_START = (
     "grammar_blown_caps_total",
     "grammar_dead_ends_total",

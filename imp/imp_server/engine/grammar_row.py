@@ -176,6 +176,19 @@ class GrammarRow:
                 self._ahead = []
         return True
 
+    def only(self) -> int | None:
+        """The id that must come next, where the mask is there already and holds no other; never one that ends.
+
+        It may be taken: nothing could be sampled but this id, whatever the logits.
+        """
+        job = self._job
+        if job is None or not job.done() or job.cancelled() or job.exception() is not None:
+            return None
+        token_id = job.result().only
+        if token_id < 0 or token_id in self._end_ids or self.judge(token_id) != "ok":
+            return None
+        return token_id
+
     def close(self) -> None:
         """The row is over: nobody needs what the mask thread hasn't found yet."""
         for job in (self._job, self.judging, *(each.mask for each in self._ahead)):

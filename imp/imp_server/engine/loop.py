@@ -281,6 +281,7 @@ class EngineLoop:
         # Accepted drafts that the end or the closing of reasoning left out are forgotten.
         self.scheduler.rewind(live.row, sampler.length)
         self.requests.force(live)
+        self.requests.take_only(live)
         output.note_steered(live.grammar)
         return n_taken == len(tokens)
 

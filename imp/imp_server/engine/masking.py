@@ -21,10 +21,11 @@ _MAX_READY = 1024
 
 
 class Made(NamedTuple):
-    """`is_narrowed`: length steering took tokens away that the grammar allows."""
+    """`is_narrowed`: length steering took tokens away that the grammar allows. `only`: the single id allowed, or -1."""
 
     bits: Mask
     is_narrowed: bool = False
+    only: int = -1
 
 
 class Wanted(NamedTuple):
@@ -60,7 +61,7 @@ class MaskThread:
         ready = None if wanted.refused else self._ready.get(key)
         if ready is None:
             ready = Future()
-            ready.set_result(Made(self._finished(wanted, known)))
+            ready.set_result(self._made(wanted, known))
             if not wanted.refused:
                 if len(self._ready) >= _MAX_READY:
                     self._ready.clear()
@@ -78,9 +79,12 @@ class MaskThread:
         """At once, on the calling thread."""
         constraint, place = wanted.constraint, wanted.place
         if wanted.n_left < 0:
-            return Made(self._finished(wanted, constraint.mask(place)))
-        allowed, is_narrowed = constraint.fitting(place, wanted.n_left)
-        return Made(self._finished(wanted, allowed), is_narrowed)
+            return self._made(wanted, constraint.mask(place))
+        return self._made(wanted, *constraint.fitting(place, wanted.n_left))
+
+    def _made(self, wanted: Wanted, allowed: Mask, is_narrowed: bool = False) -> Made:
+        bits = self._finished(wanted, allowed)
+        return Made(bits, is_narrowed, _only(bits))
 
     def _finished(self, wanted: Wanted, allowed: Mask) -> Mask:
         bits = np.zeros(self._n_words, dtype=np.uint32)
@@ -93,6 +97,12 @@ class MaskThread:
         for token_id in wanted.refused:
             _set(bits, token_id, False)
         return bits
+
+
+def _only(bits: Mask) -> int:
+    words = np.flatnonzero(bits)
+    word = int(bits[words[0]]) if len(words) == 1 else 0
+    return 32 * int(words[0]) + word.bit_length() - 1 if word and not word & (word - 1) else -1
 
 
 def _set(bits: Mask, token_id: int, allowed: bool) -> None:

@@ -45,6 +45,8 @@ from imp_server.schedule.scheduler import Scheduler
 from imp_server.schedule.snapshots import snapshot_points
 from imp_server.vocab.table import Vocabulary
 
+_MOST_ONLY = 32
+"""Tokens taken in a row without logits: they wait to be computed, in one step."""
 _PROMPT_LOGITS_CHUNK = 64
 """Tokens of a step when logits of every prompt position are wanted: they take vocab x 4 bytes each."""
 
@@ -291,6 +293,23 @@ class RequestHandler:
             if not self.append(live, forced[:n_taken]):
                 # A plan whose grammar doesn't know its own closer is a bug of whoever made it.
                 live.output.stop("stop")
+
+    def take_only(self, live: LiveRow) -> None:
+        """Tokens about which the grammar leaves no choice are taken without logits, as they would be with them."""
+        output, grammar = live.output, live.grammar
+        request = output.request
+        law = request.sampling
+        changes_nothing = request.logprobs is None and not (law.mirostat or law.logit_bias or law.banned_ids)
+        if grammar is None or not self._limits.takes_only or not changes_nothing:
+            return
+        for _ in range(_MOST_ONLY):
+            token_id = None if output.finish is not None or output.must_force else grammar.only()
+            if token_id is None:
+                return
+            output.push([token_id])
+            self.append(live, [token_id])
+            self.counters["completion_tokens_total"] += 1
+            self.counters["constrained_only_total"] += 1
 
     def touch(self, live: LiveRow) -> None:
         """The row has something to send."""
