@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 from threading import Event
 from typing import Any
@@ -12,6 +13,7 @@ from imp_server.core import GrammarPlan, GrammarTooCostly, OutputPlan, SamplingP
 from imp_server.core.turns import OutOfTurn, kept, spend, turn
 from imp_server.engine.inline import InlineEngine
 from imp_server.engine.matching import Grammars
+from imp_server.engine.settled import EVERY, Settled
 from imp_server.engine.turn_queue import TurnQueue
 from imp_server.grammar.check import check_schema
 
@@ -121,3 +123,17 @@ def test_an_endless_mask_stalls_neither_free_nor_constrained_rows() -> None:
         hostile.cancel()
 
     with_engine(body, make_constraint=make)
+
+
+def test_what_is_kept_is_taken_out_of_the_collectors_way() -> None:
+    settled = Settled()
+    queue = TurnQueue("test", between=settled)
+    gc.unfreeze()
+    try:
+        queue.submit(kept).result(20)
+        assert queue.submit(gc.get_freeze_count).result(20) == 0
+        queue.submit(lambda: [kept() for _ in range(EVERY)]).result(20)
+        assert queue.submit(gc.get_freeze_count).result(20) > 1000
+    finally:
+        gc.unfreeze()
+        queue.stop()

@@ -35,8 +35,11 @@ class _Job:
 class TurnQueue:
     """Owner of the thread, and of the order in which jobs get their turns: first come, first served, over and over."""
 
-    def __init__(self, name: str, *, turn_units: int = TURN, most: int = MOST) -> None:
-        self._turn_units, self._most = turn_units, most
+    def __init__(
+        self, name: str, *, turn_units: int = TURN, most: int = MOST, between: Callable[[], None] = lambda: None
+    ) -> None:
+        """`between`: called behind each turn."""
+        self._turn_units, self._most, self._between = turn_units, most, between
         self._jobs: deque[_Job] = deque()
         self._changed = Condition()
         self._stopped = False
@@ -68,7 +71,9 @@ class TurnQueue:
             if job.future.cancelled():
                 job.future.set_running_or_notify_cancel()
                 continue
-            if self._answered(job):
+            is_answered = self._answered(job)
+            self._between()
+            if is_answered:
                 continue
             with self._changed:
                 if self._stopped:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from threading import RLock
 from typing import Any
 
@@ -67,6 +68,7 @@ class GrammarSpace:
         with self.lock:
             if self.space.tables.n_locals > self._max_states or self.masks.n_bytes > self._mask_bytes:
                 self.renew()
+                gc.unfreeze()  # what was given up has cycles: frozen, it would stay
             return Matcher(plan, self.vocabulary, self)
 
 

@@ -1,0 +1,31 @@
+"""What grammars keep lives as long as their space, so the collector of garbage needn't walk it again and again.
+
+A full collection stops every thread: behind some thousand states of a grammar for hundreds of milliseconds.
+"""
+
+from __future__ import annotations
+
+import gc
+
+from imp_server.core.turns import n_kept
+
+EVERY = 2000
+"""Things kept by this thread between two looks."""
+
+
+class Settled:
+    """Owner of the times at which all that lives is frozen. Called by the mask thread between its turns.
+
+    Cycles that become garbage behind that stay, until `unfreeze` says that a space has been given up.
+    """
+
+    def __init__(self) -> None:
+        self._at = 0
+
+    def __call__(self) -> None:
+        if n_kept() - self._at < EVERY:
+            return
+        self._at = n_kept()
+        # the first time, and behind an unfreezing, old garbage is looked for, too
+        gc.collect(1 if gc.get_freeze_count() else 2)
+        gc.freeze()
