@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from imp_server.core import GrammarRefused
 from imp_server.grammar.combine import alias_of, complement, concat, exactly_one, intersect, union
+from imp_server.grammar.lazy_product import LazyOne, LazyProduct
 from imp_server.grammar.lengths import with_length
 from imp_server.grammar.machine import DEAD, UNBOUNDED, Machine
 from imp_server.grammar.regex.compile import compile_regex
@@ -22,8 +23,11 @@ def regex(pattern: str) -> Machine:
     return compile_regex(pattern.replace(r"(?!\n)\Z", "$"))
 
 
-def check(machine: Machine, expected: set[str]) -> None:
-    """`machine` accepts exactly `expected` of TEXTS, and none of its states is a dead end."""
+def check(machine: Machine, expected: set[str], *, shortest: bool = True) -> None:
+    """`machine` accepts exactly `expected` of TEXTS, and none of its states is a dead end.
+
+    `shortest`: it also knows the shortest ways out, not just some.
+    """
     assert {t for t in TEXTS if accepted(machine, t)} == expected
     for text in TEXTS[:60]:
         state = machine.start
@@ -36,7 +40,7 @@ def check(machine: Machine, expected: set[str]) -> None:
             assert rest is not None
             assert accepted(machine, text.encode() + rest)
             known = [t for t in expected if t.startswith(text)]
-            assert not known or len(rest) <= min(len(t.encode()) - len(text.encode()) for t in known)
+            assert not known or not shortest or len(rest) <= min(len(t.encode()) - len(text.encode()) for t in known)
 
 
 def language(machine: Machine) -> set[str]:
@@ -54,6 +58,19 @@ def test_boolean_combinations(one: str, two: str, three: str) -> None:
     check(complement(a), set(TEXTS) - in_a)
     check(exactly_one([a, b, c]), {t for t in TEXTS if (t in in_a) + (t in in_b) + (t in in_c) == 1})
     check(union([intersect([a, b]), complement(c)]), (in_a & in_b) | (set(TEXTS) - in_c))
+
+
+@settings(max_examples=80, deadline=None)
+@given(patterns(), patterns(), patterns())
+def test_lazy_combinations(one: str, two: str, three: str) -> None:
+    """The same as those that are explored as a whole."""
+    a, b, c = regex(one), regex(two), regex(three)
+    for whole, lazy in (
+        (intersect([a, b]), LazyProduct([a, b], [])),
+        (intersect([a], [b, c]), LazyProduct([a], [b, c])),
+        (exactly_one([a, b, c]), LazyOne([a, b, c])),
+    ):
+        check(lazy, language(whole), shortest=False)
 
 
 @settings(max_examples=100, deadline=None)

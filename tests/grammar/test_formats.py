@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from imp_server.grammar.explored import representatives
 from imp_server.grammar.formats import ENFORCED, format_machine
-from imp_server.grammar.lengths import with_length
 from imp_server.grammar.machine import DEAD, Machine
+from imp_server.grammar.text_machines import length_bounded
 from jsonschema.validators import Draft202012Validator
 
 from tests.grammar.test_regex import accepted
@@ -181,7 +181,7 @@ def test_formats_with_lengths(name: str, low: int, more: int, rng: random.Random
     """`regex` with a minimum as well is a product over the budget, and refused."""
     if name == "regex":
         low = 0
-    machine = with_length(format_machine(name), low, low + more)
+    machine = length_bounded(format_machine(name), low, low + more)
     if machine.start == DEAD:
         return
     word = random_word(machine, rng, 60)

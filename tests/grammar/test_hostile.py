@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import time
 from typing import Any
@@ -9,6 +10,9 @@ from typing import Any
 import pytest
 from imp_server.core import GrammarRefused
 from imp_server.grammar.check import check_schema
+from jsonschema.validators import Draft202012Validator
+
+from tests.grammar.judging import matcher, reads
 
 
 def nested(depth: int, keyword: str) -> Any:
@@ -86,3 +90,40 @@ def test_the_check_is_bounded(name: str) -> None:
     assert outcomes[0] == outcomes[1]
     # far above what any of them takes: this catches an exponential, not a slow machine
     assert time.process_time() - began < 20
+
+
+PROVABLE: dict[str, Any] = {
+    "one of eight patterns": {
+        "oneOf": [{"type": "string", "pattern": f"{chr(97 + i)}..{chr(98 + i)}"} for i in range(8)]
+    },
+    "one of many formats": {
+        "oneOf": [
+            {"type": "string", "format": name}
+            for name in ("date", "email", "uri", "ipv6", "uuid", "hostname", "duration", "date-time")
+        ]
+    },
+    "one of some words and every regex": {"oneOf": [{"enum": ["", "x y", "10.0.0.1"]}, {"format": "regex"}]},
+    "no format": {
+        "type": "string",
+        "allOf": [{"not": {"format": name}} for name in ("date", "uri", "ipv6", "hostname")],
+    },
+    "many texts in one": {
+        "type": "string",
+        "allOf": [{"pattern": f"{chr(97 + i)}.{{{i}}}{chr(98 + i)}"} for i in range(9)],
+    },
+    "names of many rules": {
+        "type": "object",
+        "propertyNames": {"allOf": [{"pattern": f"{chr(97 + i)}.{{{i}}}{chr(98 + i)}"} for i in range(5)]},
+        "minProperties": 2,
+    },
+}
+
+
+@pytest.mark.parametrize("name", PROVABLE)
+def test_large_products_are_proved_by_words_of_their_parts(name: str) -> None:
+    """None of them could be explored as a whole."""
+    m = matcher(PROVABLE[name])
+    text = m.way_out(m.start)
+    assert reads(m, text) and Draft202012Validator(
+        PROVABLE[name], format_checker=Draft202012Validator.FORMAT_CHECKER
+    ).is_valid(json.loads(text))

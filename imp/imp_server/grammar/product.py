@@ -13,6 +13,8 @@ States = tuple[int, ...]
 Way = tuple[int, int]
 """A byte, and the state behind it."""
 END: Way = (-1, DEAD)
+GUESSED = 256
+"""States at which a search tries the guesses, too: behind another beginning one may suit."""
 
 
 class Product:
@@ -74,7 +76,7 @@ class Product:
         row, kind = self._rows[state], self.classes[byte]
         target = row.get(kind)
         if target is None:
-            spend()
+            spend(1 + len(self.parts) // 8)
             states = zip(self.parts, self._states[state])
             target = row[kind] = self.number(tuple(m.step(s, byte) if s != DEAD else DEAD for m, s in states))
         return target
@@ -91,7 +93,10 @@ class Product:
         if self.is_end(state):
             self._ways[state] = END
             return True
-        return any(self._led(state, word) for word in self._guesses(self._states[state])) or self._searched(state)
+        return self._guessed(state) or self._searched(state)
+
+    def _guessed(self, state: int) -> bool:
+        return any(self.led(state, word) for word in self._guesses(self._states[state]))
 
     def word(self, state: int) -> bytes | None:
         """The bytes of the proof: short, not always the shortest."""
@@ -104,7 +109,7 @@ class Product:
             state = way[1]
         return bytes(out)
 
-    def _led(self, start: int, word: bytes) -> bool:
+    def led(self, start: int, word: bytes) -> bool:
         """Whether `word` leads to an end; if so, it is remembered as the proof of all states on its way."""
         path, here = [], start
         for byte in word:
@@ -123,8 +128,12 @@ class Product:
     def _searched(self, start: int) -> bool:
         came: dict[int, Way] = {}
         queue, reached = deque([start]), {start}
+        n_guessed = 0
         while queue:
             here = queue.popleft()
+            if 0 < n_guessed < GUESSED:
+                self._guessed(here)
+            n_guessed += 1
             if self._ways.get(here) is not None or self.is_end(here):
                 self._ways.setdefault(here, END)
                 while here != start:
@@ -144,3 +153,17 @@ class Product:
                     queue.append(target)
         self._ways.update(dict.fromkeys(reached))
         return False
+
+
+def one_by_one(machines: Sequence[Machine], states: Iterable[int]) -> bytes:
+    """A word that pleases one machine after the other: all, where each stays pleased, as by a text found."""
+    word, here = b"", [s for _, s in zip(machines, states)]
+    for _ in machines:
+        unmet = next((i for i, (m, s) in enumerate(zip(machines, here)) if not m.accepts(s)), -1)
+        more = machines[unmet].shortest(here[unmet]) if unmet >= 0 else b""
+        for byte in more or b"":
+            here = [m.step(s, byte) for m, s in zip(machines, here)]
+            if DEAD in here:
+                return word
+        word += more or b""
+    return word

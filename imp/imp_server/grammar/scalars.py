@@ -8,13 +8,12 @@ from decimal import Decimal
 from functools import lru_cache
 from typing import Any, cast
 
-from imp_server.core import GrammarRefused
 from imp_server.core.turns import spend
 from imp_server.grammar.algebra import Algebra
-from imp_server.grammar.combine import anything, complement, exactly_one, intersect, nothing, union
+from imp_server.grammar.combine import anything, intersect, nothing, union
 from imp_server.grammar.explored import representatives
 from imp_server.grammar.formula import AND, NOT, ONE, OR, Formula
-from imp_server.grammar.lazy_product import LazyProduct
+from imp_server.grammar.lazy_product import LazyProduct, either_one, either_product
 from imp_server.grammar.leaves import Leaf, NumberLeaf, TextLeaf
 from imp_server.grammar.literals import Literals
 from imp_server.grammar.machine import DEAD, Machine
@@ -140,7 +139,7 @@ def _build(
     if f.op == OR:
         return union([build(a) for a in f.args])
     if f.op == ONE:
-        return exactly_one([build(a) for a in f.args])
+        return either_one([build(a) for a in f.args])
     inner = f.args[0]
     if isinstance(inner.leaf, TextLeaf) and inner.leaf.kind == "literals":
         return Unlike(everything, texts_of(inner.leaf))
@@ -151,7 +150,7 @@ def _build(
     if inner.op in (AND, OR):
         flipped = [fs.neg(a) for a in inner.args]
         return build(fs.disj(flipped) if inner.op == AND else fs.conj(flipped))
-    return complement(build(inner))
+    return either_product([], [build(inner)])
 
 
 def _other_lengths(algebra: Algebra, leaf: TextLeaf) -> Formula:
@@ -198,19 +197,12 @@ def _conjunction(f: Formula, build: Callable[[Formula], Machine]) -> Machine:
     if unlike:
         without.append(literals_machine(frozenset(unlike)))
     if not without and len(wanted) == 1:
-        return _of_length(wanted[0], low, high) if bounded else wanted[0]
+        return length_bounded(wanted[0], low, high) if bounded else wanted[0]
     if any(m.start == DEAD for m in wanted):
         return nothing()
     if bounded:
         wanted.append(PlainLength(low, high))
     return LazyProduct(wanted or [anything()], [m for m in without if m.start != DEAD])
-
-
-def _of_length(machine: Machine, low: int, high: int | None) -> Machine:
-    try:
-        return length_bounded(machine, low, high)
-    except GrammarRefused:
-        return LazyProduct([machine, PlainLength(low, high)], [])
 
 
 def texts_of(leaf: TextLeaf) -> frozenset[bytes]:

@@ -12,12 +12,15 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Any
 
+from imp_server.core import GrammarRefused
 from imp_server.grammar.definitions import definition_machine
 from imp_server.grammar.formats import ENFORCED, format_machine
-from imp_server.grammar.lengths import with_length as length_bounded
+from imp_server.grammar.lazy_product import LazyProduct
+from imp_server.grammar.lengths import with_length
 from imp_server.grammar.listed_numbers import ListedNumbers
 from imp_server.grammar.machine import Machine
 from imp_server.grammar.numbers import Bound, joint
+from imp_server.grammar.plain_length import PlainLength
 from imp_server.grammar.regex.compile import compile_regex
 
 __all__ = [
@@ -36,6 +39,14 @@ __all__ = [
 
 def pattern_machine(pattern: str) -> Machine:
     return compile_regex(pattern)
+
+
+def length_bounded(machine: Machine, low: int, high: int | None) -> Machine:
+    """The texts of `machine` of `low` to `high` code points. Raises GrammarRefused where none is found."""
+    try:
+        return with_length(machine, low, high)
+    except GrammarRefused:
+        return LazyProduct([machine, PlainLength(low, high)], [])
 
 
 def is_enforced_format(name: str) -> bool:

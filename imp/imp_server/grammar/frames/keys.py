@@ -6,6 +6,7 @@ Names are compared decoded, so no spelling slips past its schema, and a used nam
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -19,7 +20,7 @@ from imp_server.grammar.frames.texts import needs_escape
 from imp_server.grammar.frames.verdicts import Verdicts
 from imp_server.grammar.leaves import STRING
 from imp_server.grammar.machine import DEAD, Machine
-from imp_server.grammar.product import Product, States
+from imp_server.grammar.product import Product, States, one_by_one
 from imp_server.grammar.scalars import string_machine
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ class Keys:
         parts = [self._text if self._open else nothing(), self._trie or nothing(), *self._parts]
         self._product = Product(parts, _is_lost, self._may_close, SEARCH, self._guesses)
         first = self._product.number(tuple(m.start for m in parts))
-        self.start = first if first != DEAD and self._is_alive(first) else DEAD
+        self.start = first if first != DEAD and (self._is_alive(first) or self._is_witnessed(first)) else DEAD
 
     @cached_property
     def classes(self) -> bytes:
@@ -103,11 +104,17 @@ class Keys:
         return kind is not None and self.object.allows(kind)
 
     def _guesses(self, states: States) -> Iterator[bytes]:
-        """A shortest name that one rule knows may suit all."""
-        for part, state in zip(self._parts, states[2:]):
-            word = part.shortest(state) if state != DEAD else None
-            if word is not None:
-                yield word
+        """A shortest name that one rule knows may suit all, or what pleases the rules one by one."""
+        alive = [(part, state) for part, state in zip(self._parts, states[2:]) if state != DEAD]
+        for part, state in alive:
+            yield part.shortest(state) or b""
+        n = len(self._patterns)
+        lawful, at = self._parts[n:], states[2 + n :]
+        if lawful and DEAD not in at:
+            yield one_by_one(lawful, at)
+            for pattern, state in zip(self._parts[:n], states[2:]):
+                if state != DEAD:
+                    yield one_by_one([pattern, *lawful], [state, *at])
 
     def _number(self, kind: KeyKind) -> int:
         number = self._kind_numbers.setdefault(kind, len(self._kinds))
@@ -263,6 +270,15 @@ class Keys:
             if any(self._allowed(at) for at in range(first, end)):
                 return True
         return text != DEAD and self._product.can_end(state)
+
+    def _is_witnessed(self, first: int) -> bool:
+        """Whether the solver knows a member that may come next although the search for its name was given up."""
+        rest = self.object.remaining_after_one() if self._product.is_unsure else None
+        if rest is None:
+            return False
+        name, _ = json.JSONDecoder().raw_decode(rest.text().decode())
+        self._alive[first] = self._product.led(first, name.encode())
+        return self._alive[first]
 
     def _allowed(self, index: int) -> bool:
         kind = self._kind_at(index)

@@ -240,6 +240,8 @@ def _optional(solver: Solver, task: Task, taken: frozenset[str] | set[str], n: i
                 parts[name] = part
                 if len(parts) == n:
                     return parts
+    # only some of the names that obey rules were tried
+    solver.gave_up = solver.gave_up or bool(task.names) or any(leaf.patterns for leaf in task.props)
     return None
 
 
@@ -264,7 +266,7 @@ def fresh_names(
         if pattern is not None:
             wanted.append(pattern_machine(pattern))
         machine = _joint(solver, wanted, [pattern_machine(p) for p in sorted(without)])
-        drawn = solver.names[key] = Drawn(lambda: words(machine, MAX_DRAWN))
+        drawn = solver.names[key] = Drawn(lambda: words(machine, MAX_DRAWN, 20 * MAX_DRAWN))
     yield from islice((name for name in drawn if name not in taken), n)
 
 
