@@ -122,12 +122,17 @@ class Writer:
             propertyNames=(0.04, [{"pattern": "^[a-z_]+$"}, {"maxLength": 6}, {"enum": [*names, "zz"]}]),
             minProperties=(0.05, [1, 3]),
             maxProperties=(0.05, [3, 8]),
-            dependencies=(0.06, [{one: [other]}, {one: {"required": [other]}}]),
+            dependencies=(0.06 if self._draft else 0, [{one: [other]}, {one: {"required": [other]}}]),
             anyOf=(0.06, [[{"required": [one]}, {"required": [other]}]]),
             oneOf=(0.04, [[{"required": [one]}, {"required": [other]}]]),
         )
         found |= self._maybe(
-            **{"not": (0.08, [{"required": sorted({one, other})}, {"properties": {one: {"const": "a"}}, "required": [one]}])},
+            **{
+                "not": (
+                    0.08,
+                    [{"required": sorted({one, other})}, {"properties": {one: {"const": "a"}}, "required": [one]}],
+                )
+            },
         )
         if self._often(0.1):
             found["if"] = {"properties": {one: {"enum": ["a", "alpha"]}}, "required": [one]}

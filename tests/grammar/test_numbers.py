@@ -18,6 +18,7 @@ from imp_server.grammar.machine import DEAD
 from imp_server.grammar.numbers import Bound, Decimals, joint
 from imp_server.vocab.table import Vocabulary
 
+from tests.grammar.judging import accepts
 from tests.grammar.test_regex import accepted, run
 
 PLAIN = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?\Z")
@@ -172,3 +173,11 @@ def test_enums_of_many_numbers(schema: Any, yes: list[str], no: list[str]) -> No
 
     assert [t for t in yes if not valid(t)] == []
     assert [t for t in no if valid(t)] == []
+
+
+def test_a_watched_integer_is_written_in_digits() -> None:
+    """A negation around the object watches what the number is; that is no reason to offer 6.0 for 6."""
+    schema = {"properties": {"c": {"type": "integer"}}, "not": {"properties": {"c": {"const": 5}}, "required": ["c"]}}
+    assert [accepts(schema, text) for text in ('{"c":6}', '{"c":6.0}', '{"c":5}')] == [True, False, False]
+    fraction = {"required": ["c"], "type": "object", "not": {"properties": {"c": {"type": "integer"}}}}
+    assert [accepts(fraction, text) for text in ('{"c":5.5}', '{"c":6.0}', '{"c":6}')] == [True, False, False]

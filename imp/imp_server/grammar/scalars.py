@@ -31,6 +31,7 @@ from imp_server.grammar.text_machines import (
 from imp_server.grammar.unlike import Unlike
 
 __all__ = [
+    "in_digits",
     "is_finite",
     "literals_machine",
     "number_machine",
@@ -69,6 +70,13 @@ def is_finite(f: Formula) -> bool:
     if f.op == AND:
         return any(is_finite(a) for a in f.args)
     return f.op == OR and all(is_finite(a) for a in f.args)
+
+
+def in_digits(f: Formula) -> bool:
+    """Whether only integers without a fraction satisfy `f`: nothing else among them needs watching."""
+    return any(
+        isinstance(p.leaf, NumberLeaf) and (p.leaf.kind, p.leaf.what) == ("integer", "digits") for p in f.conjuncts()
+    )
 
 
 def words(machine: Machine, n: int, budget: int = 4000) -> Iterator[str]:

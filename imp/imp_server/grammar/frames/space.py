@@ -43,7 +43,7 @@ from imp_server.grammar.machine import DEAD, Machine
 from imp_server.grammar.plain_length import PlainLength
 from imp_server.grammar.sat.found import Found, shorter
 from imp_server.grammar.sat.solver import Solver
-from imp_server.grammar.scalars import is_finite, number_machine, string_machine, watched_number
+from imp_server.grammar.scalars import in_digits, is_finite, number_machine, string_machine, watched_number
 from imp_server.grammar.tables import FOREIGN, POP, Tables
 from imp_server.native import load_library
 
@@ -208,8 +208,9 @@ class Space:
             try:
                 if goal.judge is None:
                     return self.single(alone(self.algebra, goal.must), strict)
-                machines = [watched(self.algebra, f) for f in (goal.must, *goal.watches)]
-                return Several(machines[0], machines[1:], goal)
+                must = alone if in_digits(goal.must) else watched
+                machines = [watched(self.algebra, f) for f in goal.watches]
+                return Several(must(self.algebra, goal.must), machines, goal)
             except GrammarRefused:
                 # a combination above its budget that the check couldn't foresee: not offered
                 self.solver.gave_up = True
