@@ -35,12 +35,12 @@ class ReplyContext:
     body: dict[str, Any]
     """The validated request body, for fields that a reply echoes."""
     n: int = 1
-    clock: Callable[[], float] = time.monotonic
-    """Seconds, for streams that tell how long things took."""
     extra: dict[str, Any] = field(default_factory=dict)
     """From acceptance on `usage` (the prompt's tokens, and how many of them the prefix cache held at that moment),
     `prompt_tokens`, `pin_until` (tokens up to the last cache mark), `sampling` (in force, by prompt) and `cancel()` to
     free the rows; beside them what a dialect adds (`failed`: the reply as it stands after Stream.fail, to be kept)."""
+    clock: Callable[[], float] = time.monotonic
+    """Seconds, for streams that tell how long things took."""
 
 
 class Fold(Protocol):
