@@ -14,6 +14,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 from imp_server.decode.drafter import Draft, DraftedRow, Float32s, RowDrafter
+from imp_server.engine.choice import Counts
 from imp_server.engine.live import LiveRow
 from imp_server.engine.speculation import Speculation
 from imp_server.schedule.cost import CostTable
@@ -125,13 +126,10 @@ class Device:
         return n_requests * n_tokens * 20.0 / (1e3 * (self.clock.now_s - began))
 
     def _request(self, n_tokens: int) -> None:
-        counts = Facts(
-            drafted_tokens=0, accepted_tokens=0, verify_steps=0, declined_cost=0, declined_masks=0, declined_memory=0
-        )
         request = Facts(speculative=None, prediction=b"")
         sampler = Facts(position=0)
         row = Facts(drafts=np.empty(0, np.int32), sampler=sampler)
-        output = Facts(counts=counts, request=request, room_left=n_tokens)
+        output = Facts(counts=Counts(), request=request, room_left=n_tokens)
         live = cast(LiveRow, Facts(row=row, output=output, grammar=None, drafting=None))
         while output.room_left > 0:
             n_done = self._step(live, row)

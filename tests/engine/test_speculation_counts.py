@@ -39,6 +39,10 @@ def test_usage_and_metrics_agree() -> None:
         assert usage.accepted_tokens + usage.verify_steps >= usage.verified_tokens >= usage.accepted_tokens
         by_place = [v for n, v in sorted(counters.items()) if n.startswith("spec_accepted_per_position_total")]
         assert sum(by_place) == usage.accepted_tokens and by_place[0] == max(by_place)
+        assert list(usage.accepted_by_position) == by_place
+        details = usage_body(usage)["completion_tokens_details"]
+        assert details["imp_spec_accepted_per_position"] == by_place
+        assert details["imp_spec_mean_acceptance_length"] == counters["spec_mean_acceptance_length"]
         length = counters["spec_mean_acceptance_length"]
         assert length == 1 + usage.accepted_tokens / usage.verify_steps
         assert counters["spec_verify_wall_ms_total"] == counters["spec_ngram_verify_wall_ms_total"] > 0

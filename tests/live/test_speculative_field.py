@@ -47,6 +47,8 @@ def test_off_for_one_request(server: Served, route: str) -> None:
     assert without_ids(text_of(replies[True])) == without_ids(text_of(replies[False]))
     timings = replies[True]["timings"]
     assert timings["draft_n"] >= timings["draft_n_accepted"] and timings["draft_n"] > 0
+    assert sum(timings["draft_accepted_per_position"]) == timings["draft_n_accepted"]
+    assert not any(name.startswith("draft_") for name in replies[False]["timings"])
     assert "draft_n" not in replies[False]["timings"]
     if "usage" in replies[True]:
         names = ("completion_tokens_details", "output_tokens_details")

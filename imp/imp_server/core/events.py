@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from itertools import zip_longest
+from typing import Any, Literal
 
 import msgspec
 
@@ -32,6 +33,18 @@ class Usage(msgspec.Struct, frozen=True):
     """Drafts not tried for lack of KV blocks."""
     accepted_prediction_tokens: int = 0
     rejected_prediction_tokens: int = 0
+    accepted_by_position: tuple[int, ...] = ()
+    """Of the first, second, ... token of the drafts, how many were accepted; they add up to accepted_tokens."""
+
+    def __add__(self, other: Usage) -> Usage:
+        """Of two choices together."""
+        sums: dict[str, Any] = {
+            name: getattr(self, name) + getattr(other, name)
+            for name in self.__struct_fields__
+            if name != "accepted_by_position"
+        }
+        by_position = zip_longest(self.accepted_by_position, other.accepted_by_position, fillvalue=0)
+        return Usage(**sums, accepted_by_position=tuple(a + b for a, b in by_position))
 
 
 class Timings(msgspec.Struct, frozen=True):

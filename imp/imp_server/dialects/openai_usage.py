@@ -14,13 +14,12 @@ class UsageSum:
     """Owner of the counts of one reply: the sum over its choices, which run side by side."""
 
     def __init__(self, n_choices: int) -> None:
-        self._sums = dict.fromkeys(Usage.__struct_fields__, 0)
+        self._sum = Usage()
         self._longest = dict.fromkeys(Timings.__struct_fields__, 0.0)
         self._n_open = n_choices
 
     def add(self, finish: Finish) -> None:
-        for name in self._sums:
-            self._sums[name] += getattr(finish.usage, name)
+        self._sum += finish.usage
         for name in self._longest:
             self._longest[name] = max(self._longest[name], getattr(finish.timings, name))
         self._n_open -= 1
@@ -31,7 +30,7 @@ class UsageSum:
 
     @property
     def total(self) -> Usage:
-        return Usage(**self._sums)
+        return self._sum
 
     def timings(self) -> dict[str, Any]:
         """Tokens of all choices, milliseconds of the slowest."""

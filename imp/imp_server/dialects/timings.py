@@ -23,6 +23,7 @@ def timings_body(usage: Usage, timings: Timings) -> dict[str, Any]:
     }
     if usage.drafted_tokens:
         body |= {"draft_n": usage.drafted_tokens, "draft_n_accepted": usage.accepted_tokens}
+        body |= {f"draft_{name}": value for name, value in _acceptance(usage).items()}
     return body
 
 
@@ -37,10 +38,20 @@ def speculation_details(usage: Usage) -> dict[str, Any]:
         "imp_spec_emitted": usage.verified_tokens,
         "imp_spec_verify_steps": usage.verify_steps,
     }
+    if usage.verify_steps:
+        found |= {f"imp_spec_{name}": value for name, value in _acceptance(usage).items()}
     if any(declined.values()):
         found["imp_spec_declined"] = max(declined, key=declined.__getitem__)
         found["imp_spec_declined_detail"] = ", ".join(f"{name} {n}" for name, n in declined.items() if n)
     return found
+
+
+def _acceptance(usage: Usage) -> dict[str, Any]:
+    """Tokens that a verifying step brings on average, its own one included, and how far drafts were right."""
+    return {
+        "mean_acceptance_length": 1.0 + _ratio(usage.accepted_tokens, usage.verify_steps),
+        "accepted_per_position": list(usage.accepted_by_position),
+    }
 
 
 def _ratio(part: float, whole: float) -> float:

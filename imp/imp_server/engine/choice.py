@@ -53,10 +53,19 @@ class Counts:
     declined_memory: int = 0
     accepted_prediction_tokens: int = 0
     rejected_prediction_tokens: int = 0
+    accepted_by_position: list[int] = field(default_factory=list)
+
+    def note_verified(self, n_drafted: int, n_accepted: int) -> None:
+        self.drafted_tokens += n_drafted
+        self.accepted_tokens += n_accepted
+        self.verify_steps += 1
+        self.accepted_by_position += [0] * (n_accepted - len(self.accepted_by_position))
+        for position in range(n_accepted):
+            self.accepted_by_position[position] += 1
 
 
-_SUMMED = tuple(name for name in Counts.__dataclass_fields__ if name not in ("cached_tokens", "cache_write_tokens"))
-"""Counts of every choice; the others belong to the prompt."""
+_OF_THE_PROMPT = ("cached_tokens", "cache_write_tokens")
+_SUMMED = tuple(name for name in Counts.__dataclass_fields__ if name not in (*_OF_THE_PROMPT, "accepted_by_position"))
 
 
 @dataclass(slots=True)
@@ -214,6 +223,7 @@ class ChoiceOutput:
             cached_tokens=counts.cached_tokens if first else 0,
             cache_write_tokens=counts.cache_write_tokens if first else 0,
             reasoning_tokens=self._walker.n_think_tokens,
+            accepted_by_position=tuple(counts.accepted_by_position),
             **{name: getattr(counts, name) for name in _SUMMED},
         )
 

@@ -144,9 +144,7 @@ class Speculation:
     def settle(self, live: LiveRow, n_drafted: int, n_accepted: int) -> None:
         """Drafts of the row have been verified."""
         counts, drafting = live.output.counts, live.drafting
-        counts.drafted_tokens += n_drafted
-        counts.accepted_tokens += n_accepted
-        counts.verify_steps += 1
+        counts.note_verified(n_drafted, n_accepted)
         assert drafting is not None
         if drafting.is_prediction:
             counts.accepted_prediction_tokens += n_accepted
