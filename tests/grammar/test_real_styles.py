@@ -10,6 +10,7 @@ import jsonschema
 import pytest
 from imp_server.core import GrammarRefused
 from imp_server.grammar.check import check_schema
+from imp_server.grammar.distance import NEVER
 from jsonschema.validators import Draft202012Validator, extend, validator_for
 
 from tests.grammar.judging import byte_space, reads
@@ -46,7 +47,11 @@ def faults_of(seed: int) -> tuple[list[str], int, int]:
         for value, truth in zip(values, truths, strict=True)
         if reads(m, json.dumps(value)) != truth
     ]
-    fault = walked(json.dumps(schema), TOKENS.matcher(plan), judge, rng, Faults())
+    tokens = TOKENS.matcher(plan)
+    if tokens.n_tokens_out(tokens.start) >= NEVER:
+        # its shortest text is tens of thousands of characters long: nobody walks there
+        return found, sum(truths), len(truths) - sum(truths)
+    fault = walked(json.dumps(schema), tokens, judge, rng, Faults())
     return [*found, *([fault] if fault else [])], sum(truths), len(truths) - sum(truths)
 
 
