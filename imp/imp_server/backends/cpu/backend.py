@@ -21,7 +21,7 @@ from imp_server.backends.cpu.lowering import (
 )
 from imp_server.backends.cpu.pack_cache import load_packed
 from imp_server.backends.cpu.step import StepRunner
-from imp_server.backends.cpu.threads import default_threads
+from imp_server.backends.cpu.threads import affinity, default_threads
 from imp_server.core import ConfigError, HostOutOfMemory, UnsupportedModel
 from imp_server.models.source import ModelSource
 from imp_server.native import isa_in_use, library_digest
@@ -88,7 +88,15 @@ class CpuBackend:
             need = sum(n * size for n, size in zip(kv.n_blocks, sizes, strict=True)) >> 20
             raise HostOutOfMemory(f"{need} MiB for the KV cache can't be had; lower kv_cache.size_mib") from None
         max_positions = max(kv.n_blocks) * BLOCK_TOKENS
-        self._runner = StepRunner(self._library, lowered, self._pools, self._n_threads, max_positions, self._spin_us)
+        self._runner = StepRunner(
+            self._library,
+            lowered,
+            self._pools,
+            self._n_threads,
+            max_positions,
+            self._spin_us,
+            n_beside_masks=min(self._n_threads, max(1, len(affinity()) - 1)),
+        )
 
     def run(self, step: Step) -> StepResult:
         return self._ready().run(step)

@@ -43,6 +43,9 @@ _BEYOND_ROPE = 5
 _FIRST_POSITIONS = 2048
 _LOGITS_WANTED = WANT_LOGITS | WANT_PROMPT_LOGITS
 _VECTOR_WANTED = WANT_HIDDEN | WANT_POOLED
+_NARROW = 8
+"""Tokens of a step that may be over before the system gives the mask thread a core that this step holds. A wider one
+takes long enough."""
 
 
 class StepRunner:
@@ -56,7 +59,11 @@ class StepRunner:
         n_threads: int,
         max_positions: int,
         spin_us: int,
+        *,
+        n_beside_masks: int,
     ) -> None:
+        """`n_beside_masks`: threads that leave a core to the mask thread."""
+        self._n_beside_masks = n_beside_masks
         self._library = library
         self._lowered = lowered
         self._width = lowered.architecture.width
@@ -89,6 +96,8 @@ class StepRunner:
         outputs = _Outputs(step, self, plan, self._buffers)
         depth = int(step.positions.sum()) // n_tokens
         chosen = n_threads or self.threads.threads_for(n_tokens, depth)
+        if n_tokens <= _NARROW and step.mask_flags is not None and not step.mask_flags.all():
+            chosen = min(chosen, self._n_beside_masks)
         plan.n_threads = chosen
         code = self._call(plan)
         if code == _BEYOND_ROPE and int(step.positions.max()) >= self._n_rope_positions:
