@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
+import sys
 from threading import Event
 from typing import Any
 
 import pytest
 from imp_server.core import GrammarPlan, GrammarTooCostly, OutputPlan, SamplingParams
 from imp_server.core.turns import OutOfTurn, kept, spend, turn
+from imp_server.engine.child import SWITCH_INTERVAL_S
 from imp_server.engine.inline import InlineEngine
 from imp_server.engine.matching import Grammars
 from imp_server.engine.settled import EVERY, Settled
@@ -97,8 +99,10 @@ class Endless(Fake):
 
     def mask(self, state: int) -> Any:
         while True:
+            for _ in range(50):
+                sum(range(400))  # what a unit stands for
+                spend()
             kept()
-            spend()
 
 
 def test_an_endless_mask_stalls_neither_free_nor_constrained_rows() -> None:
@@ -122,7 +126,12 @@ def test_an_endless_mask_stalls_neither_free_nor_constrained_rows() -> None:
         assert len(free.ids) == 20 and not hostile.done()
         hostile.cancel()
 
-    with_engine(body, make_constraint=make)
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(SWITCH_INTERVAL_S)  # as the engine's process does
+    try:
+        with_engine(body, make_constraint=make)
+    finally:
+        sys.setswitchinterval(interval)
 
 
 def test_what_is_kept_is_taken_out_of_the_collectors_way() -> None:

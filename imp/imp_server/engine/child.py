@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import socket
+import sys
 import threading
 from queue import SimpleQueue
 from typing import NoReturn
@@ -20,6 +21,8 @@ from imp_server.engine.runner import InboxMessage, Pulse, run_loop
 from imp_server.logs import set_up_logging
 
 log = logging.getLogger(__name__)
+SWITCH_INTERVAL_S = 0.0005
+"""Python's own 5 ms would let hard work on the mask thread hold up the loop for that long behind every native call."""
 
 
 def run_child(fd: int, recorder_fd: int) -> int:
@@ -31,6 +34,7 @@ def run_child(fd: int, recorder_fd: int) -> int:
         outbox.put(LoadFailed(InternalError.default_code, f"the engine speaks protocol {PROTOCOL}", 1))
         outbox.close()
         return 1
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
     config = Config.from_plain(start.config)
     set_up_logging(config.log)
     inbox: SimpleQueue[InboxMessage] = SimpleQueue()
