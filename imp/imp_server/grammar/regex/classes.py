@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import unicodedata
+from collections.abc import Mapping
 from functools import cache
 
 from imp_server.grammar.codepoints import ANY, LAST, Ranges, negated, normal
@@ -86,7 +87,11 @@ def _case_groups() -> dict[int, tuple[int, ...]]:
 
 def any_case(ranges: Ranges) -> Ranges:
     """The set with the other cases of its members."""
-    groups = _case_groups()
+    return with_equals(ranges, _case_groups())
+
+
+def with_equals(ranges: Ranges, groups: Mapping[int, tuple[int, ...]]) -> Ranges:
+    """The set with all that `groups` (code point -> its equals) makes equal to its members."""
     extra = [
         (other, other)
         for low, high in ranges

@@ -8,7 +8,7 @@ from functools import cache
 from typing import NamedTuple
 
 from imp_server.grammar.codepoints import Ranges, negated, normal
-from imp_server.grammar.regex.classes import DOT, SHORTHANDS, any_case, property_class
+from imp_server.grammar.regex.classes import DOT, SHORTHANDS, any_case, property_class, with_equals
 
 
 class Dialect(NamedTuple):
@@ -56,14 +56,7 @@ def _fold(char: str) -> str:
 
 
 def _any_folded(ranges: Ranges) -> Ranges:
-    groups = _folded()
-    extra = [
-        (other, other)
-        for low, high in ranges
-        for code in (range(low, high + 1) if high - low < 4096 else [c for c in groups if low <= c <= high])
-        for other in groups.get(code, ())
-    ]
-    return normal([*ranges, *extra])
+    return with_equals(ranges, _folded())
 
 
 ECMA = Dialect(DOT, lambda: SHORTHANDS, any_case)
