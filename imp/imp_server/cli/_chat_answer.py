@@ -49,13 +49,14 @@ class Answer:
 
     @property
     def tokens_per_s(self) -> float:
-        """After the first token, whose time is the prompt's."""
-        return (self.tokens - 1) / (self.total_s - self.first_s) if self.tokens > 1 else 0.0
+        """After the first token, whose time is the prompt's; 0 where all came at once, so that there is no time."""
+        took_s = self.total_s - self.first_s
+        return (self.tokens - 1) / took_s if took_s > 0.0 else 0.0
 
     def line(self) -> str:
         """What is told below an answer."""
         parts = [f"{'' if self.exact else 'at least '}{self.tokens} token{'s' if self.tokens != 1 else ''}"]
-        if self.tokens > 1 and self.exact:
+        if self.tokens_per_s and self.exact:
             parts.append(f"{self.tokens_per_s:.1f} tokens/s")
         if self.tokens:
             parts.append(f"first token after {self.first_s:.2f} s")
