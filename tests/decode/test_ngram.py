@@ -138,3 +138,24 @@ def test_a_token_costs_the_same_in_a_long_text() -> None:
 
     pairs = [(seconds(1000), seconds(100_000)) for _ in range(5)]
     assert min(long for _, long in pairs) < 5 * min(short for short, _ in pairs)
+
+
+def test_looking_in_vain_grows_rare_and_a_repetition_is_still_found_within_eight_tokens() -> None:
+    copied = list(range(1000, 1040))
+    state, drafter = row([*copied, 0])
+    looked = []
+    for token in range(2000, 2400):
+        state.append([token])
+        if state.position >= drafter.silent_until:
+            looked.append(state.position)
+            assert not len(drafter.propose(8).ids)
+    assert looked[:4] == [1, 2, 3, 4]
+    assert np.diff(looked).max() == 8 and len(looked) < 100
+    waited = 0
+    while not len(drafter.propose(8).ids):
+        state.append(copied[waited : waited + 1])
+        waited += 1
+    assert 6 <= waited <= 6 + 8
+    assert drafter.propose(8).ids.tolist() == copied[waited : waited + 8]
+    state.append([1])
+    assert state.position >= drafter.silent_until, "it looks at every step again"

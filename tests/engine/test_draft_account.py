@@ -40,6 +40,8 @@ class Clock:
 
 
 class FakeRow:
+    silent_until = 0
+
     def __init__(self, n_prompt: int) -> None:
         self.n_unread = n_prompt
 

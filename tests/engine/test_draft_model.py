@@ -222,6 +222,7 @@ class Hidden:
     name = "hidden"
     confidence = 0.8
     wants_hidden = True
+    silent_until = 0
 
     def __init__(self, guess: Sequence[int]) -> None:
         self.seen: list[tuple[int, Float32s]] = []

@@ -29,6 +29,8 @@ class Guess:
     confidence = 0.8
     wants_hidden = False
 
+    silent_until = 0
+
     def __init__(self, name: str, every: int = 1) -> None:
         self.name = name
         self.n_asked = 0

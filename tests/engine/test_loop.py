@@ -236,6 +236,8 @@ class Oracle:
 
 
 class OracleRow:
+    silent_until = 0
+
     def __init__(self, oracle: Oracle, row: DraftedRow) -> None:
         self._oracle, self._row = oracle, row.sampler
 

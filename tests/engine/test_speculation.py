@@ -11,7 +11,7 @@ import pytest
 from imp_server.core import OutputPlan, SamplingParams, Segment, pack_ids, special
 from imp_server.decode.drafter import Draft, DraftedRow, Float32s
 from imp_server.decode.forced import ForcedDrafter
-from imp_server.decode.ngram import NgramDrafter, NgramKnobs
+from imp_server.decode.ngram import NgramDrafter, NgramKnobs, NgramRow
 from imp_server.engine.drafting import Acceptance
 from imp_server.engine.inline import InlineEngine
 from imp_server.engine.matching import Grammars
@@ -136,6 +136,7 @@ class Fixed:
     name = "fixed"
     confidence = 0.8
     wants_hidden = False
+    silent_until = 0
 
     def start(self, row: DraftedRow) -> Fixed:
         return self
@@ -201,6 +202,39 @@ def test_useless_drafts_cost_little() -> None:
         banned = SamplingParams(temperature=0.0, banned_ids=(1,))
         (answer,) = await ask(engine, request(engine, [3, 4], 200, sampling=banned))
         assert answer.finish and answer.finish.usage.verify_steps <= 12
+
+    with_engine(body)
+
+
+def test_drafts_that_do_not_pay_are_looked_for_less_and_less_until_they_do() -> None:
+    """A reply of one token over and over: there is always a draft, but its price is too high."""
+    looked: list[int] = []
+
+    class Watched(NgramDrafter):
+        def start(self, row: DraftedRow) -> NgramRow:
+            started = super().start(row)
+            propose = started.propose
+
+            def watched(limit: int) -> Draft:
+                looked.append(row.sampler.position)
+                return propose(limit)
+
+            started.propose = watched  # type: ignore[method-assign]
+            return started
+
+    async def body(engine: InlineEngine, setup: Tiny) -> None:
+        assert setup.loop
+        dear, cheap = table({1: 10.0, 2: 40.0, 64: 900.0}), table({1: 10.0, 64: 11.0})
+        dear.observe = cheap.observe = lambda *_: None  # type: ignore[method-assign]
+        speculation = setup.loop._speculation = Speculation([Watched()], costs=dear)
+        only = SamplingParams(temperature=0.0, logit_bias=((7, 100.0),))
+        (answer,) = await ask(engine, request(engine, [3, 4], 150, sampling=only))
+        assert answer.finish and answer.finish.usage.drafted_tokens == 0
+        assert len(looked) < 70 and np.diff(looked[:8]).tolist() == [1] * 7
+        assert speculation.counters()['spec_declined_total{reason="cost"}'] > 20
+        speculation._costs = cheap
+        (answer,) = await ask(engine, request(engine, [3, 4], 150, sampling=only))
+        assert answer.finish and answer.finish.usage.accepted_tokens > 100
 
     with_engine(body)
 

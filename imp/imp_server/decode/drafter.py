@@ -27,6 +27,9 @@ class Draft(NamedTuple):
     is_prediction: bool = False
 
 
+NO_DRAFT = Draft()
+
+
 @dataclass(frozen=True, slots=True)
 class DraftedRow:
     """What drafters may look at."""
@@ -41,12 +44,15 @@ class DraftedRow:
 class RowDrafter(Protocol):
     """Owner of what a drafter remembers about one row."""
 
+    silent_until: int
+    """Output position before which it has nothing to say, so that nobody needs to ask."""
+
     def propose(self, limit: int) -> Draft:
-        """At most `limit` ids. Asked before every step in which the row decodes."""
+        """At most `limit` ids. Asked before every step in which the row decodes and someone isn't silent."""
         ...
 
     def settle(self, n_drafted: int, n_accepted: int) -> None:
-        """What became of the last proposal, as far as it was tried."""
+        """What became of the last proposal, as far as it was tried; 0 drafted: it didn't seem worth its price."""
         ...
 
     def take_hidden(self, position: int, hidden: Float32s) -> None:

@@ -36,8 +36,8 @@ class ForcedDrafter:
         self._first: dict[bytes, int] = {}
         self._cut: dict[bytes, list[int]] = {}
 
-    def start(self, row: DraftedRow) -> ForcedRow:
-        return ForcedRow(self, row)
+    def start(self, row: DraftedRow) -> ForcedRow | None:
+        return None if row.forced is None else ForcedRow(self, row.forced, row)
 
     def ids_of(self, data: bytes) -> list[int]:
         """Ids of forced bytes: whole characters up to a special token, without a last token that may be a longer one's
@@ -86,9 +86,11 @@ class ForcedDrafter:
 class ForcedRow:
     """Owner of the text that was forced at the last look; the grammar knows where the row is."""
 
-    def __init__(self, drafter: ForcedDrafter, row: DraftedRow) -> None:
+    silent_until = 0
+
+    def __init__(self, drafter: ForcedDrafter, forced: Callable[[], bytes], row: DraftedRow) -> None:
         self._drafter = drafter
-        self._forced = row.forced
+        self._forced = forced
         self._sampler = row.sampler
         self._last = b""
         self._length = 0
@@ -98,7 +100,7 @@ class ForcedRow:
         sampler = self._sampler
         if self._last:
             self._drafter.learn(self._last, sampler.history[self._length : sampler.length].tolist())
-        self._last = self._forced() if self._forced is not None else b""
+        self._last = self._forced()
         self._length = sampler.length
         return Draft(np.array(self._drafter.ids_of(self._last)[: max(0, limit)], dtype=np.int32))
 

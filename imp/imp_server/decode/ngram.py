@@ -2,8 +2,10 @@
 followed there may follow here.
 
 A look-up and a new token cost a constant: n-grams of the prompt are hashed and sorted once, those of the reply
-join a dictionary as they are written, and nothing is scanned again. Most look-ups find nothing, and every step of
-every row makes one: that way is kept free of array operations.
+join a dictionary as they are written, and nothing is scanned again. Most look-ups find nothing: that way is kept free
+of array operations, and a row that goes on finding nothing, or nothing that pays, looks less and less often, down to
+every eighth token. So text without repetition costs next to nothing, and text that begins to repeat is found a few
+tokens later at most.
 """
 
 from __future__ import annotations
@@ -15,10 +17,14 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from imp_server.decode.drafter import Draft, DraftedRow, Float32s, Int32s
+from imp_server.decode.drafter import NO_DRAFT, Draft, DraftedRow, Float32s, Int32s
 
 _MOST_CANDIDATES = 16
 """Earlier occurrences looked at, the most recent ones."""
+_PATIENCE = 8
+"""Look-ups in vain after which the distance to the next one grows by a token."""
+_LONGEST_WAIT = 8
+"""Most tokens from one look-up to the next."""
 _GAP = -1
 """Between two texts; equals no token."""
 _FACTOR = 0x9E3779B97F4A7C15
@@ -62,19 +68,21 @@ class NgramRow:
         self._knobs = knobs
         self._prediction = row.prediction
         self._text = _Text(row.prediction, row.sampler.history, knobs.min_match, knobs.max_match)
-        self._silent_until = 0
+        self.silent_until = 0
         self._n_misses = 0
+        self._n_vain = 0
 
     def propose(self, limit: int) -> Draft:
-        self._text.grow(self._sampler.history)
         position = self._sampler.position
-        if limit < 1 or position < self._silent_until:
-            return Draft()
+        if limit < 1 or position < self.silent_until:
+            return NO_DRAFT
+        self._text.grow(self._sampler.history)
         if position < min(self._knobs.min_match, len(self._prediction)) and self._is_as_predicted(position):
             return Draft(self._prediction[position : position + min(limit, self._knobs.k)], is_prediction=True)
         ends, n_equal = self._text.earlier()
         if not ends:
-            return Draft()
+            self._note_vain()
+            return NO_DRAFT
         knobs = self._knobs
         if not knobs.suffix:
             return self._draft(self._text.after(ends[:1], min(limit, knobs.k)), ends[0])
@@ -83,21 +91,28 @@ class NgramRow:
         return self._draft(ids, ends[0])
 
     def settle(self, n_drafted: int, n_accepted: int) -> None:
+        if not n_drafted:
+            self._note_vain()
+            return
         if n_accepted:
-            self._n_misses = 0
+            self._n_misses = self._n_vain = 0
             return
         self._n_misses += 1
         given_up = bool(self._knobs.give_up_after) and self._n_misses >= self._knobs.give_up_after
         if given_up and not self._knobs.burst_rearm:
-            self._silent_until = 1 << 62
+            self.silent_until = 1 << 62
             return
-        self._silent_until = self._sampler.position + (self._knobs.burst if given_up else self._knobs.miss_burst)
+        self.silent_until = self._sampler.position + (self._knobs.burst if given_up else self._knobs.miss_burst)
 
     def take_hidden(self, position: int, hidden: Float32s) -> None:
         return None
 
     def close(self) -> None:
         return None
+
+    def _note_vain(self) -> None:
+        self._n_vain += 1
+        self.silent_until = self._sampler.position + min(_LONGEST_WAIT, 1 + self._n_vain // _PATIENCE)
 
     def _is_as_predicted(self, position: int) -> bool:
         """A reply too short to be looked up is the prediction's beginning."""
@@ -171,14 +186,28 @@ class _Text:
         """
         out = np.empty(limit, dtype=np.int32)
         for n in range(limit):
+            if len(ends) == 1:
+                return self._copied(out, n, ends[0] + 1 + n, min(limit, n_alone or limit))
             tokens = [self._token(end + 1 + n, out) for end in ends]
             votes = Counter(token for token in tokens if token != _GAP)
-            if not votes or (len(ends) == 1 and 0 < n_alone <= n):
+            if not votes:
                 return out[:n]
             winner = votes.most_common(1)[0][0]
             ends = [end for end, token in zip(ends, tokens, strict=True) if token == winner]
             out[n] = winner
         return out
+
+    def _copied(self, out: Int32s, n: int, at: int, limit: int) -> Int32s:
+        """`out[:n]` and then the text from `at` on, up to a gap; at most `limit` ids."""
+        while n < limit:
+            rest = self._ids[at : self._length] if at < self._length else out[at - self._length : n]
+            rest = rest[: limit - n]
+            gap = (rest == _GAP).argmax()
+            if rest[gap] == _GAP:
+                rest, limit = rest[:gap], 0
+            out[n : n + len(rest)] = rest
+            n, at = n + len(rest), at + len(rest)
+        return out[:n]
 
     def _token(self, at: int, draft: Int32s) -> int:
         return int(self._ids[at] if at < self._length else draft[at - self._length])

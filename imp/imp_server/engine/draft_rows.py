@@ -23,6 +23,8 @@ from imp_server.schedule.rows import Row
 class ModelRow:
     """Owner of one row's text in the draft model. `place`: where it is in memory, as the prefix index knows rows."""
 
+    silent_until = 0
+
     def __init__(self, target: SamplerState, memory: DraftMemory, most_drafts: int) -> None:
         self.target = target
         prompt = target.history[: target.n_prompt]

@@ -58,6 +58,12 @@ class RowDrafting:
     wants_hidden: bool = False
     current: str = ""
     is_prediction: bool = False
+    silent_until: int = 0
+    """Output position before which none of them needs to be asked."""
+
+    def note_silence(self) -> None:
+        """Nobody had an idea that pays."""
+        self.silent_until = min((drafter.silent_until for drafter, _ in self.drafters.values()), default=1 << 62)
 
     def close(self) -> None:
         """The row is over: what its drafters hold for it is free."""

@@ -32,8 +32,12 @@ _REASONS = ("cost", "masks", "memory")
 
 class _Proposal(NamedTuple):
     ids: Int32s
-    rate: float
+    drafter: RowDrafter
     acceptance: Acceptance
+
+    @property
+    def rate(self) -> float:
+        return self.acceptance.rate
 
 
 class Speculation:
@@ -79,38 +83,63 @@ class Speculation:
         if not self._drafters:
             return
         for live in decoding:
-            live.row.drafts = live.row.drafts[:0]
-        asked = [live for live in decoding if self._wanted(live) and live.output.room_left > 1]
-        for live in asked:
-            live.drafting = live.drafting or self._start(live)
+            if len(live.row.drafts):
+                live.row.drafts = live.row.drafts[:0]
+        asked = self._rows_to_ask(decoding)
+        if not asked:
+            return
         found = self._ask(asked, len(decoding))
         n_tokens, n_expected = len(decoding), float(len(decoding))
         walks: list[tuple[LiveRow, list[Future[Made]]]] = []
         for live in asked:
             proposal = found.get(live)
-            if proposal is None:
-                self._counters["spec_miss_steps_total"] += 1
-                continue
-            n = self._worth(len(proposal.ids), proposal.rate, n_tokens, n_expected)
-            if not n:
-                self._decline(live, "cost", proposal.acceptance)
+            n = self._worth(len(proposal.ids), proposal.rate, n_tokens, n_expected) if proposal is not None else 0
+            if proposal is None or not n:
+                self._pass_over(live, proposal)
                 continue
             live.row.drafts = proposal.ids[:n]
             if live.grammar is not None:
                 walks.append((live, live.grammar.walk(live.row.drafts.tolist())))
             n_tokens += n
             n_expected += _expected(proposal.rate, n)
-        if walks:
-            if not overlaps_masks:
-                wait_for_all([job for _, jobs in walks for job in jobs], MASK_GRACE_S)
-            for live, jobs in walks:
-                # Drafts whose masks aren't ready sit out, as rows do.
-                n_ready = next((i for i, job in enumerate(jobs) if not _is_usable(job, overlaps_masks)), len(jobs))
-                live.row.drafts = live.row.drafts[:n_ready]
-                if not n_ready:
-                    self._decline(live, "masks")
+        self._await_walks(walks, overlaps_masks)
         self._proposed = [live for live in decoding if len(live.row.drafts)]
         self._charge_verification(len(decoding))
+
+    def _rows_to_ask(self, decoding: Sequence[LiveRow]) -> list[LiveRow]:
+        """Rows for which somebody may have a draft; the others cost no more than this glance."""
+        asked: list[LiveRow] = []
+        n_silent = 0
+        for live in decoding:
+            drafting = live.drafting
+            if drafting is not None and live.row.sampler.position < drafting.silent_until:
+                n_silent += 1
+            elif self._wanted(live) and live.output.room_left > 1:
+                if drafting is None:
+                    live.drafting = self._start(live)
+                asked.append(live)
+        self._counters["spec_miss_steps_total"] += n_silent
+        return asked
+
+    def _pass_over(self, live: LiveRow, proposal: _Proposal | None) -> None:
+        """Nobody had an idea, or none that pays."""
+        if proposal is None:
+            self._counters["spec_miss_steps_total"] += 1
+        else:
+            self._decline(live, "cost", proposal.acceptance)
+            proposal.drafter.settle(0, 0)
+        assert live.drafting is not None
+        live.drafting.note_silence()
+
+    def _await_walks(self, walks: Sequence[tuple[LiveRow, list[Future[Made]]]], overlaps_masks: bool) -> None:
+        """Drafts whose masks aren't ready sit out, as rows do."""
+        if walks and not overlaps_masks:
+            wait_for_all([job for _, jobs in walks for job in jobs], MASK_GRACE_S)
+        for live, jobs in walks:
+            n_ready = next((i for i, job in enumerate(jobs) if not _is_usable(job, overlaps_masks)), len(jobs))
+            live.row.drafts = live.row.drafts[:n_ready]
+            if not n_ready:
+                self._decline(live, "masks")
 
     def _charge_verification(self, n_decoding: int) -> None:
         """What the step will take longer with the drafts of a model."""
@@ -221,11 +250,9 @@ class Speculation:
                     self._decline(live, "cost", acceptance)
                 continue
             for live, row_drafter, acceptance in open_rows:
-                limit = live.output.room_left - 1
-                draft = row_drafter.propose(limit)
+                draft = row_drafter.propose(self._most(acceptance, live.output.room_left - 1))
                 if len(draft.ids):
-                    ids = draft.ids[: self._most(acceptance, limit)]
-                    found[live] = self._note(live, drafter.name, Draft(ids, draft.is_prediction), acceptance)
+                    found[live] = self._note(live, drafter.name, draft)
         return found
 
     def _ask_model(
@@ -250,8 +277,8 @@ class Speculation:
         if self._account is not None:
             self._account.spend(spent_ms)
         return {
-            live: self._note(live, name, draft, acceptance)
-            for (live, _, acceptance, _), draft in zip(wanted, drafts, strict=True)
+            live: self._note(live, name, draft)
+            for (live, *_), draft in zip(wanted, drafts, strict=True)
             if len(draft.ids)
         }
 
@@ -264,10 +291,10 @@ class Speculation:
     def _most(self, acceptance: Acceptance, limit: int) -> int:
         return limit if acceptance.limit is None or self._costs is None else min(limit, acceptance.limit)
 
-    def _note(self, live: LiveRow, name: str, draft: Draft, acceptance: Acceptance) -> _Proposal:
+    def _note(self, live: LiveRow, name: str, draft: Draft) -> _Proposal:
         assert live.drafting is not None
         live.drafting.current, live.drafting.is_prediction = name, draft.is_prediction
-        return _Proposal(draft.ids, acceptance.rate, acceptance)
+        return _Proposal(draft.ids, *live.drafting.drafters[name])
 
     def _worth(self, n_proposed: int, rate: float, n_tokens: int, n_expected: float, price_ms: float = 0.0) -> int:
         """How many of the proposed tokens to try in a step of `n_tokens` positions that yields `n_expected`.
