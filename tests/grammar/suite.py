@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from tests.grammar.fetched import archive
 
 VERSION = "4.26.0"
-FOLDER = "json/tests/draft2020-12"
+NEWEST = "draft2020-12"
 
 
 class Group(NamedTuple):
@@ -25,14 +25,15 @@ class Group(NamedTuple):
         return f"{self.file}: {self.description}"
 
 
-def groups(optional: bool = False) -> Iterator[Group]:
-    """The groups of the required part, or of the optional one."""
+def groups(optional: bool = False, draft: str = NEWEST) -> Iterator[Group]:
+    """The groups of a draft's required part, or of the optional one."""
+    folder = f"json/tests/{draft}/"
     with tarfile.open(archive("jsonschema", VERSION, "sdist")) as files:
         for member in sorted(files.getmembers(), key=lambda m: m.name):
             path = member.name.partition("/")[2]
-            if not path.startswith(FOLDER + "/") or not path.endswith(".json"):
+            if not path.startswith(folder) or not path.endswith(".json"):
                 continue
-            inner = path[len(FOLDER) + 1 :]
+            inner = path[len(folder) :]
             if ("/" in inner) != optional:
                 continue
             stream = files.extractfile(member)

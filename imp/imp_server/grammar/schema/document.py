@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from urllib.parse import unquote, urldefrag, urljoin
 
 from imp_server.core import GrammarRefused
+from imp_server.grammar.schema.published import ADDRESSES, published
 
 ONE_SCHEMA = (
     "additionalProperties", "items", "additionalItems", "contains", "not", "if", "then", "else", "propertyNames",
@@ -24,6 +25,8 @@ OWN_ADDRESS = re.compile(r"http://json-schema\.org/draft-0[467]/schema#?")
 """Of the drafts in which a $ref hides what stands beside it."""
 OPENAPI = "https://spec.openapis.org/oas/3.1/dialect/"
 """Adds nothing but annotations to 2020-12."""
+RECURSIVE = "#"
+"""What $recursiveAnchor counts as: no anchor can be called so."""
 MAX_DEPTH = 256
 MAX_SUBSCHEMAS = 50_000
 SHARED_SIZE = 12
@@ -40,7 +43,7 @@ class At(NamedTuple):
     hides: bool = False
     """Whether a $ref hides its siblings."""
     scope: tuple[str, ...] = ()
-    """Resources entered so far, outermost first; kept only where $dynamicRef needs it."""
+    """Resources entered so far that a dynamic reference may end in, outermost first."""
 
     def down(self, *keys: str | int) -> At:
         return self._replace(pointer=self.pointer + "".join("/" + escape(str(k)) for k in keys))
@@ -105,18 +108,21 @@ class Document:
         self._places: dict[int, At] = {}
         self._resources: dict[str, Any] = {"": schema}
         self._anchors: dict[tuple[str, str], Any] = {}
-        self.dynamic_anchors: dict[tuple[str, str], Any] = {}
+        self.dynamic_anchors: dict[str, dict[str, Any]] = {}
+        """Resource -> what its dynamic anchors name; RECURSIVE for the resource itself."""
         self.dynamic = False
         self._open: set[int] = set()
         """Subschemas that contain a reference or an identifier: their meaning depends on their place."""
         self._sizes: dict[int, int] = {}
         """Subschemas below each subschema."""
+        self._mentioned: set[str] = set()
+        """Published documents that references lead to."""
         self.start = At("", "", 2020)
         if isinstance(schema, dict):
             self._index(schema, self.start, 0)
             self.start = self._places[id(schema)]
-        if self.dynamic:
-            self.start = self.start._replace(scope=(self.start.base,))
+            self._add_published()
+            self.start = self.start._replace(scope=self._scope((), self.start.base))
 
     def place(self, schema: dict[str, Any], at: At) -> At:
         """`at` with the base that the schema's own identifier gives it."""
@@ -126,10 +132,18 @@ class Document:
             found = self._places[id(schema)]
         if (found.base, found.draft, found.hides) == (at.base, at.draft, at.hides):
             return at
-        scope = at.scope
-        if self.dynamic and found.base not in scope:
-            scope = (*scope, found.base)
+        scope = self._scope(at.scope, found.base)
         return at._replace(base=found.base, draft=found.draft, hides=found.hides, scope=scope)
+
+    def _scope(self, scope: tuple[str, ...], base: str) -> tuple[str, ...]:
+        """The scope inside one more resource: it counts only with an anchor that none around it has."""
+        if not self.dynamic or all(self.outermost(scope, name) for name in self.dynamic_anchors.get(base, ())):
+            return scope
+        return (*scope, base)
+
+    def outermost(self, scope: tuple[str, ...], name: str) -> str | None:
+        """The first resource with that dynamic anchor."""
+        return next((base for base in scope if name in self.dynamic_anchors.get(base, ())), None)
 
     def is_shared(self, schema: Any) -> bool:
         """Whether the schema is known by its content: it depends on no place, and spelling it out is cheap."""
@@ -152,10 +166,15 @@ class Document:
                 opened = True
                 self._anchors[at.base, schema[key]] = schema
                 if key == "$dynamicAnchor":
-                    self.dynamic_anchors[at.base, schema[key]] = schema
-        if any(isinstance(schema.get(key), str) for key in REFERENCES):
-            opened = True
-            self.dynamic = self.dynamic or "$dynamicRef" in schema or "$recursiveRef" in schema
+                    self.dynamic_anchors.setdefault(at.base, {})[schema[key]] = schema
+        if schema.get("$recursiveAnchor") is True and self._resources.get(at.base) is schema:
+            self.dynamic_anchors.setdefault(at.base, {})[RECURSIVE] = schema
+        for key in REFERENCES:
+            if isinstance(reference := schema.get(key), str):
+                opened = True
+                self.dynamic = self.dynamic or key != "$ref"
+                if not reference.startswith("#"):
+                    self._mentioned |= ADDRESSES & {urldefrag(join(at.base, reference))[0]}
         self._places[id(schema)] = at
         size = 0
         for path, sub in children(schema):
@@ -168,6 +187,14 @@ class Document:
         if opened:
             self._open.add(id(schema))
         return opened
+
+    def _add_published(self) -> None:
+        """Index what is mentioned, before anything is resolved: it may make the document a dynamic one."""
+        while missing := sorted(self._mentioned - self._resources.keys()):
+            for uri in missing:
+                document = published(uri)
+                self._resources[uri] = document
+                self._index(document, At(uri, "", 2020), 0)
 
     def _identify(self, schema: dict[str, Any], name: str, at: At) -> At:
         uri, fragment = urldefrag(name)
@@ -221,10 +248,7 @@ class Document:
         return self._entered(At(uri, pointer, at.draft, at.hides), at)
 
     def _entered(self, place: At, came_from: At) -> At:
-        scope = came_from.scope
-        if self.dynamic and place.base not in scope:
-            scope = (*scope, place.base)
-        return place._replace(scope=scope)
+        return place._replace(scope=self._scope(came_from.scope, place.base))
 
 
 def join(base: str, reference: str) -> str:

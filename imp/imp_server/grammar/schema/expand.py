@@ -16,7 +16,7 @@ from imp_server.grammar.leaves import (
 )
 from imp_server.grammar.scalars import number_machine, string_machine
 from imp_server.grammar.schema import container_keywords, unevaluated, value_keywords  # noqa: F401 (they register)
-from imp_server.grammar.schema.document import At, Document
+from imp_server.grammar.schema.document import RECURSIVE, At, Document
 from imp_server.grammar.schema.reading import KEYWORDS, refuse, try_machine
 from imp_server.grammar.subschema import Sub
 
@@ -117,16 +117,13 @@ class Expander:
             raise refuse(f"{keyword} must be a string", at)
         schema, place = self.document.resolve(reference, at)
         fragment = reference.partition("#")[2]
-        if keyword == "$recursiveRef" and isinstance(schema, dict) and schema.get("$recursiveAnchor") is True:
-            raise refuse("$recursiveRef with $recursiveAnchor isn't supported; use $dynamicRef", at)
-        if keyword == "$dynamicRef" and fragment and not fragment.startswith("/"):
-            anchors = self.document.dynamic_anchors
-            if (place.base, fragment) in anchors and anchors[place.base, fragment] is schema:
-                for resource in at.scope:
-                    if (resource, fragment) in anchors:
-                        schema = anchors[resource, fragment]
-                        return schema, self.document.place(schema, place._replace(base=resource))
-        return schema, place
+        name = RECURSIVE if keyword == "$recursiveRef" else fragment
+        anchors = self.document.dynamic_anchors
+        if keyword == "$ref" or anchors.get(place.base, {}).get(name) is not schema:
+            return schema, place
+        outermost = self.document.outermost(place.scope, name) or place.base
+        schema = anchors[outermost][name]
+        return schema, self.document.place(schema, place._replace(base=outermost))
 
     def reference(self, keyword: str, reference: Any, at: At) -> Formula:
         schema, place = self.target(keyword, reference, at)
