@@ -276,8 +276,6 @@ class PrefixCache:
 
     def pin(self, ids: NDArray[np.int32], reuse_group: int, session_id: str | None = None) -> None:
         """Hold the kept blocks of this prefix. A session's new pin replaces its old one."""
-        if session_id is not None:
-            self.release_session(session_id)
         match = self.tree.match(key_of(ids), reuse_group, len(ids))
         there = takewhile(lambda node: node.is_resident, match.nodes)
         self._pins.pin([node for node in there if node.n_tokens == BLOCK_TOKENS], session_id)
