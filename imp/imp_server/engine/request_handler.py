@@ -8,6 +8,7 @@ from concurrent.futures import Future
 from typing import Any, NamedTuple
 
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from imp_server.backends.base import Backend
@@ -235,6 +236,9 @@ class RequestHandler:
         for live in self.live.rows():
             if live.output.request.cache.session_id == session_id:
                 live.keeps_session = False
+        for key, request in self._starting.items():
+            if request.cache.session_id == session_id:
+                self._starting[key] = replace(request, cache=replace(request.cache, session_id=None))
         return self._scheduler.index.release_session(session_id)
 
     def _change_adapter(self, message: LoadAdapter | UnloadAdapter) -> AdapterDone:
