@@ -13,7 +13,7 @@ from tests.api.live_server import LiveServer
 from tests.live.toy_server import toy_server
 from tests.toy import CHATML
 
-SCHEMA = {"type": "object", "properties": {"a b": {"type": "string", "pattern": r"\bcat\b"}}}
+SCHEMA = {"type": "object", "properties": {"a b": {"type": "string", "pattern": r"(?<=\b)cat\b"}}}
 IGNORED = "#/properties/a%20b/pattern"
 USER = [{"role": "user", "content": "hi"}]
 NAMED = {"name": "cat", "schema": SCHEMA}

@@ -24,8 +24,8 @@ from imp_server.grammar.relaxed import relaxed_schema
 from tests.grammar.judging import accepts
 from tests.toy import byte_model
 
-WORD = r"\bcat\b"
-"""Word boundaries are refused."""
+WORD = r"(?<=\b)cat\b"
+"""Lookbehinds that look ahead, too, are refused."""
 
 
 @pytest.mark.parametrize(

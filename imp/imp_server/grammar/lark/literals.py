@@ -11,7 +11,6 @@ from imp_server.grammar.nodes import Node, Nodes
 from imp_server.grammar.regex.anchors import Splitter
 from imp_server.grammar.regex.dialect import LARK
 from imp_server.grammar.regex.parser import parse
-from imp_server.grammar.regex.tree import Look
 
 _ESCAPE = re.compile(r"\\(?:x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|(.))", re.DOTALL)
 _PLAIN = {"n": "\n", "r": "\r", "t": "\t", "f": "\f", "\\": "\\", '"': '"'}
@@ -60,18 +59,13 @@ def regex_node(nodes: Nodes, pattern: str, flags: str) -> Node:
     read = _VERBOSE.sub(_without_blanks, pattern) if "x" in flags else pattern
     try:
         tree = parse(read, LARK, flags)
-        node = Splitter(nodes, _refuse_look).split(tree).plain
+        node = Splitter(nodes).split(tree).plain
     except GrammarRefused as refused:
         refused.at = refused.at if read == pattern else None
         raise
     if excessive(node):
         raise GrammarRefused("this regex can be read in thousands of ways at once; lower its counts")
     return node
-
-
-def _refuse_look(look: Look) -> GrammarRefused:
-    kind = "lookahead" if look.ahead else "lookbehind"
-    return GrammarRefused(f"a {kind} isn't supported in a grammar", at=look.at)
 
 
 _VERBOSE = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\s+|#[^\n]*", re.DOTALL)

@@ -6,9 +6,9 @@ used `$` nothing after it, so whatever else the pattern would match there must b
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import NamedTuple
 
+from imp_server.core import GrammarRefused
 from imp_server.grammar.nodes import INFINITE, Node, Nodes
 from imp_server.grammar.regex.tree import Alt, Begin, Chars, End, Look, Repeat, Tree
 
@@ -29,12 +29,11 @@ class Parts(NamedTuple):
 class Splitter:
     """Makes the parts of a pattern, bottom up. Owner of nothing: expressions are shared through `nodes`."""
 
-    def __init__(self, nodes: Nodes, refuse_look: Callable[[Look], Exception]) -> None:
-        """`refuse_look` makes the error for a lookaround that stands where it can't be an intersection."""
+    def __init__(self, nodes: Nodes) -> None:
         self._nodes = nodes
-        self._refuse_look = refuse_look
 
     def split(self, tree: Tree) -> Parts:
+        """Raises GrammarRefused for a lookaround."""
         nodes = self._nodes
         never, empty = nodes.never, nodes.empty
         if isinstance(tree, Chars):
@@ -44,7 +43,8 @@ class Splitter:
         if isinstance(tree, End):
             return Parts(never, never, empty, never)
         if isinstance(tree, Look):
-            raise self._refuse_look(tree)
+            kind = "lookahead" if tree.ahead else "lookbehind"
+            raise GrammarRefused(f"a {kind} isn't supported in a grammar", at=tree.at)
         if isinstance(tree, Alt):
             options = [self.split(option) for option in tree.options]
             return Parts(*(nodes.either(column) for column in zip(*options, strict=True)))

@@ -11,6 +11,7 @@ from imp_server.grammar.lazy_product import either_product
 from imp_server.grammar.machine import Machine
 from imp_server.grammar.nodes import Node, Nodes
 from imp_server.grammar.regex.anchors import Parts, Splitter
+from imp_server.grammar.regex.lookarounds import has_lookarounds, looking_machine
 from imp_server.grammar.regex.parser import parse
 from imp_server.grammar.regex.tree import Alt, Begin, Cat, End, Look, Tree
 from imp_server.grammar.terms import TermMachine
@@ -37,17 +38,14 @@ def compile_regex(pattern: str, *, search: bool = True) -> Machine:
             raise GrammarRefused(f"pattern {shown!r} needs texts of more than {MAX_SHORTEST} characters")
         return TermMachine(nodes, node)
 
-    def refuse_look(look: Look) -> GrammarRefused:
-        kind = "lookahead" if look.ahead else "lookbehind"
-        place = "right after ^" if look.ahead else "right before $"
-        return GrammarRefused(f"pattern {shown!r}: a {kind} is supported only {place}, not at character {look.at}")
-
+    rows = [_without_looks(option) for option in _options(tree)]
+    if any(has_lookarounds(body) for body, _ in rows) or any(has_lookarounds(x.body) for _, xs in rows for x in xs):
+        return looking_machine(pattern, tree, search)
     nodes = Nodes()
-    splitter = Splitter(nodes, refuse_look)
+    splitter = Splitter(nodes)
     machines: list[Machine] = []
     simple: list[Node] = []
-    for option in _options(tree):
-        body, looks = _without_looks(option)
+    for body, looks in rows:
         found = _found(nodes, splitter.split(body), search)
         if not looks:
             simple.append(found)

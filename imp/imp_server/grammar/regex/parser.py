@@ -1,7 +1,7 @@
 r"""Reads a regex: ECMA-262 as JSON Schema uses it, plus spellings from PCRE and Python whose meaning is plain.
 
-Kept out with an error that names the construct and its place: back-references, word boundaries, atomic and
-possessive forms, POSIX classes, scripts in \p, escapes whose meaning differs between dialects.
+Kept out with an error that names the construct and its place: back-references, atomic and possessive forms, POSIX
+classes, scripts in \p, escapes whose meaning differs between dialects.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from imp_server.core import GrammarRefused
 from imp_server.grammar.codepoints import ANY, Ranges, negated, normal
 from imp_server.grammar.nodes import INFINITE
-from imp_server.grammar.regex.classes import property_class
+from imp_server.grammar.regex.classes import WORD, property_class
 from imp_server.grammar.regex.dialect import ECMA, Dialect
 from imp_server.grammar.regex.tree import Alt, Begin, Cat, Chars, End, Look, Repeat, Tree
 
@@ -74,10 +74,9 @@ class _Parser:
     def row(self) -> Tree:
         parts: list[Tree] = []
         while self.at < len(self.text) and self.text[self.at] not in "|)":
-            start = self.at
             atom = self.atom()
             if atom is not None:
-                parts.append(self.quantified(atom, start))
+                parts.append(self.quantified(atom))
         return parts[0] if len(parts) == 1 else Cat(tuple(parts))
 
     def atom(self) -> Tree | None:
@@ -111,7 +110,7 @@ class _Parser:
     def cased(self, ranges: Ranges) -> Ranges:
         return self.dialect.any_case(ranges) if self.ignore_case else ranges
 
-    def quantified(self, atom: Tree, start: int) -> Tree:
+    def quantified(self, atom: Tree) -> Tree:
         at = self.at
         if self.take("*"):
             low, high = 0, INFINITE
@@ -127,8 +126,6 @@ class _Parser:
             low, high = found
         else:
             return atom
-        if isinstance(atom, Look):
-            raise self.refuse("a repeated lookaround", start)
         if low > high:
             raise self.refuse("a repetition whose minimum exceeds its maximum", at)
         if self.take("+"):
@@ -223,13 +220,21 @@ class _Parser:
         start = self.at - 1
         char = self.next("the character after a backslash")
         if char in "bB":
-            raise self.refuse(f"the word boundary \\{char}", start)
+            return self.word_edge(char == "b", start)
         if char in "123456789k":
             raise self.refuse(f"the back-reference \\{char} (it is not regular)", start)
         if char in "AzZ":
             return self.anchor(Begin() if char == "A" else End(), f"\\{char}")
         self.at -= 1
         return Chars(self.cased(self.class_escape(start)))
+
+    def word_edge(self, wanted: bool, start: int) -> Tree:
+        r"""`\b` (`wanted`) or `\B`: whether exactly one of the characters beside the place belongs to a word."""
+        if not self.dialect.whole:
+            raise self.refuse("a word boundary", start)
+        word = Chars(WORD)
+        sides = [(behind, behind != wanted) for behind in (True, False)]
+        return Alt(tuple(Cat((Look(word, False, a, start), Look(word, True, b, start))) for a, b in sides))
 
     def class_escape(self, start: int) -> Ranges:
         """The escape whose backslash stands at `start`; self.at is behind the backslash."""
