@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import msgspec
@@ -257,3 +258,14 @@ def test_a_template_that_mentions_a_notation_but_shows_no_tools_is_taught_hermes
     assert "[TOOL_CALLS]" not in text and text.count('<tool_call>\n{"name": "look_up"') == 2
     assert model.prompts.default.tool_format.name == "hermes"
     assert "[TOOL_CALLS]look_up" in model.apply_template(chat(*AGENT))
+
+
+def test_of_a_prediction_no_more_is_taken_than_a_reply_can_repeat() -> None:
+    """However long it is: its tokens are looked up by the engine, beside everybody else's steps."""
+    model = byte_model()
+    begun_s = time.process_time()
+    request = model.prepare_chat(chat(message("user", "q"), prediction="abc" * 5_000_000), 1).request
+    assert time.process_time() - begun_s < 0.5
+    assert bytes(unpack_ids(request.prediction).tolist()) == (b"abc" * model.context_length)[: model.context_length]
+    short = model.prepare_chat(chat(message("user", "q"), prediction="a<|im_end|>"), 1).request
+    assert bytes(unpack_ids(short.prediction).tolist()) == b"a<|im_end|>"

@@ -58,6 +58,9 @@ from imp_server.vocab.table import Vocabulary
 from imp_server.vocab.tokenizer import Tokenizer
 from imp_server.weights.header import ModelHeader, read_header
 
+_PREDICTED_CHARACTERS = 8
+"""Of a prediction per token that the context holds: more than tokens write on average."""
+
 
 class Prepared(NamedTuple):
     """A request ready for the engine, and what turns its tokens into events."""
@@ -304,7 +307,11 @@ class TextModel:
         )
 
     def _prediction(self, text: str | None) -> bytes:
-        return pack_ids(self.tokenize(text, control=False)) if text else b""
+        """As much as a reply can repeat. More would keep a thread busy, and then the engine, for nothing."""
+        if not text:
+            return b""
+        ids = self.tokenize(text[: _PREDICTED_CHARACTERS * self.context_length], control=False)
+        return pack_ids(ids[: self.context_length])
 
     def _checked_ids(self, ids: Sequence[int]) -> list[int]:
         size = self.vocabulary.size
