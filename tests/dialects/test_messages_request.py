@@ -119,6 +119,55 @@ def test_media_is_named_by_its_path_also_inside_tool_results() -> None:
     assert found[0].parts == (MediaPart("image", "messages[0].content[0].content[0]"),)
 
 
+def said(words: str) -> dict[str, Any]:
+    return {"type": "text", "text": words}
+
+
+CALL = {"type": "tool_use", "id": "t", "name": "weather", "input": {}}
+INNER = [said("a"), said("b")]
+SEARCH = {"type": "search_result", "source": "s", "title": "t", "content": INNER}
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        said("a"),
+        {"type": "document", "title": "T", "source": {"type": "text", "media_type": "text/plain", "data": "a"}},
+        {"type": "document", "title": "T", "source": {"type": "content", "content": INNER}},
+        {"type": "document", "source": {"type": "content", "content": "a"}},
+        SEARCH,
+        {"type": "tool_result", "tool_use_id": "t", "content": "a"},
+        {"type": "tool_result", "tool_use_id": "t", "content": INNER},
+        {"type": "tool_result", "tool_use_id": "t", "content": [SEARCH]},
+        {"type": "tool_result", "tool_use_id": "t", "content": []},
+        {"type": "tool_result", "tool_use_id": "t"},
+    ],
+)
+def test_every_kind_of_block_can_be_marked(block: dict[str, Any]) -> None:
+    """The mark is on its last part, whatever becomes of it."""
+    turns = messages(USER, blocks("assistant", CALL), blocks("user", block | MARK, said("not this")))
+    parts = [part for message in turns for part in message.parts]
+    marks = [part.cache_mark for part in parts if isinstance(part, TextPart)]
+    assert marks == [*[False] * (len(marks) - 2), True, False]
+
+
+def test_marks_on_blocks_inside_others_count() -> None:
+    inner = [said("a") | MARK, said("b")]
+    for block in (
+        {"type": "document", "source": {"type": "content", "content": inner}},
+        {"type": "tool_result", "tool_use_id": "t", "content": inner},
+        SEARCH | {"content": inner},
+    ):
+        turns = messages(USER, blocks("assistant", CALL), blocks("user", block))
+        assert sum(isinstance(part, TextPart) and part.cache_mark for turn in turns for part in turn.parts) == 1
+
+
+def test_a_mark_on_a_call_is_one_on_the_call() -> None:
+    for mark in ({}, MARK):
+        turns = messages(USER, blocks("assistant", CALL | mark), USER)
+        assert [call.cache_mark for turn in turns for call in turn.tool_calls] == [bool(mark)]
+
+
 def test_cache_marks_travel_on_parts_and_tools() -> None:
     request = parsed(
         messages=[blocks("user", {"type": "tool_result", "tool_use_id": "t", "content": "r", **MARK},

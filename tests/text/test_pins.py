@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from imp_server.core import ChatRequest, Message, TextPart, Tool
+from imp_server.core import ChatRequest, Message, TextPart, Tool, ToolCall
 from imp_server.text.model import TextModel
 from imp_server.text.templates import builtin_templates
 
@@ -100,3 +100,14 @@ def test_the_last_mark_counts_and_tools_pin_everything() -> None:
     tooled = msgspec.structs.replace(both, tools=(Tool("f", cache_mark=True),))
     prepared = model.prepare_chat(tooled, 1).request
     assert prepared.cache.pin_until == len(prepared.ids) // 4
+
+
+def test_a_marked_call_pins_its_message() -> None:
+    model = byte_level("chatml")
+    for parts in ((), (TextPart("said"), TextPart("more", cache_mark=True))):
+        call = ToolCall("call_1", "look_up", "{}", cache_mark=True)
+        called = Message("assistant", parts, tool_calls=(call,))
+        result = Message("tool", (TextPart("r"),), tool_call_id="call_1")
+        request = ChatRequest((Message("user", (TextPart("u", cache_mark=True),)), called, result))
+        prepared = model.prepare_chat(request, 1).request
+        assert prepared.cache.pin_until == prepared.spans[1].end > prepared.spans[0].end

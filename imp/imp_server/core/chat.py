@@ -31,6 +31,7 @@ class ToolCall(msgspec.Struct, frozen=True):
     name: str
     arguments: str
     """JSON text, exactly as the client sent it (`{}` when there was none)."""
+    cache_mark: bool = False
 
 
 class Message(msgspec.Struct, frozen=True):

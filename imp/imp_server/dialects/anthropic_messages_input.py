@@ -42,7 +42,8 @@ def _parts(block: Block, path: str) -> tuple[Part, ...]:
         return (TextPart(block["text"], marked(block)),)
     if kind == "search_result":
         head = f"{block['title']} ({block['source']})\n"
-        return (TextPart(head + "\n".join(part["text"] for part in block["content"]), marked(block)),)
+        is_marked = marked(block) or any(map(marked, block["content"]))
+        return (TextPart(head + "\n".join(part["text"] for part in block["content"]), is_marked),)
     if kind == "document":
         return _document(block, path)
     if kind == "tool_reference":
@@ -57,8 +58,15 @@ def _document(block: Block, path: str) -> tuple[Part, ...]:
         return (TextPart(title + source["data"], marked(block)),)
     if source["type"] == "content":
         inner = parts(source["content"], f"{path}.source.content")
-        return (TextPart(title), *inner) if title else inner
+        inner = (TextPart(title), *inner) if title else inner
+        return _marked_at_the_end(inner) if marked(block) else inner
     return (MediaPart("document", path),)
+
+
+def _marked_at_the_end(inner: tuple[Part, ...]) -> tuple[Part, ...]:
+    """The parts of a block that is marked itself."""
+    last = inner[-1] if inner else TextPart("")
+    return (*inner[:-1], TextPart(last.text, cache_mark=True)) if isinstance(last, TextPart) else inner
 
 
 def user_messages(content: str | Sequence[Block], path: str) -> list[Message]:
@@ -83,8 +91,8 @@ def user_messages(content: str | Sequence[Block], path: str) -> list[Message]:
 
 def _tool_result(block: Block, path: str) -> Message:
     inner = parts(present(block, "content", ""), f"{path}.content")
-    if marked(block) and inner and isinstance(inner[-1], TextPart):
-        inner = (*inner[:-1], TextPart(inner[-1].text, cache_mark=True))
+    if marked(block):
+        inner = _marked_at_the_end(inner)
     return Message("tool", inner, tool_call_id=call_id_of(block["tool_use_id"]))
 
 
@@ -102,7 +110,7 @@ def assistant_message(content: str | Sequence[Block], path: str) -> Message:
             reasoning.append(block["thinking"])
         elif kind == "tool_use":
             arguments = json.dumps(block["input"], ensure_ascii=False)
-            calls.append(ToolCall(call_id_of(block["id"]), block["name"], arguments))
+            calls.append(ToolCall(call_id_of(block["id"]), block["name"], arguments, marked(block)))
         elif kind != "redacted_thinking":
             said += _parts(block, here)
     return Message("assistant", tuple(said), "".join(reasoning) or None, tuple(calls))

@@ -19,7 +19,7 @@ from imp_server.text.spans import Place
 
 
 class _Mark(NamedTuple):
-    """The last marked block: indices of its message and of the part in it."""
+    """The last marked block: indices of its message and of the part in it; a call counts as its message's last part."""
 
     message: int
     part: int
@@ -29,6 +29,8 @@ def _last_mark(chat: ChatRequest) -> _Mark | None:
     """None: nothing in the messages is marked."""
     for index in range(len(chat.messages) - 1, -1, -1):
         parts = chat.messages[index].parts
+        if any(call.cache_mark for call in chat.messages[index].tool_calls):
+            return _Mark(index, len(parts) - 1)
         for at in range(len(parts) - 1, -1, -1):
             part = parts[at]
             if isinstance(part, TextPart) and part.cache_mark:
