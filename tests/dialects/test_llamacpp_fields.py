@@ -23,8 +23,9 @@ from imp_server.core import (
     VisionUnavailable,
 )
 from imp_server.dialects.base import ReplyContext
+from imp_server.dialects.llamacpp_fields import prompts_of
 from imp_server.dialects.llamacpp_reply import CompletionFold, CompletionStream
-from imp_server.dialects.llamacpp_request import prompt_requests, prompts_of
+from imp_server.dialects.llamacpp_request import prompt_requests
 from imp_server.dialects.openai_chat_reply import ChatStream
 from imp_server.dialects.openai_chat_request import chat_request
 

@@ -16,7 +16,8 @@ from imp_server.api.generations import Generations
 from imp_server.api.model_text import ModelText
 from imp_server.core import InvalidRequest, LogprobEntry, OutputEvent, PromptLogprobs
 from imp_server.dialects.base import ReplyContext, SseFrame
-from imp_server.dialects.openai_completions import completion_requests, prompts_of
+from imp_server.dialects.llamacpp_fields import prompts_of
+from imp_server.dialects.openai_completions import completion_requests
 from imp_server.dialects.openai_completions_reply import (
     CompletionFold,
     CompletionStream,

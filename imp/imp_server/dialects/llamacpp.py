@@ -11,9 +11,10 @@ from imp_server.core import ImpError, Unavailable
 from imp_server.dialects.base import ReplyContext
 from imp_server.dialects.handler import BytesReply, Call, JsonReply, ModelCard, PromptReply, Reply, TextFacts, handler
 from imp_server.dialects.ids import new_id
+from imp_server.dialects.llamacpp_fields import Prompt, bias_by_id, with_bias_by_id
 from imp_server.dialects.llamacpp_metrics import CONTENT_TYPE, exposition
 from imp_server.dialects.llamacpp_reply import CompletionFold, CompletionStream
-from imp_server.dialects.llamacpp_request import Prompt, bias_of, prompt_requests
+from imp_server.dialects.llamacpp_request import prompt_requests
 from imp_server.dialects.llamacpp_settings import default_settings
 from imp_server.dialects.openai_chat_request import chat_request
 from imp_server.dialects.openai_embeddings import EmbeddingFold, check_embeds, embed
@@ -70,25 +71,13 @@ class NativeEmbeddingFold(EmbeddingFold):
 
 async def _completion(call: Call) -> Reply:
     card = call.services.card(call.model)
-    requests = await call.worked(prompt_requests, call.body, await _logit_bias(call))
+    requests = await call.worked(prompt_requests, call.body, await bias_by_id(call))
     context = ReplyContext(
         id=new_id("cmpl-"), model=card.id, created=int(time.time()), request_id=call.request_id, body=call.body
     )
     context.extra["context_length"] = card.context_length
     context.extra["prompts"] = [await _prompt_text(call, request.prompt) for request in requests]
     return PromptReply(requests, context, call.body.get("stream", False), CompletionFold, CompletionStream)
-
-
-async def _logit_bias(call: Call) -> dict[int, float]:
-    """Every token of a text gets the text's value."""
-    found: dict[int, float] = {}
-    for token, value in bias_of(call.body.get("logit_bias")):
-        if isinstance(token, int):
-            found[token] = value
-        else:
-            ids = await call.services.tokenize(call.model, token, add_special=False, parse_special=True)
-            found |= dict.fromkeys(ids, value)
-    return found
 
 
 async def _prompt_text(call: Call, prompt: Prompt) -> str:
@@ -109,7 +98,7 @@ async def apply_template(call: Call) -> Reply:
 
 @handler
 async def chat_input_tokens(call: Call) -> Reply:
-    n_tokens = await call.services.count_tokens(await call.worked(chat_request, call.body))
+    n_tokens = await call.services.count_tokens(await call.worked(chat_request, await with_bias_by_id(call)))
     return JsonReply({"object": "response.input_tokens", "input_tokens": n_tokens})
 
 

@@ -22,7 +22,8 @@ from imp_server.core import (
     Usage,
 )
 from imp_server.dialects.base import ReplyContext, SseFrame
-from imp_server.dialects.llamacpp_request import choices_of, n_probs_of
+from imp_server.dialects.llamacpp_fields import choices_of
+from imp_server.dialects.llamacpp_request import n_probs_of
 from imp_server.dialects.llamacpp_settings import settings_body
 from imp_server.dialects.openai_errors import error_body
 from imp_server.dialects.openai_usage import token_text

@@ -2,50 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
-from imp_server.core import PromptRequest, ResponseFormat, SamplingIntent, VisionUnavailable
+from imp_server.core import PromptRequest, ResponseFormat, SamplingIntent
+from imp_server.dialects.llamacpp_fields import choices_of, prompts_of
 from imp_server.dialects.openai_sampling import predict_s_of, row_of, sampling_of, speculative_of, stop_of, whole
 from imp_server.dialects.sampler_names import with_samplers
 
-Prompt = tuple[str | int, ...]
-Bias = tuple[int | str, float]
-"""(token id or text, value)."""
-
-BANNED = -1e6
-"""logit_bias `false`."""
 _LIMITS = ("n_predict", "max_completion_tokens", "max_tokens")
-
-
-def prompts_of(value: Any) -> list[Prompt]:
-    """Text, an object, or a list with an id at its top is one prompt; any other list is several."""
-    if isinstance(value, str):
-        return [(value,)]
-    if isinstance(value, dict):
-        return [(_text_of(value),)]
-    if any(not isinstance(item, str | list | dict) for item in value):
-        return [tuple(item if isinstance(item, str) else int(item) for item in value)]
-    return [prompt for item in value for prompt in prompts_of(item)]
-
-
-def _text_of(prompt: Mapping[str, Any]) -> str:
-    """Of a prompt with media. Raises VisionUnavailable if it has any."""
-    if prompt.get("multimodal_data"):
-        raise VisionUnavailable("this model reads text only", param="prompt.multimodal_data")
-    text: str = prompt["prompt_string"]
-    return text
-
-
-def bias_of(value: Any) -> list[Bias]:
-    """A key of the object form is an id where it can be read as one."""
-    if isinstance(value, dict):
-        pairs: Sequence[Any] = [(int(key) if key.isdecimal() else key, bias) for key, bias in value.items()]
-    else:
-        pairs = [(item if isinstance(item, str) else int(item), bias) for item, bias in value or ()]
-    return [(token, BANNED if bias is False else float(bias)) for token, bias in pairs]
 
 
 def prompt_requests(body: Mapping[str, Any], logit_bias: Mapping[int, float]) -> tuple[PromptRequest, ...]:
@@ -71,11 +38,6 @@ def prompt_requests(body: Mapping[str, Any], logit_bias: Mapping[int, float]) ->
         )
         for prompt in prompts_of(body["prompt"])
     )
-
-
-def choices_of(body: Mapping[str, Any]) -> int:
-    """Completions per prompt."""
-    return int(body.get("n_cmpl", body.get("n", 1)))
 
 
 def n_probs_of(body: Mapping[str, Any]) -> int:

@@ -7,13 +7,14 @@ import time
 from imp_server.dialects.base import ReplyContext
 from imp_server.dialects.handler import Call, ChatReply, Reply, handler
 from imp_server.dialects.ids import new_id
+from imp_server.dialects.llamacpp_fields import with_bias_by_id
 from imp_server.dialects.openai_chat_reply import ChatFold, ChatStream
 from imp_server.dialects.openai_chat_request import chat_request
 
 
 @handler
 async def create_chat_completion(call: Call) -> Reply:
-    request = await call.worked(chat_request, call.body)
+    request = await call.worked(chat_request, await with_bias_by_id(call))
     context = ReplyContext(
         id=new_id("chatcmpl-"),
         model=request.model,

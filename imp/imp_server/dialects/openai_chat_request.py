@@ -19,6 +19,7 @@ from imp_server.core import (
     ToolChoice,
 )
 from imp_server.dialects.free_form import free_form_tool, wrapped
+from imp_server.dialects.llamacpp_fields import adapter_of, choices_of
 from imp_server.dialects.openai_sampling import (
     budget_tokens_of,
     cache_of,
@@ -62,7 +63,7 @@ def chat_request(body: Mapping[str, Any]) -> ChatRequest:
         reasoning=reasoning_of(body),
         sampling=sampling_of(with_samplers(body)),
         cache=cache_of(body),
-        n=int(body.get("n", 1)),
+        n=choices_of(body),
         max_tokens=None if max_tokens == -1 else max_tokens,
         predict_s=predict_s_of(body),
         stop=stop_of(body.get("stop")),
@@ -70,9 +71,9 @@ def chat_request(body: Mapping[str, Any]) -> ChatRequest:
         prediction=prediction_of(body.get("prediction")),
         template_kwargs=body.get("chat_template_kwargs", {}),
         add_generation_prompt=body.get("add_generation_prompt", True),
-        continue_final_message=body.get("continue_final_message", False),
+        continue_final_message=bool(body.get("continue_final_message", False)),
         speculative=speculative_of(body.get("speculative")),
-        adapter=body.get("lora", ""),
+        adapter=adapter_of(body),
         priority=int(body.get("priority", 0)),
         row_preference=row_of(body.get("id_slot")),
     )

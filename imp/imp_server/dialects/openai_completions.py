@@ -10,17 +10,28 @@ from imp_server.core import InvalidRequest, PromptRequest
 from imp_server.dialects.base import ReplyContext
 from imp_server.dialects.handler import Call, PromptReply, Reply, handler
 from imp_server.dialects.ids import new_id
-from imp_server.dialects.openai_completions_reply import CompletionFold, CompletionStream
-from imp_server.dialects.openai_sampling import cache_of, row_of, sampling_of, speculative_of, stop_of, whole
+from imp_server.dialects.llamacpp_fields import adapter_of, choices_of, prompts_of, with_bias_by_id
+from imp_server.dialects.openai_completions_reply import CompletionFold, CompletionStream, logprobs_of
+from imp_server.dialects.openai_sampling import (
+    cache_of,
+    predict_s_of,
+    row_of,
+    sampling_of,
+    speculative_of,
+    stop_of,
+    whole,
+)
 from imp_server.dialects.response_formats import response_format_of
+from imp_server.dialects.sampler_names import with_samplers
 
 DEFAULT_MAX_TOKENS = 16
 """OpenAI's default on this route, unlike on all others."""
+_LIMITS = ("max_completion_tokens", "max_tokens", "n_predict")
 
 
 @handler
 async def create_completion(call: Call) -> Reply:
-    requests = await call.worked(completion_requests, call.body)
+    requests = await call.worked(completion_requests, await with_bias_by_id(call))
     context = ReplyContext(
         id=new_id("cmpl-"),
         model=call.model,
@@ -33,49 +44,41 @@ async def create_completion(call: Call) -> Reply:
     return PromptReply(requests, context, bool(call.body.get("stream")), CompletionFold, CompletionStream)
 
 
-def prompts_of(value: Any) -> list[tuple[str | int, ...]]:
-    """The prompts in any of the four forms."""
-    if isinstance(value, str):
-        return [(value,)]
-    if isinstance(value[0], str):
-        return [(text,) for text in value]
-    if isinstance(value[0], list):
-        return [tuple(int(i) for i in ids) for ids in value]
-    return [tuple(int(i) for i in value)]
-
-
-def logprobs_of(value: Any) -> int | None:
-    if isinstance(value, bool):
-        return 1 if value else None
-    return whole(value)
+def max_tokens_of(body: Mapping[str, Any]) -> int:
+    """-1 is the server's own limit."""
+    return int(next((body[name] for name in _LIMITS if name in body), DEFAULT_MAX_TOKENS))
 
 
 def completion_requests(body: Mapping[str, Any]) -> tuple[PromptRequest, ...]:
     """One per prompt. Raises InvalidRequest for fields that can't go together."""
-    n = int(body.get("n", 1))
+    n = choices_of(body)
     best_of = int(body.get("best_of", n))
     _check_together(body, n, best_of)
-    logprobs = logprobs_of(body.get("logprobs"))
+    logprobs, max_tokens = logprobs_of(body), max_tokens_of(body)
+    sampling = sampling_of(with_samplers(body))
     prompt_logprobs = whole(body.get("prompt_logprobs"))
     if body.get("echo") and logprobs is not None:
         prompt_logprobs = max(logprobs, prompt_logprobs or 0)
-    if best_of > n:
+    # Choices are compared by them, and timings of a stream count tokens as it goes.
+    if best_of > n or (body.get("stream") and body.get("timings_per_token")):
         logprobs = logprobs or 0
     return tuple(
         PromptRequest(
             prompt=prompt,
             model=body["model"],
             suffix=body.get("suffix"),
-            sampling=sampling_of(body),
+            sampling=sampling,
             cache=cache_of(body),
             response_format=response_format_of(body),
             n=best_of,
-            max_tokens=int(body.get("max_tokens", DEFAULT_MAX_TOKENS)),
+            max_tokens=None if max_tokens == -1 else max_tokens,
+            min_indent=int(body.get("n_indent", 0)),
+            predict_s=predict_s_of(body),
             stop=stop_of(body.get("stop")),
             logprobs=logprobs,
             prompt_logprobs=prompt_logprobs,
             speculative=speculative_of(body.get("speculative")),
-            adapter=body.get("lora", ""),
+            adapter=adapter_of(body),
             priority=int(body.get("priority", 0)),
             row_preference=row_of(body.get("id_slot")),
         )

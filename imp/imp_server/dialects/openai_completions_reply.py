@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,9 +11,21 @@ import msgspec
 
 from imp_server.core import Finish, ImpError, LogprobEntry, Logprobs, OutputEvent, PromptLogprobs, TextDelta
 from imp_server.dialects.base import ReplyContext, SseFrame
+from imp_server.dialects.llamacpp_fields import choices_of
 from imp_server.dialects.openai_chat_reply import DONE, FINGERPRINT
 from imp_server.dialects.openai_errors import error_body
 from imp_server.dialects.openai_usage import UsageSum, token_text, usage_body
+from imp_server.dialects.progress import Underway
+
+
+def logprobs_of(body: Mapping[str, Any]) -> int | None:
+    """Alternatives per token that the reply shows; None: no logprobs at all."""
+    value = body.get("logprobs")
+    if value is None:
+        return int(body.get("n_probs", 0)) or None
+    if isinstance(value, bool):
+        return 1 if value else None
+    return int(value)
 
 
 class LegacyLogprobs:
@@ -85,11 +98,11 @@ class _Wanted:
         per_prompt = context.extra["per_prompt"]
         return cls(
             echo=bool(body.get("echo")),
-            logprobs=body.get("logprobs") is not None and body.get("logprobs") is not False,
+            logprobs=logprobs_of(body) is not None,
             prompt_logprobs=body.get("prompt_logprobs"),
             usage=bool(body.get("stream_options", {}).get("include_usage")),
             per_prompt=per_prompt,
-            shown=int(body.get("n", per_prompt)),
+            shown=choices_of(body),
         )
 
 
@@ -189,6 +202,9 @@ class CompletionStream:
         self._arrays = [LegacyLogprobs() for _ in range(context.n)]
         self._owed = [False] * context.n
         """Entries wait for the text they belong to."""
+        self._underway = Underway(context)
+        self._n_tokens = [0] * context.n
+        """As far as their logprobs came."""
         self._usage = UsageSum(context.n)
 
     def open(self) -> list[SseFrame]:
@@ -200,15 +216,22 @@ class CompletionStream:
         return [self._part(choice, self._prompt_text(choice)) for choice in range(self._context.n)]
 
     def feed(self, event: OutputEvent) -> list[SseFrame]:
+        told = [self._part(event.choice, "", prompt_progress=progress) for progress in self._underway.feed(event)]
+        return [*told, *self._feed(event)]
+
+    def _feed(self, event: OutputEvent) -> list[SseFrame]:
         match event:
             case PromptLogprobs():
                 return self._echo_scored(event)
             case Logprobs():
-                for entry in event.entries:
-                    self._arrays[event.choice].add(entry)
-                self._owed[event.choice] = True
+                self._n_tokens[event.choice] += len(event.entries)
+                if self._wanted.logprobs:
+                    for entry in event.entries:
+                        self._arrays[event.choice].add(entry)
+                    self._owed[event.choice] = True
             case TextDelta():
-                return [self._part(event.choice, event.text)]
+                timings = self._underway.timings(event.choice, self._n_tokens[event.choice])
+                return [self._part(event.choice, event.text, **timings)]
             case Finish():
                 self._usage.add(event)
                 return [self._part(event.choice, "", event)]
@@ -236,9 +259,10 @@ class CompletionStream:
             frames.append(self._part(choice, self._prompt_text(choice)))
         return frames
 
-    def _part(self, choice: int, text: str, finish: Finish | None = None) -> SseFrame:
+    def _part(self, choice: int, text: str, finish: Finish | None = None, **more: Any) -> SseFrame:
+        """`more`: fields of the chunk beside its choices. Entries wait for text or the finish."""
         logprobs = None
-        if self._wanted.logprobs and self._owed[choice]:
+        if self._wanted.logprobs and self._owed[choice] and "prompt_progress" not in more:
             self._owed[choice] = False
             logprobs = self._arrays[choice].take()
         part: dict[str, Any] = {"text": text, "index": choice, "finish_reason": None, "logprobs": logprobs}
@@ -247,10 +271,10 @@ class CompletionStream:
             if finish.detail:
                 part["imp_finish_detail"] = finish.detail
         is_last = finish is not None and self._usage.is_complete and not self._wanted.usage
-        return self._chunk([part], is_last=is_last)
+        return self._chunk([part], is_last=is_last, **more)
 
     def _chunk(
-        self, choices: list[dict[str, Any]], usage: dict[str, Any] | None = None, *, is_last: bool = False
+        self, choices: list[dict[str, Any]], usage: dict[str, Any] | None = None, *, is_last: bool = False, **more: Any
     ) -> SseFrame:
         chunk: dict[str, Any] = {
             "id": self._context.id,
@@ -259,6 +283,7 @@ class CompletionStream:
             "model": self._context.model,
             "system_fingerprint": FINGERPRINT,
             "choices": choices,
+            **more,
         }
         if self._wanted.usage:
             chunk["usage"] = usage

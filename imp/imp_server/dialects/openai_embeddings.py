@@ -15,7 +15,7 @@ from imp_server.core import Finish, InvalidRequest, OutputEvent, PromptRequest, 
 from imp_server.dialects.base import Fold, ReplyContext
 from imp_server.dialects.handler import Call, ModelCard, PromptReply, Reply, handler
 from imp_server.dialects.ids import new_id
-from imp_server.dialects.openai_completions import prompts_of
+from imp_server.dialects.llamacpp_fields import prompts_of
 from imp_server.dialects.openai_usage import UsageSum
 
 UNIT_LENGTH = 2
