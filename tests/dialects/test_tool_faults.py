@@ -70,6 +70,19 @@ def test_faults_43_44_a_call_may_be_sent_back_without_content(content: Any) -> N
     assert '"clock"' in prompt and "None" not in prompt
 
 
+@pytest.mark.parametrize("unnamed", [{}, {"id": None}])
+def test_calls_sent_back_without_an_id_keep_their_results(unnamed: dict[str, None]) -> None:
+    """Other servers' ids and arguments may be null: neither is a reason to lose the conversation."""
+    calls = [{**unnamed, "type": "function", "function": {"name": n, "arguments": None}} for n in ("clock", "run")]
+    told = [{"role": "tool", "content": text} for text in ("noon", "done")]
+    turns = [*USER, {"role": "assistant", "content": None, "tool_calls": calls}, *told]
+    prompt = HERMES_SIDE.render(
+        DIALECTS["chat"].parse(checked(OPERATION, body_of("chat", "auto") | {"messages": turns}))
+    )
+    marks = [prompt.index(part) for part in ('"clock", "arguments": {}', '"run", "arguments": {}', "noon", "done")]
+    assert marks == sorted(marks) and "null" not in prompt and "None" not in prompt
+
+
 @pytest.mark.parametrize("places", [set(), set(range(60))])
 def test_faults_50_52_53_stop_strings_hold_back_neither_tags_nor_text(places: set[int]) -> None:
     body = {"model": "toy", "messages": USER, "stop": ["</th", "xyz", "STOPPED"], "max_tokens": 300}

@@ -109,10 +109,11 @@ def _part(part: Mapping[str, Any], path: str) -> Part:
 
 
 def _tool_call(call: Mapping[str, Any]) -> ToolCall:
+    call_id = call.get("id", "")
     if call["type"] == "custom":
-        return ToolCall(call["id"], call["custom"]["name"], wrapped(call["custom"]["input"]))
+        return ToolCall(call_id, call["custom"]["name"], wrapped(call["custom"]["input"]))
     function = call["function"]
-    return ToolCall(call["id"], function["name"], function["arguments"] or "{}")
+    return ToolCall(call_id, function["name"], function.get("arguments") or "{}")
 
 
 def tools_of(entries: Sequence[Mapping[str, Any]]) -> tuple[Tool, ...]:
