@@ -121,6 +121,17 @@ def test_fault_23_a_cut_call_ends_with_length(name: str, choice: str) -> None:
     assert ending(name, reply) == LENGTH[name]
 
 
+WITHOUT_CALLS = {"chat": "stop", "responses": "completed", "messages": "end_turn"}
+
+
+@pytest.mark.parametrize("name", list(DIALECTS))
+def test_no_reply_without_a_call_says_that_it_called(name: str) -> None:
+    for text in ("<tool_call>\n</tool_call>", "<tool_call>no JSON</tool_call>", '<tool_call>{"name": 5}</tool_call>'):
+        reply = run(name, HERMES_SIDE, body_of(name, "auto"), text.encode(), {3, 14})
+        assert (calls_in(name, reply), ending(name, reply)) == ([], WITHOUT_CALLS[name])
+        assert '"tool_calls"' not in json.dumps(reply)
+
+
 @pytest.mark.parametrize("name", list(DIALECTS))
 def test_what_each_choice_lets_the_model_write(name: str) -> None:
     one, other = call_text("clock"), call_text("weather", city="Bonn")
@@ -172,6 +183,16 @@ def test_fault_32006_tools_beside_a_schema_are_a_call_or_the_schema(name: str) -
 def test_fault_41_with_none_what_looks_like_a_call_is_text(name: str) -> None:
     reply = run(name, HERMES_SIDE, body_of(name, "none"), call_text("clock").encode(), {3, 12})
     assert calls_in(name, reply) == [] and json.dumps(call_text("clock"))[1:-1] in json.dumps(reply)
+
+
+@pytest.mark.parametrize("name", list(DIALECTS))
+@pytest.mark.parametrize("offered", [{"tools": []}, {}])
+def test_without_tools_what_looks_like_a_call_is_text(name: str, offered: dict[str, Any]) -> None:
+    none: Any = {"type": "none"} if name == "messages" else "none"
+    for choice in ({"tool_choice": none}, {}):
+        body = {"model": "toy", **DIALECTS[name].body, DIALECTS[name].limit: 400, **offered, **choice}
+        reply = run(name, HERMES_SIDE, body, call_text("clock").encode(), {3, 12})
+        assert calls_in(name, reply) == [] and json.dumps(call_text("clock"))[1:-1] in json.dumps(reply)
 
 
 def xml_call(code: str) -> str:

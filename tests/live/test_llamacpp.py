@@ -142,6 +142,12 @@ def test_metrics_are_prometheus_text(server: LiveServer) -> None:
     assert "imp_responses_store_entries" in lines and lines["imp_grammar_dead_ends_total"] == "0.0"
 
 
+def test_a_scrape_changes_nothing_for_the_next_one(server: LiveServer) -> None:
+    assert post(server, prompt="swordfish", n_predict=1).status_code == 200
+    first, second = (httpx.get(f"{server.url}/metrics").text.splitlines() for _ in range(2))
+    assert [line for line in first if "uptime" not in line] == [line for line in second if "uptime" not in line]
+
+
 def test_ping_is_empty_and_says_no_without_a_model(server: LiveServer) -> None:
     pong = httpx.get(f"{server.url}/ping")
     assert (pong.status_code, pong.content) == (200, b"")

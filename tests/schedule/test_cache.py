@@ -91,6 +91,32 @@ def test_the_first_waiter_takes_over_when_the_owner_is_cancelled() -> None:
     assert third.n_cached == 96
 
 
+@pytest.mark.parametrize("slot", [0, 1])
+def test_a_named_slot_finds_what_any_slot_computed(slot: int) -> None:
+    """Also one that has served another prompt since, or none at all."""
+    sim = cached(n_rows=2)
+    found = []
+    for ids, wanted in ((prompt((1, 60)), 0), (prompt((2, 60)), 0), (prompt((1, 60)), slot)):
+        (row,) = sim.submit(ids, 2)
+        row.wanted_slot = wanted
+        sim.run()
+        found.append(row.n_cached)
+    assert found == [0, 0, 59]
+
+
+def test_a_prefix_is_found_while_another_request_holds_the_slot_that_computed_it() -> None:
+    sim = cached(n_rows=2)
+    shared = prompt((1, 60))
+    run_one(sim, shared)
+    (busy,) = sim.submit(prompt((2, 10)), 60)
+    busy.wanted_slot = 0
+    sim.step()
+    (row,) = sim.submit(shared + prompt((3, 5)), 2)
+    sim.step()
+    assert busy.slot == 0 and row.slot == 1 and row.n_cached == 60
+    sim.run()
+
+
 def test_least_recently_used_goes_first() -> None:
     sim = cached(12, context=96)
     a, b, c = prompt((1, 64)), prompt((2, 64)), prompt((3, 64))

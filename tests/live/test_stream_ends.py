@@ -1,0 +1,62 @@
+"""What every stream has in common, whichever route it is on: how it opens, and how it ends when the engine fails."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+from imp_server.core import EngineFaulted
+from imp_server.engine.scripted import Emit, Fail, Gate, text_ids
+
+from tests.api.live_server import LiveServer
+from tests.live.toy_server import TOOLS_CHATML, toy_server
+
+SAID = {"messages": [{"role": "user", "content": "swordfish"}]}
+STREAMS: dict[str, dict[str, Any]] = {
+    "/completion": {"prompt": "swordfish", "stream": True},
+    "/v1/completions": {"model": "toy", "prompt": "swordfish", "echo": True, "logprobs": 1, "stream": True},
+    "/v1/chat/completions": {"model": "toy", "stream": True, **SAID},
+    "/v1/responses": {"model": "toy", "input": "swordfish", "stream": True},
+    "/v1/messages": {"model": "toy", "max_tokens": 9, "stream": True, **SAID},
+    "/generate_stream": {"inputs": "swordfish"},
+}
+every_stream = pytest.mark.parametrize("path", list(STREAMS))
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[LiveServer]:
+    with toy_server(TOOLS_CHATML) as live:
+        yield live
+
+
+@every_stream
+def test_it_is_open_while_its_prompt_is_computed_and_nobody_else_can_read_that(server: LiveServer, path: str) -> None:
+    """A client that hears nothing until the first token takes a long prompt for a lost stream."""
+    gate = server.on_loop(asyncio.Event)
+    server.engine.play(Gate(gate), Emit(text_ids("done")))
+    with httpx.stream("POST", server.url + path, json=STREAMS[path], timeout=10) as response:
+        assert response.status_code == 200 and response.headers["content-type"].startswith("text/event-stream")
+        busy = [slot for slot in httpx.get(f"{server.url}/slots").json() if slot["is_processing"]]
+        assert len(busy) == 1 and busy[0]["n_prompt_tokens"] > 0
+        for probe in ("/slots", "/metrics", "/props", "/health", "/v1/models"):
+            assert "swordfish" not in httpx.get(server.url + probe).text
+        server.on_loop(gate.set)
+        assert "done" in response.read().decode()
+
+
+@every_stream
+def test_a_failure_is_its_last_event_and_neither_text_nor_an_end(server: LiveServer, path: str) -> None:
+    server.engine.play(ord("#"), Fail(EngineFaulted("one step failed")))
+    text = httpx.post(server.url + path, json=STREAMS[path], timeout=10).text
+    sent = [json.loads(line[5:]) for line in text.replace("data: [DONE]", "").split("\n") if line.startswith("data:")]
+    assert any("#" in json.dumps(event) for event in sent[:-1])
+    last = sent[-1]["response"] if path == "/v1/responses" else sent[-1]
+    assert "one step failed" in json.dumps(last["error"]) and "choices" not in last and "content" not in last
+    for event in sent[:-1]:
+        assert not event.get("stop") and event.get("type") not in ("message_stop", "response.completed")
+        assert all(choice["finish_reason"] is None for choice in event.get("choices", ()))
+    assert path == "/v1/responses" or "[DONE]" not in text
