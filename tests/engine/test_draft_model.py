@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from itertools import chain
+from threading import Event
 from typing import Any
 
 import numpy as np
@@ -26,17 +27,19 @@ from imp_server.vocab.table import Vocabulary
 
 from tests.backends.array_source import ArraySource, mixed_groups, tiny
 from tests.engine.test_speculation import EAGER, PLANS, SCHEMA, case, check_equal, encode, forced_drafter, play, table
-from tests.engine.tiny_engine import END, VOCAB, Tiny, ask, request, vocabulary, with_engine
+from tests.engine.tiny_engine import END, SAMPLED, VOCAB, Tiny, ask, request, vocabulary, with_engine
 
 
 class Counting:
-    """The draft model's backend, with the sizes of its steps."""
+    """The draft model's backend, with the sizes of its steps. While the gate is shut it waits, and all with it."""
 
     def __init__(self, inner: Backend) -> None:
         self._inner = inner
         self.rows: list[int] = []
         self.n_tokens = 0
         self.fails = False
+        self.gate = Event()
+        self.gate.set()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
@@ -46,6 +49,7 @@ class Counting:
             raise RuntimeError("out of order")
         self.rows.append(len(step.rows))
         self.n_tokens += len(step.ids)
+        self.gate.wait()
         return self._inner.run(step)
 
 
@@ -69,7 +73,8 @@ def is_empty(model: ModelDrafter) -> bool:
 )
 def test_ids_are_the_same_with_and_without(seed: int, groups: str) -> None:
     rng = np.random.default_rng(11)
-    model, _ = drafter(seed, architecture=mixed_groups() if groups == "mixed" else None)
+    # Read at once: how many rows get drafts in time, and with what success, would be a matter of the machine's load.
+    model, _ = drafter(seed, architecture=mixed_groups() if groups == "mixed" else None, catch_up_ms=1e6)
 
     async def body(engine: InlineEngine, _: Tiny) -> None:
         for n_cases in (1, 4):
@@ -107,8 +112,7 @@ def test_rows_draft_in_one_forward() -> None:
     model, backend = drafter(k=4)
 
     async def body(engine: InlineEngine, _: Tiny) -> None:
-        prompts = [[number, 40, 41] for number in range(4)]
-        await asyncio.gather(*(ask(engine, request(engine, prompt, 40)) for prompt in prompts))
+        await ask(engine, request(engine, [5, 40, 41], 40, n=4, sampling=SAMPLED))
         assert backend.rows.count(4) > 20
         n_drafted = (await engine.stats())[0]["spec_model_drafted_total"]
         assert len(backend.rows) < n_drafted / 2
@@ -117,17 +121,23 @@ def test_rows_draft_in_one_forward() -> None:
 
 
 def test_a_cancelled_row_leaves_nothing() -> None:
-    model, _ = drafter()
+    model, backend = drafter()
+    backend.gate.clear()
 
     async def body(engine: InlineEngine, _: Tiny) -> None:
         generation = await engine.submit(request(engine, [1, 2, 3], 200))
         n_bytes = 0
         async for delta in generation:
             n_bytes += len(delta.ids)
-            if n_bytes > 4 * 2:  # the first token comes before the first draft
+            if n_bytes:  # the first token comes before the first draft
                 break
-        assert not is_empty(model)
-        generation.cancel()
+        try:
+            while not backend.rows:
+                await asyncio.sleep(0.01)
+            assert not is_empty(model)
+            generation.cancel()
+        finally:
+            backend.gate.set()
         while (await engine.stats())[0]["rows_running"]:
             await asyncio.sleep(0.01)
         assert is_empty(model)
@@ -205,7 +215,8 @@ def test_drafting_that_costs_more_than_it_saves_is_not_done() -> None:
         assert setup.loop
         costs = table({1: 10.0, 3: 11.0, 9: 12.0})
         costs.observe = lambda *_: None  # type: ignore[method-assign]
-        setup.loop._speculation = Speculation([model], costs=costs)
+        # What drafting really takes, on a busy machine, isn't the table's business.
+        setup.loop._speculation = Speculation([model], costs=costs, clock=lambda: 0.0)
         model.price_ms = lambda n_rows: 50.0  # type: ignore[method-assign]
         (answer,) = await ask(engine, request(engine, [3, 4], 60))
         assert answer.finish and not answer.finish.usage.drafted_tokens and not backend.rows
