@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from imp_server.engine.inline import InlineEngine
 from imp_server.schedule.cache import PrefixCache
 from imp_server.schedule.tiers.host import HostTier
 
+from tests.backends.array_source import BASE, tiny
 from tests.engine.tiny_engine import Tiny, ask, request, with_engine
 
 SHARED = np.random.default_rng(1).integers(0, 94, 70).tolist()
@@ -165,3 +167,37 @@ def test_only_generations_are_stored() -> None:
         assert counters["prefix_cache_nodes"] == counters["kv_host_spill_stored_total"] == 0
 
     with_engine(body, n_blocks=16, tier=HostTier(1 << 26))
+
+
+def test_a_prompt_that_fills_the_whole_pool_can_come_again() -> None:
+    """Its last block is known in part: without a block to copy that one into it is computed again."""
+
+    async def body(engine: InlineEngine, setup: Tiny) -> None:
+        prompt = np.random.default_rng(6).integers(0, 94, 84).tolist()
+        first, again = [(await ask(engine, request(engine, prompt, 10)))[0] for _ in range(2)]
+        assert first.ids == again.ids and again.finish and again.finish.usage.cached_tokens == 80
+        assert setup.loop and not setup.loop.scheduler.n_preemptions
+
+    with_engine(body, make_index=PrefixCache, n_blocks=6, context=96)
+
+
+def test_a_window_slides_over_more_text_than_the_pool_holds() -> None:
+    """The blocks behind it are kept as long as nobody needs them, though what continues them is in use."""
+    prompt = np.random.default_rng(6).integers(0, 94, 184).tolist()
+    runs: list[list[int]] = []
+
+    async def body(engine: InlineEngine, setup: Tiny) -> None:
+        for _ in range(2):
+            (answer,) = await ask(engine, request(engine, prompt, 30))
+            runs.append(answer.ids)
+        assert setup.loop and not setup.loop.scheduler.n_preemptions
+        index = setup.loop.scheduler.index
+        if index.keeps:
+            assert answer.finish and answer.finish.usage.cached_tokens > 160
+            await ask(engine, request(engine, prompt[::-1], 30))
+            assert index.counters()["prefix_cache_nodes"] < 20, "nodes that hold nothing go with the others"
+
+    window = {"architecture": tiny(replace(BASE, window=20)), "n_blocks": 6}
+    with_engine(body, **window)
+    with_engine(body, make_index=PrefixCache, **window)
+    assert all(run == runs[0] for run in runs)

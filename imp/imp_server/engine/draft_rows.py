@@ -8,9 +8,11 @@ an earlier turn or another choice has computed of the same text.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 
 import numpy as np
 
+from imp_server.backends.base import BLOCK_TOKENS
 from imp_server.decode.drafter import Draft, Float32s
 from imp_server.decode.state import SamplerState
 from imp_server.models.architecture import CacheGroup
@@ -99,7 +101,7 @@ class DraftMemory:
         """Ids of the row's text that would have to be computed, but for the last."""
         n_there = row.n_computed
         if row.place.tables is None:
-            n_there = self._index.match(row.state.history[:-1], 0).n_tokens
+            n_there = self._match(row).n_tokens
         return row.state.length - 1 - n_there
 
     def open_turn(self, asked: Collection[ModelRow]) -> None:
@@ -113,8 +115,7 @@ class DraftMemory:
         """
         if row.place.tables is not None:
             return True
-        history = row.state.history
-        hit = self._index.match(history[:-1], 0)
+        hit = self._match(row)
         if hit.wait_for is not None and any(other.place is hit.wait_for for other in self._asked):
             return False
         while not self._fits(row, growth, hit):
@@ -124,7 +125,7 @@ class DraftMemory:
                     return False
                 break  # alone it always fits
             self.step_back(victim)
-            hit = self._index.match(history[:-1], 0)
+            hit = self._match(row)
         row.place.tables = RowTables(self._memory, self.n_positions)
         row.place.tables.adopt(hit)
         row.place.n_computed = hit.n_tokens
@@ -167,6 +168,15 @@ class DraftMemory:
         """Integrity. Raises AssertionError."""
         self._index.check()
         self._memory.check(row.place.tables for row in self._holders if row.place.tables is not None)
+
+    def _match(self, row: ModelRow) -> PrefixHit:
+        """What is known of its text; whole blocks of it, where there would be none to copy the last one into."""
+        ids = row.state.history[:-1]
+        hit = self._index.match(ids, 0)
+        if self._memory.can_copy(hit, min(row.state.length + BLOCK_TOKENS, self.n_positions)):
+            return hit
+        whole = self._index.match(ids[: hit.n_tokens - hit.n_tokens % BLOCK_TOKENS], 0)
+        return replace(whole, wait_for=hit.wait_for)
 
     def _idle_holder(self) -> ModelRow | None:
         """The youngest row that has memory and doesn't draft now."""

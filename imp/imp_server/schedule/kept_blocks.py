@@ -10,6 +10,9 @@ from imp_server.schedule.pins import Pins
 from imp_server.schedule.spill import Spill
 from imp_server.schedule.tree import EMPTY, Node, PrefixTree
 
+_STRIPPED_AT_ONCE = 32
+"""Blocks that one walk over the nodes frees, if there are as many: it takes as long as there are nodes."""
+
 
 class KeptBlocks:
     """Owner of which blocks are kept, and of their nodes' coming and going."""
@@ -83,7 +86,7 @@ class KeptBlocks:
         while n_freed < n_blocks and len(self._pins):
             self._pins.release_oldest()
             n_freed += self._reclaim_unpinned(group, n_blocks - n_freed)
-        return n_freed
+        return n_freed if n_freed >= n_blocks else n_freed + self._strip(group, n_blocks - n_freed)
 
     def _reclaim_unpinned(self, group: int, n_blocks: int) -> int:
         n_freed = 0
@@ -92,11 +95,32 @@ class KeptBlocks:
             if n_freed >= n_blocks:
                 break
             if leaf.blocks[group] == EMPTY or pool.is_held(leaf.blocks[group]):
+                if all(block == EMPTY for block in leaf.blocks) and (leaf.is_stored or not leaf.children):
+                    self._leave(leaf)  # stripped: it would keep its parent from being a leaf for good
                 continue
             self._leave(leaf)
             self.n_evicted += 1
             self.n_evicted_tokens += leaf.n_tokens
             n_freed += 1
+        return n_freed
+
+    def _strip(self, group: int, n_blocks: int) -> int:
+        """Take their blocks of a window group from nodes that are no leaves: a row that is long past them holds what
+        continues them, so that they would stay although nobody sees them."""
+        if not self._groups[group].window:
+            return 0
+        n_freed, pool = 0, self._pools[group]
+        for node in self._tree.nodes():
+            block = node.blocks[group]
+            if block == EMPTY or pool.is_held(block) or node.n_pins or node.n_holds:
+                continue
+            node.blocks = [EMPTY if g == group else other for g, other in enumerate(node.blocks)]
+            pool.drop(block)
+            self.n_evicted += 1
+            self.n_evicted_tokens += node.n_tokens
+            n_freed += 1
+            if n_freed >= max(n_blocks, _STRIPPED_AT_ONCE):
+                break
         return n_freed
 
     def _leave(self, node: Node) -> None:

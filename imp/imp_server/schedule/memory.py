@@ -63,6 +63,13 @@ class Memory:
         # A window row keeps the blocks of its window, the one it writes and one that it straddles.
         return min(columns, self.n_columns(group, window) + 2) if window else columns
 
+    def can_copy(self, hit: PrefixHit, n_positions: int) -> bool:
+        """A row of that length, alone in memory, has a block left to copy the hit's last one into."""
+        if not hit.n_tokens % BLOCK_TOKENS:
+            return True
+        with_blocks = (group for group, description in enumerate(self.groups) if description.kind != "state")
+        return all(self.n_needed(group, n_positions) < self.pools[group].n_blocks for group in with_blocks)
+
     def n_shared(self, group: int, hit: PrefixHit) -> int:
         """Blocks of the hit that rows hold already: adopting them takes nothing away."""
         blocks = hit.blocks[group] if hit.blocks else ()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from imp_server.backends.base import BLOCK_TOKENS
 from imp_server.models.architecture import CacheGroup
@@ -218,9 +218,14 @@ class Scheduler:
         row = ticket.rows[0]
         if not row.reuse_prefix:
             return PrefixHit()
-        history = row.sampler.history
         shares = any(other.leader is row for other in ticket.rows)
-        return self.index.match(history[: row.sampler.n_prompt - 1] if shares else history[:-1], row.reuse_group)
+        ids = row.sampler.history[: row.sampler.n_prompt - 1 if shares else -1]
+        hit = self.index.match(ids, row.reuse_group)
+        if self.memory.can_copy(hit, row.sampler.length + 1):
+            return hit
+        # It would fill the pool with blocks of its own that it may not write to, and step back for ever.
+        whole = self.index.match(ids[: hit.n_tokens - hit.n_tokens % BLOCK_TOKENS], row.reuse_group)
+        return replace(whole, wait_for=hit.wait_for)
 
     def _fits(self, ticket: Ticket, hit: PrefixHit) -> bool:
         if not self._rows:
