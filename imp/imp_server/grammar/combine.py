@@ -130,7 +130,7 @@ class Union:
         row, kind = self._rows[state], self.classes[byte]
         target = row.get(kind)
         if target is None:
-            spend()
+            spend(1 + len(self._parts) // 8)
             pairs = zip(self._parts, self._states[state], strict=True)
             after = tuple(m.step(s, byte) if s != DEAD else DEAD for m, s in pairs)
             with GROWING:

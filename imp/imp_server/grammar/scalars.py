@@ -17,6 +17,7 @@ from imp_server.grammar.lazy_product import LazyProduct, either_one, either_prod
 from imp_server.grammar.leaves import Leaf, NumberLeaf, TextLeaf
 from imp_server.grammar.literals import Literals
 from imp_server.grammar.machine import DEAD, Machine
+from imp_server.grammar.number_sets import ranges_machine
 from imp_server.grammar.plain_length import PlainLength
 from imp_server.grammar.text_machines import (
     definition_machine,
@@ -247,6 +248,9 @@ def _numbers(algebra: Algebra, f: Formula) -> Machine:
     if all(isinstance(leaf, NumberLeaf) and leaf.kind == "listed" for leaf in unlike) and len(unlike) == len(others):
         # many numbers to be left out, as of unique items: never explored as a whole
         return LazyProduct([typed_number(wanted) if wanted else plain], [_number_leaf(leaf) for leaf in unlike if leaf])
+    ranges = ranges_machine(f, point=not in_digits(f))
+    if ranges is not None:
+        return ranges
     # pieces live in a memo of their own: complements of numbers aren't numbers
     return intersect([plain, _build(algebra, f, {}, _number_leaf, plain_number())])
 
@@ -260,7 +264,9 @@ def _number_holds(algebra: Algebra, f: Formula, value: Decimal) -> bool:
 
 def watched_number(algebra: Algebra, f: Formula) -> Machine:
     """The same among plain decimals alone, exactly: for formulas whose truth is watched."""
-    return intersect([plain_number(), _build(algebra, f, {}, _number_leaf, plain_number())])
+    return ranges_machine(f, point=True) or intersect(
+        [plain_number(), _build(algebra, f, {}, _number_leaf, plain_number())]
+    )
 
 
 def _number_leaf(leaf: Leaf) -> Machine:

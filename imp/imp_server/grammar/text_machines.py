@@ -99,6 +99,11 @@ def number_obeys(value: Decimal, kind: str, what: Any) -> bool:
     return (Fraction(value) / (1 if kind == "integer" else Fraction(what))).denominator == 1
 
 
+def typed_range(steps: Sequence[tuple[str, Any]], span: Any, *, point: bool) -> Machine:
+    """The plain decimals within a range that obey all steps (leaves integer and multiple)."""
+    return _together([*steps, ("range", span)], point=point)
+
+
 def _together(leaves: Sequence[tuple[str, Any]], point: bool) -> Machine:
     ranges = []
     for kind, what in leaves:
