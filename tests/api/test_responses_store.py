@@ -50,7 +50,7 @@ def test_a_chain_is_input_and_output_in_order() -> None:
     assert store.conversation("r3", with_output=True) is None
 
 
-def test_fault_118_a_response_comes_back_as_it_was() -> None:
+def test_a_response_comes_back_as_it_was() -> None:
     store = make()
     put(store, "r1")
     assert store.resource("r1") == answer("r1")

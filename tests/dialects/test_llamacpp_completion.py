@@ -60,7 +60,7 @@ def test_prompts(value: Any, found: Any) -> None:
 
 
 @pytest.mark.parametrize("value", ["", [], {}, 5, None, [-1], [[]], [["a"]], [1.5], [True], [1, None]])
-def test_llamacpp_fault_17_prompts_that_are_none(value: Any) -> None:
+def test_prompts_that_are_none(value: Any) -> None:
     with pytest.raises(InvalidRequest):
         checked(CREATE, {"prompt": value})
 

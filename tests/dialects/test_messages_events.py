@@ -133,7 +133,7 @@ def test_order_of_a_message_with_everything() -> None:
     ]
 
 
-def test_fault_89_message_start_is_a_whole_message() -> None:
+def test_message_start_is_a_whole_message() -> None:
     message = payloads([TextDelta(0, "x"), DONE])[0]["message"]
     assert message["type"] == "message" and message["role"] == "assistant" and message["content"] == []
     assert (
@@ -142,30 +142,30 @@ def test_fault_89_message_start_is_a_whole_message() -> None:
     assert message["id"].startswith("msg_")
 
 
-def test_fault_91_a_matched_stop_string_is_named() -> None:
+def test_a_matched_stop_string_is_named() -> None:
     events: list[OutputEvent] = [TextDelta(0, "x"), Finish(0, "stop", Usage(9, 3), "END")]
     assert (folded(events)["stop_reason"], folded(events)["stop_sequence"]) == ("stop_sequence", "END")
     assert payloads(events)[-2]["delta"]["stop_sequence"] == "END"
 
 
-def test_fault_92_thinking_and_tool_are_blocks_0_and_1() -> None:
+def test_thinking_and_tool_are_blocks_0_and_1() -> None:
     starts = [p for p in payloads([ReasoningDelta(0, "hm"), *CALL, DONE]) if p["type"] == "content_block_start"]
     assert [(p["index"], p["content_block"]["type"]) for p in starts] == [(0, "thinking"), (1, "tool_use")]
 
 
 @pytest.mark.parametrize("reason", ["stop", "tool_calls"])
-def test_fault_94_a_call_is_tool_use_and_there_is_no_empty_text(reason: Any) -> None:
+def test_a_call_is_tool_use_and_there_is_no_empty_text(reason: Any) -> None:
     message = folded([TextDelta(0, ""), *CALL, Finish(0, reason, Usage(9, 3))])
     assert message["stop_reason"] == "tool_use"
     assert [block["type"] for block in message["content"]] == ["tool_use"]
 
 
-def test_fault_95_no_delta_without_its_start() -> None:
+def test_no_delta_without_its_start() -> None:
     kinds = [p["type"] for p in payloads([TextDelta(0, ""), ReasoningDelta(0, ""), TextDelta(0, "a"), DONE])]
     assert kinds.count("content_block_start") == kinds.count("content_block_stop") == 1
 
 
-def test_faults_97_98_cached_tokens_are_told_and_not_counted_twice() -> None:
+def test_cached_tokens_are_told_and_not_counted_twice() -> None:
     usage = folded([TextDelta(0, "x"), DONE])["usage"]
     assert (usage["input_tokens"], usage["cache_read_input_tokens"], usage["cache_creation_input_tokens"]) == (6, 4, 0)
 

@@ -179,7 +179,7 @@ def test_cache_marks_travel_on_parts_and_tools() -> None:
     assert request.cache == CacheIntent() and parsed(**MARK).cache == CacheIntent(pin_prompt=True)
 
 
-def test_llamacpp_fault_35_the_billing_header_is_the_same_in_every_request() -> None:
+def test_the_billing_header_is_the_same_in_every_request() -> None:
     header = "x-anthropic-billing-header: cc_version=2.1.5; cc_entrypoint=cli; cch={};"
     one, two = (parsed(system=[{"type": "text", "text": header.format(h)}]).messages[0] for h in ("a1b2c", "0ff0f"))
     assert one == two and "cc_version=2.1.5" in one.parts[0].text  # type: ignore[union-attr]

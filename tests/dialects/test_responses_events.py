@@ -178,7 +178,7 @@ def test_encrypted_content_only_when_included() -> None:
     assert sealed and "why" not in sealed
 
 
-def test_fault_110_call_ids_are_equal_in_every_event() -> None:
+def test_call_ids_are_equal_in_every_event() -> None:
     events: list[OutputEvent] = [
         CallStart(0, 0, "call_a", "weather"),
         CallArgs(0, 0, '{"x":1}'),
@@ -190,7 +190,7 @@ def test_fault_110_call_ids_are_equal_in_every_event() -> None:
     assert {item["call_id"] for item in items} == {"call_a"} and len({item["id"] for item in items}) == 1
 
 
-def test_fault_113_the_index_of_an_item_never_changes() -> None:
+def test_the_index_of_an_item_never_changes() -> None:
     events: list[OutputEvent] = [ReasoningDelta(0, "a"), ReasoningDelta(0, "b"), TextDelta(0, "c"), DONE]
     of_item: dict[str, set[int]] = {}
     for payload in payloads(events):
@@ -201,7 +201,7 @@ def test_fault_113_the_index_of_an_item_never_changes() -> None:
     assert not any("reasoning_part" in payload["type"] for payload in payloads(events))
 
 
-def test_faults_106_107_every_event_has_its_type_and_the_end_a_whole_response() -> None:
+def test_every_event_has_its_type_and_the_end_a_whole_response() -> None:
     sent = payloads([TextDelta(0, "x"), DONE])
     assert all("type" in payload for payload in sent)
     final = sent[-1]["response"]

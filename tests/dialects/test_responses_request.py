@@ -130,7 +130,7 @@ def test_media_parts_keep_their_path() -> None:
     assert messages({"role": "user", "content": [image]})[0].parts == (MediaPart("image", "input[0].content[0]"),)
 
 
-def test_llamacpp_fault_33_an_image_in_a_tool_output_is_read_as_one() -> None:
+def test_an_image_in_a_tool_output_is_read_as_one() -> None:
     found = messages(
         {"type": "function_call", "call_id": "c", "name": "shot", "arguments": "{}"},
         {"type": "function_call_output", "call_id": "c", "output": [{"type": "input_image", "image_url": "x"}]},
@@ -143,7 +143,7 @@ def test_history_comes_before_the_input() -> None:
     assert request.messages == (text("user", "first"), text("user", "next"))
 
 
-def test_fault_46_llamacpp_32_namespaces_are_flattened_and_hosted_tools_skipped() -> None:
+def test_namespaces_are_flattened_and_hosted_tools_skipped() -> None:
     inner = {"type": "function", "name": "search", "strict": False, "parameters": {"type": "object"}}
     request = parsed(
         tools=[FUNCTION, {"type": "web_search"}, {"type": "mcp", "name": "p"}, {"type": "brand_new"},
@@ -209,7 +209,7 @@ def test_forcing_what_is_not_there_is_refused(choice: Any) -> None:
          ResponseFormat("grammar", text='root ::= "a"', param="text.format")),
     ],
 )  # fmt: skip
-def test_fault_119_text_format(form: dict[str, Any], found: ResponseFormat) -> None:
+def test_text_format(form: dict[str, Any], found: ResponseFormat) -> None:
     assert parsed(text={"format": form}).response_format == found
 
 

@@ -1,4 +1,4 @@
-"""Faults that other servers had with tools, reasoning and structured answers; numbers are those of the fault lists."""
+"""Faults that other servers had with tools, reasoning and structured answers."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def chat_message(side: ModelText, body: dict[str, Any], text: str, places: set[i
 
 
 @pytest.mark.parametrize("places", [set(), set(range(400)), {70, 90}])
-def test_faults_28_29_31_llamacpp_27_each_call_is_introduced_once_and_numbered(places: set[int]) -> None:
+def test_each_call_is_introduced_once_and_numbered(places: set[int]) -> None:
     parts = [part for delta in deltas(body_of("chat", "auto"), BOTH, places) for part in delta.get("tool_calls", [])]
     assert all(isinstance(part, dict) for part in parts)
     heads = [part for part in parts if "id" in part]
@@ -50,7 +50,7 @@ def test_faults_28_29_31_llamacpp_27_each_call_is_introduced_once_and_numbered(p
 
 
 @pytest.mark.parametrize("name", list(DIALECTS))
-def test_faults_32_34_35_llamacpp_26_29_no_cut_loses_or_repeats_arguments(name: str) -> None:
+def test_no_cut_loses_or_repeats_arguments(name: str) -> None:
     data = BOTH.encode()
     for place in range(1, len(data), 3):
         found = calls_in(name, run(name, HERMES_SIDE, body_of(name, "auto"), data, {place, place + 1}))
@@ -58,7 +58,7 @@ def test_faults_32_34_35_llamacpp_26_29_no_cut_loses_or_repeats_arguments(name: 
 
 
 @pytest.mark.parametrize("content", [None, "", [], "missing"])
-def test_faults_43_44_a_call_may_be_sent_back_without_content(content: Any) -> None:
+def test_a_call_may_be_sent_back_without_content(content: Any) -> None:
     call = {"id": "call_1", "type": "function", "function": {"name": "clock", "arguments": "{}"}}
     turn: dict[str, Any] = {"role": "assistant", "content": content, "tool_calls": [call]}
     if content == "missing":
@@ -84,19 +84,19 @@ def test_calls_sent_back_without_an_id_keep_their_results(unnamed: dict[str, Non
 
 
 @pytest.mark.parametrize("places", [set(), set(range(60))])
-def test_faults_50_52_53_stop_strings_hold_back_neither_tags_nor_text(places: set[int]) -> None:
+def test_stop_strings_hold_back_neither_tags_nor_text(places: set[int]) -> None:
     body = {"model": "toy", "messages": USER, "stop": ["</th", "xyz", "STOPPED"], "max_tokens": 300}
     said = chat_message(R1, body, "hm</think>an answer, STOP", places)
     assert (said["reasoning"], said["content"]) == ("hm", "an answer, STOP")
 
 
 @pytest.mark.parametrize("places", [set(), set(range(60))])
-def test_fault_56_the_first_closer_ends_the_thinking_on_both_transports(places: set[int]) -> None:
+def test_the_first_closer_ends_the_thinking_on_both_transports(places: set[int]) -> None:
     said = chat_message(R1, {"model": "toy", "messages": USER}, "a</think>b</think>c", places)
     assert (said["reasoning"], said["content"]) == ("a", "b</think>c")
 
 
-def test_faults_58_59_reasoning_has_both_its_names_and_is_read_by_either() -> None:
+def test_reasoning_has_both_its_names_and_is_read_by_either() -> None:
     said = chat_message(R1, {"model": "toy", "messages": USER}, "why</think>so", set())
     assert said["reasoning"] == said["reasoning_content"] == "why"
     for field in ("reasoning", "reasoning_content"):
@@ -109,14 +109,14 @@ SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required"
 
 
 @pytest.mark.parametrize("strict", [True, False, None])
-def test_fault_73_a_schema_binds_whatever_strict_says(strict: bool | None) -> None:
+def test_a_schema_binds_whatever_strict_says(strict: bool | None) -> None:
     form = {"type": "json_schema", "json_schema": {"name": "n", "schema": SCHEMA, "strict": strict}}
     grammar = grammar_of("chat", {"model": "toy", "messages": USER, "response_format": form})
     assert takes(grammar, '{"n": 1}') and not takes(grammar, '{"n": "1"}')
 
 
 @pytest.mark.parametrize(("side", "lead"), [(R1, ""), (QWEN3, "<think>")])
-def test_faults_74_119_llamacpp_24_a_schema_binds_the_answer_and_not_the_thinking(side: ModelText, lead: str) -> None:
+def test_a_schema_binds_the_answer_and_not_the_thinking(side: ModelText, lead: str) -> None:
     more: dict[str, Any] = {
         "chat": {"response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": SCHEMA}}},
         "responses": {"text": {"format": {"type": "json_schema", "name": "n", "schema": SCHEMA}}},
@@ -132,7 +132,7 @@ def test_faults_74_119_llamacpp_24_a_schema_binds_the_answer_and_not_the_thinkin
 
 @pytest.mark.parametrize("name", list(DIALECTS))
 @pytest.mark.parametrize("budget", [1, 2, 5])
-def test_llamacpp_fault_23_no_tag_shows_when_the_budget_ends(name: str, budget: int) -> None:
+def test_no_tag_shows_when_the_budget_ends(name: str, budget: int) -> None:
     limit: dict[str, Any] = {"reasoning_budget_tokens": budget}
     if name == "messages":
         limit = {"thinking": {"type": "enabled", "budget_tokens": budget}}
@@ -142,35 +142,35 @@ def test_llamacpp_fault_23_no_tag_shows_when_the_budget_ends(name: str, budget: 
     assert "think>" not in said and '"The answer."' in said and f'"{"." * budget}"' in said
 
 
-def test_llamacpp_fault_18_a_named_tool_that_is_missing_is_refused() -> None:
+def test_a_named_tool_that_is_missing_is_refused() -> None:
     body = body_of("chat", "named", only="nobody")
     with pytest.raises(InvalidRequest) as caught:
         DIALECTS["chat"].parse(checked(OPERATION, body))
     assert caught.value.code == "unknown_tool"
 
 
-def test_llamacpp_faults_20_21_patterns_search_and_know_shorthand() -> None:
+def test_patterns_search_and_know_shorthand() -> None:
     schema = {"type": "object", "properties": {"id": {"type": "string", "pattern": r"x\d[\w-]"}}, "required": ["id"]}
     tools = [{"type": "function", "function": {"name": "f", "parameters": schema}}]
     grammar = grammar_of("chat", {"model": "toy", "messages": USER, "tools": tools, "tool_choice": "required"})
     assert takes(grammar, call_text("f", id="before x3- after")) and not takes(grammar, call_text("f", id="x-3"))
 
 
-def test_llamacpp_fault_30_a_null_description_is_none() -> None:
+def test_a_null_description_is_none() -> None:
     tools = [{"type": "function", "function": {"name": "f", "description": None, "parameters": None, "strict": None}}]
     parsed = DIALECTS["chat"].parse(checked(OPERATION, {"model": "toy", "messages": USER, "tools": tools}))
     assert parsed.tools[0].description == "" and parsed.tools[0].parameters == {}
 
 
 @pytest.mark.parametrize("choice", ["required", "named"])
-def test_faults_54808_22132_xml_calls_are_forced_in_their_own_notation(choice: str) -> None:
+def test_xml_calls_are_forced_in_their_own_notation(choice: str) -> None:
     grammar = grammar_of("chat", body_of("chat", choice, only="run"), XML_SIDE)
     assert (
         takes(grammar, xml_call("x")) and not takes(grammar, "text") and not takes(grammar, call_text("run", code="x"))
     )
 
 
-def test_llamacpp_fault_22240_strings_of_an_enum_have_no_quotes_of_their_own() -> None:
+def test_strings_of_an_enum_have_no_quotes_of_their_own() -> None:
     kinds = {"a": {"enum": ["x y"]}, "b": {"const": "z"}, "c": {"anyOf": [{"type": "string"}, {"type": "integer"}]}}
     tools = [{"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": kinds}}}]
     pairs = "".join(f"<parameter={k}>\n{v}\n</parameter>\n" for k, v in (("a", "x y"), ("b", "z")))

@@ -105,7 +105,7 @@ DIALECT_CHOICES = [(n, c) for n in DIALECTS for c in CHOICES if c != "none" and 
 
 
 @pytest.mark.parametrize(("name", "choice"), DIALECT_CHOICES)
-def test_faults_25_26_how_a_call_ends_the_reply(name: str, choice: str) -> None:
+def test_how_a_call_ends_the_reply(name: str, choice: str) -> None:
     """The same whole and streamed: `run` compares them."""
     text = call_text("clock")
     body = body_of(name, choice)
@@ -115,7 +115,7 @@ def test_faults_25_26_how_a_call_ends_the_reply(name: str, choice: str) -> None:
 
 
 @pytest.mark.parametrize(("name", "choice"), DIALECT_CHOICES)
-def test_fault_23_a_cut_call_ends_with_length(name: str, choice: str) -> None:
+def test_a_cut_call_ends_with_length(name: str, choice: str) -> None:
     body = body_of(name, choice, only="weather") | {DIALECTS[name].limit: 40}
     reply = run(name, HERMES_SIDE, body, call_text("weather", city="Köln").encode(), {5})
     assert ending(name, reply) == LENGTH[name]
@@ -151,7 +151,7 @@ def test_what_each_choice_lets_the_model_write(name: str) -> None:
 
 @pytest.mark.parametrize("name", list(DIALECTS))
 @pytest.mark.parametrize("choice", ["auto", "required"])
-def test_fault_38_without_parallel_calls_there_is_one(name: str, choice: str) -> None:
+def test_without_parallel_calls_there_is_one(name: str, choice: str) -> None:
     one, other = call_text("clock"), call_text("weather", city="Bonn")
     single = grammar_of(name, body_of(name, choice, parallel=False))
     assert takes(single, one) and not takes(single, f"{one}\n{other}") and not takes(single, f"{one} and more")
@@ -165,7 +165,7 @@ def test_a_tool_of_no_parameters_takes_the_empty_object_only(name: str, strict: 
 
 
 @pytest.mark.parametrize("name", list(DIALECTS))
-def test_fault_32006_tools_beside_a_schema_are_a_call_or_the_schema(name: str) -> None:
+def test_tools_beside_a_schema_are_a_call_or_the_schema(name: str) -> None:
     schema = {"type": "object", "properties": {"ok": {"type": "boolean"}}, "required": ["ok"]}
     more: dict[str, Any] = {
         "chat": {"response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": schema}}},
@@ -180,7 +180,7 @@ def test_fault_32006_tools_beside_a_schema_are_a_call_or_the_schema(name: str) -
 
 
 @pytest.mark.parametrize("name", list(DIALECTS))
-def test_fault_41_with_none_what_looks_like_a_call_is_text(name: str) -> None:
+def test_with_none_what_looks_like_a_call_is_text(name: str) -> None:
     reply = run(name, HERMES_SIDE, body_of(name, "none"), call_text("clock").encode(), {3, 12})
     assert calls_in(name, reply) == [] and json.dumps(call_text("clock"))[1:-1] in json.dumps(reply)
 

@@ -102,7 +102,7 @@ def test_streamed_tools_arrive_as_json_deltas(server: LiveServer, sdk: anthropic
     assert "".join(pieces).count("{") == 2 and len({block.id for block in blocks}) == 2
 
 
-def test_fault_91_stop_sequence_is_named(server: LiveServer, sdk: anthropic.Anthropic) -> None:
+def test_stop_sequence_is_named(server: LiveServer, sdk: anthropic.Anthropic) -> None:
     server.engine.play(text_ids("one two three"))
     message = sdk.messages.create(model="toy", max_tokens=32, messages=HI, stop_sequences=["two", "zzz"])
     assert (message.stop_reason, message.stop_sequence) == ("stop_sequence", "two")
@@ -117,7 +117,7 @@ def test_max_tokens(server: LiveServer, sdk: anthropic.Anthropic) -> None:
     assert post(server, max_tokens=None).json()["stop_reason"] == "end_turn"
 
 
-def test_fault_103_count_equals_the_input_tokens_of_the_call(server: LiveServer, sdk: anthropic.Anthropic) -> None:
+def test_count_equals_the_input_tokens_of_the_call(server: LiveServer, sdk: anthropic.Anthropic) -> None:
     body: Any = {"model": "toy", "messages": HI}
     plain = sdk.messages.count_tokens(**body).input_tokens
     for extra in ({}, {"system": "s"}, {"tools": [WEATHER]}, {"thinking": {"type": "adaptive"}}):
@@ -127,7 +127,7 @@ def test_fault_103_count_equals_the_input_tokens_of_the_call(server: LiveServer,
         assert bool(extra) == (counted != plain)
 
 
-def test_faults_97_98_cached_tokens(server: LiveServer, sdk: anthropic.Anthropic) -> None:
+def test_cached_tokens(server: LiveServer, sdk: anthropic.Anthropic) -> None:
     counted = sdk.messages.count_tokens(model="toy", messages=HI).input_tokens
     server.engine.play(Prefilled(counted, 10), text_ids("x"))
     usage = sdk.messages.create(model="toy", max_tokens=8, messages=HI).usage
@@ -142,7 +142,7 @@ def test_faults_97_98_cached_tokens(server: LiveServer, sdk: anthropic.Anthropic
         {"x-api-key": "secret", "anthropic-beta": "no-such-beta-2099,another"},
     ],
 )
-def test_faults_100_104_keys_in_either_header_and_unknown_betas(headers: dict[str, str]) -> None:
+def test_keys_in_either_header_and_unknown_betas(headers: dict[str, str]) -> None:
     with toy_server(settings={"server.api_key": ("secret",)}) as live:
         answered = post(live, headers=headers)
         assert answered.status_code == 200
@@ -171,7 +171,7 @@ def test_the_two_versions_differ_in_sampling(server: LiveServer) -> None:
         ("POST", "/v1/messages/count_tokens", b'{"model":"toy"}', 400, "invalid_request_error"),
     ],
 )  # fmt: skip
-def test_fault_101_errors_have_anthropics_shape(
+def test_errors_have_anthropics_shape(
     server: LiveServer, method: str, path: str, content: bytes, status: int, kind: str
 ) -> None:
     headers = {"content-type": "application/json"}
@@ -212,7 +212,7 @@ def test_message_start_comes_before_prefill_ends_and_pings_follow(server: LiveSe
         assert list(lines)[-2:] == ["event: message_stop", 'data: {"type":"message_stop"}']
 
 
-def test_llamacpp_fault_35_the_prompt_does_not_change_with_the_billing_header(server: LiveServer) -> None:
+def test_the_prompt_does_not_change_with_the_billing_header(server: LiveServer) -> None:
     prompts = []
     for digest in ("a1b2c", "d3e4f"):
         system = [{"type": "text", "text": f"x-anthropic-billing-header: cc_version=2.1; cch={digest};"}]

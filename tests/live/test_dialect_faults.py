@@ -1,4 +1,4 @@
-"""Faults that other servers had, on /v1/responses and /v1/messages alike; numbers are those of the fault list."""
+"""Faults that other servers had, on /v1/responses and /v1/messages alike."""
 
 from __future__ import annotations
 
@@ -61,21 +61,21 @@ def arguments_in(dialect: str, reply: dict[str, Any]) -> list[Any]:
 
 
 @both
-def test_fault_13_a_bad_request_for_a_stream_is_a_plain_400(server: LiveServer, dialect: str) -> None:
+def test_a_bad_request_for_a_stream_is_a_plain_400(server: LiveServer, dialect: str) -> None:
     response = ask(server, dialect, text="x" * 40000, stream=True)
     assert response.status_code == 400 and response.headers["content-type"] == "application/json"
     assert "maximum context length is 32768 tokens" in response.text
 
 
 @both
-def test_fault_16_an_error_is_never_content(server: LiveServer, dialect: str) -> None:
+def test_an_error_is_never_content(server: LiveServer, dialect: str) -> None:
     server.engine.play(Fail(EngineFaulted("one step failed")))
     response = ask(server, dialect)
     assert response.status_code == 500 and "error" in response.json()
 
 
 @both
-def test_fault_17_every_event_is_named_and_ends_in_a_blank_line(server: LiveServer, dialect: str) -> None:
+def test_every_event_is_named_and_ends_in_a_blank_line(server: LiveServer, dialect: str) -> None:
     blocks = ask(server, dialect, stream=True).text.split("\n\n")
     assert blocks[-1] == ""
     for block in blocks[:-1]:
@@ -86,7 +86,7 @@ def test_fault_17_every_event_is_named_and_ends_in_a_blank_line(server: LiveServ
 
 @both
 @pytest.mark.parametrize("streamed", [True, False])
-def test_faults_19_20_a_dropped_client_frees_its_row(server: LiveServer, dialect: str, streamed: bool) -> None:
+def test_a_dropped_client_frees_its_row(server: LiveServer, dialect: str, streamed: bool) -> None:
     gate = server.on_loop(asyncio.Event)
     server.engine.play(text_ids("a"), Gate(gate))
     url, body = server.url + PATHS[dialect], body_of(dialect, stream=streamed)
@@ -103,7 +103,7 @@ def test_faults_19_20_a_dropped_client_frees_its_row(server: LiveServer, dialect
 
 
 @both
-def test_faults_35_112_markup_of_calls_is_never_text(server: LiveServer, dialect: str) -> None:
+def test_markup_of_calls_is_never_text(server: LiveServer, dialect: str) -> None:
     server.engine.play(text_ids("Look: " + call_text("weather", city="<b>")))
     sent = payloads(ask(server, dialect, offer=True, stream=True))
     deltas = "".join(
@@ -115,20 +115,20 @@ def test_faults_35_112_markup_of_calls_is_never_text(server: LiveServer, dialect
 
 
 @both
-def test_fault_37_a_call_without_arguments_has_an_empty_object(server: LiveServer, dialect: str) -> None:
+def test_a_call_without_arguments_has_an_empty_object(server: LiveServer, dialect: str) -> None:
     server.engine.play(text_ids(call_text("weather")))
     assert arguments_in(dialect, ask(server, dialect, offer=True).json()) == [{}]
 
 
 @both
-def test_fault_40_no_tools_no_calls(server: LiveServer, dialect: str) -> None:
+def test_no_tools_no_calls(server: LiveServer, dialect: str) -> None:
     none: Any = "none" if dialect == "responses" else {"type": "none"}
     reply = ask(server, dialect, tools=[], tool_choice=none)
     assert reply.status_code == 200 and arguments_in(dialect, reply.json()) == []
 
 
 @both
-def test_fault_41_with_choice_none_text_like_a_call_stays(server: LiveServer, dialect: str) -> None:
+def test_with_choice_none_text_like_a_call_stays(server: LiveServer, dialect: str) -> None:
     text = call_text("weather", city="Bonn")
     server.engine.play(text_ids(text))
     none: Any = "none" if dialect == "responses" else {"type": "none"}
@@ -137,7 +137,7 @@ def test_fault_41_with_choice_none_text_like_a_call_stays(server: LiveServer, di
 
 
 @both
-def test_fault_91_a_call_of_broken_json_is_no_500(server: LiveServer, dialect: str) -> None:
+def test_a_call_of_broken_json_is_no_500(server: LiveServer, dialect: str) -> None:
     server.engine.play(text_ids('<tool_call>\n{"name": "weather", "arguments": {"city": \n</tool_call>'))
     whole = ask(server, dialect, offer=True)
     server.engine.play(text_ids('<tool_call>\n{"name": "weather", "arguments": {"city": \n</tool_call>'))
@@ -147,7 +147,7 @@ def test_fault_91_a_call_of_broken_json_is_no_500(server: LiveServer, dialect: s
 
 
 @both
-def test_faults_65_67_68_unknown_models_and_junk(server: LiveServer, dialect: str) -> None:
+def test_unknown_models_and_junk(server: LiveServer, dialect: str) -> None:
     gone = ask(server, dialect, model="gone")
     assert gone.status_code == 404 and gone.json()["error"]["message"]
     for junk in ({"stream": {"a": []}}, {"temperature": [1]}, {"tools": {"x": 1}}, {"metadata": 5}):
@@ -156,20 +156,20 @@ def test_faults_65_67_68_unknown_models_and_junk(server: LiveServer, dialect: st
 
 @both
 @pytest.mark.parametrize("text", ["", "a", "<think>hm</think>", "<think>hm", call_text("weather") * 2])
-def test_fault_109_a_stream_always_ends(server: LiveServer, dialect: str, text: str) -> None:
+def test_a_stream_always_ends(server: LiveServer, dialect: str, text: str) -> None:
     server.engine.play(text_ids(text))
     kinds = [payload["type"] for payload in payloads(ask(server, dialect, offer=True, stream=True))]
     assert kinds[-1] in ("response.completed", "message_stop")
     assert sum(kind in ("response.completed", "message_stop") for kind in kinds) == 1
 
 
-def test_llamacpp_fault_18_a_named_tool_is_forced_or_refused(server: LiveServer) -> None:
+def test_a_named_tool_is_forced_or_refused(server: LiveServer) -> None:
     for dialect, choice in (("responses", {"type": "function"}), ("messages", {"type": "tool"})):
         refused = ask(server, dialect, offer=True, tool_choice=choice | {"name": "other"})
         assert refused.status_code == 400 and "other" in refused.json()["error"]["message"]
 
 
-def test_llamacpp_fault_26_parallel_calls_have_dense_indexes(server: LiveServer) -> None:
+def test_parallel_calls_have_dense_indexes(server: LiveServer) -> None:
     server.engine.play(text_ids(call_text("weather", city="a") + call_text("weather", city="b")))
     added = [
         payload
@@ -181,7 +181,7 @@ def test_llamacpp_fault_26_parallel_calls_have_dense_indexes(server: LiveServer)
 
 
 @both
-def test_fault_119_a_format_binds_the_answer(server: LiveServer, dialect: str) -> None:
+def test_a_format_binds_the_answer(server: LiveServer, dialect: str) -> None:
     form = {"type": "json_schema", "name": "n", "schema": SCHEMA}
     asked: dict[str, Any] = (
         {"text": {"format": form}} if dialect == "responses" else {"output_config": {"format": form}}

@@ -192,7 +192,7 @@ def test_native_embeddings_are_those_of_the_openai_route(server: LiveServer) -> 
         assert post(server, "/embedding", **nothing).status_code == 400
 
 
-def test_llamacpp_fault_48_the_servers_own_norm_yields_to_the_requests() -> None:
+def test_the_servers_own_norm_yields_to_the_requests() -> None:
     with toy_server(settings={"server.embd_normalize": -1}) as live:
         for _ in range(3):
             live.engine.play(Vectors((struct.pack("<3f", 3.0, 0.0, -4.0),)))

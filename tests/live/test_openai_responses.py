@@ -107,7 +107,7 @@ def test_previous_response_id_equals_a_stateless_resend(server: LiveServer, sdk:
     assert second.previous_response_id == first.id
 
 
-def test_fault_116_a_streamed_response_is_stored_when_its_end_arrives(server: LiveServer, sdk: openai.OpenAI) -> None:
+def test_a_streamed_response_is_stored_when_its_end_arrives(server: LiveServer, sdk: openai.OpenAI) -> None:
     server.engine.play(text_ids("One."))
     stream = sdk.responses.create(model="toy", input="a", stream=True)
     for event in stream:
@@ -331,7 +331,7 @@ def test_responses_survive_a_restart(tmp_path: Path) -> None:
         assert "One." in prompt_of(second)
 
 
-def test_fault_115_without_a_store_the_default_works_and_says_false() -> None:
+def test_without_a_store_the_default_works_and_says_false() -> None:
     with toy_server(settings={"responses.store": "off"}) as live:
         response = post(live)
         assert response.status_code == 200 and response.json()["store"] is False

@@ -86,7 +86,7 @@ def test_an_answer_that_is_bound_may_spell_any_tag(tools: tuple[Tool, ...], text
 
 
 @pytest.mark.parametrize("control", [(), ("<think>", "</think>")])
-def test_fault_74_a_schema_binds_behind_either_spelling_of_the_closer(control: tuple[str, ...]) -> None:
+def test_a_schema_binds_behind_either_spelling_of_the_closer(control: tuple[str, ...]) -> None:
     model = byte_model(OPEN_THINKING_CHATML, control=CONTROL_TOKENS + control)
     request = chat(response_format=FORMAT, reasoning=ReasoningIntent(enabled=True))
     m = matcher(model, request)

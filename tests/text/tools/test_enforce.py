@@ -252,7 +252,7 @@ def test_xml_arguments_end_at_one_place_only(form: str) -> None:
 @pytest.mark.parametrize("form", list(XML_FORMS))
 @pytest.mark.parametrize("choice", [ToolChoice(), ToolChoice("required")])
 @pytest.mark.parametrize("code", [b"", b"if a < b:\n    f('</param')\n", b"x" * 5 + b"\n</param>\n</parameter>\ny"])
-def test_fault_xgrammar_650_a_closer_is_spelled_to_its_end(form: str, code: bytes, choice: ToolChoice) -> None:
+def test_a_closer_is_spelled_to_its_end(form: str, code: bytes, choice: ToolChoice) -> None:
     schema = {"type": "object", "properties": {"code": {"type": "string"}}, "required": ["code"]}
     m = matcher(form, "", chat(tools=(Tool(name="run", parameters=schema),), tool_choice=choice))
     before, after = XML_FORMS[form]
@@ -265,7 +265,7 @@ def test_fault_xgrammar_650_a_closer_is_spelled_to_its_end(form: str, code: byte
 
 
 @pytest.mark.parametrize("form", list(XML_FORMS))
-def test_fault_xgrammar_650_where_a_closer_may_be_misspelled_there_is_a_way_to_the_end(form: str) -> None:
+def test_where_a_closer_may_be_misspelled_there_is_a_way_to_the_end(form: str) -> None:
     """In a value that speaks of such tags. The call can't end by it, and steering brings the true one in time."""
     tool = Tool(
         name="run", parameters={"type": "object", "properties": {"code": {"type": "string"}}, "required": ["code"]}
@@ -305,7 +305,7 @@ def test_where_tags_are_special_tokens_their_text_is_text(form: str, text: str, 
 
 
 @pytest.mark.parametrize("choice", [ToolChoice(), ToolChoice("required")])
-def test_fault_xgrammar_622_kimi_calls_with_and_without_the_section_are_bound_and_read(choice: ToolChoice) -> None:
+def test_kimi_calls_with_and_without_the_section_are_bound_and_read(choice: ToolChoice) -> None:
     m = matcher("kimi", "", chat(tool_choice=choice))
     call = b'<|tool_call_begin|>functions.get_weather:0<|tool_call_argument_begin|>{"city": "Bonn"}<|tool_call_end|>'
     for text in (call, b"<|tool_calls_section_begin|>" + call + b"<|tool_calls_section_end|>", call + call):

@@ -87,7 +87,7 @@ def test_named_and_allowed_leave_the_others_out(form: str) -> None:
 
 @pytest.mark.parametrize("form", FORMATS)
 @pytest.mark.parametrize("mode", ["required", "auto"])
-def test_fault_38_without_parallel_calls_a_call_ends_the_reply(form: str, mode: str) -> None:
+def test_without_parallel_calls_a_call_ends_the_reply(form: str, mode: str) -> None:
     request = chat(TOOLS, ToolChoice(mode, parallel=False))  # type: ignore[arg-type]
     m = matcher(form, request)
     text = call_text(form, FIRST)
@@ -128,7 +128,7 @@ def test_none_binds_nothing_and_reads_nothing(form: str) -> None:
 
 
 @pytest.mark.parametrize("form", FORMATS)
-def test_fault_32006_tools_beside_a_schema(form: str) -> None:
+def test_tools_beside_a_schema(form: str) -> None:
     schema = {"type": "object", "properties": {"ok": {"type": "boolean"}}, "required": ["ok"]}
     request = chat(TOOLS, response_format=ResponseFormat("json_schema", schema=schema))
     m = matcher(form, request)
@@ -147,7 +147,7 @@ AT_ONCE = {"hermes", "qwen_xml", "harmony"}
 
 
 @pytest.mark.parametrize("form", [f if f in AT_ONCE else pytest.param(f, marks=pytest.mark.slow) for f in FORMATS])
-def test_faults_xgrammar_680_llamacpp_25895_25746_22314_many_tools_and_a_bad_one(form: str) -> None:
+def test_many_tools_and_a_bad_one(form: str) -> None:
     """Tools are looked at when they are called; one whose schema can't be enforced takes any object."""
     nested = {
         "type": "object",
