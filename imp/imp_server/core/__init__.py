@@ -88,6 +88,7 @@ from imp_server.core.generate import (
     OutputPlan,
     SamplingParams,
     Segment,
+    ValueTags,
 )
 from imp_server.core.ids import (
     SPECIAL_CLOSE,
@@ -175,6 +176,7 @@ __all__ = [
     "UnsupportedParameter",
     "Usage",
     "UserFault",
+    "ValueTags",
     "Vectors",
     "VisionUnavailable",
     "pack_ids",

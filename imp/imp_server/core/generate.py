@@ -68,6 +68,15 @@ class GrammarPlan(msgspec.Struct, frozen=True):
     payload: bytes
 
 
+class ValueTags(msgspec.Struct, frozen=True):
+    """Tags between which one value stands in the text of a segment. Marked bytes."""
+
+    lead: bytes
+    end: bytes
+    """What ends the opener, behind a name; b"" if `lead` is all of it."""
+    close: bytes
+
+
 class Segment(msgspec.Struct, frozen=True):
     """One stretch of a completion.
 
@@ -93,6 +102,11 @@ class Segment(msgspec.Struct, frozen=True):
     """In an answer openers count only where nothing but whitespace precedes them (bare JSON calls, bound answers)."""
     json_body: bool = False
     """The text is JSON: markers inside its strings don't count."""
+    quotes: tuple[bytes, ...] = ()
+    """With `json_body`: text from one of these to the next of the same kind is a string, too."""
+    values: tuple[ValueTags, ...] = ()
+    """Without `json_body`: values that begin as JSON texts, lists or objects are JSON, and markers inside their strings
+    don't count. One with a line break in a string isn't JSON; from there on they count again."""
 
 
 class OutputPlan(msgspec.Struct, frozen=True):

@@ -16,10 +16,9 @@ from typing import Literal, NamedTuple
 
 from imp_server.core import SPECIAL_OPEN, OutputPlan
 from imp_server.output.indent import IndentWatch
+from imp_server.output.strings import Place, Strings
 
 _SPECIAL_SPAN = re.compile(rb"\xff([^\xfe]*)\xfe")
-_QUOTE, _BACKSLASH = 0x22, 0x5C
-_OUTSIDE, _INSIDE, _ESCAPED = range(3)
 
 
 class Piece(NamedTuple):
@@ -63,7 +62,8 @@ class PlanWalker:
         self._called = False
         self._held = b""
         self._blank = True
-        self._quote = _OUTSIDE
+        self._place = Place(0)
+        self._enter_strings()
         self._indent = IndentWatch(plan.min_indent) if plan.min_indent > 0 else None
         self._patterns = self._alive()
 
@@ -133,7 +133,8 @@ class PlanWalker:
         buffer = self._held + data
         self._held = b""
         while True:
-            match, start = _first_complete(self._patterns, buffer, self._outside_strings(buffer))
+            places = self._places(buffer)
+            match, start = _first_complete(self._patterns, buffer, places)
             if match is None:
                 break
             self._text(buffer[:start], pieces)
@@ -143,7 +144,7 @@ class PlanWalker:
             buffer = buffer[start + len(match.data) :]
             if self.end is not None:
                 return
-        n_held = _n_possible_prefix(self._patterns, buffer, self._outside_strings(buffer))
+        n_held = _n_possible_prefix(self._patterns, buffer, places)
         self._text(buffer[: len(buffer) - n_held], pieces)
         self._held = buffer[len(buffer) - n_held :] if self.end is None else b""
 
@@ -162,7 +163,8 @@ class PlanWalker:
         self.segment = match.target
         self._visits[self.segment] += 1
         self._called = self._called or segments[self.segment].kind == "call"
-        self._blank, self._quote = True, _OUTSIDE
+        self._blank = True
+        self._enter_strings()
         if match.action == "open":
             pieces.append(Piece(self.segment, self._visits[self.segment] - 1, "open", match.data))
             if segments[self.segment].keep_markers:
@@ -177,17 +179,20 @@ class PlanWalker:
         if not data:
             return
         pieces.append(Piece(self.segment, self._visits[self.segment] - 1, "text", data))
-        if self.plan.segments[self.segment].json_body:
-            self._quote = _quote_states(self._quote, data)[-1]
+        if self._strings is not None:
+            self._place = self._strings.scan(self._place, data)[-1]
         if self._blank and data.strip():
             self._blank = False
             self._patterns = self._alive()
 
-    def _outside_strings(self, buffer: bytes) -> list[int] | None:
-        """Per offset of `buffer` whether a JSON string is open there (_OUTSIDE or not); None if it doesn't matter."""
-        if not self.plan.segments[self.segment].json_body:
-            return None
-        return _quote_states(self._quote, buffer)
+    def _enter_strings(self) -> None:
+        segment = self.plan.segments[self.segment]
+        self._strings = Strings(segment) if segment.json_body or segment.values else None
+        self._place = self._strings.start if self._strings is not None else Place(0)
+
+    def _places(self, buffer: bytes) -> list[Place] | None:
+        """Per offset of `buffer` where it is; None if that doesn't matter."""
+        return None if self._strings is None else self._strings.scan(self._place, buffer)
 
     def _release(self, pieces: list[Piece]) -> None:
         """Nothing more comes. What a special token began is no text, though the rest of its marker never came."""
@@ -196,27 +201,13 @@ class PlanWalker:
         self._held = b""
 
 
-def _quote_states(state: int, data: bytes) -> list[int]:
-    """The string state before each byte of `data` and after the last."""
-    states = [state]
-    for byte in data:
-        if state == _ESCAPED:
-            state = _INSIDE
-        elif byte == _BACKSLASH and state == _INSIDE:
-            state = _ESCAPED
-        elif byte == _QUOTE:
-            state = _INSIDE if state == _OUTSIDE else _OUTSIDE
-        states.append(state)
-    return states
-
-
 def _first_complete(
-    patterns: tuple[_Pattern, ...], buffer: bytes, quotes: list[int] | None
+    patterns: tuple[_Pattern, ...], buffer: bytes, places: list[Place] | None
 ) -> tuple[_Pattern | None, int]:
     best: _Pattern | None = None
     best_end, best_start = len(buffer) + 1, 0
     for pattern in patterns:
-        start = _find(pattern, buffer, quotes)
+        start = _find(pattern, buffer, places)
         if start < 0:
             continue
         end = start + len(pattern.data)
@@ -225,20 +216,20 @@ def _first_complete(
     return best, best_start
 
 
-def _find(pattern: _Pattern, buffer: bytes, quotes: list[int] | None) -> int:
-    """First occurrence where the pattern counts: not inside a special token, nor inside a JSON string."""
+def _find(pattern: _Pattern, buffer: bytes, places: list[Place] | None) -> int:
+    """First occurrence where the pattern counts: not inside a special token, nor inside a string."""
     start = buffer.find(pattern.data)
     if pattern.at_start:
         return start if start >= 0 and not buffer[:start].strip() else -1
     while start >= 0:
         inside_special = buffer.rfind(b"\xff", 0, start) > buffer.rfind(b"\xfe", 0, start)
-        if not inside_special and (quotes is None or quotes[start] == _OUTSIDE):
+        if not inside_special and (places is None or not places[start].in_string):
             break
         start = buffer.find(pattern.data, start + 1)
     return start
 
 
-def _n_possible_prefix(patterns: tuple[_Pattern, ...], buffer: bytes, quotes: list[int] | None) -> int:
+def _n_possible_prefix(patterns: tuple[_Pattern, ...], buffer: bytes, places: list[Place] | None) -> int:
     """Length of the longest suffix of `buffer` that is a proper prefix of some pattern, where that counts."""
     longest = 0
     for pattern in patterns:
@@ -246,7 +237,7 @@ def _n_possible_prefix(patterns: tuple[_Pattern, ...], buffer: bytes, quotes: li
             start = len(buffer) - size
             if pattern.at_start and buffer[:start].strip():
                 continue
-            if quotes is not None and quotes[start] != _OUTSIDE:
+            if places is not None and places[start].in_string:
                 continue
             if buffer.endswith(pattern.data[:size]):
                 longest = size

@@ -24,7 +24,18 @@ TOOLS = (
         },
     ),
     Tool(
-        name="run", parameters={"type": "object", "properties": {"code": {"type": "string"}, "o": {"type": "object"}}}
+        name="run",
+        parameters={
+            "type": "object",
+            "properties": {
+                "code": {"type": "string"},
+                "o": {"type": "object"},
+                "note": {"anyOf": [{"type": "string"}, {"type": "null"}]},
+                "any": {},
+                "flag": {"$ref": "#/$defs/flag"},
+            },
+            "$defs": {"flag": {"type": "boolean"}},
+        },
     ),
     Tool(name="ping"),
 )
@@ -146,6 +157,31 @@ CASES = [
         [("get_weather", {"city": 'Köln "Süd"', "days": 2}), ("ping", {})],
         "AB",
     ),
+    Case(
+        "glm",
+        '<tool_call>run\n<arg_key>o</arg_key>\n<arg_value>{"a": "</arg_value>\\n</tool_call><arg_key>\\""}</arg_value>\n</tool_call>!',
+        [("run", {"o": {"a": '</arg_value>\n</tool_call><arg_key>"'}})],
+        "!",
+    ),
+    Case("glm", '<tool_call>run\n<arg_key>code</arg_key>\n<arg_value>{"a\n</arg_value>\n</tool_call>!', [("run", {"code": '{"a\n'})], "!"),
+    Case("glm", '<tool_call>run\n<arg_key>o</arg_key>\n<arg_value>{"a</arg_value>\n</tool_call>!', [("run", {"o": '{"a</arg_value>\n'})], "!"),
+    Case(
+        "gemma",
+        'x<|tool_call>call:run{o:{"</tool_call>":["<tool_call|>",<|"|><tool_call|>"<|"|>]},code:<|"|><tool_call|><|"|>}<tool_call|>y',
+        [("run", {"o": {"</tool_call>": ["<tool_call|>", '<tool_call|>"']}, "code": "<tool_call|>"})],
+        "xy",
+    ),
+    Case("gemma", '<|tool_call>call:run{note:None,any:[True]}<tool_call|>', [("run", {"note": None, "any": [True]})]),
+    Case(
+        "qwen_xml",
+        '<tool_call>\n<function=run>\n<parameter=o>\n{"a": "</function></tool_call>"}\n</parameter>\n<parameter=note>\n"n"\n</parameter>\n'
+        '<parameter=any>\n"</function></tool_call>"\n</parameter>\n<parameter=flag>\nTrue\n</parameter>\n</function>\n</tool_call>!',
+        [("run", {"o": {"a": "</function></tool_call>"}, "note": '"n"', "any": "</function></tool_call>", "flag": True})],
+        "!",
+    ),
+    Case("seed", "<seed:tool_call>\n<function=run>\n<parameter=note>null</parameter>\n</function>\n</seed:tool_call>", [("run", {"note": None})]),
+    Case("seed", "<seed:tool_call>\n<function=run>\n<parameter=note>nul</parameter>\n</function>\n</seed:tool_call>", [("run", {"note": "nul"})]),
+    Case("kimi", "a<|tool_call_begin|>functions.ping:0<|tool_call_argument_begin|>{}<|tool_call_end|>b", [("ping", {})], "ab"),
     Case("jamba", f'A<tool_calls>[{{"name": "get_weather", "arguments": {ARGS}}}, {{"name": "ping"}}]</tool_calls>B', [WEATHER, ("ping", {})], "AB"),
 ]  # fmt: skip
 

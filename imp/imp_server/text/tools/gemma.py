@@ -1,17 +1,20 @@
 """Gemma 4: <|tool_call>call:NAME{key:<|"|>text<|"|>,other:1}<tool_call|>.
 
-Keys are bare words, strings stand between quote markers (special tokens), the rest is JSON.
+Keys are bare words, strings stand between quote markers (special tokens), the rest is JSON. Strings may spell any
+tag, but not the marker that ends them.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from typing import Any
 
-from imp_server.core import SPECIAL_OPEN, Segment, Tool
+from imp_server.core import Segment, Tool
 from imp_server.grammar.envelope import Alt, Node, Raw, Seq
 from imp_server.text.tools.base import Args, Begin, CallPiece, CallReader, End, both, mark, unmarked
 from imp_server.text.tools.json_stream import JsonRelay
+from imp_server.text.tools.key_values import PYTHON_WORDS, is_json
 from imp_server.text.tools.spelling import BoundTool, Parameter, Section, TagBytes, lit, one_of, parameters
 from imp_server.text.tools.tag_scanner import TagScanner
 
@@ -30,17 +33,29 @@ def segments(tools: Sequence[Tool], answer: int, first: int) -> tuple[Segment, .
     """Where a section began with a special token, its closer's text is text."""
     text_closer, closer = both("<tool_call|>")
     return tuple(
-        Segment("call", openers=(opener,), closers=closers, opens_from=(answer,), closes_to=answer)
+        Segment(
+            "call",
+            openers=(opener,),
+            closers=closers,
+            opens_from=(answer,),
+            closes_to=answer,
+            json_body=True,
+            quotes=both(QUOTE),
+        )
         for opener, closers in zip(both("<|tool_call>"), ((text_closer, closer), (closer,)))
     )
 
 
 def sections(tools: Sequence[BoundTool], tag: TagBytes, template: str, many: bool) -> list[Section]:
     quote, close = tag(QUOTE), tag("<tool_call|>")
-    never = () if close.startswith(SPECIAL_OPEN) else (close,)
     calls: list[Node] = []
+
+    def text(schema: Any, nullable: bool) -> Node:
+        quoted = Seq((lit(quote), Raw(quote, schema)))
+        return Alt((quoted, lit("null"))) if nullable else quoted
+
     for tool in tools:
-        found = parameters(tool, lambda schema: Seq((lit(quote), Raw(quote, schema, never=never))), b"")
+        found = parameters(tool, text, b"")
         found.sort(key=lambda p: not p.required)
         calls.append(Seq((lit("call:", tool.name, "{"), _listed(found), lit("}", close))))
     return [Section(tag("<|tool_call>"), one_of(calls))]
@@ -147,12 +162,8 @@ class GemmaReader:
         word = unmarked(raw).strip()
         if not word or (word[0] == '"' and word[-1] == '"' and len(word) > 1):
             return word
-        if not key:
-            try:
-                json.loads(word)
-                return word
-            except ValueError:
-                pass
+        if not key and (is_json(word) or word in PYTHON_WORDS):
+            return PYTHON_WORDS.get(word, word)
         return json.dumps(word, ensure_ascii=False)
 
     def _send(self, text: str, pieces: list[CallPiece]) -> None:

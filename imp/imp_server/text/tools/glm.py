@@ -1,17 +1,19 @@
 """GLM 4.5+: <tool_call>NAME, then <arg_key>K</arg_key><arg_value>V</arg_value> pairs, </tool_call>.
 
-Strings are raw text, everything else is JSON text.
+Strings are raw text, everything else is JSON text, whose strings may spell any tag.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
-from imp_server.core import SPECIAL_OPEN, Segment, Tool
+from imp_server.core import SPECIAL_OPEN, Segment, Tool, ValueTags
 from imp_server.grammar.envelope import Node, Raw, Seq
 from imp_server.text.tools.base import Args, Begin, CallPiece, CallReader, End, both, mark, unmarked
+from imp_server.text.tools.json_stream import JsonScanner
 from imp_server.text.tools.key_values import ObjectWriter
-from imp_server.text.tools.spelling import BoundTool, Section, TagBytes, key_value_pairs, lit, one_of
+from imp_server.text.tools.spelling import BoundTool, Section, TagBytes, key_value_pairs, lit, one_of, or_null
 from imp_server.text.tools.tag_scanner import TagScanner
 
 name = "glm"
@@ -25,8 +27,9 @@ def teaches(template: str) -> bool:
 def segments(tools: Sequence[Tool], answer: int, first: int) -> tuple[Segment, ...]:
     """Where a section began with a special token, its closer's text is text."""
     text_closer, closer = both("</tool_call>")
+    values = tuple(ValueTags(lead, b"", close) for lead, close in zip(both("<arg_value>"), both(_VALUE_CLOSE)))
     return tuple(
-        Segment("call", openers=(opener,), closers=closers, opens_from=(answer,), closes_to=answer)
+        Segment("call", openers=(opener,), closers=closers, opens_from=(answer,), closes_to=answer, values=values)
         for opener, closers in zip(both("<tool_call>"), ((text_closer, closer), (closer,)))
     )
 
@@ -35,12 +38,16 @@ def sections(tools: Sequence[BoundTool], tag: TagBytes, template: str, many: boo
     close, section_close = tag("</arg_value>") + b"\n", tag("</tool_call>")
     never = () if section_close.startswith(SPECIAL_OPEN) else (section_close,)
     calls: list[Node] = []
+
+    def text(schema: Any, nullable: bool) -> Node:
+        return Raw(close, or_null(schema) if nullable else schema, never=never)
+
     for tool in tools:
 
         def pair(key: str, value: Node) -> Node:
             return Seq((lit(tag("<arg_key>"), key, tag("</arg_key>"), "\n", tag("<arg_value>")), value))
 
-        pairs = key_value_pairs(tool, pair, lambda schema: Raw(close, schema, never=never), close)
+        pairs = key_value_pairs(tool, pair, text, close)
         calls.append(Seq((lit(tool.name, "\n"), pairs, lit(section_close))))
     return [Section(tag("<tool_call>"), one_of(calls))]
 
@@ -64,6 +71,8 @@ class GlmReader:
         self._collected = ""
         self._value_close = _VALUE_CLOSE
         self._writer: ObjectWriter | None = None
+        self._json = JsonScanner()
+        """The open value, as long as it is one JSON value and no more."""
 
     def feed(self, text: str) -> list[CallPiece]:
         self._scanner.add(text)
@@ -77,8 +86,8 @@ class GlmReader:
         if self._state == "name":
             self._collected += self._scanner.rest()
             self._begin(pieces)
-        elif self._state in ("gap", "value") and self._writer is not None:
-            rest = self._scanner.rest() if self._state == "value" else ""
+        elif self._state in ("gap", "json", "value") and self._writer is not None:
+            rest = "" if self._state == "gap" else self._scanner.rest()
             self._send(self._writer.text(unmarked(rest)) + self._writer.end(), pieces)
         if self._writer is not None:
             pieces += [Args(self._writer.close()), End()]
@@ -114,6 +123,19 @@ class GlmReader:
         if found.tag is None:
             return False
         self._value_close = _VALUE_CLOSE if found.tag == "<arg_value>" else mark(_VALUE_CLOSE)
+        self._json = JsonScanner()
+        self._state = "json" if self._writer is not None and self._writer.in_json else "value"
+        return True
+
+    def _in_json(self, pieces: list[CallPiece]) -> bool:
+        """Tags count behind the value, or behind what shows that it is none."""
+        assert self._writer is not None
+        text = self._scanner.rest()
+        n_read = self._json.feed(text)
+        self._send(self._writer.text(unmarked(text[:n_read])), pieces)
+        self._scanner.add(text[n_read:])
+        if not (self._json.done or self._json.broken):
+            return False
         self._state = "value"
         return True
 

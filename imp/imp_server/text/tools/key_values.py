@@ -1,52 +1,31 @@
 """Arguments written as key/value pairs between tags, turned into a JSON object while they arrive.
 
-Strings are streamed; every other declared type waits for its end, since it must be parsed whole. A value
-of undeclared type becomes a number, boolean or null if it is exactly one, else a string.
+Strings are streamed; a value in JSON waits for its end, since it must be parsed whole, and is a string if it isn't
+JSON. A value of an undeclared parameter becomes a number, boolean or null if it is exactly one, else a string.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from imp_server.core import Tool
+from imp_server.text.tools.json_stream import JsonScanner
+from imp_server.text.tools.written_as import WrittenAs, written_as
 
-_SCALARS = (int, float, bool, type(None))
+_SCALARS = frozenset("-0123456789tfn")
+PYTHON_WORDS = {"True": "true", "False": "false", "None": "null"}
+"""How some templates show these in the history, so some models write them."""
 
 
-def declared_types(tools: Sequence[Tool], tool: str, key: str) -> frozenset[str]:
-    """JSON types that the tool's schema declares for a parameter; empty = undeclared."""
+def _written(tools: Sequence[Tool], tool: str, key: str) -> WrittenAs | None:
+    """None: the tool's schema declares no such parameter."""
     schema = next((t.parameters for t in tools if t.name == tool), {})
     properties = schema.get("properties")
-    declared = properties.get(key) if isinstance(properties, Mapping) else None
-    return frozenset(_types(declared, schema, 8)) if isinstance(declared, Mapping) else frozenset()
-
-
-def _types(node: Any, root: Mapping[str, Any], depth: int) -> set[str]:
-    if not isinstance(node, Mapping) or depth == 0:
-        return set()
-    kind = node.get("type")
-    found = {kind} if isinstance(kind, str) else set(kind) if isinstance(kind, list) else set()
-    for word in ("anyOf", "oneOf", "allOf"):
-        for branch in node.get(word) or ():
-            found |= _types(branch, root, depth - 1)
-    for value in [*(node.get("enum") or ()), *([node["const"]] if "const" in node else ())]:
-        found.add(_TYPE_NAMES.get(type(value), "null"))
-    reference = node.get("$ref")
-    if isinstance(reference, str) and reference.startswith("#/"):
-        found |= _types(_resolve(root, reference), root, depth - 1)
-    return {t for t in found if isinstance(t, str)}
-
-
-_TYPE_NAMES = {str: "string", bool: "boolean", int: "integer", float: "number", list: "array", dict: "object"}
-
-
-def _resolve(root: Any, reference: str) -> Any:
-    for part in reference[2:].split("/"):
-        key = part.replace("~1", "/").replace("~0", "~")
-        root = root.get(key) if isinstance(root, Mapping) else None
-    return root
+    if isinstance(properties, Mapping) and key in properties:
+        return written_as(properties[key], schema)
+    required = schema.get("required")
+    return "json" if isinstance(required, list | tuple) and key in required else None
 
 
 class ObjectWriter:
@@ -58,52 +37,83 @@ class ObjectWriter:
         self._n_values = 0
         self._keys: set[str] = set()
         self._skipped = False
-        self._raw = ""
-        self._streams_string = False
-        self._types: frozenset[str] = frozenset()
+        self._raw: list[str] = []
+        self._held = ""
+        self._written: WrittenAs | None = None
 
     def begin(self, key: str) -> str:
         """A value for `key` begins; JSON text to send. A repeated key is dropped: the first value stands."""
         self._skipped = key in self._keys
+        self._written = _written(self._tools, self._tool, key)
         if self._skipped:
             return ""
         self._keys.add(key)
-        self._types = declared_types(self._tools, self._tool, key)
-        self._streams_string = self._types == {"string"}
-        self._raw = ""
+        self._raw, self._held = [], ""
         lead = "{" if self._n_values == 0 else ", "
         self._n_values += 1
-        return lead + json.dumps(key, ensure_ascii=False) + ": " + ('"' if self._streams_string else "")
+        return lead + json.dumps(key, ensure_ascii=False) + ": " + ('"' if self._written == "text" else "")
+
+    @property
+    def in_json(self) -> bool:
+        """The open value is read as JSON."""
+        return self._written == "json"
 
     def text(self, raw: str) -> str:
         if self._skipped:
             return ""
-        if self._streams_string:
-            return json.dumps(raw, ensure_ascii=False)[1:-1]
-        self._raw += raw
+        if self._written == "text_or_null":
+            return self._nullable(raw)
+        if self._written == "text":
+            return _escaped(raw)
+        self._raw.append(raw)
         return ""
 
     def end(self) -> str:
         if self._skipped:
             return ""
-        return '"' if self._streams_string else self._parsed()
+        if self._written == "text_or_null":
+            return "null" if self._held == "null" else f'"{self._held}"' if not self._raw else '"'
+        return '"' if self._written == "text" else self._parsed()
+
+    def _nullable(self, raw: str) -> str:
+        """Held back as long as it may become `null`. Then `_raw` isn't empty."""
+        if self._raw:
+            return _escaped(raw)
+        self._held += raw
+        if "null".startswith(self._held):
+            return ""
+        self._raw.append(self._held)
+        return '"' + _escaped(self._held)
 
     def close(self) -> str:
         """End of the object."""
         return "}" if self._n_values else "{}"
 
     def _parsed(self) -> str:
-        as_string = json.dumps(self._raw, ensure_ascii=False)
-        try:
-            value = json.loads(self._raw, parse_constant=_refuse)
-        except (ValueError, RecursionError):
-            return as_string
-        if isinstance(value, _SCALARS):
-            exact = self._raw.strip() == self._raw or self._types
-            return self._raw.strip() if exact and not ("string" in self._types and value is not None) else as_string
-        if self._types & {"array", "object"} and not isinstance(value, str):
-            return self._raw.strip()
-        return as_string
+        raw = "".join(self._raw)
+        value = raw.strip()
+        if self._written is None:
+            return raw if raw[:1] in _SCALARS and is_json(raw) else f'"{_escaped(raw)}"'
+        return value if is_json(value) else PYTHON_WORDS.get(value) or f'"{_escaped(raw)}"'
+
+
+def _escaped(text: str) -> str:
+    """`text` inside a JSON string."""
+    return json.dumps(text, ensure_ascii=False)[1:-1]
+
+
+def is_json(text: str) -> bool:
+    """One whole JSON value, of any depth, its numbers of any length."""
+    try:
+        json.loads(text, parse_int=str, parse_float=str, parse_constant=_refuse)
+        return True
+    except ValueError:
+        return False
+    except RecursionError:
+        scanner = JsonScanner()
+        n_read = scanner.feed(text)
+        scanner.end()
+        return scanner.done and n_read == len(text)
 
 
 def _refuse(constant: str) -> None:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from imp_server.core import GrammarRefused
 from imp_server.grammar.envelope import Alt, Lit, Node, Repeat, Seq, Value
+from imp_server.text.tools.written_as import written_as
 
 TagBytes = Callable[[str], bytes]
 
@@ -64,15 +65,20 @@ _PAIRS_KNOW = frozenset(
 )  # fmt: skip
 
 
+_SHARED = ("$defs", "definitions")
+
+
 class Parameter(NamedTuple):
     key: str
     value: Node
     required: bool
 
 
-def key_value_pairs(
-    tool: BoundTool, pair: Callable[[str, Node], Node], text: Callable[[Any], Node], end: bytes
-) -> Node:
+SpellText = Callable[[Any, bool], Node]
+"""(schema, whether null is a value, too) -> a string value and what closes it."""
+
+
+def key_value_pairs(tool: BoundTool, pair: Callable[[str, Node], Node], text: SpellText, end: bytes) -> Node:
     """The declared parameters in the schema's order, optional ones at will. `pair(key, value)` spells one."""
     parts: list[Node] = []
     for parameter in parameters(tool, text, end):
@@ -81,8 +87,8 @@ def key_value_pairs(
     return Seq(tuple(parts))
 
 
-def parameters(tool: BoundTool, text: Callable[[Any], Node], end: bytes) -> list[Parameter]:
-    """The declared parameters in the schema's order: `text(schema)` a string value, `end` closes any other value.
+def parameters(tool: BoundTool, text: SpellText, end: bytes) -> list[Parameter]:
+    """The declared parameters in the schema's order: `text` spells a string value, `end` closes any other value.
 
     Raises GrammarRefused if a strict tool's schema says more than single parameters can obey.
     """
@@ -92,24 +98,22 @@ def parameters(tool: BoundTool, text: Callable[[Any], Node], end: bytes) -> list
             f"'{beyond[0]}' at the root of {tool.name}'s parameters can't be enforced in this model's call notation",
             pointer=f"/{beyond[0]}",
         )
-    shared = {k: schema[k] for k in ("$defs", "definitions") if k in schema}
+    shared = {k: schema[k] for k in _SHARED if k in schema}
     required = set(schema.get("required") or ())
     undeclared = sorted(required - set(schema.get("properties") or {}))
     found = []
     for key, declared in [*(schema.get("properties") or {}).items(), *((k, {}) for k in undeclared)]:
         value_schema = {**shared, **declared} if isinstance(declared, dict) else declared
-        value = text(value_schema) if _is_text(declared) else Seq((Value(value_schema), lit(end)))
+        written = written_as(declared, schema)
+        if written == "json":
+            value: Node = Seq((Value(value_schema), lit(end)))
+        else:
+            value = text(value_schema, written == "text_or_null")
         found.append(Parameter(key, value, key in required))
     return found
 
 
-def _is_text(schema: Any) -> bool:
-    """The parameter is declared as a string (perhaps nullable): its value is raw text."""
-    if not isinstance(schema, dict):
-        return False
-    kind = schema.get("type")
-    if kind is None and "enum" in schema:
-        return all(isinstance(v, str) for v in schema["enum"])
-    if kind is None and isinstance(schema.get("const"), str):
-        return True
-    return kind == "string" or (isinstance(kind, list) and "string" in kind and set(kind) <= {"string", "null"})
+def or_null(schema: Any) -> Any:
+    """The schema of a raw text that may also spell null."""
+    shared = {k: schema[k] for k in _SHARED if isinstance(schema, dict) and k in schema}
+    return {**shared, "anyOf": [schema, {"const": "null"}]}

@@ -12,11 +12,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from imp_server.core import Segment, Tool, special
+from imp_server.core import Segment, Tool, ValueTags, special
 from imp_server.grammar.envelope import Alt, Lit, Node, Raw, Seq
 from imp_server.text.tools.base import Args, Begin, CallPiece, End, both
 from imp_server.text.tools.key_values import ObjectWriter
-from imp_server.text.tools.spelling import BoundTool, key_value_pairs, lit
+from imp_server.text.tools.spelling import BoundTool, key_value_pairs, lit, or_null
 from imp_server.text.tools.tag_scanner import TagScanner
 
 
@@ -45,7 +45,14 @@ def section_segment(tags: NamedTags, answer: int) -> Segment:
     closers = tuple(
         f"{tags.function_close}{gap}".encode() + tag for gap in ("", *_GAPS) for tag in (close.encode(), special(close))
     )
-    return Segment("call", openers=both(tags.section), closers=closers, opens_from=(answer,), closes_to=answer)
+    return Segment(
+        "call",
+        openers=both(tags.section),
+        closers=closers,
+        opens_from=(answer,),
+        closes_to=answer,
+        values=(ValueTags(tags.parameter.encode(), tags.parameter_end.encode(), tags.parameter_close.encode()),),
+    )
 
 
 def function_call(tool: BoundTool, tags: NamedTags) -> Node:
@@ -57,8 +64,8 @@ def function_call(tool: BoundTool, tags: NamedTags) -> Node:
     opener = b"<" + tags.parameter_close[2:-1].encode()
     never = tuple(f"{tags.function_close}{g}{tags.section_close}".encode() for g in ("", *_GAPS))
 
-    def text(schema: Any) -> Node:
-        return Raw(close, schema, follow=follow, opener=opener, never=never)
+    def text(schema: Any, nullable: bool) -> Node:
+        return Raw(close, or_null(schema) if nullable else schema, follow=follow, opener=opener, never=never)
 
     def pair(key: str, value: Node) -> Node:
         return Seq((gap, lit(tags.parameter, key, tags.parameter_end, lead), value))
