@@ -37,15 +37,11 @@ def spell_id(call: ToolCall, taken: Collection[str]) -> str:
 
 
 def segments(tools: Sequence[Tool], answer: int, first: int) -> tuple[Segment, ...]:
-    return (
-        Segment(
-            "call",
-            openers=(*both(_BEGIN), *both(_CALL)),
-            closers=both(_END),
-            opens_from=(answer,),
-            closes_to=answer,
-            json_body=True,
-        ),
+    """A call without a section's markers ends with itself, so that text may follow it."""
+    kinds = ((_BEGIN, _END), (_CALL, _CALL_END))
+    return tuple(
+        Segment("call", both(opener), both(closer), opens_from=(answer,), closes_to=answer, json_body=True)
+        for opener, closer in kinds
     )
 
 
@@ -60,10 +56,9 @@ def sections(tools: Sequence[BoundTool], tag: TagBytes, template: str, many: boo
         return one_of(named)
 
     repeated = Repeat(call(tag(_CALL)), 1, None if many else 1)
-    bare = Seq((call(b""), Repeat(call(tag(_CALL)), 0, None if many else 0)))
     return [
         Section(tag(_BEGIN), Seq((repeated, lit(tag(_END)))), repeats=False),
-        Section(tag(_CALL), bare, repeats=False),
+        Section(tag(_CALL), call(b""), forced=False),
     ]
 
 
