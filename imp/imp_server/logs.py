@@ -41,4 +41,4 @@ def set_up_logging(log: Log) -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter() if log.format == "json" else PrettyFormatter())
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
-    logging.getLogger("imp").setLevel(log.level.upper())
+    logging.getLogger("imp_server").setLevel(log.level.upper())

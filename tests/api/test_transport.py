@@ -208,10 +208,10 @@ def test_cors_for_everybody() -> None:
 
 
 def test_one_log_line_per_refusal(http: httpx.Client, caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.INFO, logger="imp.api"):
+    with caplog.at_level(logging.INFO, logger="imp_server.api"):
         message = http.post(CHAT, json={**BODY, "temperature": 9}).json()["error"]["message"]
         http.get("/v1/models/other%0Aline")
-    first, second = [r.getMessage() for r in caplog.records if r.name == "imp.api"]
+    first, second = [r.getMessage() for r in caplog.records if r.name == "imp_server.api.endpoint"]
     assert first.startswith(f"HTTP 400 POST {CHAT}")
     assert message[:60] in first
     assert second.startswith("HTTP 404 GET /v1/models/other%0Aline: ") and "\n" not in second

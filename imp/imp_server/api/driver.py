@@ -20,7 +20,7 @@ from imp_server.core import ImpError, InternalError, OutputEvent
 from imp_server.dialects.base import Fold, ReplyContext, SseFrame, Stream
 from imp_server.dialects.handler import Generating, OpensLate, Pings
 
-_log = logging.getLogger("imp.api")
+_log = logging.getLogger(__name__)
 
 
 def tell_acceptance(context: ReplyContext, running: Generations, prompts: Sequence[Prepared]) -> None:

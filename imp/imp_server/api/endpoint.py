@@ -37,7 +37,7 @@ from imp_server.dialects.handler import (
 )
 from imp_server.dialects.ids import new_id
 
-_log = logging.getLogger("imp.api")
+_log = logging.getLogger(__name__)
 _DETACHED = Response(499)
 """Answer to a client that has gone; nobody receives it."""
 

@@ -17,7 +17,7 @@ from imp_server.dialects.openai_responses_kept import KeptTotals
 Json = dict[str, Any]
 P = ParamSpec("P")
 T = TypeVar("T")
-_log = logging.getLogger("imp.api")
+_log = logging.getLogger(__name__)
 _KEY = "responses"
 """Key of the pool: one piece of work at a time, in order."""
 

@@ -28,7 +28,7 @@ from imp_server.config.serving import Server as ServerKnobs
 from imp_server.core import ImpError, InternalError, UserFault
 from imp_server.engine.client import EngineClient
 
-_log = logging.getLogger("imp.api")
+_log = logging.getLogger(__name__)
 Announce = Callable[[str], None]
 SWITCH_INTERVAL_S = 0.0005
 """Python's own 5 ms would let a pool thread hold up the event loop for that long at every turn."""
