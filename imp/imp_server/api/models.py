@@ -12,7 +12,7 @@ from imp_server.api.generations import REASONING_EXHAUSTED, Generations
 from imp_server.api.text_side import TextSide
 from imp_server.core import ImpError, ModelLoading, ModelNotFound, NoModel
 from imp_server.dialects.handler import ModelCard
-from imp_server.engine.client import EngineClient
+from imp_server.engine.client import EngineClient, EngineState
 
 THINK_END = "think_end_requests_total"
 """Counts the calls that ended a reply's thinking."""
@@ -45,7 +45,7 @@ class Hosted:
             return n_choices
 
     @property
-    def state(self) -> str:
+    def state(self) -> EngineState:
         """As EngineClient.state; failed if loading ended with an error."""
         if self.failure is not None:
             return "failed"

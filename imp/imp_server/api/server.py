@@ -26,13 +26,12 @@ from imp_server.api.text_side import TextSide
 from imp_server.config import Config
 from imp_server.config.serving import Server as ServerKnobs
 from imp_server.core import ImpError, InternalError, UserFault
-from imp_server.engine.client import EngineClient
+from imp_server.engine.client import EngineClient, OnProgress
 
 _log = logging.getLogger(__name__)
 Announce = Callable[[str], None]
 SWITCH_INTERVAL_S = 0.0005
 """Python's own 5 ms would let a pool thread hold up the event loop for that long at every turn."""
-OnProgress = Callable[[str, float], None]
 
 
 @dataclass(frozen=True, slots=True)

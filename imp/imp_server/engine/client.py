@@ -7,10 +7,21 @@ Implementations: ProcessEngine (engine/process.py), InlineEngine (engine/inline.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
-from typing import Any, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 from imp_server.core import GenerateRequest
 from imp_server.engine.messages import ModelInfo, RowDelta
+
+EngineState = Literal["loading", "ready", "restarting", "draining", "stopped", "failed"]
+OnProgress = Callable[[str, float], None]
+"""(stage of loading, how far in 0..1)."""
+
+
+class EngineStats(NamedTuple):
+    """Counters and gauges by metric name, and one dict per admitted row for /slots."""
+
+    counters: dict[str, float]
+    rows: tuple[dict[str, Any], ...]
 
 
 class Generation(Protocol):
@@ -43,16 +54,14 @@ class EngineClient(Protocol):
     """One loaded (or loading) model."""
 
     @property
-    def state(self) -> str:
-        """loading | ready | restarting | draining | stopped | failed."""
-        ...
+    def state(self) -> EngineState: ...
 
     @property
     def info(self) -> ModelInfo:
         """Raises ModelLoading before the model is ready."""
         ...
 
-    async def start(self, on_progress: Callable[[str, float], None] | None = None) -> None:
+    async def start(self, on_progress: OnProgress | None = None) -> None:
         """Load the model. Returns when ready; raises a UserFault (InvalidModel ...) when it can't be loaded."""
         ...
 
@@ -75,9 +84,7 @@ class EngineClient(Protocol):
 
     async def unload_adapter(self, name: str) -> None: ...
 
-    async def stats(self) -> tuple[dict[str, float], tuple[dict[str, Any], ...]]:
-        """Counters and gauges by metric name, and one dict per row for /slots."""
-        ...
+    async def stats(self) -> EngineStats: ...
 
     async def drain(self, timeout_s: float) -> None:
         """Accept nothing new, finish what runs (at most `timeout_s`), then stop."""

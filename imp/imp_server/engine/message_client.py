@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any
 
 from imp_server.core import (
     Draining,
@@ -15,6 +15,7 @@ from imp_server.core import (
     Unavailable,
     UserFault,
 )
+from imp_server.engine.client import EngineState, EngineStats, OnProgress
 from imp_server.engine.errors import user_fault
 from imp_server.engine.generation import LiveGeneration, Requests
 from imp_server.engine.messages import (
@@ -33,32 +34,28 @@ from imp_server.engine.messages import (
     ToEngine,
     UnloadAdapter,
 )
-
-Progress = Callable[[str, float], None]
-Stats = tuple[dict[str, float], tuple[dict[str, Any], ...]]
+from imp_server.engine.tickets import Tickets
 
 
-class MessageClient:
+class MessageClient(ABC):
     """Owner of the state that the client of an engine sees. Subclasses move messages."""
 
     def __init__(self) -> None:
-        self._state = "stopped"
+        self._state: EngineState = "stopped"
         self._info: ModelInfo | None = None
         self._requests = Requests(self._send)
-        self._adapter_tickets: dict[int, asyncio.Future[None]] = {}
-        self._stats_tickets: dict[int, asyncio.Future[Stats]] = {}
-        self._session_tickets: dict[int, asyncio.Future[int]] = {}
-        self._last_ticket = 0
-        self._on_progress: Progress | None = None
+        self._tickets = Tickets(self._send)
+        self._on_progress: OnProgress | None = None
         self._loaded: asyncio.Future[None] | None = None
 
+    @abstractmethod
     def _send(self, message: ToEngine) -> None:
-        raise NotImplementedError
+        """Never blocks. What is sent while no engine is there is lost."""
 
     # --- EngineClient ---------------------------------------------------------------------------
 
     @property
-    def state(self) -> str:
+    def state(self) -> EngineState:
         return self._state
 
     @property
@@ -76,13 +73,9 @@ class MessageClient:
 
     async def close_session(self, session_id: str) -> int:
         """An engine that isn't up pins nothing."""
-        if self._state not in ("ready", "draining"):
+        if not self._is_up:
             return 0
-        ticket = self._next_ticket()
-        self._session_tickets[ticket] = answer = asyncio.get_running_loop().create_future()
-        self._send(CloseSession(ticket, session_id))
-        n_blocks: int = await answer
-        return n_blocks
+        return (await self._tickets.ask(lambda ticket: CloseSession(ticket, session_id), SessionClosed)).n_blocks
 
     async def load_adapter(self, name: str, path: str) -> None:
         await self._change_adapter(lambda ticket: LoadAdapter(ticket, name, path))
@@ -90,14 +83,16 @@ class MessageClient:
     async def unload_adapter(self, name: str) -> None:
         await self._change_adapter(lambda ticket: UnloadAdapter(ticket, name))
 
-    async def stats(self) -> Stats:
-        if self._state not in ("ready", "draining"):
-            return {}, ()
-        ticket = self._next_ticket()
-        self._stats_tickets[ticket] = answer = asyncio.get_running_loop().create_future()
-        self._send(AskStats(ticket))
-        reply: Stats = await answer
-        return reply
+    async def stats(self) -> EngineStats:
+        """An engine that isn't up tells nothing."""
+        if not self._is_up:
+            return EngineStats({}, ())
+        reply = await self._tickets.ask(AskStats, StatsReply)
+        return EngineStats(reply.counters, reply.rows)
+
+    @property
+    def _is_up(self) -> bool:
+        return self._state in ("ready", "draining")
 
     # --- messages of the engine -----------------------------------------------------------------
 
@@ -113,16 +108,8 @@ class MessageClient:
             case LoadFailed():
                 self._state = "failed"
                 self._settle_load(user_fault(message))
-            case AdapterDone():
-                self._settle_adapter(message)
-            case SessionClosed():
-                closed = self._session_tickets.pop(message.ticket, None)
-                if closed is not None and not closed.done():
-                    closed.set_result(message.n_blocks)
-            case StatsReply():
-                answer = self._stats_tickets.pop(message.ticket, None)
-                if answer is not None and not answer.done():
-                    answer.set_result((message.counters, message.rows))
+            case AdapterDone() | SessionClosed() | StatsReply():
+                self._tickets.answer(message)
             case Heartbeat():
                 pass
             case _:
@@ -139,19 +126,7 @@ class MessageClient:
     def _fail_everything(self, error: ImpError) -> None:
         """Requests and tickets alike: the engine is gone for good."""
         self._requests.fail_all(error)
-        self._fail_tickets(error)
-
-    def _fail_tickets(self, error: ImpError) -> None:
-        kinds: list[dict[int, asyncio.Future[Any]]] = [
-            self._adapter_tickets,
-            self._stats_tickets,
-            self._session_tickets,
-        ]
-        for tickets in kinds:
-            for answer in tickets.values():
-                if not answer.done():
-                    answer.set_exception(error)
-            tickets.clear()
+        self._tickets.fail_all(error)
 
     def _settle_load(self, error: UserFault | None) -> None:
         if self._loaded is None or self._loaded.done():
@@ -161,22 +136,8 @@ class MessageClient:
         else:
             self._loaded.set_exception(error)
 
-    def _settle_adapter(self, message: AdapterDone) -> None:
-        answer = self._adapter_tickets.pop(message.ticket, None)
-        if answer is None or answer.done():
-            return
-        if message.ok:
-            answer.set_result(None)
-        else:
-            answer.set_exception(InvalidRequest(message.message, code=message.code or None, param="adapter"))
-
     async def _change_adapter(self, make: Callable[[int], ToEngine]) -> None:
         self._check_state()
-        ticket = self._next_ticket()
-        self._adapter_tickets[ticket] = answer = asyncio.get_running_loop().create_future()
-        self._send(make(ticket))
-        await answer
-
-    def _next_ticket(self) -> int:
-        self._last_ticket += 1
-        return self._last_ticket
+        done = await self._tickets.ask(make, AdapterDone)
+        if not done.ok:
+            raise InvalidRequest(done.message, code=done.code or None, param="adapter")

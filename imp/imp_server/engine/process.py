@@ -14,9 +14,10 @@ from collections.abc import Awaitable
 from imp_server.config import Config, child_environment
 from imp_server.core import EngineCrashed, GenerateRequest, Unavailable, UserFault
 from imp_server.engine.blame import Blame
+from imp_server.engine.client import EngineStats, OnProgress
 from imp_server.engine.flight_recorder import FlightRecorder, make_recorder_file
 from imp_server.engine.generation import LiveGeneration
-from imp_server.engine.message_client import MessageClient, Progress, Stats
+from imp_server.engine.message_client import MessageClient
 from imp_server.engine.messages import (
     PROTOCOL,
     Drain,
@@ -60,7 +61,7 @@ class ProcessEngine(MessageClient):
         """Of the engine process; None while there is none."""
         return self._process.pid if self._process is not None else None
 
-    async def start(self, on_progress: Progress | None = None) -> None:
+    async def start(self, on_progress: OnProgress | None = None) -> None:
         self._on_progress = on_progress
         self._state = "loading"
         self._loaded = asyncio.get_running_loop().create_future()
@@ -76,9 +77,9 @@ class ProcessEngine(MessageClient):
         self._blame.check(request)
         return await self._requests.submit(request)
 
-    async def stats(self) -> Stats:
+    async def stats(self) -> EngineStats:
         counters, rows = await super().stats()
-        return counters | {"engine_crashes_total": float(self.n_crashes)}, rows
+        return EngineStats(counters | {"engine_crashes_total": float(self.n_crashes)}, rows)
 
     async def drain(self, timeout_s: float) -> None:
         if self._state == "ready":
@@ -200,7 +201,7 @@ class ProcessEngine(MessageClient):
                 self._requests.fail(generation, error)
             else:
                 generation.resubmitted = True
-        self._fail_tickets(error)
+        self._tickets.fail_all(error)
 
     async def _restart(self) -> None:
         stable = time.monotonic() - self._started_s > _STABLE_S

@@ -14,10 +14,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
 
 from imp_server.core import (
     Draining,
@@ -31,6 +30,7 @@ from imp_server.core import (
 )
 from imp_server.engine.acceptance import Limits, check_request
 from imp_server.engine.choice import ChoiceOutput
+from imp_server.engine.client import EngineState, EngineStats, OnProgress
 from imp_server.engine.errors import failed, rejected
 from imp_server.engine.generation import LiveGeneration, Requests
 from imp_server.engine.messages import (
@@ -115,7 +115,7 @@ class ScriptedEngine:
             n_rows=n_rows,
             backend="scripted",
         )
-        self._state = "stopped"
+        self._state: EngineState = "stopped"
         self._load_seconds = load_seconds
         self._restart_seconds = restart_seconds
         self._plays: deque[Player] = deque()
@@ -152,7 +152,7 @@ class ScriptedEngine:
     # --- EngineClient ---------------------------------------------------------------------------
 
     @property
-    def state(self) -> str:
+    def state(self) -> EngineState:
         return self._state
 
     @property
@@ -161,7 +161,7 @@ class ScriptedEngine:
             raise ModelLoading("the model is still loading", retry_after_s=1.0)
         return self._info
 
-    async def start(self, on_progress: Callable[[str, float], None] | None = None) -> None:
+    async def start(self, on_progress: OnProgress | None = None) -> None:
         self._state = "loading"
         if on_progress:
             on_progress("open", 0.0)
@@ -192,7 +192,7 @@ class ScriptedEngine:
     async def unload_adapter(self, name: str) -> None:
         self._adapters.pop(name, None)
 
-    async def stats(self) -> tuple[dict[str, float], tuple[dict[str, Any], ...]]:
+    async def stats(self) -> EngineStats:
         running = [row.output for rows in self._rows.values() for row in rows if row.running]
         details = tuple(
             {"slot": slot, "key": out.request.key, "choice": out.choice}
@@ -206,7 +206,7 @@ class ScriptedEngine:
             "grammar_blown_caps_total": 0.0,
             "grammar_dead_ends_total": 0.0,
         }
-        return counters, details
+        return EngineStats(counters, details)
 
     async def drain(self, timeout_s: float) -> None:
         self._state = "draining"
