@@ -1,4 +1,4 @@
-"""`python -m imp_server.engine SOCKET SLATE` (file descriptors): the child that ProcessEngine starts."""
+"""`python -m imp_server.engine SOCKET RECORDER` (file descriptors): the child that ProcessEngine starts."""
 
 import sys
 

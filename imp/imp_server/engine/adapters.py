@@ -1,29 +1,61 @@
-"""Loads an adapter and says by what its rows may share prefixes: by its contents, so also after a restart."""
+"""The adapters that an engine has loaded, and which rows may share prefixes: by contents, so also after a restart."""
 
 from __future__ import annotations
 
 import hashlib
 from itertools import count
 from pathlib import Path
+from typing import NamedTuple
 
 from imp_server.backends.base import Backend
 from imp_server.schedule.tiers.record import DIGEST_BYTES, reuse_group_of
 
-_strangers = count(1)
 _PIECE = 1 << 20
 
 
-def load_adapter(backend: Backend, path: str) -> tuple[int, int]:
-    """The backend's slot of it and the reuse group of its rows. Raises what the backend does.
+class Adapter(NamedTuple):
+    """`slot`: the backend's. `reuse_group`: of its rows (Row.reuse_group)."""
 
-    Slots are used again, and a path may hold other weights tomorrow: the slot and the name say nothing. An adapter
-    whose files can't be read here, or that changed while it was loaded, has a group that is never found again.
-    """
-    before = _content_digest(Path(path))
-    slot = backend.load_adapter(path)
-    if before is None or before != _content_digest(Path(path)):
-        return slot, next(_strangers)
-    return slot, reuse_group_of(before)
+    slot: int
+    reuse_group: int
+
+
+NO_ADAPTER = Adapter(0, 0)
+
+
+class Adapters:
+    """Owner of the adapters by their names."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+        self._loaded: dict[str, Adapter] = {}
+        self._strangers = count(1)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._loaded
+
+    def get(self, name: str) -> Adapter:
+        """NO_ADAPTER for a name that isn't loaded."""
+        return self._loaded.get(name, NO_ADAPTER)
+
+    def load(self, name: str, path: str) -> None:
+        """Does nothing for a name that is loaded. Raises what the backend does.
+
+        Slots are used again, and a path may hold other weights tomorrow: the slot and the name say nothing of what
+        rows compute. An adapter whose files can't be read here, or that changed while it was loaded, has a group that
+        is never found again.
+        """
+        if name in self._loaded:
+            return
+        before = _content_digest(Path(path))
+        slot = self._backend.load_adapter(path)
+        is_known = before is not None and before == _content_digest(Path(path))
+        self._loaded[name] = Adapter(slot, reuse_group_of(before) if before and is_known else next(self._strangers))
+
+    def unload(self, name: str) -> None:
+        """Idempotent."""
+        if name in self._loaded:
+            self._backend.unload_adapter(self._loaded.pop(name).slot)
 
 
 def _content_digest(path: Path) -> bytes | None:

@@ -15,7 +15,7 @@ from imp_server.backends.base import Backend
 from imp_server.core import Draining, GenerateRequest, ImpError, InternalError, Unavailable
 from imp_server.decode.state import SamplerState
 from imp_server.engine.acceptance import Limits, check_request
-from imp_server.engine.adapters import load_adapter
+from imp_server.engine.adapters import Adapters
 from imp_server.engine.choice import ChoiceOutput
 from imp_server.engine.constraint import Constraint, MakeConstraint
 from imp_server.engine.counting import row_facts, scheduler_counters, zeros
@@ -60,7 +60,7 @@ class GrammarReady(NamedTuple):
 
 
 class RequestHandler:
-    """Owner of the live requests, the adapters' names, the counters and the rows with something to send."""
+    """Owner of the live requests, the counters and the rows with something to send."""
 
     def __init__(
         self,
@@ -88,8 +88,7 @@ class RequestHandler:
         self._clock = clock
         self._masks = MaskThread(limits.vocab_size, make)
         self._starting: dict[int, GenerateRequest] = {}
-        self._adapters: dict[str, int] = {}
-        self._reuse_groups: dict[str, int] = {}
+        self._adapters = Adapters(backend)
         self._touched: dict[LiveRow, None] = {}
         self._drain_until_s: float | None = None
 
@@ -181,14 +180,15 @@ class RequestHandler:
         room = max(0, self._limits.context_length - len(ids))
         sampler = SamplerState(request.sampling, choice, ids, len(ids) + min(room, request.plan.max_tokens) + 1)
         plain = request.task == "generate" and request.prompt_logprobs is None
+        adapter = self._adapters.get(request.adapter)
         row = Row(
             request.key,
             choice,
             sampler,
             priority=request.priority,
             wanted_slot=-1 if request.row_preference is None or choice else request.row_preference,
-            adapter=self._adapters.get(request.adapter, 0),
-            reuse_group=self._reuse_groups[request.adapter] if request.adapter in self._adapters else 0,
+            adapter=adapter.slot,
+            reuse_group=adapter.reuse_group,
             reuse_prefix=plain,
             max_chunk=0 if request.prompt_logprobs is None else _PROMPT_LOGITS_CHUNK,
             whole=self._backend.architecture.is_encoder,
@@ -244,11 +244,9 @@ class RequestHandler:
     def _change_adapter(self, message: LoadAdapter | UnloadAdapter) -> AdapterDone:
         try:
             if isinstance(message, LoadAdapter):
-                if message.name not in self._adapters:
-                    slot, group = load_adapter(self._backend, message.path)
-                    self._adapters[message.name], self._reuse_groups[message.name] = slot, group
-            elif message.name in self._adapters:
-                self._backend.unload_adapter(self._adapters.pop(message.name))
+                self._adapters.load(message.name, message.path)
+            else:
+                self._adapters.unload(message.name)
         except ImpError as error:
             return AdapterDone(message.ticket, False, error.code, error.message)
         return AdapterDone(message.ticket, True)
