@@ -39,7 +39,7 @@ class ByteSession:
             else:
                 events.append((ReasoningDelta if self.thinking else TextDelta)(0, char))
         if delta.finish:
-            events.append(Finish(0, delta.finish.reason, delta.finish.usage))  # type: ignore[arg-type]
+            events.append(Finish(0, delta.finish.reason, delta.finish.usage))
         return events
 
 

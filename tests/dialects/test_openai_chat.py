@@ -152,14 +152,14 @@ def test_calls_and_reasoning(texts: Any, thoughts: Any, calls: Any, reason: Any,
     for index, (name, pieces) in enumerate(calls):
         found += [CallStart(0, index, f"call_{index}", name), *(CallArgs(0, index, p) for p in pieces)]
         found += [CallEnd(0, index)]
-    found.append(Finish(0, reason, USAGE, detail="why"))
+    found.append(Finish(0, reason, USAGE, detail="timed_out"))
     body: dict[str, Any] = {"tool_choice": {"type": "function", "function": {"name": "f"}}} if named else {}
     folded, streamed = both_ways(body, found)
     assert_same(folded, streamed, with_usage=False)
     [choice] = folded["choices"]
     message = choice["message"]
     assert choice["finish_reason"] == ("stop" if named and reason == "tool_calls" else reason)
-    assert choice["imp_finish_detail"] == "why"
+    assert choice["imp_finish_detail"] == "timed_out"
     assert message["content"] == ("".join(texts) if texts or not calls else None)
     assert message.get("reasoning_content", "") == message.get("reasoning", "") == "".join(thoughts)
     assert len(message.get("tool_calls", [])) == len(calls)

@@ -18,6 +18,7 @@ from imp_server.api.disconnect import DisconnectWatch
 from imp_server.api.text_side import Prepared, Session
 from imp_server.core import EngineFaulted, Failed, Finish, Logprobs, OutputEvent, PromptLogprobs, Usage
 from imp_server.engine.client import EngineClient, Generation
+from imp_server.engine.messages import ReasoningVerdict
 from imp_server.text.session import EXHAUSTED
 
 Batch = list[OutputEvent]
@@ -105,10 +106,10 @@ class Generations:
             one.generation.cancel()
         self._live.clear()
 
-    async def end_reasoning(self) -> str:
-        """ending | already_closed | no_closer, of all prompts that run: the most that was achieved."""
+    async def end_reasoning(self) -> ReasoningVerdict:
+        """Of all prompts that run the most that was achieved."""
         verdicts = [await one.generation.end_reasoning() for one in list(self._live)]
-        return next((v for v in ("ending", "no_closer") if v in verdicts), "already_closed")
+        return "ending" if "ending" in verdicts else "no_closer" if "no_closer" in verdicts else "already_closed"
 
     async def events(self) -> AsyncIterator[Batch]:
         """The events of one hand-off at a time. Raises an ImpError when a generation fails."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ParamSpec, TypeVar, cast
+from typing import Any, ParamSpec, TypeVar
 
 from imp_server.api.auth import KeyRing, keys_from_file
 from imp_server.api.contract import Contract, load
@@ -95,7 +95,7 @@ class Hub:
         hosted, reply = found
         if not reply.reasoning_control:
             return "not_allowed"
-        verdict = cast(ReasoningEnd, await reply.end_reasoning())
+        verdict = await reply.end_reasoning()
         hosted.counters[THINK_END] += verdict == "ending"
         return verdict
 

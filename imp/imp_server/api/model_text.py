@@ -15,7 +15,6 @@ from imp_server.core import (
     Accepted,
     CacheMarks,
     ChatRequest,
-    FinishReason,
     GenerateRequest,
     InvalidRequest,
     LogprobEntry,
@@ -33,13 +32,6 @@ from imp_server.text.fim import gap_ids
 from imp_server.text.model import Prepared, TextModel
 from imp_server.text.template_traits import template_caps
 from imp_server.vocab.table import Vocabulary
-
-_REASONS: dict[str, FinishReason] = {
-    "stop": "stop",
-    "length": "length",
-    "tool_calls": "tool_calls",
-    "cancelled": "cancelled",
-}
 
 
 class DeltaSession:
@@ -79,7 +71,7 @@ class DeltaSession:
             self._remember(unpack_ids(bytes(self._ids.pop(choice))), finish.stop_string)
         return self._session.finish(
             choice,
-            _REASONS.get(finish.reason, "stop"),
+            finish.reason,
             finish.usage,
             finish.stop_string,
             finish.detail,

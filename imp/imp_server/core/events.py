@@ -8,6 +8,10 @@ from typing import Any, Literal
 import msgspec
 
 FinishReason = Literal["stop", "length", "tool_calls", "cancelled"]
+FinishDetail = Literal["reasoning_budget_exhausted", "length_steered", "schema_violated", "timed_out"]
+"""What the reason alone doesn't tell. reasoning_budget_exhausted: thinking was closed by force, and no answer began;
+length_steered: the grammar's value was brought to its end in time; schema_violated: the answer breaks a part of its
+schema that the grammar doesn't enforce; timed_out: its deadline, or its time for predicting, passed."""
 
 
 class Usage(msgspec.Struct, frozen=True):
@@ -165,8 +169,8 @@ class Finish(msgspec.Struct, frozen=True):
     reason: FinishReason
     usage: Usage
     stop_sequence: str | None = None
-    detail: str | None = None
-    """imp_finish_detail: reasoning_budget_exhausted | length_steered | schema_violated | timed_out ..."""
+    detail: FinishDetail | None = None
+    """`imp_finish_detail` on the wire."""
     timings: Timings = Timings()
 
 

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal
 
-from imp_server.core import FinishReason, GenerateRequest, TokenLogprob, Usage, pack_ids, unpack_ids
+from imp_server.core import FinishDetail, FinishReason, GenerateRequest, TokenLogprob, Usage, pack_ids, unpack_ids
 from imp_server.engine.grammar_row import GrammarRow
-from imp_server.engine.messages import RowDelta, RowFinish
+from imp_server.engine.messages import ReasoningVerdict, RowDelta, RowFinish
 from imp_server.output import PlanWalker
-
-ReasoningVerdict = Literal["ending", "already_closed", "no_closer", "unknown"]
 
 
 @dataclass(slots=True)
@@ -95,7 +92,7 @@ class ChoiceOutput:
         self._room = room
         self._closer = unpack_ids(request.plan.think_closer)
         self._close_asked = False
-        self._detail: str | None = None
+        self._detail: FinishDetail | None = None
         self._unsent = _Unsent()
 
     @property
@@ -164,7 +161,7 @@ class ChoiceOutput:
         self._close_asked = True
         return "ending"
 
-    def stop(self, reason: FinishReason, detail: str | None = None) -> None:
+    def stop(self, reason: FinishReason, detail: FinishDetail | None = None) -> None:
         """End for the engine's own reason (deadline, nothing to generate, cancel)."""
         if self.finish is None:
             self._detail = detail or self._detail

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any, Literal, NamedTuple, Protocol
 
 from imp_server.core import GenerateRequest
-from imp_server.engine.messages import ModelInfo, RowDelta
+from imp_server.engine.messages import ModelInfo, ReasoningVerdict, RowDelta
 
 EngineState = Literal["loading", "ready", "restarting", "draining", "stopped", "failed"]
 OnProgress = Callable[[str, float], None]
@@ -45,8 +45,8 @@ class Generation(Protocol):
         """Free the rows at once; idempotent, allowed at any stage. The iteration then ends."""
         ...
 
-    async def end_reasoning(self) -> str:
-        """Close the reasoning of all choices: ending | already_closed | no_closer | unknown."""
+    async def end_reasoning(self) -> ReasoningVerdict:
+        """Close the reasoning of all choices."""
         ...
 
 

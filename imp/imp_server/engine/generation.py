@@ -17,6 +17,7 @@ from imp_server.engine.messages import (
     Cancel,
     EndReasoning,
     ReasoningEnded,
+    ReasoningVerdict,
     Rejected,
     RequestAccepted,
     RequestFailed,
@@ -79,7 +80,7 @@ class LiveGeneration:
         self._requests.cancelled(self, choice if self._open else -1)
         self._notify()
 
-    async def end_reasoning(self) -> str:
+    async def end_reasoning(self) -> ReasoningVerdict:
         return "already_closed" if self.is_over else await self._requests.end_reasoning(self.key)
 
     def receive(self, delta: RowDelta) -> None:
@@ -110,7 +111,7 @@ class Requests:
     def __init__(self, send: Send) -> None:
         self._send = send
         self._live: dict[int, LiveGeneration] = {}
-        self._reasoning: dict[int, list[asyncio.Future[str]]] = {}
+        self._reasoning: dict[int, list[asyncio.Future[ReasoningVerdict]]] = {}
         self._last_key = 0
 
     def __len__(self) -> int:
@@ -144,10 +145,10 @@ class Requests:
             if choice < 0:
                 self._forget(generation.key)
 
-    async def end_reasoning(self, key: int) -> str:
+    async def end_reasoning(self, key: int) -> ReasoningVerdict:
         if key not in self._live:
             return "unknown"
-        answer: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[ReasoningVerdict] = asyncio.get_running_loop().create_future()
         self._reasoning.setdefault(key, []).append(answer)
         self._send(EndReasoning(key))
         return await answer

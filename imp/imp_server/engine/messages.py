@@ -5,11 +5,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
-from imp_server.core import GenerateRequest, TokenLogprob, Usage
+from imp_server.core import FinishDetail, FinishReason, GenerateRequest, TokenLogprob, Usage
 
 PROTOCOL = 1
 
@@ -17,7 +17,7 @@ PROTOCOL = 1
 
 
 class Start(msgspec.Struct, frozen=True, tag="start"):
-    """First message: the resolved configuration of the engine as plain data (config.py sections by name)."""
+    """First message: the resolved configuration of the engine as plain data (sections of config.Config by name)."""
 
     protocol: int
     model_path: str
@@ -137,11 +137,11 @@ class Rejected(msgspec.Struct, frozen=True, tag="rejected"):
 class RowFinish(msgspec.Struct, frozen=True, array_like=True):
     """The engine's verdict on one choice."""
 
-    reason: str
+    reason: FinishReason
     usage: Usage
     stop_string: bytes | None = None
     end_id: int = -1
-    detail: str | None = None
+    detail: FinishDetail | None = None
     queue_ms: float = 0.0
     prefill_ms: float = 0.0
     decode_ms: float = 0.0
@@ -184,11 +184,14 @@ class RequestFailed(msgspec.Struct, frozen=True, tag="failed"):
     message: str
 
 
-class ReasoningEnded(msgspec.Struct, frozen=True, tag="reasoning_ended"):
-    """`verdict`: ending | already_closed | no_closer | unknown."""
+ReasoningVerdict = Literal["ending", "already_closed", "no_closer", "unknown"]
+"""What became of the wish to close reasoning. already_closed: it wasn't open; no_closer: its plan has no closer;
+unknown: no such request is alive."""
 
+
+class ReasoningEnded(msgspec.Struct, frozen=True, tag="reasoning_ended"):
     key: int
-    verdict: str
+    verdict: ReasoningVerdict
 
 
 class AdapterDone(msgspec.Struct, frozen=True, tag="adapter_done"):

@@ -33,6 +33,7 @@ from imp_server.engine.messages import (
     FromEngine,
     LoadAdapter,
     ReasoningEnded,
+    ReasoningVerdict,
     RequestAccepted,
     RowDelta,
     SessionClosed,
@@ -224,7 +225,7 @@ class RequestHandler:
         for live in rows:
             self.forget(live)
 
-    def _end_reasoning(self, key: int) -> str:
+    def _end_reasoning(self, key: int) -> ReasoningVerdict:
         rows = self.live.rows_of(key)
         verdicts = [live.output.end_reasoning() for live in rows]
         for live in rows:

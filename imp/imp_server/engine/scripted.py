@@ -38,6 +38,7 @@ from imp_server.engine.messages import (
     EndReasoning,
     ModelInfo,
     ReasoningEnded,
+    ReasoningVerdict,
     RequestAccepted,
     StepDone,
     Submit,
@@ -352,7 +353,7 @@ class ScriptedEngine:
     def _n_queued(self) -> int:
         return sum(not row.running and row.output.finish is None for rows in self._rows.values() for row in rows)
 
-    def _end_reasoning(self, key: int) -> str:
+    def _end_reasoning(self, key: int) -> ReasoningVerdict:
         rows = list(self._rows.get(key, ()))
         verdicts = [row.output.end_reasoning() for row in rows]
         for row in rows:

@@ -9,6 +9,7 @@ from functools import partial
 from imp_server.core import (
     CallArgs,
     Finish,
+    FinishDetail,
     FinishReason,
     LogprobEntry,
     Logprobs,
@@ -27,9 +28,8 @@ from imp_server.text.calls import CallReaders, Calls
 from imp_server.text.detokenizer import Channel, Kind, Ledger
 from imp_server.vocab.table import Vocabulary
 
-EXHAUSTED = "reasoning_budget_exhausted"
-VIOLATED = "schema_violated"
-"""The finished answer breaks a part of its schema that wasn't enforced (lenient.py)."""
+EXHAUSTED: FinishDetail = "reasoning_budget_exhausted"
+VIOLATED: FinishDetail = "schema_violated"
 _SPECIAL = re.compile(rb"\xff([^\xfe]*)\xfe")
 
 
@@ -74,7 +74,7 @@ class OutputSession:
         reason: FinishReason,
         usage: Usage,
         stop_string: bytes | None = None,
-        detail: str | None = None,
+        detail: FinishDetail | None = None,
         timings: Timings | None = None,
     ) -> list[OutputEvent]:
         """Everything still held back, and the Finish. `reason` is the engine's; calls turn `stop` into `tool_calls`."""
