@@ -22,7 +22,7 @@ from imp_server.core import (
     Usage,
     VisionUnavailable,
 )
-from imp_server.dialects.base import ReplyContext
+from imp_server.dialects.base import Acceptance, ReplyContext
 from imp_server.dialects.llamacpp_fields import prompts_of
 from imp_server.dialects.llamacpp_reply import CompletionFold, CompletionStream
 from imp_server.dialects.llamacpp_request import prompt_requests
@@ -155,7 +155,8 @@ class Seconds:
 def context(clock: Seconds, **body: Any) -> ReplyContext:
     content = {"prompt": "hi", "stream": True} | body
     ctx = ReplyContext(id="chatcmpl-1", model="m", created=0, request_id="r", body=content, clock=clock)
-    ctx.extra |= {"prompts": ["hi"], "context_length": 32, "sampling": [SamplingParams(seed=77, temperature=0.5)]}
+    ctx.extra |= {"prompts": ["hi"], "context_length": 32}
+    ctx.accepted = Acceptance(sampling=(SamplingParams(seed=77, temperature=0.5),))
     return ctx
 
 

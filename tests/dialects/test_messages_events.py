@@ -29,6 +29,7 @@ from imp_server.dialects.anthropic_messages import Fold, Stream
 from imp_server.dialects.anthropic_messages_ids import call_id_of, tool_use_id
 from imp_server.dialects.anthropic_messages_thinking import signature
 from imp_server.dialects.anthropic_messages_truncated import read_object
+from imp_server.dialects.base import Acceptance
 from pydantic import TypeAdapter
 
 from tests.dialects.contract_check import check_frames, check_reply
@@ -174,7 +175,7 @@ def test_cache_writes_count_for_those_who_asked_for_them() -> None:
     finish = Finish(0, "stop", Usage(prompt_tokens=10, cached_tokens=4, cache_write_tokens=6))
     asked = context("msg", BODY)
     for pin_until, counts in [(10, (0, 6)), (9, (1, 5)), (3, (6, 0)), (0, (6, 0))]:
-        asked.extra["pin_until"] = pin_until
+        asked.accepted = Acceptance(pin_until=pin_until)
         fold = Fold(asked)
         fold.feed(finish)
         marked = fold.body()["usage"]

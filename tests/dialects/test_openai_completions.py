@@ -15,7 +15,7 @@ from imp_server.api.disconnect import DisconnectWatch
 from imp_server.api.generations import Generations
 from imp_server.api.model_text import ModelText
 from imp_server.core import InvalidRequest, LogprobEntry, OutputEvent, PromptLogprobs
-from imp_server.dialects.base import ReplyContext, SseFrame
+from imp_server.dialects.base import Acceptance, ReplyContext, SseFrame
 from imp_server.dialects.llamacpp_fields import prompts_of
 from imp_server.dialects.openai_completions import completion_requests
 from imp_server.dialects.openai_completions_reply import (
@@ -48,8 +48,9 @@ async def play(body: dict[str, Any], plays: list[list[Any]]) -> tuple[list[Outpu
     await running.accept(DisconnectWatch(None))
     found = [event async for batch in running.events() for event in batch]
     await engine.stop()
-    extra = {"per_prompt": per_prompt, "prompt_texts": [p.text for p in prompts]}
-    return found, ReplyContext("cmpl-1", "m", 7, "req_1", body, len(requests) * per_prompt, extra)
+    context = ReplyContext("cmpl-1", "m", 7, "req_1", body, len(requests) * per_prompt, {"per_prompt": per_prompt})
+    context.accepted = Acceptance(prompt_texts=tuple(p.text for p in prompts))
+    return found, context
 
 
 def folded(found: list[OutputEvent], context: ReplyContext) -> dict[str, Any]:
@@ -229,7 +230,7 @@ def test_a_batch_larger_than_the_engine_runs_in_a_window() -> None:
         await running.accept(DisconnectWatch(None))
         seen = len(engine.requests_seen)
         found = [event async for batch in running.events() for event in batch]
-        extra = {"per_prompt": 1, "prompt_texts": [p.text for p in prompts]}
+        extra = {"per_prompt": 1}
         return folded(found, ReplyContext("cmpl-1", "m", 7, "r", body, 40, extra)), seen
 
     reply, seen = asyncio.run(run())

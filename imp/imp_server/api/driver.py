@@ -17,20 +17,21 @@ from imp_server.api.generations import Generations
 from imp_server.api.sse import KEEP_ALIVE, encode_frame
 from imp_server.api.text_side import Prepared
 from imp_server.core import ImpError, InternalError, OutputEvent
-from imp_server.dialects.base import Fold, ReplyContext, SseFrame, Stream
+from imp_server.dialects.base import Acceptance, Fold, SseFrame, Stream
 from imp_server.dialects.handler import Generating, OpensLate, Pings
 
 _log = logging.getLogger(__name__)
 
 
-def tell_acceptance(context: ReplyContext, running: Generations, prompts: Sequence[Prepared]) -> None:
-    """What a dialect may know from acceptance on (ReplyContext.extra)."""
-    context.extra["usage"] = running.usage_at_acceptance()
-    context.extra["prompt_tokens"] = running.prompt_tokens
-    context.extra["pin_until"] = prompts[0].request.cache.pin_until
-    context.extra["sampling"] = [prompt.request.sampling for prompt in prompts]
-    context.extra["prompt_texts"] = [prompt.text for prompt in prompts]
-    context.extra["cancel"] = running.end
+def acceptance(running: Generations, prompts: Sequence[Prepared]) -> Acceptance:
+    """Of generations that the engine has accepted."""
+    return Acceptance(
+        usage=running.usage_at_acceptance(),
+        prompt_texts=tuple(prompt.text for prompt in prompts),
+        sampling=tuple(prompt.request.sampling for prompt in prompts),
+        pin_until=prompts[0].request.cache.pin_until,
+        cancel=running.end,
+    )
 
 
 async def fold_reply(reply: Generating, running: Generations, watch: DisconnectWatch) -> Any:
@@ -102,9 +103,8 @@ class StreamRun:
             self._watch.close()
 
     async def _failed(self, error: ImpError) -> list[SseFrame]:
-        """A dialect that shows what failed as a reply (ReplyContext.extra) has it kept like any other."""
         frames = self._stream.fail(error)
-        reply = self._reply.context.extra.get("failed")
+        reply = self._reply.context.failed
         if reply is not None and self._reply.keep is not None:
             await self._reply.keep(reply)
         return frames

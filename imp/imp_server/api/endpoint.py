@@ -16,7 +16,7 @@ from imp_server.api import sse
 from imp_server.api.body import ClientGone, check_media_type, decode_json, read_body
 from imp_server.api.contract import Operation
 from imp_server.api.disconnect import DisconnectWatch
-from imp_server.api.driver import StreamRun, encoded, fold_reply, silence_s, tell_acceptance
+from imp_server.api.driver import StreamRun, acceptance, encoded, fold_reply, silence_s
 from imp_server.api.errors import error_headers, error_status, shape_module, shape_of
 from imp_server.api.generations import Generations
 from imp_server.api.headers import listed, sanitised_id
@@ -153,7 +153,7 @@ class Endpoint:
             )
             hosted.replies.add(running)
             await running.accept(watch)
-            tell_acceptance(reply.context, running, prepared)
+            reply.context.accepted = acceptance(running, prepared)
             if reply.streamed:
                 silence = silence_s(reply.context.body, self._hub.config.streams.keep_alive_s)
                 run = StreamRun(reply, running, watch, silence)

@@ -59,7 +59,7 @@ class Generations:
         self.reasoning_control = reasoning_control
         """The client lets others end its reasoning."""
         self.birth = next(_births)
-        self.prompt_tokens = sum(len(prompt.request.ids) // 4 for prompt in prompts)
+        self._n_prompt_tokens = sum(len(prompt.request.ids) // 4 for prompt in prompts)
         self._client = client
         self._deadline_s = deadline_s
         self._has_ended = False
@@ -93,7 +93,7 @@ class Generations:
         """The prompts, and what the prefix cache held of those that were submitted."""
         accepted = [one.generation for one in self._live]
         return Usage(
-            prompt_tokens=self.prompt_tokens,
+            prompt_tokens=self._n_prompt_tokens,
             cached_tokens=sum(one.cached_tokens for one in accepted),
             cache_write_tokens=sum(one.cache_write_tokens for one in accepted),
         )

@@ -63,7 +63,7 @@ class MessageEvents:
         self._finish = Finish(0, "cancelled", Usage())
         """What a message is that was stopped before its end."""
         self._is_open = False
-        self._at_start: Usage = ctx.extra.get("usage", Usage())
+        self._at_start: Usage = ctx.accepted.usage
         """What message_start says: of the row that starts, or as things stood when the request was accepted."""
         self._hidden = present(ctx.body, "thinking", {}).get("display") == "omitted"
 
@@ -189,8 +189,7 @@ class MessageEvents:
 
         Every prompt fills the prefix cache here; a write is counted as far as the last cache_control asked for one.
         """
-        marked: int = self._ctx.extra.get("pin_until", 0)
-        written = min(counts.cache_write_tokens, max(0, marked - counts.cached_tokens))
+        written = min(counts.cache_write_tokens, max(0, self._ctx.accepted.pin_until - counts.cached_tokens))
         evicted = {"evicted_tokens": counts.evicted_tokens} if counts.evicted_tokens else {}
         return {
             "input_tokens": counts.prompt_tokens - counts.cached_tokens - written,

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
-from imp_server.core import ImpError, OutputEvent
+from imp_server.core import ImpError, OutputEvent, SamplingParams, Usage
 
 
 class SseFrame(NamedTuple):
@@ -20,6 +20,22 @@ class SseFrame(NamedTuple):
 
     data: bytes
     event: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Acceptance:
+    """What is known of a reply's prompts once the engine has accepted them."""
+
+    usage: Usage = field(default_factory=Usage)
+    """The tokens of all prompts, and how many of them the prefix cache held at that moment."""
+    prompt_texts: tuple[str, ...] = ()
+    """As a person reads them."""
+    sampling: tuple[SamplingParams, ...] = ()
+    """In force, by prompt."""
+    pin_until: int = 0
+    """Tokens of the first prompt up to its last cache mark."""
+    cancel: Callable[[], None] = lambda: None
+    """Frees the rows."""
 
 
 @dataclass(slots=True)
@@ -36,11 +52,13 @@ class ReplyContext:
     """The validated request body, for fields that a reply echoes."""
     n: int = 1
     extra: dict[str, Any] = field(default_factory=dict)
-    """From acceptance on `usage` (the prompt's tokens, and how many of them the prefix cache held at that moment),
-    `prompt_tokens`, `pin_until` (tokens up to the last cache mark), `sampling` (in force, by prompt) and `cancel()` to
-    free the rows; beside them what a dialect adds (`failed`: the reply as it stands after Stream.fail, to be kept)."""
+    """What a dialect's handler tells its own Fold and Stream; nobody else reads it."""
     clock: Callable[[], float] = time.monotonic
     """Seconds, for streams that tell how long things took."""
+    accepted: Acceptance = field(default_factory=Acceptance)
+    """Told before the Fold or the Stream is made."""
+    failed: dict[str, Any] | None = None
+    """The reply as it stands after Stream.fail, where the dialect has it kept like any other."""
 
 
 class Fold(Protocol):

@@ -85,7 +85,7 @@ class _Completions:
         self._ctx = ctx
         self._body = ctx.body
         self._n_probs = n_probs_of(ctx.body)
-        samplings = ctx.extra.get("sampling", [SamplingParams()] * len(ctx.extra["prompts"]))
+        samplings = ctx.accepted.sampling or [SamplingParams()] * len(ctx.extra["prompts"])
         each = zip(ctx.extra["prompts"], samplings, strict=True)
         wanted = [one for one in each for _ in range(choices_of(ctx.body))]
         self.all = [Completion(i, prompt, sampling) for i, (prompt, sampling) in enumerate(wanted)]
@@ -99,7 +99,7 @@ class _Completions:
         return fields
 
     def piece(self, one: Completion, content: str, fresh: Sequence[LogprobEntry] = ()) -> Json:
-        n_evaluated = one.prompt_tokens or (self._ctx.extra.get("prompt_tokens", 0) if len(self.all) == 1 else 0)
+        n_evaluated = one.prompt_tokens or (self._ctx.accepted.usage.prompt_tokens if len(self.all) == 1 else 0)
         return {
             "index": one.index,
             "content": content,

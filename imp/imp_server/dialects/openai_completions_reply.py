@@ -164,7 +164,7 @@ class CompletionFold:
 
     def _choice(self, index: int, prompt: int, choice: _Choice) -> dict[str, Any]:
         assert choice.finish is not None
-        echo = self._context.extra["prompt_texts"][prompt] if self._wanted.echo else ""
+        echo = self._context.accepted.prompt_texts[prompt] if self._wanted.echo else ""
         scored = self._prompts.get(prompt)
         body: dict[str, Any] = {
             "text": echo + "".join(choice.text),
@@ -246,8 +246,7 @@ class CompletionStream:
         return [SseFrame(msgspec.json.encode(error_body(error, self._context.request_id)))]
 
     def _prompt_text(self, choice: int) -> str:
-        text: str = self._context.extra["prompt_texts"][choice // self._wanted.per_prompt]
-        return text
+        return self._context.accepted.prompt_texts[choice // self._wanted.per_prompt]
 
     def _echo_scored(self, event: PromptLogprobs) -> list[SseFrame]:
         if not self._wanted.echo:

@@ -49,7 +49,7 @@ class ResponseEvents:
         self._logprobs: list[Json] = []
         self._finish: Finish | None = None
         self._final: Json | None = None
-        self._so_far: Usage = ctx.extra.get("usage", Usage())
+        self._so_far: Usage = ctx.accepted.usage
         """Of a response that is cancelled."""
         self._table = tool_table(ctx.body)
         self._summarised = bool(present(ctx.body, "reasoning", {}).get("summary"))
@@ -74,7 +74,7 @@ class ResponseEvents:
         """One event in both error shapes (OpenAI's is flat, Open Responses nests), then response.failed."""
         flat = {"code": error.code, "message": error.message, "param": error.param}
         self._final = resource(self._ctx, "failed", self.output("incomplete"), error=failure(error))
-        self._ctx.extra["failed"] = self._final
+        self._ctx.failed = self._final
         return self._numbered(
             [
                 {"type": "error", **flat, "error": {"type": error_type(error.status), **flat}},
@@ -84,16 +84,16 @@ class ResponseEvents:
 
     def snapshot(self) -> Json:
         """The resource as it is at this moment; a failed stream is known through the context only."""
-        if failed := self._ctx.extra.get("failed"):
-            return dict(failed)
+        if self._ctx.failed:
+            return dict(self._ctx.failed)
         if self._final or self._finish:
             return self.response()
         return resource(self._ctx, "in_progress", self.output("in_progress"))
 
     def cancel(self) -> Json:
         """Stops the generation; its rows are free when this returns."""
-        if not self._finish and "failed" not in self._ctx.extra:
-            self._ctx.extra.get("cancel", lambda: None)()
+        if not self._finish and self._ctx.failed is None:
+            self._ctx.accepted.cancel()
             return self.response()
         return self.snapshot()
 

@@ -117,7 +117,7 @@ class GenerateStream:
 
     def close(self) -> list[SseFrame]:
         generation = self._generation
-        details = generation.details() | {"input_length": self._ctx.extra.get("prompt_tokens", 0)}
+        details = generation.details() | {"input_length": self._ctx.accepted.usage.prompt_tokens}
         left = generation.entries[self._n_sent :]
         frames = [self._frame(entry, None, None) for entry in left[:-1]]
         return [*frames, self._frame(left[-1] if left else None, generation.text, details)]
