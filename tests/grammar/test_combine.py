@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from imp_server.core import GrammarRefused
 from imp_server.grammar.combine import alias_of, complement, concat, exactly_one, intersect, union
-from imp_server.grammar.lazy_product import LazyOne, LazyProduct
+from imp_server.grammar.lazy_product import lazy_one, lazy_product
 from imp_server.grammar.lengths import with_length
 from imp_server.grammar.machine import DEAD, UNBOUNDED, Machine
 from imp_server.grammar.regex.compile import compile_regex
@@ -66,9 +66,9 @@ def test_lazy_combinations(one: str, two: str, three: str) -> None:
     """The same as those that are explored as a whole."""
     a, b, c = regex(one), regex(two), regex(three)
     for whole, lazy in (
-        (intersect([a, b]), LazyProduct([a, b], [])),
-        (intersect([a], [b, c]), LazyProduct([a], [b, c])),
-        (exactly_one([a, b, c]), LazyOne([a, b, c])),
+        (intersect([a, b]), lazy_product([a, b], [])),
+        (intersect([a], [b, c]), lazy_product([a], [b, c])),
+        (exactly_one([a, b, c]), lazy_one([a, b, c])),
     ):
         check(lazy, language(whole), shortest=False)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from imp_server.core import GrammarRefused
 from imp_server.grammar.combine import anything, exactly_one, intersect, universal
@@ -13,20 +13,22 @@ SEARCH = 4000
 """States looked at for one proof."""
 
 
-class _Lazy:
-    """What combinations have in common. Each makes its `_product`, and says where any text is fine (`universal`)."""
+class LazyMachine:
+    """A product as a machine, with a proof of an end behind every state that is entered."""
 
-    _product: Product
+    def __init__(self, product: Product, is_universal: Callable[[States], bool]) -> None:
+        """`is_universal`: every text is accepted from there.
 
-    def _begin(self) -> None:
-        """Raises GrammarRefused if no word is found although there may be one."""
-        self.classes = self._product.classes
-        self.start = self._product.start()
-        if self.start == DEAD and self._product.is_unsure:
+        Raises GrammarRefused if no word is found although there may be one.
+        """
+        self._product, self._is_universal = product, is_universal
+        self.classes = product.classes
+        self.start = product.start()
+        if self.start == DEAD and product.is_unsure:
             raise GrammarRefused(f"no text that satisfies all rules was found in {SEARCH} steps; simplify them")
 
     def universal(self, state: int) -> bool:
-        raise NotImplementedError
+        return self._is_universal(self._product.states(state))
 
     def step(self, state: int, byte: int) -> int:
         return self._product.step(state, byte)
@@ -45,57 +47,49 @@ class _Lazy:
         return None if state == DEAD else self._product.word(state)
 
 
-class LazyProduct(_Lazy):
-    """What all of `wanted` accept and none of `without`."""
+def lazy_product(wanted: Sequence[Machine], without: Sequence[Machine]) -> LazyMachine:
+    """What all of `wanted` accept and none of `without`. Raises as LazyMachine does."""
+    n_wanted = len(wanted)
 
-    def __init__(self, wanted: Sequence[Machine], without: Sequence[Machine]) -> None:
-        """Raises GrammarRefused if no word is found although there may be one."""
-        self._wanted, self._without = wanted, without
-        self._n_wanted = len(wanted)
-        self._product = Product([*wanted, *without], self._is_lost, self._is_end, SEARCH, self._guesses)
-        self._begin()
+    def is_lost(states: States) -> bool:
+        refused = zip(without, states[n_wanted:])
+        return DEAD in states[:n_wanted] or any(s != DEAD and universal(m, s) for m, s in refused)
 
-    def _is_lost(self, states: States) -> bool:
-        without = zip(self._without, states[self._n_wanted :])
-        return DEAD in states[: self._n_wanted] or any(s != DEAD and universal(m, s) for m, s in without)
+    def is_end(states: States) -> bool:
+        found = product.accepting(states)
+        return all(found[:n_wanted]) and not any(found[n_wanted:])
 
-    def _is_end(self, states: States) -> bool:
-        found = self._product.accepting(states)
-        return all(found[: self._n_wanted]) and not any(found[self._n_wanted :])
-
-    def _guesses(self, states: States) -> Iterator[bytes]:
+    def guesses(states: States) -> Iterator[bytes]:
         """One part's shortest word may suit all, or the words of all parts one behind the other."""
-        for machine, state in zip(self._wanted, states):
+        for machine, state in zip(wanted, states):
             yield machine.shortest(state) or b""
-        yield one_by_one(self._wanted, states)
+        yield one_by_one(wanted, states)
 
-    def universal(self, state: int) -> bool:
-        states = self._product.states(state)
-        wanted = zip(self._wanted, states)
-        return all(universal(m, s) for m, s in wanted) and all(s == DEAD for s in states[self._n_wanted :])
+    def is_universal(states: States) -> bool:
+        return all(map(universal, wanted, states)) and all(s == DEAD for s in states[n_wanted:])
+
+    product = Product([*wanted, *without], is_lost, is_end, SEARCH, guesses)
+    return LazyMachine(product, is_universal)
 
 
-class LazyOne(_Lazy):
-    """What exactly one of the machines accepts."""
+def lazy_one(machines: Sequence[Machine]) -> LazyMachine:
+    """What exactly one of the machines accepts. Raises as LazyMachine does."""
 
-    def __init__(self, machines: Sequence[Machine]) -> None:
-        """Raises GrammarRefused if no word is found although there may be one."""
-        self._parts = machines
-        self._product = Product(machines, self._is_lost, self._is_end, SEARCH, self._guesses)
-        self._begin()
-
-    def _is_lost(self, states: States) -> bool:
+    def is_lost(states: States) -> bool:
         return all(s == DEAD for s in states)
 
-    def _is_end(self, states: States) -> bool:
-        return sum(self._product.accepting(states)) == 1
+    def is_end(states: States) -> bool:
+        return sum(product.accepting(states)) == 1
 
-    def _guesses(self, states: States) -> Iterator[bytes]:
-        return (m.shortest(s) or b"" for m, s in zip(self._parts, states) if s != DEAD)
+    def guesses(states: States) -> Iterator[bytes]:
+        return (m.shortest(s) or b"" for m, s in zip(machines, states) if s != DEAD)
 
-    def universal(self, state: int) -> bool:
-        alive = [(m, s) for m, s in zip(self._parts, self._product.states(state)) if s != DEAD]
+    def is_universal(states: States) -> bool:
+        alive = [(m, s) for m, s in zip(machines, states) if s != DEAD]
         return len(alive) == 1 and universal(*alive[0])
+
+    product = Product(machines, is_lost, is_end, SEARCH, guesses)
+    return LazyMachine(product, is_universal)
 
 
 def either_product(wanted: Sequence[Machine], without: Sequence[Machine]) -> Machine:
@@ -103,7 +97,7 @@ def either_product(wanted: Sequence[Machine], without: Sequence[Machine]) -> Mac
     try:
         return intersect(wanted, without)
     except GrammarRefused:
-        return LazyProduct(wanted or [anything()], without)
+        return lazy_product(wanted or [anything()], without)
 
 
 def either_one(machines: Sequence[Machine]) -> Machine:
@@ -111,4 +105,4 @@ def either_one(machines: Sequence[Machine]) -> Machine:
     try:
         return exactly_one(machines)
     except GrammarRefused:
-        return LazyOne([m for m in machines if m.start != DEAD])
+        return lazy_one([m for m in machines if m.start != DEAD])

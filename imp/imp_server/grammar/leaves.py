@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from imp_server.grammar.subschema import Sub
 
@@ -18,24 +18,18 @@ TYPES = (STRING, NUMBER, BOOLEAN, NULL, ARRAY, OBJECT)
 
 @dataclass(eq=False, slots=True)
 class Leaf:
-    """`types` is not None for a TypeIs leaf alone."""
-
-    @property
-    def about(self) -> int:
-        raise NotImplementedError
+    about: ClassVar[int]
 
     @property
     def types(self) -> int | None:
+        """The types that a TypeIs leaf allows; None of any other leaf."""
         return None
 
 
 @dataclass(eq=False, slots=True)
 class TypeIs(Leaf):
+    about = ANY_TYPE
     mask: int
-
-    @property
-    def about(self) -> int:
-        return ANY_TYPE
 
     @property
     def types(self) -> int | None:
@@ -44,42 +38,31 @@ class TypeIs(Leaf):
 
 @dataclass(eq=False, slots=True)
 class BoolIs(Leaf):
+    about = BOOLEAN
     value: bool
-
-    @property
-    def about(self) -> int:
-        return BOOLEAN
 
 
 @dataclass(eq=False, slots=True)
 class TextLeaf(Leaf):
     """A string whose decoded text a machine accepts. kind: pattern | format | definition | length | literals."""
 
+    about = STRING
     kind: str
     what: Hashable
-
-    @property
-    def about(self) -> int:
-        return STRING
 
 
 @dataclass(eq=False, slots=True)
 class NumberLeaf(Leaf):
     """kind: integer | range | multiple | listed (any of these numbers)."""
 
+    about = NUMBER
     kind: str
     what: Hashable
-
-    @property
-    def about(self) -> int:
-        return NUMBER
 
 
 @dataclass(eq=False, slots=True)
 class ObjectLeaf(Leaf):
-    @property
-    def about(self) -> int:
-        return OBJECT
+    about = OBJECT
 
 
 @dataclass(eq=False, slots=True)
@@ -117,9 +100,7 @@ class Names(ObjectLeaf):
 
 @dataclass(eq=False, slots=True)
 class ArrayLeaf(Leaf):
-    @property
-    def about(self) -> int:
-        return ARRAY
+    about = ARRAY
 
 
 @dataclass(eq=False, slots=True)

@@ -13,7 +13,7 @@ from imp_server.grammar.algebra import Algebra
 from imp_server.grammar.combine import anything, intersect, nothing, union
 from imp_server.grammar.explored import representatives
 from imp_server.grammar.formula import AND, NOT, ONE, OR, Formula
-from imp_server.grammar.lazy_product import LazyProduct, either_one, either_product
+from imp_server.grammar.lazy_product import either_one, either_product, lazy_product
 from imp_server.grammar.leaves import Leaf, NumberLeaf, TextLeaf
 from imp_server.grammar.literals import Literals
 from imp_server.grammar.machine import DEAD, Machine
@@ -211,7 +211,7 @@ def _conjunction(f: Formula, build: Callable[[Formula], Machine]) -> Machine:
         return nothing()
     if bounded:
         wanted.append(PlainLength(low, high))
-    return LazyProduct(wanted or [anything()], [m for m in without if m.start != DEAD])
+    return lazy_product(wanted or [anything()], [m for m in without if m.start != DEAD])
 
 
 def texts_of(leaf: TextLeaf) -> frozenset[bytes]:
@@ -247,7 +247,8 @@ def _numbers(algebra: Algebra, f: Formula) -> Machine:
     unlike = [p.args[0].leaf for p in others if p.op == NOT]
     if all(isinstance(leaf, NumberLeaf) and leaf.kind == "listed" for leaf in unlike) and len(unlike) == len(others):
         # many numbers to be left out, as of unique items: never explored as a whole
-        return LazyProduct([typed_number(wanted) if wanted else plain], [_number_leaf(leaf) for leaf in unlike if leaf])
+        left_out = [_number_leaf(leaf) for leaf in unlike if leaf]
+        return lazy_product([typed_number(wanted) if wanted else plain], left_out)
     ranges = ranges_machine(f, point=not in_digits(f))
     if ranges is not None:
         return ranges

@@ -15,7 +15,7 @@ from typing import Any
 from imp_server.core import GrammarRefused
 from imp_server.grammar.definitions import definition_machine
 from imp_server.grammar.formats import ENFORCED, format_machine
-from imp_server.grammar.lazy_product import LazyProduct
+from imp_server.grammar.lazy_product import lazy_product
 from imp_server.grammar.lengths import with_length
 from imp_server.grammar.listed_numbers import ListedNumbers
 from imp_server.grammar.machine import Machine
@@ -46,7 +46,7 @@ def length_bounded(machine: Machine, low: int, high: int | None) -> Machine:
     try:
         return with_length(machine, low, high)
     except GrammarRefused:
-        return LazyProduct([machine, PlainLength(low, high)], [])
+        return lazy_product([machine, PlainLength(low, high)], [])
 
 
 def is_enforced_format(name: str) -> bool:

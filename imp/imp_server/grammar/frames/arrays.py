@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from imp_server.grammar.formula import Formula
 from imp_server.grammar.frames.goals import Bits, Goal, Judge
-from imp_server.grammar.frames.local import Local, gap_entries
+from imp_server.grammar.frames.local import Listed, Local, gap_entries
 from imp_server.grammar.frames.objects import change
 from imp_server.grammar.leaves import Contains, Items, Leaf, Length, Unique
 from imp_server.grammar.machine import UNBOUNDED
@@ -166,7 +166,7 @@ class WaitingItem(Local):
         return self.space.array_phase(self.after(bits, value), "after", False).id
 
 
-class ArrayPhase(Local):
+class ArrayPhase(Listed):
     """Between the items: after the bracket, after an item."""
 
     __slots__ = ("phase", "state", "tight")

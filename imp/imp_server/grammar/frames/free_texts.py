@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from imp_server.core import SPECIAL_CLOSE, SPECIAL_OPEN
 from imp_server.grammar import envelope as env
-from imp_server.grammar.frames.local import Local
+from imp_server.grammar.frames.local import Listed
 from imp_server.grammar.frames.raw_texts import UNTYPED
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class Tags:
         return None
 
 
-class FreeText(Local):
+class FreeText(Listed):
     """Free text. `past`: the first tokens are over."""
 
     __slots__ = ("goals", "here", "past", "seen")

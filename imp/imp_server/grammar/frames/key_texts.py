@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from imp_server.grammar.frames.keys import Keys
-from imp_server.grammar.frames.local import Local
+from imp_server.grammar.frames.local import Listed, Local
 from imp_server.grammar.frames.texts import BACKSLASH, QUOTE, WIDTHS, Text
 from imp_server.grammar.machine import DEAD
 from imp_server.grammar.tables import HOLE
@@ -91,7 +91,7 @@ class KeyText(Local):
         return rest[: self.missing] + spelled(("string", rest[self.missing :].decode())).encode()[1:]
 
 
-class WaitingName(Local):
+class WaitingName(Listed):
     """The object's frame while the rest of its only possible key is read above it."""
 
     __slots__ = ("keys", "result")
@@ -107,7 +107,7 @@ class WaitingName(Local):
         return {0: self.keys.closed(self.result)}
 
 
-class WaitingKey(Local):
+class WaitingKey(Listed):
     """The object's frame while an undeclared name is read above it."""
 
     __slots__ = ("_leaving", "keys")

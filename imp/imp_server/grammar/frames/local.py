@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
 from imp_server.grammar.tables import DEAD, POP_AGAIN
@@ -15,7 +16,7 @@ N_BLANKS = 48
 """Most blanks in a row, unless told otherwise."""
 
 
-class Local:
+class Local(ABC):
     """One frame. Subclasses fill their row of the table; a waiting frame's row is indexed by results."""
 
     __slots__ = ("id", "space")
@@ -27,19 +28,9 @@ class Local:
         self.space = space
         self.id = space.claim()
 
+    @abstractmethod
     def fill(self, byte: int) -> int:
         """The table entry for `byte` (or for result `byte` of a child); stores it, or the whole row."""
-        entries = self.entries()
-        # only now: making the entries may have moved the rows
-        row = self.space.tables.rows[self.id]
-        row[:] = DEAD
-        for at, entry in entries.items():
-            row[at] = entry
-        return entries.get(byte, DEAD)
-
-    def entries(self) -> dict[int, int]:
-        """The possible bytes; all others are DEAD."""
-        raise NotImplementedError
 
     @property
     def end_result(self) -> int:
@@ -47,8 +38,27 @@ class Local:
         return -1
 
     def lead(self) -> bytes:
-        """A short text, never empty, that brings the frame nearer to its end. Only for frames on top."""
-        raise NotImplementedError
+        """A short text, never empty, that brings the frame nearer to its end. Only of frames that may be on top."""
+        raise AssertionError(f"{type(self).__name__} is never on top")
+
+
+class Listed(Local):
+    """A frame that few bytes lead on from."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def entries(self) -> dict[int, int]:
+        """The possible bytes; all others are DEAD."""
+
+    def fill(self, byte: int) -> int:
+        entries = self.entries()
+        # only now: making the entries may have moved the rows
+        row = self.space.tables.rows[self.id]
+        row[:] = DEAD
+        for at, entry in entries.items():
+            row[at] = entry
+        return entries.get(byte, DEAD)
 
 
 class Gap(Local):
@@ -76,7 +86,7 @@ class Gap(Local):
         return b""
 
 
-class AfterGap(Local):
+class AfterGap(Listed):
     """Waits for a gap to end; the frame then goes on as `tight`, which allows no more whitespace."""
 
     __slots__ = ("tight",)
@@ -87,9 +97,6 @@ class AfterGap(Local):
 
     def entries(self) -> dict[int, int]:
         return {0: self.tight}
-
-    def lead(self) -> bytes:
-        raise AssertionError("a waiting frame is never on top")
 
 
 BLANKS = (0x20, 0x09, 0x0A)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 
 from imp_server.grammar.formula import Formula
 from imp_server.grammar.frames.goals import Bits, Goal, Judge
-from imp_server.grammar.frames.local import Local, gap_entries
+from imp_server.grammar.frames.local import Listed, Local, gap_entries
 from imp_server.grammar.frames.shapes import KeyKind, Shape
 from imp_server.grammar.leaves import Count, Leaf, Names, Props, Required
 from imp_server.grammar.sat.found import Found
@@ -228,9 +228,6 @@ class WaitingMember(Local):
         broken = {leaf: false for leaf, value in self.asked.items() if not truth[value]}
         return self.space.object_state(change(self.space, self.goal, broken), self.seen, self.loose)
 
-    def entries(self) -> dict[int, int]:
-        raise AssertionError
-
     def fill(self, byte: int) -> int:
         bits = () if self._judge is None else self._judge.vectors[byte]
         entry = self.space.object_phase(self.after(bits), "after", False).id
@@ -238,7 +235,7 @@ class WaitingMember(Local):
         return entry
 
 
-class Colon(Local):
+class Colon(Listed):
     """Between a key and its value."""
 
     __slots__ = ("goal", "tight", "waiting")
@@ -260,7 +257,7 @@ class Colon(Local):
         return b":"
 
 
-class ObjectPhase(Local):
+class ObjectPhase(Listed):
     """Between the members: after the brace, after a value, after a comma."""
 
     __slots__ = ("phase", "state", "tight")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from imp_server.core import SPECIAL_CLOSE, SPECIAL_OPEN
 from imp_server.grammar import envelope as env
-from imp_server.grammar.frames.local import Local
+from imp_server.grammar.frames.local import Listed
 from imp_server.grammar.machine import DEAD, Machine
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ class RawEnds:
         self.beginnings = frozenset(text[:n] for text in ends for n in range(1, len(text) + 1))
 
 
-class RawText(Local):
+class RawText(Listed):
     """Raw text under a machine. `closers`: beginnings of the closer at its end, begun where the text might end."""
 
     __slots__ = ("closers", "goals", "here", "machine", "matched", "opened", "state")

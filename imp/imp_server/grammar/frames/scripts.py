@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple, Union
 from imp_server.grammar import envelope as env
 from imp_server.grammar.frames.free_texts import Tags
 from imp_server.grammar.frames.goals import Goal
-from imp_server.grammar.frames.local import Local
+from imp_server.grammar.frames.local import Listed
 from imp_server.grammar.frames.raw_texts import RawEnds, RawText
 from imp_server.grammar.frames.verdicts import Verdicts
 from imp_server.grammar.machine import DEAD, Machine
@@ -40,7 +40,7 @@ def read_on(thread: Rest) -> Rest | None:
     return thread._replace(at=thread.at + 1) if thread.at + 1 < len(thread.node.data) else thread.then
 
 
-class Script(Local):
+class Script(Listed):
     """Several threads at their next byte."""
 
     __slots__ = ("goals", "threads")
@@ -79,7 +79,7 @@ class Script(Local):
         return min((found for found in leads if found[1]), key=lambda found: (found[0], len(found[1])))[1]
 
 
-class AfterValue(Local):
+class AfterValue(Listed):
     """Waits for a value pushed above an envelope."""
 
     __slots__ = ("goals", "then")
@@ -91,9 +91,6 @@ class AfterValue(Local):
 
     def entries(self) -> dict[int, int]:
         return {0: self.goals.script(self.space, {self.then})}
-
-    def lead(self) -> bytes:
-        raise AssertionError("a waiting frame is never on top")
 
 
 class Goals:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from imp_server.grammar.explored import refined, representatives
-from imp_server.grammar.frames.local import Local
+from imp_server.grammar.frames.local import Listed, Local
 from imp_server.grammar.frames.verdicts import Verdicts
 from imp_server.grammar.machine import DEAD
 from imp_server.grammar.tables import HOLE, POP
@@ -147,7 +147,7 @@ class Host(Protocol):
     def takes(self, low: int, high: int) -> bool: ...
 
 
-class Escape(Local):
+class Escape(Listed):
     """After a backslash. `read`: what followed it so far, up to a surrogate pair."""
 
     __slots__ = ("host", "read")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from imp_server.grammar.frames.goals import Goal
-from imp_server.grammar.frames.local import Local, gap_entries
+from imp_server.grammar.frames.local import Listed, Local, gap_entries
 from imp_server.grammar.frames.verdicts import Verdicts
 from imp_server.grammar.leaves import ARRAY, BOOLEAN, NULL, NUMBER, OBJECT, STRING
 from imp_server.grammar.machine import DEAD
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from imp_server.grammar.frames.space import Space
 
 
-class Start(Local):
+class Start(Listed):
     """Before the first byte of a value. `tight`: no whitespace may come."""
 
     __slots__ = ("goal", "tight")
@@ -37,7 +37,7 @@ class Start(Local):
         return answer.text()
 
 
-class LooseStart(Local):
+class LooseStart(Listed):
     """Before an item that must differ from one whose value the walk doesn't know."""
 
     __slots__ = ("free", "tight")
@@ -67,7 +67,7 @@ class LooseEnd:
         return None
 
 
-class Word(Local):
+class Word(Listed):
     """The rest of true, false or null."""
 
     __slots__ = ("rest", "result")
@@ -119,7 +119,7 @@ class Scalar(Local):
         return self.verdicts.shortest(self.state)
 
 
-class Done(Local):
+class Done(Listed):
     """The completion is over: only an end token may follow."""
 
     __slots__ = ()
@@ -131,7 +131,7 @@ class Done(Local):
         return b""
 
 
-class Ended(Local):
+class Ended(Listed):
     """All of an envelope was read: the frame ends without a byte."""
 
     __slots__ = ()
@@ -147,7 +147,7 @@ class Ended(Local):
         return b""
 
 
-class Root(Local):
+class Root(Listed):
     """Waits for the one value of the completion."""
 
     __slots__ = ()

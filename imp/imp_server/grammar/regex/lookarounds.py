@@ -17,7 +17,7 @@ from imp_server.core.turns import spend
 from imp_server.grammar.ambiguity import excessive
 from imp_server.grammar.codepoints import ANY
 from imp_server.grammar.explored import explore, refined
-from imp_server.grammar.lazy_product import LazyProduct
+from imp_server.grammar.lazy_product import lazy_product
 from imp_server.grammar.machine import DEAD, GROWING, UNBOUNDED, Machine
 from imp_server.grammar.nodes import Node, Nodes
 from imp_server.grammar.regex.tree import Alt, Begin, Cat, Chars, End, Look, Repeat, Tree
@@ -321,7 +321,7 @@ def looking_machine(pattern: str, tree: Tree, search: bool) -> Machine:
     except GrammarRefused:
         # more states than are worth visiting: each is entered with a proof that it can end
         looking.allow(MAX_WORK)
-        lazy = LazyProduct([looking], [])
+        lazy = lazy_product([looking], [])
         looking.allow(None)
         return lazy
 
