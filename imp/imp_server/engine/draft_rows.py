@@ -10,15 +10,13 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
-import numpy as np
-
 from imp_server.backends.base import BLOCK_TOKENS
 from imp_server.decode.drafter import Draft, Float32s
 from imp_server.decode.state import SamplerState
 from imp_server.models.architecture import CacheGroup
 from imp_server.schedule.blocks import BlockCounts
 from imp_server.schedule.memory import BlockCopy, Memory, RowTables
-from imp_server.schedule.prefix import MakeIndex, NoPrefixIndex, PrefixHit
+from imp_server.schedule.prefix import MakeIndex, NoPrefixIndex, PrefixHit, n_common
 from imp_server.schedule.rows import Row
 
 
@@ -46,9 +44,7 @@ class ModelRow:
     def sync(self) -> None:
         """Forget the drafts that weren't accepted, take in what was written since."""
         ours, theirs = self.state.history[self._n_synced :], self.target.history[self._n_synced :]
-        n = min(len(ours), len(theirs))
-        differ = ours[:n] != theirs[:n]
-        n_equal = int(np.argmax(differ)) if differ.any() else n
+        n_equal = n_common(ours, theirs)
         self.state.length = self._n_synced + n_equal
         self.state.append(theirs[n_equal:].tolist())
         # The last id is run again if need be: a draft is sampled behind it.

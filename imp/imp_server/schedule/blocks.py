@@ -7,6 +7,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+EMPTY = -1
+"""In the place of a block: there is none."""
+
 
 class BlockCounts(NamedTuple):
     free: int

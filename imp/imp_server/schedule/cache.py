@@ -16,17 +16,17 @@ from numpy.typing import NDArray
 
 from imp_server.backends.base import BLOCK_TOKENS
 from imp_server.models.architecture import CacheGroup
-from imp_server.schedule.blocks import BlockPool
+from imp_server.schedule.blocks import EMPTY, BlockPool
 from imp_server.schedule.kept_blocks import KeptBlocks
 from imp_server.schedule.lookup import Lookup
 from imp_server.schedule.pins import Pins
-from imp_server.schedule.prefix import PrefixHit
+from imp_server.schedule.prefix import PrefixHit, n_common
 from imp_server.schedule.restoring import Restoring
 from imp_server.schedule.snapshots import SnapshotLimits, Snapshots
 from imp_server.schedule.spill import Spill
 from imp_server.schedule.tiers.record import BlockStore
 from imp_server.schedule.tiers.tier import Tier
-from imp_server.schedule.tree import BLOCK_BYTES, EMPTY, Node, PrefixTree, key_of
+from imp_server.schedule.tree import BLOCK_BYTES, Node, PrefixTree, key_of
 
 if TYPE_CHECKING:
     from imp_server.schedule.rows import Row
@@ -127,12 +127,12 @@ class PrefixCache:
         for row in self._cursors:
             if row.reuse_group != reuse_group or row.n_computed >= row.sampler.n_prompt - 1:
                 continue
-            n_common = min(_n_common(ids, row.sampler.history), row.sampler.n_prompt - 1)
-            n_common -= n_common % BLOCK_TOKENS
+            n_shared = min(n_common(ids, row.sampler.history), row.sampler.n_prompt - 1)
+            n_shared -= n_shared % BLOCK_TOKENS
             if self._snapshots is not None:  # only there will its state be kept
-                n_common = max((point for point in row.snapshot_points if point <= n_common), default=0)
-            if n_common > n_best and row.n_computed < -(-n_common // BLOCK_TOKENS) * BLOCK_TOKENS:
-                best, n_best = row, n_common
+                n_shared = max((point for point in row.snapshot_points if point <= n_shared), default=0)
+            if n_shared > n_best and row.n_computed < -(-n_shared // BLOCK_TOKENS) * BLOCK_TOKENS:
+                best, n_best = row, n_shared
         return best
 
     # --- life of a row --------------------------------------------------------------------------
@@ -301,9 +301,3 @@ def _n_known(row: Row) -> int:
 
 def _at(columns: NDArray[np.int32], column: int) -> int:
     return int(columns[column]) if column < len(columns) else EMPTY
-
-
-def _n_common(a: NDArray[np.int32], b: NDArray[np.int32]) -> int:
-    size = min(len(a), len(b))
-    differ = a[:size] != b[:size]
-    return int(np.argmax(differ)) if differ.any() else size

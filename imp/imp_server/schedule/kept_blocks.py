@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from imp_server.models.architecture import CacheGroup
-from imp_server.schedule.blocks import BlockPool
+from imp_server.schedule.blocks import EMPTY, BlockPool
 from imp_server.schedule.pins import Pins
 from imp_server.schedule.spill import Spill
-from imp_server.schedule.tree import EMPTY, Node, PrefixTree
+from imp_server.schedule.tree import Node, PrefixTree
 
 _STRIPPED_AT_ONCE = 32
 """Blocks that one walk over the nodes frees, if there are as many: it takes as long as there are nodes."""

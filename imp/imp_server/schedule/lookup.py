@@ -9,9 +9,10 @@ from numpy.typing import NDArray
 
 from imp_server.backends.base import BLOCK_TOKENS
 from imp_server.models.architecture import CacheGroup
+from imp_server.schedule.blocks import EMPTY
 from imp_server.schedule.prefix import PrefixHit
 from imp_server.schedule.snapshots import Snapshot, Snapshots
-from imp_server.schedule.tree import EMPTY, TOKEN_BYTES, Match, Node, PrefixTree, key_of
+from imp_server.schedule.tree import TOKEN_BYTES, Match, Node, PrefixTree, key_of
 
 
 class Lookup:

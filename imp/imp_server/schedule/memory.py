@@ -10,10 +10,8 @@ from numpy.typing import NDArray
 
 from imp_server.backends.base import BLOCK_TOKENS
 from imp_server.models.architecture import CacheGroup
-from imp_server.schedule.blocks import BlockCounts, BlockPool
+from imp_server.schedule.blocks import EMPTY, BlockCounts, BlockPool
 from imp_server.schedule.prefix import MakeIndex, PrefixHit
-
-EMPTY = -1
 
 
 class BlockCopy(NamedTuple):

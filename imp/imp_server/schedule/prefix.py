@@ -18,6 +18,13 @@ if TYPE_CHECKING:
     from imp_server.schedule.tree import Node
 
 
+def n_common(a: NDArray[np.int32], b: NDArray[np.int32]) -> int:
+    """How many leading ids two texts share."""
+    size = min(len(a), len(b))
+    differ = a[:size] != b[:size]
+    return int(np.argmax(differ)) if differ.any() else size
+
+
 @dataclass(frozen=True, slots=True)
 class PrefixHit:
     """What is known of a prompt: its first `n_tokens` tokens, any number of them.

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from imp_server.backends.base import BLOCK_TOKENS
-from imp_server.schedule.blocks import BlockPool
+from imp_server.schedule.blocks import EMPTY, BlockPool
 from imp_server.schedule.kept_blocks import KeptBlocks
 from imp_server.schedule.lookup import Lookup
 from imp_server.schedule.prefix import PrefixHit
 from imp_server.schedule.snapshots import Snapshot, Snapshots
 from imp_server.schedule.spill import Spill
-from imp_server.schedule.tree import EMPTY, Match, Node, PrefixTree
+from imp_server.schedule.tree import Match, Node, PrefixTree
 
 if TYPE_CHECKING:
     from imp_server.schedule.rows import Row

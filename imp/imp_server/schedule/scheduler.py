@@ -49,8 +49,9 @@ class Scheduler:
         self.n_preemptions = 0
         self.n_refused_rollbacks = 0
         self.n_resumed_tokens = 0
+        """Of rows that lost their memory, what was found again."""
         self.n_recomputed_tokens = 0
-        # Of rows that lost their memory: what was found again, and what is computed a second time.
+        """What such rows computed a second time."""
         self._rows: list[Row] = []
         self._started: list[Row] = []
         self._free_slots = list(range(limits.n_rows - 1, -1, -1))

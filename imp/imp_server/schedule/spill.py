@@ -7,9 +7,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from imp_server.schedule.blocks import EMPTY
 from imp_server.schedule.tiers.record import BlockRecord, BlockStore, content_hash, is_lasting
 from imp_server.schedule.tiers.tier import KnownEntry, Tier
-from imp_server.schedule.tree import BLOCK_BYTES, EMPTY, Node, PrefixTree
+from imp_server.schedule.tree import BLOCK_BYTES, Node, PrefixTree
 
 _MOST_UNSAVED = 1 << 16
 """New nodes remembered for saving; beyond that the oldest are saved only when they are evicted."""

@@ -23,7 +23,6 @@ from imp_server.backends.base import BLOCK_TOKENS
 from imp_server.schedule.ages import AgeOrder
 from imp_server.schedule.tiers.record import content_hash, root_hash
 
-EMPTY = -1
 TOKEN_BYTES = 4
 BLOCK_BYTES = BLOCK_TOKENS * TOKEN_BYTES
 
