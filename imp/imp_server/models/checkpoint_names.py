@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from imp_server.models.architecture import Architecture
+from imp_server.models.tensor_names import present_names
 from imp_server.weights.checkpoint import Checkpoint
 
-_GLOBAL = {"embedding": "model.embed_tokens", "final_norm": "model.norm", "head": "lm_head"}
+_WHOLE = {"embedding": "model.embed_tokens", "final_norm": "model.norm", "head": "lm_head"}
 _LAYER = {
     "attn_norm": "input_layernorm",
     "q": "self_attn.q_proj",
@@ -19,16 +20,11 @@ _LAYER = {
     "up": "mlp.up_proj",
     "down": "mlp.down_proj",
 }
-_KINDS = (("", "weight"), (".bias", "bias"))
 
 
 def decoder_checkpoint_names(architecture: Architecture, checkpoint: Checkpoint) -> dict[str, str]:
     """Canonical name -> name in the checkpoint, of the tensors that are there; the names most families share."""
-    wanted = dict(_GLOBAL)
-    for index in range(architecture.n_layers):
-        wanted |= {f"layers.{index}.{ours}": f"model.layers.{index}.{theirs}" for ours, theirs in _LAYER.items()}
-    pairs = ((f"{ours}{ending}", f"{theirs}.{kind}") for ours, theirs in wanted.items() for ending, kind in _KINDS)
-    found = {ours: theirs for ours, theirs in pairs if theirs in checkpoint}
+    found = present_names(_WHOLE, _LAYER, "model.layers.{}.", architecture.n_layers, checkpoint.__contains__)
     if architecture.tied_head:
         found.pop("head", None)  # some tied checkpoints store the same matrix twice
     return found

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from imp_server.models.architecture import Architecture
+from imp_server.models.tensor_names import present_names
 from imp_server.weights.gguf import GgufFile
 
-_GLOBAL = {
+_WHOLE = {
     "embedding": "token_embd",
     "position_embedding": "position_embd",
     "embedding_norm": "token_embd_norm",
@@ -37,13 +38,7 @@ _LAYER = {
     "shared_router": "ffn_gate_inp_shexp",
 }
 
-_KINDS = (("", "weight"), (".bias", "bias"))
-
 
 def decoder_names(architecture: Architecture, file: GgufFile) -> dict[str, str]:
     """Canonical name -> name in the file, of the tensors that are there; the names most families share."""
-    wanted = dict(_GLOBAL)
-    for index in range(architecture.n_layers):
-        wanted |= {f"layers.{index}.{ours}": f"blk.{index}.{theirs}" for ours, theirs in _LAYER.items()}
-    pairs = ((f"{ours}{ending}", f"{theirs}.{kind}") for ours, theirs in wanted.items() for ending, kind in _KINDS)
-    return {ours: theirs for ours, theirs in pairs if theirs in file.tensors}
+    return present_names(_WHOLE, _LAYER, "blk.{}.", architecture.n_layers, file.tensors.__contains__)

@@ -7,6 +7,7 @@ import pkgutil
 from functools import cache
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import Protocol, cast
 
 from imp_server.core import ModelFileMissing, UnsupportedModel
@@ -77,24 +78,22 @@ def _open_checkpoint(path: Path) -> ModelSource:
 @cache
 def families_by_model_type() -> dict[str, CheckpointFamily]:
     """config.json's `model_type` -> the family module that describes it."""
-    found: dict[str, CheckpointFamily] = {}
-    for module in pkgutil.iter_modules(families.__path__):
-        family = import_module(f"{families.__name__}.{module.name}")
-        for name in getattr(family, "HF_MODEL_TYPES", ()):
-            if name in found:
-                raise RuntimeError(f"two families claim the model type {name}")
-            found[name] = cast(CheckpointFamily, family)
-    return found
+    return cast(dict[str, CheckpointFamily], _families("HF_MODEL_TYPES"))
 
 
 @cache
 def families_by_architecture() -> dict[str, Family]:
     """GGUF's `general.architecture` -> the family module that describes it."""
-    found: dict[str, Family] = {}
-    for module in pkgutil.iter_modules(families.__path__):
-        family = cast(Family, import_module(f"{families.__name__}.{module.name}"))
-        for name in family.GGUF_ARCHITECTURES:
+    return cast(dict[str, Family], _families("GGUF_ARCHITECTURES"))
+
+
+def _families(claim: str) -> dict[str, ModuleType]:
+    """The modules of models/families by the names that their constant `claim` lists."""
+    found: dict[str, ModuleType] = {}
+    for info in pkgutil.iter_modules(families.__path__):
+        family = import_module(f"{families.__name__}.{info.name}")
+        for name in getattr(family, claim, ()):
             if name in found:
-                raise RuntimeError(f"two families claim the architecture {name}")
+                raise RuntimeError(f"two families have {name} among their {claim}")
             found[name] = family
     return found
