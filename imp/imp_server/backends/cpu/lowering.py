@@ -16,7 +16,6 @@ from imp_server.models.architecture import Architecture, Layer, Rope
 from imp_server.models.source import ModelSource
 
 _ACTIVATIONS = {"silu": 0, "gelu_tanh": 1, "gelu": 2, "relu2": 3}
-_NORM_NAMES = ("attn_norm", "ffn_norm", "post_attn_norm", "post_ffn_norm", "q_norm", "k_norm")
 MAX_HEAD_SIZE = 256
 
 
@@ -130,7 +129,7 @@ class LoweredModel:
         for kind in abi.MATRICES:
             if f"{prefix}{kind}" in self._weights.shapes:
                 setattr(plan, kind, self._matrix(f"{prefix}{kind}"))
-        for name in _NORM_NAMES:
+        for name in abi.NORMS:
             setattr(plan, name, self._norm(f"{prefix}{name}"))
         for name in abi.VECTORS:
             kind = name.removesuffix("_bias")

@@ -93,10 +93,11 @@ def pack(raw: RawTensor, shape: PackedShape, out: Bytes) -> None:
         if shape.type in FLOAT_LAYOUTS:
             assemble_floats(values, target)
         else:
-            assemble(LAYOUTS[shape.type], quantise(shape.type, _floats(raw.type.name, values)), target)
+            assemble(LAYOUTS[shape.type], quantise(shape.type, widened(raw.type.name, values)), target)
 
 
-def _floats(type_name: str, bits: npt.NDArray[np.generic]) -> npt.NDArray[np.float32]:
+def widened(type_name: str, bits: npt.NDArray[np.generic]) -> npt.NDArray[np.float32]:
+    """The float32 values of F16, BF16 or F32 numbers that are given by their bits."""
     if type_name == "F16":
         return bits.view("<f2").astype(np.float32)
     if type_name == "BF16":

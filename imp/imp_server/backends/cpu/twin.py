@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from imp_server.backends.cpu.block_types import take_apart
 from imp_server.backends.cpu.layouts import BLOCK, FLOAT_LAYOUTS, LAYOUTS
-from imp_server.backends.cpu.packing import _floats, packed_shape, quantise
+from imp_server.backends.cpu.packing import packed_shape, quantise, widened
 from imp_server.models.source import RawTensor
 
 Floats = npt.NDArray[np.float32]
@@ -123,9 +123,9 @@ class TwinMatrix:
         if raw.type.name in FLOAT_LAYOUTS:
             bits = np.ascontiguousarray(rows).view("<f4" if raw.type.name == "F32" else "<u2")
             if shape.type in FLOAT_LAYOUTS:
-                self.floats = _floats(raw.type.name, bits)
+                self.floats = widened(raw.type.name, bits)
                 return
-            parts = quantise(shape.type, _floats(raw.type.name, bits))
+            parts = quantise(shape.type, widened(raw.type.name, bits))
         else:
             parts = take_apart(raw.type.name, rows.reshape(shape.n_out, -1, raw.type.block_bytes))
         layout = LAYOUTS[shape.type]
