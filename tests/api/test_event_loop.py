@@ -10,7 +10,7 @@ import time
 from typing import Any
 
 import httpx
-from imp_server.api.model_text import ModelText
+from imp_server.api.model_text_side import ModelTextSide
 from imp_server.engine.scripted import ScriptedEngine, Wait, text_ids
 
 from tests.api.live_server import LiveServer, live_server
@@ -76,7 +76,7 @@ async def _requests(url: str) -> list[int]:
 
 
 def test_loop_lag_under_huge_prompts() -> None:
-    model = ModelText(bpe_model())
+    model = ModelTextSide(bpe_model())
 
     def engine() -> ScriptedEngine:
         scripted = ScriptedEngine(model.vocabulary, context_length=1 << 20, n_rows=32)

@@ -18,7 +18,7 @@ from typing import Any
 import httpx
 import pytest
 from imp_server.api.contract import Contract
-from imp_server.api.model_text import ModelText
+from imp_server.api.model_text_side import ModelTextSide
 from imp_server.api.nulls import NullStripper
 from imp_server.api.server import SWITCH_INTERVAL_S
 from imp_server.dialects.handler import INLINE_BYTES
@@ -71,7 +71,7 @@ async def largest_turn_ms(live: LiveServer, path: str, content: bytes) -> tuple[
 
 @pytest.fixture(scope="module", params=[bpe_model, byte_model])
 def server(request: pytest.FixtureRequest) -> Iterator[LiveServer]:
-    model = ModelText(request.param())
+    model = ModelTextSide(request.param())
     engine = partial(ScriptedEngine, model.vocabulary, context_length=1 << 20)
     with live_server(engine, lambda: model, check_replies=False) as live:
         yield live

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from imp_server.api.model_text import ModelText
+from imp_server.api.model_text_side import ModelTextSide
 from imp_server.config import Config
 from imp_server.conformance.capabilities import Capabilities, probe
 from imp_server.conformance.case import Case, load_cases
@@ -38,7 +38,7 @@ def running() -> Iterator[Running]:
     settings = {"server.api_key": (KEY,)}
     with live_server(
         lambda: ProcessEngine(smollm2(), "m", config),
-        lambda: ModelText.load(smollm2(), config),
+        lambda: ModelTextSide.load(smollm2(), config),
         settings=settings,
         check_replies=False,
     ) as live:

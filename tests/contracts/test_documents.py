@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from imp_server.api.model_text import ModelText
+from imp_server.api.model_text_side import ModelTextSide
 from imp_server.core import GenerateRequest
 from imp_server.engine.scripted import Action, ScriptedEngine, Vectors, text_ids
 
@@ -31,7 +31,7 @@ def answer(request: GenerateRequest, choice: int) -> list[Action]:
 
 @pytest.fixture(scope="module")
 def fuzzed() -> Iterator[LiveServer]:
-    model = ModelText(byte_model(THINKING_CHATML))
+    model = ModelTextSide(byte_model(THINKING_CHATML))
 
     def engine() -> ScriptedEngine:
         scripted = ScriptedEngine(model.vocabulary, context_length=16384, n_rows=16)

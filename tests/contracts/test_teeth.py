@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from imp_server.api.hub import Hub
-from imp_server.api.model_text import ModelText
+from imp_server.api.model_text_side import ModelTextSide
 from imp_server.core import InvalidRequest
 from imp_server.dialects import imp_native
 from imp_server.engine.scripted import ScriptedEngine
@@ -39,7 +39,7 @@ FAULTS: dict[str, tuple[Any, str, Any, str]] = {
 def test_a_fault_is_found(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
     place, name, broken, check = FAULTS[fault]
     monkeypatch.setattr(place, name, broken)
-    model = ModelText(byte_model())
+    model = ModelTextSide(byte_model())
     with live_server(
         lambda: ScriptedEngine(model.vocabulary), lambda: model, model=fuzzing.MODEL, check_replies=False
     ) as live:

@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from imp_server.api.model_text import ModelText
+from imp_server.api.model_text_side import ModelTextSide
 from imp_server.core import ChatRequest
 from imp_server.dialects import anthropic_messages, openai_responses
 from imp_server.dialects.base import ReplyContext
@@ -44,7 +44,7 @@ DIALECTS = {
 }  # fmt: skip
 
 
-def run(name: str, side: ModelText, body: dict[str, Any], data: Sequence[int], places: set[int]) -> dict[str, Any]:
+def run(name: str, side: ModelTextSide, body: dict[str, Any], data: Sequence[int], places: set[int]) -> dict[str, Any]:
     """The folded reply to ids (or the bytes of a byte model), after the stream has been seen to say the same."""
     dialect = DIALECTS[name]
     body = checked(dialect.operation, body)

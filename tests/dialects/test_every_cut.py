@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from imp_server.api.disconnect import DisconnectWatch
 from imp_server.api.generations import Generations
-from imp_server.api.model_text import ModelText
+from imp_server.api.model_text_side import ModelTextSide
 from imp_server.core import OutputEvent
 from imp_server.dialects import anthropic_messages, llamacpp_reply, openai_responses, tgi, tgi_reply
 from imp_server.dialects.base import ReplyContext, SseFrame
@@ -27,7 +27,7 @@ from tests.dialects.message_accumulator import accumulate
 from tests.live.toy_server import TOOLS_CHATML, call_text
 from tests.toy import byte_model
 
-TEXT = ModelText(byte_model(TOOLS_CHATML, context_length=8192))
+TEXT = ModelTextSide(byte_model(TOOLS_CHATML, context_length=8192))
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}}
 OUTPUTS = [
     "plain text",

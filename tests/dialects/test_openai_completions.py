@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from imp_server.api.disconnect import DisconnectWatch
 from imp_server.api.generations import Generations
-from imp_server.api.model_text import ModelText
+from imp_server.api.model_text_side import ModelTextSide
 from imp_server.core import InvalidRequest, LogprobEntry, OutputEvent, PromptLogprobs
 from imp_server.dialects.base import Acceptance, ReplyContext, SseFrame
 from imp_server.dialects.llamacpp_fields import prompts_of
@@ -28,7 +28,7 @@ from imp_server.engine.scripted import Emit, ScriptedEngine, text_ids
 
 from tests.toy import byte_model
 
-TEXT = ModelText(byte_model())
+TEXT = ModelTextSide(byte_model())
 
 
 def parse(**fields: Any) -> Any:

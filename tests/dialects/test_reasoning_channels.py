@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import pytest
-from imp_server.api.model_text import ModelText
+from imp_server.api.model_text_side import ModelTextSide
 from imp_server.config import Config
 from imp_server.dialects.anthropic_messages_thinking import signature
 from imp_server.text.model import TextModel
@@ -87,22 +87,22 @@ def model(style: Style, *, opens: bool = False) -> TextModel:
     return byte_model(template, control=(*CONTROL_TOKENS, *style.tokens), config=FREE, context_length=8192)
 
 
-SIDES = {(name, opens): ModelText(model(STYLES[name], opens=opens)) for name in STYLES for opens in (False, True)}
+SIDES = {(name, opens): ModelTextSide(model(STYLES[name], opens=opens)) for name in STYLES for opens in (False, True)}
 
 
-def ids_of(side: ModelText, text: str) -> list[int]:
+def ids_of(side: ModelTextSide, text: str) -> list[int]:
     """One id per tag and per byte."""
     ids = {text: i for i, text in side.vocabulary.special_texts.items()}
     pieces = re.split("(" + "|".join(map(re.escape, sorted(ids, key=len, reverse=True))) + ")", text)
     return [i for piece in pieces for i in ([ids[piece]] if piece in ids else piece.encode())]
 
 
-def text_of(side: ModelText, ids: list[int]) -> str:
+def text_of(side: ModelTextSide, ids: list[int]) -> str:
     texts = side.vocabulary.special_texts
     return b"".join(texts[i].encode() if i in texts else bytes([i]) for i in ids).decode(errors="ignore")
 
 
-def script(style: Style, side: ModelText, beginning: str, budget: int | None) -> tuple[list[int], list[int], int]:
+def script(style: Style, side: ModelTextSide, beginning: str, budget: int | None) -> tuple[list[int], list[int], int]:
     """(what the model writes, all that comes out, tokens until the budget is spent)."""
     if beginning in ("a closed pair", "none"):
         between = style.closing.removeprefix("<|end|>") if beginning == "a closed pair" and style.plain else style.plain

@@ -10,7 +10,7 @@ import random
 from typing import Any
 
 import pytest
-from imp_server.api.model_text import ModelText
+from imp_server.api.model_text_side import ModelTextSide
 from imp_server.config import Config
 from imp_server.dialects.anthropic_messages_thinking import signature
 
@@ -33,10 +33,10 @@ BEGINNINGS: dict[str, tuple[str, bool, str | None]] = {
 FREE = Config.of({"reasoning.think_budget": 1.0})
 """No limit of the server's own: the tests set theirs."""
 TEXTS = {
-    template: ModelText(byte_model(template, config=FREE, context_length=4096))
+    template: ModelTextSide(byte_model(template, config=FREE, context_length=4096))
     for template in (CHATML, THINKING_CHATML, OPEN_THINKING_CHATML)
 }
-KEPT = ModelText(byte_model(THINKING_CHATML, config=Config.of({"reasoning.format": "none"}), context_length=4096))
+KEPT = ModelTextSide(byte_model(THINKING_CHATML, config=Config.of({"reasoning.format": "none"}), context_length=4096))
 
 
 def body_of(name: str, *, thinks: bool, budget: int | None, max_tokens: int | None) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 import pytest
-from imp_server.api.model_text import ModelText
+from imp_server.api.model_text_side import ModelTextSide
 from imp_server.core import InvalidRequest
 from imp_server.dialects.base import ReplyContext
 
@@ -19,12 +19,14 @@ from tests.live.toy_server import call_text
 from tests.toy import OPEN_THINKING_CHATML, THINKING_CHATML, byte_model
 
 BOTH = call_text("weather", city="Köln") + "\n" + call_text("clock")
-R1 = ModelText(byte_model(OPEN_THINKING_CHATML, context_length=4096))
-QWEN3 = ModelText(byte_model(THINKING_CHATML, context_length=4096))
+R1 = ModelTextSide(byte_model(OPEN_THINKING_CHATML, context_length=4096))
+QWEN3 = ModelTextSide(byte_model(THINKING_CHATML, context_length=4096))
 OPERATION = DIALECTS["chat"].operation
 
 
-def deltas(body: dict[str, Any], text: str, places: set[int], side: ModelText = HERMES_SIDE) -> list[dict[str, Any]]:
+def deltas(
+    body: dict[str, Any], text: str, places: set[int], side: ModelTextSide = HERMES_SIDE
+) -> list[dict[str, Any]]:
     """The deltas of a chat stream."""
     dialect, body = DIALECTS["chat"], checked(OPERATION, body)
     events = asyncio.run(play(side.prepare_chat(dialect.parse(body)), cut(text.encode(), places)))
@@ -33,7 +35,7 @@ def deltas(body: dict[str, Any], text: str, places: set[int], side: ModelText = 
     return [json.loads(frame.data)["choices"][0]["delta"] for frame in frames]
 
 
-def chat_message(side: ModelText, body: dict[str, Any], text: str, places: set[int]) -> dict[str, Any]:
+def chat_message(side: ModelTextSide, body: dict[str, Any], text: str, places: set[int]) -> dict[str, Any]:
     message: dict[str, Any] = run("chat", side, body, text.encode(), places)["choices"][0]["message"]
     return message
 
@@ -116,7 +118,7 @@ def test_a_schema_binds_whatever_strict_says(strict: bool | None) -> None:
 
 
 @pytest.mark.parametrize(("side", "lead"), [(R1, ""), (QWEN3, "<think>")])
-def test_a_schema_binds_the_answer_and_not_the_thinking(side: ModelText, lead: str) -> None:
+def test_a_schema_binds_the_answer_and_not_the_thinking(side: ModelTextSide, lead: str) -> None:
     more: dict[str, Any] = {
         "chat": {"response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": SCHEMA}}},
         "responses": {"text": {"format": {"type": "json_schema", "name": "n", "schema": SCHEMA}}},

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from imp_server.api.model_text import ModelText
+from imp_server.api.model_text_side import ModelTextSide
 from imp_server.core import GrammarPlan
 from imp_server.grammar.engine import GrammarSpace
 
@@ -25,7 +25,7 @@ XML = CHATML.replace(
     1,
 )
 """Teaches Qwen-Coder's notation."""
-HERMES_SIDE, XML_SIDE = (ModelText(byte_model(t, context_length=4096)) for t in (TOOLS_CHATML, XML))
+HERMES_SIDE, XML_SIDE = (ModelTextSide(byte_model(t, context_length=4096)) for t in (TOOLS_CHATML, XML))
 WEATHER = {
     "type": "object",
     "properties": {"city": {"enum": ["Köln", "Bonn"]}, "days": {"type": "integer"}},
@@ -66,7 +66,7 @@ def body_of(
     return body | {"tool_choice": {"named": one, "allowed": allowed}.get(choice, choice)}
 
 
-def grammar_of(name: str, body: dict[str, Any], side: ModelText = HERMES_SIDE) -> GrammarPlan | None:
+def grammar_of(name: str, body: dict[str, Any], side: ModelTextSide = HERMES_SIDE) -> GrammarPlan | None:
     dialect = DIALECTS[name]
     return side.prepare_chat(dialect.parse(checked(dialect.operation, body))).request.plan.grammar
 

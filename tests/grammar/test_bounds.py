@@ -9,7 +9,16 @@ import msgspec
 import numpy as np
 import pytest
 from imp_server.config import Config
-from imp_server.core import ChatRequest, GrammarRefused, Message, ResponseFormat, TextPart, Tool, ToolChoice
+from imp_server.core import (
+    ChatRequest,
+    GrammarRefused,
+    Message,
+    PromptRequest,
+    ResponseFormat,
+    TextPart,
+    Tool,
+    ToolChoice,
+)
 from imp_server.grammar.check import CHECK_WORK, check_envelope, check_schema
 from imp_server.grammar.engine import MAX_STATES, GrammarSpace
 from imp_server.grammar.envelope import Lit, Seq, Value
@@ -56,7 +65,7 @@ def test_the_knob_reaches_every_check(what: str) -> None:
         model = byte_model(TEACHING["hermes"], config=config)
         with pytest.raises(GrammarRefused, match="too complex") if refused else nullcontext():
             if what == "prompt":
-                model.prepare_prompt("hi", 1, response_format=answer)
+                model.prepare_prompt(PromptRequest(("hi",), response_format=answer), 1)
             else:
                 model.prepare_chat(msgspec.structs.replace(chat, **asked), 1)
 

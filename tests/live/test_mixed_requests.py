@@ -19,7 +19,7 @@ from typing import Any
 
 import httpx
 import pytest
-from imp_server.api.model_text import ModelText
+from imp_server.api.model_text_side import ModelTextSide
 from imp_server.backends import choose
 from imp_server.config import Config
 from imp_server.engine.build import build_engine
@@ -71,7 +71,9 @@ def ask(url: str, wanted: Wanted) -> Any:
 def alone(model: Path) -> Iterator[str]:
     config = Config.of(BARE)
     build = functools.partial(build_engine, str(model), "m", config)
-    with live_server(lambda: InlineEngine(build), lambda: ModelText.load(str(model), config), settings=BARE) as server:
+    with live_server(
+        lambda: InlineEngine(build), lambda: ModelTextSide.load(str(model), config), settings=BARE
+    ) as server:
         yield server.url
 
 

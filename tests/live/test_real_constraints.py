@@ -15,7 +15,7 @@ from typing import Any
 import httpx
 import jsonschema
 import pytest
-from imp_server.api.model_text import ModelText
+from imp_server.api.model_text_side import ModelTextSide
 from imp_server.backends import choose
 from imp_server.config import Config
 from imp_server.engine.build import build_engine
@@ -93,7 +93,7 @@ def server() -> Iterator[LiveServer]:
     def engine() -> InlineEngine:
         return InlineEngine(functools.partial(build_engine, path, "smollm2", config))
 
-    with live_server(engine, lambda: ModelText.load(path, config), model="smollm2") as live:
+    with live_server(engine, lambda: ModelTextSide.load(path, config), model="smollm2") as live:
         yield live
         counters = httpx.get(live.url + "/metrics", timeout=20).text
         dead_ends = re.findall(r"^imp_grammar_dead_ends_total\S* (\S+)$", counters, re.MULTILINE)

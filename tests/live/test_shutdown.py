@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 SERVER = """
-from imp_server.api.model_text import ModelText
+from imp_server.api.model_text_side import ModelTextSide
 from imp_server.api.server import Launch, serve
 from imp_server.config import Config
 from imp_server.config.serving import Log
@@ -21,7 +21,7 @@ from imp_server.engine.scripted import ScriptedEngine, Wait
 from imp_server.logs import set_up_logging
 from tests.toy import byte_model
 
-model = ModelText(byte_model())
+model = ModelTextSide(byte_model())
 engine = ScriptedEngine(model.vocabulary)
 engine.always(*[action for _ in range(40) for action in (120, Wait(0.05))])
 set_up_logging(Log())

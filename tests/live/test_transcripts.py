@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx
 import pytest
-from imp_server.api.model_text import ModelText
+from imp_server.api.model_text_side import ModelTextSide
 from imp_server.backends import choose
 from imp_server.config import Config
 from imp_server.engine.build import build_engine
@@ -54,7 +54,7 @@ def _served(path: Path, transcripts: bool) -> Any:
     settings = {"engine.backend": "cpu", "prefix_cache.transcripts": transcripts, "cpu.pack_cache": False}
     config = Config.of(settings)
     engine = InlineEngine(functools.partial(build_engine, str(path), "m", config), check_each_step=True)
-    return live_server(engine, lambda: ModelText.load(str(path), config), settings=settings)
+    return live_server(engine, lambda: ModelTextSide.load(str(path), config), settings=settings)
 
 
 def _post(server: LiveServer, path: str, body: Json) -> Json:

@@ -9,7 +9,7 @@ from typing import Any
 
 import anthropic
 import openai
-from imp_server.api.model_text import ModelText
+from imp_server.api.model_text_side import ModelTextSide
 from imp_server.config import Config
 from imp_server.engine.scripted import ScriptedEngine
 from imp_server.text.model import TextModel
@@ -46,7 +46,7 @@ def toy_server(
     def engine() -> ScriptedEngine:
         return ScriptedEngine(model.vocabulary, context_length=context_length)
 
-    with live_server(engine, lambda: ModelText(model), model=MODEL, settings=settings, **options) as server:
+    with live_server(engine, lambda: ModelTextSide(model), model=MODEL, settings=settings, **options) as server:
         yield server
 
 

@@ -16,6 +16,7 @@ from imp_server.core import (
     InvalidRequest,
     MediaPart,
     Message,
+    PromptRequest,
     TextPart,
     Tool,
     ToolCall,
@@ -182,7 +183,7 @@ def test_a_huge_prompt_is_refused_before_it_is_tokenised(monkeypatch: pytest.Mon
         with pytest.raises(ContextLengthExceeded, match="characters"):
             model.prepare_chat(chat(message("user", text)), 1)
         with pytest.raises(ContextLengthExceeded, match="characters"):
-            model.prepare_prompt(text, 1)
+            model.prepare_prompt(PromptRequest((text,)), 1)
 
 
 def test_count_is_the_prompt() -> None:
@@ -193,14 +194,12 @@ def test_count_is_the_prompt() -> None:
 
 def test_raw_prompts() -> None:
     model = byte_model()
-    prepared = model.prepare_prompt("a<|im_end|>b", 3, max_tokens=5, stop=["x"])
+    prepared = model.prepare_prompt(PromptRequest(("a<|im_end|>b",), max_tokens=5, stop=("x",)), 3)
     assert unpack_ids(prepared.request.ids).tolist() == [97, 256, 98]
     assert prepared.request.plan.stop == (b"x",)
-    plain = model.prepare_prompt("a<|im_end|>", 3, control=False)
-    assert unpack_ids(plain.request.ids).tolist() == [*b"a<|im_end|>"]
-    assert model.prepare_prompt([97, 256], 3).prompt_text == "a<|im_end|>"
+    assert model.prepare_prompt(PromptRequest((97, 256)), 3).prompt_text == "a<|im_end|>"
     with pytest.raises(InvalidRequest, match="99999"):
-        model.prepare_prompt([99999], 3)
+        model.prepare_prompt(PromptRequest((99999,)), 3)
 
 
 def test_same_request_same_digest() -> None:

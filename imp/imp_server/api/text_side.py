@@ -1,4 +1,4 @@
-"""What the API process needs of a model's text side (api/model_text.py has it): prompts in, events out."""
+"""What the API process needs of a model's text side (api/model_text_side.py has it): prompts in, events out."""
 
 from __future__ import annotations
 

@@ -84,7 +84,7 @@ def _refuse_engine_flags(loaded: Loaded) -> None:
 
 def _run(config: Config, located: Located, talk: Conversation, question: str) -> None:
     """The model in this process."""
-    from imp_server.api.model_text import ModelText
+    from imp_server.api.model_text_side import ModelTextSide
     from imp_server.engine.build import build_engine
     from imp_server.engine.inline import InlineEngine
 
@@ -94,7 +94,7 @@ def _run(config: Config, located: Located, talk: Conversation, question: str) ->
     with asyncio.Runner() as runner:
         try:
             with loading_progress() as on_progress:
-                text = ModelText.load(located.path, config)
+                text = ModelTextSide.load(located.path, config)
                 runner.run(client.start(on_progress))
         except KeyboardInterrupt:
             # The engine's thread can't be stopped while it loads, and a normal exit under its native code aborts.

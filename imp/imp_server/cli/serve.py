@@ -52,7 +52,7 @@ def warnings(config: Config) -> Iterator[str]:
 
 
 def _serve_model(config: Config, located: Located, sock: socket.socket) -> None:
-    from imp_server.api.model_text import ModelText
+    from imp_server.api.model_text_side import ModelTextSide
     from imp_server.api.server import Launch, serve
     from imp_server.engine.process import ProcessEngine
 
@@ -64,7 +64,7 @@ def _serve_model(config: Config, located: Located, sock: socket.socket) -> None:
             _announce(line)
 
         client = ProcessEngine(located.path, located.model_id, config)
-        launch = Launch(located.model_id, client, lambda: ModelText.load(located.path, config), on_progress)
+        launch = Launch(located.model_id, client, lambda: ModelTextSide.load(located.path, config), on_progress)
         serve(config, launch, sock, announce)
 
 

@@ -23,6 +23,7 @@ from imp_server.core import (
     GenerateRequest,
     InvalidRequest,
     OutputPlan,
+    PromptRequest,
     ResponseFormat,
     SamplingIntent,
     SamplingParams,
@@ -33,6 +34,7 @@ from imp_server.core import (
 from imp_server.grammar.check import Rules
 from imp_server.text.calls import CallReaders
 from imp_server.text.constraint import ThinkState, bound_text, constraint, leaves_text_free
+from imp_server.text.fim import gap_ids
 from imp_server.text.lenient import Leniency, lenient
 from imp_server.text.plan import (
     chat_plan,
@@ -204,55 +206,56 @@ class TextModel:
         )
         return plan, readers
 
-    def prepare_prompt(
-        self,
-        prompt: str | Sequence[int],
-        key: int,
-        *,
-        sampling: SamplingIntent | None = None,
-        max_tokens: int | None = None,
-        stop: Sequence[str] = (),
-        n: int = 1,
-        logprobs: int | None = None,
-        prompt_logprobs: int | None = None,
-        response_format: ResponseFormat | None = None,
-        min_indent: int = 0,
-        control: bool = True,
-        **more: Any,
-    ) -> Prepared:
-        """A raw prompt. `control`: its text may spell control tokens. `more`: further fields of GenerateRequest.
-
-        Raises ContextLengthExceeded, InvalidRequest, GrammarRefused.
-        """
-        sampling = sampling or SamplingIntent()
-        if isinstance(prompt, str):
-            self._check_size(prompt, "prompt")
-            ids, text = self.tokenize(prompt, add_special=True, control=control), prompt
-        else:
-            ids, text = self._checked_ids(prompt), self.detokenize(prompt, skip_special=False)
-        limit = token_limit(max_tokens, self.config.server.max_tokens, len(ids), self.context_length, "prompt")
-        answer = self._leniency(response_format or ResponseFormat())
-        grammar = bound_text(answer.format, self._rules())
+    def prepare_prompt(self, prompt: PromptRequest, key: int) -> Prepared:
+        """A raw prompt. Raises ContextLengthExceeded, InvalidRequest, GrammarRefused."""
+        ids, text = self._prompt_ids(prompt)
+        asked = 0 if prompt.task == "embed" else prompt.max_tokens
+        answer = self._leniency(prompt.response_format)
         plan = text_plan(
             self.tokenizer,
-            max_tokens=limit,
-            stop=stop,
-            ignore_eos=sampling.ignore_eos,
-            grammar=grammar,
-            min_indent=min_indent,
+            max_tokens=token_limit(asked, self.config.server.max_tokens, len(ids), self.context_length, "prompt"),
+            stop=prompt.stop,
+            ignore_eos=prompt.sampling.ignore_eos,
+            grammar=bound_text(answer.format, self._rules()),
+            min_indent=prompt.min_indent,
         )
         request = GenerateRequest(
             key=key,
             ids=pack_ids(ids),
             plan=plan,
-            sampling=self._sampling(sampling),
-            n=n,
-            logprobs=logprobs,
-            prompt_logprobs=prompt_logprobs,
-            **more,
+            sampling=self._sampling(prompt.sampling),
+            n=prompt.n,
+            task=prompt.task,
+            adapter=prompt.adapter,
+            priority=prompt.priority,
+            cache=CacheMarks(len(ids) if prompt.cache.pin_prompt else 0, prompt.cache.session_id),
+            predict_s=prompt.predict_s,
+            logprobs=prompt.logprobs,
+            logprobs_as_drawn=prompt.logprobs_as_drawn,
+            prompt_logprobs=prompt.prompt_logprobs,
+            speculative=prompt.speculative,
+            row_preference=prompt.row_preference,
         )
-        session = OutputSession(plan, self.vocabulary, logprobs=logprobs is not None, judge=answer.judge)
+        session = OutputSession(plan, self.vocabulary, logprobs=prompt.logprobs is not None, judge=answer.judge)
         return Prepared(_with_digest(request), session, text, ignored=answer.ignored)
+
+    def _prompt_ids(self, prompt: PromptRequest) -> tuple[list[int], str]:
+        """Its ids, and its text as a person reads it."""
+        pieces = prompt.prompt
+        whole = pieces[0] if len(pieces) == 1 and isinstance(pieces[0], str) else None
+        if prompt.suffix is not None:
+            if whole is None:
+                message = '"suffix" goes with a prompt that is one string'
+                raise InvalidRequest(message, param="suffix", code="fim_not_supported")
+            ids = gap_ids(self.tokenizer, whole, prompt.suffix)
+        elif whole is not None:
+            self._check_size(whole, "prompt")
+            return self.tokenize(whole, add_special=True), whole
+        else:
+            ids = []
+            for i, piece in enumerate(pieces):
+                ids += self.tokenize(piece, add_special=i == 0) if isinstance(piece, str) else [piece]
+        return ids, self.detokenize(ids, skip_special=False)
 
     def _reasoning_knobs(self, chat: ChatRequest) -> ReasoningKnobs:
         own = self.config.reasoning
@@ -381,6 +384,3 @@ def _with_digest(request: GenerateRequest) -> GenerateRequest:
     )
     digest = hashlib.blake2b(msgspec.msgpack.encode(anonymous), digest_size=16).hexdigest()
     return msgspec.structs.replace(request, digest=digest)
-
-
-__all__ = ["OutputPlan", "Prepared", "TextModel"]

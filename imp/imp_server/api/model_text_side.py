@@ -8,15 +8,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from imp_server.config import Config
 from imp_server.core import (
     Accepted,
-    CacheMarks,
     ChatRequest,
     GenerateRequest,
-    InvalidRequest,
     LogprobEntry,
     OutputEvent,
     Progress,
@@ -28,7 +24,6 @@ from imp_server.core import (
     unpack_ids,
 )
 from imp_server.engine.messages import RowDelta, RowFinish
-from imp_server.text.fim import gap_ids
 from imp_server.text.model import Prepared, TextModel
 from imp_server.text.template_traits import template_caps
 from imp_server.vocab.table import Vocabulary
@@ -118,14 +113,14 @@ def prompt_event(packed: bytes, text: str, logprobs: Sequence[TokenLogprob], voc
     return PromptLogprobs(0, ids[0], pieces[0], entries)
 
 
-class ModelText:
+class ModelTextSide:
     """Immutable but for the context length, which the engine knows best; methods may run in several threads."""
 
     def __init__(self, model: TextModel) -> None:
         self.model = model
 
     @classmethod
-    def load(cls, path: str | Path, config: Config) -> ModelText:
+    def load(cls, path: str | Path, config: Config) -> ModelTextSide:
         """Raises ModelFileMissing, InvalidModel, UnsupportedModel, ConfigError."""
         return cls(TextModel.load(path, config))
 
@@ -153,40 +148,8 @@ class ModelText:
         return PreparedPrompt(prepared.request, prepared, self.vocabulary)
 
     def prepare_prompt(self, request: PromptRequest) -> PreparedPrompt:
-        if request.suffix is None:
-            prompt = self._ids_or_text(request.prompt)
-        else:
-            prompt = gap_ids(self.model.tokenizer, _whole_text(request.prompt), request.suffix)
-        prepared = self.model.prepare_prompt(
-            prompt,
-            0,
-            sampling=request.sampling,
-            max_tokens=0 if request.task == "embed" else request.max_tokens,
-            task=request.task,
-            stop=request.stop,
-            min_indent=request.min_indent,
-            predict_s=request.predict_s,
-            n=request.n,
-            logprobs=request.logprobs,
-            logprobs_as_drawn=request.logprobs_as_drawn,
-            prompt_logprobs=request.prompt_logprobs,
-            response_format=request.response_format,
-            speculative=request.speculative,
-            adapter=request.adapter,
-            priority=request.priority,
-            row_preference=request.row_preference,
-        )
-        pinned = len(prepared.request.ids) // 4 if request.cache.pin_prompt else 0
-        marks = CacheMarks(pinned, request.cache.session_id)
-        return PreparedPrompt(msgspec.structs.replace(prepared.request, cache=marks), prepared, self.vocabulary)
-
-    def _ids_or_text(self, prompt: tuple[str | int, ...]) -> str | list[int]:
-        if len(prompt) == 1 and isinstance(prompt[0], str):
-            return prompt[0]
-        ids: list[int] = []
-        for i, piece in enumerate(prompt):
-            ids += self.model.tokenize(piece, add_special=i == 0) if isinstance(piece, str) else [piece]
-        return ids
+        prepared = self.model.prepare_prompt(request, 0)
+        return PreparedPrompt(prepared.request, prepared, self.vocabulary)
 
     def count(self, request: ChatRequest) -> int:
         return self.model.count(request)
@@ -199,9 +162,3 @@ class ModelText:
 
     def detokenize(self, ids: Sequence[int]) -> str:
         return self.model.detokenize(ids)
-
-
-def _whole_text(prompt: tuple[str | int, ...]) -> str:
-    if len(prompt) != 1 or not isinstance(prompt[0], str):
-        raise InvalidRequest('"suffix" goes with a prompt that is one string', param="suffix", code="fim_not_supported")
-    return prompt[0]
