@@ -20,6 +20,7 @@ from imp_server.engine.constraint import MakeConstraint
 from imp_server.engine.inline import Emit, InlineEngine, Post
 from imp_server.engine.loop import EngineLoop
 from imp_server.engine.messages import ModelInfo, RowFinish
+from imp_server.engine.row_rules import RowRules
 from imp_server.engine.speculation import Speculation
 from imp_server.models.architecture import Architecture
 from imp_server.schedule.cache import Offload, PrefixCache
@@ -78,7 +79,7 @@ class Tiny:
             self.make_index = partial(PrefixCache, offload=offload)
         backend.allocate(KvSpec((self.n_blocks,) * len(groups), "f32"))
         tasks = ("generate", "embed", "score", "rank")
-        limits = Limits(self.context, VOCAB, self.n_rows, self.max_queue, tasks, takes_only=self.takes_only)
+        limits = Limits(self.context, VOCAB, self.n_rows, self.max_queue, tasks)
         schedule = ScheduleLimits(self.n_rows, self.context, self.step_ms, 4 * self.step_ms, self.prefill_chunk)
         scheduler = Scheduler(schedule, groups, [self.n_blocks] * len(groups), make_index=self.make_index)
         self.loop = EngineLoop(
@@ -88,6 +89,7 @@ class Tiny:
             limits,
             emit=emit,
             post=post,
+            rules=RowRules(takes_only=self.takes_only),
             make_constraint=self.make_constraint,
             speculation=Speculation(self.drafters),
             clock=self.clock,

@@ -6,6 +6,7 @@ from collections.abc import Container
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from imp_server.core import ContextLengthExceeded, GenerateRequest, InvalidRequest, Overloaded
 
@@ -22,17 +23,11 @@ class Limits:
     max_prompt: int = 0
     """Ids of a prompt; 0 = what the context holds."""
     max_logprobs: int = 128
-    checkpoint_min_step: int = 8192
-    """Tokens between two snapshots of a prompt's state (schedule/snapshots.py)."""
-    length_steering: bool = True
-    """Constrained replies are brought to their end within max_tokens (engine/grammar_row.py)."""
-    takes_only: bool = True
-    """A token about which a grammar leaves no choice is taken without logits."""
 
 
 def check_request(
     request: GenerateRequest, limits: Limits, *, n_queued: int = 0, adapters: Container[str] = ()
-) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
+) -> NDArray[np.int32]:
     """The prompt's ids; raises InvalidRequest, ContextLengthExceeded or Overloaded."""
     if request.task not in limits.tasks:
         raise InvalidRequest(f"this model can't {request.task}: it can {', '.join(limits.tasks)}", param="model")
@@ -46,7 +41,7 @@ def check_request(
     return ids
 
 
-def _checked_prompt(request: GenerateRequest, limits: Limits) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
+def _checked_prompt(request: GenerateRequest, limits: Limits) -> NDArray[np.int32]:
     if len(request.ids) % 4:
         raise InvalidRequest("prompt ids must be int32", param="prompt")
     ids = np.frombuffer(request.ids, dtype="<i4")
@@ -70,7 +65,7 @@ def _checked_prompt(request: GenerateRequest, limits: Limits) -> np.ndarray[tupl
     return ids
 
 
-def _check_range(ids: np.ndarray[tuple[int], np.dtype[np.int32]], vocab_size: int, param: str) -> None:
+def _check_range(ids: NDArray[np.int32], vocab_size: int, param: str) -> None:
     if len(ids) and (int(ids.min()) < 0 or int(ids.max()) >= vocab_size):
         bad = int(ids[(ids < 0) | (ids >= vocab_size)][0])
         message = f"token id {bad} isn't in the vocabulary (0 to {vocab_size - 1})"

@@ -19,6 +19,7 @@ from imp_server.engine.lower_tier import lower_tier
 from imp_server.engine.matching import Grammars
 from imp_server.engine.messages import FromEngine, Loading, ModelInfo
 from imp_server.engine.request_handler import GrammarReady
+from imp_server.engine.row_rules import RowRules
 from imp_server.engine.warming import measure_drafts, warm_up
 from imp_server.models.architecture import Architecture
 from imp_server.models.opening import open_model
@@ -94,6 +95,7 @@ def build_engine(
         limits,
         emit=emit,
         post=post,
+        rules=_row_rules(config),
         make_constraint=grammars,
         speculation=speculation,
         note_running=note_running,
@@ -108,9 +110,14 @@ def _limits(architecture: Architecture, config: Config, n_rows: int, context: in
         n_rows=n_rows,
         tasks=("embed",) if architecture.is_encoder else ("generate", "embed", "score", "rank"),
         max_prompt=config.server.max_input_tokens,
-        checkpoint_min_step=config.prefix_cache.checkpoint_min_step,
+    )
+
+
+def _row_rules(config: Config) -> RowRules:
+    return RowRules(
         length_steering=config.grammar.length_steering,
         takes_only=config.grammar.jump_ahead,
+        checkpoint_min_step=config.prefix_cache.checkpoint_min_step,
     )
 
 

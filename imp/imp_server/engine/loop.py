@@ -26,6 +26,7 @@ from imp_server.engine.live import LiveRow, Sampled
 from imp_server.engine.messages import FromEngine, StepDone, ToEngine
 from imp_server.engine.request_handler import GrammarReady, RequestHandler
 from imp_server.engine.results import prompt_logprobs, sampled_logprobs, vectors
+from imp_server.engine.row_rules import RowRules
 from imp_server.engine.speculation import Speculation
 from imp_server.engine.waiting import MaskWaits
 from imp_server.schedule.rows import Chunk, StepPlan
@@ -47,6 +48,7 @@ class EngineLoop:
         *,
         emit: Callable[[FromEngine], None],
         post: Callable[[GrammarReady], None],
+        rules: RowRules | None = None,
         make_constraint: MakeConstraint | None = None,
         speculation: Speculation | None = None,
         note_running: Callable[[Collection[int]], None] | None = None,
@@ -66,6 +68,7 @@ class EngineLoop:
             limits,
             emit=emit,
             post=post,
+            rules=rules or RowRules(),
             make=make_constraint or _refuse,
             clock=clock,
             more_counters=self._speculation.counters,

@@ -42,6 +42,7 @@ from imp_server.engine.messages import (
     ToEngine,
     UnloadAdapter,
 )
+from imp_server.engine.row_rules import RowRules
 from imp_server.schedule.rows import Row
 from imp_server.schedule.scheduler import Scheduler
 from imp_server.schedule.snapshots import snapshot_points
@@ -72,6 +73,7 @@ class RequestHandler:
         *,
         emit: Callable[[FromEngine], None],
         post: Callable[[GrammarReady], None],
+        rules: RowRules,
         make: MakeConstraint,
         clock: Callable[[], float],
         more_counters: Callable[[], Mapping[str, float]] = dict,
@@ -83,7 +85,7 @@ class RequestHandler:
         self._backend = backend
         # Ids of the embedding that the tokenizer doesn't know write nothing.
         self._token_bytes = vocabulary.token_bytes + [b""] * (limits.vocab_size - vocabulary.size)
-        self._limits = limits
+        self._limits, self._rules = limits, rules
         self._emit = emit
         self._post = post
         self._clock = clock
@@ -204,14 +206,14 @@ class RequestHandler:
                 self._masks,
                 output.room_left,
                 n_early=request.plan.n_early,
-                steers=self._limits.length_steering,
+                steers=self._rules.length_steering,
             )
         return LiveRow(row, output, grammar)
 
     def _snapshot_points(self, request: GenerateRequest, n_prompt: int) -> tuple[int, ...]:
         if not self._scheduler.memory.has_state:
             return ()
-        return snapshot_points(request.spans, n_prompt, self._limits.checkpoint_min_step)
+        return snapshot_points(request.spans, n_prompt, self._rules.checkpoint_min_step)
 
     def _reject(self, key: int, error: ImpError) -> None:
         self.counters["requests_rejected_total"] += 1
@@ -303,7 +305,7 @@ class RequestHandler:
         request = output.request
         law = request.sampling
         changes_nothing = request.logprobs is None and not (law.mirostat or law.logit_bias or law.banned_ids)
-        if grammar is None or not self._limits.takes_only or not changes_nothing:
+        if grammar is None or not self._rules.takes_only or not changes_nothing:
             return
         for _ in range(_MOST_ONLY):
             token_id = None if output.finish is not None or output.must_force else grammar.only()

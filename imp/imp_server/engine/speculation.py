@@ -330,5 +330,5 @@ def _expected(rate: float, n: int) -> float:
     return float(n) if rate >= 1.0 else rate * (1.0 - rate**n) / (1.0 - rate)
 
 
-def _prediction(request: GenerateRequest) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
+def _prediction(request: GenerateRequest) -> Int32s:
     return np.frombuffer(request.prediction, dtype="<i4").astype(np.int32)
