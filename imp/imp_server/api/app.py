@@ -16,10 +16,10 @@ from imp_server.api.endpoint import (
     log_refusal,
     lower_headers,
 )
-from imp_server.api.headers import sanitised_id
+from imp_server.api.errors import shape_of
+from imp_server.api.headers import request_id_of, sanitised_id
 from imp_server.api.hub import Hub
 from imp_server.core import ImpError, MethodNotAllowed, UnknownUrl
-from imp_server.dialects.ids import new_id
 
 
 def build_app(hub: Hub) -> Application:
@@ -77,7 +77,7 @@ def _fallback(app: Application, hub: Hub) -> Responder:
         if request.method == "OPTIONS":
             response = Response(204, [(b"allow", ", ".join(allow or ("OPTIONS",)).encode())])
         else:
-            request_id = _request_id(headers)
+            request_id = request_id_of(headers)
             what = _printable(f"{request.method[:16]} {path[:128]}")
             if allow:
                 error = MethodNotAllowed(f"{what} isn't there; this path has {', '.join(allow)}", allow=allow)
@@ -96,11 +96,6 @@ def _fallback(app: Application, hub: Hub) -> Responder:
     return respond
 
 
-def _request_id(headers: dict[str, str]) -> str:
-    sent = headers.get("x-request-id", "")
-    return sanitised_id(sent) if sent else new_id("req_")
-
-
 def _allowed(app: Application, hub: Hub, request: Request) -> tuple[str, ...]:
     """The methods of the request's path; () for an unknown path."""
     found = {o.method for o in hub.contract.operations if o.path == request.path}
@@ -113,11 +108,8 @@ def _allowed(app: Application, hub: Hub, request: Request) -> tuple[str, ...]:
 
 
 def _shape(hub: Hub, path: str, headers: dict[str, str]) -> str:
-    for operation in hub.contract.operations:
-        if operation.path == path:
-            header_shape = next((s for h, s in operation.shape_with_header.items() if h in headers), None)
-            return header_shape or operation.error_shape
-    return hub.contract.shape_of_path(path)
+    operation = next((one for one in hub.contract.operations if one.path == path), None)
+    return hub.contract.shape_of_path(path) if operation is None else shape_of(operation, headers)
 
 
 def _printable(text: str) -> str:

@@ -19,7 +19,7 @@ from imp_server.api.disconnect import DisconnectWatch
 from imp_server.api.driver import StreamRun, acceptance, encoded, fold_reply, silence_s
 from imp_server.api.errors import error_headers, error_status, shape_module, shape_of
 from imp_server.api.generations import Generations
-from imp_server.api.headers import listed, sanitised_id
+from imp_server.api.headers import listed, request_id_of
 from imp_server.api.hub import Hub
 from imp_server.api.parameters import ParameterReader
 from imp_server.api.text_side import Prepared, TextSide
@@ -35,7 +35,6 @@ from imp_server.dialects.handler import (
     JsonReply,
     Reply,
 )
-from imp_server.dialects.ids import new_id
 
 _log = logging.getLogger(__name__)
 _DETACHED = Response(499)
@@ -61,8 +60,7 @@ class Endpoint:
 
     async def answer(self, request: Request) -> Response:
         headers = lower_headers(request)
-        sent_id = headers.get("x-request-id", "")
-        request_id = sanitised_id(sent_id) if sent_id else new_id("req_")
+        request_id = request_id_of(headers)
         try:
             response = await self._answer(request, headers, request_id)
         except ClientGone:
@@ -75,7 +73,7 @@ class Endpoint:
             _log.exception("%s %s failed (request %s)", self.operation.method, self.operation.path, request_id)
             fault = InternalError("internal error; the server's log has the details")
             response = self._failed(fault, request, headers, request_id)
-        if sent_id or not self.operation.public:
+        if headers.get("x-request-id") or not self.operation.public:
             add_ids(response, request_id)
         add_headers(response, self._hub.cors.headers(headers.get("origin", ""), self.operation.method, ""))
         return response

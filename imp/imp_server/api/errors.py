@@ -23,6 +23,7 @@ def shape_module(shape: str) -> ErrorShape:
 
 
 def shape_of(operation: Operation, headers: Mapping[str, str]) -> str:
+    """The shape of this operation's errors; a header may choose another (`x-error-shape-with-header`)."""
     for header, shape in operation.shape_with_header.items():
         if header in headers:
             return shape

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from urllib.parse import quote
 
+from imp_server.dialects.ids import new_id
+
 _MAX_ID = 128
+
+
+def request_id_of(headers: Mapping[str, str]) -> str:
+    """The client's own id of its request, made fit to be shown, or a new one."""
+    sent = headers.get("x-request-id", "")
+    return sanitised_id(sent) if sent else new_id("req_")
 
 
 def sanitised_id(value: str) -> str:
