@@ -48,7 +48,7 @@ def test_done_is_last_and_all_else_is_json() -> None:
     with pytest.raises(ValueError, match="no events"):
         payloads([])
     with pytest.raises(ValueError, match="not JSON"):
-        payloads([Frame(None, "{oops", 0.0), *frames(done=True)])
+        payloads([Frame(None, "{oops"), *frames(done=True)])
 
 
 def test_completions_need_dense_choices() -> None:

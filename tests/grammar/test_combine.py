@@ -1,4 +1,4 @@
-"""Boolean combinations, concatenation and lengths of machines against sets of texts."""
+"""Boolean combinations and lengths of machines against sets of texts."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from imp_server.core import GrammarRefused
-from imp_server.grammar.combine import alias_of, complement, concat, exactly_one, intersect, union
+from imp_server.grammar.combine import alias_of, complement, exactly_one, intersect, union
 from imp_server.grammar.lazy_product import lazy_one, lazy_product
 from imp_server.grammar.lengths import with_length
 from imp_server.grammar.machine import DEAD, UNBOUNDED, Machine
@@ -71,15 +71,6 @@ def test_lazy_combinations(one: str, two: str, three: str) -> None:
         (exactly_one([a, b, c]), lazy_one([a, b, c])),
     ):
         check(lazy, language(whole), shortest=False)
-
-
-@settings(max_examples=100, deadline=None)
-@given(patterns(), patterns())
-def test_concatenation(one: str, two: str) -> None:
-    a, b = compile_regex(one.replace(r"(?!\n)\Z", "$"), search=False), regex(two)
-    in_a, in_b = language(a), language(b)
-    whole = {t for t in TEXTS if any(t[:i] in in_a and t[i:] in in_b for i in range(len(t) + 1))}
-    check(concat(a, b), whole)
 
 
 @settings(max_examples=200, deadline=None)

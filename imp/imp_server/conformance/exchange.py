@@ -98,8 +98,6 @@ class Frame:
 
     event: str | None
     data: str
-    at_s: float
-    """Seconds after the request was sent."""
     json: Any = MISSING
     """Boxed payload; MISSING if it isn't JSON."""
 
@@ -186,7 +184,7 @@ def read_reply(
     reply = Reply(status, headers, b"")
     try:
         if headers.get("content-type", "").startswith("text/event-stream"):
-            _read_events(response, reply, start, hang_up_after)
+            _read_events(response, reply, hang_up_after)
         else:
             reply.content = response.read()
             reply.json = _parse(reply.content.decode("utf-8", "replace"))
@@ -196,7 +194,7 @@ def read_reply(
     return reply
 
 
-def _read_events(response: ByteSource, reply: Reply, start: float, hang_up_after: int) -> None:
+def _read_events(response: ByteSource, reply: Reply, hang_up_after: int) -> None:
     event: str | None = None
     data: list[str] = []
     while line := response.readline():
@@ -205,7 +203,7 @@ def _read_events(response: ByteSource, reply: Reply, start: float, hang_up_after
         if not text:
             if data or event is not None:
                 payload = "\n".join(data)
-                reply.frames.append(Frame(event, payload, time.monotonic() - start, _parse(payload)))
+                reply.frames.append(Frame(event, payload, _parse(payload)))
             event, data = None, []
             if 0 <= hang_up_after <= len(reply.frames):
                 return

@@ -15,7 +15,6 @@ _LOW = np.uint64(0xFFFFFFFF)
 _HALF = np.uint64(32)
 GUMBEL_MAX = float(-np.log(-np.log1p(-(2.0**-33))))
 """No draw of `gumbel` exceeds this."""
-GUMBEL_MIN = float(-np.log(-np.log(2.0**-33)))
 
 
 def philox4x32(key: tuple[int, int], counters: NDArray[np.uint32]) -> NDArray[np.uint32]:

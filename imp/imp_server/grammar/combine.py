@@ -1,4 +1,4 @@
-"""Boolean combinations and concatenation of machines."""
+"""Boolean combinations of machines."""
 
 from __future__ import annotations
 
@@ -171,73 +171,10 @@ class Union:
         return max(reach_of(m) for m in self._parts)
 
 
-class Concat:
-    """A word of the first machine, then a word of the second."""
-
-    def __init__(self, first: Machine, second: Machine) -> None:
-        self._first, self._second = first, second
-        self.classes = refined([first.classes, second.classes])
-        self._numbers: dict[tuple[int, frozenset[int]], int] = {}
-        self._states: list[tuple[int, frozenset[int]]] = []
-        self._rows: list[dict[int, int]] = []
-        self.start = DEAD if second.start == DEAD else self._intern(first.start, set())
-
-    def _intern(self, state: int, others: set[int]) -> int:
-        if state != DEAD and self._first.accepts(state):
-            others.add(self._second.start)
-        others.discard(DEAD)
-        if state == DEAD and not others:
-            return DEAD
-        key = (state, frozenset(others))
-        number = self._numbers.setdefault(key, len(self._states))
-        if number == len(self._states):
-            self._states.append(key)
-            self._rows.append({})
-        return number
-
-    def step(self, state: int, byte: int) -> int:
-        row, kind = self._rows[state], self.classes[byte]
-        target = row.get(kind)
-        if target is None:
-            spend()
-            head, others = self._states[state]
-            head = self._first.step(head, byte) if head != DEAD else DEAD
-            after = {self._second.step(s, byte) for s in others}
-            with GROWING:
-                target = row[kind] = self._intern(head, after)
-        return target
-
-    def accepts(self, state: int) -> bool:
-        return any(self._second.accepts(s) for s in self._states[state][1])
-
-    def live(self, state: int) -> bool:
-        return state != DEAD
-
-    def shortest(self, state: int) -> bytes | None:
-        if state == DEAD:
-            return None
-        head, others = self._states[state]
-        found = [self._second.shortest(s) for s in others]
-        if head != DEAD:
-            first, second = self._first.shortest(head), self._second.shortest(self._second.start)
-            found.append(None if first is None or second is None else first + second)
-        return min((f for f in found if f is not None), key=len, default=None)
-
-    def room(self, state: int) -> int:
-        head, others = self._states[state]
-        rooms = [self._second.room(s) for s in others]
-        return max(rooms + ([self._first.room(head)] if head != DEAD else []))
-
-
 def union(machines: Sequence[Machine]) -> Machine:
     """What any of the machines accepts."""
     parts = [m for m in machines if m.start != DEAD]
     return Union(parts) if len(parts) > 1 else parts[0] if parts else nothing()
-
-
-def concat(first: Machine, second: Machine) -> Machine:
-    """A word of `first`, then a word of `second`."""
-    return nothing() if DEAD in (first.start, second.start) else Concat(first, second)
 
 
 def spread_of(machine: Machine, state: int) -> Spread | None:

@@ -16,10 +16,6 @@ class GgmlType(NamedTuple):
     block: int
     block_bytes: int
 
-    @property
-    def bits_per_weight(self) -> float:
-        return 8 * self.block_bytes / self.block
-
 
 _TABLE = (
     GgmlType(0, "F32", 1, 4),

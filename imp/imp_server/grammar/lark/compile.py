@@ -14,7 +14,7 @@ from imp_server.grammar.ambiguity import excessive
 from imp_server.grammar.lark.literals import regex_node
 from imp_server.grammar.lark.reader import read
 from imp_server.grammar.lark.terminals import COMMON
-from imp_server.grammar.lark.tree import Definition, Expression, Grammar, Literal, Options, Ref, Row, Times
+from imp_server.grammar.lark.tree import Definition, Expression, Grammar, Literal, Options, Ref, Row, Times, is_terminal
 from imp_server.grammar.left_recursion import without_left_recursion
 from imp_server.grammar.nodes import INFINITE, Node
 from imp_server.grammar.positions import position
@@ -105,7 +105,7 @@ class _Builder:
                 todo += part.options
             elif isinstance(part, Times):
                 todo.append(part.part)
-            elif part.name.isupper():
+            elif is_terminal(part.name):
                 self._terminal(part)
                 total += self._sizes[part.name]
         return total
@@ -114,7 +114,7 @@ class _Builder:
         if isinstance(part, Literal):
             return self._token(part.node)
         if isinstance(part, Ref):
-            if part.name.isupper():
+            if is_terminal(part.name):
                 return self._token(self._terminal(part))
             if part.name not in self.grammar.rules:
                 raise self.refuse(f"the rule {part.name} isn't defined", part.at)
@@ -141,7 +141,7 @@ class _Builder:
 
     def _terminal(self, ref: Ref) -> Node:
         name = ref.name
-        if not name.isupper():
+        if not is_terminal(name):
             raise self.refuse(f"the rule {name} can't stand inside a terminal; write it in capitals", ref.at)
         if name not in self.grammar.terminals and name not in self.grammar.imports:
             hint = f" (%import common.{name} brings it)" if name in COMMON else ""

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from imp_server.core import GrammarRefused
 from imp_server.grammar.lark.literals import range_node, regex_node, text_node, unescaped
 from imp_server.grammar.lark.terminals import COMMON
-from imp_server.grammar.lark.tree import Definition, Expression, Grammar, Literal, Options, Ref, Row, Times
+from imp_server.grammar.lark.tree import Definition, Expression, Grammar, Literal, Options, Ref, Row, Times, is_terminal
 from imp_server.grammar.nodes import INFINITE, Node, Nodes
 from imp_server.grammar.positions import position
 
@@ -102,7 +102,7 @@ class _Reader:
         self.define(name, self.alternatives(0), start)
 
     def define(self, name: str, body: Expression, start: int) -> None:
-        known = self.grammar.terminals if name.isupper() else self.grammar.rules
+        known = self.grammar.terminals if is_terminal(name) else self.grammar.rules
         if name in known or name in self.grammar.imports:
             raise self.refuse(f"{name} is defined twice", start)
         known[name] = Definition(body, start)

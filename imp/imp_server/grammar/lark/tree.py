@@ -54,4 +54,5 @@ class Grammar(NamedTuple):
 
 
 def is_terminal(name: str) -> bool:
+    """Lark tells terminals from rules by their capitals."""
     return name.isupper()
