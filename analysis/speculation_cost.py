@@ -66,7 +66,7 @@ class Watched:
 
     def build(self, *arguments: Any) -> BuiltEngine:
         built = build_engine(*arguments)
-        speculation = built.loop._speculation
+        speculation = built.loop.speculation
         self._costs = built.loop.scheduler.decode_costs
         propose, settle = speculation.propose, speculation.settle
 

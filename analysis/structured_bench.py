@@ -24,8 +24,8 @@ from typing import Any
 
 from imp_server.config import Config
 from imp_server.core import GenerateRequest, GrammarPlan, OutputPlan, SamplingParams, pack_ids, unpack_ids
-from imp_server.engine.build import BuiltEngine, build_engine
-from imp_server.engine.inline import Emit, InlineEngine, Post
+from imp_server.engine.build import build_engine
+from imp_server.engine.inline import InlineEngine
 from imp_server.grammar.check import check_schema
 from imp_server.grammar.engine import Matcher
 from imp_server.models.opening import open_model
@@ -152,13 +152,6 @@ def n_forced(grammar: GrammarPlan, tokenizer: Tokenizer, ids: list[int]) -> int:
     return found
 
 
-def build(path: str, config: Config, clock: Clock, emit: Emit, post: Post) -> BuiltEngine:
-    """The engine as it is served; with another clock for what steps cost, where that is wanted."""
-    built = build_engine(path, "model", config, emit, post)
-    built.loop._clock = clock
-    return built
-
-
 async def measure(options: argparse.Namespace) -> None:
     tokenizer = tokenizer_of(open_model(options.model).header)
     knobs: dict[str, Any] = {"engine.backend": options.backend}
@@ -167,7 +160,7 @@ async def measure(options: argparse.Namespace) -> None:
     if options.no_jump_ahead:
         knobs["grammar.jump_ahead"] = False
     clock = time.process_time if options.clock == "cpu" else time.perf_counter
-    engine = InlineEngine(functools.partial(build, options.model, Config.of(knobs), clock))
+    engine = InlineEngine(functools.partial(build_engine, options.model, "model", Config.of(knobs), clock=clock))
     await engine.start()
     bench = Bench(engine, tokenizer, options.temperature, clock)
     grammars = {name: check_schema(schema) for name, schema in SCHEMAS.items()}

@@ -216,7 +216,7 @@ def test_drafting_that_costs_more_than_it_saves_is_not_done() -> None:
         costs = table({1: 10.0, 3: 11.0, 9: 12.0})
         costs.observe = lambda *_: None  # type: ignore[method-assign]
         # What drafting really takes, on a busy machine, isn't the table's business.
-        setup.loop._speculation = Speculation([model], costs=costs, clock=lambda: 0.0)
+        setup.loop.speculation = Speculation([model], costs=costs, clock=lambda: 0.0)
         model.price_ms = lambda n_rows: 50.0  # type: ignore[method-assign]
         (answer,) = await ask(engine, request(engine, [3, 4], 60))
         assert answer.finish and not answer.finish.usage.drafted_tokens and not backend.rows

@@ -75,8 +75,8 @@ def test_drafts_that_cost_too_much_are_declined() -> None:
             costs.observe(n, ms)
         costs.observe = lambda *_: None  # type: ignore[method-assign]
         assert setup.loop
-        setup.loop._speculation = Speculation([NgramDrafter(EAGER)], costs=costs)
-        setup.loop.requests._more_counters = setup.loop._speculation.counters
+        setup.loop.speculation = Speculation([NgramDrafter(EAGER)], costs=costs)
+        setup.loop.requests._more_counters = setup.loop.speculation.counters
         (answer,) = await ask(engine, request(engine, LOOP, 20))
         assert answer.finish and answer.finish.usage.verify_steps == 0
         counters, _ = await engine.stats()

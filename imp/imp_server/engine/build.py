@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import partial
@@ -29,6 +30,7 @@ from imp_server.schedule.cost import CostTable, VerifyCosts
 from imp_server.schedule.prefix import MakeIndex
 from imp_server.schedule.scheduler import ScheduleLimits, Scheduler
 from imp_server.vocab.load import tokenizer_of
+from imp_server.vocab.table import Vocabulary
 from imp_server.vocab.tokenizer import Tokenizer
 
 _DEFAULT_ROWS = 8
@@ -49,8 +51,12 @@ def build_engine(
     emit: Callable[[FromEngine], None],
     post: Callable[[GrammarReady], None],
     note_running: Callable[[Collection[int]], None] | None = None,
+    clock: Callable[[], float] = time.monotonic,
 ) -> BuiltEngine:
-    """Blocks until the model is loaded, saying so with Loading messages. Raises UserFaults."""
+    """Blocks until the model is loaded, saying so with Loading messages. Raises UserFaults.
+
+    `note_running`, `clock`: of EngineLoop.
+    """
     source, tokenizer, backend = _load(path, config, emit)
     vocabulary = tokenizer.vocabulary
     architecture = backend.architecture
@@ -71,22 +77,13 @@ def build_engine(
         if drafter is not None:
             drafter.measure()
         emit(Loading("measure", 1.0))
-    schedule = ScheduleLimits(
-        n_rows, context, config.scheduler.step_ms, config.scheduler.step_alone_ms, config.scheduler.prefill_chunk
-    )
     scheduler = Scheduler(
-        schedule,
+        _schedule_limits(config, n_rows, context),
         architecture.cache_groups,
         kv.n_blocks,
         costs=costs,
         decode_costs=decode_costs,
         make_index=prefix_index(config.prefix_cache, lower_tier(config, source, backend, kv)),
-    )
-    grammars = Grammars(
-        vocabulary,
-        max_whitespace=config.grammar.max_whitespace,
-        memo_mib=config.grammar.memo_mib,
-        max_states=config.grammar.max_states,
     )
     loop = EngineLoop(
         backend,
@@ -96,9 +93,10 @@ def build_engine(
         emit=emit,
         post=post,
         rules=_row_rules(config),
-        make_constraint=grammars,
+        make_constraint=_grammars(config, vocabulary),
         speculation=speculation,
         note_running=note_running,
+        clock=clock,
     )
     return BuiltEngine(loop, _model_info(source, backend, kv, limits, model_id, draft))
 
@@ -110,6 +108,18 @@ def _limits(architecture: Architecture, config: Config, n_rows: int, context: in
         n_rows=n_rows,
         tasks=("embed",) if architecture.is_encoder else ("generate", "embed", "score", "rank"),
         max_prompt=config.server.max_input_tokens,
+    )
+
+
+def _schedule_limits(config: Config, n_rows: int, context: int) -> ScheduleLimits:
+    knobs = config.scheduler
+    return ScheduleLimits(n_rows, context, knobs.step_ms, knobs.step_alone_ms, knobs.prefill_chunk)
+
+
+def _grammars(config: Config, vocabulary: Vocabulary) -> Grammars:
+    knobs = config.grammar
+    return Grammars(
+        vocabulary, max_whitespace=knobs.max_whitespace, memo_mib=knobs.memo_mib, max_states=knobs.max_states
     )
 
 

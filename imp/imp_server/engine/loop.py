@@ -60,7 +60,7 @@ class EngineLoop:
         """
         self.backend = backend
         self.scheduler = scheduler
-        self._speculation = speculation or Speculation()
+        self.speculation = speculation or Speculation()
         self.requests = RequestHandler(
             scheduler,
             backend,
@@ -71,7 +71,7 @@ class EngineLoop:
             rules=rules or RowRules(),
             make=make_constraint or _refuse,
             clock=clock,
-            more_counters=self._speculation.counters,
+            more_counters=self.speculation.counters,
         )
         self._live = self.requests.live
         self._emit = emit
@@ -103,7 +103,7 @@ class EngineLoop:
         self._await_masks()
         self._propose_drafts()
         plan = self.scheduler.plan()
-        self._speculation.note_planned()
+        self.speculation.note_planned()
         if self.requests.note_started(self.scheduler.take_started()):
             self._hand_off()  # before a forward that may take long: an opening event waits for it
         if plan.chunks:
@@ -126,7 +126,7 @@ class EngineLoop:
         self.requests.fail_all(reason or Unavailable("the engine was stopped"))
         self.requests.close()
         self.scheduler.index.close()
-        self._speculation.close()
+        self.speculation.close()
         self.backend.close()
 
     # --- before the forward ---------------------------------------------------------------------
@@ -164,7 +164,7 @@ class EngineLoop:
 
     def _propose_drafts(self) -> None:
         decoding = [live for live in self._admitted() if live.row.is_decoding and not live.row.is_held_back]
-        self._speculation.propose(decoding, self._waits.overlaps_masks)
+        self.speculation.propose(decoding, self._waits.overlaps_masks)
 
     def _admitted(self) -> list[LiveRow]:
         return [self._live.of_row(row) for row in self.scheduler.rows if row.leader is None]
@@ -195,7 +195,7 @@ class EngineLoop:
         self.scheduler.settle(plan, [result.n_accepted for result in results], elapsed_ms)
         self._counters["steps_total"] += 1
         self._counters["computed_tokens_total"] += plan.n_tokens
-        self._speculation.note_verified([self._live.of_row(c.row) for c in plan.chunks if c.n_drafts], elapsed_ms)
+        self.speculation.note_verified([self._live.of_row(c.row) for c in plan.chunks if c.n_drafts], elapsed_ms)
         for chunk, result in zip(plan.chunks, results, strict=True):
             live = self._live.of_row(chunk.row)
             live.output.counts.evicted_tokens = chunk.row.n_evicted
@@ -226,9 +226,9 @@ class EngineLoop:
         if live.grammar is not None:
             self._waits.note_sampled(live, result)
         if chunk.n_drafts > result.n_left_out and len(result.tokens):
-            self._speculation.settle(live, chunk.n_drafts - result.n_left_out, result.n_accepted)
+            self.speculation.settle(live, chunk.n_drafts - result.n_left_out, result.n_accepted)
         elif chunk.n_drafts:
-            self._speculation.note_late_masks(live)
+            self.speculation.note_late_masks(live)
         if request.task != "generate":
             output.note_vectors(vectors(result))
             output.stop("stop")
@@ -238,7 +238,7 @@ class EngineLoop:
             if not self._take_tokens(live, chunk, result):
                 return
             if result.hidden is not None:
-                self._speculation.take_hidden(live, chunk.start + chunk.n_tokens - 1 + result.n_accepted, result.hidden)
+                self.speculation.take_hidden(live, chunk.start + chunk.n_tokens - 1 + result.n_accepted, result.hidden)
         elif result.mask_late:
             # The position is run again when the mask is there.
             self.scheduler.rewind(live.row, live.row.sampler.length - 1)

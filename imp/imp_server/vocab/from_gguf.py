@@ -83,7 +83,7 @@ class GgufVocabulary:
                 continue
             if kind == CONTROL or (kind == USER_DEFINED and text in TURN_MARKERS):
                 found.append(AddedToken(i, text, control=True))
-            elif kind == USER_DEFINED and not self._is_blank_run(text):
+            elif kind == USER_DEFINED and not self.is_blank_run(text):
                 found.append(AddedToken(i, text, control=False))
         return found
 
@@ -91,7 +91,8 @@ class GgufVocabulary:
         texts = {t.id: t.text for t in self.added() if t.control}
         return texts | {i: self.tokens[i] for i, kind in enumerate(self.types) if kind == UNKNOWN}
 
-    def _is_blank_run(self, text: str) -> bool:
+    def is_blank_run(self, text: str) -> bool:
+        """The token is one that merges produce, whatever its type."""
         # Gemma files spell the runs of blanks that its merges produce as real spaces, type user-defined.
         return self.text("model") == "llama" and len(text) > 1 and not text.strip(" ")
 
@@ -148,7 +149,7 @@ def _file_merges(raw: GgufVocabulary, vocab: Mapping[str, int]) -> list[tuple[st
 
 def _sentence_piece(raw: GgufVocabulary) -> Tokenizer:
     special = raw.special_texts()
-    spelled = [_BLANK * len(t) if raw._is_blank_run(t) else t.replace(" ", _BLANK) for t in raw.tokens]
+    spelled = [_BLANK * len(t) if raw.is_blank_run(t) else t.replace(" ", _BLANK) for t in raw.tokens]
     vocab = {t: i for i, t in enumerate(spelled) if t and i not in special}
     pieces: list[bytes | None] = []
     for text, sort in zip(raw.tokens, raw.types):
