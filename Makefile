@@ -8,7 +8,7 @@ PYTEST := $(PY) -m pytest
 ARGS ?=
 
 # make codex, make claude-code: the real program from npm against a scripted model
-.PHONY: serve test test-all codex claude-code lint setup setup-test native docs clean
+.PHONY: serve test test-all fuzz codex claude-code lint setup setup-test native docs clean
 
 setup: $(VENV)/.base
 setup-test: $(VENV)/.test
