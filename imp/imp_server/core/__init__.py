@@ -94,6 +94,7 @@ from imp_server.core.generate import (
 from imp_server.core.ids import (
     SPECIAL_CLOSE,
     SPECIAL_OPEN,
+    SPECIAL_SPAN,
     pack_ids,
     special,
     unpack_ids,
@@ -102,6 +103,7 @@ from imp_server.core.ids import (
 __all__ = [
     "SPECIAL_CLOSE",
     "SPECIAL_OPEN",
+    "SPECIAL_SPAN",
     "Accepted",
     "CacheIntent",
     "CacheMarks",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from array import array
 from collections.abc import Iterable
 
@@ -19,6 +20,8 @@ def unpack_ids(data: bytes) -> array[int]:
 
 
 SPECIAL_OPEN, SPECIAL_CLOSE = b"\xff", b"\xfe"
+SPECIAL_SPAN = re.compile(rb"\xff([^\xfe]*)\xfe")
+"""A special token in marked bytes; group 1 is its text."""
 
 
 def special(text: str) -> bytes:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import re
+from imp_server.core import SPECIAL_SPAN
 
 _BLANKS = b" \t"
-_SPECIAL = re.compile(rb"\xff[^\xfe]*\xfe")
 
 
 class IndentWatch:
@@ -22,7 +21,7 @@ class IndentWatch:
         The end of a blank line is such a character, too. `data` are marked bytes; special tokens aren't looked at.
         """
         at = 0
-        for match in _SPECIAL.finditer(data):
+        for match in SPECIAL_SPAN.finditer(data):
             standing = self._plain(data[at : match.start()])
             if standing < match.start() - at:
                 return at + standing

@@ -10,15 +10,12 @@ tokens or hand-offs cut them (except for `scan_tokens`, which counts tokens).
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
-from imp_server.core import SPECIAL_OPEN, OutputPlan
+from imp_server.core import SPECIAL_CLOSE, SPECIAL_OPEN, SPECIAL_SPAN, OutputPlan
 from imp_server.output.indent import IndentWatch
 from imp_server.output.strings import Place, Strings
-
-_SPECIAL_SPAN = re.compile(rb"\xff([^\xfe]*)\xfe")
 
 
 class Piece(NamedTuple):
@@ -105,9 +102,9 @@ class PlanWalker:
 
     def visible(self, data: bytes) -> bytes:
         """`data` without special tokens, except for those of `shown_ids`, which appear as their text."""
-        if b"\xff" not in data:
+        if SPECIAL_OPEN not in data:
             return data
-        return _SPECIAL_SPAN.sub(lambda m: m.group(1) if m.group(0) in self._shown else b"", data)
+        return SPECIAL_SPAN.sub(lambda m: m.group(1) if m.group(0) in self._shown else b"", data)
 
     def _alive(self) -> tuple[_Pattern, ...]:
         segments = self.plan.segments
@@ -222,7 +219,7 @@ def _find(pattern: _Pattern, buffer: bytes, places: list[Place] | None) -> int:
     if pattern.at_start:
         return start if start >= 0 and not buffer[:start].strip() else -1
     while start >= 0:
-        inside_special = buffer.rfind(b"\xff", 0, start) > buffer.rfind(b"\xfe", 0, start)
+        inside_special = buffer.rfind(SPECIAL_OPEN, 0, start) > buffer.rfind(SPECIAL_CLOSE, 0, start)
         if not inside_special and (places is None or not places[start].in_string):
             break
         start = buffer.find(pattern.data, start + 1)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
 
 from imp_server.core import (
+    SPECIAL_CLOSE,
+    SPECIAL_OPEN,
+    SPECIAL_SPAN,
     CallArgs,
     Finish,
     FinishDetail,
@@ -30,7 +32,6 @@ from imp_server.vocab.table import Vocabulary
 
 EXHAUSTED: FinishDetail = "reasoning_budget_exhausted"
 VIOLATED: FinishDetail = "schema_violated"
-_SPECIAL = re.compile(rb"\xff([^\xfe]*)\xfe")
 
 
 class OutputSession:
@@ -215,12 +216,12 @@ class _Choice:
             self._call_text(data)
             return
         at = 0
-        for match in _SPECIAL.finditer(data):
+        for match in SPECIAL_SPAN.finditer(data):
             self._plain(data[at : match.start()])
             if match.group(1) in self._shown:
-                self._settle(b"\xff", False)
+                self._settle(SPECIAL_OPEN, False)
                 self._plain(match.group(1))
-                self._settle(b"\xfe", False)
+                self._settle(SPECIAL_CLOSE, False)
             else:
                 self._channel.silent(match.group(), self._settle)
             at = match.end()
