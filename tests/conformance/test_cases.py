@@ -6,7 +6,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from imp_server.conformance.capabilities import _questions
+from imp_server.conformance.capabilities import questions
 from imp_server.conformance.case import load_cases, load_known_failures
 from imp_server.core import ConfigError
 
@@ -22,7 +22,7 @@ def test_there_are_enough_over_all_dialects() -> None:
 
 
 def test_every_case_asks_something_of_some_reply() -> None:
-    capabilities = {name for name, *_ in _questions("m")} | {"auth"}
+    capabilities = {name for name, *_ in questions("m")} | {"auth"}
     for case in load_cases():
         assert any(step.expect for step in case.steps), case.id
         assert any(step.request for step in case.steps), case.id

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from imp_server.conformance.boxes import MISSING, box, unbox
 from imp_server.conformance.case import load_cases
-from imp_server.conformance.exchange import MISSING, box, unbox
 from imp_server.conformance.expressions import compiled, evaluate
 from imp_server.conformance.run import fill
 from imp_server.conformance.vocabulary import FUNCTIONS

@@ -6,7 +6,8 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
-from imp_server.conformance.exchange import MISSING, Reply, Target
+from imp_server.conformance.boxes import MISSING
+from imp_server.conformance.exchange import Reply, Target
 from imp_server.core import ConfigError
 
 _HELLO = [{"role": "user", "content": "Say hello."}]
@@ -36,7 +37,7 @@ class Capabilities:
 def probe(target: Target, model: str | None = None) -> Capabilities:
     """Ask the target what it offers. Raises ConfigError if it lists no model and none was given."""
     found = Capabilities(model or _first_model(target))
-    for name, method, path, body in _questions(found.model):
+    for name, method, path, body in questions(found.model):
         headers = {"content-type": "application/json"} if body is not None else {}
         if path.startswith("/v1/messages"):
             headers["anthropic-version"] = "2023-06-01"
@@ -60,7 +61,8 @@ def _first_model(target: Target) -> str:
     return str(data[0].id)
 
 
-def _questions(model: str) -> list[tuple[str, str, str, Any]]:
+def questions(model: str) -> list[tuple[str, str, str, Any]]:
+    """(capability, method, path, body) of each request that finds one out."""
     chat: dict[str, Any] = {"model": model, "messages": _HELLO, "max_tokens": 8}
     responses: dict[str, Any] = {"model": model, "input": "Say hello.", "max_output_tokens": 16}
     schema = {"type": "json_schema", "json_schema": {"name": "p", "schema": _SCHEMA, "strict": True}}

@@ -10,7 +10,8 @@ import json as _json
 from collections.abc import Iterable
 from typing import Any
 
-from imp_server.conformance.exchange import MISSING, Box, Frame
+from imp_server.conformance.boxes import MISSING, Box
+from imp_server.conformance.exchange import Frame
 
 
 def _ensure(condition: bool, complaint: str) -> None:

@@ -9,9 +9,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from imp_server.conformance.boxes import unbox
 from imp_server.conformance.capabilities import Capabilities
 from imp_server.conformance.case import Case, Step
-from imp_server.conformance.exchange import MISSING, Reply, Sender, Target, unbox
+from imp_server.conformance.exchange import Reply, Sender, Target
 from imp_server.conformance.expressions import evaluate
 from imp_server.conformance.vocabulary import FUNCTIONS, reply_names
 from imp_server.core import ConfigError
@@ -183,6 +184,3 @@ def _shown(reply: Reply | None) -> str:
     text = reply.content[:600].decode("utf-8", "replace").strip()
     broken = f" broken off ({reply.broken})" if reply.broken else ""
     return f"got status {reply.status}{broken}: {text}{'...' if len(reply.content) > 600 else ''}"
-
-
-__all__ = ["MISSING", "Outcome", "Scorecard", "Verdict", "fill", "run_case", "run_cases"]

@@ -8,7 +8,7 @@ from typing import Any
 import jsonschema_rs
 import yaml
 
-from imp_server.conformance.exchange import MISSING, unbox
+from imp_server.conformance.boxes import MISSING, unbox
 from imp_server.core import ConfigError
 from imp_server.resources import data_folder
 

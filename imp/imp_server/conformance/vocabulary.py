@@ -10,7 +10,8 @@ from itertools import pairwise
 from typing import Any
 
 from imp_server.conformance import folds
-from imp_server.conformance.exchange import MISSING, Reply, box, unbox
+from imp_server.conformance.boxes import MISSING, box, unbox
+from imp_server.conformance.exchange import Reply
 from imp_server.conformance.schemas import conforms
 
 
