@@ -13,9 +13,9 @@ import pytest
 from imp_server.core import GrammarPlan, GrammarTooCostly, OutputPlan, SamplingParams
 from imp_server.core.turns import OutOfTurn, kept, spend, turn
 from imp_server.engine.child import SWITCH_INTERVAL_S
+from imp_server.engine.heap_freezer import EVERY, HeapFreezer
 from imp_server.engine.inline import InlineEngine
 from imp_server.engine.matching import Grammars
-from imp_server.engine.settled import EVERY, Settled
 from imp_server.engine.turn_queue import TurnQueue
 from imp_server.grammar.check import check_schema
 
@@ -135,7 +135,7 @@ def test_an_endless_mask_stalls_neither_free_nor_constrained_rows() -> None:
 
 
 def test_what_is_kept_is_taken_out_of_the_collectors_way() -> None:
-    settled = Settled()
+    settled = HeapFreezer()
     queue = TurnQueue("test", between=settled)
     gc.unfreeze()
     try:

@@ -7,7 +7,7 @@ engine's queue, where it would push other clients out.
 from __future__ import annotations
 
 import asyncio
-import itertools
+import time
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
@@ -22,7 +22,6 @@ from imp_server.engine.messages import ReasoningVerdict
 from imp_server.text.session import EXHAUSTED
 
 Batch = list[OutputEvent]
-_births = itertools.count()
 REASONING_EXHAUSTED = "requests_reasoning_exhausted_total"
 """Counts requests whose answer never began because thinking took all tokens."""
 
@@ -58,7 +57,7 @@ class Generations:
         self.names = names
         self.reasoning_control = reasoning_control
         """The client lets others end its reasoning."""
-        self.birth = next(_births)
+        self.born_s = time.monotonic()
         self._n_prompt_tokens = sum(len(prompt.request.ids) // 4 for prompt in prompts)
         self._client = client
         self._deadline_s = deadline_s

@@ -95,7 +95,7 @@ class Models:
     def reply(self, name: str) -> tuple[Hosted, Generations] | None:
         """The reply being made that a client calls `name`: its own id or the client's; the newest of them."""
         named = [(hosted, r) for hosted in self for r in hosted.replies if name in r.names and r.n_choices]
-        return max(named, key=lambda found: found[1].birth, default=None)
+        return max(named, key=lambda found: found[1].born_s, default=None)
 
     def find(self, name: str) -> Hosted:
         """The model with this id; "" is the only one. Raises NoModel when none is hosted, else ModelNotFound."""

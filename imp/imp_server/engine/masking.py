@@ -10,7 +10,7 @@ import numpy as np
 
 from imp_server.core import GrammarPlan
 from imp_server.engine.constraint import Constraint, MakeConstraint, Mask
-from imp_server.engine.settled import Settled
+from imp_server.engine.heap_freezer import HeapFreezer
 from imp_server.engine.turn_queue import TurnQueue
 
 T = TypeVar("T")
@@ -47,7 +47,7 @@ class MaskThread:
     def __init__(self, vocab_size: int, make: MakeConstraint) -> None:
         self._n_words = -(-vocab_size // 32)
         self._make = make
-        self._jobs = TurnQueue("imp-mask", between=Settled())
+        self._jobs = TurnQueue("imp-mask", between=HeapFreezer())
         self._ready: dict[tuple[Any, tuple[int, ...]], Future[Made]] = {}
 
     def start(self, plan: GrammarPlan) -> Future[Constraint]:

@@ -18,7 +18,7 @@ from imp_server.engine.acceptance import Limits, check_request
 from imp_server.engine.adapters import Adapters
 from imp_server.engine.choice import ChoiceOutput
 from imp_server.engine.constraint import Constraint, MakeConstraint
-from imp_server.engine.counting import row_facts, scheduler_counters, zeros
+from imp_server.engine.counters import row_facts, scheduler_counters, zeros
 from imp_server.engine.errors import failed, rejected
 from imp_server.engine.grammar_row import GrammarRow
 from imp_server.engine.live import LiveRequest, LiveRequests, LiveRow

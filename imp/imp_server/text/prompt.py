@@ -13,7 +13,7 @@ import msgspec
 from imp_server.core import ChatRequest, InvalidRequest, Message, MessageSpan, TemplateRefused
 from imp_server.text.call_ids import settled, short_id
 from imp_server.text.chat_messages import MessageDicts, message_text, request_strings, tool_dict
-from imp_server.text.folding import fold_systems
+from imp_server.text.fold_systems import fold_systems
 from imp_server.text.guard import Guard, SpecialTexts, unused_characters
 from imp_server.text.pins import end_inside, pin_until
 from imp_server.text.prompt_ids import PromptEncoder

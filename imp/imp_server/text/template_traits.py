@@ -40,7 +40,7 @@ class TemplateTraits:
 
 
 def template_caps(traits: TemplateTraits) -> dict[str, bool]:
-    """llama.cpp's `chat_template_caps`. What a template lacks is made up for (folding.py, tools/teaching)."""
+    """llama.cpp's `chat_template_caps`. What a template lacks is made up for (fold_systems.py, tools/untaught.py)."""
     return {
         "supports_string_content": not traits.typed_content,
         "supports_typed_content": traits.typed_content,

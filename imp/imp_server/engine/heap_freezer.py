@@ -1,4 +1,4 @@
-"""What grammars keep lives as long as their space, so the collector of garbage needn't walk it again and again.
+"""Freezes the heap for the collector of garbage: what grammars keep lives as long as their space; nobody need walk it.
 
 A full collection stops every thread: behind some thousand states of a grammar for hundreds of milliseconds.
 """
@@ -13,8 +13,8 @@ EVERY = 2000
 """Things kept by this thread between two looks."""
 
 
-class Settled:
-    """Owner of the times at which all that lives is frozen. Called by the mask thread between its turns.
+class HeapFreezer:
+    """Owner of when all that lives is frozen (gc.freeze). Called by the mask thread between its turns.
 
     Cycles that become garbage behind that stay, until `unfreeze` says that a space has been given up.
     """
