@@ -1,4 +1,4 @@
-"""docs/map.md has one line for every package and top-level module, and the pages of docs/ name no file that is gone."""
+"""docs/map.md has a line for every package and every kernel, and no page names a file that is gone."""
 
 from __future__ import annotations
 
@@ -9,27 +9,43 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 
+MAP = (ROOT / "docs" / "map.md").read_text()
 PAGES = sorted([*(ROOT / "docs").glob("*.md"), ROOT / "README.md"])
 STANDS_FOR_MANY = re.compile(r"[A-Z]")
 """As in `text/tools/NAME.py`."""
+PROGRAMS = {"llama.cpp"}
 
 
-def test_map_is_true() -> None:
+def section(title: str) -> str:
+    return MAP.split(f"## {title}", 1)[1].split("\n## ", 1)[0]
+
+
+def test_every_package_has_its_line() -> None:
     package = ROOT / "imp" / "imp_server"
     real = {f"{p.name}/" for p in package.iterdir() if p.is_dir() and (p / "__init__.py").exists()}
     real |= {p.name for p in package.glob("*.py") if p.name not in {"__init__.py", "__main__.py"}}
-    told = set(re.findall(r"^\* `([\w/.]+)`", (ROOT / "docs" / "map.md").read_text(), re.MULTILINE))
+    told = set(re.findall(r"^\* `([\w/.]+)`", section("Packages"), re.MULTILINE))
     assert told == real
+
+
+def test_every_kernel_is_named() -> None:
+    """A file of variants (tiles_q4.cpp) goes with what it varies."""
+    kernels = ROOT / "kernels" / "cpu"
+    real = {str(p.relative_to(kernels).with_suffix("")) for p in kernels.rglob("*") if p.suffix in {".h", ".cpp"}}
+    told = set(re.findall(r"`((?:engine|grammar)/\w+)\.(?:h|cpp)`", section("The kernels")))
+    assert {name for name in real if not any(name == one or name.startswith(f"{one}_") for one in told)} == set()
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_files_that_pages_name_are_there(page: Path) -> None:
-    named = set(re.findall(r"[\w/]+\.py\b", page.read_text()))
+    named = set(re.findall(r"[\w/]+\.(?:py|h|cpp)\b", page.read_text())) - PROGRAMS
     files = [
         f"/{path.relative_to(ROOT)}"
-        for top in ("imp", "tests", "analysis", "conformance")
-        for path in (ROOT / top).rglob("*.py")
+        for top in ("imp", "tests", "analysis", "conformance", "kernels")
+        for path in (ROOT / top).rglob("*")
+        if path.suffix in {".py", ".h", ".cpp"}
     ]
+    files.append("/build_native.py")
     gone = {
         name for name in named if not STANDS_FOR_MANY.search(name) and not any(f.endswith(f"/{name}") for f in files)
     }
