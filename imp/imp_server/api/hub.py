@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, ParamSpec, TypeVar
 
 from imp_server.api.auth import KeyRing, keys_from_file
@@ -16,6 +16,7 @@ from imp_server.api.validation import Validators
 from imp_server.config import Config
 from imp_server.core import ChatRequest
 from imp_server.dialects.handler import ModelCard, ReasoningEnd, ServerState, TextFacts
+from imp_server.dialects.openai_responses_kept import Kept
 from imp_server.resources import data_folder
 
 P = ParamSpec("P")
@@ -33,11 +34,10 @@ class Hub:
     cors: Cors
     models: Models
     pool: WorkerPool
+    responses: Kept
     check_replies: bool = False
     """Check every reply and event against the contract (tests, log.level=debug)."""
     draining: bool = False
-    extensions: dict[str, Any] = field(default_factory=dict)
-    """State that belongs to one dialect (the store of /v1/responses), by its module's name."""
 
     # --- Services -------------------------------------------------------------------------------
 
@@ -130,8 +130,8 @@ def build_hub(config: Config, hosted: Sequence[Hosted] = (), *, check_replies: b
         cors=Cors(config.server.cors_origins),
         models=Models(hosted),
         pool=pool,
+        responses=kept_responses(config, pool),
         check_replies=check_replies or config.log.level == "debug",
-        extensions={"openai_responses": kept_responses(config, pool)},
     )
 
 

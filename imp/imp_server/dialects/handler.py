@@ -9,11 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple, ParamSpec, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, ParamSpec, Protocol, TypeVar, runtime_checkable
 
 from imp_server.config import Config
 from imp_server.core import ChatRequest, PromptRequest
 from imp_server.dialects.base import Fold, ReplyContext, SseFrame, Stream
+
+if TYPE_CHECKING:
+    from imp_server.dialects.openai_responses_kept import Kept
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -72,8 +75,8 @@ class Services(Protocol):
     without one, and ModelNotFound for another name; `model` "" means the loaded one."""
 
     config: Config
-    extensions: dict[str, Any]
-    """State that belongs to one dialect, by its module's name."""
+    responses: Kept
+    """Responses that can be asked for again."""
 
     def state(self) -> ServerState: ...
 

@@ -195,6 +195,6 @@ def _slot(row: dict[str, Any] | None) -> dict[str, Any]:
 @handler
 async def metrics(call: Call) -> Reply:
     counters, _ = await call.services.stats()
-    kept = await call.services.extensions["openai_responses"].totals()
+    kept = await call.services.responses.totals()
     text = exposition(counters, call.services.state(), kept)
     return BytesReply(text, CONTENT_TYPE)

@@ -24,7 +24,7 @@ from imp_server.dialects.ids import new_id
 from imp_server.dialects.intents import Body, extensions, present
 from imp_server.dialects.openai_responses_events import ResponseEvents
 from imp_server.dialects.openai_responses_input import Conversation, Item, items_of
-from imp_server.dialects.openai_responses_kept import ResponseNotFound, history_of, kept_of, resolved
+from imp_server.dialects.openai_responses_kept import ResponseNotFound, history_of, resolved
 from imp_server.dialects.openai_responses_stored import page, with_ids
 from imp_server.dialects.openai_responses_tools import tool_choice, tool_table
 from imp_server.dialects.openai_responses_truncation import fitting
@@ -103,7 +103,7 @@ def _logprobs(body: Body) -> int | None:
 
 @handler
 async def create_response(call: Call) -> Reply:
-    kept, body = kept_of(call), call.body
+    kept, body = call.services.responses, call.body
     items = await resolved(kept, items_of(body["input"]))
     request = await call.services.in_pool(parse, body | {"input": items}, await history_of(kept, body))
     if body.get("truncation") == "auto" and (context_length := call.services.card(request.model).context_length):
@@ -127,7 +127,7 @@ async def create_response(call: Call) -> Reply:
 
 @handler
 async def count_input_tokens(call: Call) -> Reply:
-    kept = kept_of(call)
+    kept = call.services.responses
     items = await resolved(kept, items_of(call.body["input"]))
     request = await call.services.in_pool(parse, call.body | {"input": items}, await history_of(kept, call.body))
     n_tokens = await call.services.count_tokens(request)
@@ -136,7 +136,7 @@ async def count_input_tokens(call: Call) -> Reply:
 
 @handler
 async def get_response(call: Call) -> Reply:
-    kept, response_id = kept_of(call), call.path["response_id"]
+    kept, response_id = call.services.responses, call.path["response_id"]
     if (stored := await kept.resource(response_id)) is not None:
         return JsonReply(stored)
     if live := kept.live(response_id):
@@ -147,7 +147,7 @@ async def get_response(call: Call) -> Reply:
 @handler
 async def delete_response(call: Call) -> Reply:
     response_id = call.path["response_id"]
-    if not await kept_of(call).delete(response_id):
+    if not await call.services.responses.delete(response_id):
         raise ResponseNotFound(response_id)
     return JsonReply({"id": response_id, "object": "response.deleted", "deleted": True})
 
@@ -155,7 +155,7 @@ async def delete_response(call: Call) -> Reply:
 @handler
 async def cancel_response(call: Call) -> Reply:
     """Idempotent: a response that has ended is answered as it is."""
-    kept, response_id = kept_of(call), call.path["response_id"]
+    kept, response_id = call.services.responses, call.path["response_id"]
     if (stored := await kept.resource(response_id)) is not None:
         return JsonReply(stored)
     if live := kept.live(response_id):
@@ -166,7 +166,7 @@ async def cancel_response(call: Call) -> Reply:
 @handler
 async def list_input_items(call: Call) -> Reply:
     response_id = call.path["response_id"]
-    items = await kept_of(call).conversation(response_id, with_output=False)
+    items = await call.services.responses.conversation(response_id, with_output=False)
     if items is None:
         raise ResponseNotFound(response_id)
     return JsonReply(page(items, dict(call.query)))

@@ -18,7 +18,7 @@ from imp_server.dialects.ids import new_id
 from imp_server.dialects.intents import Body
 from imp_server.dialects.openai_responses import Stream, parse
 from imp_server.dialects.openai_responses_input import Item, items_of
-from imp_server.dialects.openai_responses_kept import history_of, kept_of, resolved
+from imp_server.dialects.openai_responses_kept import history_of, resolved
 from imp_server.dialects.openai_responses_resource import usage
 from imp_server.dialects.openai_responses_stored import with_ids
 from imp_server.dialects.openai_responses_truncation import fitting
@@ -48,7 +48,7 @@ def _kept_fields(body: Body) -> dict[str, Any]:
 
 @handler
 async def compact_response(call: Call) -> Reply:
-    kept, body = kept_of(call), dict(call.body)
+    kept, body = call.services.responses, dict(call.body)
     body["input"] = await resolved(kept, items_of(body.get("input")))
     history = await history_of(kept, body)
     context_length = call.services.card(call.model).context_length or 0

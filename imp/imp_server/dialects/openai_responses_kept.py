@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any, NamedTuple, Protocol
 
 from imp_server.core import NotFound
-from imp_server.dialects.handler import Call
 from imp_server.dialects.intents import Body, present
 from imp_server.dialects.openai_responses_events import ResponseEvents
 from imp_server.dialects.openai_responses_input import Item, is_reference
@@ -62,11 +61,6 @@ class ResponseNotFound(NotFound):
             "send the whole conversation as input instead",
             param=param,
         )
-
-
-def kept_of(call: Call) -> Kept:
-    kept: Kept = call.services.extensions["openai_responses"]
-    return kept
 
 
 async def history_of(kept: Kept, body: Body) -> list[dict[str, Any]]:

@@ -48,22 +48,8 @@ async def _nothing(*_args: Any, **_kwargs: Any) -> Any:
     return None
 
 
-def _never_deletes() -> Any:
-    original = openai_responses.kept_of
-
-    def kept_of(call: Any) -> Any:
-        kept = original(call)
-
-        class Forgetful:
-            def __getattr__(self, name: str) -> Any:
-                return getattr(kept, name)
-
-            async def delete(self, response_id: str) -> bool:
-                return await kept.resource(response_id) is not None
-
-        return Forgetful()
-
-    return kept_of
+async def _deletes_nothing(kept: KeptResponses, response_id: str) -> bool:
+    return await kept.resource(response_id) is not None
 
 
 async def _no_history(*_args: Any) -> list[Any]:
@@ -191,6 +177,6 @@ RESPONSES_BREAKS = [
         "resource",
         lambda r: r | {"id": "resp_other"} if r else None,
     ),
-    instead("responses: delete deletes nothing", R_STORE, openai_responses, "kept_of", _never_deletes()),
+    instead("responses: delete deletes nothing", R_STORE, KeptResponses, "delete", _deletes_nothing),
     instead("responses: previous_response_id is ignored", R_STORE, openai_responses, "history_of", _no_history),
 ]
