@@ -85,21 +85,5 @@ def test_no_library_and_no_torch_is_bad(
     assert code == 1 and topics["native"][0]["verdict"] == "bad"
 
 
-@pytest.mark.parametrize(
-    ("text", "quota"), [("150000 100000\n", 1.5), ("max 100000\n", 0.0), ("nonsense", 0.0), ("1 0", 0.0)]
-)
-def test_the_cgroup_quota(text: str, quota: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "cpu.max").write_text(text)
-    monkeypatch.setattr(_machine, "_CGROUP", tmp_path)
-    assert _machine.cores().quota == quota
-
-
-def test_threads_respect_quota_and_affinity() -> None:
-    assert _machine.Cores(8, 8, 0.0).effective == 8
-    assert _machine.Cores(8, 8, 1.5).effective == 2
-    assert _machine.Cores(8, 1, 4.0).effective == 1
-    assert _machine.Cores(8, 8, 0.1).effective == 1
-
-
 def test_bandwidth_is_a_speed() -> None:
     assert _machine.read_bandwidth(2, 0.01) > 1e8

@@ -1,4 +1,4 @@
-"""How much memory this machine can give us."""
+"""How much memory this machine has, and can give us."""
 
 from __future__ import annotations
 
@@ -7,25 +7,40 @@ from pathlib import Path
 _FALLBACK = 4 << 30
 _CGROUP_MAX = Path("/sys/fs/cgroup/memory.max")
 _CGROUP_NOW = Path("/sys/fs/cgroup/memory.current")
+_NO_LIMIT = 1 << 62
+
+
+def total_bytes() -> int | None:
+    """Bytes that it has, bounded by the control group's limit; None where it doesn't say."""
+    total = _meminfo("MemTotal")
+    return None if total is None else min(total, _group_limit())
 
 
 def available_bytes() -> int:
     """Bytes that can still be used: what Linux calls available, bounded by the control group's limit."""
-    return min(_available_of_machine(), _left_in_group())
+    available = _meminfo("MemAvailable")
+    return min(_FALLBACK if available is None else available, _left_in_group())
 
 
-def _available_of_machine() -> int:
+def _meminfo(name: str) -> int | None:
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
     except OSError:
-        return _FALLBACK
-    found = next((line for line in lines if line.startswith("MemAvailable:")), "")
-    return int(found.split()[1]) << 10 if found else _FALLBACK
+        return None
+    found = next((line for line in lines if line.startswith(f"{name}:")), "")
+    return int(found.split()[1]) << 10 if found else None
+
+
+def _group_limit() -> int:
+    try:
+        limit = _CGROUP_MAX.read_text().strip()
+        return _NO_LIMIT if limit == "max" else int(limit)
+    except (OSError, ValueError):
+        return _NO_LIMIT
 
 
 def _left_in_group() -> int:
     try:
-        limit, used = _CGROUP_MAX.read_text().strip(), int(_CGROUP_NOW.read_text())
-        return 1 << 62 if limit == "max" else max(0, int(limit) - used)
+        return max(0, _group_limit() - int(_CGROUP_NOW.read_text()))
     except (OSError, ValueError):
-        return 1 << 62
+        return _NO_LIMIT

@@ -1,4 +1,4 @@
-"""What this machine has: cores and quota, memory, read bandwidth, GPUs. Everything degrades to 'unknown'."""
+"""What this machine has: cores and quota, read bandwidth, GPUs. Everything degrades to 'unknown'."""
 
 from __future__ import annotations
 
@@ -13,22 +13,20 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-_CGROUP = Path("/sys/fs/cgroup")
+from imp_server.backends.cpu.threads import affinity, default_threads, quota_cores
+
 BANDWIDTH_BUFFER_BYTES = 256 << 20
 BANDWIDTH_SECONDS = 0.6
 
 
 @dataclass(frozen=True, slots=True)
 class Cores:
-    """`quota`: CPUs that the cgroup grants; 0 = no limit."""
+    """`quota`: CPUs that the cgroup grants; infinite without a limit. `threads`: what the cpu backend takes of them."""
 
     logical: int
     usable: int
     quota: float
-
-    @property
-    def effective(self) -> int:
-        return max(1, min(self.usable, int(self.quota + 0.5) if self.quota else self.usable))
+    threads: int
 
 
 def cpu_name() -> str:
@@ -40,36 +38,7 @@ def cpu_name() -> str:
 
 
 def cores() -> Cores:
-    logical = os.cpu_count() or 1
-    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else logical
-    return Cores(logical, usable, _cpu_quota())
-
-
-def _cpu_quota() -> float:
-    """Version 2 of cgroups, then version 1."""
-    with suppress(OSError, ValueError, ZeroDivisionError):
-        limit, period = (_CGROUP / "cpu.max").read_text().split()
-        return 0.0 if limit == "max" else int(limit) / int(period)
-    with suppress(OSError, ValueError, ZeroDivisionError):
-        limit_us = int((_CGROUP / "cpu/cpu.cfs_quota_us").read_text())
-        period_us = int((_CGROUP / "cpu/cpu.cfs_period_us").read_text())
-        return limit_us / period_us if limit_us > 0 else 0.0
-    return 0.0
-
-
-def memory_bytes() -> tuple[int, int]:
-    """(total, available), the cgroup's limit included; zeros where unknown."""
-    values = {}
-    with suppress(OSError, ValueError):
-        for line in Path("/proc/meminfo").read_text().splitlines():
-            name, _, rest = line.partition(":")
-            values[name] = int(rest.split()[0]) * 1024
-    total, available = values.get("MemTotal", 0), values.get("MemAvailable", 0)
-    with suppress(OSError, ValueError):
-        limit = int((_CGROUP / "memory.max").read_text())
-        used = int((_CGROUP / "memory.current").read_text())
-        total, available = min(total, limit), min(available, max(0, limit - used))
-    return total, available
+    return Cores(os.cpu_count() or 1, len(affinity()), quota_cores(), default_threads())
 
 
 def read_bandwidth(threads: int, seconds: float | None = None) -> float:

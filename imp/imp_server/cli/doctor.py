@@ -10,12 +10,14 @@ import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from importlib import metadata, util
+from math import isfinite
 from typing import Literal
 
 import click
 
 from imp_server import __version__
 from imp_server.backends import NEEDS, choose, exists
+from imp_server.backends.machine import available_bytes, total_bytes
 from imp_server.cli import _machine
 from imp_server.cli._knob_options import KnobCommand, with_config
 from imp_server.cli._terminal import size_text
@@ -92,18 +94,18 @@ def _version(name: str) -> str:
 def processor(_: Config) -> list[Finding]:
     features = [name for name in SHOWN_FEATURES if name in cpu_features()]
     cores = _machine.cores()
-    quota = f", quota {cores.quota:g}" if cores.quota else ""
+    quota = f", quota {cores.quota:g}" if isfinite(cores.quota) else ""
     return [
         Finding("cpu", f"{_machine.cpu_name()}; {' '.join(features) or 'no vector features known'}"),
-        Finding("cores", f"{cores.logical} logical, {cores.usable} allowed{quota}: {cores.effective} threads"),
+        Finding("cores", f"{cores.logical} logical, {cores.usable} allowed{quota}: {cores.threads} threads"),
     ]
 
 
 def memory(_: Config) -> list[Finding]:
-    total, available = _machine.memory_bytes()
-    threads = _machine.cores().effective
+    total, available = total_bytes(), available_bytes()
+    threads = _machine.cores().threads
     found = [Finding("memory", f"{size_text(available)} of {size_text(total)} free" if total else "unknown")]
-    if 0 < available < _machine.BANDWIDTH_BUFFER_BYTES * 2:
+    if available < _machine.BANDWIDTH_BUFFER_BYTES * 2:
         return [*found, Finding("bandwidth", "not measured: too little memory is free", "note")]
     speed = _machine.read_bandwidth(threads)
     text = f"{speed / 1e9:.1f} GB/s read by {threads} threads just now; it bounds tokens/s (GB/s : GB of weights)"

@@ -16,8 +16,9 @@ def write(path, text):
 
 def test_no_quota(tmp_path):
     assert quota_cores(tmp_path, tmp_path / "missing") == math.inf
-    write(tmp_path / "cpu.max", "max 100000\n")
-    assert quota_cores(tmp_path, tmp_path / "missing") == math.inf
+    for text in ("max 100000\n", "nonsense", "1 0"):
+        write(tmp_path / "cpu.max", text)
+        assert quota_cores(tmp_path, tmp_path / "missing") == math.inf
 
 
 def test_version_2_takes_the_tightest_of_ours_and_those_above(tmp_path):

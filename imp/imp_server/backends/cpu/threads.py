@@ -43,7 +43,7 @@ def _quota_v2(path: Path) -> float:
     try:
         quota, period = path.read_text().split()[:2]
         return math.inf if quota == "max" else int(quota) / int(period)
-    except (OSError, ValueError):
+    except (OSError, ValueError, ZeroDivisionError):
         return math.inf
 
 
@@ -68,5 +68,6 @@ def physical_cores(cpus: set[int], root: Path = _CPUS) -> int:
 
 
 def default_threads() -> int:
+    """What a step may get at the most when nobody says it."""
     cores = physical_cores(affinity())
     return max(1, min(cores, math.ceil(min(quota_cores(), cores))))
