@@ -14,6 +14,7 @@ from blacksheep import Request
 from blacksheep.contents import ASGIContent
 from blacksheep.exceptions import MessageAborted
 
+from imp_server.api.big_json import decode_in_pieces
 from imp_server.core import InvalidJson, PayloadTooLarge, UnsupportedMediaType
 
 
@@ -66,7 +67,7 @@ def decode_json(data: bytes, max_depth: int) -> Any:
     if not data.strip():
         raise InvalidJson("the request body is empty; send a JSON object")
     try:
-        value = msgspec.json.decode(data)
+        value = _decoded(data, max_depth)
     except RecursionError:
         raise _too_deep(max_depth) from None
     except msgspec.DecodeError as error:
@@ -74,6 +75,13 @@ def decode_json(data: bytes, max_depth: int) -> Any:
     if is_deeper(value, max_depth):
         raise _too_deep(max_depth)
     return value
+
+
+def _decoded(data: bytes, max_depth: int) -> Any:
+    try:
+        return decode_in_pieces(data, max_depth)
+    except msgspec.DecodeError:
+        return msgspec.json.decode(data)  # its message counts from the beginning
 
 
 def _too_deep(max_depth: int) -> InvalidJson:

@@ -13,6 +13,7 @@ import msgspec
 from blacksheep import Content, Request, Response, StreamedContent
 
 from imp_server.api import sse
+from imp_server.api.big_json import encode_in_pieces
 from imp_server.api.body import ClientGone, check_media_type, decode_json, read_body
 from imp_server.api.contract import Operation
 from imp_server.api.disconnect import DisconnectWatch
@@ -40,6 +41,8 @@ _log = logging.getLogger(__name__)
 _DETACHED = Response(499)
 """Answer to a client that has gone; nobody receives it."""
 
+_FEW = 8
+"""Replies to more prompts than that, vectors perhaps, are long."""
 Responder = Callable[[Request], Awaitable[Response]]
 
 
@@ -104,7 +107,7 @@ class Endpoint:
         reply = await self._handler(call)
         if isinstance(reply, Generating):
             return await self._generate(request, reply, self._unknown_fields(body))
-        return await self._plain(reply)
+        return await self._plain(reply, is_big=n_bytes > INLINE_BYTES)
 
     def _unknown_fields(self, body: dict[str, Any]) -> list[str]:
         pointer = next(iter(self.operation.body_pointers.values()))
@@ -118,15 +121,17 @@ class Endpoint:
     def _parsed(self, data: bytes) -> dict[str, Any]:
         value = decode_json(data, self._hub.config.server.max_json_depth)
         pointer = next(iter(self.operation.body_pointers.values()))
-        body: dict[str, Any] = self._hub.validators.check_request(pointer, value)
+        body: dict[str, Any] = self._hub.validators.check_request(pointer, value, is_big=len(data) > INLINE_BYTES)
         return body
 
     # --- replies --------------------------------------------------------------------------------
 
-    async def _plain(self, reply: Reply) -> Response:
+    async def _plain(self, reply: Reply, *, is_big: bool) -> Response:
         if isinstance(reply, JsonReply):
             if self._hub.check_replies:
                 self._check(reply.status, "application/json", reply.body)
+            if is_big:
+                return await self._big_response(reply.status, reply.body, reply.headers)
             return json_response(reply.status, reply.body, reply.headers)
         assert isinstance(reply, BytesReply)
         if self._hub.check_replies:
@@ -169,7 +174,17 @@ class Endpoint:
             raise ClientGone
         if self._hub.check_replies:
             self._check(200, "application/json", body)
-        return json_response(200, body, _reply_headers(request, reply, prepared, unknown))
+        more = _reply_headers(request, reply, prepared, unknown)
+        if len(prepared) > _FEW:
+            return await self._big_response(200, body, more)
+        return json_response(200, body, more)
+
+    async def _big_response(self, status: int, body: Any, headers: Mapping[str, str]) -> Response:
+        """Encoded in the pool, and given to the socket in pieces."""
+        data = await self._hub.pool.run(encode_in_pieces, body)
+        if len(data) <= INLINE_BYTES:
+            return Response(status, _raw(headers), Content(b"application/json", data))
+        return Response(status, _raw(headers), StreamedContent(b"application/json", partial(_pieces, data)))
 
     async def _checked(self, frames: AsyncGenerator[SseFrame | None, None]) -> AsyncGenerator[SseFrame | None, None]:
         async with aclosing(frames):
@@ -218,6 +233,11 @@ def _reply_headers(
     if unknown:
         own["x-imp-ignored-fields"] = listed(unknown)
     return own | dict(reply.headers)
+
+
+async def _pieces(data: bytes) -> AsyncGenerator[bytes, None]:
+    for start in range(0, len(data), INLINE_BYTES):
+        yield data[start : start + INLINE_BYTES]
 
 
 def _decoded(data: bytes) -> Any:

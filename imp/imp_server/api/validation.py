@@ -9,9 +9,10 @@ from urllib.parse import quote, unquote
 import jsonschema_rs
 
 from imp_server.api.contract import DOCUMENT, Contract, Operation
+from imp_server.api.narrowing import narrowed, thinned
 from imp_server.api.nulls import NullStripper
-from imp_server.api.violation import explain
-from imp_server.core import InternalError
+from imp_server.api.violation import explain, json_path, too_long
+from imp_server.core import InternalError, InvalidRequest
 
 
 class ContractViolation(InternalError):
@@ -45,12 +46,27 @@ class Validators:
                 self._validator(pointer)
                 self._stripper(pointer)
 
-    def check_request(self, pointer: str, body: Any) -> Any:
+    def check_request(self, pointer: str, body: Any, *, is_big: bool = False) -> Any:
         """`body` without the nulls that mean absent. Raises InvalidRequest naming the JSON path at fault."""
         validator = self._validator(pointer)
-        if not validator.is_valid(body):
-            raise explain(body, list(validator.iter_errors(body)), self._schema_at)
+        if not validator.is_valid(thinned(body) if is_big else body):
+            raise self._explained(validator, body)
         return self._stripper(pointer).strip(body)
+
+    def _explained(self, validator: Any, body: Any) -> InvalidRequest:
+        """Every element at fault is an error of its own, so long lists are cut down first."""
+        found = narrowed(body, validator.is_valid, self._lengths)
+        if found is None:
+            return InvalidRequest("the request body isn't valid somewhere in a list or an object that is too long")
+        if found.too_long is not None:
+            path, limit = found.too_long
+            return too_long(json_path(body, path), limit)
+        return explain(found.body, list(validator.iter_errors(found.body)), self._schema_at, found.starts)
+
+    @cached_property
+    def _lengths(self) -> list[int]:
+        """Every maxItems of the contract."""
+        return sorted(_numbers_of(self._contract.document, "maxItems"))
 
     def unknown_fields(self, pointer: str, body: dict[str, Any]) -> list[str]:
         """Top-level names of a request that its schema doesn't have; null is as good as absent."""
@@ -108,6 +124,15 @@ class Validators:
             stripper = NullStripper(self._contract, self._contract.resolve(pointer))
             self._strippers[pointer] = stripper
         return stripper
+
+
+def _numbers_of(node: Any, keyword: str) -> set[int]:
+    if isinstance(node, list):
+        return set().union(*(_numbers_of(item, keyword) for item in node))
+    if not isinstance(node, dict):
+        return set()
+    found = set().union(*(_numbers_of(item, keyword) for item in node.values()))
+    return found | {node[keyword]} if isinstance(node.get(keyword), int) else found
 
 
 def _content_inlined(node: Any) -> Any:

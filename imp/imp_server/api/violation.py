@@ -17,21 +17,29 @@ _NAMES = {
     "boolean": "a boolean",
     "null": "null",
 }
+NOTHING: Mapping[int, int] = {}
 _TAGS = frozenset({"type", "role", "kind"})
 """Properties whose value says which branch of a union is meant."""
 
 
-def json_path(body: Any, parts: Sequence[str | int]) -> str:
-    """`messages[0].content`. The validator gives decimal object keys as ints, so the body is walked along."""
+def json_path(body: Any, parts: Sequence[str | int], starts: Mapping[int, int] = NOTHING) -> str:
+    """`messages[0].content`. The validator gives decimal object keys as ints, so the body is walked along.
+
+    `starts`: of lists that were cut out of longer ones, by their id: the index that their first element had.
+    """
     path = ""
     for part in parts:
         if isinstance(body, dict):
             path += f".{part}" if path else str(part)
             body = body.get(str(part))
         else:
-            path += f"[{part}]"
+            path += f"[{int(part) + starts.get(id(body), 0)}]"
             body = body[part] if isinstance(body, list) and isinstance(part, int) and part < len(body) else None
     return path
+
+
+def too_long(name: str, limit: int) -> InvalidRequest:
+    return InvalidRequest(f'"{name}" must be an array of at most {limit} element(s)', param=name)
 
 
 def type_name(value: Any) -> str:
@@ -52,16 +60,19 @@ SchemaAt = Callable[[str], Mapping[str, Any]]
 """Absolute location of a keyword -> the schema it stands in."""
 
 
-def explain(body: Any, errors: Sequence[Any], schema_at: SchemaAt) -> InvalidRequest:
-    """The error to answer with. `errors`: jsonschema_rs.ValidationError, at least one."""
+def explain(
+    body: Any, errors: Sequence[Any], schema_at: SchemaAt, starts: Mapping[int, int] = NOTHING
+) -> InvalidRequest:
+    """The error to answer with. `errors`: jsonschema_rs.ValidationError, at least one. `starts`: see json_path."""
     if not isinstance(body, dict):
         return InvalidRequest(f"the request body must be a JSON object, not {type_name(body)}", code="invalid_type")
-    return _Explainer(body, schema_at).best(errors)
+    return _Explainer(body, schema_at, starts).best(errors)
 
 
 class _Explainer:
-    def __init__(self, body: Any, schema_at: SchemaAt) -> None:
+    def __init__(self, body: Any, schema_at: SchemaAt, starts: Mapping[int, int]) -> None:
         self.body = body
+        self.starts = starts
         self.schema_at = schema_at
 
     def best(self, errors: Sequence[Any]) -> InvalidRequest:
@@ -90,14 +101,14 @@ class _Explainer:
         kind = error.kind
         path = list(error.instance_path)
         if kind.name == "required":
-            name = json_path(self.body, path)
+            name = json_path(self.body, path, self.starts)
             name = f"{name}.{kind.property}" if name else kind.property
             return InvalidRequest(f'"{name}" is missing', param=name, code="missing_required_parameter")
         if kind.name == "type":
             return self.wrong_type(path, [str(k) for k in kind.types], error.instance)
         if kind.name in ("const", "enum"):
             return self.not_one_of(path, _allowed(error))
-        name = json_path(self.body, path)
+        name = json_path(self.body, path, self.starts)
         if kind.name in ("minimum", "maximum"):
             schema = self.schema_at(error.absolute_keyword_location or "")
             if "minimum" in schema and "maximum" in schema:
@@ -107,12 +118,12 @@ class _Explainer:
 
     def wrong_type(self, path: Sequence[str | int], kinds: Sequence[str], value: Any) -> InvalidRequest:
         wanted = [_NAMES[k] for k in dict.fromkeys(kinds) if k != "null"] or ["null"]
-        name = json_path(self.body, path)
+        name = json_path(self.body, path, self.starts)
         message = f'"{name}" must be {" or ".join(wanted)}, not {type_name(value)}'
         return InvalidRequest(message, param=name, code="invalid_type")
 
     def not_one_of(self, path: Sequence[str | int], values: Sequence[Any]) -> InvalidRequest:
-        name = json_path(self.body, path)
+        name = json_path(self.body, path, self.starts)
         known = ", ".join(json.dumps(v, ensure_ascii=False) for v in dict.fromkeys(values) if v is not None)
         return InvalidRequest(f'"{name}" must be one of {known}', param=name)
 
