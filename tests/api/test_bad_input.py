@@ -11,8 +11,10 @@ from typing import Any
 import httpx
 import pytest
 from imp_server.api.body import decode_json, is_deeper
+from imp_server.api.contract import load
 from imp_server.core import InvalidJson
 from imp_server.engine.scripted import ScriptedEngine
+from imp_server.resources import data_folder
 
 from tests.api.byte_text import ByteText
 from tests.api.live_server import LiveServer, live_server
@@ -64,6 +66,15 @@ DEEP = b'{"model":"m","messages":' + b"[" * 100 + b"]" * 100 + b"}"
 def test_not_json(http: httpx.Client, body: bytes, says: str) -> None:
     error = refused(http.post(CHAT, content=body, headers=JSON), 400, "invalid_json")
     assert says in error["message"]
+
+
+def test_broken_json_is_a_refusal_on_every_route(http: httpx.Client) -> None:
+    routes = {(o.method, o.path) for o in load(data_folder("spec")).operations if "application/json" in o.body_pointers}
+    assert len(routes) > 15
+    for method, path in routes:
+        response = http.request(method, path.replace("{", "").replace("}", ""), content=b'{"a":', headers=JSON)
+        assert response.status_code == (422 if path.startswith("/generate") else 400), (path, response.text)
+        assert "Invalid JSON" in response.text
 
 
 @pytest.mark.parametrize("body", [b"[1,2]", b"42", b'"s"', b"null", b"true", b"1.5"])

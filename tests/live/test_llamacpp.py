@@ -192,6 +192,14 @@ def test_native_embeddings_are_those_of_the_openai_route(server: LiveServer) -> 
         assert post(server, "/embedding", **nothing).status_code == 400
 
 
+@pytest.mark.parametrize(
+    ("path", "field"), [("/v1/embeddings", "input"), ("/embedding", "content"), ("/embeddings", "input")]
+)
+def test_a_text_too_long_to_embed_is_refused_and_not_cut(server: LiveServer, path: str, field: str) -> None:
+    refused = post(server, path, **{"model": "toy", field: ["short", "x" * 40_000]})
+    assert (refused.status_code, refused.json()["error"]["code"]) == (400, "context_length_exceeded")
+
+
 def test_the_servers_own_norm_yields_to_the_requests() -> None:
     with toy_server(settings={"server.embd_normalize": -1}) as live:
         for _ in range(3):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -33,6 +34,13 @@ def server() -> Iterator[LiveServer]:
         yield live
 
 
+def wait_for_rows(server: LiveServer, n_rows: int) -> None:
+    deadline = time.monotonic() + 10
+    while server.engine.n_running != n_rows:
+        assert time.monotonic() < deadline, f"{server.engine.n_running} rows run"
+        time.sleep(0.01)
+
+
 @every_stream
 def test_it_is_open_while_its_prompt_is_computed_and_nobody_else_can_read_that(server: LiveServer, path: str) -> None:
     """A client that hears nothing until the first token takes a long prompt for a lost stream."""
@@ -40,12 +48,30 @@ def test_it_is_open_while_its_prompt_is_computed_and_nobody_else_can_read_that(s
     server.engine.play(Gate(gate), Emit(text_ids("done")))
     with httpx.stream("POST", server.url + path, json=STREAMS[path], timeout=10) as response:
         assert response.status_code == 200 and response.headers["content-type"].startswith("text/event-stream")
+        wait_for_rows(server, 1)
         busy = [slot for slot in httpx.get(f"{server.url}/slots").json() if slot["is_processing"]]
         assert len(busy) == 1 and busy[0]["n_prompt_tokens"] > 0
         for probe in ("/slots", "/metrics", "/props", "/health", "/v1/models"):
             assert "swordfish" not in httpx.get(server.url + probe).text
         server.on_loop(gate.set)
         assert "done" in response.read().decode()
+
+
+@every_stream
+def test_what_can_be_refused_is_refused_before_it_opens(server: LiveServer, path: str) -> None:
+    body = json.loads(json.dumps(STREAMS[path]).replace("swordfish", "x" * 40_000))
+    refused = httpx.post(server.url + path, json=body, timeout=10)
+    assert refused.status_code == (422 if path == "/generate_stream" else 400)
+    assert refused.headers["content-type"] == "application/json" and "error" in refused.json()
+    assert "maximum context length is 32768 tokens" in refused.text
+
+
+@every_stream
+def test_a_reader_that_leaves_frees_its_row(server: LiveServer, path: str) -> None:
+    server.engine.play(Gate(server.on_loop(asyncio.Event)))
+    with httpx.stream("POST", server.url + path, json=STREAMS[path], timeout=10):
+        wait_for_rows(server, 1)
+    wait_for_rows(server, 0)
 
 
 @every_stream
