@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from typing import Any
 
 import numpy as np
@@ -100,6 +101,17 @@ def test_padding_and_special_ids_are_never_allowed() -> None:
     bits = np.flatnonzero(np.unpackbits(row.view(np.uint8), bitorder="little"))
     assert len(bits)
     assert max(bits) < len(PIECES)
+
+
+def test_masks_within_a_large_bound_cost_no_more() -> None:
+    """Forty of them in a string whose length is bounded a hundred thousand characters away."""
+    m = GrammarSpace(VOCABULARY).matcher(check_schema({"type": "string", "maxLength": 100_000, "minLength": 50_000}))
+    state = m.advance_bytes(m.start, b'"')
+    began_s = time.thread_time()
+    for _ in range(40):
+        assert state is not None and allowed(m, state)
+        state = m.advance_bytes(state, b"a")
+    assert time.thread_time() - began_s < 0.5, "a hundred times what they take"
 
 
 def test_an_old_state_stays_good_after_the_row_went_on() -> None:
