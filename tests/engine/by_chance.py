@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 from imp_server.backends import late_masks, results
 from imp_server.backends.base import Backend, KvSpec
+from imp_server.backends.cpu import sampling as native_sampling
 from imp_server.core import GenerateRequest, GrammarPlan, unpack_ids
 from imp_server.engine import speculation as speculating
 from imp_server.engine import waiting
@@ -155,7 +156,7 @@ class Engine:
 
     def __post_init__(self) -> None:
         architecture: Architecture = self.backend.architecture
-        self.backend.allocate(KvSpec(tuple(self.n_blocks), "f32"))
+        self.backend.allocate(KvSpec(tuple(self.n_blocks), self.backend.info.default_kv_dtype))
         self._now_s = 1.0
         self._inbox: list[Any] = []
         self.jobs = JobsByChance(self.chance)
@@ -251,7 +252,8 @@ class Engine:
             return None
         if self.tier is None:
             return PrefixCache
-        return partial(PrefixCache, offload=Offload(self.backend, self.backend.block_bytes("f32"), self.tier))
+        n_bytes = self.backend.block_bytes(self.backend.info.default_kv_dtype)
+        return partial(PrefixCache, offload=Offload(self.backend, n_bytes, self.tier))
 
     def _make_speculation(self, costs: CostTable | None) -> Speculation:
         found = Speculation(self.drafters, costs=costs if self.gates else None, clock=self._clock)
@@ -283,7 +285,8 @@ class Engine:
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(self.scheduler.index, "restore", restore_some)
-            patch.setattr(late_masks, "MASK_PATIENCE_S", 0.0)
+            for module in (late_masks, native_sampling):
+                patch.setattr(module, "MASK_PATIENCE_S", 0.0)
             patch.setattr(results, "await_masks", await_masks)
             for module in (waiting, speculating):
                 patch.setattr(module, "wait_for_all", self.jobs.work)

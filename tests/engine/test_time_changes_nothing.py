@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace as changed
 from random import Random
 from typing import Any
 
 import pytest
-from imp_server.backends.base import KvSpec
+from imp_server.backends.base import Backend, KvSpec
+from imp_server.backends.cpu.backend import CpuBackend
+from imp_server.backends.reference.backend import ReferenceBackend
 from imp_server.core import GenerateRequest
 from imp_server.decode.forced import ForcedDrafter
 from imp_server.decode.ngram import NgramDrafter, NgramKnobs
@@ -19,7 +21,7 @@ from imp_server.schedule.cache import PrefixCache
 from imp_server.schedule.tiers.host import HostTier
 from msgspec.structs import replace
 
-from tests.backends.array_source import BASE, tiny
+from tests.backends.array_source import BASE, ArraySource, tiny
 from tests.engine.any_request import AnyRequest, encode, words
 from tests.engine.by_chance import Engine
 from tests.engine.hash_model import HashModel
@@ -27,7 +29,7 @@ from tests.engine.tiny_engine import VOCAB, Answer
 
 WINDOWS = ((0,), (0, 20), (0, 20), (20,), (0, 3, 37))
 """Of each cache group; 0 = full."""
-N_SEEDS = 24
+N_SEEDS = 16
 SEEDS_AT_ONCE = 8
 HAPPENS = (
     "spec_ngram_accepted_total",
@@ -48,11 +50,24 @@ def grouped(windows: Sequence[int]) -> Architecture:
     return tiny(n_layers=len(windows), layers=layers, cache_groups=groups)
 
 
-class World:
-    """One seed's engine and requests."""
+def hashes(architecture: Architecture, salt: int, n_threads: int) -> Backend:
+    return HashModel(architecture, salt=salt, waits_for_masks=n_threads > 1)
 
-    def __init__(self, seed: int) -> None:
+
+def reference(architecture: Architecture, salt: int, n_threads: int) -> Backend:
+    return ReferenceBackend(ArraySource(architecture, salt))
+
+
+def cpu(architecture: Architecture, salt: int, n_threads: int) -> Backend:
+    return CpuBackend(ArraySource(architecture, salt), n_threads=n_threads)
+
+
+class World:
+    """One seed's engine and requests. `make`: a model of an architecture, a salt and so many threads."""
+
+    def __init__(self, seed: int, make: Callable[[Architecture, int, int], Backend] = hashes) -> None:
         self.chance = Random(seed)
+        self.make = make
         self.words = words()
         self.architecture = grouped(self.chance.choice(WINDOWS))
         self.context = self.chance.choice((48, 96, 160, 250))
@@ -63,25 +78,25 @@ class World:
             most_tokens=self.chance.choice((12, 40, 90)),
             n_rows=self.n_rows,
         )
-        self.models: list[HashModel] = []
+        self.models: list[Backend] = []
 
     def alone(self, request: GenerateRequest) -> list[Answer]:
         """By an engine that has nothing else to do, drafts nothing and keeps nothing."""
-        model = HashModel(self.architecture)
+        model = self.make(self.architecture, 0, 1)
+        self.models.append(model)
         n_blocks = [64] * len(self.architecture.cache_groups)
         engine = Engine(
             model, self.words, n_rows=self.n_rows, n_blocks=n_blocks, context=self.context, takes_only=False
         )
         (answers,) = engine.run([request]).values()
         engine.close()
-        assert not model.faults
         return answers
 
     def engine(self) -> Engine:
         chance = self.chance
         least = -(-self.context // 16)
         n_blocks = [least + chance.choice((0, 0, 1, 3, 30)) for _ in self.architecture.cache_groups]
-        model = HashModel(self.architecture, waits_for_masks=chance.random() < 0.7)
+        model = self.make(self.architecture, 0, chance.choice((1, 2, 2)))
         self.models.append(model)
         return Engine(
             model,
@@ -110,9 +125,9 @@ class World:
 
     def _draft_model(self) -> ModelDrafter:
         chance = self.chance
-        model = HashModel(grouped(chance.choice(WINDOWS)), salt=chance.randrange(3))
+        model = self.make(grouped(chance.choice(WINDOWS)), chance.randrange(3), 1)
         self.models.append(model)
-        kv = KvSpec((chance.choice((2, 5, 9, 40)),) * len(model.architecture.cache_groups), "f32")
+        kv = KvSpec((chance.choice((2, 5, 9, 40)),) * len(model.architecture.cache_groups), model.info.default_kv_dtype)
         return ModelDrafter(
             model,
             kv,
@@ -141,9 +156,9 @@ def told(answer: Answer) -> tuple[Any, ...]:
     )
 
 
-def play(seed: int) -> Counter[str]:
+def play(seed: int, make: Callable[[Architecture, int, int], Backend] = hashes) -> Counter[str]:
     """What happened on the way. Raises AssertionError."""
-    world = World(seed)
+    world = World(seed, make)
     wanted = [world.draws.draw() for _ in range(world.chance.choice((1, 3, 6, 9)))]
     plain = {request.key: world.alone(request) for request in wanted}
     given_up = [replace(world.draws.draw(), n=min(2, world.n_rows)) for _ in range(world.chance.choice((0, 0, 2)))]
@@ -152,7 +167,7 @@ def play(seed: int) -> Counter[str]:
     for request in wanted:
         for choice, (one, other) in enumerate(zip(plain[request.key], found[request.key], strict=True)):
             assert told(other) == told(one), (seed, request, choice)
-    assert not [fault for model in world.models for fault in model.faults], seed
+    assert not [fault for model in world.models if isinstance(model, HashModel) for fault in model.faults], seed
     counters, _ = engine.loop.stats()
     engine.close()
     return Counter({name: int(value) for name, value in counters.items() if name.endswith("_total")})
@@ -164,8 +179,17 @@ def test_every_request_gets_what_it_gets_alone(first: int) -> None:
     assert all(happened[name] for name in HAPPENS), happened
 
 
+@pytest.mark.parametrize(("make", "n_seeds"), [(reference, 2), (cpu, 4)])
+def test_of_real_backends_too(make: Callable[[Architecture, int, int], Backend], n_seeds: int) -> None:
+    happened = sum((play(seed, make) for seed in range(n_seeds)), Counter())
+    assert happened["spec_accepted_total"] and happened["constrained_mask_waits_total"], happened
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("first", range(1000, 2000, 50))
 def test_it_does_so_in_a_thousand_worlds(first: int) -> None:
     for seed in range(first, first + 50):
         play(seed)
+    for seed in range(first, first + 4):
+        play(seed, reference)
+        play(seed, cpu)
