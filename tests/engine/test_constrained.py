@@ -102,6 +102,7 @@ class Fake:
     """Allows `allowed` at any time, ends after `length` tokens; states are counts."""
 
     start = 0
+    after_closing: int | None = None
 
     def __init__(self, allowed: range = range(10), length: int = 5, mask_seconds: float = 0.0) -> None:
         self._allowed = allowed
@@ -274,3 +275,38 @@ def test_forced_closing_moves_the_grammar_along() -> None:
         assert ids[2:4] == [UNTHINK, 7] and seen == ids
 
     with_engine(body, make_constraint=lambda plan: Recording(length=9))
+
+
+@pytest.mark.parametrize("asked", [False, True])
+def test_behind_a_forced_closing_the_grammar_says_where_it_goes_on(asked: bool) -> None:
+    """By the budget or on demand: the token behind the closer is masked from the place that the grammar names."""
+    masked: list[int] = []
+
+    class Recording(Fake):
+        after_closing = 50
+
+        def step(self, state: int, token_id: int, patience_s: float | None = None) -> int | None:
+            return state + 1
+
+        def mask(self, state: int) -> Any:
+            masked.append(state)
+            return super().mask(state)
+
+    async def body(engine: InlineEngine, _: Tiny) -> None:
+        plan = constrained(
+            segments=(Segment("think", closers=(special("</think>"),), closes_to=1), Segment("answer")),
+            think_budget=-1 if asked else 2,
+            think_closer=pack_ids([UNTHINK]),
+            end_ids=(),
+            max_tokens=12,
+        )
+        generation = await engine.submit(request(engine, IDS[:18], plan=plan))
+        if asked:
+            assert await generation.end_reasoning() == "ending"
+        ids = [i async for delta in generation for i in unpack_ids(delta.ids)]
+        n_thought = ids.index(UNTHINK)
+        assert asked or n_thought == 2
+        assert set(masked) & set(range(50, 62)) == set(range(50, 62 - n_thought - 1))
+        assert not set(masked) & set(range(n_thought + 1, 50))
+
+    with_engine(body, make_constraint=lambda plan: Recording(allowed=range(90), length=90))

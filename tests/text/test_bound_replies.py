@@ -133,6 +133,7 @@ def test_thinking_can_be_closed_by_force_whatever_binds_the_rest(template: str, 
     for token_id in (*b"hm ", *unpack_ids(plan.think_closer)):
         state = m.advance(state, token_id) if state is not None else None
     assert state is not None
+    state = m.after_closing or state
     rest = m.route(state)
     for token_id in rest:
         state = m.advance(state, token_id) if state is not None else None
@@ -141,8 +142,43 @@ def test_thinking_can_be_closed_by_force_whatever_binds_the_rest(template: str, 
     events = session.push(0, pack_ids([*b"hm ", *unpack_ids(plan.think_closer), *rest]))
     events += session.finish(0, "stop", Usage())
     assert thought(events) == "hm Enough."
-    forced = "tool_choice" in asked
-    assert [name for name, _ in calls_in(events)] == (["first"] if forced else [])
+    names = [name for name, _ in calls_in(events)]
+    assert names == ["first"] if "tool_choice" in asked else names in ([], ["first"] if "tools" in asked else [])
+
+
+def test_behind_an_exhausted_budget_harmony_answers_or_calls_and_thinks_no_more() -> None:
+    model = byte_model(HARMONY, control=CONTROL_TOKENS + HARMONY_TOKENS)
+    request = chat(tools=(TOOL,), reasoning=ReasoningIntent(enabled=True, budget_tokens=3))
+    plan = model.prepare_chat(request, 1).request.plan
+    assert [model.vocabulary.special_texts.get(i) for i in unpack_ids(plan.think_closer)] == ["<|end|>"]
+    m = matcher(model, request)
+    assert m.after_closing is not None
+    turn = special("<|start|>") + b"assistant"
+    head = b" to=functions.first" + special("<|channel|>") + b"commentary"
+    body = b" " + special("<|constrain|>") + b"json" + special("<|message|>") + b'{"t":"x"}'
+    call = special("<|channel|>") + b"commentary to=functions.first" + body
+    text = special("<|channel|>") + b"final" + special("<|message|>") + b"Hello."
+    told = text.replace(b"final", b"commentary")
+
+    def allowed(rest: bytes) -> bool:
+        state = m.advance_bytes(m.after_closing, rest)
+        return state is not None and m.is_done(state)
+
+    begun = b"so" + special("<|end|>") + turn
+    for rest, said_text in ((call, ""), (head + body, ""), (told + special("<|end|>") + turn + call, "Hello.")):
+        assert allowed(turn + rest) and not allowed(turn + rest.replace(b'"t"', b'"u"'))
+        events = said(model, request, begun + rest + special("<|call|>"))
+        assert (thought(events), text_in(events), calls_in(events)) == ("so", said_text, [("first", '{"t":"x"}')])
+    assert allowed(turn + text)
+    assert (thought(said(model, request, begun + text)), text_in(said(model, request, begun + text))) == (
+        "so",
+        "Hello.",
+    )
+    again = special("<|channel|>") + b"analysis"
+    for refused in (turn + again + special("<|message|>"), again, b"Hello.", text, turn + b"Hello."):
+        assert not allowed(refused) and not allowed(refused + turn + text)
+    assert not allowed(b""), "something has to be said"
+    assert m.advance_bytes(m.after_closing, turn + again + special("<|message|>")) is None
 
 
 def test_harmony_with_tools_may_think_talk_and_call() -> None:

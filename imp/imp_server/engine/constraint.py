@@ -23,6 +23,11 @@ class Constraint(Protocol):
     @property
     def start(self) -> Any: ...
 
+    @property
+    def after_closing(self) -> Any | None:
+        """The place behind a thinking that was closed by force; None: where the closer leads by itself."""
+        ...
+
     def step(self, place: Any, token_id: int, patience_s: float | None = None) -> Any | None:
         """The place behind the token; None: it isn't allowed here."""
         ...

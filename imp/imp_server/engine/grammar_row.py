@@ -176,6 +176,12 @@ class GrammarRow:
                 self._ahead = []
         return True
 
+    def closed_by_force(self) -> None:
+        """The tokens taken last were the forced closer of the thinking: what the grammar says of that holds."""
+        place = self._constraint.after_closing
+        if place is not None:
+            self._spot = Spot(place, self._spot.n_left)
+
     def only(self) -> int | None:
         """The id that must come next, where the mask is there already and holds no other; never one that ends.
 

@@ -275,8 +275,8 @@ class RequestHandler:
         is_kept = row.reuse_prefix and self._scheduler.index.keeps and not row.choice
         return row.sampler.n_prompt - n_cached if is_kept else 0
 
-    def append(self, live: LiveRow, ids: Sequence[int]) -> bool:
-        """New ids join the history and the grammar; False if the grammar forbids one.
+    def append(self, live: LiveRow, ids: Sequence[int], *, closing: bool = False) -> bool:
+        """New ids join the history and the grammar; False if the grammar forbids one. `closing`: by force.
 
         The mask for the next token is begun at once.
         """
@@ -286,6 +286,8 @@ class RequestHandler:
             return True
         if not all(grammar.advance(token_id) for token_id in ids):
             return False
+        if closing:
+            grammar.closed_by_force()
         if live.output.finish is None:
             grammar.request_mask()
         return True
@@ -295,7 +297,7 @@ class RequestHandler:
         while live.output.finish is None and (forced := live.output.forced()):
             n_taken = live.output.push(forced)
             self.touch(live)
-            if not self.append(live, forced[:n_taken]):
+            if not self.append(live, forced[:n_taken], closing=True):
                 # A plan whose grammar doesn't know its own closer is a bug of whoever made it.
                 live.output.stop("stop")
 

@@ -62,7 +62,7 @@ class GrammarSpace:
         self.fitting = Fitting(self.stepper, self.distances, self.vocabulary, self.masks.trie)
         self.places: dict[State, Any] = {}
         """What places.py keeps of states."""
-        self.starts: dict[str, State] = {}
+        self.starts: dict[str, tuple[State, ...]] = {}
 
     def matcher(self, plan: GrammarPlan) -> Matcher:
         with self.lock:
@@ -90,13 +90,17 @@ class Matcher:
         self._token_bytes = vocabulary.token_bytes
         self._ends = frozenset(vocabulary.end_ids)
         with self._lock:
-            start = self._shared.starts.get(plan.digest)
-            if start is None:
-                local = begin(plan, self._space)
-                warm_up(self._space, local)
-                start = State(self._stepper.cell(local, self._stepper.cell(self._space.root.id, None)))
-                self._shared.starts[plan.digest] = start
-        self.start = start
+            starts = self._shared.starts.get(plan.digest)
+            if starts is None:
+                begun = begin(plan, self._space)
+                warm_up(self._space, begun.start)
+                starts = self._shared.starts[plan.digest] = tuple(self._state(n) for n in begun if n >= 0)
+        self.start = starts[0]
+        self.after_closing = starts[1] if len(starts) > 1 else None
+        """Where a completion goes on whose thinking was closed by force; None: where that leads by itself."""
+
+    def _state(self, local: int) -> State:
+        return State(self._stepper.cell(local, self._stepper.cell(self._space.root.id, None)))
 
     def advance(self, state: State, token_id: int) -> State | None:
         """The state after a token; None if it is forbidden. An end token that isn't a tag keeps a finished state."""

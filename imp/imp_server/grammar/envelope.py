@@ -110,6 +110,8 @@ class Parts(msgspec.Struct, frozen=True, eq=False, tag="parts"):
 
     parts: tuple[Node, ...]
     start: int = 0
+    after_closing: int = -1
+    """The part to go on with where the engine has closed the thinking by force; -1: as where the model closed it."""
 
 
 class End(msgspec.Struct, frozen=True, tag="end"):

@@ -47,6 +47,8 @@ class Places:
         self._known = matcher.places
         with self._lock:
             self.start = self._place(matcher.start)
+            closed = matcher.after_closing
+            self.after_closing = None if closed is None else self._place(closed)
             self.n_out(self.start)
 
     @contextmanager

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -47,19 +47,29 @@ def make_plan(kind: str, normal: Normal) -> GrammarPlan:
     return GrammarPlan(kind=kind, digest=digest, payload=payload)
 
 
-def begin(plan: GrammarPlan, space: Space) -> int:
-    """The local in which a completion under the plan starts. Raises GrammarRefused for an unknown kind."""
+class Begun(NamedTuple):
+    """Locals: in which a completion starts, and in which one goes on whose thinking was closed by force (-1: none)."""
+
+    start: int
+    after_closing: int = -1
+
+
+def begin(plan: GrammarPlan, space: Space) -> Begun:
+    """Raises GrammarRefused for an unknown kind."""
     normal = msgspec.msgpack.decode(plan.payload, type=Normal)
     if plan.kind == "json_schema":
         formula = schema_formula(space, json.loads(normal.schema), plan.digest, normal.integers, normal.key_order)
-        return space.start(space.goal(formula), True).id
+        return Begun(space.start(space.goal(formula), True).id)
     if plan.kind in ("regex", "choice", "gbnf"):
         verdicts = words_verdicts(space, Words(plan.kind, normal.text, normal.choices))
-        return space.scalar(verdicts, verdicts.start).id
+        return Begun(space.scalar(verdicts, verdicts.start).id)
     if plan.kind == "envelope" and normal.node is not None:
         node = normal.node
         goals = envelope_goals(space, node, plan.digest, normal.key_order)
-        return goals.read(space, Ref(node.start) if isinstance(node, Parts) else node, None)
+        if not isinstance(node, Parts):
+            return Begun(goals.read(space, node, None))
+        start = goals.read(space, Ref(node.start), None)
+        return Begun(start, goals.read(space, Ref(node.after_closing), None) if node.after_closing >= 0 else -1)
     raise GrammarRefused(f"unknown kind of grammar {plan.kind!r}")
 
 

@@ -71,7 +71,8 @@ def constraint(
             assert form is not None
             many = may_call_often(chat)
             sections = form.sections(tools, mark, template, many)
-            node: Node = free_reply(segments, 1 if thinking.starts else 0, sections, many=many)
+            turn = mark(_HARMONY_TURN) if tags is not None and tags.channels else b""
+            node: Node = free_reply(segments, 1 if thinking.starts else 0, sections, many=many, turn=turn)
         else:
             answer = None if wanted.kind == "text" else _answer(wanted, rules)
             calls = forced_calls(chat, form, tools, mark, template) if tools and form is not None else None

@@ -21,9 +21,15 @@ class _Place(NamedTuple):
     spent: frozenset[int]
 
 
-def free_reply(segments: Sequence[Segment], start: int, sections: Sequence[Section], *, many: bool) -> Parts:
-    """`sections`: what follows the openers of the call segments, each opener by its text. `many`: calls in a reply."""
-    return _Reply(segments, sections, many).parts(start)
+def free_reply(
+    segments: Sequence[Segment], start: int, sections: Sequence[Section], *, many: bool, turn: bytes = b""
+) -> Parts:
+    """`sections`: what follows the openers of the call segments, each opener by its text. `many`: calls in a reply.
+
+    `turn`: what a message of a channel begins with. Behind a thinking closed by force a message has to follow that is
+    no thinking.
+    """
+    return _Reply(segments, sections, many).parts(start, turn)
 
 
 def plain_text(tag: bytes) -> bytes:
@@ -42,10 +48,22 @@ class _Reply:
         self._numbers: dict[object, int] = {}
         self._parts: list[Node] = []
 
-    def parts(self, start: int) -> Parts:
+    def parts(self, start: int, turn: bytes) -> Parts:
         visited = frozenset({start}) if self._segments[start].max_visits == 1 else frozenset[int]()
         first = self._text(_Place(start, visited)).part
-        return Parts(tuple(self._parts), first)
+        after_closing = self._after_closing(turn) if turn else -1
+        return Parts(tuple(self._parts), first, after_closing)
+
+    def _after_closing(self, turn: bytes) -> int:
+        place = _Place(0, frozenset())
+        options: list[Node] = []
+        for index, opened in enumerate(self._segments):
+            if 0 in opened.opens_from and opened.kind != "think":
+                openers = [o for o in opened.openers if o.startswith(turn)]
+                options += [Seq((Lit(o), self._opened(place, index, o))) for o in openers]
+        number = self._new("after closing")
+        self._parts[number] = Alt(tuple(options))
+        return number
 
     def _text(self, place: _Place) -> Ref:
         if place in self._numbers:
@@ -64,12 +82,14 @@ class _Reply:
             if place.segment not in other.opens_from or index in place.spent:
                 continue
             for opener in other.openers:
-                if other.kind == "call":
-                    then: Node = self._call(other, opener, place)
-                else:
-                    spent = place.spent | {index} if other.max_visits == 1 else place.spent
-                    then = self._text(_Place(index, spent))
-                yield Branch(opener, then, other.at_start, other.scan_tokens >= 0)
+                yield Branch(opener, self._opened(place, index, opener), other.at_start, other.scan_tokens >= 0)
+
+    def _opened(self, place: _Place, index: int, opener: bytes) -> Ref:
+        """What follows an opener of segment `index`."""
+        other = self._segments[index]
+        if other.kind == "call":
+            return self._call(other, opener, place)
+        return self._text(_Place(index, place.spent | {index} if other.max_visits == 1 else place.spent))
 
     def _call(self, segment: Segment, opener: bytes, place: _Place) -> Ref:
         """Behind a call no opener counts that is looked for in the first tokens only."""

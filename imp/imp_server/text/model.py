@@ -194,9 +194,7 @@ class TextModel:
             starts_thinking=prompt.starts_thinking,
             keep_tags=knobs.format == "none",
             budget=think_budget(chat.reasoning, knobs, max_tokens),
-            closer=think_closer(
-                self.tokenizer, use.tags, message, calls_only=chat.tool_choice.mode == "required" and bool(tools)
-            ),
+            closer=think_closer(self.tokenizer, use.tags, message, open_end=bool(tools)),
             max_tokens=max_tokens,
             stop=chat.stop,
             ignore_eos=chat.sampling.ignore_eos,

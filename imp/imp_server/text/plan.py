@@ -105,10 +105,10 @@ def check_size(text: str, longest: int, context_length: int, param: str = "messa
         )
 
 
-def think_closer(tokenizer: Tokenizer, tags: ThinkTags | None, message: str, *, calls_only: bool = False) -> bytes:
+def think_closer(tokenizer: Tokenizer, tags: ThinkTags | None, message: str, *, open_end: bool = False) -> bytes:
     """int32 ids that end thinking by force: what the model is made to think last, and the closing tag.
 
-    With channels the answer's header follows, but where nothing but calls may.
+    With channels the answer's header follows, unless `open_end`: the grammar then says what may.
     Raises InvalidRequest for a message that would end the thinking itself.
     """
     if tags is None:
@@ -120,7 +120,7 @@ def think_closer(tokenizer: Tokenizer, tags: ThinkTags | None, message: str, *, 
             code="unsupported_value",
         )
     last = tokenizer.encode(message, control=False).tolist()
-    closer = tags.close if tags.channels and calls_only else tags.forced_close
+    closer = tags.close if tags.channels and open_end else tags.forced_close
     return pack_ids([*last, *tokenizer.encode(closer, control=True).tolist()])
 
 
