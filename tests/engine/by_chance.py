@@ -21,8 +21,8 @@ from imp_server.backends import late_masks, results
 from imp_server.backends.base import Backend, KvSpec
 from imp_server.backends.cpu import sampling as native_sampling
 from imp_server.core import GenerateRequest, GrammarPlan, unpack_ids
+from imp_server.engine import mask_waits
 from imp_server.engine import speculation as speculating
-from imp_server.engine import waiting
 from imp_server.engine.acceptance import Limits
 from imp_server.engine.constraint import Constraint
 from imp_server.engine.draft_account import DraftAccount
@@ -30,6 +30,7 @@ from imp_server.engine.draft_model import ModelDrafter
 from imp_server.engine.loop import EngineLoop
 from imp_server.engine.matching import Grammars
 from imp_server.engine.messages import Cancel, FromEngine, RequestAccepted, StepDone, Submit
+from imp_server.engine.row_rules import RowRules
 from imp_server.engine.speculation import Speculation
 from imp_server.models.architecture import Architecture
 from imp_server.schedule.cache import Offload, PrefixCache
@@ -174,11 +175,12 @@ class Engine:
             self.backend,
             self.scheduler,
             self.words,
-            Limits(self.context, architecture.vocab_size, self.n_rows, takes_only=self.takes_only),
+            Limits(self.context, architecture.vocab_size, self.n_rows),
             emit=self._take,
             post=self._inbox.append,
             make_constraint=self._make_constraint(),
             speculation=self.speculation,
+            rules=RowRules(takes_only=self.takes_only),
             clock=self._clock,
         )
         masks = self.loop.requests._masks
@@ -288,7 +290,7 @@ class Engine:
             for module in (late_masks, native_sampling):
                 patch.setattr(module, "MASK_PATIENCE_S", 0.0)
             patch.setattr(results, "await_masks", await_masks)
-            for module in (waiting, speculating):
+            for module in (mask_waits, speculating):
                 patch.setattr(module, "wait_for_all", self.jobs.work)
-            patch.setattr(waiting, "wait_for_some", self.jobs.work)
+            patch.setattr(mask_waits, "wait_for_some", self.jobs.work)
             yield
