@@ -31,7 +31,7 @@ class Adapters(msgspec.Struct, frozen=True):
     """LoRA adapters, chosen per request."""
 
     lora: Words = ()
-    """NAME=PATH of an adapter to load at start; repeatable."""
+    """NAME=PATH of an adapter to load at start; repeatable. Refused so far: no backend can load one."""
     max_loaded: Positive = 8
     """Most adapters in memory."""
 
@@ -43,6 +43,8 @@ class Grammar(msgspec.Struct, frozen=True):
     """Order of object keys: as the model likes, or as the schema lists them."""
     lenient: bool = False
     """Serve a schema with parts that can't be enforced: name them in a header, validate the finished text."""
+    extra_arguments: bool = False
+    """Let calls hold keys that a tool doesn't declare, where its schema says nothing of additionalProperties."""
     jump_ahead: bool = True
     """Take what the grammar forces without logits, or propose it as a draft; the tokens are the same either way."""
     length_steering: bool = True

@@ -33,6 +33,8 @@ class Rules(NamedTuple):
 
     key_order: KeyOrder = "any"
     work: int = CHECK_WORK
+    extra_arguments: bool = False
+    """Calls may hold keys that a tool doesn't declare."""
 
 
 DEFAULT = Rules()

@@ -59,7 +59,7 @@ def constraint(
     `segments`: of the plan.
     """
     check_inputs(chat.tools)
-    tools = bound_tools(chat, offered_tools(chat), rules.work) if form is not None else []
+    tools = bound_tools(chat, offered_tools(chat), rules) if form is not None else []
     wanted = chat.response_format
     if not tools and wanted.kind == "text":
         return None

@@ -263,7 +263,8 @@ class TextModel:
         return lenient(wanted, self._rules()) if self.config.grammar.lenient else Leniency(wanted)
 
     def _rules(self) -> Rules:
-        return Rules(self.config.grammar.key_order, self.config.grammar.check_work)
+        grammar = self.config.grammar
+        return Rules(grammar.key_order, grammar.check_work, grammar.extra_arguments)
 
     def tokenize(self, text: str, *, add_special: bool = False, control: bool = True) -> list[int]:
         """Ids of `text`. `control`: control tokens it spells count. `add_special`: BOS, EOS as the model has it."""

@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from imp_server.core import ChatRequest, GrammarRefused, InputGrammar, InvalidRequest, Tool
-from imp_server.grammar.check import CHECK_WORK, check_definition, check_schema
+from imp_server.grammar.check import DEFAULT, Rules, check_definition, check_schema
 from imp_server.grammar.definitions import GRAMMAR_KEYWORD
 from imp_server.grammar.envelope import Lit, Node, Repeat, Seq
 from imp_server.text.tools.base import ToolFormat
+from imp_server.text.tools.declared import declared_only
 from imp_server.text.tools.spelling import BoundTool, TagBytes, one_of
 
 ANY_OBJECT: dict[str, Any] = {"type": "object"}
@@ -33,14 +34,14 @@ def offered_tools(chat: ChatRequest) -> tuple[Tool, ...]:
     return tuple(t for t in chat.tools if not choice.names or t.name in choice.names)
 
 
-def bound_tools(chat: ChatRequest, tools: Sequence[Tool], work: int = CHECK_WORK) -> list[BoundTool]:
+def bound_tools(chat: ChatRequest, tools: Sequence[Tool], rules: Rules = DEFAULT) -> list[BoundTool]:
     """Tools with the schema their arguments must satisfy.
 
     Forced and strict tools are enforced or refused; of the others one with a schema that can't be enforced
-    accepts any object, so that it doesn't sink the request. `work`: of each check (grammar/check.py).
+    accepts any object, so that it doesn't sink the request.
     """
     forced = chat.tool_choice.mode == "required"
-    return [_bound(tool, chat.tools.index(tool), work, strict=forced or tool.strict) for tool in tools]
+    return [_bound(tool, chat.tools.index(tool), rules, strict=forced or tool.strict) for tool in tools]
 
 
 def check_inputs(tools: Sequence[Tool]) -> None:
@@ -54,18 +55,29 @@ def check_inputs(tools: Sequence[Tool]) -> None:
                 raise
 
 
-def _bound(tool: Tool, index: int, work: int, *, strict: bool) -> BoundTool:
+def _bound(tool: Tool, index: int, rules: Rules, *, strict: bool) -> BoundTool:
     if tool.input_grammar is not None:
         return BoundTool(tool.name, _with_input_grammar(tool.parameters, tool.input_grammar), True)
     schema = object_schema(tool.parameters)
     try:
-        check_schema(schema, work=work)
+        closed = schema if rules.extra_arguments else declared_only(schema)
+        if closed != schema and _is_enforceable(closed, rules.work):
+            return BoundTool(tool.name, closed, strict)
+        check_schema(schema, work=rules.work)
     except GrammarRefused as refused:
         if not strict:
             return BoundTool(tool.name, ANY_OBJECT)
         refused.param = refused.param or f"tools[{index}].function.parameters"
         raise
     return BoundTool(tool.name, schema, strict)
+
+
+def _is_enforceable(schema: dict[str, Any], work: int) -> bool:
+    try:
+        check_schema(schema, work=work)
+    except GrammarRefused:
+        return False
+    return True
 
 
 def _with_input_grammar(parameters: Mapping[str, Any], grammar: InputGrammar) -> dict[str, Any]:
