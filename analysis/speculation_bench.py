@@ -148,7 +148,7 @@ async def measure(options: argparse.Namespace) -> bool:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model")
     parser.add_argument("--backend", default="cpu")
     parser.add_argument("--rounds", type=int, default=7)

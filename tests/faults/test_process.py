@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import signal
 import time
@@ -85,8 +86,9 @@ def test_same_ids_as_inline_and_a_clean_end(model: Path) -> None:
     assert {"open", "read"} <= set(stages)
 
 
-def test_kill_under_load_fails_or_retries_each_request_once(model: Path) -> None:
+def test_kill_under_load_fails_or_retries_each_request_once(model: Path, caplog: pytest.LogCaptureFixture) -> None:
     """What had tokens fails with engine_crashed, what had none is answered by the restarted process."""
+    caplog.set_level(logging.WARNING, "imp_server")
 
     async def body() -> None:
         async with running(model, scheduler__max_rows=4) as engine:
@@ -110,6 +112,7 @@ def test_kill_under_load_fails_or_retries_each_request_once(model: Path) -> None
             assert (await ask(engine, request(engine, IDS[:30], 150)))[0].ids == plain
 
     run(body)
+    assert "ended by SIGKILL" in caplog.text and "answers again" in caplog.text
 
 
 async def _drain(generation: Any) -> ImpError | None:

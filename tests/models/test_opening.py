@@ -8,6 +8,7 @@ import pytest
 from imp_server.core import InvalidModel, ModelFileMissing, UnsupportedModel
 from imp_server.models.opening import families_by_architecture, open_model
 from imp_server.models.shapes import expected_shapes
+from imp_server.weights.header import read_header
 
 from tests.models.tiny_gguf import write_tiny_llama
 from tests.real_model import smollm2
@@ -71,3 +72,9 @@ def test_the_default_model() -> None:
     source = open_model(smollm2())
     assert source.architecture.n_layers == 30 and source.architecture.tied_head
     assert source.array("layers.29.down").shape == (576, 1536)
+
+
+def test_a_folder_of_gguf_files_is_no_model_but_says_what_it_holds(tmp_path: Path) -> None:
+    write_tiny_llama(tmp_path / "m.gguf")
+    with pytest.raises(UnsupportedModel, match=r"holds m\.gguf: give the path of the file"):
+        read_header(tmp_path)

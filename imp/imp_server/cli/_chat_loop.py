@@ -84,8 +84,10 @@ class ChatLoop:
             case "/load" if rest:
                 talk.load(Path(rest).expanduser())
                 self.note(f"loaded {len(talk.messages)} messages")
-            case _:
+            case "/help" | "/set" | "/save" | "/load":
                 print(HELP)
+            case _:
+                self.note(f"there is no command {name}; /help lists them")
         return True
 
     def retry(self) -> None:

@@ -19,5 +19,5 @@ def model_names(_: click.Context, __: click.Parameter, incomplete: str) -> list[
     if incomplete.startswith((".", "/", "~")):
         return [CompletionItem(incomplete, type="file")]
     here = {pulled.name: "here" for pulled in pulled_models()}
-    names = {**{name: known.about for name, known in KNOWN.items()}, **here}
+    names = {**{name: known.about_text for name, known in KNOWN.items()}, **here}
     return [CompletionItem(name, help=text) for name, text in names.items() if name.startswith(incomplete)]

@@ -13,8 +13,9 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 
 from imp_server.cli._terminal import transfer_progress
 from imp_server.config import Config
-from imp_server.core import ConfigError
+from imp_server.core import ConfigError, UnsupportedModel
 from imp_server.weights.catalogue import find
+from imp_server.weights.known import KNOWN
 from imp_server.weights.pull import pull
 
 OnLoading = Callable[[str, float], None]
@@ -39,12 +40,16 @@ class Located:
 def locate(config: Config) -> Located | None:
     """The model to run, pulled if it isn't here; None for `--model none`. Raises UserFault."""
     wanted = find(config.model.path, config.router.models_dir)
+    if config.adapters.lora:
+        raise ConfigError("no backend can load LoRA adapters yet; leave out --lora")
     if wanted is None:
-        if config.adapters.lora:
-            raise ConfigError("--lora needs a model; leave out --model none")
         return None
     path = wanted.local
     if path is None:
+        if (known := KNOWN.get(wanted.name)) and not known.runs:
+            raise UnsupportedModel(
+                f"{known.name} can't be run yet, so it isn't fetched; `imp ls --known` says which can"
+            )
         print(f"fetching {wanted.name}, which isn't here yet", file=sys.stderr)
         with transfer_progress() as on_progress:
             path = pull(config.model.path or wanted.name, on_progress, revision=config.model.revision).path

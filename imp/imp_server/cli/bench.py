@@ -21,10 +21,23 @@ from imp_server.logs import set_up_logging
 
 @click.command(cls=KnobCommand)
 @click.argument("model", required=False, shell_complete=model_names)
-@click.option("--prompt-tokens", type=click.IntRange(2), default=512, metavar="N", help="Length of the prefill.")
-@click.option("--tokens", type=click.IntRange(2), default=64, metavar="N", help="Tokens generated per stream.")
-@click.option("--streams", type=click.IntRange(2), default=8, metavar="N", help="Streams of the batch.")
-@click.option("--rounds", type=click.IntRange(1), default=5, metavar="N", help="Rounds; medians are shown.")
+@click.option(
+    "--prompt-tokens",
+    type=click.IntRange(2),
+    default=512,
+    metavar="N",
+    show_default=True,
+    help="Length of the prefill.",
+)
+@click.option(
+    "--tokens", type=click.IntRange(2), default=64, metavar="N", show_default=True, help="Tokens generated per stream."
+)
+@click.option(
+    "--streams", type=click.IntRange(2), default=8, metavar="N", show_default=True, help="Streams of the batch."
+)
+@click.option(
+    "--rounds", type=click.IntRange(1), default=5, metavar="N", show_default=True, help="Rounds; medians are shown."
+)
 @click.option("--speculate", is_flag=True, help="Let drafters propose; off unless asked.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 @with_config(*ENGINE_SECTIONS)

@@ -23,7 +23,9 @@ def command(known: bool, as_json: bool) -> None:
     missing = [entry for entry in KNOWN.values() if entry.name not in names]
     if as_json:
         rows = [_as_json(pulled, facts) for pulled, facts in here]
-        rows += [{"name": e.name, "here": False, "source": e.source_text, "about": e.about} for e in missing if known]
+        rows += [
+            {"name": e.name, "here": False, "source": e.source_text, "about": e.about_text} for e in missing if known
+        ]
         click.echo(json.dumps(rows, indent=2))
         return
     if here:
@@ -33,7 +35,7 @@ def command(known: bool, as_json: bool) -> None:
         click.echo("no models are here yet; `imp pull smollm2` fetches the default one")
     if known and missing:
         click.echo()
-        print_table(("NAME", "NOT HERE YET"), [(entry.name, entry.about) for entry in missing])
+        print_table(("NAME", "NOT HERE YET"), [(entry.name, entry.about_text) for entry in missing])
 
 
 def _row(pulled: Pulled, facts: ModelFacts) -> tuple[str, ...]:

