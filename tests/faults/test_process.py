@@ -161,6 +161,23 @@ def test_a_hung_process_is_killed_and_replaced(model: Path) -> None:
     run(body)
 
 
+def test_who_asks_an_engine_that_dies_is_told_what_one_that_is_down_has(model: Path) -> None:
+    """Its pins and counts are gone with it: that is no error of the request that asked for them."""
+
+    async def body() -> None:
+        async with running(model) as engine:
+            assert engine.pid is not None
+            os.kill(engine.pid, signal.SIGSTOP)
+            closing, asking = (asyncio.ensure_future(each) for each in (engine.close_session("a"), engine.stats()))
+            await asyncio.sleep(0.05)
+            os.kill(engine.pid, signal.SIGKILL)
+            assert await closing == 0
+            assert (await asking).counters == {"engine_crashes_total": 1.0}
+            await until(lambda: engine.state == "ready")
+
+    run(body)
+
+
 def test_a_pause_of_both_processes_is_no_hang(model: Path) -> None:
     async def body() -> None:
         async with running(model, engine__watchdog_s=1.0, engine__heartbeat_s=0.2) as engine:

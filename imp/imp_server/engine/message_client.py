@@ -72,10 +72,13 @@ class MessageClient(ABC):
         return self._requests.new_key()
 
     async def close_session(self, session_id: str) -> int:
-        """An engine that isn't up pins nothing."""
+        """An engine that isn't up, or goes down meanwhile, pins nothing."""
         if not self._is_up:
             return 0
-        return (await self._tickets.ask(lambda ticket: CloseSession(ticket, session_id), SessionClosed)).n_blocks
+        try:
+            return (await self._tickets.ask(lambda ticket: CloseSession(ticket, session_id), SessionClosed)).n_blocks
+        except ImpError:
+            return 0
 
     async def load_adapter(self, name: str, path: str) -> None:
         await self._change_adapter(lambda ticket: LoadAdapter(ticket, name, path))
@@ -84,10 +87,13 @@ class MessageClient(ABC):
         await self._change_adapter(lambda ticket: UnloadAdapter(ticket, name))
 
     async def stats(self) -> EngineStats:
-        """An engine that isn't up tells nothing."""
+        """An engine that isn't up, or goes down meanwhile, tells nothing."""
         if not self._is_up:
             return EngineStats({}, ())
-        reply = await self._tickets.ask(AskStats, StatsReply)
+        try:
+            reply = await self._tickets.ask(AskStats, StatsReply)
+        except ImpError:
+            return EngineStats({}, ())
         return EngineStats(reply.counters, reply.rows)
 
     @property
