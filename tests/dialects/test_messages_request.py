@@ -180,10 +180,20 @@ def test_cache_marks_travel_on_parts_and_tools() -> None:
 
 
 def test_the_billing_header_is_the_same_in_every_request() -> None:
-    header = "x-anthropic-billing-header: cc_version=2.1.5; cc_entrypoint=cli; cch={};"
-    one, two = (parsed(system=[{"type": "text", "text": header.format(h)}]).messages[0] for h in ("a1b2c", "0ff0f"))
-    assert one == two and "cc_version=2.1.5" in one.parts[0].text  # type: ignore[union-attr]
-    assert parsed(system="say cch=abc;").messages[0] == text("system", "say cch=abc;")
+    for header in (
+        "x-anthropic-billing-header: cc_version=2.1.5; cc_entrypoint=cli; cch={0};",
+        "x-anthropic-billing-header: cc_version=2.1.5.{1}; cc_entrypoint=cli; cch={0};\nYou are Claude Code.",
+        "x-anthropic-billing-header: cc_version=2.1.5-beta.{1}; cch={0}; cc_entrypoint=sdk-cli;",
+    ):
+        systems = [header.format(*hashes) for hashes in (("a1b2c", "f1e"), ("0ff0f", "7b4"))]
+        one, two = (parsed(system=[{"type": "text", "text": each}]).messages[0] for each in systems)
+        assert one == two and "cc_version=2.1.5" in one.parts[0].text  # type: ignore[union-attr]
+    for plain in (
+        "say cch=abc;",
+        "x-anthropic-billing-header: cc_version=2.1.332;",
+        "cc_version=2.1.5.f1e; cch=a1b2c;",
+    ):
+        assert parsed(system=plain).messages[0] == text("system", plain)
 
 
 def test_a_trailing_assistant_turn_is_continued() -> None:

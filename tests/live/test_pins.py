@@ -218,7 +218,7 @@ def test_a_mark_on_tools_pins_the_whole_prompt(server: Served) -> None:
 
 def test_the_billing_header_may_change(server: Served) -> None:
     def ask(digest: str) -> Reuse:
-        header = f"x-anthropic-billing-header: cc_version=2.1.37.f1e; cc_entrypoint=cli; cch={digest};"
+        header = f"x-anthropic-billing-header: cc_version=2.1.37.{digest[:3]}; cc_entrypoint=cli; cch={digest};"
         system = [block(header), block(text("claude"), **MARK)]
         return reuse(message(server, "hi", system=system))
 

@@ -14,15 +14,20 @@ from imp_server.dialects.intents import present
 
 Block = Mapping[str, Any]
 
-# Claude Code writes a hash of the whole request into its first system block; it would make every prompt new
-# from its first line, so that nothing could be taken from the prefix cache.
-_BILLING = re.compile(r"^(x-anthropic-billing-header:.*?\bcch=)[0-9a-zA-Z]+", re.MULTILINE)
+# Claude Code writes two hashes of the request into its first system block, one of them behind its version; they would
+# make every prompt new from its first line, so that nothing could be taken from the prefix cache.
+_BILLING = re.compile(r"^x-anthropic-billing-header:.*$", re.MULTILINE)
+_BILLING_HASHES = re.compile(r"(\bcch=|\bcc_version=\d+\.\d+\.\d+[^.;\s]*\.)[0-9a-zA-Z]+")
 
 
 def system_parts(system: str | Sequence[Block] | None) -> tuple[TextPart, ...]:
     if isinstance(system, str):
         system = [{"type": "text", "text": system}]
-    return tuple(TextPart(_BILLING.sub(r"\g<1>0", block["text"]), marked(block)) for block in system or ())
+    return tuple(TextPart(_BILLING.sub(_without_hashes, block["text"]), marked(block)) for block in system or ())
+
+
+def _without_hashes(header: re.Match[str]) -> str:
+    return _BILLING_HASHES.sub(r"\g<1>0", header.group())
 
 
 def marked(block: Block) -> bool:
