@@ -178,7 +178,7 @@ def plan_memory(
     if n_blocks < least:
         raise CapacityExceeded(
             f"keys and values get {n_blocks * BLOCK_TOKENS} tokens of memory, {least * BLOCK_TOKENS} are needed: "
-            f"raise kv_cache.size_mib ({per_block * least >> 20} MiB hold them) or lower kv_cache.min_tokens"
+            f"raise kv_cache.size_mib ({-(-per_block * least >> 20)} MiB hold them) or lower kv_cache.min_tokens"
         )
     return KvSpec(tuple(_group_blocks(group.kind, n_blocks, n_rows) for group in architecture.cache_groups), dtype)
 
