@@ -122,6 +122,13 @@ def test_a_prediction_is_tried_from_the_start_and_found_again() -> None:
     assert again.is_prediction and again.ids.tolist() == prediction[16:24]
 
 
+def test_a_match_longer_than_any_text_is_looked_for_in_no_time() -> None:
+    """An operator's knob has no upper end: the engine must not work it off token by token."""
+    state, drafter = row([1, 2, 3] * 50, [1, 2], min_match=10**9, max_match=10**9, k=10**9)
+    state.append([1, 2, 3])
+    assert not len(drafter.propose(8).ids)
+
+
 def test_a_token_costs_the_same_in_a_long_text() -> None:
     """Against the same work at a hundredth of the length, in turn."""
     rng = np.random.default_rng(0)

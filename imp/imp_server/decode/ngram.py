@@ -229,10 +229,9 @@ class _Text:
 
 def _hashed(ids: Int32s, n: int) -> NDArray[np.uint64]:
     """A hash of each run of n ids; the first one belongs to ids[:n]."""
-    size = len(ids) - n + 1
     wide = ids.astype(np.uint64)
-    out = np.zeros(max(0, size), dtype=np.uint64)
-    for i in range(n):
+    out = np.zeros(max(0, len(ids) - n + 1), dtype=np.uint64)
+    for i in range(n if len(out) else 0):
         out *= np.uint64(_FACTOR)
         out += wide[i : i + len(out)] + np.uint64(1)
     return out
