@@ -26,7 +26,7 @@ from imp_server.api.text_side import TextSide
 from imp_server.config import Config
 from imp_server.config.serving import Server as ServerKnobs
 from imp_server.core import ImpError, InternalError, UserFault
-from imp_server.engine.client import EngineClient, OnProgress
+from imp_server.engine.client import EngineClient, OnLoading
 
 _log = logging.getLogger(__name__)
 Announce = Callable[[str], None]
@@ -41,7 +41,7 @@ class Launch:
     model_id: str
     client: EngineClient
     load_text: Callable[[], TextSide]
-    on_progress: OnProgress | None = None
+    on_progress: OnLoading | None = None
 
 
 def bind(server: ServerKnobs) -> socket.socket:

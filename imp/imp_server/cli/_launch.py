@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,11 +14,11 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from imp_server.cli._terminal import transfer_progress
 from imp_server.config import Config
 from imp_server.core import ConfigError, UnsupportedModel
+from imp_server.engine.client import OnLoading
 from imp_server.weights.catalogue import find
 from imp_server.weights.known import KNOWN
 from imp_server.weights.pull import pull
 
-OnLoading = Callable[[str, float], None]
 STAGES = {
     "open": "opening the file",
     "read": "reading weights",

@@ -13,7 +13,7 @@ from imp_server.core import GenerateRequest
 from imp_server.engine.messages import ModelInfo, ReasoningVerdict, RowDelta
 
 EngineState = Literal["loading", "ready", "restarting", "draining", "stopped", "failed"]
-OnProgress = Callable[[str, float], None]
+OnLoading = Callable[[str, float], None]
 """(stage of loading, how far in 0..1)."""
 
 
@@ -61,7 +61,7 @@ class EngineClient(Protocol):
         """Raises ModelLoading before the model is ready."""
         ...
 
-    async def start(self, on_progress: OnProgress | None = None) -> None:
+    async def start(self, on_progress: OnLoading | None = None) -> None:
         """Load the model. Returns when ready; raises a UserFault (InvalidModel ...) when it can't be loaded."""
         ...
 

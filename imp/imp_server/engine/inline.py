@@ -10,7 +10,7 @@ from queue import SimpleQueue
 
 from imp_server.core import EngineCrashed, InternalError, Unavailable, UserFault
 from imp_server.engine.build import BuiltEngine
-from imp_server.engine.client import OnProgress
+from imp_server.engine.client import OnLoading
 from imp_server.engine.errors import load_failed
 from imp_server.engine.message_client import MessageClient
 from imp_server.engine.messages import PROTOCOL, Drain, FromEngine, LoadFailed, Ready, ToEngine
@@ -37,7 +37,7 @@ class InlineEngine(MessageClient):
         self._event_loop: asyncio.AbstractEventLoop | None = None
         self._ended: asyncio.Future[None] | None = None
 
-    async def start(self, on_progress: OnProgress | None = None) -> None:
+    async def start(self, on_progress: OnLoading | None = None) -> None:
         self._event_loop = asyncio.get_running_loop()
         self._loaded, self._ended = self._event_loop.create_future(), self._event_loop.create_future()
         self._on_progress = on_progress

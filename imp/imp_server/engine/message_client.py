@@ -15,7 +15,7 @@ from imp_server.core import (
     Unavailable,
     UserFault,
 )
-from imp_server.engine.client import EngineState, EngineStats, OnProgress
+from imp_server.engine.client import EngineState, EngineStats, OnLoading
 from imp_server.engine.errors import user_fault
 from imp_server.engine.generation import LiveGeneration, Requests
 from imp_server.engine.messages import (
@@ -45,7 +45,7 @@ class MessageClient(ABC):
         self._info: ModelInfo | None = None
         self._requests = Requests(self._send)
         self._tickets = Tickets(self._send)
-        self._on_progress: OnProgress | None = None
+        self._on_progress: OnLoading | None = None
         self._loaded: asyncio.Future[None] | None = None
 
     @abstractmethod

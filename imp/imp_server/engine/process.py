@@ -15,7 +15,7 @@ from collections.abc import Awaitable
 from imp_server.config import Config, child_environment
 from imp_server.core import EngineCrashed, GenerateRequest, Unavailable, UserFault
 from imp_server.engine.blame import Blame
-from imp_server.engine.client import EngineStats, OnProgress
+from imp_server.engine.client import EngineStats, OnLoading
 from imp_server.engine.flight_recorder import FlightRecorder, make_recorder_file
 from imp_server.engine.generation import LiveGeneration
 from imp_server.engine.message_client import MessageClient
@@ -62,7 +62,7 @@ class ProcessEngine(MessageClient):
         """Of the engine process; None while there is none."""
         return self._process.pid if self._process is not None else None
 
-    async def start(self, on_progress: OnProgress | None = None) -> None:
+    async def start(self, on_progress: OnLoading | None = None) -> None:
         self._on_progress = on_progress
         self._state = "loading"
         self._loaded = asyncio.get_running_loop().create_future()

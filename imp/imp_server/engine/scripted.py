@@ -30,7 +30,7 @@ from imp_server.core import (
 )
 from imp_server.engine.acceptance import Limits, check_request
 from imp_server.engine.choice import ChoiceOutput
-from imp_server.engine.client import EngineState, EngineStats, OnProgress
+from imp_server.engine.client import EngineState, EngineStats, OnLoading
 from imp_server.engine.errors import failed, rejected
 from imp_server.engine.generation import LiveGeneration, Requests
 from imp_server.engine.messages import (
@@ -162,7 +162,7 @@ class ScriptedEngine:
             raise ModelLoading("the model is still loading", retry_after_s=1.0)
         return self._info
 
-    async def start(self, on_progress: OnProgress | None = None) -> None:
+    async def start(self, on_progress: OnLoading | None = None) -> None:
         self._state = "loading"
         if on_progress:
             on_progress("open", 0.0)
