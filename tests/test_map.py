@@ -50,3 +50,10 @@ def test_files_that_pages_name_are_there(page: Path) -> None:
         name for name in named if not STANDS_FOR_MANY.search(name) and not any(f.endswith(f"/{name}") for f in files)
     }
     assert not gone
+
+
+def test_the_files_to_begin_with_are_there() -> None:
+    text = (ROOT / "docs" / "map.md").read_text().partition("## Where to look")[2].partition("\n## ")[0]
+    named = re.findall(r"`([\w/]+\.(?:py|cpp))`", text)
+    assert len(named) > 20
+    assert [n for n in named if not (ROOT / n).is_file() and not (ROOT / "imp" / "imp_server" / n).is_file()] == []
