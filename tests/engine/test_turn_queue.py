@@ -54,7 +54,32 @@ def test_a_long_question_lets_others_have_their_turns() -> None:
     others = [queue.submit(lambda i=i: order.append(f"other {i}")) for i in range(2)]
     ready.set()
     assert first.result(20) == "done" and all(other.done() for other in others)
-    assert order == ["long", "other 0", "other 1", *["long"] * 9]
+    assert order == ["long", "other 0", "long", "other 1", *["long"] * 8]
+    queue.stop()
+
+
+def test_a_new_question_waits_for_one_turn_of_hard_ones_and_these_are_never_starved() -> None:
+    queue = TurnQueue("test", turn_units=100)
+    order: list[str] = []
+    n_turns = dict.fromkeys("abcdefgh", 0)
+
+    def hard(name: str) -> None:
+        order.append(name)
+        n_turns[name] += 1
+        if n_turns[name] == 3:
+            for i in range(3 * (name == "d")):
+                queue.submit(lambda i=i: order.append(f"new {i}"))
+        if n_turns[name] < 6:
+            kept()
+            spend(200)
+
+    jobs = [queue.submit(lambda name=name: hard(name)) for name in n_turns]
+    for job in jobs:
+        job.result(20)
+    at = order.index("new 0")
+    assert order[at : at + 5 : 2] == ["new 0", "new 1", "new 2"]
+    assert order[at - 1] == "d" and order[at + 1] == "e" and order[at + 3] == "f"
+    assert set(n_turns.values()) == {6}
     queue.stop()
 
 

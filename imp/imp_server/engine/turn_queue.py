@@ -1,7 +1,8 @@
 """One thread for many questions: each works for a turn and then lets the others have theirs.
 
 A question that needs more than its turn starts again with its next one, and finds what it kept there (core/turns.py).
-Where it kept nothing its turns become longer, so that it gets through.
+Where it kept nothing its turns become longer, so that it gets through. Between two turns of such questions one that
+hasn't had any comes first, however many hard ones there are; and hard ones get every other turn at least.
 """
 
 from __future__ import annotations
@@ -20,8 +21,11 @@ T = TypeVar("T")
 
 TURN = 1000
 """Units of a turn: about ten milliseconds."""
-MOST = 6_000_000
-"""Units of one question, all its turns together: about a minute. Whoever asks more is refused."""
+MOST = 1_000_000
+"""Units of one question, all its turns together: about ten seconds. Whoever asks more is refused.
+
+Of 375 real schemas none asked more than 20,000.
+"""
 
 
 @dataclass(slots=True)
@@ -33,14 +37,19 @@ class _Job:
 
 
 class TurnQueue:
-    """Owner of the thread, and of the order in which jobs get their turns: first come, first served, over and over."""
+    """Owner of the thread, and of the order in which jobs get their turns: new ones and hard ones by turns.
+
+    Among either: first come, first served, over and over.
+    """
 
     def __init__(
         self, name: str, *, turn_units: int = TURN, most: int = MOST, between: Callable[[], None] = lambda: None
     ) -> None:
         """`between`: called behind each turn."""
         self._turn_units, self._most, self._between = turn_units, most, between
-        self._jobs: deque[_Job] = deque()
+        self._new: deque[_Job] = deque()
+        self._hard: deque[_Job] = deque()
+        self._last_was_hard = False
         self._changed = Condition()
         self._stopped = False
         self._thread = Thread(target=self._run, name=name, daemon=True)
@@ -53,7 +62,7 @@ class TurnQueue:
             if self._stopped:
                 future.cancel()
             else:
-                self._jobs.append(_Job(answer, future, self._turn_units))
+                self._new.append(_Job(answer, future, self._turn_units))
                 self._changed.notify()
         return future
 
@@ -61,9 +70,10 @@ class TurnQueue:
         """Cancel what hasn't been answered."""
         with self._changed:
             self._stopped = True
-            for job in self._jobs:
+            for job in (*self._new, *self._hard):
                 job.future.cancel()
-            self._jobs.clear()
+            self._new.clear()
+            self._hard.clear()
             self._changed.notify()
 
     def _run(self) -> None:
@@ -79,13 +89,17 @@ class TurnQueue:
                 if self._stopped:
                     job.future.cancel()
                 else:
-                    self._jobs.append(job)
+                    self._hard.append(job)
+                    self._last_was_hard = True
 
     def _next(self) -> _Job | None:
         with self._changed:
-            while not self._jobs and not self._stopped:
+            while not (self._new or self._hard or self._stopped):
                 self._changed.wait()
-            return None if self._stopped else self._jobs.popleft()
+            if self._stopped:
+                return None
+            self._last_was_hard = bool(self._hard) and not (self._new and self._last_was_hard)
+            return (self._hard if self._last_was_hard else self._new).popleft()
 
     def _answered(self, job: _Job) -> bool:
         """Give the job a turn; False: it needs another one."""
