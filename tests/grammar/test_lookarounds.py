@@ -13,11 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.errors import UnsatisfiedAssumption
 from imp_server.core import GrammarRefused
+from imp_server.core.turns import OutOfTurn, n_kept, turn
 from imp_server.grammar.combine import exactly_one
 from imp_server.grammar.machine import DEAD, Machine
+from imp_server.grammar.regex import lookarounds
 from imp_server.grammar.regex.compile import compile_regex
 from imp_server.grammar.regex.lookarounds import looking_machine
-from imp_server.grammar.regex.parser import parse
 
 from tests.grammar.judging import matcher, reads
 from tests.grammar.test_regex import accepted, ours
@@ -46,7 +47,7 @@ def patterns() -> st.SearchStrategy[str]:
 def machine_of(pattern: str, search: bool) -> Machine:
     """Refused are lookbehinds that look ahead, and products above the budget alone."""
     try:
-        return looking_machine(pattern, parse(pattern), search)
+        return looking_machine(pattern, search)
     except GrammarRefused as refusal:
         if "looks ahead" not in refusal.message and "steps to combine" not in refusal.message:
             raise
@@ -80,7 +81,7 @@ SIMPLE = [
 @pytest.mark.parametrize("search", [True, False])
 def test_equals_the_intersection_where_that_will_do(pattern: str, search: bool) -> None:
     """compile_regex makes these without marks; no text is in one of both alone."""
-    plain, marked = compile_regex(pattern, search=search), looking_machine(pattern, parse(pattern), search)
+    plain, marked = compile_regex(pattern, search=search), looking_machine(pattern, search)
     assert exactly_one([plain, marked]).start == DEAD
     assert plain.start != DEAD
 
@@ -153,6 +154,25 @@ def test_hostile_patterns_answer_quickly(pattern: str) -> None:
     for byte in b"aaaaabab":
         state = machine.step(state, byte) if machine and state != DEAD else DEAD
     assert time.process_time() - began < 12
+
+
+def test_it_is_made_in_turns() -> None:
+    """Each turn goes on where the last one ended, so no turn has to be long enough for everything."""
+    pattern = "^(?:(?=.*a.{4}b)c?[a-d])*$"
+    whole = compile_regex.__wrapped__(pattern)
+    lookarounds._looking.cache_clear()
+    n_turns, n_units, machine = 0, 2000, None
+    while machine is None:
+        n_turns += 1
+        before = n_kept()
+        try:
+            with turn(n_units):
+                machine = compile_regex.__wrapped__(pattern)
+        except OutOfTurn:
+            n_units *= 1 if n_kept() > before else 2
+    assert n_turns > 4
+    assert n_units < 20_000
+    assert exactly_one([whole, machine]).start == DEAD
 
 
 @pytest.mark.parametrize("pattern", [r"^(?:(?!foo).){1,500}$", r"\b[a-c]{3}\b-(?!-)", "^(?:(?=a).|b(?!b))+$"])

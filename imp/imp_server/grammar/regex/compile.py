@@ -40,7 +40,7 @@ def compile_regex(pattern: str, *, search: bool = True) -> Machine:
 
     rows = [_without_looks(option) for option in _options(tree)]
     if any(has_lookarounds(body) for body, _ in rows) or any(has_lookarounds(x.body) for _, xs in rows for x in xs):
-        return looking_machine(pattern, tree, search)
+        return looking_machine(pattern, search)
     nodes = Nodes()
     splitter = Splitter(nodes)
     machines: list[Machine] = []

@@ -10,16 +10,18 @@ Owner of nothing but its states; the slow twin is Python's `re` (tests/grammar/t
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import NamedTuple
 
 from imp_server.core import GrammarRefused
-from imp_server.core.turns import spend
+from imp_server.core.turns import kept, spend
 from imp_server.grammar.ambiguity import excessive
 from imp_server.grammar.codepoints import ANY
 from imp_server.grammar.explored import explore, refined
 from imp_server.grammar.lazy_product import lazy_product
 from imp_server.grammar.machine import DEAD, GROWING, UNBOUNDED, Machine
 from imp_server.grammar.nodes import Node, Nodes
+from imp_server.grammar.regex.parser import parse
 from imp_server.grammar.regex.tree import Alt, Begin, Cat, Chars, End, Look, Repeat, Tree
 from imp_server.grammar.terms import TermMachine
 
@@ -155,6 +157,7 @@ class Looking:
         if target is None:
             with GROWING:
                 target = row[kind] = self._step(self._states[state], byte)
+            kept()
         return target
 
     def accepts(self, state: int) -> bool:
@@ -297,19 +300,24 @@ class Looking:
         return any(not way.duties and self._parts[body].universal(way.state) for way in ways)
 
     def _pay(self, n: int) -> None:
-        spend(n)
+        spend(1 + n // 4)
         if self._work_left is not None:
             self._work_left -= n
             if self._work_left < 0:
                 raise self._refuse(f"its lookarounds take more than {MAX_WORK} steps to combine; simplify them")
 
 
-def looking_machine(pattern: str, tree: Tree, search: bool) -> Machine:
-    """The texts in which the pattern is found (`search`) or which it matches as a whole. Raises GrammarRefused."""
+@lru_cache(maxsize=32)
+def _looking(pattern: str, search: bool) -> Looking:
+    """Known again when a turn ran out in the middle of its exploration: what it has found isn't lost."""
     bodies = Bodies(pattern)
-    body, anything = bodies.node(tree), bodies.nodes.anything
-    root = bodies.nodes.sequence([anything, body, anything]) if search else body
-    looking = Looking(bodies, root)
+    body, anything = bodies.node(parse(pattern)), bodies.nodes.anything
+    return Looking(bodies, bodies.nodes.sequence([anything, body, anything]) if search else body)
+
+
+def looking_machine(pattern: str, search: bool) -> Machine:
+    """The texts in which the pattern is found (`search`) or which it matches as a whole. Raises GrammarRefused."""
+    looking = _looking(pattern, search)
 
     def step(state: int, byte: int) -> int | None:
         target = looking.step(state, byte)
