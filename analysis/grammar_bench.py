@@ -20,7 +20,6 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,6 +27,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "imp"))
 
+from grammar_peers import PEERS, Peer
 from imp_server.core import ImpError
 from imp_server.grammar.check import check_schema
 from imp_server.grammar.engine import GrammarSpace
@@ -35,7 +35,7 @@ from imp_server.vocab.load import tokenizer_of
 from imp_server.vocab.table import Vocabulary
 from imp_server.weights.header import read_header
 
-now: Callable[[], float] = time.perf_counter
+Clock = Callable[[], float]
 """`--clock cpu` counts the thread's own time, for machines that others use, too."""
 
 
@@ -202,12 +202,11 @@ def show(name: str, seconds: list[float], unit: float = 1e6, suffix: str = "us")
     )
 
 
-def bench_imp(cases: list[Case], vocabulary: Vocabulary, tokenize: Callable[[str], list[int]], label: str) -> None:
+def bench_imp(cases: list[Case], vocabulary: Vocabulary, tokenize: Callable[[str], list[int]], now: Clock) -> None:
     start = now()
     space = GrammarSpace(vocabulary)
-    print(
-        f"imp {label}: vocabulary set up in {now() - start:.2f} s, {space.masks.vocabulary_bytes / 1e6:.1f} MB of tries"
-    )
+    set_up_s, size_mb = now() - start, space.masks.vocabulary_bytes / 1e6
+    print(f"imp: vocabulary of {vocabulary.size} set up in {set_up_s:.2f} s, {size_mb:.1f} MB of tries")
     half = len(cases) // 2
     row = np.zeros(space.masks.n_words, dtype=np.uint32)
     for name, chosen in (
@@ -271,86 +270,32 @@ def check(cases: list[Case], vocabulary: Vocabulary, tokenize: Callable[[str], l
     print(f"checked {n} states, {n_tokens} tokens: masks equal advance")
 
 
-def bench_llguidance(cases: list[Case], vocabulary: Vocabulary, tokenize: Callable[[str], list[int]]) -> None:
-    import llguidance
-    from llguidance.numpy import allocate_token_bitmask, fill_next_token_bitmask
-
-    class Wrapper:
-        eos_token_id = vocabulary.end_ids[0]
-        bos_token_id = None
-        tokens = vocabulary.token_bytes
-        special_token_ids = list(vocabulary.special_texts)
-
-        def __call__(self, text: str | bytes) -> list[int]:
-            return tokenize(text if isinstance(text, str) else text.decode("utf-8", "replace"))
-
-    from llguidance import LLTokenizer, TokenizerWrapper
-
-    tokenizer = LLTokenizer(TokenizerWrapper(Wrapper()), n_vocab=vocabulary.size)
-    mask = allocate_token_bitmask(1, vocabulary.size)
-    compile_s, mask_s, accept_s, refused, rejected = [], [], [], 0, 0
+def bench_peer(peer: Peer, cases: list[Case], tokenize: Callable[[str], list[int]], now: Clock) -> None:
+    compile_s: list[float] = []
+    mask_s: list[float] = []
+    accept_s: list[float] = []
+    n_refused = n_rejected = 0
     for case in cases:
         begin = now()
         try:
-            grammar = llguidance.LLMatcher.grammar_from_json_schema(case.schema)
-            matcher = llguidance.LLMatcher(tokenizer, grammar)
-            if matcher.is_error():
-                refused += 1
-                continue
+            grammar = peer.compile(case.schema)
         except ValueError:
-            refused += 1
+            n_refused += 1
             continue
         compile_s.append(now() - begin)
         for text in case.texts:
-            matcher.reset()
+            matcher = peer.matcher(grammar)
             for token in tokenize(text):
                 t0 = now()
-                fill_next_token_bitmask(matcher, mask)
+                peer.fill_mask(matcher)
                 t1 = now()
-                good = matcher.consume_token(token)
+                is_good = peer.accept(matcher, token)
                 accept_s.append(now() - t1)
                 mask_s.append(t1 - t0)
-                if not good:
-                    rejected += 1
+                if not is_good:
+                    n_rejected += 1
                     break
-    print(f"llguidance {llguidance.__version__}: refused {refused} schemas, rejected {rejected} texts")
-    show("  compile", compile_s, 1e3, "ms")
-    show("  mask", mask_s)
-    show("  accept", accept_s)
-
-
-def bench_xgrammar(cases: list[Case], vocabulary: Vocabulary, tokenize: Callable[[str], list[int]]) -> None:
-    import xgrammar
-
-    raw = [
-        b if not vocabulary.is_special(i) else vocabulary.special_texts[i].encode()
-        for i, b in enumerate(vocabulary.token_bytes)
-    ]
-    info = xgrammar.TokenizerInfo(raw, stop_token_ids=list(vocabulary.end_ids))
-    compiler = xgrammar.GrammarCompiler(info, max_threads=1)
-    mask = xgrammar.allocate_token_bitmask(1, vocabulary.size)
-    compile_s, mask_s, accept_s, refused, rejected = [], [], [], 0, 0
-    for case in cases:
-        begin = now()
-        try:
-            grammar = compiler.compile_json_schema(json.dumps(case.schema), strict_mode=False)
-        except Exception:
-            refused += 1
-            continue
-        compile_s.append(now() - begin)
-        for text in case.texts:
-            matcher = xgrammar.GrammarMatcher(grammar)
-            for token in tokenize(text):
-                t0 = now()
-                matcher.fill_next_token_bitmask(mask)
-                t1 = now()
-                good = matcher.accept_token(token)
-                accept_s.append(now() - t1)
-                mask_s.append(t1 - t0)
-                if not good:
-                    rejected += 1
-                    break
-    print(f"xgrammar {version('xgrammar')}: refused {refused} schemas, rejected {rejected} texts")
+    print(f"{peer.name}: refused {n_refused} schemas, rejected {n_rejected} texts")
     show("  compile", compile_s, 1e3, "ms")
     show("  mask", mask_s)
     show("  accept", accept_s)
@@ -366,23 +311,21 @@ def main() -> None:
     parser.add_argument("--check", type=int, default=0, help="states whose masks are compared token by token")
     parser.add_argument("--clock", choices=("wall", "cpu"), default="wall")
     args = parser.parse_args()
-    if args.clock == "cpu":
-        global now
-        now = time.thread_time
+    now = time.thread_time if args.clock == "cpu" else time.perf_counter
     vocabulary = tokenizer_of(read_header(args.model)).vocabulary
     if args.size:
         vocabulary = big_vocabulary(vocabulary, args.size)
     cases = corpus(args.schemas, args.seed)
     tokenize = Greedy(vocabulary)
     print(f"{len(cases)} schemas, {vocabulary.size} ids")
-    bench_imp(cases, vocabulary, tokenize, str(vocabulary.size))
+    bench_imp(cases, vocabulary, tokenize, now)
     if args.check:
         check(cases, vocabulary, tokenize, args.check)
     if args.peers:
         half = len(cases) // 2
-        for bench in (bench_llguidance, bench_xgrammar):
+        for make in PEERS:
             try:
-                bench(cases[half:], vocabulary, tokenize)
+                bench_peer(make(vocabulary, tokenize), cases[half:], tokenize, now)
             except ImportError as missing:
                 print(f"left out: {missing}")
 
