@@ -14,7 +14,16 @@ from imp_server.dialects.base import ReplyContext
 from tests.dialects.contract_check import checked
 from tests.dialects.replies import DIALECTS, USER, run
 from tests.dialects.test_every_cut import cut, play
-from tests.dialects.test_tool_matrix import HERMES_SIDE, XML_SIDE, body_of, calls_in, grammar_of, takes, xml_call
+from tests.dialects.test_tool_matrix import (
+    HERMES_SIDE,
+    LENGTH,
+    XML_SIDE,
+    body_of,
+    calls_in,
+    grammar_of,
+    takes,
+    xml_call,
+)
 from tests.live.toy_server import call_text
 from tests.toy import OPEN_THINKING_CHATML, THINKING_CHATML, byte_model
 
@@ -142,6 +151,18 @@ def test_no_tag_shows_when_the_budget_ends(name: str, budget: int) -> None:
     reply = run(name, R1, body, b"." * budget + b"The answer.", {budget})
     said = json.dumps(reply)
     assert "think>" not in said and '"The answer."' in said and f'"{"." * budget}"' in said
+
+
+@pytest.mark.parametrize("name", list(DIALECTS))
+@pytest.mark.parametrize("n_more", range(1, 10))
+def test_no_piece_of_the_tag_shows_where_the_limit_cuts_the_end_of_the_budget(name: str, n_more: int) -> None:
+    """A byte is a token here: the forced closing takes nine of them."""
+    limit: dict[str, Any] = {"reasoning_budget_tokens": 5}
+    if name == "messages":
+        limit = {"thinking": {"type": "enabled", "budget_tokens": 5}}
+    body = {"model": "toy", **DIALECTS[name].body, DIALECTS[name].limit: 5 + n_more, **limit}
+    said = json.dumps(run(name, R1, body, b".....", {3}))
+    assert '"....."' in said and "<" not in said and LENGTH[name] in said
 
 
 def test_a_named_tool_that_is_missing_is_refused() -> None:

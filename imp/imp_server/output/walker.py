@@ -5,7 +5,7 @@ process walks the same tokens to cut and label the text. Same code, same tokens,
 
 Matching rule: of all patterns alive in the current segment the one that is complete first wins; of
 those complete at the same byte the longest. The result depends on the bytes alone, never on how
-tokens or hand-offs cut them (except for `scan_tokens`, which counts tokens).
+tokens or hand-offs cut them (except for `scan_tokens`, which counts tokens, and a forced closer that the end cuts).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
-from imp_server.core import SPECIAL_CLOSE, SPECIAL_OPEN, SPECIAL_SPAN, OutputPlan
+from imp_server.core import SPECIAL_CLOSE, SPECIAL_OPEN, SPECIAL_SPAN, OutputPlan, unpack_ids
 from imp_server.output.indent import IndentWatch
 from imp_server.output.strings import Place, Strings
 
@@ -62,6 +62,9 @@ class PlanWalker:
         self._place = Place(0)
         self._enter_strings()
         self._indent = IndentWatch(plan.min_indent) if plan.min_indent > 0 else None
+        self._closer = tuple(unpack_ids(plan.think_closer))
+        self._n_closing = 0
+        """The last tokens are so many of the closer's."""
         self._patterns = self._alive()
 
     @property
@@ -81,6 +84,7 @@ class PlanWalker:
         self.n_tokens += 1
         if self.kind == "think":
             self.n_think_tokens += 1
+            self._note_closing(token_id)
         pieces: list[Piece] = []
         if token_id in self._end_ids:
             self._release(pieces)
@@ -191,9 +195,18 @@ class PlanWalker:
         """Per offset of `buffer` where it is; None if that doesn't matter."""
         return None if self._strings is None else self._strings.scan(self._place, buffer)
 
+    def _note_closing(self, token_id: int) -> None:
+        at = self._n_closing
+        if at < len(self._closer) and token_id == self._closer[at]:
+            self._n_closing = at + 1
+        else:
+            self._n_closing = int(self._closer[:1] == (token_id,))
+
     def _release(self, pieces: list[Piece]) -> None:
-        """Nothing more comes. What a special token began is no text, though the rest of its marker never came."""
-        if not self._held.startswith(SPECIAL_OPEN):
+        """Nothing more comes. What a special token or a forced closer began is no text, though its rest never came."""
+        closing = b"".join(self._token_bytes[i] for i in self._closer[: self._n_closing])
+        is_closing = self.kind == "think" and len(self._held) <= len(closing)
+        if self._held and not is_closing and not self._held.startswith(SPECIAL_OPEN):
             self._text(self._held, pieces)
         self._held = b""
 
