@@ -24,8 +24,14 @@ def noise(seed: int, choice: int, position: int, token_id: int) -> float:
 
 
 def processed(
-    logits: Sequence[float], p: SamplingParams, history: Sequence[int], n_prompt: int, allowed: set[int] | None
+    logits: Sequence[float],
+    p: SamplingParams,
+    history: Sequence[int],
+    n_prompt: int,
+    allowed: set[int] | None,
+    words: Sequence[bytes] = (),
 ) -> list[float]:
+    """`words`: what each id writes."""
     out = [float(x) for x in logits]
     f32 = np.float32
     for i, bias in p.logit_bias:
@@ -41,18 +47,28 @@ def processed(
         if count:
             out[i] = float(f32(out[i]) - (f32(count) * f32(p.frequency_penalty) + f32(p.presence_penalty)))
     if p.dry_multiplier > 0:
-        _dry(out, p, list(history))
+        _dry(out, p, list(history), words)
     if allowed is not None:
         out = [x if i in allowed else -math.inf for i, x in enumerate(out)]
     return out
 
 
-def _dry(out: list[float], p: SamplingParams, history: list[int]) -> None:
+def _n_behind_breakers(p: SamplingParams, history: list[int], words: Sequence[bytes]) -> int:
+    """Tokens that begin where the last breaker of the whole text has ended, or behind that."""
+    text = b"".join(words[i] for i in history)
+    breakers = [b.encode() for b in p.dry_sequence_breakers]
+    last = max((n for n in range(len(text) + 1) if any(text[:n].endswith(b) for b in breakers)), default=0)
+    starts = [sum(len(words[i]) for i in history[:n]) for n in range(len(history))]
+    return sum(start >= last for start in starts)
+
+
+def _dry(out: list[float], p: SamplingParams, history: list[int], words: Sequence[bytes]) -> None:
+    n_unbroken = _n_behind_breakers(p, history, words) if words else len(history)
     window = history[-p.dry_penalty_last_n :] if p.dry_penalty_last_n else history
     longest: dict[int, int] = {}
     for follower in range(1, len(window)):
         length = 0
-        while length < follower and window[follower - 1 - length] == window[-1 - length]:
+        while length < min(follower, n_unbroken) and window[follower - 1 - length] == window[-1 - length]:
             length += 1
         if length >= p.dry_allowed_length:
             token = window[follower]

@@ -16,7 +16,9 @@ PARAMS = [
     SamplingParams(temperature=1.0, top_k=0, top_p=1.0, presence_penalty=1.0, frequency_penalty=0.5, seed=3),
     SamplingParams(temperature=0.9, mirostat=2, mirostat_tau=2.0, seed=4),
     SamplingParams(temperature=1.0, dry_multiplier=0.8, top_k=8, seed=5),
+    SamplingParams(temperature=1.0, dry_multiplier=0.8, dry_sequence_breakers=("f", "hi"), top_k=8, seed=6),
 ]
+WORDS = [bytes([97 + i]) for i in range(VOCAB)]
 
 
 def model(history: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
@@ -31,7 +33,7 @@ def mask_at(history: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 def fresh(params: SamplingParams) -> SamplerState:
-    return SamplerState(params, choice=1, prompt=np.array([3, 1, 4], dtype=np.int32), capacity=200)
+    return SamplerState(params, choice=1, prompt=np.array([3, 1, 4], dtype=np.int32), capacity=200, token_bytes=WORDS)
 
 
 def run_plain(params: SamplingParams, n: int, *, masked: bool, as_drawn: bool) -> tuple[list[int], list[float], float]:
@@ -47,7 +49,7 @@ def run_plain(params: SamplingParams, n: int, *, masked: bool, as_drawn: bool) -
 
 
 @pytest.mark.parametrize("masked", [False, True], ids=["free", "masked"])
-@pytest.mark.parametrize("params", PARAMS, ids=["greedy", "sampled", "mirostat", "dry"])
+@pytest.mark.parametrize("params", PARAMS, ids=["greedy", "sampled", "mirostat", "dry", "breakers"])
 @pytest.mark.parametrize("quality", [0.0, 0.6, 1.0])
 @pytest.mark.parametrize("as_drawn", [False, True], ids=["before", "as_drawn"])
 def test_same_ids_and_logprobs_with_drafts(

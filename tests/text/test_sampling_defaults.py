@@ -46,7 +46,7 @@ def test_every_field_arrives() -> None:
         "frequency_penalty": 0.7, "repetition_penalty": 0.8, "repeat_last_n": 9, "dry_multiplier": 1.0, "dry_base": 1.1,
         "dry_allowed_length": 12, "dry_penalty_last_n": 13, "mirostat": 2, "mirostat_tau": 1.4, "mirostat_eta": 1.5,
         "seed": 16, "dynatemp_range": 1.7, "dynatemp_exponent": 1.8, "top_n_sigma": 1.9, "xtc_probability": 0.2,
-        "xtc_threshold": 0.21,
+        "xtc_threshold": 0.21, "dry_sequence_breakers": ("x",),
     }  # fmt: skip
     made = params(SamplingIntent(**values))
     assert {name: getattr(made, name) for name in values} == values

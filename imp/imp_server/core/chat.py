@@ -113,6 +113,7 @@ class SamplingIntent(msgspec.Struct, frozen=True):
     dry_base: float | None = None
     dry_allowed_length: int | None = None
     dry_penalty_last_n: int | None = None
+    dry_sequence_breakers: tuple[str, ...] | None = None
     mirostat: int | None = None
     mirostat_tau: float | None = None
     mirostat_eta: float | None = None

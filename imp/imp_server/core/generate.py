@@ -25,6 +25,8 @@ class SamplingParams(msgspec.Struct, frozen=True):
     dry_base: float = 1.75
     dry_allowed_length: int = 2
     dry_penalty_last_n: int = 0
+    dry_sequence_breakers: tuple[str, ...] = ("\n", ":", '"', "*")
+    """Texts behind which a repetition begins anew."""
     mirostat: int = 0
     mirostat_tau: float = 5.0
     mirostat_eta: float = 0.1

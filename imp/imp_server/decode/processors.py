@@ -5,6 +5,8 @@ All arithmetic is float32, written so that every backend can repeat it bit by bi
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -21,13 +23,17 @@ def process(
     history: Int32s,
     n_prompt: int,
     mask: NDArray[np.uint32] | None = None,
+    token_bytes: Sequence[bytes] = (),
 ) -> Float32s:
-    """A processed copy of the raw logits [vocab]. `history`: prompt and output ids so far."""
+    """A processed copy of the raw logits [vocab]. `history`: prompt and output ids so far.
+
+    `token_bytes[id]`: what an id writes, for the texts that break a repetition.
+    """
     out = np.array(logits, dtype=np.float32)
     _apply_bias(out, params)
     _apply_penalties(out, params, history, n_prompt)
     if params.dry_multiplier > 0:
-        ids, penalty = dry_penalties(history, params)
+        ids, penalty = dry_penalties(history, params, token_bytes)
         out[ids] -= penalty
     if mask is not None:
         out[~allowed(mask, len(out))] = -np.inf

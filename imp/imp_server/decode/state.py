@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,10 +13,18 @@ from imp_server.core import SamplingParams
 class SamplerState:
     """Owner of one row's token history. The engine appends; backends read, never write."""
 
-    __slots__ = ("_history", "choice", "length", "mirostat_mu", "n_prompt", "params")
+    __slots__ = ("_history", "choice", "length", "mirostat_mu", "n_prompt", "params", "token_bytes")
 
-    def __init__(self, params: SamplingParams, choice: int, prompt: NDArray[np.int32], capacity: int) -> None:
-        """`capacity`: most tokens the row can ever hold, prompt included."""
+    def __init__(
+        self,
+        params: SamplingParams,
+        choice: int,
+        prompt: NDArray[np.int32],
+        capacity: int,
+        token_bytes: Sequence[bytes] = (),
+    ) -> None:
+        """`capacity`: most tokens the row can ever hold, prompt included. `token_bytes`: what each id writes."""
+        self.token_bytes = token_bytes
         self.params = params
         self.choice = choice
         self.n_prompt = len(prompt)

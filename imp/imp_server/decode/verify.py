@@ -46,7 +46,7 @@ def sample_row(
     history = state.history
     for j in range(1 + len(drafts)):
         mask = None if masks is None else masks[j]
-        processed = process(logits[j], state.params, history, state.n_prompt, mask)
+        processed = process(logits[j], state.params, history, state.n_prompt, mask, state.token_bytes)
         at = (state.params, state.choice, state.position + j, result.mu)
         token_id, result.mu = sample(processed, *at)
         if token_id < 0:

@@ -17,7 +17,7 @@ _OWN_NAMES = {"repetition_penalty": "repeat_penalty"}
 def settings_body(sampling: SamplingParams, body: Mapping[str, Any]) -> dict[str, Any]:
     """Of a request with this body that is sampled so. -1 is no limit of its own."""
     n_predict = whole(next((body[n] for n in ("n_predict", "max_completion_tokens", "max_tokens") if n in body), -1))
-    found = {k: v for k, v in msgspec.structs.asdict(sampling).items() if k not in _HIDDEN}
+    found = {k: v for k, v in msgspec.to_builtins(sampling).items() if k not in _HIDDEN}
     return {_OWN_NAMES.get(name, name): value for name, value in found.items()} | {
         "n_predict": n_predict,
         "max_tokens": n_predict,

@@ -38,6 +38,8 @@ def sampling_of(body: Mapping[str, Any]) -> SamplingIntent:
     fields: dict[str, Any] = {name: float(body[name]) for name in _PLAIN if name in body}
     fields |= {name: int(body[name]) for name in _WHOLE if name in body}
     fields |= {name: max(0, int(body[name])) for name in _SWITCHES if name in body}
+    if "dry_sequence_breakers" in body:
+        fields["dry_sequence_breakers"] = tuple(body["dry_sequence_breakers"])
     if "top_n_sigma" in body:  # -1 is off
         fields["top_n_sigma"] = max(0.0, float(body["top_n_sigma"]))
     seed = whole(body.get("seed"))

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from imp_server.core import InvalidRequest
-
 _LETTERS = {"e": "penalties", "d": "dry", "s": "top_n_sigma", "k": "top_k", "y": "typ_p", "p": "top_p", "m": "min_p",
             "x": "xtc", "t": "temperature"}  # fmt: skip
 _OFF: Mapping[str, Mapping[str, float]] = {
@@ -24,22 +22,12 @@ _OFF: Mapping[str, Mapping[str, float]] = {
 
 
 def with_samplers(body: Mapping[str, Any]) -> dict[str, Any]:
-    """The body's sampling fields under our names, those of samplers that weren't named at values that do nothing.
-
-    Raises InvalidRequest for breakers of the DRY penalty.
-    """
+    """The body's sampling fields under our names, those of samplers that weren't named at values that do nothing."""
     fields = dict(body)
     if "repeat_penalty" in fields:
         fields["repetition_penalty"] = fields["repeat_penalty"]
     for sampler in _OFF.keys() - _named(body.get("samplers")):
         fields |= _OFF[sampler]
-    if fields.get("dry_sequence_breakers") and fields.get("dry_multiplier", 0) > 0:
-        raise InvalidRequest(
-            '"dry_sequence_breakers" isn\'t offered: repetitions are found across any text; beside a "dry_multiplier" '
-            "send an empty list or none",
-            param="dry_sequence_breakers",
-            code="unsupported_value",
-        )
     return fields
 
 

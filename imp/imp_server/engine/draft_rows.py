@@ -28,7 +28,9 @@ class ModelRow:
     def __init__(self, target: SamplerState, memory: DraftMemory, most_drafts: int) -> None:
         self.target = target
         prompt = target.history[: target.n_prompt]
-        self.state = SamplerState(target.params, target.choice, prompt, target.capacity + most_drafts)
+        self.state = SamplerState(
+            target.params, target.choice, prompt, target.capacity + most_drafts, target.token_bytes
+        )
         self.place = Row(0, target.choice, self.state)
         self._memory = memory
         self._n_synced = target.n_prompt

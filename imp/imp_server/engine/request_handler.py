@@ -181,7 +181,8 @@ class RequestHandler:
         self, request: GenerateRequest, ids: NDArray[np.int32], choice: int, constraint: Constraint | None
     ) -> LiveRow:
         room = max(0, self._limits.context_length - len(ids))
-        sampler = SamplerState(request.sampling, choice, ids, len(ids) + min(room, request.plan.max_tokens) + 1)
+        most = len(ids) + min(room, request.plan.max_tokens) + 1
+        sampler = SamplerState(request.sampling, choice, ids, most, self._token_bytes)
         plain = request.task == "generate" and request.prompt_logprobs is None
         adapter = self._adapters.get(request.adapter)
         row = Row(
