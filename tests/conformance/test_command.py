@@ -106,11 +106,28 @@ def test_known_failures_are_reported_apart(broken: str, tmp_path: Path) -> None:
 def test_filters(good: str) -> None:
     result = run("--url", good, "--only", "openai-models/list/1,openai-models/list/2", "--json")
     assert [case["id"] for case in json.loads(result.output)["cases"]] == [f"openai-models/list/{n}" for n in (1, 2)]
-    for wrong in (["--dialect", "nope"], ["--only", "nope/x/1"]):
-        with pytest.raises(ConfigError):
+    for wrong in (["--dialect", "nope"], ["--only", "nope/x/1"], ["--require", "models,nope"]):
+        with pytest.raises(ConfigError, match="nope"):
             CliRunner().invoke(command, ["--url", good, *wrong], standalone_mode=False, catch_exceptions=False)
 
 
 def test_a_server_that_is_not_there_is_one_clear_line() -> None:
     with pytest.raises(ConfigError, match=r"can't be reached.*--url"):
         CliRunner().invoke(command, ["--url", "http://127.0.0.1:9"], standalone_mode=False, catch_exceptions=False)
+
+
+def test_what_is_required_must_be_offered(good: str) -> None:
+    models = ("--url", f"{good}/v1", "--only", "openai-models")
+    assert run(*models, "--require", "models").return_value == 0
+    result = run(*models, "--require", "models,tools,chat")
+    assert result.return_value == 1
+    assert "not offered for the model m: chat, tools" in result.stderr
+
+
+def test_what_would_fail_at_the_end_fails_at_once(good: str, tmp_path: Path) -> None:
+    known = tmp_path / "known.yaml"
+    known.write_text("- {id: openai-models/list/999, reason: old}")
+    wrong = (["--html", "/nowhere/at/all.html"], ["--json", "/nowhere/x.json"], ["--known-failures", str(known)])
+    for arguments in wrong:
+        with pytest.raises(ConfigError, match=r"/nowhere|list/999"):
+            CliRunner().invoke(command, ["--url", good, *arguments], standalone_mode=False, catch_exceptions=False)

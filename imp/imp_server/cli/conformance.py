@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,11 +21,12 @@ from imp_server.core import ConfigError
 
 
 @click.command()
-@click.option("--url", required=True, help="Base URL of the server, without /v1.")
+@click.option("--url", required=True, help="Base URL of the server, with or without /v1.")
 @click.option("--key", default="", help="API key, sent as a bearer token.")
 @click.option("--model", default=None, help="Model to ask for (default: the first that /v1/models lists).")
 @click.option("--dialect", "dialects", multiple=True, help="Only this dialect; repeatable.")
 @click.option("--only", default="", help="Only these case ids or id prefixes, comma-separated.")
+@click.option("--require", default="", help="What the server must offer, comma-separated: chat, tools, structured, ...")
 @click.option("--known-failures", type=click.Path(path_type=Path), help="YAML list of {id, reason} to report apart.")
 @click.option("--timeout", default=60.0, show_default=True, help="Seconds for one exchange.")
 @click.option("--json", "json_path", is_flag=False, flag_value="-", help="Write the scorecard as JSON (- = stdout).")
@@ -37,6 +39,7 @@ def command(
     model: str | None,
     dialects: tuple[str, ...],
     only: str,
+    require: str,
     known_failures: Path | None,
     timeout: float,
     json_path: str | None,
@@ -46,12 +49,17 @@ def command(
 ) -> int:
     """Score the server at URL. Exit code 1 if a MUST fails, 0 otherwise.
 
-    Needs nothing but the URL: what the server doesn't offer is reported as not claimed.
+    Needs nothing but the URL: what the server doesn't offer is reported as not claimed, and is a failure only if
+    --require names it.
     """
-    cases = _chosen(load_cases(), dialects, only)
-    known = load_known_failures(known_failures) if known_failures else {}
-    target = Target(url, key, timeout)
+    everything = load_cases()
+    cases = _chosen(everything, dialects, only)
+    required = _required(everything, require)
+    known = _known(everything, known_failures)
+    _check_writable(junit, html, Path(json_path) if json_path and json_path != "-" else None)
+    target = Target(url.rstrip("/").removesuffix("/v1"), key, timeout)
     capabilities = probe(target, model)
+    missing = sorted(required - capabilities.claimed)
     with _progress(len(cases), verbose) as on_outcome:
         card = run_cases(target, cases, capabilities, known_failures=known, on_outcome=on_outcome)
     if json_path:
@@ -62,7 +70,33 @@ def command(
         html.write_text(as_html(card), encoding="utf-8")
     if json_path != "-":
         click.echo(as_text(card))
-    return 0 if card.passed else 1
+    if missing:
+        click.echo(f"required, but not offered for the model {capabilities.model}: {', '.join(missing)}", err=True)
+    return 0 if card.passed and not missing else 1
+
+
+def _required(cases: list[Case], names: str) -> set[str]:
+    """Raises ConfigError for a name that no case needs."""
+    known = {need for case in cases for need in case.needs}
+    required = {name.strip() for name in names.split(",") if name.strip()}
+    if unknown := sorted(required - known):
+        raise ConfigError(f"--require {', '.join(unknown)}: the names are {', '.join(sorted(known))}")
+    return required
+
+
+def _known(cases: list[Case], file: Path | None) -> dict[str, str]:
+    """Raises ConfigError for an id that is no case's: it would excuse nothing."""
+    known = load_known_failures(file) if file else {}
+    if strangers := sorted(set(known) - {case.id for case in cases}):
+        raise ConfigError(f"{file}: there is no case {', '.join(strangers)}")
+    return known
+
+
+def _check_writable(*reports: Path | None) -> None:
+    """Before a run of minutes. Raises ConfigError."""
+    for report in reports:
+        if report is not None and not (report.parent.is_dir() and os.access(report.parent, os.W_OK)):
+            raise ConfigError(f"{report} can't be written: {report.parent} is no folder that you can write to")
 
 
 def _chosen(cases: list[Case], dialects: tuple[str, ...], only: str) -> list[Case]:
