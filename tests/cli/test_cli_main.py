@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -109,3 +110,17 @@ def test_light_commands_stay_light() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_a_pipe_that_nobody_reads_is_no_failure() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    code = "import sys; from imp_server.cli.main import run; sys.exit(run(['config', 'show']))"
+    with os.fdopen(writing, "wb") as pipe:
+        done = subprocess.run(
+            [sys.executable, "-c", code],
+            stdout=pipe,
+            stderr=subprocess.PIPE,
+            env=os.environ | {"PYTHONPATH": SOURCE_ROOT},
+        )
+    assert (done.returncode, done.stderr) == (0, b"")

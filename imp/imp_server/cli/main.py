@@ -91,8 +91,11 @@ def run(arguments: list[str]) -> int:
         return _say(fault.message, fault.exit_code)
     except MemoryError:
         return _say("out of memory; use a smaller model or a shorter --max-seq-len", HostOutOfMemory.exit_code)
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nobody reads: keep Python from complaining
+    except SystemExit as left:
+        if not isinstance(left.__context__, BrokenPipeError):
+            raise
+        # So click leaves when nobody reads its output any more, as under `| head`.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # keep Python from complaining
         return 0
     except ImpError as error:
         return _say(error.message, EXIT_INTERNAL)
