@@ -121,6 +121,12 @@ def test_limits_of_time_and_indentation() -> None:
         assert (parsed(**off).predict_s, parsed(**off).min_indent) == (None, 0)
 
 
+def test_a_session_pins_and_cache_prompt_does_not() -> None:
+    asked = parsed(session_id="chat:1", cache_prompt=True).cache
+    assert (asked.session_id, asked.pin_prompt) == ("chat:1", False)
+    assert parsed().cache.session_id is None
+
+
 def test_logit_bias_in_both_forms() -> None:
     assert bias_of([[5, 1.5], ["word", -2], [7, False]]) == [(5, 1.5), ("word", -2.0), (7, BANNED)]
     assert bias_of({"5": 1, "word": False}) == [(5, 1.0), ("word", BANNED)]

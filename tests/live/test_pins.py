@@ -265,6 +265,21 @@ def test_a_session_holds_its_last_turn_until_it_is_closed(server: Served) -> Non
     assert reuse(server.post("/v1/chat/completions", body | {"session_id": None})).cached < 16
 
 
+@pytest.mark.parametrize("route", ["chat", "completions", "responses", "messages", "native"])
+def test_every_route_has_sessions(server: Served, route: str) -> None:
+    long, session = text(f"held{route}"), {"session_id": f"of.{route}"}
+    ask: dict[str, Callable[[], Json]] = {
+        "chat": lambda: chat(server, long, **session),
+        "completions": lambda: server.post("/v1/completions", {"prompt": long, "max_tokens": 2} | session),
+        "responses": lambda: server.post("/v1/responses", {"input": long, "max_output_tokens": 16} | session),
+        "messages": lambda: message(server, long, **session),
+        "native": lambda: server.post("/completion", {"prompt": long, "n_predict": 2} | session),
+    }
+    found = under_pressure(server, ask[route])
+    assert found.cached >= found.prompt // 16 * 16 - 16
+    assert server.post(f"/v1/sessions/of.{route}/close")["released_blocks"] >= found.prompt // 16
+
+
 def test_bad_session_ids_are_refused_everywhere(server: Served) -> None:
     turns = {"messages": [{"role": "user", "content": "x"}], "max_tokens": 1}
     for path, body in (

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from imp_server.core import PromptRequest, ResponseFormat, SamplingIntent
+from imp_server.core import CacheIntent, PromptRequest, ResponseFormat, SamplingIntent
 from imp_server.dialects.llamacpp_fields import choices_of, prompts_of
 from imp_server.dialects.openai_sampling import predict_s_of, row_of, sampling_of, speculative_of, stop_of, whole
 from imp_server.dialects.sampler_names import with_samplers
@@ -24,6 +24,8 @@ def prompt_requests(body: Mapping[str, Any], logit_bias: Mapping[int, float]) ->
             model=body.get("model", ""),
             n=choices_of(body),
             sampling=_sampling(body, logit_bias),
+            # Its clients send cache_prompt with everything: here it means reuse, which is always on.
+            cache=CacheIntent(session_id=body.get("session_id")),
             response_format=_format(body),
             max_tokens=None if max_tokens == -1 else max_tokens,
             min_indent=int(body.get("n_indent", 0)),
