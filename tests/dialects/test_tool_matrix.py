@@ -124,6 +124,16 @@ def test_a_cut_call_ends_with_length(name: str, choice: str) -> None:
 WITHOUT_CALLS = {"chat": "stop", "responses": "completed", "messages": "end_turn"}
 
 
+@pytest.mark.parametrize(("name", "choice"), [c for c in DIALECT_CHOICES if c[1] != "auto"])
+def test_no_piece_of_a_forced_calls_tag_shows_where_the_limit_cuts_it(name: str, choice: str) -> None:
+    """A byte is a token here: the tag takes eleven of them."""
+    for limit in range(1, 14):
+        body = body_of(name, choice) | {DIALECTS[name].limit: limit}
+        reply = run(name, HERMES_SIDE, body, call_text("clock").encode(), {2, 7})
+        assert ending(name, reply) == LENGTH[name] and calls_in(name, reply) == []
+        assert "<" not in json.dumps(reply["choices"] if name == "chat" else reply.get("output", reply.get("content")))
+
+
 @pytest.mark.parametrize("name", list(DIALECTS))
 def test_no_reply_without_a_call_says_that_it_called(name: str) -> None:
     for text in ("<tool_call>\n</tool_call>", "<tool_call>no JSON</tool_call>", '<tool_call>{"name": 5}</tool_call>'):

@@ -130,6 +130,8 @@ class OutputPlan(msgspec.Struct, frozen=True):
     """int32 ids that the engine feeds to close reasoning by force."""
     shown_ids: tuple[int, ...] = ()
     """Special tokens whose text appears in the output; every other special token is silent."""
+    only_calls: bool = False
+    """Text of an answer can't come: the beginning of what might open a call is no text, though its rest never came."""
     grammar: GrammarPlan | None = None
     """Binds the whole completion from its first byte, in marked bytes: thinking and call envelopes are part of
     it as free text up to a tag. An end token is allowed exactly when it is done."""

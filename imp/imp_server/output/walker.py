@@ -203,12 +203,16 @@ class PlanWalker:
             self._n_closing = int(self._closer[:1] == (token_id,))
 
     def _release(self, pieces: list[Piece]) -> None:
-        """Nothing more comes. What a special token or a forced closer began is no text, though its rest never came."""
-        closing = b"".join(self._token_bytes[i] for i in self._closer[: self._n_closing])
-        is_closing = self.kind == "think" and len(self._held) <= len(closing)
-        if self._held and not is_closing and not self._held.startswith(SPECIAL_OPEN):
+        """Nothing more comes. What a special token, a forced closer or a forced call began is no text."""
+        if self._held and not self._held.startswith(SPECIAL_OPEN) and not self._has_begun_what_is_forced():
             self._text(self._held, pieces)
         self._held = b""
+
+    def _has_begun_what_is_forced(self) -> bool:
+        if self.kind == "answer":
+            return self.plan.only_calls
+        closing = b"".join(self._token_bytes[i] for i in self._closer[: self._n_closing])
+        return self.kind == "think" and len(self._held) <= len(closing)
 
 
 def _first_complete(

@@ -198,6 +198,7 @@ class TextModel:
             max_tokens=max_tokens,
             stop=chat.stop,
             ignore_eos=chat.sampling.ignore_eos,
+            only_calls=chat.tool_choice.mode == "required" and chat.response_format.kind == "text",
             grammar=constraint(
                 chat, self.tokenizer.marked, thinking, segments, form, use.template.source, self._rules()
             ),

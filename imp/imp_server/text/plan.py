@@ -151,9 +151,10 @@ def chat_plan(
     max_tokens: int,
     stop: Sequence[str],
     ignore_eos: bool,
+    only_calls: bool = False,
     grammar: GrammarPlan | None = None,
 ) -> OutputPlan:
-    """`segments`: of chat_segments. `closer`: of think_closer."""
+    """`segments`: of chat_segments. `closer`: of think_closer. `only_calls`: the grammar allows no answer."""
     vocabulary = tokenizer.vocabulary
     shown: tuple[int, ...] = ()
     if tags is not None and keep_tags:
@@ -168,6 +169,7 @@ def chat_plan(
         think_budget=budget if tags is not None else -1,
         think_closer=closer if tags is not None else b"",
         shown_ids=shown,
+        only_calls=only_calls,
         grammar=grammar,
     )
 
