@@ -34,6 +34,14 @@ class Commands(click.Group):
         assert isinstance(command, click.Command), cmd_name
         return command
 
+    def invoke(self, ctx: click.Context) -> Any:
+        """Leaves quietly where nobody reads the output any more, as under `| head`: click would exit with 1."""
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # keep Python from complaining at the end
+            return 0
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl([(name, _first_line(name)) for name in self.list_commands(ctx)])
@@ -91,12 +99,6 @@ def run(arguments: list[str]) -> int:
         return _say(fault.message, fault.exit_code)
     except MemoryError:
         return _say("out of memory; use a smaller model or a shorter --max-seq-len", HostOutOfMemory.exit_code)
-    except SystemExit as left:
-        if not isinstance(left.__context__, BrokenPipeError):
-            raise
-        # So click leaves when nobody reads its output any more, as under `| head`.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # keep Python from complaining
-        return 0
     except ImpError as error:
         return _say(error.message, EXIT_INTERNAL)
     except Exception as error:
