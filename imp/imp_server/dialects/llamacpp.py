@@ -12,7 +12,7 @@ from imp_server.dialects.base import ReplyContext
 from imp_server.dialects.handler import BytesReply, Call, JsonReply, ModelCard, PromptReply, Reply, TextFacts, handler
 from imp_server.dialects.ids import new_id
 from imp_server.dialects.llamacpp_fields import Prompt, bias_by_id, with_bias_by_id
-from imp_server.dialects.llamacpp_metrics import CONTENT_TYPE, exposition
+from imp_server.dialects.llamacpp_metrics import CONTENT_TYPE, STARTED_UNIX, exposition
 from imp_server.dialects.llamacpp_reply import CompletionFold, CompletionStream
 from imp_server.dialects.llamacpp_request import prompt_requests
 from imp_server.dialects.llamacpp_settings import default_settings
@@ -197,4 +197,4 @@ async def metrics(call: Call) -> Reply:
     counters, _ = await call.services.stats()
     kept = await call.services.responses.totals()
     text = exposition(counters, call.services.state(), kept)
-    return BytesReply(text, CONTENT_TYPE)
+    return BytesReply(text, CONTENT_TYPE, headers={"process-start-time-unix": STARTED_UNIX})

@@ -14,6 +14,8 @@ from imp_server.dialects.openai_responses_kept import KeptTotals
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _STARTED = time.monotonic()
+STARTED_UNIX = str(int(time.time()))
+"""llama.cpp tells it in a header."""
 
 
 class _Once(Collector):

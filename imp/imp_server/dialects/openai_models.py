@@ -11,6 +11,15 @@ from imp_server.dialects.handler import Call, JsonReply, ModelCard, Reply, handl
 
 @handler
 async def list_models(call: Call) -> Reply:
+    return _listed(call)
+
+
+@handler
+async def llamacpp_models(call: Call) -> Reply:
+    return _listed(call)
+
+
+def _listed(call: Call) -> Reply:
     """Anthropic's paging: after_id, before_id and limit; OpenAI's clients send none of them."""
     cards = list(call.services.cards())
     ids = [card.id for card in cards]
@@ -21,6 +30,7 @@ async def list_models(call: Call) -> Reply:
     body = {
         "object": "list",
         "data": [model_body(card) for card in page],
+        "models": [{"name": card.id, "model": card.id, "capabilities": _capabilities(card)} for card in page],
         "has_more": len(page) < len(cards[start:end]),
         "first_id": page[0].id if page else None,
         "last_id": page[-1].id if page else None,
@@ -37,11 +47,19 @@ async def retrieve_model(call: Call) -> Reply:
         raise ModelNotFound(f"model {name[:200]!r} not found; no model is loaded", param="model") from None
 
 
+def _capabilities(card: ModelCard) -> list[str]:
+    """In llama.cpp's words."""
+    names = {"generate": "completion", "embed": "embedding"}
+    return [name for task, name in names.items() if task in card.tasks]
+
+
 def model_body(card: ModelCard) -> dict[str, Any]:
     meta = None
     if card.context_length is not None:
         meta = {
+            "n_ctx": card.context_length,
             "n_ctx_train": card.context_length,
+            "ftype": card.quantisation,
             "n_params": card.n_parameters,
             "n_vocab": card.vocab_size,
             "n_embd": card.width,
@@ -59,6 +77,8 @@ def model_body(card: ModelCard) -> dict[str, Any]:
         "display_name": card.id,
         "created_at": datetime.fromtimestamp(card.created, UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
         "lifecycle": "active",
+        "aliases": [],
+        "tags": [],
         "loaded": card.loaded,
         "max_model_len": card.context_length,
         "max_input_tokens": card.context_length,
