@@ -95,10 +95,18 @@ def user_messages(content: str | Sequence[Block], path: str) -> list[Message]:
 
 
 def _tool_result(block: Block, path: str) -> Message:
-    inner = parts(present(block, "content", ""), f"{path}.content")
+    content = present(block, "content", "")
+    if block.get("is_error") and not content:
+        content = "Error"  # an empty result would read as success
+    inner = parts(content, f"{path}.content")
     if marked(block):
         inner = _marked_at_the_end(inner)
     return Message("tool", inner, tool_call_id=call_id_of(block["tool_use_id"]))
+
+
+def _is_hosted(kind: str) -> bool:
+    """A record of a tool that only Anthropic's servers run."""
+    return kind.startswith(("server_tool", "mcp_tool")) or kind.endswith("_tool_result")
 
 
 def assistant_message(content: str | Sequence[Block], path: str) -> Message:
@@ -116,6 +124,6 @@ def assistant_message(content: str | Sequence[Block], path: str) -> Message:
         elif kind == "tool_use":
             arguments = json.dumps(block["input"], ensure_ascii=False)
             calls.append(ToolCall(call_id_of(block["id"]), block["name"], arguments, marked(block)))
-        elif kind != "redacted_thinking":
+        elif kind != "redacted_thinking" and not _is_hosted(kind):
             said += _parts(block, here)
     return Message("assistant", tuple(said), "".join(reasoning) or None, tuple(calls))

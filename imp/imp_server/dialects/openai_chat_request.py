@@ -81,14 +81,27 @@ def chat_request(body: Mapping[str, Any]) -> ChatRequest:
 
 def _message(message: Mapping[str, Any], path: str) -> Message:
     calls = tuple(_tool_call(call) for call in message.get("tool_calls") or ())
+    call_id = message.get("tool_call_id")
+    if message["role"] == "function":
+        call_id = _function_call_id(message["name"])
+    if function := message.get("function_call"):
+        calls += (ToolCall(_function_call_id(function["name"]), function["name"], function["arguments"] or "{}"),)
+    content = message.get("content")
+    if not content and message.get("refusal"):
+        content = message["refusal"]
     return Message(
         role=_ROLES[message["role"]],
-        parts=parts_of(message.get("content"), f"{path}.content"),
+        parts=parts_of(content, f"{path}.content"),
         reasoning=message.get("reasoning_content") or message.get("reasoning") or None,
         tool_calls=calls,
-        tool_call_id=message.get("tool_call_id"),
+        tool_call_id=call_id,
         name=message.get("name"),
     )
+
+
+def _function_call_id(name: str) -> str:
+    """Of OpenAI's oldest calls, which had no ids: their results name the function."""
+    return f"function_{name}"
 
 
 def parts_of(content: Any, path: str) -> tuple[Part, ...]:
