@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from imp_server.api.model_text import ModelText
+from imp_server.api.model_text_side import ModelTextSide
 from imp_server.engine.scripted import ScriptedEngine, text_ids
 
 from tests.api.live_server import LiveServer, live_server
@@ -36,7 +36,7 @@ print(httpx.post(sys.argv[1], content=open(sys.argv[2], "rb").read(), timeout=60
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[LiveServer]:
-    model = ModelText(byte_model())
+    model = ModelTextSide(byte_model())
 
     def engine() -> ScriptedEngine:
         scripted = ScriptedEngine(model.vocabulary, context_length=1 << 21)

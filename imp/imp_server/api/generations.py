@@ -128,6 +128,7 @@ class Generations:
                     raise item
                 else:
                     yield item
+                    await asyncio.sleep(0)  # a full queue never suspends, and each vector takes its time to write
         finally:
             for task in tasks:
                 task.cancel()
