@@ -42,7 +42,7 @@ from imp_server.vocab.table import Vocabulary
 
 from tests.engine.tiny_engine import Answer
 
-MOST_TURNS = 30_000
+MOST_TURNS = 12_000
 
 
 class CostsByChance(CostTable):

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from imp_server.core import OutputPlan, SamplingParams, Segment, pack_ids, special
 from imp_server.decode.drafter import Draft, DraftedRow, Float32s
-from imp_server.decode.forced import ForcedDrafter
+from imp_server.decode.forced import ForcedDrafter, ForcedRow
 from imp_server.decode.ngram import NgramDrafter, NgramKnobs, NgramRow
-from imp_server.engine.drafting import Acceptance
+from imp_server.engine.drafting import Acceptance, RowDrafting
 from imp_server.engine.inline import InlineEngine
 from imp_server.engine.matching import Grammars
 from imp_server.engine.speculation import Speculation
@@ -20,6 +20,7 @@ from imp_server.grammar.check import check_schema
 from imp_server.schedule.cost import CostTable
 
 from tests.backends.array_source import mixed_groups
+from tests.decode.test_ngram import row as ngram_row
 from tests.engine.tiny_engine import END, UNTHINK, Answer, Tiny, ask, request, vocabulary, with_engine
 
 EAGER = NgramKnobs(k=5, min_match=1, max_match=3, miss_burst=0, give_up_after=0)
@@ -182,6 +183,23 @@ def test_failing_drafts_are_given_up_and_tried_again_later() -> None:
     assert acceptance.rate < 0.3
     acceptance.decline(10 + 128)
     assert acceptance.rate == 0.8
+
+
+def test_a_row_is_silent_only_while_all_its_drafters_are() -> None:
+    """Forced text and a draft model may have something to say at any token, however long n-grams found nothing."""
+    _, ngram = ngram_row([1, 2, 3])
+    ngram.silent_until = 40
+    with_forced = RowDrafting(
+        {
+            "ngram": (ngram, Acceptance(0.8)),
+            "forced": (ForcedRow(forced_drafter(), bytes, DraftedRow(ngram._sampler)), Acceptance(0.95)),
+        }
+    )
+    alone = RowDrafting({"ngram": (ngram, Acceptance(0.8))})
+    for drafting in (with_forced, alone, nobody := RowDrafting({})):
+        drafting.note_silence()
+    assert (with_forced.silent_until, alone.silent_until) == (0, 40)
+    assert nobody.silent_until > 1 << 40
 
 
 def test_a_drafter_begins_with_a_short_draft_unless_it_is_sure() -> None:
