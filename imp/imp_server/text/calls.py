@@ -9,7 +9,7 @@ from typing import Protocol
 
 from imp_server.core import CallArgs, CallEnd, CallStart, OutputEvent
 from imp_server.text.call_ids import unique_id
-from imp_server.text.tools.base import Begin, CallPiece, CallReader, End
+from imp_server.text.tools.base import Begin, CallPiece, CallReader, End, json_unmarked, unmarked
 
 
 class CallReaders(Protocol):
@@ -61,11 +61,12 @@ class Calls:
         for piece in pieces:
             if isinstance(piece, Begin):
                 self.n_calls += 1
-                events.append(CallStart(self._choice, self.n_calls - 1, self._id(piece.id), piece.name))
+                call_id = self._id(piece.id and unmarked(piece.id))
+                events.append(CallStart(self._choice, self.n_calls - 1, call_id, unmarked(piece.name)))
             elif isinstance(piece, End):
                 events.append(CallEnd(self._choice, self.n_calls - 1))
             elif piece.text:
-                events.append(CallArgs(self._choice, self.n_calls - 1, piece.text))
+                events.append(CallArgs(self._choice, self.n_calls - 1, json_unmarked(piece.text)))
         return events
 
     def _id(self, wanted: str | None) -> str:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
+from itertools import groupby
+
+import msgspec
 
 from imp_server.core import (
     SPECIAL_CLOSE,
@@ -165,7 +168,7 @@ class _Choice:
             self._ledger.close()
 
     def take_events(self) -> list[OutputEvent]:
-        events, self._events = self._events, []
+        events, self._events = _merged(self._events), []
         if self._ledger is not None:
             events += self._logprob_events(self._ledger.take())
         return events
@@ -243,15 +246,7 @@ class _Choice:
         self._add_all([delta(self._choice, text)])
 
     def _add_all(self, events: Sequence[OutputEvent]) -> None:
-        """Neighbours of one kind become one event: one per kind and hand-off."""
-        for event in events:
-            last = self._events[-1] if self._events else None
-            if isinstance(event, TextDelta | ReasoningDelta) and type(last) is type(event):
-                self._events[-1] = type(event)(self._choice, last.text + event.text)
-            elif isinstance(event, CallArgs) and isinstance(last, CallArgs) and last.index == event.index:
-                self._events[-1] = CallArgs(self._choice, event.index, last.text + event.text)
-            else:
-                self._events.append(event)
+        self._events += events
 
     def _settle(self, data: bytes, kept: bool) -> None:
         if self._ledger is not None:
@@ -266,3 +261,15 @@ class _Choice:
             else:
                 events.append(Logprobs(self._choice, (entry,), kind))
         return events
+
+
+def _merged(events: Sequence[OutputEvent]) -> list[OutputEvent]:
+    """Neighbours of one kind become one event: one per kind and hand-off."""
+    found: list[OutputEvent] = []
+    for (kind, _), group in groupby(events, lambda e: (type(e), e.index if isinstance(e, CallArgs) else 0)):
+        same = list(group)
+        if issubclass(kind, TextDelta | ReasoningDelta | CallArgs) and len(same) > 1:
+            text = "".join(e.text for e in same if isinstance(e, TextDelta | ReasoningDelta | CallArgs))
+            same = [msgspec.structs.replace(same[0], text=text)]
+        found += same
+    return found

@@ -8,10 +8,13 @@ Readers never raise and never take anything back: whatever they have returned st
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple, Protocol
 
 from imp_server.core import Segment, Tool, ToolCall, special
+from imp_server.text.tools.json_stream import MARK_CLOSE, MARK_OPEN
 from imp_server.text.tools.spelling import BoundTool, Section, TagBytes
 
 
@@ -73,8 +76,7 @@ class ToolFormat(Protocol):
         ...
 
 
-MARK_OPEN, MARK_CLOSE = "\udcff", "\udcfe"
-"""How 0xFF and 0xFE of marked bytes look in a reader's text (lone surrogates, so no text can spell them)."""
+_MARKED = re.compile(f"{MARK_OPEN}([^{MARK_CLOSE}]*){MARK_CLOSE}")
 
 
 def mark(text: str) -> str:
@@ -93,6 +95,13 @@ def reader_text(data: bytes) -> str:
 def both(tag: str) -> tuple[bytes, bytes]:
     """A tag that some vocabularies have as a special token and others spell as text."""
     return tag.encode(), special(tag)
+
+
+def json_unmarked(text: str) -> str:
+    """JSON text with special tokens as their plain text, which is inside strings then."""
+    if MARK_OPEN in text:
+        text = _MARKED.sub(lambda m: json.dumps(m.group(1), ensure_ascii=False)[1:-1], text)
+    return unmarked(text)
 
 
 def unmarked(text: str) -> str:

@@ -11,8 +11,10 @@ from collections.abc import Sequence
 from imp_server.core import Segment, Tool
 from imp_server.grammar.envelope import Node, Repeat, Seq, Value
 from imp_server.text.tools.base import Args, Begin, CallPiece, CallReader, End, both, unmarked
+from imp_server.text.tools.gathered import Gathered
 from imp_server.text.tools.json_calls import ArgumentsRelay
 from imp_server.text.tools.spelling import BoundTool, Section, TagBytes, lit, one_of
+from imp_server.text.tools.tag_scanner import TagScanner
 
 name = "deepseek"
 
@@ -63,54 +65,62 @@ class DeepseekReader:
     """Owner of the position among <begin> head <sep> body <end> groups."""
 
     def __init__(self, *, begun: bool) -> None:
+        self._scanner = TagScanner()
         self._state = "head" if begun else "between"
-        self._buffer = ""
+        self._head = Gathered()
+        self._lead = Gathered()
         self._arguments: ArgumentsRelay | None = None
 
     def feed(self, text: str) -> list[CallPiece]:
-        self._buffer += unmarked(text)
+        self._scanner.add(unmarked(text))
         pieces: list[CallPiece] = []
-        while self._advance(pieces):
+        while getattr(self, f"_in_{self._state}")(pieces):
             pass
         return pieces
 
-    def _advance(self, pieces: list[CallPiece]) -> bool:
-        if self._state == "between":
-            return self._skip_past(CALL_BEGIN, "head")
-        if self._state == "head":
-            return self._read_head(pieces)
-        if self._state == "body":
-            return self._read_body(pieces)
+    def _in_between(self, pieces: list[CallPiece]) -> bool:
+        return self._skip_past(CALL_BEGIN, "head")
+
+    def _in_behind(self, pieces: list[CallPiece]) -> bool:
         return self._skip_past(CALL_END, "between")
 
     def _skip_past(self, tag: str, state: str) -> bool:
-        place = self._buffer.find(tag)
-        if place < 0:
+        if self._scanner.next([tag]).tag is None:
             return False
-        self._buffer = self._buffer[place + len(tag) :]
         self._state = state
         return True
 
-    def _read_head(self, pieces: list[CallPiece]) -> bool:
+    def _in_head(self, pieces: list[CallPiece]) -> bool:
         """NAME<sep>{ or function<sep>NAME newline fence {: the body begins at the first brace behind <sep>."""
-        head, sep, rest = self._buffer.partition(SEP)
-        if not sep or "{" not in rest:
-            return self._skip_past(CALL_END, "between") if CALL_END in self._buffer else False
-        before = head.strip()
-        between, brace, body = rest.partition("{")
-        between = between.split("```")[0].strip()
-        pieces.append(Begin(between or before))
-        self._arguments = ArgumentsRelay()
-        self._buffer = brace + body
-        self._state = "body"
+        found = self._scanner.next([SEP, CALL_END])
+        self._head.add(found.before)
+        if found.tag is None:
+            return False
+        self._state = "lead" if found.tag == SEP else "between"
+        if found.tag == CALL_END:
+            self._head.take()
         return True
 
-    def _read_body(self, pieces: list[CallPiece]) -> bool:
+    def _in_lead(self, pieces: list[CallPiece]) -> bool:
+        found = self._scanner.next(["{", CALL_END])
+        self._lead.add(found.before)
+        if found.tag is None:
+            return False
+        before, lead = self._head.take().strip(), self._lead.take().split("```")[0].strip()
+        self._state = "between"
+        if found.tag == "{":
+            pieces.append(Begin(lead or before))
+            self._arguments = ArgumentsRelay()
+            self._scanner.add("{" + self._scanner.rest())
+            self._state = "body"
+        return True
+
+    def _in_body(self, pieces: list[CallPiece]) -> bool:
         assert self._arguments is not None
-        ready, rest = self._arguments.feed(self._buffer)
+        ready, rest = self._arguments.feed(self._scanner.rest())
         if ready:
             pieces.append(Args(ready))
-        self._buffer = rest
+        self._scanner.add(rest)
         if not self._arguments.done and not rest:
             return False
         self._end(pieces)

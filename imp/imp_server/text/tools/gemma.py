@@ -13,6 +13,7 @@ from typing import Any
 from imp_server.core import Segment, Tool
 from imp_server.grammar.envelope import Alt, Node, Raw, Seq
 from imp_server.text.tools.base import Args, Begin, CallPiece, CallReader, End, both, mark, unmarked
+from imp_server.text.tools.gathered import Gathered
 from imp_server.text.tools.json_stream import JsonRelay
 from imp_server.text.tools.key_values import PYTHON_WORDS, is_json
 from imp_server.text.tools.spelling import BoundTool, Parameter, Section, TagBytes, lit, one_of, parameters
@@ -86,7 +87,7 @@ class GemmaReader:
     def __init__(self) -> None:
         self._scanner = TagScanner()
         self._state = "name"
-        self._collected = ""
+        self._collected = Gathered()
         self._relay = JsonRelay()
         self._begun = False
         self._quote = QUOTE
@@ -107,19 +108,19 @@ class GemmaReader:
         if self._state == "text":
             self._send(json.dumps(unmarked(rest), ensure_ascii=False)[1:-1], pieces)
         elif self._state == "body":
-            self._send(self._word(self._collected + rest), pieces)
+            self._send(self._word(self._collected.take() + rest), pieces)
         tail = self._relay.close()
         return [*pieces, *([Args(tail)] if tail else []), End()]
 
     def _in_name(self, pieces: list[CallPiece]) -> bool:
         found = self._scanner.next(["{"])
-        self._collected += found.before
+        self._collected.add(found.before)
         if found.tag is None:
             return False
-        pieces.append(Begin(unmarked(self._collected).strip().removeprefix("call:").strip()))
+        pieces.append(Begin(unmarked(self._collected.take()).strip().removeprefix("call:").strip()))
         self._begun = True
         self._send("{", pieces)
-        self._state, self._collected = "body", ""
+        self._state = "body"
         return True
 
     def _in_body(self, pieces: list[CallPiece]) -> bool:
@@ -127,16 +128,16 @@ class GemmaReader:
             self._scanner.rest()
             return False
         found = self._scanner.next(_PUNCTUATION)
-        self._collected += found.before
+        self._collected.add(found.before)
         if found.tag is None:
             return False
         if found.tag in _QUOTES or found.tag == '"':
             self._send('"', pieces)
             self._state = "json_text" if found.tag == '"' else "text"
-            self._quote, self._collected = found.tag, ""
+            self._quote = found.tag
+            self._collected.take()
         else:
-            self._send(self._word(self._collected, key=found.tag == ":") + found.tag, pieces)
-            self._collected = ""
+            self._send(self._word(self._collected.take(), key=found.tag == ":") + found.tag, pieces)
         return True
 
     def _in_text(self, pieces: list[CallPiece]) -> bool:

@@ -11,6 +11,7 @@ from typing import Any
 from imp_server.core import SPECIAL_OPEN, Segment, Tool, ValueTags
 from imp_server.grammar.envelope import Node, Raw, Seq
 from imp_server.text.tools.base import Args, Begin, CallPiece, CallReader, End, both, mark, unmarked
+from imp_server.text.tools.gathered import Gathered
 from imp_server.text.tools.json_stream import JsonScanner
 from imp_server.text.tools.key_values import ObjectWriter
 from imp_server.text.tools.spelling import BoundTool, Section, TagBytes, key_value_pairs, lit, one_of, or_null
@@ -68,7 +69,7 @@ class GlmReader:
         self._tools = tools
         self._scanner = TagScanner()
         self._state = "name"
-        self._collected = ""
+        self._collected = Gathered()
         self._value_close = _VALUE_CLOSE
         self._writer: ObjectWriter | None = None
         self._json = JsonScanner()
@@ -84,7 +85,7 @@ class GlmReader:
     def close(self) -> list[CallPiece]:
         pieces: list[CallPiece] = []
         if self._state == "name":
-            self._collected += self._scanner.rest()
+            self._collected.add(self._scanner.rest())
             self._begin(pieces)
         elif self._state in ("gap", "json", "value") and self._writer is not None:
             rest = "" if self._state == "gap" else self._scanner.rest()
@@ -94,27 +95,27 @@ class GlmReader:
         return pieces
 
     def _begin(self, pieces: list[CallPiece]) -> None:
-        called = unmarked(self._collected).strip()
+        called = unmarked(self._collected.take()).strip()
         if called:
             pieces.append(Begin(called))
             self._writer = ObjectWriter(self._tools, called)
 
     def _in_name(self, pieces: list[CallPiece]) -> bool:
         found = self._scanner.next(_spellings("<arg_key>"))
-        self._collected += found.before
+        self._collected.add(found.before)
         if found.tag is None:
             return False
         self._begin(pieces)
-        self._state, self._collected = "key", ""
+        self._state = "key"
         return True
 
     def _in_key(self, pieces: list[CallPiece]) -> bool:
         found = self._scanner.next(_spellings("</arg_key>"))
-        self._collected += found.before
+        self._collected.add(found.before)
         if found.tag is None:
             return False
         if self._writer is not None:
-            self._send(self._writer.begin(unmarked(self._collected).strip()), pieces)
+            self._send(self._writer.begin(unmarked(self._collected.take()).strip()), pieces)
         self._state = "gap"
         return True
 
@@ -153,7 +154,7 @@ class GlmReader:
     def _in_next(self, pieces: list[CallPiece]) -> bool:
         if self._scanner.next(_spellings("<arg_key>")).tag is None:
             return False
-        self._state, self._collected = "key", ""
+        self._state = "key"
         return True
 
     @staticmethod

@@ -11,8 +11,10 @@ from collections.abc import Sequence
 from imp_server.core import Segment, Tool, special
 from imp_server.grammar.envelope import Node, Seq, Value
 from imp_server.text.tools.base import Args, Begin, CallPiece, CallReader, End, mark
+from imp_server.text.tools.gathered import Gathered
 from imp_server.text.tools.json_calls import ArgumentsRelay
 from imp_server.text.tools.spelling import BoundTool, Section, TagBytes, lit, one_of
+from imp_server.text.tools.tag_scanner import TagScanner
 
 name = "harmony"
 
@@ -55,19 +57,28 @@ class HarmonyCallReader:
     """The recipient up to the first blank or special token, then the body behind <|message|>."""
 
     def __init__(self) -> None:
-        self._head = ""
+        self._scanner = TagScanner()
+        self._head = Gathered()
+        self._is_lost = False
+        """The header names nobody."""
         self._arguments: ArgumentsRelay | None = None
 
     def feed(self, text: str) -> list[CallPiece]:
+        if self._is_lost:
+            return []
         if self._arguments is not None:
             return self._send(text)
-        self._head += text
-        head, message, body = self._head.partition(mark("<|message|>"))
-        recipient = _RECIPIENT.match(head)
-        if not message or recipient is None:
+        self._scanner.add(text)
+        found = self._scanner.next([mark("<|message|>")])
+        self._head.add(found.before)
+        if found.tag is None:
+            return []
+        recipient = _RECIPIENT.match(self._head.take())
+        self._is_lost = recipient is None
+        if recipient is None:
             return []
         self._arguments = ArgumentsRelay()
-        return [Begin(recipient.group(1)), *self._send(body)]
+        return [Begin(recipient.group(1)), *self._send(self._scanner.rest())]
 
     def _send(self, text: str) -> list[CallPiece]:
         if self._arguments is None or self._arguments.done:

@@ -22,7 +22,7 @@ class ArgumentsRelay:
     def __init__(self) -> None:
         self._relay = JsonRelay()
         self._lead = ""
-        self._collected: str | None = None
+        self._collected: list[str] | None = None
         self._sent = False
 
     @property
@@ -37,10 +37,10 @@ class ArgumentsRelay:
                 return "", ""
             self._lead = text[0]
             if self._lead not in "{[":
-                self._collected = ""
+                self._collected = []
         ready, rest = self._relay.feed(text)
         if self._collected is not None:
-            self._collected += ready
+            self._collected.append(ready)
             ready = self._unwrap() if self._relay.done else ""
         self._sent = self._sent or bool(ready)
         return ready, rest
@@ -49,18 +49,18 @@ class ArgumentsRelay:
         """What makes the arguments sent so far valid; {} if none were."""
         tail = self._relay.close() if self._lead else ""
         if self._collected is not None and not self._sent:
-            self._collected += tail
+            self._collected.append(tail)
             tail = self._unwrap()
         return tail if self._sent or tail else "{}"
 
     def _unwrap(self) -> str:
         """Arguments given as a JSON string or null: the object they stand for."""
         try:
-            value = json.loads(self._collected or "null")
+            value = json.loads("".join(self._collected or ()) or "null")
             inner = json.loads(value) if isinstance(value, str) else value
-        except ValueError:
+            return json.dumps(inner, ensure_ascii=False) if isinstance(inner, dict) else "{}"
+        except (ValueError, RecursionError):
             return "{}"
-        return json.dumps(inner, ensure_ascii=False) if isinstance(inner, dict) else "{}"
 
 
 class JsonCallReader:
@@ -74,11 +74,12 @@ class JsonCallReader:
         self._known = frozenset(known)
         self._first_only = first_only
         self._state = "between"
-        self._buffer = ""
+        self._buffer: list[str] = []
+        self._in_quotes = False
         self._key = ""
         self._value: JsonRelay | None = None
         self._arguments: ArgumentsRelay | None = None
-        self._early = ""
+        self._early: list[str] = []
         self._name: str | None = None
         self._id: str | None = None
         self._begun = False
@@ -105,19 +106,20 @@ class JsonCallReader:
         if start < 0:
             return ""
         self._state = "key"
-        self._buffer, self._early, self._name, self._id, self._begun = "", "", None, None, False
+        self._buffer, self._early, self._name, self._id, self._begun = [], [], None, None, False
+        self._in_quotes = False
         self._arguments = None
         return text[start + 1 :]
 
     def _in_key(self, text: str, pieces: list[CallPiece]) -> str:
         """Up to the colon behind a key, or to the end of the object."""
         for index, char in enumerate(text):
-            if char == "}" and self._buffer.count('"') % 2 == 0:
+            if char == "}" and not self._in_quotes:
                 self._finish(pieces)
                 return text[index + 1 :]
-            if char == ":" and self._buffer.count('"') % 2 == 0:
-                self._key = self._buffer.strip(' \t\r\n,"')
-                self._buffer = ""
+            if char == ":" and not self._in_quotes:
+                self._key = "".join(self._buffer).strip(' \t\r\n,"')
+                self._buffer = []
                 self._state = "value"
                 self._value = None
                 if self._key in _ARGUMENTS and self._arguments is None:
@@ -125,7 +127,8 @@ class JsonCallReader:
                 else:
                     self._value = JsonRelay()
                 return text[index + 1 :]
-            self._buffer += char
+            self._in_quotes ^= char == '"'
+            self._buffer.append(char)
         return ""
 
     def _in_value(self, text: str, pieces: list[CallPiece]) -> str:
@@ -139,7 +142,7 @@ class JsonCallReader:
                 self._finish(pieces)
             return rest
         ready, rest = self._value.feed(text)
-        self._buffer += ready
+        self._buffer.append(ready)
         if self._value.done:
             self._take(pieces)
         elif rest:
@@ -148,14 +151,17 @@ class JsonCallReader:
 
     def _take(self, pieces: list[CallPiece]) -> None:
         """A scalar value is complete."""
-        value = json.loads(self._buffer)
+        try:
+            value = json.loads("".join(self._buffer))
+        except (ValueError, RecursionError):  # too deep, or a number too long for Python
+            value = None
         if self._key in _NAMES and isinstance(value, str):
             self._name = value.removeprefix("functions.")
         elif self._key in _NAMES and isinstance(value, dict):
             self._nested(value)
         elif self._key in _IDS and isinstance(value, str | int):
             self._id = str(value)
-        self._buffer = ""
+        self._buffer, self._in_quotes = [], False
         self._state = "key"
         self._send("", pieces)
 
@@ -166,16 +172,16 @@ class JsonCallReader:
         arguments = value.get("arguments")
         if self._arguments is None and arguments is not None:
             self._arguments = ArgumentsRelay()
-            self._early += self._arguments.feed(json.dumps(arguments, ensure_ascii=False))[0]
+            self._early.append(self._arguments.feed(json.dumps(arguments, ensure_ascii=False))[0])
 
     def _send(self, ready: str, pieces: list[CallPiece]) -> None:
         if self._name is None or not self._named_tool_exists:
-            self._early += ready
+            self._early.append(ready)
             return
         if not self._begun:
             pieces.append(Begin(self._name, self._id))
             self._begun = True
-            ready, self._early = self._early + ready, ""
+            ready, self._early = "".join(self._early) + ready, []
         if ready:
             pieces.append(Args(ready))
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+MARK_OPEN, MARK_CLOSE = "\udcff", "\udcfe"
+"""How 0xFF and 0xFE of marked bytes look in a reader's text (lone surrogates, so no text can spell them)."""
 _WHITESPACE = " \t\n\r"
 _LITERALS = {"t": "true", "f": "false", "n": "null"}
 _ESCAPES = set('"\\/bfnrt')
@@ -115,8 +117,16 @@ class JsonScanner:
                 self._value_ended()
         elif char == "\\":
             self._mode = "escape"
+        elif char == MARK_OPEN:
+            self._mode = "marked"
         elif char < " ":
             return False
+        return True
+
+    def _in_marked(self, char: str) -> bool:
+        """A special token inside a string: its text is text, quotes included."""
+        if char == MARK_CLOSE:
+            self._mode = "string"
         return True
 
     def _in_escape(self, char: str) -> bool:
@@ -192,6 +202,7 @@ _TAILS: dict[str, Callable[[JsonScanner], str]] = {
     "value": lambda s: "null",
     "key": lambda s: '"":null',
     "string": _string_tail,
+    "marked": lambda s: MARK_CLOSE + _string_tail(s),
     "escape": lambda s: "\\" + _string_tail(s),
     "hex": lambda s: "0" * (4 - len(s._detail)) + _string_tail(s),
     "colon": lambda s: ":null",
@@ -205,18 +216,22 @@ class JsonRelay:
 
     def __init__(self) -> None:
         self.scanner = JsonScanner()
-        self._held = ""
+        self._held: list[str] = []
 
     def feed(self, text: str) -> tuple[str, str]:
         """(text to send now, rest that isn't part of the value)."""
         size = self.scanner.feed(text)
-        ready = self._held + text[:size]
+        waits = self.scanner._mode in ("key", "value", "after", "first") and not self.scanner.done
+        if waits and not text[:size].strip(_WHITESPACE + ","):
+            self._held.append(text[:size])
+            return "", text[size:]
+        ready = "".join(self._held) + text[:size]
         keep = len(ready.rstrip(_WHITESPACE + ",")) if self.scanner._mode in ("key", "value", "after", "first") else -1
         if keep >= 0 and not self.scanner.done:
-            self._held = ready[keep:]
+            self._held = [ready[keep:]]
             ready = ready[:keep]
         else:
-            self._held = ""
+            self._held = []
         return ready, text[size:]
 
     @property
@@ -228,6 +243,6 @@ class JsonRelay:
         self.scanner.end()
         if self.scanner.done:
             return ""
-        if "," in self._held:
+        if any("," in held for held in self._held):
             self.scanner._mode = "after"
         return self.scanner.completion()

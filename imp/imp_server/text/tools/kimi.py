@@ -12,6 +12,7 @@ from collections.abc import Collection, Sequence
 from imp_server.core import Segment, Tool, ToolCall
 from imp_server.grammar.envelope import Node, Repeat, Seq, Value
 from imp_server.text.tools.base import Args, Begin, CallPiece, CallReader, End, both, unmarked
+from imp_server.text.tools.gathered import Gathered
 from imp_server.text.tools.json_calls import ArgumentsRelay
 from imp_server.text.tools.spelling import BoundTool, Section, TagBytes, lit, one_of
 from imp_server.text.tools.tag_scanner import TagScanner
@@ -72,7 +73,7 @@ class KimiReader:
     def __init__(self, *, begun: bool) -> None:
         self._scanner = TagScanner()
         self._state = "head" if begun else "between"
-        self._head = ""
+        self._head = Gathered()
         self._arguments: ArgumentsRelay | None = None
 
     def feed(self, text: str) -> list[CallPiece]:
@@ -91,18 +92,18 @@ class KimiReader:
     def _in_between(self, pieces: list[CallPiece]) -> bool:
         if self._scanner.next([_CALL]).tag is None:
             return False
-        self._state, self._head = "head", ""
+        self._state = "head"
         return True
 
     def _in_head(self, pieces: list[CallPiece]) -> bool:
         found = self._scanner.next([_BODY, _CALL_END])
-        self._head += found.before
+        self._head.add(found.before)
         if found.tag is None:
             return False
+        call_id = self._head.take().strip()
         if found.tag == _CALL_END:
             self._state = "between"
             return True
-        call_id = self._head.strip()
         called, _, number = call_id.rpartition(":")
         called = called if number.isdecimal() and called else call_id
         pieces.append(Begin(called.removeprefix("functions."), call_id))

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from imp_server.core import Segment, Tool
 from imp_server.grammar.envelope import Node, Seq, Value
 from imp_server.text.tools.base import Args, Begin, CallPiece, CallReader, End, both, mark, unmarked
+from imp_server.text.tools.gathered import Gathered
 from imp_server.text.tools.json_calls import ArgumentsRelay, JsonCallReader
 from imp_server.text.tools.spelling import BoundTool, Section, TagBytes, json_call, json_list, lit, one_of
 
@@ -41,7 +42,8 @@ class MistralReader:
 
     def __init__(self) -> None:
         self._list: JsonCallReader | None = None
-        self._head = ""
+        self._head = Gathered()
+        self._is_blank = True
         self._arguments: ArgumentsRelay | None = None
 
     def feed(self, text: str) -> list[CallPiece]:
@@ -49,21 +51,22 @@ class MistralReader:
             return self._list.feed(text)
         if self._arguments is not None:
             return self._send(text)
-        self._head += text
-        start = self._head.lstrip()
-        if start[:1] in ("[", "{"):
-            self._list = JsonCallReader()
-            return self._list.feed(start)
-        return self._begin()
+        if self._is_blank:
+            text = text.lstrip()
+            self._is_blank = not text
+            if text[:1] in ("[", "{"):
+                self._list = JsonCallReader()
+                return self._list.feed(text)
+        before, brace, rest = text.partition("{")
+        self._head.add(before)
+        return self._begin(brace + rest) if brace else []
 
-    def _begin(self) -> list[CallPiece]:
-        head, brace, rest = self._head.partition("{")
-        if not brace:
-            return []
+    def _begin(self, body: str) -> list[CallPiece]:
+        head = self._head.take()
         plain = unmarked(head.replace(mark("[ARGS]"), "[ARGS]").replace(mark("[CALL_ID]"), "[CALL_ID]"))
         call_name, _, call_id = plain.partition("[ARGS]")[0].partition("[CALL_ID]")
         self._arguments = ArgumentsRelay()
-        return [Begin(call_name.strip(), call_id.strip() or None), *self._send(brace + rest)]
+        return [Begin(call_name.strip(), call_id.strip() or None), *self._send(body)]
 
     def _send(self, text: str) -> list[CallPiece]:
         if self._arguments is None or self._arguments.done:

@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 
 from imp_server.core import Segment, Tool, ValueTags, special
 from imp_server.grammar.envelope import Alt, Lit, Node, Raw, Seq
-from imp_server.text.tools.base import Args, Begin, CallPiece, End, both
+from imp_server.text.tools.base import Args, Begin, CallPiece, End, both, unmarked
+from imp_server.text.tools.gathered import Gathered
 from imp_server.text.tools.key_values import ObjectWriter
 from imp_server.text.tools.spelling import BoundTool, key_value_pairs, lit, or_null
 from imp_server.text.tools.tag_scanner import TagScanner
@@ -82,7 +83,7 @@ class XmlCallReader:
         self._tags = tags
         self._scanner = TagScanner()
         self._state = "outside"
-        self._collected = ""
+        self._collected = Gathered()
         self._ends: dict[str, str] = {}
         """What ends the open value -> the state behind it."""
         self._close = ""
@@ -106,23 +107,24 @@ class XmlCallReader:
                 rest = rest.removeprefix("\n") if self._tags.own_lines else rest
             elif rest.startswith(self._close):
                 rest = ""
-            self._send(self._writer.text(rest) + self._writer.end(), pieces)
+            self._send(self._writer.text(unmarked(rest)) + self._writer.end(), pieces)
         self._end_call(pieces)
         return pieces
 
     def _in_outside(self, pieces: list[CallPiece]) -> bool:
         if self._scanner.next([self._tags.function]).tag is None:
             return False
-        self._state, self._collected = "name", ""
+        self._state = "name"
         return True
 
     def _in_name(self, pieces: list[CallPiece]) -> bool:
         found = self._scanner.next([self._tags.function_end])
-        self._collected += found.before
+        self._collected.add(found.before)
         if found.tag is None:
             return False
-        pieces.append(Begin(self._collected.strip()))
-        self._writer = ObjectWriter(self._tools, self._collected.strip())
+        called = unmarked(self._collected.take()).strip()
+        pieces.append(Begin(called))
+        self._writer = ObjectWriter(self._tools, called)
         self._state = "function"
         return True
 
@@ -136,10 +138,10 @@ class XmlCallReader:
     def _in_key(self, pieces: list[CallPiece]) -> bool:
         assert self._writer is not None
         found = self._scanner.next([self._tags.parameter_end])
-        self._collected += found.before
+        self._collected.add(found.before)
         if found.tag is None:
             return False
-        self._send(self._writer.begin(self._collected.strip()), pieces)
+        self._send(self._writer.begin(unmarked(self._collected.take()).strip()), pieces)
         self._state = "value_start"
         return True
 
@@ -160,7 +162,7 @@ class XmlCallReader:
     def _in_value(self, pieces: list[CallPiece]) -> bool:
         assert self._writer is not None
         found = self._scanner.next(list(self._ends))
-        self._send(self._writer.text(found.before), pieces)
+        self._send(self._writer.text(unmarked(found.before)), pieces)
         if found.tag is None:
             return False
         self._send(self._writer.end(), pieces)
@@ -171,7 +173,7 @@ class XmlCallReader:
         """Behind a parameter's opener, or behind the function's closer."""
         if state == "outside":
             self._end_call(pieces)
-        self._state, self._collected = state, ""
+        self._state = state
 
     def _end_call(self, pieces: list[CallPiece]) -> None:
         assert self._writer is not None

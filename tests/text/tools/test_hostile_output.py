@@ -1,0 +1,170 @@
+"""Whatever a model writes: readers never raise, cut or whole they say the same, in time that grows with the text."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import time
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from imp_server.core import (
+    CallArgs,
+    CallEnd,
+    CallStart,
+    OutputEvent,
+    OutputPlan,
+    ReasoningDelta,
+    TextDelta,
+    Tool,
+    Usage,
+    pack_ids,
+)
+from imp_server.output import PlanWalker
+from imp_server.text.model import TextModel
+from imp_server.text.tools.base import Args, Begin, End, mark
+from imp_server.text.tools.formats import all_formats
+
+from tests.text.tools.own_way import own_way
+from tests.text.tools.spelled import FORMATS, chat, ids_of
+from tests.text.tools.test_own_way import TAGS
+from tests.text.tools.test_triggers import model_of
+
+PROPERTIES = {
+    "s": {"type": "string"},
+    "n": {"anyOf": [{"type": "string"}, {"type": "null"}]},
+    "j": {"type": "object"},
+    "any": {},
+}
+TOOLS = (Tool("first", parameters={"type": "object", "properties": PROPERTIES}), Tool("second"))
+PLAIN = ["first", "second", "call:", "functions.first:0", '{"name": "first", "arguments": ', '"', "\\", "\\u12", "{",
+         "}", "[", "]", ",", ":", "\n", "null", "12", "s", "<arg_key>s</arg_key>", "ü", "<", "</", "<|"]  # fmt: skip
+
+
+def merged(events: Sequence[OutputEvent]) -> list[object]:
+    """Neighbours of one kind as one, ids left out."""
+    found: list[list[object]] = []
+    for event in events:
+        if isinstance(event, TextDelta | ReasoningDelta | CallArgs):
+            where = (type(event).__name__, event.index if isinstance(event, CallArgs) else 0)
+            if found and found[-1][0] == where:
+                found[-1][1] = str(found[-1][1]) + event.text
+            else:
+                found.append([where, event.text])
+        elif isinstance(event, CallStart):
+            found.append([("start", event.index), event.name])
+        elif isinstance(event, CallEnd):
+            found.append([("end", event.index), ""])
+    return list(found)
+
+
+def until_the_end(plan: OutputPlan, model: TextModel, ids: list[int]) -> list[int]:
+    """What an engine would hand over of these ids."""
+    walker = PlanWalker(plan, model.vocabulary.token_bytes)
+    for n_taken, token_id in enumerate(ids):
+        if walker.end is not None:
+            return ids[:n_taken]
+        walker.push(token_id)
+    return ids
+
+
+def check(model: TextModel, text: bytes, cuts: Sequence[int]) -> None:
+    prepared = model.prepare_chat(chat(TOOLS), 1)
+    session, ids = prepared.session, until_the_end(prepared.request.plan, model, ids_of(model, text))
+    told = []
+    for choice, places in enumerate(([], range(1, len(ids)), sorted(c for c in cuts if c < len(ids)))):
+        edges = [0, *places, len(ids)]
+        events = [e for a, b in itertools.pairwise(edges) for e in session.push(choice, pack_ids(ids[a:b]))]
+        told.append(merged(events + session.finish(choice, "stop", Usage())))
+    assert told[1] == told[0] and told[2] == told[0]
+    open_call = -1
+    for (what, index), said in told[0]:  # type: ignore[misc]
+        said.encode()  # type: ignore[has-type]
+        if what == "start":
+            assert open_call < 0
+            open_call = index
+        elif what == "CallArgs":
+            assert index == open_call and isinstance(json.loads(said), dict)  # type: ignore[has-type]
+        elif what == "end":
+            open_call = -1
+    assert open_call < 0
+
+
+def pieces(model: TextModel, form: str) -> st.SearchStrategy[bytes]:
+    specials = [b"\xff" + t.encode() + b"\xfe" for i, t in model.vocabulary.special_texts.items()]
+    whole = own_way(form, model.tokenizer.marked, "first", {"s": "a", "n": None, "j": {"k": ["</x>"]}})
+    cut = st.tuples(st.integers(0, len(whole)), st.integers(0, len(whole))).map(lambda c: whole[min(c) : max(c)])
+    no_half_tokens = cut.map(
+        lambda b: b if b.count(b"\xff") == b.count(b"\xfe") and b.find(b"\xfe") >= b.find(b"\xff") else b""
+    )
+    return (
+        st.sampled_from([t.encode() for t in [*PLAIN, *TAGS]])
+        | st.sampled_from(specials)
+        | st.just(whole)
+        | no_half_tokens
+    )
+
+
+def check_hostile(form: str, data: st.DataObject) -> None:
+    model = model_of(form, "none", data.draw(st.booleans()))
+    text = b"".join(data.draw(st.lists(pieces(model, form), max_size=14)))
+    check(model, text, data.draw(st.lists(st.integers(1, 120), max_size=6)))
+
+
+@pytest.mark.parametrize("form", FORMATS)
+@settings(max_examples=20, deadline=None)
+@given(data=st.data())
+def test_hostile_output_never_raises_and_is_told_the_same_in_any_cut(form: str, data: st.DataObject) -> None:
+    check_hostile(form, data)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", FORMATS)
+@settings(max_examples=600, deadline=None)
+@given(data=st.data())
+def test_much_hostile_output(form: str, data: st.DataObject) -> None:
+    check_hostile(form, data)
+
+
+BEGINNINGS = {
+    "hermes": ["", '{"', '{"name": "first", "arguments": [', '{"x": ', '{"name": "first", "arguments": "'],
+    "qwen_xml": ["", "<function=", "<function=first><parameter=", "<function=first><parameter=j>"],
+    "glm": ["", "first<arg_key>", "first<arg_key>j</arg_key><arg_value>", 'first<arg_key>j</arg_key><arg_value>["'],
+    "gemma": ["", "call:first{", 'call:first{s:<|"|>', "call:first{s:["],
+    "deepseek": ["", "<｜tool▁call▁begin｜>first<｜tool▁sep｜>", '<｜tool▁call▁begin｜>first<｜tool▁sep｜>{"a":"'],
+    "kimi": ["<|tool_call_begin|>", "<|tool_call_begin|>functions.first:0<|tool_call_argument_begin|>"],
+    "mistral": ["", "first[ARGS]", "[{"],
+    "harmony": ["", "functions.first " + mark("<|message|>")],
+}
+
+
+def seconds(form: str, beginning: str, letter: str, size: int) -> float:
+    reader = all_formats()[form].reader(TOOLS, 0, "<tool_call>")
+    for char in beginning:
+        reader.feed(char)
+    started = time.process_time()
+    for _ in range(size):
+        reader.feed(letter)
+    told = "".join(p.text for p in reader.close() if isinstance(p, Args))
+    told.encode("utf-8", "surrogatepass")
+    return time.process_time() - started
+
+
+@pytest.mark.parametrize("form", BEGINNINGS)
+def test_a_hundred_thousand_times_one_character_takes_linear_time(form: str) -> None:
+    """A second is five to ten times what the slowest takes; what grew with the square took minutes."""
+    for beginning in BEGINNINGS[form]:
+        for letter in 'a{ "<\\[:':
+            assert seconds(form, beginning, letter, 25_000) < 1.0, (beginning, letter)
+
+
+@pytest.mark.parametrize("value", ["[" * 5000 + "]" * 5000, "1" * 5000, '"' + "[" * 5000 + "]" * 5000 + '"'])
+def test_deep_and_long_values_that_pythons_parser_refuses(value: str) -> None:
+    text = f'{{"id": {value}, "name": "first", "arguments": {value}}}'
+    for size in (1, len(text)):
+        reader = all_formats()["hermes"].reader(TOOLS, 0, "<tool_call>")
+        told = [p for at in range(0, len(text), size) for p in reader.feed(text[at : at + size])] + reader.close()
+        assert told[0] == Begin("first", value[1:-1] if value[0] == '"' else None) and told[-1] == End()
+        assert "".join(p.text for p in told if isinstance(p, Args)) == (value if value[0] == "[" else "{}")
