@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from itertools import product
+from collections.abc import Iterable, Iterator, Set
+from itertools import combinations, product
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from imp_server.core.turns import spend
@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 MAX_SEARCH = 400
 """Positions looked at while obligations (contains, negated leaves) are spread over the items."""
 
+
+MAX_KINDS = 5
+"""Different things asked of one item by leaves that must be broken, all of whose sets are tried."""
 
 MAX_DISTINCT = 128
 """Items that uniqueness may demand at once."""
@@ -131,37 +134,63 @@ def _distinct(solver: Solver, task: Task) -> Found | None:
     prefix = max((len(leaf.prefix) for leaf in task.items), default=0)
     used = set(task.seen)
     parts: list[Found] = []
-    for index in range(task.low):
-        if index >= prefix:
-            rest = _distinct_alike(solver, task, prefix, used, task.low - index)
-            return None if rest is None else joined([*parts, *rest])
+    for index in range(min(task.low, prefix)):
         formula = item_formula(solver.algebra, task.items, index)
         part = solver.value(unlike(solver.algebra, formula, used))
         if part is None:
-            return None
+            return _matched(solver, task, prefix) if index else None
         used.add(parse_exact(part.text()))
         parts.append(part)
-    return joined(parts)
+    more = task.low - len(parts)
+    rest = _shortest_values(solver, item_formula(solver.algebra, task.items, prefix), used, more) if more else []
+    if len(rest) < more:
+        return _matched(solver, task, prefix) if parts else None
+    return joined([*parts, *rest])
 
 
-def _distinct_alike(solver: Solver, task: Task, index: int, used: set[Any], n: int) -> list[Found] | None:
-    """The `n` shortest values of places that all ask the same, without the used ones.
+def _shortest_values(solver: Solver, formula: Formula, used: Set[Any], n: int) -> list[Found]:
+    """The `n` shortest values of a formula, without the used ones; fewer where there are no more.
 
     The shortest values there are, without regard to the used ones, are the same at every state of the array: the
     solver knows them from the first time.
     """
-    formula = item_formula(solver.algebra, task.items, index)
     listed: set[Any] = set()
     parts: list[Found] = []
     while len(parts) < n:
         part = solver.value(unlike(solver.algebra, formula, listed))
         if part is None:
-            return None
+            break
         value = parse_exact(part.text())
         if value not in used:
             parts.append(part)
         listed.add(value)
     return parts
+
+
+def _matched(solver: Solver, task: Task, prefix: int) -> Found | None:
+    """Different values where the shortest ones got in each other's way: a matching of places and values.
+
+    As many values of each place as there are places will do: the others can't take them all.
+    """
+    alike = min(task.low, prefix)
+    formulas = [item_formula(solver.algebra, task.items, index) for index in range(alike + (task.low > prefix))]
+    lists = [_shortest_values(solver, formula, task.seen, task.low) for formula in formulas]
+    offers = [{parse_exact(part.text()): part for part in lists[min(i, alike)]} for i in range(task.low)]
+    holder: dict[Any, int] = {}
+
+    def placed(place: int, tried: set[Any]) -> bool:
+        for value in offers[place]:
+            if value not in tried:
+                tried.add(value)
+                if value not in holder or placed(holder[value], tried):
+                    holder[value] = place
+                    return True
+        return False
+
+    if not all(placed(place, set()) for place in range(task.low)):
+        return None
+    chosen = {place: value for value, place in holder.items()}
+    return joined(offers[place][chosen[place]] for place in range(task.low))
 
 
 def unlike(algebra: Algebra, formula: Formula, used: Iterable[Any]) -> Formula:
@@ -253,9 +282,24 @@ class _Search:
                 inner = contains.sub.formula
                 parts.append(inner if truth else fs.neg(inner))
             else:
-                for broken in (*sorted(against, key=id), None):
-                    if broken is None:
-                        yield fs.conj(parts), tuple(after), against
-                    else:
-                        wrong = fs.neg(item_formula(self._solver.algebra, [broken], index))
-                        yield fs.conj([*parts, wrong]), tuple(after), against - {broken}
+                for broken in self._breakable(index, against):
+                    wrong = [fs.neg(item_formula(self._solver.algebra, [leaf], index)) for leaf in broken]
+                    yield fs.conj([*parts, *wrong]), tuple(after), against - broken
+
+    def _breakable(self, index: int, against: frozenset[Items]) -> Iterator[frozenset[Items]]:
+        """Which of the leaves the item here may break: as many as possible first.
+
+        Leaves that ask the same here break together. Of many, all or all but one kind: of constants no item spares two.
+        """
+        alike: dict[Formula, set[Items]] = {}
+        for leaf in against:
+            alike.setdefault(item_formula(self._solver.algebra, [leaf], index), set()).add(leaf)
+        kinds = [frozenset(leaves) for formula, leaves in sorted(alike.items(), key=lambda pair: pair[0].uid)]
+        if len(kinds) > MAX_KINDS:
+            yield against
+            yield from (against - kind for kind in kinds)
+            self._solver.gave_up = True
+            return
+        for n in range(len(kinds), -1, -1):
+            for chosen in combinations(kinds, n):
+                yield frozenset().union(*chosen)

@@ -68,7 +68,7 @@ def members(
     if prod(map(len, options)) > FEW:
         # what is impossible alone is impossible together
         options = [[c for c in ways if _is_possible(task, c, known)] for ways in options]
-    for tried, choices in enumerate(product(*options)):
+    for tried, choices in enumerate(_together(options, known)):
         if tried == MAX_CHOICES:
             solver.gave_up = True
             break
@@ -78,6 +78,25 @@ def members(
     # only some of the names that could break a leaf were tried
     solver.gave_up = solver.gave_up or any(isinstance(leaf, Props | Names) for leaf in task.against)
     return None
+
+
+def _together(options: Sequence[Sequence[Choice]], known: Members) -> Iterator[tuple[Choice, ...]]:
+    """One choice of each list, in order, without those of which some are impossible together."""
+
+    def grown(chosen: tuple[Choice, ...], extras: dict[str, Formula]) -> Iterator[tuple[Choice, ...]]:
+        if len(chosen) == len(options):
+            yield chosen
+            return
+        for choice in options[len(chosen)]:
+            name, extra = choice.name, choice.extra
+            if name is None or extra is None:
+                yield from grown((*chosen, choice), extras)
+                continue
+            both = known.joint(extras.get(name), extra)
+            if known.get(name, both) is not None:
+                yield from grown((*chosen, choice), {**extras, name: both})
+
+    return grown((), {})
 
 
 def _is_possible(task: Task, choice: Choice, known: Members) -> bool:
@@ -167,6 +186,9 @@ class Members:
     def __init__(self, solver: Solver, task: Task) -> None:
         self._solver, self._task = solver, task
         self._found: dict[tuple[str, Formula], Found | None] = {}
+
+    def joint(self, first: Formula | None, second: Formula) -> Formula:
+        return second if first is None else self._solver.algebra.formulas.conj([first, second])
 
     def get(self, name: str, extra: Formula) -> Found | None:
         """The shortest member of this name whose value satisfies `extra`, too."""
