@@ -34,6 +34,12 @@ def server() -> Iterator[LiveServer]:
         yield live
 
 
+@pytest.fixture(scope="module")
+def http(server: LiveServer) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=server.url, timeout=10) as client:
+        yield client
+
+
 def wait_for_rows(server: LiveServer, n_rows: int) -> None:
     deadline = time.monotonic() + 10
     while server.engine.n_running != n_rows:
@@ -42,42 +48,46 @@ def wait_for_rows(server: LiveServer, n_rows: int) -> None:
 
 
 @every_stream
-def test_it_is_open_while_its_prompt_is_computed_and_nobody_else_can_read_that(server: LiveServer, path: str) -> None:
+def test_it_is_open_while_its_prompt_is_computed_and_nobody_else_can_read_that(
+    server: LiveServer, http: httpx.Client, path: str
+) -> None:
     """A client that hears nothing until the first token takes a long prompt for a lost stream."""
     gate = server.on_loop(asyncio.Event)
     server.engine.play(Gate(gate), Emit(text_ids("done")))
-    with httpx.stream("POST", server.url + path, json=STREAMS[path], timeout=10) as response:
+    with http.stream("POST", path, json=STREAMS[path]) as response:
         assert response.status_code == 200 and response.headers["content-type"].startswith("text/event-stream")
         wait_for_rows(server, 1)
-        busy = [slot for slot in httpx.get(f"{server.url}/slots").json() if slot["is_processing"]]
+        busy = [slot for slot in http.get("/slots").json() if slot["is_processing"]]
         assert len(busy) == 1 and busy[0]["n_prompt_tokens"] > 0
         for probe in ("/slots", "/metrics", "/props", "/health", "/v1/models"):
-            assert "swordfish" not in httpx.get(server.url + probe).text
+            assert "swordfish" not in http.get(probe).text
         server.on_loop(gate.set)
         assert "done" in response.read().decode()
 
 
 @every_stream
-def test_what_can_be_refused_is_refused_before_it_opens(server: LiveServer, path: str) -> None:
+def test_what_can_be_refused_is_refused_before_it_opens(http: httpx.Client, path: str) -> None:
     body = json.loads(json.dumps(STREAMS[path]).replace("swordfish", "x" * 40_000))
-    refused = httpx.post(server.url + path, json=body, timeout=10)
+    refused = http.post(path, json=body)
     assert refused.status_code == (422 if path == "/generate_stream" else 400)
     assert refused.headers["content-type"] == "application/json" and "error" in refused.json()
     assert "maximum context length is 32768 tokens" in refused.text
 
 
 @every_stream
-def test_a_reader_that_leaves_frees_its_row(server: LiveServer, path: str) -> None:
+def test_a_reader_that_leaves_frees_its_row(server: LiveServer, http: httpx.Client, path: str) -> None:
     server.engine.play(Gate(server.on_loop(asyncio.Event)))
-    with httpx.stream("POST", server.url + path, json=STREAMS[path], timeout=10):
+    with http.stream("POST", path, json=STREAMS[path]):
         wait_for_rows(server, 1)
     wait_for_rows(server, 0)
 
 
 @every_stream
-def test_a_failure_is_its_last_event_and_neither_text_nor_an_end(server: LiveServer, path: str) -> None:
+def test_a_failure_is_its_last_event_and_neither_text_nor_an_end(
+    server: LiveServer, http: httpx.Client, path: str
+) -> None:
     server.engine.play(ord("#"), Fail(EngineFaulted("one step failed")))
-    text = httpx.post(server.url + path, json=STREAMS[path], timeout=10).text
+    text = http.post(path, json=STREAMS[path]).text
     sent = [json.loads(line[5:]) for line in text.replace("data: [DONE]", "").split("\n") if line.startswith("data:")]
     assert any("#" in json.dumps(event) for event in sent[:-1])
     last = sent[-1]["response"] if path == "/v1/responses" else sent[-1]
