@@ -53,8 +53,8 @@ def _response_format(wanted: Mapping[str, Any]) -> ResponseFormat:
     kind = wanted["type"]
     if kind == "json_schema":
         inner = wanted["json_schema"]
-        param, schema = "response_format.json_schema.schema", inner.get("schema", {"type": "object"})
-        return ResponseFormat("json_schema", schema=schema, name=inner["name"], param=param)
+        param = "response_format.json_schema.schema"
+        return ResponseFormat("json_schema", schema=inner["schema"], name=inner["name"], param=param)
     if kind == "regex":
         key = "regex" if "regex" in wanted else "pattern"
         return ResponseFormat("regex", text=wanted[key], param=f"response_format.{key}")

@@ -96,7 +96,7 @@ ASKS = [
     Ask("format text", {"response_format": {"type": "text"}}),
     Ask("format json_object", {"response_format": {"type": "json_object"}}, text='{"a":1}'),
     Ask("format json_schema", schema(schema=NUMBERED, strict=True), text='{"a":1}'),
-    Ask("format without a schema", schema(), text='{"a":1}'),
+    Ask("format without a schema", schema(), 400),
     Ask("format of anything", schema(strict=None, description="d", schema={}), text="[1]"),
     Ask("format unknown", {"response_format": {"type": "python"}}, 400),
     Ask("store", {"store": True, "metadata": {"k": "v"}}),
