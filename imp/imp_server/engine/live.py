@@ -75,6 +75,11 @@ class LiveRequests:
         live = self._requests.get(key)
         return [] if live is None else [r for r in live.rows if choice in (-1, r.row.choice)]
 
+    def close_session(self, session_id: str) -> None:
+        """Its rows won't keep what the session holds."""
+        for row in self._by_row.values():
+            row.keeps_session = row.keeps_session and row.output.request.cache.session_id != session_id
+
     def overdue(self, now_s: float) -> list[LiveRow]:
         """Rows of requests whose deadline has passed."""
         late = [r for r in self._requests.values() if r.deadline_s is not None and r.deadline_s <= now_s]

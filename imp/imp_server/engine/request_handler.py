@@ -237,9 +237,7 @@ class RequestHandler:
 
     def _close_session(self, session_id: str) -> int:
         """A turn that still runs would pin at its end what was closed before: it won't."""
-        for live in self.live.rows():
-            if live.output.request.cache.session_id == session_id:
-                live.keeps_session = False
+        self.live.close_session(session_id)
         for key, request in self._starting.items():
             if request.cache.session_id == session_id:
                 self._starting[key] = replace(request, cache=replace(request.cache, session_id=None))
