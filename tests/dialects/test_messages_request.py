@@ -149,6 +149,18 @@ def test_every_kind_of_block_can_be_marked(block: dict[str, Any]) -> None:
     parts = [part for message in turns for part in message.parts]
     marks = [part.cache_mark for part in parts if isinstance(part, TextPart)]
     assert marks == [*[False] * (len(marks) - 2), True, False]
+    plain = messages(USER, blocks("assistant", CALL), blocks("user", block, said("not this")))
+    texts = [[part.text for part in turn.parts if isinstance(part, TextPart)] for turn in turns]
+    assert texts == [[part.text for part in turn.parts if isinstance(part, TextPart)] for turn in plain]
+
+
+def test_a_mark_on_nothing_adds_nothing() -> None:
+    nothing = {"type": "document", "source": {"type": "content", "content": []}}
+    marked, plain = (messages(blocks("user", nothing | mark, said("q"))) for mark in (MARK, {}))
+    assert marked == plain
+    for content in ({}, {"content": None}, {"content": ""}, {"content": []}):
+        result = {"type": "tool_result", "tool_use_id": "t"} | content
+        assert messages(USER, blocks("assistant", CALL), blocks("user", result))[-1].parts == (TextPart(""),)
 
 
 def test_marks_on_blocks_inside_others_count() -> None:

@@ -70,8 +70,9 @@ def _document(block: Block, path: str) -> tuple[Part, ...]:
 
 def _marked_at_the_end(inner: tuple[Part, ...]) -> tuple[Part, ...]:
     """The parts of a block that is marked itself."""
-    last = inner[-1] if inner else TextPart("")
-    return (*inner[:-1], TextPart(last.text, cache_mark=True)) if isinstance(last, TextPart) else inner
+    if not inner or not isinstance(inner[-1], TextPart):
+        return inner
+    return (*inner[:-1], TextPart(inner[-1].text, cache_mark=True))
 
 
 def user_messages(content: str | Sequence[Block], path: str) -> list[Message]:
@@ -98,7 +99,8 @@ def _tool_result(block: Block, path: str) -> Message:
     content = present(block, "content", "")
     if block.get("is_error") and not content:
         content = "Error"  # an empty result would read as success
-    inner = parts(content, f"{path}.content")
+    # No content and empty content are the same, also to a template that tells no parts from an empty one.
+    inner = parts(content, f"{path}.content") or (TextPart(""),)
     if marked(block):
         inner = _marked_at_the_end(inner)
     return Message("tool", inner, tool_call_id=call_id_of(block["tool_use_id"]))
