@@ -6,6 +6,7 @@ import json
 from math import log
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from imp_server.core import (
@@ -286,7 +287,7 @@ def test_the_stream_adds_up_to_the_fold(events: list[OutputEvent]) -> None:
         frames += stream.feed(event)
     frames += stream.close()
     check_frames(CREATE, frames)
-    items, whole = [json.loads(frame.data) for frame in frames], fold.body()
+    items, whole = [json.loads(frame.data) for frame in frames], json.loads(msgspec.json.encode(fold.body()))
     check_reply(CREATE, whole)
     assert "".join(item["content"] for item in items) == whole["content"]
     for name in ("tokens", "completion_probabilities"):

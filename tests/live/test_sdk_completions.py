@@ -127,7 +127,7 @@ def test_embeddings(server: LiveServer) -> None:
 
 @pytest.mark.parametrize(
     "body",
-    [{}, {"prompt": ""}, {"prompt": []}, {"prompt": [""]}, {"prompt": [[]]}, {"prompt": 3}, {"prompt": ["a", 1]}],
+    [{}, {"prompt": ""}, {"prompt": []}, {"prompt": [""]}, {"prompt": [[]]}, {"prompt": 3}, {"prompt": ["a", 1.5]}],
 )
 def test_prompts_that_are_none(server: LiveServer, body: Any) -> None:
     reply = httpx.post(f"{server.url}/v1/completions", json={"model": "toy", **body})
