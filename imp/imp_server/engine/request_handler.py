@@ -275,10 +275,9 @@ class RequestHandler:
         return row.sampler.n_prompt - n_cached if is_kept else 0
 
     def append(self, live: LiveRow, ids: Sequence[int], *, closing: bool = False) -> bool:
-        """New ids join the history and the grammar; False if the grammar forbids one. `closing`: by force.
+        """New ids join the history and the grammar, whose next mask is begun; False if it forbids one.
 
-        The mask for the next token is begun at once.
-        """
+        `closing`: of a thinking, by force."""
         live.row.sampler.append(ids)
         grammar = live.grammar
         if grammar is None:
