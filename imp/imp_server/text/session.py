@@ -134,6 +134,10 @@ class _Choice:
         self._ledger = Ledger(vocabulary.plain_bytes) if logprobs else None
         self._calls = calls
         self._events: list[OutputEvent] = []
+        self._unread: list[bytes] = []
+        """What the open call segment wrote and no call was found in yet."""
+        self._n_calls_before = 0
+        self._has_channels = sum(s.kind == "answer" for s in plan.segments) > 1
         self._said: set[Kind] = set()
         self._ended = False
         self._kind: Kind | None = None
@@ -163,7 +167,8 @@ class _Choice:
         if self._walker.end is None:
             for piece in self._walker.finish():
                 self._take(piece)
-        self._leave(by_marker=False)
+        is_cut = self._walker.end is None or self._walker.end.reason == "length"
+        self._leave(by_marker=False, is_cut=is_cut)
         if self._ledger is not None:
             self._ledger.close()
 
@@ -178,14 +183,13 @@ class _Choice:
         if piece.kind == "text":
             self._text(piece.data)
         elif piece.kind == "close":
-            self._leave(by_marker=not segment.keep_markers)
-            if not segment.keep_markers:
+            if not self._leave(by_marker=not segment.keep_markers, closer=piece.data) and not segment.keep_markers:
                 self._settle(piece.data, False)
             if segment.closes_to >= 0:
                 self._enter(segment.closes_to, None, after=segment)
         else:
             self._leave(by_marker=not segment.keep_markers)
-            if not segment.keep_markers:
+            if not segment.keep_markers and segment.kind != "call":
                 self._settle(piece.data, False)
             self._enter(piece.segment, piece.data)
 
@@ -195,6 +199,7 @@ class _Choice:
         if self._in_call:
             self._kind = None
             self._calls.open(index, opener or b"")
+            self._n_calls_before, self._unread = self._calls.n_calls, [opener or b""]
             return
         kept = segment.keep_markers or (after is not None and after.keep_markers)
         reasoning = segment.kind == "think" and not segment.keep_markers
@@ -206,13 +211,16 @@ class _Choice:
             hold_end=reasoning or leavable,
         )
 
-    def _leave(self, *, by_marker: bool) -> None:
+    def _leave(self, *, by_marker: bool, is_cut: bool = False, closer: bytes = b"") -> bool:
+        """Whether `closer` became text."""
         if self._in_call:
             self._add_all(self._calls.close())
+            return self._leave_call(is_cut, closer)
         elif by_marker or self._kind == "reasoning":
             self._channel.cut(self._settle)
         else:
             self._emit(self._channel.end(self._settle))
+        return False
 
     def _text(self, data: bytes) -> None:
         if self._in_call:
@@ -235,8 +243,24 @@ class _Choice:
             self._emit(self._channel.feed(data, self._settle))
 
     def _call_text(self, data: bytes) -> None:
-        self._settle(data, False)
+        self._unread.append(data)
         self._add_all(self._calls.feed(data))
+        if self._calls.n_calls > self._n_calls_before:
+            self._settle_unread()
+
+    def _settle_unread(self) -> None:
+        self._settle(b"".join(self._unread), False)
+        self._unread = []
+
+    def _leave_call(self, is_cut: bool, closer: bytes) -> bool:
+        """What began as a call and held none is text; a cut beginning isn't, nor is a message of a channel."""
+        if is_cut or self._has_channels or self._calls.n_calls > self._n_calls_before:
+            self._settle_unread()
+            return False
+        self._in_call, self._kind, self._channel = False, "text", Channel()
+        self._text(b"".join([*self._unread, closer]))
+        self._emit(self._channel.end(self._settle))
+        return True
 
     def _emit(self, text: str) -> None:
         if not text or self._kind is None:

@@ -14,6 +14,7 @@ from imp_server.core import (
     CallArgs,
     CallEnd,
     CallStart,
+    FinishReason,
     OutputEvent,
     OutputPlan,
     ReasoningDelta,
@@ -168,3 +169,46 @@ def test_deep_and_long_values_that_pythons_parser_refuses(value: str) -> None:
         told = [p for at in range(0, len(text), size) for p in reader.feed(text[at : at + size])] + reader.close()
         assert told[0] == Begin("first", value[1:-1] if value[0] == '"' else None) and told[-1] == End()
         assert "".join(p.text for p in told if isinstance(p, Args)) == (value if value[0] == "[" else "{}")
+
+
+def told_text(model: TextModel, text: bytes, reason: FinishReason = "stop") -> tuple[str, int, str]:
+    """What is told of the text, how many calls, and what of it an engine hands over, special tokens left out."""
+    prepared = model.prepare_chat(chat(TOOLS), 1)
+    ids = until_the_end(prepared.request.plan, model, ids_of(model, text))
+    events = prepared.session.push(0, pack_ids(ids)) + prepared.session.finish(0, reason, Usage())
+    written = bytes(i for i in ids if i < 256).decode(errors="ignore")
+    told = "".join(e.text for e in events if isinstance(e, TextDelta | ReasoningDelta))
+    return told, sum(isinstance(event, CallStart) for event in events), written
+
+
+END = b"\xff<|im_end|>\xfe"
+
+
+def check_nothing_is_lost(form: str, data: st.DataObject) -> None:
+    model = model_of(form, "none", data.draw(st.booleans()))
+    text = b"".join(data.draw(st.lists(pieces(model, form), max_size=8)))
+    told, n_calls, written = told_text(model, text.replace(END, b"") + END)
+    assert n_calls or "".join(told.split()) == "".join(written.split())
+
+
+@pytest.mark.parametrize("form", sorted(set(FORMATS) - {"harmony"}))
+@settings(max_examples=20, deadline=None)
+@given(data=st.data())
+def test_what_holds_no_call_is_text(form: str, data: st.DataObject) -> None:
+    check_nothing_is_lost(form, data)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", sorted(set(FORMATS) - {"harmony"}))
+@settings(max_examples=400, deadline=None)
+@given(data=st.data())
+def test_much_that_holds_no_call_is_text(form: str, data: st.DataObject) -> None:
+    check_nothing_is_lost(form, data)
+
+
+def test_the_beginning_of_a_call_that_the_limit_cuts_is_no_text() -> None:
+    model = model_of("hermes", "none", False)
+    assert told_text(model, b"So: <tool_call>{")[:2] == ("So:", 0)
+    assert told_text(model, b"So: <tool_call>{", "length")[:2] == ("So:", 0)
+    assert told_text(model, b"So: <tool_call>hm</tool_call>!")[:2] == ("So:<tool_call>hm</tool_call>!", 0)
+    assert told_text(model, b"So: <tool_call>hm" + END)[:2] == ("So:<tool_call>hm", 0)
