@@ -50,6 +50,8 @@ _NOTES = {
     "required": ["words", "note"],
     "additionalProperties": False,
 }
+_FAR = {"type": "array", "minItems": 3, "items": {"enum": ["na", "n" + "z" * 60, "z" * 60, "i" * 60]}}
+"""A token may lead so far that there is no way back in time: it is taken back once it was sampled."""
 _THINKS = (Segment("think", closers=(special("</think>"),), closes_to=1), Segment("answer"))
 _CALLS = (
     Segment("answer"),
@@ -76,6 +78,7 @@ def plans() -> list[dict[str, Any]]:
         {"end_ids": (END,), "grammar": check_schema(_PERSON)},
         {"end_ids": (END,), "grammar": check_schema(_NOTES)},
         {"end_ids": (END,), "grammar": check_schema({"type": "array", "items": {"enum": ["abc", "is_", "na", "nab"]}})},
+        *[{"end_ids": (END,), "grammar": check_schema(_FAR), "max_tokens": n} for n in (56, 62)],
         {"end_ids": (END,), "grammar": check_regex("(abc|ab|na){3,9}is_[a-f]*")},
         {"end_ids": (END, 50), "grammar": check_choices(["abcabc", "abcis_na", "true"])},
         {"segments": _THINKS, "think_budget": 6, "think_closer": closer, "end_ids": (END,), "grammar": thinking},
@@ -113,7 +116,7 @@ class AnyRequest:
         self._key += 1
         prompt = self._prompt()
         n_tokens = chance.choice((chance.randint(1, self._most_tokens), self._most_tokens))
-        plan = OutputPlan(max_tokens=n_tokens, **chance.choice(self._plans))
+        plan = OutputPlan(**({"max_tokens": n_tokens} | chance.choice(self._plans)))
         with_logprobs = chance.random() < 0.4
         return GenerateRequest(
             self._key,
