@@ -115,7 +115,7 @@ def check_hostile(form: str, data: st.DataObject) -> None:
 
 
 @pytest.mark.parametrize("form", FORMATS)
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=6, deadline=None)
 @given(data=st.data())
 def test_hostile_output_never_raises_and_is_told_the_same_in_any_cut(form: str, data: st.DataObject) -> None:
     check_hostile(form, data)
@@ -154,11 +154,19 @@ def seconds(form: str, beginning: str, letter: str, size: int) -> float:
 
 
 @pytest.mark.parametrize("form", BEGINNINGS)
-def test_a_hundred_thousand_times_one_character_takes_linear_time(form: str) -> None:
-    """A second is five to ten times what the slowest takes; what grew with the square took minutes."""
+def test_one_character_over_and_over_takes_linear_time(form: str) -> None:
     for beginning in BEGINNINGS[form]:
         for letter in 'a{ "<\\[:':
-            assert seconds(form, beginning, letter, 25_000) < 1.0, (beginning, letter)
+            assert seconds(form, beginning, letter, 8_000) < 0.5, (beginning, letter)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", BEGINNINGS)
+def test_a_hundred_thousand_times_one_character(form: str) -> None:
+    """What grew with the square of the text took minutes."""
+    for beginning in BEGINNINGS[form]:
+        for letter in 'a{ "<\\[:':
+            assert seconds(form, beginning, letter, 100_000) < 4.0, (beginning, letter)
 
 
 @pytest.mark.parametrize("value", ["[" * 5000 + "]" * 5000, "1" * 5000, '"' + "[" * 5000 + "]" * 5000 + '"'])
@@ -192,7 +200,7 @@ def check_nothing_is_lost(form: str, data: st.DataObject) -> None:
 
 
 @pytest.mark.parametrize("form", sorted(set(FORMATS) - {"harmony"}))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=6, deadline=None)
 @given(data=st.data())
 def test_what_holds_no_call_is_text(form: str, data: st.DataObject) -> None:
     check_nothing_is_lost(form, data)

@@ -102,7 +102,7 @@ def check_own_way(form: str, arguments: dict[str, Any], data: st.DataObject) -> 
 
 
 @pytest.mark.parametrize("form", WAYS)
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=5, deadline=None)
 @given(arguments=ARGUMENTS, data=st.data())
 def test_any_arguments_come_back_from_the_familys_own_way(
     form: str, arguments: dict[str, Any], data: st.DataObject
@@ -146,7 +146,7 @@ def check_grammars_way(form: str, arguments: dict[str, Any], data: st.DataObject
 
 
 @pytest.mark.parametrize("form", FORMATS)
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=3, deadline=None)
 @given(arguments=ARGUMENTS, data=st.data())
 def test_any_arguments_come_back_from_the_grammars_way(
     form: str, arguments: dict[str, Any], data: st.DataObject
