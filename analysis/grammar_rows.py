@@ -41,7 +41,7 @@ def measured(model: str, n_schemas: int, clock: str, *more: str) -> dict[str, Fi
         if line.startswith("left out"):
             raise SystemExit(line)
         if not line.startswith(" "):
-            who = row = line.split()[0]
+            who = row = line.split()[0].rstrip(":")
         elif match := LINE.match(line):
             what, name, figures = match.groups()
             row = f"{who}, {name}" if name else row
