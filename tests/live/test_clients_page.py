@@ -36,7 +36,7 @@ def packages(program: str) -> list[str]:
 
 
 def test_there_is_something_to_try() -> None:
-    assert len(PYTHON) == 5 and len(CURL) == 7
+    assert len(PYTHON) == 6 and len(CURL) == 7
 
 
 @pytest.mark.parametrize("program", PYTHON, ids=lambda program: packages(program)[0])
