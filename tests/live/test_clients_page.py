@@ -23,7 +23,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
-    with served(smollm2(), "--max-tokens", "60") as server:  # a small model may ramble
+    with served(smollm2(), "--max-tokens", "1000") as server:  # a small model may ramble
         yield server.url
 
 
