@@ -96,3 +96,18 @@ def test_a_large_cache_costs_what_a_small_one_costs(tiered: bool) -> None:
     (new, known), (new_large, known_large) = costs
     assert new_large < 1.2 * new and known_large < 1.2 * known, costs
     assert known < new
+
+
+def test_sliding_over_a_long_text_costs_the_same_however_much_a_tier_holds() -> None:
+    """What is behind the window is given up, and looked for among the row's own blocks only."""
+    costs = []
+    for n_stored in (SMALL, LARGE):
+        offload = Offload(NoMemory(), (BLOCK_BYTES,), HostTier(n_stored * 300))
+        groups = [CacheGroup("full", (0,), window=20)]
+        make = partial(PrefixCache, offload=offload)
+        scheduler = Scheduler(ScheduleLimits(4, 1000, 1e9, 1e9), groups, [12], make_index=make)
+        for seed in range(n_stored // 2):
+            serve(scheduler, prompt((seed + 100, 40)))
+        costs.append(serve(scheduler, prompt((5000, 900))))
+        scheduler.check()
+    assert costs[1] < 1.2 * costs[0], costs

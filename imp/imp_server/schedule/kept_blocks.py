@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import takewhile
 
 from imp_server.models.architecture import CacheGroup
 from imp_server.schedule.blocks import EMPTY, BlockPool
@@ -11,7 +12,7 @@ from imp_server.schedule.spill import Spill
 from imp_server.schedule.tree import Node, PrefixTree
 
 _STRIPPED_AT_ONCE = 32
-"""Blocks that one walk over the nodes frees, if there are as many: it takes as long as there are nodes."""
+"""Blocks that one walk along the rows' paths frees, if there are as many."""
 
 
 class KeptBlocks:
@@ -110,7 +111,7 @@ class KeptBlocks:
         if not self._groups[group].window:
             return 0
         n_freed, pool = 0, self._pools[group]
-        for node in self._tree.nodes():
+        for node in self._before_leaves():
             block = node.blocks[group]
             if block == EMPTY or pool.is_held(block) or node.n_pins or node.n_holds:
                 continue
@@ -122,6 +123,14 @@ class KeptBlocks:
             if n_freed >= max(n_blocks, _STRIPPED_AT_ONCE):
                 break
         return n_freed
+
+    def _before_leaves(self) -> Iterator[Node]:
+        """The paths to the leaves that are left, from the root; once all that could go has gone these are the rows'."""
+        seen: set[Node] = set()
+        for leaf in list(self._tree.leaves_by_age()):
+            path = list(takewhile(lambda node: node not in seen, leaf.path()))
+            seen.update(path)
+            yield from reversed(path)
 
     def _leave(self, node: Node) -> None:
         """Give up its blocks. What a tier has stays known, what none has is forgotten."""
