@@ -69,7 +69,9 @@ class Written:
 class Transcripts:
     """Owner of the transcripts. Above a number of entries or of bytes the least recently used go. Thread-safe."""
 
-    def __init__(self, token_bytes: Sequence[bytes], end_ids: Sequence[int], *, max_entries: int, max_bytes: int):
+    def __init__(
+        self, token_bytes: Sequence[bytes], end_ids: Sequence[int], *, max_entries: int, max_bytes: int
+    ) -> None:
         self._token_bytes = token_bytes
         self._end_ids = frozenset(end_ids)
         self._max_entries = max_entries
