@@ -176,6 +176,24 @@ def test_a_truncated_file_loses_what_it_lost(tmp_path: Path, size: int, restart:
     assert [find(tier, each) for each in records] == records
 
 
+@pytest.mark.parametrize(("start", "size"), [(0, HEAD_BYTES + 3 * SLOT), (0, HEAD_BYTES), (HEAD_BYTES, SLOT)])
+@pytest.mark.parametrize("filler", [b"\0", b"\xff"])
+def test_zeros_are_a_miss(tmp_path: Path, start: int, size: int, filler: bytes) -> None:
+    """What a power cut leaves: the whole file, its head or one slot were never written."""
+    tier = file_tier(tmp_path / "a")
+    records = [record(i) for i in range(3)]
+    for each in records:
+        tier.put(each)
+    tier.close()
+    data = bytearray((tmp_path / "a").read_bytes())
+    data[start : start + size] = filler * size
+    (tmp_path / "a").write_bytes(data)
+    again = file_tier(tmp_path / "a")
+    n_lost = 1 if start else 3
+    assert [find(again, each) for each in records] == [*[None] * n_lost, *records[n_lost:]]
+    assert all(again.put(each) for each in records) and [find(again, each) for each in records] == records
+
+
 def test_a_write_cut_short_by_a_kill_is_a_miss_for_the_next_process(tmp_path: Path) -> None:
     kept = [record(i) for i in range(2)]
     for n_written in (1, 100, 256, 257, SLOT - 70):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from imp_server.core import InvalidModel, ModelFileMissing
-from imp_server.weights.catalogue import find_pulled, pulled_models
+from imp_server.weights.catalogue import find_pulled, folder_name, pulled_models
 from imp_server.weights.pull import pull
 
 from tests.weights.hub_double import COMMIT, Hub, serving
@@ -99,6 +99,22 @@ def test_a_second_pull_goes_on_where_the_first_was_stopped() -> None:
     assert pulled.path.read_bytes() == BIG
     first, second = [wanted for name, wanted in hub.ranges if name == "tiny-Q8_0.gguf"]
     assert first == "" and int(second.removeprefix("bytes=").removesuffix("-")) >= 1 << 19
+
+
+@pytest.mark.usefixtures("small_chunks")
+@pytest.mark.parametrize(
+    "part", [bytes(1 << 20), bytes(len(BIG)), BIG + b"more", b""], ids=["cut", "whole", "long", "empty"]
+)
+def test_a_damaged_part_is_fetched_again(home: Path, part: bytes) -> None:
+    """A power cut may leave zeros where the first half of a file was, or the whole of it."""
+    hub = repo()
+    hub.files["tiny-Q8_0.gguf"] = BIG
+    left = home / "models" / f".partial-{folder_name('hf:org/tiny-GGUF:Q8_0')}" / "tiny-Q8_0.gguf"
+    left.parent.mkdir(parents=True)
+    left.write_bytes(part)
+    with serving(hub) as url:
+        pulled = pull("hf:org/tiny-GGUF:Q8_0", endpoint=url)
+    assert pulled.path.read_bytes() == BIG
 
 
 @pytest.mark.parametrize("name", ["tiny-Q8_0.gguf", "config.json"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import stat
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -84,6 +85,23 @@ def test_an_interrupted_copy_goes_on(model: Path, home: Path, monkeypatch: pytes
     told: list[int] = []
     pulled = pull(str(model), lambda file, done, total: told.append(done))
     assert told[0] > 2 << 20, "the first two MiB are not copied again"
+    assert pulled.path.read_bytes() == model.read_bytes()
+    assert pulled.manifest.files[0].sha256 == sha256_of(model)
+
+
+@pytest.mark.parametrize(
+    "damage", [lambda d: bytes(len(d)), lambda d: d + b"more", lambda d: d[:-1] + b"?", lambda _: b""]
+)
+def test_a_damaged_part_of_a_copy_is_written_again(
+    model: Path, home: Path, monkeypatch: pytest.MonkeyPatch, damage: Callable[[bytes], bytes]
+) -> None:
+    """A power cut may leave zeros, or more than the source has."""
+    with monkeypatch.context() as cutting, pytest.raises(KeyboardInterrupt):
+        cutting.setattr(pull_local.os, "fsync", lambda _: (_ for _ in ()).throw(KeyboardInterrupt))
+        pull(str(model))
+    part = home / "models" / ".partial-small" / "small.gguf"
+    part.write_bytes(damage(model.read_bytes()[: 3 << 20]))
+    pulled = pull(str(model))
     assert pulled.path.read_bytes() == model.read_bytes()
     assert pulled.manifest.files[0].sha256 == sha256_of(model)
 

@@ -20,6 +20,7 @@ from imp_server.backends import NEEDS, choose, exists
 from imp_server.backends.machine import available_bytes, total_bytes
 from imp_server.cli import _machine
 from imp_server.cli._knob_options import KnobCommand, with_config
+from imp_server.cli._leftovers import leftovers
 from imp_server.cli._terminal import size_text
 from imp_server.config import Config, imp_home
 from imp_server.config.load import Loaded
@@ -47,7 +48,7 @@ class Finding:
 
 @click.command(cls=KnobCommand)
 @click.option("--json", "as_json", is_flag=True, help="One JSON array.")
-@with_config("server", "model", "engine", "cpu", "cuda", "router")
+@with_config("server", "model", "engine", "cpu", "cuda", "router", "prefix_cache")
 def command(loaded: Loaded, as_json: bool) -> int:
     """Look at this machine and this installation. Exit code 1 if something stands in the way of serving."""
     findings: list[Finding] = []
@@ -156,7 +157,7 @@ def gpu(_: Config) -> list[Finding]:
     return [Finding("gpu", f"{'; '.join(cards)}{advice}", "ok" if ready else "note")]
 
 
-def disk(_: Config) -> list[Finding]:
+def disk(config: Config) -> list[Finding]:
     home = imp_home()
     folder = home
     while not folder.exists():
@@ -168,7 +169,12 @@ def disk(_: Config) -> list[Finding]:
     free = shutil.disk_usage(folder).free
     count = f"{len(models)} model{'s' if len(models) != 1 else ''}"
     text = f"{home}: {count}, {size_text(size)}; {size_text(free)} free"
-    return [Finding("disk", text, "ok" if free > 1e9 else "note")]
+    found = [Finding("disk", text, "ok" if free > 1e9 else "note")]
+    if unused := leftovers(config):
+        n_bytes = sum(each.n_bytes for each in unused)
+        what = f"{len(unused)} thing{'s' if len(unused) != 1 else ''} that no model uses"
+        found.append(Finding("disk", f"{size_text(n_bytes)} in {what}; `imp gc` lists and frees them", "note"))
+    return found
 
 
 def model(config: Config) -> list[Finding]:

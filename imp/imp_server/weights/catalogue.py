@@ -14,7 +14,7 @@ from pathlib import Path
 from imp_server.config import imp_home
 from imp_server.core import InvalidModel, ModelFileMissing
 from imp_server.weights.known import DEFAULT, KNOWN, Hub, Known, Wheel
-from imp_server.weights.manifest import Manifest, damage, read_manifest
+from imp_server.weights.manifest import MANIFEST, Manifest, damage, read_manifest
 
 NO_MODEL = "none"
 _REPO = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
@@ -74,6 +74,8 @@ def find_pulled(name: str) -> Pulled | None:
     folder = models_folder() / folder_name(name)
     manifest = read_manifest(folder)
     if manifest is None:
+        if folder.is_dir():
+            raise InvalidModel(f"{name} is damaged: {MANIFEST} can't be read; run `imp rm {name}` and pull it again")
         return None
     if wrong := damage(folder, manifest):
         raise InvalidModel(f"{name} is damaged: {wrong}; run `imp rm {name}` and pull it again")
@@ -135,6 +137,13 @@ def _to_pull(name: str) -> Wanted:
     close = difflib.get_close_matches(name, names, 2, 0.5)
     hint = f"did you mean {' or '.join(close)}?" if close else f"known names: {', '.join(KNOWN)}"
     raise ModelFileMissing(f"no model {name}: it is no file and no known name; {hint}")
+
+
+def model_paths(name: str) -> list[Path]:
+    """What a server may have opened of a model that is here: its file and its folder. Empty if it isn't here."""
+    folder = models_folder() / folder_name(name)
+    files = [path for path in folder.rglob("*") if path.suffix == ".gguf"] if folder.is_dir() else []
+    return [folder, *sorted(files)]
 
 
 def remove(name: str) -> int:

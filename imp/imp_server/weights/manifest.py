@@ -55,7 +55,10 @@ def write_manifest(folder: Path, name: str, source: str, main: str, digests: dic
     """Record the files named in `digests` (path -> sha256)."""
     records = [FileRecord(path, (folder / path).stat().st_size, digest) for path, digest in sorted(digests.items())]
     manifest = Manifest(name, source, main, tuple(records), time.time())
-    (folder / MANIFEST).write_bytes(msgspec.json.format(msgspec.json.encode(manifest), indent=1))
+    with (folder / MANIFEST).open("wb") as file:
+        file.write(msgspec.json.format(msgspec.json.encode(manifest), indent=1))
+        file.flush()
+        os.fsync(file.fileno())
     return manifest
 
 

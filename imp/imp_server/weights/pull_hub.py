@@ -46,8 +46,16 @@ def fetch_hub(
     stopping = threading.Event()
 
     def one(remote: Remote) -> str:
-        _download(source.repo, commit, remote, folder, endpoint, _bar(remote, on_progress, stopping))
-        return _verified(remote, folder / remote.name, on_progress)
+        path = folder / remote.name
+        goes_on = path.is_file()
+        while True:
+            _download(source.repo, commit, remote, folder, endpoint, _bar(remote, on_progress, stopping))
+            try:
+                return _verified(remote, path, on_progress)
+            except InvalidModel:
+                if not goes_on:
+                    raise
+                goes_on = False  # what an earlier pull left may be damaged: once more, from the beginning
 
     with ThreadPoolExecutor(PARALLEL) as pool:
         futures = {name: pool.submit(one, remotes[name]) for name in names}
@@ -89,6 +97,8 @@ def _download(repo: str, commit: str, remote: Remote, folder: Path, endpoint: st
         done = file.tell()
         if done > remote.size:
             done = file.truncate(0)
+        if done == remote.size and done:
+            return
         http_get(
             url,
             file,

@@ -43,10 +43,11 @@ def _copy(source: Path, target: Path, name: str, on_progress: OnProgress) -> str
     done = 0
     with source.open("rb") as reader, target.open("a+b") as writer:
         writer.seek(0)
-        while done < stat.st_size and (chunk := writer.read(CHUNK)):
+        while (chunk := writer.read(CHUNK)) and chunk == reader.read(len(chunk)):
             digest.update(chunk)
             done += len(chunk)
         reader.seek(done)
+        writer.truncate(done)  # what a power cut left isn't always what was written
         while chunk := reader.read(CHUNK):
             writer.write(chunk)
             digest.update(chunk)

@@ -6,6 +6,7 @@ import os
 
 import numpy as np
 import pytest
+from imp_server.backends.cpu import pack_files
 from imp_server.backends.cpu.backend import CpuBackend
 from imp_server.backends.cpu.lowering import matrix_names
 from imp_server.backends.cpu.pack_cache import load_packed
@@ -73,18 +74,57 @@ def test_a_pack_cut_short_is_not_read(model, tmp_path):
     assert not load(model, folder).from_cache
 
 
-@pytest.mark.parametrize("where", [0.0, 0.5, 1.0])
-def test_a_damaged_pack_is_told_and_made_again(model, tmp_path, caplog, where):
+def one_bit(where):
+    def damage(data):
+        data = bytearray(data)
+        data[int(where * (len(data) - 1))] ^= 0x10
+        return bytes(data)
+
+    return damage
+
+
+DAMAGES = {
+    "first bit": one_bit(0.0),
+    "middle bit": one_bit(0.5),
+    "last bit": one_bit(1.0),
+    "zeros": lambda data: bytes(len(data)),
+    "a zero page at the end": lambda data: data[:-4096] + bytes(4096),
+    "zeros behind the end": lambda data: data + bytes(4096),
+    "cut in half": lambda data: data[: len(data) // 2],
+    "one byte": lambda data: data[:1],
+    "empty": lambda data: b"",
+    "text": lambda data: b"what is this doing here? " * 100,
+    "an end alone": lambda data: data[-pack_files.END_BYTES :],
+    "an empty table": lambda data: pack_files.end_of(pack_files.Table("", 0, 0, [])),
+    "a table of something else": lambda data: data + pack_files.end_of(pack_files.Table("", 0, 0, [])),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
+def test_a_damaged_pack_is_told_and_made_again(model, tmp_path, caplog, damage):
     folder = tmp_path / "packs"
     good = load(model, folder).buffer.copy()
     pack = next(folder.iterdir())
-    data = bytearray(pack.read_bytes())
-    data[int(where * (len(data) - 1))] ^= 0x10
-    pack.write_bytes(data)
+    pack.write_bytes(damage(pack.read_bytes()))
+    assert pack_files.why_unused(pack) in ("damaged", "")
     again = load(model, folder)
     assert not again.from_cache and "is damaged" in caplog.text
     np.testing.assert_array_equal(again.buffer, good)
     assert load(model, folder).from_cache
+
+
+def test_a_pack_is_used_while_its_model_is_what_it_was(model, tmp_path):
+    folder = tmp_path / "packs"
+    load(model, folder)
+    (pack,) = folder.iterdir()
+    assert pack_files.packs_of(folder, model.header.path) == [pack] and not pack_files.why_unused(pack)
+    assert not pack_files.packs_of(folder, tmp_path / "other.gguf")
+    os.utime(model.header.path, ns=(1, 1))
+    assert "has changed" in pack_files.why_unused(pack)
+    model.header.path.unlink()
+    assert "is gone" in pack_files.why_unused(pack)
+    pack.write_bytes(bytes(pack.stat().st_size))
+    assert pack_files.why_unused(pack) == "damaged"
 
 
 def test_without_a_writable_folder_the_model_runs_from_memory(model, tmp_path, caplog):

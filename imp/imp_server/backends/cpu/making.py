@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from imp_server.backends.base import Backend
-from imp_server.config.environment import imp_home
+from imp_server.backends.cpu.pack_files import pack_folder
 from imp_server.models.source import ModelSource
 from imp_server.native import library_path
 
@@ -21,7 +20,7 @@ def make(source: ModelSource, options: dict[str, Any], on_progress: Callable[[fl
     from imp_server.backends.cpu.backend import CpuBackend
 
     cpu = options.get("cpu", {})
-    folder = Path(cpu.get("pack_cache_path") or imp_home() / "packed").expanduser()
+    folder = pack_folder(cpu.get("pack_cache_path", ""))
     return CpuBackend(
         source,
         n_threads=int(cpu.get("threads", 0)),

@@ -1,11 +1,10 @@
 """Packed weights: made in parallel, kept on disk, mapped at the next start.
 
-Owner of the packed bytes: `PackedWeights`. A cache file is each matrix at a multiple of 64 bytes, a CRC-32 of each
-16 MiB of that, the table of matrices (JSON), and the table's length and CRC-32. Its name holds digests of the model's
-path and of (size, mtime, header, layout version, options), so a file that no longer fits is never read, and is removed
-when its successor is written. The sums are checked at each start: a damaged file would give wrong answers and no
-error. The start's measurements read all weights anyway. The table is kept because only a look at all numbers of a
-checkpoint's packed integers tells which layout holds them exactly.
+Owner of the packed bytes: `PackedWeights`. The file (pack_files.py) has digests in its name, of the model's path and of
+(size, mtime, header, layout version, options), so one that no longer fits is never read, and is removed when its
+successor is written. Its sums are checked at each start: a damaged file would give wrong answers and no error. The
+start's measurements read all weights anyway. The table is kept because only a look at all numbers of a checkpoint's
+packed integers tells which layout holds them exactly.
 """
 
 from __future__ import annotations
@@ -14,19 +13,31 @@ import hashlib
 import logging
 import mmap
 import os
-import struct
 import tempfile
 import zlib
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from imp_server.backends.cpu import head_plane, pages
 from imp_server.backends.cpu.layouts import LAYOUT_VERSION
+from imp_server.backends.cpu.pack_files import (
+    END_BYTES,
+    FORMAT,
+    PARTIAL,
+    SUFFIX,
+    Entry,
+    ModelState,
+    Table,
+    end_of,
+    model_digest,
+    n_table,
+    packs_of,
+    read_table,
+)
 from imp_server.backends.cpu.packing import PackedShape, pack, packed_shape
 from imp_server.backends.cpu.threads import affinity
 from imp_server.models.source import ModelSource
@@ -39,22 +50,12 @@ _TAIL = 4096
 """Readable bytes past the last matrix: kernels prefetch and load whole vectors."""
 
 _SUMMED = 16 * 2**20
-_END = struct.Struct("<II")
-"""Of a file: length and CRC-32 of the table before it."""
-
-
-class _Entry(msgspec.Struct, frozen=True, array_like=True):
-    name: str
-    type: str
-    n_out: int
-    n_in: int
-    offset: int
 
 
 class PackedWeights:
     """Matrices by canonical name. `from_cache`: mapped from disk, not packed in this start."""
 
-    def __init__(self, buffer: Bytes, entries: list[_Entry], *, from_cache: bool) -> None:
+    def __init__(self, buffer: Bytes, entries: list[Entry], *, from_cache: bool) -> None:
         self._buffer = buffer
         self.from_cache = from_cache
         self.shapes = {e.name: PackedShape(e.type, e.n_out, e.n_in) for e in entries}
@@ -88,7 +89,8 @@ def load_packed(
     `plane_of`: the head, if a plane of its high bits is wanted; it gets one if it is packed as head_plane.SOURCE.
     Raises UnsupportedModel for a tensor type without a layout.
     """
-    path = folder / _file_name(source, names, quantize, plane_of) if folder else None
+    state = _state(source) if folder else None
+    path = folder / _file_name(source, state, names, quantize, plane_of) if folder and state else None
     kept = _map(path, in_huge_pages) if path else None
     if kept is not None:
         return PackedWeights(pages.moved(kept[0]) if in_huge_pages else kept[0], kept[1], from_cache=True)
@@ -101,8 +103,8 @@ def load_packed(
     _pack_all(source, shapes, entries, buffer, on_progress)
     if head_plane.NAME in shapes:
         _pack_plane({e.name: e for e in entries}, shapes, plane_of, buffer)
-    if path is not None and partial is not None:
-        _publish(buffer, entries, partial, path)
+    if path is not None and partial is not None and state is not None:
+        _publish(buffer, Table(str(state.path), state.n_bytes, state.mtime_ns, entries), partial, path)
     return PackedWeights(pages.moved(buffer) if in_huge_pages else buffer, entries, from_cache=False)
 
 
@@ -111,61 +113,64 @@ def _description(source: ModelSource, name: str) -> tuple[str, tuple[int, ...]]:
     return raw.type.name, raw.shape
 
 
-def _placed(shapes: Mapping[str, PackedShape]) -> tuple[list[_Entry], int]:
+def _placed(shapes: Mapping[str, PackedShape]) -> tuple[list[Entry], int]:
     entries, at = [], 0
     for name, shape in shapes.items():
-        entries.append(_Entry(name, shape.type, shape.n_out, shape.n_in, at))
+        entries.append(Entry(name, shape.type, shape.n_out, shape.n_in, at))
         at += _aligned(shape.nbytes)
     return entries, at + _TAIL
 
 
-def _file_name(source: ModelSource, names: list[str], quantize: str, plane_of: str) -> str:
+def _state(source: ModelSource) -> ModelState:
     path = source.header.path.resolve()
-    state = path.stat()
+    return ModelState(path, source.header.file_bytes, path.stat().st_mtime_ns)
+
+
+def _file_name(source: ModelSource, state: ModelState, names: list[str], quantize: str, plane_of: str) -> str:
     facts = (
+        FORMAT,
         LAYOUT_VERSION,
-        source.header.file_bytes,
-        state.st_mtime_ns,
+        state.n_bytes,
+        state.mtime_ns,
         quantize,
         repr(source.architecture),
         names,
         plane_of,
     )
-    which = hashlib.sha256(str(path).encode()).hexdigest()[:16]
-    return f"{which}-{hashlib.sha256(repr(facts).encode()).hexdigest()[:32]}.pack"
+    return f"{model_digest(state.path)}-{hashlib.sha256(repr(facts).encode()).hexdigest()[:32]}{SUFFIX}"
 
 
-def _map(path: Path, in_huge_pages: bool) -> tuple[Bytes, list[_Entry]] | None:
+def _map(path: Path, in_huge_pages: bool) -> tuple[Bytes, list[Entry]] | None:
     try:
         with path.open("rb") as file:
             mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    except (OSError, ValueError):
+    except OSError:
         return None
-    if in_huge_pages:
-        pages.ask_for(mapped)
-    buffer = np.frombuffer(mapped, dtype=np.uint8)
-    found = _whole(buffer)
+    except ValueError:  # an empty file
+        mapped = None
+    found = None
+    if mapped is not None:
+        if in_huge_pages:
+            pages.ask_for(mapped)
+        found = _whole(np.frombuffer(mapped, dtype=np.uint8))
     if found is None:
         log.warning("%s is damaged: the weights are packed again", path)
     return found
 
 
-def _whole(file: Bytes) -> tuple[Bytes, list[_Entry]] | None:
+def _whole(file: Bytes) -> tuple[Bytes, list[Entry]] | None:
     """The matrices and their table, if every sum is right."""
-    if len(file) < _END.size:
+    size = n_table(file[-END_BYTES:].tobytes())
+    table = read_table(file[-END_BYTES - size :].tobytes()) if size is not None else None
+    if size is None or table is None:
         return None
-    n_table, table_sum = _END.unpack(file[-_END.size :].tobytes())
-    table = file[-_END.size - n_table : -_END.size].tobytes()
-    if len(table) != n_table or zlib.crc32(table) != table_sum:
+    total = _total(table.entries)
+    if file[total : -END_BYTES - size].tobytes() != _sums(file[:total]):
         return None
-    entries = msgspec.json.decode(table, type=list[_Entry])
-    total = _total(entries)
-    if file[total : -_END.size - n_table].tobytes() != _sums(file[:total]):
-        return None
-    return file[:total], entries
+    return file[:total], table.entries
 
 
-def _total(entries: list[_Entry]) -> int:
+def _total(entries: list[Entry]) -> int:
     last = entries[-1]
     return last.offset + _aligned(PackedShape(last.type, last.n_out, last.n_in).nbytes) + _TAIL
 
@@ -185,7 +190,7 @@ def _room(total: int, path: Path | None, in_huge_pages: bool) -> tuple[Bytes, Pa
     if path is not None:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            handle, name = tempfile.mkstemp(prefix=path.stem[:16], suffix=".partial", dir=path.parent)
+            handle, name = tempfile.mkstemp(prefix=path.stem[:16], suffix=PARTIAL, dir=path.parent)
             with os.fdopen(handle, "r+b") as file:
                 os.posix_fallocate(file.fileno(), 0, total)
                 mapped = mmap.mmap(file.fileno(), total)
@@ -200,11 +205,11 @@ def _room(total: int, path: Path | None, in_huge_pages: bool) -> tuple[Bytes, Pa
 def _pack_all(
     source: ModelSource,
     shapes: Mapping[str, PackedShape],
-    entries: list[_Entry],
+    entries: list[Entry],
     buffer: Bytes,
     on_progress: Callable[[float], None] | None,
 ) -> None:
-    def one(entry: _Entry) -> int:
+    def one(entry: Entry) -> int:
         shape = shapes[entry.name]
         raw = source.raw(entry.name)
         pack(raw, shape, buffer[entry.offset : entry.offset + shape.nbytes])
@@ -221,7 +226,7 @@ def _pack_all(
                 on_progress(done / total)
 
 
-def _pack_plane(entries: Mapping[str, _Entry], shapes: Mapping[str, PackedShape], head: str, buffer: Bytes) -> None:
+def _pack_plane(entries: Mapping[str, Entry], shapes: Mapping[str, PackedShape], head: str, buffer: Bytes) -> None:
     def panels(name: str) -> Bytes:
         shape, at = shapes[name], entries[name].offset
         return buffer[at : at + shape.nbytes].reshape(shape.n_panels, shape.panel_bytes)
@@ -229,13 +234,12 @@ def _pack_plane(entries: Mapping[str, _Entry], shapes: Mapping[str, PackedShape]
     head_plane.make_plane(panels(head), shapes[head].n_blocks, panels(head_plane.NAME))
 
 
-def _publish(buffer: Bytes, entries: list[_Entry], partial: Path, path: Path) -> None:
+def _publish(buffer: Bytes, table: Table, partial: Path, path: Path) -> None:
     """Rename the finished file; the mapping goes on serving."""
     try:
         with partial.open("ab") as file:
-            table = msgspec.json.encode(entries)
-            file.write(_sums(buffer) + table + _END.pack(len(table), zlib.crc32(table)))
-        for stale in path.parent.glob(f"{path.stem[:16]}-*.pack"):
+            file.write(_sums(buffer) + end_of(table))
+        for stale in packs_of(path.parent, Path(table.model)):
             stale.unlink(missing_ok=True)
         partial.replace(path)
     except OSError as error:
