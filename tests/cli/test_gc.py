@@ -1,4 +1,4 @@
-"""What lies on the disk for models that are gone: `imp rm` takes it along, `imp gc` lists and frees it, doctor counts it."""
+"""What lies on the disk for models that are gone: `imp rm` takes it along, `imp gc` frees it, doctor counts it."""
 
 from __future__ import annotations
 

@@ -96,9 +96,14 @@ def test_a_damaged_part_of_a_copy_is_written_again(
     model: Path, home: Path, monkeypatch: pytest.MonkeyPatch, damage: Callable[[bytes], bytes]
 ) -> None:
     """A power cut may leave zeros, or more than the source has."""
-    with monkeypatch.context() as cutting, pytest.raises(KeyboardInterrupt):
-        cutting.setattr(pull_local.os, "fsync", lambda _: (_ for _ in ()).throw(KeyboardInterrupt))
-        pull(str(model))
+
+    def stop(_: int) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as cutting:
+        cutting.setattr(pull_local.os, "fsync", stop)
+        with pytest.raises(KeyboardInterrupt):
+            pull(str(model))
     part = home / "models" / ".partial-small" / "small.gguf"
     part.write_bytes(damage(model.read_bytes()[: 3 << 20]))
     pulled = pull(str(model))
