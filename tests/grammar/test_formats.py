@@ -162,8 +162,9 @@ def test_what_is_accepted_passes_the_format_checker(name: str) -> None:
           "http://[::1", "http://a/%zz", "http://ä.de"]),
         ("uri-reference", ["//foo.bar/?baz=qux#quux", "/abc", "abc", "#fragment", "", "a/b:c", "?q"],
          ["\\\\WINDOWS", "#frag\\ment", "a b", "1:b"]),
-        ("regex", ["^[a-z]+(?:\\d{2,}|x)*$", "", "(a|b)?", "[^0-9]", "\\u00e9", "(?=a)b", "é{0,3}"],
-         ["(", "a)", "[z-a]", "*a", "a**", "[", "\\", "(?<x>a)\\1", "a{3,1}"]),
+        ("regex", ["^[a-z]+(?:\\d{2,}|x)*$", "", "(a|b)?", "[^0-9]", "\\u00e9", "(?=a)b", "é{0,3}",
+                   "a{1,2}", "[a-z]{2,2}?", "(ab){9,10}", "a{19,100}", "a{199,200}"],
+         ["(", "a)", "[z-a]", "*a", "a**", "[", "\\", "(?<x>a)\\1", "a{3,1}", "a{20,19}", "a{101,100}", "a{01,2}"]),
         ("hostname", ["x" * 63, ".".join(["x" * 49] * 5)], ["x" * 64, ".".join(["x" * 50] * 5), "", ".", "a.", "a_b"]),
         ("time", ["08:30:06z"], ["23:59:60Z", "12:00:00", "24:00:00Z"]),
         ("uuid", ["00000000-0000-0000-0000-000000000000"], ["2eb8aa08aa9811eab4aa73b441d16380"]),
@@ -187,3 +188,10 @@ def test_formats_with_lengths(name: str, low: int, more: int, rng: random.Random
     word = random_word(machine, rng, 60)
     assert low <= len(word) <= low + more
     assert accepted(format_machine(name), word)
+
+
+def test_counts_of_a_regex_are_in_order() -> None:
+    machine = format_machine("regex")
+    numbers = [0, 1, 2, 9, 10, 11, 19, 20, 99, 100, 101, 199, 200, 210, 998, 999]
+    wrong = [(n, m) for n in numbers for m in numbers if accepted(machine, f"(a{{{n},{m}}})?") != (n <= m)]
+    assert wrong == []

@@ -63,3 +63,27 @@ def test_a_reference_hides_its_siblings_in_old_drafts_alone(uri: str | None, hid
     address = "https://example.org/r"
     resource = {"$defs": {"r": {"id": address, "$id": address, **schema}}, "$ref": address}
     assert accepts(resource, '{"a": "abc"}') == hides
+
+
+@pytest.mark.parametrize("keyword", ["$defs", "definitions"])
+def test_a_part_that_names_draft_4_stays_part_of_its_resource(keyword: str) -> None:
+    """`id` identifies where the draft around it says so: elsewhere references lead on into the document."""
+    part = {"$schema": "http://json-schema.org/draft-04/schema#", "id": "https://example.org/part"}
+    schema = {
+        "type": "object",
+        "properties": {"a": {**part, "properties": {"b": {"$ref": f"#/{keyword}/text"}}}},
+        keyword: {"text": {"type": "string"}},
+    }
+    assert accepts(schema, '{"a": {"b": "x"}}') and not accepts(schema, '{"a": {"b": 1}}')
+
+
+def test_an_id_of_draft_4_is_a_base_in_a_document_of_draft_4() -> None:
+    schema = {
+        "$schema": "http://json-schema.org/draft-04/schema#",
+        "properties": {"a": {"id": "https://example.org/part", "$ref": "#/definitions/text"}, "b": {
+            "id": "https://example.org/other", "properties": {"c": {"$ref": "#/definitions/text"}},
+            "definitions": {"text": {"type": "string"}},
+        }},
+        "definitions": {"text": {"type": "integer"}},
+    }  # fmt: skip
+    assert accepts(schema, '{"b": {"c": "x"}, "a": 1}') and not accepts(schema, '{"b": {"c": 1}}')

@@ -103,14 +103,8 @@ def _regexes() -> Machine:
     nodes = Nodes()
     either, sequence, text = nodes.either, nodes.sequence, nodes.text
     inside = nodes.rule(0, True, 0, Spread(0, INFINITE, 1))
-    number = either([text("0"), sequence([_chars(nodes, "1-9"), nodes.loop(_chars(nodes, "0-9"), 0, 2)])])
-    counts = either([number, sequence([number, text(",")]), sequence([text("0,"), number])])
-    quantifier = sequence(
-        [
-            either([_chars(nodes, "*+?"), sequence([text("{"), counts, text("}")])]),
-            nodes.optional(text("?")),
-        ]
-    )
+    counts = sequence([text("{"), _counts(nodes), text("}")])
+    quantifier = sequence([either([_chars(nodes, "*+?"), counts]), nodes.optional(text("?"))])
     atom = either(
         [
             _chars(nodes, " !\"#%&',/0-9:;<=>@A-Z_`a-z~\u00a0-\U0010ffff"),
@@ -127,6 +121,41 @@ def _regexes() -> Machine:
     row = nodes.loop(either([sequence([atom, nodes.optional(quantifier)]), assertion]), 0, INFINITE)
     body = sequence([row, nodes.loop(sequence([text("|"), row]), 0, INFINITE)])
     return TermMachine(nodes, body, [body])
+
+
+def _counts(nodes: Nodes) -> Node:
+    """`n`, `n,` and `n,m` with n <= m, of up to three digits: both languages refuse the others."""
+    alone = nodes.either([nodes.text("0"), *(_numbers(nodes, size) for size in (1, 2, 3))])
+    options = [alone, nodes.sequence([alone, nodes.text(",")]), nodes.sequence([nodes.text("0,"), alone])]
+    for size in (1, 2, 3):
+        longer = [_numbers(nodes, more) for more in range(size + 1, 4)]
+        if longer:
+            options.append(nodes.sequence([_numbers(nodes, size), nodes.text(","), nodes.either(longer)]))
+        options.append(_ordered(nodes, size, ""))
+    return nodes.either(options)
+
+
+def _ordered(nodes: Nodes, size: int, read: str) -> Node:
+    """The rest of `n,m` with n <= m, both of `size` digits, behind the first digits of n."""
+    if len(read) == size:
+        return nodes.sequence([nodes.text(","), _at_least(nodes, read)])
+    digits = "0123456789" if read else "123456789"
+    return nodes.either([nodes.sequence([nodes.text(d), _ordered(nodes, size, read + d)]) for d in digits])
+
+
+def _numbers(nodes: Nodes, size: int) -> Node:
+    return nodes.sequence([_chars(nodes, "1-9"), *[_chars(nodes, "0-9")] * (size - 1)])
+
+
+def _at_least(nodes: Nodes, low: str) -> Node:
+    """Numbers of as many digits that aren't smaller."""
+    options = [nodes.text(low)]
+    for at, digit in enumerate(low):
+        if digit != "9":
+            higher = nodes.chars(((ord(digit) + 1, ord("9")),))
+            rest = [_chars(nodes, "0-9")] * (len(low) - at - 1)
+            options.append(nodes.sequence([nodes.text(low[:at]), higher, *rest]))
+    return nodes.either(options)
 
 
 def _chars(nodes: Nodes, inside: str) -> Node:

@@ -119,7 +119,7 @@ class Document:
         """Published documents that references lead to."""
         self.start = At("", "", 2020)
         if isinstance(schema, dict):
-            self._index(schema, self.start, 0)
+            self._index(schema, self.start, 0, is_root=True)
             self.start = self._places[id(schema)]
             self._add_published()
             self.start = self.start._replace(scope=self._scope((), self.start.base))
@@ -149,15 +149,19 @@ class Document:
         """Whether the schema is known by its content: it depends on no place, and spelling it out is cheap."""
         return id(schema) not in self._open and self._sizes.get(id(schema), 0) <= SHARED_SIZE
 
-    def _index(self, schema: dict[str, Any], at: At, depth: int) -> bool:
-        """Index a subschema and those below; whether its meaning depends on its place."""
+    def _index(self, schema: dict[str, Any], at: At, depth: int, is_root: bool = False) -> bool:
+        """Index a subschema and those below; whether its meaning depends on its place.
+
+        An identifier is spelled as the draft around it has it: what merely names another one stays part of its resource.
+        """
         if depth > MAX_DEPTH:
             raise GrammarRefused(f"schema is nested deeper than {MAX_DEPTH}", pointer=at.pointer)
         if len(self._places) > MAX_SUBSCHEMAS:
             raise GrammarRefused(f"schema has more than {MAX_SUBSCHEMAS} subschemas", pointer=at.pointer)
+        around = at.draft
         at = at._replace(draft=draft_of(schema, at.draft, at.pointer), hides=hides_siblings(schema, at.hides))
         opened = at.draft != 2020
-        name = schema.get("id" if at.draft == 4 else "$id")
+        name = schema.get("id" if (at.draft if is_root else around) == 4 else "$id")
         if isinstance(name, str) and not (at.hides and "$ref" in schema):
             opened = True
             at = self._identify(schema, name, at)
@@ -194,7 +198,7 @@ class Document:
             for uri in missing:
                 document = published(uri)
                 self._resources[uri] = document
-                self._index(document, At(uri, "", 2020), 0)
+                self._index(document, At(uri, "", 2020), 0, is_root=True)
 
     def _identify(self, schema: dict[str, Any], name: str, at: At) -> At:
         uri, fragment = urldefrag(name)
