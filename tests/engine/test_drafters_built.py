@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from imp_server.config import Config
 from imp_server.core import ConfigError, HostOutOfMemory, SamplingParams, UserFault
 from imp_server.engine.build import BuiltEngine, build_engine
 from imp_server.engine.inline import InlineEngine
+from imp_server.weights.header import read_header
 
 from tests.engine.tiny_engine import Answer, ask, request
 from tests.models.tiny_gguf import write_tiny_llama
@@ -38,8 +40,20 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {
         "large": write_tiny_llama(folder / "large.gguf", n_layers=4),
         "small": write_tiny_llama(folder / "small.gguf", n_layers=1, seed=5),
-        "wider": write_tiny_llama(folder / "wider.gguf", n_layers=1, vocab=320, seed=5),
+        "padded": write_tiny_llama(folder / "padded.gguf", n_layers=1, vocab=320, seed=5),
+        "wider": write_tiny_llama(folder / "wider.gguf", n_layers=1, tokenizer=longer_tokenizer(), seed=5),
         "other": write_tiny_llama(folder / "other.gguf", n_layers=1, tokenizer=tokenizer),
+    }
+
+
+def longer_tokenizer() -> dict[str, Any]:
+    """That of the other files and one more word."""
+    path = Path(tempfile.mkdtemp()) / "m.gguf"
+    keys = dict(read_header(write_tiny_llama(path)).tokenizer)
+    return {
+        **keys,
+        "tokens": [*list(keys["tokens"])[:-1], "word"],
+        "token_type": [*keys["token_type"][:-1].tolist(), 1],
     }
 
 
@@ -76,7 +90,7 @@ def answers(files: dict[str, Path], draft: str, more: Settings | None = None) ->
 
 def test_a_draft_model_drafts_and_changes_nothing(files: dict[str, Path]) -> None:
     plain, _ = answers(files, "")
-    for draft in ("large", "small"):
+    for draft in ("large", "small", "padded"):
         drafted, counters = answers(files, draft, {"speculative.cost_gate": False})
         assert [a.ids for a in drafted] == [a.ids for a in plain]
         assert counters["spec_model_drafted_total"] > 60
@@ -88,7 +102,7 @@ def test_a_draft_model_drafts_and_changes_nothing(files: dict[str, Path]) -> Non
 
 def test_another_tokenizer_is_refused_by_what_differs(files: dict[str, Path]) -> None:
     with pytest.raises(
-        ConfigError, match=r"^--draft-model .*: its tokenizer isn't the model's: .*288 ids and the draft model's 320"
+        ConfigError, match=r"^--draft-model .*: its tokenizer isn't the model's: .*257 ids and the draft model's 288"
     ):
         built(files, "wider")
     with pytest.raises(ConfigError, match="id 0 writes '!' in the model and "):

@@ -29,10 +29,12 @@ def write_tiny_llama(
     keys: dict[str, Any] | None = None,
     tokenizer: Mapping[str, Any] | None = None,
     template: str = "",
+    loud_rows: range = range(0),
 ) -> Path:
-    """`drop`: tensors left out; `reshape`: wrong shapes; `keys`: overrides of integer hyperparameters.
+    """`drop`: tensors left out; `reshape`: wrong shapes; `keys`: overrides of hyperparameters.
 
-    `tokenizer`: `tokenizer.ggml.*` keys with as many tokens as `vocab`; one of bytes if there is none.
+    `tokenizer`: `tokenizer.ggml.*` keys, usually with as many tokens as `vocab`; one of bytes if there is none.
+    `keys` may hold texts and booleans, too. `loud_rows`: of the head, with logits larger than all others.
     """
     writer = gguf.GGUFWriter(str(path), "llama")
     head = width // n_heads
@@ -62,8 +64,12 @@ def write_tiny_llama(
     }
     rng = np.random.default_rng(seed)
     for name, (shape, kind) in tensors.items():
-        if name not in drop:
-            _add_tensor(writer, name, _values(rng, (reshape or {}).get(name, shape)), kind)
+        if name in drop:
+            continue
+        values = _values(rng, (reshape or {}).get(name, shape))
+        if name == "output.weight" and loud_rows:
+            values[loud_rows] *= 8
+        _add_tensor(writer, name, values, kind)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -71,11 +77,16 @@ def write_tiny_llama(
     return path
 
 
-def _add_hyperparameters(writer: gguf.GGUFWriter, numbers: Mapping[str, int]) -> None:
-    for name, value in numbers.items():
-        writer.add_uint32(f"llama.{name}", value)
-    writer.add_float32("llama.attention.layer_norm_rms_epsilon", 1e-5)
-    writer.add_float32("llama.rope.freq_base", 10000.0)
+def _add_hyperparameters(writer: gguf.GGUFWriter, values: Mapping[str, Any]) -> None:
+    floats = {"attention.layer_norm_rms_epsilon": 1e-5, "rope.freq_base": 10000.0}
+    for name, value in {**floats, **values}.items():
+        add_key(writer, name if name.startswith(("general.", "tokenizer.")) else f"llama.{name}", value)
+
+
+def add_key(writer: gguf.GGUFWriter, key: str, value: Any) -> None:
+    """With the type that the value's own has in files."""
+    adders = {bool: writer.add_bool, int: writer.add_uint32, float: writer.add_float32, str: writer.add_string}
+    adders.get(type(value), writer.add_array)(key, value)
 
 
 def _layer(i: int, width: int, kv_width: int, hidden: int) -> dict[str, tuple[tuple[int, ...], str]]:
@@ -111,15 +122,8 @@ def _add_tensor(writer: gguf.GGUFWriter, name: str, values: npt.NDArray[np.float
 
 def _add_tokenizer(writer: gguf.GGUFWriter, keys: Mapping[str, Any]) -> None:
     for name, value in keys.items():
-        key = f"tokenizer.ggml.{name}"
-        if isinstance(value, str):
-            writer.add_string(key, value)
-        elif isinstance(value, bool):
-            writer.add_bool(key, value)
-        elif isinstance(value, int):
-            writer.add_uint32(key, value)
-        else:
-            writer.add_array(key, list(value))
+        # A sequence of another kind than a list would be taken for a number.
+        add_key(writer, f"tokenizer.ggml.{name}", value if isinstance(value, str | bool | int) else list(value))
 
 
 def _add_byte_tokenizer(writer: gguf.GGUFWriter, vocab: int) -> None:

@@ -128,7 +128,14 @@ def test_faulty_json(text: str, tmp_path: Path) -> None:
         tokenizer_of_json(path, {})
 
 
-def test_padding_ids_write_nothing(tmp_path: Path) -> None:
+def test_a_vocabulary_ends_with_its_last_id_that_writes_something(tmp_path: Path) -> None:
     path = tmp_path / "tokenizer.json"
-    path.write_text('{"version": "1.0", "model": {"type": "BPE", "vocab": {"a": 0}, "merges": []}}')
-    assert tokenizer_of_json(path, {}, vocab_size=5).vocabulary.token_bytes == [b"a", b"", b"", b"", b""]
+    path.write_text('{"version": "1.0", "model": {"type": "BPE", "vocab": {"a": 0, "b": 2}, "merges": []}}')
+    vocabulary = tokenizer_of_json(path, {}, suppressed=(0, 9)).vocabulary
+    assert vocabulary.token_bytes == [b"a", b"", b"b"]
+    assert vocabulary.never_sampled == (0, 1), "suppressed, and writes nothing"
+    keys = {"model": "gpt2", "tokens": ["a", "<u0>", "b", "<end>", "<u1>"], "token_type": [1, 5, 1, 3, 5]}
+    tokenizer = tokenizer_of_gguf({**keys, "merges": ["a b"], "suppress_tokens": [2]})
+    assert [bool(piece) for piece in tokenizer.vocabulary.token_bytes] == [True, False, True, True]
+    assert tokenizer.vocabulary.never_sampled == (1, 2)
+    assert tokenizer.encode("<u1>a").max() < tokenizer.vocabulary.size, "no text is encoded as an unused id"

@@ -11,7 +11,7 @@ from imp_server.backends.base import BLOCK_TOKENS, Backend, KvSpec
 from imp_server.backends.machine import available_bytes
 from imp_server.config import Config
 from imp_server.config.running import PrefixCache as PrefixCacheKnobs
-from imp_server.core import CapacityExceeded, InvalidModel
+from imp_server.core import CapacityExceeded
 from imp_server.engine.acceptance import Limits
 from imp_server.engine.drafters import DraftModel, load_draft_model, make_model_drafter, make_speculation
 from imp_server.engine.loading import kv_dtype, load_backend
@@ -19,17 +19,16 @@ from imp_server.engine.loop import EngineLoop
 from imp_server.engine.lower_tier import lower_tier
 from imp_server.engine.matching import Grammars
 from imp_server.engine.messages import FromEngine, Loading, ModelInfo
+from imp_server.engine.model_files import open_with_tokenizer
 from imp_server.engine.request_handler import GrammarReady
 from imp_server.engine.row_rules import RowRules
 from imp_server.engine.warming import measure_drafts, warm_up
 from imp_server.models.architecture import Architecture
-from imp_server.models.opening import open_model
 from imp_server.models.source import ModelSource
 from imp_server.schedule.cache import Offload, PrefixCache
 from imp_server.schedule.cost import CostTable, VerifyCosts
 from imp_server.schedule.prefix import MakeIndex
 from imp_server.schedule.scheduler import ScheduleLimits, Scheduler
-from imp_server.vocab.load import tokenizer_of
 from imp_server.vocab.table import Vocabulary
 from imp_server.vocab.tokenizer import Tokenizer
 
@@ -133,13 +132,7 @@ def _row_rules(config: Config) -> RowRules:
 
 def _load(path: str, config: Config, emit: Callable[[FromEngine], None]) -> tuple[ModelSource, Tokenizer, Backend]:
     emit(Loading("open", 0.0))
-    source = open_model(path)
-    tokenizer = tokenizer_of(source.header)
-    vocabulary = tokenizer.vocabulary
-    if vocabulary.size > source.architecture.vocab_size:
-        raise InvalidModel(
-            f"the tokenizer has {vocabulary.size} ids, the model's embedding only {source.architecture.vocab_size}"
-        )
+    source, tokenizer = open_with_tokenizer(path)
     emit(Loading("open", 1.0))
     return source, tokenizer, load_backend(config, source, emit)
 

@@ -16,12 +16,11 @@ from imp_server.decode.ngram import NgramDrafter, NgramKnobs
 from imp_server.engine.draft_model import ModelDrafter
 from imp_server.engine.loading import kv_dtype, load_backend
 from imp_server.engine.messages import FromEngine
+from imp_server.engine.model_files import open_with_tokenizer
 from imp_server.engine.speculation import Speculation
 from imp_server.models.architecture import Architecture
-from imp_server.models.opening import open_model
 from imp_server.schedule.cost import CostTable
 from imp_server.schedule.prefix import MakeIndex
-from imp_server.vocab.load import tokenizer_of
 from imp_server.vocab.table import Vocabulary
 from imp_server.vocab.tokenizer import Tokenizer
 from imp_server.weights.catalogue import find
@@ -89,11 +88,10 @@ def _load(config: Config, vocabulary: Vocabulary, emit: Callable[[FromEngine], N
     wanted = find(name, config.router.models_dir)
     if wanted is None or wanted.local is None:
         raise ConfigError(f"it isn't on this machine; fetch it with: imp pull {name}")
-    source = open_model(str(wanted.local))
+    source, tokenizer = open_with_tokenizer(wanted.local)
     if any(group.kind == "state" for group in source.architecture.cache_groups) or source.architecture.is_encoder:
         raise ConfigError("only a decoder without recurrent layers can draft")
-    draft_vocabulary = tokenizer_of(source.header).vocabulary
-    if difference := vocabulary_difference(vocabulary, draft_vocabulary):
+    if difference := vocabulary_difference(vocabulary, tokenizer.vocabulary):
         raise ConfigError(f"its tokenizer isn't the model's: {difference}; take one of the same family")
     backend = load_backend(config, source, emit)
     dtype = kv_dtype(config, backend)

@@ -82,6 +82,7 @@ class EngineLoop:
         overlaps = backend.info.waits_for_masks and not scheduler.memory.has_state
         self._waits = MaskWaits(self._counters, clock, overlaps_masks=overlaps)
         self._n_mask_words = -(-limits.vocab_size // 32)
+        self._never_sampled = vocabulary.never_sampled
 
     @property
     def has_work(self) -> bool:
@@ -215,7 +216,7 @@ class EngineLoop:
         k = output.request.prompt_logprobs
         if k is not None and row.choice == 0 and result.logits is not None:
             # A row that was preempted computes its prompt again.
-            entries = prompt_logprobs(row.sampler.history[:n_prompt], chunk, result.logits, k)
+            entries = prompt_logprobs(row.sampler.history[:n_prompt], chunk, result.logits, k, self._never_sampled)
             live.prompt_logprobs += entries[max(0, len(live.prompt_logprobs) - chunk.start) :]
             if len(live.prompt_logprobs) == n_prompt - 1:
                 output.note_prompt_logprobs(live.prompt_logprobs)

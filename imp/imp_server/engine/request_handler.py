@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from imp_server.backends.base import Backend
-from imp_server.core import Draining, GenerateRequest, ImpError, InternalError, Unavailable
+from imp_server.core import Draining, GenerateRequest, ImpError, InternalError, SamplingParams, Unavailable
 from imp_server.decode.state import SamplerState
 from imp_server.engine.acceptance import Limits, check_request
 from imp_server.engine.adapters import Adapters
@@ -83,6 +83,7 @@ class RequestHandler:
         self.counters: defaultdict[str, float] = defaultdict(float)
         self._scheduler = scheduler
         self._backend = backend
+        self._never_sampled = vocabulary.never_sampled
         # Ids of the embedding that the tokenizer doesn't know write nothing.
         self._token_bytes = vocabulary.token_bytes + [b""] * (limits.vocab_size - vocabulary.size)
         self._limits, self._rules = limits, rules
@@ -182,7 +183,7 @@ class RequestHandler:
     ) -> LiveRow:
         room = max(0, self._limits.context_length - len(ids))
         most = len(ids) + min(room, request.plan.max_tokens) + 1
-        sampler = SamplerState(request.sampling, choice, ids, most, self._token_bytes)
+        sampler = SamplerState(self._law(request.sampling), choice, ids, most, self._token_bytes)
         plain = request.task == "generate" and request.prompt_logprobs is None
         adapter = self._adapters.get(request.adapter)
         row = Row(
@@ -210,6 +211,13 @@ class RequestHandler:
                 steers=self._rules.length_steering,
             )
         return LiveRow(row, output, grammar)
+
+    def _law(self, sampling: SamplingParams) -> SamplingParams:
+        """What the request asks for, less the ids that no row may choose."""
+        if not self._never_sampled:
+            return sampling
+        banned = tuple(sorted({*sampling.banned_ids, *self._never_sampled}))
+        return replace(sampling, banned_ids=banned)
 
     def _snapshot_points(self, request: GenerateRequest, n_prompt: int) -> tuple[int, ...]:
         if not self._scheduler.memory.has_state:

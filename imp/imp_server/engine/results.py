@@ -26,8 +26,16 @@ def sampled_logprobs(ids: Sequence[int], result: RowResult) -> list[TokenLogprob
     return [TokenLogprob(t, values[n], tops[n], ranks[n]) for n, t in enumerate(ids)]
 
 
-def prompt_logprobs(prompt: NDArray[np.int32], chunk: Chunk, logits: NDArray[np.float32], k: int) -> list[TokenLogprob]:
-    """Entries of the prompt tokens that follow the chunk's positions. `logits` [chunk tokens, vocab] raw."""
+def prompt_logprobs(
+    prompt: NDArray[np.int32], chunk: Chunk, logits: NDArray[np.float32], k: int, never: Sequence[int] = ()
+) -> list[TokenLogprob]:
+    """Entries of the prompt tokens that follow the chunk's positions. `logits` [chunk tokens, vocab] raw.
+
+    `never`: ids that no token can be.
+    """
+    if never:
+        logits = logits.copy()
+        logits[:, list(never)] = -np.inf
     entries = []
     for offset in range(min(chunk.n_tokens, len(prompt) - 1 - chunk.start)):
         token_id = int(prompt[chunk.start + offset + 1])

@@ -15,7 +15,7 @@ from imp_server.vocab import byte_alphabet
 from imp_server.vocab.end_tokens import TURN_MARKERS, end_ids
 from imp_server.vocab.pre_kinds import PRE_KINDS, PreKind
 from imp_server.vocab.score_merges import merges_of_scores
-from imp_server.vocab.table import Vocabulary
+from imp_server.vocab.table import Vocabulary, n_used
 from imp_server.vocab.tokenizer import AddedToken, Tokenizer
 
 # Values of tokenizer.ggml.token_type.
@@ -65,6 +65,14 @@ class GgufVocabulary:
         """The id under `<key>_token_id`, None when absent or outside the vocabulary."""
         value = self.keys.get(f"{key}_token_id")
         return value if isinstance(value, int) and 0 <= value < len(self.tokens) else None
+
+    def suppressed(self) -> list[int]:
+        """Ids that the file says must never be sampled. Raises InvalidModel."""
+        value: Any = self.keys.get("suppress_tokens")
+        ids = [] if value is None else value.tolist() if hasattr(value, "tolist") else value
+        if not isinstance(ids, list) or not all(type(i) is int for i in ids):
+            raise InvalidModel("the key 'tokenizer.ggml.suppress_tokens' isn't a list of ids")
+        return ids
 
     def text(self, key: str) -> str:
         """An empty text when the key is absent or no text."""
@@ -123,7 +131,7 @@ def _byte_level(raw: GgufVocabulary) -> Tokenizer:
             pieces.append(None)
         else:
             pieces.append(text.encode() if sort == USER_DEFINED else byte_alphabet.to_bytes(text))
-    vocab = {t: i for i, t in enumerate(raw.tokens) if t and i not in special}
+    vocab = {t: i for i, t in enumerate(raw.tokens) if t and i not in special and raw.types[i] != UNUSED}
     library = LibraryTokenizer(models.BPE(vocab=vocab, merges=_file_merges(raw, vocab), ignore_merges=kind.whole_words))
     library.pre_tokenizer = pre_tokenizer_of(kind)
     if kind.nfc:
@@ -150,7 +158,7 @@ def _file_merges(raw: GgufVocabulary, vocab: Mapping[str, int]) -> list[tuple[st
 def _sentence_piece(raw: GgufVocabulary) -> Tokenizer:
     special = raw.special_texts()
     spelled = [_BLANK * len(t) if raw.is_blank_run(t) else t.replace(" ", _BLANK) for t in raw.tokens]
-    vocab = {t: i for i, t in enumerate(spelled) if t and i not in special}
+    vocab = {t: i for i, t in enumerate(spelled) if t and i not in special and raw.types[i] != UNUSED}
     pieces: list[bytes | None] = []
     for text, sort in zip(raw.tokens, raw.types):
         byte = _BYTE_TOKEN.fullmatch(text) if sort in (BYTE, NORMAL) else None
@@ -193,7 +201,7 @@ def _word_piece(raw: GgufVocabulary) -> Tokenizer:
     for i, (text, sort) in enumerate(zip(raw.tokens, raw.types)):
         begins = text.startswith(_BLANK)
         word = text[1:] if begins else text if i in special or sort == UNUSED else "##" + text
-        if i == unknown or (i not in special and word):
+        if i == unknown or (i not in special and word and sort != UNUSED):
             vocab.setdefault(word, i)
         pieces.append(None if sort == UNUSED else (" " + text[1:] if begins else text).encode())
     unknown_text = raw.tokens[unknown] if unknown is not None else "[UNK]"
@@ -227,9 +235,11 @@ def _finish(
         cls, sep = raw.id_of("cls"), raw.id_of("seperator")  # the key is misspelled in the format
         bos, eos = bos if cls is None else cls, eos if sep is None else sep
     special = raw.special_texts()
-    vocabulary = Vocabulary(
-        pieces, special, end_ids=end_ids((eos, raw.id_of("eot"), raw.id_of("eom")), special), bos_id=bos
-    )
+    ends = end_ids((eos, raw.id_of("eot"), raw.id_of("eom")), special)
+    size = n_used(pieces, special, bos, eos, *ends, *library.get_vocab(with_added_tokens=False).values())
+    if not size:
+        raise InvalidModel("no token of 'tokenizer.ggml.tokens' writes anything")
+    vocabulary = Vocabulary(pieces[:size], special, end_ids=ends, bos_id=bos, suppressed=raw.suppressed())
     return Tokenizer(
         library,
         vocabulary,

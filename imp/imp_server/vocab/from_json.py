@@ -22,11 +22,15 @@ _MAX_IDS = 1 << 22
 
 
 def tokenizer_of_json(
-    path: Path, config: Mapping[str, Any], *, vocab_size: int = 0, eos_ids: tuple[int, ...] = ()
+    path: Path,
+    config: Mapping[str, Any],
+    *,
+    eos_ids: tuple[int, ...] = (),
+    suppressed: tuple[int, ...] = (),
 ) -> Tokenizer:
-    """`config`: tokenizer_config.json. `vocab_size`: rows of the model's head; ids beyond the tokenizer write nothing.
+    """`config`: tokenizer_config.json. `eos_ids`: further end ids. `suppressed`: ids that must never be sampled.
 
-    `eos_ids`: further end ids (generation_config.json). Raises InvalidModel.
+    Raises InvalidModel.
     """
     data = _read(path)
     added = _added_tokens(data, path)
@@ -41,7 +45,7 @@ def tokenizer_of_json(
     eos = named.get(_token_text(config.get("eos_token")) or "")
     first, last = _template_ids(data, named, config, bos, eos)
     special = _special_texts(added, data, named)
-    size = max([vocab_size, *(i + 1 for i in ids), *(t.id + 1 for t in added)])
+    size = max([0, *(i + 1 for i in ids), *(t.id + 1 for t in added)])
     if size > _MAX_IDS:
         raise InvalidModel(f"{path.name}: token id {size - 1} is beyond any vocabulary")
     plain = {t.id: t.text for t in added if t.id not in special}
@@ -51,7 +55,8 @@ def tokenizer_of_json(
         pieces[i] = spell(text)
     for i, text in plain.items():
         pieces[i] = text.encode()
-    vocabulary = Vocabulary(pieces, special, end_ids=end_ids((eos, *eos_ids), special), bos_id=bos)
+    ends = tuple(i for i in end_ids((eos, *eos_ids), special) if i < size)
+    vocabulary = Vocabulary(pieces, special, end_ids=ends, bos_id=bos, suppressed=suppressed)
     return Tokenizer(
         library,
         vocabulary,

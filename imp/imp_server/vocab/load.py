@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from imp_server.core import ModelFileMissing
 from imp_server.vocab.from_gguf import tokenizer_of_gguf
 from imp_server.vocab.from_json import tokenizer_of_json
@@ -15,16 +17,16 @@ def tokenizer_of(header: ModelHeader) -> Tokenizer:
         return tokenizer_of_gguf(header.tokenizer, header.architecture)
     if header.tokenizer_json is None:
         raise ModelFileMissing(f"{header.path} has no tokenizer.json; save the model's fast tokenizer there")
-    rows = header.hyperparameters.get("vocab_size", 0)
+    generation = header.generation
     return tokenizer_of_json(
         header.tokenizer_json,
         header.tokenizer,
-        vocab_size=rows if isinstance(rows, int) else 0,
-        eos_ids=_eos_ids(header),
+        eos_ids=_ids(generation.get("eos_token_id", header.hyperparameters.get("eos_token_id"))),
+        suppressed=_ids(generation.get("suppress_tokens")),
     )
 
 
-def _eos_ids(header: ModelHeader) -> tuple[int, ...]:
-    value = header.generation.get("eos_token_id", header.hyperparameters.get("eos_token_id"))
+def _ids(value: Any) -> tuple[int, ...]:
+    """One id or a list of them."""
     ids = value if isinstance(value, list) else [value]
     return tuple(i for i in ids if type(i) is int and i >= 0)

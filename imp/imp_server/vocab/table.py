@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 
 from imp_server.core import special
@@ -25,16 +25,27 @@ class Vocabulary:
         *,
         end_ids: Sequence[int] = (),
         bos_id: int | None = None,
+        suppressed: Sequence[int] = (),
     ) -> None:
-        """`pieces[id]`: the raw bytes of an ordinary token, None for an id that writes nothing."""
+        """`pieces[id]`: the raw bytes of an ordinary token, None for an id that writes nothing.
+
+        `suppressed`: ids that the model must never choose.
+        """
         self.size = len(pieces)
         self.special_texts = dict(special_texts)
         self.end_ids = tuple(end_ids)
         self.bos_id = bos_id
+        self.suppressed = tuple(suppressed)
         self.token_bytes: list[bytes] = [
             special(special_texts[i]) if i in special_texts else (piece or b"").translate(_UNSAFE)
             for i, piece in enumerate(pieces)
         ]
+
+    @cached_property
+    def never_sampled(self) -> tuple[int, ...]:
+        """Ids that no row may choose or name: the suppressed ones and those that write nothing."""
+        silent = {i for i, piece in enumerate(self.token_bytes) if not piece}
+        return tuple(sorted(silent | {i for i in self.suppressed if 0 <= i < self.size}))
 
     def is_special(self, token_id: int) -> bool:
         return token_id in self.special_texts
@@ -66,3 +77,12 @@ class Vocabulary:
             h.update(piece)
         h.update(repr((self.end_ids, self.bos_id)).encode())
         return h.hexdigest()
+
+
+def n_used(pieces: Sequence[bytes | None], special_texts: Mapping[int, str], *kept: int | None) -> int:
+    """How many ids there are up to the last that writes something, is special or is among `kept`.
+
+    What follows pads the vocabulary to a round number: rows of the model that nobody trained.
+    """
+    wanted = {*special_texts, *(i for i in kept if i is not None)}
+    return next((i + 1 for i in range(len(pieces) - 1, -1, -1) if pieces[i] or i in wanted), 0)
