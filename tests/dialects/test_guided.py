@@ -21,8 +21,16 @@ ALIASES: list[tuple[dict[str, Any], str, str]] = [
     ({"structured_outputs": {"regex": "a+b"}}, "ab", "a"),
     ({"structured_outputs": {"choice": ["yes", "no"]}}, "yes", ""),
     ({"structured_outputs": {"grammar": 'root ::= "x" [0-9]'}}, "x0", "x"),
+    ({"structured_outputs": {"grammar": 'start: "x" DIGIT\nDIGIT: /[0-9]/'}}, "x0", "x"),
+    ({"guided_grammar": 'start: "x" DIGIT\n%import common.DIGIT'}, "x0", "xx"),
     ({"structured_outputs": {"json_object": True}}, "{}", "[]"),
 ]
+ON_CHAT: list[tuple[dict[str, Any], str, str]] = [
+    ({"response_format": {"type": "json_object", "value": SCHEMA}}, '{"n": 1}', "{}"),
+    ({"regex": "a+b"}, "aab", "b"),
+    ({"ebnf": 'root ::= "x" [0-9]'}, "x4", "x"),
+]
+"""What other servers' clients send to this route alone."""
 OWN: dict[str, dict[str, Any]] = {
     "chat": {"response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": SCHEMA}}},
     "responses": {"text": {"format": {"type": "json_schema", "name": "n", "schema": SCHEMA}}},
@@ -40,6 +48,19 @@ def test_an_alias_binds_the_answer(name: str, alias: dict[str, Any], good: str, 
     grammar = grammar_of(name, body_of(name, alias))
     assert grammar is not None
     assert takes(grammar, good) and not takes(grammar, bad)
+
+
+@pytest.mark.parametrize(("alias", "good", "bad"), ON_CHAT)
+def test_other_servers_names_bind_a_chat(alias: dict[str, Any], good: str, bad: str) -> None:
+    grammar = grammar_of("chat", body_of("chat", alias))
+    assert grammar is not None
+    assert takes(grammar, good) and not takes(grammar, bad)
+
+
+def test_a_lark_grammar_that_cant_be_read_names_its_field() -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        grammar_of("chat", body_of("chat", {"structured_outputs": {"grammar": "start: ("}}))
+    assert (caught.value.code, caught.value.param) == ("grammar_unsupported", "structured_outputs.grammar")
 
 
 @pytest.mark.parametrize("name", list(DIALECTS))

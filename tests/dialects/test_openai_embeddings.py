@@ -33,6 +33,11 @@ def test_order_and_unit_length() -> None:
     assert body["usage"] == {"prompt_tokens": 4, "total_tokens": 4}
 
 
+def test_a_shortened_vector_is_its_beginning_at_unit_length() -> None:
+    assert reply([[3.0, 4.0, 12.0]], dimensions=2)["data"][0]["embedding"] == pytest.approx([0.6, 0.8])
+    assert reply([[3.0, 4.0, 12.0]], dimensions=3)["data"][0]["embedding"] == pytest.approx([3 / 13, 4 / 13, 12 / 13])
+
+
 def test_base64_is_the_same_vector() -> None:
     vectors = [[1.0, -2.0, 3.5]]
     floats = reply(vectors)["data"][0]["embedding"]
@@ -60,6 +65,7 @@ def test_what_a_model_cant_do() -> None:
     assert caught.value.code == "embeddings_unsupported"
     card = card._replace(tasks=("generate", "embed"))
     check_embeds(card, 8)
+    check_embeds(card, 3)
     with pytest.raises(InvalidRequest) as caught:
-        check_embeds(card, 4)
+        check_embeds(card, 9)
     assert caught.value.code == "dimensions_unsupported"

@@ -23,6 +23,8 @@ def meaning(body: dict[str, Any]) -> ResponseFormat:
     [
         {"response_format": JSON_SCHEMA},
         {"response_format": {"type": "json_object", "schema": SCHEMA}},
+        {"response_format": {"type": "json_object", "value": SCHEMA}},
+        {"response_format": {"type": "json_object", "schema": SCHEMA, "value": SCHEMA}},
         {"guided_json": SCHEMA},
         {"guided_json": json.dumps(SCHEMA)},
         {"json_schema": SCHEMA},
@@ -40,9 +42,10 @@ def test_a_schema_by_any_name(body: dict[str, Any]) -> None:
     ("kind", "bodies"),
     [
         ("regex", [{"guided_regex": "a+"}, {"structured_outputs": {"regex": "a+"}}]),
-        ("grammar", [{"guided_grammar": "a+"}, {"structured_outputs": {"grammar": "a+"}}, {"grammar": "a+"}]),
-        ("regex", [{"response_format": {"type": "regex", "pattern": "a+"}}]),
-        ("grammar", [{"response_format": {"type": "grammar", "gbnf": "a+"}}]),
+        ("grammar", [{"grammar": "a+"}]),
+        ("lark", [{"guided_grammar": "a+"}, {"structured_outputs": {"grammar": "a+"}}]),
+        ("regex", [{"response_format": {"type": "regex", "pattern": "a+"}}, {"regex": "a+"}]),
+        ("grammar", [{"response_format": {"type": "grammar", "gbnf": "a+"}}, {"ebnf": "a+"}]),
     ],
 )
 def test_a_text_by_any_name(kind: Any, bodies: list[dict[str, Any]]) -> None:
@@ -69,6 +72,8 @@ def test_the_other_kinds() -> None:
         {"guided_choice": ["a"], "grammar": 'root ::= "a"'},
         {"structured_outputs": {"regex": "a", "choice": ["a"]}},
         {"guided_regex": "a", "structured_outputs": {"regex": "b"}},
+        {"regex": "a", "ebnf": 'root ::= "a"'},
+        {"response_format": {"type": "json_object", "schema": SCHEMA, "value": {"type": "object"}}},
     ],
 )
 def test_two_that_differ_are_refused(body: dict[str, Any]) -> None:

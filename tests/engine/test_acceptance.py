@@ -19,7 +19,7 @@ def test_the_longest_prompt_that_the_operator_wants(task: str) -> None:
         ContextLengthExceeded, match=r"20 tokens \(server.max_input_tokens\), and this one has 21"
     ) as caught:
         check_request(request(21, task=task), limits)
-    assert caught.value.param == "prompt"
+    assert caught.value.param == ("input" if task == "embed" else "prompt")
     with pytest.raises(ContextLengthExceeded) as caught:
         check_request(request(21, spans=(MessageSpan("user", 0, 21),)), limits)
     assert caught.value.param == "messages"

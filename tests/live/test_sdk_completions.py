@@ -121,7 +121,7 @@ def test_embeddings(server: LiveServer) -> None:
     server.engine.play(Vectors((vector,)))
     assert len(sdk.embeddings.create(model="toy", input=[1, 2, 3]).data) == 1
     with pytest.raises(openai.BadRequestError) as caught:
-        sdk.embeddings.create(model="toy", input="x", dimensions=4)
+        sdk.embeddings.create(model="toy", input="x", dimensions=9)
     assert caught.value.code == "dimensions_unsupported"
 
 

@@ -23,7 +23,7 @@ from imp_server.api.generations import Generations
 from imp_server.api.headers import listed, request_id_of
 from imp_server.api.hub import Hub
 from imp_server.api.parameters import ParameterReader
-from imp_server.api.text_side import Prepared, TextSide
+from imp_server.api.text_side import Prepared, TextSide, check_for_any_model
 from imp_server.core import Draining, ImpError, InternalError
 from imp_server.dialects.base import SseFrame
 from imp_server.dialects.handler import (
@@ -143,7 +143,10 @@ class Endpoint:
         watch = DisconnectWatch(getattr(request.content, "receive", None))
         running: Generations | None = None
         try:
-            model = reply.request.model if isinstance(reply, ChatReply) else reply.requests[0].model
+            requests = (reply.request,) if isinstance(reply, ChatReply) else reply.requests
+            for one in requests:
+                check_for_any_model(one)
+            model = requests[0].model
             hosted = self._hub.models.find(model)
             prepared = await self._hub.pool.run(_prepare, hosted.ready_text(), reply)
             running = Generations(

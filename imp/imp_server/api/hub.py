@@ -12,6 +12,7 @@ from imp_server.api.headers import Cors
 from imp_server.api.models import THINK_END, Hosted, Models
 from imp_server.api.pool import WorkerPool
 from imp_server.api.responses_kept import kept_responses
+from imp_server.api.text_side import check_for_any_model
 from imp_server.api.validation import Validators
 from imp_server.config import Config
 from imp_server.core import ChatRequest
@@ -81,10 +82,12 @@ class Hub:
         return await self.pool.run(side.detokenize, ids)
 
     async def render(self, request: ChatRequest) -> str:
+        check_for_any_model(request)
         side = self.models.find(request.model).ready_text()
         return await self.pool.run(side.render, request)
 
     async def count_tokens(self, request: ChatRequest) -> int:
+        check_for_any_model(request)
         side = self.models.find(request.model).ready_text()
         return await self.pool.run(side.count, request)
 

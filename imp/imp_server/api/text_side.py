@@ -7,6 +7,8 @@ from typing import Any, Protocol
 
 from imp_server.core import ChatRequest, GenerateRequest, OutputEvent, PromptRequest
 from imp_server.engine.messages import RowDelta
+from imp_server.text.chat_messages import check_media
+from imp_server.text.fim import check_gap
 from imp_server.vocab.table import Vocabulary
 
 
@@ -81,3 +83,14 @@ class TextSide(Protocol):
     def prepare_prompt(self, request: PromptRequest) -> Prepared:
         """Tokenise. Raises InvalidRequest (unknown_token, fim_not_supported), GrammarRefused."""
         ...
+
+
+def check_for_any_model(request: ChatRequest | PromptRequest) -> None:
+    """What no model could take is the request's fault, also where no model is there to say so.
+
+    Raises VisionUnavailable, InvalidRequest (fim_not_supported).
+    """
+    if isinstance(request, ChatRequest):
+        check_media(request)
+    else:
+        check_gap(request)

@@ -94,7 +94,11 @@ class _Explainer:
         tag = _unknown_tag(branches, base)
         if tag is not None:
             return self.not_one_of(*tag)
-        nearest = min(branches, key=lambda branch: _distance(branch, base))
+        closest = min(_distance(branch, base) for branch in branches)
+        nearest = max(
+            (branch for branch in branches if _distance(branch, base) == closest),
+            key=lambda branch: _reach(branch, base),
+        )
         return self.best(nearest) if nearest else self.single(error)
 
     def single(self, error: Any) -> InvalidRequest:
@@ -145,6 +149,12 @@ def _is_tag(error: Any, base: int) -> bool:
 def _distance(branch: list[Any], base: int) -> tuple[int, int, int]:
     """How far the data is from a branch: wrong kind of value, wrong tag, number of errors."""
     return sum(_is_elsewhere(e, base) for e in branch), sum(_misses_tag(e, base) for e in branch), len(branch)
+
+
+def _reach(branch: list[Any], base: int) -> tuple[int, ...]:
+    """How far into a list the data agrees with a branch: mixed lists are wrong where their kind changes."""
+    path = branch[0].instance_path[base:] if branch else ()
+    return tuple(path) if all(isinstance(part, int) for part in path) else ()
 
 
 def _misses_tag(error: Any, base: int) -> bool:

@@ -72,9 +72,12 @@ class ToolChoice(msgspec.Struct, frozen=True):
 
 
 class ResponseFormat(msgspec.Struct, frozen=True):
-    """What the answer must look like. `schema` for json_schema, `text` for regex and grammar, `choices` for choice."""
+    """What the answer must look like. `schema` for json_schema, `choices` for choice, `text` for the others.
 
-    kind: Literal["text", "json_object", "json_schema", "regex", "grammar", "choice"] = "text"
+    `grammar` is GBNF.
+    """
+
+    kind: Literal["text", "json_object", "json_schema", "regex", "grammar", "lark", "choice"] = "text"
     schema: Any = None
     text: str = ""
     choices: tuple[str, ...] = ()

@@ -7,11 +7,11 @@ from itertools import groupby
 from typing import Any
 
 from imp_server import __version__
-from imp_server.core import ImpError, Unavailable
+from imp_server.core import ImpError, InvalidRequest, Unavailable
 from imp_server.dialects.base import ReplyContext
 from imp_server.dialects.handler import BytesReply, Call, JsonReply, ModelCard, PromptReply, Reply, TextFacts, handler
 from imp_server.dialects.ids import new_id
-from imp_server.dialects.llamacpp_fields import Prompt, bias_by_id, with_bias_by_id
+from imp_server.dialects.llamacpp_fields import Prompt, bias_by_id, prompts_of, with_bias_by_id
 from imp_server.dialects.llamacpp_metrics import CONTENT_TYPE, STARTED_UNIX, exposition
 from imp_server.dialects.llamacpp_reply import CompletionFold, CompletionStream
 from imp_server.dialects.llamacpp_request import prompt_requests
@@ -54,12 +54,13 @@ async def embeddings(call: Call) -> Reply:
 
 
 async def _embedding(call: Call) -> Reply:
-    card = call.services.card(call.model)
-    check_embeds(card, None)
     texts = call.body.get("content")
     if texts is None:
         texts = call.body["input"]
-    return await embed(call, card.id, texts, NativeEmbeddingFold)
+    prompts = await call.worked(prompts_of, texts)
+    card = call.services.card(call.model)
+    check_embeds(card)
+    return embed(call, card.id, prompts, NativeEmbeddingFold)
 
 
 class NativeEmbeddingFold(EmbeddingFold):
@@ -70,8 +71,8 @@ class NativeEmbeddingFold(EmbeddingFold):
 
 
 async def _completion(call: Call) -> Reply:
-    card = call.services.card(call.model)
     requests = await call.worked(prompt_requests, call.body, await bias_by_id(call))
+    card = call.services.card(call.model)
     context = ReplyContext(
         id=new_id("cmpl-"), model=card.id, created=int(time.time()), request_id=call.request_id, body=call.body
     )
@@ -85,7 +86,11 @@ async def _prompt_text(call: Call, prompt: Prompt) -> str:
     parts: list[str] = []
     for is_text, group in groupby(prompt, lambda piece: isinstance(piece, str)):
         pieces: list[Any] = list(group)
-        parts += pieces if is_text else [await call.services.detokenize(call.model, pieces)]
+        try:
+            parts += pieces if is_text else [await call.services.detokenize(call.model, pieces)]
+        except InvalidRequest as error:
+            error.param = "prompt"
+            raise
     return "".join(parts)
 
 

@@ -66,7 +66,7 @@ def completion_requests(body: Mapping[str, Any]) -> tuple[PromptRequest, ...]:
         PromptRequest(
             prompt=prompt,
             model=body["model"],
-            suffix=body.get("suffix"),
+            suffix=body.get("suffix") or None,
             sampling=sampling,
             cache=cache_of(body),
             response_format=response_format_of(body),

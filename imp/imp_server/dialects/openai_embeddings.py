@@ -15,7 +15,7 @@ from imp_server.core import Finish, InvalidRequest, OutputEvent, PromptRequest, 
 from imp_server.dialects.base import Fold, ReplyContext
 from imp_server.dialects.handler import Call, ModelCard, PromptReply, Reply, handler
 from imp_server.dialects.ids import new_id
-from imp_server.dialects.llamacpp_fields import prompts_of
+from imp_server.dialects.llamacpp_fields import Prompt, prompts_of
 from imp_server.dialects.openai_usage import UsageSum
 
 UNIT_LENGTH = 2
@@ -23,13 +23,13 @@ UNIT_LENGTH = 2
 
 @handler
 async def create_embedding(call: Call) -> Reply:
+    prompts = await call.worked(prompts_of, call.body["input"])
     check_embeds(call.services.card(call.model), call.body.get("dimensions"))
-    return await embed(call, call.model, call.body["input"], EmbeddingFold)
+    return embed(call, call.model, prompts, EmbeddingFold)
 
 
-async def embed(call: Call, model: str, texts: Any, fold: Callable[[ReplyContext], Fold]) -> PromptReply:
-    """One vector per text, whatever shape `fold` gives the reply."""
-    prompts = await call.worked(prompts_of, texts)
+def embed(call: Call, model: str, prompts: list[Prompt], fold: Callable[[ReplyContext], Fold]) -> PromptReply:
+    """One vector per prompt, whatever shape `fold` gives the reply."""
     context = ReplyContext(
         id=new_id("embd-"),
         model=model,
@@ -43,12 +43,12 @@ async def embed(call: Call, model: str, texts: Any, fold: Callable[[ReplyContext
     return PromptReply(requests, context, False, fold)
 
 
-def check_embeds(card: ModelCard, dimensions: Any) -> None:
+def check_embeds(card: ModelCard, dimensions: int | None = None) -> None:
     """Raises InvalidRequest. A model that is still loading is found out later."""
     if card.loaded and "embed" not in card.tasks:
         raise InvalidRequest(f"model {card.id!r} makes no embeddings", param="model", code="embeddings_unsupported")
-    if dimensions is not None and card.width is not None and dimensions != card.width:
-        message = f'"dimensions" must be {card.width}, which is what {card.id!r} has, or left out'
+    if dimensions is not None and card.width is not None and dimensions > card.width:
+        message = f'"dimensions" must be at most {card.width}, which is what {card.id!r} has'
         raise InvalidRequest(message, param="dimensions", code="dimensions_unsupported")
 
 
@@ -72,6 +72,8 @@ class EmbeddingFold:
         self._context = context
         self._base64 = context.body.get("encoding_format") == "base64"
         self._normalise = int(context.extra.get("norm", UNIT_LENGTH))
+        self._dimensions: int | None = context.body.get("dimensions")
+        """The first so many numbers are kept, and what is left is normalised, as OpenAI shortens vectors."""
         self.vectors: list[msgspec.Raw | None] = [None] * context.n
         self._usage = UsageSum(context.n)
 
@@ -80,7 +82,7 @@ class EmbeddingFold:
             case Vectors():
                 vector = array("f")
                 vector.frombytes(event.vectors[0])
-                self.vectors[event.choice] = self._encoded(normalised(vector, self._normalise))
+                self.vectors[event.choice] = self._encoded(normalised(vector[: self._dimensions], self._normalise))
             case Finish():
                 self._usage.add(event)
 

@@ -17,6 +17,7 @@ from imp_server.core import (
     ReasoningIntent,
     ResponseFormat,
     TextPart,
+    UnsupportedParameter,
 )
 from imp_server.dialects.base import ReplyContext, SseFrame
 from imp_server.dialects.handler import Call, ChatReply, JsonReply, Reply, handler
@@ -24,12 +25,13 @@ from imp_server.dialects.ids import new_id
 from imp_server.dialects.intents import Body, extensions, present
 from imp_server.dialects.openai_responses_events import ResponseEvents
 from imp_server.dialects.openai_responses_input import Conversation, Item, items_of
-from imp_server.dialects.openai_responses_kept import ResponseNotFound, history_of, resolved
+from imp_server.dialects.openai_responses_kept import Kept, ResponseNotFound, history_of, resolved
 from imp_server.dialects.openai_responses_stored import page, with_ids
 from imp_server.dialects.openai_responses_tools import tool_choice, tool_table
 from imp_server.dialects.openai_responses_truncation import fitting
 from imp_server.dialects.openai_sampling import budget_tokens_of, whole
 from imp_server.dialects.response_formats import response_format_of
+from imp_server.text.chat_messages import check_media
 
 _encode = msgspec.json.Encoder().encode
 
@@ -101,11 +103,23 @@ def _logprobs(body: Body) -> int | None:
 # --- handlers -----------------------------------------------------------------------------------
 
 
+def check_store(body: Body, kept: Kept) -> None:
+    """Raises UnsupportedParameter for a response that is to be kept where none is."""
+    if body.get("store") and not kept.is_on:
+        raise UnsupportedParameter(
+            '"store" can\'t be true: this server keeps no responses (--responses-store); send false, and the whole '
+            "conversation as input",
+            param="store",
+        )
+
+
 @handler
 async def create_response(call: Call) -> Reply:
     kept, body = call.services.responses, call.body
+    check_store(body, kept)
     items = await resolved(kept, items_of(body["input"]))
     request = await call.services.in_pool(parse, body | {"input": items}, await history_of(kept, body))
+    check_media(request)
     if body.get("truncation") == "auto" and (context_length := call.services.card(request.model).context_length):
         request = await fitting(request, call.services.count_tokens, context_length)
     context = ReplyContext(

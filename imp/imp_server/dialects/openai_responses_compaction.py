@@ -23,6 +23,7 @@ from imp_server.dialects.openai_responses_resource import usage
 from imp_server.dialects.openai_responses_stored import with_ids
 from imp_server.dialects.openai_responses_truncation import fitting
 from imp_server.dialects.sealed import seal
+from imp_server.text.chat_messages import check_media
 
 MAX_SUMMARY_TOKENS = 1024
 _TASK = (
@@ -31,15 +32,20 @@ _TASK = (
 )
 
 
-def summary_request(body: Body, history: Sequence[Item], context_length: int) -> ChatRequest:
-    """The conversation, and the task as its last message; an eighth of the context at most is kept for the summary."""
+def summary_request(body: Body, history: Sequence[Item]) -> ChatRequest:
+    """The conversation, and the task as its last message. Raises VisionUnavailable."""
     request = parse({"model": body["model"], **_kept_fields(body)}, history)
+    check_media(request)
     return msgspec.structs.replace(
         request,
         messages=(*request.messages, Message("user", (TextPart(_TASK),))),
         reasoning=ReasoningIntent(enabled=False),
-        max_tokens=min(MAX_SUMMARY_TOKENS, max(1, context_length // 8)),
     )
+
+
+def summary_tokens(context_length: int) -> int:
+    """An eighth of the context at most is kept for the summary."""
+    return min(MAX_SUMMARY_TOKENS, max(1, context_length // 8))
 
 
 def _kept_fields(body: Body) -> dict[str, Any]:
@@ -51,11 +57,12 @@ async def compact_response(call: Call) -> Reply:
     kept, body = call.services.responses, dict(call.body)
     body["input"] = await resolved(kept, items_of(body.get("input")))
     history = await history_of(kept, body)
+    request = await call.services.in_pool(summary_request, body, history)
     context_length = call.services.card(call.model).context_length or 0
-    request = await call.services.in_pool(summary_request, body, history, context_length)
+    request = msgspec.structs.replace(request, max_tokens=summary_tokens(context_length))
     if context_length:
         # A conversation is compacted because it is long: what the summary can't read, the oldest turns, is left out.
-        room = context_length - (request.max_tokens or 0)
+        room = context_length - summary_tokens(context_length)
         request = await fitting(request, call.services.count_tokens, room)
     context = ReplyContext(
         id=new_id("resp_imp"), model=call.model, created=int(time.time()), request_id=call.request_id, body=body

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from imp_server.core import ImpError, Usage
+from imp_server.core import ImpError, SamplingParams, Usage
 from imp_server.dialects.base import ReplyContext
 from imp_server.dialects.intents import present
 from imp_server.dialects.openai_responses_tools import echo
@@ -20,15 +20,16 @@ _ECHOED = (
     "prompt_cache_key",
     "prompt_cache_retention",
     "safety_identifier",
-    "temperature",
-    "top_p",
     "user",
 )
+_IN_FORCE = ("temperature", "top_p", "presence_penalty", "frequency_penalty")
+"""Sampling as it is done, whoever chose it: the client, the model's own defaults or the server."""
 
 
 def resource(ctx: ReplyContext, status: str, output: list[Json], **late: Any) -> Json:
     """`late`: what only the end knows (usage, completed_at, error, incomplete_details)."""
     body = ctx.body
+    sampling = ctx.accepted.sampling[0] if ctx.accepted.sampling else SamplingParams()
     reasoning = present(body, "reasoning", {})
     return {
         "id": ctx.id,
@@ -44,8 +45,7 @@ def resource(ctx: ReplyContext, status: str, output: list[Json], **late: Any) ->
         "model": ctx.model,
         "output": output,
         "parallel_tool_calls": present(body, "parallel_tool_calls", True),
-        "presence_penalty": present(body, "presence_penalty", 0.0),
-        "frequency_penalty": present(body, "frequency_penalty", 0.0),
+        **{name: getattr(sampling, name) for name in _IN_FORCE},
         "reasoning": {"effort": reasoning.get("effort"), "summary": reasoning.get("summary")},
         "service_tier": "default",
         "store": ctx.extra.get("stored", False),

@@ -36,7 +36,7 @@ def _asked(body: Mapping[str, Any], own: ResponseFormat | None) -> Iterator[Resp
     if own is not None:
         yield own
     elif wanted := body.get("response_format"):
-        yield _response_format(wanted)
+        yield from _response_formats(wanted)
     for name, make in (_ALIASES if own is None else _GUIDED).items():
         if (value := body.get(name)) not in (None, ""):
             yield make(value, name)
@@ -49,21 +49,27 @@ def _without_name(wanted: ResponseFormat) -> ResponseFormat:
     return msgspec.structs.replace(wanted, name="", param="")
 
 
-def _response_format(wanted: Mapping[str, Any]) -> ResponseFormat:
+def _response_formats(wanted: Mapping[str, Any]) -> Iterator[ResponseFormat]:
     kind = wanted["type"]
     if kind == "json_schema":
         inner = wanted["json_schema"]
         param = "response_format.json_schema.schema"
-        return ResponseFormat("json_schema", schema=inner["schema"], name=inner["name"], param=param)
-    if kind == "regex":
+        yield ResponseFormat("json_schema", schema=inner["schema"], name=inner["name"], param=param)
+    elif kind == "regex":
         key = "regex" if "regex" in wanted else "pattern"
-        return ResponseFormat("regex", text=wanted[key], param=f"response_format.{key}")
-    if kind == "grammar":
+        yield ResponseFormat("regex", text=wanted[key], param=f"response_format.{key}")
+    elif kind == "grammar":
         key = "grammar" if "grammar" in wanted else "gbnf"
-        return ResponseFormat("grammar", text=wanted[key], param=f"response_format.{key}")
-    if kind == "json_object" and wanted.get("schema"):  # llama.cpp's way
-        return ResponseFormat("json_schema", schema=wanted["schema"], param="response_format.schema")
-    return ResponseFormat(kind)
+        yield ResponseFormat("grammar", text=wanted[key], param=f"response_format.{key}")
+    elif kind == "json_object" and (keys := [key for key in _OBJECT_SCHEMAS if wanted.get(key)]):
+        for key in keys:
+            yield ResponseFormat("json_schema", schema=wanted[key], param=f"response_format.{key}")
+    else:
+        yield ResponseFormat(kind)
+
+
+_OBJECT_SCHEMAS = ("schema", "value")
+"""llama.cpp's way, and what huggingface_hub makes of a json_schema."""
 
 
 def _schema(value: Any, param: str) -> ResponseFormat:
@@ -86,6 +92,11 @@ def _grammar(value: str, param: str) -> ResponseFormat:
     return ResponseFormat("grammar", text=value, param=param)
 
 
+def _lark_or_gbnf(value: str, param: str) -> ResponseFormat:
+    """vLLM takes both languages in one field; a rule of GBNF can't do without its sign."""
+    return _grammar(value, param) if "::=" in value else ResponseFormat("lark", text=value, param=param)
+
+
 def _choice(value: list[str], param: str) -> ResponseFormat:
     return ResponseFormat("choice", choices=tuple(value), param=param)
 
@@ -98,14 +109,21 @@ _GUIDED: dict[str, Make] = {
     "guided_json": _schema,
     "guided_regex": _regex,
     "guided_choice": _choice,
-    "guided_grammar": _grammar,
+    "guided_grammar": _lark_or_gbnf,
 }
 """vLLM's; its clients send them to every route."""
-_ALIASES: dict[str, Make] = {**_GUIDED, "json_schema": _schema, "grammar": _grammar}
+_ALIASES: dict[str, Make] = {
+    **_GUIDED,
+    "json_schema": _schema,
+    "grammar": _grammar,
+    "regex": _regex,
+    "ebnf": _grammar,
+}
+"""llama.cpp's and SGLang's, too."""
 _STRUCTURED: dict[str, Make] = {
     "json": _schema,
     "regex": _regex,
     "choice": _choice,
-    "grammar": _grammar,
+    "grammar": _lark_or_gbnf,
     "json_object": _object,
 }

@@ -42,23 +42,25 @@ def check_request(
 
 
 def _checked_prompt(request: GenerateRequest, limits: Limits) -> NDArray[np.int32]:
+    noun = "input" if request.task == "embed" else "prompt"
     if len(request.ids) % 4:
-        raise InvalidRequest("prompt ids must be int32", param="prompt")
+        raise InvalidRequest(f"{noun} ids must be int32", param=noun)
     ids = np.frombuffer(request.ids, dtype="<i4")
     if not len(ids):
-        raise InvalidRequest("the prompt is empty: send at least one token", param="prompt", code="empty_prompt")
-    _check_range(ids, limits.vocab_size, "prompt")
-    param = "messages" if request.spans else "prompt"
+        raise InvalidRequest(f"the {noun} is empty: send at least one token", param=noun, code="empty_prompt")
+    _check_range(ids, limits.vocab_size, noun)
+    param = "messages" if request.spans else noun
+    more = "" if request.task == "embed" else ", completion included"
     room = 0 if request.task != "generate" or request.plan.max_tokens == 0 else 1
     if len(ids) + room > limits.context_length:
         raise ContextLengthExceeded(
-            f"this model's maximum context length is {limits.context_length} tokens, completion included, and the "
-            f"prompt has {len(ids)}: shorten the prompt",
+            f"this model's maximum context length is {limits.context_length} tokens{more}, and the {noun} has "
+            f"{len(ids)}: shorten it",
             param=param,
         )
     if 0 < limits.max_prompt < len(ids):
         raise ContextLengthExceeded(
-            f"this server takes prompts of at most {limits.max_prompt} tokens (server.max_input_tokens), and this one "
+            f"this server takes {noun}s of at most {limits.max_prompt} tokens (server.max_input_tokens), and this one "
             f"has {len(ids)}: shorten it",
             param=param,
         )

@@ -83,6 +83,11 @@ def check_gbnf(grammar: str) -> GrammarPlan:
     return _check_words("gbnf", Normal(text=grammar))
 
 
+def check_lark(grammar: str) -> GrammarPlan:
+    """A text of a lark grammar's rule `start`."""
+    return _check_words("lark", Normal(text=grammar))
+
+
 def check_definition(syntax: str, definition: str) -> None:
     """What a string's text may be bound to by the keyword x-imp-grammar. Raises GrammarRefused, naming the place."""
     definition_machine(syntax, definition)

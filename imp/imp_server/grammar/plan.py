@@ -60,7 +60,7 @@ def begin(plan: GrammarPlan, space: Space) -> Begun:
     if plan.kind == "json_schema":
         formula = schema_formula(space, json.loads(normal.schema), plan.digest, normal.integers, normal.key_order)
         return Begun(space.start(space.goal(formula), True).id)
-    if plan.kind in ("regex", "choice", "gbnf"):
+    if plan.kind in ("regex", "choice", "gbnf", "lark"):
         verdicts = words_verdicts(space, Words(plan.kind, normal.text, normal.choices))
         return Begun(space.scalar(verdicts, verdicts.start).id)
     if plan.kind == "envelope" and normal.node is not None:

@@ -26,6 +26,12 @@ def message_text(message: Message) -> str:
     return PART_SEPARATOR.join(texts)
 
 
+def check_media(chat: ChatRequest) -> None:
+    """Raises VisionUnavailable for the first part that isn't text: no model reads any other yet."""
+    for message in chat.messages:
+        message_text(message)
+
+
 def request_strings(chat: ChatRequest) -> Iterator[str]:
     """Every string that can reach a template."""
     for message in chat.messages:

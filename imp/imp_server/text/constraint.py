@@ -15,6 +15,7 @@ from imp_server.grammar.check import (
     check_envelope,
     check_gbnf,
     check_json_object,
+    check_lark,
     check_regex,
     check_schema,
 )
@@ -105,6 +106,8 @@ def _plain(wanted: ResponseFormat, rules: Rules) -> GrammarPlan:
             return check_regex(wanted.text)
         case "grammar":
             return check_gbnf(wanted.text)
+        case "lark":
+            return check_lark(wanted.text)
         case _:
             return check_choices(wanted.choices)
 
@@ -117,8 +120,10 @@ def _answer(wanted: ResponseFormat, rules: Rules) -> Node:
             return Value({"type": "object"})
         case "json_schema":
             return Value(wanted.schema)
-        case "regex" | "grammar":
-            return Words("gbnf" if wanted.kind == "grammar" else "regex", wanted.text)
+        case "regex" | "lark":
+            return Words(wanted.kind, wanted.text)
+        case "grammar":
+            return Words("gbnf", wanted.text)
         case _:
             return Words("choice", choices=wanted.choices)
 

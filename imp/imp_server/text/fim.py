@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from imp_server.core import InvalidRequest
+from imp_server.core import InvalidRequest, PromptRequest
 from imp_server.vocab.tokenizer import Tokenizer
 
 
@@ -24,6 +24,13 @@ FAMILIES = (
     GapTokens("▁<PRE>", "▁<SUF>", "▁<MID>"),  # Code Llama
     GapTokens("[PREFIX]", "[SUFFIX]", "[MIDDLE]"),  # Mistral
 )
+
+
+def check_gap(prompt: PromptRequest) -> None:
+    """Raises InvalidRequest (fim_not_supported) for a suffix whose prompt is not one text, whatever the model."""
+    if prompt.suffix is not None and not (len(prompt.prompt) == 1 and isinstance(prompt.prompt[0], str)):
+        message = '"suffix" goes with a prompt that is one string'
+        raise InvalidRequest(message, param="suffix", code="fim_not_supported")
 
 
 def gap_tokens(tokenizer: Tokenizer) -> GapTokens | None:

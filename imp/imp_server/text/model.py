@@ -34,7 +34,7 @@ from imp_server.core import (
 from imp_server.grammar.check import Rules
 from imp_server.text.calls import CallReaders
 from imp_server.text.constraint import ThinkState, bound_text, constraint, leaves_text_free
-from imp_server.text.fim import gap_ids
+from imp_server.text.fim import check_gap, gap_ids
 from imp_server.text.lenient import Leniency, lenient
 from imp_server.text.plan import (
     chat_plan,
@@ -240,21 +240,20 @@ class TextModel:
 
     def _prompt_ids(self, prompt: PromptRequest) -> tuple[list[int], str]:
         """Its ids, and its text as a person reads it."""
-        pieces = prompt.prompt
+        pieces, param = prompt.prompt, "input" if prompt.task == "embed" else "prompt"
         whole = pieces[0] if len(pieces) == 1 and isinstance(pieces[0], str) else None
         if prompt.suffix is not None:
-            if whole is None:
-                message = '"suffix" goes with a prompt that is one string'
-                raise InvalidRequest(message, param="suffix", code="fim_not_supported")
+            check_gap(prompt)
+            assert whole is not None
             ids = gap_ids(self.tokenizer, whole, prompt.suffix)
         elif whole is not None:
-            self._check_size(whole, "prompt")
+            self._check_size(whole, param)
             return self.tokenize(whole, add_special=True), whole
         else:
             ids = []
             for i, piece in enumerate(pieces):
                 ids += self.tokenize(piece, add_special=i == 0) if isinstance(piece, str) else [piece]
-        return ids, self.detokenize(ids, skip_special=False)
+        return ids, self.detokenize(ids, skip_special=False, param=param)
 
     def _reasoning_knobs(self, chat: ChatRequest) -> ReasoningKnobs:
         own = self.config.reasoning
@@ -272,13 +271,13 @@ class TextModel:
         ids: list[int] = self.tokenizer.encode(text, control=control, add_special=add_special).tolist()
         return ids
 
-    def detokenize(self, ids: Sequence[int], *, skip_special: bool = True) -> str:
-        """Raises InvalidRequest for an id outside the vocabulary."""
-        return self.tokenizer.decode(self._checked_ids(ids), skip_special=skip_special)
+    def detokenize(self, ids: Sequence[int], *, skip_special: bool = True, param: str = "tokens") -> str:
+        """Raises InvalidRequest, naming the field `param`, for an id outside the vocabulary."""
+        return self.tokenizer.decode(self._checked_ids(ids, param), skip_special=skip_special)
 
     def token_bytes(self, token_id: int) -> bytes:
         """What one token writes."""
-        [token_id] = self._checked_ids([token_id])
+        [token_id] = self._checked_ids([token_id], "tokens")
         return self.vocabulary.plain_bytes(token_id)
 
     def count(self, chat: ChatRequest) -> int:
@@ -316,13 +315,12 @@ class TextModel:
         ids = self.tokenize(text[: _PREDICTED_CHARACTERS * self.context_length], control=False)
         return pack_ids(ids[: self.context_length])
 
-    def _checked_ids(self, ids: Sequence[int]) -> list[int]:
+    def _checked_ids(self, ids: Sequence[int], param: str) -> list[int]:
         size = self.vocabulary.size
         for i in ids:
             if not 0 <= i < size:
-                raise InvalidRequest(
-                    f"token id {i} isn't in the vocabulary (0 to {size - 1})", param="tokens", code="unknown_token"
-                )
+                message = f"token id {i} isn't in the vocabulary (0 to {size - 1})"
+                raise InvalidRequest(message, param=param, code="unknown_token")
         return list(ids)
 
 

@@ -99,10 +99,20 @@ def check_size(text: str, longest: int, context_length: int, param: str = "messa
     least = len(text) // (_SHRINKING * longest)
     if least > context_length:
         raise ContextLengthExceeded(
-            f"this model's maximum context length is {context_length} tokens, completion included, and the prompt "
-            f"has {len(text)} characters, more than {least} tokens: shorten the prompt",
+            f"this model's maximum context length is {context_length} tokens{_and_more(param)}, and the {_noun(param)} "
+            f"has {len(text)} characters, more than {least} tokens: shorten it",
             param=param,
         )
+
+
+def _noun(param: str) -> str:
+    """What a text is called that came in this field."""
+    return "input" if param == "input" else "prompt"
+
+
+def _and_more(param: str) -> str:
+    """Nothing is written to an input that is embedded."""
+    return "" if param == "input" else ", completion included"
 
 
 def think_closer(tokenizer: Tokenizer, tags: ThinkTags | None, message: str, *, open_end: bool = False) -> bytes:

@@ -1,0 +1,66 @@
+"""Errors of /v1/embeddings speak of what its clients sent: an input, never a prompt or a completion."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+from imp_server.engine.scripted import Vectors
+
+from tests.api.live_server import LiveServer
+from tests.live.toy_server import CHATML, toy_server
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[LiveServer]:
+    with toy_server(CHATML, context_length=64) as live:
+        yield live
+
+
+@pytest.mark.parametrize(
+    ("given", "code", "param"),
+    [
+        (["a", [1, 2]], "invalid_type", "input[1]"),
+        (["a", 3], "invalid_type", "input[1]"),
+        ([3, "a"], "invalid_type", "input[1]"),
+        ([[1], "a"], "invalid_type", "input[1]"),
+        ([["a"]], "invalid_type", "input[0][0]"),
+        ([None], "invalid_type", "input[0]"),
+        ("", "invalid_value", "input"),
+        (["a", ""], "invalid_value", "input[1]"),
+        ([], "invalid_value", "input"),
+        ([[1], []], "invalid_value", "input[1]"),
+        ([99999], "unknown_token", "input"),
+        ([[1], [99999]], "unknown_token", "input"),
+        ("x" * 65, "context_length_exceeded", "input"),
+        ("x" * 5000, "context_length_exceeded", "input"),
+        ({"text": "x"}, "invalid_type", "input"),
+    ],
+)
+def test_an_input_at_fault_is_called_input(server: LiveServer, given: Any, code: str, param: str) -> None:
+    reply = httpx.post(f"{server.url}/v1/embeddings", json={"model": "toy", "input": given})
+    error = reply.json()["error"]
+    assert (reply.status_code, error["code"], error["param"]) == (400, code, param)
+    assert "prompt" not in error["message"] and "completion" not in error["message"]
+
+
+def test_the_whole_context_is_for_the_input(server: LiveServer) -> None:
+    server.engine.play(Vectors((bytes(32),)))
+    assert httpx.post(f"{server.url}/v1/embeddings", json={"model": "toy", "input": "x" * 64}).status_code == 200
+
+
+def test_ids_at_fault_are_called_by_the_name_they_came_under(server: LiveServer) -> None:
+    for path, field in (("/v1/completions", "prompt"), ("/completion", "prompt"), ("/embedding", "input")):
+        reply = httpx.post(server.url + path, json={"model": "toy", field: [99999]})
+        assert (reply.status_code, reply.json()["error"]["param"]) == (400, field), path
+
+
+def test_dimensions(server: LiveServer) -> None:
+    server.engine.play(Vectors((bytes(32),)))
+    ask = {"model": "toy", "input": "hi"}
+    reply = httpx.post(f"{server.url}/v1/embeddings", json=ask | {"dimensions": 3})
+    assert len(reply.json()["data"][0]["embedding"]) == 3
+    refused = httpx.post(f"{server.url}/v1/embeddings", json=ask | {"dimensions": 9}).json()["error"]
+    assert (refused["code"], refused["param"]) == ("dimensions_unsupported", "dimensions")
