@@ -1,8 +1,12 @@
-"""Turns: how much work a thread may do at a stretch, in units, so that nobody's hard question keeps others waiting.
+"""The meter: what a thread's work costs, in units of work and bytes of memory, charged where things are made.
 
-Owner of each thread's units. Code that may take long pays as it goes along (`spend`) and keeps what it has found; in a
-turn that is used up `spend` raises OutOfTurn, and asking again later goes on from there. A unit is about ten
-microseconds of Python. Outside turns work is free.
+There are two limits, independent of each other. A *turn* is how much may be done at a stretch, so that nobody's hard
+question keeps others waiting: work beyond it raises OutOfTurn, what was found is kept, and asking again goes on from
+there. A *budget* is what one question may cost in all its turns: work or memory beyond it raises OverBudget, which is
+final and the same on every machine. Outside of both work is free, but counted.
+
+Whoever makes something pays before it is there, so that whatever is raised leaves nothing half made. A unit is about
+two microseconds of Python. Owner of each thread's account.
 """
 
 from __future__ import annotations
@@ -10,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from threading import local
+from typing import Literal
 
 ENDLESS = 1 << 62
 
@@ -18,37 +23,102 @@ class OutOfTurn(TimeoutError):
     """The turn's units are used up."""
 
 
-class _Turns(local):
-    left: int = ENDLESS
+class OverBudget(Exception):
+    """A question takes more than it may. `pointer`: JSON pointer of the schema that was being looked at, if known."""
+
+    def __init__(self, what: Literal["work", "memory"]) -> None:
+        super().__init__(what)
+        self.what = what
+        self.pointer: str | None = None
+
+
+class _Account(local):
+    units: int = ENDLESS
+    """Left until the nearest limit."""
+    is_turn: bool = True
+    """That limit is a turn's."""
+    n_bytes: int = ENDLESS
+    """Left until the nearest limit."""
+    n_charged: int = 0
     n_kept: int = 0
 
 
-_turns = _Turns()
+_account = _Account()
 
 
 def spend(n: int = 1) -> None:
-    """Pay for work that is about to be done. Raises OutOfTurn."""
-    _turns.left -= n
-    if _turns.left < 0:
-        raise OutOfTurn
+    """Pay for work that is about to be done. Raises OutOfTurn, OverBudget."""
+    left = _account.units = _account.units - n
+    if left < 0:
+        raise OutOfTurn if _account.is_turn else OverBudget("work")
+
+
+def charge(n_bytes: int, n_units: int = 1) -> None:
+    """Pay for something that is about to be made and kept. Raises OutOfTurn, OverBudget."""
+    account = _account
+    account.n_charged += n_bytes
+    left = account.n_bytes = account.n_bytes - n_bytes
+    if left < 0:
+        raise OverBudget("memory")
+    left = account.units = account.units - n_units
+    if left < 0:
+        raise OutOfTurn if account.is_turn else OverBudget("work")
+
+
+def n_charged() -> int:
+    """Bytes that this thread was charged for so far."""
+    return _account.n_charged
 
 
 def kept() -> None:
     """Something was found that the next turn won't have to do again."""
-    _turns.n_kept += 1
+    _account.n_kept += 1
 
 
 def n_kept() -> int:
     """How often this thread has kept something."""
-    return _turns.n_kept
+    return _account.n_kept
 
 
 @contextmanager
 def turn(n_units: int) -> Iterator[None]:
-    """Within it at most `n_units` are spent, and no more than a turn around it has left."""
-    outer = _turns.left
-    _turns.left = given = min(n_units, outer)
+    """Within it at most `n_units` are spent, and no more than what is around it has left."""
+    with _limited(n_units, is_turn=True):
+        yield
+
+
+@contextmanager
+def _limited(n_units: int, *, is_turn: bool) -> Iterator[None]:
+    outer, outer_is_turn = _account.units, _account.is_turn
+    given = outer
+    if n_units < outer:
+        _account.units, _account.is_turn, given = n_units, is_turn, n_units
     try:
         yield
     finally:
-        _turns.left = outer - (given - _turns.left)
+        _account.units, _account.is_turn = outer - (given - _account.units), outer_is_turn
+
+
+class Budget:
+    """What one question may cost, over all its turns: units of work, and bytes of what it makes."""
+
+    __slots__ = ("n_bytes", "n_units")
+
+    def __init__(self, n_units: int = ENDLESS, n_bytes: int = ENDLESS) -> None:
+        self.n_units = n_units
+        """Left."""
+        self.n_bytes = n_bytes
+
+    @contextmanager
+    def spent(self) -> Iterator[None]:
+        """Work within it is paid from the budget, and from those around it."""
+        outer, before = _account.n_bytes, _account.units
+        given = _account.n_bytes = min(outer, self.n_bytes)
+        try:
+            with _limited(self.n_units, is_turn=False):
+                yield
+        finally:
+            self.n_units -= before - _account.units
+            n_used = given - _account.n_bytes
+            self.n_bytes -= n_used
+            _account.n_bytes = outer - n_used

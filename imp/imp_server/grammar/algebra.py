@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable
 
+from imp_server.core.turns import charge
 from imp_server.grammar.formula import Formula, Formulas
 from imp_server.grammar.leaves import (
     ARRAY,
@@ -27,6 +28,8 @@ from imp_server.grammar.machine import Machine
 from imp_server.grammar.subschema import Sub
 from imp_server.grammar.values import Value
 
+N_BYTES_SUB = 500
+"""Memory of a subschema."""
 TYPE_OF_KIND = {
     "null": NULL,
     "bool": BOOLEAN,
@@ -44,6 +47,8 @@ class Algebra:
         self.formulas = Formulas()
         self.leaves = Leaves()
         self._subs: dict[Hashable, Sub] = {}
+        self.places: dict[Formula, str] = {}
+        """Where in its document a formula was first met, as a JSON pointer."""
         self._constants: dict[Value, Formula] = {}
         self.string_machines: dict[Formula, Machine] = {}
         self.number_machines: dict[Formula, Machine] = {}
@@ -57,6 +62,7 @@ class Algebra:
         """The subschema known by `key`; `make` must depend on the key alone."""
         found = self._subs.get(key)
         if found is None:
+            charge(N_BYTES_SUB)
             found = self._subs[key] = Sub(make)
         return found
 

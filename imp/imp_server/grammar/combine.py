@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import cache, reduce
 
-from imp_server.core.turns import spend
+from imp_server.core.turns import charge, spend
 from imp_server.grammar.explored import Explored, explore, refined
 from imp_server.grammar.machine import DEAD, GROWING, Machine
 from imp_server.grammar.nodes import INFINITE, Nodes, Spread
@@ -13,6 +13,8 @@ from imp_server.grammar.terms import TermMachine
 
 States = tuple[int, ...]
 
+N_BYTES, N_BYTES_PART = 600, 8
+"""Memory of a state of a union, and of each of its parts."""
 ANY_LENGTH = Spread(0, INFINITE, INFINITE)
 """The spread of a machine that can't tell."""
 
@@ -96,7 +98,7 @@ def _product(
         return is_accepting([s != DEAD and m.accepts(s) for m, s in zip(parts, states, strict=True)])
 
     classes = refined([m.classes for m in parts])
-    return explore(tuple(m.start for m in parts), classes, step, accepts, is_universal, what)
+    return explore(tuple(m.start for m in parts), classes, step, accepts, is_universal, what, len(parts))
 
 
 class Union:
@@ -117,8 +119,10 @@ class Union:
             if universal(part, state):
                 states = tuple(state if j == i else DEAD for j in range(len(states)))
                 break
-        number = self._numbers.setdefault(states, len(self._states))
-        if number == len(self._states):
+        number = self._numbers.get(states)
+        if number is None:
+            charge(N_BYTES + N_BYTES_PART * len(states), 2 + len(states) // 4)
+            number = self._numbers[states] = len(self._states)
             self._states.append(states)
             self._rows.append({})
         return number
@@ -130,7 +134,7 @@ class Union:
         row, kind = self._rows[state], self.classes[byte]
         target = row.get(kind)
         if target is None:
-            spend(1 + len(self._parts) // 8)
+            spend(1 + len(self._parts) // 4)
             pairs = zip(self._parts, self._states[state], strict=True)
             after = tuple(m.step(s, byte) if s != DEAD else DEAD for m, s in pairs)
             with GROWING:

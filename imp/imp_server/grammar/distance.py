@@ -10,19 +10,20 @@ from collections.abc import Mapping
 from itertools import islice
 
 from imp_server.core import SPECIAL_CLOSE, SPECIAL_OPEN, GrammarDeadEnd
-from imp_server.core.turns import spend
+from imp_server.core.turns import charge, spend
 from imp_server.grammar.frames.arrays import ArrayPhase, WaitingItem
 from imp_server.grammar.frames.key_texts import WaitingKey, WaitingName
 from imp_server.grammar.frames.objects import ObjectPhase
 from imp_server.grammar.frames.stack import Cell, State, Stepper
 from imp_server.grammar.frames.values import Start
+from imp_server.grammar.sat.found import MAX_LEAD, TooLong
 
 NEVER = 1 << 30
 """Tokens to an end that isn't known."""
 MAX_LEGS = 20_000
 MAX_WAYS = 50_000
-MAX_LEAD = 1 << 14
-"""Bytes of a leg. Each place inside a long one has a leg of its own, so its cost would be paid per token."""
+N_BYTES, N_BYTES_PLACE = 700, 17
+"""Memory of a leg, and of each place in it."""
 WINDOW = 16
 """Bytes of the longest token that a way is written with, special ones excepted."""
 
@@ -97,7 +98,7 @@ class Distances:
             for old in list(islice(self._ways, MAX_WAYS // 2)):
                 self._ways.pop(old, None)
         for before, lead in reversed(legs):
-            spend(1 + len(lead) // 4)
+            charge(N_BYTES + N_BYTES_PLACE * len(lead), 1 + len(lead) // 2)
             found = self._ways[before] = Way(lead, found, self._by_bytes)
         return found
 
@@ -131,9 +132,12 @@ class Distances:
         """The lead of the top frame, and the state behind it."""
         cell = state.cell
         local = self._space.locals[cell.top]
-        lead = local.lead()
-        if len(lead) > MAX_LEAD:
-            raise GrammarDeadEnd("the shortest way to the end is too long to be worked out")
+        try:
+            lead = local.lead()
+            if len(lead) > MAX_LEAD:
+                raise TooLong
+        except TooLong:
+            raise GrammarDeadEnd("the shortest way to the end is too long to be worked out") from None
         if not lead:
             # the top may end without a byte of its own: what is below goes on
             after = self._popped(state, b"", local.end_result)

@@ -11,12 +11,15 @@ from collections.abc import Callable, Hashable
 from typing import TypeVar
 
 from imp_server.core import GrammarRefused
-from imp_server.core.turns import spend
+from imp_server.core.turns import charge
 from imp_server.grammar.machine import DEAD, UNBOUNDED
 from imp_server.grammar.nodes import INFINITE, Spread
 
 BUDGET = 20_000
 """Transitions that may be looked at while one combination is explored."""
+
+N_BYTES, N_BYTES_CLASS = 900, 24
+"""Memory of a state, and of each entry of its row, what is worked out about it included."""
 
 S = TypeVar("S", bound=Hashable)
 
@@ -144,8 +147,12 @@ def explore(
     accepts: Callable[[S], bool],
     universal: Callable[[S], bool],
     what: str,
+    n_parts: int = 1,
 ) -> Explored:
-    """Visit every state from `start`. Raises GrammarRefused over the budget; `what` names the combination."""
+    """Visit every state from `start`. Raises GrammarRefused over the budget; `what` names the combination.
+
+    `n_parts`: machines that a step moves.
+    """
     bytes_of = representatives(classes)
     numbers: dict[S, int] = {start: 0}
     order = [start]
@@ -153,7 +160,7 @@ def explore(
     for state in order:
         if len(rows) * len(bytes_of) > BUDGET:
             raise GrammarRefused(f"{what} needs more than {BUDGET} steps to combine; simplify it")
-        spend(len(bytes_of))
+        charge(N_BYTES + N_BYTES_CLASS * len(bytes_of), 2 + len(bytes_of) * n_parts)
         row: list[int] = []
         for byte in bytes_of:
             target = step(state, byte)

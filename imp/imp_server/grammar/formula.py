@@ -9,12 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from imp_server.core.turns import spend
+from imp_server.core.turns import charge, spend
 
 if TYPE_CHECKING:
     from imp_server.grammar.leaves import Leaf
 
 TRUE_OP, FALSE_OP, LEAF, AND, OR, NOT, ONE = range(7)
+
+N_BYTES, N_BYTES_ARG = 450, 16
+"""Memory of a formula, and of each of its arguments."""
 
 
 class Formula:
@@ -29,12 +32,22 @@ class Formula:
         self.uid = uid
         self._restricted: dict[int, Formula] = {}
 
-    def leaves(self) -> Iterator[Leaf]:
-        """Every leaf, repetitions included."""
+    def leaves(self) -> Iterable[Leaf]:
+        """Every leaf, once, in the order in which they stand there. Parts that are shared are looked at once."""
         if self.leaf is not None:
-            yield self.leaf
-        for arg in self.args:
-            yield from arg.leaves()
+            return (self.leaf,)
+        found: dict[Leaf, None] = {}
+        seen: set[Formula] = set()
+        todo = list(reversed(self.args))
+        while todo:
+            part = todo.pop()
+            if part.leaf is not None:
+                found[part.leaf] = None
+            elif part not in seen:
+                seen.add(part)
+                todo += reversed(part.args)
+        spend(1 + (len(seen) + len(found)) // 8)
+        return found
 
     def conjuncts(self) -> tuple[Formula, ...]:
         if self.op == AND:
@@ -57,6 +70,7 @@ class Formulas:
         key = (op, leaf if leaf is not None else args)
         found = self._made.get(key)
         if found is None:
+            charge(N_BYTES + N_BYTES_ARG * len(args), 1 + len(args) // 8)
             found = self._made[key] = Formula(op, args, leaf, len(self._made))
         return found
 
@@ -114,12 +128,25 @@ class Formulas:
 
     def map_leaves(self, f: Formula, change: Callable[[Leaf], Formula | None]) -> Formula:
         """`f` with each leaf replaced; `change` returns None for a leaf that stays."""
-        if f.leaf is not None:
-            changed = change(f.leaf)
-            return f if changed is None else changed
-        if not f.args:
-            return f
-        args = [self.map_leaves(arg, change) for arg in f.args]
+        made: dict[Formula, Formula] = {}
+
+        def mapped(g: Formula) -> Formula:
+            found = made.get(g)
+            if found is None:
+                found = made[g] = changed(g)
+            return found
+
+        def changed(g: Formula) -> Formula:
+            if g.leaf is not None:
+                other = change(g.leaf)
+                return g if other is None else other
+            return self._with_args(g, [mapped(arg) for arg in g.args])
+
+        return mapped(f)
+
+    def _with_args(self, f: Formula, args: list[Formula]) -> Formula:
+        """`f` with other arguments."""
+        spend(1 + len(args) // 8)
         if all(a is b for a, b in zip(args, f.args)):
             return f
         if f.op == AND:
@@ -132,7 +159,12 @@ class Formulas:
         """What `f` asks of a value of type `kind` (one bit of leaves.py)."""
         found = f._restricted.get(kind)
         if found is None:
-            found = f._restricted[kind] = self.map_leaves(f, lambda leaf: self._seen_by(leaf, kind))
+            if f.leaf is not None:
+                seen = self._seen_by(f.leaf, kind)
+                found = f if seen is None else seen
+            else:
+                found = self._with_args(f, [self.restrict(arg, kind) for arg in f.args])
+            f._restricted[kind] = found
         return found
 
     def _seen_by(self, leaf: Leaf, kind: int) -> Formula | None:
@@ -142,17 +174,29 @@ class Formulas:
         return None if leaf.about & kind else self.true
 
     def evaluate(self, f: Formula, truth: Callable[[Leaf], bool]) -> bool:
-        if f.leaf is not None:
-            return truth(f.leaf)
-        if f.op == AND:
-            return all(self.evaluate(a, truth) for a in f.args)
-        if f.op == OR:
-            return any(self.evaluate(a, truth) for a in f.args)
-        if f.op == NOT:
-            return not self.evaluate(f.args[0], truth)
-        if f.op == ONE:
-            return sum(self.evaluate(a, truth) for a in f.args) == 1
-        return f is self.true
+        known: dict[Formula, bool] = {}
+
+        def holds(g: Formula) -> bool:
+            if g.leaf is not None:
+                return truth(g.leaf)
+            found = known.get(g)
+            if found is None:
+                spend()
+                found = known[g] = combined(g)
+            return found
+
+        def combined(g: Formula) -> bool:
+            if g.op == AND:
+                return all(map(holds, g.args))
+            if g.op == OR:
+                return any(map(holds, g.args))
+            if g.op == NOT:
+                return not holds(g.args[0])
+            if g.op == ONE:
+                return sum(map(holds, g.args)) == 1
+            return g is self.true
+
+        return holds(f)
 
 
 Literal_ = tuple["Leaf", bool]

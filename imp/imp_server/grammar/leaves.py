@@ -9,6 +9,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
+from imp_server.core.turns import charge
 from imp_server.grammar.subschema import Sub
 
 NULL, BOOLEAN, NUMBER, STRING, OBJECT, ARRAY = 1, 2, 4, 8, 16, 32
@@ -136,6 +137,14 @@ class Unique(ArrayLeaf):
 AnyLeaf = TypeVar("AnyLeaf", bound=Leaf)
 
 
+N_BYTES, N_BYTES_NAME, N_BYTES_MEMBER = 350, 250, 100
+"""Memory of a leaf, of each of its properties, and of each member of what it holds."""
+
+
+def _n_bytes(field: Hashable) -> int:
+    return N_BYTES_MEMBER * len(field) if isinstance(field, frozenset | tuple | str) else 0
+
+
 class Leaves:
     """Owner of the interned leaves of one space."""
 
@@ -146,6 +155,7 @@ class Leaves:
         key = (kind, *fields)
         found: AnyLeaf | None = self._made.get(key)
         if found is None:
+            charge(N_BYTES + sum(_n_bytes(field) for field in fields), 2)
             found = self._made[key] = kind(*fields)
         return found
 
@@ -156,5 +166,6 @@ class Leaves:
         key = (Props, tuple(listed), patterns, rest, ordered)
         found: Props | None = self._made.get(key)
         if found is None:
+            charge(N_BYTES + N_BYTES_NAME * len(names), 2 + len(names) // 8)
             found = self._made[key] = Props(names, patterns, rest, ordered)
         return found

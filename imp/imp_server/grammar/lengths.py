@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections import deque
 from functools import lru_cache
 
+from imp_server.core.turns import charge, spend
 from imp_server.grammar.combine import alias_of, anything, gap_of, intersect, nothing, reach_of, spread_of, universal
 from imp_server.grammar.explored import BUDGET, refined, representatives
 from imp_server.grammar.machine import DEAD, GROWING, UNBOUNDED, Machine
 from imp_server.grammar.nodes import INFINITE, Spread
 
+N_BYTES = 500
+"""Memory of a state."""
 SEARCH = 5_000
 """States looked at for a shortest continuation."""
 
@@ -36,8 +39,10 @@ class Bounded:
         if state == DEAD or not self._possible(state, needed, allowed):
             return DEAD
         key = (state, needed, allowed)
-        number = self._numbers.setdefault(key, len(self._states))
-        if number == len(self._states):
+        number = self._numbers.get(key)
+        if number is None:
+            charge(N_BYTES, 1)
+            number = self._numbers[key] = len(self._states)
             self._states.append(key)
             self._rows.append({})
         return number
@@ -119,6 +124,7 @@ class Bounded:
         queue = deque([start])
         while queue and len(found) < SEARCH:
             state = queue.popleft()
+            charge(len(found[state]), 1 + len(self._representatives))
             for byte in self._representatives:
                 target = self.step(state, byte)
                 if target == DEAD or target in found:
@@ -133,6 +139,7 @@ class Bounded:
         """Any way while code points are needed, then always nearer to the inner machine's end."""
         out = bytearray()
         while not self.accepts(state):
+            spend(2 + len(self._representatives))
             options = [(b, self.step(state, b)) for b in self._representatives]
             byte, state = min(((b, t) for b, t in options if t != DEAD), key=lambda option: self._distance(option[1]))
             out.append(byte)
@@ -179,6 +186,7 @@ def widest_gap(machine: Machine) -> int | None:
     for state in todo:
         if len(found) * len(representing) > BUDGET:
             return None
+        spend(1 + len(representing))
         spread = spread_of(machine, state)
         if spread is None:
             return None

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from imp_server.core.turns import charge
 from imp_server.grammar.machine import DEAD
+
+N_BYTES = 300
+"""Memory of a state."""
 
 
 class Literals:
@@ -24,8 +28,10 @@ class Literals:
 
     def _intern(self, first: int, end: int, depth: int) -> int:
         key = (first, end, depth)
-        number = self._numbers.setdefault(key, len(self._states))
-        if number == len(self._states):
+        number = self._numbers.get(key)
+        if number is None:
+            charge(N_BYTES, 1)
+            number = self._numbers[key] = len(self._states)
             self._states.append(key)
             self._rows.append(None)
         return number

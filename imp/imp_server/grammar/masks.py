@@ -331,7 +331,7 @@ class Masks:
     def _ask(self, state: State, trie: TokenTrie, node: int, out: Row) -> None:
         first, last = trie.first[node], trie.first[node + int(trie.skip[node])]
         for token_id in trie.ids[first:last]:
-            spend()
+            spend(1 + len(self.vocabulary.token_bytes[token_id]))
             if self._stepper.run(state, self.vocabulary.token_bytes[token_id]) is not None:
                 out[token_id >> 5] |= np.uint32(1 << (int(token_id) & 31))
 

@@ -11,10 +11,17 @@ from enum import IntEnum
 from functools import reduce
 from typing import NamedTuple
 
+from imp_server.core.turns import charge, spend
 from imp_server.grammar.codepoints import ANY, Ranges, normal, of_text, utf8_size
 
 INFINITE = 1 << 60
 """A count without an upper bound. Sums and products of it stay above every real length."""
+
+
+N_BYTES, N_BYTES_PART = 650, 16
+"""Memory of an expression, and of each of its options or ranges."""
+FEW_RANGES = 16
+"""Ranges of characters that are looked through for the price of one unit."""
 
 
 class Kind(IntEnum):
@@ -99,6 +106,7 @@ class Nodes:
         self.anything = self.loop(self.any, 0, INFINITE)
 
     def _make(self, key: tuple[object, ...], kind: Kind, nullable: bool, size: int, spread: Spread) -> Node:
+        charge(N_BYTES + N_BYTES_PART * len(key), 2 + len(key) // 8)
         node = Node(len(self.all), kind, nullable, min(size, INFINITE), spread)
         self.all.append(node)
         self._made[key] = node
@@ -108,9 +116,12 @@ class Nodes:
         """One code point out of the set."""
         if not ranges:
             return self.never
+        if len(ranges) > FEW_RANGES:
+            spend(len(ranges) // FEW_RANGES)
         key = (Kind.CLASS, ranges)
         node = self._made.get(key)
         if node is None:
+            charge(N_BYTES_PART * len(ranges), len(ranges) // FEW_RANGES)
             node = self._make(key, Kind.CLASS, False, utf8_size(ranges[0][0]), ONE)
             node.ranges = ranges
         return node
@@ -139,6 +150,7 @@ class Nodes:
                 flat.append(part)
         if not flat:
             return self.empty
+        spend(1 + len(flat) // 4)
         node = flat.pop()
         for part in reversed(flat):
             node = self._pair(part, node)
@@ -168,6 +180,7 @@ class Nodes:
             chars = self.chars(normal(single))
             found[chars.id] = chars
         parts = tuple(sorted(found.values()))
+        spend(1 + len(parts) // 4)
         if len(parts) < 2:
             return parts[0] if parts else self.never
         key = (Kind.EITHER, *(p.id for p in parts))

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from imp_server.core.turns import charge
 from imp_server.grammar.combine import anything
 from imp_server.grammar.machine import DEAD, UNBOUNDED
+
+N_BYTES = 300
+"""Memory of a state."""
 
 
 class PlainLength:
@@ -20,8 +24,10 @@ class PlainLength:
 
     def _intern(self, inner: int, needed: int, allowed: int) -> int:
         key = (inner, needed, allowed)
-        number = self._numbers.setdefault(key, len(self._states))
-        if number == len(self._states):
+        number = self._numbers.get(key)
+        if number is None:
+            charge(N_BYTES, 1)
+            number = self._numbers[key] = len(self._states)
             self._states.append(key)
         return number
 

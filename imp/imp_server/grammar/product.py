@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 
-from imp_server.core.turns import spend
+from imp_server.core.turns import charge, spend
 from imp_server.grammar.explored import refined, representatives
 from imp_server.grammar.machine import DEAD, Machine
 
@@ -13,6 +13,8 @@ States = tuple[int, ...]
 Way = tuple[int, int]
 """A byte, and the state behind it."""
 END: Way = (-1, DEAD)
+N_BYTES, N_BYTES_PART = 800, 8
+"""Memory of a joint state, its row included, and of each of its parts."""
 GUESSED = 256
 """States at which a search tries the guesses, too: behind another beginning one may suit."""
 
@@ -52,8 +54,10 @@ class Product:
         """The joint state, or DEAD."""
         if self._is_lost(states):
             return DEAD
-        number = self._numbers.setdefault(states, len(self._states))
-        if number == len(self._states):
+        number = self._numbers.get(states)
+        if number is None:
+            charge(N_BYTES + N_BYTES_PART * len(states), 2 + len(states) // 4)
+            number = self._numbers[states] = len(self._states)
             self._states.append(states)
             self._rows.append({})
         return number
@@ -76,7 +80,7 @@ class Product:
         row, kind = self._rows[state], self.classes[byte]
         target = row.get(kind)
         if target is None:
-            spend(1 + len(self.parts) // 8)
+            spend(1 + len(self.parts) // 4)
             states = zip(self.parts, self._states[state])
             target = row[kind] = self.number(tuple(m.step(s, byte) if s != DEAD else DEAD for m, s in states))
         return target
@@ -112,6 +116,7 @@ class Product:
     def led(self, start: int, word: bytes) -> bool:
         """Whether `word` leads to an end; if so, it is remembered as the proof of all states on its way."""
         path, here = [], start
+        spend(1 + len(word) // 8)
         for byte in word:
             target = self.raw_step(here, byte)
             if target == DEAD:
@@ -131,6 +136,7 @@ class Product:
         n_guessed = 0
         while queue:
             here = queue.popleft()
+            spend(1 + len(self._samples) // 4)
             if 0 < n_guessed < GUESSED:
                 self._guessed(here)
             n_guessed += 1
@@ -161,6 +167,7 @@ def one_by_one(machines: Sequence[Machine], states: Iterable[int]) -> bytes:
     for _ in machines:
         unmet = next((i for i, (m, s) in enumerate(zip(machines, here)) if not m.accepts(s)), -1)
         more = machines[unmet].shortest(here[unmet]) if unmet >= 0 else b""
+        spend(1 + len(machines) * (1 + len(more or b"") // 4))
         for byte in more or b"":
             here = [m.step(s, byte) for m, s in zip(machines, here)]
             if DEAD in here:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from functools import reduce
 from typing import Any
 
-from imp_server.core.turns import spend
+from imp_server.core.turns import charge, spend
 from imp_server.grammar.codepoints import after_continuation, after_lead, byte_classes, contains, sample
 from imp_server.grammar.explored import representatives
 from imp_server.grammar.gathering import Gathering, Items, covered
@@ -20,6 +20,8 @@ from imp_server.grammar.machine import DEAD, GROWING, UNBOUNDED, Machine
 from imp_server.grammar.nodes import INFINITE, NOTHING, Kind, Node, Nodes, Spread
 
 HOLE = -2
+N_BYTES, N_BYTES_ITEM, N_BYTES_CLASS = 500, 150, 8
+"""Memory of a state, of each of its items, and of each entry of its row."""
 
 WIDE = 32
 """Items of a state above which only the entries asked for are derived, not its whole row."""
@@ -177,6 +179,8 @@ class TermMachine:
         key = (accepts, tuple((head.id, tail) for head, tail in items))
         number = self._numbers.get(key)
         if number is None:
+            n_bytes = N_BYTES + N_BYTES_ITEM * len(items) + N_BYTES_CLASS * len(self._representatives)
+            charge(n_bytes, 2 + len(items) // 4)
             number = self._numbers[key] = len(self._items)
             self._accepts.append(accepts)
             self._items.append(items)
@@ -207,6 +211,7 @@ class TermMachine:
         return self._unions[wanted]
 
     def _pour(self, gathered: Gathering, state: int) -> None:
+        spend(1 + len(self._items[state]) // 8)
         gathered.accepts |= self._accepts[state]
         for head, tail in self._items[state]:
             gathered.add(head, tail)
@@ -257,6 +262,7 @@ class TermMachine:
         key = (node.id, tail)
         state = self._pushed.get(key)
         if state is None:
+            charge(N_BYTES_ITEM)
             if node.kind is Kind.EITHER:
                 state = self._union([self._push(option, tail) for option in node.options])
             elif node.kind is Kind.SEQUENCE:
@@ -274,6 +280,7 @@ class TermMachine:
         state = self._entered.get(key)
         if state is not None:
             return state
+        charge(N_BYTES_ITEM)
         if node.kind is Kind.LOOP:
             # For a nullable body the skipped iterations add nothing: low is 0 then, and fewer rounds are a subset.
             again = self._nodes.loop(node.first, max(node.low - 1, 0), _less(node.high))
@@ -308,6 +315,7 @@ class TermMachine:
         if not items:
             row[:] = [DEAD] * len(row)
             return row
+        spend(1 + len(items) * len(row) // 32)
         columns = [self._column(head, tail) for head, tail in items]
         if len(columns) == 1:
             column = columns[0]
@@ -345,6 +353,7 @@ class TermMachine:
             return [DEAD] * len(self._representatives) if opened == DEAD else self._complete(opened)
         template = self._templates.get(head.id)
         if template is None:
+            charge(N_BYTES_CLASS * len(self._representatives), 1 + len(self._representatives) // 4)
             template = self._templates[head.id] = [self._after(head, byte) for byte in self._representatives]
         return [x if x is None else tail if x is self._nodes.empty else (x, tail) for x in template]
 

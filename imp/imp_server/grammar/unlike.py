@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection
 from itertools import product
 
+from imp_server.core.turns import charge
 from imp_server.grammar.explored import refined
 from imp_server.grammar.literals import Literals
 from imp_server.grammar.machine import DEAD, Machine
 from imp_server.grammar.plain_length import PlainLength
+
+N_BYTES = 300
+"""Memory of a state."""
 
 
 class Unlike:
@@ -29,8 +33,10 @@ class Unlike:
     def _intern(self, inner: int, trie: int) -> int:
         if inner == DEAD or (self._is_full(inner) and trie != DEAD and self._trie.accepts(trie)):
             return DEAD
-        number = self._numbers.setdefault((inner, trie), len(self._states))
-        if number == len(self._states):
+        number = self._numbers.get((inner, trie))
+        if number is None:
+            charge(N_BYTES, 1)
+            number = self._numbers[(inner, trie)] = len(self._states)
             self._states.append((inner, trie))
         return number
 

@@ -10,7 +10,7 @@ from imp_server.grammar.frames.local import Listed, Local, gap_entries
 from imp_server.grammar.frames.objects import change
 from imp_server.grammar.leaves import Contains, Items, Leaf, Length, Unique
 from imp_server.grammar.machine import UNBOUNDED
-from imp_server.grammar.sat.found import Found
+from imp_server.grammar.sat.found import MAX_LEAD, Found
 from imp_server.grammar.tables import ASK, POP
 from imp_server.grammar.values import parse_exact
 
@@ -202,5 +202,5 @@ class ArrayPhase(Listed):
     def lead(self) -> bytes:
         rest = self.state.remaining()
         assert rest is not None
-        text = rest.text()
+        text = rest.text(MAX_LEAD)
         return (b"," if text and self.phase == "after" else b"") + text + b"]"

@@ -21,6 +21,7 @@ from imp_server.grammar.frames.verdicts import Verdicts
 from imp_server.grammar.leaves import STRING
 from imp_server.grammar.machine import DEAD, Machine
 from imp_server.grammar.product import Product, States, one_by_one
+from imp_server.grammar.sat.found import LONGEST
 from imp_server.grammar.scalars import string_machine
 
 if TYPE_CHECKING:
@@ -274,7 +275,7 @@ class Keys:
     def _is_witnessed(self, first: int) -> bool:
         """Whether the solver knows a member that may come next although the search for its name was given up."""
         rest = self.object.remaining_after_one() if self._product.is_unsure else None
-        if rest is None:
+        if rest is None or rest.size > LONGEST:
             return False
         name, _ = json.JSONDecoder().raw_decode(rest.text().decode())
         self._alive[first] = self._product.led(first, name.encode())

@@ -15,7 +15,7 @@ from imp_server.grammar.frames.goals import Bits, Goal, Judge
 from imp_server.grammar.frames.local import Listed, Local, gap_entries
 from imp_server.grammar.frames.shapes import KeyKind, Shape
 from imp_server.grammar.leaves import Count, Leaf, Names, Props, Required
-from imp_server.grammar.sat.found import Found
+from imp_server.grammar.sat.found import MAX_LEAD, Found
 from imp_server.grammar.tables import ASK, POP
 from imp_server.grammar.values import spelled
 
@@ -291,7 +291,7 @@ class ObjectPhase(Listed):
     def lead(self) -> bytes:
         rest = self.state.remaining_after_one() if self.phase == "comma" else self.state.remaining()
         assert rest is not None
-        text = rest.text()
+        text = rest.text(MAX_LEAD)
         return (b"," if text and self.phase == "after" else b"") + text + b"}"
 
 

@@ -16,6 +16,7 @@ from imp_server.grammar.frames.local import Listed
 from imp_server.grammar.frames.raw_texts import RawEnds, RawText
 from imp_server.grammar.frames.verdicts import Verdicts
 from imp_server.grammar.machine import DEAD, Machine
+from imp_server.grammar.sat.found import MAX_LEAD
 
 if TYPE_CHECKING:
     from imp_server.grammar.frames.space import Space
@@ -227,7 +228,7 @@ class Goals:
             return node.data[thread.at :]
         if isinstance(node, env.Value):
             answer = space.shortest_value(self._goal_of[id(node)])
-            return b"" if answer is None else answer.text()
+            return b"" if answer is None else answer.text(MAX_LEAD)
         if isinstance(node, env.Words):
             verdicts = self._words[id(node)]
             return verdicts.shortest(verdicts.start)

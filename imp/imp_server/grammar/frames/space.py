@@ -10,7 +10,7 @@ from collections.abc import Callable, Hashable
 from typing import Any, TypeVar, cast
 
 from imp_server.core import GrammarRefused
-from imp_server.core.turns import kept, spend
+from imp_server.core.turns import charge, kept, spend
 from imp_server.grammar.algebra import Algebra
 from imp_server.grammar.combine import anything, nothing
 from imp_server.grammar.formula import Formula
@@ -52,6 +52,8 @@ WORK = 2_000_000
 MAX_TRUTHS = 600
 """Combinations of watched truths that are looked at: of a discriminator's constants at most one holds."""
 N_LOCALS = 1 << 18
+N_BYTES, N_BYTES_LOCAL, N_BYTES_VIEW, N_BYTES_NATIVE = 600, 1700, 300, 1200
+"""Memory of something interned, of a frame with its row, of a native frame's twin, and of a native frame."""
 
 MakeMachine = Callable[[Algebra, Formula], Machine]
 T = TypeVar("T")
@@ -100,6 +102,7 @@ class Space:
     def _local(self, key: Hashable, make: Callable[[], L]) -> L:
         found = self._made.get(key)
         if found is None:
+            charge(N_BYTES_LOCAL, 3)
             found = self._made[key] = make()
             self.locals[found.id] = found
         return cast(L, found)
@@ -113,8 +116,12 @@ class Space:
         """The frame of a local that native code has made."""
         assert self.simple is not None
         make = self.simple.view(local, self.tables.kind_of[local])
+        charge(N_BYTES_VIEW, 3)
         self._claimed = local
-        return make()
+        try:
+            return make()
+        finally:
+            self._claimed = -1
 
     def _fill(self, local: int, byte: int) -> int:
         if self.tables.kind_of[local] == FOREIGN:
@@ -123,7 +130,10 @@ class Space:
             kept()
             return entry
         assert self.simple is not None
+        before = self.tables.n_locals
         self.simple.fill(local)
+        n_new = self.tables.n_locals - before
+        charge(N_BYTES_NATIVE * n_new, 1 + n_new)
         return int(self.tables.rows[local, byte])
 
     def _native(self, kind: int, a: int, b: int = 0) -> Local:
@@ -137,6 +147,7 @@ class Space:
     def _get(self, key: Hashable, make: Callable[[], T]) -> T:
         found = self._made.get(key)
         if found is None:
+            charge(N_BYTES)
             found = self._made[key] = make()
         return cast(T, found)
 

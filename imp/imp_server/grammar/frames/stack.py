@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 
+from imp_server.core.turns import charge
 from imp_server.grammar.frames.arrays import WaitingItem
 from imp_server.grammar.frames.key_texts import KeyText, WaitingKey, WaitingName
 from imp_server.grammar.frames.keys import Keys
@@ -18,6 +19,8 @@ from imp_server.grammar.frames.texts import QUOTE, Text
 from imp_server.grammar.tables import DEAD, FIRST_OP, FOREIGN, POP
 
 COMMA = 0x2C
+N_BYTES = 500
+"""Memory of a cell and its steps."""
 
 
 class Cell:
@@ -52,6 +55,7 @@ class Stepper:
         key = (top, below)
         found = self._cells.get(key)
         if found is None:
+            charge(N_BYTES)
             found = self._cells[key] = Cell(top, below)
         return found
 

@@ -12,6 +12,7 @@ from imp_server.grammar.explored import refined, representatives
 from imp_server.grammar.frames.local import Listed, Local
 from imp_server.grammar.frames.verdicts import Verdicts
 from imp_server.grammar.machine import DEAD
+from imp_server.grammar.sat.found import MAX_LEAD, TooLong
 from imp_server.grammar.tables import HOLE, POP
 from imp_server.grammar.values import spelled
 
@@ -134,6 +135,8 @@ class Text(Local):
 
     def lead(self) -> bytes:
         rest = self.verdicts.shortest(self.state)
+        if len(rest) > MAX_LEAD:
+            raise TooLong
         n_raw = self.missing
         return rest[:n_raw] + spelled(("string", rest[n_raw:].decode())).encode()[1:]
 

@@ -9,6 +9,7 @@ from imp_server.grammar.frames.local import Listed, Local, gap_entries
 from imp_server.grammar.frames.verdicts import Verdicts
 from imp_server.grammar.leaves import ARRAY, BOOLEAN, NULL, NUMBER, OBJECT, STRING
 from imp_server.grammar.machine import DEAD
+from imp_server.grammar.sat.found import MAX_LEAD
 from imp_server.grammar.tables import ASK, POP, POP_AGAIN
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ class Start(Listed):
     def lead(self) -> bytes:
         answer = self.space.shortest_value(self.goal)
         assert answer is not None
-        return answer.text()
+        return answer.text(MAX_LEAD)
 
 
 class LooseStart(Listed):

@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from imp_server.core import GrammarRefused
-from imp_server.core.turns import kept, spend
+from imp_server.core.turns import charge, kept
 from imp_server.grammar.ambiguity import excessive
 from imp_server.grammar.codepoints import ANY
 from imp_server.grammar.explored import explore, refined
@@ -30,6 +30,10 @@ MARK = 0x80
 MAX_MARKS = 64
 MAX_WORK = 150_000
 """Steps of parts while the automaton is explored."""
+
+
+N_BYTES, N_BYTES_WAY = 900, 400
+"""Memory of a state, and of each way in it and in its duties."""
 
 
 class Mark(NamedTuple):
@@ -221,8 +225,10 @@ class Looking:
         if not ways:
             return DEAD
         state = State(due, behind, ways)
-        number = self._numbers.setdefault(state, len(self._states))
-        if number == len(self._states):
+        number = self._numbers.get(state)
+        if number is None:
+            charge(N_BYTES + N_BYTES_WAY * _n_ways(state), 2 + _n_ways(state) // 2)
+            number = self._numbers[state] = len(self._states)
             self._states.append(state)
             self._rows.append({})
         return number
@@ -300,7 +306,7 @@ class Looking:
         return any(not way.duties and self._parts[body].universal(way.state) for way in ways)
 
     def _pay(self, n: int) -> None:
-        spend(1 + n // 4)
+        charge(N_BYTES_WAY * n // 4, 2 + 2 * n)
         if self._work_left is not None:
             self._work_left -= n
             if self._work_left < 0:
@@ -332,6 +338,14 @@ def looking_machine(pattern: str, search: bool) -> Machine:
         lazy = lazy_product([looking], [])
         looking.allow(None)
         return lazy
+
+
+def _n_ways(state: State) -> int:
+    return sum(map(_ways_in, (*state.behind, state.ways)))
+
+
+def _ways_in(ways: Ways) -> int:
+    return sum(1 + sum(_ways_in(duty.ways) for duty in way.duties) for way in ways)
 
 
 def has_lookarounds(tree: Tree) -> bool:

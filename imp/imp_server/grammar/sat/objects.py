@@ -8,7 +8,7 @@ from math import prod
 from typing import TYPE_CHECKING, NamedTuple
 
 from imp_server.core import GrammarRefused
-from imp_server.core.turns import spend
+from imp_server.core.turns import charge, spend
 from imp_server.grammar.combine import nothing
 from imp_server.grammar.formula import Formula
 from imp_server.grammar.lazy_product import either_product
@@ -26,6 +26,8 @@ MAX_CHOICES = 64
 FEW = 8
 MAX_FRESH = 64
 MAX_DRAWN = 4096
+N_BYTES = 300
+"""Memory of what is kept of one property's value."""
 
 
 class Task(NamedTuple):
@@ -84,6 +86,7 @@ def _together(options: Sequence[Sequence[Choice]], known: Members) -> Iterator[t
     """One choice of each list, in order, without those of which some are impossible together."""
 
     def grown(chosen: tuple[Choice, ...], extras: dict[str, Formula]) -> Iterator[tuple[Choice, ...]]:
+        spend(2)
         if len(chosen) == len(options):
             yield chosen
             return
@@ -113,6 +116,7 @@ def _task(literals: Iterable[tuple[Leaf, bool]], order: tuple[str, ...]) -> Task
     needed: set[str] = set()
     low, high = 0, None
     for leaf, sign in literals:
+        spend()
         if not sign:
             against.append(leaf)
         elif isinstance(leaf, Props):
@@ -193,6 +197,7 @@ class Members:
     def get(self, name: str, extra: Formula) -> Found | None:
         """The shortest member of this name whose value satisfies `extra`, too."""
         key = name, extra
+        spend()
         if key not in self._found:
             self._found[key] = _member(self._solver, self._task, name, extra)
         return self._found[key]
@@ -327,6 +332,7 @@ class Drawn:
                 text = self._next()
                 if text is None:
                     return
+                charge(N_BYTES)
                 self._texts.append(text)
             yield self._texts[at]
             at += 1
@@ -351,6 +357,7 @@ def value_formula(algebra: Algebra, props: Iterable[Props], name: str) -> Formul
     known = algebra.property_values.get(key)
     if known is None:
         parts = []
+        charge(N_BYTES, 2 + len(key[0]))
         for leaf in key[0]:
             subs = [leaf.names[name]] if name in leaf.names else []
             subs += [s for p, s in leaf.patterns if _accepts(pattern_machine(p), name)]
@@ -365,6 +372,7 @@ def _names_machine(algebra: Algebra, leaf: Names) -> Machine:
 
 def _accepts(machine: Machine, name: str) -> bool:
     state = machine.start
+    spend(1 + len(name) // 8)
     for byte in name.encode():
         if state == DEAD:
             return False

@@ -10,19 +10,21 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 
 from imp_server.core import GrammarRefused
-from imp_server.core.turns import kept, spend
+from imp_server.core.turns import OverBudget, charge, kept, spend
 from imp_server.grammar.algebra import Algebra
 from imp_server.grammar.formula import Formula, branches
 from imp_server.grammar.leaves import ARRAY, BOOLEAN, NULL, NUMBER, OBJECT, STRING, BoolIs
 from imp_server.grammar.machine import Machine
 from imp_server.grammar.sat import arrays, objects
-from imp_server.grammar.sat.found import Found, found, shorter
+from imp_server.grammar.sat.found import Found, TooLong, found, shorter
 from imp_server.grammar.scalars import number_machine, string_machine
 from imp_server.grammar.values import spelled
 
 MAX_BRANCHES = 24
 """Conjunctions looked at before the shortest of those that worked is taken."""
 MAX_FAILURES = 2_000
+N_BYTES = 400
+"""Memory of an answer that is kept."""
 
 
 class Solver:
@@ -64,12 +66,19 @@ class Solver:
         if self.budget <= 0:
             self.gave_up = True
             return None
-        spend(4)
+        charge(N_BYTES, 4)
         self.budget -= 1
         level = self._open[key] = len(self._open)
         outer, self._lowest = self._lowest, 1 << 30
         try:
             result = answer()
+        except TooLong:
+            # a value would have to be spelled that is longer than any that is served
+            self.gave_up, result = True, None
+        except OverBudget as over:
+            if over.pointer is None:
+                over.pointer = self._place(key)
+            raise
         finally:
             del self._open[key]
             depends, self._lowest = self._lowest, min(outer, self._lowest if self._lowest < level else 1 << 30)
@@ -78,6 +87,11 @@ class Solver:
             self._memo[key] = result
             kept()
         return result
+
+    def _place(self, key: Hashable) -> str | None:
+        """Where what is asked about stands in its document, if it stands there by itself."""
+        asked = key[0] if isinstance(key, tuple) else key
+        return self.algebra.places.get(asked) if isinstance(asked, Formula) else None
 
     def _value(self, f: Formula) -> Found | None:
         best: Found | None = None

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from urllib.parse import unquote, urldefrag, urljoin
 
 from imp_server.core import GrammarRefused
+from imp_server.core.turns import charge
 from imp_server.grammar.schema.published import ADDRESSES, published
 
 ONE_SCHEMA = (
@@ -30,6 +31,8 @@ RECURSIVE = "#"
 MAX_DEPTH = 256
 MAX_SUBSCHEMAS = 50_000
 SHARED_SIZE = 12
+N_BYTES = 900
+"""Memory of what is known of a subschema's place."""
 
 
 class At(NamedTuple):
@@ -159,6 +162,7 @@ class Document:
         if len(self._places) > MAX_SUBSCHEMAS:
             raise GrammarRefused(f"schema has more than {MAX_SUBSCHEMAS} subschemas", pointer=at.pointer)
         around = at.draft
+        charge(N_BYTES, 8 + len(schema) // 2)
         at = at._replace(draft=draft_of(schema, at.draft, at.pointer), hides=hides_siblings(schema, at.hides))
         opened = at.draft != 2020
         name = schema.get("id" if (at.draft if is_root else around) == 4 else "$id")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from imp_server.core.turns import OverBudget, charge, spend
 from imp_server.grammar.algebra import Algebra
 from imp_server.grammar.formula import Formula
 from imp_server.grammar.leaves import (
@@ -21,6 +22,8 @@ from imp_server.grammar.schema.reading import KEYWORDS, refuse, try_machine
 from imp_server.grammar.subschema import Sub
 
 MAX_INPLACE_DEPTH = 200
+N_BYTES = 400
+"""Memory of what is kept of a subschema that was expanded."""
 
 
 class Expander:
@@ -82,10 +85,16 @@ class Expander:
             raise refuse(f"more than {MAX_INPLACE_DEPTH} references and combinations deep", at)
         self._active.add(key)
         try:
+            spend(8 + len(schema))
             formula = self._expand(schema, at)
+        except OverBudget as over:
+            over.pointer = at.pointer if over.pointer is None else over.pointer
+            raise
         finally:
             self._active.discard(key)
+        charge(N_BYTES)
         self._done[key] = formula
+        self.algebra.places.setdefault(formula, at.pointer)
         return formula
 
     def _expand(self, schema: dict[str, Any], at: At) -> Formula:
