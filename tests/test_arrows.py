@@ -23,6 +23,7 @@ ARROWS: dict[str, set[str]] = {
     "vocab": {"core", "weights"},
     "native": {"core", "resources", "config"},
     "grammar": {"core", "vocab", "native"},
+    "workers": {"core", "config"},
     "decode": {"core"},
     "schedule": {"core", "decode", "backends", "models"},
     "backends": {"core", "config", "models", "decode", "native"},

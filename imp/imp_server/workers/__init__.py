@@ -1,0 +1,1 @@
+"""Killable processes for work that a client or a model file could make endless."""

@@ -1,0 +1,237 @@
+"""Jobs of clients, one child each: small ones at once, large ones behind them, each ended with whoever wants it.
+
+A job begins in the quick lane, which has a place per core. What uses up its first slice sinks: it makes room there and
+goes on at idle priority among a bounded number of large ones, which run by turns of their owners. Beyond that number
+large jobs are broken off and refused with 503; nothing is ever remembered of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import Counter, OrderedDict, deque
+from dataclasses import dataclass, field
+from typing import Literal, TypeVar
+
+from imp_server.core import ImpError, Unavailable
+from imp_server.workers.client import Child, Workers, ending
+from imp_server.workers.wire import ANSWER, ASK, HEAD_BYTES, NO_MEMORY, Ending, Limits, frame, frame_head
+
+T = TypeVar("T")
+_PIECE = 1 << 18
+_TURN_S = 0.1
+"""Of a large job while others wait for theirs."""
+_TRIES = 2
+"""A job whose process died with the zygote is begun again once: it has done nothing but think."""
+
+
+class JobBroken(Exception):
+    """The job ended without an answer, by a limit that only a backstop sets."""
+
+    def __init__(self, how: Ending) -> None:
+        super().__init__(how)
+        self.how = how
+
+
+class JobFault(Exception):
+    """The job raised something that it doesn't know: a fault of ours."""
+
+
+class _Lost(Exception):
+    """The zygote died, and the child with it."""
+
+
+@dataclass(slots=True, eq=False)
+class _Running:
+    child: Child
+    owner: str
+    lane: Literal["quick", "slow", "waiting", "over"] = "quick"
+    refused: ImpError | None = field(default=None)
+
+
+class Lanes:
+    """Owner of the order in which jobs run. Used from one event loop."""
+
+    def __init__(self, workers: Workers, *, n_quick: int = 2, n_slow: int = 2, max_slow: int = 16) -> None:
+        """`n_slow`: large jobs that run at a time; `max_slow`: those and the ones that wait for their turn.
+
+        No owner has more than half of them.
+        """
+        self._workers = workers
+        self._n_quick, self._n_slow, self._max_slow = n_quick, n_slow, max_slow
+        self._free = n_quick
+        self._queued: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()
+        self._slow: list[_Running] = []
+        self._waiting: OrderedDict[str, deque[_Running]] = OrderedDict()
+        self._timer: asyncio.TimerHandle | None = None
+        self.killed: Counter[str] = Counter()
+        """Jobs that a backstop ended, by function."""
+
+    @property
+    def n_large(self) -> int:
+        """Jobs that have sunk, running or waiting."""
+        return len(self._slow) + sum(map(len, self._waiting.values()))
+
+    async def run(self, function: str, data: bytes, limits: Limits, owner: str = "") -> bytes:
+        """The job's answer. Cancelling the caller ends the process at once.
+
+        Raises JobBroken where a limit ended it, JobFault, Unavailable where too much is under way.
+        """
+        for _ in range(_TRIES):
+            await self._take_place(owner)
+            with contextlib.suppress(_Lost):
+                return await self._run(function, data, limits, owner)
+        raise Unavailable("the worker processes are being restarted; try again", retry_after_s=1.0)
+
+    async def _run(self, function: str, data: bytes, limits: Limits, owner: str) -> bytes:
+        """In the place that was taken."""
+        loop = asyncio.get_running_loop()
+
+        def on_sunk() -> None:  # in a thread of the client's
+            with contextlib.suppress(RuntimeError):
+                loop.call_soon_threadsafe(self._sink, running)
+
+        try:
+            child = self._workers.spawn(function, limits, on_sunk=on_sunk)
+        except BaseException:
+            self._free_place()
+            raise
+        running = _Running(child, owner)
+        child.sock.setblocking(False)
+        try:
+            answer = await self._talk(loop, child, data)
+            if answer is not None:
+                return self._result(function, *answer)
+            notice = await asyncio.wrap_future(child.ended)
+            if running.refused is not None:
+                raise running.refused
+            if child.was_lost:
+                raise _Lost
+            self.killed[function] += 1
+            raise JobBroken(ending(notice, child.was_killed))
+        finally:
+            child.sock.close()
+            if not child.ended.done():
+                self._workers.kill(child)
+            self._leave(running)
+
+    async def _talk(self, loop: asyncio.AbstractEventLoop, child: Child, data: bytes) -> tuple[bytes, bytes] | None:
+        """None if the child ended without an answer."""
+        try:
+            await loop.sock_sendall(child.sock, frame(ASK, data))
+            head = await _read(loop, child, HEAD_BYTES)
+            if head is None:
+                return None
+            kind, size = frame_head(head)
+            body = await _read(loop, child, size)
+            return None if body is None else (kind, body)
+        except (BrokenPipeError, ConnectionResetError):
+            return None
+
+    def _result(self, function: str, kind: bytes, data: bytes) -> bytes:
+        if kind == ANSWER:
+            return data
+        if kind == NO_MEMORY:
+            self.killed[function] += 1
+            raise JobBroken("memory")
+        raise JobFault(f"{function}: {data.decode(errors='replace')[:500]}")
+
+    # --- the quick lane -------------------------------------------------------------------------
+
+    async def _take_place(self, owner: str) -> None:
+        if self._free:
+            self._free -= 1
+            return
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._queued.setdefault(owner, deque()).append(turn)
+        try:
+            await turn
+        except BaseException:
+            if turn.done() and not turn.cancelled():
+                self._free_place()
+            raise
+
+    def _free_place(self) -> None:
+        """To the next in line, one of each owner by turns."""
+        turn = _next(self._queued)
+        while turn is not None and turn.done():
+            turn = _next(self._queued)
+        if turn is None:
+            self._free += 1
+        else:
+            turn.set_result(None)
+
+    # --- the large ones -------------------------------------------------------------------------
+
+    def _sink(self, running: _Running) -> None:
+        if running.lane != "quick":
+            return
+        self._free_place()
+        own = sum(one.owner == running.owner for one in self._slow) + len(self._waiting.get(running.owner, ()))
+        if self.n_large >= self._max_slow or own >= max(1, self._max_slow // 2):
+            running.lane = "over"
+            running.refused = Unavailable(
+                "too many requests whose grammar takes long to check are under way; try again later", retry_after_s=5.0
+            )
+            self._workers.kill(running.child)
+        elif len(self._slow) < self._n_slow:
+            running.lane = "slow"
+            self._slow.append(running)
+        else:
+            self._wait(running)
+            if self._timer is None:
+                self._timer = asyncio.get_running_loop().call_later(_TURN_S, self._rotate)
+
+    def _wait(self, running: _Running) -> None:
+        running.lane = "waiting"
+        self._workers.stop(running.child)
+        self._waiting.setdefault(running.owner, deque()).append(running)
+
+    def _go_on(self) -> None:
+        if (after := _next(self._waiting)) is not None:
+            after.lane = "slow"
+            self._slow.append(after)
+            self._workers.resume(after.child)
+
+    def _rotate(self) -> None:
+        """The oldest of the running large jobs makes room for the next owner's."""
+        self._timer = None
+        if not self._waiting:
+            return
+        self._wait(self._slow.pop(0))
+        self._go_on()
+        self._timer = asyncio.get_running_loop().call_later(_TURN_S, self._rotate)
+
+    def _leave(self, running: _Running) -> None:
+        lane, running.lane = running.lane, "over"
+        if lane == "quick":
+            self._free_place()
+        elif lane == "waiting":
+            line = self._waiting[running.owner]
+            line.remove(running)
+            if not line:
+                del self._waiting[running.owner]
+        elif lane == "slow":
+            self._slow.remove(running)
+            self._go_on()
+
+
+def _next(lines: OrderedDict[str, deque[T]]) -> T | None:
+    """The first of the line whose turn it is; that line is then the last."""
+    if not lines:
+        return None
+    owner, line = lines.popitem(last=False)
+    first = line.popleft()
+    if line:
+        lines[owner] = line
+    return first
+
+
+async def _read(loop: asyncio.AbstractEventLoop, child: Child, n_bytes: int) -> bytes | None:
+    data = bytearray()
+    while len(data) < n_bytes:
+        piece = await loop.sock_recv(child.sock, min(_PIECE, n_bytes - len(data)))
+        if not piece:
+            return None
+        data += piece
+    return bytes(data)
