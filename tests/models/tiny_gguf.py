@@ -49,17 +49,11 @@ def write_tiny_llama(
         **(keys or {}),
     }
     _add_hyperparameters(writer, numbers)
-    if tokenizer is None:
-        _add_byte_tokenizer(writer, vocab)
-    else:
-        _add_tokenizer(writer, tokenizer)
+    _add_tokenizer(writer, vocab, tokenizer)
     if template:
         writer.add_string("tokenizer.chat_template", template)
     tensors = {
-        "token_embd.weight": ((vocab, width), "Q8_0"),
-        "output_norm.weight": ((width,), "F32"),
-        **({} if tied else {"output.weight": ((vocab, width), "F16")}),
-        **({"rope_freqs.weight": ((head // 2,), "F32")} if rope_factors else {}),
+        **_outer(vocab, width, head, tied=tied, rope_factors=rope_factors),
         **{name: entry for i in range(n_layers) for name, entry in _layer(i, width, n_kv_heads * head, hidden).items()},
     }
     rng = np.random.default_rng(seed)
@@ -75,6 +69,18 @@ def write_tiny_llama(
     writer.write_tensors_to_file()
     writer.close()
     return path
+
+
+def _outer(
+    vocab: int, width: int, head: int, *, tied: bool, rope_factors: bool
+) -> dict[str, tuple[tuple[int, ...], str]]:
+    """The tensors outside layers."""
+    return {
+        "token_embd.weight": ((vocab, width), "Q8_0"),
+        "output_norm.weight": ((width,), "F32"),
+        **({} if tied else {"output.weight": ((vocab, width), "F16")}),
+        **({"rope_freqs.weight": ((head // 2,), "F32")} if rope_factors else {}),
+    }
 
 
 def _add_hyperparameters(writer: gguf.GGUFWriter, values: Mapping[str, Any]) -> None:
@@ -120,7 +126,10 @@ def _add_tensor(writer: gguf.GGUFWriter, name: str, values: npt.NDArray[np.float
         writer.add_tensor(name, gguf.quants.quantize(values, quant), raw_dtype=quant)
 
 
-def _add_tokenizer(writer: gguf.GGUFWriter, keys: Mapping[str, Any]) -> None:
+def _add_tokenizer(writer: gguf.GGUFWriter, vocab: int, keys: Mapping[str, Any] | None) -> None:
+    if keys is None:
+        _add_byte_tokenizer(writer, vocab)
+        return
     for name, value in keys.items():
         # A sequence of another kind than a list would be taken for a number.
         add_key(writer, f"tokenizer.ggml.{name}", value if isinstance(value, str | bool | int) else list(value))

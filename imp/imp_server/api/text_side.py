@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from imp_server.core import ChatRequest, GenerateRequest, OutputEvent, PromptRequest
+from imp_server.core import ChatRequest, GenerateRequest, OutputEvent, PromptRequest, check_media
 from imp_server.engine.messages import RowDelta
-from imp_server.text.chat_messages import check_media
 from imp_server.text.fim import check_gap
 from imp_server.vocab.table import Vocabulary
 

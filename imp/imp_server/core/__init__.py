@@ -20,6 +20,8 @@ from imp_server.core.chat import (
     Tool,
     ToolCall,
     ToolChoice,
+    check_media,
+    message_text,
 )
 from imp_server.core.errors import (
     CapacityExceeded,
@@ -183,6 +185,8 @@ __all__ = [
     "ValueTags",
     "Vectors",
     "VisionUnavailable",
+    "check_media",
+    "message_text",
     "pack_ids",
     "special",
     "unpack_ids",

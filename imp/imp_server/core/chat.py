@@ -7,6 +7,8 @@ from typing import Any, Literal
 
 import msgspec
 
+from imp_server.core.errors import VisionUnavailable
+
 Role = Literal["system", "user", "assistant", "tool"]
 
 
@@ -195,3 +197,25 @@ class PromptRequest(msgspec.Struct, frozen=True):
     adapter: str = ""
     priority: int = 0
     row_preference: int | None = None
+
+
+PART_SEPARATOR = "\n"
+"""Between the text parts of a message for templates that take plain text."""
+
+
+def message_text(message: Message) -> str:
+    """Raises VisionUnavailable for a part that isn't text."""
+    texts = []
+    for part in message.parts:
+        if isinstance(part, MediaPart):
+            raise VisionUnavailable(
+                f"this model reads text only; {part.path} is of the kind '{part.kind}'", param=part.path
+            )
+        texts.append(part.text)
+    return PART_SEPARATOR.join(texts)
+
+
+def check_media(chat: ChatRequest) -> None:
+    """Raises VisionUnavailable for the first part that isn't text: no model reads any other yet."""
+    for message in chat.messages:
+        message_text(message)

@@ -18,6 +18,7 @@ from imp_server.core import (
     ResponseFormat,
     TextPart,
     UnsupportedParameter,
+    check_media,
 )
 from imp_server.dialects.base import ReplyContext, SseFrame
 from imp_server.dialects.handler import Call, ChatReply, JsonReply, Reply, handler
@@ -31,7 +32,6 @@ from imp_server.dialects.openai_responses_tools import tool_choice, tool_table
 from imp_server.dialects.openai_responses_truncation import fitting
 from imp_server.dialects.openai_sampling import budget_tokens_of, whole
 from imp_server.dialects.response_formats import response_format_of
-from imp_server.text.chat_messages import check_media
 
 _encode = msgspec.json.Encoder().encode
 

@@ -11,7 +11,17 @@ from typing import Any
 
 import msgspec
 
-from imp_server.core import ChatRequest, Finish, Message, OutputEvent, ReasoningIntent, TextDelta, TextPart, Usage
+from imp_server.core import (
+    ChatRequest,
+    Finish,
+    Message,
+    OutputEvent,
+    ReasoningIntent,
+    TextDelta,
+    TextPart,
+    Usage,
+    check_media,
+)
 from imp_server.dialects.base import ReplyContext
 from imp_server.dialects.handler import Call, ChatReply, Reply, handler
 from imp_server.dialects.ids import new_id
@@ -23,7 +33,6 @@ from imp_server.dialects.openai_responses_resource import usage
 from imp_server.dialects.openai_responses_stored import with_ids
 from imp_server.dialects.openai_responses_truncation import fitting
 from imp_server.dialects.sealed import seal
-from imp_server.text.chat_messages import check_media
 
 MAX_SUMMARY_TOKENS = 1024
 _TASK = (

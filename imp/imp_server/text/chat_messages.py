@@ -6,30 +6,9 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from imp_server.core import ChatRequest, MediaPart, Message, Tool, VisionUnavailable
+from imp_server.core import ChatRequest, Message, Tool, message_text
 from imp_server.text.guard import Guard, SpecialTexts, strings_of
 from imp_server.text.template_traits import TemplateTraits
-
-PART_SEPARATOR = "\n"
-"""Between the text parts of a message for templates that take plain text."""
-
-
-def message_text(message: Message) -> str:
-    """Raises VisionUnavailable for a part that isn't text."""
-    texts = []
-    for part in message.parts:
-        if isinstance(part, MediaPart):
-            raise VisionUnavailable(
-                f"this model reads text only; {part.path} is of the kind '{part.kind}'", param=part.path
-            )
-        texts.append(part.text)
-    return PART_SEPARATOR.join(texts)
-
-
-def check_media(chat: ChatRequest) -> None:
-    """Raises VisionUnavailable for the first part that isn't text: no model reads any other yet."""
-    for message in chat.messages:
-        message_text(message)
 
 
 def request_strings(chat: ChatRequest) -> Iterator[str]:

@@ -12,8 +12,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from imp_server.core import ChatRequest, MessageSpan, TextPart
-from imp_server.text.chat_messages import message_text
+from imp_server.core import ChatRequest, MessageSpan, TextPart, message_text
 from imp_server.text.guard import Guard
 from imp_server.text.spans import Place
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import msgspec
 
-from imp_server.core import ChatRequest, InvalidRequest, Message, MessageSpan, TemplateRefused
+from imp_server.core import ChatRequest, InvalidRequest, Message, MessageSpan, TemplateRefused, message_text
 from imp_server.text.call_ids import settled, short_id
-from imp_server.text.chat_messages import MessageDicts, message_text, request_strings, tool_dict
+from imp_server.text.chat_messages import MessageDicts, request_strings, tool_dict
 from imp_server.text.fold_systems import fold_systems
 from imp_server.text.guard import Guard, SpecialTexts, unused_characters
 from imp_server.text.pins import end_inside, pin_until

@@ -155,7 +155,7 @@ class Document:
     def _index(self, schema: dict[str, Any], at: At, depth: int, is_root: bool = False) -> bool:
         """Index a subschema and those below; whether its meaning depends on its place.
 
-        An identifier is spelled as the draft around it has it: what merely names another one stays part of its resource.
+        An identifier is spelled as the draft around it has it: what merely names another one stays in its resource.
         """
         if depth > MAX_DEPTH:
             raise GrammarRefused(f"schema is nested deeper than {MAX_DEPTH}", pointer=at.pointer)
