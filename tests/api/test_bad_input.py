@@ -177,8 +177,8 @@ NULLS = [
 
 
 def test_choices_are_told_as_json(http: httpx.Client) -> None:
-    response = http.post("/v1/responses", json={"model": "m", "input": "hi", "background": True})
-    assert refused(response, 400, "invalid_value")["message"] == '"background" must be one of false'
+    response = http.post("/v1/responses", json={"model": "m", "input": "hi", "truncation": True})
+    assert refused(response, 400, "invalid_value")["message"] == '"truncation" must be one of "auto", "disabled"'
 
 
 def test_null_means_absent(http: httpx.Client) -> None:

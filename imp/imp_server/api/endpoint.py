@@ -69,8 +69,6 @@ class Endpoint:
         except ClientGone:
             response = _DETACHED
         except ImpError as error:
-            if error.param is not None:
-                error.param = self.operation.field_names.get(error.param, error.param)
             response = self._failed(error, request, headers, request_id)
         except Exception:
             _log.exception("%s %s failed (request %s)", self.operation.method, self.operation.path, request_id)
@@ -104,10 +102,15 @@ class Endpoint:
             services=self._hub,
             n_bytes=n_bytes,
         )
-        reply = await self._handler(call)
-        if isinstance(reply, Generating):
-            return await self._generate(request, reply, self._unknown_fields(body))
-        return await self._plain(reply, is_big=n_bytes > INLINE_BYTES)
+        try:
+            reply = await self._handler(call)
+            if isinstance(reply, Generating):
+                return await self._generate(request, reply, self._unknown_fields(body))
+            return await self._plain(reply, is_big=n_bytes > INLINE_BYTES)
+        except ImpError as error:
+            if error.param is not None:  # the contract's own errors have the right names
+                error.param = self.operation.field_names.get(error.param, error.param)
+            raise
 
     def _unknown_fields(self, body: dict[str, Any]) -> list[str]:
         pointer = next(iter(self.operation.body_pointers.values()))

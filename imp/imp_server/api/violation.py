@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from imp_server.core import InvalidRequest
+from imp_server.core import InvalidRequest, UnsupportedParameter
 
 _NAMES = {
     "object": "an object",
@@ -17,6 +17,8 @@ _NAMES = {
     "boolean": "a boolean",
     "null": "null",
 }
+UNSUPPORTED = "x-unsupported"
+"""Keyword of a schema whose other values are valid elsewhere but not offered here: what to do instead."""
 NOTHING: Mapping[int, int] = {}
 _TAGS = frozenset({"type", "role", "kind"})
 """Properties whose value says which branch of a union is meant."""
@@ -40,6 +42,10 @@ def json_path(body: Any, parts: Sequence[str | int], starts: Mapping[int, int] =
 
 def too_long(name: str, limit: int) -> InvalidRequest:
     return InvalidRequest(f'"{name}" must be an array of at most {limit} element(s)', param=name)
+
+
+def unsupported(name: str, advice: str) -> InvalidRequest:
+    return UnsupportedParameter(f'"{name}" isn\'t supported here: {advice}', param=name)
 
 
 def type_name(value: Any) -> str:
@@ -83,6 +89,9 @@ class _Explainer:
 
     def descend(self, error: Any) -> InvalidRequest:
         """Follows anyOf and oneOf into the branch that the data means."""
+        advice = self.schema_at(error.absolute_keyword_location or "").get(UNSUPPORTED)
+        if advice:
+            return unsupported(json_path(self.body, list(error.instance_path), self.starts), advice)
         context = getattr(error.kind, "context", None) if error.kind.name in ("anyOf", "oneOf") else None
         if not context:
             return self.single(error)
