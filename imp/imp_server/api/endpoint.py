@@ -20,7 +20,7 @@ from imp_server.api.disconnect import DisconnectWatch
 from imp_server.api.driver import StreamRun, acceptance, encoded, fold_reply, silence_s
 from imp_server.api.errors import error_headers, error_status, shape_module, shape_of
 from imp_server.api.generations import Generations
-from imp_server.api.headers import listed, request_id_of
+from imp_server.api.headers import MOST_POINTERS, listed, request_id_of
 from imp_server.api.hub import Hub
 from imp_server.api.parameters import ParameterReader
 from imp_server.api.text_side import Prepared, TextSide, check_for_any_model
@@ -85,14 +85,15 @@ class Endpoint:
             if self._hub.draining:
                 raise Draining("the server is shutting down", retry_after_s=5.0)
         body: dict[str, Any] = {}
+        ignored: list[str] = []
         n_bytes = 0
         if self._media:
             data = await self._data(request, headers)
             n_bytes = len(data)
             if n_bytes > INLINE_BYTES:
-                body = await self._hub.pool.run(self._parsed, data)
+                body, ignored = await self._hub.pool.run(self._parsed, data)
             elif data or self.operation.body_required:
-                body = self._parsed(data)
+                body, ignored = self._parsed(data)
         call = Call(
             body=body,
             path=self._parameters.path(request.route_values or {}),
@@ -105,27 +106,24 @@ class Endpoint:
         try:
             reply = await self._handler(call)
             if isinstance(reply, Generating):
-                return await self._generate(request, reply, self._unknown_fields(body))
+                return await self._generate(request, reply, ignored)
             return await self._plain(reply, is_big=n_bytes > INLINE_BYTES)
         except ImpError as error:
             if error.param is not None:  # the contract's own errors have the right names
                 error.param = self.operation.field_names.get(error.param, error.param)
             raise
 
-    def _unknown_fields(self, body: dict[str, Any]) -> list[str]:
-        pointer = next(iter(self.operation.body_pointers.values()))
-        return self._hub.validators.unknown_fields(pointer, body)
-
     async def _data(self, request: Request, headers: Mapping[str, str]) -> bytes:
         if self.operation.body_required or headers.get("content-length", "0") != "0":
             check_media_type(headers, self._media)
         return await read_body(request, headers, self._hub.config.server.max_body_mib * 2**20)
 
-    def _parsed(self, data: bytes) -> dict[str, Any]:
+    def _parsed(self, data: bytes) -> tuple[dict[str, Any], list[str]]:
+        """The body, and JSON pointers of what has no effect in it."""
         value = decode_json(data, self._hub.config.server.max_json_depth)
         pointer = next(iter(self.operation.body_pointers.values()))
         body: dict[str, Any] = self._hub.validators.check_request(pointer, value, is_big=len(data) > INLINE_BYTES)
-        return body
+        return body, self._hub.validators.ignored_fields(pointer, body, MOST_POINTERS + 1)
 
     # --- replies --------------------------------------------------------------------------------
 
@@ -142,7 +140,7 @@ class Endpoint:
         content = Content(reply.content_type.encode(), reply.content) if reply.content_type else None
         return Response(reply.status, _raw(reply.headers), content)
 
-    async def _generate(self, request: Request, reply: Generating, unknown: Sequence[str]) -> Response:
+    async def _generate(self, request: Request, reply: Generating, unread: Sequence[str]) -> Response:
         watch = DisconnectWatch(getattr(request.content, "receive", None))
         running: Generations | None = None
         try:
@@ -167,7 +165,7 @@ class Endpoint:
                 silence = silence_s(reply.context.body, self._hub.config.streams.keep_alive_s)
                 run = StreamRun(reply, running, watch, silence)
                 chunks = partial(encoded, self._checked(run.frames()))
-                headers = _raw(sse.HEADERS | _reply_headers(request, reply, prepared, unknown))
+                headers = _raw(sse.HEADERS | _reply_headers(request, reply, prepared, unread))
                 return Response(200, headers, StreamedContent(sse.MEDIA_TYPE, chunks))
             body = await fold_reply(reply, running, watch)
         except BaseException:
@@ -180,7 +178,7 @@ class Endpoint:
             raise ClientGone
         if self._hub.check_replies:
             self._check(200, "application/json", body)
-        more = _reply_headers(request, reply, prepared, unknown)
+        more = _reply_headers(request, reply, prepared, unread)
         if len(prepared) > _FEW:
             return await self._big_response(200, body, more)
         return json_response(200, body, more)
@@ -229,15 +227,15 @@ def _prepare(side: TextSide, reply: Generating) -> list[Prepared]:
 
 
 def _reply_headers(
-    request: Request, reply: Generating, prepared: Sequence[Prepared], unknown: Sequence[str]
+    request: Request, reply: Generating, prepared: Sequence[Prepared], unread: Sequence[str]
 ) -> dict[str, str]:
-    """Without an id of the client's, a generation goes by the id of its reply. `unknown`: fields that had no effect."""
+    """Without an id of the client's, a generation goes by the id of its reply. `unread`: what had no effect."""
     own = {} if request.headers.contains(b"x-request-id") else {"x-request-id": reply.context.id}
     ignored = dict.fromkeys(quote(pointer, safe="/~") for prompt in prepared for pointer in prompt.ignored)
     if ignored:
         own["x-imp-ignored"] = ", ".join(f"#{pointer}" for pointer in ignored)
-    if unknown:
-        own["x-imp-ignored-fields"] = listed(unknown)
+    if unread:
+        own["x-imp-ignored-fields"] = listed(unread)
     return own | dict(reply.headers)
 
 

@@ -22,20 +22,20 @@ def sanitised_id(value: str) -> str:
     return clean[:_MAX_ID] + "..." if len(clean) > _MAX_ID else clean
 
 
-_MOST_NAMES, _LONGEST_NAME = 16, 64
+MOST_POINTERS, _LONGEST_POINTER = 16, 128
 
 
-def listed(names: Sequence[str]) -> str:
-    """Names that a client chose, as the value of a header: percent-encoded, bounded in number and length."""
-    shown = [_shortened(name) or "%22%22" for name in names[:_MOST_NAMES]]
-    return ", ".join([*shown, *(("...",) if len(names) > _MOST_NAMES else ())])
+def listed(pointers: Sequence[str]) -> str:
+    """JSON pointers with names that a client chose, as a header: percent-encoded, bounded in number and length."""
+    shown = [_shortened(pointer) for pointer in pointers[:MOST_POINTERS]]
+    return ", ".join([*shown, *(("...",) if len(pointers) > MOST_POINTERS else ())])
 
 
-def _shortened(name: str) -> str:
+def _shortened(pointer: str) -> str:
     value = ""
-    for character in name:
-        written = quote(character, safe="")
-        if len(value) + len(written) > _LONGEST_NAME:
+    for character in pointer:
+        written = quote(character, safe="/~")
+        if len(value) + len(written) > _LONGEST_POINTER:
             break
         value += written
     return value

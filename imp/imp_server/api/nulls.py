@@ -24,10 +24,6 @@ class NullStripper:
         self._children: dict[str, NullStripper] | None = None
         self._items: NullStripper | None = None
 
-    def names(self, name: str) -> bool:
-        """The schema has a property of this name."""
-        return name in self._prepare()
-
     def strip(self, value: Any) -> Any:
         """`value` itself if there was nothing to take out, else a copy."""
         if isinstance(value, dict):

@@ -9,6 +9,7 @@ from urllib.parse import quote, unquote
 import jsonschema_rs
 
 from imp_server.api.contract import DOCUMENT, Contract, Operation
+from imp_server.api.ignored_fields import KnownFields
 from imp_server.api.narrowing import narrowed, thinned
 from imp_server.api.nulls import NullStripper
 from imp_server.api.violation import explain, json_path, too_long
@@ -29,6 +30,7 @@ class Validators:
         self._compiled: dict[str, Any] = {}
         self._events: dict[str, Any] = {}
         self._strippers: dict[str, NullStripper] = {}
+        self._known: dict[str, KnownFields] = {}
 
     @cached_property
     def _registry(self) -> Any:
@@ -68,10 +70,12 @@ class Validators:
         """Every maxItems of the contract."""
         return sorted(_numbers_of(self._contract.document, "maxItems"))
 
-    def unknown_fields(self, pointer: str, body: dict[str, Any]) -> list[str]:
-        """Top-level names of a request that its schema doesn't have; null is as good as absent."""
-        stripper = self._stripper(pointer)
-        return [name for name, value in body.items() if value is not None and not stripper.names(name)]
+    def ignored_fields(self, pointer: str, body: dict[str, Any], limit: int) -> list[str]:
+        """JSON pointers of what has no effect in a valid request."""
+        known = self._known.get(pointer)
+        if known is None:
+            known = self._known[pointer] = KnownFields(self._contract, {"$ref": f"#{pointer}"})
+        return known.ignored(body, limit)
 
     def check_reply(self, operation: Operation, status: int, media: str, body: Any) -> None:
         """`body`: the decoded JSON, or bytes for other media. Raises ContractViolation."""

@@ -135,5 +135,5 @@ OTHER_BREAKS = [
         lambda told: [p for p in told if p["processed"] < p["total"]],
     ),
     after("native: settings hide the seed", "llamacpp/completion/18", llamacpp_reply, "settings_body", without("seed")),
-    instead("misspelt fields aren't named", "imp/ignored-fields", Validators, "unknown_fields", lambda *_: []),
+    instead("misspelt fields aren't named", "imp/ignored-fields", Validators, "ignored_fields", lambda *_: []),
 ]
