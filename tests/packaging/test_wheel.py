@@ -31,11 +31,11 @@ def shared(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Path:
 def wheel(repo_root: Path, shared: Path) -> Path:
     with (shared / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if not list(shared.glob("imp-*.whl")):
+        if not list(shared.glob("imp_server-*.whl")):
             command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(shared)]
             done = subprocess.run([*command, str(repo_root)], capture_output=True, text=True, check=False)
             assert done.returncode == 0, done.stdout + done.stderr
-    (built,) = shared.glob("imp-*.whl")
+    (built,) = shared.glob("imp_server-*.whl")
     return built
 
 
