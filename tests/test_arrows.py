@@ -39,7 +39,7 @@ SEEN: dict[tuple[str, str], tuple[str, ...]] = {
     ("api", "engine"): ("client", "messages"),
     ("schedule", "backends"): ("base",),
     ("text", "weights"): ("header",),
-    ("vocab", "weights"): ("header",),
+    ("vocab", "weights"): ("header", "key_rules"),
 }
 
 

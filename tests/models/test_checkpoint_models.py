@@ -16,16 +16,8 @@ from safetensors.torch import load_file, save_file
 from transformers import LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM
 
 from tests.backends.driver import Driver
+from tests.models.tiny_hf import SIZES
 
-SIZES: dict[str, Any] = {
-    "vocab_size": 64,
-    "hidden_size": 48,
-    "intermediate_size": 64,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 128,
-}
 LLAMA3 = {
     "rope_type": "llama3",
     "rope_theta": 10000.0,
@@ -34,6 +26,7 @@ LLAMA3 = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 32,
 }
+YARN = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 32}
 CASES: dict[str, Any] = {
     "plain": (LlamaForCausalLM, LlamaConfig(**SIZES)),
     "tied": (LlamaForCausalLM, LlamaConfig(**SIZES, tie_word_embeddings=True)),
@@ -44,6 +37,16 @@ CASES: dict[str, Any] = {
         LlamaConfig(**SIZES, rope_parameters={"rope_type": "linear", "factor": 2.0, "rope_theta": 10000.0}),
     ),
     "llama3": (LlamaForCausalLM, LlamaConfig(**SIZES, rope_parameters=LLAMA3)),
+    "yarn": (LlamaForCausalLM, LlamaConfig(**SIZES, rope_parameters=YARN)),
+    "yarn, its own factor": (
+        LlamaForCausalLM,
+        LlamaConfig(**SIZES, rope_parameters={**YARN, "attention_factor": 1.5, "truncate": False, "beta_fast": 16}),
+    ),
+    "yarn, scales": (
+        LlamaForCausalLM,
+        LlamaConfig(**SIZES, rope_parameters={**YARN, "mscale": 1.5, "mscale_all_dim": 0.5}),
+    ),
+    "gelu": (LlamaForCausalLM, LlamaConfig(**SIZES, hidden_act="gelu_pytorch_tanh")),
     "window": (MistralForCausalLM, MistralConfig(**SIZES, sliding_window=8)),
 }
 

@@ -28,6 +28,8 @@ class RopeScaling:
     beta_slow: float = 1.0
     low_freq_factor: float = 1.0
     high_freq_factor: float = 4.0
+    truncate: bool = True
+    """yarn: the pairs between which it blends are whole ones."""
     frequency_factors: tuple[float, ...] = ()
     """Per pair of dimensions, dividing the frequency (GGUF tensor `rope_freqs.weight`)."""
 

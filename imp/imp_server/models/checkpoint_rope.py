@@ -2,11 +2,45 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
 from imp_server.core import InvalidModel, UnsupportedModel
 from imp_server.models.architecture import Rope, RopeScaling
+from imp_server.models.config_keys import ROPE_KEYS
+
+_KINDS = {"default": "none", "linear": "linear", "llama3": "llama3", "yarn": "yarn"}
+TOP_LEVEL = ("rope_theta", "partial_rotary_factor", "original_max_position_embeddings")
+"""Keys that stand beside the nested object in some configs."""
+
+
+class _Values:
+    """The nested object's values, then the config's own; remembers which were asked for."""
+
+    def __init__(self, config: Mapping[str, Any], nested: Mapping[str, Any], where: str) -> None:
+        self._values = {**config, **nested}
+        self._nested, self._where = nested, where
+        self._asked = {"rope_type", "type"}
+
+    def number(self, name: str, default: float) -> float:
+        self._asked.add(name)
+        value = self._values.get(name)
+        value = default if value is None else value
+        if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 1e30:
+            raise InvalidModel(f"{self._where}: '{name}' is {value!r}, not a number")
+        return float(value)
+
+    def flag(self, name: str, default: bool) -> bool:
+        self._asked.add(name)
+        value = self._values.get(name, default)
+        if not isinstance(value, bool):
+            raise InvalidModel(f"{self._where}: '{name}' is {value!r}, not true or false")
+        return value
+
+    def refuse_unread(self) -> None:
+        unread = {name: value for name, value in self._nested.items() if name not in self._asked}
+        ROPE_KEYS.check(unread, f"{self._where}: 'rope_scaling.")
 
 
 def rope_of_config(config: Mapping[str, Any], head_size: int, where: str) -> Rope:
@@ -14,31 +48,43 @@ def rope_of_config(config: Mapping[str, Any], head_size: int, where: str) -> Rop
     nested = config.get("rope_parameters") or config.get("rope_scaling") or {}
     if not isinstance(nested, Mapping):
         raise InvalidModel(f"{where}: 'rope_scaling' isn't an object")
-    values = {**config, **nested}
-
-    def number(name: str, default: float) -> float:
-        value = values.get(name)
-        value = default if value is None else value
-        if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 1e30:
-            raise InvalidModel(f"{where}: '{name}' is {value!r}, not a number")
-        return float(value)
-
     kind = str(nested.get("rope_type", nested.get("type", "default")))
-    kinds = {"default": "none", "linear": "linear", "llama3": "llama3", "yarn": "yarn"}
-    if kind not in kinds:
+    if kind not in _KINDS:
         raise UnsupportedModel(f"{where}: rope scaling '{kind}' isn't known for this family")
-    dims = int(head_size * number("partial_rotary_factor", 1.0))
+    values = _Values(config, nested, where)
+    dims = int(head_size * values.number("partial_rotary_factor", 1.0))
     if dims < 2 or dims % 2 or dims > head_size:
         raise InvalidModel(f"{where}: {dims} rotary dimensions of {head_size}")
-    if kind == "default":
-        return Rope("neox", number("rope_theta", 10000.0), dims)
-    scaling = RopeScaling(
-        kind=kinds[kind],  # type: ignore[arg-type]
-        factor=number("factor", 1.0),
-        original_context=int(number("original_max_position_embeddings", number("max_position_embeddings", 0))),
-        low_freq_factor=number("low_freq_factor", 1.0),
-        high_freq_factor=number("high_freq_factor", 4.0),
-        beta_fast=number("beta_fast", 32.0),
-        beta_slow=number("beta_slow", 1.0),
+    base = values.number("rope_theta", 10000.0)
+    scaling = RopeScaling() if kind == "default" else _scaling(values, kind, where)
+    values.refuse_unread()
+    return Rope("neox", base, dims, scaling)
+
+
+def _scaling(values: _Values, kind: str, where: str) -> RopeScaling:
+    factor = values.number("factor", 1.0)
+    if factor <= 0:
+        raise InvalidModel(f"{where}: the rope scaling's 'factor' is {factor:g}, not a positive number")
+    context = values.number("original_max_position_embeddings", values.number("max_position_embeddings", 0))
+    return RopeScaling(
+        kind=_KINDS[kind],  # type: ignore[arg-type]
+        factor=factor,
+        original_context=int(context),
+        attention_factor=_attention_factor(values, factor) if kind == "yarn" else 1.0,
+        low_freq_factor=values.number("low_freq_factor", 1.0),
+        high_freq_factor=values.number("high_freq_factor", 4.0),
+        beta_fast=values.number("beta_fast", 0) or 32.0,
+        beta_slow=values.number("beta_slow", 0) or 1.0,
+        truncate=values.flag("truncate", True),
     )
-    return Rope("neox", number("rope_theta", 10000.0), dims, scaling)
+
+
+def _attention_factor(values: _Values, factor: float) -> float:
+    """What the config says on top of yarn's own 0.1 ln(factor) + 1, which it may replace."""
+
+    def own(share: float) -> float:
+        return 0.1 * share * math.log(factor) + 1.0 if factor > 1 else 1.0
+
+    share, share_of_all = values.number("mscale", 0), values.number("mscale_all_dim", 0)
+    stated = values.number("attention_factor", own(share) / own(share_of_all) if share and share_of_all else own(1))
+    return stated / own(1)

@@ -1,11 +1,18 @@
-"""Typed access to a header's hyperparameters; a missing or absurd one is an InvalidModel that names it."""
+"""Typed access to a header's hyperparameters; a missing or absurd one is an InvalidModel that names it.
+
+`Keys` remembers what was asked for: what a family never looks at must be known to change nothing (key_rules.py).
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
+
+import numpy as np
 
 from imp_server.core import InvalidModel
 from imp_server.weights.header import ModelHeader
+from imp_server.weights.key_rules import KeyRules
 
 
 class Keys:
@@ -13,34 +20,64 @@ class Keys:
 
     def __init__(self, header: ModelHeader) -> None:
         self._values = header.hyperparameters
-        self._where = f"{header.path.name}: '{header.architecture}."
+        dot = f"{header.architecture}." if header.format == "gguf" else ""
+        self._where = f"{header.path.name}: '{dot}"
+        self._asked: set[str] = set()
 
     def integer(self, name: str, default: int | None = None, *, low: int = 1, high: int = 1 << 20) -> int:
+        """A list with one value for all layers is that value."""
         value = self._value(name, default)
+        if isinstance(value, np.ndarray) and len(value) and (value == value[0]).all():
+            value = value[0].item()
         if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-            raise self._wrong(name, value, f"a whole number between {low} and {high}")
+            raise self.wrong(name, value, f"a whole number between {low} and {high}")
         return value
 
     def number(self, name: str, default: float | None = None) -> float:
         value = self._value(name, default)
         if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 1e30:
-            raise self._wrong(name, value, "a number")
+            raise self.wrong(name, value, "a number")
         return float(value)
 
     def text(self, name: str, default: str | None = None) -> str:
         value = self._value(name, default)
         if not isinstance(value, str):
-            raise self._wrong(name, value, "a string")
+            raise self.wrong(name, value, "a string")
+        return value
+
+    def flag(self, name: str, default: bool) -> bool:
+        value = self._value(name, default)
+        if not isinstance(value, bool):
+            raise self.wrong(name, value, "true or false")
+        return value
+
+    def mapping(self, name: str) -> Mapping[str, Any]:
+        """Empty where there is none."""
+        value = self._value(name, {})
+        if not isinstance(value, Mapping):
+            raise self.wrong(name, value, "an object")
         return value
 
     def __contains__(self, name: str) -> bool:
-        return name in self._values
+        """A key whose value is null isn't there."""
+        return self._values.get(name) is not None
+
+    def note(self, *names: str) -> None:
+        """They are read, but not by these methods."""
+        self._asked.update(names)
+
+    def refuse_unread(self, rules: KeyRules) -> None:
+        """Raises UnsupportedModel for the first key that would change the model and wasn't asked for."""
+        unread = {name: value for name, value in self._values.items() if name not in self._asked}
+        rules.check(unread, self._where)
+
+    def wrong(self, name: str, value: Any, wanted: str) -> InvalidModel:
+        return InvalidModel(f"{self._where}{name}' is {value!r}, not {wanted}")
 
     def _value(self, name: str, default: Any) -> Any:
-        value = self._values.get(name, default)
+        self._asked.add(name)
+        value = self._values.get(name)
+        value = default if value is None else value
         if value is None:
             raise InvalidModel(f"{self._where}{name}' is missing")
         return value
-
-    def _wrong(self, name: str, value: Any, wanted: str) -> InvalidModel:
-        return InvalidModel(f"{self._where}{name}' is {value!r}, not {wanted}")

@@ -53,8 +53,10 @@ def _yarn(plain: Float64s, rope: Rope) -> Float64s:
     def pair_that_turns(n_turns: float) -> float:
         return rope.dims * math.log(scaling.original_context / (n_turns * 2 * math.pi)) / (2 * math.log(rope.base))
 
-    low = max(math.floor(pair_that_turns(scaling.beta_fast)), 0)
-    high = min(math.ceil(pair_that_turns(scaling.beta_slow)), rope.dims - 1)
+    low, high = pair_that_turns(scaling.beta_fast), pair_that_turns(scaling.beta_slow)
+    if scaling.truncate:
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, rope.dims - 1)
     ramp = np.clip((np.arange(len(plain)) - low) / max(high - low, 0.001), 0.0, 1.0)
     return np.asarray(plain / scaling.factor * ramp + plain * (1 - ramp), dtype=np.float64)
 

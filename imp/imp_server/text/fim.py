@@ -33,22 +33,27 @@ def check_gap(prompt: PromptRequest) -> None:
         raise InvalidRequest(message, param="suffix", code="fim_not_supported")
 
 
-def gap_tokens(tokenizer: Tokenizer) -> GapTokens | None:
-    """The ones this vocabulary has as tokens of their own."""
-    known = {token.text for token in tokenizer.added}
-    return next((family for family in FAMILIES if set(family) <= known), None)
+def gap_ids(tokenizer: Tokenizer) -> tuple[int, int, int] | None:
+    """Those of prefix, suffix and middle: as the file says, or by their texts."""
+    if tokenizer.gap_ids is not None:
+        return tokenizer.gap_ids
+    id_of = {token.text: token.id for token in tokenizer.added}
+    for family in FAMILIES:
+        if set(family) <= id_of.keys():
+            return id_of[family.prefix], id_of[family.suffix], id_of[family.middle]
+    return None
 
 
-def gap_ids(tokenizer: Tokenizer, before: str, after: str) -> list[int]:
+def gap_prompt(tokenizer: Tokenizer, before: str, after: str) -> list[int]:
     """Ids of the prompt that asks for the text between `before` and `after`, which spell no control tokens.
 
     Raises InvalidRequest (fim_not_supported).
     """
-    tokens = gap_tokens(tokenizer)
-    if tokens is None:
+    gap = gap_ids(tokenizer)
+    if gap is None:
         message = "this model has no fill-in-the-middle tokens, so it can't take a suffix"
         raise InvalidRequest(message, param="suffix", code="fim_not_supported")
-    id_of = {token.text: token.id for token in tokenizer.added}
+    prefix, suffix, middle = gap
     ids = [tokenizer.bos_id] if tokenizer.add_bos and tokenizer.bos_id is not None else []
-    ids += [id_of[tokens.prefix], *tokenizer.encode(before).tolist()]
-    return [*ids, id_of[tokens.suffix], *tokenizer.encode(after).tolist(), id_of[tokens.middle]]
+    ids += [prefix, *tokenizer.encode(before).tolist()]
+    return [*ids, suffix, *tokenizer.encode(after).tolist(), middle]

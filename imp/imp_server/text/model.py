@@ -34,7 +34,7 @@ from imp_server.core import (
 from imp_server.grammar.check import Rules
 from imp_server.text.calls import CallReaders
 from imp_server.text.constraint import ThinkState, bound_text, constraint, leaves_text_free
-from imp_server.text.fim import check_gap, gap_ids
+from imp_server.text.fim import check_gap, gap_prompt
 from imp_server.text.lenient import Leniency, lenient
 from imp_server.text.plan import (
     chat_plan,
@@ -245,7 +245,7 @@ class TextModel:
         if prompt.suffix is not None:
             check_gap(prompt)
             assert whole is not None
-            ids = gap_ids(self.tokenizer, whole, prompt.suffix)
+            ids = gap_prompt(self.tokenizer, whole, prompt.suffix)
         elif whole is not None:
             self._check_size(whole, param)
             return self.tokenize(whole, add_special=True), whole

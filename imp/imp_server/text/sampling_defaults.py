@@ -28,11 +28,20 @@ _OURS: dict[str, float] = {
     "typical_p": 1.0,
     "repetition_penalty": 1.0,
 }
+_MORE: dict[str, type] = {
+    "repeat_last_n": int,
+    "xtc_probability": float,
+    "xtc_threshold": float,
+    "mirostat": int,
+    "mirostat_tau": float,
+    "mirostat_eta": float,
+}
+"""What a model file may say besides; off where it doesn't."""
 ORIGINAL_REPETITION_PENALTY = 1.05
 
 
 def default_sampling(architecture: str, generation: Mapping[str, Any], *, original: bool = False) -> dict[str, float]:
-    """Values of the six parameters that a model may have an opinion on, by name."""
+    """Values of the parameters that a model may have an opinion on, by name: the six of ours, others where it has."""
     values = dict(_OURS)
     if original:
         values["repetition_penalty"] = ORIGINAL_REPETITION_PENALTY
@@ -41,6 +50,14 @@ def default_sampling(architecture: str, generation: Mapping[str, Any], *, origin
         value = generation.get(name)
         if isinstance(value, int | float) and not isinstance(value, bool):
             values[name] = float(value)
+    for name, kind in _MORE.items():
+        value = generation.get(name)
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            values[name] = kind(value)
+    if "repeat_last_n" in values:  # in files 0 penalises nothing and -1 looks at everything, which is 0 here
+        if values["repeat_last_n"] == 0:
+            values["repetition_penalty"] = 1.0
+        values["repeat_last_n"] = max(0, int(values["repeat_last_n"]))
     return values
 
 
@@ -55,7 +72,7 @@ def sampling_params(
                 param="logit_bias",
                 code="unknown_token",
             )
-    chosen: dict[str, Any] = {name: value for name, value in defaults.items() if name in _OURS}
+    chosen: dict[str, Any] = {name: value for name, value in defaults.items() if name in _OURS or name in _MORE}
     for name in SamplingParams.__struct_fields__:
         asked = getattr(intent, name, None)
         if asked is not None and name not in ("logit_bias", "seed"):

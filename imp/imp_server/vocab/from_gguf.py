@@ -17,6 +17,7 @@ from imp_server.vocab.pre_kinds import PRE_KINDS, PreKind
 from imp_server.vocab.score_merges import merges_of_scores
 from imp_server.vocab.table import Vocabulary, n_used
 from imp_server.vocab.tokenizer import AddedToken, Tokenizer
+from imp_server.weights.key_rules import KeyRules
 
 # Values of tokenizer.ggml.token_type.
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
@@ -66,6 +67,14 @@ class GgufVocabulary:
         value = self.keys.get(f"{key}_token_id")
         return value if isinstance(value, int) and 0 <= value < len(self.tokens) else None
 
+    def gap_ids(self) -> tuple[int, int, int] | None:
+        """Of prefix, suffix and middle, under today's keys or those of before."""
+        found = []
+        for names in (("fim_pre", "prefix"), ("fim_suf", "suffix"), ("fim_mid", "middle")):
+            ids = [i for name in names if (i := self.id_of(name)) is not None]
+            found += ids[:1]
+        return (found[0], found[1], found[2]) if len(found) == 3 else None
+
     def suppressed(self) -> list[int]:
         """Ids that the file says must never be sampled. Raises InvalidModel."""
         value: Any = self.keys.get("suppress_tokens")
@@ -105,9 +114,28 @@ class GgufVocabulary:
         return self.text("model") == "llama" and len(text) > 1 and not text.strip(" ")
 
 
+TOKENIZER_KEYS = KeyRules(
+    inert=frozenset(
+        {
+            "model", "pre", "tokens", "token_type", "scores", "merges", "bos_token_id", "eos_token_id", "eot_token_id",
+            "eom_token_id", "unknown_token_id", "seperator_token_id", "cls_token_id", "add_bos_token", "add_eos_token",
+            "add_sep_token", "add_space_prefix", "normalizer.lowercase", "normalizer.strip_accents", "suppress_tokens",
+            "fim_pre_token_id", "fim_suf_token_id", "fim_mid_token_id", "fim_pad_token_id", "fim_rep_token_id",
+            "fim_sep_token_id", "prefix_token_id", "suffix_token_id", "middle_token_id",  # all of these are read here
+            "padding_token_id", "mask_token_id",  # nothing pads or masks
+            "token_type_count",  # rows of an encoder's token types, which the tensor says
+            "added_tokens",  # a list of before the types
+            "remove_extra_whitespaces", "precompiled_charsmap",  # of the unigram kind, which is refused
+        }
+    ),
+    neutral={},
+)  # fmt: skip
+
+
 def tokenizer_of_gguf(keys: Mapping[str, Any], architecture: str = "") -> Tokenizer:
     """`keys` without their `tokenizer.ggml.` prefix. Raises InvalidModel, UnsupportedModel."""
     raw = GgufVocabulary(keys, architecture)
+    TOKENIZER_KEYS.check(keys, "'tokenizer.ggml.")
     model = raw.text("model")
     if model == "gpt2":
         return _byte_level(raw)
@@ -235,7 +263,8 @@ def _finish(
         cls, sep = raw.id_of("cls"), raw.id_of("seperator")  # the key is misspelled in the format
         bos, eos = bos if cls is None else cls, eos if sep is None else sep
     special = raw.special_texts()
-    ends = end_ids((eos, raw.id_of("eot"), raw.id_of("eom")), special)
+    declared = ("eot", "eom", "fim_pad", "fim_rep", "fim_sep")
+    ends = end_ids((eos, *(raw.id_of(name) for name in declared)), special)
     size = n_used(pieces, special, bos, eos, *ends, *library.get_vocab(with_added_tokens=False).values())
     if not size:
         raise InvalidModel("no token of 'tokenizer.ggml.tokens' writes anything")
@@ -249,4 +278,5 @@ def _finish(
         bos_id=bos,
         eos_id=eos,
         strip_leading_space=strip_leading_space,
+        gap_ids=raw.gap_ids(),
     )

@@ -57,7 +57,9 @@ class Tokenizer:
         bos_id: int | None = None,
         eos_id: int | None = None,
         strip_leading_space: bool = False,
+        gap_ids: tuple[int, int, int] | None = None,
     ) -> None:
+        """`gap_ids`: of prefix, suffix and middle, where the file says which they are."""
         self.vocabulary = vocabulary
         self.added = tuple(added)
         self.bos_id, self.eos_id = bos_id, eos_id
@@ -65,6 +67,7 @@ class Tokenizer:
         self.add_eos = add_eos and eos_id is not None
         self.strip_leading_space = strip_leading_space
         """Encoding puts a space before the text; decoding a whole text takes it away again."""
+        self.gap_ids = gap_ids
         self._library = library
         self._by_text = {t.text: t for t in self.added}
         self._all = _matcher(self._by_text)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 from collections import Counter
@@ -16,12 +17,20 @@ from imp_server.weights.gguf import GgufFile
 from imp_server.weights.hf_folder import HfFolder
 from imp_server.weights.hf_templates import chat_templates
 
+log = logging.getLogger(__name__)
+
 _SAMPLING_KEYS = {
     "general.sampling.temp": "temperature",
     "general.sampling.top_k": "top_k",
     "general.sampling.top_p": "top_p",
     "general.sampling.min_p": "min_p",
     "general.sampling.penalty_repeat": "repetition_penalty",
+    "general.sampling.penalty_last_n": "repeat_last_n",
+    "general.sampling.xtc_probability": "xtc_probability",
+    "general.sampling.xtc_threshold": "xtc_threshold",
+    "general.sampling.mirostat": "mirostat",
+    "general.sampling.mirostat_tau": "mirostat_tau",
+    "general.sampling.mirostat_eta": "mirostat_eta",
 }
 
 
@@ -81,6 +90,7 @@ def header_of_gguf(file: GgufFile) -> ModelHeader:
     architecture = meta.get("general.architecture")
     if not isinstance(architecture, str) or not architecture:
         raise InvalidModel(f"{file.path.name}: the key 'general.architecture' is missing")
+    _refuse_other_kinds(meta, file.path.name)
     prefix = architecture + "."
     context = meta.get(f"{prefix}context_length", 0)
     return ModelHeader(
@@ -97,6 +107,18 @@ def header_of_gguf(file: GgufFile) -> ModelHeader:
         chat_templates=_gguf_templates(meta),
         generation={name: meta[key] for key, name in _SAMPLING_KEYS.items() if key in meta},
     )
+
+
+def _refuse_other_kinds(meta: Mapping[str, Any], where: str) -> None:
+    """Files that are no model by themselves, and switches of the whole file that we don't have."""
+    kind = meta.get("general.type", "model")
+    if kind != "model":
+        raise UnsupportedModel(f"{where}: 'general.type' is {kind!r}: this file is no model by itself")
+    if "general.sampling.sequence" in meta:
+        log.warning("%s: 'general.sampling.sequence' has no effect: the order of samplers is fixed", where)
+    for key in meta:
+        if key.startswith(("general.tensor_extra.", "xielu.")):
+            raise UnsupportedModel(f"{where}: '{key}' isn't supported")
 
 
 def header_of_checkpoint(checkpoint: Checkpoint) -> ModelHeader:
