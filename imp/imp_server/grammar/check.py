@@ -6,7 +6,7 @@ Pure functions for a pool thread. Work is bounded in units, not in time: the sam
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from typing import Any, Literal, NamedTuple
 
 from imp_server.core import GrammarPlan, GrammarRefused, GrammarUnsatisfiable
@@ -52,13 +52,7 @@ def check_schema(
     `integers`: whether 1.0 may be written for the integer 1 (any), or digits alone. `key_order`: whether keys come in
     any order, or as the schema lists them, undeclared ones last. `work`: units after which the proof is given up.
     """
-    if not isinstance(schema, dict | bool):
-        raise GrammarRefused("a JSON Schema must be an object or a boolean")
-    try:
-        text = json.dumps(schema, allow_nan=False)
-    except (ValueError, TypeError, RecursionError) as error:
-        raise GrammarRefused(f"the schema isn't JSON: {error}") from None
-    plan = make_plan("json_schema", Normal(schema=text, integers=integers, key_order=key_order))
+    plan = schema_plan(schema, integers=integers, key_order=key_order)
     space = Space(work, n_locals=64)
     try:
         formula = Expander(Document(schema), space.algebra, plan.digest, integers, key_order).root()
@@ -71,6 +65,19 @@ def check_schema(
     if answer is None:
         raise GrammarUnsatisfiable("no value satisfies this schema")
     return plan
+
+
+def schema_plan(
+    schema: Any, *, integers: Literal["digits", "any"] = "digits", key_order: KeyOrder = "any"
+) -> GrammarPlan:
+    """What `check_schema` would return, unchecked. Raises GrammarRefused for what isn't JSON."""
+    if not isinstance(schema, dict | bool):
+        raise GrammarRefused("a JSON Schema must be an object or a boolean")
+    try:
+        text = json.dumps(schema, allow_nan=False)
+    except (ValueError, TypeError, RecursionError) as error:
+        raise GrammarRefused(f"the schema isn't JSON: {error}") from None
+    return make_plan("json_schema", Normal(schema=text, integers=integers, key_order=key_order))
 
 
 def check_regex(pattern: str) -> GrammarPlan:
@@ -108,15 +115,18 @@ def _check_words(kind: str, normal: Normal) -> GrammarPlan:
     return plan
 
 
-def check_envelope(node: Node, *, key_order: KeyOrder = "any", work: int = CHECK_WORK) -> GrammarPlan:
+def check_envelope(
+    node: Node, *, key_order: KeyOrder = "any", work: int = CHECK_WORK, known: Container[str] = ()
+) -> GrammarPlan:
     """Values, free and raw text between tags (envelope.py). Raises as check_schema for each schema inside.
 
-    `work`: for each of them.
+    `work`: for each of them. `known`: digests of plans of schemas that were checked before.
     """
     plan = make_plan("envelope", Normal(node=node, key_order=key_order))
     for part in nodes_of(node):
         if isinstance(part, Value):
-            check_schema(part.schema, work=work)
+            if not known or schema_plan(part.schema).digest not in known:
+                check_schema(part.schema, work=work)
         elif isinstance(part, Free) and not all(b.tag for b in part.branches):
             raise GrammarRefused("a tag can't be empty")
         elif isinstance(part, Raw) and not part.closer:

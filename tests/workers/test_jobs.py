@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 from imp_server.core import Unavailable
 from imp_server.workers.client import Workers
-from imp_server.workers.lanes import JobBroken, JobFault, Lanes
+from imp_server.workers.jobs import JobBroken, JobFault, Jobs
 from imp_server.workers.wire import Limits
 
 ROOMY = Limits(cpu_s=20.0)
-JOBS = "tests.workers.jobs"
+JOBS = "tests.workers.some_jobs"
 
 
 @pytest.fixture(scope="module")
@@ -44,43 +44,43 @@ def gone_within(pid: int, seconds: float) -> bool:
     return True
 
 
-async def ask(lanes: Lanes, name: str, data: bytes = b"", limits: Limits = ROOMY, owner: str = "") -> bytes:
-    return await lanes.run(f"{JOBS}:{name}", data, limits, owner)
+async def ask(jobs: Jobs, name: str, data: bytes = b"", limits: Limits = ROOMY, owner: str = "") -> bytes:
+    return await jobs.run(f"{JOBS}:{name}", data, limits, owner)
 
 
 def test_each_job_has_a_process_of_its_own(workers: Workers) -> None:
     async def both() -> list[bytes]:
-        lanes = Lanes(workers)
-        assert await ask(lanes, "shout", b"abc" * 200_000) == b"ABC" * 200_000
-        return [await ask(lanes, "pid") for _ in range(2)]
+        jobs = Jobs(workers)
+        assert await ask(jobs, "shout", b"abc" * 200_000) == b"ABC" * 200_000
+        return [await ask(jobs, "pid") for _ in range(2)]
 
     first, second = asyncio.run(both())
     assert first != second and not is_alive(int(first))
 
 
 def test_limits_end_a_job(workers: Workers, tmp_path: Path) -> None:
-    lanes = Lanes(workers)
+    jobs = Jobs(workers)
     began = time.monotonic()
     with pytest.raises(JobBroken, match="cpu"):
-        asyncio.run(ask(lanes, "spin", b"100", Limits(cpu_s=0.1)))
+        asyncio.run(ask(jobs, "spin", b"100", Limits(cpu_s=0.1)))
     assert time.monotonic() - began < 5
     with pytest.raises(JobBroken, match="memory"):
-        asyncio.run(ask(lanes, "eat", b"%d" % (200 << 20), Limits(memory_bytes=100 << 20)))
-    assert asyncio.run(ask(lanes, "eat", b"%d" % (200 << 20), Limits(memory_bytes=400 << 20))) == b"%d" % (200 << 20)
+        asyncio.run(ask(jobs, "eat", b"%d" % (200 << 20), Limits(memory_bytes=100 << 20)))
+    assert asyncio.run(ask(jobs, "eat", b"%d" % (200 << 20), Limits(memory_bytes=400 << 20))) == b"%d" % (200 << 20)
     with pytest.raises(JobBroken, match="crashed"):
-        asyncio.run(ask(lanes, "crash"))
+        asyncio.run(ask(jobs, "crash"))
     with pytest.raises(JobFault, match="no"):
-        asyncio.run(ask(lanes, "sulk"))
+        asyncio.run(ask(jobs, "sulk"))
     with pytest.raises(JobFault, match="File too large"):
-        asyncio.run(ask(lanes, "write_file", str(tmp_path / "file").encode()))
-    assert lanes.killed == {f"{JOBS}:{name}": 1 for name in ("spin", "eat", "crash")}
+        asyncio.run(ask(jobs, "write_file", str(tmp_path / "file").encode()))
+    assert jobs.killed == {f"{JOBS}:{name}": 1 for name in ("spin", "eat", "crash")}
 
 
 def test_a_job_ends_with_whoever_wants_it(workers: Workers, tmp_path: Path) -> None:
     async def leave() -> None:
-        lanes = Lanes(workers, n_quick=1)
+        jobs = Jobs(workers, n_quick=1)
         for _ in range(3):  # the place is free again each time
-            task = asyncio.create_task(ask(lanes, "spin", b"100"))
+            task = asyncio.create_task(ask(jobs, "spin", b"100"))
             while not workers.n_children:
                 await asyncio.sleep(0.005)
             await asyncio.sleep(0.02)
@@ -90,62 +90,62 @@ def test_a_job_ends_with_whoever_wants_it(workers: Workers, tmp_path: Path) -> N
             while workers.n_children:
                 assert time.monotonic() < until
                 await asyncio.sleep(0.005)
-        assert await ask(lanes, "shout", b"a") == b"A"
-        assert not lanes.killed and not lanes.n_large
+        assert await ask(jobs, "shout", b"a") == b"A"
+        assert not jobs.killed and not jobs.n_large
 
     asyncio.run(leave())
 
 
 def test_small_jobs_never_queue_behind_large_ones(workers: Workers) -> None:
     async def mixed() -> None:
-        lanes = Lanes(workers, n_quick=1, n_slow=1, max_slow=8)
-        large = [asyncio.create_task(ask(lanes, "spin", b"100", owner=f"o{i}")) for i in range(4)]
-        while lanes.n_large < 4:
+        jobs = Jobs(workers, n_quick=1, n_slow=1, max_slow=8)
+        large = [asyncio.create_task(ask(jobs, "spin", b"100", owner=f"o{i}")) for i in range(4)]
+        while jobs.n_large < 4:
             await asyncio.sleep(0.01)
         began = time.monotonic()
         for _ in range(5):
-            await ask(lanes, "shout", b"x")
+            await ask(jobs, "shout", b"x")
         assert time.monotonic() - began < 2
-        assert len(lanes._slow) == 1 and sum(map(len, lanes._waiting.values())) == 3
+        assert len(jobs._slow) == 1 and sum(map(len, jobs._waiting.values())) == 3
         large[0].cancel()  # whoever waits takes its turn
         await asyncio.gather(large[0], return_exceptions=True)
-        assert len(lanes._slow) == 1 and lanes.n_large == 3
+        assert len(jobs._slow) == 1 and jobs.n_large == 3
         for task in large:
             task.cancel()
         await asyncio.gather(*large, return_exceptions=True)
-        assert not lanes.n_large and lanes._free == 1
+        assert not jobs.n_large and jobs._free == 1
 
     asyncio.run(mixed())
 
 
 def test_no_owner_has_more_than_half_of_the_large_places(workers: Workers) -> None:
     async def greedy() -> None:
-        lanes = Lanes(workers, n_quick=2, n_slow=2, max_slow=4)
-        mine = [asyncio.create_task(ask(lanes, "spin", b"100", owner="me")) for _ in range(3)]
+        jobs = Jobs(workers, n_quick=2, n_slow=2, max_slow=4)
+        mine = [asyncio.create_task(ask(jobs, "spin", b"100", owner="me")) for _ in range(3)]
         done, _ = await asyncio.wait(mine, return_when=asyncio.FIRST_COMPLETED)
         with pytest.raises(Unavailable, match="too many requests"):
             done.pop().result()
-        assert await ask(lanes, "spin", b"0.08", owner="you") in (b"5", b"15")
+        assert await ask(jobs, "spin", b"0.08", owner="you") in (b"5", b"15")
         for task in mine:
             task.cancel()
         await asyncio.gather(*mine, return_exceptions=True)
-        assert not lanes.n_large
+        assert not jobs.n_large
 
     asyncio.run(greedy())
 
 
 def test_a_job_survives_the_death_of_the_zygote() -> None:
     async def die(workers: Workers) -> None:
-        lanes = Lanes(workers)
-        pid = int(await ask(lanes, "pid"))
-        task = asyncio.create_task(ask(lanes, "spin", b"0.2"))
+        jobs = Jobs(workers)
+        pid = int(await ask(jobs, "pid"))
+        task = asyncio.create_task(ask(jobs, "spin", b"0.2"))
         while not workers.n_children:
             await asyncio.sleep(0.005)
         await asyncio.sleep(0.05)
         assert workers.pid is not None and not is_alive(pid)
         os.kill(workers.pid, signal.SIGKILL)
         assert int(await task) >= 5
-        assert workers.n_deaths == 1 and not lanes.killed
+        assert workers.n_deaths == 1 and not jobs.killed
 
     workers = Workers([f"{JOBS}:warm_up"])
     try:

@@ -49,7 +49,7 @@ class _Running:
     refused: ImpError | None = field(default=None)
 
 
-class Lanes:
+class Jobs:
     """Owner of the order in which jobs run. Used from one event loop."""
 
     def __init__(self, workers: Workers, *, n_quick: int = 2, n_slow: int = 2, max_slow: int = 16) -> None:

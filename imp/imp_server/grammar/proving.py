@@ -1,0 +1,159 @@
+"""Whether a grammar may be served, asked of its plan: here, or in a worker process that can be killed.
+
+A verdict is a function of the plan, the rules and this code alone, so it may be remembered under `verdict_key`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Container
+from functools import cache
+from typing import Literal
+
+import msgspec
+
+from imp_server import __version__
+from imp_server.core import GrammarPlan, GrammarRefused, GrammarTooCostly, GrammarUnsatisfiable
+from imp_server.grammar.check import (
+    CHECK_WORK,
+    check_choices,
+    check_definition,
+    check_envelope,
+    check_gbnf,
+    check_lark,
+    check_regex,
+    check_schema,
+)
+from imp_server.grammar.envelope import Lit, Seq, Value, Words
+from imp_server.grammar.plan import Normal, make_plan
+
+Prove = Callable[[GrammarPlan, int], None]
+"""(plan, units of work). Raises GrammarRefused, GrammarUnsatisfiable."""
+
+_DEFINITION = "definition"
+
+
+class Refusal(msgspec.Struct, frozen=True):
+    """A GrammarRefused as plain data."""
+
+    kind: Literal["refused", "unsatisfiable", "too_costly"]
+    message: str
+    pointer: str = ""
+    code: str = ""
+    at: int | None = None
+
+    def error(self) -> GrammarRefused:
+        """A new one each time: whoever catches it adds where the request said so."""
+        return _ERRORS[self.kind](self.message, pointer=self.pointer, code=self.code or None, at=self.at)
+
+
+_ERRORS: dict[str, type[GrammarRefused]] = {
+    "too_costly": GrammarTooCostly,
+    "unsatisfiable": GrammarUnsatisfiable,
+    "refused": GrammarRefused,
+}
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    """`asked` False: a plan before it was refused, so that nobody will want this one as it is."""
+
+    refusal: Refusal | None = None
+    asked: bool = True
+
+
+class ProofJob(msgspec.Struct, frozen=True):
+    """Plans to be proved one after the other. `known`: digests of schemas' plans that were proved before."""
+
+    plans: tuple[GrammarPlan, ...]
+    work: int = CHECK_WORK
+    known: tuple[str, ...] = ()
+
+
+def definition_plan(syntax: str, definition: str) -> GrammarPlan:
+    """What `check_definition` is asked, as a plan: no engine takes it."""
+    return make_plan(_DEFINITION, Normal(node=Words(syntax, definition)))
+
+
+def prove(plan: GrammarPlan, work: int = CHECK_WORK, known: Container[str] = ()) -> None:
+    """Raises GrammarRefused, GrammarUnsatisfiable."""
+    normal = msgspec.msgpack.decode(plan.payload, type=Normal)
+    match plan.kind:
+        case "json_schema":
+            order: Literal["any", "schema"] = "schema" if normal.key_order == "schema" else "any"
+            digits: Literal["digits", "any"] = "any" if normal.integers == "any" else "digits"
+            check_schema(json.loads(normal.schema), integers=digits, key_order=order, work=work)
+        case "envelope" if normal.node is not None:
+            order = "schema" if normal.key_order == "schema" else "any"
+            check_envelope(normal.node, key_order=order, work=work, known=known)
+        case "definition" if isinstance(normal.node, Words):
+            check_definition(normal.node.kind, normal.node.text)
+        case "choice":
+            check_choices(normal.choices)
+        case "regex":
+            check_regex(normal.text)
+        case "gbnf":
+            check_gbnf(normal.text)
+        case "lark":
+            check_lark(normal.text)
+        case _:
+            raise GrammarRefused(f"unknown kind of grammar {plan.kind!r}")
+
+
+def prove_here(plan: GrammarPlan, work: int) -> None:
+    """In this process, with nothing remembered."""
+    prove(plan, work)
+
+
+def proved(data: bytes) -> bytes:
+    """A job of worker processes: ProofJob -> one Verdict per plan, as msgpack."""
+    job = msgspec.msgpack.decode(data, type=ProofJob)
+    known = set(job.known)
+    verdicts: list[Verdict] = []
+    for plan in job.plans:
+        if plan.kind == "envelope" and any(v.refusal for v in verdicts):
+            verdicts.append(Verdict(asked=False))
+            continue
+        try:
+            prove(plan, job.work, known)
+        except GrammarRefused as error:
+            verdicts.append(Verdict(_refusal(error)))
+        else:
+            verdicts.append(Verdict())
+            known.add(plan.digest)
+    return msgspec.msgpack.encode(verdicts)
+
+
+def _refusal(error: GrammarRefused) -> Refusal:
+    kind = next(kind for kind, made in _ERRORS.items() if isinstance(error, made))
+    return Refusal(kind, error.message, error.pointer, error.code, error.at)  # type: ignore[arg-type]
+
+
+def warm_up() -> None:
+    """Have everything in memory that common checks need, before worker processes are forked."""
+    schema = {
+        "type": "object",
+        "properties": {
+            "a": {"type": "string", "pattern": "^a+$"},
+            "b": {"type": "array", "items": {"enum": ["x", 1, None]}, "maxItems": 3},
+            "c": {"type": "integer", "minimum": 3},
+            "d": {"anyOf": [{"$ref": "#/$defs/d"}, {"type": "number"}]},
+        },
+        "required": ["a"],
+        "additionalProperties": False,
+        "$defs": {"d": {"type": "object", "properties": {"e": {"type": "boolean"}}}},
+    }
+    for _ in range(3):
+        check_envelope(Seq((Lit(b"<"), Value(schema), Lit(b">"))))
+        check_regex(r"[a-c]+\d{2}")
+
+
+@cache
+def _code_version() -> str:
+    return f"{__version__}/1"
+
+
+def verdict_key(plan: GrammarPlan, work: int) -> bytes:
+    """16 bytes."""
+    told = f"{_code_version()}/{work}/{plan.kind}/{plan.digest}"
+    return hashlib.blake2b(told.encode(), digest_size=16).digest()
