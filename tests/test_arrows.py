@@ -32,11 +32,12 @@ ARROWS: dict[str, set[str]] = {
     "text": {"core", "config", "output", "vocab", "weights", "grammar"},
     "dialects": {"core", "config"},
     "conformance": {"core", "resources"},
-    "api": {"core", "config", "resources", "dialects", "text", "engine", "vocab"},
+    "api": {"core", "config", "resources", "dialects", "text", "engine", "vocab", "grammar", "workers"},
 }  # fmt: skip
 # Of some packages others see a part only.
 SEEN: dict[tuple[str, str], tuple[str, ...]] = {
     ("api", "engine"): ("client", "messages"),
+    ("api", "grammar"): ("proving",),
     ("schedule", "backends"): ("base",),
     ("text", "weights"): ("header",),
     ("vocab", "weights"): ("header", "key_rules"),

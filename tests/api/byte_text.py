@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,6 +27,7 @@ from imp_server.core import (
 )
 from imp_server.engine.messages import RowDelta
 from imp_server.engine.scripted import byte_vocabulary
+from imp_server.grammar.proving import Prover
 from imp_server.text.session import OutputSession
 
 END, THINK, THOUGHT, CALL, CALLED = "<|end|>", "<think>", "</think>", "<call>", "</call>"
@@ -103,6 +104,14 @@ class ByteText:
 
     def count(self, request: ChatRequest) -> int:
         return len(self.render(request).encode())
+
+    def begin_chat(self, request: ChatRequest) -> Callable[[Prover], BytePrepared]:
+        prepared = self.prepare_chat(request)
+        return lambda prover: prepared
+
+    def begin_prompt(self, request: PromptRequest) -> Callable[[Prover], BytePrepared]:
+        prepared = self.prepare_prompt(request)
+        return lambda prover: prepared
 
     def prepare_chat(self, request: ChatRequest) -> BytePrepared:
         think = Segment("think", openers=(special(THINK),), closers=(special(THOUGHT),), opens_from=(0,), closes_to=0)

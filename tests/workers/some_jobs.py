@@ -66,3 +66,8 @@ def open_counter(data: bytes) -> Callable[[bytes], bytes]:
         return f"{n} {os.getpid()}".encode()
 
     return count
+
+
+def never(data: bytes) -> bytes:
+    """A check without an end."""
+    return spin(b"1000")

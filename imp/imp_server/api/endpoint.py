@@ -23,8 +23,9 @@ from imp_server.api.generations import Generations
 from imp_server.api.headers import MOST_POINTERS, listed, request_id_of
 from imp_server.api.hub import Hub
 from imp_server.api.parameters import ParameterReader
+from imp_server.api.preparing import Preparing
 from imp_server.api.text_side import Prepared, TextSide, check_for_any_model
-from imp_server.core import Draining, ImpError, InternalError
+from imp_server.core import ChatRequest, Draining, ImpError, InternalError, PromptRequest
 from imp_server.dialects.base import SseFrame
 from imp_server.dialects.handler import (
     INLINE_BYTES,
@@ -149,7 +150,7 @@ class Endpoint:
                 check_for_any_model(one)
             model = requests[0].model
             hosted = self._hub.models.find(model)
-            prepared = await self._hub.pool.run(_prepare, hosted.ready_text(), reply)
+            prepared = await self._prepared(hosted.ready_text(), requests, watch, client_of(request))
             running = Generations(
                 hosted.client,
                 prepared,
@@ -182,6 +183,18 @@ class Endpoint:
         if len(prepared) > _FEW:
             return await self._big_response(200, body, more)
         return json_response(200, body, more)
+
+    async def _prepared(
+        self, side: TextSide, requests: Sequence[ChatRequest | PromptRequest], watch: DisconnectWatch, owner: str
+    ) -> list[Prepared]:
+        """Raises ClientGone once the client has left: nothing goes on for nobody."""
+        hub = self._hub
+        preparing = Preparing(hub.pool, hub.checks, owner, hub.config.server.request_timeout_s or None)
+        watch.when_gone(preparing.stop)
+        prepared = await preparing.run(side, requests)
+        if prepared is None:
+            raise ClientGone
+        return prepared
 
     async def _big_response(self, status: int, body: Any, headers: Mapping[str, str]) -> Response:
         """Encoded in the pool, and given to the socket in pieces."""
@@ -220,10 +233,10 @@ class Endpoint:
         return response
 
 
-def _prepare(side: TextSide, reply: Generating) -> list[Prepared]:
-    if isinstance(reply, ChatReply):
-        return [side.prepare_chat(reply.request)]
-    return [side.prepare_prompt(request) for request in reply.requests]
+def client_of(request: Request) -> str:
+    """Whose work it is, for fairness: the key's, without keys the connection's."""
+    headers = lower_headers(request)
+    return headers.get("authorization") or headers.get("x-api-key") or str(request.scope.get("client"))
 
 
 def _reply_headers(

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ParamSpec, TypeVar
 
 from imp_server.api.auth import KeyRing, keys_from_file
+from imp_server.api.checks import WARM_UP, Checks
 from imp_server.api.contract import Contract, load
 from imp_server.api.headers import Cors
 from imp_server.api.models import THINK_END, Hosted, Models
@@ -19,6 +20,8 @@ from imp_server.core import ChatRequest
 from imp_server.dialects.handler import ModelCard, ReasoningEnd, ServerState, TextFacts
 from imp_server.dialects.openai_responses_kept import Kept
 from imp_server.resources import data_folder
+from imp_server.workers.client import Workers
+from imp_server.workers.jobs import Jobs, available_cores
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -36,6 +39,8 @@ class Hub:
     models: Models
     pool: WorkerPool
     responses: Kept
+    workers: Workers
+    checks: Checks
     check_replies: bool = False
     """Check every reply and event against the contract (tests, log.level=debug)."""
     draining: bool = False
@@ -66,9 +71,9 @@ class Hub:
     async def stats(self) -> tuple[dict[str, float], tuple[dict[str, Any], ...]]:
         hosted = next(iter(self.models), None)
         if hosted is None or hosted.text is None:
-            return {}, ()
+            return dict(self.checks.counters), ()
         told, rows = await hosted.client.stats()
-        return {**hosted.counters, **told}, rows
+        return {**hosted.counters, **self.checks.counters, **told}, rows
 
     async def tokenize(self, model: str, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
         side = self.models.find(model).ready_text()
@@ -125,6 +130,7 @@ def build_hub(config: Config, hosted: Sequence[Hosted] = (), *, check_replies: b
     validators = Validators(contract)
     validators.compile_requests()
     pool = WorkerPool()
+    workers = Workers((WARM_UP,))
     return Hub(
         config=config,
         contract=contract,
@@ -134,6 +140,8 @@ def build_hub(config: Config, hosted: Sequence[Hosted] = (), *, check_replies: b
         models=Models(hosted),
         pool=pool,
         responses=kept_responses(config, pool),
+        workers=workers,
+        checks=Checks(Jobs(workers, n_quick=available_cores())),
         check_replies=check_replies or config.log.level == "debug",
     )
 

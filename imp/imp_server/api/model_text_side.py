@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,8 @@ from imp_server.core import (
     unpack_ids,
 )
 from imp_server.engine.messages import RowDelta, RowFinish
-from imp_server.text.model import Prepared, TextModel
+from imp_server.grammar.proving import PROVES_HERE, Prover
+from imp_server.text.model import Finish, Prepared, TextModel
 from imp_server.text.template_traits import template_caps
 from imp_server.vocab.table import Vocabulary
 
@@ -143,12 +144,21 @@ class ModelTextSide:
     def limit_context(self, context_length: int) -> None:
         self.model.context_length = context_length
 
+    def begin_chat(self, request: ChatRequest) -> Callable[[Prover], PreparedPrompt]:
+        return partial(self._finished, self.model.begin_chat(request, 0))
+
+    def begin_prompt(self, request: PromptRequest) -> Callable[[Prover], PreparedPrompt]:
+        return partial(self._finished, self.model.begin_prompt(request, 0))
+
     def prepare_chat(self, request: ChatRequest) -> PreparedPrompt:
-        prepared = self.model.prepare_chat(request, 0)
-        return PreparedPrompt(prepared.request, prepared, self.vocabulary)
+        """At once, all of it on the calling thread."""
+        return self.begin_chat(request)(PROVES_HERE)
 
     def prepare_prompt(self, request: PromptRequest) -> PreparedPrompt:
-        prepared = self.model.prepare_prompt(request, 0)
+        return self.begin_prompt(request)(PROVES_HERE)
+
+    def _finished(self, finish: Finish, prover: Prover) -> PreparedPrompt:
+        prepared = finish(prover)
         return PreparedPrompt(prepared.request, prepared, self.vocabulary)
 
     def count(self, request: ChatRequest) -> int:

@@ -75,6 +75,7 @@ def serve(config: Config, launch: Launch | None, sock: socket.socket | None = No
     listening = sock or bind(config.server)
     hosted = Hosted(launch.model_id, launch.client) if launch else None
     hub = build_hub(config, [hosted] if hosted else [])
+    hub.workers.start()
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         runner.run(run(hub, launch, listening, announce))
 
@@ -136,6 +137,7 @@ async def run(hub: Hub, launch: Launch | None, sock: socket.socket, announce: An
         if launch is not None:
             await launch.client.stop()
         hub.pool.close()
+        await asyncio.to_thread(hub.workers.close)
         await app.stop()  # type: ignore[no-untyped-call]
 
 

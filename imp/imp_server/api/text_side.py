@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from imp_server.core import ChatRequest, GenerateRequest, OutputEvent, PromptRequest, check_media
 from imp_server.engine.messages import RowDelta
+from imp_server.grammar.proving import Prover
 from imp_server.text.fim import check_gap
 from imp_server.vocab.table import Vocabulary
 
@@ -75,12 +76,16 @@ class TextSide(Protocol):
         """Prompt tokens."""
         ...
 
-    def prepare_chat(self, request: ChatRequest) -> Prepared:
-        """Render and tokenise. Raises TemplateRefused, VisionUnavailable, GrammarRefused."""
+    def begin_chat(self, request: ChatRequest) -> Callable[[Prover], Prepared]:
+        """Render and tokenise. Raises TemplateRefused, VisionUnavailable.
+
+        What comes back plans the output; it asks the prover about grammars and may be called again once it has learnt
+        more. Raises GrammarRefused.
+        """
         ...
 
-    def prepare_prompt(self, request: PromptRequest) -> Prepared:
-        """Tokenise. Raises InvalidRequest (unknown_token, fim_not_supported), GrammarRefused."""
+    def begin_prompt(self, request: PromptRequest) -> Callable[[Prover], Prepared]:
+        """Tokenise. Raises InvalidRequest (unknown_token, fim_not_supported)."""
         ...
 
 

@@ -23,6 +23,7 @@ from imp_server.core import (
     UserFault,
 )
 from imp_server.engine.client import EngineClient, Generation
+from imp_server.grammar.proving import PROVES_HERE
 
 Write = Callable[[str, bool], None]
 """(text, is reasoning)"""
@@ -85,7 +86,7 @@ class LocalModel:
 async def answer(client: EngineClient, text: TextSide, request: ChatRequest, write: Write) -> Answer:
     """Runs `request` to its end. Raises ImpError (context too long, template refused, engine crashed)."""
     started = time.perf_counter()
-    prepared = text.prepare_chat(request)
+    prepared = text.begin_chat(request)(PROVES_HERE)
     generation = await client.submit(msgspec.structs.replace(prepared.request, key=client.new_key()))
     session = prepared.session()
     result = Answer(prompt_tokens=generation.prompt_tokens)

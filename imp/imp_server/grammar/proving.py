@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Container
+from collections.abc import Container
 from functools import cache
-from typing import Literal
+from typing import Literal, Protocol
 
 import msgspec
 
@@ -28,8 +28,18 @@ from imp_server.grammar.check import (
 from imp_server.grammar.envelope import Lit, Seq, Value, Words
 from imp_server.grammar.plan import Normal, make_plan
 
-Prove = Callable[[GrammarPlan, int], None]
-"""(plan, units of work). Raises GrammarRefused, GrammarUnsatisfiable."""
+
+class Prover(Protocol):
+    """Who is asked whether grammars may be served."""
+
+    def prove(self, plan: GrammarPlan, work: int) -> None:
+        """Raises GrammarRefused, GrammarUnsatisfiable; or takes note of the question until `settle`."""
+        ...
+
+    def settle(self) -> None:
+        """All that was asked so far is proved when this returns. Raises whatever tells the caller to ask again."""
+        ...
+
 
 _DEFINITION = "definition"
 
@@ -100,9 +110,17 @@ def prove(plan: GrammarPlan, work: int = CHECK_WORK, known: Container[str] = ())
             raise GrammarRefused(f"unknown kind of grammar {plan.kind!r}")
 
 
-def prove_here(plan: GrammarPlan, work: int) -> None:
-    """In this process, with nothing remembered."""
-    prove(plan, work)
+class ProvesHere:
+    """Asks in this process, with nothing remembered."""
+
+    def prove(self, plan: GrammarPlan, work: int) -> None:
+        prove(plan, work)
+
+    def settle(self) -> None:
+        pass
+
+
+PROVES_HERE = ProvesHere()
 
 
 def proved(data: bytes) -> bytes:

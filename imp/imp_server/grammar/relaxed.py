@@ -6,7 +6,8 @@ import json
 from typing import Any
 
 from imp_server.core import GrammarRefused, GrammarUnsatisfiable
-from imp_server.grammar.check import DEFAULT, Rules, check_schema
+from imp_server.grammar.check import DEFAULT, Rules, schema_plan
+from imp_server.grammar.proving import PROVES_HERE, Prover
 
 MAX_LEFT_OUT = 50
 """Keywords left out of one schema; with more of them the last refusal stands."""
@@ -14,7 +15,7 @@ INVERTING = ("not", "if", "oneOf", "contains", "unevaluatedProperties", "unevalu
 """Keywords inside which leaving something out could forbid values: they go as a whole."""
 
 
-def relaxed_schema(schema: Any, rules: Rules = DEFAULT) -> tuple[Any, tuple[str, ...]]:
+def relaxed_schema(schema: Any, rules: Rules = DEFAULT, prover: Prover = PROVES_HERE) -> tuple[Any, tuple[str, ...]]:
     """(a schema that can be enforced and allows at least what this one does, JSON pointers of what it leaves out).
 
     Raises GrammarRefused where nothing can be left out (a schema too complex, or not one), GrammarUnsatisfiable.
@@ -22,7 +23,8 @@ def relaxed_schema(schema: Any, rules: Rules = DEFAULT) -> tuple[Any, tuple[str,
     left_out: list[str] = []
     while True:
         try:
-            check_schema(schema, key_order=rules.key_order, work=rules.work)
+            prover.prove(schema_plan(schema, key_order=rules.key_order), rules.work)
+            prover.settle()
             return schema, tuple(left_out)
         except GrammarUnsatisfiable:
             raise

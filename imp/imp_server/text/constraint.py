@@ -9,17 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from imp_server.core import ChatRequest, GrammarPlan, GrammarRefused, ResponseFormat, Segment
-from imp_server.grammar.check import (
-    Rules,
-    check_choices,
-    check_envelope,
-    check_gbnf,
-    check_json_object,
-    check_lark,
-    check_regex,
-    check_schema,
-)
+from imp_server.grammar.check import Rules, schema_plan
 from imp_server.grammar.envelope import Alt, Branch, Free, Lit, Node, Parts, Ref, Seq, Value, Words
+from imp_server.grammar.plan import Normal, make_plan
+from imp_server.grammar.proving import PROVES_HERE, Prover
 from imp_server.text.free_reply import free_reply
 from imp_server.text.thinking import Mark, ThinkTags, spellings
 from imp_server.text.tools.base import ToolFormat
@@ -54,20 +47,22 @@ def constraint(
     form: ToolFormat | None,
     template: str,
     rules: Rules,
+    prover: Prover = PROVES_HERE,
 ) -> GrammarPlan | None:
     """None if the request leaves the output free. Raises GrammarRefused, GrammarUnsatisfiable, InvalidRequest.
 
-    `segments`: of the plan.
+    `segments`: of the plan. `prover` is asked of each schema and of the whole; what takes time is done there alone.
     """
-    check_inputs(chat.tools)
-    tools = bound_tools(chat, offered_tools(chat), rules) if form is not None else []
+    check_inputs(chat.tools, prover, rules.work)
+    tools = bound_tools(chat, offered_tools(chat), rules, prover) if form is not None else []
+    prover.settle()  # what follows relies on schemas being schemas
     wanted = chat.response_format
     if not tools and wanted.kind == "text":
         return None
     tags = thinking.tags
     try:
         if not tools and tags is None:
-            return _plain(wanted, rules)
+            return _plain(wanted, rules, prover)
         if leaves_text_free(chat):
             assert form is not None
             many = may_call_often(chat)
@@ -75,46 +70,48 @@ def constraint(
             turn = mark(_HARMONY_TURN) if tags is not None and tags.channels else b""
             node: Node = free_reply(segments, 1 if thinking.starts else 0, sections, many=many, turn=turn)
         else:
-            answer = None if wanted.kind == "text" else _answer(wanted, rules)
+            answer = None if wanted.kind == "text" else _answer(wanted, rules, prover)
             calls = forced_calls(chat, form, tools, mark, template) if tools and form is not None else None
             node = _bound(answer, calls, thinking, mark)
-        return check_envelope(node, key_order=rules.key_order, work=rules.work)
+        plan = make_plan("envelope", Normal(node=node, key_order=rules.key_order))
+        prover.prove(plan, rules.work)
+        prover.settle()
+        return plan
     except GrammarRefused as refused:
         if refused.param is None:
             refused.param = "tools" if tools else wanted.param
         raise
 
 
-def bound_text(wanted: ResponseFormat, rules: Rules) -> GrammarPlan | None:
+def bound_text(wanted: ResponseFormat, rules: Rules, prover: Prover = PROVES_HERE) -> GrammarPlan | None:
     """The grammar of a plain completion. Raises GrammarRefused, GrammarUnsatisfiable."""
     if wanted.kind == "text":
         return None
     try:
-        return _plain(wanted, rules)
+        return _plain(wanted, rules, prover)
     except GrammarRefused as refused:
         refused.param = refused.param or wanted.param
         raise
 
 
-def _plain(wanted: ResponseFormat, rules: Rules) -> GrammarPlan:
+def _plain(wanted: ResponseFormat, rules: Rules, prover: Prover) -> GrammarPlan:
     match wanted.kind:
         case "json_object":
-            return check_json_object()
+            plan = schema_plan({"type": "object"})
         case "json_schema":
-            return check_schema(wanted.schema, key_order=rules.key_order, work=rules.work)
-        case "regex":
-            return check_regex(wanted.text)
-        case "grammar":
-            return check_gbnf(wanted.text)
-        case "lark":
-            return check_lark(wanted.text)
+            plan = schema_plan(wanted.schema, key_order=rules.key_order)
+        case "choice":
+            plan = make_plan("choice", Normal(choices=wanted.choices))
         case _:
-            return check_choices(wanted.choices)
+            plan = make_plan("gbnf" if wanted.kind == "grammar" else wanted.kind, Normal(text=wanted.text))
+    prover.prove(plan, rules.work)
+    prover.settle()
+    return plan
 
 
-def _answer(wanted: ResponseFormat, rules: Rules) -> Node:
+def _answer(wanted: ResponseFormat, rules: Rules, prover: Prover) -> Node:
     """The same as a part of an envelope."""
-    _plain(wanted, rules)
+    _plain(wanted, rules, prover)
     match wanted.kind:
         case "json_object":
             return Value({"type": "object"})

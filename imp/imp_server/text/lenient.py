@@ -14,6 +14,7 @@ import msgspec
 
 from imp_server.core import GrammarRefused, ResponseFormat
 from imp_server.grammar.check import Rules
+from imp_server.grammar.proving import PROVES_HERE, Prover
 from imp_server.grammar.relaxed import relaxed_schema
 
 
@@ -27,12 +28,12 @@ class Leniency(NamedTuple):
     """Whether a finished answer satisfies the whole schema; None if nothing is ignored."""
 
 
-def lenient(wanted: ResponseFormat, rules: Rules) -> Leniency:
+def lenient(wanted: ResponseFormat, rules: Rules, prover: Prover = PROVES_HERE) -> Leniency:
     """Raises GrammarRefused, GrammarUnsatisfiable: also where the validator can't read the schema either."""
     if wanted.kind != "json_schema":
         return Leniency(wanted)
     try:
-        schema, ignored = relaxed_schema(wanted.schema, rules)
+        schema, ignored = relaxed_schema(wanted.schema, rules, prover)
         if not ignored:
             return Leniency(wanted)
         return Leniency(msgspec.structs.replace(wanted, schema=schema), ignored, judge_of(wanted.schema))

@@ -32,6 +32,7 @@ from imp_server.core import (
     pack_ids,
 )
 from imp_server.grammar.check import Rules
+from imp_server.grammar.proving import PROVES_HERE, Prover
 from imp_server.text.calls import CallReaders
 from imp_server.text.constraint import ThinkState, bound_text, constraint, leaves_text_free
 from imp_server.text.fim import check_gap, gap_prompt
@@ -76,6 +77,10 @@ class Prepared(NamedTuple):
     """Takes the ids of a finished choice and the stop string that ended it, for when the client sends it back."""
     ignored: tuple[str, ...] = ()
     """JSON pointers of what the answer's grammar doesn't enforce (grammar.lenient)."""
+
+
+Finish = Callable[[Prover], Prepared]
+"""Plans the output of a prompt that is made: quick but for what it asks the prover."""
 
 
 class TextModel:
@@ -136,10 +141,17 @@ class TextModel:
 
     def prepare_chat(self, chat: ChatRequest, key: int) -> Prepared:
         """Raises TemplateRefused, VisionUnavailable, ContextLengthExceeded, InvalidRequest, GrammarRefused."""
-        answer = self._leniency(chat.response_format)
-        chat = msgspec.structs.replace(chat, response_format=answer.format)
+        return self.begin_chat(chat, key)(PROVES_HERE)
+
+    def begin_chat(self, chat: ChatRequest, key: int) -> Finish:
+        """Renders and tokenises. Raises as `prepare_chat`, GrammarRefused excepted."""
         prompt = self._chat_prompt(chat, partial(self._check_size, param="messages"))
-        plan, readers = self._chat_output(chat, prompt)
+        return partial(self._finish_chat, chat, prompt, key)
+
+    def _finish_chat(self, chat: ChatRequest, prompt: ChatPrompt, key: int, prover: Prover) -> Prepared:
+        answer = self._leniency(chat.response_format, prover)
+        chat = msgspec.structs.replace(chat, response_format=answer.format)
+        plan, readers = self._chat_output(chat, prompt, prover)
         request = GenerateRequest(
             key=key,
             ids=prompt.ids.tobytes(),
@@ -169,7 +181,9 @@ class TextModel:
             remember = partial(self.transcripts.note, prompt.written)
         return Prepared(_with_digest(request), session, prompt.text, prompt.continues, remember, answer.ignored)
 
-    def _chat_output(self, chat: ChatRequest, prompt: ChatPrompt) -> tuple[OutputPlan, CallReaders | None]:
+    def _chat_output(
+        self, chat: ChatRequest, prompt: ChatPrompt, prover: Prover
+    ) -> tuple[OutputPlan, CallReaders | None]:
         use = self.prompts.use_for(chat)
         knobs = self._reasoning_knobs(chat)
         wish = think_wish(chat, knobs, use.tags)
@@ -200,22 +214,29 @@ class TextModel:
             ignore_eos=chat.sampling.ignore_eos,
             only_calls=chat.tool_choice.mode == "required" and chat.response_format.kind == "text",
             grammar=constraint(
-                chat, self.tokenizer.marked, thinking, segments, form, use.template.source, self._rules()
+                chat, self.tokenizer.marked, thinking, segments, form, use.template.source, self._rules(), prover
             ),
         )
         return plan, readers
 
     def prepare_prompt(self, prompt: PromptRequest, key: int) -> Prepared:
         """A raw prompt. Raises ContextLengthExceeded, InvalidRequest, GrammarRefused."""
+        return self.begin_prompt(prompt, key)(PROVES_HERE)
+
+    def begin_prompt(self, prompt: PromptRequest, key: int) -> Finish:
+        """Tokenises. Raises as `prepare_prompt`, GrammarRefused excepted."""
         ids, text = self._prompt_ids(prompt)
+        return partial(self._finish_prompt, prompt, ids, text, key)
+
+    def _finish_prompt(self, prompt: PromptRequest, ids: list[int], text: str, key: int, prover: Prover) -> Prepared:
         asked = 0 if prompt.task == "embed" else prompt.max_tokens
-        answer = self._leniency(prompt.response_format)
+        answer = self._leniency(prompt.response_format, prover)
         plan = text_plan(
             self.tokenizer,
             max_tokens=token_limit(asked, self.config.server.max_tokens, len(ids), self.context_length, "prompt"),
             stop=prompt.stop,
             ignore_eos=prompt.sampling.ignore_eos,
-            grammar=bound_text(answer.format, self._rules()),
+            grammar=bound_text(answer.format, self._rules(), prover),
             min_indent=prompt.min_indent,
         )
         request = GenerateRequest(
@@ -259,8 +280,8 @@ class TextModel:
         own = self.config.reasoning
         return own if chat.reasoning.format is None else msgspec.structs.replace(own, format=chat.reasoning.format)
 
-    def _leniency(self, wanted: ResponseFormat) -> Leniency:
-        return lenient(wanted, self._rules()) if self.config.grammar.lenient else Leniency(wanted)
+    def _leniency(self, wanted: ResponseFormat, prover: Prover) -> Leniency:
+        return lenient(wanted, self._rules(), prover) if self.config.grammar.lenient else Leniency(wanted)
 
     def _rules(self) -> Rules:
         grammar = self.config.grammar

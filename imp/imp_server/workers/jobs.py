@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 from collections import Counter, OrderedDict, deque
 from dataclasses import dataclass, field
 from typing import Literal, TypeVar
@@ -23,6 +24,11 @@ _TURN_S = 0.1
 """Of a large job while others wait for theirs."""
 _TRIES = 2
 """A job whose process died with the zygote is begun again once: it has done nothing but think."""
+
+
+def available_cores() -> int:
+    """Those that affinity leaves us."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class JobBroken(Exception):

@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from imp_server.core import ChatRequest, GrammarRefused, InputGrammar, InvalidRequest, Tool
-from imp_server.grammar.check import DEFAULT, Rules, check_definition, check_schema
+from imp_server.grammar.check import DEFAULT, Rules, schema_plan
 from imp_server.grammar.definitions import GRAMMAR_KEYWORD
 from imp_server.grammar.envelope import Lit, Node, Repeat, Seq
+from imp_server.grammar.proving import PROVES_HERE, Prover, definition_plan
 from imp_server.text.tools.base import ToolFormat
 from imp_server.text.tools.declared import declared_only
 from imp_server.text.tools.spelling import BoundTool, TagBytes, one_of
@@ -34,36 +35,39 @@ def offered_tools(chat: ChatRequest) -> tuple[Tool, ...]:
     return tuple(t for t in chat.tools if not choice.names or t.name in choice.names)
 
 
-def bound_tools(chat: ChatRequest, tools: Sequence[Tool], rules: Rules = DEFAULT) -> list[BoundTool]:
+def bound_tools(
+    chat: ChatRequest, tools: Sequence[Tool], rules: Rules = DEFAULT, prover: Prover = PROVES_HERE
+) -> list[BoundTool]:
     """Tools with the schema their arguments must satisfy.
 
     Forced and strict tools are enforced or refused; of the others one with a schema that can't be enforced
     accepts any object, so that it doesn't sink the request.
     """
     forced = chat.tool_choice.mode == "required"
-    return [_bound(tool, chat.tools.index(tool), rules, strict=forced or tool.strict) for tool in tools]
+    places = {id(tool): index for index, tool in enumerate(chat.tools)}
+    return [_bound(tool, places[id(tool)], rules, prover, strict=forced or tool.strict) for tool in tools]
 
 
-def check_inputs(tools: Sequence[Tool]) -> None:
+def check_inputs(tools: Sequence[Tool], prover: Prover, work: int) -> None:
     """Raises GrammarRefused for the grammar of a free-form tool, offered or not, that can't be enforced."""
     for tool in tools:
         if (grammar := tool.input_grammar) is not None:
             try:
-                check_definition(grammar.syntax, grammar.definition)
+                prover.prove(definition_plan(grammar.syntax, grammar.definition), work)
             except GrammarRefused as refused:
                 refused.param = grammar.param
                 raise
 
 
-def _bound(tool: Tool, index: int, rules: Rules, *, strict: bool) -> BoundTool:
+def _bound(tool: Tool, index: int, rules: Rules, prover: Prover, *, strict: bool) -> BoundTool:
     if tool.input_grammar is not None:
         return BoundTool(tool.name, _with_input_grammar(tool.parameters, tool.input_grammar), True)
     schema = object_schema(tool.parameters)
     try:
         closed = schema if rules.extra_arguments else declared_only(schema)
-        if closed != schema and _is_enforceable(closed, rules.work):
+        if closed != schema and _is_enforceable(closed, rules.work, prover):
             return BoundTool(tool.name, closed, strict)
-        check_schema(schema, work=rules.work)
+        prover.prove(schema_plan(schema), rules.work)
     except GrammarRefused as refused:
         if not strict:
             return BoundTool(tool.name, ANY_OBJECT)
@@ -72,9 +76,9 @@ def _bound(tool: Tool, index: int, rules: Rules, *, strict: bool) -> BoundTool:
     return BoundTool(tool.name, schema, strict)
 
 
-def _is_enforceable(schema: dict[str, Any], work: int) -> bool:
+def _is_enforceable(schema: dict[str, Any], work: int, prover: Prover) -> bool:
     try:
-        check_schema(schema, work=work)
+        prover.prove(schema_plan(schema), work)
     except GrammarRefused:
         return False
     return True

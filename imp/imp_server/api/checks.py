@@ -1,0 +1,133 @@
+"""Whether grammars may be served: each is asked once, of a worker process that ends with whoever wants to know.
+
+A schema's verdict serves whatever it is part of: tools, answers, envelopes. Only verdicts that are numbers are kept,
+never that a process was ended from outside.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+import msgspec
+
+from imp_server.core import GrammarPlan, GrammarRefused, GrammarTooCostly
+from imp_server.grammar.proving import ProofJob, Refusal, Verdict, verdict_key
+from imp_server.workers.jobs import JobBroken, Jobs
+from imp_server.workers.wire import Limits
+
+T = TypeVar("T")
+PROOF = "imp_server.grammar.proving:proved"
+WARM_UP = "imp_server.grammar.proving:warm_up"
+LIMITS = Limits(cpu_s=10.0, memory_bytes=512 << 20)
+"""A backstop: the units and bytes of the check itself end far below it."""
+REFUSED = "grammar_refused_total"
+"""Counts requests refused for their grammar."""
+KILLED = 'worker_killed_total{job="grammar"}'
+"""Counts checks that only the backstop ended."""
+_ENTRY_BYTES = 200
+"""Of a verdict in memory, without its text."""
+
+
+class Unanswered(Exception):
+    """Plans nobody knows about yet."""
+
+    def __init__(self, questions: Questions) -> None:
+        super().__init__()
+        self.questions = questions
+
+
+class Verdicts:
+    """Owner of what is known of plans, the least recently used forgotten first. Thread-safe: each look is one step."""
+
+    def __init__(self, most_bytes: int = 8 << 20) -> None:
+        self._most_bytes = most_bytes
+        self._known: OrderedDict[bytes, Refusal | None] = OrderedDict()
+        self.n_bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def get(self, key: bytes) -> tuple[Refusal | None] | None:
+        """None: nobody knows."""
+        try:
+            refusal = self._known[key]
+            self._known.move_to_end(key)
+        except KeyError:  # another thread may have made room
+            return None
+        return (refusal,)
+
+    def put(self, key: bytes, refusal: Refusal | None) -> None:
+        """From the event loop only."""
+        if key in self._known:
+            return
+        self._known[key] = refusal
+        self.n_bytes += _size(refusal)
+        while self.n_bytes > self._most_bytes:
+            _, oldest = self._known.popitem(last=False)
+            self.n_bytes -= _size(oldest)
+
+
+def _size(refusal: Refusal | None) -> int:
+    return _ENTRY_BYTES + (len(refusal.message) + len(refusal.pointer) if refusal is not None else 0)
+
+
+class Questions:
+    """The prover of one try at a request: answers from what is known, and notes the rest."""
+
+    def __init__(self, verdicts: Verdicts) -> None:
+        self._verdicts = verdicts
+        self.open: dict[bytes, GrammarPlan] = {}
+        self.known: list[str] = []
+        """Digests of schemas' plans that are known to be served."""
+        self.work = 0
+
+    def prove(self, plan: GrammarPlan, work: int) -> None:
+        self.work = work
+        key = verdict_key(plan, work)
+        found = self._verdicts.get(key)
+        if found is None:
+            self.open[key] = plan
+        elif found[0] is not None:
+            raise found[0].error()
+        elif plan.kind == "json_schema":
+            self.known.append(plan.digest)
+
+    def settle(self) -> None:
+        if self.open:
+            raise Unanswered(self)
+
+
+class Checks:
+    """Owner of the verdicts; the jobs are its own."""
+
+    def __init__(self, jobs: Jobs, *, limits: Limits = LIMITS) -> None:
+        self.verdicts = Verdicts()
+        self.jobs = jobs
+        self.counters: Counter[str] = Counter({REFUSED: 0, KILLED: 0})
+        self._limits = limits
+
+    def attempt(self, plan_output: Callable[[Questions], T]) -> T:
+        """One try, on any thread. Raises Unanswered where the prover has to learn something first."""
+        questions = Questions(self.verdicts)
+        try:
+            return plan_output(questions)
+        except GrammarRefused:
+            # The first of several refusals is the one to tell, also where later ones are known already.
+            questions.settle()
+            self.counters[REFUSED] += 1
+            raise
+
+    async def answer(self, questions: Questions, owner: str) -> None:
+        """Learn what is open. Cancelling ends the work at once. Raises GrammarTooCostly, Unavailable."""
+        plans: Sequence[GrammarPlan] = tuple(questions.open.values())
+        job = ProofJob(tuple(plans), questions.work, tuple(questions.known))
+        try:
+            data = await self.jobs.run(PROOF, msgspec.msgpack.encode(job), self._limits, owner)
+        except JobBroken:
+            self.counters[KILLED] += 1
+            raise GrammarTooCostly("this grammar takes too much work; simplify it") from None
+        for key, verdict in zip(questions.open, msgspec.msgpack.decode(data, type=list[Verdict]), strict=True):
+            if verdict.asked:
+                self.verdicts.put(key, verdict.refusal)

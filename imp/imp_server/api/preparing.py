@@ -1,0 +1,83 @@
+"""From a request to prompts ready for the engine: text in threads, grammars in processes, neither for nobody."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from imp_server.api.checks import Checks, Questions, Unanswered
+from imp_server.api.pool import WorkerPool
+from imp_server.api.text_side import Prepared, TextSide
+from imp_server.core import ChatRequest, PromptRequest, Unavailable
+
+PlanOutput = Callable[[Questions], Prepared]
+
+
+class Preparing:
+    """Owner of one reply's way there. `stop` ends it, whatever it is doing."""
+
+    def __init__(self, pool: WorkerPool, checks: Checks, owner: str, limit_s: float | None) -> None:
+        """`owner`: whose work it is, for fairness. `limit_s`: seconds that all checks together may take."""
+        self._pool = pool
+        self._checks = checks
+        self._owner = owner
+        self._limit_s = limit_s
+        self._checking: asyncio.Task[None] | None = None
+        self.is_stopped = False
+
+    def stop(self) -> None:
+        self.is_stopped = True
+        if self._checking is not None:
+            self._checking.cancel()
+
+    async def run(self, side: TextSide, requests: Sequence[ChatRequest | PromptRequest]) -> list[Prepared] | None:
+        """None if it was stopped. Raises what the text side raises, and Unavailable."""
+        steps = await self._pool.run(_begin, side, requests)
+        prepared: list[Prepared] = []
+        try:
+            async with asyncio.timeout(self._limit_s):
+                while True:
+                    try:
+                        while len(prepared) < len(steps) and not self.is_stopped:
+                            n_done = len(prepared)
+                            prepared += await self._pool.run(self._some, steps[n_done:])
+                        return None if self.is_stopped else prepared
+                    except Unanswered as unanswered:
+                        if not await self._learn(unanswered.questions):
+                            return None
+        except TimeoutError:
+            raise Unavailable(
+                "checking this request's grammar took longer than server.request_timeout_s", retry_after_s=5.0
+            ) from None
+
+    def _some(self, steps: list[PlanOutput]) -> list[Prepared]:
+        """As many as are known; at least one."""
+        prepared: list[Prepared] = []
+        for step in steps:
+            try:
+                prepared.append(self._checks.attempt(step))
+            except Unanswered:
+                if not prepared:
+                    raise
+                break
+        return prepared
+
+    async def _learn(self, questions: Questions) -> bool:
+        """False if that was stopped."""
+        if self.is_stopped:
+            return False
+        task = self._checking = asyncio.ensure_future(self._checks.answer(questions, self._owner))
+        try:
+            await task
+        except asyncio.CancelledError:
+            task.cancel()
+            if self.is_stopped:
+                return False
+            raise
+        finally:
+            self._checking = None
+        return True
+
+
+def _begin(side: TextSide, requests: Sequence[ChatRequest | PromptRequest]) -> list[PlanOutput]:
+    return [side.begin_chat(r) if isinstance(r, ChatRequest) else side.begin_prompt(r) for r in requests]
