@@ -40,7 +40,9 @@ def model(tmp_path: Path) -> Path:
 def pack(home: Path, model: Path, options: str = "0") -> Path:
     """A pack of this model as the cpu backend leaves it, 8 KiB long."""
     state = model.stat()
-    table = Table(str(model.resolve()), state.st_size, state.st_mtime_ns, [Entry("embedding", "Q8_0", 1, 32, 0)])
+    table = Table(
+        os.fsencode(model.resolve()), state.st_size, state.st_mtime_ns, [Entry("embedding", "Q8_0", 1, 32, 0)]
+    )
     path = home / "packed" / f"{model_digest(model)}-{options * 32}.pack"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(bytes(8192) + end_of(table))

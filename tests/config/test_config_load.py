@@ -214,3 +214,15 @@ def test_variables_follow_flags() -> None:
     assert variable_of("--cpu-isa") == "IMP_CPU_ISA"
     assert knobs()["model.path"].flag == "--model" and knobs()["model.path"].variable == "IMP_MODEL"
     assert knobs()["reasoning.think_budget"].flags == ("--reasoning-think-budget", "--think-budget")
+
+
+def test_a_file_that_begins_with_a_byte_order_mark(tmp_path: Path) -> None:
+    file = tmp_path / "imp.toml"
+    file.write_bytes(b"\xef\xbb\xbf[server]\nport = 9000\n")
+    assert load(file=file).config.server.port == 9000
+
+
+def test_text_that_is_no_utf8_is_refused_by_name() -> None:
+    with pytest.raises(ConfigError, match=r"--prefix-cache-path: /tmp/caf\\xff isn't UTF-8"):
+        load({"prefix_cache.path": ["/tmp/caf\udcff"]})
+    assert load({"model.path": ["/tmp/caf\udcff"]}).config.model.path == "/tmp/caf\udcff"

@@ -25,6 +25,10 @@ class _Module(Protocol):
 
     def make(self, source: ModelSource, options: dict[str, Any], on_progress: Progress | None) -> Backend: ...
 
+    def check(self, source: ModelSource) -> None:
+        """Raises UnsupportedModel for a model that it can't run; reads no weights."""
+        ...
+
     def is_usable(self) -> bool:
         """The machine and the installation have what it takes; cheap, imports nothing heavy."""
         ...
@@ -66,6 +70,19 @@ def _make_best(name: str, source: ModelSource, options: dict[str, Any], on_progr
             raise
         log.warning("%s: serving on the slow reference backend", error.message)
         return make_backend("reference", source, options, on_progress)
+
+
+def refuse_unrunnable(source: ModelSource) -> None:
+    """Raises UnsupportedModel for a model that `make_backend("auto", ...)` would refuse."""
+    name = choose("auto")
+    module, reference = _module(name), _module("reference")
+    try:
+        if module is not None:
+            module.check(source)
+    except UnsupportedModel:
+        if name == "reference" or reference is None or not reference.is_usable():
+            raise
+        reference.check(source)
 
 
 def exists(name: str) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import os
 import shutil
 import time
 from collections.abc import Iterator
@@ -84,7 +85,11 @@ def _prefixes(config: Config) -> Iterator[Leftover]:
     """Of models that are neither pulled nor packed: their files are named by the model's path alone."""
     paths = [pulled.path for pulled in pulled_models()]
     packs = pack_folder(config.cpu.pack_cache_path).glob(f"*{SUFFIX}")
-    paths += [Path(table.model) for pack in packs if (table := table_of(pack)) and Path(table.model).exists()]
+    paths += [
+        Path(os.fsdecode(table.model))
+        for pack in packs
+        if (table := table_of(pack)) and Path(os.fsdecode(table.model)).exists()
+    ]
     known = {_prefix_digest(path) for path in paths}
     for path in _prefix_files(config, ""):
         if path.name.partition("-")[0] not in known and not _is_locked(path):

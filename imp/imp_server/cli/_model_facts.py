@@ -6,10 +6,15 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from imp_server.core import ImpError
+from imp_server.backends import refuse_unrunnable
+from imp_server.config import Config
+from imp_server.core import ImpError, readable
+from imp_server.engine.model_files import open_with_tokenizer
 from imp_server.models.architecture import Architecture
 from imp_server.models.opening import open_model
-from imp_server.weights.header import read_header
+from imp_server.models.source import ModelSource
+from imp_server.text.model import TextModel
+from imp_server.weights.header import ModelHeader, read_header
 
 OVERHEAD_BYTES = 150_000_000
 """What the engine needs besides weights and KV: interpreter, libraries, activations."""
@@ -41,14 +46,14 @@ class ModelFacts:
         return {**asdict(self), "supported": not self.problem}
 
 
-def model_facts(path: Path) -> ModelFacts:
-    """Reads headers only."""
+def model_facts(path: Path, *, thorough: bool = False) -> ModelFacts:
+    """Reads headers only. `thorough`: makes everything that serving makes of them, so it refuses what serving does."""
     try:
         header = read_header(path)
     except ImpError as error:
-        return ModelFacts(str(path), problem=error.message)
+        return ModelFacts(readable(path), problem=readable(error.message))
     known: dict[str, Any] = {
-        "path": str(path),
+        "path": readable(path),
         "title": header.name,
         "format": header.format,
         "architecture": header.architecture,
@@ -59,9 +64,9 @@ def model_facts(path: Path) -> ModelFacts:
         "chat_template": header.chat_template is not None,
     }
     try:
-        described = open_model(path).architecture
+        described = _opened(path, header).architecture if thorough else open_model(path).architecture
     except ImpError as error:
-        return ModelFacts(**known, problem=error.message)
+        return ModelFacts(**known, problem=readable(error.message))
     per_token = kv_bytes_per_token(described)
     return ModelFacts(
         **known,
@@ -71,6 +76,14 @@ def model_facts(path: Path) -> ModelFacts:
         kv_bytes_per_token=per_token,
         memory_bytes=header.file_bytes + per_token * described.context_length + OVERHEAD_BYTES,
     )
+
+
+def _opened(path: Path, header: ModelHeader) -> ModelSource:
+    """As serving opens it. Raises UserFaults."""
+    source, _ = open_with_tokenizer(path)
+    TextModel.load(header, Config())
+    refuse_unrunnable(source)
+    return source
 
 
 def kv_bytes_per_token(architecture: Architecture) -> int:

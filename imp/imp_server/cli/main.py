@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import io
 import os
 import sys
 import traceback
@@ -83,6 +84,9 @@ def serve_main() -> None:
 
 def run(arguments: list[str]) -> int:
     """Run one command line; the exit code. Every expected failure is one line on stderr."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a name that the terminal can't spell is no error
     try:
         result: Any = imp.main(arguments, prog_name="imp", standalone_mode=False)
         return result if isinstance(result, int) else 0

@@ -15,6 +15,7 @@ from imp_server.cli._knob_options import KnobCommand, with_config, with_model
 from imp_server.cli._launch import Located, loading_progress, locate
 from imp_server.config import Config
 from imp_server.config.load import Loaded
+from imp_server.core import readable
 from imp_server.logs import set_up_logging
 
 
@@ -38,7 +39,7 @@ def command(loaded: Loaded, model: str | None) -> None:
         _say("No model: requests that need one are answered with 503")
         serve(config, None, sock, _announce)
         return
-    _say(f"Loading model {located.model_id}\n{located.path}")
+    _say(f"Loading model {located.model_id}\n{readable(located.path)}")
     _say(_limits(config))
     for warning in warnings(config):
         print(f"imp: {warning}", file=sys.stderr)

@@ -26,7 +26,7 @@ def command(model: str, as_json: bool) -> int:
     wanted = find(model)
     if wanted is None or wanted.local is None:
         return _not_here(wanted, as_json)
-    facts = model_facts(wanted.local)
+    facts = model_facts(wanted.local, thorough=True)
     if as_json:
         files = [{"path": f.path, "bytes": f.size, "sha256": f.sha256} for f in _files(wanted.pulled)]
         click.echo(json.dumps({"name": wanted.name, "here": True, **facts.as_json(), "files": files}, indent=2))

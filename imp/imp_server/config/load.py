@@ -130,7 +130,7 @@ def _assign(layers: _Layers, assignment: str, origin: str) -> None:
 
 def _from_file(layers: _Layers, path: Path) -> None:
     try:
-        document = tomllib.loads(path.read_text(encoding="utf-8"))
+        document = tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ConfigError(f"{path}: {error}") from None
     for section, entries in document.items():

@@ -9,7 +9,7 @@ import msgspec
 
 from imp_server.config.knobs import Knob
 from imp_server.config.names import VALUE_ALIASES
-from imp_server.core import ConfigError
+from imp_server.core import ConfigError, readable
 
 TRUE_WORDS = frozenset({"1", "true", "on", "yes", "enabled"})
 FALSE_WORDS = frozenset({"0", "false", "off", "no", "disabled"})
@@ -19,6 +19,8 @@ _INTEGER = re.compile(r"[+-]?\d+")
 def from_text(knob: Knob, text: str, origin: str) -> Any:
     """The value that `text` spells. Raises ConfigError naming `origin` and what is expected."""
     text = VALUE_ALIASES.get((knob.key, text.strip()), text.strip())
+    if knob.key != "model.path" and readable(text) != text:  # a path travels as bytes, the rest as text
+        raise ConfigError(f"{origin}: {readable(text)} isn't UTF-8")
     value: Any = text
     if knob.kind is bool:
         word = text.lower()

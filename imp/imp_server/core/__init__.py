@@ -101,6 +101,7 @@ from imp_server.core.ids import (
     special,
     unpack_ids,
 )
+from imp_server.core.paths import readable
 
 __all__ = [
     "SPECIAL_CLOSE",
@@ -188,6 +189,7 @@ __all__ = [
     "check_media",
     "message_text",
     "pack_ids",
+    "readable",
     "special",
     "unpack_ids",
 ]

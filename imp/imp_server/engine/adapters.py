@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from itertools import count
 from pathlib import Path
 from typing import NamedTuple
@@ -64,7 +65,7 @@ def _content_digest(path: Path) -> bytes | None:
     try:
         files = sorted(each for each in path.rglob("*") if each.is_file()) if path.is_dir() else [path]
         for each in files:
-            name = b"" if each == path else str(each.relative_to(path)).encode()
+            name = b"" if each == path else os.fsencode(each.relative_to(path))
             digest.update(len(name).to_bytes(8, "little") + name + each.stat().st_size.to_bytes(8, "little"))
             with each.open("rb") as file:
                 while piece := file.read(_PIECE):

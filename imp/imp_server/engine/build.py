@@ -11,7 +11,7 @@ from imp_server.backends.base import BLOCK_TOKENS, Backend, KvSpec
 from imp_server.backends.machine import available_bytes
 from imp_server.config import Config
 from imp_server.config.running import PrefixCache as PrefixCacheKnobs
-from imp_server.core import CapacityExceeded
+from imp_server.core import CapacityExceeded, readable
 from imp_server.engine.acceptance import Limits
 from imp_server.engine.drafters import DraftModel, load_draft_model, make_model_drafter, make_speculation
 from imp_server.engine.loading import kv_dtype, load_backend
@@ -199,7 +199,7 @@ def _model_info(
     return ModelInfo(
         id=model_id,
         family=architecture.family,
-        path=str(header.path),
+        path=readable(header.path),
         context_length=limits.context_length,
         trained_context=architecture.context_length,
         vocab_size=architecture.vocab_size,

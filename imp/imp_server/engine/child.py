@@ -45,7 +45,12 @@ def run_child(fd: int, recorder_fd: int) -> int:
     ).start()
     try:
         built = build_engine(
-            start.model_path, start.model_id, config, outbox.put, inbox.put, FlightRecorder(recorder_fd).write
+            os.fsdecode(start.model_path),
+            start.model_id,
+            config,
+            outbox.put,
+            inbox.put,
+            FlightRecorder(recorder_fd).write,
         )
     except (UserFault, MemoryError) as error:
         fault = error if isinstance(error, UserFault) else HostOutOfMemory("there isn't enough memory for this model")

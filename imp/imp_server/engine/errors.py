@@ -16,6 +16,7 @@ from imp_server.core import (
     Overloaded,
     Unavailable,
     UserFault,
+    readable,
 )
 from imp_server.engine.messages import LoadFailed, Rejected, RequestFailed
 
@@ -48,7 +49,7 @@ def error_from(message: Rejected | RequestFailed) -> ImpError:
 
 
 def load_failed(error: UserFault) -> LoadFailed:
-    return LoadFailed(error.code, error.message, error.exit_code)
+    return LoadFailed(error.code, readable(error.message), error.exit_code)  # it may name a file
 
 
 def user_fault(message: LoadFailed) -> UserFault:

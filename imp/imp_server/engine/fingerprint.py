@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -20,7 +21,7 @@ _SAMPLE_BYTES = 4096
 
 def model_name(source: ModelSource) -> bytes:
     """Stays the same when the model's files change."""
-    return hashlib.blake2b(str(source.header.path.resolve()).encode(), digest_size=32).digest()
+    return hashlib.blake2b(os.fsencode(source.header.path.resolve()), digest_size=32).digest()
 
 
 def fingerprint(source: ModelSource, backend: Backend, kv: KvSpec) -> bytes:

@@ -20,7 +20,8 @@ class Start(msgspec.Struct, frozen=True, tag="start"):
     """First message: the resolved configuration of the engine as plain data (sections of config.Config by name)."""
 
     protocol: int
-    model_path: str
+    model_path: bytes
+    """As the file system has it."""
     model_id: str
     config: dict[str, dict[str, Any]]
 

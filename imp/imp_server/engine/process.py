@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Awaitable
+from typing import Any
 
 from imp_server.config import Config, child_environment
 from imp_server.core import EngineCrashed, GenerateRequest, Unavailable, UserFault
@@ -46,7 +47,7 @@ class ProcessEngine(MessageClient):
     def __init__(self, path: str | os.PathLike[str], model_id: str, config: Config) -> None:
         super().__init__()
         self.n_crashes = 0
-        self._start_message = Start(PROTOCOL, os.fspath(path), model_id, config.plain())
+        self._start_message = Start(PROTOCOL, os.fsencode(path), model_id, _sections(config))
         self._settings = config.engine
         self._blame = Blame(config.engine.crash_limit)
         self._process: subprocess.Popen[bytes] | None = None
@@ -238,3 +239,9 @@ def _ending(code: int | None) -> str:
     name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
     why = " (the system kills so where memory runs out)" if -code == signal.SIGKILL else ""
     return f"was ended by {name}{why}"
+
+
+def _sections(config: Config) -> dict[str, dict[str, Any]]:
+    """Without the path, which the message has as bytes."""
+    plain = config.plain()
+    return {**plain, "model": {**plain["model"], "path": ""}}

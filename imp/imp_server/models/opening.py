@@ -16,7 +16,7 @@ from imp_server.models.architecture import Architecture
 from imp_server.models.shapes import check_shapes
 from imp_server.models.source import CheckpointSource, GgufSource, ModelSource
 from imp_server.weights.checkpoint import Checkpoint
-from imp_server.weights.gguf import GgufFile
+from imp_server.weights.gguf import GgufFile, is_gguf
 from imp_server.weights.header import ModelHeader, header_of_checkpoint, header_of_gguf, no_model_at
 from imp_server.weights.hf_folder import HfFolder
 
@@ -48,7 +48,7 @@ def open_model(path: str | os.PathLike[str]) -> ModelSource:
         raise ModelFileMissing(f"there is no model at {path}")
     if path.is_dir():
         return _open_checkpoint(path)
-    if path.suffix != ".gguf":
+    if not is_gguf(path):
         raise no_model_at(path)
     file = GgufFile(path)
     header = header_of_gguf(file)

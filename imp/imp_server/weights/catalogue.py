@@ -12,11 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from imp_server.config import imp_home
-from imp_server.core import InvalidModel, ModelFileMissing
+from imp_server.core import InvalidModel, ModelFileMissing, readable
+from imp_server.weights.gguf import is_gguf
 from imp_server.weights.known import DEFAULT, KNOWN, Hub, Known, Wheel
 from imp_server.weights.manifest import MANIFEST, Manifest, damage, read_manifest
 
 NO_MODEL = "none"
+_SUFFIX = re.compile(r"(?i)\.gguf$")
 _REPO = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 
 
@@ -86,7 +88,7 @@ def hub_source(text: str) -> tuple[str, Hub] | None:
     """(name, source) of hf:org/repo[:file], hf://org/repo[:file] or org/repo[:file]; None if it isn't one."""
     bare = text.removeprefix("hf:").removeprefix("//")
     repo, _, file = bare.partition(":")
-    if not _REPO.fullmatch(repo) or (not text.startswith("hf:") and repo.endswith(".gguf")):
+    if not _REPO.fullmatch(repo) or (not text.startswith("hf:") and _SUFFIX.search(repo)):
         return None
     return f"hf:{repo}:{file}" if file else f"hf:{repo}", Hub(repo, file)
 
@@ -112,21 +114,20 @@ def _on_disk(name: str, models_dir: str) -> Path | None:
     if path.exists() and (path.is_file() or name.startswith((".", "/", "~")) or (path / "config.json").exists()):
         return path
     if models_dir and "/" not in name:
-        for candidate in (Path(models_dir).expanduser() / name, Path(models_dir).expanduser() / f"{name}.gguf"):
-            if candidate.exists():
-                return candidate
+        folder = Path(models_dir).expanduser()
+        return next((p for p in (folder / name, folder / f"{name}.gguf", folder / f"{name}.GGUF") if p.exists()), None)
     return None
 
 
 def _stem(path: Path) -> str:
-    return path.name.removesuffix(".gguf") if path.is_file() else path.resolve().name
+    return readable(_SUFFIX.sub("", path.name) if path.is_file() else path.resolve().name)
 
 
 def _to_pull(name: str) -> Wanted:
     known: Known | None = KNOWN.get(name)
     if known:
         return Wanted(name, pulled=find_pulled(name), source=known.source)
-    looks_like_path = name.startswith((".", "/", "~")) or (name.endswith(".gguf") and not name.startswith("hf:"))
+    looks_like_path = name.startswith((".", "/", "~")) or (_SUFFIX.search(name) and not name.startswith("hf:"))
     if not looks_like_path and (hub := hub_source(name)):
         return Wanted(hub[0], pulled=find_pulled(hub[0]), source=hub[1])
     if looks_like_path:
@@ -142,7 +143,7 @@ def _to_pull(name: str) -> Wanted:
 def model_paths(name: str) -> list[Path]:
     """What a server may have opened of a model that is here: its file and its folder. Empty if it isn't here."""
     folder = models_folder() / folder_name(name)
-    files = [path for path in folder.rglob("*") if path.suffix == ".gguf"] if folder.is_dir() else []
+    files = [path for path in folder.rglob("*") if path.is_file() and is_gguf(path)] if folder.is_dir() else []
     return [folder, *sorted(files)]
 
 

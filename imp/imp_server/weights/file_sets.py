@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from imp_server.core import ModelFileMissing, UnsupportedModel
 
-_SPLIT = re.compile(r"^(?P<stem>.*)-(?P<part>\d{5})-of-(?P<parts>\d{5})\.gguf$")
+_SPLIT = re.compile(r"^(?P<stem>.*)-(?P<part>\d{5})-of-(?P<parts>\d{5})(?P<suffix>\.(?i:gguf))$")
 PREFERRED = ("Q4_K_M", "Q4_1", "Q4_0", "Q4_K_S", "Q5_K_M", "IQ4_XS", "MXFP4", "Q6_K", "Q8_0", "BF16", "F16", "F32")
 """Quantisations in the order in which one is taken when the user names none."""
 _QUANTISATION = re.compile(r"(?i)(?:^|[-._])(I?Q\d(?:_(?:\d|K|[SML]|XL|XS|XXS|NL))*|MXFP4|NVFP4|BF16|F16|F32)(?=[-._])")
@@ -29,7 +29,7 @@ def split_parts(name: str, available: Sequence[str]) -> list[str]:
     if not match:
         return [name]
     parts = int(match["parts"])
-    names = [f"{match['stem']}-{part:05d}-of-{match['parts']}.gguf" for part in range(1, parts + 1)]
+    names = [f"{match['stem']}-{part:05d}-of-{match['parts']}{match['suffix']}" for part in range(1, parts + 1)]
     missing = [part for part in names if part not in set(available)]
     if missing:
         raise ModelFileMissing(f"{name} is one of {parts} parts and {missing[0]} is missing")
@@ -44,7 +44,7 @@ def sidecars(main: str, available: Sequence[str]) -> list[str]:
     for kind in SIDECARS:
         if base.startswith(kind):
             continue
-        found = [n for n in available if n.startswith(prefix + kind) and n.endswith(".gguf")]
+        found = [n for n in available if n.startswith(prefix + kind) and n.lower().endswith(".gguf")]
         found.sort(key=lambda n: (_quantisation(n) != _quantisation(base), _quantisation(n) != "F16", n))
         if found:
             chosen += split_parts(found[0], available)
@@ -66,7 +66,7 @@ def choose(available: Sequence[str], wanted: str, source: str) -> tuple[str, lis
     `wanted`: a file name, a quantisation (Q8_0), or "" for the preferred one. `main` is "" for a safetensors
     folder. Raises ModelFileMissing if nothing matches, UnsupportedModel if there is no model in it.
     """
-    ggufs = [name for name in available if name.endswith(".gguf") and not _is_sidecar(name)]
+    ggufs = [name for name in available if name.lower().endswith(".gguf") and not _is_sidecar(name)]
     if wanted and wanted not in available:
         matches = [name for name in ggufs if _quantisation(name) == wanted.upper()]
         if not matches:
@@ -80,7 +80,7 @@ def choose(available: Sequence[str], wanted: str, source: str) -> tuple[str, lis
     else:
         return "", _folder(available, source)
     parts = split_parts(main, available)
-    return parts[0], parts + (sidecars(main, available) if main.endswith(".gguf") else [])
+    return parts[0], parts + (sidecars(main, available) if main.lower().endswith(".gguf") else [])
 
 
 def _preference(name: str) -> tuple[int, int, str]:

@@ -46,7 +46,18 @@ _MAX_NAME_BYTES = 65535
 _MAX_DIMENSIONS = 4
 _MAX_KEYS = 1 << 16
 _MAX_TENSORS = 1 << 20
-_SPLIT_NAME = re.compile(r"^(?P<stem>.*)-(?P<no>\d{5})-of-(?P<count>\d{5})\.gguf$")
+_SPLIT_NAME = re.compile(r"^(?P<stem>.*)-(?P<no>\d{5})-of-(?P<count>\d{5})(?P<suffix>\.(?i:gguf))$")
+
+
+def is_gguf(path: Path) -> bool:
+    """By its name or, as for the blobs of other programs, by how it begins."""
+    if path.suffix.lower() == ".gguf":
+        return True
+    try:
+        with path.open("rb") as file:
+            return file.read(4) == b"GGUF"
+    except OSError:
+        return False
 
 
 class StringArray(Sequence[str]):
@@ -157,7 +168,7 @@ def _part_paths(path: Path, metadata: Mapping[str, Any]) -> list[Path]:
             f"{path.name}: split.count says {count}, but the file isn't named NAME-00001-of-{count:05d}.gguf; "
             "keep the parts' own names"
         )
-    paths = [path.with_name(f"{named['stem']}-{i + 1:05d}-of-{count:05d}.gguf") for i in range(count)]
+    paths = [path.with_name(f"{named['stem']}-{i + 1:05d}-of-{count:05d}{named['suffix']}") for i in range(count)]
     missing = [p.name for p in paths if not p.is_file()]
     if missing:
         more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from imp_server.core import InvalidModel, ModelFileMissing, UnsupportedModel
+from imp_server.core import InvalidModel, ModelFileMissing, UnsupportedModel, readable
 from imp_server.weights.checkpoint import Checkpoint
-from imp_server.weights.gguf import GgufFile
+from imp_server.weights.gguf import GgufFile, is_gguf
 from imp_server.weights.hf_folder import HfFolder
 from imp_server.weights.hf_templates import chat_templates
 
@@ -70,7 +70,7 @@ def read_header(path: str | os.PathLike[str]) -> ModelHeader:
     path = Path(path)
     if not path.exists():
         raise ModelFileMissing(f"there is no model at {path}")
-    if path.is_file() and path.suffix == ".gguf":
+    if path.is_file() and is_gguf(path):
         return header_of_gguf(GgufFile(path))
     if path.is_dir() and (path / "config.json").is_file():
         return header_of_checkpoint(Checkpoint(HfFolder(path)))
@@ -79,7 +79,7 @@ def read_header(path: str | os.PathLike[str]) -> ModelHeader:
 
 def no_model_at(path: Path) -> UnsupportedModel:
     """For a file that isn't a .gguf, or a folder without config.json."""
-    inside = sorted(each.name for each in path.glob("*.gguf")) if path.is_dir() else []
+    inside = sorted(each.name for each in path.iterdir() if each.is_file() and is_gguf(each)) if path.is_dir() else []
     hint = f"; it holds {', '.join(inside[:3])}: give the path of the file" if inside else ""
     return UnsupportedModel(f"{path.name}: neither a .gguf file nor a folder with config.json{hint}")
 
@@ -97,7 +97,7 @@ def header_of_gguf(file: GgufFile) -> ModelHeader:
         path=file.path,
         format="gguf",
         architecture=architecture,
-        name=str(meta.get("general.name", file.path.stem)),
+        name=str(meta.get("general.name", readable(file.path.stem))),
         hyperparameters={k.removeprefix(prefix): v for k, v in meta.items() if k.startswith(prefix)},
         tokenizer={k.removeprefix("tokenizer.ggml."): v for k, v in meta.items() if k.startswith("tokenizer.ggml.")},
         context_length=context if isinstance(context, int) else 0,
@@ -141,7 +141,7 @@ def header_of_checkpoint(checkpoint: Checkpoint) -> ModelHeader:
         path=folder.path,
         format="safetensors",
         architecture=architecture,
-        name=folder.path.name,
+        name=readable(folder.path.name),
         hyperparameters=config,
         tokenizer=tokenizer,
         context_length=context if isinstance(context, int) else 0,

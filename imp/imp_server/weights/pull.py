@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from imp_server.core import ConfigError, ImpError
+from imp_server.core import ConfigError, ImpError, readable
 from imp_server.weights.catalogue import Pulled, Wanted, find, find_pulled, folder_name, models_folder
 from imp_server.weights.known import KNOWN, Hub, Wheel
 from imp_server.weights.manifest import OnProgress, make_folder, read_manifest, unwritable, write_manifest
@@ -53,7 +53,7 @@ def pull(
         if not force and (here := find_pulled(kept_as)):  # another process pulled it while we waited
             return here
         main, digests = _fetch(wanted, revision, partial, on_progress, endpoint)
-        text = str(wanted.path) if wanted.path else _source_text(wanted.source, revision)
+        text = readable(wanted.path) if wanted.path else _source_text(wanted.source, revision)
         write_manifest(partial, kept_as, text, main, digests)
         return _put_in_place(partial, models_folder() / folder_name(kept_as))
 
@@ -84,7 +84,7 @@ def _fetch(
         if local is None:
             raise ConfigError(f"{wanted.name} has no source")
         folder, main, files = files_at(local)
-        return main, copy_files(folder, files, partial, on_progress)
+        return readable(main), copy_files(folder, files, partial, on_progress)
     except OSError as error:
         raise unwritable(partial, error) from None
 

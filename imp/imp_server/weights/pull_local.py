@@ -7,8 +7,9 @@ import json
 import os
 from pathlib import Path
 
-from imp_server.core import ModelFileMissing
+from imp_server.core import ModelFileMissing, readable
 from imp_server.weights.file_sets import choose, sidecars, split_parts
+from imp_server.weights.gguf import is_gguf
 from imp_server.weights.manifest import CHUNK, OnProgress, check_space
 
 
@@ -22,13 +23,16 @@ def files_at(path: Path) -> tuple[Path, str, list[str]]:
         raise ModelFileMissing(f"no file {path}")
     available = sorted(p.name for p in path.parent.iterdir() if p.is_file())
     parts = split_parts(path.name, available)
-    return path.parent, parts[0], parts + (sidecars(path.name, available) if path.suffix == ".gguf" else [])
+    return path.parent, parts[0], parts + (sidecars(path.name, available) if is_gguf(path) else [])
 
 
 def copy_files(source: Path, files: list[str], folder: Path, on_progress: OnProgress) -> dict[str, str]:
-    """Copy into `folder`; path -> sha256. A half-copied file goes on where it stopped if its source is unchanged."""
+    """Copy into `folder`; path -> sha256. A half-copied file goes on where it stopped if its source is unchanged.
+
+    A name that isn't UTF-8 is kept as `readable` spells it.
+    """
     check_space(folder, sum((source / name).stat().st_size for name in files))
-    return {name: _copy(source / name, folder / name, name, on_progress) for name in files}
+    return {kept: _copy(source / name, folder / kept, kept, on_progress) for name in files for kept in [readable(name)]}
 
 
 def _copy(source: Path, target: Path, name: str, on_progress: OnProgress) -> str:

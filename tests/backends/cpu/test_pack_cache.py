@@ -95,8 +95,8 @@ DAMAGES = {
     "empty": lambda data: b"",
     "text": lambda data: b"what is this doing here? " * 100,
     "an end alone": lambda data: data[-pack_files.END_BYTES :],
-    "an empty table": lambda data: pack_files.end_of(pack_files.Table("", 0, 0, [])),
-    "a table of something else": lambda data: data + pack_files.end_of(pack_files.Table("", 0, 0, [])),
+    "an empty table": lambda data: pack_files.end_of(pack_files.Table(b"", 0, 0, [])),
+    "a table of something else": lambda data: data + pack_files.end_of(pack_files.Table(b"", 0, 0, [])),
 }
 
 

@@ -6,13 +6,24 @@ from collections.abc import Callable
 from typing import Any
 
 from imp_server.backends.base import Backend
+from imp_server.backends.cpu.lowering import matrix_names, refuse_what_we_lack
 from imp_server.backends.cpu.pack_files import pack_folder
+from imp_server.backends.cpu.packing import packed_shape
 from imp_server.models.source import ModelSource
 from imp_server.native import library_path
 
 
 def is_usable() -> bool:
     return library_path("engine") is not None
+
+
+def check(source: ModelSource) -> None:
+    """Raises UnsupportedModel for parts or types of tensors that the native forward lacks."""
+    refuse_what_we_lack(source.architecture)
+    if source.header.format == "gguf":  # of a checkpoint each scheme has a layout, and looking would unpack it
+        for name in matrix_names(source.architecture):
+            raw = source.raw(name)
+            packed_shape(raw.type.name, raw.shape)
 
 
 def make(source: ModelSource, options: dict[str, Any], on_progress: Callable[[float], None] | None) -> Backend:

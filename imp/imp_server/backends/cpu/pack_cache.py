@@ -104,7 +104,7 @@ def load_packed(
     if head_plane.NAME in shapes:
         _pack_plane({e.name: e for e in entries}, shapes, plane_of, buffer)
     if path is not None and partial is not None and state is not None:
-        _publish(buffer, Table(str(state.path), state.n_bytes, state.mtime_ns, entries), partial, path)
+        _publish(buffer, Table(os.fsencode(state.path), state.n_bytes, state.mtime_ns, entries), partial, path)
     return PackedWeights(pages.moved(buffer) if in_huge_pages else buffer, entries, from_cache=False)
 
 
@@ -239,7 +239,7 @@ def _publish(buffer: Bytes, table: Table, partial: Path, path: Path) -> None:
     try:
         with partial.open("ab") as file:
             file.write(_sums(buffer) + end_of(table))
-        for stale in packs_of(path.parent, Path(table.model)):
+        for stale in packs_of(path.parent, Path(os.fsdecode(table.model))):
             stale.unlink(missing_ok=True)
         partial.replace(path)
     except OSError as error:

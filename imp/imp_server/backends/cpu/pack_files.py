@@ -8,6 +8,7 @@ begins with a digest of the model's path, so that all files of a model are found
 from __future__ import annotations
 
 import hashlib
+import os
 import struct
 import zlib
 from pathlib import Path
@@ -16,6 +17,7 @@ from typing import NamedTuple
 import msgspec
 
 from imp_server.config.environment import imp_home
+from imp_server.core import readable
 
 FORMAT = 2
 """Of the file's end."""
@@ -40,7 +42,7 @@ class Entry(msgspec.Struct, frozen=True, array_like=True):
 class Table(msgspec.Struct, frozen=True):
     """`model`: the file or folder that was packed, and its size and time of change at that moment."""
 
-    model: str
+    model: bytes
     n_bytes: int
     mtime_ns: int
     entries: list[Entry]
@@ -61,7 +63,7 @@ def pack_folder(path: str) -> Path:
 
 def model_digest(path: Path) -> str:
     """What the names of a model's packs begin with."""
-    return hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:16]
+    return hashlib.sha256(os.fsencode(path.resolve())).hexdigest()[:16]
 
 
 def end_of(table: Table) -> bytes:
@@ -120,9 +122,9 @@ def why_unused(pack: Path) -> str:
     if table is None:
         return "damaged"
     try:
-        state = Path(table.model).stat()
+        state = os.stat(table.model)
     except OSError:
-        return f"its model {table.model} is gone"
+        return f"its model {readable(os.fsdecode(table.model))} is gone"
     if state.st_mtime_ns != table.mtime_ns:
-        return f"its model {table.model} has changed"
+        return f"its model {readable(os.fsdecode(table.model))} has changed"
     return ""

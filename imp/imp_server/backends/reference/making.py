@@ -7,11 +7,18 @@ from importlib.util import find_spec
 from typing import Any
 
 from imp_server.backends.base import Backend
+from imp_server.models.rotation import frequencies
 from imp_server.models.source import ModelSource
 
 
 def is_usable() -> bool:
     return find_spec("torch") is not None
+
+
+def check(source: ModelSource) -> None:
+    """Raises UnsupportedModel for positions that can't be made; the rest of a description is executed as it is."""
+    for rope in {layer.rope for layer in source.architecture.layers if layer.rope is not None}:
+        frequencies(rope)
 
 
 def make(source: ModelSource, options: dict[str, Any], on_progress: Callable[[float], None] | None) -> Backend:
