@@ -307,14 +307,14 @@ def test_opening_events_come_before_the_first_token_and_a_live_response_can_be_c
 def test_a_waiting_call_returns_when_it_is_cancelled(server: LiveServer) -> None:
     gate = server.on_loop(asyncio.Event)
     server.engine.play(text_ids("par"), Gate(gate))
-    live = server.hub.responses._live
+    live = server.hub.shelf.live
     earlier = set(live)
     box: dict[str, Any] = {}
     thread = threading.Thread(target=lambda: box.update(post(server).json()))
     thread.start()
     while not (made := set(live) - earlier):
         thread.join(0.01)
-    (name,) = made
+    ((_, name),) = made
     assert httpx.post(f"{server.url}/v1/responses/{name}/cancel").json()["status"] == "cancelled"
     thread.join(10)
     assert box["status"] == "cancelled" and box["id"] == name
@@ -341,8 +341,8 @@ def test_without_a_store_the_default_works_and_says_false() -> None:
 
 
 def test_a_broken_store_finds_nothing_and_answers_are_still_given(tmp_path: Path) -> None:
-    (tmp_path / "r.sqlite").write_bytes(b"not a database" * 100)
-    with toy_server(settings={"responses.store_path": str(tmp_path / "r.sqlite")}) as live:
+    (tmp_path / "file").write_text("no folder")
+    with toy_server(settings={"responses.store_path": str(tmp_path / "file" / "r.sqlite")}) as live:
         response = post(live)
         assert response.status_code == 200
         assert httpx.get(f"{live.url}/v1/responses/{response.json()['id']}").status_code == 404

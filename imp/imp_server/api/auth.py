@@ -7,32 +7,37 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from imp_server.core import ConfigError, Unauthorized
+from imp_server.core.owner import NOBODY, Owner, owner_of
 
 
 class KeyRing:
     """The keys in force. Immutable."""
 
     def __init__(self, keys: Iterable[str] = ()) -> None:
-        self._keys = tuple(key.encode() for key in keys if key)
+        self._keys = {key.encode(): owner_of(key) for key in keys if key}
 
     @property
     def is_open(self) -> bool:
         """No keys: everybody may ask."""
         return not self._keys
 
-    def check(self, headers: Mapping[str, str]) -> None:
-        """Raises Unauthorized. Every key is compared in full, whether an earlier one matched or not."""
+    def check(self, headers: Mapping[str, str]) -> Owner:
+        """Whose request it is. Raises Unauthorized.
+
+        Every key is compared in full, whether an earlier one matched or not.
+        """
         if self.is_open:
-            return
+            return NOBODY
         sent = [key.encode("utf-8", "surrogateescape") for key in sent_keys(headers)]
-        matches = 0
+        owner: Owner | None = None
         for candidate in sent:
-            for key in self._keys:
-                matches += hmac.compare_digest(candidate, key)
+            for key, whose in self._keys.items():
+                owner = whose if hmac.compare_digest(candidate, key) else owner
         if not sent:
             raise Unauthorized("Missing API key: send it as 'Authorization: Bearer KEY' or as 'x-api-key: KEY'")
-        if not matches:
+        if owner is None:
             raise Unauthorized("Invalid API key")
+        return owner
 
 
 def sent_keys(headers: Mapping[str, str]) -> list[str]:

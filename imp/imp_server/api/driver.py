@@ -18,7 +18,7 @@ from imp_server.api.sse import KEEP_ALIVE, encode_frame
 from imp_server.api.text_side import Prepared
 from imp_server.core import ImpError, InternalError, OutputEvent
 from imp_server.dialects.base import Acceptance, Fold, SseFrame, Stream
-from imp_server.dialects.handler import Generating, OpensLate, Pings
+from imp_server.dialects.handler import Generating, KeepsFailures, OpensLate, Pings
 
 _log = logging.getLogger(__name__)
 
@@ -103,11 +103,9 @@ class StreamRun:
             self._watch.close()
 
     async def _failed(self, error: ImpError) -> list[SseFrame]:
-        frames = self._stream.fail(error)
-        reply = self._reply.context.failed
-        if reply is not None and self._reply.keep is not None:
-            await self._reply.keep(reply)
-        return frames
+        if isinstance(self._stream, KeepsFailures) and self._reply.keep is not None:
+            await self._reply.keep(self._stream.as_failed(error))
+        return self._stream.fail(error)
 
     def _silence(self) -> Sequence[SseFrame | None]:
         if isinstance(self._stream, OpensLate) and (opening := self._stream.open_now()):

@@ -21,11 +21,12 @@ from imp_server.api.driver import StreamRun, acceptance, encoded, fold_reply, si
 from imp_server.api.errors import error_headers, error_status, shape_module, shape_of
 from imp_server.api.generations import Generations
 from imp_server.api.headers import MOST_POINTERS, listed, request_id_of
-from imp_server.api.hub import Hub
+from imp_server.api.hub import Hub, owned
 from imp_server.api.parameters import ParameterReader
 from imp_server.api.preparing import Preparing
 from imp_server.api.text_side import Prepared, TextSide, check_for_any_model
 from imp_server.core import ChatRequest, Draining, ImpError, InternalError, PromptRequest
+from imp_server.core.owner import NOBODY, acting_for, current_owner
 from imp_server.dialects.base import SseFrame
 from imp_server.dialects.handler import (
     INLINE_BYTES,
@@ -81,10 +82,13 @@ class Endpoint:
         return response
 
     async def _answer(self, request: Request, headers: dict[str, str], request_id: str) -> Response:
-        if not self.operation.public:
-            self._hub.keys.check(headers)
-            if self._hub.draining:
-                raise Draining("the server is shutting down", retry_after_s=5.0)
+        owner = NOBODY if self.operation.public else self._hub.keys.check(headers)
+        with acting_for(owner):
+            return await self._owned_answer(request, headers, request_id)
+
+    async def _owned_answer(self, request: Request, headers: dict[str, str], request_id: str) -> Response:
+        if self._hub.draining and not self.operation.public:
+            raise Draining("the server is shutting down", retry_after_s=5.0)
         body: dict[str, Any] = {}
         ignored: list[str] = []
         n_bytes = 0
@@ -145,7 +149,8 @@ class Endpoint:
         watch = DisconnectWatch(getattr(request.content, "receive", None))
         running: Generations | None = None
         try:
-            requests = (reply.request,) if isinstance(reply, ChatReply) else reply.requests
+            asked = (reply.request,) if isinstance(reply, ChatReply) else reply.requests
+            requests = [owned(one) for one in asked]
             for one in requests:
                 check_for_any_model(one)
             model = requests[0].model
@@ -235,8 +240,7 @@ class Endpoint:
 
 def client_of(request: Request) -> str:
     """Whose work it is, for fairness: the key's, without keys the connection's."""
-    headers = lower_headers(request)
-    return headers.get("authorization") or headers.get("x-api-key") or str(request.scope.get("client"))
+    return current_owner() or str(request.scope.get("client"))
 
 
 def _reply_headers(

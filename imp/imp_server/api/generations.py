@@ -17,6 +17,7 @@ import msgspec
 from imp_server.api.disconnect import DisconnectWatch
 from imp_server.api.text_side import Prepared, Session
 from imp_server.core import EngineFaulted, Failed, Finish, Logprobs, OutputEvent, PromptLogprobs, Usage
+from imp_server.core.owner import current_owner
 from imp_server.engine.client import EngineClient, Generation
 from imp_server.engine.messages import ReasoningVerdict
 from imp_server.text.session import EXHAUSTED
@@ -58,6 +59,7 @@ class Generations:
         self.reasoning_control = reasoning_control
         """The client lets others end its reasoning."""
         self.born_s = time.monotonic()
+        self.owner = current_owner()
         self._n_prompt_tokens = sum(len(prompt.request.ids) // 4 for prompt in prompts)
         self._client = client
         self._deadline_s = deadline_s
@@ -70,6 +72,11 @@ class Generations:
         for prompt in prompts:
             self._waiting.append((first_choice, prompt))
             first_choice += prompt.request.n
+
+    @property
+    def keys(self) -> list[int]:
+        """What the engine calls those that run."""
+        return [one.generation.key for one in self._live]
 
     @property
     def n_choices(self) -> int:

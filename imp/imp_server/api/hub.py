@@ -6,20 +6,24 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ParamSpec, TypeVar
 
+import msgspec
+
 from imp_server.api.auth import KeyRing, keys_from_file
 from imp_server.api.checks import WARM_UP, Checks
 from imp_server.api.contract import Contract, load
 from imp_server.api.headers import Cors
 from imp_server.api.models import THINK_END, Hosted, Models
 from imp_server.api.pool import WorkerPool
-from imp_server.api.responses_kept import kept_responses
+from imp_server.api.responses_kept import ResponseShelf, response_shelf
 from imp_server.api.text_side import check_for_any_model
 from imp_server.api.validation import Validators
 from imp_server.config import Config
-from imp_server.core import ChatRequest
+from imp_server.core import ChatRequest, PromptRequest
+from imp_server.core.owner import current_owner
 from imp_server.dialects.handler import ModelCard, ReasoningEnd, ServerState, TextFacts
 from imp_server.dialects.openai_responses_kept import Kept
 from imp_server.resources import data_folder
+from imp_server.text.cache_scope import session_name
 from imp_server.workers.client import Workers
 from imp_server.workers.jobs import Jobs, available_cores
 
@@ -38,7 +42,7 @@ class Hub:
     cors: Cors
     models: Models
     pool: WorkerPool
-    responses: Kept
+    shelf: ResponseShelf
     workers: Workers
     checks: Checks
     check_replies: bool = False
@@ -46,6 +50,11 @@ class Hub:
     draining: bool = False
 
     # --- Services -------------------------------------------------------------------------------
+
+    @property
+    def responses(self) -> Kept:
+        """Of the owner of the request that is being answered."""
+        return self.shelf.of(current_owner())
 
     def state(self) -> ServerState:
         hosted = next(iter(self.models), None)
@@ -73,7 +82,9 @@ class Hub:
         if hosted is None or hosted.text is None:
             return dict(self.checks.counters), ()
         told, rows = await hosted.client.stats()
-        return {**hosted.counters, **self.checks.counters, **told}, rows
+        own = hosted.keys_of(current_owner())
+        shown = tuple(row if row.get("key") in own else _hidden(row) for row in rows)
+        return {**hosted.counters, **self.checks.counters, **told}, shown
 
     async def tokenize(self, model: str, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
         side = self.models.find(model).ready_text()
@@ -89,15 +100,15 @@ class Hub:
     async def render(self, request: ChatRequest) -> str:
         check_for_any_model(request)
         side = self.models.find(request.model).ready_text()
-        return await self.pool.run(side.render, request)
+        return await self.pool.run(side.render, owned(request))
 
     async def count_tokens(self, request: ChatRequest) -> int:
         check_for_any_model(request)
         side = self.models.find(request.model).ready_text()
-        return await self.pool.run(side.count, request)
+        return await self.pool.run(side.count, owned(request))
 
     async def end_reasoning(self, name: str) -> ReasoningEnd:
-        found = self.models.reply(name)
+        found = self.models.reply(name, current_owner())
         if found is None:
             return "unknown"
         hosted, reply = found
@@ -108,10 +119,24 @@ class Hub:
         return verdict
 
     async def close_session(self, session_id: str) -> int:
-        return sum([await hosted.client.close_session(session_id) for hosted in self.models])
+        name = session_name(current_owner(), session_id)
+        return sum([await hosted.client.close_session(name) for hosted in self.models])
 
     async def in_pool(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         return await self.pool.run(function, *args, **kwargs)
+
+
+def _hidden(row: dict[str, Any]) -> dict[str, Any]:
+    """What others may know of a row: that it is busy."""
+    return {"slot": row.get("slot")}
+
+
+R = TypeVar("R", bound=ChatRequest | PromptRequest)
+
+
+def owned(request: R) -> R:
+    """The request as that of the owner who is being answered: his sessions and transcripts are meant."""
+    return msgspec.structs.replace(request, cache=msgspec.structs.replace(request.cache, owner=current_owner()))
 
 
 def build_hub(config: Config, hosted: Sequence[Hosted] = (), *, check_replies: bool = False) -> Hub:
@@ -129,7 +154,7 @@ def build_hub(config: Config, hosted: Sequence[Hosted] = (), *, check_replies: b
         without_keys(contract.document)
     validators = Validators(contract)
     validators.compile_requests()
-    pool = WorkerPool()
+    pool = WorkerPool(stuck_s=config.server.stuck_thread_s)
     workers = Workers((WARM_UP,))
     return Hub(
         config=config,
@@ -139,7 +164,7 @@ def build_hub(config: Config, hosted: Sequence[Hosted] = (), *, check_replies: b
         cors=Cors(config.server.cors_origins),
         models=Models(hosted),
         pool=pool,
-        responses=kept_responses(config, pool),
+        shelf=response_shelf(config),
         workers=workers,
         checks=Checks(Jobs(workers, n_quick=available_cores())),
         check_replies=check_replies or config.log.level == "debug",

@@ -11,6 +11,7 @@ from weakref import WeakSet
 from imp_server.api.generations import REASONING_EXHAUSTED, Generations
 from imp_server.api.text_side import TextSide
 from imp_server.core import ImpError, ModelLoading, ModelNotFound, NoModel
+from imp_server.core.owner import Owner
 from imp_server.dialects.handler import ModelCard
 from imp_server.engine.client import EngineClient, EngineState
 
@@ -34,6 +35,10 @@ class Hosted:
     """Replies being made."""
     counters: Counter[str] = field(default_factory=lambda: Counter({REASONING_EXHAUSTED: 0, THINK_END: 0}))
     """What is counted in this process, by the name of its metric."""
+
+    def keys_of(self, owner: Owner) -> set[int]:
+        """What the engine calls the requests of this owner that run."""
+        return {key for reply in self.replies if reply.owner == owner for key in reply.keys}
 
     @property
     def queue_depth(self) -> int:
@@ -92,9 +97,10 @@ class Models:
     def __iter__(self) -> Iterator[Hosted]:
         return iter(list(self._hosted.values()))
 
-    def reply(self, name: str) -> tuple[Hosted, Generations] | None:
-        """The reply being made that a client calls `name`: its own id or the client's; the newest of them."""
-        named = [(hosted, r) for hosted in self for r in hosted.replies if name in r.names and r.n_choices]
+    def reply(self, name: str, owner: Owner) -> tuple[Hosted, Generations] | None:
+        """The owner's reply being made that a client calls `name`: its own id or the client's; the newest of them."""
+        own = [(hosted, reply) for hosted in self for reply in hosted.replies if reply.owner == owner]
+        named = [(hosted, reply) for hosted, reply in own if name in reply.names and reply.n_choices]
         return max(named, key=lambda found: found[1].born_s, default=None)
 
     def find(self, name: str) -> Hosted:

@@ -1,85 +1,173 @@
-"""Responses that can be asked for again: the store, off the event loop, and those that are being made."""
+"""Responses that can be asked for again: the store, on a thread of its own, and those that are being made.
+
+Nothing but the end of a reply waits for a write, and that for a second at most: a disk that hangs holds nobody up.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import sqlite3
 from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Any, ParamSpec, TypeVar
 from weakref import WeakValueDictionary
 
-from imp_server.api.pool import WorkerPool
+from imp_server.api.pool import named
 from imp_server.api.responses_store import ResponsesStore
 from imp_server.config import Config, imp_home
+from imp_server.core import Unavailable
+from imp_server.core.lanes import Lane
+from imp_server.core.owner import Owner
 from imp_server.dialects.openai_responses_events import ResponseEvents
 from imp_server.dialects.openai_responses_kept import KeptTotals
 
 Json = dict[str, Any]
 P = ParamSpec("P")
 T = TypeVar("T")
+L = TypeVar("L")
 _log = logging.getLogger(__name__)
-_KEY = "responses"
-"""Key of the pool: one piece of work at a time, in order."""
+_KEEP_S = 1.0
+"""How long the end of a reply waits until it is kept."""
+_FIND_S = 5.0
+"""How long a request waits for what it names."""
+_TOTALS_S = 0.25
+_MOST_UNWRITTEN = 64
+"""Responses that wait for the disk; further ones aren't kept."""
+
+
+@dataclass(slots=True)
+class ResponseShelf:
+    """Owner of the store's thread and of the live responses. Without a store nothing is found."""
+
+    store: ResponsesStore | None
+    lane: Lane
+    live: WeakValueDictionary[tuple[Owner, str], ResponseEvents] = field(default_factory=WeakValueDictionary)
+    n_unwritten: int = 0
+    totals: KeptTotals = field(default_factory=lambda: KeptTotals(0, 0, 0, 0))
+    """As they were told last."""
+
+    def of(self, owner: Owner) -> KeptResponses:
+        return KeptResponses(self, owner)
+
+    async def close(self, wait_s: float = 0.5) -> None:
+        """What is in the store's log goes into its file, unless that takes long."""
+        if self.store is not None:
+            with suppress(TimeoutError, asyncio.CancelledError, sqlite3.Error, OSError):
+                await asyncio.wait_for(asyncio.wrap_future(self.lane.submit(self.store.close)), wait_s)
+        self.lane.close()
 
 
 class KeptResponses:
-    """Owner of the live responses; the store owns the others. Without a store nothing is found."""
+    """What one owner's requests see of the shelf."""
 
-    def __init__(self, store: ResponsesStore | None, pool: WorkerPool) -> None:
-        self._store = store
-        self._pool = pool
-        self._live: WeakValueDictionary[str, ResponseEvents] = WeakValueDictionary()
+    def __init__(self, shelf: ResponseShelf, owner: Owner) -> None:
+        self._shelf = shelf
+        self._owner = owner
 
     @property
     def is_on(self) -> bool:
-        return self._store is not None
+        return self._shelf.store is not None
 
-    async def put(self, resource: Json, items: list[Json]) -> None:
-        assert self._store
-        if await self._ask(False, self._store.put, resource, items) is False:
-            _log.warning("response %s was not kept", resource["id"])
+    async def put(self, resource: Json, items: list[Json]) -> bool:
+        """False: it isn't known to be kept, after a second at most."""
+        shelf = self._shelf
+        assert shelf.store
+        if shelf.n_unwritten >= _MOST_UNWRITTEN:
+            _log.warning("the response %s isn't kept: %d others wait for the disk", resource["id"], shelf.n_unwritten)
+            return False
+        job = self._begin(shelf.store.put, self._owner, resource, items)
+        shelf.n_unwritten += 1
+        written = asyncio.wrap_future(job)
+        written.add_done_callback(self._note_written)
+        is_kept = await _within(_KEEP_S, written, late=False, broken=False)
+        if not is_kept:
+            _log.warning("the response %s was not kept", resource["id"])
+        return is_kept
 
     async def resource(self, response_id: str) -> Json | None:
-        return await self._ask(None, self._store.resource, response_id) if self._store else None
+        store = self._shelf.store
+        return await self._find(None, store.resource, self._owner, response_id) if store else None
 
     async def conversation(self, response_id: str, *, with_output: bool) -> list[Json] | None:
-        if not self._store:
+        store = self._shelf.store
+        if store is None:
             return None
-        return await self._ask(None, self._store.conversation, response_id, with_output=with_output)
+        return await self._find(None, store.conversation, self._owner, response_id, with_output=with_output)
 
     async def item(self, item_id: str) -> Json | None:
-        return await self._ask(None, self._store.item, item_id) if self._store else None
+        store = self._shelf.store
+        return await self._find(None, store.item, self._owner, item_id) if store else None
 
     async def delete(self, response_id: str) -> bool:
-        return bool(self._store and await self._ask(False, self._store.delete, response_id))
+        store = self._shelf.store
+        return await self._find(False, store.delete, self._owner, response_id) if store else False
 
     async def totals(self) -> KeptTotals:
-        if not self._store:
-            return KeptTotals(0, 0, 0, 0)
-        entries, n_bytes = await self._ask((0, 0), self._store.totals)
-        return KeptTotals(entries, n_bytes, self._store.counts.evicted, self._store.counts.expired)
-
-    async def _ask(self, otherwise: T, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """`otherwise` if the file can't be used: a broken store finds nothing, and answers are still given."""
-        try:
-            return await self._pool.run_in_order(_KEY, function, *args, **kwargs)
-        except (sqlite3.Error, OSError) as error:
-            _log.error("the store of responses failed (responses.store_path): %s", error)
-            return otherwise
+        """Of all owners. Metrics don't wait for a disk: what was true last is told then."""
+        shelf = self._shelf
+        if shelf.store is None:
+            return shelf.totals
+        job = asyncio.wrap_future(self._begin(shelf.store.totals))
+        known = shelf.totals.entries, shelf.totals.n_bytes
+        entries, n_bytes = await _within(_TOTALS_S, job, late=known, broken=(0, 0))
+        shelf.totals = KeptTotals(entries, n_bytes, shelf.store.counts.evicted, shelf.store.counts.expired)
+        return shelf.totals
 
     def begin(self, response_id: str, events: ResponseEvents) -> None:
-        self._live[response_id] = events
+        self._shelf.live[self._owner, response_id] = events
 
     def live(self, response_id: str) -> ResponseEvents | None:
-        return self._live.get(response_id)
+        return self._shelf.live.get((self._owner, response_id))
+
+    async def _find(self, otherwise: T, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """`otherwise` if the file can't be used. Raises Unavailable if it takes too long."""
+        job = asyncio.wrap_future(self._begin(function, *args, **kwargs))
+        found = await _within(_FIND_S, job, late=_LATE, broken=otherwise)
+        if isinstance(found, _Late):
+            raise Unavailable("the store of responses doesn't answer; send the whole conversation, or try again")
+        return found
+
+    def _begin(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        return self._shelf.lane.submit(named(function, *args, **kwargs))
+
+    def _note_written(self, _: asyncio.Future[bool]) -> None:
+        self._shelf.n_unwritten -= 1
 
 
-def kept_responses(config: Config, pool: WorkerPool) -> KeptResponses:
+class _Late:
+    """No answer in time."""
+
+
+_LATE = _Late()
+
+
+async def _within(limit_s: float, job: asyncio.Future[T], *, late: L, broken: T) -> T | L:
+    """The result of `job`, which goes on behind the limit; `broken` if the file can't be used."""
+    job.add_done_callback(_retrieved)
+    try:
+        return await asyncio.wait_for(asyncio.shield(job), limit_s)
+    except TimeoutError:
+        return late
+    except (sqlite3.Error, OSError) as error:
+        _log.error("the store of responses failed (responses.store_path): %s", error)
+        return broken
+
+
+def _retrieved(job: asyncio.Future[Any]) -> None:
+    if not job.cancelled():
+        job.exception()
+
+
+def response_shelf(config: Config) -> ResponseShelf:
+    lane = Lane("imp-store", stuck_s=config.server.stuck_thread_s, spares=0)
     knobs = config.responses
     if knobs.store == "off" or not (knobs.store_ttl_s and knobs.store_max_entries and knobs.store_max_mib):
-        return KeptResponses(None, pool)
+        return ResponseShelf(None, lane)
     path = knobs.store_path or str(imp_home() / "responses.sqlite")
     store = ResponsesStore(
         path, ttl_s=knobs.store_ttl_s, max_entries=knobs.store_max_entries, max_bytes=knobs.store_max_mib * 2**20
     )
-    return KeptResponses(store, pool)
+    return ResponseShelf(store, lane)

@@ -1,38 +1,66 @@
-"""Stored responses in one SQLite file. Synchronous: runs in the worker pool.
+"""Stored responses in one SQLite file. Synchronous: runs on a thread of its own.
 
 A response keeps its own input and names its parent, so a conversation is a chain and is stored once. A
 response that was deleted, has expired or was evicted is hidden at once and its row goes when no later
-response continues it: those still need its items.
+response continues it: those still need its items. Each belongs to an owner, and nobody else finds it.
+
+The file is readable for its user alone. One that is damaged is set aside, and a new one begins.
 """
 
 from __future__ import annotations
 
 import json
+import logging
+import os
 import sqlite3
 import time
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+from imp_server.core.owner import Owner
 
 Json = dict[str, Any]
+P = ParamSpec("P")
+T = TypeVar("T")
+_log = logging.getLogger(__name__)
+
+_BUSY_S = 5.0
+"""How long another process may hold the file."""
+_SIDES = ("", "-wal", "-shm")
+"""The file, and what SQLite keeps beside it."""
+_DAMAGED = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
 
 # The indexes cover what every put asks (age, number, bytes), so that no answer is read for it.
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS responses (
     id TEXT NOT NULL UNIQUE, parent TEXT, created REAL NOT NULL, used INTEGER NOT NULL,
-    hidden INTEGER NOT NULL DEFAULT 0, size INTEGER NOT NULL, resource TEXT NOT NULL, input TEXT NOT NULL
+    hidden INTEGER NOT NULL DEFAULT 0, size INTEGER NOT NULL, resource TEXT NOT NULL, input TEXT NOT NULL,
+    owner TEXT NOT NULL DEFAULT ''
 );
 CREATE INDEX IF NOT EXISTS by_parent ON responses (parent);
 CREATE INDEX IF NOT EXISTS by_age ON responses (hidden, created);
 CREATE INDEX IF NOT EXISTS by_use ON responses (hidden, used, id);
 CREATE INDEX IF NOT EXISTS by_size ON responses (size, hidden);
-CREATE TABLE IF NOT EXISTS items (id TEXT PRIMARY KEY, response TEXT NOT NULL) WITHOUT ROWID;
-CREATE INDEX IF NOT EXISTS by_response ON items (response);
+CREATE TABLE IF NOT EXISTS owned_items (
+    id TEXT NOT NULL, owner TEXT NOT NULL, response TEXT NOT NULL, PRIMARY KEY (id, owner)
+) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS items_by_response ON owned_items (response);
 """
+_OLD_ITEMS = """INSERT OR IGNORE INTO owned_items (id, owner, response) SELECT id, '', response FROM items;
+DROP TABLE items;"""
+_COLUMNS = {
+    "responses": {"id", "parent", "created", "used", "hidden", "size", "resource", "input", "owner"},
+    "owned_items": {"id", "owner", "response"},
+}
 _PURGE = """DELETE FROM responses WHERE hidden = 1
             AND NOT EXISTS (SELECT 1 FROM responses AS later WHERE later.parent = responses.id)"""
+
+
+class DamagedStore(sqlite3.DatabaseError):
+    """The file is a database, but none of ours."""
 
 
 @dataclass(slots=True)
@@ -43,8 +71,35 @@ class Counts:
     expired: int = 0
 
 
+Method = Callable[Concatenate["ResponsesStore", P], T]
+
+
+def _mended(method: Method[P, T]) -> Method[P, T]:
+    """The method on a new file if the old one turns out to be damaged."""
+
+    def call(self: ResponsesStore, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return method(self, *args, **kwargs)
+        except sqlite3.DatabaseError as error:
+            if not is_damage(error):
+                raise
+            self.set_aside(error)
+            return method(self, *args, **kwargs)
+
+    call.__qualname__ = method.__qualname__
+    return call
+
+
+def is_damage(error: sqlite3.Error) -> bool:
+    """Of the file's contents; not a full disk, a lock or a missing right."""
+    return isinstance(error, DamagedStore) or (getattr(error, "sqlite_errorcode", 0) & 0xFF) in _DAMAGED
+
+
 class ResponsesStore:
-    """Owner of the file. Opened at its first use; `path` may be ":memory:"."""
+    """Owner of the file. Opened at its first use; `path` may be ":memory:".
+
+    Methods raise sqlite3.Error or OSError where the disk won't have it.
+    """
 
     def __init__(
         self, path: str, *, ttl_s: float, max_entries: int, max_bytes: int, now: Callable[[], float] = time.time
@@ -58,7 +113,8 @@ class ResponsesStore:
         self._last_use = 0
         self.counts = Counts()
 
-    def put(self, resource: Json, items: list[Json]) -> bool:
+    @_mended
+    def put(self, owner: Owner, resource: Json, items: list[Json]) -> bool:
         """False if the entry alone is larger than the cap: it isn't stored and nothing is evicted for it."""
         answer, asked = json.dumps(resource), json.dumps(items)
         size = len(answer) + len(asked)
@@ -67,52 +123,68 @@ class ResponsesStore:
         names = {item["id"] for item in [*items, *resource["output"]]}
         with self._db as db:
             self._expire()
-            values = (resource["id"], resource["previous_response_id"], self._now(), self._tick(), size, answer, asked)
+            name, parent = resource["id"], resource["previous_response_id"]
+            values = (name, parent, self._now(), self._tick(), size, answer, asked, owner)
             db.execute(
-                "INSERT INTO responses (id, parent, created, used, size, resource, input) VALUES (?,?,?,?,?,?,?)",
+                "INSERT INTO responses (id, parent, created, used, size, resource, input, owner)"
+                " VALUES (?,?,?,?,?,?,?,?)",
                 values,
             )
-            db.executemany("INSERT OR IGNORE INTO items VALUES (?, ?)", [(name, resource["id"]) for name in names])
+            db.executemany("INSERT OR IGNORE INTO owned_items VALUES (?, ?, ?)", [(i, owner, name) for i in names])
             self._evict()
         return True
 
-    def resource(self, response_id: str) -> Json | None:
+    @_mended
+    def resource(self, owner: Owner, response_id: str) -> Json | None:
         """Reading refreshes the order of eviction, not the time to live."""
         with self._db as db:
             self._expire()
-            row = db.execute("SELECT resource FROM responses WHERE id = ? AND hidden = 0", (response_id,)).fetchone()
+            row = db.execute(
+                "SELECT CAST(resource AS BLOB) FROM responses WHERE id = ? AND owner = ? AND hidden = 0",
+                (response_id, owner),
+            ).fetchone()
             if row is None:
                 return None
             db.execute("UPDATE responses SET used = ? WHERE id = ?", (self._tick(), response_id))
-        value: Json = json.loads(row[0])
-        return value
+        return self._read(response_id, row[0], dict)
 
-    def conversation(self, response_id: str, *, with_output: bool) -> list[Json] | None:
-        if self.resource(response_id) is None:
+    @_mended
+    def conversation(self, owner: Owner, response_id: str, *, with_output: bool) -> list[Json] | None:
+        if self.resource(owner, response_id) is None:
             return None
         turns: list[list[Json]] = []
         here: str | None = response_id
         while here is not None:
-            parent, resource, asked = self._db.execute(
-                "SELECT parent, resource, input FROM responses WHERE id = ?", (here,)
-            ).fetchone()
+            parent, stored, asked = self._db.execute(
+                "SELECT parent, CAST(resource AS BLOB), CAST(input AS BLOB) FROM responses WHERE id = ?", (here,)
+            ).fetchone() or (None, b"", b"")
             wanted = with_output or here != response_id
-            turns.append(json.loads(asked) + (json.loads(resource)["output"] if wanted else []))
+            resource, items = self._read(here, stored, dict), self._read(here, asked, list)
+            if resource is None or items is None:
+                return None
+            turns.append(items + (resource["output"] if wanted else []))
             here = parent
         return [item for turn in reversed(turns) for item in turn]
 
-    def item(self, item_id: str) -> Json | None:
-        row = self._db.execute("SELECT response FROM items WHERE id = ?", (item_id,)).fetchone()
-        items = self.conversation(row[0], with_output=True) if row else None
+    @_mended
+    def item(self, owner: Owner, item_id: str) -> Json | None:
+        row = self._db.execute(
+            "SELECT response FROM owned_items WHERE id = ? AND owner = ?", (item_id, owner)
+        ).fetchone()
+        items = self.conversation(owner, row[0], with_output=True) if row else None
         return next((item for item in items or () if item["id"] == item_id), None)
 
-    def delete(self, response_id: str) -> bool:
+    @_mended
+    def delete(self, owner: Owner, response_id: str) -> bool:
         with self._db as db:
             self._expire()
-            changed = db.execute("UPDATE responses SET hidden = 1 WHERE id = ? AND hidden = 0", (response_id,)).rowcount
+            changed = db.execute(
+                "UPDATE responses SET hidden = 1 WHERE id = ? AND owner = ? AND hidden = 0", (response_id, owner)
+            ).rowcount
             self._purge()
         return bool(changed)
 
+    @_mended
     def totals(self) -> tuple[int, int]:
         """(entries that can be found, bytes of all rows)."""
         query = "SELECT coalesce(sum(hidden = 0), 0), coalesce(sum(size), 0) FROM responses INDEXED BY by_size"
@@ -145,25 +217,84 @@ class ResponsesStore:
         """Rows that nothing continues, from the end of each chain to its beginning."""
         while self._db.execute(_PURGE).rowcount:
             pass
-        self._db.execute("DELETE FROM items WHERE response NOT IN (SELECT id FROM responses)")
+        self._db.execute("DELETE FROM owned_items WHERE response NOT IN (SELECT id FROM responses)")
 
     def _tick(self) -> int:
         self._last_use += 1
         return self._last_use
 
+    def _read(self, response_id: str, data: bytes, kind: type[T]) -> T | None:
+        """What was stored as JSON; None, and the row is hidden, if it isn't that any more."""
+        try:
+            value = json.loads(data)
+        except ValueError:
+            value = None
+        if isinstance(value, kind):
+            return value
+        _log.warning("the stored response %s is damaged and isn't found any more", response_id)
+        with self._db as db:
+            db.execute("UPDATE responses SET hidden = 1 WHERE id = ?", (response_id,))
+        return None
+
+    # --- the file
+
     @property
     def _db(self) -> sqlite3.Connection:
         if self._opened is None:
-            if self._path != ":memory:":
-                Path(self._path).parent.mkdir(parents=True, exist_ok=True)
-            # One thread at a time by the caller's order of work, but not always the same one.
-            db = sqlite3.connect(self._path, timeout=10.0, check_same_thread=False)
-            db.executescript(_SCHEMA)
-            self._last_use = db.execute("SELECT coalesce(max(used), 0) FROM responses").fetchone()[0]
+            db = self._connected()
+            try:
+                self._last_use = _prepared(db)
+            except BaseException:
+                db.close()
+                raise
             self._opened = db
         return self._opened
 
+    def _connected(self) -> sqlite3.Connection:
+        if self._path != ":memory:":
+            Path(self._path).parent.mkdir(parents=True, exist_ok=True)
+            # SQLite gives what it keeps beside the file the rights of the file.
+            os.close(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+            for side in _SIDES:
+                with suppress(FileNotFoundError):
+                    os.chmod(self._path + side, 0o600)
+        # One thread at a time by the caller's order of work, but not always the same one.
+        return sqlite3.connect(self._path, timeout=_BUSY_S, check_same_thread=False)
+
+    def set_aside(self, error: Exception) -> None:
+        """The file makes room for a new one. Raises OSError."""
+        with suppress(sqlite3.Error):
+            self.close()
+        self._opened = None
+        if self._path == ":memory:":
+            raise error
+        aside = f"{self._path}.damaged-{int(time.time())}"
+        for side in _SIDES:
+            with suppress(FileNotFoundError):
+                os.replace(self._path + side, aside + side)
+        _log.warning("the stored responses in %s are damaged (%s): set aside as %s", self._path, error, aside)
+
     def close(self) -> None:
+        """What lies in the write-ahead log goes into the file."""
         if self._opened is not None:
             with closing(self._opened):
                 self._opened = None
+
+
+def _prepared(db: sqlite3.Connection) -> int:
+    """Tables of today in the file; the highest mark of use. Raises DamagedStore for a database of another kind."""
+    db.execute("PRAGMA journal_mode = WAL")
+    db.execute("PRAGMA synchronous = NORMAL")
+    known = {name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    if "responses" in known and "owner" not in _columns(db, "responses"):
+        db.execute("ALTER TABLE responses ADD COLUMN owner TEXT NOT NULL DEFAULT ''")
+    if any(not _COLUMNS[table] <= _columns(db, table) for table in _COLUMNS if table in known):
+        raise DamagedStore("its tables aren't those of this server")
+    db.executescript(_SCHEMA)
+    if "items" in known:
+        db.executescript(_OLD_ITEMS)
+    return int(db.execute("SELECT coalesce(max(used), 0) FROM responses").fetchone()[0])
+
+
+def _columns(db: sqlite3.Connection, table: str) -> set[str]:
+    return {row[1] for row in db.execute(f"PRAGMA table_info({table})")}

@@ -77,6 +77,8 @@ class PrefixCache(msgspec.Struct, frozen=True):
     """Seconds after which an idle session's pin is released; 0 = only when closed."""
     transcripts: bool = True
     """Reuse the exact ids of an earlier answer when a client sends it back."""
+    isolate_keys: bool = False
+    """Requests with different API keys share no cached prefixes."""
     max_transcripts: Count = 256
     """Answers remembered for that."""
     transcripts_mib: Count = 64

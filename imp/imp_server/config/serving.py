@@ -50,6 +50,8 @@ class Server(msgspec.Struct, frozen=True):
     """Seconds after which a generation ends with finish reason `length`; 0 = never."""
     drain_timeout_s: Seconds = 60
     """Seconds that running requests get to finish after SIGTERM."""
+    stuck_thread_s: Seconds = 30
+    """Seconds with one thing after which a thread counts as stuck and another takes its place; 0 = never."""
     keep_alive_s: Seconds = 75
     """Seconds an idle HTTP connection is kept open."""
 

@@ -8,6 +8,7 @@ from typing import Any, Literal
 import msgspec
 
 from imp_server.core.errors import VisionUnavailable
+from imp_server.core.owner import NOBODY, Owner
 
 Role = Literal["system", "user", "assistant", "tool"]
 
@@ -137,6 +138,10 @@ class CacheIntent(msgspec.Struct, frozen=True):
 
     pin_prompt: bool = False
     session_id: str | None = None
+    salt: str = ""
+    """Prefixes are shared among requests with the same salt only (cache_salt)."""
+    owner: Owner = NOBODY
+    """Whose sessions and transcripts these are."""
 
 
 class ChatRequest(msgspec.Struct, frozen=True):

@@ -56,6 +56,8 @@ class CacheMarks(msgspec.Struct, frozen=True):
 
     pin_until: int = 0
     session_id: str | None = None
+    scope: str = ""
+    """Blocks are shared among requests of one scope only."""
 
 
 class GrammarPlan(msgspec.Struct, frozen=True):

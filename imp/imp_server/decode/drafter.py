@@ -39,6 +39,8 @@ class DraftedRow:
     """Ids that the client expects in the reply."""
     forced: Callable[[], bytes] | None = None
     """Bytes that the row's grammar demands next; b"" if there is a choice."""
+    reuse_group: int = 0
+    """Rows of one group may share what a drafter keeps of their texts."""
 
 
 class RowDrafter(Protocol):

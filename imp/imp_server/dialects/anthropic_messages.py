@@ -9,7 +9,6 @@ from typing import Any
 import msgspec
 
 from imp_server.core import (
-    CacheIntent,
     ChatRequest,
     ImpError,
     InvalidRequest,
@@ -143,7 +142,7 @@ def _extensions(body: Body) -> Extensions:
     """A mark on the body itself means: cache all of this prompt."""
     found = extensions(body)
     if marked(body):
-        found["cache"] = CacheIntent(pin_prompt=True, session_id=found["cache"].session_id)
+        found["cache"] = msgspec.structs.replace(found["cache"], pin_prompt=True)
     return found
 
 

@@ -58,7 +58,7 @@ class ReplyContext:
     accepted: Acceptance = field(default_factory=Acceptance)
     """Told before the Fold or the Stream is made."""
     failed: dict[str, Any] | None = None
-    """The reply as it stands after Stream.fail, where the dialect has it kept like any other."""
+    """The reply as it stands behind an error in its stream, where the dialect has it kept like any other."""
 
 
 class Fold(Protocol):

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, ParamSpec, Protocol, TypeVar, runtime_checkable
 
 from imp_server.config import Config
-from imp_server.core import ChatRequest, PromptRequest
+from imp_server.core import ChatRequest, ImpError, PromptRequest
 from imp_server.dialects.base import Fold, ReplyContext, SseFrame, Stream
 
 if TYPE_CHECKING:
@@ -75,8 +75,11 @@ class Services(Protocol):
     without one, and ModelNotFound for another name; `model` "" means the loaded one."""
 
     config: Config
-    responses: Kept
-    """Responses that can be asked for again."""
+
+    @property
+    def responses(self) -> Kept:
+        """Responses that can be asked for again by the owner of the request."""
+        ...
 
     def state(self) -> ServerState: ...
 
@@ -218,6 +221,15 @@ class OpensLate(Protocol):
 
     def open_now(self) -> list[SseFrame]:
         """Empty if it has opened."""
+        ...
+
+
+@runtime_checkable
+class KeepsFailures(Protocol):
+    """A Stream whose reply is kept although it failed."""
+
+    def as_failed(self, error: ImpError) -> dict[str, Any]:
+        """What is kept; told before Stream.fail, whose frames may say whether it could be."""
         ...
 
 

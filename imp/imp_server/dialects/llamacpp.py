@@ -186,6 +186,8 @@ def _slot(row: dict[str, Any] | None) -> dict[str, Any]:
     """`row` None: nothing runs in it."""
     if row is None:
         return {"is_processing": False}
+    if "key" not in row:  # another owner's
+        return {"is_processing": True}
     n_cached = row.get("n_cached", 0)
     return {
         "is_processing": True,

@@ -25,7 +25,7 @@ def prompt_requests(body: Mapping[str, Any], logit_bias: Mapping[int, float]) ->
             n=choices_of(body),
             sampling=_sampling(body, logit_bias),
             # Its clients send cache_prompt with everything: here it means reuse, which is always on.
-            cache=CacheIntent(session_id=body.get("session_id")),
+            cache=CacheIntent(session_id=body.get("session_id"), salt=body.get("cache_salt") or ""),
             response_format=_format(body),
             max_tokens=None if max_tokens == -1 else max_tokens,
             min_indent=int(body.get("n_indent", 0)),

@@ -128,7 +128,8 @@ async def create_response(call: Call) -> Reply:
     stored = context.extra["stored"] = kept.is_on and present(body, "store", True)
 
     async def keep(resource: dict[str, Any]) -> None:
-        await kept.put(resource, with_ids(items, context.id))
+        if not await kept.put(resource, with_ids(items, context.id)):
+            context.extra["stored"] = resource["store"] = False
 
     def fold(context: ReplyContext) -> Fold:
         folded = Fold(context)
@@ -212,6 +213,10 @@ class Stream:
 
     def close(self) -> list[SseFrame]:
         return [*_frames(self.events.close()), SseFrame(b"[DONE]")]
+
+    def as_failed(self, error: ImpError) -> dict[str, Any]:
+        """What is kept of a reply that ends so."""
+        return self.events.as_failed(error)
 
     def fail(self, error: ImpError) -> list[SseFrame]:
         return [*_frames(self.events.fail(error)), SseFrame(b"[DONE]")]

@@ -73,14 +73,19 @@ class ResponseEvents:
     def fail(self, error: ImpError) -> list[Json]:
         """One event in both error shapes (OpenAI's is flat, Open Responses nests), then response.failed."""
         flat = {"code": error.code, "message": error.message, "param": error.param}
-        self._final = resource(self._ctx, "failed", self.output("incomplete"), error=failure(error))
-        self._ctx.failed = self._final
         return self._numbered(
             [
                 {"type": "error", **flat, "error": {"type": error_type(error.status), **flat}},
-                {"type": "response.failed", "response": self._final},
+                {"type": "response.failed", "response": self.as_failed(error)},
             ]
         )
+
+    def as_failed(self, error: ImpError) -> Json:
+        """The final resource behind an error. Idempotent."""
+        if self._ctx.failed is None:
+            self._final = resource(self._ctx, "failed", self.output("incomplete"), error=failure(error))
+            self._ctx.failed = self._final
+        return self._ctx.failed
 
     def snapshot(self) -> Json:
         """The resource as it is at this moment; a failed stream is known through the context only."""

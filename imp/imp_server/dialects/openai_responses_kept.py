@@ -22,13 +22,13 @@ class KeptTotals(NamedTuple):
 
 
 class Kept(Protocol):
-    """The store of responses and conversations, as this dialect sees it (api/responses_kept.py)."""
+    """The store of responses and conversations, as one owner's requests see it (api/responses_kept.py)."""
 
     @property
     def is_on(self) -> bool: ...
 
-    async def put(self, resource: Json, items: list[Json]) -> None:
-        """`items`: the new input, each with an id. A failure is logged: the answer itself is good."""
+    async def put(self, resource: Json, items: list[Json]) -> bool:
+        """`items`: the new input, each with an id. False: it couldn't be kept; the answer itself is good."""
         ...
 
     async def resource(self, response_id: str) -> Json | None: ...

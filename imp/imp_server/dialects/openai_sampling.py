@@ -71,7 +71,7 @@ def stop_of(value: Any) -> tuple[str, ...]:
 
 
 def cache_of(body: Mapping[str, Any]) -> CacheIntent:
-    return CacheIntent(pin_prompt=bool(body.get("cache_prompt", False)), session_id=body.get("session_id"))
+    return CacheIntent(bool(body.get("cache_prompt", False)), body.get("session_id"), body.get("cache_salt") or "")
 
 
 def prediction_of(value: Any) -> str | None:

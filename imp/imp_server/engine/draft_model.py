@@ -68,7 +68,7 @@ class ModelDrafter:
         known = row.sampler.history
         if len(known) and int(known.max()) >= self._n_ids:
             return None
-        return ModelRow(row.sampler, self.memory, self.k)
+        return ModelRow(row.sampler, self.memory, self.k, row.reuse_group)
 
     def price_ms(self, n_rows: int) -> float:
         """Milliseconds that one drafted token of one of `n_rows` takes."""

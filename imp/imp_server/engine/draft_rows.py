@@ -25,13 +25,13 @@ class ModelRow:
 
     silent_until = 0
 
-    def __init__(self, target: SamplerState, memory: DraftMemory, most_drafts: int) -> None:
+    def __init__(self, target: SamplerState, memory: DraftMemory, most_drafts: int, reuse_group: int = 0) -> None:
         self.target = target
         prompt = target.history[: target.n_prompt]
         self.state = SamplerState(
             target.params, target.choice, prompt, target.capacity + most_drafts, target.token_bytes
         )
-        self.place = Row(0, target.choice, self.state)
+        self.place = Row(0, target.choice, self.state, reuse_group=reuse_group)
         self._memory = memory
         self._n_synced = target.n_prompt
 
@@ -170,10 +170,10 @@ class DraftMemory:
     def _match(self, row: ModelRow) -> PrefixHit:
         """What is known of its text; whole blocks of it, where there would be none to copy the last one into."""
         ids = row.state.history[:-1]
-        hit = self._index.match(ids, 0)
+        hit = self._index.match(ids, row.place.reuse_group)
         if self._memory.can_copy(hit, min(row.state.length + BLOCK_TOKENS, self.n_positions)):
             return hit
-        whole = self._index.match(ids[: hit.n_tokens - hit.n_tokens % BLOCK_TOKENS], 0)
+        whole = self._index.match(ids[: hit.n_tokens - hit.n_tokens % BLOCK_TOKENS], row.place.reuse_group)
         return replace(whole, wait_for=hit.wait_for)
 
     def _idle_holder(self) -> ModelRow | None:

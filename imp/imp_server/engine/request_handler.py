@@ -46,6 +46,7 @@ from imp_server.engine.row_rules import RowRules
 from imp_server.schedule.rows import Row
 from imp_server.schedule.scheduler import Scheduler
 from imp_server.schedule.snapshots import snapshot_points
+from imp_server.schedule.tiers.record import scoped_group
 from imp_server.vocab.table import Vocabulary
 
 _MOST_ONLY = 32
@@ -193,7 +194,7 @@ class RequestHandler:
             priority=request.priority,
             wanted_slot=-1 if request.row_preference is None or choice else request.row_preference,
             adapter=adapter.slot,
-            reuse_group=adapter.reuse_group,
+            reuse_group=scoped_group(adapter.reuse_group, request.cache.scope),
             reuse_prefix=plain,
             max_chunk=0 if request.prompt_logprobs is None else _PROMPT_LOGITS_CHUNK,
             whole=self._backend.architecture.is_encoder,

@@ -22,6 +22,7 @@ from imp_server.engine.drafting import Acceptance, RowDrafting
 from imp_server.engine.live import LiveRow
 from imp_server.engine.masking import MASK_GRACE_S, Made, wait_for_all
 from imp_server.schedule.cost import CostTable
+from imp_server.schedule.tiers.record import scoped_group
 
 _LENGTHS = (1, 2, 3, 4, 5, 7, 11, 15, 23, 31, 47, 63, 127)
 """Lengths tried besides the whole proposal: with the token before them they fill the kernels' row counts."""
@@ -225,7 +226,9 @@ class Speculation:
 
     def _start(self, live: LiveRow) -> RowDrafting:
         forced = live.grammar.forced if live.grammar is not None else None
-        row = DraftedRow(live.row.sampler, _prediction(live.output.request), forced)
+        request = live.output.request
+        group = scoped_group(0, request.cache.scope)
+        row = DraftedRow(live.row.sampler, _prediction(request), forced, group)
         started = [(each, each.start(row)) for each in self._drafters]
         return RowDrafting(
             {each.name: (drafter, Acceptance(each.confidence)) for each, drafter in started if drafter is not None},

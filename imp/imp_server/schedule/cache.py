@@ -148,6 +148,7 @@ class PrefixCache:
             else:
                 self.n_hit_tokens += hit.n_tokens
         if self._usable:
+            self.tree.forget_empty_roots({cursor.node for cursor in self._cursors.values()})
             self._cursors[row] = _Cursor(self.tree.root(row.reuse_group))
 
     def restore(self, row: Row, budget_ms: float) -> int | None:

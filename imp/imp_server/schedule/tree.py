@@ -12,7 +12,7 @@ always one of the two. The parent of a resident node is resident.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from itertools import count
 
@@ -25,6 +25,7 @@ from imp_server.schedule.tiers.record import content_hash, root_hash
 
 TOKEN_BYTES = 4
 BLOCK_BYTES = BLOCK_TOKENS * TOKEN_BYTES
+_MOST_EMPTY_ROOTS = 1000
 
 
 def key_of(ids: NDArray[np.int32]) -> bytes:
@@ -118,9 +119,16 @@ class PrefixTree:
             found = self._roots[reuse_group] = Node(b"", None, root_hash(reuse_group), reuse_group)
         return found
 
+    def forget_empty_roots(self, but: Collection[Node]) -> None:
+        """Groups come and go with what clients choose (salts): those of which nothing is known take no memory."""
+        if len(self._roots) > _MOST_EMPTY_ROOTS:
+            self._roots = {group: node for group, node in self._roots.items() if node.children or node in but}
+
     def match(self, key: bytes, reuse_group: int, n_tokens: int) -> Match:
         """The longest known prefix of `key`, at most `n_tokens` tokens of it. Marks what it finds as used."""
-        node, nodes, at = self.root(reuse_group), [], 0
+        if reuse_group not in self._roots:
+            return Match((), 0)
+        node, nodes, at = self._roots[reuse_group], [], 0
         end = n_tokens * TOKEN_BYTES
         while at + BLOCK_BYTES <= end:
             child = node.children.get(key[at : at + BLOCK_BYTES])

@@ -17,7 +17,6 @@ import msgspec
 from imp_server.config import Config
 from imp_server.config.generating import Reasoning as ReasoningKnobs
 from imp_server.core import (
-    CacheMarks,
     ChatRequest,
     ConfigError,
     GenerateRequest,
@@ -33,6 +32,7 @@ from imp_server.core import (
 )
 from imp_server.grammar.check import Rules
 from imp_server.grammar.proving import PROVES_HERE, Prover
+from imp_server.text.cache_scope import cache_marks
 from imp_server.text.calls import CallReaders
 from imp_server.text.constraint import ThinkState, bound_text, constraint, leaves_text_free
 from imp_server.text.fim import check_gap, gap_prompt
@@ -161,7 +161,7 @@ class TextModel:
             spans=prompt.spans,
             adapter=chat.adapter,
             priority=chat.priority,
-            cache=CacheMarks(prompt.pin_until, chat.cache.session_id),
+            cache=cache_marks(chat.cache, prompt.pin_until, isolate_keys=self.config.prefix_cache.isolate_keys),
             logprobs=chat.logprobs,
             prediction=self._prediction(chat.prediction),
             speculative=chat.speculative,
@@ -248,7 +248,11 @@ class TextModel:
             task=prompt.task,
             adapter=prompt.adapter,
             priority=prompt.priority,
-            cache=CacheMarks(len(ids) if prompt.cache.pin_prompt else 0, prompt.cache.session_id),
+            cache=cache_marks(
+                prompt.cache,
+                len(ids) if prompt.cache.pin_prompt else 0,
+                isolate_keys=self.config.prefix_cache.isolate_keys,
+            ),
             predict_s=prompt.predict_s,
             logprobs=prompt.logprobs,
             logprobs_as_drawn=prompt.logprobs_as_drawn,

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from imp_server.core import ChatRequest, InvalidRequest, Message, MessageSpan, TemplateRefused, message_text
+from imp_server.text.cache_scope import transcript_scope
 from imp_server.text.call_ids import settled, short_id
 from imp_server.text.chat_messages import MessageDicts, request_strings, tool_dict
 from imp_server.text.fold_systems import fold_systems
@@ -114,7 +115,7 @@ class PromptMaker:
         check(text)
         block_end = end_inside(chat, text, places, where, rendering.guard)
         ends += [] if block_end is None else [block_end]
-        written, offsets = self._encoder.encode(text, rendering.guard, ends)
+        written, offsets = self._encoder.encode(text, rendering.guard, ends, transcript_scope(chat.cache))
         inside = None if block_end is None else offsets.pop()
         spans = _spans(chat.messages, where, offsets)
         return ChatPrompt(

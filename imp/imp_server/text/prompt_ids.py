@@ -10,7 +10,7 @@ import numpy as np
 
 from imp_server.core import special
 from imp_server.text.guard import Guard
-from imp_server.text.transcripts import Transcripts, Written, hashed
+from imp_server.text.transcripts import TextState, Transcripts, Written, hashed
 from imp_server.vocab.tokenizer import Ids, Piece, Tokenizer
 
 
@@ -21,17 +21,21 @@ class PromptEncoder:
         self._tokenizer = tokenizer
         self._transcripts = transcripts
 
-    def encode(self, text: str, guard: Guard, ends: Sequence[int]) -> tuple[Written, list[int]]:
-        """`text` is still guarded. Its ids, and how many of them lie before each of `ends` (characters)."""
+    def encode(self, text: str, guard: Guard, ends: Sequence[int], scope: bytes = b"") -> tuple[Written, list[int]]:
+        """`text` is still guarded. Its ids, and how many of them lie before each of `ends` (characters).
+
+        `scope`: whose transcripts may be used.
+        """
         pieces = self._tokenizer.split(text, control=True)
         clean = [p if p.token is not None else Piece(guard.clean(p.text), p.start, p.end) for p in pieces]
         marked = [self._marked(piece) for piece in clean]
         places = [0, *accumulate(map(len, marked))]
         whole = b"".join(marked)
-        known = self._transcripts.find(whole, self._may_end(clean, places)) if self._transcripts else None
+        known = self._transcripts.find(whole, self._may_end(clean, places), scope) if self._transcripts else None
         n_known = 0 if known is None else known.n_bytes
         rest = _rest(clean, places, n_known)
-        written = self._joined(known, rest, whole)
+        state = hashed(whole, scope) if self._transcripts is not None else None
+        written = self._joined(known, rest, whole, state)
         piece_ends = [piece.end for piece in pieces]
         offsets = []
         for end in ends:
@@ -55,7 +59,7 @@ class PromptEncoder:
             offset += self._tokenizer.n_ids_before(whole[start : piece[1]].decode(), n_inside)
         return offset
 
-    def _joined(self, known: Written | None, rest: Sequence[Piece], whole: bytes) -> Written:
+    def _joined(self, known: Written | None, rest: Sequence[Piece], whole: bytes, state: TextState | None) -> Written:
         parts = self._tokenizer.encode_pieces(rest)
         opening = [known.ids] if known is not None else self._opening(parts)
         places = [0 if known is None else known.n_bytes]
@@ -68,7 +72,7 @@ class PromptEncoder:
             len(whole),
             (*(known.places if known is not None else ()), *places),
             (*(known.offsets if known is not None else ()), *offsets),
-            hashed(whole) if self._transcripts is not None else None,
+            state,
         )
 
     def _opening(self, parts: list[Ids]) -> list[Ids]:

@@ -3,7 +3,8 @@
 A reply's ids needn't be those that its text would be tokenised to, so without this the next turn of a conversation
 would share no more than its last prompt with the cache. A transcript is keyed by a digest of the marked bytes of
 prompt and reply: its ids are used only where the new prompt begins with exactly that text, control tokens included,
-and the message ends there. Reasoning and calls count as the template writes them.
+and the message ends there. Those of other scopes (another owner or salt) are never found. Reasoning
+and calls count as the template writes them.
 """
 
 from __future__ import annotations
@@ -28,10 +29,12 @@ _OVERHEAD_BYTES = 400
 """Of an entry beside its arrays."""
 
 
-class _Hash(Protocol):
+class TextState(Protocol):
+    """Of a hash that goes on."""
+
     def update(self, data: bytes, /) -> None: ...
 
-    def copy(self) -> _Hash: ...
+    def copy(self) -> TextState: ...
 
     def digest(self) -> bytes: ...
 
@@ -44,7 +47,7 @@ class Written:
     n_bytes: int
     places: tuple[int, ...]
     offsets: tuple[int, ...]
-    state: _Hash | None = None
+    state: TextState | None = None
     """Of the text's bytes, for going on; None in a stored transcript."""
 
     @property
@@ -94,14 +97,14 @@ class Transcripts:
         self._take_in()
         return self._n_bytes
 
-    def find(self, text: bytes, may_end: Sequence[tuple[int, int]]) -> Written | None:
+    def find(self, text: bytes, may_end: Sequence[tuple[int, int]], scope: bytes = b"") -> Written | None:
         """The longest transcript that `text` (marked bytes) begins with and that ends within one of `may_end`
-        (first and last place, ascending)."""
+        (first and last place, ascending). `scope`: only those whose prompts were hashed with it."""
         self._take_in()
         with self._lock:
             lengths = sorted(n for n in self._lengths if n <= len(text))
         ends = [last for _, last in may_end]
-        state = _new_hash()
+        state = _new_hash(scope)
         found: list[bytes] = []
         at = 0
         for n in lengths:
@@ -178,12 +181,12 @@ class Transcripts:
             del self._lengths[entry.n_bytes]
 
 
-def hashed(text: bytes) -> _Hash:
-    """The state that `Written.state` wants."""
-    state = _new_hash()
+def hashed(text: bytes, scope: bytes = b"") -> TextState:
+    """The state that `Written.state` wants. `scope`: at most 64 bytes."""
+    state = _new_hash(scope)
     state.update(text)
     return state
 
 
-def _new_hash() -> _Hash:
-    return hashlib.blake2b(digest_size=_DIGEST_BYTES)
+def _new_hash(scope: bytes) -> TextState:
+    return hashlib.blake2b(digest_size=_DIGEST_BYTES, key=scope)

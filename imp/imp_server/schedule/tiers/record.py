@@ -12,12 +12,24 @@ from numpy.typing import NDArray
 DIGEST_BYTES = 32
 
 
+_FIRST_SCOPED = 1 << 63
 _FIRST_LASTING = 1 << 64
 
 
 def reuse_group_of(content: bytes) -> int:
     """The group of rows under an adapter, from the digest of its contents (DIGEST_BYTES): in every process the same."""
     return _FIRST_LASTING | int.from_bytes(content, "little")
+
+
+def scoped_group(reuse_group: int, scope: str) -> int:
+    """The group of those rows of `reuse_group` that share with their own scope only; as lasting as that one is."""
+    if not scope:
+        return reuse_group
+    data = reuse_group.to_bytes(DIGEST_BYTES, "little") + scope.encode()
+    digest = hashlib.blake2b(data, digest_size=DIGEST_BYTES - 1, person=b"imp scope").digest()
+    if is_lasting(reuse_group):
+        return reuse_group_of(digest)
+    return _FIRST_SCOPED | int.from_bytes(digest[:7], "little")
 
 
 def is_lasting(reuse_group: int) -> bool:
