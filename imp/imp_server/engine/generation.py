@@ -12,10 +12,12 @@ from contextlib import suppress
 
 from imp_server.core import GenerateRequest, ImpError
 from imp_server.engine.errors import error_from
+from imp_server.engine.known_plans import SentPlans
 from imp_server.engine.merge import merge_deltas
 from imp_server.engine.messages import (
     Cancel,
     EndReasoning,
+    NeedGrammar,
     ReasoningEnded,
     ReasoningVerdict,
     Rejected,
@@ -28,7 +30,7 @@ from imp_server.engine.messages import (
 )
 
 Send = Callable[[ToEngine], None]
-RequestMessage = RequestAccepted | Rejected | StepDone | RequestFailed | ReasoningEnded
+RequestMessage = RequestAccepted | Rejected | NeedGrammar | StepDone | RequestFailed | ReasoningEnded
 
 
 class LiveGeneration:
@@ -108,8 +110,10 @@ class LiveGeneration:
 class Requests:
     """Owner of all requests of one client that aren't over."""
 
-    def __init__(self, send: Send) -> None:
+    def __init__(self, send: Send, sent: SentPlans | None = None) -> None:
+        """`sent`: of an engine that keeps plans; None = each request brings its own."""
         self._send = send
+        self._sent = sent
         self._live: dict[int, LiveGeneration] = {}
         self._reasoning: dict[int, list[asyncio.Future[ReasoningVerdict]]] = {}
         self._last_key = 0
@@ -128,7 +132,7 @@ class Requests:
         """Returns when the engine has accepted; raises what it rejected with."""
         generation = LiveGeneration(request, self)
         self._live[request.key] = generation
-        self._send(Submit(request))
+        self._send(Submit(request) if self._sent is None else self._sent.submit(request))
         try:
             return await generation.accepted
         except asyncio.CancelledError:
@@ -167,7 +171,9 @@ class Requests:
         generation = self._live.get(message.key)
         if generation is None:
             return
-        if isinstance(message, RequestAccepted):
+        if isinstance(message, NeedGrammar):
+            self._send(Submit(generation.request))
+        elif isinstance(message, RequestAccepted):
             generation.prompt_tokens = message.prompt_tokens
             generation.cached_tokens, generation.cache_write_tokens = message.n_cached, message.n_to_cache
             with suppress(asyncio.InvalidStateError):

@@ -18,6 +18,7 @@ from imp_server.core import (
 from imp_server.engine.client import EngineState, EngineStats, OnLoading
 from imp_server.engine.errors import user_fault
 from imp_server.engine.generation import LiveGeneration, Requests
+from imp_server.engine.known_plans import SentPlans
 from imp_server.engine.messages import (
     AdapterDone,
     AskStats,
@@ -43,7 +44,7 @@ class MessageClient(ABC):
     def __init__(self) -> None:
         self._state: EngineState = "stopped"
         self._info: ModelInfo | None = None
-        self._requests = Requests(self._send)
+        self._requests = Requests(self._send, SentPlans())
         self._tickets = Tickets(self._send)
         self._on_progress: OnLoading | None = None
         self._loaded: asyncio.Future[None] | None = None

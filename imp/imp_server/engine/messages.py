@@ -11,7 +11,7 @@ import msgspec
 
 from imp_server.core import FinishDetail, FinishReason, GenerateRequest, TokenLogprob, Usage
 
-PROTOCOL = 1
+PROTOCOL = 2
 
 # --- to the engine ------------------------------------------------------------------------------
 
@@ -28,6 +28,8 @@ class Start(msgspec.Struct, frozen=True, tag="start"):
 
 class Submit(msgspec.Struct, frozen=True, tag="submit"):
     request: GenerateRequest
+    has_grammar: bool = True
+    """False: the payload of the grammar's plan was sent before; answered by NeedGrammar if the engine lacks it."""
 
 
 class Cancel(msgspec.Struct, frozen=True, tag="cancel"):
@@ -135,6 +137,12 @@ class Rejected(msgspec.Struct, frozen=True, tag="rejected"):
     retry_after_s: float | None = None
 
 
+class NeedGrammar(msgspec.Struct, frozen=True, tag="need_grammar"):
+    """The request is to be submitted once more, with the payload of its grammar's plan."""
+
+    key: int
+
+
 class RowFinish(msgspec.Struct, frozen=True, array_like=True):
     """The engine's verdict on one choice."""
 
@@ -230,6 +238,7 @@ FromEngine = (
     | LoadFailed
     | RequestAccepted
     | Rejected
+    | NeedGrammar
     | StepDone
     | RequestFailed
     | ReasoningEnded

@@ -21,6 +21,7 @@ from imp_server.engine.constraint import Constraint, MakeConstraint
 from imp_server.engine.counters import row_facts, scheduler_counters, zeros
 from imp_server.engine.errors import failed, rejected
 from imp_server.engine.grammar_row import GrammarRow
+from imp_server.engine.known_plans import KnownPlans
 from imp_server.engine.live import LiveRequest, LiveRequests, LiveRow
 from imp_server.engine.masking import MaskThread
 from imp_server.engine.messages import (
@@ -32,6 +33,7 @@ from imp_server.engine.messages import (
     EndReasoning,
     FromEngine,
     LoadAdapter,
+    NeedGrammar,
     ReasoningEnded,
     ReasoningVerdict,
     RequestAccepted,
@@ -92,6 +94,7 @@ class RequestHandler:
         self._post = post
         self._clock = clock
         self._masks = MaskThread(limits.vocab_size, make)
+        self._plans = KnownPlans()
         self._starting: dict[int, GenerateRequest] = {}
         self._adapters = Adapters(backend)
         self._touched: dict[LiveRow, None] = {}
@@ -102,7 +105,7 @@ class RequestHandler:
     def handle(self, message: ToEngine | GrammarReady) -> None:
         match message:
             case Submit():
-                self._submit(message.request)
+                self._submit(message.request, has_grammar=message.has_grammar)
             case GrammarReady():
                 self._grammar_ready(message)
             case Cancel():
@@ -133,7 +136,7 @@ class RequestHandler:
             return None
         return max(0.0, self._drain_until_s - self._clock())
 
-    def _submit(self, request: GenerateRequest) -> None:
+    def _submit(self, request: GenerateRequest, *, has_grammar: bool) -> None:
         try:
             n_waiting = self._scheduler.n_waiting + len(self._starting)
             ids = check_request(request, self._limits, n_queued=n_waiting, adapters=self._adapters)
@@ -146,8 +149,12 @@ class RequestHandler:
             self._accept(request, ids, None)
             return
         key = request.key
+        plan = self._plans.whole(request.plan.grammar, has_payload=has_grammar)
+        if plan is None:
+            self._emit(NeedGrammar(key))
+            return
         self._starting[key] = request
-        future = self._masks.start(request.plan.grammar)
+        future = self._masks.start(plan)
         future.add_done_callback(lambda done: self._post(GrammarReady(key, done)))
 
     def _grammar_ready(self, message: GrammarReady) -> None:
