@@ -62,7 +62,7 @@ def live_server(
 ) -> Iterator[LiveServer]:
     """Serves on a free port until the block ends. `settings`: {"section.key": value}."""
     config = Config.of({"server.port": 0, "responses.store_path": ":memory:", **(settings or {})})
-    sock = bind(config.server)
+    sockets = bind(config.server)
     loop = uvloop.new_event_loop()
     ready = threading.Event()
     box: dict[str, Any] = {}
@@ -71,10 +71,10 @@ def live_server(
         engine = client() if callable(client) else client
         launch = Launch(model, engine, load_text) if engine is not None and load_text is not None else None
         hub = build_hub(config, [Hosted(launch.model_id, launch.client)] if launch else [], check_replies=check_replies)
-        box["server"] = LiveServer(url_of(sock), hub, loop, engine)
+        box["server"] = LiveServer(url_of(sockets[0]), hub, loop, engine)
         if not wait_ready:
             ready.set()
-        await run(hub, launch, sock, lambda _line: ready.set())
+        await run(hub, launch, sockets, lambda _line: ready.set())
 
     task: asyncio.Task[None] | None = None
 
@@ -101,6 +101,7 @@ def live_server(
     finally:
         loop.call_soon_threadsafe(lambda: task.cancel() if task else None)
         thread.join(20)
-        sock.close()
+        for sock in sockets:
+            sock.close()
         if not thread.is_alive():
             loop.close()

@@ -211,7 +211,7 @@ def test_one_log_line_per_refusal(http: httpx.Client, caplog: pytest.LogCaptureF
     with caplog.at_level(logging.INFO, logger="imp_server.api"):
         message = http.post(CHAT, json={**BODY, "temperature": 9}).json()["error"]["message"]
         http.get("/v1/models/other%0Aline")
-    first, second = [r.getMessage() for r in caplog.records if r.name == "imp_server.api.endpoint"]
+    first, second = [r.getMessage() for r in caplog.records if r.name == "imp_server.api.visit"]
     assert first.startswith(f"HTTP 400 POST {CHAT}")
     assert message[:60] in first
     assert second.startswith("HTTP 404 GET /v1/models/other%0Aline: ") and "\n" not in second
@@ -265,7 +265,7 @@ class Broken:
 
 
 def test_a_taken_port() -> None:
-    sock = bind(Server(port=0))
+    (sock,) = bind(Server(port=0))
     try:
         with pytest.raises(UserFault, match="choose another --port"):
             bind(Server(port=sock.getsockname()[1]))

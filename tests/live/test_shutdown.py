@@ -83,7 +83,7 @@ def test_a_second_ctrl_c_ends_streams_with_their_error(started: list[subprocess.
         rest = [line for line in lines if line]
     assert '"error":{' in rest[-1]
     assert process.wait(10) == 0
-    assert process.stderr.read() == "", "no traceback"
+    assert "Traceback" not in process.stderr.read()
 
 
 def test_a_stream_longer_than_the_drain_ends_with_an_error(started: list[subprocess.Popen[str]]) -> None:

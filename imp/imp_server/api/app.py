@@ -13,8 +13,8 @@ from imp_server.api.endpoint import (
     add_headers,
     add_ids,
     error_response,
-    log_refusal,
     lower_headers,
+    note_refusal,
 )
 from imp_server.api.errors import shape_of
 from imp_server.api.headers import request_id_of, sanitised_id
@@ -85,7 +85,7 @@ def _fallback(app: Application, hub: Hub) -> Responder:
                 error = UnknownUrl(f"Unknown endpoint: {what}")
             response = error_response(_shape(hub, path, headers), error, request_id)
             add_ids(response, request_id)
-            log_refusal(response.status, request.method, path, error)
+            note_refusal(request, error)
         methods = ", ".join(allow) if allow else "GET, POST, DELETE, OPTIONS"
         asked = headers.get("access-control-request-headers", "")
         add_headers(response, hub.cors.headers(headers.get("origin", ""), methods, asked))

@@ -42,6 +42,10 @@ class Operation:
     """Header name -> the error shape of requests that carry it."""
     public: bool
     """Needs no key."""
+    is_inference: bool
+    """Takes a place at the gate."""
+    is_probe: bool
+    """Counts for no rate limit, and is logged only when it fails."""
     parameters: tuple[Parameter, ...]
     body_required: bool
     body_pointers: Mapping[str, str]
@@ -210,6 +214,8 @@ def _operation(
         error_shape=document.get("x-error-shape", "openai"),
         shape_with_header=document.get("x-error-shape-with-header", {}),
         public=operation["security"] == [],
+        is_inference=bool(operation.get("x-inference")),
+        is_probe=operation["security"] == [] or bool(operation.get("x-probe")),
         parameters=tuple(
             _parameter(whole.follow(p)) for p in [*item.get("parameters", []), *operation.get("parameters", [])]
         ),

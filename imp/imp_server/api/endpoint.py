@@ -13,8 +13,9 @@ import msgspec
 from blacksheep import Content, Request, Response, StreamedContent
 
 from imp_server.api import sse
+from imp_server.api.admission.body_memory import Charge
 from imp_server.api.big_json import encode_in_pieces
-from imp_server.api.body import ClientGone, check_media_type, decode_json, read_body
+from imp_server.api.body import BodyLimits, ClientGone, check_json_size, check_media_type, decode_json, read_body
 from imp_server.api.contract import Operation
 from imp_server.api.disconnect import DisconnectWatch
 from imp_server.api.driver import StreamRun, acceptance, encoded, fold_reply, silence_s
@@ -25,8 +26,9 @@ from imp_server.api.hub import Hub, owned
 from imp_server.api.parameters import ParameterReader
 from imp_server.api.preparing import Preparing
 from imp_server.api.text_side import Prepared, TextSide, check_for_any_model
+from imp_server.api.visit import Visit, visit_of
 from imp_server.core import ChatRequest, Draining, ImpError, InternalError, PromptRequest
-from imp_server.core.owner import NOBODY, acting_for, current_owner
+from imp_server.core.owner import NOBODY, Owner, acting_for, current_owner
 from imp_server.dialects.base import SseFrame
 from imp_server.dialects.handler import (
     INLINE_BYTES,
@@ -62,12 +64,16 @@ class Endpoint:
         self._handler = handler
         self._parameters = ParameterReader(operation.parameters)
         self._media = tuple(operation.body_pointers)
+        server = hub.config.server
+        self._limits = BodyLimits(server.max_body_mib * 2**20, server.body_timeout_s, server.min_body_kib_s * 1024)
 
     async def answer(self, request: Request) -> Response:
         headers = lower_headers(request)
         request_id = request_id_of(headers)
+        visit = visit_of(request.scope)
+        visit.path, visit.is_probe = self.operation.path, self.operation.is_probe
         try:
-            response = await self._answer(request, headers, request_id)
+            response = await self._answer(request, headers, request_id, visit)
         except ClientGone:
             response = _DETACHED
         except ImpError as error:
@@ -81,24 +87,38 @@ class Endpoint:
         add_headers(response, self._hub.cors.headers(headers.get("origin", ""), self.operation.method, ""))
         return response
 
-    async def _answer(self, request: Request, headers: dict[str, str], request_id: str) -> Response:
-        owner = NOBODY if self.operation.public else self._hub.keys.check(headers)
-        with acting_for(owner):
-            return await self._owned_answer(request, headers, request_id)
-
-    async def _owned_answer(self, request: Request, headers: dict[str, str], request_id: str) -> Response:
-        if self._hub.draining and not self.operation.public:
+    def _admit(self, headers: Mapping[str, str], visit: Visit) -> Owner:
+        """By the head alone. Raises what keeps the request out, in the order that is promised."""
+        if self.operation.public:
+            return NOBODY
+        if self._hub.draining:
             raise Draining("the server is shutting down", retry_after_s=5.0)
+        if not self.operation.is_probe:
+            self._hub.admission.rates.check(visit.client)
+        owner = self._hub.keys.check(headers)
+        if self.operation.is_inference:
+            self._hub.admission.gate.check()
+        return owner
+
+    async def _answer(self, request: Request, headers: dict[str, str], request_id: str, visit: Visit) -> Response:
+        with acting_for(self._admit(headers, visit)):
+            return await self._owned_answer(request, headers, request_id, visit)
+
+    async def _owned_answer(self, request: Request, headers: dict[str, str], request_id: str, visit: Visit) -> Response:
         body: dict[str, Any] = {}
         ignored: list[str] = []
         n_bytes = 0
+        data = await self._data(request, headers, visit) if self._media else bytearray()
+        if self.operation.is_inference:
+            visit.take_place()
         if self._media:
-            data = await self._data(request, headers)
             n_bytes = len(data)
             if n_bytes > INLINE_BYTES:
-                body, ignored = await self._hub.pool.run(self._parsed, data)
+                body, ignored = await self._hub.pool.run(self._parsed, data, visit.charge)
             elif data or self.operation.body_required:
-                body, ignored = self._parsed(data)
+                body, ignored = self._parsed(data, visit.charge)
+            del data
+            visit.charge.give_back(n_bytes)
         call = Call(
             body=body,
             path=self._parameters.path(request.route_values or {}),
@@ -111,20 +131,21 @@ class Endpoint:
         try:
             reply = await self._handler(call)
             if isinstance(reply, Generating):
-                return await self._generate(request, reply, ignored)
+                return await self._generate(request, reply, ignored, visit)
             return await self._plain(reply, is_big=n_bytes > INLINE_BYTES)
         except ImpError as error:
             if error.param is not None:  # the contract's own errors have the right names
                 error.param = self.operation.field_names.get(error.param, error.param)
             raise
 
-    async def _data(self, request: Request, headers: Mapping[str, str]) -> bytes:
+    async def _data(self, request: Request, headers: Mapping[str, str], visit: Visit) -> bytearray:
         if self.operation.body_required or headers.get("content-length", "0") != "0":
             check_media_type(headers, self._media)
-        return await read_body(request, headers, self._hub.config.server.max_body_mib * 2**20)
+        return await read_body(request, headers, self._limits, visit.charge)
 
-    def _parsed(self, data: bytes) -> tuple[dict[str, Any], list[str]]:
+    def _parsed(self, data: bytearray, charge: Charge) -> tuple[dict[str, Any], list[str]]:
         """The body, and JSON pointers of what has no effect in it."""
+        check_json_size(data, self._hub.config.server, charge)
         value = decode_json(data, self._hub.config.server.max_json_depth)
         pointer = next(iter(self.operation.body_pointers.values()))
         body: dict[str, Any] = self._hub.validators.check_request(pointer, value, is_big=len(data) > INLINE_BYTES)
@@ -145,7 +166,7 @@ class Endpoint:
         content = Content(reply.content_type.encode(), reply.content) if reply.content_type else None
         return Response(reply.status, _raw(reply.headers), content)
 
-    async def _generate(self, request: Request, reply: Generating, unread: Sequence[str]) -> Response:
+    async def _generate(self, request: Request, reply: Generating, unread: Sequence[str], visit: Visit) -> Response:
         watch = DisconnectWatch(getattr(request.content, "receive", None))
         running: Generations | None = None
         try:
@@ -165,6 +186,7 @@ class Endpoint:
                 counters=hosted.counters,
             )
             hosted.replies.add(running)
+            visit.model, visit.generations = hosted.id, running
             await running.accept(watch)
             reply.context.accepted = acceptance(running, prepared)
             if reply.streamed:
@@ -228,7 +250,7 @@ class Endpoint:
     def _failed(self, error: ImpError, request: Request, headers: Mapping[str, str], request_id: str) -> Response:
         shape = shape_of(self.operation, headers)
         response = error_response(shape, error, request_id)
-        log_refusal(response.status, request.method, request.path, error)
+        note_refusal(request, error)
         if self._hub.check_replies and error.code != "contract_violation":
             try:
                 body = shape_module(shape).error_body(error, request_id)
@@ -291,7 +313,7 @@ def add_headers(response: Response, headers: Mapping[str, str]) -> None:
         response.headers.set(name.encode("latin-1"), value.encode("latin-1"))
 
 
-def log_refusal(status: int, method: str, path: str, error: ImpError) -> None:
-    """One line for each request that was refused or failed."""
-    shown = "".join(c if c.isprintable() else "." for c in f"{method[:16]} {path[:128]}: {error.message[:500]}")
-    _log.warning("HTTP %d %s", status, shown)
+def note_refusal(request: Request, error: ImpError) -> None:
+    """For the log's one line about a request that was refused or failed."""
+    text = f"{request.method[:16]} {request.path[:128]}: {error.message[:500]}"
+    visit_of(request.scope).refusal = "".join(c if c.isprintable() else "." for c in text)

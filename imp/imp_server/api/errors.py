@@ -42,6 +42,8 @@ def error_headers(error: ImpError) -> dict[str, str]:
         headers["allow"] = ", ".join(error.allow)
     if error.retry_after_s is not None:
         headers["retry-after"] = str(max(1, round(error.retry_after_s)))
+    if error.status == 408:
+        headers["connection"] = "close"
     if error.status == 401:
         headers["www-authenticate"] = "Bearer"
     return headers

@@ -11,6 +11,7 @@ import time
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 
@@ -66,12 +67,30 @@ class Generations:
         self._has_ended = False
         self._counters = Counter[str]() if counters is None else counters
         self._is_exhausted = False
+        self._usage = Usage()
+        """Of the choices that have ended."""
+        self._reasons: list[str] = []
+        self._first_s: float | None = None
+        """When the first token came, in seconds of `time.monotonic`."""
+        self._last_s = self.born_s
         self._waiting: deque[tuple[int, Prepared]] = deque()
         self._live: list[Live] = []
         first_choice = 0
         for prompt in prompts:
             self._waiting.append((first_choice, prompt))
             first_choice += prompt.request.n
+
+    def told(self, began_s: float) -> dict[str, Any]:
+        """What the log says of it; `began_s`: when its request came, in seconds of `time.monotonic`."""
+        fields: dict[str, Any] = {"prompt_tokens": self._usage.prompt_tokens or self._n_prompt_tokens}
+        fields["cached_tokens"] = self._usage.cached_tokens
+        fields["completion_tokens"] = self._usage.completion_tokens
+        if self._first_s is not None:
+            fields["first_token_ms"] = round((self._first_s - began_s) * 1000, 1)
+            if (took_s := self._last_s - self._first_s) > 0 and self._usage.completion_tokens > 1:
+                fields["tokens_per_s"] = round((self._usage.completion_tokens - 1) / took_s, 1)
+        fields["finish"] = ",".join(dict.fromkeys(self._reasons)) or "none"
+        return fields
 
     @property
     def keys(self) -> list[int]:
@@ -169,9 +188,15 @@ class Generations:
     async def _follow(self, one: Live) -> AsyncIterator[Batch]:
         async for delta in one.generation:
             batch = one.session.feed(delta)
+            if delta.ids:
+                self._last_s = time.monotonic()
+                self._first_s = self._first_s or self._last_s
             for event in batch:
                 if isinstance(event, Failed):
                     raise EngineFaulted(event.message, code=event.code)
+                if isinstance(event, Finish):
+                    self._usage += event.usage
+                    self._reasons.append(event.reason)
                 if isinstance(event, Finish) and event.detail == EXHAUSTED and not self._is_exhausted:
                     self._is_exhausted = True
                     self._counters[REASONING_EXHAUSTED] += 1

@@ -8,6 +8,7 @@ from typing import Any, ParamSpec, TypeVar
 
 import msgspec
 
+from imp_server.api.admission import Admission
 from imp_server.api.auth import KeyRing, keys_from_file
 from imp_server.api.checks import WARM_UP, Checks
 from imp_server.api.contract import Contract, load
@@ -45,6 +46,7 @@ class Hub:
     shelf: ResponseShelf
     workers: Workers
     checks: Checks
+    admission: Admission
     check_replies: bool = False
     """Check every reply and event against the contract (tests, log.level=debug)."""
     draining: bool = False
@@ -167,6 +169,7 @@ def build_hub(config: Config, hosted: Sequence[Hosted] = (), *, check_replies: b
         shelf=response_shelf(config),
         workers=workers,
         checks=Checks(Jobs(workers, n_quick=available_cores())),
+        admission=Admission(config.server),
         check_replies=check_replies or config.log.level == "debug",
     )
 

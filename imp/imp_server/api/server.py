@@ -1,7 +1,7 @@
 """Runs the API process: the socket first, then the model in the background, then a clean end.
 
-sock = bind(config.server)                  # a taken port fails here, before anything is loaded
-serve(config, Launch(id, client, load_text), sock)
+sockets = bind(config.server)               # a taken port fails here, before anything is loaded
+serve(config, Launch(id, client, load_text), sockets)
 """
 
 from __future__ import annotations
@@ -11,18 +11,24 @@ import gc
 import logging
 import signal
 import socket
+import stat
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from types import FrameType
 
 import uvicorn
 
+from imp_server.api.admission.listener import Listener
 from imp_server.api.app import build_app
-from imp_server.api.http_protocol import ImpHttpProtocol
+from imp_server.api.http_protocol import ImpHttpProtocol, error_bytes
 from imp_server.api.hub import Hub, build_hub
 from imp_server.api.models import Hosted
+from imp_server.api.returned_memory import map_large_blocks
 from imp_server.api.text_side import TextSide
+from imp_server.api.visit import Front
 from imp_server.config import Config
 from imp_server.config.serving import Server as ServerKnobs
 from imp_server.core import ImpError, InternalError, UserFault
@@ -30,6 +36,7 @@ from imp_server.engine.client import EngineClient, OnLoading
 
 _log = logging.getLogger(__name__)
 Announce = Callable[[str], None]
+"""Gets `Server listening on URL`, and `Also listening on URL` for each further address."""
 SWITCH_INTERVAL_S = 0.0005
 """Python's own 5 ms would let a pool thread hold up the event loop for that long at every turn."""
 
@@ -44,17 +51,48 @@ class Launch:
     on_progress: OnLoading | None = None
 
 
-def bind(server: ServerKnobs) -> socket.socket:
-    """A listening socket. Raises UserFault when the address can't be had."""
-    family = socket.AF_INET6 if ":" in server.host else socket.AF_INET
+Sockets = tuple[socket.socket, ...]
+_UNIX = "unix:"
+
+
+def bind(server: ServerKnobs) -> Sockets:
+    """The listening sockets, one per --host; a port that is chosen freely is the same for all.
+
+    Raises UserFault when an address can't be had.
+    """
+    sockets: list[socket.socket] = []
+    port = server.port
+    try:
+        for host in server.host or ("127.0.0.1",):
+            if is_path(host):
+                sockets.append(_listen_on_path(host))
+            else:
+                sockets.append(_listen(host, port, is_alone=len(server.host) < 2))
+                port = sockets[-1].getsockname()[1]
+    except BaseException:
+        for sock in sockets:
+            sock.close()
+        raise
+    return tuple(sockets)
+
+
+def is_path(host: str) -> bool:
+    """A Unix socket: unix:PATH, or a path that begins with a slash."""
+    return host.startswith((_UNIX, "/"))
+
+
+def _listen(host: str, port: int, *, is_alone: bool) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
     sock = socket.socket(family, socket.SOCK_STREAM)
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        sock.bind((server.host, server.port))
+        if family == socket.AF_INET6 and not is_alone:
+            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)  # [::] would keep 0.0.0.0 from it
+        sock.bind((host, port))
         sock.listen(2048)
     except OSError as error:
         sock.close()
-        where = f"{server.host}:{server.port}"
+        where = f"[{host}]:{port}" if family == socket.AF_INET6 else f"{host}:{port}"
         raise UserFault(
             f"can't listen on {where}: {error.strerror or error}; choose another --port or --host"
         ) from None
@@ -62,17 +100,40 @@ def bind(server: ServerKnobs) -> socket.socket:
     return sock
 
 
+def _listen_on_path(host: str) -> socket.socket:
+    """A socket that a server which has ended left behind is replaced; one that somebody listens on isn't."""
+    path = Path(host.removeprefix(_UNIX)).expanduser()
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        if path.exists() and stat.S_ISSOCK(path.stat().st_mode) and not _answers(path):
+            path.unlink()
+        sock.bind(str(path))
+        sock.listen(2048)
+    except OSError as error:
+        sock.close()
+        raise UserFault(f"can't listen on {path}: {error.strerror or error}; choose another --host") from None
+    sock.setblocking(False)
+    return sock
+
+
+def _answers(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        return probe.connect_ex(str(path)) == 0
+
+
 def url_of(sock: socket.socket) -> str:
+    if sock.family == getattr(socket, "AF_UNIX", None):
+        return f"{_UNIX}{sock.getsockname()}"
     host, port = sock.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-def serve(config: Config, launch: Launch | None, sock: socket.socket | None = None, announce: Announce = print) -> None:
+def serve(config: Config, launch: Launch | None, sockets: Sockets = (), announce: Announce = print) -> None:
     """Serves until SIGINT or SIGTERM; `announce` gets the line that says where, once requests are taken.
 
     Raises UserFault if the model can't be loaded, ConfigError if the contract is broken.
     """
-    listening = sock or bind(config.server)
+    listening = sockets or bind(config.server)
     hosted = Hosted(launch.model_id, launch.client) if launch else None
     hub = build_hub(config, [hosted] if hosted else [])
     hub.workers.start()
@@ -89,13 +150,36 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 
 class ImpServer(uvicorn.Server):
-    """uvicorn that tells the hub when it begins to drain."""
+    """uvicorn that tells the hub when it begins to drain, and takes no more connections than there is room for."""
 
-    def __init__(self, config: uvicorn.Config, hub: Hub) -> None:
+    def __init__(self, config: uvicorn.Config, hub: Hub, sockets: Sequence[socket.socket]) -> None:
         super().__init__(config)
         self._hub = hub
+        self._sockets = sockets
+        self._listener: Listener | None = None
         self._loop = asyncio.get_running_loop()
         self.exiting, self.hurried = asyncio.Event(), asyncio.Event()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets=[])
+        protocol = partial(
+            ImpHttpProtocol,
+            connections=self._hub.admission.connections,
+            config=self.config,
+            server_state=self.server_state,
+            app_state={},
+        )
+        refusal = partial(error_bytes, "503 Service Unavailable")
+        self._listener = Listener(self._sockets, self._hub.admission.connections, protocol, refusal)
+        self._listener.start()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self.stop_listening()
+        await super().shutdown(sockets=[])
+
+    def stop_listening(self) -> None:
+        if self._listener is not None:
+            self._listener.stop()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """The first signal begins the drain, a Ctrl-C after it ends the drain, one more leaves everything as it lies.
@@ -110,13 +194,15 @@ class ImpServer(uvicorn.Server):
         self.should_exit = True
 
 
-async def run(hub: Hub, launch: Launch | None, sock: socket.socket, announce: Announce) -> None:
+async def run(hub: Hub, launch: Launch | None, sockets: Sockets, announce: Announce) -> None:
     """`serve` on a running event loop."""
     sys.setswitchinterval(SWITCH_INTERVAL_S)
+    map_large_blocks()
     app = build_app(hub)
     await app.start()  # type: ignore[no-untyped-call]
-    server = ImpServer(_uvicorn_config(app, hub.config), hub)
-    serving = asyncio.create_task(server.serve(sockets=[sock]))
+    server = ImpServer(_uvicorn_config(Front(app, hub.admission), hub), hub, sockets)
+    serving = asyncio.create_task(server.serve())
+    watching = asyncio.create_task(hub.admission.connections.watch())
     loading = asyncio.create_task(_load(hub, launch))
     draining = asyncio.create_task(_drain(server, hub, launch))
     try:
@@ -125,15 +211,18 @@ async def run(hub: Hub, launch: Launch | None, sock: socket.socket, announce: An
             loading.result()
             gc.collect()
             gc.freeze()  # what start-up made lives as long as the process: the collector needn't walk it
-            announce(f"Server listening on {url_of(sock)}")
+            for i, sock in enumerate(sockets):
+                announce(f"{'Also' if i else 'Server'} listening on {url_of(sock)}")
         await serving
         if hub.draining and not server.force_exit:
             await draining
     finally:
         server.should_exit = True
+        server.stop_listening()
         loading.cancel()
         draining.cancel()
-        await asyncio.gather(serving, loading, draining, return_exceptions=True)
+        watching.cancel()
+        await asyncio.gather(serving, loading, draining, watching, return_exceptions=True)
         if launch is not None:
             await launch.client.stop()
         hub.pool.close()
@@ -166,7 +255,8 @@ _TO_SAY_SO_S = 5
 """Seconds that cut streams get, after the drain, to write their error."""
 
 
-def _uvicorn_config(app: object, config: Config) -> uvicorn.Config:
+def _uvicorn_config(app: object, hub: Hub) -> uvicorn.Config:
+    config = hub.config
     return uvicorn.Config(
         app,  # type: ignore[arg-type]
         http=ImpHttpProtocol,

@@ -190,10 +190,16 @@ def model(config: Config) -> list[Finding]:
 
 
 def port(config: Config) -> list[Finding]:
-    where = f"{config.server.host}:{config.server.port}"
-    if why := _machine.port_is_free(config.server.host, config.server.port):
-        return [Finding("port", f"{where}: {why.lower()}; choose another with --port", "note")]
-    return [Finding("port", f"{where} is free")]
+    findings = []
+    for host in config.server.host:
+        if host.startswith(("unix:", "/")):
+            continue
+        where = f"{host}:{config.server.port}"
+        if why := _machine.port_is_free(host, config.server.port):
+            findings.append(Finding("port", f"{where}: {why.lower()}; choose another with --port", "note"))
+        else:
+            findings.append(Finding("port", f"{where} is free"))
+    return findings
 
 
 def files(_: Config) -> list[Finding]:

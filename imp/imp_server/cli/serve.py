@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import socket
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
+from typing import TYPE_CHECKING
 
 import click
 
@@ -17,6 +17,9 @@ from imp_server.config import Config
 from imp_server.config.load import Loaded
 from imp_server.core import readable
 from imp_server.logs import set_up_logging
+
+if TYPE_CHECKING:
+    from imp_server.api.server import Sockets
 
 
 @click.command(cls=KnobCommand)
@@ -32,18 +35,18 @@ def command(loaded: Loaded, model: str | None) -> None:
 
     config = with_model(loaded, model)
     set_up_logging(config.log)
-    sock = bind(config.server)  # before anything is loaded: a taken port fails at once
+    sockets = bind(config.server)  # before anything is loaded: a taken port fails at once
     _say(f"imp {__version__}")
     located = locate(config)
     if located is None:
         _say("No model: requests that need one are answered with 503")
-        serve(config, None, sock, _announce)
+        serve(config, None, sockets, _announce)
         return
     _say(f"Loading model {located.model_id}\n{readable(located.path)}")
     _say(_limits(config))
     for warning in warnings(config):
         print(f"imp: {warning}", file=sys.stderr)
-    _serve_model(config, located, sock)
+    _serve_model(config, located, sockets)
 
 
 def warnings(config: Config) -> Iterator[str]:
@@ -52,7 +55,7 @@ def warnings(config: Config) -> Iterator[str]:
         yield "--think-budget 1 lets thinking take all of max_tokens: answers may never begin"
 
 
-def _serve_model(config: Config, located: Located, sock: socket.socket) -> None:
+def _serve_model(config: Config, located: Located, sockets: Sockets) -> None:
     from imp_server.api.model_text_side import ModelTextSide
     from imp_server.api.server import Launch, serve
     from imp_server.engine.process import ProcessEngine
@@ -66,7 +69,7 @@ def _serve_model(config: Config, located: Located, sock: socket.socket) -> None:
 
         client = ProcessEngine(located.path, located.model_id, config)
         launch = Launch(located.model_id, client, lambda: ModelTextSide.load(located.path, config), on_progress)
-        serve(config, launch, sock, announce)
+        serve(config, launch, sockets, announce)
 
 
 def _say(line: str) -> None:
@@ -76,6 +79,8 @@ def _say(line: str) -> None:
 
 def _announce(line: str) -> None:
     _say(line)
+    if line.startswith("Also"):
+        return
     url = line.rpartition(" ")[2]
     _say(f"OpenAI clients:    {url}/v1\nAnthropic clients: {url}\nEvery route:       {url}/docs")
 

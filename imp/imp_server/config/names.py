@@ -21,6 +21,8 @@ FLAG_ALIASES: dict[str, str] = {
     "--lora": "adapters.lora",
     "--models-dir": "router.models_dir",
     "--request-timeout": "server.request_timeout_s",
+    "--http-read-timeout": "server.body_timeout_s",
+    "--http-write-timeout": "server.send_timeout_s",
     "--responses-store-ttl": "responses.store_ttl_s",
     "--vram-budget": "cuda.memory_mib",
     "--device": "cuda.device",
@@ -119,8 +121,6 @@ NO_EFFECT_FLAGS: dict[str, bool] = {
     "--mxfp4-prefill": False,
     "--dual-path-quant": False,
     "--max-images-per-request": True,
-    "--http-read-timeout": True,
-    "--http-write-timeout": True,
     "--http-keep-alive-max": True,
     "--idle-unload-seconds": True,
 }
@@ -129,8 +129,6 @@ NO_EFFECT_FLAGS: dict[str, bool] = {
 REFUSED_FLAGS: dict[str, tuple[bool, str]] = {
     "--mmproj": (True, "images aren't supported yet; leave --mmproj out"),
     "--allow-remote-images": (False, "images aren't supported yet; leave --allow-remote-images out"),
-    "--rate-limit": (True, "rate limits aren't supported yet; put a proxy in front, or use --max-concurrent"),
-    "--trusted-proxy": (True, "rate limits and forwarded addresses aren't supported yet; leave --trusted-proxy out"),
     "--log-requests": (True, "request logs aren't supported yet; leave --log-requests out"),
 }
 

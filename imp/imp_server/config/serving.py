@@ -6,14 +6,14 @@ from typing import Literal
 
 import msgspec
 
-from imp_server.config.types import Count, Norm, Port, Positive, Seconds, Secrets, Words
+from imp_server.config.types import Count, Delay, Norm, Port, Positive, Seconds, Secrets, Words
 
 
 class Server(msgspec.Struct, frozen=True):
     """The HTTP side: where it listens, who may ask, and how much."""
 
-    host: str = "127.0.0.1"
-    """Address to listen on; 0.0.0.0 = every interface."""
+    host: Words = ("127.0.0.1",)
+    """Address to listen on, or unix:PATH for a Unix socket; repeatable. 0.0.0.0 = every interface."""
     port: Port = 8080
     """TCP port; 0 = any free one (printed when ready)."""
     api_key: Secrets = ()
@@ -54,6 +54,28 @@ class Server(msgspec.Struct, frozen=True):
     """Seconds with one thing after which a thread counts as stuck and another takes its place; 0 = never."""
     keep_alive_s: Seconds = 75
     """Seconds an idle HTTP connection is kept open."""
+    head_timeout_s: Delay = 10
+    """Seconds that the head of a request may take in all; a new connection has as long to begin with one."""
+    body_timeout_s: Delay = 30
+    """Seconds without progress after which a request body is given up."""
+    min_body_kib_s: Count = 4
+    """KiB per second that a request body must bring on average after its first ten seconds; 0 = any."""
+    send_timeout_s: Delay = 60
+    """Seconds that a client may read nothing while an answer waits to be sent."""
+    max_connections: Positive = 1024
+    """Most connections at once, or what descriptors allow. The oldest without a request goes first."""
+    max_connections_per_address: Count = 0
+    """Most connections of one address; never of loopback, Unix sockets and trusted proxies. 0 = no limit."""
+    rate_limit: Count = 0
+    """Requests per minute of one address; never of loopback and Unix sockets. One more is a 429. 0 = no limit."""
+    trusted_proxy: Words = ()
+    """Address or network of a proxy whose X-Forwarded-For is believed, or unix; repeatable."""
+    max_body_memory_mib: Positive = 512
+    """MiB that request bodies may take together, those being received included; beyond it they get a 503."""
+    max_json_containers: Positive = 250000
+    """Most arrays and objects in a request body."""
+    max_json_values: Positive = 4000000
+    """Most values of any kind in a request body."""
 
 
 class Responses(msgspec.Struct, frozen=True):

@@ -9,6 +9,8 @@ from msgspec import Meta
 Count = Annotated[int, Meta(ge=0)]
 Positive = Annotated[int, Meta(ge=1)]
 Seconds = Annotated[float, Meta(ge=0)]
+Delay = Annotated[float, Meta(gt=0)]
+"""Seconds that can't be 0."""
 Milliseconds = Annotated[float, Meta(gt=0)]
 Fraction = Annotated[float, Meta(ge=0, le=1)]
 Percent = Annotated[int, Meta(ge=0, le=100)]

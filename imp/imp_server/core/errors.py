@@ -123,6 +123,13 @@ class MethodNotAllowed(ImpError):
         self.allow = allow
 
 
+class RequestTimeout(ImpError):
+    """The request came too slowly; its connection can't be used further."""
+
+    status = 408
+    default_code = "request_timeout"
+
+
 class Conflict(ImpError):
     status = 409
     default_code = "conflict"

@@ -1,0 +1,160 @@
+"""One request from its head to the last byte of its answer: what it holds meanwhile, and the line that the log gets."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Awaitable, Callable, MutableMapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from imp_server.api.admission import Admission
+from imp_server.api.admission.addresses import UNIX
+from imp_server.api.admission.body_memory import Charge
+from imp_server.api.admission.gate import Place
+from imp_server.api.generations import Generations
+from imp_server.api.returned_memory import LARGE_BYTES
+
+_log = logging.getLogger(__name__)
+KEY = "imp.visit"
+"""Where a request's scope has its visit."""
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[dict[str, Any]]]
+Send = Callable[[dict[str, Any]], Awaitable[None]]
+Application = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+
+class Counts(Protocol):
+    """A connection, as far as answers concern it."""
+
+    n_answered: int
+
+
+@dataclass(slots=True, eq=False)
+class Visit:
+    """Owner of a request's place at the gate and of its charge for memory; both end with it."""
+
+    admission: Admission
+    client: str
+    """Address that sent it, or that a trusted proxy names; `unix` for a Unix socket."""
+    charge: Charge
+    method: str
+    path: str = ""
+    """Of the contract's operation; "" for a path that it doesn't have."""
+    place: Place | None = None
+    is_probe: bool = False
+    model: str = ""
+    """The one that served it."""
+    refusal: str = ""
+    """Method, path and message of the error that was the answer."""
+    request_id: str = ""
+    generations: Generations | None = None
+    status: int = 0
+    began_s: float = field(default_factory=time.monotonic)
+    _has_ended: bool = False
+
+    def take_place(self) -> None:
+        """Raises Overloaded when there is none."""
+        self.place = self.admission.gate.take()
+
+    def end(self) -> None:
+        """Idempotent."""
+        if self._has_ended:
+            return
+        self._has_ended = True
+        if self.place is not None:
+            self.place.leave()
+        self.charge.close()
+        if self.charge.most_bytes >= LARGE_BYTES:
+            self.admission.returned_memory.want()
+        self._tell()
+
+    # --- the log --------------------------------------------------------------------------------
+
+    def _tell(self) -> None:
+        """One line; of a probe that went well in the debug log only."""
+        fields = self._fields()
+        if self.status < 400:
+            level = logging.DEBUG if self.is_probe else logging.INFO
+            what = f"HTTP {self.status or 499} {fields['method']} {fields['path']}"
+        else:
+            level = logging.WARNING
+            what = f"HTTP {self.status} {self.refusal or fields['method']}"
+        if _log.isEnabledFor(level):
+            shown = [f"{_NAMES.get(name, name)}={value}" for name, value in fields.items() if name not in _LEADING]
+            _log.log(level, "%s [%s]", what, " ".join(shown), extra=fields)
+
+    def _fields(self) -> dict[str, Any]:
+        ended_s = time.monotonic()
+        fields: dict[str, Any] = {
+            "method": self.method[:16] if self.method.isalpha() else "?",
+            "path": self.path or "?",
+            "status": self.status or 499,
+            "client": self.client,
+        }
+        if self.model:
+            fields["model"] = self.model
+        if self.generations is not None:
+            fields |= self.generations.told(self.began_s)
+        fields["duration_ms"] = round((ended_s - self.began_s) * 1000, 1)
+        if self.request_id:
+            fields["request_id"] = self.request_id
+        return fields
+
+
+_LEADING = ("method", "path", "status")
+_NAMES = {
+    "first_token_ms": "first",
+    "prompt_tokens": "in",
+    "cached_tokens": "cached",
+    "completion_tokens": "out",
+    "tokens_per_s": "tok/s",
+    "duration_ms": "ms",
+    "request_id": "id",
+}
+"""In lines for people."""
+
+
+def visit_of(scope: Any) -> Visit:
+    visit = scope[KEY]
+    assert isinstance(visit, Visit)
+    return visit
+
+
+class Front:
+    """The application with a visit around each request."""
+
+    def __init__(self, app: Application, admission: Admission) -> None:
+        self._app = app
+        self._admission = admission
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        visit = Visit(self._admission, self._client(scope), self._admission.bodies.charge(), scope["method"])
+        scope[KEY] = visit
+        connection: Counts | None = scope.get("imp.connection")
+
+        async def counted(message: dict[str, Any]) -> None:
+            if message["type"] == "http.response.start":
+                visit.status = message["status"]
+                for name, value in message.get("headers", ()):
+                    if name == b"x-request-id":
+                        visit.request_id = value.decode("latin-1")
+            else:
+                if connection is not None:
+                    connection.n_answered += len(message.get("body", b""))
+                if not message.get("more_body"):
+                    visit.end()  # before the last byte: whoever has it may send the next request
+            await send(message)
+
+        try:
+            await self._app(scope, receive, counted)
+        finally:
+            visit.end()
+
+    def _client(self, scope: Scope) -> str:
+        peer = scope["client"][0] if scope.get("client") else UNIX
+        forwarded = b",".join(value for name, value in scope["headers"] if name == b"x-forwarded-for")
+        return self._admission.proxies.client(peer, forwarded.decode("latin-1"))
