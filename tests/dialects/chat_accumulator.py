@@ -74,7 +74,5 @@ def _add_call(calls: list[dict[str, Any]], part: dict[str, Any]) -> None:
 def _close(choice: dict[str, Any]) -> None:
     assert choice["finish_reason"] is not None
     message = choice["message"]
-    for call in message.get("tool_calls", ()):
-        call["function"]["arguments"] = call["function"]["arguments"] or "{}"
     if "tool_calls" in message and not message["content"]:
         message["content"] = None

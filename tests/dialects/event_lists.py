@@ -64,7 +64,7 @@ def call_events(draw: Callable[..., Any], index: int, *, truncated: bool) -> lis
         arguments = arguments[: draw(st.integers(0, len(arguments)))]
     events: list[OutputEvent] = [CallStart(0, index, f"call_imp_{index}", name)]
     events += [CallArgs(0, index, piece) for piece in pieces(draw, arguments)]
-    return events if truncated else [*events, CallEnd(0, index)]
+    return [*events, CallEnd(0, index, truncated)]
 
 
 @st.composite
@@ -80,7 +80,8 @@ def event_lists(draw: Callable[..., Any], *, logprobs: bool = False) -> list[Out
         events += call_events(draw, index, truncated=False)
     reasons: list[FinishReason] = ["stop", "length"]
     reason: FinishReason = draw(st.sampled_from(["tool_calls", *reasons] if n_calls else reasons))
-    if n_calls and reason == "length":
+    is_cut = bool(n_calls) and reason != "tool_calls"
+    if is_cut:
         events += call_events(draw, n_calls, truncated=True)
     stop_sequence = draw(st.none() | st.just("END")) if reason == "stop" and not n_calls else None
-    return [*events, Finish(0, reason, draw(USAGES), stop_sequence)]
+    return [*events, Finish(0, reason, draw(USAGES), stop_sequence, "call_cut" if is_cut else None)]

@@ -1,4 +1,4 @@
-"""The content blocks that a client makes of a stream of Messages events."""
+"""The content blocks that a client makes of a stream of Messages events. A call that was cut is none."""
 
 from __future__ import annotations
 
@@ -19,7 +19,15 @@ def accumulate(events: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
             else:
                 name = kind.removesuffix("_delta")
                 block[name] = block.get(name, "") + event["delta"][name]
-    for block in blocks:
-        if text := block.pop("json"):
+    return [block for block in blocks if _is_whole(block)]
+
+
+def _is_whole(block: dict[str, Any]) -> bool:
+    text = block.pop("json")
+    if block["type"] == "tool_use":
+        try:
             block["input"] = json.loads(text)
-    return blocks
+        except ValueError:
+            return False
+        return isinstance(block["input"], dict)
+    return True

@@ -165,13 +165,6 @@ def test_calls_and_reasoning(texts: Any, thoughts: Any, calls: Any, reason: Any,
     assert len(message.get("tool_calls", [])) == len(calls)
 
 
-def test_a_call_without_arguments_has_an_empty_object() -> None:
-    found: list[OutputEvent] = [CallStart(0, 0, "call_1", "f"), CallEnd(0, 0), Finish(0, "tool_calls", USAGE)]
-    folded, _ = both_ways({}, found)
-    [call] = folded["choices"][0]["message"]["tool_calls"]
-    assert call["function"]["arguments"] == "{}"
-
-
 def test_logprobs_have_bytes_and_ride_with_their_text() -> None:
     entry = LogprobEntry(5, "é".encode()[:1], -0.5, ((5, "é".encode()[:1], -0.5), (6, b"x", -9999.0)))
     found: list[OutputEvent] = [Logprobs(0, (entry,)), TextDelta(0, "é"), Finish(0, "stop", USAGE)]

@@ -43,7 +43,7 @@ def text_of(ids: list[int]) -> str:
 
 
 def test_real_grammars_alone_together_and_mixed() -> None:
-    plan = OutputPlan(end_ids=(END,), max_tokens=120, grammar=check_schema(SCHEMA))
+    plan = OutputPlan(end_ids=(END,), max_tokens=120, steers=True, grammar=check_schema(SCHEMA))
 
     async def body(engine: InlineEngine, _: Tiny) -> None:
         def wanted(seed: int) -> Any:
@@ -76,7 +76,7 @@ LAWS = {
 @pytest.mark.parametrize("max_tokens", [120, 26])
 def test_tokens_without_a_choice_need_no_logits(law: str, max_tokens: int) -> None:
     """The same ids and end as with logits, steered or not; whatever else is asked of a token has it sampled."""
-    plan = OutputPlan(end_ids=(END,), max_tokens=max_tokens, grammar=check_schema(SCHEMA))
+    plan = OutputPlan(end_ids=(END,), max_tokens=max_tokens, steers=True, grammar=check_schema(SCHEMA))
     found: dict[bool, list[Any]] = {}
     for takes_only in (True, False):
 
@@ -142,7 +142,7 @@ class Fake:
 
 
 def constrained(**fields: Any) -> OutputPlan:
-    return OutputPlan(**{"end_ids": (END,), "max_tokens": 30, "grammar": FAKE, **fields})
+    return OutputPlan(**{"end_ids": (END,), "max_tokens": 30, "grammar": FAKE, "steers": True, **fields})
 
 
 def test_the_end_id_is_allowed_exactly_when_done() -> None:

@@ -319,7 +319,7 @@ DRAFTERS: dict[str, Callable[[], list[Any]]] = {
 @pytest.mark.parametrize("sampling", MATRIX)
 def test_every_drafter_under_every_sampling(sampling: str, drafters: str) -> None:
     """In a batch: plain with logprobs, a prediction, under a grammar, reasoning on a budget, two choices."""
-    bound = OutputPlan(end_ids=(END,), max_tokens=60, grammar=check_schema(SCHEMA))
+    bound = OutputPlan(end_ids=(END,), max_tokens=60, steers=True, grammar=check_schema(SCHEMA))
 
     def params(seed: int) -> SamplingParams:
         return SamplingParams(**MATRIX[sampling], seed=seed)

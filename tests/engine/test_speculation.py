@@ -280,7 +280,7 @@ def test_drafts_under_a_grammar_change_nothing_and_save_steps() -> None:
     async def body(engine: InlineEngine, _: Tiny) -> None:
         n_forced = 0
         for max_tokens in (35, 48, 120):
-            plan = OutputPlan(end_ids=(END,), max_tokens=max_tokens, grammar=grammar)
+            plan = OutputPlan(end_ids=(END,), max_tokens=max_tokens, steers=True, grammar=grammar)
             cases: list[dict[str, Any]] = [
                 {
                     "prompt": encode('{"name":"ab","is_confirmed":true}' * 2)[: 20 + seed],

@@ -27,14 +27,14 @@ def sampled(seed: int) -> SamplingParams:
 
 @pytest.mark.parametrize("max_tokens", [25, 31, 48, 60])
 def test_the_value_parses_at_any_limit_that_holds_the_shortest(max_tokens: int) -> None:
-    plan = OutputPlan(end_ids=(END,), max_tokens=max_tokens, grammar=check_schema(LONG))
+    plan = OutputPlan(end_ids=(END,), max_tokens=max_tokens, steers=True, grammar=check_schema(LONG))
 
     async def body(engine: InlineEngine, _: Tiny) -> None:
         n_steered = 0
         for seed in range(8):
             (answer,) = await ask(engine, request(engine, IDS[:20], plan=plan, sampling=sampled(seed)))
             assert set(json.loads(text_of(answer.ids))) == {"words", "note"}
-            assert answer.finish and answer.finish.reason == "stop"
+            assert answer.finish and answer.finish.reason == ("length" if answer.finish.detail else "stop")
             n_steered += answer.finish.detail == "length_steered"
         assert n_steered, "a limit this short was never felt"
         counters, _rows = await engine.stats()
@@ -43,23 +43,47 @@ def test_the_value_parses_at_any_limit_that_holds_the_shortest(max_tokens: int) 
     with_engine(body, make_constraint=Grammars(vocabulary()))
 
 
-def test_steering_costs_no_forward() -> None:
-    """A model set on going on inside a string: the masks lack what doesn't fit, nothing is sampled twice."""
+def test_what_steering_left_as_it_was_ends_as_it_would_have() -> None:
+    """`length_steered` is told of a value exactly if it is another than without a limit, however near the limit was."""
+    schema = check_schema({"type": "array", "items": {"enum": [1, 22]}, "minItems": 2})
+
+    async def body(engine: InlineEngine, _: Tiny) -> None:
+        endings = set()
+        for seed in range(12):
+            answers = []
+            for limit in (13, 400):
+                plan = OutputPlan(end_ids=(END,), max_tokens=limit, steers=True, grammar=schema)
+                answers += await ask(engine, request(engine, IDS[:20], plan=plan, sampling=sampled(seed)))
+            near, far = answers
+            assert near.finish and far.finish and far.finish.reason == "stop"
+            if near.ids == far.ids:
+                expected: tuple[str, str | None] = ("stop", None)
+            else:  # the same value, whose end no token was left to mark, or a shorter one
+                expected = ("length", None if near.ids == far.ids[:-1] else "length_steered")
+            assert (near.finish.reason, near.finish.detail) == expected
+            endings.add(expected)
+        assert {("stop", None), ("length", "length_steered")} <= endings, "one of the two never happened"
+
+    with_engine(body, make_constraint=Grammars(vocabulary()))
+
+
+def test_steering_costs_one_forward() -> None:
+    """A model set on going on inside a string: behind the first change the masks lack what doesn't fit."""
     n_tokens = 6
-    plan = OutputPlan(end_ids=(END,), max_tokens=n_tokens, grammar=check_schema({"type": "string"}))
+    plan = OutputPlan(end_ids=(END,), max_tokens=n_tokens, steers=True, grammar=check_schema({"type": "string"}))
 
     async def body(engine: InlineEngine, _: Tiny) -> None:
         (answer,) = await ask(engine, request(engine, IDS[:20], plan=plan, sampling=sampled(5)))
         assert isinstance(json.loads(text_of(answer.ids)), str)
         counters, _rows = await engine.stats()
         assert 1 <= counters["grammar_steered_total"] <= n_tokens
-        assert counters["computed_tokens_total"] <= 20 + n_tokens
+        assert counters["computed_tokens_total"] <= 20 + n_tokens + 1
 
     with_engine(body, make_constraint=Grammars(vocabulary()))
 
 
 def test_a_limit_below_the_shortest_value_just_cuts() -> None:
-    plan = OutputPlan(end_ids=(END,), max_tokens=8, grammar=check_schema(LONG))
+    plan = OutputPlan(end_ids=(END,), max_tokens=8, steers=True, grammar=check_schema(LONG))
 
     async def body(engine: InlineEngine, _: Tiny) -> None:
         (answer,) = await ask(engine, request(engine, IDS[:20], plan=plan, sampling=sampled(1)))
@@ -69,10 +93,24 @@ def test_a_limit_below_the_shortest_value_just_cuts() -> None:
     with_engine(body, make_constraint=Grammars(vocabulary()))
 
 
+def test_a_plan_that_forbids_it_is_never_steered() -> None:
+    async def body(engine: InlineEngine, _: Tiny) -> None:
+        for seed in range(4):
+            plan = OutputPlan(end_ids=(END,), max_tokens=25, grammar=check_schema(LONG))
+            (answer,) = await ask(engine, request(engine, IDS[:20], plan=plan, sampling=sampled(seed)))
+            assert answer.finish and (answer.finish.reason, answer.finish.detail) == ("length", None)
+        counters, _rows = await engine.stats()
+        assert counters["grammar_steered_total"] == 0
+
+    with_engine(body, make_constraint=Grammars(vocabulary()))
+
+
 def test_far_from_the_limit_nothing_changes() -> None:
     ids = {}
     for max_tokens in (400, 401):
-        plan = OutputPlan(end_ids=(END,), max_tokens=max_tokens, grammar=check_schema(LONG | {"maxProperties": 2}))
+        plan = OutputPlan(
+            end_ids=(END,), max_tokens=max_tokens, steers=True, grammar=check_schema(LONG | {"maxProperties": 2})
+        )
 
         async def body(engine: InlineEngine, _: Tiny, plan: OutputPlan = plan, key: int = max_tokens) -> None:
             (answer,) = await ask(engine, request(engine, IDS[:20], plan=plan, sampling=sampled(3)))

@@ -114,7 +114,7 @@ def tool(name: str) -> dict[str, Any]:
 
 
 def required_call(server: LiveServer, seed: int) -> None:
-    """120 tokens: many of these calls would run on for longer and are steered to their end."""
+    """120 tokens: many of these calls would run on for longer, and end as they stand."""
     choice = chat(
         server,
         messages=[{"role": "user", "content": f"How will the weather be in city number {seed}?"}],
@@ -128,10 +128,11 @@ def required_call(server: LiveServer, seed: int) -> None:
         seed=seed,
     )
     calls = choice["message"]["tool_calls"]
-    assert choice["finish_reason"] == "tool_calls", (seed, choice)
+    is_cut = choice.get("imp_finish_detail") == "call_cut"
+    assert choice["finish_reason"] == ("length" if is_cut else "tool_calls"), (seed, choice)
     assert not (choice["message"]["content"] or "").strip()
     assert len(calls) == 1 or seed % 2 == 0
-    for call in calls:
+    for call in calls[: len(calls) - is_cut]:
         jsonschema.validate(json.loads(call["function"]["arguments"]), SCHEMAS[call["function"]["name"]])
 
 
@@ -188,8 +189,8 @@ def test_a_required_call_obeys_its_schema_at_fifty_seeds(server: LiveServer) -> 
     in_batches(server, required_call, range(50))
 
 
-def steered(server: LiveServer, dialect: str, wanted: str, limit: int) -> Any:
-    """The JSON value of an answer of at most `limit` tokens: its text, or the arguments of its call."""
+def ended(server: LiveServer, dialect: str, wanted: str, limit: int) -> tuple[Any, str, Any]:
+    """What an answer of at most `limit` tokens holds, how it ended, and the detail of that."""
     ask = [{"role": "user", "content": "Describe a person at length."}]
     sampling = {"model": "smollm2", "temperature": 1.5, "seed": limit}
     function = {"name": "save", "parameters": PERSON}
@@ -210,27 +211,47 @@ def steered(server: LiveServer, dialect: str, wanted: str, limit: int) -> Any:
         path, more = "/v1/messages", form if wanted == "schema" else {"tools": tools, "tool_choice": {"type": "any"}}
     reply = httpx.post(server.url + path, json={**sampling, **body, **more}, timeout=300)
     assert reply.status_code == 200, reply.text
-    return _value_in(reply.json(), wanted)
+    told = reply.json()
+    if dialect == "chat":
+        [told] = told["choices"]
+    reason = told[{"chat": "finish_reason", "responses": "status", "messages": "stop_reason"}[dialect]]
+    return _written_in(told, wanted), reason, told.get("imp_finish_detail")
 
 
-def _value_in(reply: dict[str, Any], wanted: str) -> Any:
-    if "choices" in reply:
-        message = reply["choices"][0]["message"]
-        text = message["content"] if wanted == "schema" else message["tool_calls"][0]["function"]["arguments"]
-        return json.loads(text)
+def _written_in(reply: dict[str, Any], wanted: str) -> Any:
+    """Text of the answer, or of the arguments of its first call; None if there is no call."""
+    if "message" in reply:
+        message = reply["message"]
+        return message["content"] if wanted == "schema" else message["tool_calls"][0]["function"]["arguments"]
     if "output" in reply:
-        [item] = reply["output"]
-        return json.loads(item["content"][0]["text"] if wanted == "schema" else item["arguments"])
-    [block] = reply["content"]
-    return json.loads(block["text"]) if wanted == "schema" else block["input"]
+        item = reply["output"][0]
+        return item["content"][0]["text"] if wanted == "schema" else item["arguments"]
+    return next((block["text"] if wanted == "schema" else block["input"] for block in reply["content"]), None)
+
+
+AT_A_LIMIT = {"chat": "length", "responses": "incomplete", "messages": "max_tokens"}
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("wanted", ["schema", "call"])
 @pytest.mark.parametrize("dialect", ["chat", "responses", "messages"])
-def test_at_max_tokens_the_reply_still_parses(server: LiveServer, dialect: str, wanted: str) -> None:
+def test_at_max_tokens_an_answer_still_parses(server: LiveServer, dialect: str) -> None:
     for limit in (64, 80):
-        jsonschema.validate(steered(server, dialect, wanted, limit), PERSON)
+        text, reason, detail = ended(server, dialect, "schema", limit)
+        jsonschema.validate(json.loads(text), PERSON)
+        assert (reason == AT_A_LIMIT[dialect]) == (detail == "length_steered")
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("dialect", ["chat", "responses", "messages"])
+def test_at_max_tokens_a_call_is_cut_as_it_stands(server: LiveServer, dialect: str) -> None:
+    written, reason, detail = ended(server, dialect, "call", 30)
+    assert (reason, detail) == (AT_A_LIMIT[dialect], "call_cut")
+    if dialect == "messages":
+        assert written is None
+    else:
+        assert written.startswith("{")
+        with pytest.raises(ValueError):
+            json.loads(written)
 
 
 @pytest.mark.timeout(300)

@@ -48,7 +48,7 @@ class Grammar(msgspec.Struct, frozen=True):
     jump_ahead: bool = True
     """Take what the grammar forces without logits, or propose it as a draft; the tokens are the same either way."""
     length_steering: bool = True
-    """Near max_tokens keep only tokens that lead to the end, so that the value parses."""
+    """Near max_tokens keep only tokens that lead to the end, so that an answer parses. Calls are cut as they stand."""
     check_work: Positive = 20000
     """Work units for the proof that some value satisfies a schema; if they don't do it is a 400."""
     max_states: Positive = 200000

@@ -169,6 +169,8 @@ class ChatRequest(msgspec.Struct, frozen=True):
     add_generation_prompt: bool = True
     continue_final_message: bool = False
     speculative: bool | None = None
+    length_steering: bool = True
+    """A bound answer may be brought to its end within max_tokens."""
     adapter: str = ""
     priority: int = 0
     row_preference: int | None = None
@@ -199,6 +201,8 @@ class PromptRequest(msgspec.Struct, frozen=True):
     """As in GenerateRequest."""
     prompt_logprobs: int | None = None
     speculative: bool | None = None
+    length_steering: bool = True
+    """A bound answer may be brought to its end within max_tokens."""
     adapter: str = ""
     priority: int = 0
     row_preference: int | None = None

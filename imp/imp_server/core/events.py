@@ -8,10 +8,11 @@ from typing import Any, Literal
 import msgspec
 
 FinishReason = Literal["stop", "length", "tool_calls", "cancelled"]
-FinishDetail = Literal["reasoning_budget_exhausted", "length_steered", "schema_violated", "timed_out"]
+FinishDetail = Literal["reasoning_budget_exhausted", "length_steered", "schema_violated", "timed_out", "call_cut"]
 """What the reason alone doesn't tell. reasoning_budget_exhausted: thinking was closed by force, and no answer began;
-length_steered: the grammar's value was brought to its end in time; schema_violated: the answer breaks a part of its
-schema that the grammar doesn't enforce; timed_out: its deadline, or its time for predicting, passed."""
+length_steered: the grammar's value was made shorter to end in time; schema_violated: the answer breaks a part of its
+schema that the grammar doesn't enforce; timed_out: its deadline, or its time for predicting, passed; call_cut: the
+reply ended, for whatever reason, before a call in it did."""
 
 
 class Usage(msgspec.Struct, frozen=True):
@@ -109,7 +110,7 @@ class CallStart(msgspec.Struct, frozen=True):
 
 
 class CallArgs(msgspec.Struct, frozen=True):
-    """A piece of the JSON text of the arguments; the pieces of one call always concatenate to valid JSON."""
+    """A piece of the JSON text of the arguments; the pieces of a call that isn't cut concatenate to an object."""
 
     choice: int
     index: int
@@ -119,6 +120,8 @@ class CallArgs(msgspec.Struct, frozen=True):
 class CallEnd(msgspec.Struct, frozen=True):
     choice: int
     index: int
+    is_cut: bool = False
+    """The arguments are what was written of them: a prefix, or nothing at all. Nobody may complete it."""
 
 
 class LogprobEntry(msgspec.Struct, frozen=True):

@@ -134,6 +134,8 @@ class OutputPlan(msgspec.Struct, frozen=True):
     """Special tokens whose text appears in the output; every other special token is silent."""
     only_calls: bool = False
     """Text of an answer can't come: the beginning of what might open a call is no text, though its rest never came."""
+    steers: bool = False
+    """The answer's value is brought to its end where max_tokens or the context would cut it. Calls never are."""
     grammar: GrammarPlan | None = None
     """Binds the whole completion from its first byte, in marked bytes: thinking and call envelopes are part of
     it as free text up to a tag. An end token is allowed exactly when it is done."""

@@ -5,9 +5,12 @@ One block is open at a time and indexes are dense: a block gets its index when i
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
+
+import msgspec
 
 from imp_server.core import (
     Accepted,
@@ -23,7 +26,6 @@ from imp_server.core import (
 )
 from imp_server.dialects.anthropic_messages_ids import tool_use_id
 from imp_server.dialects.anthropic_messages_thinking import Signer
-from imp_server.dialects.anthropic_messages_truncated import read_object
 from imp_server.dialects.base import ReplyContext
 from imp_server.dialects.intents import present
 from imp_server.dialects.timings import speculation_details, timings_body
@@ -50,7 +52,15 @@ class _Block:
             return self.head | {"text": text}
         if self.kind == "thinking":
             return self.head | {"thinking": text, "signature": self.signer.signature()}
-        return self.head | {"input": read_object(text)}
+        return self.head | {"input": _object(text)}
+
+
+def _object(text: str) -> Any:
+    """Of arguments that are whole. What is too deep or too long for Python's parser is sent on as it stands."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return msgspec.Raw(text.encode()) if text else {}
 
 
 class MessageEvents:
@@ -60,6 +70,8 @@ class MessageEvents:
         self._ctx = ctx
         self._done: list[Json] = []
         self._open: _Block | None = None
+        self._index = 0
+        """Of the next block to be closed."""
         self._finish = Finish(0, "cancelled", Usage())
         """What a message is that was stopped before its end."""
         self._is_open = False
@@ -128,10 +140,10 @@ class MessageEvents:
             case CallArgs(text=text) if text:
                 yield from self._delta("input_json_delta", "partial_json", text)
             case CallEnd():
-                yield from self._close_block()
+                yield from self._close_block(is_cut=event.is_cut)
             case Finish():
                 self._finish = event
-                yield from self._close_block()
+                yield from self._close_block(is_cut=self._open is not None and self._open.kind == "tool_use")
 
     def _thinking(self, text: str) -> Iterator[Json]:
         yield from self._switch("thinking", {"type": "thinking", "thinking": "", "signature": ""})
@@ -143,7 +155,7 @@ class MessageEvents:
             return
         yield from self._close_block()
         self._open = _Block(kind, head)
-        yield {"type": "content_block_start", "index": len(self._done), "content_block": head}
+        yield {"type": "content_block_start", "index": self._index, "content_block": head}
 
     def _delta(self, kind: str, name: str, text: str) -> Iterator[Json]:
         assert self._open
@@ -151,24 +163,26 @@ class MessageEvents:
         yield self._block_delta({"type": kind, name: text})
 
     def _block_delta(self, delta: Json) -> Json:
-        return {"type": "content_block_delta", "index": len(self._done), "delta": delta}
+        return {"type": "content_block_delta", "index": self._index, "delta": delta}
 
-    def _close_block(self) -> Iterator[Json]:
+    def _close_block(self, *, is_cut: bool = False) -> Iterator[Json]:
+        """A call that is cut has no input that could be shown whole: it stays out of the message."""
         block, self._open = self._open, None
         if not block:
             return
-        whole = block.whole()
         if block.kind == "thinking":
-            yield self._block_delta({"type": "signature_delta", "signature": whole["signature"]})
-        yield {"type": "content_block_stop", "index": len(self._done)}
-        self._done.append(whole)
+            yield self._block_delta({"type": "signature_delta", "signature": block.signer.signature()})
+        yield {"type": "content_block_stop", "index": self._index}
+        self._index += 1
+        if not is_cut:
+            self._done.append(block.whole())
 
     def _stop(self) -> Json:
         """A cut wins over a call; a call wins over how the text ended."""
         finish, sequence = self._finish, None
         if finish.reason == "length":
             reason = "model_context_window_exceeded" if self._is_full() else "max_tokens"
-        elif any(block["type"] == "tool_use" for block in self._done):
+        elif finish.detail != "call_cut" and any(block["type"] == "tool_use" for block in self._done):
             reason = "tool_use"
         elif finish.stop_sequence is not None:
             reason, sequence = "stop_sequence", finish.stop_sequence
@@ -178,9 +192,9 @@ class MessageEvents:
         return {"stop_reason": reason, "stop_sequence": sequence} | detail
 
     def _is_full(self) -> bool:
-        """The context ended before the client's own limit did."""
-        limit = self._ctx.body.get("max_tokens")
-        return limit is not None and self._finish.usage.completion_tokens < limit and self._finish.detail is None
+        """It was the context that ended it."""
+        usage, limit = self._finish.usage, self._ctx.extra.get("context_length")
+        return limit is not None and usage.prompt_tokens + usage.completion_tokens >= int(limit)
 
     # --- usage
 

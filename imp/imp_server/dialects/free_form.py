@@ -72,9 +72,9 @@ class InputReader:
         return self._give(json.loads(f'"{whole.group()}"', strict=False))
 
     def rest(self) -> str:
-        """What was still uncertain at the end: arguments of another shape are text as they stand."""
+        """What was still uncertain at the end of a whole call: arguments of another shape are text as they stand."""
         raw, given = "".join(self._pieces), "".join(self._given)
-        if raw == "{}":  # a call that was cut before its text began
+        if raw == "{}":  # called without arguments
             return ""
         try:
             value = json.loads(raw, strict=False)["input"]

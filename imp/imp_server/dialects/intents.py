@@ -20,6 +20,7 @@ class Extensions(TypedDict):
     sampling: SamplingIntent
     cache: CacheIntent
     speculative: bool | None
+    length_steering: bool
     adapter: str
     priority: int
     row_preference: int | None
@@ -37,6 +38,7 @@ def extensions(body: Body) -> Extensions:
         sampling=sampling_of(body),
         cache=cache_of(body),
         speculative=speculative_of(body.get("speculative")),
+        length_steering=present(body, "length_steering", True),
         adapter=present(body, "lora", ""),
         priority=int(present(body, "priority", 0)),
         row_preference=row_of(body.get("id_slot")),

@@ -35,6 +35,7 @@ def prompt_requests(body: Mapping[str, Any], logit_bias: Mapping[int, float]) ->
             logprobs=n_probs_of(body) or (0 if body.get("return_tokens") or body.get("stream") else None),
             logprobs_as_drawn=n_probs_of(body) > 0 and body.get("post_sampling_probs", False),
             speculative=speculative_of(body.get("speculative")),
+            length_steering=body.get("length_steering", True),
             priority=int(body.get("priority", 0)),
             row_preference=row_of(body.get("id_slot")),
         )

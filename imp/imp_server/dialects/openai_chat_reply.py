@@ -42,14 +42,15 @@ class _Call:
     name: str
     is_free_form: bool
     arguments: list[str] = field(default_factory=list)
+    is_cut: bool = False
 
     def body(self) -> dict[str, Any]:
         arguments = "".join(self.arguments)
         if not self.is_free_form:
-            function = {"name": self.name, "arguments": arguments or "{}"}
+            function = {"name": self.name, "arguments": arguments}
             return {"id": self.id, "type": "function", "function": function}
         reader = InputReader()
-        text = reader.feed(arguments) + reader.rest()
+        text = reader.feed(arguments) + ("" if self.is_cut else reader.rest())
         return {"id": self.id, "type": "custom", "custom": {"name": self.name, "input": text}}
 
 
@@ -96,6 +97,8 @@ class ChatFold:
                 choice.calls.append(_Call(event.id, event.name, event.name in self._free_form))
             case CallArgs():
                 choice.calls[event.index].arguments.append(event.text)
+            case CallEnd():
+                choice.calls[event.index].is_cut = event.is_cut
             case Logprobs(kind="text"):
                 choice.logprobs += map(logprob_body, event.entries)
             case Finish():
@@ -182,7 +185,8 @@ class ChatStream:
                 return [self._delta(event.choice, {"tool_calls": [more]})]
             case CallEnd():
                 reader = self._readers.pop((event.choice, event.index), None)
-                return self._input(event.choice, event.index, reader.rest()) if reader else []
+                rest = reader.rest() if reader and not event.is_cut else ""
+                return self._input(event.choice, event.index, rest)
             case Logprobs():
                 self._n_tokens[event.choice] += len(event.entries)
                 if event.kind == "text" and self._with_logprobs:

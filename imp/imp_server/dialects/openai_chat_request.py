@@ -73,6 +73,7 @@ def chat_request(body: Mapping[str, Any]) -> ChatRequest:
         add_generation_prompt=body.get("add_generation_prompt", True),
         continue_final_message=bool(body.get("continue_final_message", False)),
         speculative=speculative_of(body.get("speculative")),
+        length_steering=body.get("length_steering", True),
         adapter=adapter_of(body),
         priority=int(body.get("priority", 0)),
         row_preference=row_of(body.get("id_slot")),

@@ -78,6 +78,7 @@ def completion_requests(body: Mapping[str, Any]) -> tuple[PromptRequest, ...]:
             logprobs=logprobs,
             prompt_logprobs=prompt_logprobs,
             speculative=speculative_of(body.get("speculative")),
+            length_steering=body.get("length_steering", True),
             adapter=adapter_of(body),
             priority=int(body.get("priority", 0)),
             row_preference=row_of(body.get("id_slot")),

@@ -154,7 +154,7 @@ class ResponseEvents:
                 assert isinstance(self._open, CallItem | CustomCallItem)
                 yield from self._open.grow(text)
             case CallEnd():
-                yield from self._close_item("completed")
+                yield from self._close_item("incomplete" if event.is_cut else "completed")
             case Finish():
                 yield from self._end(event)
 

@@ -198,7 +198,7 @@ class CustomCallItem:
             yield self._at("response.custom_tool_call_input.delta", delta=more)
 
     def close(self, status: str) -> Iterator[Json]:
-        if more := self.reader.rest():
+        if status == "completed" and (more := self.reader.rest()):
             yield self._at("response.custom_tool_call_input.delta", delta=more)
         yield self._at("response.custom_tool_call_input.done", input=self.reader.text)
         yield {"type": "response.output_item.done", "output_index": self.index, "item": self.snapshot(status)}

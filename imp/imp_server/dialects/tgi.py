@@ -11,6 +11,7 @@ from imp_server.core import NoModel, PromptRequest, ResponseFormat, SamplingInte
 from imp_server.dialects.base import ReplyContext
 from imp_server.dialects.handler import BytesReply, Call, JsonReply, PromptReply, Reply, handler
 from imp_server.dialects.ids import new_id
+from imp_server.dialects.intents import present
 from imp_server.dialects.openai_sampling import sampling_of
 from imp_server.dialects.tgi_reply import GenerateFold, GenerateStream, new_tokens_of
 
@@ -76,6 +77,7 @@ def prompt_request(body: Mapping[str, Any], *, told_by_token: bool) -> PromptReq
         max_tokens=new_tokens_of(parameters),
         stop=tuple(parameters.get("stop") or ()),
         logprobs=int(parameters.get("top_n_tokens") or 0) if told else None,
+        length_steering=present(parameters, "length_steering", True),
     )
 
 

@@ -89,6 +89,7 @@ class ChoiceOutput:
         self._walker = PlanWalker(request.plan, token_bytes)
         self._token_bytes = token_bytes
         self._has_newline = False
+        self._has_calls = any(segment.kind == "call" for segment in request.plan.segments)
         self._room = room
         self._closer = unpack_ids(request.plan.think_closer)
         self._close_asked = False
@@ -103,6 +104,14 @@ class ChoiceOutput:
     def room_left(self) -> int:
         """Tokens that context and max_tokens leave."""
         return min(self._room, self.request.plan.max_tokens) - self._walker.n_tokens
+
+    @property
+    def may_be_steered(self) -> bool:
+        """The next token belongs to an answer. Where calls may come instead, one that has begun."""
+        walker = self._walker
+        if not self.request.plan.steers or walker.kind == "call":
+            return False
+        return not self._has_calls or (walker.kind == "answer" and walker.has_text)
 
     @property
     def kind(self) -> str:
@@ -168,15 +177,14 @@ class ChoiceOutput:
             self._end(reason)
 
     def note_steered(self, grammar: GrammarRow | None) -> None:
-        """A value that steering brought to its end in time ends with `stop`, not `length`."""
+        """A value that steering brought to its end is whole, and was made shorter: it ends with `length`."""
         if grammar is None or not grammar.n_steered or self.finish is None:
             return
-        if self.finish.reason == "length" and grammar.is_done:
+        if self._detail in ("length_steered", "timed_out"):
+            return
+        if self.finish.reason == "stop" or grammar.is_done:
             self._detail = "length_steered"
-            self._end("stop")
-        elif self.finish.reason == "stop" and self._detail is None:
-            self._detail = "length_steered"
-            self._end("stop", stop_string=self.finish.stop_string, end_id=self.finish.end_id)
+            self._end("length", end_id=self.finish.end_id)
 
     def note_started(self, n_cached: int, n_to_cache: int) -> None:
         """The prompt is about to be computed: what the prefix cache gave, and what it will keep of the rest."""

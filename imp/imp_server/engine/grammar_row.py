@@ -3,7 +3,8 @@
 Steering is a rule about tokens: where the shortest way to the end fits into what the reply may still have, a token is
 allowed only if that stays so behind it. Near the limit the masks are narrowed to such tokens. Far from it nearly
 every token keeps the rule, so the one that was sampled is looked at, and the position sampled again without it if it
-breaks the rule. With noise that depends on position and id alone both are the same.
+breaks the rule. With noise that depends on position and id alone both are the same. The second way alone tells whether
+steering changed a reply, so the first begins when one has been changed.
 """
 
 from __future__ import annotations
@@ -60,7 +61,8 @@ class GrammarRow:
         self._constraint = constraint
         self._end_ids = end_ids
         self._masks = masks
-        self._steers = steers
+        self.steers = steers
+        """The place is one whose end may be steered to."""
         self._past_at = n_left - n_early if n_early > 0 else -1
         self._spot = Spot(constraint.start, n_left)
         self._refused: frozenset[int] = frozenset()
@@ -122,7 +124,7 @@ class GrammarRow:
 
     def _is_tight(self, spot: Spot, refused: frozenset[int], patience_s: float | None) -> bool:
         """Whether the mask has to be narrowed."""
-        if not self._steers:
+        if not self.steers or not (refused or self.n_steered):
             return False
         if spot.route is not None:
             return True
@@ -239,6 +241,6 @@ class GrammarRow:
 
     def _fits(self, spot: Spot, patience_s: float | None) -> bool:
         """Steering has something to hold on to. Where not even the shortest value fits, a reply is cut as any other."""
-        if not self._steers:
+        if not self.steers:
             return False
         return spot.route is not None or self._constraint.n_out(spot.place, patience_s) <= spot.n_left

@@ -306,6 +306,7 @@ class EngineLoop:
         """Nothing may follow: an end where the grammar is complete, else an error that should never be seen."""
         if live.grammar is not None and live.grammar.is_done:
             live.output.stop("stop")
+            live.output.note_steered(live.grammar)
             return
         self._counters["grammar_dead_ends_total"] += 1
         what = "its grammar" if live.grammar is not None else "logit_bias or ignore_eos"

@@ -216,7 +216,7 @@ class RequestHandler:
                 self._masks,
                 output.room_left,
                 n_early=request.plan.n_early,
-                steers=self._rules.length_steering,
+                steers=self._may_steer(output),
             )
         return LiveRow(row, output, grammar)
 
@@ -302,9 +302,13 @@ class RequestHandler:
             return False
         if closing:
             grammar.closed_by_force()
+        grammar.steers = self._may_steer(live.output)
         if live.output.finish is None:
             grammar.request_mask()
         return True
+
+    def _may_steer(self, output: ChoiceOutput) -> bool:
+        return self._rules.length_steering and output.may_be_steered
 
     def force(self, live: LiveRow) -> None:
         """Feed what must come next whatever the model thinks: the closing of reasoning."""

@@ -51,6 +51,8 @@ class PlanWalker:
         self.n_tokens = 0
         self.n_think_tokens = 0
         self.end: WalkEnd | None = None
+        self.has_dropped_call = False
+        """The reply, which had to be a call, ended within what opens one."""
         self._token_bytes = token_bytes
         self._end_ids = frozenset(plan.end_ids)
         self._shown = frozenset(token_bytes[i] for i in plan.shown_ids)
@@ -70,6 +72,11 @@ class PlanWalker:
     @property
     def kind(self) -> Literal["think", "answer", "call"]:
         return self.plan.segments[self.segment].kind
+
+    @property
+    def has_text(self) -> bool:
+        """The segment has text that isn't blank."""
+        return not self._blank
 
     @property
     def must_close_thinking(self) -> bool:
@@ -206,6 +213,8 @@ class PlanWalker:
         """Nothing more comes. What a special token, a forced closer or a forced call began is no text."""
         if self._held and not self._held.startswith(SPECIAL_OPEN) and not self._has_begun_what_is_forced():
             self._text(self._held, pieces)
+        else:
+            self.has_dropped_call = bool(self._held) and self.kind == "answer" and self.plan.only_calls
         self._held = b""
 
     def _has_begun_what_is_forced(self) -> bool:

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from imp_server.core import CallArgs, CallEnd, CallStart, OutputEvent
 from imp_server.text.call_ids import unique_id
-from imp_server.text.tools.base import Begin, CallPiece, CallReader, End, json_unmarked, unmarked
+from imp_server.text.tools.base import Begin, CallPiece, CallReader, Cut, End, json_unmarked, unmarked
 
 
 class CallReaders(Protocol):
@@ -32,6 +32,11 @@ class Calls:
     ) -> None:
         """`taken`: ids of earlier calls of the conversation."""
         self.n_calls = 0
+        self.has_cut = False
+        """A call ended before it was whole."""
+        self.has_begun = False
+        """The segment that was open last ended in what a call begins with, before its name."""
+        self._is_open = False
         self._taken = set(taken)
         self._choice = choice
         self._readers = readers
@@ -52,19 +57,26 @@ class Calls:
             text = "".join(c for c in text if not "\udc80" <= c <= "\udcfd")  # bytes that form no character
         return self._events(self._reader.feed(text)) if text else []
 
-    def close(self) -> list[OutputEvent]:
+    def close(self, *, closed: bool) -> list[OutputEvent]:
+        """`closed`: by the segment's closer."""
         reader, self._reader = self._reader, None
-        return [] if reader is None else self._events(reader.close())
+        self.has_begun = False
+        return [] if reader is None else self._events(reader.close(closed=closed))
 
     def _events(self, pieces: list[CallPiece]) -> list[OutputEvent]:
         events: list[OutputEvent] = []
         for piece in pieces:
             if isinstance(piece, Begin):
                 self.n_calls += 1
+                self._is_open = True
                 call_id = self._id(piece.id and unmarked(piece.id))
                 events.append(CallStart(self._choice, self.n_calls - 1, call_id, unmarked(piece.name)))
-            elif isinstance(piece, End):
-                events.append(CallEnd(self._choice, self.n_calls - 1))
+            elif isinstance(piece, Cut) and not self._is_open:
+                self.has_begun = True
+            elif isinstance(piece, End | Cut):
+                is_cut = isinstance(piece, Cut)
+                self.has_cut, self._is_open = self.has_cut or is_cut, False
+                events.append(CallEnd(self._choice, self.n_calls - 1, is_cut))
             elif piece.text:
                 events.append(CallArgs(self._choice, self.n_calls - 1, json_unmarked(piece.text)))
         return events

@@ -65,6 +65,8 @@ class MessageDicts:
 
     def _call(self, call_id: str, name: str, arguments: str) -> dict[str, Any]:
         value: Any = arguments if self._traits.arguments_as_text else _arguments(arguments)
+        if not isinstance(value, dict) and not self._traits.cut_arguments:
+            value = {"arguments": arguments}
         return {
             "id": self._guard.protect(call_id, self._soft),
             "type": "function",
@@ -82,8 +84,8 @@ def tool_dict(tool: Tool) -> dict[str, Any]:
 
 
 def _arguments(text: str) -> Any:
-    """The arguments as a value; the text itself if it isn't JSON (another server's model may have written it)."""
+    """The arguments as a value; the text itself if it isn't JSON, as when the call was cut."""
     try:
         return json.loads(text) if text.strip() else {}
-    except ValueError:
+    except (ValueError, RecursionError):
         return text

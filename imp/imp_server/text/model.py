@@ -213,6 +213,7 @@ class TextModel:
             stop=chat.stop,
             ignore_eos=chat.sampling.ignore_eos,
             only_calls=chat.tool_choice.mode == "required" and chat.response_format.kind == "text",
+            steers=chat.length_steering and chat.response_format.kind != "text",
             grammar=constraint(
                 chat, self.tokenizer.marked, thinking, segments, form, use.template.source, self._rules(), prover
             ),
@@ -236,6 +237,7 @@ class TextModel:
             max_tokens=token_limit(asked, self.config.server.max_tokens, len(ids), self.context_length, "prompt"),
             stop=prompt.stop,
             ignore_eos=prompt.sampling.ignore_eos,
+            steers=prompt.length_steering and answer.format.kind != "text",
             grammar=bound_text(answer.format, self._rules(), prover),
             min_indent=prompt.min_indent,
         )

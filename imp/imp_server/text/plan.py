@@ -162,6 +162,7 @@ def chat_plan(
     stop: Sequence[str],
     ignore_eos: bool,
     only_calls: bool = False,
+    steers: bool = False,
     grammar: GrammarPlan | None = None,
 ) -> OutputPlan:
     """`segments`: of chat_segments. `closer`: of think_closer. `only_calls`: the grammar allows no answer."""
@@ -180,6 +181,7 @@ def chat_plan(
         think_closer=closer if tags is not None else b"",
         shown_ids=shown,
         only_calls=only_calls,
+        steers=steers,
         grammar=grammar,
     )
 
@@ -202,6 +204,7 @@ def text_plan(
     max_tokens: int,
     stop: Sequence[str] = (),
     ignore_eos: bool = False,
+    steers: bool = False,
     grammar: GrammarPlan | None = None,
     min_indent: int = 0,
 ) -> OutputPlan:
@@ -211,5 +214,6 @@ def text_plan(
         stop=tuple(s.encode() for s in stop if s),
         max_tokens=max_tokens,
         min_indent=min_indent,
+        steers=steers,
         grammar=grammar,
     )

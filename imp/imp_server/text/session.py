@@ -35,6 +35,7 @@ from imp_server.vocab.table import Vocabulary
 
 EXHAUSTED: FinishDetail = "reasoning_budget_exhausted"
 VIOLATED: FinishDetail = "schema_violated"
+CUT: FinishDetail = "call_cut"
 
 
 class OutputSession:
@@ -81,16 +82,19 @@ class OutputSession:
         detail: FinishDetail | None = None,
         timings: Timings | None = None,
     ) -> list[OutputEvent]:
-        """Everything still held back, and the Finish. `reason` is the engine's; calls turn `stop` into `tool_calls`."""
+        """Everything still held back, and the Finish. `reason` is the engine's; calls turn `stop` into
+        `tool_calls`, unless one of them is cut."""
         state = self._choice(choice)
         state.end()
         events = self._noted(state.take_events())
         if reason == "stop" and self._judge and not state.n_calls and not self._judge("".join(self._answer(choice))):
             detail = detail or VIOLATED
-        if reason == "stop" and state.n_calls:
+        if reason == "stop" and state.n_calls and not state.has_cut_call:
             reason = "tool_calls"
         stop_sequence = None if stop_string is None else stop_string.decode("utf-8", "replace")
-        if state.only_reasoned:
+        if state.has_cut_call:
+            detail = CUT
+        elif state.only_reasoned:
             detail = detail or EXHAUSTED
         elif detail == EXHAUSTED:  # thinking was closed by force, but the answer did begin
             detail = None
@@ -137,6 +141,8 @@ class _Choice:
         self._unread: list[bytes] = []
         """What the open call segment wrote and no call was found in yet."""
         self._n_calls_before = 0
+        self._ended_in_a_call = False
+        """The reply ended where a call had begun, but not its name."""
         self._has_channels = sum(s.kind == "answer" for s in plan.segments) > 1
         self._said: set[Kind] = set()
         self._ended = False
@@ -146,6 +152,10 @@ class _Choice:
     @property
     def n_calls(self) -> int:
         return self._calls.n_calls
+
+    @property
+    def has_cut_call(self) -> bool:
+        return self._calls.has_cut or self._ended_in_a_call
 
     @property
     def only_reasoned(self) -> bool:
@@ -168,7 +178,13 @@ class _Choice:
             for piece in self._walker.finish():
                 self._take(piece)
         is_cut = self._walker.end is None or self._walker.end.reason == "length"
+        was_in_call = self._in_call
         self._leave(by_marker=False, is_cut=is_cut)
+        if was_in_call:
+            holds_none = self._calls.n_calls == self._n_calls_before
+            self._ended_in_a_call = self._calls.has_begun or (is_cut and holds_none)
+        else:
+            self._ended_in_a_call = self._walker.has_dropped_call
         if self._ledger is not None:
             self._ledger.close()
 
@@ -214,7 +230,7 @@ class _Choice:
     def _leave(self, *, by_marker: bool, is_cut: bool = False, closer: bytes = b"") -> bool:
         """Whether `closer` became text."""
         if self._in_call:
-            self._add_all(self._calls.close())
+            self._add_all(self._calls.close(closed=bool(closer)))
             return self._leave_call(is_cut, closer)
         elif by_marker or self._kind == "reasoning":
             self._channel.cut(self._settle)

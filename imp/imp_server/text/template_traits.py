@@ -26,6 +26,8 @@ class TemplateTraits:
     """Content must be a list of parts."""
     arguments_as_text: bool = False
     """Arguments of tool calls must be JSON text, not a value."""
+    cut_arguments: bool = True
+    """Arguments that are no JSON, of a call that was cut, may be given as their text."""
     null_content: bool = False
     """An assistant message that only calls tools must have the content none, not the empty text."""
     tools: bool = False
@@ -72,6 +74,7 @@ def traits_of(template: ChatTemplate) -> TemplateTraits:
         system_role=_shows(template, [system, hello]),
         late_system=_shows(template, [hello, answer, system, hello]) and _shows(template, [other, system, hello]),
         typed_content=typed,
+        cut_arguments=_shows(template, [hello, _call('{"' + _NEEDLE)]),
         arguments_as_text=_wants_text(template, [hello, as_value], [hello, as_text]),
         null_content=not _renders(template, [hello, _call({"x": "v"})])
         and _renders(template, [hello, _call({"x": "v"}, content=None)]),

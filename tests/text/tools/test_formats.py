@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from imp_server.core import OutputPlan, Segment, Tool
 from imp_server.output import PlanWalker
-from imp_server.text.tools.base import Args, Begin, CallPiece, End, mark, reader_text
+from imp_server.text.tools.base import Args, Begin, CallPiece, Cut, End, mark, reader_text
 from imp_server.text.tools.formats import all_formats, choose_format
 
 TOOLS = (
@@ -194,19 +194,25 @@ def read(
     case: Case, data: bytes, cuts: list[int], tools: tuple[Tool, ...] = TOOLS
 ) -> tuple[list[tuple[str, str]], str]:
     """Calls (name, arguments text) and answer text of `data` cut into tokens at `cuts`."""
+    found, answer = pieces_of(case, data, cuts, tools)
+    return collect(found), answer
+
+
+def pieces_of(case: Case, data: bytes, cuts: list[int], tools: tuple[Tool, ...] = TOOLS) -> tuple[list[CallPiece], str]:
     form = all_formats()[case.format]
     edges = [0, *cuts, len(data)]
     table = [data[a:b] for a, b in pairwise(edges)]
     plan = OutputPlan(segments=(Segment("answer"), *form.segments(tools, 0, 1)), max_tokens=10**6)
     walker = PlanWalker(plan, table)
     pieces = [p for i in range(len(table)) if not walker.end for p in walker.push(i)] + walker.finish()
-    answer, found, reader, held = b"", [], None, b""
+    found: list[CallPiece] = []
+    answer, reader, held = b"", None, b""
     for piece in pieces:
         if piece.kind == "open":
-            found += reader.close() if reader else []
+            found += reader.close(closed=False) if reader else []
             reader, held = form.reader(tools, piece.segment - 1, reader_text(piece.data)), b""
         elif piece.kind == "close" and reader:
-            found += reader.close()
+            found += reader.close(closed=True)
             reader = None
         elif piece.segment == 0:
             answer += piece.data
@@ -215,8 +221,8 @@ def read(
             whole = whole_characters(held)
             found += reader.feed(reader_text(held[:whole]))
             held = held[whole:]
-    found += reader.close() if reader else []
-    return collect(found), answer.decode(errors="replace")
+    found += reader.close(closed=False) if reader else []
+    return found, answer.decode(errors="replace")
 
 
 def whole_characters(data: bytes) -> int:
@@ -241,12 +247,23 @@ def collect(pieces: list[CallPiece]) -> list[tuple[str, str]]:
         elif isinstance(piece, Args):
             assert is_open
             calls[-1] = (calls[-1][0], calls[-1][1] + piece.text)
-        else:
-            assert isinstance(piece, End)
-            assert is_open
+        elif is_open:
             is_open = False
+        else:
+            assert isinstance(piece, Cut), "a call may be cut before its name"
     assert not is_open
     return calls
+
+
+def endings(pieces: list[CallPiece]) -> list[bool]:
+    """For each named call whether it is whole."""
+    found: list[bool] = []
+    for piece in pieces:
+        if isinstance(piece, Begin):
+            found.append(False)
+        elif isinstance(piece, End):
+            found[-1] = True
+    return found
 
 
 IDS = [f"{c.format}-{i}" for i, c in enumerate(CASES)]
@@ -270,13 +287,17 @@ def test_every_cut_gives_the_same(case: Case) -> None:
 
 
 @pytest.mark.parametrize("case", CASES, ids=IDS)
-def test_arguments_parse_wherever_the_text_ends(case: Case) -> None:
+def test_wherever_the_text_ends_calls_are_whole_or_cut_and_never_completed(case: Case) -> None:
     data = encode(case.text)
-    for end in range(len(data)):
-        if data.rfind(b"\xff", 0, end) > data.rfind(b"\xfe", 0, end):
-            continue
-        for _, arguments in read(case, data[:end], [])[0]:
-            assert isinstance(json.loads(arguments), dict)
+    whole = read(case, data, [])[0]
+    ends = [n for n in range(len(data)) if data.rfind(b"\xff", 0, n) <= data.rfind(b"\xfe", 0, n)]
+    assert len(ends) > 5
+    for end in ends:
+        pieces, _ = pieces_of(case, data[:end], [])
+        calls = collect(pieces)
+        assert [name for name, _ in calls] == [name for name, _ in whole[: len(calls)]]
+        for (_, arguments), (_, meant), is_whole in zip(calls, whole, endings(pieces), strict=False):
+            assert arguments == meant if is_whole else meant.startswith(arguments)
 
 
 JSON_VALUES = st.recursive(
@@ -311,10 +332,12 @@ def test_qwen_xml_text_is_byte_exact(code: str, data: st.DataObject) -> None:
 @settings(max_examples=300, deadline=None)
 @given(st.sampled_from(sorted(all_formats())), st.text(alphabet='{}[]",:<>|/tcaln_ \n\\u1=', max_size=40))
 def test_garbage_never_raises(form: str, text: str) -> None:
-    reader = all_formats()[form].reader(TOOLS, 0, "<tool_call>")
-    for name, arguments in collect([*[p for c in text for p in reader.feed(c)], *reader.close()]):
-        assert isinstance(name, str)
-        json.loads(arguments)
+    for closed in (False, True):
+        reader = all_formats()[form].reader(TOOLS, 0, "<tool_call>")
+        pieces = [*[p for c in text for p in reader.feed(c)], *reader.close(closed=closed)]
+        for (name, arguments), is_whole in zip(collect(pieces), endings(pieces), strict=True):
+            assert isinstance(name, str)
+            assert not is_whole or isinstance(json.loads(arguments), dict)
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ from imp_server.core import (
 )
 from imp_server.output import PlanWalker
 from imp_server.text.model import TextModel
-from imp_server.text.tools.base import Args, Begin, End, mark
+from imp_server.text.tools.base import Args, Begin, Cut, mark
 from imp_server.text.tools.formats import all_formats
 
 from tests.text.tools.own_way import own_way
@@ -57,7 +57,7 @@ def merged(events: Sequence[OutputEvent]) -> list[object]:
         elif isinstance(event, CallStart):
             found.append([("start", event.index), event.name])
         elif isinstance(event, CallEnd):
-            found.append([("end", event.index), ""])
+            found.append([("cut" if event.is_cut else "end", event.index), ""])
     return list(found)
 
 
@@ -80,15 +80,19 @@ def check(model: TextModel, text: bytes, cuts: Sequence[int]) -> None:
         events = [e for a, b in itertools.pairwise(edges) for e in session.push(choice, pack_ids(ids[a:b]))]
         told.append(merged(events + session.finish(choice, "stop", Usage())))
     assert told[1] == told[0] and told[2] == told[0]
-    open_call = -1
+    open_call, arguments = -1, ""
     for (what, index), said in told[0]:  # type: ignore[misc]
         said.encode()  # type: ignore[has-type]
         if what == "start":
             assert open_call < 0
-            open_call = index
+            open_call, arguments = index, ""
         elif what == "CallArgs":
-            assert index == open_call and isinstance(json.loads(said), dict)  # type: ignore[has-type]
+            assert index == open_call
+            arguments = said  # type: ignore[has-type]
         elif what == "end":
+            assert index == open_call and isinstance(json.loads(arguments), dict)
+            open_call = -1
+        elif what == "cut":
             open_call = -1
     assert open_call < 0
 
@@ -148,7 +152,7 @@ def seconds(form: str, beginning: str, letter: str, size: int) -> float:
     started = time.process_time()
     for _ in range(size):
         reader.feed(letter)
-    told = "".join(p.text for p in reader.close() if isinstance(p, Args))
+    told = "".join(p.text for p in reader.close(closed=False) if isinstance(p, Args))
     told.encode("utf-8", "surrogatepass")
     return time.process_time() - started
 
@@ -174,9 +178,9 @@ def test_deep_and_long_values_that_pythons_parser_refuses(value: str) -> None:
     text = f'{{"id": {value}, "name": "first", "arguments": {value}}}'
     for size in (1, len(text)):
         reader = all_formats()["hermes"].reader(TOOLS, 0, "<tool_call>")
-        told = [p for at in range(0, len(text), size) for p in reader.feed(text[at : at + size])] + reader.close()
-        assert told[0] == Begin("first", value[1:-1] if value[0] == '"' else None) and told[-1] == End()
-        assert "".join(p.text for p in told if isinstance(p, Args)) == (value if value[0] == "[" else "{}")
+        told = [p for at in range(0, len(text), size) for p in reader.feed(text[at : at + size])]
+        assert told[0] == Begin("first", value[1:-1] if value[0] == '"' else None) and told[-1] == Cut()
+        assert "".join(p.text for p in told if isinstance(p, Args)) == value, "no object: as it was written"
 
 
 def told_text(model: TextModel, text: bytes, reason: FinishReason = "stop") -> tuple[str, int, str]:

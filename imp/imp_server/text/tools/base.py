@@ -32,10 +32,17 @@ class Args(NamedTuple):
 
 
 class End(NamedTuple):
-    """The call is over; its pieces of arguments concatenate to valid JSON."""
+    """The call is over, as its notation says; its pieces of arguments concatenate to a JSON object."""
 
 
-CallPiece = Begin | Args | End
+class Cut(NamedTuple):
+    """The call ended before it was whole: its arguments are what was written, and never completed.
+
+    Without a Begin not even its name was written.
+    """
+
+
+CallPiece = Begin | Args | End | Cut
 
 
 class CallReader(Protocol):
@@ -45,8 +52,11 @@ class CallReader(Protocol):
         """`text`: whole characters; special tokens appear in it as `mark` spells them."""
         ...
 
-    def close(self) -> list[CallPiece]:
-        """The segment ended or was cut; open calls are completed so that their arguments parse."""
+    def close(self, *, closed: bool) -> list[CallPiece]:
+        """The segment is over: `closed` by its closer, or else by another opener or the reply's end.
+
+        What is open then is whole or Cut.
+        """
         ...
 
 

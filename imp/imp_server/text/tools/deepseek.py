@@ -10,9 +10,9 @@ from collections.abc import Sequence
 
 from imp_server.core import Segment, Tool
 from imp_server.grammar.envelope import Node, Repeat, Seq, Value
-from imp_server.text.tools.base import Args, Begin, CallPiece, CallReader, End, both, unmarked
+from imp_server.text.tools.base import Args, Begin, CallPiece, CallReader, Cut, both, unmarked
 from imp_server.text.tools.gathered import Gathered
-from imp_server.text.tools.json_calls import ArgumentsRelay
+from imp_server.text.tools.json_calls import ArgumentsRelay, ending
 from imp_server.text.tools.spelling import BoundTool, Section, TagBytes, lit, one_of
 from imp_server.text.tools.tag_scanner import TagScanner
 
@@ -123,19 +123,9 @@ class DeepseekReader:
         self._scanner.add(rest)
         if not self._arguments.done and not rest:
             return False
-        self._end(pieces)
+        pieces += ending(self._arguments, closed=False)
+        self._state = "behind"
         return True
 
-    def _end(self, pieces: list[CallPiece]) -> None:
-        assert self._arguments is not None
-        tail = self._arguments.close()
-        if tail:
-            pieces.append(Args(tail))
-        pieces.append(End())
-        self._state = "behind"
-
-    def close(self) -> list[CallPiece]:
-        pieces: list[CallPiece] = []
-        if self._state == "body":
-            self._end(pieces)
-        return pieces
+    def close(self, *, closed: bool) -> list[CallPiece]:
+        return [Cut()] if self._state in ("head", "lead", "body") else []

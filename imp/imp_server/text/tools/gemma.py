@@ -12,9 +12,9 @@ from typing import Any
 
 from imp_server.core import Segment, Tool
 from imp_server.grammar.envelope import Alt, Node, Raw, Seq
-from imp_server.text.tools.base import Args, Begin, CallPiece, CallReader, End, both, mark, unmarked
+from imp_server.text.tools.base import Args, Begin, CallPiece, CallReader, Cut, End, both, mark, unmarked
 from imp_server.text.tools.gathered import Gathered
-from imp_server.text.tools.json_stream import JsonRelay
+from imp_server.text.tools.json_stream import JsonScanner
 from imp_server.text.tools.key_values import PYTHON_WORDS, is_json
 from imp_server.text.tools.spelling import BoundTool, Parameter, Section, TagBytes, lit, one_of, parameters
 from imp_server.text.tools.tag_scanner import TagScanner
@@ -88,8 +88,9 @@ class GemmaReader:
         self._scanner = TagScanner()
         self._state = "name"
         self._collected = Gathered()
-        self._relay = JsonRelay()
-        self._begun = False
+        self._written = JsonScanner()
+        """The arguments as JSON."""
+        self._is_named = False
         self._quote = QUOTE
         """What ends the open string: where the quote is a special token, its text is text."""
 
@@ -100,17 +101,11 @@ class GemmaReader:
             pass
         return pieces
 
-    def close(self) -> list[CallPiece]:
-        pieces: list[CallPiece] = []
-        if not self._begun:
-            return pieces
-        rest = self._scanner.rest()
-        if self._state == "text":
-            self._send(json.dumps(unmarked(rest), ensure_ascii=False)[1:-1], pieces)
-        elif self._state == "body":
-            self._send(self._word(self._collected.take() + rest), pieces)
-        tail = self._relay.close()
-        return [*pieces, *([Args(tail)] if tail else []), End()]
+    def close(self, *, closed: bool) -> list[CallPiece]:
+        """A quote's beginning and a bare word that nothing ended are left out: more might have followed."""
+        if not self._is_named:
+            return [Cut()] if self._collected.take().strip() else []
+        return [End() if self._written.done else Cut()]
 
     def _in_name(self, pieces: list[CallPiece]) -> bool:
         found = self._scanner.next(["{"])
@@ -118,13 +113,13 @@ class GemmaReader:
         if found.tag is None:
             return False
         pieces.append(Begin(unmarked(self._collected.take()).strip().removeprefix("call:").strip()))
-        self._begun = True
+        self._is_named = True
         self._send("{", pieces)
         self._state = "body"
         return True
 
     def _in_body(self, pieces: list[CallPiece]) -> bool:
-        if self._relay.done:
+        if self._written.done:
             self._scanner.rest()
             return False
         found = self._scanner.next(_PUNCTUATION)
@@ -168,6 +163,6 @@ class GemmaReader:
         return json.dumps(word, ensure_ascii=False)
 
     def _send(self, text: str, pieces: list[CallPiece]) -> None:
-        ready, _ = self._relay.feed(text)
+        ready, _ = self._written.split(text)
         if ready:
             pieces.append(Args(ready))

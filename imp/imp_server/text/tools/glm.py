@@ -10,7 +10,7 @@ from typing import Any
 
 from imp_server.core import SPECIAL_OPEN, Segment, Tool, ValueTags
 from imp_server.grammar.envelope import Node, Raw, Seq
-from imp_server.text.tools.base import Args, Begin, CallPiece, CallReader, End, both, mark, unmarked
+from imp_server.text.tools.base import Args, Begin, CallPiece, CallReader, Cut, End, both, mark, unmarked
 from imp_server.text.tools.gathered import Gathered
 from imp_server.text.tools.json_stream import JsonScanner
 from imp_server.text.tools.key_values import ObjectWriter
@@ -82,17 +82,21 @@ class GlmReader:
             pass
         return pieces
 
-    def close(self) -> list[CallPiece]:
+    def close(self, *, closed: bool) -> list[CallPiece]:
+        """A value without a closer of its own ends at the section's; a parameter without a value has no end."""
         pieces: list[CallPiece] = []
         if self._state == "name":
             self._collected.add(self._scanner.rest())
+            if not closed:
+                return [Cut()] if self._collected.take().strip() else []
             self._begin(pieces)
-        elif self._state in ("gap", "json", "value") and self._writer is not None:
-            rest = "" if self._state == "gap" else self._scanner.rest()
-            self._send(self._writer.text(unmarked(rest)) + self._writer.end(), pieces)
-        if self._writer is not None:
-            pieces += [Args(self._writer.close()), End()]
-        return pieces
+        if self._writer is None:
+            return pieces
+        if not closed or self._state in ("key", "gap"):
+            return [Cut()]
+        if self._state in ("json", "value"):
+            self._send(self._writer.text(unmarked(self._scanner.rest())) + self._writer.end(), pieces)
+        return [*pieces, Args(self._writer.close()), End()]
 
     def _begin(self, pieces: list[CallPiece]) -> None:
         called = unmarked(self._collected.take()).strip()

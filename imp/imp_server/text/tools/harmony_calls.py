@@ -10,9 +10,9 @@ from collections.abc import Sequence
 
 from imp_server.core import Segment, Tool, special
 from imp_server.grammar.envelope import Node, Seq, Value
-from imp_server.text.tools.base import Args, Begin, CallPiece, CallReader, End, mark
+from imp_server.text.tools.base import Args, Begin, CallPiece, CallReader, Cut, mark
 from imp_server.text.tools.gathered import Gathered
-from imp_server.text.tools.json_calls import ArgumentsRelay
+from imp_server.text.tools.json_calls import ArgumentsRelay, ending
 from imp_server.text.tools.spelling import BoundTool, Section, TagBytes, lit, one_of
 from imp_server.text.tools.tag_scanner import TagScanner
 
@@ -86,8 +86,7 @@ class HarmonyCallReader:
         ready, _ = self._arguments.feed(text)
         return [Args(ready)] if ready else []
 
-    def close(self) -> list[CallPiece]:
-        if self._arguments is None:
-            return []
-        tail = self._arguments.close()
-        return [*([Args(tail)] if tail else []), End()]
+    def close(self, *, closed: bool) -> list[CallPiece]:
+        if self._arguments is not None:
+            return ending(self._arguments, closed=closed)
+        return [] if self._is_lost else [Cut()]

@@ -8,8 +8,8 @@ from __future__ import annotations
 import json
 from collections.abc import Collection
 
-from imp_server.text.tools.base import Args, Begin, CallPiece, End
-from imp_server.text.tools.json_stream import JsonRelay
+from imp_server.text.tools.base import Args, Begin, CallPiece, Cut, End
+from imp_server.text.tools.json_stream import JsonScanner
 
 _NAMES = ("name", "tool_name", "function")
 _ARGUMENTS = ("arguments", "parameters", "args")
@@ -17,17 +17,23 @@ _IDS = ("id", "tool_call_id", "call_id")
 
 
 class ArgumentsRelay:
-    """One call's arguments: streams an object, unwraps a JSON string that holds one, turns null into {}."""
+    """One call's arguments: streams an object, unwraps a JSON string that holds one; null and "" stand for {}."""
 
     def __init__(self) -> None:
-        self._relay = JsonRelay()
+        self._scanner = JsonScanner()
         self._lead = ""
-        self._collected: list[str] | None = None
-        self._sent = False
+        self._collected: list[str] = []
+        self._is_object = False
 
     @property
     def done(self) -> bool:
-        return self._relay.done
+        """A value was written to its end."""
+        return self._scanner.done
+
+    @property
+    def is_whole(self) -> bool:
+        """The value is one that a function can be called with."""
+        return self.done and self._is_object
 
     def feed(self, text: str) -> tuple[str, str]:
         """(arguments text ready to send, rest behind the value)."""
@@ -35,32 +41,36 @@ class ArgumentsRelay:
             text = text.lstrip()
             if not text:
                 return "", ""
-            self._lead = text[0]
-            if self._lead not in "{[":
-                self._collected = []
-        ready, rest = self._relay.feed(text)
-        if self._collected is not None:
-            self._collected.append(ready)
-            ready = self._unwrap() if self._relay.done else ""
-        self._sent = self._sent or bool(ready)
-        return ready, rest
+        ready, rest = self._scanner.split(text)
+        self._lead = self._lead or ready[:1]
+        if self._lead == "{":
+            self._is_object = True
+            return ready, rest
+        self._collected.append(ready)
+        return self._unwrapped() if self.done else "", rest
 
-    def close(self) -> str:
-        """What makes the arguments sent so far valid; {} if none were."""
-        tail = self._relay.close() if self._lead else ""
-        if self._collected is not None and not self._sent:
-            self._collected.append(tail)
-            tail = self._unwrap()
-        return tail if self._sent or tail else "{}"
+    def close(self, *, closed: bool) -> tuple[str, CallPiece]:
+        """(what is still to be sent, how the call ends). `closed`: it was ended by what ends a call."""
+        if closed and not self._lead:
+            return "{}", End()
+        return "", End() if self.is_whole else Cut()
 
-    def _unwrap(self) -> str:
-        """Arguments given as a JSON string or null: the object they stand for."""
+    def _unwrapped(self) -> str:
+        """What stands in place of an object: the object it stands for, or the text as it was written."""
+        raw = "".join(self._collected)
         try:
-            value = json.loads("".join(self._collected or ()) or "null")
-            inner = json.loads(value) if isinstance(value, str) else value
-            return json.dumps(inner, ensure_ascii=False) if isinstance(inner, dict) else "{}"
+            value = json.loads(raw)
+            inner = json.loads(value or "{}") if isinstance(value, str) else {} if value is None else None
         except (ValueError, RecursionError):
-            return "{}"
+            return raw
+        self._is_object = isinstance(inner, dict)
+        return json.dumps(inner, ensure_ascii=False) if self._is_object else raw
+
+
+def ending(arguments: ArgumentsRelay, *, closed: bool) -> list[CallPiece]:
+    """The last pieces of a call."""
+    tail, end = arguments.close(closed=closed)
+    return [Args(tail), end] if tail else [end]
 
 
 class JsonCallReader:
@@ -77,7 +87,7 @@ class JsonCallReader:
         self._buffer: list[str] = []
         self._in_quotes = False
         self._key = ""
-        self._value: JsonRelay | None = None
+        self._value: JsonScanner | None = None
         self._arguments: ArgumentsRelay | None = None
         self._early: list[str] = []
         self._name: str | None = None
@@ -95,10 +105,10 @@ class JsonCallReader:
             text = getattr(self, f"_in_{self._state}")(text, pieces)
         return pieces
 
-    def close(self) -> list[CallPiece]:
+    def close(self, *, closed: bool) -> list[CallPiece]:
         pieces, self._first = self._first, []
         if self._state != "between":
-            self._finish(pieces)
+            self._cut(pieces)
         return pieces
 
     def _in_between(self, text: str, pieces: list[CallPiece]) -> str:
@@ -115,7 +125,7 @@ class JsonCallReader:
         """Up to the colon behind a key, or to the end of the object."""
         for index, char in enumerate(text):
             if char == "}" and not self._in_quotes:
-                self._finish(pieces)
+                self._end(pieces)
                 return text[index + 1 :]
             if char == ":" and not self._in_quotes:
                 self._key = "".join(self._buffer).strip(' \t\r\n,"')
@@ -125,7 +135,7 @@ class JsonCallReader:
                 if self._key in _ARGUMENTS and self._arguments is None:
                     self._arguments = ArgumentsRelay()
                 else:
-                    self._value = JsonRelay()
+                    self._value = JsonScanner()
                 return text[index + 1 :]
             self._in_quotes ^= char == '"'
             self._buffer.append(char)
@@ -139,14 +149,14 @@ class JsonCallReader:
             if self._arguments.done:
                 self._state = "key"
             elif rest:
-                self._finish(pieces)
+                self._cut(pieces)
             return rest
-        ready, rest = self._value.feed(text)
+        ready, rest = self._value.split(text)
         self._buffer.append(ready)
         if self._value.done:
             self._take(pieces)
         elif rest:
-            self._finish(pieces)
+            self._cut(pieces)
         return rest
 
     def _take(self, pieces: list[CallPiece]) -> None:
@@ -189,14 +199,16 @@ class JsonCallReader:
     def _named_tool_exists(self) -> bool:
         return not self._known or self._name in self._known
 
-    def _finish(self, pieces: list[CallPiece]) -> None:
-        """The object is over (closed, cut or broken)."""
-        self._state = "between"
+    def _end(self, pieces: list[CallPiece]) -> None:
+        """The object is closed."""
         self._send("", pieces)
         if self._begun:
-            tail = self._arguments.close() if self._arguments is not None else "{}"
-            if tail:
-                pieces.append(Args(tail))
-            pieces.append(End())
+            pieces += ending(self._arguments or ArgumentsRelay(), closed=True)
             self._ended += 1
-        self._begun = False
+        self._state, self._begun = "between", False
+
+    def _cut(self, pieces: list[CallPiece]) -> None:
+        """The object isn't closed, and never will be."""
+        pieces.append(Cut())
+        self._ended += self._begun
+        self._state, self._begun = "between", False

@@ -1,12 +1,6 @@
-"""Follows one JSON value character by character, and can close it wherever the text was cut.
-
-Arguments are streamed while the model writes them, so the pieces already sent can't be taken back: what
-is fed through here stays a prefix of valid JSON, and `completion` is the shortest text that ends it.
-"""
+"""Follows one JSON value character by character: arguments are streamed while the model writes them."""
 
 from __future__ import annotations
-
-from collections.abc import Callable
 
 MARK_OPEN, MARK_CLOSE = "\udcff", "\udcfe"
 """How 0xFF and 0xFE of marked bytes look in a reader's text (lone surrogates, so no text can spell them)."""
@@ -26,7 +20,8 @@ _NUMBER = {
     "exp_sign": {"0-9": "exp_int"},
     "exp_int": {"0-9": "exp_int"},
 }
-_NUMBER_TAIL = {"-": "0", "dot": "0", "exp": "0", "exp_sign": "0"}
+_NO_NUMBERS = frozenset({"-", "dot", "exp", "exp_sign"})
+"""States in which a digit is missing."""
 
 
 class JsonScanner:
@@ -49,16 +44,13 @@ class JsonScanner:
 
     def end(self) -> None:
         """No more text: a top-level number ends here."""
-        if self._mode == "number" and not self._stack and self._detail not in _NUMBER_TAIL:
+        if self._mode == "number" and not self._stack and self._detail not in _NO_NUMBERS:
             self.done = True
 
-    def completion(self) -> str:
-        """The shortest text after which the value is complete; "" if it is."""
-        if self.done:
-            return ""
-        tail = _TAILS[self._mode](self) if self._mode in _TAILS else ""
-        closers = {"{": "}", "[": "]"}
-        return tail + "".join(closers[c] for c in reversed(self._stack))
+    def split(self, text: str) -> tuple[str, str]:
+        """(what of `text` belongs to the value, the rest)."""
+        size = self.feed(text)
+        return text[:size], text[size:]
 
     def _step(self, char: str) -> bool:
         """Take one character; False if it isn't part of the value (then done or broken is set)."""
@@ -178,7 +170,7 @@ class JsonScanner:
             if _matches(char, accepted):
                 self._detail = state
                 return True
-        if self._detail in _NUMBER_TAIL:
+        if self._detail in _NO_NUMBERS:
             return False
         self._value_ended()
         return False if self.done else self._in_after(char)
@@ -192,57 +184,3 @@ def _matches(char: str, accepted: str) -> bool:
     if accepted == "e":
         return char in "eE"
     return char in accepted
-
-
-def _string_tail(scanner: JsonScanner) -> str:
-    return '":null' if scanner._key else '"'
-
-
-_TAILS: dict[str, Callable[[JsonScanner], str]] = {
-    "value": lambda s: "null",
-    "key": lambda s: '"":null',
-    "string": _string_tail,
-    "marked": lambda s: MARK_CLOSE + _string_tail(s),
-    "escape": lambda s: "\\" + _string_tail(s),
-    "hex": lambda s: "0" * (4 - len(s._detail)) + _string_tail(s),
-    "colon": lambda s: ":null",
-    "literal": lambda s: s._detail,
-    "number": lambda s: _NUMBER_TAIL.get(s._detail, ""),
-}
-
-
-class JsonRelay:
-    """Passes one JSON value through, holding back commas and blanks that would dangle if it ended here."""
-
-    def __init__(self) -> None:
-        self.scanner = JsonScanner()
-        self._held: list[str] = []
-
-    def feed(self, text: str) -> tuple[str, str]:
-        """(text to send now, rest that isn't part of the value)."""
-        size = self.scanner.feed(text)
-        waits = self.scanner._mode in ("key", "value", "after", "first") and not self.scanner.done
-        if waits and not text[:size].strip(_WHITESPACE + ","):
-            self._held.append(text[:size])
-            return "", text[size:]
-        ready = "".join(self._held) + text[:size]
-        keep = len(ready.rstrip(_WHITESPACE + ",")) if self.scanner._mode in ("key", "value", "after", "first") else -1
-        if keep >= 0 and not self.scanner.done:
-            self._held = [ready[keep:]]
-            ready = ready[:keep]
-        else:
-            self._held = []
-        return ready, text[size:]
-
-    @property
-    def done(self) -> bool:
-        return self.scanner.done
-
-    def close(self) -> str:
-        """What makes everything sent so far a complete value."""
-        self.scanner.end()
-        if self.scanner.done:
-            return ""
-        if any("," in held for held in self._held):
-            self.scanner._mode = "after"
-        return self.scanner.completion()

@@ -11,9 +11,9 @@ from collections.abc import Collection, Sequence
 
 from imp_server.core import Segment, Tool, ToolCall
 from imp_server.grammar.envelope import Node, Repeat, Seq, Value
-from imp_server.text.tools.base import Args, Begin, CallPiece, CallReader, End, both, unmarked
+from imp_server.text.tools.base import Args, Begin, CallPiece, CallReader, Cut, both, unmarked
 from imp_server.text.tools.gathered import Gathered
-from imp_server.text.tools.json_calls import ArgumentsRelay
+from imp_server.text.tools.json_calls import ArgumentsRelay, ending
 from imp_server.text.tools.spelling import BoundTool, Section, TagBytes, lit, one_of
 from imp_server.text.tools.tag_scanner import TagScanner
 
@@ -83,11 +83,10 @@ class KimiReader:
             pass
         return pieces
 
-    def close(self) -> list[CallPiece]:
-        pieces: list[CallPiece] = []
+    def close(self, *, closed: bool) -> list[CallPiece]:
         if self._arguments is not None:
-            self._end(self._arguments, pieces)
-        return pieces
+            return ending(self._arguments, closed=closed)
+        return [Cut()] if self._state == "head" else []
 
     def _in_between(self, pieces: list[CallPiece]) -> bool:
         if self._scanner.next([_CALL]).tag is None:
@@ -120,11 +119,6 @@ class KimiReader:
         self._scanner.add(rest)
         if not arguments.done and not rest:
             return False
-        self._end(arguments, pieces)
-        return True
-
-    def _end(self, arguments: ArgumentsRelay, pieces: list[CallPiece]) -> None:
-        if tail := arguments.close():
-            pieces.append(Args(tail))
-        pieces.append(End())
+        pieces += ending(arguments, closed=rest.startswith(_CALL_END))
         self._arguments, self._state = None, "between"
+        return True

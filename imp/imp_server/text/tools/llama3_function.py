@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from imp_server.core import Segment, Tool
 from imp_server.grammar.envelope import Seq, Value
-from imp_server.text.tools.base import Args, Begin, CallPiece, CallReader, End
-from imp_server.text.tools.json_calls import ArgumentsRelay
+from imp_server.text.tools.base import Args, Begin, CallPiece, CallReader
+from imp_server.text.tools.json_calls import ArgumentsRelay, ending
 from imp_server.text.tools.spelling import BoundTool, Section, TagBytes, lit
 
 name = "llama3_function"
@@ -54,7 +54,6 @@ class NamedArgumentsReader:
         ready, _ = self._arguments.feed(text)
         return [*pieces, Args(ready)] if ready else pieces
 
-    def close(self) -> list[CallPiece]:
+    def close(self, *, closed: bool) -> list[CallPiece]:
         pieces, self._first = self._first, []
-        tail = self._arguments.close()
-        return [*pieces, *([Args(tail)] if tail else []), End()]
+        return [*pieces, *ending(self._arguments, closed=closed)]

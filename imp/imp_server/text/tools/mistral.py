@@ -9,9 +9,9 @@ from collections.abc import Sequence
 
 from imp_server.core import Segment, Tool
 from imp_server.grammar.envelope import Node, Seq, Value
-from imp_server.text.tools.base import Args, Begin, CallPiece, CallReader, End, both, mark, unmarked
+from imp_server.text.tools.base import Args, Begin, CallPiece, CallReader, Cut, both, mark, unmarked
 from imp_server.text.tools.gathered import Gathered
-from imp_server.text.tools.json_calls import ArgumentsRelay, JsonCallReader
+from imp_server.text.tools.json_calls import ArgumentsRelay, JsonCallReader, ending
 from imp_server.text.tools.spelling import BoundTool, Section, TagBytes, json_call, json_list, lit, one_of
 
 name = "mistral"
@@ -74,10 +74,9 @@ class MistralReader:
         ready, _ = self._arguments.feed(text)
         return [Args(ready)] if ready else []
 
-    def close(self) -> list[CallPiece]:
+    def close(self, *, closed: bool) -> list[CallPiece]:
         if self._list is not None:
-            return self._list.close()
-        if self._arguments is None:
-            return []
-        tail = self._arguments.close()
-        return [*([Args(tail)] if tail else []), End()]
+            return self._list.close(closed=closed)
+        if self._arguments is not None:
+            return ending(self._arguments, closed=closed)
+        return [] if self._is_blank else [Cut()]

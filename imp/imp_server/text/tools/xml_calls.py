@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from imp_server.core import Segment, Tool, ValueTags, special
 from imp_server.grammar.envelope import Alt, Lit, Node, Raw, Seq
-from imp_server.text.tools.base import Args, Begin, CallPiece, End, both, unmarked
+from imp_server.text.tools.base import Args, Begin, CallPiece, Cut, End, both, unmarked
 from imp_server.text.tools.gathered import Gathered
 from imp_server.text.tools.key_values import ObjectWriter
 from imp_server.text.tools.spelling import BoundTool, key_value_pairs, lit, or_null
@@ -96,11 +96,13 @@ class XmlCallReader:
             pass
         return pieces
 
-    def close(self) -> list[CallPiece]:
-        """The walker takes the function's closer with the segment's; a cut value ends where it was cut."""
+    def close(self, *, closed: bool) -> list[CallPiece]:
+        """The walker takes the function's closer with the segment's. What may be the beginning of a tag is left out."""
         pieces: list[CallPiece] = []
         if self._writer is None:
-            return pieces
+            return [Cut()] if self._state == "name" else []
+        if not closed or self._state == "key":
+            return [Cut()]
         if self._state in ("value", "value_start"):
             rest = self._scanner.rest()
             if self._state == "value_start":
