@@ -18,6 +18,7 @@ from blacksheep.contents import ASGIContent
 
 from imp_server.api.admission.body_memory import Charge
 from imp_server.api.big_json import LARGE_LEVELS, TooDeepForItsSize, decode_in_pieces
+from imp_server.api.content_codings import TooLarge, inflate
 from imp_server.api.json_size import json_size
 from imp_server.config.serving import Server
 from imp_server.core import InvalidJson, InvalidRequest, PayloadTooLarge, RequestTimeout, UnsupportedMediaType
@@ -95,6 +96,19 @@ async def _next_part(content: ASGIContent, n_bytes: int, begin_s: float, limits:
             return message
     except TimeoutError:
         raise RequestTimeout("the request body came too slowly; send it again") from None
+
+
+def inflated(data: bytearray, codings: Sequence[str], max_bytes: int, charge: Charge) -> bytearray:
+    """Without its codings; `charge` pays for both until the other one is gone."""
+    n_sent = len(data)
+    n_before = charge.n_bytes
+    try:
+        plain = inflate(data, codings, max_bytes, charge.add)
+    except TooLarge:
+        raise too_large(max_bytes) from None
+    del data
+    charge.give_back(charge.n_bytes - n_before + n_sent - len(plain))
+    return plain
 
 
 def too_large(max_bytes: int) -> PayloadTooLarge:

@@ -15,7 +15,16 @@ from blacksheep import Content, Request, Response, StreamedContent
 from imp_server.api import sse
 from imp_server.api.admission.body_memory import Charge
 from imp_server.api.big_json import encode_in_pieces
-from imp_server.api.body import BodyLimits, ClientGone, check_json_size, check_media_type, decode_json, read_body
+from imp_server.api.body import (
+    BodyLimits,
+    ClientGone,
+    check_json_size,
+    check_media_type,
+    decode_json,
+    inflated,
+    read_body,
+)
+from imp_server.api.content_codings import codings_of
 from imp_server.api.contract import Operation
 from imp_server.api.disconnect import DisconnectWatch
 from imp_server.api.driver import StreamRun, acceptance, encoded, fold_reply, silence_s
@@ -141,7 +150,11 @@ class Endpoint:
     async def _data(self, request: Request, headers: Mapping[str, str], visit: Visit) -> bytearray:
         if self.operation.body_required or headers.get("content-length", "0") != "0":
             check_media_type(headers, self._media)
-        return await read_body(request, headers, self._limits, visit.charge)
+        codings = codings_of(headers.get("content-encoding", ""))
+        data = await read_body(request, headers, self._limits, visit.charge)
+        if not codings or not data:
+            return data
+        return await self._hub.pool.run(inflated, data, codings, self._limits.max_bytes, visit.charge)
 
     def _parsed(self, data: bytearray, charge: Charge) -> tuple[dict[str, Any], list[str]]:
         """The body, and JSON pointers of what has no effect in it."""

@@ -8,7 +8,7 @@ from functools import cache
 from typing import Any, Protocol, cast
 
 from imp_server.api.contract import Operation
-from imp_server.core import ImpError, MethodNotAllowed
+from imp_server.core import ImpError, MethodNotAllowed, UnsupportedMediaType
 
 
 class ErrorShape(Protocol):
@@ -42,6 +42,8 @@ def error_headers(error: ImpError) -> dict[str, str]:
         headers["allow"] = ", ".join(error.allow)
     if error.retry_after_s is not None:
         headers["retry-after"] = str(max(1, round(error.retry_after_s)))
+    if isinstance(error, UnsupportedMediaType) and error.accept_encoding:
+        headers["accept-encoding"] = error.accept_encoding
     if error.status == 408:
         headers["connection"] = "close"
     if error.status == 401:

@@ -141,8 +141,14 @@ class PayloadTooLarge(ImpError):
 
 
 class UnsupportedMediaType(ImpError):
+    """`accept_encoding`: the content codings that would be taken, where it is the coding that isn't."""
+
     status = 415
     default_code = "unsupported_media_type"
+
+    def __init__(self, message: str, *, accept_encoding: str = "") -> None:
+        super().__init__(message)
+        self.accept_encoding = accept_encoding
 
 
 class Overloaded(ImpError):
