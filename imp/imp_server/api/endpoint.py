@@ -49,6 +49,7 @@ from imp_server.dialects.handler import (
     JsonReply,
     Reply,
 )
+from imp_server.dialects.openai_responses_turns import turn_of
 
 _log = logging.getLogger(__name__)
 _DETACHED = Response(499)
@@ -136,6 +137,7 @@ class Endpoint:
             request_id=request_id,
             services=self._hub,
             n_bytes=n_bytes,
+            turn=turn_of(request.scope),
         )
         try:
             reply = await self._handler(call)

@@ -48,12 +48,15 @@ class Cors:
         self._any = "*" in origins
         self._origins = frozenset(origins)
 
+    def allows(self, origin: str) -> bool:
+        return self._any or origin in self._origins
+
     def headers(self, origin: str, methods: str, asked: str) -> dict[str, str]:
         """`asked`: the preflight's access-control-request-headers, echoed because SDKs send many x-stainless-*."""
         if not self._origins:
             return {}
         out: dict[str, str] = {} if self._any else {"vary": "Origin"}
-        if self._any or origin in self._origins:
+        if self.allows(origin):
             out["access-control-allow-origin"] = "*" if self._any else origin
             out["access-control-allow-methods"] = methods
             out["access-control-allow-headers"] = asked or "Authorization, Content-Type, x-api-key"

@@ -13,6 +13,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from imp_server.api.admission.addresses import UNIX
 from imp_server.api.admission.connections import Connections, Stage
 from imp_server.api.errors import shape_module
+from imp_server.api.websocket_frames import ImpWebSocketProtocol
 from imp_server.core import InvalidRequest
 from imp_server.dialects.ids import new_id
 
@@ -152,6 +153,13 @@ class ImpHttpProtocol(HttpToolsProtocol):
         self._has_offer, self._is_repeating = False, True
         head = b"".join(b"%b: %b\r\n" % field for field in kept)
         self.parser.feed_data(b"POST / HTTP/1.1\r\n" + head + b"\r\n")
+
+    def handle_websocket_upgrade(self) -> None:
+        self._connections.remove(self)
+        super().handle_websocket_upgrade()
+        socket = self.transport.get_protocol()
+        if isinstance(socket, ImpWebSocketProtocol) and not self.transport.is_closing():
+            socket.join(self._connections, self.peer)
 
     def _should_upgrade(self) -> bool:
         if not super()._should_upgrade():

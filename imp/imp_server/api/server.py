@@ -29,6 +29,8 @@ from imp_server.api.models import Hosted
 from imp_server.api.returned_memory import map_large_blocks
 from imp_server.api.text_side import TextSide
 from imp_server.api.visit import Front
+from imp_server.api.websocket import WebSocketFront
+from imp_server.api.websocket_frames import ImpWebSocketProtocol
 from imp_server.config import Config
 from imp_server.config.serving import Server as ServerKnobs
 from imp_server.core import ImpError, InternalError, UserFault
@@ -200,7 +202,8 @@ async def run(hub: Hub, launch: Launch | None, sockets: Sockets, announce: Annou
     map_large_blocks()
     app = build_app(hub)
     await app.start()  # type: ignore[no-untyped-call]
-    server = ImpServer(_uvicorn_config(Front(app, hub.admission), hub), hub, sockets)
+    front = WebSocketFront(Front(app, hub.admission), hub)
+    server = ImpServer(_uvicorn_config(front, hub), hub, sockets)
     serving = asyncio.create_task(server.serve())
     watching = asyncio.create_task(hub.admission.connections.watch())
     loading = asyncio.create_task(_load(hub, launch))
@@ -260,7 +263,9 @@ def _uvicorn_config(app: object, hub: Hub) -> uvicorn.Config:
     return uvicorn.Config(
         app,  # type: ignore[arg-type]
         http=ImpHttpProtocol,
-        ws="none",
+        ws=ImpWebSocketProtocol if config.responses.sockets == "on" else "none",
+        ws_max_size=(config.responses.socket_message_mib or config.server.max_body_mib) * 2**20,
+        ws_per_message_deflate=False,  # what is inflated has no bound
         lifespan="off",
         log_config=None,
         log_level="warning",

@@ -79,7 +79,7 @@ class Server(msgspec.Struct, frozen=True):
 
 
 class Responses(msgspec.Struct, frozen=True):
-    """The store behind /v1/responses."""
+    """The store behind /v1/responses, and its WebSocket connections."""
 
     store: Literal["on", "off"] = "on"
     """Keep responses for previous_response_id and retrieval."""
@@ -91,6 +91,16 @@ class Responses(msgspec.Struct, frozen=True):
     """Most responses kept, oldest dropped first; 0 = store off."""
     store_max_mib: Count = 256
     """Most MiB of responses kept, oldest dropped first; 0 = store off."""
+    sockets: Literal["on", "off"] = "on"
+    """Take WebSocket connections on /v1/responses."""
+    max_sockets: Count = 64
+    """WebSocket connections open at once; one more is answered with 429. 0 = no limit."""
+    socket_message_mib: Count = 0
+    """Largest message of a WebSocket connection in MiB; 0 = server.max_body_mib."""
+    socket_idle_s: Seconds = 300
+    """Seconds after which a WebSocket connection that asks nothing is closed; 0 = never."""
+    socket_age_s: Seconds = 3600
+    """Seconds after which a WebSocket connection takes no more requests; 0 = never."""
 
 
 class Streams(msgspec.Struct, frozen=True):

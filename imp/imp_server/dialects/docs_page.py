@@ -43,6 +43,8 @@ def page(document: dict[str, Any]) -> str:
             if isinstance(operation, dict) and "operationId" in operation:
                 name = operation.get("x-document", "other")
                 groups.setdefault(name, []).append(_operation(document, method, path, operation))
+        if socket := item.get("x-websocket"):
+            groups[name].append(_socket(document, path, socket))
     nav = "".join(f'<a href="#{escape(name)}">{escape(name)}</a>' for name in groups)
     body = "".join(f'<h2 id="{escape(name)}">{escape(name)}</h2>{"".join(items)}' for name, items in groups.items())
     return (
@@ -51,6 +53,13 @@ def page(document: dict[str, Any]) -> str:
         f'<p>Every route this server has, made from its contract (<a href="openapi.json">openapi.json</a>).</p>'
         f"<nav>{nav}</nav>{body}</body></html>"
     )
+
+
+def _socket(document: dict[str, Any], path: str, socket: dict[str, Any]) -> str:
+    """A path that takes WebSocket connections, too."""
+    title = f'<span class="method">WS</span> <code>{escape(path)}</code> {escape(socket["summary"])}'
+    text = f"<p>{escape(socket['description'])}</p>{_fields(document, socket['message'])}"
+    return f"<details><summary>{title}</summary>{text}</details>"
 
 
 def _operation(document: dict[str, Any], method: str, path: str, operation: dict[str, Any]) -> str:

@@ -17,6 +17,7 @@ from imp_server.dialects.base import Fold, ReplyContext, SseFrame, Stream
 
 if TYPE_CHECKING:
     from imp_server.dialects.openai_responses_kept import Kept
+    from imp_server.dialects.openai_responses_turns import Turn
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -143,6 +144,8 @@ class Call:
     services: Services
     n_bytes: int = 0
     """Size of the body as it was sent."""
+    turn: Turn | None = None
+    """The message of a WebSocket connection that this is; None for a request of its own."""
 
     async def worked(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """The result of `function`, whose work grows with the body: in the pool if the body is large."""

@@ -26,15 +26,18 @@ from imp_server.dialects.ids import new_id
 from imp_server.dialects.intents import Body, extensions, present
 from imp_server.dialects.openai_responses_events import ResponseEvents
 from imp_server.dialects.openai_responses_input import Conversation, Item, items_of
-from imp_server.dialects.openai_responses_kept import Kept, ResponseNotFound, history_of, resolved
+from imp_server.dialects.openai_responses_kept import ResponseNotFound, history_of, resolved
 from imp_server.dialects.openai_responses_stored import page, with_ids
 from imp_server.dialects.openai_responses_tools import tool_choice, tool_table
 from imp_server.dialects.openai_responses_truncation import fitting
+from imp_server.dialects.openai_responses_turns import Beside
 from imp_server.dialects.openai_sampling import budget_tokens_of, whole
 from imp_server.dialects.response_formats import response_format_of
 
 _encode = msgspec.json.Encoder().encode
 
+_CONTINUED = ("completed", "incomplete")
+"""What a later turn may go on from."""
 _OTHER_NAME = {"regex": "pattern", "grammar": "gbnf"}
 
 
@@ -44,7 +47,7 @@ def parse(body: Body, history: Sequence[Item] = ()) -> ChatRequest:
     Instructions, tools and sampling are never inherited from it (OpenAI's rule).
     """
     table = tool_table(body)
-    conversation = Conversation(table)
+    conversation = Conversation(table, must_answer=bool(history))
     if instructions := present(body, "instructions"):
         conversation.messages.append(Message("system", (TextPart(instructions),)))
     for i, item in enumerate(history):
@@ -103,9 +106,20 @@ def _logprobs(body: Body) -> int | None:
 # --- handlers -----------------------------------------------------------------------------------
 
 
-def check_store(body: Body, kept: Kept) -> None:
-    """Raises UnsupportedParameter for a response that is to be kept where none is."""
-    if body.get("store") and not kept.is_on:
+def _continues_unstored(call: Call) -> bool:
+    """The store can't keep a response whose conversation it doesn't have."""
+    previous = present(call.body, "previous_response_id", "")
+    return call.turn is not None and call.turn.memory.conversation(previous) is not None
+
+
+def check_store(call: Call) -> None:
+    """Raises UnsupportedParameter for a response that is to be kept and can't be."""
+    if not call.body.get("store"):
+        return
+    if _continues_unstored(call):
+        message = "\"store\" can't be true: the response that this one continues isn't stored; send false"
+        raise UnsupportedParameter(message, param="store")
+    if not call.services.responses.is_on:
         raise UnsupportedParameter(
             '"store" can\'t be true: this server keeps no responses (--responses-store); send false, and the whole '
             "conversation as input",
@@ -116,20 +130,29 @@ def check_store(body: Body, kept: Kept) -> None:
 @handler
 async def create_response(call: Call) -> Reply:
     kept, body = call.services.responses, call.body
-    check_store(body, kept)
-    items = await resolved(kept, items_of(body["input"]))
-    request = await call.services.in_pool(parse, body | {"input": items}, await history_of(kept, body))
+    check_store(call)
+    finds = kept if call.turn is None else Beside(call.turn.memory, kept)
+    items, history = await resolved(finds, items_of(body["input"])), await history_of(finds, body)
+    request = await call.services.in_pool(parse, body | {"input": items}, history)
     check_media(request)
     if body.get("truncation") == "auto" and (context_length := call.services.card(request.model).context_length):
         request = await fitting(request, call.services.count_tokens, context_length)
     context = ReplyContext(
         id=new_id("resp_imp"), model=call.model, created=int(time.time()), request_id=call.request_id, body=body
     )
-    stored = context.extra["stored"] = kept.is_on and present(body, "store", True)
+    stored = kept.is_on and present(body, "store", True) and not _continues_unstored(call)
+    context.extra["stored"] = stored
+    if call.turn is not None and not call.turn.generates:
+        context.extra["warms"] = True
+        request = msgspec.structs.replace(request, max_tokens=0)
 
     async def keep(resource: dict[str, Any]) -> None:
-        if not await kept.put(resource, with_ids(items, context.id)):
-            context.extra["stored"] = resource["store"] = False
+        asked = with_ids(items, context.id)
+        if stored and await kept.put(resource, asked):
+            return
+        context.extra["stored"] = resource["store"] = False
+        if call.turn is not None and resource["status"] in _CONTINUED:
+            call.turn.memory.remember(resource, history, asked)
 
     def fold(context: ReplyContext) -> Fold:
         folded = Fold(context)
@@ -137,7 +160,9 @@ async def create_response(call: Call) -> Reply:
             kept.begin(context.id, folded.events)
         return folded
 
-    return ChatReply(request, context, present(body, "stream", False), fold, Stream, keep if stored else None)
+    return ChatReply(
+        request, context, present(body, "stream", False), fold, Stream, keep if stored or call.turn else None
+    )
 
 
 @handler

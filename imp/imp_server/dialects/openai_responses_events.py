@@ -52,6 +52,8 @@ class ResponseEvents:
         self._so_far: Usage = ctx.accepted.usage
         """Of a response that is cancelled."""
         self._table = tool_table(ctx.body)
+        self._warms = bool(ctx.extra.get("warms"))
+        """Only the prompt is computed: there is no answer, and that is its good end."""
         self._summarised = bool(present(ctx.body, "reasoning", {}).get("summary"))
         self._sealed = "reasoning.encrypted_content" in present(ctx.body, "include", ())
 
@@ -109,7 +111,7 @@ class ResponseEvents:
         if not self._finish:
             self._final = resource(self._ctx, "cancelled", self.output("incomplete"), usage=usage(self._so_far))
             return self._final
-        status, details = _outcome(self._finish)
+        status, details = self._outcome(self._finish)
         own: Json = {"timings": timings_body(self._finish.usage, self._finish.timings)}
         if self._finish.detail is not None:
             own["imp_finish_detail"] = self._finish.detail
@@ -187,8 +189,9 @@ class ResponseEvents:
 
     def _end(self, event: Finish) -> Iterator[Json]:
         self._finish = event
-        status, _ = _outcome(event)
-        if not self._open and not any(item["type"] != "reasoning" for item in self._done) and status == "completed":
+        status, _ = self._outcome(event)
+        has_spoken = self._open or any(item["type"] != "reasoning" for item in self._done)
+        if not has_spoken and not self._warms and status == "completed":
             # An empty answer is still an answer: clients read output_text of the last message.
             yield from self._open_item(MessageItem(self._item_id("msg"), len(self._done)))
         if isinstance(self._open, MessageItem) and self._logprobs:
@@ -211,19 +214,18 @@ class ResponseEvents:
             self._done.append(item.snapshot(status))
             yield from closing
 
+    def _outcome(self, finish: Finish) -> tuple[str, Json | None]:
+        """(status, incomplete_details)."""
+        if finish.reason == "length" and not self._warms:
+            return "incomplete", {"reason": "max_output_tokens"}
+        return ("cancelled" if finish.reason == "cancelled" else "completed"), None
+
     def _numbered(self, events: list[Json] | Iterator[Json]) -> list[Json]:
         numbered = []
         for event in events:
             numbered.append(event | {"sequence_number": self._sequence})
             self._sequence += 1
         return numbered
-
-
-def _outcome(finish: Finish) -> tuple[str, Json | None]:
-    """(status, incomplete_details)."""
-    if finish.reason == "length":
-        return "incomplete", {"reason": "max_output_tokens"}
-    return ("cancelled" if finish.reason == "cancelled" else "completed"), None
 
 
 def _terminal(status: str) -> str:

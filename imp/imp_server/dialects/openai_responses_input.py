@@ -62,6 +62,8 @@ class Conversation:
     """Collects items in order; owner of the turn under way."""
 
     table: ToolTable
+    must_answer: bool = False
+    """The conversation is known whole, so that a result belongs to a call in it."""
     messages: list[Message] = field(default_factory=list)
     _names: dict[str, str] = field(default_factory=dict)
     """call id -> tool, for the results: some templates print it."""
@@ -81,6 +83,9 @@ class Conversation:
             self._flush()
             output = parts(present(item, "output", ""), f"{path}.output")
             call_id = item.get("call_id")
+            if self.must_answer and call_id is not None and call_id not in self._names:
+                message = f"no tool call {call_id[:100]!r} in the conversation that previous_response_id continues"
+                raise InvalidRequest(message, param=f"{path}.call_id", code="invalid_history")
             self.messages.append(Message("tool", output, tool_call_id=call_id, name=self._names.get(call_id or "")))
         elif kind == "compaction":
             self._compaction(item, path)

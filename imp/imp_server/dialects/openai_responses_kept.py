@@ -63,23 +63,35 @@ class ResponseNotFound(NotFound):
         )
 
 
-async def history_of(kept: Kept, body: Body) -> list[dict[str, Any]]:
+class PreviousResponseNotFound(ResponseNotFound):
+    default_code = "previous_response_not_found"
+
+
+class Finds(Protocol):
+    """Where a request's earlier items are looked for."""
+
+    async def conversation(self, response_id: str, *, with_output: bool) -> list[Json] | None: ...
+
+    async def item(self, item_id: str) -> Json | None: ...
+
+
+async def history_of(finds: Finds, body: Body) -> list[dict[str, Any]]:
     previous = present(body, "previous_response_id")
     if previous is None:
         return []
-    items = await kept.conversation(previous, with_output=True)
+    items = await finds.conversation(previous, with_output=True)
     if items is None:
-        raise ResponseNotFound(previous, "previous_response_id")
+        raise PreviousResponseNotFound(previous, "previous_response_id")
     return items
 
 
-async def resolved(kept: Kept, items: list[Item]) -> list[Item]:
+async def resolved(finds: Finds, items: list[Item]) -> list[Item]:
     """Item references replaced by what they name."""
     found: list[Item] = []
     for i, item in enumerate(items):
         if not is_reference(item):
             found.append(item)
-        elif (named := await kept.item(item["id"])) is not None:
+        elif (named := await finds.item(item["id"])) is not None:
             found.append(named)
         else:
             raise NotFound(f"no stored item {item['id'][:100]!r}; send the item itself", param=f"input[{i}].id")
