@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable
 
 from imp_server.core.turns import charge
+from imp_server.grammar.exclusive import Exclusive
 from imp_server.grammar.formula import Formula, Formulas
 from imp_server.grammar.leaves import (
     ARRAY,
@@ -45,6 +46,7 @@ class Algebra:
 
     def __init__(self) -> None:
         self.formulas = Formulas()
+        self._exclusive = Exclusive(self.formulas)
         self.leaves = Leaves()
         self._subs: dict[Hashable, Sub] = {}
         self.places: dict[Formula, str] = {}
@@ -58,12 +60,19 @@ class Algebra:
         self.any = self.sub_of(self.formulas.true)
         self.never = self.sub_of(self.formulas.false)
 
+    def settled(self, f: Formula) -> Formula:
+        """A formula of the same values, as the automata use it: branches that shut each other out aren't counted."""
+        settled = self._exclusive.settled(f)
+        if settled is not f and f in self.places:
+            self.places.setdefault(settled, self.places[f])
+        return settled
+
     def sub(self, key: Hashable, make: Callable[[], Formula]) -> Sub:
         """The subschema known by `key`; `make` must depend on the key alone."""
         found = self._subs.get(key)
         if found is None:
             charge(N_BYTES_SUB)
-            found = self._subs[key] = Sub(make)
+            found = self._subs[key] = Sub(make, self.settled)
         return found
 
     def sub_of(self, formula: Formula) -> Sub:

@@ -6,7 +6,7 @@ another type than the value's is true. oneOf keeps its own operator: written out
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from imp_server.core.turns import charge, spend
@@ -197,58 +197,3 @@ class Formulas:
             return g is self.true
 
         return holds(f)
-
-
-Literal_ = tuple["Leaf", bool]
-
-
-def branches(fs: Formulas, f: Formula) -> Iterator[tuple[Literal_, ...]]:
-    """Conjunctions of literals whose disjunction is `f`, lazily (there may be exponentially many)."""
-    yield from _expand(fs, ((f, True),), ())
-
-
-def _expand(
-    fs: Formulas, todo: tuple[tuple[Formula, bool], ...], done: tuple[Literal_, ...]
-) -> Iterator[tuple[Literal_, ...]]:
-    spend()
-    while todo:
-        (f, sign), todo = todo[0], todo[1:]
-        if f.leaf is not None:
-            if (f.leaf, not sign) in done:
-                return
-            if (f.leaf, sign) not in done:
-                done = (*done, (f.leaf, sign))
-        elif f.op == NOT:
-            todo = ((f.args[0], not sign), *todo)
-        elif not f.args:
-            if (f is fs.true) != sign:
-                return
-        elif f.op == ONE:
-            if not sign:
-                yield from _expand(fs, (*((a, False) for a in f.args), *todo), done)
-                for i, a in enumerate(f.args):
-                    for b in f.args[i + 1 :]:
-                        yield from _expand(fs, ((a, True), (b, True), *todo), done)
-                return
-            for a in f.args:
-                others = tuple((b, False) for b in f.args if b is not a)
-                yield from _expand(fs, ((a, True), *todo, *others), done)
-            return
-        elif (f.op == AND) == sign:
-            # choices last: what is certain prunes them
-            parts = [(a, sign) for a in f.args]
-            todo = (*parts, *todo) if len(parts) > 1 else (parts[0], *todo)
-            todo = tuple(sorted(todo, key=lambda p: _is_choice(*p)))
-        else:
-            for a in f.args:
-                yield from _expand(fs, ((a, sign), *todo), done)
-            return
-    yield done
-
-
-def _is_choice(f: Formula, sign: bool) -> int:
-    if f.op == NOT:
-        return _is_choice(f.args[0], not sign)
-    if f.leaf is not None or not f.args:
-        return 0
-    return 0 if (f.op == AND) == sign and f.op in (AND, OR) else 1

@@ -134,6 +134,14 @@ class Unique(ArrayLeaf):
     seen: frozenset[Any]
 
 
+@dataclass(eq=False, slots=True)
+class Watched(Leaf):
+    """Whether the member or item that is being read obeys its watch number `index` (frames/goals.py)."""
+
+    about = OBJECT | ARRAY
+    index: int
+
+
 AnyLeaf = TypeVar("AnyLeaf", bound=Leaf)
 
 

@@ -8,7 +8,7 @@ from imp_server.grammar.formula import Formula
 from imp_server.grammar.frames.goals import Bits, Goal, Judge
 from imp_server.grammar.frames.local import Listed, Local, gap_entries
 from imp_server.grammar.frames.objects import change
-from imp_server.grammar.leaves import Contains, Items, Leaf, Length, Unique
+from imp_server.grammar.leaves import Contains, Items, Leaf, Length, Unique, Watched
 from imp_server.grammar.machine import UNBOUNDED
 from imp_server.grammar.sat.found import MAX_LEAD, Found
 from imp_server.grammar.tables import ASK, POP
@@ -34,7 +34,7 @@ class ArrayState:
 
     def remaining(self) -> Found | None:
         """The shortest rest, without the closing bracket; None if the array can't be completed."""
-        return self.space.with_watches(self.goal, self.space.solver.items)
+        return self.space.solver.items(self.space.need(self.goal))
 
     def close(self) -> int:
         evaluate = self.space.algebra.formulas.evaluate
@@ -107,7 +107,9 @@ class WaitingItem(Local):
         self.asked = asked
         self._leaves = dict.fromkeys(leaf for f in (goal.must, *goal.watches) for leaf in f.leaves())
         self.unique = any(isinstance(leaf, Unique) for leaf in self._leaves)
-        self._judge = Judge(lambda bits: self.after(bits).remaining() is not None) if asked else None
+        solver = space.solver
+        judge = Judge(solver, lambda bits: self.after(bits).remaining() is not None, self._future, solver.items)
+        self._judge = judge if asked else None
 
     @property
     def captures(self) -> bool:  # type: ignore[override]
@@ -119,6 +121,22 @@ class WaitingItem(Local):
 
     def child_goal(self, must: Formula) -> Goal:
         return self.space.goal(must, self.watched, self._judge)
+
+    def _future(self) -> Formula:
+        """What has to hold of the items to come and of the Watched leaves."""
+        fs, leaves = self.space.algebra.formulas, self.space.algebra.leaves
+        number = {value: i for i, value in enumerate(self.watched)}
+
+        def changed(leaf: Leaf) -> Formula | None:
+            if leaf not in self._leaves:
+                return None
+            if leaf not in self.asked:
+                return self._changed(leaf, item_value(self.space, leaf) is not fs.false, None)
+            watch = fs.leaf(leaves.get(Watched, number[self.asked[leaf]]))
+            yes, no = self._changed(leaf, True, None), self._changed(leaf, False, None)
+            return fs.disj([fs.conj([watch, yes]), fs.conj([fs.neg(watch), no])])
+
+        return fs.map_leaves(self.space.need(self.goal), changed)
 
     def after(self, bits: Bits, value: Any = None) -> ArrayState:
         """The array after an item; `value` is its canonical value if that is known."""

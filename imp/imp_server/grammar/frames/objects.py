@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
-from imp_server.grammar.formula import Formula
+from imp_server.grammar.formula import Formula, Formulas
 from imp_server.grammar.frames.goals import Bits, Goal, Judge
 from imp_server.grammar.frames.local import Listed, Local, gap_entries
 from imp_server.grammar.frames.shapes import KeyKind, Shape
-from imp_server.grammar.leaves import Count, Leaf, Names, Props, Required
+from imp_server.grammar.leaves import Count, Leaf, Names, Props, Required, Watched
 from imp_server.grammar.sat.found import MAX_LEAD, Found
 from imp_server.grammar.tables import ASK, POP
 from imp_server.grammar.values import spelled
@@ -83,13 +83,15 @@ class ObjectState:
 
     def remaining(self) -> Found | None:
         """The shortest rest, without the closing brace; None if the object can't be completed."""
-        return self.space.with_watches(self.goal, lambda f: self.space.solver.members(f, self.seen, self.order))
+        return self._shortest(self.space.need(self.goal))
 
     def remaining_after_one(self) -> Found | None:
         """The same where at least one more member has to come."""
         fs, leaves = self.space.algebra.formulas, self.space.algebra.leaves
-        more = Goal(fs.conj([self.goal.must, fs.leaf(leaves.get(Count, 1, None))]), self.goal.watches, self.goal.judge)
-        return self.space.with_watches(more, lambda f: self.space.solver.members(f, self.seen, self.order))
+        return self._shortest(fs.conj([self.space.need(self.goal), fs.leaf(leaves.get(Count, 1, None))]))
+
+    def _shortest(self, f: Formula) -> Found | None:
+        return self.space.solver.members(f, self.seen, self.order)
 
     def close(self) -> int:
         """The result if the object ended here; -1 if it may not."""
@@ -123,10 +125,12 @@ class ObjectState:
             return self._derive_simply(kind, name)
         changed: dict[Leaf, Formula] = {}
         asked: dict[Leaf, Formula] = {}
+        seen = self._seen_after(name)
+        sure = {part.leaf for part in self.goal.must.conjuncts()}
         for leaf in self.leaves:
             if isinstance(leaf, Props):
                 value = self.shape.value_by(leaf, kind)
-                if value is fs.false:
+                if value is fs.false or (value is fs.true and leaf not in sure and says_nothing(fs, leaf, seen)):
                     changed[leaf] = value
                 elif value is not fs.true:
                     asked[leaf] = value
@@ -139,7 +143,7 @@ class ObjectState:
         alive = {leaf for f in (goal.must, *goal.watches) for leaf in f.leaves()}
         must = fs.conj(value for leaf, value in asked.items() if leaf in sure)
         open_ = {leaf: value for leaf, value in asked.items() if leaf in alive and leaf not in sure}
-        waiting = self.space.waiting_member(goal, self._seen_after(name), name is None, open_)
+        waiting = self.space.waiting_member(goal, seen, name is None, open_)
         child = waiting.child_goal(must)
         if child.judge is None and waiting.after(()).remaining() is None:
             return None
@@ -195,6 +199,13 @@ def change(space: Space, goal: Goal, changed: dict[Leaf, Formula]) -> Goal:
     return space.goal(replace(goal.must, changed.get), tuple(replace(w, changed.get) for w in goal.watches), goal.judge)
 
 
+def says_nothing(fs: Formulas, leaf: Props, seen: frozenset[str]) -> bool:
+    """Whether any further member obeys the leaf."""
+    if leaf.ordered or leaf.rest.formula is not fs.true or any(s.formula is not fs.true for _, s in leaf.patterns):
+        return False
+    return all(name in seen or sub.formula is fs.true for name, sub in leaf.names.items())
+
+
 def holds_at_close(leaf: Leaf) -> bool:
     if isinstance(leaf, Required):
         return False
@@ -213,7 +224,17 @@ class WaitingMember(Local):
         self.seen = seen
         self.loose = loose
         self.asked = asked
-        self._judge = Judge(lambda bits: self.after(bits).remaining() is not None) if asked else None
+        self._judge = self._made_judge() if asked else None
+
+    def _made_judge(self) -> Judge:
+        solver, goal, seen = self.space.solver, self.goal, self.seen
+        order = self.space.algebra.order(leaf for f in (goal.must, *goal.watches) for leaf in f.leaves())
+        return Judge(
+            solver,
+            lambda bits: self.after(bits).remaining() is not None,
+            self._future,
+            lambda f: solver.members(f, seen, order),
+        )
 
     @property
     def watched(self) -> tuple[Formula, ...]:
@@ -222,11 +243,27 @@ class WaitingMember(Local):
     def child_goal(self, must: Formula) -> Goal:
         return self.space.goal(must, self.watched, self._judge)
 
+    def _future(self) -> Formula:
+        """What has to hold of the members to come and of the Watched leaves."""
+        fs, leaves = self.space.algebra.formulas, self.space.algebra.leaves
+        number = {value: i for i, value in enumerate(self.watched)}
+
+        def change(leaf: Leaf) -> Formula | None:
+            value = self.asked.get(leaf)
+            return None if value is None else fs.conj([fs.leaf(leaves.get(Watched, number[value])), self._obeyed(leaf)])
+
+        return fs.map_leaves(self.space.need(self.goal), change)
+
+    def _obeyed(self, leaf: Leaf) -> Formula:
+        """What is left of a leaf that the member obeys."""
+        fs = self.space.algebra.formulas
+        return fs.true if isinstance(leaf, Props) and says_nothing(fs, leaf, self.seen) else fs.leaf(leaf)
+
     def after(self, bits: Bits) -> ObjectState:
         truth = dict(zip(self.watched, bits))
         false = self.space.algebra.formulas.false
-        broken = {leaf: false for leaf, value in self.asked.items() if not truth[value]}
-        return self.space.object_state(change(self.space, self.goal, broken), self.seen, self.loose)
+        changed = {leaf: self._obeyed(leaf) if truth[value] else false for leaf, value in self.asked.items()}
+        return self.space.object_state(change(self.space, self.goal, changed), self.seen, self.loose)
 
     def fill(self, byte: int) -> int:
         bits = () if self._judge is None else self._judge.vectors[byte]

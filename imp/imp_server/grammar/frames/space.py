@@ -41,7 +41,7 @@ from imp_server.grammar.frames.verdicts import Several, Single, Verdicts
 from imp_server.grammar.leaves import NUMBER, STRING, Leaf, Props
 from imp_server.grammar.machine import DEAD, Machine
 from imp_server.grammar.plain_length import PlainLength
-from imp_server.grammar.sat.found import Found, shorter
+from imp_server.grammar.sat.found import Found
 from imp_server.grammar.sat.solver import Solver
 from imp_server.grammar.scalars import in_digits, is_finite, number_machine, string_machine, watched_number
 from imp_server.grammar.tables import FOREIGN, POP, Tables
@@ -49,8 +49,6 @@ from imp_server.native import load_library
 
 WORK = 2_000_000
 """Work units of the solver over the life of a space."""
-MAX_TRUTHS = 600
-"""Combinations of watched truths that are looked at: of a discriminator's constants at most one holds."""
 N_LOCALS = 1 << 18
 N_BYTES, N_BYTES_LOCAL, N_BYTES_VIEW, N_BYTES_NATIVE = 600, 1700, 300, 1200
 """Memory of something interned, of a frame with its row, of a native frame's twin, and of a native frame."""
@@ -164,39 +162,15 @@ class Space:
             return None
         return self.goal(must, tuple(restrict(w, kind) for w in goal.watches), goal.judge)
 
-    def with_watches(self, goal: Goal, ask: Callable[[Formula], Found | None]) -> Found | None:
-        """The shortest answer over all truths of the watches that the judge allows."""
+    def need(self, goal: Goal) -> Formula:
+        """All that a value has to satisfy: what the goal asks, and what its parent can't do without."""
         if goal.judge is None:
-            return ask(goal.must)
-        asked = 0
-
-        def counted(must: Formula) -> Found | None:
-            nonlocal asked
-            asked += 1
-            return ask(must) if asked <= MAX_TRUTHS else None
-
-        answer = self._try(goal, goal.must, (), counted)
-        if asked > MAX_TRUTHS and answer is None:
-            self.solver.gave_up = True
-        return answer
-
-    def _try(
-        self, goal: Goal, must: Formula, bits: tuple[bool, ...], ask: Callable[[Formula], Found | None]
-    ) -> Found | None:
-        answer = ask(must)
-        if answer is None:
-            return None
-        if len(bits) == len(goal.watches):
-            return answer if goal.result(bits) >= 0 else None
-        fs = self.algebra.formulas
-        watch = goal.watches[len(bits)]
-        yes = self._try(goal, fs.conj([must, watch]), (*bits, True), ask)
-        no = self._try(goal, fs.conj([must, fs.neg(watch)]), (*bits, False), ask)
-        return shorter(yes, no)
+            return goal.must
+        return self.algebra.formulas.conj([goal.must, goal.judge.allowed(goal.watches)])
 
     def shortest_value(self, goal: Goal) -> Found | None:
         if goal not in self._shortest:
-            self._shortest[goal] = self.with_watches(goal, self.solver.value)
+            self._shortest[goal] = self.solver.value(self.need(goal))
         return self._shortest[goal]
 
     def first_bytes(self, goal: Goal) -> dict[int, int]:

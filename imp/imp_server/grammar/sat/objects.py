@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from imp_server.grammar.sat.solver import Solver
 
 MAX_CHOICES = 64
+MAX_BEGUN = 4_096
+"""Choices looked at while those of all leaves are put together."""
 FEW = 8
 MAX_FRESH = 64
 MAX_DRAWN = 4096
@@ -70,8 +72,8 @@ def members(
     if prod(map(len, options)) > FEW:
         # what is impossible alone is impossible together
         options = [[c for c in ways if _is_possible(task, c, known)] for ways in options]
-    for tried, choices in enumerate(_together(options, known)):
-        if tried == MAX_CHOICES:
+    for tried, choices in enumerate(_together(solver, task, options, known)):
+        if tried == MAX_CHOICES or choices is None:
             solver.gave_up = True
             break
         answer = _complete(solver, task, seen, choices, known)
@@ -82,24 +84,52 @@ def members(
     return None
 
 
-def _together(options: Sequence[Sequence[Choice]], known: Members) -> Iterator[tuple[Choice, ...]]:
-    """One choice of each list, in order, without those of which some are impossible together."""
+class Begun(NamedTuple):
+    """Choices put together so far, and what they come to."""
 
-    def grown(chosen: tuple[Choice, ...], extras: dict[str, Formula]) -> Iterator[tuple[Choice, ...]]:
-        spend(2)
-        if len(chosen) == len(options):
-            yield chosen
+    chosen: tuple[Choice, ...]
+    extras: dict[str, Formula]
+    forbidden: frozenset[str]
+
+    def and_(self, choice: Choice, task: Task, known: Members) -> Begun | None:
+        """With one more choice; None if that is impossible."""
+        chosen, (extras, forbidden) = (*self.chosen, choice), self[1:]
+        if choice.forbid is not None:
+            is_wanted = choice.forbid in task.needed or choice.forbid in extras
+            return None if is_wanted else Begun(chosen, extras, forbidden | {choice.forbid})
+        if choice.name is None or choice.extra is None:
+            return Begun(chosen, extras, forbidden)
+        both = known.joint(extras.get(choice.name), choice.extra)
+        if choice.name in forbidden or known.get(choice.name, both) is None:
+            return None
+        extras = {**extras, choice.name: both}
+        if task.high is not None and len(task.needed | extras.keys()) > task.high:
+            return None
+        return Begun(chosen, extras, forbidden)
+
+
+def _together(
+    solver: Solver, task: Task, options: Sequence[Sequence[Choice]], known: Members
+) -> Iterator[tuple[Choice, ...] | None]:
+    """One choice of each list, in order, without those of which some are impossible together.
+
+    None, and no more of them, where too many were begun in vain.
+    """
+    todo = [Begun((), {}, frozenset())]
+    n_left = MAX_BEGUN
+    while todo:
+        begun = todo.pop()
+        if len(begun.chosen) == len(options):
+            yield begun.chosen
+            continue
+        ways = options[len(begun.chosen)]
+        n_left -= len(ways)
+        if n_left < 0 or solver.budget <= 0:
+            yield None
             return
-        for choice in options[len(chosen)]:
-            name, extra = choice.name, choice.extra
-            if name is None or extra is None:
-                yield from grown((*chosen, choice), extras)
-                continue
-            both = known.joint(extras.get(name), extra)
-            if known.get(name, both) is not None:
-                yield from grown((*chosen, choice), {**extras, name: both})
-
-    return grown((), {})
+        solver.pay(len(ways))
+        grown = [more for choice in ways if (more := begun.and_(choice, task, known)) is not None]
+        todo += reversed(grown)
 
 
 def _is_possible(task: Task, choice: Choice, known: Members) -> bool:

@@ -1,22 +1,24 @@
 """Can a formula be satisfied, and by how short a text? The search that keeps every automaton out of dead ends.
 
 Least fixpoint: a formula that is being asked about counts as unsatisfiable inside its own question, so a
-recursive schema is satisfiable only through a finite value. Every search is bounded in work units; what isn't
-proved within them counts as unsatisfiable, which is sound (a way not offered) and reported by `gave_up`.
+recursive schema is satisfiable only through a finite value. Every search is bounded in work units; an answer None that
+isn't proved within them leaves `gave_up` set.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
 
 from imp_server.core import GrammarRefused
 from imp_server.core.turns import OverBudget, charge, kept, spend
 from imp_server.grammar.algebra import Algebra
-from imp_server.grammar.formula import Formula, branches
-from imp_server.grammar.leaves import ARRAY, BOOLEAN, NULL, NUMBER, OBJECT, STRING, BoolIs
+from imp_server.grammar.formula import Formula, Formulas
+from imp_server.grammar.leaves import ARRAY, BOOLEAN, NULL, NUMBER, OBJECT, STRING, BoolIs, Leaf, Watched
 from imp_server.grammar.machine import Machine
 from imp_server.grammar.sat import arrays, objects
 from imp_server.grammar.sat.found import Found, TooLong, found, shorter
+from imp_server.grammar.sat.search import Literals, Search
 from imp_server.grammar.scalars import number_machine, string_machine
 from imp_server.grammar.values import spelled
 
@@ -25,6 +27,18 @@ MAX_BRANCHES = 24
 MAX_FAILURES = 2_000
 N_BYTES = 400
 """Memory of an answer that is kept."""
+MAX_CUBES = 1_024
+"""Ways in which what a value obeys may please its parent."""
+
+Cube = frozenset[tuple[int, bool]]
+"""Numbers of watches that have to be true, or false."""
+Ask = Callable[[Formula], Found | None]
+
+
+class Doubt:
+    """Whether anything was given up within a `with`."""
+
+    was_raised = False
 
 
 class Solver:
@@ -35,9 +49,12 @@ class Solver:
         self.algebra = algebra
         self.budget = budget
         self.gave_up = False
+        """Whether an answer None since it was last cleared isn't a proof."""
         self.names: dict[Hashable, objects.Drawn] = {}
         """Memo of sat/objects.py."""
         self._memo: dict[Hashable, Found | None] = {}
+        self._doubtful: set[Hashable] = set()
+        """Questions whose answer None isn't a proof."""
         self._open: dict[Hashable, int] = {}
         self._lowest = 1 << 30
 
@@ -59,6 +76,7 @@ class Solver:
 
     def _ask(self, key: Hashable, answer: Callable[[], Found | None]) -> Found | None:
         if key in self._memo:
+            self.gave_up = self.gave_up or key in self._doubtful
             return self._memo[key]
         if key in self._open:
             self._lowest = min(self._lowest, self._open[key])
@@ -71,10 +89,12 @@ class Solver:
         level = self._open[key] = len(self._open)
         outer, self._lowest = self._lowest, 1 << 30
         try:
-            result = answer()
-        except TooLong:
-            # a value would have to be spelled that is longer than any that is served
-            self.gave_up, result = True, None
+            with self.doubting() as doubt:
+                try:
+                    result = answer()
+                except TooLong:
+                    # a value would have to be spelled that is longer than any that is served
+                    self.gave_up, result = True, None
         except OverBudget as over:
             if over.pointer is None:
                 over.pointer = self._place(key)
@@ -82,9 +102,13 @@ class Solver:
         finally:
             del self._open[key]
             depends, self._lowest = self._lowest, min(outer, self._lowest if self._lowest < level else 1 << 30)
+        is_doubtful = doubt.was_raised and result is None
+        self.gave_up = self.gave_up or is_doubtful
         # "no" is final unless it rests on a question that is still open further out
         if result is not None or depends >= level:
             self._memo[key] = result
+            if is_doubtful:
+                self._doubtful.add(key)
             kept()
         return result
 
@@ -145,21 +169,97 @@ class Solver:
         rest = self.members(f, frozenset(), self.algebra.order(f.leaves()))
         return None if rest is None else Found(rest.size + 2, lambda: b"{" + rest.text() + b"}")
 
-    def _best(self, f: Formula, solve: Callable[..., Found | None]) -> Found | None:
+    def _best(self, f: Formula, solve: Callable[[Literals], Found | None]) -> Found | None:
         best: Found | None = None
-        hits = misses = 0
-        for literals in branches(self.algebra.formulas, f):
-            if self.budget <= 0 or hits >= MAX_BRANCHES or misses >= MAX_FAILURES:
-                self.gave_up = self.gave_up or best is None
-                break
-            spend(2)
-            self.budget -= 1
-            answer = solve(literals)
+        n_hits = 0
+        asked = self._charged(solve)
+        search = self._search(asked)
+        for literals in search.solutions(f):
+            answer = asked(literals)
             if answer is None:
-                misses += 1
+                search.n_failed += 1
             else:
-                hits += 1
+                n_hits += 1
                 best = shorter(best, answer)
-                if best is not None and best.size == 0:
+                if answer.size == 0 or n_hits == MAX_BRANCHES:
                     break
+        self.gave_up = self.gave_up or search.is_broken_off
         return best
+
+    def _search(self, asked: Callable[[Literals], Found | None]) -> Search:
+        def pay(n: int) -> bool:
+            self.pay(n)
+            return self.budget > 0
+
+        return Search(self.algebra.formulas, lambda literals: self._is_possible(asked, literals), pay, MAX_FAILURES)
+
+    def cubes(self, f: Formula, ask: Ask) -> list[Cube]:
+        """What has to be true of the watches in `f` for it to be satisfiable: any of the cubes.
+
+        `ask`: a value of a conjunction of literals. `gave_up` tells whether there may be more of them.
+        """
+        fs = self.algebra.formulas
+        cubes: list[Cube] = []
+
+        def asked(literals: Literals) -> Found | None:
+            return ask(fs.conj(_literal(fs, *literal) for literal in literals if not isinstance(literal[0], Watched)))
+
+        def is_known(literals: Literals) -> bool:
+            cube = cube_of(literals)
+            return any(known <= cube for known in cubes)
+
+        charged = self._charged(asked)
+        search = self._search(charged)
+        for literals in search.solutions(f, is_known):
+            if charged(literals) is None:
+                search.n_failed += 1
+            elif len(cubes) == MAX_CUBES:
+                search.is_broken_off = True
+                break
+            else:
+                cubes.append(cube_of(literals))
+        self.gave_up = self.gave_up or search.is_broken_off
+        return cubes
+
+    def _charged(self, solve: Callable[[Literals], Found | None]) -> Callable[[Literals], Found | None]:
+        """`solve`, paid for, and asked once about the same literals in a row."""
+        last: list[tuple[Literals, Found | None, bool]] = []
+
+        def asked(literals: Literals) -> Found | None:
+            if not last or last[0][0] != literals:
+                self.pay(2 + len(literals) // 2)
+                with self.doubting() as doubt:
+                    answer = solve(literals)
+                last[:] = [(literals, answer, doubt.was_raised and answer is None)]
+            _, answer, is_doubtful = last[0]
+            self.gave_up = self.gave_up or is_doubtful
+            return answer
+
+        return asked
+
+    def _is_possible(self, asked: Callable[[Literals], Found | None], literals: Literals) -> bool:
+        with self.doubting():
+            return asked(literals) is not None or self.gave_up
+
+    def pay(self, n: int) -> None:
+        """Spend units of the turn, and of the work that this solver may do."""
+        spend(n)
+        self.budget -= n
+
+    @contextmanager
+    def doubting(self) -> Iterator[Doubt]:
+        """Tell apart what is given up inside from what was before."""
+        before, self.gave_up = self.gave_up, False
+        doubt = Doubt()
+        try:
+            yield doubt
+        finally:
+            doubt.was_raised, self.gave_up = self.gave_up, before
+
+
+def cube_of(literals: Literals) -> Cube:
+    return frozenset((leaf.index, sign) for leaf, sign in literals if isinstance(leaf, Watched))
+
+
+def _literal(fs: Formulas, leaf: Leaf, sign: bool) -> Formula:
+    return fs.leaf(leaf) if sign else fs.neg(fs.leaf(leaf))
