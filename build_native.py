@@ -3,7 +3,8 @@
 One library per instruction set, loaded by ctypes.
 
 Runs as hatchling's build hook (wheel, editable install) and by hand: `python build_native.py`.
-Without a C++ compiler the build goes on without native code and says so; `imp doctor` shows it.
+Without a C++ compiler it stops and says what to install; with IMP_NO_NATIVE=1 an installation goes on without
+native code, and models run slowly, on torch alone.
 """
 
 from __future__ import annotations
@@ -31,6 +32,10 @@ OBJECTS = ROOT / "build" / "native"
 DATA = ("spec", "kernels", "conformance")
 """Folders that the wheel carries beside the code (imp_server/resources.py finds them)."""
 COMMON = ["-std=c++17", "-O3", "-fPIC", "-fno-math-errno", "-ffp-contract=off", "-Wall", "-pthread"]
+NO_COMPILER = (
+    "There is no C++ compiler, and imp's kernels need one. Install it (Debian, Ubuntu: apt install g++; Fedora: dnf "
+    "install gcc-c++; macOS: xcode-select --install) or name yours in CXX, then do this again."
+)
 QUIET = ["-Wno-unused-function", "-Wno-maybe-uninitialized", "-Wno-uninitialized"]
 X86_VARIANTS = {
     "portable": ["-march=x86-64"],
@@ -105,7 +110,7 @@ def build(tell: Callable[[int, int], None] = lambda _done, _all: None) -> list[s
     """
     compiler = os.environ.get("CXX") or shutil.which("c++") or shutil.which("g++") or shutil.which("clang++")
     if compiler is None:
-        return ["no C++ compiler found (install g++ or clang++, or set CXX): building without native kernels"]
+        return [NO_COMPILER]
     TARGET.mkdir(exist_ok=True)
     kinds = [(name, isa, flags, units) for name, units in libraries().items() for isa, flags in variants(name).items()]
     jobs = [(compiler, name, isa, flags, unit) for name, isa, flags, units in kinds for unit in units]
@@ -121,8 +126,7 @@ class NativeBuildHook(BuildHookInterface):  # type: ignore[type-arg]
     PLUGIN_NAME = "custom"
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        for error in build():
-            self.app.display_warning(error)
+        self._report(build())
         if self.target_name != "wheel":
             return
         built = sorted(TARGET.glob("*.so")) if TARGET.exists() else []
@@ -133,6 +137,13 @@ class NativeBuildHook(BuildHookInterface):  # type: ignore[type-arg]
         if version == "standard":  # an editable install finds them in the checkout
             folders = [name for name in DATA if (ROOT / name).is_dir()]
             build_data["force_include"].update({str(ROOT / name): f"imp_server/_data/{name}" for name in folders})
+
+    def _report(self, errors: list[str]) -> None:
+        """pip shows what a build says only if it fails: whoever lacks a compiler must hear of it."""
+        if errors and os.environ.get("IMP_NO_NATIVE") != "1":
+            self.app.abort("\n".join([*errors, "IMP_NO_NATIVE=1 installs without kernels: slow, and on torch alone."]))
+        for error in errors:
+            self.app.display_warning(error)
 
 
 class Counter:

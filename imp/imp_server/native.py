@@ -15,6 +15,9 @@ from imp_server.resources import native_folder
 ISAS = ("avx512vnni", "avx2", "portable")
 """Best first. Names of the variants that build_native.py makes."""
 
+MEND = "install a C++ compiler (g++ or clang++) and install imp again (in a checkout: make native)"
+"""What whoever has no native library must do."""
+
 _NEEDS = {
     "avx512vnni": {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl", "avx512_vnni"},
     "avx2": {"avx2", "fma", "f16c", "bmi2"},

@@ -190,3 +190,19 @@ def test_the_command_asks_the_server(peer: Peer, capsys: pytest.CaptureFixture[s
     assert run(["chat", "second", "--url", peer.url, "--prompt", "hi", "--seed", "4"]) == 0
     assert "wörld" in capsys.readouterr().out
     assert peer.bodies[0]["model"] == "second" and peer.bodies[0]["seed"] == 4
+
+
+def test_ps_lists_what_a_server_serves(peer: Peer, capsys: pytest.CaptureFixture[str]) -> None:
+    peer.models = {"data": [{"id": "tiny", "loaded": True, "meta": {"size": 1500, "n_ctx": 4096}}, {"id": "other"}]}
+    assert run(["ps", "--url", peer.url]) == 0
+    head, first, second = capsys.readouterr().out.splitlines()
+    assert head.split() == ["NAME", "STATE", "SIZE", "CONTEXT"]
+    assert first.split() == ["tiny", "loaded", "1.5", "kB", "4,096"] and second.split() == ["other"]
+    assert run(["ps", "--url", peer.url, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == peer.models["data"]
+    peer.models = {"data": []}
+    assert run(["ps", "--url", peer.url]) == 0 and "no model" in capsys.readouterr().out
+    peer.models = {"models": 1}
+    assert run(["ps", "--url", peer.url]) == 1
+    assert run(["ps", "--url", "127.0.0.1:1"]) == 1
+    assert "no answer from http://127.0.0.1:1" in capsys.readouterr().err

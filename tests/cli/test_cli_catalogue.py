@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 
 import pytest
 from imp_server.cli.main import run
+from imp_server.core import ModelFileMissing
+from imp_server.weights.known import KNOWN
 
+from tests.models.tiny_gguf import write_tiny_llama
 from tests.weights.hub_double import Hub, serving
 
 
@@ -66,7 +70,7 @@ def test_a_truncated_file_is_shown_as_unsupported_with_the_reason(
     cut = tmp_path / "cut.gguf"
     with smollm2_path.open("rb") as whole:
         cut.write_bytes(whole.read(4_000_000))
-    assert run(["show", str(cut)]) == 6
+    assert run(["show", str(cut)]) == 5
     assert "no: cut.gguf" in capsys.readouterr().out
     assert run(["pull", str(cut)]) == 0
     capsys.readouterr()
@@ -111,3 +115,57 @@ def test_an_unwritable_cache(
     assert run(["pull", str(model)]) == 1
     err = capsys.readouterr().err
     assert "set IMP_HOME to a folder that you can write" in err and len(err.splitlines()) == 1
+
+
+def test_known_models_with_sizes_and_what_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["ls", "--known"]) == 0
+    out = capsys.readouterr().out
+    head = next(line for line in out.splitlines() if line.startswith("NAME"))
+    rows = {line.split()[0]: line for line in out.splitlines() if line and line.split()[0] in KNOWN}
+    assert head.split() == ["NAME", "NOT", "HERE", "YET", "SIZE", "MEMORY", "RUNS"] and rows.keys() == KNOWN.keys()
+    for name, known in KNOWN.items():
+        assert "B " in rows[name] and rows[name].endswith("not yet") is not known.runs
+    # smollm2: its file, 4,096 tokens of 30 layers x 3 KV heads x 64 x 2 x 2 bytes, and the engine
+    assert "98.4 MB  342.7 MB" in rows["smollm2"]
+    assert run(["ls", "--known", "--json"]) == 0
+    told = {entry["name"]: entry for entry in json.loads(capsys.readouterr().out)}
+    assert told["qwen3-8b"]["runs"] is False and told["qwen3-8b"]["memory_bytes"] > told["qwen3-8b"]["bytes"] > 5e9
+
+
+def test_show_of_a_known_model_says_whether_it_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    for name, known in KNOWN.items():
+        assert run(["show", name]) == (0 if known.runs else 6), name
+        out = capsys.readouterr().out
+        assert "memory" in out and "here          no" in " ".join(out.split()).replace("here no", "here          no")
+
+
+def test_a_pull_of_what_cannot_run_asks_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fetched: list[str] = []
+
+    def fetch(source: str, *_: object, **__: object) -> None:
+        fetched.append(source)
+        raise ModelFileMissing("no network here")
+
+    monkeypatch.setattr("imp_server.cli.pull.pull", fetch)
+    foreign = tmp_path / "m.gguf"
+    write_tiny_llama(foreign, keys={"general.type": "adapter"})
+    for source in ("qwen3-8b", str(foreign)):
+        assert run(["pull", source]) == 6
+        err = capsys.readouterr().err
+        assert "can't be run" in err and "--yes" in err and not fetched
+        for answer, codes in (("n", (6, [])), ("y", (4, [source]))):
+            monkeypatch.setattr("sys.stdin", FakeTerminal(answer))
+            monkeypatch.setattr("click.termui.visible_prompt_func", lambda _, given=answer: given)
+            assert (run(["pull", source]), fetched) == codes
+            fetched.clear()
+        monkeypatch.setattr("sys.stdin", io.StringIO())
+        assert run(["pull", source, "--yes"]) == 4 and fetched == [source]
+        fetched.clear()
+    assert run(["pull", "llama3.2-1b"]) == 4 and fetched == ["llama3.2-1b"], "what runs is fetched without a word"
+
+
+class FakeTerminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,9 +12,12 @@ import click
 import pytest
 from imp_server import __version__
 from imp_server.cli import main as main_module
+from imp_server.cli._knob_options import COMMON
 from imp_server.cli.main import imp, run
+from imp_server.config.knobs import knobs
 from imp_server.config.names import NOT_YET
 from imp_server.core import CapacityExceeded, HostOutOfMemory, InternalError, InvalidModel, UnsupportedModel, UserFault
+from imp_server.weights.known import KNOWN
 
 COMMANDS = imp.list_commands(click.Context(imp))
 SOURCE_ROOT = str(Path(main_module.__file__).parents[2])
@@ -33,7 +37,7 @@ def test_help_exits_0(arguments: list[str], capsys: pytest.CaptureFixture[str]) 
 
 
 def test_help_marks_flags_that_have_no_effect_yet(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["serve", "--help"]) == 0
+    assert run(["serve", "--help-all"]) == 0
     out = capsys.readouterr().out
     assert " ".join(out.split()).count("No effect yet.") == len(NOT_YET)
     assert "\n  [MODEL]" not in out, "the argument is in the usage line, where it is explained"
@@ -124,3 +128,88 @@ def test_a_pipe_that_nobody_reads_is_no_failure() -> None:
             env=os.environ | {"PYTHONPATH": SOURCE_ROOT},
         )
     assert (done.returncode, done.stderr) == (0, b"")
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("serv", "did you mean serve?"),
+        ("lst", "did you mean list or ls?"),
+        ("download", "did you mean pull?"),
+        ("status", "did you mean ps?"),
+        ("xyzzy", "; the commands are"),
+    ],
+)
+def test_a_typo_gets_a_suggestion(typed: str, meant: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([typed]) == 1
+    err = " ".join(capsys.readouterr().err.split())
+    assert f"there is no command {typed}" in err and meant in err
+
+
+def test_names_of_other_programs_are_ours(capsys: pytest.CaptureFixture[str]) -> None:
+    for alias, name in main_module.ALIASES.items():
+        assert run([alias, "--help"]) == 0
+        shown = capsys.readouterr().out.replace(f"imp {alias}", f"imp {name}")
+        assert run([name, "--help"]) == 0
+        assert shown == capsys.readouterr().out
+
+
+def test_a_key_without_its_section(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["serve", "--set", "port=1"]) == 1
+    assert "did you mean server.port?" in capsys.readouterr().err
+
+
+def test_help_shows_the_common_options_and_an_example_first(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["serve", "--help"]) == 0
+    out = capsys.readouterr().out
+    before, _, options = out.partition("\nOptions:\n")
+    assert before.split("\n\n")[1].startswith("Example: imp serve ")
+    shown = [line.split()[0] for line in options.splitlines() if line.startswith("  -")]
+    assert len(shown) == len(COMMON) + len(["--config", "--set", "--help-all", "-h"])
+    assert "more options: imp serve --help-all" in options
+    assert run(["serve", "--help-all"]) == 0
+    everything = capsys.readouterr().out
+    assert all(knob.flag in everything for knob in knobs().values()) and set(knobs()) >= COMMON
+
+
+@pytest.mark.parametrize("typed", ["--kv-fp1", "--no-prefix-cach", "--mmproy", "--prt"])
+def test_hidden_options_are_never_suggested(typed: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["serve", typed]) == 1
+    suggested = set(re.findall(r"'(--[a-z0-9-]+)'", capsys.readouterr().err)) - {typed}
+    command = imp.get_command(click.Context(imp), "serve")
+    assert isinstance(command, click.Command)
+    hidden = {name for p in command.params if isinstance(p, click.Option) and p.hidden for name in p.opts}
+    assert hidden and not suggested & hidden
+    if typed == "--prt":
+        assert "--port" in suggested
+
+
+def test_settings_of_this_folder_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run(["config", "show"]) == 0
+    assert capsys.readouterr().err == ""
+    (tmp_path / "imp.toml").write_text("[server]\nport = 9000\n")
+    assert run(["config", "show"]) == 0
+    assert capsys.readouterr().err == "imp: settings are taken from imp.toml in this folder\n"
+    assert run(["config", "show", "--config", "imp.toml"]) == 0
+    assert capsys.readouterr().err == "", "whoever names it knows"
+
+
+@pytest.mark.parametrize("words", ["imp serve ", "imp chat ", "imp bench "])
+def test_what_can_be_served_is_offered(words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    environment = {"_IMP_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": "2", "IMP_HOME": str(tmp_path)}
+    code = "from imp_server.cli.main import imp; imp.main(prog_name='imp')"
+    environment |= {"PYTHONPATH": SOURCE_ROOT, "PATH": "/bin"}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
+    offered = {line.partition(",")[2] for line in done.stdout.splitlines()}
+    assert offered == {known.name for known in KNOWN.values() if known.runs}
+
+
+def test_choices_of_an_option_complete(tmp_path: Path) -> None:
+    environment = {"_IMP_COMPLETE": "bash_complete", "COMP_WORDS": "imp serve --backend c", "COMP_CWORD": "3"}
+    code = "from imp_server.cli.main import imp; imp.main(prog_name='imp')"
+    environment |= {"PYTHONPATH": SOURCE_ROOT, "PATH": "/bin", "IMP_HOME": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
+    assert done.stdout.splitlines() == ["plain,cpu", "plain,cuda"]

@@ -99,13 +99,13 @@ def test_known_failures_are_reported_apart(broken: str, tmp_path: Path) -> None:
     known.write_text("".join(f"- {{id: openai-models/list/{n}, reason: old}}\n" for n in range(1, 6)))
     result = run("--url", broken, "--only", "openai-models", "--known-failures", str(known), "--json")
     assert result.return_value == 0
-    case = json.loads(result.output)["cases"][0]
+    case = json.loads(result.stdout)["cases"][0]
     assert case["verdict"] == "known failure" and case["detail"].startswith("old: ")
 
 
 def test_filters(good: str) -> None:
     result = run("--url", good, "--only", "openai-models/list/1,openai-models/list/2", "--json")
-    assert [case["id"] for case in json.loads(result.output)["cases"]] == [f"openai-models/list/{n}" for n in (1, 2)]
+    assert [case["id"] for case in json.loads(result.stdout)["cases"]] == [f"openai-models/list/{n}" for n in (1, 2)]
     for wrong in (["--dialect", "nope"], ["--only", "nope/x/1"], ["--require", "models,nope"]):
         with pytest.raises(ConfigError, match="nope"):
             CliRunner().invoke(command, ["--url", good, *wrong], standalone_mode=False, catch_exceptions=False)
@@ -131,3 +131,12 @@ def test_what_would_fail_at_the_end_fails_at_once(good: str, tmp_path: Path) -> 
     for arguments in wrong:
         with pytest.raises(ConfigError, match=r"/nowhere|list/999"):
             CliRunner().invoke(command, ["--url", good, *arguments], standalone_mode=False, catch_exceptions=False)
+
+
+def test_a_piped_run_says_how_far_it_is(good: str) -> None:
+    result = run("--url", good, "--only", "openai-models", "--json")
+    lines = result.stderr.splitlines()
+    assert 5 <= len(lines) <= 11 and re.fullmatch(r"\d+ of \d+ cases: openai-models/\S+", lines[0])
+    first, last = (line.split()[:3:2] for line in (lines[0], lines[-1]))
+    assert int(first[0]) < int(last[0]) == int(last[1])
+    json.loads(result.stdout)

@@ -11,6 +11,7 @@ from typing import Any, Protocol, cast
 from imp_server.backends.base import Backend
 from imp_server.core import ConfigError, UnsupportedModel
 from imp_server.models.source import ModelSource
+from imp_server.native import MEND
 
 log = logging.getLogger(__name__)
 
@@ -58,11 +59,11 @@ def _make_best(name: str, source: ModelSource, options: dict[str, Any], on_progr
     spare = reference is not None and reference.is_usable()
     if name == "reference" and not spare:
         raise ConfigError(
-            "no backend can run here: install a C++ compiler and reinstall imp (in a checkout: make native), "
-            f"or install torch with: pip install {NEEDS['reference']}"
+            f"no model can run here, as the native library isn't built: {MEND}; "
+            f"without one, a slow reference backend runs on torch: pip install {NEEDS['reference']}"
         )
     if name == "reference":
-        log.warning("the native library isn't built: serving on the slow reference backend (imp doctor says more)")
+        log.warning("the native library isn't built: serving on the slow reference backend; %s", MEND)
     try:
         return make_backend(name, source, options, on_progress)
     except UnsupportedModel as error:

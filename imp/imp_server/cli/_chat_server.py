@@ -31,12 +31,13 @@ class ServerModel:
     @classmethod
     def connect(cls, url: str, key: str, model: str) -> ServerModel:
         """`url` with or without a scheme and /v1. Without `model` the first that the server lists. Raises UserFault."""
-        base = (url if "//" in url else f"http://{url}").rstrip("/").removesuffix("/v1")
-        parts = urlsplit(base)
-        if parts.scheme not in {"http", "https"} or not parts.hostname:
-            raise ConfigError(f"--url {url} is no address: give it as http://127.0.0.1:8080")
-        found = cls(base, key, model)
-        return found if model else cls(base, key, found._first_model())
+        found = cls(_base(url), key, model)
+        if model:
+            return found
+        models = found.models()
+        if not models:
+            raise UserFault(f"{found.url} lists no model; name one: imp chat --url {found.url} MODEL")
+        return cls(found.url, key, str(models[0]["id"]))
 
     def answer(self, request: ChatRequest, write: Write) -> Answer:
         """Runs `request` to its end or to Ctrl-C. Raises UserFault."""
@@ -50,13 +51,14 @@ class ServerModel:
             result.stopped = True
         return result
 
-    def _first_model(self) -> str:
+    def models(self) -> list[dict[str, Any]]:
+        """What the server lists: objects with an `id`. Raises UserFault."""
         with self._reply("GET", "/v1/models") as response:
             try:
-                listed = json.loads(response.read())
-                return str(listed["data"][0]["id"])
+                found = json.loads(response.read())["data"]
+                return [entry for entry in found if isinstance(entry["id"], str)]
             except (ValueError, LookupError, TypeError):
-                raise UserFault(f"{self.url} lists no model; name one: imp chat --url {self.url} MODEL") from None
+                raise UserFault(f"{self.url} lists no models as OpenAI's API does") from None
 
     @contextmanager
     def _reply(self, method: str, path: str, body: dict[str, Any] | None = None) -> Iterator[http.client.HTTPResponse]:
@@ -74,6 +76,20 @@ class ServerModel:
             yield response
         finally:
             connection.close()
+
+
+def listed_models(url: str, key: str) -> list[dict[str, Any]]:
+    """What the server at `url` lists: objects with an `id`. Raises UserFault."""
+    return ServerModel(_base(url), key, "").models()
+
+
+def _base(url: str) -> str:
+    """`url` with a scheme and without /v1. Raises ConfigError."""
+    base = (url if "//" in url else f"http://{url}").rstrip("/").removesuffix("/v1")
+    parts = urlsplit(base)
+    if parts.scheme not in {"http", "https"} or not parts.hostname:
+        raise ConfigError(f"--url {url} is no address: give it as http://127.0.0.1:8080")
+    return base
 
 
 @contextmanager

@@ -21,3 +21,15 @@ def model_names(_: click.Context, __: click.Parameter, incomplete: str) -> list[
     here = {pulled.name: "here" for pulled in pulled_models()}
     names = {**{name: known.about_text for name, known in KNOWN.items()}, **here}
     return [CompletionItem(name, help=text) for name, text in names.items() if name.startswith(incomplete)]
+
+
+def runnable_names(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Of `model_names` those that imp can run."""
+    if incomplete.startswith((".", "/", "~")):
+        return model_names(ctx, parameter, incomplete)
+    from imp_server.cli._model_facts import model_facts
+
+    here = {pulled.name: pulled.path for pulled in pulled_models() if pulled.name.startswith(incomplete)}
+    found = [CompletionItem(name, help="here") for name, path in here.items() if not model_facts(path).problem]
+    known = [known for known in KNOWN.values() if known.runs and known.name.startswith(incomplete)]
+    return found + [CompletionItem(known.name, help=known.about) for known in known if known.name not in here]

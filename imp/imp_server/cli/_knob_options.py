@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import functools
 import sys
 from collections.abc import Callable
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
 from imp_server.config import environment, imp_variables
 from imp_server.config.knobs import Knob, knobs, section_text
@@ -58,6 +60,15 @@ class KnobOption(click.Option):
             callback=self._collect,
         )
 
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """The choices of a knob that has them, though its type is text."""
+        choices = [choice for choice in self.knob.choices if choice and choice.startswith(incomplete)]
+        if choices:
+            return [CompletionItem(choice) for choice in choices]
+        if any(part in self.knob.name for part in ("path", "file", "dir", "template")):
+            return [CompletionItem(incomplete, type="file")]
+        return super().shell_complete(ctx, incomplete)
+
     def _collect(self, ctx: click.Context, _: click.Parameter, value: Any) -> None:
         if value is None or value == ():
             return
@@ -65,18 +76,74 @@ class KnobOption(click.Option):
         ctx.meta.setdefault(_GIVEN, {})[self.knob.key] = texts
 
 
+COMMON = frozenset(
+    {
+        "server.host", "server.port", "server.api_key", "server.cors_origins", "server.max_tokens",
+        "server.max_concurrent", "server.request_timeout_s", "model.path", "model.alias", "model.max_seq_len",
+        "model.chat_template", "engine.backend", "scheduler.max_rows", "kv_cache.dtype", "kv_cache.size_mib",
+        "prefix_cache.path", "speculative.draft_model", "reasoning.think_budget", "cpu.threads", "log.level",
+    }
+)  # fmt: skip
+"""What --help shows; the rest is under --help-all."""
+_ALL = "imp.help_all"
+
+
 class KnobCommand(click.Command):
-    """--help with one heading per section."""
+    """--help with an example and the common options, --help-all with all of them under one heading per section."""
+
+    def __init__(self, *args: Any, example: str = "", **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.example = example
+        self.params.append(
+            click.Option(
+                ["--help-all"],
+                is_flag=True,
+                is_eager=True,
+                expose_value=False,
+                callback=self._show_all,
+                help="Show every option and exit.",
+            )
+        )
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:  # its own suggestions include hidden ones
+            options = [p for p in self.get_params(ctx) if isinstance(p, click.Option) and not p.hidden]
+            names = [name for option in options for name in (*option.opts, *option.secondary_opts)]
+            close = difflib.get_close_matches(error.option_name, names, 3, 0.6)
+            raise click.NoSuchOption(error.option_name, possibilities=close, ctx=ctx) from None
+
+    def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        self.format_usage(ctx, formatter)
+        if self.example:
+            formatter.write_paragraph()
+            formatter.write_text(f"Example: {self.example}")
+        self.format_help_text(ctx, formatter)
+        self.format_options(ctx, formatter)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        everything = bool(ctx.meta.get(_ALL))
         own = [p for p in self.get_params(ctx) if not isinstance(p, KnobOption | click.Argument)]
+        options = [p for p in self.params if isinstance(p, KnobOption)]
+        common = [] if everything else [p for p in options if p.knob.key in COMMON]
         with formatter.section("Options"):
-            formatter.write_dl([record for p in own if (record := p.get_help_record(ctx))])
+            formatter.write_dl([record for p in [*common, *own] if (record := p.get_help_record(ctx))])
+        if not everything:
+            formatter.write_paragraph()
+            formatter.write_text(f"{len(options) - len(common)} more options: {ctx.command_path} --help-all")
+            return
         for section in Config.__struct_fields__:
-            options = [p for p in self.params if isinstance(p, KnobOption) and p.knob.section == section]
-            if options:
+            rows = [p.get_help_record(ctx) for p in options if p.knob.section == section]
+            if rows:
                 with formatter.section(f"{section}: {section_text(section).rstrip('.')}"):
-                    formatter.write_dl([record for p in options if (record := p.get_help_record(ctx))])
+                    formatter.write_dl([row for row in rows if row])
+
+    def _show_all(self, ctx: click.Context, _: click.Parameter, given: bool) -> None:
+        if given:
+            ctx.meta[_ALL] = True
+            click.echo(ctx.get_help(), color=ctx.color)
+            ctx.exit()
 
 
 def with_config(*sections: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -113,8 +180,12 @@ def loaded_config(file: str = "", assignments: tuple[str, ...] = ()) -> Loaded:
     meta = ctx.meta if ctx else {}
     variables = imp_variables()
     user = Path(environment("XDG_CONFIG_HOME") or "~/.config").expanduser() / "imp"
-    loaded = load(meta.get(_GIVEN), assignments, variables, find_file(file, variables, Path.cwd(), user))
+    here = Path.cwd()
+    found = find_file(file, variables, here, user)
+    loaded = load(meta.get(_GIVEN), assignments, variables, found)
     loaded.notes += meta.get(_NOTES, [])
+    if found is not None and found.parent == here and not (file or variables.get("IMP_CONFIG")):
+        loaded.notes.append(f"settings are taken from {found.name} in this folder")
     for note in loaded.notes:
         print(f"imp: {note}", file=sys.stderr)
     return loaded

@@ -8,17 +8,25 @@ from typing import Any
 
 from imp_server.backends import refuse_unrunnable
 from imp_server.config import Config
-from imp_server.core import ImpError, readable
+from imp_server.core import ImpError, UnsupportedModel, UserFault, readable
 from imp_server.engine.model_files import open_with_tokenizer
 from imp_server.models.architecture import Architecture
 from imp_server.models.opening import open_model
 from imp_server.models.source import ModelSource
 from imp_server.text.model import TextModel
 from imp_server.weights.header import ModelHeader, read_header
+from imp_server.weights.known import Known
 
 OVERHEAD_BYTES = 150_000_000
 """What the engine needs besides weights and KV: interpreter, libraries, activations."""
 KV_BYTES_PER_VALUE = 2
+SOME_CONTEXT = 4096
+"""Tokens of the conversation for which `imp ls` tells the memory."""
+
+
+def memory_of_known(known: Known) -> int:
+    """What it takes to run it with a conversation of SOME_CONTEXT tokens."""
+    return known.file_bytes + SOME_CONTEXT * known.kv_bytes + OVERHEAD_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +49,13 @@ class ModelFacts:
     """For one sequence of `context` tokens."""
     chat_template: bool = False
     problem: str = ""
+    exit_code: int = 0
+    """Of the error that `problem` tells."""
 
     def as_json(self) -> dict[str, Any]:
-        return {**asdict(self), "supported": not self.problem}
+        told = asdict(self)
+        del told["exit_code"]
+        return {**told, "supported": not self.problem}
 
 
 def model_facts(path: Path, *, thorough: bool = False) -> ModelFacts:
@@ -51,7 +63,7 @@ def model_facts(path: Path, *, thorough: bool = False) -> ModelFacts:
     try:
         header = read_header(path)
     except ImpError as error:
-        return ModelFacts(readable(path), problem=readable(error.message))
+        return ModelFacts(readable(path), **_problem(error))
     known: dict[str, Any] = {
         "path": readable(path),
         "title": header.name,
@@ -66,7 +78,7 @@ def model_facts(path: Path, *, thorough: bool = False) -> ModelFacts:
     try:
         described = _opened(path, header).architecture if thorough else open_model(path).architecture
     except ImpError as error:
-        return ModelFacts(**known, problem=readable(error.message))
+        return ModelFacts(**known, **_problem(error))
     per_token = kv_bytes_per_token(described)
     return ModelFacts(
         **known,
@@ -76,6 +88,11 @@ def model_facts(path: Path, *, thorough: bool = False) -> ModelFacts:
         kv_bytes_per_token=per_token,
         memory_bytes=header.file_bytes + per_token * described.context_length + OVERHEAD_BYTES,
     )
+
+
+def _problem(error: ImpError) -> dict[str, Any]:
+    code = error.exit_code if isinstance(error, UserFault) else UnsupportedModel.exit_code
+    return {"problem": readable(error.message), "exit_code": code}
 
 
 def _opened(path: Path, header: ModelHeader) -> ModelSource:

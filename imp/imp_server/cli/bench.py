@@ -9,7 +9,7 @@ import click
 import msgspec
 
 from imp_server.cli._bench_runs import Bench, Measured, Sizes
-from imp_server.cli._completion import model_names
+from imp_server.cli._completion import runnable_names
 from imp_server.cli._knob_options import ENGINE_SECTIONS, KnobCommand, with_config, with_model
 from imp_server.cli._launch import loading_progress, locate
 from imp_server.cli._terminal import print_table
@@ -19,8 +19,8 @@ from imp_server.engine.build import build_engine
 from imp_server.logs import set_up_logging
 
 
-@click.command(cls=KnobCommand)
-@click.argument("model", required=False, shell_complete=model_names)
+@click.command(cls=KnobCommand, example="imp bench smollm2 --threads 4")
+@click.argument("model", required=False, shell_complete=runnable_names)
 @click.option(
     "--prompt-tokens",
     type=click.IntRange(2),

@@ -12,7 +12,7 @@ from imp_server.cli._chat_answer import LocalModel
 from imp_server.cli._chat_loop import ChatLoop
 from imp_server.cli._chat_prompt import read_message, set_up_history
 from imp_server.cli._chat_server import ServerModel
-from imp_server.cli._completion import model_names
+from imp_server.cli._completion import runnable_names
 from imp_server.cli._conversation import Conversation
 from imp_server.cli._exit_codes import EXIT_CANCELLED
 from imp_server.cli._knob_options import ENGINE_SECTIONS, KnobCommand, with_config, with_model
@@ -24,8 +24,9 @@ from imp_server.engine.messages import ModelInfo
 from imp_server.logs import set_up_logging
 
 
-@click.command(cls=KnobCommand)
-@click.argument("model", required=False, shell_complete=model_names)
+@click.command(cls=KnobCommand, example="imp chat smollm2 --temperature 0.3")
+@click.argument("model", required=False, shell_complete=runnable_names)
+@click.argument("words", nargs=-1)
 @click.option("--system", default="", metavar="TEXT", help="System message.")
 @click.option("--prompt", default="", metavar="TEXT", help="Answer this and leave (also: text on standard input).")
 @click.option("--max-tokens", type=click.IntRange(1), default=None, metavar="N", help="Longest answer in tokens.")
@@ -39,6 +40,7 @@ from imp_server.logs import set_up_logging
 def command(
     loaded: Loaded,
     model: str | None,
+    words: tuple[str, ...],
     system: str,
     prompt: str,
     max_tokens: int | None,
@@ -49,10 +51,10 @@ def command(
     url: str,
     key: str,
 ) -> None:
-    """Talk to MODEL in the terminal. Ctrl-C stops an answer, /help lists the commands.
+    """Talk to MODEL in the terminal; Ctrl-C stops an answer, /help lists the commands.
 
-    The model runs in this process; no server is needed. With --url it runs in any server that speaks OpenAI Chat
-    Completions, and the flags about model and engine have no meaning.
+    With WORDS it answers them and leaves. The model runs in this process; no server is needed. With --url it runs in
+    any server that speaks OpenAI Chat Completions, and the flags about model and engine have no meaning.
     """
     if key and not url:
         raise ConfigError("--key belongs to --url")
@@ -60,7 +62,7 @@ def command(
         _refuse_engine_flags(loaded)
     config = loaded.config if url else with_model(loaded, model)
     set_up_logging(config.log)
-    question = prompt or ("" if sys.stdin.isatty() else sys.stdin.read())
+    question = prompt or " ".join(words) or ("" if sys.stdin.isatty() else sys.stdin.read())
     if not question.strip() and not sys.stdin.isatty():
         raise ConfigError("nothing to answer: give --prompt TEXT or text on standard input")
     sampling = SamplingIntent(temperature=temperature, top_p=top_p, top_k=top_k, seed=seed)

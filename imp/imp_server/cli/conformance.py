@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +19,8 @@ from imp_server.conformance.exchange import Target
 from imp_server.conformance.report import as_html, as_json, as_junit, as_text
 from imp_server.conformance.run import Outcome, run_cases
 from imp_server.core import ConfigError
+
+_SILENCE_S = 10.0
 
 
 @click.command()
@@ -117,14 +120,32 @@ def _begins(case_id: str, prefixes: tuple[str, ...]) -> bool:
 
 @contextmanager
 def _progress(n_cases: int, verbose: bool) -> Iterator[Callable[[Outcome], None] | None]:
-    """A line per case if asked for, else a bar on a terminal, else nothing; all on stderr."""
-    if verbose or not sys.stderr.isatty():
-        yield _tell if verbose else None
+    """A line per case if asked for, else a bar on a terminal, else a line now and then; all on stderr."""
+    if verbose:
+        yield _tell
+        return
+    if not sys.stderr.isatty():
+        yield _Counted(n_cases).count
         return
     columns = (TextColumn("{task.completed:.0f} of {task.total:.0f}"), BarColumn(bar_width=30), TimeElapsedColumn())
     with Progress(*columns, TextColumn("{task.description}"), console=Console(stderr=True), transient=True) as bars:
         task = bars.add_task("", total=n_cases)
         yield lambda outcome: bars.update(task, advance=1, description=outcome.case.id)
+
+
+class _Counted:
+    """Tells how far the run is: after each tenth of it and whenever it has been silent for a while."""
+
+    def __init__(self, n_cases: int) -> None:
+        self._n_cases, self._n_done = n_cases, 0
+        self._told_s = time.monotonic()
+
+    def count(self, outcome: Outcome) -> None:
+        self._n_done += 1
+        tenth = 10 * self._n_done // self._n_cases > 10 * (self._n_done - 1) // self._n_cases
+        if tenth or time.monotonic() - self._told_s > _SILENCE_S:
+            self._told_s = time.monotonic()
+            click.echo(f"{self._n_done} of {self._n_cases} cases: {outcome.case.id}", err=True)
 
 
 def _tell(outcome: Outcome) -> None:

@@ -25,7 +25,7 @@ from imp_server.cli._terminal import size_text
 from imp_server.config import Config, imp_home
 from imp_server.config.load import Loaded
 from imp_server.core import ImpError, UserFault
-from imp_server.native import cpu_features, library_path, usable_isas
+from imp_server.native import MEND, cpu_features, library_path, usable_isas
 from imp_server.resources import data_folder, native_folder
 from imp_server.weights.catalogue import find, pulled_models
 
@@ -118,13 +118,12 @@ def native(config: Config) -> list[Finding]:
     names = sorted({path.name[3:].rpartition("-")[0] for path in native_folder().glob("lib*-*.so")})
     torch = util.find_spec("torch") is not None
     if CPU_LIBRARY not in names:
-        mend = "install g++ or clang++ and reinstall imp (in a checkout: make native)"
         if torch:
             return [
-                Finding("native", f"the cpu backend isn't built; the slow reference backend is used; {mend}", "note")
+                Finding("native", f"the cpu backend isn't built; the slow reference backend is used; {MEND}", "note")
             ]
         return [
-            Finding("native", f"the cpu backend isn't built and there is no torch: no model can run; {mend}", "bad")
+            Finding("native", f"the cpu backend isn't built and there is no torch: no model can run; {MEND}", "bad")
         ]
     found = []
     for name in names:

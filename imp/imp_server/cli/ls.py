@@ -7,10 +7,13 @@ from typing import Any
 
 import click
 
-from imp_server.cli._model_facts import ModelFacts, model_facts
+from imp_server.backends.machine import available_bytes
+from imp_server.cli._model_facts import SOME_CONTEXT, ModelFacts, memory_of_known, model_facts
 from imp_server.cli._terminal import age_text, print_table, size_text
 from imp_server.weights.catalogue import Pulled, pulled_models
-from imp_server.weights.known import KNOWN
+from imp_server.weights.known import KNOWN, Known
+
+KNOWN_HEADINGS = ("NAME", "NOT HERE YET", "SIZE", "MEMORY", "RUNS")
 
 
 @click.command()
@@ -24,7 +27,18 @@ def command(known: bool, as_json: bool) -> None:
     if as_json:
         rows = [_as_json(pulled, facts) for pulled, facts in here]
         rows += [
-            {"name": e.name, "here": False, "source": e.source_text, "about": e.about_text} for e in missing if known
+            {
+                "name": e.name,
+                "here": False,
+                "source": e.source_text,
+                "about": e.about_text,
+                "bytes": e.file_bytes,
+                "memory_bytes": memory_of_known(e),
+                "runs": e.runs,
+                "fits": _fits(e),
+            }
+            for e in missing
+            if known
         ]
         click.echo(json.dumps(rows, indent=2))
         return
@@ -35,7 +49,17 @@ def command(known: bool, as_json: bool) -> None:
         click.echo("no models are here yet; `imp pull smollm2` fetches the default one")
     if known and missing:
         click.echo()
-        print_table(("NAME", "NOT HERE YET"), [(entry.name, entry.about_text) for entry in missing])
+        print_table(KNOWN_HEADINGS, [_known_row(entry) for entry in missing], right=frozenset({"SIZE", "MEMORY"}))
+        click.echo(f"MEMORY: about what it takes with {SOME_CONTEXT:,} tokens of context")
+
+
+def _known_row(known: Known) -> tuple[str, ...]:
+    runs = "not yet" if not known.runs else "yes" if _fits(known) else "not in the memory that is free"
+    return known.name, known.about, size_text(known.file_bytes), size_text(memory_of_known(known)), runs
+
+
+def _fits(known: Known) -> bool:
+    return memory_of_known(known) <= available_bytes()
 
 
 def _row(pulled: Pulled, facts: ModelFacts) -> tuple[str, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import difflib
 import importlib
 import io
 import os
@@ -20,6 +21,22 @@ from imp_server.config import environment
 from imp_server.core import HostOutOfMemory, ImpError, UserFault
 
 _FOLDER = Path(__file__).parent
+ALIASES = {"run": "chat", "list": "ls"}
+"""Names that other programs have for our commands."""
+_MEANT = {
+    "start": ["serve"],
+    "server": ["serve"],
+    "up": ["serve"],
+    "download": ["pull"],
+    "get": ["pull"],
+    "install": ["pull"],
+    "remove": ["rm"],
+    "delete": ["rm"],
+    "info": ["show"],
+    "status": ["ps"],
+    "help": ["--help"],
+}
+"""Words for them that aren't near."""
 
 
 class Commands(click.Group):
@@ -29,6 +46,7 @@ class Commands(click.Group):
         return sorted(p.stem for p in _FOLDER.glob("*.py") if p.stem[0] != "_" and p.stem != "main")
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        cmd_name = ALIASES.get(cmd_name, cmd_name)
         if cmd_name not in self.list_commands(ctx):
             return None
         command = importlib.import_module(f"imp_server.cli.{cmd_name}").command
@@ -52,9 +70,13 @@ class Commands(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         try:
             return super().resolve_command(ctx, args)
-        except click.UsageError as error:
-            names = ", ".join(self.list_commands(ctx))
-            raise click.UsageError(f"{error.message.rstrip('.')}; the commands are {names}", ctx) from None
+        except click.UsageError:
+            names = self.list_commands(ctx)
+            word = args[0]
+            close = _MEANT.get(word) or difflib.get_close_matches(word, [*names, *ALIASES], 2, 0.6)
+            meant = f"did you mean {' or '.join(close)}? The" if close else "the"
+            message = f"there is no command {word}; {meant} commands are {', '.join(names)}"
+            raise click.UsageError(message, ctx) from None
 
 
 def _first_line(name: str) -> str:
@@ -68,7 +90,8 @@ def _first_line(name: str) -> str:
 def imp() -> None:
     """An LLM server for your own machine.
 
-    `imp serve` starts it with a small default model; `imp chat` talks to one in the terminal.
+    `imp serve` starts it with a small default model; `imp chat` talks to one in the terminal. `imp run` is `imp chat`,
+    `imp list` is `imp ls`.
     """
 
 

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import sys
 
 import click
 
 from imp_server.cli._completion import model_names
 from imp_server.cli._terminal import size_text, transfer_progress
+from imp_server.core import UnsupportedModel
+from imp_server.weights.catalogue import find
+from imp_server.weights.known import KNOWN
 from imp_server.weights.pull import pull
 
 
@@ -16,12 +20,15 @@ from imp_server.weights.pull import pull
 @click.option("--as", "name", default="", metavar="NAME", help="Keep it under this name.")
 @click.option("--revision", default="main", show_default=True, help="Branch, tag or commit of an hf: repository.")
 @click.option("--force", is_flag=True, help="Fetch it again although it is here.")
+@click.option("--yes", is_flag=True, help="Fetch it without asking, even if it can't be run.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
-def command(source: str, name: str, revision: str, force: bool, as_json: bool) -> None:
+def command(source: str, name: str, revision: str, force: bool, yes: bool, as_json: bool) -> None:
     """Fetch SOURCE: a known name (`imp ls --known`), hf:org/repo[:file or quantisation], or a path.
 
     A pull that was stopped goes on where it was. Files are checked against their digests.
     """
+    if not yes and (problem := _why_not_runnable(source)):
+        _ask(source, problem)
     with transfer_progress() as on_progress:
         pulled = pull(source, on_progress, name=name, revision=revision, force=force)
     size = pulled.manifest.size
@@ -30,3 +37,30 @@ def command(source: str, name: str, revision: str, force: bool, as_json: bool) -
         click.echo(json.dumps(result))
     else:
         click.echo(f"{pulled.name} is here, {size_text(size)}:\n{pulled.path}")
+
+
+def _why_not_runnable(source: str) -> str:
+    """ "" if it can be run, or if only its files will tell."""
+    wanted = find(source)
+    if wanted is None or wanted.pulled:
+        return ""
+    if wanted.path is None:
+        known = KNOWN.get(source)
+        return (
+            ""
+            if known is None or known.runs
+            else f"{source} ({known.about}) can't be run yet: its family isn't supported"
+        )
+    from imp_server.cli._model_facts import model_facts
+
+    facts = model_facts(wanted.path)
+    return f"{source} can't be run: {facts.problem}" if facts.exit_code == UnsupportedModel.exit_code else ""
+
+
+def _ask(source: str, problem: str) -> None:
+    """Raises UnsupportedModel where nobody says yes."""
+    if not sys.stdin.isatty():
+        raise UnsupportedModel(f"{problem}; `imp pull {source} --yes` fetches it anyway")
+    click.echo(problem, err=True)
+    if not click.confirm("Fetch it anyway?", err=True):
+        raise UnsupportedModel(f"{source} wasn't fetched")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from imp_server import __version__
-from imp_server.cli._completion import model_names
+from imp_server.cli._completion import runnable_names
 from imp_server.cli._knob_options import KnobCommand, with_config, with_model
 from imp_server.cli._launch import Located, loading_progress, locate
 from imp_server.config import Config
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from imp_server.api.server import Sockets
 
 
-@click.command(cls=KnobCommand)
-@click.argument("model", required=False, shell_complete=model_names)
+@click.command(cls=KnobCommand, example="imp serve smollm2 --port 9000 --max-tokens 500")
+@click.argument("model", required=False, shell_complete=runnable_names)
 @with_config()
 def command(loaded: Loaded, model: str | None) -> None:
     """Serve MODEL over HTTP until SIGINT or SIGTERM.

@@ -7,7 +7,7 @@ import json
 import click
 
 from imp_server.cli._completion import model_names
-from imp_server.cli._model_facts import ModelFacts, model_facts
+from imp_server.cli._model_facts import SOME_CONTEXT, ModelFacts, memory_of_known, model_facts
 from imp_server.cli._terminal import age_text, count_text, print_table, size_text
 from imp_server.core import ModelFileMissing, UnsupportedModel
 from imp_server.weights.catalogue import Pulled, Wanted, find
@@ -21,7 +21,8 @@ from imp_server.weights.manifest import FileRecord
 def command(model: str, as_json: bool) -> int:
     """Say what MODEL (a name or a path; default: the default model) is, and what it needs.
 
-    Exit code 6 if it isn't supported.
+    Exit code 0 if it can be run, 4 if there is no such model, 5 if its files are damaged, 6 if it isn't supported. A
+    known model that isn't here yet is told about with the same codes.
     """
     wanted = find(model)
     if wanted is None or wanted.local is None:
@@ -32,7 +33,7 @@ def command(model: str, as_json: bool) -> int:
         click.echo(json.dumps({"name": wanted.name, "here": True, **facts.as_json(), "files": files}, indent=2))
     else:
         print_table(("MODEL", wanted.name), _rows(facts, wanted.pulled))
-    return UnsupportedModel.exit_code if facts.problem else 0
+    return facts.exit_code
 
 
 def _not_here(wanted: Wanted | None, as_json: bool) -> int:
@@ -41,7 +42,10 @@ def _not_here(wanted: Wanted | None, as_json: bool) -> int:
         raise ModelFileMissing(f"{name} isn't here; `imp pull {name}` fetches it")
     known = KNOWN[wanted.name]
     if as_json:
-        about = {"name": known.name, "here": False, "about": known.about_text, "source": known.source_text}
+        about = {
+            "name": known.name, "here": False, "about": known.about_text, "source": known.source_text,
+            "bytes": known.file_bytes, "memory_bytes": memory_of_known(known), "supported": known.runs,
+        }  # fmt: skip
         click.echo(json.dumps(about, indent=2))
     else:
         print_table(
@@ -49,10 +53,13 @@ def _not_here(wanted: Wanted | None, as_json: bool) -> int:
             [
                 ("about", known.about_text),
                 ("from", known.source_text),
+                ("size", f"about {size_text(known.file_bytes)}"),
+                ("memory", f"about {size_text(memory_of_known(known))} with {SOME_CONTEXT:,} tokens of context"),
+                ("supported", "yes" if known.runs else "not yet: its family isn't known"),
                 ("here", f"no; `imp pull {known.name}` fetches it"),
             ],
         )
-    return 0
+    return 0 if known.runs else UnsupportedModel.exit_code
 
 
 def _files(pulled: Pulled | None) -> list[FileRecord]:

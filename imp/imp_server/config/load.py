@@ -112,7 +112,7 @@ def nearest(name: str, names: Iterable[str]) -> str:
     """`; did you mean A or B?`, or a pointer to the list."""
     names = list(names)
     last = name.rpartition(".")[2]
-    same = [other for other in names if "." in name and other.rpartition(".")[2] == last][:3]
+    same = [other for other in names if other.rpartition(".")[2] == last][:3]
     close = same or difflib.get_close_matches(name, names, 3, 0.6)
     return f"; did you mean {' or '.join(close)}?" if close else "; see `imp config show`"
 

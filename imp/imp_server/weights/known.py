@@ -35,6 +35,10 @@ class Known:
     name: str
     about: str
     source: Wheel | Hub
+    file_bytes: int
+    """About; of a hub's file, whose size may change with its revision."""
+    kv_bytes: int = 0
+    """Of keys and values, per token."""
     runs: bool = True
     """False: of a family that models/ doesn't describe yet."""
 
@@ -66,6 +70,8 @@ KNOWN: dict[str, Known] = {
                 size=92871040,
                 unpacked=98362432,
             ),
+            file_bytes=98_362_432,
+            kv_bytes=23_040,
         ),
         Known(
             "minilm",
@@ -82,15 +88,70 @@ KNOWN: dict[str, Known] = {
                 size=83506384,
                 unpacked=91621730,
             ),
+            file_bytes=91_621_730,
             runs=False,
         ),
-        Known("smollm2-1.7b", "SmolLM2 1.7B Instruct", Hub("HuggingFaceTB/SmolLM2-1.7B-Instruct-GGUF", "Q4_K_M")),
-        Known("qwen2.5-0.5b", "Qwen2.5 0.5B Instruct", Hub("Qwen/Qwen2.5-0.5B-Instruct-GGUF", "Q4_K_M"), runs=False),
-        Known("qwen3-0.6b", "Qwen3 0.6B, thinks", Hub("Qwen/Qwen3-0.6B-GGUF", "Q8_0"), runs=False),
-        Known("qwen3-4b", "Qwen3 4B, thinks", Hub("Qwen/Qwen3-4B-GGUF", "Q4_K_M"), runs=False),
-        Known("qwen3-8b", "Qwen3 8B, thinks", Hub("Qwen/Qwen3-8B-GGUF", "Q4_K_M"), runs=False),
-        Known("llama3.2-1b", "Llama 3.2 1B Instruct", Hub("bartowski/Llama-3.2-1B-Instruct-GGUF", "Q4_K_M")),
-        Known("gemma3-1b", "Gemma 3 1B", Hub("ggml-org/gemma-3-1b-it-GGUF", "Q4_K_M"), runs=False),
-        Known("gpt-oss-20b", "gpt-oss 20B, thinks", Hub("ggml-org/gpt-oss-20b-GGUF", "mxfp4"), runs=False),
+        Known(
+            "smollm2-1.7b",
+            "SmolLM2 1.7B Instruct",
+            Hub("HuggingFaceTB/SmolLM2-1.7B-Instruct-GGUF", "Q4_K_M"),
+            file_bytes=1_055_609_536,
+            kv_bytes=196_608,
+        ),
+        Known(
+            "qwen2.5-0.5b",
+            "Qwen2.5 0.5B Instruct",
+            Hub("Qwen/Qwen2.5-0.5B-Instruct-GGUF", "Q4_K_M"),
+            file_bytes=491_400_032,
+            kv_bytes=12_288,
+            runs=False,
+        ),
+        Known(
+            "qwen3-0.6b",
+            "Qwen3 0.6B, thinks",
+            Hub("Qwen/Qwen3-0.6B-GGUF", "Q8_0"),
+            file_bytes=639_446_688,
+            kv_bytes=114_688,
+            runs=False,
+        ),
+        Known(
+            "qwen3-4b",
+            "Qwen3 4B, thinks",
+            Hub("Qwen/Qwen3-4B-GGUF", "Q4_K_M"),
+            file_bytes=2_497_280_256,
+            kv_bytes=147_456,
+            runs=False,
+        ),
+        Known(
+            "qwen3-8b",
+            "Qwen3 8B, thinks",
+            Hub("Qwen/Qwen3-8B-GGUF", "Q4_K_M"),
+            file_bytes=5_027_783_488,
+            kv_bytes=147_456,
+            runs=False,
+        ),
+        Known(
+            "llama3.2-1b",
+            "Llama 3.2 1B Instruct",
+            Hub("bartowski/Llama-3.2-1B-Instruct-GGUF", "Q4_K_M"),
+            file_bytes=807_694_464,
+            kv_bytes=32_768,
+        ),
+        Known(
+            "gemma3-1b",
+            "Gemma 3 1B",
+            Hub("ggml-org/gemma-3-1b-it-GGUF", "Q4_K_M"),
+            file_bytes=806_058_272,
+            kv_bytes=26_624,
+            runs=False,
+        ),
+        Known(
+            "gpt-oss-20b",
+            "gpt-oss 20B, thinks",
+            Hub("ggml-org/gpt-oss-20b-GGUF", "mxfp4"),
+            file_bytes=12_109_566_560,
+            kv_bytes=49_152,
+            runs=False,
+        ),
     )
 }

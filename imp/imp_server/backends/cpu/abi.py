@@ -7,7 +7,7 @@ from ctypes import POINTER, c_double, c_float, c_int32, c_int64, c_uint64, c_voi
 from functools import cache
 
 from imp_server.core import UnsupportedModel
-from imp_server.native import load_library
+from imp_server.native import MEND, load_library
 
 ABI_FACTORS = (1, 1000, 1_000_000, 1_000_000_000, 1_000_000_000_000)
 
@@ -129,8 +129,7 @@ def library(isa: str | None = None) -> ctypes.CDLL:
     loaded = load_library("engine", isa)
     if loaded is None:
         raise UnsupportedModel(
-            "the native CPU library isn't built: install a C++ compiler and run 'make native', "
-            "or install torch to serve on the slow reference backend"
+            f"the native library isn't built: {MEND}; without one, --backend reference runs slowly on torch"
         )
     loaded.imp_cpu_abi.restype = c_int64
     sizes = (Matrix, LayerPlan, ModelPlan, StepPlan, SamplerPlan)
