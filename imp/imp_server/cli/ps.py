@@ -20,7 +20,8 @@ def command(url: str, key: str, as_json: bool) -> None:
     """Say what a running server serves, imp or another that lists its models under /v1/models."""
     server = loaded_config().config.server
     key = key or next(iter(server.api_key), "")
-    host = {"0.0.0.0": "127.0.0.1", "::": "[::1]", "": "127.0.0.1"}.get(server.host, server.host)
+    listens = next((each for each in server.host if "/" not in each), "")  # not a Unix socket
+    host = {"0.0.0.0": "127.0.0.1", "::": "[::1]", "": "127.0.0.1"}.get(listens, listens)
     rows = listed_models(url or f"http://{host}:{server.port}", key)
     if as_json:
         click.echo(json.dumps(rows, indent=2))
