@@ -14,7 +14,11 @@ from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 
 from imp_server.core import InvalidModel, TemplateRefused
-from imp_server.text.template_limits import BoundedEnvironment, LimitExceeded, step_budget
+from imp_server.text.template_budget import MAX_PRODUCT, MAX_STEPS, STEPS_PER_MESSAGE, Budget, LimitExceeded, spending
+from imp_server.text.template_limits import BoundedEnvironment
+
+MAX_SOURCE = 1 << 20
+"""Characters of a template."""
 
 
 class _Refusal(Exception):
@@ -44,13 +48,18 @@ class ChatTemplate:
         environment = BoundedEnvironment(
             trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, _GenerationBlock]
         )
-        environment.filters["tojson"] = _tojson
+        environment.set_filter("tojson", _tojson)
         environment.globals["raise_exception"] = _raise_exception
         environment.globals["strftime_now"] = lambda form: now().strftime(form)
+        if len(source) > MAX_SOURCE:
+            raise InvalidModel(f"the chat template has more than {MAX_SOURCE} characters")
         try:
-            self._template = environment.bounded(source)
+            with spending(Budget()):
+                self._template = environment.bounded(source)
         except TemplateSyntaxError as error:
             raise InvalidModel(f"the chat template has a fault in line {error.lineno}: {error.message}") from None
+        except (SyntaxError, RecursionError, MemoryError, ValueError, OverflowError, LimitExceeded) as error:
+            raise InvalidModel(f"the chat template can't be compiled: {error or type(error).__name__}") from None
 
     def render(
         self,
@@ -59,20 +68,23 @@ class ChatTemplate:
         tools: Sequence[Mapping[str, Any]] | None = None,
         add_generation_prompt: bool = True,
         extra: Mapping[str, Any] | None = None,
+        most_text: int = MAX_PRODUCT,
     ) -> str:
-        """Raises TemplateRefused with the template's own words, or with what went wrong in it."""
+        """`most_text`: characters that may be written.
+
+        Raises TemplateRefused with the template's own words, or with what went wrong in it.
+        """
+        variables = {
+            **self._variables,
+            **(extra or {}),
+            "messages": messages,
+            "tools": tools or None,
+            "documents": None,
+            "add_generation_prompt": add_generation_prompt,
+        }
         try:
-            return self._template.render(
-                **{
-                    **self._variables,
-                    **(extra or {}),
-                    **step_budget(),
-                    "messages": messages,
-                    "tools": tools or None,
-                    "documents": None,
-                    "add_generation_prompt": add_generation_prompt,
-                }
-            )
+            with spending(Budget(MAX_STEPS + STEPS_PER_MESSAGE * len(messages), most_text)):
+                return self._template.render(**variables)
         except _Refusal as refusal:
             raise TemplateRefused(
                 f"the model's chat template refuses this conversation: {refusal}", param="messages"
@@ -87,6 +99,7 @@ class ChatTemplate:
             AttributeError,
             ArithmeticError,
             RecursionError,
+            MemoryError,
         ) as e:
             raise TemplateRefused(
                 f"the model's chat template can't render this conversation: {e}", param="messages"

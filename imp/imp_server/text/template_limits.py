@@ -1,68 +1,137 @@
-"""Bounds on what a template from a stranger's model file may do: steps of its loops, size of its products."""
+"""The sandbox of templates from strangers' model files: what loops, calls and makes something pays before it does.
+
+Behind it stands the worker process (text/template_worker.py), for whatever no list of cases foresees.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sized
 from typing import Any
 
 from jinja2 import Template, nodes, pass_context
-from jinja2.runtime import Context
+from jinja2.runtime import Context, LoopContext
 from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.visitor import NodeTransformer
 
-MAX_STEPS = 2_000_000
-"""Loop steps per rendering."""
-MAX_PRODUCT = 10_000_000
-"""Items of a repeated text or list; bits of a number."""
-_STEPS = "imp_loop_steps"
-_FILTER = "imp_counted"
+from imp_server.text.template_budget import CALL_STEPS, LimitExceeded, budget, counted, text_size
+from imp_server.text.template_sizes import FILTER_SIZES, bound_method, bound_operation
 
-
-class LimitExceeded(Exception):
-    """The template does too much."""
+_COUNTED, _JOINED, _SLICED = "imp_counted", "imp_joined", "imp_sliced"
+_LEFT_OUT = ("urlize", "xmlattr", "pprint")
+"""Filters for web pages."""
 
 
 class BoundedEnvironment(ImmutableSandboxedEnvironment):
-    """The sandbox, with a filter around the iterable of every loop and a check before every product."""
+    """The sandbox, with a price on whatever may be repeated or grow. Compiling a template computes nothing."""
 
-    intercepted_binops = frozenset(["*", "**"])
+    intercepted_binops = frozenset(["+", "-", "*", "/", "//", "%", "**"])
 
     def __init__(self, **options: Any) -> None:
-        super().__init__(**options)
-        self.filters[_FILTER] = _counted
+        super().__init__(optimized=False, finalize=_written, **options)
+        self.globals.pop("lipsum")
+        for name in _LEFT_OUT:
+            del self.filters[name]
+        for name in list(self.filters):
+            self.set_filter(name, self.filters[name])
+        self.filters[_COUNTED] = pass_context(lambda _, items: counted(items))
+        self.filters[_JOINED] = pass_context(lambda _, parts: _joined(parts))
+        self.filters[_SLICED] = pass_context(lambda _, made: _charged(made))
+
+    concat = staticmethod(lambda pieces: _joined(pieces))
+
+    def set_filter(self, name: str, function: Callable[..., Any]) -> None:
+        self.filters[name] = _bounded_filter(name, function)
 
     def bounded(self, source: str) -> Template:
-        """Raises TemplateSyntaxError."""
-        tree = self.parse(source)
-        for loop in tree.find_all(nodes.For):
-            loop.iter = nodes.Filter(loop.iter, _FILTER, [], [], None, None, lineno=loop.lineno)
+        """Raises TemplateSyntaxError, and what Python raises for code that is nested too deeply."""
+        tree = _Bounded().visit(self.parse(source))
         return Template.from_code(self, self.compile(tree), self.make_globals(None))
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
-        if _size(left, operator, right) > MAX_PRODUCT:
-            raise LimitExceeded("it makes a text or number of more than 10 million items")
+        bound_operation(operator, left, right)
         return super().call_binop(context, operator, left, right)
 
-
-def step_budget() -> dict[str, list[int]]:
-    """The variable that one rendering counts its steps in."""
-    return {_STEPS: [MAX_STEPS]}
-
-
-@pass_context
-def _counted(context: Context, items: Iterable[Any]) -> Iterator[Any]:
-    left: Any = context.resolve(_STEPS)
-    for item in items:
-        left[0] -= 1
-        if left[0] < 0:
-            raise LimitExceeded(f"its loops take more than {MAX_STEPS} steps")
-        yield item
+    def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N805
+        budget().step(CALL_STEPS)
+        if isinstance(__obj, LoopContext) and args and hasattr(args[0], "__len__"):
+            budget().step(len(args[0]))
+        args = tuple(_paid(value) for value in args)
+        bound_method(__obj, args, kwargs)
+        return _charged(super().call(__context, __obj, *args, **kwargs))
 
 
-def _size(left: Any, operator: str, right: Any) -> int:
-    for text, times in ((left, right), (right, left)):
-        if operator == "*" and isinstance(text, str | list | tuple) and isinstance(times, int):
-            return len(text) * max(times, 0)
-    if isinstance(left, int) and isinstance(right, int):
-        bits = left.bit_length()
-        return bits * max(right, 0) if operator == "**" else bits + right.bit_length()
-    return 0
+class _Bounded(NodeTransformer):
+    """Puts a filter of ours around what the environment isn't asked about."""
+
+    def visit_For(self, node: nodes.For) -> nodes.Node:  # noqa: N802
+        self.generic_visit(node)
+        node.iter = _filtered(node.iter, _COUNTED)
+        return node
+
+    def visit_Concat(self, node: nodes.Concat) -> nodes.Node:  # noqa: N802
+        self.generic_visit(node)
+        return _filtered(nodes.List(node.nodes, lineno=node.lineno), _JOINED)
+
+    def visit_Getitem(self, node: nodes.Getitem) -> nodes.Node:  # noqa: N802
+        self.generic_visit(node)
+        return _filtered(node, _SLICED) if isinstance(node.arg, nodes.Slice) else node
+
+
+def _filtered(node: Any, name: str) -> nodes.Filter:
+    return nodes.Filter(node, name, [], [], None, None, lineno=node.lineno)
+
+
+def _written(value: Any) -> Any:
+    """What is printed."""
+    if not isinstance(value, str):
+        budget().make(text_size(value))
+    return value
+
+
+def _joined(pieces: Iterable[Any]) -> str:
+    """The texts of all pieces, whose sizes are known before they are put together."""
+    left = budget()
+    found, size = [], 0
+    for piece in pieces:
+        size += text_size(piece)
+        if size > left.most_text:
+            raise LimitExceeded(f"it writes more than {left.most_text} characters")
+        found.append(str(piece))
+    left.make(size)
+    return "".join(found)
+
+
+def _charged(made: Any) -> Any:
+    if isinstance(made, str | bytes | list | tuple | dict):
+        budget().make(len(made))
+    return _paid(made)
+
+
+def _paid(value: Any) -> Any:
+    """An iterator whose items cost a step each; anything else as it is."""
+    return counted(value) if isinstance(value, Iterator) and not isinstance(value, LoopContext) else value
+
+
+def _bounded_filter(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    """A context is passed to each, so that none is computed at compile time."""
+    wants = getattr(getattr(function, "jinja_pass_arg", None), "name", "")
+    sizes = FILTER_SIZES.get(name)
+
+    @pass_context
+    def bounded(context: Context, *args: Any, **kwargs: Any) -> Any:
+        left = budget()
+        left.step(CALL_STEPS)
+        args = tuple(_paid(value) for value in args)
+        if args and isinstance(args[0], Sized) and not isinstance(args[0], str):
+            left.step(len(args[0]))
+        if sizes is not None:
+            args, kwargs = sizes(context.environment, *args, **kwargs) or (args, kwargs)
+        if wants == "context":
+            args = (context, *args)
+        elif wants == "eval_context":
+            args = (context.eval_ctx, *args)
+        elif wants == "environment":
+            args = (context.environment, *args)
+        return _charged(function(*args, **kwargs))
+
+    return bounded

@@ -1,0 +1,87 @@
+"""Templates nobody wrote in good faith end soon, in little memory, in the sandbox alone."""
+
+from __future__ import annotations
+
+import resource
+import time
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from imp_server.core import InvalidModel, TemplateRefused
+from imp_server.text.template import ChatTemplate
+
+from tests.text.hostile_templates import ALL, hostile_templates
+
+MESSAGES = [{"role": "user", "content": "xxx"}]
+MOST_CPU_S = 8.0
+"""On a slow machine; the worst take 1.5 s where nothing else runs."""
+
+
+def rendered(source: str) -> str | None:
+    """None if it is refused. Fails if that takes long."""
+    began = time.process_time()
+    try:
+        return ChatTemplate(source).render(MESSAGES)
+    except (TemplateRefused, InvalidModel):
+        return None
+    finally:
+        assert time.process_time() - began < MOST_CPU_S, source
+
+
+@pytest.mark.parametrize("source", ALL, ids=range(len(ALL)))
+def test_each_kind_is_refused_at_once(source: str) -> None:
+    text = rendered(source)
+    assert text is None or len(text) < 1_000_000
+
+
+def test_memory_stays_bounded() -> None:
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    for source in ALL:
+        rendered(source)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 300 * 1024
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@given(hostile_templates())
+def test_any_of_them_ends(source: str) -> None:
+    rendered(source)
+
+
+@pytest.mark.slow
+@settings(max_examples=3000, deadline=None, suppress_health_check=list(HealthCheck))
+@given(hostile_templates())
+def test_many_of_them_end(source: str) -> None:
+    rendered(source)
+
+
+def test_what_nests_too_deeply_is_an_invalid_model() -> None:
+    for source in (
+        "{{ " + "(" * 5000 + "1" + ")" * 5000 + " }}",
+        "{% if x %}" * 500 + "{% endif %}" * 500,
+        "x" * 2**21,
+    ):
+        with pytest.raises(InvalidModel):
+            ChatTemplate(source)
+
+
+def test_what_good_templates_do_costs_nothing_new() -> None:
+    source = (
+        "{%- for m in messages[::-1] -%}{{ m.content.split('|')[-1].strip() ~ '/' ~ loop.index }}{%- endfor -%}"
+        "{{ ['a', 'b'] | join(', ') }}{{ '%5.2f|%-3d' | format(1.5, 7) }}"
+        "{{ {'a': [1, {'b': none}]} | tojson(indent=2) }}"
+        "{{ 'x' * 3 + 'y' }}{{ 'a\\nb' | indent(2) }}{{ '{:>4}'.format('z') }}{{ [3, 1, 2] | sort | join }}"
+        "{{ messages | map(attribute='role') | join(',') }}{{ [[1], [2]] | sum(start=[]) | tojson }}{{ 2 ** 10 }}"
+        "{{ ('aXbX'.replace('X', '-')) }}{{ 'ab' | center(6) }}|{{ 7 // 2 }}{{ 7 % 4 }}{{ 'n' ~ none ~ 1.5 ~ [1] }}"
+    )
+    messages = [{"role": "user", "content": "a|b "}, {"role": "tool", "content": "c"}]
+    assert ChatTemplate(source).render(messages) == (
+        'c/1b/2a, b 1.50|7  {\n  "a": [\n    1,\n    {\n      "b": null\n    }\n  ]\n}xxxya\n  b   z123user,tool'
+        "[1, 2]1024"
+        "a-b-  ab  |33nNone1.5[1]"
+    )
+
+
+def test_ten_thousand_messages_are_no_bomb() -> None:
+    source = "{% for m in messages %}{{ m.role.upper().strip() }}{{ m.content | trim | replace('a', 'b') }}{% endfor %}"
+    text = ChatTemplate(source).render([{"role": "user", "content": "a" * 80}] * 10_000)
+    assert len(text) == 10_000 * 84
