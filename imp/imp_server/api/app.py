@@ -19,21 +19,26 @@ from imp_server.api.endpoint import (
 from imp_server.api.errors import shape_of
 from imp_server.api.headers import request_id_of, sanitised_id
 from imp_server.api.hub import Hub
+from imp_server.api.paths import Paths
 from imp_server.core import ImpError, MethodNotAllowed, UnknownUrl
 
 
 def build_app(hub: Hub) -> Application:
     """Raises ConfigError when contract and handlers don't match."""
     app = Application(router=Router(), show_error_details=False)
-    fallback = _fallback(app, hub)
+    paths = Paths([o.path for o in hub.contract.operations], hub.config.server.api_prefix)
+    if paths.prefix:
+        hub.contract.document["servers"] = [{"url": paths.prefix}]
+    fallback = _fallback(app, hub, paths)
     literal = frozenset(o.path for o in hub.contract.operations if "{" not in o.path)
     for operation, handler in bind(hub.contract, find_handlers()):
         respond: Responder = Endpoint(hub, operation, handler).answer
         if "{" in operation.path:
-            respond = _unless_literal(respond, literal, fallback)
+            respond = _unless_literal(respond, literal, paths, fallback)
         # uvicorn drops the body of an answer to HEAD
         for method in ("GET", "HEAD") if operation.method == "GET" else (operation.method,):
-            app.router.add(method, _route(operation), _plain(respond))
+            for path in paths.served(_route(operation)):
+                app.router.add(method, path, _plain(respond))
     app.router.fallback = fallback
     return app
 
@@ -57,32 +62,32 @@ def _plain(respond: Responder) -> Responder:
     return route
 
 
-def _unless_literal(respond: Responder, literal: frozenset[str], fallback: Responder) -> Responder:
+def _unless_literal(respond: Responder, literal: frozenset[str], paths: Paths, fallback: Responder) -> Responder:
     """A path of the contract is never the parameter of another path, whatever the method."""
 
     async def route(request: Request) -> Response:
-        return await (fallback if request.path.rstrip("/") in literal else respond)(request)
+        return await (fallback if paths.meant(request.path) in literal else respond)(request)
 
     return route
 
 
-def _fallback(app: Application, hub: Hub) -> Responder:
+def _fallback(app: Application, hub: Hub, paths: Paths) -> Responder:
     """Unknown paths 404, known paths with another method 405 and Allow, OPTIONS 204."""
 
     async def respond(request: Request) -> Response:
         headers = lower_headers(request)
-        path = request.path
-        allow = _allowed(app, hub, request)
+        path = paths.meant(request.path)
+        allow = _allowed(app, hub, path, request)
         error: ImpError
         if request.method == "OPTIONS":
             response = Response(204, [(b"allow", ", ".join(allow or ("OPTIONS",)).encode())])
         else:
             request_id = request_id_of(headers)
-            what = _printable(f"{request.method[:16]} {path[:128]}")
+            what = _printable(f"{request.method[:16]} {request.path[:128]}")
             if allow:
                 error = MethodNotAllowed(f"{what} isn't there; this path has {', '.join(allow)}", allow=allow)
             else:
-                error = UnknownUrl(f"Unknown endpoint: {what}")
+                error = UnknownUrl(f"Unknown endpoint: {what}{paths.advice(request.path)}")
             response = error_response(_shape(hub, path, headers), error, request_id)
             add_ids(response, request_id)
             note_refusal(request, error)
@@ -96,9 +101,9 @@ def _fallback(app: Application, hub: Hub) -> Responder:
     return respond
 
 
-def _allowed(app: Application, hub: Hub, request: Request) -> tuple[str, ...]:
-    """The methods of the request's path; () for an unknown path."""
-    found = {o.method for o in hub.contract.operations if o.path == request.path}
+def _allowed(app: Application, hub: Hub, path: str, request: Request) -> tuple[str, ...]:
+    """The methods of the request's path, which is `path` in the contract; () for an unknown one."""
+    found = {o.method for o in hub.contract.operations if o.path == path}
     if "GET" in found:
         found.add("HEAD")
     if not found:

@@ -74,6 +74,10 @@ class Endpoint:
         self._handler = handler
         self._parameters = ParameterReader(operation.parameters)
         self._media = tuple(operation.body_pointers)
+        self._takes_any_name = hub.config.server.model_names == "any" and any(
+            "model" in hub.contract.resolve(pointer).get("properties", {})
+            for pointer in operation.body_pointers.values()
+        )
         server = hub.config.server
         self._limits = BodyLimits(server.max_body_mib * 2**20, server.body_timeout_s, server.min_body_kib_s * 1024)
 
@@ -129,6 +133,8 @@ class Endpoint:
                 body, ignored = self._parsed(data, visit.charge)
             del data
             visit.charge.give_back(n_bytes)
+        if self._takes_any_name:
+            body = {**body, "model": self._hub.state().model or body.get("model") or "none"}
         call = Call(
             body=body,
             path=self._parameters.path(request.route_values or {}),

@@ -154,6 +154,8 @@ def build_hub(config: Config, hosted: Sequence[Hosted] = (), *, check_replies: b
         contract = opened(contract, "/metrics")
     if ring.is_open:
         without_keys(contract.document)
+    if config.server.model_names == "any":
+        without_model_names(contract)
     validators = Validators(contract)
     validators.compile_requests()
     pool = WorkerPool(stuck_s=config.server.stuck_thread_s)
@@ -164,7 +166,7 @@ def build_hub(config: Config, hosted: Sequence[Hosted] = (), *, check_replies: b
         validators=validators,
         keys=ring,
         cors=Cors(config.server.cors_origins),
-        models=Models(hosted),
+        models=Models(hosted, any_name=config.server.model_names == "any"),
         pool=pool,
         shelf=response_shelf(config),
         workers=workers,
@@ -180,6 +182,16 @@ def opened(contract: Contract, path: str) -> Contract:
         operation["security"] = []
     operations = [replace(one, public=True) if one.path == path else one for one in contract.operations]
     return replace(contract, operations=tuple(operations))
+
+
+def without_model_names(contract: Contract) -> None:
+    """A server on which every name means its model lets requests leave the name out."""
+    for operation in contract.operations:
+        for pointer in operation.body_pointers.values():
+            schema = contract.resolve(pointer)
+            if "model" in schema.get("properties", {}):
+                schema["properties"]["model"] = {"type": ["string", "null"]}
+                schema["required"] = [name for name in schema.get("required", ()) if name != "model"]
 
 
 def without_keys(document: dict[str, Any]) -> None:

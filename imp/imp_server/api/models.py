@@ -15,6 +15,8 @@ from imp_server.core.owner import Owner
 from imp_server.dialects.handler import ModelCard
 from imp_server.engine.client import EngineClient, EngineState
 
+_ROUTED = ("generate", "embed")
+"""What an engine can do that there are routes for."""
 THINK_END = "think_end_requests_total"
 """Counts the calls that ended a reply's thinking."""
 
@@ -42,12 +44,8 @@ class Hosted:
 
     @property
     def queue_depth(self) -> int:
-        """Choices that wait for a row."""
-        n_choices = sum(reply.n_choices for reply in self.replies)
-        try:
-            return max(0, n_choices - self.client.info.n_rows)
-        except ImpError:
-            return n_choices
+        """Choices in flight, those that wait for a row included."""
+        return sum(reply.n_choices for reply in self.replies)
 
     @property
     def state(self) -> EngineState:
@@ -73,7 +71,7 @@ class Hosted:
         return ModelCard(
             id=self.id,
             created=self.created,
-            loaded=self.text is not None,
+            loaded=self.state in ("ready", "draining"),
             context_length=info.context_length,
             trained_context=info.trained_context,
             vocab_size=info.vocab_size,
@@ -84,15 +82,17 @@ class Hosted:
             quantisation=info.quantisation,
             path=info.path,
             n_rows=info.n_rows,
-            tasks=info.tasks,
+            tasks=tuple(task for task in info.tasks if task in _ROUTED),
         )
 
 
 class Models:
     """Owner of the hosted models, by id."""
 
-    def __init__(self, hosted: Sequence[Hosted] = ()) -> None:
+    def __init__(self, hosted: Sequence[Hosted] = (), *, any_name: bool = False) -> None:
+        """`any_name`: a name that no model has means the first one."""
         self._hosted = {model.id: model for model in hosted}
+        self._any_name = any_name
 
     def __iter__(self) -> Iterator[Hosted]:
         return iter(list(self._hosted.values()))
@@ -107,7 +107,7 @@ class Models:
         """The model with this id; "" is the only one. Raises NoModel when none is hosted, else ModelNotFound."""
         if not self._hosted:
             raise NoModel("no model is loaded; start the server with a model")
-        if not name:
+        if not name or (self._any_name and name not in self._hosted):
             return next(iter(self._hosted.values()))
         found = self._hosted.get(name)
         if found is None:

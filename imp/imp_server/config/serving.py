@@ -16,6 +16,10 @@ class Server(msgspec.Struct, frozen=True):
     """Address to listen on, or unix:PATH for a Unix socket; repeatable. 0.0.0.0 = every interface."""
     port: Port = 8080
     """TCP port; 0 = any free one (printed when ready)."""
+    api_prefix: str = ""
+    """Path that every route begins with, like /llm, for a proxy that passes paths on as they are."""
+    model_names: Literal["strict", "any"] = "strict"
+    """strict = a request names the model it means; any = every name, and none, is answered by the loaded model."""
     api_key: Secrets = ()
     """Key that clients must send as Bearer or x-api-key; repeatable. None = open to everybody who can connect."""
     api_key_file: str = ""
@@ -38,6 +42,8 @@ class Server(msgspec.Struct, frozen=True):
     """Most stop strings per request."""
     embd_normalize: Norm = 2
     """Norm of embeddings whose request names none: 2 unit length, 1 sum of magnitudes, 0 largest, -1 as they are."""
+    max_tools: Positive = 1024
+    """Most tools per request."""
     max_batch_items: Positive = 512
     """Most embedding inputs, rerank documents or scored items per request."""
     max_logit_bias: Positive = 1024

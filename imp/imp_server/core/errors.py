@@ -194,6 +194,10 @@ class ModelLoading(Unavailable):
     default_code = "model_loading"
 
 
+class EngineRestarting(Unavailable):
+    default_code = "engine_restarting"
+
+
 class Draining(Unavailable):
     default_code = "draining"
     default_retry_after_s = 5.0

@@ -31,13 +31,15 @@ async def v1_health(call: Call) -> Reply:
 
 _UNWELL = {
     "loading": ("loading", "model_loading", "Loading model"),
+    "restarting": ("unhealthy", "engine_restarting", "the engine is restarting"),
+    "stopped": ("unhealthy", "engine_faulted", "the engine has stopped"),
     "failed": ("unhealthy", "engine_faulted", "the model can't be loaded"),
 }
-"""State -> status, code and message of a 503."""
+"""State -> status, code and message of a 503. No model at all is a state, not a fault."""
 
 
 def _health(call: Call) -> Reply:
-    """Never waits for the engine. One that is being restarted has no lasting fault: probes must not add to it."""
+    """Never waits for the engine."""
     state = call.services.state()
     status, code, message = _UNWELL.get(state.state, ("ok", "", ""))
     body: dict[str, Any] = {

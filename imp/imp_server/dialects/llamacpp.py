@@ -17,7 +17,7 @@ from imp_server.dialects.llamacpp_reply import CompletionFold, CompletionStream
 from imp_server.dialects.llamacpp_request import prompt_requests
 from imp_server.dialects.llamacpp_settings import default_settings
 from imp_server.dialects.openai_chat_request import chat_request
-from imp_server.dialects.openai_embeddings import EmbeddingFold, check_embeds, embed
+from imp_server.dialects.openai_embeddings import EmbeddingFold, check_embeds, create_embedding, embed
 
 _TEMPLATE_FIELDS = (
     "messages",
@@ -50,6 +50,9 @@ async def embedding(call: Call) -> Reply:
 
 @handler
 async def embeddings(call: Call) -> Reply:
+    """Also what OpenAI's clients call whose base URL lacks /v1: they name a model, and want their own shape."""
+    if "input" in call.body and call.model:
+        return await create_embedding(call)
     return await _embedding(call)
 
 

@@ -32,7 +32,9 @@ class _Once(Collector):
         if self._state.model:
             loaded.add_metric([self._state.model], float(self._state.state == "ready"))
         yield loaded
-        yield _metric("imp_queue_depth", "Requests in flight.", self._state.queue_depth)
+        yield _metric(
+            "imp_queue_depth", "Choices in flight: those that run and those that wait.", self._state.queue_depth
+        )
         yield from _told(self._counters)
         yield from _llamacpp(self._counters)
         yield _metric("imp_responses_store_entries", "Stored responses.", self._kept.entries)
@@ -96,4 +98,13 @@ def _metric(name: str, text: str, value: float) -> Metric:
 def exposition(counters: Mapping[str, float], state: ServerState, kept: KeptTotals) -> bytes:
     registry = CollectorRegistry()
     registry.register(_Once(counters, state, kept))
-    return generate_latest(registry)
+    return b"\n".join(_whole(line) for line in generate_latest(registry).split(b"\n"))
+
+
+def _whole(line: bytes) -> bytes:
+    """Counts are whole numbers, and read as such: 12, not 12.0 or 1.2e+07."""
+    sample, _, value = line.rpartition(b" ")
+    if not sample or line.startswith(b"#"):
+        return line
+    number = float(value)
+    return b"%b %d" % (sample, number) if number.is_integer() else line

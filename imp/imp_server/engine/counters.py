@@ -20,6 +20,15 @@ CONSTRAINED_COUNTERS = (
 sampled under a mask; of them, rows whose mask wasn't there when it was wanted, and for how long. Rows sampled on the
 host because of a part of the sampling law that only it knows."""
 _FROM_THE_START = (
+    "choices_cancelled_total",
+    "choices_finished_total",
+    "completion_tokens_total",
+    "computed_tokens_total",
+    "decode_ms_total",
+    "prefill_ms_total",
+    "prompt_tokens_total",
+    "requests_rejected_total",
+    "requests_total",
     "grammar_blown_caps_total",
     "grammar_dead_ends_total",
     "integrity_faults_total",

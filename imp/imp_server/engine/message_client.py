@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from imp_server.core import (
     Draining,
+    EngineRestarting,
     GenerateRequest,
     ImpError,
     InvalidRequest,
@@ -123,7 +124,9 @@ class MessageClient(ABC):
                 self._requests.receive(message)
 
     def _check_state(self) -> None:
-        if self._state in ("loading", "restarting"):
+        if self._state == "restarting":
+            raise EngineRestarting("the engine is restarting; try again in a moment", retry_after_s=1.0)
+        if self._state == "loading":
             raise ModelLoading("the model is still loading; try again soon", retry_after_s=1.0)
         if self._state == "draining":
             raise Draining("the server is shutting down; try another one")

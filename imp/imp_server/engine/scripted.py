@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from imp_server.core import (
     Draining,
     EngineCrashed,
+    EngineRestarting,
     GenerateRequest,
     ImpError,
     ModelLoading,
@@ -174,6 +175,8 @@ class ScriptedEngine:
     async def submit(self, request: GenerateRequest) -> LiveGeneration:
         if self._state == "loading":
             raise ModelLoading("the model is still loading", retry_after_s=1.0)
+        if self._state == "restarting":
+            raise EngineRestarting("the engine is restarting; try again in a moment", retry_after_s=1.0)
         if self._state == "draining":
             raise Draining("the server is shutting down")
         if self._state == "stopped":
