@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import json
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from imp_server.core import (
@@ -67,3 +68,9 @@ class ByteText:
         plan = OutputPlan(end_ids=(END,), max_tokens=chat.max_tokens or 1000)
         prompt = json.dumps(texts).encode()
         return BytePrepared(GenerateRequest(0, pack_ids(list(prompt)), plan))
+
+    def begin_chat(self, chat: ChatRequest) -> Callable[[object], BytePrepared]:
+        return lambda _: self.prepare_chat(chat)
+
+    def count(self, chat: ChatRequest) -> int:
+        return len(json.dumps(["".join(p.text for p in m.parts if isinstance(p, TextPart)) for m in chat.messages]))

@@ -5,7 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import pty
+import re
 import signal
+import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import cast
@@ -47,7 +51,7 @@ def test_an_answer_streams_and_becomes_history(chat: ChatLoop, capsys: pytest.Ca
     say(chat, "/system be kind", "hi", "", "again")
     out = capsys.readouterr()
     assert out.out == "Hello, wörld\nHello, wörld\n\n"
-    assert "14 tokens" in out.err and "tokens/s" in out.err and "first token after" in out.err
+    assert "14 tokens" in out.err and "first token after" in out.err
     assert isinstance(chat.model, LocalModel) and isinstance(chat.model.text, ByteText)
     first, second = chat.model.text.seen
     assert [m.role for m in first.messages] == ["system", "user"]
@@ -119,13 +123,111 @@ def test_save_and_load(chat: ChatLoop, tmp_path: Path, capsys: pytest.CaptureFix
 
 def test_settings(chat: ChatLoop) -> None:
     talk = chat.conversation
-    say(chat, "/set temperature 0.5", "/set max_tokens 7", "/set thinking false")
+    say(chat, "/set temperature 0.5", "/set max_tokens 7", "/set thinking false", "/set seed -3")
     request = talk.request()
     assert request.sampling.temperature == 0.5 and request.max_tokens == 7 and request.reasoning.enabled is False
-    for name, value in (("temprature", "1"), ("temperature", "warm"), ("max_tokens", "1.5"), ("logit_bias", "{}")):
-        with pytest.raises(UserFault):
+    for name, value, words in (
+        ("temprature", "1", "did you mean temperature"),
+        ("colour", "1", "there are max_tokens, thinking"),
+        ("logit_bias", "{}", "no setting"),
+        ("temperature", "warm", "a number from 0 to 100"),
+        ("temperature", "-1", "a number from 0"),
+        ("top_p", "1.5", "from 0 to 1"),
+        ("top_p", "NaN", "from 0 to 1"),
+        ("max_tokens", "0", "from 1"),
+        ("max_tokens", "1.5", "isn't a value"),
+        ("top_k", "true", "isn't a value"),
+        ("mirostat", "1", "0 = off, 2 = on"),
+        ("thinking", "3", "isn't a value"),
+    ):
+        with pytest.raises(UserFault, match=words):
             talk.set(name, value)
     assert talk.request() == request
+    for name in ("temperature", "max_tokens", "thinking", "seed"):
+        talk.set(name, "default")
+    assert talk.request() == Conversation().request()
+
+
+def test_settings_are_shown(chat: ChatLoop, capsys: pytest.CaptureFixture[str]) -> None:
+    say(chat, "/set top_p 0.25", "/set top_p", "/set max_tokens", "/set", "/set nonsense")
+    err = capsys.readouterr().err.splitlines()
+    assert err[:3] == ["top_p = 0.25", "top_p = 0.25", "max_tokens = default"]
+    assert err[3] == "top_p = 0.25" and err[4].startswith("at their default: max_tokens, thinking, temperature")
+    assert "no setting nonsense" in err[5]
+
+
+def test_a_full_context_drops_the_oldest_turns_and_says_so_once(
+    chat: ChatLoop, capsys: pytest.CaptureFixture[str]
+) -> None:
+    engine = scripted(chat)
+    context = engine.info.context_length
+    engine.always(text_ids("x" * (context // 20)))
+    questions = [f"question {n} " + "y" * (context // 20) for n in range(30)]
+    say(chat, *questions, "/clear")
+    out, err = capsys.readouterr()
+    assert out.count("xxx\n") == 30 and "imp:" not in err, "every question is answered"
+    assert err.count("the oldest turns are left out from now on") == 1
+    assert isinstance(chat.model, LocalModel) and isinstance(chat.model.text, ByteText)
+    last = chat.model.text.seen[-1]
+    assert last.messages[0].role == "user" and "question 29" in str(last.messages[-1])
+    assert chat.model.text.count(last) <= context * 3 // 4, "a quarter is kept for the answer"
+
+
+def test_one_question_that_is_too_long_is_refused(chat: ChatLoop, capsys: pytest.CaptureFixture[str]) -> None:
+    say(chat, "y" * (2 * scripted(chat).info.context_length), "hi")
+    assert "context" in capsys.readouterr().err
+    assert [m.role for m in chat.conversation.messages] == ["user", "assistant"]
+
+
+def test_an_answer_never_takes_the_whole_context(chat: ChatLoop) -> None:
+    limits: list[int] = []
+
+    def seen(request: GenerateRequest, choice: int) -> Iterator[Action]:
+        limits.append(request.plan.max_tokens)
+        yield text_ids("x")
+
+    engine = scripted(chat)
+    engine.answer_with(seen)
+    chat.ask("hi")
+    chat.conversation.set("max_tokens", "77")
+    chat.ask("hi")
+    assert limits == [engine.info.context_length // 2, 77]
+
+
+def test_markdown_is_rendered_on_a_terminal_only(capsys: pytest.CaptureFixture[str], chat: ChatLoop) -> None:
+    scripted(chat).always(text_ids("# Head\n\nsome **bold** text\n\n```py\nx = 1\n```\nend"))
+    chat.ask("hi")
+    assert "**bold**" in capsys.readouterr().out, "not a terminal"
+    chat.colour = True
+    chat.ask("hi")
+    shown = screen(capsys.readouterr().out)
+    assert "some bold text" in shown and "x = 1" in shown and "end" in shown
+    assert "**" not in shown and "```" not in shown and "# Head" not in shown
+    say(chat, "/markdown")
+    chat.ask("hi")
+    assert "**bold**" in screen(capsys.readouterr().out)
+
+
+def screen(written: str, columns: int = 80) -> str:
+    """What a terminal shows of it: the few commands that we use."""
+    rows: list[str] = [""]
+    at = 0
+    for piece in re.split(r"(\x1b\[[0-9;]*[A-Za-z]|\n|\r)", written):
+        if piece == "\n":
+            at += 1
+            rows += [""] * (at + 1 - len(rows))
+        elif piece == "\r" or not piece:
+            continue
+        elif piece.endswith("A") and piece[0] == "\x1b":
+            at -= int(piece[2:-1])
+        elif piece == "\x1b[J":
+            del rows[at:]
+            rows.append("")
+        elif piece.endswith("D") and piece[0] == "\x1b":
+            rows[at] = rows[at][: -int(piece[2:-1])]
+        elif piece[0] != "\x1b":
+            rows[at] += piece
+    return "\n".join(rows)
 
 
 @pytest.mark.parametrize(
@@ -162,3 +264,53 @@ def test_ctrl_c_at_the_prompt_begins_again(capsys: pytest.CaptureFixture[str]) -
 
     assert read_message(read) == "whole"
     assert "/bye" in capsys.readouterr().err
+
+
+def _read_to(terminal: int, *prompts: bytes) -> bytes:
+    """What the terminal shows, up to a prompt or its end."""
+    shown = b""
+    while not shown.endswith(prompts):
+        try:
+            shown += os.read(terminal, 65536)
+        except OSError:
+            break
+    return shown
+
+
+def typed_into_a_terminal(home: Path, *keys: bytes) -> list[str]:
+    """Messages that `read_message` returned, one JSON text per line."""
+    code = (
+        "import json; from pathlib import Path\n"
+        "from imp_server.cli._chat_prompt import read_message, set_up_history\n"
+        f"save = set_up_history(Path({str(home / 'history')!r}))\n"
+        "while (message := read_message()) is not None: print('GOT' + json.dumps(message), flush=True)\n"
+        "save()\n"
+    )
+    process, terminal = pty.fork()
+    if process == 0:
+        os.environ["TERM"] = "xterm"
+        os.execv(sys.executable, [sys.executable, "-c", code])
+    shown = _read_to(terminal, b">>> ")
+    for key in keys:
+        os.write(terminal, key)
+        if key.endswith(b"\r"):
+            shown += _read_to(terminal, b">>> ", b"... ")
+        else:
+            time.sleep(0.05)
+    shown += _read_to(terminal, b"never")
+    os.waitpid(process, 0)
+    return [json.loads(line) for line in re.findall(r"GOT(\".*\")", shown.decode())]
+
+
+UP, PASTE = b"\x1b[A", b"\x1b[200~%s\x1b[201~"
+
+
+def test_several_lines_come_back_whole(tmp_path: Path) -> None:
+    """Pasted, fenced, or continued: one entry; also in the next chat."""
+    found = typed_into_a_terminal(tmp_path, PASTE % b"one\ntwo", b"\r", UP, b"\r", b"\x04")
+    assert found == ["one\ntwo"] * 2
+    found = typed_into_a_terminal(
+        tmp_path, UP, b"\r", b'"""a\r', b'b"""\r', UP, b"\r", b"c\\\r", b"d\r", UP, b"!\r", UP, UP, b"\r", b"\x04"
+    )
+    assert found == ["one\ntwo", "a\nb", "a\nb", "c\nd", "c\nd!", "c\nd"]
+    assert (tmp_path / "history").stat().st_mode & 0o777 == 0o600

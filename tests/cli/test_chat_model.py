@@ -19,7 +19,7 @@ def test_one_question_on_standard_input(smollm2_path: Path) -> None:
     done = chat(str(smollm2_path), "--max-tokens", "12", "--temperature", "0", stdin=question)
     assert done.returncode == 0, done.stderr
     assert "Paris" in done.stdout
-    assert "tokens/s" in done.stderr and "first token after" in done.stderr
+    assert "first token after" in done.stderr
 
 
 @pytest.mark.parametrize(

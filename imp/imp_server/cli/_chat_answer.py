@@ -14,6 +14,7 @@ import msgspec
 from imp_server.api.text_side import TextSide
 from imp_server.core import (
     ChatRequest,
+    ContextLengthExceeded,
     EngineFaulted,
     Failed,
     Finish,
@@ -28,6 +29,11 @@ from imp_server.grammar.proving import PROVES_HERE
 Write = Callable[[str, bool], None]
 """(text, is reasoning)"""
 
+_FEWEST_TIMED, _SHORTEST_TIMED_S = 4, 0.05
+"""Fewer tokens, or a shorter time, say nothing of a model's speed."""
+_LEAST_ROOM = 4
+"""A conversation leaves at least this part of the context to the answer: one over it."""
+
 
 @dataclass(slots=True)
 class Answer:
@@ -39,6 +45,8 @@ class Answer:
     text: str = ""
     reasoning: str = ""
     tokens: int = 0
+    first_tokens: int = 0
+    """Of these, what came at `first_s`: their time is the prompt's."""
     prompt_tokens: int = 0
     cached_tokens: int = 0
     first_s: float = 0.0
@@ -50,9 +58,9 @@ class Answer:
 
     @property
     def tokens_per_s(self) -> float:
-        """After the first token, whose time is the prompt's; 0 where all came at once, so that there is no time."""
-        took_s = self.total_s - self.first_s
-        return (self.tokens - 1) / took_s if took_s > 0.0 else 0.0
+        """After what came first; 0 where too few came too fast to say."""
+        took_s, n = self.total_s - self.first_s, self.tokens - max(1, self.first_tokens)
+        return n / took_s if n >= _FEWEST_TIMED and took_s >= _SHORTEST_TIMED_S else 0.0
 
     def line(self) -> str:
         """What is told below an answer."""
@@ -67,7 +75,7 @@ class Answer:
         if self.stopped:
             parts.append("stopped")
         elif self.finish == "length":
-            parts.append("cut by the token limit")
+            parts.append("cut by the token limit: /set max_tokens N raises it")
         return " · ".join(parts)
 
 
@@ -78,9 +86,23 @@ class LocalModel:
     client: EngineClient
     text: TextSide
     runner: asyncio.Runner
+    max_tokens: int = 0
+    """Of an answer, where the request says nothing; 0 = no limit of its own."""
 
     def answer(self, request: ChatRequest, write: Write) -> Answer:
-        return self.runner.run(answer(self.client, self.text, request, write))
+        """Without max_tokens an answer gets half of the context at most, to leave room for the next question.
+
+        Raises ContextLengthExceeded where older turns could be left out to make room.
+        """
+        context = self.client.info.context_length
+        limit = request.max_tokens or min(self.max_tokens or context, max(1, context // 2))
+        room = min(limit, context // _LEAST_ROOM)
+        n_questions = sum(message.role == "user" for message in request.messages)
+        if n_questions > 1 and self.text.count(request) + room > context:
+            raise ContextLengthExceeded("the conversation leaves too little of the context to the answer")
+        return self.runner.run(
+            answer(self.client, self.text, msgspec.structs.replace(request, max_tokens=limit), write)
+        )
 
 
 async def answer(client: EngineClient, text: TextSide, request: ChatRequest, write: Write) -> Answer:
@@ -95,7 +117,8 @@ async def answer(client: EngineClient, text: TextSide, request: ChatRequest, wri
             now = time.perf_counter() - started
             if delta.ids:
                 result.tokens += len(delta.ids) // 4
-                result.first_s = result.first_s or now
+                if not result.first_s:
+                    result.first_s, result.first_tokens = now, result.tokens
                 result.total_s = now
             result.cached_tokens = max(result.cached_tokens, delta.n_cached)
             for event in session.feed(delta):

@@ -10,14 +10,17 @@ from pathlib import Path
 from typing import Protocol
 
 from imp_server.cli._chat_answer import Answer, Write
-from imp_server.cli._conversation import Conversation
+from imp_server.cli._conversation import SETTINGS, Conversation
+from imp_server.cli._markdown_stream import MarkdownStream
 from imp_server.cli._message import fitted
 from imp_server.cli._word_wrap import WordWrap
-from imp_server.core import ChatRequest, ImpError
+from imp_server.core import ChatRequest, ContextLengthExceeded, ImpError
 
 HELP = """\
 /system TEXT    set the system message (without TEXT: show it)
-/set NAME VALUE temperature, top_p, top_k, seed, max_tokens, thinking, ...
+/set NAME VALUE temperature, top_p, top_k, seed, max_tokens, thinking, ...; VALUE `default` takes it back
+/set            show what is set; /set NAME shows one
+/markdown       switch the rendering of Markdown on or off
 /clear          begin a new conversation
 /retry          answer the last question again
 /save FILE      write the conversation as JSON
@@ -41,6 +44,9 @@ class ChatLoop:
     model: ChatModel
     conversation: Conversation
     colour: bool = field(default_factory=lambda: sys.stdout.isatty())
+    markdown: bool = True
+    """Rendered on a terminal; elsewhere text stays as it is written."""
+    has_told_dropped: bool = False
 
     def run(self, read_message: Callable[[], str | None]) -> None:
         """Until the user leaves."""
@@ -69,12 +75,14 @@ class ChatLoop:
                 if rest:
                     talk.system = rest
                 self.note(f"system: {talk.system or '(none)'}")
-            case "/set" if rest:
-                key, _, value = rest.partition(" ")
-                talk.set(key, value.strip())
-                self.note(f"{key} = {value.strip()}")
+            case "/set":
+                self.set(*rest.split(None, 1))
+            case "/markdown":
+                self.markdown = not self.markdown
+                self.note(f"Markdown is {'rendered' if self.markdown else 'shown as it is written'}")
             case "/clear":
                 talk.messages.clear()
+                self.has_told_dropped = False
                 self.note("a new conversation")
             case "/retry":
                 self.retry()
@@ -84,11 +92,25 @@ class ChatLoop:
             case "/load" if rest:
                 talk.load(Path(rest).expanduser())
                 self.note(f"loaded {len(talk.messages)} messages")
-            case "/help" | "/set" | "/save" | "/load":
+            case "/help" | "/save" | "/load":
                 print(HELP)
             case _:
                 self.note(f"there is no command {name}; /help lists them")
         return True
+
+    def set(self, name: str = "", value: str = "") -> None:
+        """Set one value or show it; without a name show all that aren't at their default."""
+        talk = self.conversation
+        if value:
+            talk.set(name, value.strip())
+        if name:
+            self.note(talk.shown(name))
+            return
+        shown = [talk.shown(each) for each in SETTINGS]
+        changed = [line for line in shown if not line.endswith((" = default", " = false"))]
+        self.note(
+            "\n".join([*changed, f"at their default: {', '.join(x.split()[0] for x in shown if x not in changed)}"])
+        )
 
     def retry(self) -> None:
         messages = self.conversation.messages
@@ -107,8 +129,18 @@ class ChatLoop:
             raise
 
     def _answer(self) -> Answer:
-        printer = _Printer(self.colour)
-        result = self.model.answer(self.conversation.request(), printer.write)
+        """Where the context is full the oldest turns are left out, which is told once."""
+        printer = _Printer(self.colour, self.markdown)
+        while True:
+            try:
+                result = self.model.answer(self.conversation.request(), printer.write)
+                break
+            except ContextLengthExceeded:
+                if printer.has_written or not self.conversation.drop_oldest():
+                    raise
+                if not self.has_told_dropped:
+                    self.note("the context is full: the oldest turns are left out from now on")
+                self.has_told_dropped = True
         printer.end()
         self.conversation.add("assistant", result.text, result.reasoning or None)
         self.note(result.line())
@@ -125,15 +157,21 @@ class ChatLoop:
 class _Printer:
     """Writes an answer as it comes; reasoning is dim, and one empty line parts it from the answer."""
 
-    def __init__(self, colour: bool) -> None:
+    def __init__(self, colour: bool, markdown: bool) -> None:
         self.colour = colour
         self.reasoning = False
         self.after_reasoning = False
+        self.has_written = False
         self.put: Callable[[str], object] = sys.stdout.write
+        self.rendered: MarkdownStream | None = None
         if colour:
-            self.put = WordWrap(sys.stdout.write, shutil.get_terminal_size().columns).write
+            size = shutil.get_terminal_size()
+            self.put = WordWrap(sys.stdout.write, size.columns).write
+            if markdown:
+                self.rendered = MarkdownStream(sys.stdout, size.columns, size.lines)
 
     def write(self, text: str, reasoning: bool) -> None:
+        self.has_written = True
         if reasoning and not self.reasoning and self.colour:
             sys.stdout.write(DIM)
         if self.reasoning and not reasoning:
@@ -146,8 +184,13 @@ class _Printer:
                 return
             self.put("\n\n")
             self.after_reasoning = False
-        self.put(text)
+        if self.rendered and not reasoning:
+            self.rendered.write(text)
+        else:
+            self.put(text)
         sys.stdout.flush()
 
     def end(self) -> None:
+        if self.rendered and self.rendered.end():
+            return
         print(PLAIN if self.reasoning and self.colour else "")

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from imp_server.cli._chat_answer import Answer, Write
-from imp_server.core import ChatRequest, ConfigError, Message, TextPart, UserFault
+from imp_server.core import ChatRequest, ConfigError, ContextLengthExceeded, ImpError, Message, TextPart, UserFault
 
 SILENCE_S = 600.0
 """How long a server may say nothing before we give up: a long prompt on a slow machine takes minutes."""
@@ -72,7 +72,7 @@ class ServerModel:
                 connection.request(method, parts.path + path, json.dumps(body).encode() if body else None, headers)
                 response = connection.getresponse()
                 if response.status != 200:
-                    raise UserFault(f"the server says {response.status}: {_reason(response.read())}")
+                    raise _refusal(response.status, response.read())
             yield response
         finally:
             connection.close()
@@ -99,6 +99,13 @@ def _told(url: str) -> Iterator[None]:
         yield
     except (OSError, http.client.HTTPException) as error:
         raise UserFault(f"no answer from {url}: {str(error) or type(error).__name__}") from None
+
+
+def _refusal(status: int, body: bytes) -> ImpError:
+    """ContextLengthExceeded where the conversation is too long, in OpenAI's words or llama.cpp's."""
+    if status == 400 and (b"context_length_exceeded" in body or b"exceed_context_size" in body):
+        return ContextLengthExceeded(_reason(body))
+    return UserFault(f"the server says {status}: {_reason(body)}")
 
 
 def _body(model: str, request: ChatRequest) -> dict[str, Any]:

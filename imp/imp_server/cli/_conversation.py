@@ -2,14 +2,41 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import msgspec
 
 from imp_server.core import ChatRequest, Message, ReasoningIntent, Role, SamplingIntent, TextPart, UserFault
+
+SETTINGS = ("max_tokens", "thinking", *(f for f in SamplingIntent.__struct_fields__ if f != "logit_bias"))
+_BOUNDS: dict[str, tuple[float, float]] = {
+    "max_tokens": (1, 1 << 30), "temperature": (0, 100), "top_k": (0, 1 << 30), "top_p": (0, 1), "min_p": (0, 1),
+    "typical_p": (0, 1), "presence_penalty": (-2, 2), "frequency_penalty": (-2, 2), "repetition_penalty": (0.01, 100),
+    "repeat_last_n": (0, 1 << 30), "dry_multiplier": (0, 100), "dry_base": (1, 100), "dry_allowed_length": (0, 1 << 30),
+    "dry_penalty_last_n": (0, 1 << 30), "mirostat_tau": (0, 100), "mirostat_eta": (0, 1), "dynatemp_range": (0, 100),
+    "dynatemp_exponent": (0, 100), "top_n_sigma": (0, 100), "xtc_probability": (0, 1), "xtc_threshold": (0, 1),
+}  # fmt: skip
+_KINDS: dict[str, Any] = {"max_tokens": int, "thinking": bool, **get_type_hints(SamplingIntent)}
+
+
+def _setting(name: str, text: str) -> Any:
+    """The value that `text` spells. Raises UserFault saying what may be."""
+    low, high = _BOUNDS.get(name, (float("-inf"), float("inf")))
+    try:
+        value = msgspec.convert(json.loads(text), _KINDS[name])
+    except (ValueError, msgspec.ValidationError, RecursionError):
+        value = None
+    if name == "mirostat" and value not in (0, 2):
+        raise UserFault(f"{text} isn't a value for mirostat (0 = off, 2 = on)")
+    within = low <= value <= high if name in _BOUNDS and value is not None else value is not None
+    if not within:
+        bounds = f" (a number from {low:g} to {high:g})" if name in _BOUNDS else ""
+        raise UserFault(f"{text} isn't a value for {name}{bounds}")
+    return value
 
 
 @dataclass(slots=True)
@@ -34,22 +61,38 @@ class Conversation:
             reasoning=ReasoningIntent(enabled=self.thinking),
         )
 
+    def drop_oldest(self) -> bool:
+        """Leave out the older quarter of the questions, with their answers; False if there is but one question."""
+        starts = [at for at, message in enumerate(self.messages) if message.role == "user"]
+        if len(starts) < 2:
+            return False
+        del self.messages[: starts[max(1, len(starts) // 4)]]
+        return True
+
     def set(self, name: str, text: str) -> None:
-        """Change a sampling value, `max_tokens` or `thinking`. Raises UserFault with the names that there are."""
-        names = [f for f in SamplingIntent.__struct_fields__ if f not in {"logit_bias"}]
-        try:
-            value = json.loads(text)
-            if name == "max_tokens":
-                self.max_tokens = msgspec.convert(value, int | None)
-            elif name == "thinking":
-                self.thinking = msgspec.convert(value, bool | None)
-            elif name in names:
-                changed = {**msgspec.structs.asdict(self.sampling), name: value}
-                self.sampling = msgspec.convert(changed, SamplingIntent)
-            else:
-                raise UserFault(f"no setting {name}; there are {', '.join([*names, 'max_tokens', 'thinking'])}")
-        except (ValueError, msgspec.ValidationError):
-            raise UserFault(f"{text} isn't a value for {name}") from None
+        """Change a sampling value, `max_tokens` or `thinking`; `default` takes it back.
+
+        Raises UserFault with the names that there are, or the values that may be.
+        """
+        if name not in SETTINGS:
+            close = difflib.get_close_matches(name, SETTINGS, 1)
+            hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(SETTINGS)}"
+            raise UserFault(f"no setting {name}; {hint}")
+        value = None if text in ("default", "null") else _setting(name, text)
+        if name == "max_tokens":
+            self.max_tokens = value
+        elif name == "thinking":
+            self.thinking = value
+        else:
+            changed = {**msgspec.structs.asdict(self.sampling), name: getattr(SamplingIntent(), name)}
+            self.sampling = SamplingIntent(**{**changed, **({} if value is None else {name: value})})
+
+    def shown(self, name: str) -> str:
+        """`name = value`. Raises UserFault for a name that there isn't."""
+        if name not in SETTINGS:
+            self.set(name, "")
+        value = getattr(self, name) if name in ("max_tokens", "thinking") else getattr(self.sampling, name)
+        return f"{name} = {'default' if value is None else json.dumps(value)}"
 
     def save(self, path: Path) -> None:
         """Write messages in the form of the chat API. Raises UserFault."""

@@ -34,6 +34,7 @@ from imp_server.logs import set_up_logging
 @click.option("--top-p", type=click.FloatRange(0, 1), default=None, metavar="X", help="Nucleus sampling.")
 @click.option("--top-k", type=click.IntRange(0), default=None, metavar="N", help="Best tokens to choose from.")
 @click.option("--seed", type=int, default=None, metavar="N", help="The same seed gives the same answer.")
+@click.option("--markdown/--no-markdown", default=True, help="Render Markdown on a terminal [on].")
 @click.option("--url", default="", help="Talk to the server at URL instead; MODEL is then its name there.")
 @click.option("--key", default="", help="API key of that server, sent as a bearer token.")
 @with_config(*ENGINE_SECTIONS)
@@ -48,6 +49,7 @@ def command(
     top_p: float | None,
     top_k: int | None,
     seed: int | None,
+    markdown: bool,
     url: str,
     key: str,
 ) -> None:
@@ -69,12 +71,12 @@ def command(
     talk = Conversation(system=system, sampling=sampling, max_tokens=max_tokens)
     if url:
         server = ServerModel.connect(url, key, model or "")
-        _talk(ChatLoop(server, talk), question.strip(), f"{server.model} · {server.url} · /help")
+        _talk(ChatLoop(server, talk, markdown=markdown), question.strip(), f"{server.model} · {server.url} · /help")
         return
     located = locate(config)
     if located is None:
         raise ConfigError("a chat needs a model")
-    _run(config, located, talk, question.strip())
+    _run(config, located, talk, question.strip(), markdown)
 
 
 def _refuse_engine_flags(loaded: Loaded) -> None:
@@ -84,7 +86,7 @@ def _refuse_engine_flags(loaded: Loaded) -> None:
         raise ConfigError(f"{', '.join(given)} can't be set from here: the model runs in the server (--url)")
 
 
-def _run(config: Config, located: Located, talk: Conversation, question: str) -> None:
+def _run(config: Config, located: Located, talk: Conversation, question: str, markdown: bool) -> None:
     """The model in this process."""
     from imp_server.api.model_text_side import ModelTextSide
     from imp_server.engine.build import build_engine
@@ -103,7 +105,7 @@ def _run(config: Config, located: Located, talk: Conversation, question: str) ->
             print("\nimp: cancelled", file=sys.stderr, flush=True)
             os._exit(EXIT_CANCELLED)
         text.limit_context(client.info.context_length)
-        loop = ChatLoop(LocalModel(client, text, runner), talk)
+        loop = ChatLoop(LocalModel(client, text, runner, config.server.max_tokens), talk, markdown=markdown)
         try:
             _talk(loop, question, _heading(client.info))
         finally:
