@@ -9,6 +9,7 @@ import msgspec
 
 from imp_server.core import Conflict, NotFound
 from imp_server.dialects.docs_page import front_page, page
+from imp_server.dialects.favicon import icon
 from imp_server.dialects.handler import BytesReply, Call, JsonReply, Reply, handler
 
 
@@ -155,6 +156,11 @@ async def close_session(call: Call) -> Reply:
     session_id = call.path["session_id"]
     n_blocks = await call.services.close_session(session_id)
     return JsonReply({"id": session_id, "object": "session", "closed": True, "released_blocks": n_blocks})
+
+
+@handler
+async def favicon(_call: Call) -> Reply:
+    return BytesReply(icon(), "image/x-icon", headers={"cache-control": "max-age=86400"})
 
 
 @handler
