@@ -39,7 +39,11 @@ def test_the_tail_of_the_prompt_decides() -> None:
 
 def test_budget() -> None:
     assert thinks(OPEN_THINKING_CHATML, max_tokens=260)[2] == 130
-    assert thinks(OPEN_THINKING_CHATML, max_tokens=2000)[2] == 1500
+    assert thinks(OPEN_THINKING_CHATML, max_tokens=600)[2] == 300
+    assert thinks(OPEN_THINKING_CHATML, max_tokens=2000)[2] == 1000
+    assert thinks(OPEN_THINKING_CHATML, ReasoningIntent(budget_fraction=0.9), max_tokens=600)[2] == 600 - 256
+    assert thinks(OPEN_THINKING_CHATML, ReasoningIntent(budget_fraction=0.9), max_tokens=100)[2] == 50
+    assert thinks(OPEN_THINKING_CHATML, ReasoningIntent(budget_fraction=1.0), max_tokens=100)[2] == -1
     assert thinks(OPEN_THINKING_CHATML, ReasoningIntent(budget_tokens=33), max_tokens=500)[2] == 33
     assert thinks(OPEN_THINKING_CHATML, ReasoningIntent(budget_tokens=0), max_tokens=500)[0] == 0
 
@@ -49,8 +53,8 @@ def test_an_effort_is_a_share_of_max_tokens() -> None:
         effort: thinks(OPEN_THINKING_CHATML, ReasoningIntent(effort=effort), max_tokens=1000)[2]
         for effort in ("minimal", "low", "medium", "high", "xhigh", "max")
     }
-    # The answer reserve is larger than what the lower efforts leave.
-    assert shares == {"minimal": 744, "low": 744, "medium": 744, "high": 800, "xhigh": 900, "max": 950}
+    # The answer's reserve is more than what the higher efforts leave.
+    assert shares == {"minimal": 100, "low": 250, "medium": 500, "high": 744, "xhigh": 744, "max": 744}
 
 
 def closer_of(last: str | None, *, knob: str = "") -> str:

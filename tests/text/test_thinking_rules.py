@@ -132,3 +132,34 @@ def test_an_opener_nobody_asked_for_is_found_among_the_first_tokens(tools: Any, 
     late = reply(limit)
     assert not any(isinstance(e, ReasoningDelta) for e in late)
     assert "".join(e.text for e in late if isinstance(e, TextDelta)).strip() == "hmso"
+
+
+@pytest.mark.parametrize(("opener", "closer"), TAG_PAIRS)
+@pytest.mark.parametrize("tools", [(), (Tool("f"),)])
+@pytest.mark.parametrize("cut", [1, 3, 1000])
+def test_a_closer_of_thinking_that_the_prompt_has_closed_is_no_text(
+    opener: str, closer: str, tools: Any, cut: int
+) -> None:
+    model = byte_model(CLOSES_BY_DEFAULT.replace("<think>", opener).replace("</think>", closer))
+    for written, said in (
+        (f"{closer}\n\nThe answer.", "The answer."),
+        (f"\n{closer} The answer.", "The answer."),
+        (f"I see.\n{closer}\n\nThe answer.", "I see.\n\n\nThe answer."),
+        (f"{closer}{closer}a{closer}b", "ab"),
+        ("The answer.", "The answer."),
+        (f"a{closer[:-1]}", f"a{closer[:-1]}"),
+    ):
+        prepared = model.prepare_chat(chat(tools=tools), 1)
+        data = list(written.encode())
+        pieces = [pack_ids(data[i : i + cut]) for i in range(0, len(data), cut)]
+        events = [e for piece in pieces for e in prepared.session.push(0, piece)]
+        events += prepared.session.finish(0, "stop", Usage())
+        assert "".join(e.text for e in events if isinstance(e, TextDelta)) == said
+        assert not any(isinstance(e, ReasoningDelta) for e in events)
+
+
+def test_a_bound_value_may_spell_the_closer() -> None:
+    form = ResponseFormat("json_schema", schema={"const": "a</think>b"})
+    session = MODEL_ASKED.prepare_chat(chat(response_format=form), 1).session
+    events = session.push(0, pack_ids(list(b'"a</think>b"'))) + session.finish(0, "stop", Usage())
+    assert "".join(e.text for e in events if isinstance(e, TextDelta)) == '"a</think>b"'

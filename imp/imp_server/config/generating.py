@@ -67,7 +67,7 @@ class Reasoning(msgspec.Struct, frozen=True):
     think_budget: Fraction = 0.5
     """Share of max_tokens that thinking may take; 0 = no thinking, 1 = no limit (the answer may then never begin)."""
     answer_reserve: Count = 256
-    """Tokens of max_tokens kept for the answer."""
+    """Tokens of max_tokens that a share leaves to the answer at least, or half of them if that is less."""
     budget_message: str = ""
     """Put at the end of thinking that is closed by force."""
     scan_tokens: Count = 8

@@ -199,6 +199,7 @@ class TextModel:
             keep_tags=knobs.format == "none",
             bound=not leaves_text_free(chat),
             calls=calls,
+            is_closed=prompt.has_closed_thinking,
         )
         message = knobs.budget_message if chat.reasoning.budget_message is None else chat.reasoning.budget_message
         plan = chat_plan(

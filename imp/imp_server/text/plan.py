@@ -18,7 +18,7 @@ from imp_server.core import (
     Segment,
     pack_ids,
 )
-from imp_server.text.thinking import Mark, ThinkTags, think_segments
+from imp_server.text.thinking import Mark, ThinkTags, spellings, think_segments
 from imp_server.vocab.tokenizer import Tokenizer
 
 # Share of max_tokens that thinking may take, for clients that name an effort.
@@ -61,8 +61,7 @@ def _asked(intent: ReasoningIntent) -> bool | None:
 def think_budget(intent: ReasoningIntent, knobs: Reasoning, max_tokens: int) -> int:
     """Reasoning tokens after which it is closed by force; -1 = never.
 
-    A share of max_tokens, but never so little that the answer gets more than it needs: at least
-    max_tokens less the reserve (or less a quarter, if that is more).
+    A share of max_tokens, less if that would leave the answer less than its reserve (or than half, if half is less).
     """
     fraction = knobs.think_budget
     if intent.budget_tokens is not None and intent.budget_tokens >= 0:
@@ -73,8 +72,8 @@ def think_budget(intent: ReasoningIntent, knobs: Reasoning, max_tokens: int) -> 
         fraction = EFFORT_FRACTIONS[intent.effort]
     if fraction >= 1.0:
         return -1
-    reserve = max(knobs.answer_reserve, max_tokens // 4)
-    return max(int(fraction * max_tokens), max_tokens - reserve, 1)
+    reserve = min(knobs.answer_reserve, max_tokens // 2)
+    return max(min(int(fraction * max_tokens), max_tokens - reserve), 1)
 
 
 def token_limit(asked: int | None, default: int, n_prompt: int, context_length: int, param: str = "messages") -> int:
@@ -135,14 +134,25 @@ def think_closer(tokenizer: Tokenizer, tags: ThinkTags | None, message: str, *, 
 
 
 def chat_segments(
-    tags: ThinkTags | None, mark: Mark, wish: ThinkWish, *, keep_tags: bool, bound: bool, calls: Sequence[Segment] = ()
+    tags: ThinkTags | None,
+    mark: Mark,
+    wish: ThinkWish,
+    *,
+    keep_tags: bool,
+    bound: bool,
+    calls: Sequence[Segment] = (),
+    is_closed: bool = False,
 ) -> tuple[Segment, ...]:
     """Segment 0 is the answer, 1 the thinking (if the model has tags), then `calls`.
+
+    `is_closed`: the prompt has closed the thinking. Some models close it once more; that marker is no text.
 
     `bound`: the answer is nothing but a value or calls, which may spell any tag, so whatever else the reply may hold
     stands in front.
     """
     segments: tuple[Segment, ...] = (Segment("answer"),)
+    if tags is not None and is_closed and not (keep_tags or bound or tags.channels):
+        segments = (Segment("answer", closers=spellings((tags.close,), mark, tags), closes_to=0),)
     if tags is not None:
         scan = 0 if bound and not wish.on else wish.scan_tokens
         segments += think_segments(tags, mark, scan_tokens=scan, keep_tags=keep_tags, at_start=bound)

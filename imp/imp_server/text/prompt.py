@@ -39,6 +39,8 @@ class ChatPrompt:
     pin_until: int
     """Tokens up to the end of the block with the last cache mark."""
     starts_thinking: bool
+    has_closed_thinking: bool = False
+    """It ends behind thinking that it opened and closed."""
     continues: str = ""
     """Text of the answer that stands in the prompt already (continue_final_message)."""
     written: Written | None = None
@@ -109,6 +111,7 @@ class PromptMaker:
         if starts_thinking and close_thinking and use.tags is not None:
             text = text.rstrip() + use.tags.closing
             starts_thinking = False
+        has_closed = use.tags is not None and not continues and text.rstrip().endswith(use.tags.close)
         ends = self._boundaries.ends(text, [p if p is None or p.end <= len(text) else None for p in places])
         if chat.continue_final_message:
             ends[-1] = len(text)
@@ -124,6 +127,7 @@ class PromptMaker:
             spans=spans,
             pin_until=pin_until(chat, spans, len(written.ids), inside),
             starts_thinking=starts_thinking,
+            has_closed_thinking=has_closed,
             continues=continues,
             written=written,
         )

@@ -198,6 +198,8 @@ class _Choice:
         segment = self._plan.segments[piece.segment]
         if piece.kind == "text":
             self._text(piece.data)
+        elif piece.kind == "close" and segment.kind == "answer" and segment.closes_to == piece.segment:
+            self._stray_closer(piece.data)
         elif piece.kind == "close":
             if not self._leave(by_marker=not segment.keep_markers, closer=piece.data) and not segment.keep_markers:
                 self._settle(piece.data, False)
@@ -237,6 +239,15 @@ class _Choice:
         else:
             self._emit(self._channel.end(self._settle))
         return False
+
+    def _stray_closer(self, marker: bytes) -> None:
+        """Of thinking that wasn't open: no text, nor are the blanks around it where the reply begins with it."""
+        if "text" in self._said:
+            self._channel.silent(marker, self._settle)
+            return
+        self._channel.cut(self._settle)
+        self._settle(marker, False)
+        self._channel = Channel(strip_start=True, hold_end=True)
 
     def _text(self, data: bytes) -> None:
         if self._in_call:
