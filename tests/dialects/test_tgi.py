@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
+from hypothesis import strategies as st
 from imp_server.core import (
     Finish,
     InvalidRequest,
     LogprobEntry,
     Logprobs,
     OutputEvent,
+    PromptLogprobs,
     PromptRequest,
     TextDelta,
     Usage,
@@ -64,6 +67,38 @@ def test_parameters() -> None:
 def test_what_is_not_offered_is_refused(parameters: dict[str, Any]) -> None:
     with pytest.raises(InvalidRequest):
         parsed(**parameters)
+
+
+@given(st.text(st.characters(codec="utf-8", exclude_categories=("Cs",)), max_size=12), st.sets(st.integers(1, 40)))
+def test_the_texts_of_the_tokens_are_the_generated_text(text: str, places: set[int]) -> None:
+    """However tokens cut the bytes of a character."""
+    data = text.encode()
+    edges = [0, *sorted(p for p in places if p < len(data)), len(data)]
+    entries = tuple(LogprobEntry(i, data[a:b], -0.5) for i, (a, b) in enumerate(pairwise(edges)))
+    fold, stream = GenerateFold(context(details=True)), GenerateStream(context())
+    sent = []
+    for event in (Logprobs(0, entries), TextDelta(0, text), Finish(0, "stop", Usage(3, len(entries)))):
+        fold.feed(event)
+        sent += stream.feed(event)
+    streamed = [json.loads(frame.data) for frame in sent + stream.close()]
+    assert "".join(e["token"]["text"] for e in streamed) == streamed[-1]["generated_text"] == text
+    tokens = fold.body()["details"]["tokens"]
+    assert "".join(token["text"] for token in tokens) == text and len(tokens) == len(entries)
+
+
+def test_the_prompts_tokens_come_where_they_are_asked_for() -> None:
+    euro = "€".encode()
+    entries = (LogprobEntry(7, euro[:1], -1.5), LogprobEntry(8, euro[1:], -0.25))
+    fold = GenerateFold(context(decoder_input_details=True))
+    for event in (PromptLogprobs(0, 5, b"a", entries), TextDelta(0, "x"), Finish(0, "stop", Usage(3, 1))):
+        fold.feed(event)
+    check_reply("tgi.generate", fold.body())
+    assert fold.body()["details"]["prefill"] == [
+        {"id": 5, "text": "a", "logprob": None},
+        {"id": 7, "text": "", "logprob": -1.5},
+        {"id": 8, "text": "€", "logprob": -0.25},
+    ]
+    assert parsed(decoder_input_details=True).prompt_logprobs == 0 and parsed().prompt_logprobs is None
 
 
 @settings(max_examples=40, deadline=None)

@@ -211,7 +211,7 @@ def _operation(
         method=method.upper(),
         path=path,
         document=operation["x-document"],
-        error_shape=document.get("x-error-shape", "openai"),
+        error_shape=operation.get("x-error-shape", document.get("x-error-shape", "openai")),
         shape_with_header=document.get("x-error-shape-with-header", {}),
         public=operation["security"] == [],
         is_inference=bool(operation.get("x-inference")),
@@ -225,7 +225,7 @@ def _operation(
         },
         response_pointers=responses,
         semantic_errors=frozenset(operation.get("x-semantic-errors", ())),
-        field_names=document.get("x-field-names", {}),
+        field_names=operation.get("x-field-names", document.get("x-field-names", {})),
     )
 
 

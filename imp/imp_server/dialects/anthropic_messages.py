@@ -176,7 +176,8 @@ async def create_message(call: Call) -> Reply:
         id=new_id("msg_imp"), model=call.model, created=int(time.time()), request_id=call.request_id, body=call.body
     )
     request = await call.services.in_pool(parse, call.body, _version(call))
-    context.extra["context_length"] = call.services.card(request.model).context_length
+    cards = {card.id: card.context_length for card in call.services.cards()}
+    context.extra["context_length"] = cards.get(request.model)
     streamed = present(call.body, "stream", False)
     return ChatReply(request, context, streamed, Fold, Stream, headers=_echoed(call))
 

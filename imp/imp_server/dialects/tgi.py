@@ -7,13 +7,19 @@ from collections.abc import Mapping
 from typing import Any
 
 from imp_server import __version__
-from imp_server.core import NoModel, PromptRequest, ResponseFormat, SamplingIntent
+from imp_server.core import InvalidRequest, NoModel, PromptRequest, ResponseFormat, SamplingIntent
 from imp_server.dialects.base import ReplyContext
 from imp_server.dialects.handler import BytesReply, Call, JsonReply, PromptReply, Reply, handler
 from imp_server.dialects.ids import new_id
 from imp_server.dialects.intents import present
 from imp_server.dialects.openai_sampling import sampling_of
-from imp_server.dialects.tgi_reply import GenerateFold, GenerateStream, new_tokens_of
+from imp_server.dialects.tgi_reply import (
+    GenerateFold,
+    GenerateListFold,
+    GenerateStream,
+    new_tokens_of,
+    wants_details,
+)
 
 
 @handler
@@ -51,7 +57,7 @@ async def ping(call: Call) -> Reply:
 
 @handler
 async def generate(call: Call) -> Reply:
-    return _generate(call, streamed=False)
+    return _generate(call, streamed=call.body.get("stream", False))
 
 
 @handler
@@ -59,17 +65,25 @@ async def generate_stream(call: Call) -> Reply:
     return _generate(call, streamed=True)
 
 
-def _generate(call: Call, *, streamed: bool) -> Reply:
+@handler
+async def compat_generate(call: Call) -> Reply:
+    return _generate(call, streamed=call.body.get("stream", False), fold=GenerateListFold)
+
+
+def _generate(call: Call, *, streamed: bool, fold: type[GenerateFold] = GenerateFold) -> Reply:
     context = ReplyContext(
         id=new_id("cmpl-"), model="", created=int(time.time()), request_id=call.request_id, body=call.body
     )
     request = prompt_request(call.body, told_by_token=streamed)
-    return PromptReply((request,), context, streamed, GenerateFold, GenerateStream)
+    if streamed and request.prompt_logprobs is not None:
+        message = '"decoder_input_details" can\'t be streamed; leave out "stream"'
+        raise InvalidRequest(message, param="parameters.decoder_input_details", code="unsupported_value")
+    return PromptReply((request,), context, streamed, fold, GenerateStream)
 
 
 def prompt_request(body: Mapping[str, Any], *, told_by_token: bool) -> PromptRequest:
     parameters = body.get("parameters") or {}
-    told = told_by_token or parameters.get("details") or parameters.get("top_n_tokens")
+    told = told_by_token or wants_details(parameters) or parameters.get("top_n_tokens")
     return PromptRequest(
         prompt=(body["inputs"],),
         sampling=_sampling(parameters),
@@ -77,6 +91,7 @@ def prompt_request(body: Mapping[str, Any], *, told_by_token: bool) -> PromptReq
         max_tokens=new_tokens_of(parameters),
         stop=tuple(parameters.get("stop") or ()),
         logprobs=int(parameters.get("top_n_tokens") or 0) if told else None,
+        prompt_logprobs=0 if parameters.get("decoder_input_details") else None,
         length_steering=present(parameters, "length_steering", True),
     )
 

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import codecs
 from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
-from imp_server.core import Finish, ImpError, LogprobEntry, Logprobs, OutputEvent, TextDelta, Usage
+from imp_server.core import (
+    Finish,
+    ImpError,
+    LogprobEntry,
+    Logprobs,
+    OutputEvent,
+    PromptLogprobs,
+    TextDelta,
+    Usage,
+)
 from imp_server.dialects.base import ReplyContext, SseFrame
 from imp_server.dialects.intents import present
 from imp_server.dialects.openai_usage import token_text
@@ -31,6 +41,21 @@ def new_tokens_of(parameters: Mapping[str, Any]) -> int:
     return int(present(parameters, "max_new_tokens", DEFAULT_NEW_TOKENS))
 
 
+def wants_details(parameters: Mapping[str, Any]) -> bool:
+    return bool(parameters.get("details") or parameters.get("decoder_input_details"))
+
+
+class Texts:
+    """Owner of the bytes of tokens in a row that form no whole character yet."""
+
+    def __init__(self) -> None:
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def of(self, data: bytes) -> str:
+        """What a token completes: the texts of all tokens are the text of all of them."""
+        return self._decoder.decode(data)
+
+
 class _Generation:
     """Owner of the text and the tokens so far."""
 
@@ -39,6 +64,7 @@ class _Generation:
         self._prefix = ctx.body["inputs"] if self._parameters.get("return_full_text") else ""
         self.pieces: list[str] = []
         self.entries: list[LogprobEntry] = []
+        self.prompt: PromptLogprobs | None = None
         self.finish = Finish(0, "cancelled", Usage())
 
     def take(self, event: OutputEvent) -> None:
@@ -47,6 +73,8 @@ class _Generation:
                 self.pieces.append(event.text)
             case Logprobs():
                 self.entries += event.entries
+            case PromptLogprobs():
+                self.prompt = event
             case Finish():
                 self.finish = event
 
@@ -70,32 +98,50 @@ class _Generation:
         """None if nobody asked."""
         if not self._parameters.get("top_n_tokens"):
             return None
-        return [_token(token_id, data, logprob) for token_id, data, logprob in entry.top]
+        return [_token(token_id, token_text(data), logprob) for token_id, data, logprob in entry.top]
+
+    def prefill(self) -> list[Json]:
+        if self.prompt is None:
+            return []
+        texts = Texts()
+        found: list[Json] = [{"id": self.prompt.first_id, "text": texts.of(self.prompt.first_data), "logprob": None}]
+        found += (
+            {"id": entry.id, "text": texts.of(entry.data), "logprob": min(entry.logprob, 0.0)}
+            for entry in self.prompt.entries
+        )
+        return found
 
 
-def _token(token_id: int, data: bytes, logprob: float) -> Json:
-    return {"id": token_id, "text": token_text(data), "logprob": min(logprob, 0.0), "special": False}
+def _token(token_id: int, text: str, logprob: float) -> Json:
+    return {"id": token_id, "text": text, "logprob": min(logprob, 0.0), "special": False}
 
 
 class GenerateFold:
     def __init__(self, ctx: ReplyContext) -> None:
         self._generation = _Generation(ctx)
-        self._wanted = bool(parameters_of(ctx).get("details"))
+        self._wanted = wants_details(parameters_of(ctx))
 
     def feed(self, event: OutputEvent) -> None:
         self._generation.take(event)
 
-    def body(self) -> Json:
+    def body(self) -> Any:
         generation = self._generation
         if not self._wanted:
             return {"generated_text": generation.text}
-        entries = generation.entries
+        entries, texts = generation.entries, Texts()
         details = generation.details() | {
-            "prefill": [],
-            "tokens": [_token(entry.id, entry.data, entry.logprob) for entry in entries],
+            "prefill": generation.prefill(),
+            "tokens": [_token(entry.id, texts.of(entry.data), entry.logprob) for entry in entries],
         }
         tops = [top for entry in entries if (top := generation.top(entry)) is not None]
         return {"generated_text": generation.text, "details": details | ({"top_tokens": tops} if tops else {})}
+
+
+class GenerateListFold(GenerateFold):
+    """The same as the only one of a list: what clients of the root path expect."""
+
+    def body(self) -> Any:
+        return [super().body()]
 
 
 class GenerateStream:
@@ -106,6 +152,7 @@ class GenerateStream:
         self._generation = _Generation(ctx)
         self._n_most = new_tokens_of(parameters_of(ctx))
         self._n_sent = 0
+        self._texts = Texts()
 
     def open(self) -> list[SseFrame]:
         return []
@@ -129,7 +176,7 @@ class GenerateStream:
         """`entry` None: the end of an answer that no token of its text marks."""
         self._n_sent += 1
         nothing = {"id": 0, "text": "", "logprob": 0.0, "special": True}
-        token = _token(entry.id, entry.data, entry.logprob) if entry else nothing
+        token = _token(entry.id, self._texts.of(entry.data), entry.logprob) if entry else nothing
         event: Json = {"index": self._n_sent, "token": token, "generated_text": text, "details": details}
         if entry and (top := self._generation.top(entry)) is not None:
             event["top_tokens"] = top
