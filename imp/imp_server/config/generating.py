@@ -43,6 +43,8 @@ class Grammar(msgspec.Struct, frozen=True):
     """Order of object keys: as the model likes, or as the schema lists them."""
     lenient: bool = False
     """Serve a schema with parts that can't be enforced: name them in a header, validate the finished text."""
+    extra_properties: Literal["closed", "allow"] = "closed"
+    """Keys that an answer's schema neither declares nor speaks of: left out, or allowed as the letter has it."""
     extra_arguments: bool = False
     """Let calls hold keys that a tool doesn't declare, where its schema says nothing of additionalProperties."""
     jump_ahead: bool = True

@@ -15,9 +15,8 @@ from imp_server.grammar.definitions import definition_machine
 from imp_server.grammar.envelope import Free, Node, Raw, Value
 from imp_server.grammar.frames.space import Space
 from imp_server.grammar.leaves import Contains, Items, Leaf, Names, Props
-from imp_server.grammar.plan import Normal, begin, envelope_goals, make_plan, nodes_of
-from imp_server.grammar.schema.document import Document
-from imp_server.grammar.schema.expand import Expander
+from imp_server.grammar.plan import Normal, begin, envelope_goals, make_plan, nodes_of, schema_formula
+from imp_server.grammar.schema.closing import with_closing
 from imp_server.grammar.subschema import Sub
 
 CHECK_WORK = 20_000
@@ -35,6 +34,17 @@ class Rules(NamedTuple):
     work: int = CHECK_WORK
     extra_arguments: bool = False
     """Calls may hold keys that a tool doesn't declare."""
+    extra_properties: bool = False
+    """Answers may hold keys that their schema doesn't declare."""
+
+    def of_answer(self, schema: Any) -> Any:
+        """The schema as answers under it are bound."""
+        return with_closing(schema, not self.extra_properties)
+
+    def of_call(self, schema: dict[str, Any]) -> dict[str, Any]:
+        """The schema as arguments under it are bound."""
+        bound: dict[str, Any] = with_closing(schema, not self.extra_arguments)
+        return bound
 
 
 DEFAULT = Rules()
@@ -55,7 +65,7 @@ def check_schema(
     plan = schema_plan(schema, integers=integers, key_order=key_order)
     space = Space(work, n_locals=64)
     try:
-        formula = Expander(Document(schema), space.algebra, plan.digest, integers, key_order).root()
+        formula = schema_formula(space, schema, plan.digest, integers, key_order)
         _visit_all(formula.leaves())
         answer = space.solver.value(formula)
     except RecursionError:

@@ -11,6 +11,7 @@ import msgspec
 
 from imp_server.core import GrammarPlan, GrammarRefused
 from imp_server.grammar.choices import choices_machine
+from imp_server.grammar.closed import closed_formula
 from imp_server.grammar.combine import anything
 from imp_server.grammar.definitions import definition_machine
 from imp_server.grammar.envelope import Alt, Free, Node, Parts, Raw, Ref, Repeat, Seq, Value, Words
@@ -22,6 +23,7 @@ from imp_server.grammar.frames.verdicts import Verdicts
 from imp_server.grammar.leaves import STRING
 from imp_server.grammar.machine import Machine
 from imp_server.grammar.scalars import string_machine
+from imp_server.grammar.schema.closing import wants_closing
 from imp_server.grammar.schema.document import Document
 from imp_server.grammar.schema.expand import Expander
 
@@ -74,7 +76,9 @@ def begin(plan: GrammarPlan, space: Space) -> Begun:
 
 
 def schema_formula(space: Space, schema: Any, digest: str, integers: str = "digits", key_order: str = "any") -> Formula:
-    return Expander(Document(schema), space.algebra, digest, integers, key_order).root()
+    """What a schema asks, closed if it wants to be. Raises GrammarRefused."""
+    expander = Expander(Document(schema), space.algebra, digest, integers, key_order)
+    return closed_formula(space.solver, expander, digest) if wants_closing(schema) else expander.root()
 
 
 def words_verdicts(space: Space, words: Words) -> Verdicts:

@@ -99,7 +99,7 @@ def _plain(wanted: ResponseFormat, rules: Rules, prover: Prover) -> GrammarPlan:
         case "json_object":
             plan = schema_plan({"type": "object"})
         case "json_schema":
-            plan = schema_plan(wanted.schema, key_order=rules.key_order)
+            plan = schema_plan(rules.of_answer(wanted.schema), key_order=rules.key_order)
         case "choice":
             plan = make_plan("choice", Normal(choices=wanted.choices))
         case _:
@@ -116,7 +116,7 @@ def _answer(wanted: ResponseFormat, rules: Rules, prover: Prover) -> Node:
         case "json_object":
             return Value({"type": "object"})
         case "json_schema":
-            return Value(wanted.schema)
+            return Value(rules.of_answer(wanted.schema))
         case "regex" | "lark":
             return Words(wanted.kind, wanted.text)
         case "grammar":

@@ -292,7 +292,12 @@ class TextModel:
 
     def _rules(self) -> Rules:
         grammar = self.config.grammar
-        return Rules(grammar.key_order, grammar.check_work, grammar.extra_arguments)
+        return Rules(
+            grammar.key_order,
+            grammar.check_work,
+            grammar.extra_arguments,
+            extra_properties=grammar.extra_properties == "allow",
+        )
 
     def tokenize(self, text: str, *, add_special: bool = False, control: bool = True) -> list[int]:
         """Ids of `text`. `control`: control tokens it spells count. `add_special`: BOS, EOS as the model has it."""

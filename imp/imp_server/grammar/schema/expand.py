@@ -46,7 +46,11 @@ class Expander:
         self._active: set[tuple[Any, ...]] = set()
 
     def root(self) -> Formula:
-        return self.algebra.settled(self.formula(self.document.root, self.document.start))
+        return self.algebra.settled(self.raw_root())
+
+    def raw_root(self) -> Formula:
+        """As it was read."""
+        return self.formula(self.document.root, self.document.start)
 
     def sub(self, schema: Any, at: At) -> Sub:
         """A child value's schema, unexpanded."""

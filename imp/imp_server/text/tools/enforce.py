@@ -11,7 +11,6 @@ from imp_server.grammar.definitions import GRAMMAR_KEYWORD
 from imp_server.grammar.envelope import Lit, Node, Repeat, Seq
 from imp_server.grammar.proving import PROVES_HERE, Prover, definition_plan
 from imp_server.text.tools.base import ToolFormat
-from imp_server.text.tools.declared import declared_only
 from imp_server.text.tools.spelling import BoundTool, TagBytes, one_of
 
 ANY_OBJECT: dict[str, Any] = {"type": "object"}
@@ -62,11 +61,8 @@ def check_inputs(tools: Sequence[Tool], prover: Prover, work: int) -> None:
 def _bound(tool: Tool, index: int, rules: Rules, prover: Prover, *, strict: bool) -> BoundTool:
     if tool.input_grammar is not None:
         return BoundTool(tool.name, _with_input_grammar(tool.parameters, tool.input_grammar), True)
-    schema = object_schema(tool.parameters)
+    schema = rules.of_call(object_schema(tool.parameters))
     try:
-        closed = schema if rules.extra_arguments else declared_only(schema)
-        if closed != schema and _is_enforceable(closed, rules.work, prover):
-            return BoundTool(tool.name, closed, strict)
         prover.prove(schema_plan(schema), rules.work)
     except GrammarRefused as refused:
         if not strict:
@@ -74,14 +70,6 @@ def _bound(tool: Tool, index: int, rules: Rules, prover: Prover, *, strict: bool
         refused.param = refused.param or f"tools[{index}].function.parameters"
         raise
     return BoundTool(tool.name, schema, strict)
-
-
-def _is_enforceable(schema: dict[str, Any], work: int, prover: Prover) -> bool:
-    try:
-        prover.prove(schema_plan(schema), work)
-    except GrammarRefused:
-        return False
-    return True
 
 
 def _with_input_grammar(parameters: Mapping[str, Any], grammar: InputGrammar) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from imp_server.core import GrammarRefused
 from imp_server.grammar.envelope import Alt, Lit, Node, Repeat, Seq, Value
+from imp_server.grammar.schema.closing import KEYWORD as CLOSING
 from imp_server.text.tools.written_as import written_as
 
 TagBytes = Callable[[str], bytes]
@@ -61,11 +62,11 @@ def json_list(calls: Node, many: bool, between: str = ", ") -> Node:
 
 _PAIRS_KNOW = frozenset(
     {"type", "properties", "required", "additionalProperties", "title", "description", "$schema", "$defs",
-     "definitions", "$id", "examples", "default", "$comment"}
+     "definitions", "$id", "examples", "default", "$comment", CLOSING}
 )  # fmt: skip
 
 
-_SHARED = ("$defs", "definitions")
+_SHARED = ("$defs", "definitions", CLOSING)
 
 
 class Parameter(NamedTuple):
