@@ -8,17 +8,22 @@ import pytest
 from imp_server.core import (
     CacheIntent,
     ChatRequest,
+    Finish,
     InvalidRequest,
     MediaPart,
     Message,
     ReasoningIntent,
     TextPart,
     ToolCall,
+    Usage,
 )
-from imp_server.dialects.anthropic_messages import parse
+from imp_server.dialects.anthropic_messages import Fold, parse
+from imp_server.dialects.anthropic_messages_input import last_ttl
 from imp_server.dialects.anthropic_messages_thinking import signature
+from imp_server.dialects.base import Acceptance, ReplyContext
 
 from tests.dialects.contract_check import checked, contract
+from tests.toy import byte_model
 
 CREATE = "anthropic_messages.create_message"
 USER = {"role": "user", "content": "hi"}
@@ -82,6 +87,58 @@ def test_thinking_is_given_back_and_its_signature_checked() -> None:
     with pytest.raises(InvalidRequest, match="signature") as caught:
         messages(USER, blocks("assistant", good | {"thinking": "hmm"}), USER)
     assert (caught.value.code, caught.value.param) == ("invalid_signature", "messages[1].content[0].signature")
+
+
+@pytest.mark.parametrize("signed", ["EqQBCkYIBxgCKkBmb3JlaWdu", "bogus"])
+def test_thinking_that_another_server_signed_is_left_out(signed: str) -> None:
+    foreign = {"type": "thinking", "thinking": "hm", "signature": signed}
+    ours = {"type": "thinking", "thinking": "aha", "signature": signature("aha")}
+    said = blocks("assistant", foreign, {"type": "text", "text": "a"})
+    assert messages(USER, said, USER)[1] == text("assistant", "a")
+    assert messages(USER, blocks("assistant", foreign, ours), USER)[1].reasoning == "aha"
+
+
+def test_neighbours_of_one_role_are_one_turn() -> None:
+    call = {"type": "tool_use", "id": "t1", "name": "weather", "input": {}}
+    found = messages(
+        blocks("user", {"type": "text", "text": "a"}),
+        USER,
+        blocks("assistant", {"type": "text", "text": "b"}),
+        blocks("assistant", call),
+        blocks("user", {"type": "tool_result", "tool_use_id": "t1", "content": "sun"}),
+        blocks("user", {"type": "text", "text": "c"}),
+        USER,
+    )
+    assert [message.role for message in found] == ["user", "assistant", "tool", "user"]
+    assert [part.text for part in found[0].parts] == ["a", *(p.text for p in messages(USER)[0].parts)]
+    assert found[1].tool_calls and [part.text for part in found[1].parts] == ["b"]
+    assert len(found[3].parts) == 2
+    alternates = "{% for m in messages %}{{ raise_exception('no') if (m.role == 'user') != (loop.index0 % 2 == 0) }}"
+    alternating = byte_model(alternates + "{{ m.content }};{% endfor %}")
+    body = {"model": "toy", "max_tokens": 8, "messages": [USER, USER]}
+    assert alternating.apply_template(parse(body)).count(";") == 1
+
+
+@pytest.mark.parametrize(
+    ("ttls", "bucket"),
+    [(["1h"], "1h"), (["5m"], "5m"), ([None], "5m"), (["1h", "5m"], "5m"), (["1h", "1h"], "1h"), (["1h", None], "5m")],
+)
+def test_what_is_written_counts_for_the_last_marks_ttl(ttls: list[str | None], bucket: str) -> None:
+    marks = [{"type": "ephemeral"} | ({} if ttl is None else {"ttl": ttl}) for ttl in ttls]
+    system = [{"type": "text", "text": "s", "cache_control": mark} for mark in marks]
+    body = {"model": "toy", "max_tokens": 8, "system": system, "messages": [USER]}
+    assert last_ttl(body) == bucket
+    late = {"type": "text", "text": "x", "cache_control": {"type": "ephemeral", "ttl": "1h"}}
+    assert last_ttl(body | {"messages": [blocks("user", late)]}) == "1h"
+    context = ReplyContext("msg_1", "toy", 7, "req", body)
+    context.accepted = Acceptance(pin_until=10)
+    fold = Fold(context)
+    fold.feed(Finish(0, "stop", Usage(prompt_tokens=10, cache_write_tokens=6)))
+    other = {"1h": "5m", "5m": "1h"}[bucket]
+    assert fold.body()["usage"]["cache_creation"] == {
+        f"ephemeral_{bucket}_input_tokens": 6,
+        f"ephemeral_{other}_input_tokens": 0,
+    }
 
 
 def test_redacted_thinking_is_skipped() -> None:

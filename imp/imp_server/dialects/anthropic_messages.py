@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -25,6 +26,7 @@ from imp_server.dialects.anthropic_messages_events import MessageEvents
 from imp_server.dialects.anthropic_messages_input import (
     Block,
     assistant_message,
+    in_turns,
     marked,
     system_parts,
     user_messages,
@@ -83,7 +85,7 @@ def _messages(body: Body) -> tuple[Message, ...]:
             found.append(assistant_message(content, path))
         else:
             found.append(Message("system", system_parts(content)))
-    return tuple(found)
+    return tuple(in_turns(found))
 
 
 def _tools(body: Body) -> tuple[Tool, ...]:
@@ -176,8 +178,8 @@ async def create_message(call: Call) -> Reply:
         id=new_id("msg_imp"), model=call.model, created=int(time.time()), request_id=call.request_id, body=call.body
     )
     request = await call.services.in_pool(parse, call.body, _version(call))
-    cards = {card.id: card.context_length for card in call.services.cards()}
-    context.extra["context_length"] = cards.get(request.model)
+    with suppress(ImpError):  # what is wrong with the request is said before that there is no model
+        context.extra["context_length"] = call.services.card(request.model).context_length
     streamed = present(call.body, "stream", False)
     return ChatReply(request, context, streamed, Fold, Stream, headers=_echoed(call))
 

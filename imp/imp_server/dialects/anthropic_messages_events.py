@@ -25,6 +25,7 @@ from imp_server.core import (
     Usage,
 )
 from imp_server.dialects.anthropic_messages_ids import tool_use_id
+from imp_server.dialects.anthropic_messages_input import last_ttl
 from imp_server.dialects.anthropic_messages_thinking import Signer
 from imp_server.dialects.base import ReplyContext
 from imp_server.dialects.intents import present
@@ -77,6 +78,7 @@ class MessageEvents:
         self._is_open = False
         self._at_start: Usage = ctx.accepted.usage
         """What message_start says: of the row that starts, or as things stood when the request was accepted."""
+        self._ttl = last_ttl(ctx.body)
         self._hidden = present(ctx.body, "thinking", {}).get("display") == "omitted"
 
     # --- the life of a message
@@ -119,7 +121,8 @@ class MessageEvents:
             "stop_sequence": None,
             "stop_details": None,
             "container": None,
-            "usage": usage | {"service_tier": "standard", "server_tool_use": None, "cache_creation": _written(usage)},
+            "usage": usage
+            | {"service_tier": "standard", "server_tool_use": None, "cache_creation": _written(usage, self._ttl)},
         }
 
     # --- one event
@@ -219,5 +222,6 @@ class MessageEvents:
         }
 
 
-def _written(usage: Json) -> Json:
-    return {"ephemeral_5m_input_tokens": usage["cache_creation_input_tokens"], "ephemeral_1h_input_tokens": 0}
+def _written(usage: Json, ttl: str) -> Json:
+    buckets = {"ephemeral_5m_input_tokens": 0, "ephemeral_1h_input_tokens": 0}
+    return buckets | {f"ephemeral_{ttl}_input_tokens": usage["cache_creation_input_tokens"]}

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from imp_server.core import MediaPart, Message, Part, TextPart, ToolCall
 from imp_server.dialects.anthropic_messages_ids import call_id_of
-from imp_server.dialects.anthropic_messages_thinking import check
+from imp_server.dialects.anthropic_messages_thinking import is_kept
 from imp_server.dialects.intents import present
 
 Block = Mapping[str, Any]
@@ -32,6 +32,42 @@ def _without_hashes(header: re.Match[str]) -> str:
 
 def marked(block: Block) -> bool:
     return block.get("cache_control") is not None
+
+
+def last_ttl(body: Mapping[str, Any]) -> str:
+    """Of the last cache mark of a request: `5m` or `1h`."""
+    ttl = "5m"
+    for mark in (*_marks([body.get("tools"), body.get("system"), body["messages"]]), body.get("cache_control")):
+        ttl = mark.get("ttl") or "5m" if mark else ttl
+    return ttl
+
+
+def _marks(node: Any) -> Iterator[Mapping[str, Any] | None]:
+    """In the order of the prompt."""
+    if isinstance(node, list):
+        for item in node:
+            yield from _marks(item)
+    elif isinstance(node, Mapping):
+        for name in ("content", "source"):
+            yield from _marks(node.get(name))
+        yield node.get("cache_control")
+
+
+def in_turns(messages: Sequence[Message]) -> list[Message]:
+    """Neighbours of one role, user or assistant, as one message: many templates know nothing but turns."""
+    found: list[Message] = []
+    for message in messages:
+        last = found[-1] if found else None
+        if last is None or last.role != message.role or message.role not in ("user", "assistant"):
+            found.append(message)
+            continue
+        found[-1] = Message(
+            message.role,
+            (*last.parts, *message.parts),
+            "".join(text for text in (last.reasoning, message.reasoning) if text) or None,
+            (*last.tool_calls, *message.tool_calls),
+        )
+    return found
 
 
 def parts(content: str | Sequence[Block], path: str) -> tuple[Part, ...]:
@@ -121,8 +157,8 @@ def assistant_message(content: str | Sequence[Block], path: str) -> Message:
         here = f"{path}[{i}]"
         kind = block["type"]
         if kind == "thinking":
-            check(block["thinking"], block.get("signature"), here)
-            reasoning.append(block["thinking"])
+            if is_kept(block["thinking"], block.get("signature"), here):
+                reasoning.append(block["thinking"])
         elif kind == "tool_use":
             arguments = json.dumps(block["input"], ensure_ascii=False)
             calls.append(ToolCall(call_id_of(block["id"]), block["name"], arguments, marked(block)))

@@ -31,11 +31,19 @@ def signature(thinking: str) -> str:
     return signer.signature()
 
 
-def check(thinking: str, signed: str | None, path: str) -> None:
-    """An empty or absent signature is fine: other servers send none."""
-    if signed and signed != signature(thinking):
+def is_kept(thinking: str, signed: str | None, path: str) -> bool:
+    """Whether the block goes into the conversation: unless another server signed it.
+
+    Raises InvalidRequest for a signature of ours that belongs to another text.
+    """
+    if not signed:
+        return True
+    if not signed.startswith(_PREFIX):
+        return False
+    if signed != signature(thinking):
         raise InvalidRequest(
             "the signature does not match its thinking; send thinking blocks back unchanged or leave them out",
             param=f"{path}.signature",
             code="invalid_signature",
         )
+    return True
