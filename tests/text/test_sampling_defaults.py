@@ -8,7 +8,7 @@ import pytest
 from imp_server.config import Config
 from imp_server.core import InvalidRequest, SamplingIntent, SamplingParams
 from imp_server.text.model import TextModel
-from imp_server.text.sampling_defaults import default_sampling, sampling_params
+from imp_server.text.sampling_defaults import configured, default_sampling, sampling_params
 
 from tests.toy import CHATML, byte_tokenizer
 
@@ -64,3 +64,31 @@ def test_ignore_eos_and_bias() -> None:
     with pytest.raises(InvalidRequest, match="100") as caught:
         params(SamplingIntent(logit_bias={100: 1.0}))
     assert caught.value.param == "logit_bias"
+
+
+def test_what_the_server_was_started_with() -> None:
+    config = Config.of({
+        "sampling.temperature": 0.0,
+        "sampling.top_k": 7,
+        "sampling.top_p": 0.5,
+        "sampling.repetition_penalty": 1.2,
+        "sampling.presence_penalty": -0.5,
+        "model.sampling_defaults": "original",
+    })  # fmt: skip
+    model = TextModel(byte_tokenizer(), {"default": CHATML}, config)
+    made = sampling_params(SamplingIntent(), model.sampling_defaults, end_ids=(), vocab_size=9)
+    assert (three(made), made.repetition_penalty, made.presence_penalty) == ((0.0, 0.5, 7), 1.2, -0.5)
+    asked = SamplingIntent(temperature=0.9, presence_penalty=0.0)
+    made = sampling_params(asked, model.sampling_defaults, end_ids=(), vocab_size=9)
+    assert (made.temperature, made.presence_penalty, made.top_k) == (0.9, 0.0, 7)
+    assert configured(default_sampling("qwen3", {}), Config().sampling) == default_sampling("qwen3", {})
+
+
+def test_ids_that_end_and_ids_that_wait() -> None:
+    made = params(SamplingIntent(min_tokens=3, stop_token_ids=(9,)))
+    assert [made.banned_at(n) for n in (0, 2, 3)] == [(7, 9), (7, 9), ()]
+    assert params(SamplingIntent(stop_token_ids=(9,))).banned_at(0) == ()
+    ignoring = params(SamplingIntent(ignore_eos=True, stop_token_ids=(7,)))
+    assert ignoring.banned_at(0) == (), "the end that is asked for by its id is still one"
+    with pytest.raises(InvalidRequest, match="stop_token_ids names token 100"):
+        params(SamplingIntent(stop_token_ids=(100,)))

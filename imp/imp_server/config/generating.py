@@ -7,7 +7,16 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from imp_server.config.types import Count, Fraction, Positive, Words
+from imp_server.config.types import (
+    Count,
+    Fraction,
+    OrModels,
+    OrModelsCount,
+    OrModelsShare,
+    Penalty,
+    Positive,
+    Words,
+)
 
 
 class Model(msgspec.Struct, frozen=True):
@@ -25,6 +34,27 @@ class Model(msgspec.Struct, frozen=True):
     """auto (the model's own), none, chatml, llama2, llama3, nemotron, gemma, deepseek_r1, phi, or a Jinja file."""
     sampling_defaults: Literal["model", "original"] = "model"
     """Sampling of requests that say nothing: the model's own, or with repetition_penalty 1.05 as the original had."""
+
+
+class Sampling(msgspec.Struct, frozen=True):
+    """Sampling of requests that don't say; -1 = the model's own."""
+
+    temperature: OrModels = -1
+    """0 = always the likeliest token."""
+    top_k: OrModelsCount = -1
+    """0 = off."""
+    top_p: OrModelsShare = -1
+    """1 = off."""
+    min_p: OrModelsShare = -1
+    """0 = off."""
+    typical_p: OrModelsShare = -1
+    """1 = off."""
+    repetition_penalty: OrModels = -1
+    """1 = off."""
+    presence_penalty: Penalty = 0
+    """0 = off."""
+    frequency_penalty: Penalty = 0
+    """0 = off."""
 
 
 class Adapters(msgspec.Struct, frozen=True):

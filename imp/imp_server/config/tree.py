@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from imp_server.config.generating import Adapters, Grammar, Model, Reasoning
+from imp_server.config.generating import Adapters, Grammar, Model, Reasoning, Sampling
 from imp_server.config.running import Cpu, Cuda, Engine, KvCache, PrefixCache, Scheduler, Speculative
 from imp_server.config.serving import Log, Metrics, Responses, Router, Server, Streams
 from imp_server.core import ConfigError
@@ -23,6 +23,7 @@ class Config(msgspec.Struct, frozen=True):
     speculative: Speculative = Speculative()
     grammar: Grammar = Grammar()
     reasoning: Reasoning = Reasoning()
+    sampling: Sampling = Sampling()
     cpu: Cpu = Cpu()
     cuda: Cuda = Cuda()
     adapters: Adapters = Adapters()

@@ -131,6 +131,10 @@ class SamplingIntent(msgspec.Struct, frozen=True):
     seed: int | None = None
     logit_bias: Mapping[int, float] = {}
     ignore_eos: bool = False
+    stop_token_ids: tuple[int, ...] = ()
+    """Ids that end the reply, besides the model's own."""
+    min_tokens: int = 0
+    """The reply may end by a token only when it has so many."""
 
 
 class CacheIntent(msgspec.Struct, frozen=True):

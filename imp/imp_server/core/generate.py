@@ -41,6 +41,13 @@ class SamplingParams(msgspec.Struct, frozen=True):
     logit_bias: tuple[tuple[int, float], ...] = ()
     banned_ids: tuple[int, ...] = ()
     """Ids that may never be sampled (ignore_eos puts the end ids here)."""
+    min_tokens: int = 0
+    held_ids: tuple[int, ...] = ()
+    """Ids that may not be sampled among the first `min_tokens` of the output."""
+
+    def banned_at(self, n_output: int) -> tuple[int, ...]:
+        """Ids that may not be the token behind `n_output` ones."""
+        return self.banned_ids + self.held_ids if n_output < self.min_tokens else self.banned_ids
 
 
 class MessageSpan(msgspec.Struct, frozen=True):

@@ -30,7 +30,7 @@ def process(
     `token_bytes[id]`: what an id writes, for the texts that break a repetition.
     """
     out = np.array(logits, dtype=np.float32)
-    _apply_bias(out, params)
+    _apply_bias(out, params, len(history) - n_prompt)
     _apply_penalties(out, params, history, n_prompt)
     if params.dry_multiplier > 0:
         ids, penalty = dry_penalties(history, params, token_bytes)
@@ -46,11 +46,11 @@ def allowed(mask: NDArray[np.uint32], vocab_size: int) -> NDArray[np.bool_]:
     return bits.view(np.bool_)
 
 
-def _apply_bias(out: Float32s, params: SamplingParams) -> None:
+def _apply_bias(out: Float32s, params: SamplingParams, n_output: int) -> None:
     for token_id, bias in params.logit_bias:
         out[token_id] += np.float32(bias)
-    if params.banned_ids:
-        out[list(params.banned_ids)] = -np.inf
+    if banned := params.banned_at(n_output):
+        out[list(banned)] = -np.inf
 
 
 def _apply_penalties(out: Float32s, params: SamplingParams, history: Int32s, n_prompt: int) -> None:

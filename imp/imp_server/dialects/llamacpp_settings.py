@@ -10,7 +10,7 @@ import msgspec
 from imp_server.core import SamplingParams
 from imp_server.dialects.openai_sampling import stop_of, whole
 
-_HIDDEN = ("logit_bias", "banned_ids")
+_HIDDEN = ("logit_bias", "banned_ids", "min_tokens", "held_ids")
 _OWN_NAMES = {"repetition_penalty": "repeat_penalty"}
 
 

@@ -23,6 +23,7 @@ from imp_server.dialects.llamacpp_fields import adapter_of, choices_of
 from imp_server.dialects.openai_sampling import (
     budget_tokens_of,
     cache_of,
+    limit_of,
     predict_s_of,
     prediction_of,
     row_of,
@@ -50,7 +51,6 @@ _FORMATS: dict[str | None, Literal["deepseek", "none"]] = {"deepseek": "deepseek
 def chat_request(body: Mapping[str, Any]) -> ChatRequest:
     """`body` satisfies the contract. Raises InvalidRequest for a tool_choice that names no tool."""
     tools = tools_of(body.get("tools") or ())
-    max_tokens = whole(next((body[name] for name in _LIMITS if name in body), None))
     # Timings of a stream count tokens as it goes, and one piece of text may be of many.
     counted = 0 if body.get("stream") and body.get("timings_per_token") else None
     logprobs = whole(body.get("top_logprobs", 0)) if body.get("logprobs") else counted
@@ -64,7 +64,7 @@ def chat_request(body: Mapping[str, Any]) -> ChatRequest:
         sampling=sampling_of(with_samplers(body)),
         cache=cache_of(body),
         n=choices_of(body),
-        max_tokens=None if max_tokens == -1 else max_tokens,
+        max_tokens=limit_of(body, _LIMITS),
         predict_s=predict_s_of(body),
         stop=stop_of(body.get("stop")),
         logprobs=logprobs,

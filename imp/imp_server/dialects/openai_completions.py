@@ -14,6 +14,7 @@ from imp_server.dialects.llamacpp_fields import adapter_of, choices_of, prompts_
 from imp_server.dialects.openai_completions_reply import CompletionFold, CompletionStream, logprobs_of
 from imp_server.dialects.openai_sampling import (
     cache_of,
+    limit_of,
     predict_s_of,
     row_of,
     sampling_of,
@@ -44,9 +45,9 @@ async def create_completion(call: Call) -> Reply:
     return PromptReply(requests, context, bool(call.body.get("stream")), CompletionFold, CompletionStream)
 
 
-def max_tokens_of(body: Mapping[str, Any]) -> int:
-    """-1 is the server's own limit."""
-    return int(next((body[name] for name in _LIMITS if name in body), DEFAULT_MAX_TOKENS))
+def max_tokens_of(body: Mapping[str, Any]) -> int | None:
+    """None is the server's own limit."""
+    return limit_of(body, _LIMITS) if any(name in body for name in _LIMITS) else DEFAULT_MAX_TOKENS
 
 
 def completion_requests(body: Mapping[str, Any]) -> tuple[PromptRequest, ...]:
@@ -71,7 +72,7 @@ def completion_requests(body: Mapping[str, Any]) -> tuple[PromptRequest, ...]:
             cache=cache_of(body),
             response_format=response_format_of(body),
             n=best_of,
-            max_tokens=None if max_tokens == -1 else max_tokens,
+            max_tokens=max_tokens,
             min_indent=int(body.get("n_indent", 0)),
             predict_s=predict_s_of(body),
             stop=stop_of(body.get("stop")),

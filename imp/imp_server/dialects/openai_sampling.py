@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from imp_server.core import CacheIntent, SamplingIntent
@@ -48,8 +48,26 @@ def sampling_of(body: Mapping[str, Any]) -> SamplingIntent:
     bias = body.get("logit_bias")
     if bias:
         fields["logit_bias"] = {int(token): float(value) for token, value in bias.items()}
+    fields["stop_token_ids"] = tuple(int(i) for i in body.get("stop_token_ids", ()))
+    fields["min_tokens"] = int(body.get("min_tokens", 0))
     fields["ignore_eos"] = bool(body.get("ignore_eos", False))
     return SamplingIntent(**fields)
+
+
+ALL_TOKENS = 2**31 - 1
+"""More than any context holds."""
+
+
+def limit_of(body: Mapping[str, Any], names: Sequence[str]) -> int | None:
+    """The limit of an answer by the first of its `names` that is there; None is the server's own.
+
+    -1 is no limit at all, but as n_predict, of a raw completion, the server's own.
+    """
+    name = next((name for name in names if name in body), None)
+    limit = None if name is None else int(body[name])
+    if limit != -1:
+        return limit
+    return None if name == "n_predict" else ALL_TOKENS
 
 
 def budget_tokens_of(body: Mapping[str, Any]) -> int | None:

@@ -96,6 +96,7 @@ def _check_ids(request: GenerateRequest, limits: Limits) -> None:
     named = (
         ("logit_bias", [i for i, _ in sampling.logit_bias]),
         ("banned_ids", list(sampling.banned_ids)),
+        ("held_ids", list(sampling.held_ids)),
         ("end_ids", list(plan.end_ids)),
         ("shown_ids", list(plan.shown_ids)),
     )

@@ -214,6 +214,9 @@ class Speculation:
         return out
 
     def _wanted(self, live: LiveRow) -> bool:
+        state = live.row.sampler
+        if state.length - state.n_prompt < state.params.min_tokens:  # what is banned must be so at every draft
+            return False
         wish = live.output.request.speculative
         return self._on_by_default if wish is None else wish
 

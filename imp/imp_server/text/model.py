@@ -40,6 +40,7 @@ from imp_server.text.lenient import Leniency, lenient
 from imp_server.text.plan import (
     chat_plan,
     chat_segments,
+    check_least,
     check_size,
     n_fixed_segments,
     text_plan,
@@ -49,7 +50,7 @@ from imp_server.text.plan import (
     token_limit,
 )
 from imp_server.text.prompt import ChatPrompt, PromptMaker
-from imp_server.text.sampling_defaults import default_sampling, sampling_params
+from imp_server.text.sampling_defaults import configured, default_sampling, sampling_params
 from imp_server.text.session import OutputSession
 from imp_server.text.template import ChatTemplate
 from imp_server.text.templates import builtin_templates
@@ -107,9 +108,8 @@ class TextModel:
         self.prompts = PromptMaker(
             tokenizer, {n: ChatTemplate(t, variables) for n, t in chosen.items()}, self.transcripts
         )
-        self.sampling_defaults = default_sampling(
-            architecture, generation or {}, original=config.model.sampling_defaults == "original"
-        )
+        own = default_sampling(architecture, generation or {}, original=config.model.sampling_defaults == "original")
+        self.sampling_defaults = configured(own, config.sampling)
 
     @classmethod
     def load(cls, model: ModelHeader | str | os.PathLike[str], config: Config) -> TextModel:
@@ -213,12 +213,14 @@ class TextModel:
             max_tokens=max_tokens,
             stop=chat.stop,
             ignore_eos=chat.sampling.ignore_eos,
+            stop_ids=chat.sampling.stop_token_ids,
             only_calls=chat.tool_choice.mode == "required" and chat.response_format.kind == "text",
             steers=chat.length_steering and chat.response_format.kind != "text",
             grammar=constraint(
                 chat, self.tokenizer.marked, thinking, segments, form, use.template.source, self._rules(), prover
             ),
         )
+        check_least(chat.sampling.min_tokens, max_tokens, is_bound=plan.grammar is not None)
         return plan, readers
 
     def prepare_prompt(self, prompt: PromptRequest, key: int) -> Prepared:
@@ -238,10 +240,12 @@ class TextModel:
             max_tokens=token_limit(asked, self.config.server.max_tokens, len(ids), self.context_length, "prompt"),
             stop=prompt.stop,
             ignore_eos=prompt.sampling.ignore_eos,
+            stop_ids=prompt.sampling.stop_token_ids,
             steers=prompt.length_steering and answer.format.kind != "text",
             grammar=bound_text(answer.format, self._rules(), prover),
             min_indent=prompt.min_indent,
         )
+        check_least(prompt.sampling.min_tokens, plan.max_tokens, is_bound=plan.grammar is not None)
         request = GenerateRequest(
             key=key,
             ids=pack_ids(ids),

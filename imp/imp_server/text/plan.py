@@ -171,6 +171,7 @@ def chat_plan(
     max_tokens: int,
     stop: Sequence[str],
     ignore_eos: bool,
+    stop_ids: tuple[int, ...] = (),
     only_calls: bool = False,
     steers: bool = False,
     grammar: GrammarPlan | None = None,
@@ -184,7 +185,7 @@ def chat_plan(
     return OutputPlan(
         segments=segments,
         start=1 if starts_thinking else 0,
-        end_ids=() if ignore_eos else chat_end_ids(tokenizer, tags),
+        end_ids=with_stop_ids(() if ignore_eos else chat_end_ids(tokenizer, tags), stop_ids),
         stop=tuple(s.encode() for s in stop if s),
         max_tokens=max_tokens,
         think_budget=budget if tags is not None else -1,
@@ -208,19 +209,37 @@ def chat_end_ids(tokenizer: Tokenizer, tags: ThinkTags | None) -> tuple[int, ...
     return tuple(i for i in vocabulary.end_ids if i != inner)
 
 
+def with_stop_ids(end_ids: tuple[int, ...], stop_ids: tuple[int, ...]) -> tuple[int, ...]:
+    """The model's own first, each once."""
+    return tuple(dict.fromkeys((*end_ids, *stop_ids)))
+
+
+def check_least(min_tokens: int, max_tokens: int, *, is_bound: bool) -> None:
+    """Raises InvalidRequest for a least length that can't be kept. `is_bound`: a grammar says where the text ends."""
+    if min_tokens and is_bound:
+        raise InvalidRequest(
+            '"min_tokens" isn\'t supported beside a constrained answer or tools: its schema says how long it is',
+            param="min_tokens",
+            code="unsupported_value",
+        )
+    if min_tokens > max_tokens:
+        raise InvalidRequest(f'"min_tokens" must be at most the limit of the answer, {max_tokens}', param="min_tokens")
+
+
 def text_plan(
     tokenizer: Tokenizer,
     *,
     max_tokens: int,
     stop: Sequence[str] = (),
     ignore_eos: bool = False,
+    stop_ids: tuple[int, ...] = (),
     steers: bool = False,
     grammar: GrammarPlan | None = None,
     min_indent: int = 0,
 ) -> OutputPlan:
     """A completion without structure: nothing but text up to an end token or a stop string."""
     return OutputPlan(
-        end_ids=() if ignore_eos else tokenizer.vocabulary.end_ids,
+        end_ids=with_stop_ids(() if ignore_eos else tokenizer.vocabulary.end_ids, stop_ids),
         stop=tuple(s.encode() for s in stop if s),
         max_tokens=max_tokens,
         min_indent=min_indent,

@@ -6,6 +6,7 @@ import secrets
 from collections.abc import Mapping
 from typing import Any
 
+from imp_server.config.generating import Sampling
 from imp_server.core import InvalidRequest, SamplingIntent, SamplingParams
 
 # What the model cards of these families recommend; keys as in generation_config.json.
@@ -37,6 +38,7 @@ _MORE: dict[str, type] = {
     "mirostat_eta": float,
 }
 """What a model file may say besides; off where it doesn't."""
+_PENALTIES = ("presence_penalty", "frequency_penalty")
 ORIGINAL_REPETITION_PENALTY = 1.05
 
 
@@ -61,21 +63,41 @@ def default_sampling(architecture: str, generation: Mapping[str, Any], *, origin
     return values
 
 
+def configured(values: Mapping[str, float], sampling: Sampling) -> dict[str, float]:
+    """`values` of the model, overlaid with what the server was started with."""
+    chosen = dict(values)
+    for name in Sampling.__struct_fields__:
+        value = getattr(sampling, name)
+        if name in _PENALTIES:
+            if value:
+                chosen[name] = value
+        elif value >= 0 and not (name in _ABOVE_ZERO and value == 0):
+            chosen[name] = value
+    return chosen
+
+
+_ABOVE_ZERO = ("typical_p", "repetition_penalty")
+"""0 isn't a value that a request may send, and means nothing here."""
+
+
 def sampling_params(
     intent: SamplingIntent, defaults: Mapping[str, float], *, end_ids: tuple[int, ...], vocab_size: int
 ) -> SamplingParams:
-    """Raises InvalidRequest for a logit_bias outside the vocabulary."""
-    for token_id in intent.logit_bias:
-        if not 0 <= token_id < vocab_size:
-            raise InvalidRequest(
-                f"logit_bias names token {token_id}; ids go from 0 to {vocab_size - 1}",
-                param="logit_bias",
-                code="unknown_token",
-            )
-    chosen: dict[str, Any] = {name: value for name, value in defaults.items() if name in _OURS or name in _MORE}
+    """`end_ids`: of the model. Raises InvalidRequest for a token outside the vocabulary."""
+    for name, ids in (("logit_bias", intent.logit_bias), ("stop_token_ids", intent.stop_token_ids)):
+        for token_id in ids:
+            if not 0 <= token_id < vocab_size:
+                raise InvalidRequest(
+                    f"{name} names token {token_id}; ids go from 0 to {vocab_size - 1}",
+                    param=name,
+                    code="unknown_token",
+                )
+    chosen: dict[str, Any] = {
+        name: value for name, value in defaults.items() if name in _OURS or name in _MORE or name in _PENALTIES
+    }
     for name in SamplingParams.__struct_fields__:
         asked = getattr(intent, name, None)
-        if asked is not None and name not in ("logit_bias", "seed"):
+        if asked is not None and name not in ("logit_bias", "seed", "min_tokens"):
             chosen[name] = asked
     chosen["top_k"] = max(0, int(chosen["top_k"]))
     seed = secrets.randbits(63) if intent.seed is None or intent.seed == -1 else intent.seed
@@ -83,5 +105,7 @@ def sampling_params(
         **chosen,
         seed=seed & 0xFFFFFFFFFFFFFFFF,
         logit_bias=tuple(sorted(intent.logit_bias.items())),
-        banned_ids=end_ids if intent.ignore_eos else (),
+        banned_ids=tuple(i for i in end_ids if i not in intent.stop_token_ids) if intent.ignore_eos else (),
+        min_tokens=intent.min_tokens,
+        held_ids=(*end_ids, *intent.stop_token_ids) if intent.min_tokens else (),
     )

@@ -40,7 +40,8 @@ def is_plain_best(row: StepRow) -> bool:
         return False
     p = row.sampler.params
     changed = p.presence_penalty or p.frequency_penalty or p.repetition_penalty != 1.0 or p.dry_multiplier > 0
-    return not (p.temperature > 0 or changed or p.logit_bias or p.banned_ids)
+    banned = p.banned_at(row.sampler.length - row.sampler.n_prompt)
+    return not (p.temperature > 0 or changed or p.logit_bias or banned)
 
 
 class NativeSampling:
@@ -77,8 +78,8 @@ class NativeSampling:
             self._bias_ids = np.array([i for i, _ in p.logit_bias], dtype=np.int32)
             self._bias = np.array([b for _, b in p.logit_bias], dtype=np.float32)
             plan.bias_ids, plan.bias, plan.n_bias = self._bias_ids.ctypes.data, self._bias.ctypes.data, len(self._bias)
-        if p.banned_ids:
-            self._banned = np.array(p.banned_ids, dtype=np.int32)
+        if banned := p.banned_at(state.length - state.n_prompt):  # the same for all drafts: none go beyond min_tokens
+            self._banned = np.array(banned, dtype=np.int32)
             plan.banned, plan.n_banned = self._banned.ctypes.data, len(self._banned)
         if row.mask_row >= 0 and masks is not None:
             plan.mask_words = masks.shape[1]
