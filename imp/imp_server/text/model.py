@@ -333,7 +333,8 @@ class TextModel:
         extra: dict[str, Any] = {}
         if chat.reasoning.effort is not None:
             extra["reasoning_effort"] = chat.reasoning.effort
-        if "enable_thinking" not in chat.template_kwargs and (wish.explicit or not wish.on):
+        is_said = wish.explicit or not wish.on or self.prompts.use_for(chat).traits.wants_thinking_said
+        if "enable_thinking" not in chat.template_kwargs and is_said:
             extra["enable_thinking"] = wish.on
         return self.prompts.chat(chat, extra=extra, close_thinking=not wish.on, check=check)
 

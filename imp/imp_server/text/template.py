@@ -60,6 +60,9 @@ class ChatTemplate:
             raise InvalidModel(f"the chat template has a fault in line {error.lineno}: {error.message}") from None
         except (SyntaxError, RecursionError, MemoryError, ValueError, OverflowError, LimitExceeded) as error:
             raise InvalidModel(f"the chat template can't be compiled: {error or type(error).__name__}") from None
+        self._now = now
+        self._no_tools: list[Any] | None = None
+        self._no_tools = self._spelled_without_tools()
 
     def render(
         self,
@@ -76,9 +79,10 @@ class ChatTemplate:
         """
         variables = {
             **self._variables,
+            **self._said_by_servers(tools),
             **(extra or {}),
             "messages": messages,
-            "tools": tools or None,
+            "tools": tools or self._no_tools,
             "documents": None,
             "add_generation_prompt": add_generation_prompt,
         }
@@ -104,6 +108,31 @@ class ChatTemplate:
             raise TemplateRefused(
                 f"the model's chat template can't render this conversation: {e}", param="messages"
             ) from None
+
+    def _said_by_servers(self, tools: Sequence[Mapping[str, Any]] | None) -> dict[str, Any]:
+        """Variables that some templates expect besides transformers' own, with the values that other servers give."""
+        now = self._now()
+        return {
+            "date_string": now.strftime("%d %b %Y"),
+            "datetime": now.strftime("%b %d %Y"),
+            "functions": _tojson(list(tools), indent=2) if tools and "functions" in self.source else "",
+        }
+
+    def _spelled_without_tools(self) -> list[Any] | None:
+        """None, as transformers says it, or the empty list for a template that goes through `tools` unasked."""
+        if "tools" not in self.source:
+            return None
+        hello = [{"role": "user", "content": "hello"}]
+        try:
+            self.render(hello)
+        except TemplateRefused:
+            self._no_tools = []
+            try:
+                self.render(hello)
+            except TemplateRefused:
+                return None
+            return []
+        return None
 
 
 def _raise_exception(message: str) -> None:

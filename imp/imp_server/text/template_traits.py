@@ -11,6 +11,7 @@ from imp_server.core import TemplateRefused
 from imp_server.text.template import ChatTemplate
 
 _NEEDLE = "Zq7needle"
+_HAS_DEFAULT = re.compile(r"enable_thinking\s+is\s|enable_thinking\s*\|\s*d(?:efault)?\b")
 _REASONING_KEYS = ("reasoning_content", "reasoning", "thinking")
 
 
@@ -39,6 +40,9 @@ class TemplateTraits:
     short_ids: bool = False
     """Ids of calls must have nine letters and digits."""
     reasoning_keys: tuple[str, ...] = ("reasoning_content",)
+    wants_thinking_said: bool = False
+    """It looks at `enable_thinking` without asking whether that is defined: silence would turn thinking off by chance,
+    where its author gave it no default."""
 
 
 def template_caps(traits: TemplateTraits) -> dict[str, bool]:
@@ -69,20 +73,27 @@ def traits_of(template: ChatTemplate) -> TemplateTraits:
     tool = {"type": "function", "function": {"name": _NEEDLE, "description": "d", "parameters": schema}}
     as_value, as_text = _call({_NEEDLE: "v"}), _call('{"' + _NEEDLE + '": "v"}')
     result = {"role": "tool", "content": content(_NEEDLE), "tool_call_id": "abcdefghi", "name": "f"}
+    answered = {**result, "content": content("r")}
+
+    def shows_call(call: Mapping[str, Any]) -> bool:
+        """Some templates show a call only once its result follows."""
+        return _shows(template, [hello, call]) or _shows(template, [hello, call, answered])
+
     keys = tuple(k for k in _REASONING_KEYS if re.search(rf"[.'\"]{k}\b", template.source))
     return TemplateTraits(
         system_role=_shows(template, [system, hello]),
         late_system=_shows(template, [hello, answer, system, hello]) and _shows(template, [other, system, hello]),
         typed_content=typed,
-        cut_arguments=_shows(template, [hello, _call('{"' + _NEEDLE)]),
+        cut_arguments=shows_call(_call('{"' + _NEEDLE)),
         arguments_as_text=_wants_text(template, [hello, as_value], [hello, as_text]),
         null_content=not _renders(template, [hello, _call({"x": "v"})])
         and _renders(template, [hello, _call({"x": "v"}, content=None)]),
         tools=_shows(template, [hello], tools=[tool]),
         tool_role=_shows(template, [hello, _call({"x": "v"}), result]),
-        tool_calls=_shows(template, [hello, as_value]) or _shows(template, [hello, as_text]),
+        tool_calls=shows_call(as_value) or shows_call(as_text),
         short_ids=_accepts_id(template, hello, "abcdefghi") and not _accepts_id(template, hello, "call_0123456789"),
         reasoning_keys=keys or _REASONING_KEYS[:1],
+        wants_thinking_said="enable_thinking" in template.source and not _HAS_DEFAULT.search(template.source),
     )
 
 

@@ -1,0 +1,180 @@
+"""Template files of known models, as llama.cpp carries them, render as there; so do the variables that it gives.
+
+The files come with the sources of llama-cpp-python, which the slow test fetches. The expected text is jinja2's own,
+with the variables and messages that llama.cpp gives.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tarfile
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from imp_server.config import Config
+from imp_server.core import ChatRequest, Message, ReasoningIntent, TextPart, Tool, ToolCall
+from imp_server.text.model import TextModel
+from imp_server.text.template import ChatTemplate
+from imp_server.text.template_traits import traits_of
+from transformers.utils.chat_template_utils import render_jinja_template
+
+from tests.toy import byte_tokenizer
+
+SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+TOOLS = [{"type": "function", "function": {"name": "weather", "description": "Of a city", "parameters": SCHEMA}}]
+QUESTION = {"role": "user", "content": "What's the weather in Paris?"}
+CALL = {"id": "abcdefghi", "type": "function", "function": {"name": "weather", "arguments": {"city": "Paris"}}}
+TALKS: dict[str, list[dict[str, Any]]] = {
+    "question": [QUESTION],
+    "talk": [
+        {"role": "system", "content": "Be kind."}, QUESTION, {"role": "assistant", "content": "Sunny."}, QUESTION,
+    ],
+    "tools": [{"role": "system", "content": "Be kind."}, QUESTION],
+    "results": [
+        QUESTION,
+        {"role": "assistant", "content": "", "tool_calls": [CALL]},
+        {"role": "tool", "tool_call_id": "abcdefghi", "name": "weather", "content": "sunny"},
+    ],
+}  # fmt: skip
+NO_SYSTEM = {"google-gemma-2-2b-it"}
+NO_TOOLS = {
+    "HuggingFaceTB-SmolLM3-3B", "deepseek-ai-DeepSeek-R1-Distill-Llama-8B", "deepseek-ai-DeepSeek-R1-Distill-Qwen-32B",
+    "google-gemma-2-2b-it", "llama-cpp-deepseek-r1", "llama-cpp-rwkv-world", "microsoft-Phi-3.5-mini-instruct",
+    "deepseek-ai-DeepSeek-V3.1",
+}  # fmt: skip
+"""imp teaches the tools itself (docs/llamacpp.md)."""
+NO_CALLS = {"LFM2-8B-A1B", "LFM2.5-Instruct", "ibm-granite-granite-3.3-2B-Instruct"}
+"""imp spells the calls of earlier turns, which these leave out."""
+OWN_IDS = {"Kimi-K2-Instruct", "Kimi-K2-Thinking", "moonshotai-Kimi-K2", "meetkai-functionary-medium-v3.2"}
+"""Ids or names that the template demands, where the client sent others."""
+UNASKED = {"CohereForAI-c4ai-command-r-plus-tool_use", "NousResearch-Hermes-2-Pro-Llama-3-8B-tool_use"}
+UNASKED |= {"NousResearch-Hermes-3-Llama-3.1-8B-tool_use"}
+"""They go through `tools` without asking whether there are any."""
+
+UNSAID = {
+    "Bielik-11B-v3.0-Instruct", "CohereForAI-c4ai-command-r7b-12-2024-tool_use", "Qwen-QwQ-32B",
+    "deepseek-ai-DeepSeek-R1-Distill-Qwen-32B",
+}  # fmt: skip
+"""They ask whether thinking is off without a default for it: it is on, as there."""
+
+
+def message(plain: dict[str, Any]) -> Message:
+    calls = [
+        ToolCall(c["id"], c["function"]["name"], json.dumps(c["function"]["arguments"]))
+        for c in plain.get("tool_calls", ())
+    ]
+    content = (TextPart(plain["content"]),) if plain["content"] else ()
+    return Message(
+        plain["role"], content, tool_calls=tuple(calls), tool_call_id=plain.get("tool_call_id"), name=plain.get("name")
+    )
+
+
+def ours(model: TextModel, talk: str, **more: Any) -> str:
+    tools = (Tool("weather", "Of a city", SCHEMA),) if talk in ("tools", "results") else ()
+    return model.apply_template(ChatRequest(tuple(map(message, TALKS[talk])), tools=tools, **more))
+
+
+def theirs(source: str, talk: str, no_tools: list[Any] | None, **variables: Any) -> str:
+    now = datetime.now()
+    tools = TOOLS if talk in ("tools", "results") else no_tools
+    given = {"date_string": now.strftime("%d %b %Y"), "datetime": now.strftime("%b %d %Y")}
+    given["functions"] = json.dumps(TOOLS, indent=2) if tools else ""
+    conversation = json.loads(json.dumps(TALKS[talk]))
+    texts, _ = render_jinja_template(
+        [conversation], tools=tools, chat_template=source, add_generation_prompt=True, **{**given, **variables}
+    )
+    return str(texts[0])
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    folder = tmp_path_factory.mktemp("sources")
+    pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-binary", ":all:", "-d", str(folder)]
+    if subprocess.run([*pip, "llama-cpp-python"], check=False).returncode:
+        pytest.skip("the package index has no sources of llama-cpp-python")
+    (archive,) = folder.glob("*.tar.gz")
+    found = {}
+    with tarfile.open(archive) as opened:
+        for member in opened:
+            if "/llama.cpp/models/templates/" in member.name and member.name.endswith(".jinja"):
+                content = opened.extractfile(member)
+                assert content is not None
+                found[Path(member.name).stem] = content.read().decode()
+    archive.unlink()
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_files_of_known_models_render_as_there(files: dict[str, str]) -> None:
+    assert len(files) > 50
+    for name, source in files.items():
+        model = TextModel(byte_tokenizer(), {"default": source}, Config())
+        tokens = model.edge_tokens
+        no_tools: list[Any] | None = [] if name in UNASKED else None
+        for talk in TALKS:
+            exceptions = (
+                (talk in ("talk", "tools") and name in NO_SYSTEM)
+                or (talk in ("tools", "results") and name in NO_TOOLS | UNASKED)
+                or (talk == "results" and name in NO_CALLS | OWN_IDS)
+            )
+            if exceptions:
+                ours(model, talk)  # it is rendered, in imp's way
+                continue
+            thinking = ours(model, talk, reasoning=ReasoningIntent(enabled=True))
+            assert thinking == theirs(source, talk, no_tools, enable_thinking=True, **tokens), f"{name}: {talk}"
+            if talk in ("question", "talk"):
+                default = {"enable_thinking": True} if name in UNSAID else {}
+                plain = ours(model, talk)
+                assert plain == theirs(source, talk, no_tools, **default, **tokens), f"{name}: {talk} as the model does"
+
+
+def test_variables_that_templates_of_known_models_expect() -> None:
+    source = "{{ date_string }}|{{ datetime }}|{{ functions }}|{% for m in messages %}{{ m.content }}{% endfor %}"
+    template = ChatTemplate(source, now=lambda: datetime(2026, 3, 4, 5, 6))
+    messages = [{"role": "user", "content": "hi"}]
+    assert template.render(messages) == "04 Mar 2026|Mar 04 2026||hi"
+    with_tools = template.render(messages, tools=TOOLS)
+    assert json.loads(with_tools.split("|")[2]) == TOOLS
+    assert template.render(messages, extra={"date_string": "then"}).startswith("then|"), "a request may say otherwise"
+    assert traits_of(template).tools, "tools that a template shows as functions needn't be taught"
+
+
+def test_a_template_that_goes_through_tools_unasked() -> None:
+    unasked = "{% for t in tools %}{{ t | tojson }}{% endfor %}{% for m in messages %}{{ m.content }}{% endfor %}"
+    messages = [{"role": "user", "content": "hi"}]
+    assert ChatTemplate(unasked).render(messages) == "hi" and traits_of(ChatTemplate(unasked)).tools
+    asked = "{% if tools is not none %}T{{ tools }}{% endif %}{{ messages[0].content }}"
+    assert ChatTemplate(asked).render(messages) == "hi", "elsewhere no tools are none, as transformers says it"
+
+
+@pytest.mark.parametrize(
+    ("condition", "said"),
+    [
+        ("not enable_thinking", True),
+        ("enable_thinking", True),
+        ("enable_thinking is defined and not enable_thinking", False),
+        ("enable_thinking is defined and enable_thinking is false", False),
+        ("enable_thinking is true", False),
+        ("not enable_thinking | default(false)", False),
+        ("not enable_thinking|d(true)", False),
+    ],
+)
+def test_thinking_is_on_where_the_model_has_it_on(condition: str, said: bool) -> None:
+    """Silence must not close the thinking of a model whose template only asks whether it is off."""
+    source = (
+        "{% for m in messages %}{{ m.content }}{% endfor %}<think>"
+        "{% if " + condition + " %}{{ '</think>' if 'not' in '" + condition + "' else '!' }}{% endif %}"
+    )
+    assert traits_of(ChatTemplate(source)).wants_thinking_said is said
+    model = TextModel(byte_tokenizer(), {"default": source}, Config())
+    default = {"enable_thinking": True} if said else {}
+    assert ours(model, "question") == theirs(source, "question", None, **default)
+    if condition == "not enable_thinking":
+        assert ours(model, "question").endswith("<think>")
+        off = ours(model, "question", reasoning=ReasoningIntent(enabled=False))
+        assert off.endswith("<think></think>")
