@@ -29,7 +29,7 @@ ARROWS: dict[str, set[str]] = {
     "backends": {"core", "config", "models", "decode", "native"},
     "engine": {"core", "config", "logs", "output", "vocab", "grammar", "decode", "schedule", "backends", "models"}
     | {"weights"},
-    "text": {"core", "config", "output", "vocab", "weights", "grammar"},
+    "text": {"core", "config", "output", "vocab", "weights", "grammar", "workers"},
     "dialects": {"core", "config"},
     "conformance": {"core", "resources"},
     "api": {"core", "config", "resources", "dialects", "text", "engine", "vocab", "grammar", "workers"},

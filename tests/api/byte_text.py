@@ -77,6 +77,9 @@ class ByteText:
     chat_template = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
     sampling_defaults: Mapping[str, float] = {}
     template_facts: Mapping[str, Any] = {}
+    is_apart = False
+    trouble = ""
+    killed: Mapping[str, int] = {}
 
     def __init__(self) -> None:
         self.vocabulary = byte_vocabulary(END, THINK, THOUGHT, CALL, CALLED)

@@ -148,7 +148,7 @@ def hostile_templates() -> st.SearchStrategy[str]:
 
 # --- tokenizers ---------------------------------------------------------------------------------
 
-CATASTROPHIC = [r"(x+x+)+y", r"(?:x|xx)+y", r"(x*)*y", r"(?=(x+x+)+y)x", r"(x|x)*y", r"x{0,9999}x{0,9999}y"]
+CATASTROPHIC = [r"(x+x+)+y", r"(?:x|xx)+y", r"(?=(x+x+)+y)x", r"(x+)+[yq]", r"(?:x|xx)*[^xz]", r"(?:xx?)+(?:y|q)"]
 _VOCAB = {chr(33 + i): i for i in range(94)}
 
 

@@ -32,9 +32,10 @@ from imp_server.api.errors import error_headers, error_status, shape_module, sha
 from imp_server.api.generations import Generations
 from imp_server.api.headers import MOST_POINTERS, listed, request_id_of
 from imp_server.api.hub import Hub, owned
+from imp_server.api.models import Hosted
 from imp_server.api.parameters import ParameterReader
 from imp_server.api.preparing import Preparing
-from imp_server.api.text_side import Prepared, TextSide, check_for_any_model
+from imp_server.api.text_side import Prepared, check_for_any_model
 from imp_server.api.visit import Visit, visit_of
 from imp_server.core import ChatRequest, Draining, ImpError, InternalError, PromptRequest
 from imp_server.core.owner import NOBODY, Owner, acting_for, current_owner
@@ -197,7 +198,7 @@ class Endpoint:
                 check_for_any_model(one)
             model = requests[0].model
             hosted = self._hub.models.find(model)
-            prepared = await self._prepared(hosted.ready_text(), requests, watch, client_of(request))
+            prepared = await self._prepared(hosted, requests, watch, client_of(request))
             running = Generations(
                 hosted.client,
                 prepared,
@@ -233,13 +234,13 @@ class Endpoint:
         return json_response(200, body, more)
 
     async def _prepared(
-        self, side: TextSide, requests: Sequence[ChatRequest | PromptRequest], watch: DisconnectWatch, owner: str
+        self, hosted: Hosted, requests: Sequence[ChatRequest | PromptRequest], watch: DisconnectWatch, owner: str
     ) -> list[Prepared]:
         """Raises ClientGone once the client has left: nothing goes on for nobody."""
         hub = self._hub
-        preparing = Preparing(hub.pool, hub.checks, owner, hub.config.server.request_timeout_s or None)
+        preparing = Preparing(hub.pool_of(hosted), hub.checks, owner, hub.config.server.request_timeout_s or None)
         watch.when_gone(preparing.stop)
-        prepared = await preparing.run(side, requests)
+        prepared = await preparing.run(hosted.ready_text(), requests)
         if prepared is None:
             raise ClientGone
         return prepared

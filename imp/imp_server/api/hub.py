@@ -25,6 +25,7 @@ from imp_server.dialects.handler import ModelCard, ReasoningEnd, ServerState, Te
 from imp_server.dialects.openai_responses_kept import Kept
 from imp_server.resources import data_folder
 from imp_server.text.cache_scope import session_name
+from imp_server.text.model_workers import WARM_UP as TEXT_WARM_UP
 from imp_server.workers.client import Workers
 from imp_server.workers.jobs import Jobs, available_cores
 
@@ -88,26 +89,34 @@ class Hub:
         shown = tuple(row if row.get("key") in own else _hidden(row) for row in rows)
         return {**hosted.counters, **self.checks.counters, **told}, shown
 
+    def pool_of(self, hosted: Hosted) -> WorkerPool:
+        """For work of its text side."""
+        return hosted.pool or self.pool
+
     async def tokenize(self, model: str, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
-        side = self.models.find(model).ready_text()
-        return await self.pool.run(side.tokenize, text, add_special=add_special, parse_special=parse_special)
+        hosted = self.models.find(model)
+        side = hosted.ready_text()
+        return await self.pool_of(hosted).run(side.tokenize, text, add_special=add_special, parse_special=parse_special)
 
     def token_writer(self, model: str) -> Callable[[int], bytes]:
         return self.models.find(model).ready_text().vocabulary.plain_bytes
 
     async def detokenize(self, model: str, ids: list[int]) -> str:
-        side = self.models.find(model).ready_text()
-        return await self.pool.run(side.detokenize, ids)
+        hosted = self.models.find(model)
+        side = hosted.ready_text()
+        return await self.pool_of(hosted).run(side.detokenize, ids)
 
     async def render(self, request: ChatRequest) -> str:
         check_for_any_model(request)
-        side = self.models.find(request.model).ready_text()
-        return await self.pool.run(side.render, owned(request))
+        hosted = self.models.find(request.model)
+        side = hosted.ready_text()
+        return await self.pool_of(hosted).run(side.render, owned(request))
 
     async def count_tokens(self, request: ChatRequest) -> int:
         check_for_any_model(request)
-        side = self.models.find(request.model).ready_text()
-        return await self.pool.run(side.count, owned(request))
+        hosted = self.models.find(request.model)
+        side = hosted.ready_text()
+        return await self.pool_of(hosted).run(side.count, owned(request))
 
     async def end_reasoning(self, name: str) -> ReasoningEnd:
         found = self.models.reply(name, current_owner())
@@ -141,7 +150,14 @@ def owned(request: R) -> R:
     return msgspec.structs.replace(request, cache=msgspec.structs.replace(request.cache, owner=current_owner()))
 
 
-def build_hub(config: Config, hosted: Sequence[Hosted] = (), *, check_replies: bool = False) -> Hub:
+def new_workers() -> Workers:
+    """For checks of grammars, and for what models bring along."""
+    return Workers((WARM_UP, TEXT_WARM_UP))
+
+
+def build_hub(
+    config: Config, hosted: Sequence[Hosted] = (), *, check_replies: bool = False, workers: Workers | None = None
+) -> Hub:
     """Loads and compiles the contract. Raises ConfigError."""
     limits = {f"{section}.{key}": value for section, values in config.plain().items() for key, value in values.items()}
     limits["server.max_n"] = min(config.server.max_n, config.scheduler.max_rows or config.server.max_n)
@@ -159,7 +175,7 @@ def build_hub(config: Config, hosted: Sequence[Hosted] = (), *, check_replies: b
     validators = Validators(contract)
     validators.compile_requests()
     pool = WorkerPool(stuck_s=config.server.stuck_thread_s)
-    workers = Workers((WARM_UP,))
+    workers = workers or new_workers()
     return Hub(
         config=config,
         contract=contract,

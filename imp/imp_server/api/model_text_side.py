@@ -26,8 +26,10 @@ from imp_server.core import (
 from imp_server.engine.messages import RowDelta, RowFinish
 from imp_server.grammar.proving import PROVES_HERE, Prover
 from imp_server.text.model import Finish, Prepared, TextModel
+from imp_server.text.model_workers import NONE_KILLED
 from imp_server.text.template_traits import template_caps
 from imp_server.vocab.table import Vocabulary
+from imp_server.workers.client import Workers
 
 
 class DeltaSession:
@@ -121,9 +123,24 @@ class ModelTextSide:
         self.model = model
 
     @classmethod
-    def load(cls, path: str | Path, config: Config) -> ModelTextSide:
-        """Raises ModelFileMissing, InvalidModel, UnsupportedModel, ConfigError."""
-        return cls(TextModel.load(path, config))
+    def load(cls, path: str | Path, config: Config, workers: Workers | None = None) -> ModelTextSide:
+        """`workers`: as in TextModel.load. Raises ModelFileMissing, InvalidModel, UnsupportedModel, ConfigError."""
+        side = cls(TextModel.load(path, config, workers))
+        _ = side.model.prompts.default  # what its template can do is found out before anybody waits for it
+        return side
+
+    @property
+    def is_apart(self) -> bool:
+        """Its template or its tokenizer runs in processes of its own, which may keep a thread waiting."""
+        return self.model.workers is not None and self.model.workers.is_used
+
+    @property
+    def trouble(self) -> str:
+        return "" if self.model.workers is None else self.model.workers.trouble
+
+    @property
+    def killed(self) -> Mapping[str, int]:
+        return NONE_KILLED if self.model.workers is None else self.model.workers.killed
 
     @property
     def vocabulary(self) -> Vocabulary:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from weakref import WeakSet
 
 from imp_server.api.generations import REASONING_EXHAUSTED, Generations
+from imp_server.api.pool import WorkerPool
 from imp_server.api.text_side import TextSide
 from imp_server.core import ImpError, ModelLoading, ModelNotFound, NoModel
 from imp_server.core.owner import Owner
@@ -29,6 +30,8 @@ class Hosted:
     client: EngineClient
     text: TextSide | None = None
     """None until the model is loaded."""
+    pool: WorkerPool | None = None
+    """Threads for a model whose text side may wait for processes of its own; None = everybody's."""
     created: int = field(default_factory=lambda: int(time.time()))
     stage: str = ""
     stage_value: float = 0.0
@@ -54,6 +57,15 @@ class Hosted:
             return "failed"
         state = self.client.state
         return "loading" if state == "stopped" or (state == "ready" and self.text is None) else state
+
+    @property
+    def trouble(self) -> str:
+        """What keeps this model from making prompts although it is loaded; empty if nothing does."""
+        return self.text.trouble if self.text is not None else ""
+
+    def take_text(self, text: TextSide) -> None:
+        self.text = text
+        self.pool = WorkerPool() if text.is_apart else None
 
     def ready_text(self) -> TextSide:
         """Raises ModelLoading, or the error that loading ended with."""

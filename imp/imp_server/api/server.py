@@ -35,6 +35,7 @@ from imp_server.config import Config
 from imp_server.config.serving import Server as ServerKnobs
 from imp_server.core import ImpError, InternalError, UserFault
 from imp_server.engine.client import EngineClient, OnLoading
+from imp_server.workers.client import Workers
 
 _log = logging.getLogger(__name__)
 Announce = Callable[[str], None]
@@ -130,14 +131,20 @@ def url_of(sock: socket.socket) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-def serve(config: Config, launch: Launch | None, sockets: Sockets = (), announce: Announce = print) -> None:
+def serve(
+    config: Config,
+    launch: Launch | None,
+    sockets: Sockets = (),
+    announce: Announce = print,
+    workers: Workers | None = None,
+) -> None:
     """Serves until SIGINT or SIGTERM; `announce` gets the line that says where, once requests are taken.
 
     Raises UserFault if the model can't be loaded, ConfigError if the contract is broken.
     """
     listening = sockets or bind(config.server)
     hosted = Hosted(launch.model_id, launch.client) if launch else None
-    hub = build_hub(config, [hosted] if hosted else [])
+    hub = build_hub(config, [hosted] if hosted else [], workers=workers)
     hub.workers.start()
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         runner.run(run(hub, launch, listening, announce))
@@ -290,7 +297,7 @@ async def _load(hub: Hub, launch: Launch | None) -> None:
     try:
         text, _ = await asyncio.gather(hub.pool.run(launch.load_text), launch.client.start(progress))
         text.limit_context(launch.client.info.context_length)
-        hosted.text = text
+        hosted.take_text(text)
     except ImpError as error:
         hosted.failure = error
         raise

@@ -58,6 +58,21 @@ class TextSide(Protocol):
         """bos_token, eos_token and chat_template_caps, as llama.cpp's /props tells them."""
         ...
 
+    @property
+    def is_apart(self) -> bool:
+        """Its methods may wait for another process: they run on threads of the model's own."""
+        ...
+
+    @property
+    def trouble(self) -> str:
+        """Why prompts can't be made, in words; empty while they can."""
+        ...
+
+    @property
+    def killed(self) -> Mapping[str, int]:
+        """How often a limit ended what the model brought along, by what it was."""
+        ...
+
     def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]: ...
 
     def detokenize(self, ids: Sequence[int]) -> str:

@@ -88,6 +88,7 @@ def _refuse_engine_flags(loaded: Loaded) -> None:
 
 def _run(config: Config, located: Located, talk: Conversation, question: str, markdown: bool) -> None:
     """The model in this process."""
+    from imp_server.api.hub import new_workers
     from imp_server.api.model_text_side import ModelTextSide
     from imp_server.engine.build import build_engine
     from imp_server.engine.inline import InlineEngine
@@ -98,7 +99,7 @@ def _run(config: Config, located: Located, talk: Conversation, question: str, ma
     with asyncio.Runner() as runner:
         try:
             with loading_progress() as on_progress:
-                text = ModelTextSide.load(located.path, config)
+                text = ModelTextSide.load(located.path, config, new_workers())
                 runner.run(client.start(on_progress))
         except KeyboardInterrupt:
             # The engine's thread can't be stopped while it loads, and a normal exit under its native code aborts.

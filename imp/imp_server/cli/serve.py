@@ -77,6 +77,7 @@ def is_open(host: str) -> bool:
 
 
 def _serve_model(config: Config, located: Located, sockets: Sockets) -> None:
+    from imp_server.api.hub import new_workers
     from imp_server.api.model_text_side import ModelTextSide
     from imp_server.api.server import Launch, serve
     from imp_server.engine.process import ProcessEngine
@@ -89,8 +90,13 @@ def _serve_model(config: Config, located: Located, sockets: Sockets) -> None:
             _announce(line, config.server.api_prefix.rstrip("/"))
 
         client = ProcessEngine(located.path, located.model_id, config)
-        launch = Launch(located.model_id, client, lambda: ModelTextSide.load(located.path, config), on_progress)
-        serve(config, launch, sockets, announce)
+        workers = new_workers()
+
+        def load_text() -> ModelTextSide:
+            return ModelTextSide.load(located.path, config, workers)
+
+        launch = Launch(located.model_id, client, load_text, on_progress)
+        serve(config, launch, sockets, announce, workers)
 
 
 def _say(line: str) -> None:

@@ -61,6 +61,10 @@ class TemplateRefused(InvalidRequest):
     default_code = "template_error"
 
 
+class TemplateTooCostly(TemplateRefused):
+    """A limit ended the template."""
+
+
 class GrammarRefused(InvalidRequest):
     """A schema, regex or grammar that can't be enforced.
 

@@ -37,6 +37,7 @@ from imp_server.text.calls import CallReaders
 from imp_server.text.constraint import ThinkState, bound_text, constraint, leaves_text_free
 from imp_server.text.fim import check_gap, gap_prompt
 from imp_server.text.lenient import Leniency, lenient
+from imp_server.text.model_workers import ModelWorkers
 from imp_server.text.plan import (
     chat_plan,
     chat_segments,
@@ -52,8 +53,8 @@ from imp_server.text.plan import (
 from imp_server.text.prompt import ChatPrompt, PromptMaker
 from imp_server.text.sampling_defaults import configured, default_sampling, sampling_params
 from imp_server.text.session import OutputSession
-from imp_server.text.template import ChatTemplate
-from imp_server.text.templates import builtin_templates
+from imp_server.text.template import ChatTemplate, Template
+from imp_server.text.templates import builtin_templates, is_ours
 from imp_server.text.tools.base import CallReader, ToolFormat, reader_text
 from imp_server.text.tools.enforce import offered_tools
 from imp_server.text.transcripts import Transcripts
@@ -61,6 +62,7 @@ from imp_server.vocab.load import tokenizer_of
 from imp_server.vocab.table import Vocabulary
 from imp_server.vocab.tokenizer import Tokenizer
 from imp_server.weights.header import ModelHeader, read_header
+from imp_server.workers.client import Workers
 
 _PREDICTED_CHARACTERS = 8
 """Of a prediction per token that the context holds: more than tokens write on average."""
@@ -96,8 +98,13 @@ class TextModel:
         architecture: str = "",
         generation: Mapping[str, Any] | None = None,
         context_length: int = 0,
+        workers: ModelWorkers | None = None,
     ) -> None:
-        """`templates`: Jinja by name; `default` is used where there is no better one."""
+        """`templates`: Jinja by name; `default` is used where there is no better one.
+
+        `workers`: where templates run that aren't ours; None = here.
+        """
+        self.workers = workers
         self.tokenizer = tokenizer
         self.config = config
         self.context_length = context_length or 1 << 30
@@ -105,23 +112,33 @@ class TextModel:
         chosen = _chosen_templates(config.model.chat_template, templates)
         variables = _token_variables(tokenizer)
         self.transcripts = _transcripts(tokenizer, config)
-        self.prompts = PromptMaker(
-            tokenizer, {n: ChatTemplate(t, variables) for n, t in chosen.items()}, self.transcripts
-        )
+        used: Mapping[str, Template]
+        if workers is None or all(map(is_ours, chosen.values())):
+            used = {name: ChatTemplate(source, variables) for name, source in chosen.items()}
+        else:
+            used = workers.templates(chosen, variables, lambda: self.context_length)
+        self.prompts = PromptMaker(tokenizer, used, self.transcripts)
         own = default_sampling(architecture, generation or {}, original=config.model.sampling_defaults == "original")
         self.sampling_defaults = configured(own, config.sampling)
 
     @classmethod
-    def load(cls, model: ModelHeader | str | os.PathLike[str], config: Config) -> TextModel:
-        """Raises ModelFileMissing, InvalidModel, UnsupportedModel, ConfigError."""
+    def load(
+        cls, model: ModelHeader | str | os.PathLike[str], config: Config, workers: Workers | None = None
+    ) -> TextModel:
+        """`workers`: start the processes in which foreign templates and tokenizers run; None = they run here.
+
+        Raises ModelFileMissing, InvalidModel, UnsupportedModel, ConfigError.
+        """
         header = model if isinstance(model, ModelHeader) else read_header(model)
+        own = None if workers is None else ModelWorkers(workers)
         return cls(
-            tokenizer_of(header),
+            tokenizer_of(header) if own is None else tokenizer_of(header, own.encoder),
             header.chat_templates,
             config,
             architecture=header.architecture,
             generation=header.generation,
             context_length=header.context_length,
+            workers=own,
         )
 
     @property

@@ -19,14 +19,15 @@ from imp_server.text.guard import Guard, SpecialTexts, unused_characters
 from imp_server.text.pins import end_inside, pin_until
 from imp_server.text.prompt_ids import PromptEncoder
 from imp_server.text.spans import Boundaries, Marks, Place, places_by_search
-from imp_server.text.template import ChatTemplate
+from imp_server.text.template import Template
 from imp_server.text.template_traits import TemplateTraits, traits_of
 from imp_server.text.thinking import ThinkTags, ends_in_thinking, think_tags
 from imp_server.text.tools.base import SpellId
 from imp_server.text.tools.formats import all_formats, choose_format
 from imp_server.text.tools.untaught import ToolHistory, instruction, teach
 from imp_server.text.transcripts import Transcripts, Written
-from imp_server.vocab.tokenizer import Ids, Tokenizer
+from imp_server.vocab.encoder import Ids
+from imp_server.vocab.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +51,7 @@ class ChatPrompt:
 class _TemplateUse:
     """One template with what was found out about it."""
 
-    def __init__(self, template: ChatTemplate, tokenizer: Tokenizer) -> None:
+    def __init__(self, template: Template, tokenizer: Tokenizer) -> None:
         self.template = template
         self.traits: TemplateTraits = traits_of(template)
         self.tags: ThinkTags | None = think_tags(
@@ -70,7 +71,7 @@ class PromptMaker:
     """Immutable after construction; `chat` may run in several threads."""
 
     def __init__(
-        self, tokenizer: Tokenizer, templates: Mapping[str, ChatTemplate], transcripts: Transcripts | None = None
+        self, tokenizer: Tokenizer, templates: Mapping[str, Template], transcripts: Transcripts | None = None
     ) -> None:
         """`templates`: by name, at least `default`. `transcripts` None = every prompt is tokenised whole."""
         self.tokenizer = tokenizer

@@ -11,7 +11,8 @@ import numpy as np
 from imp_server.core import special
 from imp_server.text.guard import Guard
 from imp_server.text.transcripts import TextState, Transcripts, Written, hashed
-from imp_server.vocab.tokenizer import Ids, Piece, Tokenizer
+from imp_server.vocab.encoder import Ids
+from imp_server.vocab.tokenizer import Piece, Tokenizer
 
 
 class PromptEncoder:

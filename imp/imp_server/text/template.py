@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, Protocol
 
 import jinja2
 from jinja2 import nodes
@@ -13,8 +13,8 @@ from jinja2.exceptions import TemplateError, TemplateSyntaxError
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 
-from imp_server.core import InvalidModel, TemplateRefused
-from imp_server.text.template_budget import MAX_PRODUCT, MAX_STEPS, STEPS_PER_MESSAGE, Budget, LimitExceeded, spending
+from imp_server.core import InvalidModel, TemplateRefused, TemplateTooCostly
+from imp_server.text.template_budget import MAX_STEPS, STEPS_PER_MESSAGE, Budget, LimitExceeded, spending
 from imp_server.text.template_limits import BoundedEnvironment
 
 MAX_SOURCE = 1 << 20
@@ -34,6 +34,24 @@ class _GenerationBlock(Extension):
         lineno = next(parser.stream).lineno
         body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
         return nodes.Scope(body).set_lineno(lineno)
+
+
+class Template(Protocol):
+    """A chat template, wherever it runs."""
+
+    @property
+    def source(self) -> str: ...
+
+    def render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        add_generation_prompt: bool = True,
+        extra: Mapping[str, Any] | None = None,
+    ) -> str:
+        """Raises TemplateRefused."""
+        ...
 
 
 class ChatTemplate:
@@ -71,12 +89,8 @@ class ChatTemplate:
         tools: Sequence[Mapping[str, Any]] | None = None,
         add_generation_prompt: bool = True,
         extra: Mapping[str, Any] | None = None,
-        most_text: int = MAX_PRODUCT,
     ) -> str:
-        """`most_text`: characters that may be written.
-
-        Raises TemplateRefused with the template's own words, or with what went wrong in it.
-        """
+        """Raises TemplateRefused with the template's own words, or with what went wrong in it."""
         variables = {
             **self._variables,
             **self._said_by_servers(tools),
@@ -87,14 +101,14 @@ class ChatTemplate:
             "add_generation_prompt": add_generation_prompt,
         }
         try:
-            with spending(Budget(MAX_STEPS + STEPS_PER_MESSAGE * len(messages), most_text)):
+            with spending(Budget(MAX_STEPS + STEPS_PER_MESSAGE * len(messages))):
                 return self._template.render(**variables)
         except _Refusal as refusal:
             raise TemplateRefused(
                 f"the model's chat template refuses this conversation: {refusal}", param="messages"
             ) from None
         except LimitExceeded as error:
-            raise TemplateRefused(f"the model's chat template does too much: {error}", param="messages") from None
+            raise TemplateTooCostly(f"the model's chat template does too much: {error}", param="messages") from None
         except (
             TemplateError,
             TypeError,

@@ -15,7 +15,7 @@ from jinja2.utils import Namespace
 MAX_STEPS = 2_000_000
 """Steps of loops per rendering; STEPS_PER_MESSAGE more for each message."""
 STEPS_PER_MESSAGE = 1000
-CALL_STEPS = 10
+CALL_STEPS = 20
 """What a call of a macro, a method or a filter counts for."""
 MAX_PRODUCT = 10_000_000
 """Characters of one text, items of one list."""
@@ -32,11 +32,9 @@ class LimitExceeded(Exception):
 class Budget:
     """Owner of what one rendering has left."""
 
-    def __init__(self, steps: int = MAX_STEPS, most_text: int = MAX_PRODUCT) -> None:
-        """`most_text`: characters of one text."""
+    def __init__(self, steps: int = MAX_STEPS) -> None:
         self.steps = steps
         self.made = MAX_MADE
-        self.most_text = min(most_text, MAX_PRODUCT)
 
     def step(self, n: int = 1) -> None:
         self.steps -= n
@@ -45,8 +43,8 @@ class Budget:
 
     def make(self, n: int) -> None:
         """Before or just after something of `n` characters or items is made."""
-        if n > self.most_text:
-            raise LimitExceeded(f"it makes a text or list of more than {self.most_text} items")
+        if n > MAX_PRODUCT:
+            raise LimitExceeded(f"it makes a text or list of more than {MAX_PRODUCT} items")
         self.made -= n
         if self.made < 0:
             raise LimitExceeded(f"all that it makes has more than {MAX_MADE} characters")
@@ -105,6 +103,6 @@ def text_size(value: Any) -> int:
             todo.append(object.__getattribute__(one, "_Namespace__attrs"))
         else:
             size += _LITTLE
-        if size > left.most_text or len(todo) > left.most_text:
-            raise LimitExceeded(f"it makes a text or list of more than {left.most_text} items")
+        if size > MAX_PRODUCT or len(todo) > MAX_PRODUCT:
+            raise LimitExceeded(f"it makes a text or list of more than {MAX_PRODUCT} items")
     return size

@@ -13,7 +13,7 @@ from jinja2.runtime import Context, LoopContext
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.visitor import NodeTransformer
 
-from imp_server.text.template_budget import CALL_STEPS, LimitExceeded, budget, counted, text_size
+from imp_server.text.template_budget import CALL_STEPS, MAX_PRODUCT, LimitExceeded, budget, counted, text_size
 from imp_server.text.template_sizes import FILTER_SIZES, bound_method, bound_operation
 
 _COUNTED, _JOINED, _SLICED = "imp_counted", "imp_joined", "imp_sliced"
@@ -94,8 +94,8 @@ def _joined(pieces: Iterable[Any]) -> str:
     found, size = [], 0
     for piece in pieces:
         size += text_size(piece)
-        if size > left.most_text:
-            raise LimitExceeded(f"it writes more than {left.most_text} characters")
+        if size > MAX_PRODUCT:
+            raise LimitExceeded(f"it writes more than {MAX_PRODUCT} characters")
         found.append(str(piece))
     left.make(size)
     return "".join(found)

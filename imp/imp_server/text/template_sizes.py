@@ -10,7 +10,7 @@ from typing import Any
 from jinja2 import Environment
 from jinja2.filters import make_attrgetter
 
-from imp_server.text.template_budget import LimitExceeded, budget, text_size
+from imp_server.text.template_budget import MAX_PRODUCT, LimitExceeded, budget, text_size
 
 MAX_BITS = 1 << 16
 """Of a number."""
@@ -136,7 +136,7 @@ def _joined_size(items: Any, between: str) -> int:
     size = 0
     for item in items:
         size += text_size(item) + len(between)
-        if size > budget().most_text:
+        if size > MAX_PRODUCT:
             break
     return size
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from imp_server.core import TemplateRefused
-from imp_server.text.template import ChatTemplate
+from imp_server.core import TemplateRefused, TemplateTooCostly
+from imp_server.text.template import Template
 
 _NEEDLE = "Zq7needle"
 _HAS_DEFAULT = re.compile(r"enable_thinking\s+is\s|enable_thinking\s*\|\s*d(?:efault)?\b")
@@ -58,8 +58,15 @@ def template_caps(traits: TemplateTraits) -> dict[str, bool]:
     }
 
 
-def traits_of(template: ChatTemplate) -> TemplateTraits:
-    """Never raises: what a template refuses, it can't do."""
+def traits_of(template: Template) -> TemplateTraits:
+    """Never raises: what a template refuses, it can't do. One that takes too long is asked no further."""
+    try:
+        return _found_by_rendering(template)
+    except TemplateTooCostly:
+        return TemplateTraits()
+
+
+def _found_by_rendering(template: Template) -> TemplateTraits:
     user = {"role": "user", "content": _NEEDLE}
     typed = not _shows(template, [user]) and _shows(template, [{"role": "user", "content": _parts(_NEEDLE)}])
 
@@ -111,7 +118,7 @@ def _call(arguments: Any, content: str | None = "", call_id: str = "abcdefghi") 
 
 
 def _wants_text(
-    template: ChatTemplate, as_value: Sequence[Mapping[str, Any]], as_text: Sequence[Mapping[str, Any]]
+    template: Template, as_value: Sequence[Mapping[str, Any]], as_text: Sequence[Mapping[str, Any]]
 ) -> bool:
     value, text = _render(template, as_value), _render(template, as_text)
     if text is None or _NEEDLE not in text:
@@ -122,22 +129,24 @@ def _wants_text(
     return f"'{_NEEDLE}'" in value and f'\\"{_NEEDLE}\\"' not in text
 
 
-def _shows(template: ChatTemplate, messages: Sequence[Mapping[str, Any]], **more: Any) -> bool:
+def _shows(template: Template, messages: Sequence[Mapping[str, Any]], **more: Any) -> bool:
     return _NEEDLE in (_render(template, messages, **more) or "")
 
 
-def _accepts_id(template: ChatTemplate, hello: Mapping[str, Any], call_id: str) -> bool:
+def _accepts_id(template: Template, hello: Mapping[str, Any], call_id: str) -> bool:
     calls = [_call({"x": "v"}, content, call_id) for content in ("", None)]
     return any(_render(template, [hello, call]) is not None for call in calls)
 
 
-def _renders(template: ChatTemplate, messages: Sequence[Mapping[str, Any]]) -> bool:
+def _renders(template: Template, messages: Sequence[Mapping[str, Any]]) -> bool:
     rendered = _render(template, messages)
     return rendered is not None and "None" not in rendered
 
 
-def _render(template: ChatTemplate, messages: Sequence[Mapping[str, Any]], **more: Any) -> str | None:
+def _render(template: Template, messages: Sequence[Mapping[str, Any]], **more: Any) -> str | None:
     try:
         return template.render(messages, **more)
+    except TemplateTooCostly:
+        raise
     except TemplateRefused:
         return None

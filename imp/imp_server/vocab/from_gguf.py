@@ -12,6 +12,7 @@ from tokenizers import Tokenizer as LibraryTokenizer
 
 from imp_server.core import InvalidModel, UnsupportedModel
 from imp_server.vocab import byte_alphabet
+from imp_server.vocab.encoder import LibraryEncoder
 from imp_server.vocab.end_tokens import TURN_MARKERS, end_ids
 from imp_server.vocab.pre_kinds import PRE_KINDS, PreKind
 from imp_server.vocab.score_merges import merges_of_scores
@@ -270,7 +271,7 @@ def _finish(
         raise InvalidModel("no token of 'tokenizer.ggml.tokens' writes anything")
     vocabulary = Vocabulary(pieces[:size], special, end_ids=ends, bos_id=bos, suppressed=raw.suppressed())
     return Tokenizer(
-        library,
+        LibraryEncoder(library),
         vocabulary,
         raw.added(),
         add_bos=raw.flag("add_bos_token", add_bos),

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from tokenizers import Tokenizer as LibraryTokenizer
-
 from imp_server.core import InvalidModel
 from imp_server.vocab import byte_alphabet
+from imp_server.vocab.encoder import Encoder, LibraryEncoder
 from imp_server.vocab.end_tokens import end_ids
+from imp_server.vocab.known_steps import steps_are_known
 from imp_server.vocab.table import Vocabulary
 from imp_server.vocab.tokenizer import AddedToken, Tokenizer
 
+MakeEncoder = Callable[[str], Encoder]
+"""From the text of a tokenizer.json. Raises ValueError in the library's words."""
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 _BLANK = "\u2581"
 _MAX_IDS = 1 << 22
@@ -27,19 +29,22 @@ def tokenizer_of_json(
     *,
     eos_ids: tuple[int, ...] = (),
     suppressed: tuple[int, ...] = (),
+    foreign: MakeEncoder = LibraryEncoder.of_json,
 ) -> Tokenizer:
     """`config`: tokenizer_config.json. `eos_ids`: further end ids. `suppressed`: ids that must never be sampled.
+    `foreign`: makes the encoder of a file whose steps aren't known to be harmless.
 
     Raises InvalidModel.
     """
     data = _read(path)
     added = _added_tokens(data, path)
     bare = {**data, "added_tokens": [], "post_processor": None, "truncation": None, "padding": None}
+    make = LibraryEncoder.of_json if steps_are_known(bare) else foreign
     try:
-        library = LibraryTokenizer.from_str(json.dumps(bare))
-    except Exception as error:  # the library raises bare Exception
+        encoder = make(json.dumps(bare))
+    except ValueError as error:
         raise InvalidModel(f"{path.name}: the tokenizers library refuses it: {error}") from None
-    ids = {i: text for text, i in library.get_vocab(with_added_tokens=False).items()}
+    ids = {i: text for text, i in encoder.vocabulary().items()}
     named = {t.text: t.id for t in added} | {text: i for i, text in ids.items()}
     bos = named.get(_token_text(config.get("bos_token")) or "")
     eos = named.get(_token_text(config.get("eos_token")) or "")
@@ -58,7 +63,7 @@ def tokenizer_of_json(
     ends = tuple(i for i in end_ids((eos, *eos_ids), special) if i < size)
     vocabulary = Vocabulary(pieces, special, end_ids=ends, bos_id=bos, suppressed=suppressed)
     return Tokenizer(
-        library,
+        encoder,
         vocabulary,
         added,
         add_bos=first is not None,

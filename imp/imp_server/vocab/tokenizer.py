@@ -1,4 +1,4 @@
-"""Text -> ids of one model; owner of the `tokenizers` object and of the rule which tokens a text may spell.
+"""Text -> ids of one model; owner of its encoder and of the rule which tokens a text may spell.
 
 Special tokens never reach the library: it is built without them, and `split` cuts them out of text first.
 So text encodes to a special id only where the caller says so, whatever it contains.
@@ -9,17 +9,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
-from tokenizers import Tokenizer as LibraryTokenizer
 
 from imp_server.core import special
+from imp_server.vocab.encoder import Encoder, Ids
 from imp_server.vocab.table import Vocabulary
-
-Ids = npt.NDArray[np.int32]
-_LOOK_AHEAD = 4096
 
 
 class AddedToken(NamedTuple):
@@ -44,11 +40,11 @@ class Piece:
 
 
 class Tokenizer:
-    """Immutable and thread-safe. Long encodes release the GIL (`encode_batch`; the library's `encode` doesn't)."""
+    """Immutable and thread-safe."""
 
     def __init__(
         self,
-        library: LibraryTokenizer,
+        encoder: Encoder,
         vocabulary: Vocabulary,
         added: Sequence[AddedToken],
         *,
@@ -68,16 +64,15 @@ class Tokenizer:
         self.strip_leading_space = strip_leading_space
         """Encoding puts a space before the text; decoding a whole text takes it away again."""
         self.gap_ids = gap_ids
-        self._library = library
+        self._encoder = encoder
         self._by_text = {t.text: t for t in self.added}
         self._all = _matcher(self._by_text)
         self._plain = _matcher(t.text for t in self.added if not t.control)
         control = [t.id for t in self.added if t.control and vocabulary.is_special(t.id)]
         self._forbidden = np.zeros(vocabulary.size, dtype=bool)
         self._forbidden[[i for i in control if i < vocabulary.size]] = True
-        unknown = library.token_to_id(str(getattr(library.model, "unk_token", None) or ""))
-        if unknown is not None:
-            self._forbidden[unknown] = False
+        if encoder.unknown_id is not None:
+            self._forbidden[encoder.unknown_id] = False
 
     def split(self, text: str, *, control: bool) -> list[Piece]:
         """Cut out the added tokens, leftmost and longest first; control tokens only if `control`."""
@@ -111,7 +106,7 @@ class Tokenizer:
     def encode_pieces(self, pieces: Sequence[Piece]) -> list[Ids]:
         """Ids of each piece, in order."""
         literal = [p.text for p in pieces if p.token is None]
-        encoded = iter(self._library.encode_batch_fast(literal, add_special_tokens=False)) if literal else iter(())
+        encoded = iter(self._encoder.encode(literal))
         return [
             self._checked(p.text, next(encoded)) if p.token is None else np.array([p.token.id], dtype=np.int32)
             for p in pieces
@@ -133,12 +128,7 @@ class Tokenizer:
 
     def n_ids_before(self, text: str, position: int) -> int:
         """How many ids of literal `text` end at or before character `position`."""
-        [encoding] = self._library.encode_batch([text], add_special_tokens=False)
-        for at in range(position, min(len(text), position + _LOOK_AHEAD)):
-            index = encoding.char_to_token(at)  # None for characters that no token covers (dropped blanks)
-            if index is not None:
-                return int(index)
-        return len(encoding)
+        return self._encoder.n_ids_before(text, position)
 
     def decode(self, ids: Iterable[int], *, skip_special: bool = True) -> str:
         """The text of a whole sequence; bytes that form no character are shown as U+FFFD."""
@@ -154,29 +144,16 @@ class Tokenizer:
         text = out.decode("utf-8", "replace")
         return text.removeprefix(" ") if self.strip_leading_space else text
 
-    def _checked(self, text: str, encoding: Any) -> Ids:
-        ids = _as_array(encoding.ids)
+    def _checked(self, text: str, ids: Ids) -> Ids:
         if not self._forbidden[ids].any():
             return ids
         # The library's own vocabulary holds a control token that this literal text spells (a merge or a
         # whole-word hit produced it): cut the text inside that token and encode the halves.
-        [full] = self._library.encode_batch([text], add_special_tokens=False)
-        index = int(np.flatnonzero(self._forbidden[ids])[0])
-        start, end = full.offsets[index]
+        start, end = self._encoder.offsets(text)[int(np.flatnonzero(self._forbidden[ids])[0])]
         if end - start < 2:
             return ids[~self._forbidden[ids]]
-        halves = self._library.encode_batch([text[: start + 1], text[start + 1 :]], add_special_tokens=False)
-        return np.concatenate(
-            [self._checked(text[: start + 1], halves[0]), self._checked(text[start + 1 :], halves[1])]
-        )
-
-
-def _as_array(values: list[int]) -> Ids:
-    """In slices: converting a long list at once would hold the interpreter lock for milliseconds."""
-    ids = np.empty(len(values), dtype=np.int32)
-    for start in range(0, len(values), 1 << 15):
-        ids[start : start + (1 << 15)] = values[start : start + (1 << 15)]
-    return ids
+        pieces = (text[: start + 1], text[start + 1 :])
+        return np.concatenate([self._checked(*half) for half in zip(pieces, self._encoder.encode(pieces), strict=True)])
 
 
 def _matcher(texts: Iterable[str]) -> re.Pattern[str] | None:

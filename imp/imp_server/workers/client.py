@@ -154,7 +154,12 @@ class Workers:
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 # Threads don't survive a fork.
-                env=child_environment(OPENBLAS_NUM_THREADS="1", OMP_NUM_THREADS="1"),
+                env=child_environment(
+                    OPENBLAS_NUM_THREADS="1",
+                    OMP_NUM_THREADS="1",
+                    TOKENIZERS_PARALLELISM="false",
+                    MALLOC_ARENA_MAX="2",
+                ),
                 start_new_session=True,
             )
         finally:

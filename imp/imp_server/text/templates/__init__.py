@@ -6,6 +6,7 @@ control tokens, where versions of a family differ.
 
 from __future__ import annotations
 
+import hashlib
 from functools import cache
 from importlib.resources import files
 
@@ -19,3 +20,13 @@ def builtin_templates() -> dict[str, str]:
         for entry in sorted(folder.iterdir(), key=lambda e: e.name)
         if entry.name.endswith(".jinja")
     }
+
+
+_VETTED = frozenset({"10deff9cbf67494c687db783aabee114"})
+"""BLAKE2b of templates of model files that were read and are harmless: the default model's."""
+
+
+def is_ours(source: str) -> bool:
+    """It may run in the server's own process: every other template is a stranger's program."""
+    digest = hashlib.blake2b(source.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+    return source in builtin_templates().values() or digest in _VETTED

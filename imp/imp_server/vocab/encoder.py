@@ -1,0 +1,87 @@
+"""The seam between our Tokenizer and what cuts literal text into ids: the library here, or one in a process apart.
+
+A foreign file's patterns and steps are programs of a stranger: on some texts they never end (vocab/known_steps.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+from tokenizers import Tokenizer as LibraryTokenizer
+
+Ids = npt.NDArray[np.int32]
+_LOOK_AHEAD = 4096
+
+
+class Encoder(Protocol):
+    """Literal text to ids; special tokens are no concern of its. Thread-safe."""
+
+    @property
+    def unknown_id(self) -> int | None:
+        """Of the token that stands for what the vocabulary lacks."""
+        ...
+
+    def vocabulary(self) -> dict[str, int]: ...
+
+    def encode(self, texts: Sequence[str]) -> list[Ids]: ...
+
+    def offsets(self, text: str) -> list[tuple[int, int]]:
+        """The characters of `text` that each of its ids stands for."""
+        ...
+
+    def n_ids_before(self, text: str, position: int) -> int:
+        """How many ids of `text` end at or before character `position`."""
+        ...
+
+
+class LibraryEncoder:
+    """The library in this process. Long encodes release the GIL (`encode_batch`; the library's `encode` doesn't)."""
+
+    def __init__(self, library: LibraryTokenizer) -> None:
+        self._library = library
+
+    @classmethod
+    def of_json(cls, text: str) -> LibraryEncoder:
+        """From a tokenizer.json. Raises ValueError with the library's own words."""
+        try:
+            return cls(LibraryTokenizer.from_str(text))
+        except Exception as error:  # the library raises bare Exception
+            raise ValueError(str(error)) from None
+
+    @property
+    def unknown_id(self) -> int | None:
+        text = getattr(self._library.model, "unk_token", None)
+        return None if not text else self._library.token_to_id(str(text))
+
+    def vocabulary(self) -> dict[str, int]:
+        found: dict[str, int] = self._library.get_vocab(with_added_tokens=False)
+        return found
+
+    def encode(self, texts: Sequence[str]) -> list[Ids]:
+        if not texts:
+            return []
+        return [_as_array(e.ids) for e in self._library.encode_batch_fast(list(texts), add_special_tokens=False)]
+
+    def offsets(self, text: str) -> list[tuple[int, int]]:
+        [encoding] = self._library.encode_batch([text], add_special_tokens=False)
+        found: list[tuple[int, int]] = encoding.offsets
+        return found
+
+    def n_ids_before(self, text: str, position: int) -> int:
+        [encoding] = self._library.encode_batch([text], add_special_tokens=False)
+        for at in range(position, min(len(text), position + _LOOK_AHEAD)):
+            index = encoding.char_to_token(at)  # None for characters that no token covers (dropped blanks)
+            if index is not None:
+                return int(index)
+        return len(encoding)
+
+
+def _as_array(values: list[int]) -> Ids:
+    """In slices: converting a long list at once would hold the interpreter lock for milliseconds."""
+    ids = np.empty(len(values), dtype=np.int32)
+    for start in range(0, len(values), 1 << 15):
+        ids[start : start + (1 << 15)] = values[start : start + (1 << 15)]
+    return ids
