@@ -77,7 +77,7 @@ class ByteText:
     chat_template = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
     sampling_defaults: Mapping[str, float] = {}
     template_facts: Mapping[str, Any] = {}
-    is_apart = False
+    apart: frozenset[str] = frozenset()
     trouble = ""
     killed: Mapping[str, int] = {}
 

@@ -62,7 +62,7 @@ def says(text: str) -> Any:
 def test_prompts_are_the_same_here_and_there(workers: Workers) -> None:
     theirs = model(workers, CHATML + "{# not ours #}{{ bos_token }}")
     ours = TextModel(byte_tokenizer(), {"default": theirs.chat_template}, Config(), context_length=CONTEXT)
-    assert theirs.workers is not None and theirs.workers.is_used and ours.workers is None
+    assert theirs.workers is not None and theirs.workers.apart == {"template"} and ours.workers is None
     for text in ("hi", "Größe <|im_end|> 好", "x" * 3000, "\n"):
         request = says(text)
         assert theirs.prepare_chat(request, 1).request.digest == ours.prepare_chat(request, 1).request.digest
@@ -120,7 +120,7 @@ def test_ours_run_here(workers: Workers) -> None:
         assert is_ours(source)
     assert not is_ours(CHATML)
     ours = model(workers, builtin_templates()["chatml"])
-    assert ours.workers is not None and not ours.workers.is_used
+    assert ours.workers is not None and not ours.workers.apart
     assert isinstance(ours.prompts.default.template, ChatTemplate)
 
 

@@ -238,7 +238,12 @@ class Endpoint:
     ) -> list[Prepared]:
         """Raises ClientGone once the client has left: nothing goes on for nobody."""
         hub = self._hub
-        preparing = Preparing(hub.pool_of(hosted), hub.checks, owner, hub.config.server.request_timeout_s or None)
+        preparing = Preparing(
+            hub.pool_of(hosted, renders=isinstance(requests[0], ChatRequest)),
+            hub.checks,
+            owner,
+            hub.config.server.request_timeout_s or None,
+        )
         watch.when_gone(preparing.stop)
         prepared = await preparing.run(hosted.ready_text(), requests)
         if prepared is None:

@@ -64,7 +64,7 @@ class Hub:
         if hosted is None:
             return ServerState("draining" if self.draining else "no_model", "", 0)
         state = "draining" if self.draining else hosted.state
-        failure = hosted.failure.message if hosted.failure else ""
+        failure = hosted.failure.message if hosted.failure else hosted.trouble
         return ServerState(state, hosted.id, hosted.queue_depth, hosted.stage, hosted.stage_value, failure)
 
     def cards(self) -> tuple[ModelCard, ...]:
@@ -87,16 +87,21 @@ class Hub:
         told, rows = await hosted.client.stats()
         own = hosted.keys_of(current_owner())
         shown = tuple(row if row.get("key") in own else _hidden(row) for row in rows)
-        return {**hosted.counters, **self.checks.counters, **told}, shown
+        ended = {f'worker_killed_total{{job="{name}"}}': n for name, n in hosted.text.killed.items()}
+        return {**hosted.counters, **self.checks.counters, **ended, **told}, shown
 
-    def pool_of(self, hosted: Hosted) -> WorkerPool:
-        """For work of its text side."""
-        return hosted.pool or self.pool
+    def pool_of(self, hosted: Hosted, *, renders: bool) -> WorkerPool:
+        """For work of its text side; `renders`: with its template, too."""
+        apart = hosted.ready_text().apart
+        waits = "tokenizer" in apart or (renders and "template" in apart)
+        return hosted.pool if waits and hosted.pool is not None else self.pool
 
     async def tokenize(self, model: str, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
         hosted = self.models.find(model)
         side = hosted.ready_text()
-        return await self.pool_of(hosted).run(side.tokenize, text, add_special=add_special, parse_special=parse_special)
+        return await self.pool_of(hosted, renders=False).run(
+            side.tokenize, text, add_special=add_special, parse_special=parse_special
+        )
 
     def token_writer(self, model: str) -> Callable[[int], bytes]:
         return self.models.find(model).ready_text().vocabulary.plain_bytes
@@ -104,19 +109,19 @@ class Hub:
     async def detokenize(self, model: str, ids: list[int]) -> str:
         hosted = self.models.find(model)
         side = hosted.ready_text()
-        return await self.pool_of(hosted).run(side.detokenize, ids)
+        return await self.pool_of(hosted, renders=False).run(side.detokenize, ids)
 
     async def render(self, request: ChatRequest) -> str:
         check_for_any_model(request)
         hosted = self.models.find(request.model)
         side = hosted.ready_text()
-        return await self.pool_of(hosted).run(side.render, owned(request))
+        return await self.pool_of(hosted, renders=True).run(side.render, owned(request))
 
     async def count_tokens(self, request: ChatRequest) -> int:
         check_for_any_model(request)
         hosted = self.models.find(request.model)
         side = hosted.ready_text()
-        return await self.pool_of(hosted).run(side.count, owned(request))
+        return await self.pool_of(hosted, renders=True).run(side.count, owned(request))
 
     async def end_reasoning(self, name: str) -> ReasoningEnd:
         found = self.models.reply(name, current_owner())

@@ -130,9 +130,8 @@ class ModelTextSide:
         return side
 
     @property
-    def is_apart(self) -> bool:
-        """Its template or its tokenizer runs in processes of its own, which may keep a thread waiting."""
-        return self.model.workers is not None and self.model.workers.is_used
+    def apart(self) -> frozenset[str]:
+        return frozenset() if self.model.workers is None else self.model.workers.apart
 
     @property
     def trouble(self) -> str:

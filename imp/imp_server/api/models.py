@@ -31,7 +31,7 @@ class Hosted:
     text: TextSide | None = None
     """None until the model is loaded."""
     pool: WorkerPool | None = None
-    """Threads for a model whose text side may wait for processes of its own; None = everybody's."""
+    """Threads of a model whose text side may wait for processes of its own; None = everybody's do."""
     created: int = field(default_factory=lambda: int(time.time()))
     stage: str = ""
     stage_value: float = 0.0
@@ -65,7 +65,7 @@ class Hosted:
 
     def take_text(self, text: TextSide) -> None:
         self.text = text
-        self.pool = WorkerPool() if text.is_apart else None
+        self.pool = WorkerPool() if text.apart else None
 
     def ready_text(self) -> TextSide:
         """Raises ModelLoading, or the error that loading ended with."""

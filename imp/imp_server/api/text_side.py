@@ -59,8 +59,8 @@ class TextSide(Protocol):
         ...
 
     @property
-    def is_apart(self) -> bool:
-        """Its methods may wait for another process: they run on threads of the model's own."""
+    def apart(self) -> frozenset[str]:
+        """What of template and tokenizer runs in another process, for which threads wait: those are the model's own."""
         ...
 
     @property

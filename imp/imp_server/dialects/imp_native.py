@@ -74,7 +74,8 @@ _NOT_READY = {
 async def ready(call: Call) -> Reply:
     state = call.services.state()
     if state.state == "ready":
-        return JsonReply({"ready": True, "model": state.model})
+        told = {"message": state.message} if state.message else {}
+        return JsonReply({"ready": True, "model": state.model, **told})
     code, message = _NOT_READY[state.state]
     body: dict[str, Any] = {"ready": False, "code": code, "message": state.message or message}
     if state.model:

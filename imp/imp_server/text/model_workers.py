@@ -42,8 +42,9 @@ class ModelWorkers:
         self._own: dict[str, LastingWorkers] = {}
 
     @property
-    def is_used(self) -> bool:
-        return bool(self._own)
+    def apart(self) -> frozenset[str]:
+        """What doesn't run here: template, tokenizer."""
+        return frozenset(name.removeprefix("chat ") for name in self._own)
 
     @property
     def trouble(self) -> str:
