@@ -17,6 +17,7 @@ from imp_server.api.binding import bind, find_handlers
 from imp_server.api.contract import Contract, load
 from imp_server.api.errors import shape_module
 from imp_server.core import ConfigError, ImpError
+from imp_server.dialects.docs_page import page
 from imp_server.resources import data_folder
 
 LOADED = load(data_folder("spec"))
@@ -200,3 +201,43 @@ def test_unknown_paths_take_the_shape_of_their_prefix() -> None:
     contract = Contract({}, (), (("/v1/messages", "anthropic"),))
     assert contract.shape_of_path("/v1/messages/nope") == "anthropic"
     assert contract.shape_of_path("/v1/nope") == "openai"
+
+
+def properties_of(node: Any, path: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
+    """Every property of every schema, by its place."""
+    if isinstance(node, list):
+        for i, item in enumerate(node):
+            yield from properties_of(item, f"{path}/{i}")
+    elif isinstance(node, dict):
+        for key, item in node.items():
+            if key == "properties" and isinstance(item, dict) and not path.endswith("/properties"):
+                yield from ((f"{path}/{name}", sub) for name, sub in item.items())
+            if key not in ("examples", "example", "default"):
+                yield from properties_of(item, f"{path}/{key}")
+
+
+def is_described(contract: Contract, schema: Any) -> bool:
+    if "description" in schema:
+        return bool(schema["description"].strip())
+    return "$ref" in schema and is_described(contract, contract.resolve(schema["$ref"].removeprefix("#")))
+
+
+def test_every_field_is_described() -> None:
+    found = list(properties_of(LOADED.document))
+    assert len(found) > 1200
+    assert [place for place, schema in found if not is_described(LOADED, schema)] == []
+
+
+def test_every_parameter_is_described() -> None:
+    operations = [one for item in LOADED.document["paths"].values() for one in (item, *item.values())]
+    found = [LOADED.follow(p) for one in operations if isinstance(one, dict) for p in one.get("parameters", ())]
+    assert len(found) > 5
+    assert [parameter["name"] for parameter in found if not parameter.get("description")] == []
+
+
+def test_every_route_has_an_example_on_the_page() -> None:
+    shown = page(LOADED.document)
+    assert shown.count("<pre><code>curl ") == len(LOADED.operations)
+    bodies = [o for o in LOADED.operations if "application/json" in o.body_pointers]
+    assert shown.count("-H 'content-type: application/json' -d '{") == len(bodies) > 15
+    assert "<td></td>" not in shown, "a field without a description"

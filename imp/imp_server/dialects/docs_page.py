@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from html import escape
 from typing import Any
 
@@ -14,7 +15,7 @@ summary{cursor:pointer}code,.method{font-family:ui-monospace,monospace;font-size
 .method{display:inline-block;min-width:4rem;font-weight:600;color:var(--accent)}
 table{border-collapse:collapse;width:100%;margin:.6rem 0}
 td,th{text-align:left;vertical-align:top;padding:.2rem .6rem .2rem 0;border-top:1px solid var(--soft)}
-nav a{margin-right:1rem}
+nav a{margin-right:1rem}pre{overflow:auto;border:1px solid var(--soft);border-radius:6px;padding:.4rem .8rem}
 """
 
 
@@ -69,17 +70,29 @@ def _operation(document: dict[str, Any], method: str, path: str, operation: dict
     schema = operation.get("requestBody", {}).get("content", {}).get("application/json", {}).get("schema")
     if schema is not None:
         parts.append(_fields(document, schema))
+    parts.append(_example(method, path, operation))
     answers = ", ".join(f"<code>{escape(status)}</code>" for status in operation.get("responses", {}))
     parts.append(f"<p>Answers: {answers}</p>")
     title = f'<span class="method">{method.upper()}</span> <code>{escape(path)}</code> '
     return f"<details><summary>{title}{escape(operation.get('summary', ''))}</summary>{''.join(parts)}</details>"
 
 
+def _example(method: str, path: str, operation: dict[str, Any]) -> str:
+    """As it is typed into a shell; URL stands for the server's address."""
+    content = operation.get("requestBody", {}).get("content", {}).get("application/json", {})
+    command = f'curl "$URL{path}"' if method == "get" else f'curl -X {method.upper()} "$URL{path}"'
+    for example in content.get("examples", {}).values():
+        body = json.dumps(example["value"], ensure_ascii=False, indent=1).replace("'", "\\u0027")
+        command = f"curl \"$URL{path}\" -H 'content-type: application/json' -d '{body}'"
+        break
+    return f"<pre><code>{escape(command, quote=False)}</code></pre>"
+
+
 def _fields(document: dict[str, Any], schema: dict[str, Any]) -> str:
-    schema = _follow(document, schema)
-    required = set(schema.get("required", ()))
+    schemas = [_follow(document, one) for one in (schema, *_follow(document, schema).get("allOf", ()))]
+    required = {name for one in schemas for name in one.get("required", ())}
     rows = []
-    for name, sub in schema.get("properties", {}).items():
+    for name, sub in {name: sub for one in schemas for name, sub in one.get("properties", {}).items()}.items():
         resolved = _follow(document, sub)
         mark = " <b>required</b>" if name in required else ""
         text = escape(sub.get("description") or resolved.get("description", ""))
