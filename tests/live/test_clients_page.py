@@ -1,4 +1,4 @@
-"""What docs/clients.md tells readers to type works as it stands there."""
+"""What docs/clients.md and the README tell readers to type works as it stands there."""
 
 from __future__ import annotations
 
@@ -15,8 +15,11 @@ import pytest
 from tests.live.served_model import served
 from tests.real_model import smollm2
 
-PAGE = (Path(__file__).resolve().parents[2] / "docs" / "clients.md").read_text()
-PYTHON = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = (ROOT / "docs" / "clients.md").read_text()
+README = (ROOT / "README.md").read_text()
+BLOCK = re.compile(r"```python\n(.*?)```", re.DOTALL)
+PYTHON = BLOCK.findall(PAGE)
 CURL = re.findall(r"(?:^    curl .*\n(?:      .*\n)*)", PAGE, re.MULTILINE)
 pytestmark = pytest.mark.slow
 
@@ -39,7 +42,7 @@ def test_there_is_something_to_try() -> None:
     assert len(PYTHON) == 6 and len(CURL) == 7
 
 
-@pytest.mark.parametrize("program", PYTHON, ids=lambda program: packages(program)[0])
+@pytest.mark.parametrize("program", [*PYTHON, *BLOCK.findall(README)], ids=lambda program: packages(program)[0])
 def test_python(program: str, url: str) -> None:
     for package in packages(program):
         if importlib.util.find_spec(package) is None:
