@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import io
 import json
 import logging
 import sys
 import time
-from typing import TextIO
 
 from imp_server.config.serving import Log
 
@@ -38,48 +36,9 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(line, default=str, ensure_ascii=False)
 
 
-class JsonLines(io.TextIOBase):
-    """A text stream that makes a JSON object of each line: what is printed reads like what is logged."""
-
-    def __init__(self, inner: TextIO) -> None:
-        self.inner = inner
-        self._begun = ""
-        """A line without its end so far."""
-
-    def write(self, text: str) -> int:
-        *lines, self._begun = (self._begun + text).split("\n")
-        for line in lines:
-            if line.strip():
-                told = {"time": round(time.time(), 3), "level": "info", "logger": "imp", "message": line}
-                self.inner.write(json.dumps(told, ensure_ascii=False) + "\n")
-        self.flush()
-        return len(text)
-
-    def flush(self) -> None:
-        if not self.inner.closed:
-            self.inner.flush()
-
-    def writable(self) -> bool:
-        return True
-
-    def fileno(self) -> int:
-        return self.inner.fileno()
-
-
-def speak_json(*, banner: bool = False) -> None:
-    """From now on every line on stderr is a JSON object. `banner`: what goes to stdout is told there, too."""
-    if not isinstance(sys.stderr, JsonLines):
-        sys.stderr = JsonLines(sys.stderr)
-        logging.captureWarnings(True)
-    if banner and not isinstance(sys.stdout, JsonLines):
-        sys.stdout = JsonLines(sys.stderr.inner)
-
-
 def set_up_logging(log: Log) -> None:
     """Install the handler of our process; other libraries speak from warnings on."""
-    if log.format == "json":
-        speak_json()
-    handler = logging.StreamHandler(sys.stderr.inner if isinstance(sys.stderr, JsonLines) else sys.stderr)
+    handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter() if log.format == "json" else PrettyFormatter())
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
     logging.getLogger("imp_server").setLevel(log.level.upper())

@@ -162,35 +162,3 @@ def test_a_truncated_file(tmp_path: Path, smollm2_path: Path) -> None:
     cut.write_bytes(b"no model at all" * 100)
     code, err = fails("--port", "0", "--model", str(cut))
     assert code == 5 and "cut.gguf" in err.splitlines()[-1]
-
-
-def test_json_means_every_line_the_banner_included() -> None:
-    arguments = command(
-        "--port", "0", "--model", "none", "--log-format", "json", "--host", "0.0.0.0", "--gpu-layers", "3"
-    )
-    with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as server:
-        assert server.stderr is not None and server.stdout is not None
-        lines: list[dict[str, Any]] = []
-        try:
-            while not any("listening" in line["message"] for line in lines):
-                lines.append(json.loads(server.stderr.readline()))
-            url = lines[-1]["message"].split()[-1].replace("0.0.0.0", "127.0.0.1")
-            assert get(f"{url}/v1/models", None)[0] == 200
-            assert get(f"{url}/v1/chat/completions", {})[0] == 400
-        finally:
-            server.send_signal(signal.SIGTERM)
-        rest = server.stderr.read()
-        assert server.stdout.read() == ""
-    lines += [json.loads(line) for line in rest.splitlines()]
-    told = " ".join(line["message"] for line in lines)
-    assert "imp " in told and "no effect here" in told and "asks for no key" in told and "Reachable as" in told
-    [listed] = [line for line in lines if line.get("path") == "/v1/models"]
-    assert (listed["method"], listed["status"], listed["client"], listed["level"]) == ("GET", 200, "127.0.0.1", "info")
-    assert listed["request_id"].startswith("req_") and listed["duration_ms"] >= 0
-    [refused] = [line for line in lines if line.get("status") == 400]
-    assert refused["level"] == "warning" and refused["path"] == "/v1/chat/completions"
-
-
-def test_json_errors_of_the_start(tmp_path: Path) -> None:
-    code, err = fails("--log-format", "json", "--model", str(tmp_path / "gone.gguf"))
-    assert code == 4 and "gone.gguf" in " ".join(json.loads(line)["message"] for line in err.splitlines())

@@ -86,7 +86,7 @@ class JobsByChance:
         self._open: list[tuple[Callable[[], Any], Future[Any]]] = []
         self.haste = 1.0 if chance is None else chance.choice((0.05, 0.3, 0.8))
 
-    def submit(self, answer: Callable[[], Any]) -> Future[Any]:
+    def submit(self, answer: Callable[[], Any], owner: str = "", about: Any = None) -> Future[Any]:
         future: Future[Any] = Future()
         self._open.append((answer, future))
         self.work()

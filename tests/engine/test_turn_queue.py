@@ -6,6 +6,8 @@ import asyncio
 import gc
 import json
 import sys
+import time
+from concurrent.futures import Future
 from threading import Event
 from typing import Any
 
@@ -16,7 +18,7 @@ from imp_server.engine.child import SWITCH_INTERVAL_S
 from imp_server.engine.heap_freezer import EVERY, HeapFreezer
 from imp_server.engine.inline import InlineEngine
 from imp_server.engine.matching import Grammars
-from imp_server.engine.turn_queue import TurnQueue
+from imp_server.engine.turn_queue import LONG_TURN, SLICE, TURN, TurnQueue
 from imp_server.grammar.check import check_schema
 
 from tests.engine.test_constrained import FAKE, IDS, SCHEMA, Fake, text_of
@@ -54,7 +56,7 @@ def test_a_long_question_lets_others_have_their_turns() -> None:
     others = [queue.submit(lambda i=i: order.append(f"other {i}")) for i in range(2)]
     ready.set()
     assert first.result(20) == "done" and all(other.done() for other in others)
-    assert order == ["long", "other 0", "long", "other 1", *["long"] * 8]
+    assert order == ["long", "long", "other 0", "long", "other 1", *["long"] * 3], "its further turns are twice as long"
     queue.stop()
 
 
@@ -71,7 +73,7 @@ def test_a_new_question_waits_for_one_turn_of_hard_ones_and_these_are_never_star
                 queue.submit(lambda i=i: order.append(f"new {i}"))
         if n_turns[name] < 6:
             kept()
-            spend(200)
+            spend(1000)
 
     jobs = [queue.submit(lambda name=name: hard(name)) for name in n_turns]
     for job in jobs:
@@ -116,6 +118,164 @@ def test_who_never_gets_done_is_refused_and_who_is_cancelled_gets_no_turn() -> N
     ready.set()
     queue.submit(lambda: None).result(20)
     assert not called
+    queue.stop()
+
+
+def drain(queue: TurnQueue, jobs: list[Future[Any]]) -> None:
+    for job in jobs:
+        job.result(20)
+    queue.stop()
+
+
+class Work:
+    """Questions of so many turns each; every turn takes a millisecond of pretended time."""
+
+    def __init__(self, **options: Any) -> None:
+        self.now_s = 0.0
+        self.order: list[str] = []
+        self.door = Event()
+        self.queue = TurnQueue("test", turn_units=100, clock=lambda: self.now_s, **options)
+        self.jobs = [self.queue.submit(lambda: self.door.wait(20))]
+
+    def ask(self, name: str, n_turns: int, owner: str) -> Future[str]:
+        done = 0
+
+        def answer() -> str:
+            nonlocal done
+            self.order.append(name)
+            self.now_s += 0.001
+            done += 1
+            if done < n_turns:
+                kept()
+                spend(1000)
+            return name
+
+        self.jobs.append(self.queue.submit(answer, owner))
+        return self.jobs[-1]
+
+    def go(self) -> list[str]:
+        self.door.set()
+        drain(self.queue, self.jobs)
+        return self.order
+
+
+def test_owners_share_alike_however_much_each_asks() -> None:
+    work = Work()
+    for i in range(40):
+        work.ask(f"hog {i}", 5, "hog")
+    work.ask("mine", 5, "me")
+    order = work.go()
+    at = [i for i, name in enumerate(order) if name == "mine"]
+    assert len(at) == 5 and at[-1] <= 11, f"every other turn is mine: {order[:12]}"
+    assert order.count("hog 0") == 5
+
+
+def test_a_flood_of_new_questions_starves_nobody_who_has_sunk() -> None:
+    """New ones that sink once would keep everything longer from its turns, if levels alone counted."""
+    work = Work()
+    work.ask("mine", 8, "me")
+    for i in range(100):
+        work.ask(f"flood {i}", 2, f"owner {i % 4}")
+    order = work.go()
+    assert max(i for i, name in enumerate(order) if name == "mine") < 40
+
+
+def test_who_comes_back_is_treated_as_who_waits() -> None:
+    """Neither has he saved up turns, nor does he pay for what he had while nobody else wanted any."""
+    work = Work()
+    first = work.ask("early", 50, "early")
+    work.door.set()
+    first.result(20)
+    work.door.clear()
+    work.jobs.append(work.queue.submit(lambda: work.door.wait(20)))
+    work.order.clear()
+    for owner in ("early", "late"):
+        for i in range(3):
+            work.ask(f"{owner} {i}", 3, owner)
+    order = work.go()
+    early = [name.startswith("early") for name in order]
+    assert abs(sum(early[:8]) - 4) <= 1
+
+
+def test_a_new_question_gets_a_small_slice_at_once() -> None:
+    queue = TurnQueue("test")
+    units: list[int] = []
+
+    def endless() -> None:
+        used = 0
+        try:
+            while True:
+                spend()
+                used += 1
+        finally:
+            units.append(used)
+
+    job = queue.submit(endless)
+    while len(units) < 4:
+        time.sleep(0.001)
+    job.cancel()
+    queue.stop()
+    assert units[:2] == [SLICE, TURN] and units[2] >= LONG_TURN
+
+
+def test_sunk_work_rests_while_others_run_and_new_work_does_not() -> None:
+    took = {}
+    for rests in (False, True):
+        queue = TurnQueue("test", turn_units=10, rests=lambda rests=rests: rests)
+        n_turns = 0
+
+        def sunk() -> None:
+            nonlocal n_turns
+            n_turns += 1
+            time.sleep(0.01)
+            if n_turns < 12:
+                kept()
+                spend(1000)
+
+        begun = time.monotonic()
+        job = queue.submit(sunk)
+        while n_turns < 3:
+            time.sleep(0.001)
+        asked = time.monotonic()
+        queue.submit(lambda: None).result(20)
+        assert time.monotonic() - asked < 0.05
+        job.result(20)
+        took[rests] = time.monotonic() - begun
+        queue.stop()
+    assert took[True] > 1.2 * took[False]
+
+
+def test_a_thread_that_never_comes_back_is_replaced_twice(caplog: pytest.LogCaptureFixture) -> None:
+    now_s = 0.0
+    queue = TurnQueue("imp-mask", clock=lambda: now_s)
+    doors = [Event() for _ in range(3)]
+    stuck = []
+    for i, door in enumerate(doors):
+        begun = Event()
+
+        def never(begun: Event = begun, door: Event = door) -> str:
+            begun.set()
+            door.wait(20)
+            return "too late"
+
+        stuck.append(queue.submit(never, about=10 + i))
+        assert begun.wait(5)
+        now_s += 29
+        assert queue.find_stuck(30) is None and queue.find_stuck(0) is None
+        now_s += 2
+        assert queue.find_stuck(30) == (10 + i, i < 2)
+        with pytest.raises(GrammarTooCostly):
+            stuck[-1].result(0)
+        if i < 2:
+            assert queue.submit(lambda: "served").result(5) == "served"
+            assert queue.find_stuck(30) is None
+    lines = [record.getMessage() for record in caplog.records]
+    assert [line.split()[1] for line in lines] == ["imp-mask", "imp-mask-2", "imp-mask-3"]
+    assert "(2 of 2)" in lines[1] and "none is left" in lines[2]
+    waiting = queue.submit(lambda: "later")
+    for door in doors:
+        door.set()
+    assert waiting.result(5) == "later", "the last one came back"
     queue.stop()
 
 

@@ -124,6 +124,8 @@ class Endpoint:
         ignored: list[str] = []
         n_bytes = 0
         data = await self._data(request, headers, visit) if self._media else bytearray()
+        if self._hub.draining and not self.operation.public:  # since the head came
+            raise Draining("the server is shutting down", retry_after_s=5.0)
         if self.operation.is_inference:
             visit.take_place()
         if self._media:
@@ -206,6 +208,7 @@ class Endpoint:
                 names=frozenset((reply.context.id, reply.context.request_id)),
                 reasoning_control=reply.context.body.get("reasoning_control", True) is not False,
                 counters=hosted.counters,
+                sender=client_of(request),
             )
             hosted.replies.add(running)
             visit.model, visit.generations = hosted.id, running

@@ -15,9 +15,10 @@ from typing import Any
 
 import msgspec
 
+from imp_server.api.body import ClientGone
 from imp_server.api.disconnect import DisconnectWatch
 from imp_server.api.text_side import Prepared, Session
-from imp_server.core import EngineFaulted, Failed, Finish, Logprobs, OutputEvent, PromptLogprobs, Usage
+from imp_server.core import EngineFaulted, Failed, Finish, GenerateRequest, Logprobs, OutputEvent, PromptLogprobs, Usage
 from imp_server.core.owner import current_owner
 from imp_server.engine.client import EngineClient, Generation
 from imp_server.engine.messages import ReasoningVerdict
@@ -50,11 +51,12 @@ class Generations:
         names: frozenset[str] = frozenset(),
         reasoning_control: bool = True,
         counters: Counter[str] | None = None,
+        sender: str = "",
     ) -> None:
         """`deadline_s`: seconds from its acceptance after which each generation ends with `length`.
 
         `names`: what clients may call it by: the id of the reply, and their own id of the request.
-        `counters`: metrics of the model, by name.
+        `counters`: metrics of the model, by name. `sender`: whose work it is, for fairness.
         """
         self.names = names
         self.reasoning_control = reasoning_control
@@ -65,6 +67,8 @@ class Generations:
         self._client = client
         self._deadline_s = deadline_s
         self._has_ended = False
+        self._sender = sender
+        self._submitting: set[asyncio.Task[Generation]] = set()
         self._counters = Counter[str]() if counters is None else counters
         self._is_exhausted = False
         self._usage = Usage()
@@ -127,6 +131,8 @@ class Generations:
         """Frees every row; what waits will not run. Called when the reply is complete, too; idempotent."""
         self._has_ended = True
         self._waiting.clear()
+        for task in self._submitting:
+            task.cancel()
         for one in self._live:
             one.generation.cancel()
         self._live.clear()
@@ -162,12 +168,30 @@ class Generations:
     async def _submit_next(self) -> Live:
         first_choice, prompt = self._waiting.popleft()
         request = msgspec.structs.replace(
-            prompt.request, key=self._client.new_key(), deadline_s=self._deadline_s or prompt.request.deadline_s
+            prompt.request,
+            key=self._client.new_key(),
+            deadline_s=self._deadline_s or prompt.request.deadline_s,
+            owner=self._sender,
         )
-        generation = await self._client.submit(request)
-        if self._has_ended:  # while the engine was asked
-            generation.cancel()
+        generation = await self._submit(request)
         return Live(generation, prompt.session(), first_choice, request.n)
+
+    async def _submit(self, request: GenerateRequest) -> Generation:
+        """Raises ClientGone if nobody wants it any more: an engine that restarts meanwhile must not begin it again."""
+        task = asyncio.ensure_future(self._client.submit(request))
+        self._submitting.add(task)
+        try:
+            generation = await task
+        except asyncio.CancelledError:
+            task.cancel()
+            if self._has_ended:
+                raise ClientGone from None
+            raise
+        finally:
+            self._submitting.discard(task)
+        if self._has_ended:
+            generation.cancel()
+        return generation
 
     async def _pump(self, one: Live, queue: asyncio.Queue[Batch | BaseException | None]) -> None:
         """Follows one generation after the other, as long as prompts wait."""
@@ -181,6 +205,8 @@ class Generations:
                     break
                 one = await self._submit_next()
                 self._live.append(one)
+            await queue.put(None)
+        except ClientGone:
             await queue.put(None)
         except Exception as error:
             await queue.put(error)

@@ -65,7 +65,22 @@ class Hub:
             return ServerState("draining" if self.draining else "no_model", "", 0)
         state = "draining" if self.draining else hosted.state
         failure = hosted.failure.message if hosted.failure else hosted.trouble
-        return ServerState(state, hosted.id, hosted.queue_depth, hosted.stage, hosted.stage_value, failure)
+        trouble = self._trouble(hosted)
+        return ServerState(state, hosted.id, hosted.queue_depth, hosted.stage, hosted.stage_value, failure, trouble)
+
+    def _trouble(self, hosted: Hosted) -> str:
+        """What no longer works and won't by itself; "" as long as requests are served."""
+        if self.pool.lane.is_lost:
+            return f"all threads that prepare requests are stuck ({self.pool.lane.name}); restart the server"
+        limit_s = self.config.server.stuck_thread_s
+        if limit_s and hosted.client.stalled_s > limit_s:
+            return f"the engine has made no token for {hosted.client.stalled_s:.0f} s"
+        return ""
+
+    def look_at_lanes(self) -> None:
+        """Find threads that got stuck. Called about once a second."""
+        self.pool.lane.look()
+        self.shelf.lane.look()
 
     def cards(self) -> tuple[ModelCard, ...]:
         return tuple(hosted.card() for hosted in self.models)

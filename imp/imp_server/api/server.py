@@ -9,11 +9,15 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import os
 import signal
 import socket
 import stat
 import sys
+import threading
+import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -147,7 +151,7 @@ def serve(
     hub = build_hub(config, [hosted] if hosted else [], workers=workers)
     hub.workers.start()
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        runner.run(run(hub, launch, listening, announce))
+        runner.run(run(hub, launch, listening, announce, ends_process=True))
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
@@ -161,8 +165,16 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 class ImpServer(uvicorn.Server):
     """uvicorn that tells the hub when it begins to drain, and takes no more connections than there is room for."""
 
-    def __init__(self, config: uvicorn.Config, hub: Hub, sockets: Sequence[socket.socket]) -> None:
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        hub: Hub,
+        sockets: Sequence[socket.socket],
+        when_exiting: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`when_exiting`: called at the first signal."""
         super().__init__(config)
+        self._when_exiting = when_exiting
         self._hub = hub
         self._sockets = sockets
         self._listener: Listener | None = None
@@ -195,6 +207,8 @@ class ImpServer(uvicorn.Server):
 
         uvicorn's own would raise the signal again once it has drained: the process must end with 0.
         """
+        if not self._hub.draining:
+            self._when_exiting()
         self._hub.draining = True
         self._loop.call_soon_threadsafe(self.exiting.set)
         if self.should_exit and sig == signal.SIGINT:
@@ -203,16 +217,19 @@ class ImpServer(uvicorn.Server):
         self.should_exit = True
 
 
-async def run(hub: Hub, launch: Launch | None, sockets: Sockets, announce: Announce) -> None:
-    """`serve` on a running event loop."""
+async def run(
+    hub: Hub, launch: Launch | None, sockets: Sockets, announce: Announce, *, ends_process: bool = False
+) -> None:
+    """`serve` on a running event loop. `ends_process`: the process is gone two seconds behind the drain in any case."""
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     map_large_blocks()
     app = build_app(hub)
     await app.start()  # type: ignore[no-untyped-call]
     front = WebSocketFront(Front(app, hub.admission), hub)
-    server = ImpServer(_uvicorn_config(front, hub), hub, sockets)
+    last_resort = partial(_end_in_time, hub, launch) if ends_process else _nothing
+    server = ImpServer(_uvicorn_config(front, hub), hub, sockets, last_resort)
     serving = asyncio.create_task(server.serve())
-    watching = asyncio.create_task(hub.admission.connections.watch())
+    watching = asyncio.gather(hub.admission.connections.watch(), _look_at_lanes(hub))
     loading = asyncio.create_task(_load(hub, launch))
     draining = asyncio.create_task(_drain(server, hub, launch))
     try:
@@ -236,6 +253,7 @@ async def run(hub: Hub, launch: Launch | None, sockets: Sockets, announce: Annou
         if launch is not None:
             await launch.client.stop()
         hub.pool.close()
+        await hub.shelf.close()
         await asyncio.to_thread(hub.workers.close)
         await app.stop()  # type: ignore[no-untyped-call]
 
@@ -247,7 +265,10 @@ async def _drain(server: ImpServer, hub: Hub, launch: Launch | None) -> None:
     if n := len(server.server_state.tasks):
         requests = f"{n} request{'s' if n > 1 else ''}"
         _log.info("finishing %s, for at most %g s; one more Ctrl-C ends them now", requests, limit_s)
-    if launch is None or launch.client.state != "ready":
+    if launch is None:
+        return
+    if launch.client.state != "ready":  # it loads or restarts: nothing is finished there, and nothing begins again
+        await launch.client.stop()
         return
     drain = asyncio.create_task(launch.client.drain(limit_s))
     hurry = asyncio.create_task(server.hurried.wait())
@@ -261,8 +282,37 @@ async def _drain(server: ImpServer, hub: Hub, launch: Launch | None) -> None:
         hurry.cancel()
 
 
-_TO_SAY_SO_S = 5
+_TO_SAY_SO_S = 1.3
 """Seconds that cut streams get, after the drain, to write their error."""
+_LAST_S = 1.7
+"""Seconds after the drain at which the process ends whatever hangs: a thread, a child, a client."""
+
+
+def _nothing() -> None:
+    return
+
+
+def _end_in_time(hub: Hub, launch: Launch | None) -> None:
+    """Starts the clock that ends this process, and those that it has begun. By a thread: the loop itself may hang."""
+
+    def end() -> None:
+        time.sleep(hub.config.server.drain_timeout_s + _LAST_S)
+        _log.warning("something still hangs behind the drain: the server ends without waiting for it")
+        kill = getattr(launch.client, "kill", None) if launch is not None else None
+        if kill is not None:
+            kill()
+        if hub.workers.pid is not None:
+            with suppress(OSError):
+                os.kill(hub.workers.pid, signal.SIGKILL)
+        os._exit(0)
+
+    threading.Thread(target=end, name="imp-end", daemon=True).start()
+
+
+async def _look_at_lanes(hub: Hub) -> None:
+    while True:
+        await asyncio.sleep(1.0)
+        hub.look_at_lanes()
 
 
 def _uvicorn_config(app: object, hub: Hub) -> uvicorn.Config:
@@ -279,7 +329,7 @@ def _uvicorn_config(app: object, hub: Hub) -> uvicorn.Config:
         access_log=False,
         server_header=False,
         timeout_keep_alive=int(config.server.keep_alive_s),
-        timeout_graceful_shutdown=int(config.server.drain_timeout_s) + _TO_SAY_SO_S,
+        timeout_graceful_shutdown=config.server.drain_timeout_s + _TO_SAY_SO_S,  # type: ignore[arg-type]
     )
 
 

@@ -18,7 +18,6 @@ from imp_server.config.load import Loaded, find_file, load
 from imp_server.config.names import NO_EFFECT_FLAGS, NOT_YET, REFUSED_FLAGS, VALUE_FLAGS
 from imp_server.config.tree import Config
 from imp_server.core import ConfigError
-from imp_server.logs import speak_json
 
 ENGINE_SECTIONS = (
     "model",
@@ -184,8 +183,6 @@ def loaded_config(file: str = "", assignments: tuple[str, ...] = ()) -> Loaded:
     here = Path.cwd()
     found = find_file(file, variables, here, user)
     loaded = load(meta.get(_GIVEN), assignments, variables, found)
-    if loaded.config.log.format == "json":
-        speak_json()
     loaded.notes += meta.get(_NOTES, [])
     if found is not None and found.parent == here and not (file or variables.get("IMP_CONFIG")):
         loaded.notes.append(f"settings are taken from {found.name} in this folder")

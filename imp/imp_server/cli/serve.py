@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import ipaddress
-import socket
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
-from functools import partial
 from typing import TYPE_CHECKING
 
 import click
@@ -19,7 +16,7 @@ from imp_server.cli._launch import Located, loading_progress, locate
 from imp_server.config import Config
 from imp_server.config.load import Loaded
 from imp_server.core import readable
-from imp_server.logs import set_up_logging, speak_json
+from imp_server.logs import set_up_logging
 
 if TYPE_CHECKING:
     from imp_server.api.server import Sockets
@@ -38,42 +35,24 @@ def command(loaded: Loaded, model: str | None) -> None:
 
     config = with_model(loaded, model)
     set_up_logging(config.log)
-    if config.log.format == "json":
-        speak_json(banner=True)
     sockets = bind(config.server)  # before anything is loaded: a taken port fails at once
     _say(f"imp {__version__}")
-    for warning in warnings(config):
-        print(f"imp: {warning}", file=sys.stderr)
     located = locate(config)
     if located is None:
         _say("No model: requests that need one are answered with 503")
-        serve(config, None, sockets, partial(_announce, prefix=config.server.api_prefix.rstrip("/")))
+        serve(config, None, sockets, _announce)
         return
     _say(f"Loading model {located.model_id}\n{readable(located.path)}")
     _say(_limits(config))
+    for warning in warnings(config):
+        print(f"imp: {warning}", file=sys.stderr)
     _serve_model(config, located, sockets)
 
 
 def warnings(config: Config) -> Iterator[str]:
     """What is allowed, but seldom meant."""
-    server = config.server
-    if any(map(is_open, server.host)) and not server.api_key and not server.api_key_file:
-        yield (
-            "the server listens beyond this machine and asks for no key: whoever can connect may use it; "
-            "add --api-key KEY, or listen on 127.0.0.1"
-        )
     if config.reasoning.think_budget >= 1:
         yield "--think-budget 1 lets thinking take all of max_tokens: answers may never begin"
-
-
-def is_open(host: str) -> bool:
-    """Others than this machine may reach it."""
-    if host.startswith(("unix:", "/")):
-        return False
-    try:
-        return not ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host != "localhost"
 
 
 def _serve_model(config: Config, located: Located, sockets: Sockets) -> None:
@@ -87,7 +66,7 @@ def _serve_model(config: Config, located: Located, sockets: Sockets) -> None:
 
         def announce(line: str) -> None:
             bar.close()
-            _announce(line, config.server.api_prefix.rstrip("/"))
+            _announce(line)
 
         client = ProcessEngine(located.path, located.model_id, config)
         workers = new_workers()
@@ -104,39 +83,12 @@ def _say(line: str) -> None:
     print(line, flush=True)
 
 
-def _announce(line: str, prefix: str) -> None:
+def _announce(line: str) -> None:
     _say(line)
     if line.startswith("Also"):
         return
-    first, *others = addresses(line.rpartition(" ")[2])
-    url = first + prefix
-    if others:
-        _say("Reachable as:      " + ", ".join(one + prefix for one in (first, *others)))
+    url = line.rpartition(" ")[2]
     _say(f"OpenAI clients:    {url}/v1\nAnthropic clients: {url}\nEvery route:       {url}/docs")
-
-
-def addresses(url: str) -> list[str]:
-    """URLs that a client can be given: where every interface is listened on, those of this machine, loopback first."""
-    for wildcard, family, loopback in (
-        ("//0.0.0.0:", socket.AF_INET, "//127.0.0.1:"),
-        ("//[::]:", socket.AF_INET6, "//[::1]:"),
-    ):
-        if wildcard in url:
-            own = _own_address(family)
-            shown = f"//[{own}]:" if ":" in own else f"//{own}:"
-            return [url.replace(wildcard, loopback), *([url.replace(wildcard, shown)] if own else [])]
-    return [url]
-
-
-def _own_address(family: socket.AddressFamily) -> str:
-    """The address that packets to elsewhere would come from, "" without a network. Nothing is sent."""
-    elsewhere = "192.0.2.1" if family == socket.AF_INET else "2001:db8::1"
-    with socket.socket(family, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.connect((elsewhere, 9))
-        except OSError:
-            return ""
-        return str(probe.getsockname()[0])
 
 
 def _limits(config: Config) -> str:

@@ -24,6 +24,9 @@ class Engine(msgspec.Struct, frozen=True):
     """Seconds between two signs of life of the engine."""
     watchdog_s: Seconds = 30
     """Seconds without a sign of life after which the engine is restarted; 0 = never."""
+    stuck_mask_s: Seconds = 30
+    """Seconds with one question after which the thread for grammars counts as stuck; past the second the engine is
+    restarted; 0 = never."""
     restart_backoff_s: Seconds = 0.5
     """Seconds before the first restart after a crash; doubled each time."""
     restart_backoff_max_s: Seconds = 30

@@ -55,7 +55,7 @@ class Server(msgspec.Struct, frozen=True):
     request_timeout_s: Seconds = 300
     """Seconds after which a generation ends with finish reason `length`; 0 = never."""
     drain_timeout_s: Seconds = 60
-    """Seconds that running requests get to finish after SIGTERM."""
+    """Seconds that running requests get to finish after SIGTERM; two more and the server has ended, whatever hangs."""
     stuck_thread_s: Seconds = 30
     """Seconds with one thing after which a thread counts as stuck and another takes its place; 0 = never."""
     keep_alive_s: Seconds = 75

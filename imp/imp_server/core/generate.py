@@ -166,6 +166,8 @@ class GenerateRequest(msgspec.Struct, frozen=True):
     spans: tuple[MessageSpan, ...] = ()
     adapter: str = ""
     priority: int = 0
+    owner: str = ""
+    """Whose work it is, for fairness among many: a digest of the key, without keys the connection."""
     cache: CacheMarks = CacheMarks()
     deadline_s: float | None = None
     """Seconds from acceptance after which the request ends with `length`."""

@@ -53,6 +53,8 @@ class ServerState(NamedTuple):
     stage: str = ""
     stage_value: float = 0.0
     message: str = ""
+    trouble: str = ""
+    """Why requests can't be served although the state is `ready`."""
 
 
 class TextFacts(NamedTuple):

@@ -9,7 +9,6 @@ import msgspec
 
 from imp_server.core import Conflict, NotFound
 from imp_server.dialects.docs_page import front_page, page
-from imp_server.dialects.favicon import icon
 from imp_server.dialects.handler import BytesReply, Call, JsonReply, Reply, handler
 
 
@@ -73,11 +72,12 @@ _NOT_READY = {
 @handler
 async def ready(call: Call) -> Reply:
     state = call.services.state()
-    if state.state == "ready":
+    if state.state == "ready" and not state.trouble:
         told = {"message": state.message} if state.message else {}
         return JsonReply({"ready": True, "model": state.model, **told})
-    code, message = _NOT_READY[state.state]
-    body: dict[str, Any] = {"ready": False, "code": code, "message": state.message or message}
+    code, message = ("engine_faulted", state.trouble) if state.state == "ready" else _NOT_READY[state.state]
+    message = state.trouble or state.message or message
+    body: dict[str, Any] = {"ready": False, "code": code, "message": message}
     if state.model:
         body["model"] = state.model
     return JsonReply(body, status=503, headers={"retry-after": "1"})
@@ -157,11 +157,6 @@ async def close_session(call: Call) -> Reply:
     session_id = call.path["session_id"]
     n_blocks = await call.services.close_session(session_id)
     return JsonReply({"id": session_id, "object": "session", "closed": True, "released_blocks": n_blocks})
-
-
-@handler
-async def favicon(_call: Call) -> Reply:
-    return BytesReply(icon(), "image/x-icon", headers={"cache-control": "max-age=86400"})
 
 
 @handler

@@ -7,6 +7,8 @@ import os
 import socket
 import sys
 import threading
+from collections.abc import Callable
+from functools import partial
 from queue import SimpleQueue
 from typing import NoReturn
 
@@ -15,12 +17,14 @@ from imp_server.core import HostOutOfMemory, InternalError, UserFault
 from imp_server.engine.build import build_engine
 from imp_server.engine.errors import load_failed
 from imp_server.engine.flight_recorder import FlightRecorder
+from imp_server.engine.loop import EngineLoop
 from imp_server.engine.messages import PROTOCOL, Heartbeat, LoadFailed, Ready, Start, decode_to_engine
 from imp_server.engine.outbox import Outbox
 from imp_server.engine.runner import InboxMessage, Pulse, run_loop
 from imp_server.logs import set_up_logging
 
 log = logging.getLogger(__name__)
+EXIT_STUCK = 75
 SWITCH_INTERVAL_S = 0.0005
 """Python's own 5 ms would let hard work on the mask thread hold up the loop for that long behind every native call."""
 
@@ -40,8 +44,9 @@ def run_child(fd: int, recorder_fd: int) -> int:
     inbox: SimpleQueue[InboxMessage] = SimpleQueue()
     pulse = Pulse()
     threading.Thread(target=_read_all, args=(sock, inbox), name="imp-inbox", daemon=True).start()
+    looks: list[Callable[[], None]] = []
     threading.Thread(
-        target=_beat, args=(outbox, pulse, config.engine.heartbeat_s), name="imp-pulse", daemon=True
+        target=_beat, args=(outbox, pulse, config.engine.heartbeat_s, looks), name="imp-pulse", daemon=True
     ).start()
     try:
         built = build_engine(
@@ -57,6 +62,7 @@ def run_child(fd: int, recorder_fd: int) -> int:
         outbox.put(load_failed(fault))
         outbox.close()
         return fault.exit_code
+    looks.append(partial(_leave_if_lost, built.loop, outbox, config.engine.stuck_mask_s))
     outbox.put(Ready(PROTOCOL, built.info))
     run_loop(built.loop, inbox, pulse)
     built.loop.close()
@@ -98,7 +104,19 @@ def _leave() -> NoReturn:
     os._exit(0)
 
 
-def _beat(outbox: Outbox, pulse: Pulse, interval_s: float) -> None:
+def _beat(outbox: Outbox, pulse: Pulse, interval_s: float, looks: list[Callable[[], None]]) -> None:
+    """`looks`: after what else to see; it grows once the engine is built."""
     pause = threading.Event()
     while not pause.wait(interval_s or 1.0):
         outbox.put(Heartbeat(pulse.n_steps, pulse.busy))
+        for look in looks:
+            look()
+
+
+def _leave_if_lost(loop: EngineLoop, outbox: Outbox, stuck_s: float) -> None:
+    """No mask thread is left: nothing constrained can go on here, and a thread can't be ended. A new process can."""
+    last = loop.requests.find_stuck(stuck_s)
+    if last is not None:
+        outbox.put(last)
+        outbox.close()
+        os._exit(EXIT_STUCK)

@@ -57,6 +57,11 @@ class EngineClient(Protocol):
     def state(self) -> EngineState: ...
 
     @property
+    def stalled_s(self) -> float:
+        """Seconds for which an engine with work hasn't finished a step; 0.0 while it does, and without work."""
+        ...
+
+    @property
     def info(self) -> ModelInfo:
         """Raises ModelLoading before the model is ready."""
         ...

@@ -8,6 +8,7 @@ from typing import TypeVar
 
 from imp_server.core import (
     Conflict,
+    GrammarTooCostly,
     ImpError,
     InternalError,
     InvalidRequest,
@@ -31,11 +32,15 @@ _BY_STATUS: dict[int, type[ImpError]] = {
 
 
 def rejected(key: int, error: ImpError) -> Rejected:
-    return Rejected(key, error.status, error.code, error.message, error.param, error.retry_after_s)
+    is_too_costly = isinstance(error, GrammarTooCostly)
+    return Rejected(
+        key, error.status, error.code, error.message, error.param, error.retry_after_s, is_too_costly=is_too_costly
+    )
 
 
 def failed(key: int, error: ImpError) -> RequestFailed:
-    return RequestFailed(key, error.status, error.code, error.message)
+    is_too_costly = isinstance(error, GrammarTooCostly)
+    return RequestFailed(key, error.status, error.code, error.message, is_too_costly=is_too_costly)
 
 
 def error_from(message: Rejected | RequestFailed) -> ImpError:

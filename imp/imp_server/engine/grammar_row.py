@@ -14,7 +14,7 @@ from concurrent.futures import Future
 from typing import Any, Literal, NamedTuple
 
 from imp_server.engine.constraint import Constraint
-from imp_server.engine.masking import Made, MaskThread, Wanted
+from imp_server.engine.masking import NOBODY, Asker, Made, MaskThread, Wanted
 
 _PATIENCE_S = 0.001
 """How long the loop waits for a grammar that the mask thread is busy with."""
@@ -56,11 +56,13 @@ class GrammarRow:
         *,
         n_early: int = -1,
         steers: bool = True,
+        asker: Asker = NOBODY,
     ) -> None:
         """`n_left`: tokens that the reply may have. `n_early`: behind how many of them early tags don't count."""
         self._constraint = constraint
         self._end_ids = end_ids
         self._masks = masks
+        self._asker = asker
         self.steers = steers
         """The place is one whose end may be steered to."""
         self._past_at = n_left - n_early if n_early > 0 else -1
@@ -111,8 +113,8 @@ class GrammarRow:
         except Exception:  # not known in time, or a fault: there it fails this row alone
             tight = True
         if tight:
-            return self._masks.call(lambda: self._make_tight(spot, refused))
-        return self._masks.submit(Wanted(self._constraint, spot.place, self._end_ids, refused=refused))
+            return self._masks.call(lambda: self._make_tight(spot, refused), self._constraint, self._asker)
+        return self._masks.submit(Wanted(self._constraint, spot.place, self._end_ids, refused=refused), self._asker)
 
     def _make_tight(self, spot: Spot, refused: frozenset[int]) -> Made:
         """On the mask thread."""
@@ -147,7 +149,7 @@ class GrammarRow:
             return "ok"
         if found == "later":
             spot = self._spot
-            self.judging = self._masks.call(lambda: self._after(spot, token_id, None))
+            self.judging = self._masks.call(lambda: self._after(spot, token_id, None), self._constraint, self._asker)
         elif found == "refused":
             self._refused |= {token_id}
             self.n_steered += len(self._refused) == 1

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from typing import Any, NamedTuple, TypeVar
+from weakref import WeakSet
 
 import numpy as np
 
-from imp_server.core import GrammarPlan
+from imp_server.core import EngineFaulted, GrammarPlan, GrammarTooCostly
 from imp_server.engine.constraint import Constraint, MakeConstraint, Mask
 from imp_server.engine.heap_freezer import HeapFreezer
-from imp_server.engine.turn_queue import TurnQueue
+from imp_server.engine.turn_queue import TOO_COSTLY, TurnQueue
 
 T = TypeVar("T")
 MASK_GRACE_S = 0.002
 """How long a step waits for masks, drafts' included, while other rows could run: less than a step, more than a common
 mask."""
+_MOST_REFUSED = 1024
 _MAX_READY = 1024
 """Finished masks kept, so that a row on known ground costs a look into a dict."""
 
@@ -41,23 +44,79 @@ class Wanted(NamedTuple):
     """Ids left out although the grammar allows them."""
 
 
-class MaskThread:
-    """Owner of the one thread that works on grammars while the model's forward runs."""
+class Asker(NamedTuple):
+    """For whom the thread works: turns are shared alike by owners. `key`: of the request; `digest`: of its grammar."""
 
-    def __init__(self, vocab_size: int, make: MakeConstraint) -> None:
+    owner: str = ""
+    key: int = 0
+    digest: str = ""
+
+
+NOBODY = Asker()
+
+
+class MaskThread:
+    """Owner of the one thread that works on grammars while the model's forward runs.
+
+    A thread that gets stuck may hold what all grammars share: their constraints are lost then, and new ones begin on
+    something new. A grammar on which the work was given up isn't started again.
+    """
+
+    def __init__(self, vocab_size: int, make: MakeConstraint, rests: Callable[[], bool] = lambda: False) -> None:
+        """`rests`: as of a TurnQueue."""
         self._n_words = -(-vocab_size // 32)
         self._make = make
-        self._jobs = TurnQueue("imp-mask", between=HeapFreezer())
+        self._jobs = TurnQueue("imp-mask", between=HeapFreezer(), rests=rests)
         self._ready: dict[tuple[Any, tuple[int, ...]], Future[Made]] = {}
+        self._constraints: WeakSet[Constraint] = WeakSet()
+        self._lost: WeakSet[Constraint] = WeakSet()
+        self._refused: OrderedDict[str, None] = OrderedDict()
 
-    def start(self, plan: GrammarPlan) -> Future[Constraint]:
-        return self._jobs.submit(lambda: self._make(plan))
+    def start(self, plan: GrammarPlan, asker: Asker = NOBODY) -> Future[Constraint]:
+        if plan.digest in self._refused:
+            refused: Future[Constraint] = Future()
+            refused.set_exception(GrammarTooCostly(TOO_COSTLY))
+            return refused
+        return self._ask(lambda: self._made_constraint(plan), asker)
 
-    def submit(self, wanted: Wanted) -> Future[Made]:
+    def _made_constraint(self, plan: GrammarPlan) -> Constraint:
+        constraint = self._make(plan)
+        self._constraints.add(constraint)
+        return constraint
+
+    def find_stuck(self, stuck_s: float) -> Asker | None:
+        """For whom the thread was at work when it got stuck for good: none is left. Called about once a second."""
+        found = self._jobs.find_stuck(stuck_s)
+        if found is None:
+            return None
+        asker, goes_on = found
+        self._lost |= self._constraints
+        abandon = getattr(self._make, "abandon", None)
+        if abandon is not None:
+            abandon()
+        return None if goes_on else asker
+
+    def _ask(self, function: Callable[[], T], asker: Asker) -> Future[T]:
+        job = self._jobs.submit(function, asker.owner, asker)
+        job.add_done_callback(lambda done: self._note_refusal(done, asker))
+        return job
+
+    def _note_refusal(self, done: Future[Any], asker: Asker) -> None:
+        if done.cancelled() or not isinstance(done.exception(), GrammarTooCostly) or not asker.digest:
+            return
+        self._refused[asker.digest] = None
+        while len(self._refused) > _MOST_REFUSED:
+            self._refused.popitem(last=False)
+
+    def _check(self, constraint: Constraint) -> None:
+        if constraint in self._lost:
+            raise EngineFaulted("the thread that works on grammars got stuck on another one; send the request again")
+
+    def submit(self, wanted: Wanted, asker: Asker = NOBODY) -> Future[Made]:
         """Done at once where the mask is known from an earlier visit."""
         known = None if wanted.n_left >= 0 else wanted.constraint.known_mask(wanted.place)
         if known is None:
-            return self._jobs.submit(lambda: self.fill(wanted))
+            return self.call(lambda: self.fill(wanted), wanted.constraint, asker)
         key = (wanted.place, wanted.end_ids)
         ready = None if wanted.refused else self._ready.get(key)
         if ready is None:
@@ -69,9 +128,14 @@ class MaskThread:
                 self._ready[key] = ready
         return ready
 
-    def call(self, function: Callable[[], T]) -> Future[T]:
-        """Run there, in turn."""
-        return self._jobs.submit(function)
+    def call(self, function: Callable[[], T], constraint: Constraint, asker: Asker = NOBODY) -> Future[T]:
+        """Run there, in turn. `constraint`: the grammar that it asks."""
+
+        def ask() -> T:
+            self._check(constraint)
+            return function()
+
+        return self._ask(ask, asker)
 
     def stop(self) -> None:
         self._jobs.stop()

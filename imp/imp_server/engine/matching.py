@@ -28,6 +28,10 @@ class Grammars:
         self._max_states = max_states
         self._space: GrammarSpace | None = None
 
+    def abandon(self) -> None:
+        """A thread is stuck in it: the next grammar begins on a new one."""
+        self._space = None
+
     def __call__(self, plan: GrammarPlan) -> Constraint:
         """Raises GrammarRefused."""
         if self._space is None:

@@ -61,6 +61,10 @@ class MessageClient(ABC):
         return self._state
 
     @property
+    def stalled_s(self) -> float:
+        return 0.0
+
+    @property
     def info(self) -> ModelInfo:
         if self._info is None:
             raise ModelLoading("the model is still loading", retry_after_s=1.0)

@@ -135,6 +135,8 @@ class Rejected(msgspec.Struct, frozen=True, tag="rejected"):
     message: str
     param: str | None = None
     retry_after_s: float | None = None
+    is_too_costly: bool = False
+    """Its grammar: it is refused from now on."""
 
 
 class NeedGrammar(msgspec.Struct, frozen=True, tag="need_grammar"):
@@ -191,6 +193,8 @@ class RequestFailed(msgspec.Struct, frozen=True, tag="failed"):
     status: int
     code: str
     message: str
+    is_too_costly: bool = False
+    """As in Rejected."""
 
 
 ReasoningVerdict = Literal["ending", "already_closed", "no_closer", "unknown"]

@@ -27,6 +27,8 @@ from imp_server.engine.messages import (
     Heartbeat,
     LoadFailed,
     Ready,
+    Rejected,
+    RequestFailed,
     Start,
     Submit,
     ToEngine,
@@ -37,6 +39,10 @@ from imp_server.engine.messages import (
 log = logging.getLogger(__name__)
 
 _EXIT_TIMEOUT_S = 5.0
+_LEAVE_S = 0.6
+"""How long an engine may take to end behind its drain: it fails what is left."""
+_END_S = 0.4
+"""How long it may take to notice that nobody listens any more. It needs nothing of what its loop is doing for that."""
 _STABLE_S = 60.0
 """A process that lived so long starts the back-off anew."""
 
@@ -56,12 +62,22 @@ class ProcessEngine(MessageClient):
         self._recorder: FlightRecorder | None = None
         self._silent_s = 0.0
         self._started_s = 0.0
+        self._n_steps, self._stepped_s = 0, 0.0
         self._n_crashes_in_row = 0
 
     @property
     def pid(self) -> int | None:
         """Of the engine process; None while there is none."""
         return self._process.pid if self._process is not None else None
+
+    @property
+    def stalled_s(self) -> float:
+        return time.monotonic() - self._stepped_s if self._state == "ready" and len(self._requests) else 0.0
+
+    def kill(self) -> None:
+        """The process at once, whatever it does. For whoever leaves without waiting."""
+        if self._process is not None and self._process.poll() is None:
+            self._process.kill()
 
     async def start(self, on_progress: OnLoading | None = None) -> None:
         self._on_progress = on_progress
@@ -87,7 +103,7 @@ class ProcessEngine(MessageClient):
         if self._state == "ready":
             self._state = "draining"
             self._send(Drain(timeout_s))
-            await self._wait_for_exit(timeout_s + _EXIT_TIMEOUT_S)
+            await self._wait_for_exit(timeout_s + _LEAVE_S)
         await self.stop()
 
     async def stop(self) -> None:
@@ -98,7 +114,7 @@ class ProcessEngine(MessageClient):
                 task.cancel()
         if self._writer is not None:
             self._writer.close()  # end of file: the engine leaves
-        await self._wait_for_exit(_EXIT_TIMEOUT_S)
+        await self._wait_for_exit(_END_S)
         self._fail_everything(Unavailable("the engine was stopped"))
         if failed:
             self._state = "failed"
@@ -124,7 +140,8 @@ class ProcessEngine(MessageClient):
             recorder_file.close()
         ours.setblocking(False)
         reader, self._writer = await asyncio.open_unix_connection(sock=ours)
-        self._silent_s, self._started_s = 0.0, time.monotonic()
+        self._silent_s = 0.0
+        self._started_s = self._stepped_s = time.monotonic()
         self._writer.write(encode(self._start_message))
         self._background(self._read(reader))
         if self._settings.watchdog_s:
@@ -146,7 +163,11 @@ class ProcessEngine(MessageClient):
     def _take(self, message: FromEngine) -> None:
         self._silent_s = 0.0
         if isinstance(message, Heartbeat):
+            if message.n_steps != self._n_steps or not message.busy:
+                self._n_steps, self._stepped_s = message.n_steps, time.monotonic()
             return
+        if isinstance(message, Rejected | RequestFailed) and message.is_too_costly:
+            self._blame_grammar(message.key)
         was_restarting = self._state == "restarting"
         self._receive(message)
         if was_restarting and isinstance(message, Ready):
@@ -155,6 +176,11 @@ class ProcessEngine(MessageClient):
                 self._send(Submit(generation.request))
         elif was_restarting and isinstance(message, LoadFailed):
             self._fail_everything(Unavailable(f"the engine could not be restarted: {message.message}"))
+
+    def _blame_grammar(self, key: int) -> None:
+        for generation in self._requests:
+            if generation.key == key:
+                self._blame.refuse_grammar(generation.request)
 
     async def _watch(self, process: subprocess.Popen[bytes]) -> None:
         """Heartbeats come from a thread of their own, so a long native call is no hang.
@@ -211,7 +237,8 @@ class ProcessEngine(MessageClient):
         self._n_crashes_in_row = 1 if stable else self._n_crashes_in_row + 1
         delay_s = self._settings.restart_backoff_s * 2 ** (self._n_crashes_in_row - 1)
         await asyncio.sleep(min(delay_s, self._settings.restart_backoff_max_s))
-        await self._spawn()
+        if self._state == "restarting":
+            await self._spawn()
 
     async def _wait_for_exit(self, timeout_s: float) -> int | None:
         """The exit code; a process that doesn't end in time is killed."""

@@ -12,7 +12,15 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from imp_server.backends.base import Backend
-from imp_server.core import Draining, GenerateRequest, ImpError, InternalError, SamplingParams, Unavailable
+from imp_server.core import (
+    Draining,
+    GenerateRequest,
+    GrammarTooCostly,
+    ImpError,
+    InternalError,
+    SamplingParams,
+    Unavailable,
+)
 from imp_server.decode.state import SamplerState
 from imp_server.engine.acceptance import Limits, check_request
 from imp_server.engine.adapters import Adapters
@@ -23,7 +31,7 @@ from imp_server.engine.errors import failed, rejected
 from imp_server.engine.grammar_row import GrammarRow
 from imp_server.engine.known_plans import KnownPlans
 from imp_server.engine.live import LiveRequest, LiveRequests, LiveRow
-from imp_server.engine.masking import MaskThread
+from imp_server.engine.masking import Asker, MaskThread
 from imp_server.engine.messages import (
     AdapterDone,
     AskStats,
@@ -37,6 +45,7 @@ from imp_server.engine.messages import (
     ReasoningEnded,
     ReasoningVerdict,
     RequestAccepted,
+    RequestFailed,
     RowDelta,
     SessionClosed,
     StatsReply,
@@ -45,6 +54,7 @@ from imp_server.engine.messages import (
     UnloadAdapter,
 )
 from imp_server.engine.row_rules import RowRules
+from imp_server.engine.turn_queue import TOO_COSTLY
 from imp_server.schedule.rows import Row
 from imp_server.schedule.scheduler import Scheduler
 from imp_server.schedule.snapshots import snapshot_points
@@ -93,9 +103,10 @@ class RequestHandler:
         self._emit = emit
         self._post = post
         self._clock = clock
-        self._masks = MaskThread(limits.vocab_size, make)
+        self._masks = MaskThread(limits.vocab_size, make, self._others_run)
         self._plans = KnownPlans()
         self._starting: dict[int, GenerateRequest] = {}
+        self._start_jobs: dict[int, Future[Constraint]] = {}
         self._adapters = Adapters(backend)
         self._touched: dict[LiveRow, None] = {}
         self._drain_until_s: float | None = None
@@ -154,10 +165,11 @@ class RequestHandler:
             self._emit(NeedGrammar(key))
             return
         self._starting[key] = request
-        future = self._masks.start(plan)
+        future = self._start_jobs[key] = self._masks.start(plan, Asker(request.owner, key, plan.digest))
         future.add_done_callback(lambda done: self._post(GrammarReady(key, done)))
 
     def _grammar_ready(self, message: GrammarReady) -> None:
+        self._start_jobs.pop(message.key, None)
         request = self._starting.pop(message.key, None)
         if request is None:
             return  # cancelled meanwhile
@@ -217,6 +229,7 @@ class RequestHandler:
                 output.room_left,
                 n_early=request.plan.n_early,
                 steers=self._may_steer(output),
+                asker=Asker(request.owner, request.key, request.plan.grammar.digest if request.plan.grammar else ""),
             )
         return LiveRow(row, output, grammar)
 
@@ -238,6 +251,7 @@ class RequestHandler:
 
     def _cancel(self, message: Cancel) -> None:
         if self._starting.pop(message.key, None) is not None:
+            self._start_jobs[message.key].cancel()
             return
         rows = self.live.rows_of(message.key, message.choice)
         self.counters["choices_cancelled_total"] += len(rows)
@@ -413,6 +427,18 @@ class RequestHandler:
         for key in list(self._starting):
             self._starting.pop(key)
             self._reject(key, Unavailable("the engine was stopped"))
+
+    def find_stuck(self, stuck_s: float) -> RequestFailed | None:
+        """What to say of the request on which the last mask thread got stuck: nothing constrained can go on.
+
+        None: no thread is stuck, or another took its place. Called by a thread of its own, about once a second.
+        """
+        asker = self._masks.find_stuck(stuck_s)
+        return None if asker is None else failed(asker.key, GrammarTooCostly(TOO_COSTLY))
+
+    def _others_run(self) -> bool:
+        """Rows that don't wait for the mask thread. Asked by that thread."""
+        return any(not row.is_held_back for row in list(self._scheduler.rows))
 
     def close(self) -> None:
         self._masks.stop()

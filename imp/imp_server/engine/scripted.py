@@ -158,6 +158,10 @@ class ScriptedEngine:
         return self._state
 
     @property
+    def stalled_s(self) -> float:
+        return 0.0
+
+    @property
     def info(self) -> ModelInfo:
         if self._state in ("loading", "stopped"):
             raise ModelLoading("the model is still loading", retry_after_s=1.0)

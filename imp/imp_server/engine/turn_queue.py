@@ -1,68 +1,125 @@
 """One thread for many questions: each works for a turn and then lets the others have theirs.
 
-A question that needs more than its turn starts again with its next one, and finds what it kept there (core/turns.py).
-Where it kept nothing its turns become longer, so that it gets through. Between two turns of such questions one that
-hasn't had any comes first, however many hard ones there are; and hard ones get every other turn at least.
+Three levels. A new question gets a small slice at once. What exceeds it sinks, and is resumed in longer turns behind
+new ones: it starts again with each turn and finds what it kept there (core/turns.py); where it kept nothing its turns
+become longer, so that it gets through. Sunk questions get every other turn at least. On each level the owner who has
+had least comes first, so one who asks much waits for himself. While rows run that need nothing of it, sunk work rests
+between its turns: it shares the interpreter's lock with the step loop, so a lower priority of the thread would hold up
+the loop.
+
+A thread that doesn't come back from a turn is stuck. Its question fails, and another thread takes its place.
 """
 
 from __future__ import annotations
 
+import logging
+import time
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future
-from dataclasses import dataclass
+from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
+from dataclasses import dataclass, field
 from threading import Condition, Thread
 from typing import Any, TypeVar
 
 from imp_server.core import GrammarTooCostly
+from imp_server.core.lanes import SPARES
 from imp_server.core.turns import OutOfTurn, n_kept, turn
 
 T = TypeVar("T")
+log = logging.getLogger(__name__)
 
-TURN = 1000
-"""Units of a turn: about ten milliseconds."""
-MOST = 1_000_000
+SLICE = 1000
+"""Units of a question's first turn: about two milliseconds."""
+TURN = 4000
+"""Units of its second: about eight milliseconds."""
+LONG_TURN = 8000
+"""Units of further ones."""
+MOST = 5_000_000
 """Units of one question, all its turns together: about ten seconds. Whoever asks more is refused.
-
-Of 375 real schemas none asked more than 20,000.
 """
+_REST = 0.5
+"""Of a sunk turn's time, during which nothing sunk runs while others want the processor."""
+_N_LEVELS = 3
+TOO_COSTLY = "this grammar takes too much work; simplify it"
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Job:
     answer: Callable[[], Any]
     future: Future[Any]
+    owner: str
+    about: Any
+    """What it is for, as its asker calls it."""
     n_units: int
+    level: int = 0
     n_spent: int = 0
 
 
-class TurnQueue:
-    """Owner of the thread, and of the order in which jobs get their turns: new ones and hard ones by turns.
+@dataclass(slots=True, eq=False)
+class _Owner:
+    """What somebody has waiting, by level, and the seconds that he has had, as far as they matter."""
 
-    Among either: first come, first served, over and over.
-    """
+    had_s: float = 0.0
+    waiting: tuple[deque[_Job], ...] = field(default_factory=lambda: tuple(deque() for _ in range(_N_LEVELS)))
+
+    @property
+    def has_new(self) -> bool:
+        return bool(self.waiting[0])
+
+    @property
+    def has_sunk(self) -> bool:
+        return any(self.waiting[1:])
+
+
+@dataclass(slots=True, eq=False)
+class _Running:
+    """The thread at work: on what, since when (seconds, 0.0 = on nothing)."""
+
+    name: str
+    job: _Job | None = None
+    since_s: float = 0.0
+
+
+class Stuck(GrammarTooCostly):
+    """The thread never came back from this question."""
+
+
+class TurnQueue:
+    """Owner of the thread, and of the order in which jobs get their turns."""
 
     def __init__(
-        self, name: str, *, turn_units: int = TURN, most: int = MOST, between: Callable[[], None] = lambda: None
+        self,
+        name: str,
+        *,
+        slice_units: int = SLICE,
+        turn_units: int = TURN,
+        most: int = MOST,
+        between: Callable[[], None] = lambda: None,
+        rests: Callable[[], bool] = lambda: False,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`between`: called behind each turn."""
-        self._turn_units, self._most, self._between = turn_units, most, between
-        self._new: deque[_Job] = deque()
-        self._hard: deque[_Job] = deque()
-        self._last_was_hard = False
+        """`between`: called behind each turn. `rests`: somebody runs who needs nothing of what has sunk."""
+        self._name, self._most, self._between, self._rests, self._clock = name, most, between, rests, clock
+        self._units = (min(slice_units, turn_units), turn_units, turn_units * LONG_TURN // TURN)
+        self._owners: dict[str, _Owner] = {}
         self._changed = Condition()
+        self._served_s = 0.0
+        """What he had had whose turn was the latest."""
+        self._last_was_sunk = False
         self._stopped = False
-        self._thread = Thread(target=self._run, name=name, daemon=True)
-        self._thread.start()
+        self.n_stuck = 0
+        self._running = _Running(name)
+        self._start()
 
-    def submit(self, answer: Callable[[], T]) -> Future[T]:
+    def submit(self, answer: Callable[[], T], owner: str = "", about: Any = None) -> Future[T]:
         """`answer` may be called several times. The future fails with GrammarTooCostly if it never gets done."""
         future: Future[T] = Future()
         with self._changed:
             if self._stopped:
                 future.cancel()
             else:
-                self._new.append(_Job(answer, future, self._turn_units))
+                self._put(_Job(answer, future, owner, about, self._units[0]))
                 self._changed.notify()
         return future
 
@@ -70,39 +127,105 @@ class TurnQueue:
         """Cancel what hasn't been answered."""
         with self._changed:
             self._stopped = True
-            for job in (*self._new, *self._hard):
-                job.future.cancel()
-            self._new.clear()
-            self._hard.clear()
-            self._changed.notify()
+            for owner in self._owners.values():
+                for jobs in owner.waiting:
+                    for job in jobs:
+                        job.future.cancel()
+            self._owners.clear()
+            self._changed.notify_all()
 
-    def _run(self) -> None:
-        while (job := self._next()) is not None:
-            if job.future.cancelled():
-                job.future.set_running_or_notify_cancel()
-                continue
+    def find_stuck(self, stuck_s: float) -> tuple[Any, bool] | None:
+        """What the question was about that the thread has been at for too long, and whether another took its place.
+
+        None: it goes on. Called by another thread, about once a second.
+        """
+        with self._changed:
+            running = self._running
+            job, seconds = running.job, self._clock() - running.since_s
+            if job is None or not stuck_s or seconds <= stuck_s:
+                return None
+            self.n_stuck += 1
+            goes_on = self.n_stuck <= SPARES
+            then = f"another takes its place ({self.n_stuck} of {SPARES})" if goes_on else "none is left"
+            log.error("thread %s is stuck: one question for %.0f s; %s", running.name, seconds, then)
+            if goes_on:
+                self._running = _Running(f"{self._name}-{self.n_stuck + 1}")
+                self._start()
+            else:
+                running.job = None
+        settle(job.future, None, Stuck(TOO_COSTLY))
+        return job.about, goes_on
+
+    def _start(self) -> None:
+        Thread(target=self._run, args=(self._running,), name=self._running.name, daemon=True).start()
+
+    # --- the order ------------------------------------------------------------------------------
+
+    def _put(self, job: _Job) -> None:
+        owner = self._owners.get(job.owner)
+        if owner is None:
+            # Who comes back has saved up nothing, and pays for nothing that he had while nobody else wanted it.
+            owner = self._owners[job.owner] = _Owner(self._served_s)
+        owner.waiting[job.level].append(job)
+
+    def _take(self) -> _Job | None:
+        """The job whose turn it is; None if there is none."""
+        new = min((o for o in self._owners.values() if o.has_new), key=_had, default=None)
+        sunk = min((o for o in self._owners.values() if o.has_sunk), key=_had, default=None)
+        self._last_was_sunk = sunk is not None and (new is None or not self._last_was_sunk)
+        owner = sunk if self._last_was_sunk else new
+        if owner is None:
+            return None
+        self._served_s = max(self._served_s, owner.had_s)
+        return next(jobs for jobs in owner.waiting[self._last_was_sunk :] if jobs).popleft()
+
+    # --- the thread -----------------------------------------------------------------------------
+
+    def _run(self, running: _Running) -> None:
+        while (job := self._next(running)) is not None:
             is_answered = self._answered(job)
             self._between()
-            if is_answered:
-                continue
+            seconds = self._clock() - running.since_s
             with self._changed:
-                if self._stopped:
-                    job.future.cancel()
-                else:
-                    self._hard.append(job)
-                    self._last_was_hard = True
+                if self._running is not running:
+                    log.warning("thread %s comes back from its question and ends", running.name)
+                    return
+                running.job = None
+                self._behind(job, is_answered, seconds)
+                if not is_answered and self._rests():
+                    self._changed.wait_for(self._has_new, seconds * _REST)
 
-    def _next(self) -> _Job | None:
+    def _behind(self, job: _Job, is_answered: bool, seconds: float) -> None:
+        if self._stopped:
+            job.future.cancel()
+            return
+        owner = self._owners[job.owner]
+        owner.had_s += seconds
+        if not is_answered:
+            job.level = min(job.level + 1, _N_LEVELS - 1)
+            job.n_units = max(job.n_units, self._units[job.level])
+            self._put(job)
+        elif not (owner.has_new or owner.has_sunk):
+            del self._owners[job.owner]
+
+    def _has_new(self) -> bool:
+        return self._stopped or any(owner.has_new for owner in self._owners.values())
+
+    def _next(self, running: _Running) -> _Job | None:
         with self._changed:
-            while not (self._new or self._hard or self._stopped):
+            while not self._stopped and self._running is running:
+                job = self._take()
+                if job is not None:
+                    running.job, running.since_s = job, self._clock()
+                    return job
                 self._changed.wait()
-            if self._stopped:
-                return None
-            self._last_was_hard = bool(self._hard) and not (self._new and self._last_was_hard)
-            return (self._hard if self._last_was_hard else self._new).popleft()
+            return None
 
     def _answered(self, job: _Job) -> bool:
         """Give the job a turn; False: it needs another one."""
+        if job.future.cancelled():
+            job.future.set_running_or_notify_cancel()
+            return True
         before = n_kept()
         try:
             with turn(job.n_units):
@@ -112,19 +235,24 @@ class TurnQueue:
             if job.n_spent < self._most:
                 job.n_units *= 1 if n_kept() > before else 2
                 return False
-            _settle(job.future, None, GrammarTooCostly("this grammar takes too much work; simplify it"))
+            settle(job.future, None, GrammarTooCostly(TOO_COSTLY))
         except BaseException as error:
-            _settle(job.future, None, error)
+            settle(job.future, None, error)
         else:
-            _settle(job.future, result, None)
+            settle(job.future, result, None)
         return True
 
 
-def _settle(future: Future[Any], result: Any, error: BaseException | None) -> None:
-    """Answer unless it was cancelled meanwhile. Until then it counts as waiting, so that it can be."""
-    if not future.set_running_or_notify_cancel():
-        return
-    if error is None:
-        future.set_result(result)
-    else:
-        future.set_exception(error)
+def _had(owner: _Owner) -> float:
+    return owner.had_s
+
+
+def settle(future: Future[Any], result: Any, error: BaseException | None) -> None:
+    """Answer unless it was cancelled, or failed, meanwhile. Until then it counts as waiting, so that it can be."""
+    with suppress(InvalidStateError):
+        if future.done() or not future.set_running_or_notify_cancel():
+            return
+        if error is None:
+            future.set_result(result)
+        else:
+            future.set_exception(error)
