@@ -80,10 +80,14 @@ class Zygote:
             os.kill(pid, signal.SIGKILL)
 
     def _take_order(self) -> bool:
-        record, fds, _, _ = socket.recv_fds(self._control, ORDER_BYTES, 1)
-        while record and len(record) < ORDER_BYTES:
-            more = self._control.recv(ORDER_BYTES - len(record))
-            record = record + more if more else b""
+        """False: the other side is gone."""
+        try:
+            record, fds, _, _ = socket.recv_fds(self._control, ORDER_BYTES, 1)
+            while record and len(record) < ORDER_BYTES:
+                more = self._control.recv(ORDER_BYTES - len(record))
+                record = record + more if more else b""
+        except OSError:
+            return False
         if not record:
             return False
         order = Order.unpacked(record)

@@ -67,6 +67,8 @@ _PAIRS_KNOW = frozenset(
 
 
 _SHARED = ("$defs", "definitions", CLOSING)
+_MOST_SPREAD = 4 << 20
+"""Characters of definitions, once for each parameter."""
 
 
 class Parameter(NamedTuple):
@@ -100,6 +102,7 @@ def parameters(tool: BoundTool, text: SpellText, end: bytes) -> list[Parameter]:
             pointer=f"/{beyond[0]}",
         )
     shared = {k: schema[k] for k in _SHARED if k in schema}
+    _check_spread(tool.name, shared, len(schema.get("properties") or {}))
     required = set(schema.get("required") or ())
     undeclared = sorted(required - set(schema.get("properties") or {}))
     found = []
@@ -112,6 +115,15 @@ def parameters(tool: BoundTool, text: SpellText, end: bytes) -> list[Parameter]:
             value = text(value_schema, written == "text_or_null")
         found.append(Parameter(key, value, key in required))
     return found
+
+
+def _check_spread(name: str, shared: dict[str, Any], n_parameters: int) -> None:
+    """Each parameter brings the definitions along: the square of what was sent, at worst."""
+    if shared and n_parameters * len(json.dumps(shared)) > _MOST_SPREAD:
+        raise GrammarRefused(
+            f"{name} has too many parameters beside definitions so large, in this model's call notation: inline them",
+            pointer=f"/{next(iter(shared))}",
+        )
 
 
 def or_null(schema: Any) -> Any:

@@ -13,18 +13,36 @@ WrittenAs = Literal["text", "text_or_null", "json"]
 
 _DEPTH = 8
 """References followed at most."""
+_MOST_SEEN = 2000
+"""Schemas looked at for one parameter; one that needs more is written as JSON."""
+
+
+class _Seen:
+    """Owner of the count of schemas that may still be looked at: branches of branches would be without end."""
+
+    def __init__(self, root: Mapping[str, Any]) -> None:
+        self.root = root
+        self.left = _MOST_SEEN
+
+    def is_over(self) -> bool:
+        self.left -= 1
+        return self.left < 0
 
 
 def written_as(schema: Any, root: Mapping[str, Any]) -> WrittenAs:
     """`root`: what references of the parameter's schema are looked up in."""
-    if not _is_text(schema, root, _DEPTH):
+    seen = _Seen(root)
+    if not _is_text(schema, seen, _DEPTH):
         return "json"
-    return "text_or_null" if _may_be_null(schema, root, _DEPTH) else "text"
+    may_be_null = _may_be_null(schema, seen, _DEPTH)
+    if seen.left < 0:
+        return "json"
+    return "text_or_null" if may_be_null else "text"
 
 
-def _is_text(schema: Any, root: Mapping[str, Any], depth: int) -> bool:
+def _is_text(schema: Any, seen: _Seen, depth: int) -> bool:
     """A string, or a string or null."""
-    if not isinstance(schema, Mapping) or depth == 0:
+    if not isinstance(schema, Mapping) or depth == 0 or seen.is_over():
         return False
     kind = schema.get("type")
     if kind is not None:
@@ -36,22 +54,22 @@ def _is_text(schema: Any, root: Mapping[str, Any], depth: int) -> bool:
     for word in ("anyOf", "oneOf"):
         branches = [b for b in _listed(schema, word) if not _is_null(b)]
         if branches:
-            return all(_is_text(branch, root, depth - 1) for branch in branches)
-    return any(_is_text(branch, root, depth - 1) for branch in _beneath(schema, root))
+            return all(_is_text(branch, seen, depth - 1) for branch in branches)
+    return any(_is_text(branch, seen, depth - 1) for branch in _beneath(schema, seen.root))
 
 
-def _may_be_null(schema: Any, root: Mapping[str, Any], depth: int) -> bool:
+def _may_be_null(schema: Any, seen: _Seen, depth: int) -> bool:
     """Of a schema of texts."""
-    if not isinstance(schema, Mapping) or depth == 0:
+    if not isinstance(schema, Mapping) or depth == 0 or seen.is_over():
         return False
     kind = schema.get("type")
     if kind is not None:
         return isinstance(kind, list) and "null" in kind
     for word in ("anyOf", "oneOf"):
-        if any(_is_null(b) or _may_be_null(b, root, depth - 1) for b in _listed(schema, word)):
+        if any(_is_null(b) or _may_be_null(b, seen, depth - 1) for b in _listed(schema, word)):
             return True
-    below = [branch for branch in _beneath(schema, root) if _is_text(branch, root, depth - 1)]
-    return bool(below) and all(_may_be_null(branch, root, depth - 1) for branch in below)
+    below = [branch for branch in _beneath(schema, seen.root) if _is_text(branch, seen, depth - 1)]
+    return bool(below) and all(_may_be_null(branch, seen, depth - 1) for branch in below)
 
 
 def _is_null(schema: Any) -> bool:
