@@ -78,7 +78,7 @@ class Server(msgspec.Struct, frozen=True):
     """Address or network of a proxy whose X-Forwarded-For is believed, or unix; repeatable."""
     max_body_memory_mib: Positive = 512
     """MiB that request bodies may take together, those being received included; beyond it they get a 503."""
-    max_json_containers: Positive = 250000
+    max_json_containers: Positive = 100000
     """Most arrays and objects in a request body."""
     max_json_values: Positive = 4000000
     """Most values of any kind in a request body."""
