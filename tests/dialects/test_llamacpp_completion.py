@@ -246,7 +246,7 @@ def test_response_fields_choose_and_take_out() -> None:
     fold = CompletionFold(context(response_fields=["content", "timings/prompt_n", "nothing"], n_predict=3))
     fold.feed(TextDelta(0, "x"))
     fold.feed(DONE)
-    assert fold.body() == {"content": "x", "prompt_n": 6}
+    assert fold.body() == {"content": "x", "timings/prompt_n": 6}
 
 
 def test_several_prompts_are_an_array_and_a_mixed_stream() -> None:

@@ -26,6 +26,7 @@ from imp_server.dialects.base import Acceptance, ReplyContext
 from imp_server.dialects.llamacpp_fields import prompts_of
 from imp_server.dialects.llamacpp_reply import CompletionFold, CompletionStream
 from imp_server.dialects.llamacpp_request import prompt_requests
+from imp_server.dialects.llamacpp_settings import settings_body
 from imp_server.dialects.openai_chat_reply import ChatStream
 from imp_server.dialects.openai_chat_request import chat_request
 
@@ -199,7 +200,11 @@ def test_progress_and_timings_of_a_stream(dialect: str) -> None:
         {"total": 20, "cache": 8, "processed": 12, "time_ms": 1000.0},
         {"total": 20, "cache": 8, "processed": 20, "time_ms": 2500.0},
     ]
-    timings = [item["timings"] for item in items if "timings" in item][:-1]
+    beside = [item["timings"] for item in items if "prompt_progress" in item]
+    assert [(t["prompt_n"], t["cache_n"], t["prompt_ms"]) for t in beside] == [
+        (p["processed"] - p["cache"], p["cache"], p["time_ms"]) for p in told
+    ]
+    timings = [item["timings"] for item in items if "timings" in item and "prompt_progress" not in item][:-1]
     assert [(t["prompt_n"], t["cache_n"], t["prompt_ms"]) for t in timings] == [(12, 8, 2500.0)] * 2
     assert [(t["predicted_n"], t["predicted_ms"]) for t in timings] == [(1, 0.0), (4, 1000.0)]
     assert timings[1]["predicted_per_second"] == 3.0, "the first token belongs to the prompt's time"
@@ -222,7 +227,43 @@ def test_the_last_item_tells_what_was_in_force_and_that_the_context_was_full() -
     assert (found["seed"], found["temperature"], found["repeat_penalty"]) == (77, 0.5, 1.0)
     assert (found["n_predict"], found["stop"], found["stream"], found["n_keep"]) == (40, ["END"], True, 4)
     assert body["truncated"] is True
+    assert found["samplers"] == list(_ALL) and found["logit_bias"] == [] and found["speculative.types"] == "auto"
+    assert set(found) >= _ELSE_IN_FORCE
     shorter = CompletionFold(context(Seconds()))
     for event in (Accepted(0, 19, 0), END):
         shorter.feed(event)
     assert shorter.body()["truncated"] is False
+
+
+_ALL = ("penalties", "dry", "top_n_sigma", "top_k", "typ_p", "top_p", "min_p", "xtc", "temperature")
+_ELSE_IN_FORCE = {
+    "grammar_lazy", "grammar_triggers", "preserved_tokens", "chat_format", "reasoning_format", "reasoning_in_content",
+    "generation_prompt", "lora", "backend_sampling", "adaptive_target", "adaptive_decay",
+}  # fmt: skip
+
+
+def test_biases_in_force_name_the_ends_that_are_ignored() -> None:
+    sampling = SamplingParams(logit_bias=((5, 1.5), (6, -1e6)), banned_ids=(2, 9))
+    found = settings_body(sampling, {"ignore_eos": True, "samplers": "tk"})
+    assert found["logit_bias"] == [
+        {"token": 5, "bias": 1.5},
+        {"token": 6, "bias": None},
+        {"token": 2, "bias": None},
+        {"token": 9, "bias": None},
+    ]
+    assert found["samplers"] == ["top_k", "temperature"] and found["ignore_eos"] is True
+
+
+def test_a_streams_items_list_their_tokens_unasked() -> None:
+    stream = CompletionStream(context(Seconds()))
+    items = [json.loads(frame.data) for event in SCRIPT for frame in stream.feed(event)]
+    n_tokens = sum(len(event.entries) for event in SCRIPT if isinstance(event, Logprobs))
+    assert n_tokens and sum(len(item["tokens"]) for item in items) == n_tokens
+
+
+def test_a_message_is_either_continued_or_begun() -> None:
+    body = {"model": "toy", "messages": [{"role": "assistant", "content": "a"}], "continue_final_message": True}
+    assert chat_request(body).continue_final_message
+    with pytest.raises(InvalidRequest) as caught:
+        chat_request(body | {"add_generation_prompt": True})
+    assert caught.value.param == "add_generation_prompt"

@@ -90,9 +90,10 @@ class _Completions:
         wanted = [one for one in each for _ in range(choices_of(ctx.body))]
         self.all = [Completion(i, prompt, sampling) for i, (prompt, sampling) in enumerate(wanted)]
 
-    def _listed(self, entries: Sequence[LogprobEntry]) -> Json:
-        """The fields that tell of tokens, where they were asked for."""
-        fields: Json = {"tokens": [entry.id for entry in entries] if self._body.get("return_tokens") else []}
+    def _listed(self, entries: Sequence[LogprobEntry], *, streamed: bool) -> Json:
+        """The fields that tell of tokens: streams list all ids, whole replies where they were asked for."""
+        shown = streamed or self._body.get("return_tokens")
+        fields: Json = {"tokens": [entry.id for entry in entries] if shown else []}
         if self._n_probs:
             as_drawn = bool(self._body.get("post_sampling_probs"))
             fields["completion_probabilities"] = [_probability(entry, as_drawn=as_drawn) for entry in entries]
@@ -107,7 +108,7 @@ class _Completions:
             "id_slot": self._body.get("id_slot", -1),
             "tokens_predicted": len(one.entries),
             "tokens_evaluated": n_evaluated,
-            **self._listed(fresh),
+            **self._listed(fresh, streamed=True),
         }
 
     def final(self, one: Completion, *, streamed: bool) -> Json:
@@ -129,7 +130,7 @@ class _Completions:
             "stop_type": _stop_type(finish),
             "stopping_word": finish.stop_sequence or "",
             "timings": timings_body(usage, finish.timings),
-            **self._listed(one.fresh() if streamed else one.entries),
+            **self._listed(one.fresh() if streamed else one.entries, streamed=streamed),
         }
         return chosen(whole, self._body["response_fields"]) if self._body.get("response_fields") else whole
 
@@ -148,14 +149,14 @@ def _stop_type(finish: Finish) -> str:
 
 
 def chosen(whole: Mapping[str, Any], names: Sequence[str]) -> Json:
-    """The named fields; `a/b` takes b out of a. Unknown names are left out."""
+    """The named fields, each under its whole path: `a/b` is b of a. Unknown names are left out."""
     found: Json = {}
     for name in names:
         value: Any = whole
         for part in name.split("/"):
             value = value.get(part) if isinstance(value, Mapping) else None
         if value is not None:
-            found[name.rpartition("/")[2]] = value
+            found[name] = value
     return found
 
 
@@ -187,7 +188,7 @@ class CompletionStream:
     def feed(self, event: OutputEvent) -> list[SseFrame]:
         one = self._completions.all[event.choice]
         one.take(event)
-        items = [self._completions.piece(one, "") | {"prompt_progress": p} for p in self._underway.feed(event)]
+        items = [self._completions.piece(one, "") | told for told in self._underway.feed(event)]
         match event:
             case TextDelta(text=text) if text:
                 timings = self._underway.timings(one.index, len(one.entries))

@@ -8,17 +8,36 @@ from typing import Any
 import msgspec
 
 from imp_server.core import SamplingParams
+from imp_server.dialects.llamacpp_fields import BANNED
 from imp_server.dialects.openai_sampling import stop_of, whole
+from imp_server.dialects.sampler_names import sampler_names
 
-_HIDDEN = ("logit_bias", "banned_ids", "min_tokens", "held_ids")
+_LISTED = ("logit_bias", "banned_ids", "min_tokens", "held_ids")
 _OWN_NAMES = {"repetition_penalty": "repeat_penalty"}
+
+
+_NEUTRAL: Mapping[str, Any] = {
+    "grammar_lazy": False,
+    "grammar_triggers": [],
+    "preserved_tokens": [],
+    "chat_format": "Content-only",
+    "reasoning_format": "none",
+    "reasoning_in_content": False,
+    "generation_prompt": "",
+    "lora": [],
+    "backend_sampling": False,
+    "adaptive_target": -1.0,
+    "adaptive_decay": 0.9,
+}
+"""Of what a raw completion has no use for here, at the values that do nothing."""
 
 
 def settings_body(sampling: SamplingParams, body: Mapping[str, Any]) -> dict[str, Any]:
     """Of a request with this body that is sampled so. -1 is no limit of its own."""
     n_predict = whole(next((body[n] for n in ("n_predict", "max_completion_tokens", "max_tokens") if n in body), -1))
-    found = {k: v for k, v in msgspec.to_builtins(sampling).items() if k not in _HIDDEN}
+    found = {k: v for k, v in msgspec.to_builtins(sampling).items() if k not in _LISTED}
     return {_OWN_NAMES.get(name, name): value for name, value in found.items()} | {
+        **_NEUTRAL,
         "n_predict": n_predict,
         "max_tokens": n_predict,
         "n_keep": int(body.get("n_keep", 0)),
@@ -29,11 +48,21 @@ def settings_body(sampling: SamplingParams, body: Mapping[str, Any]) -> dict[str
         "n_probs": int(body.get("n_probs", body.get("logprobs", 0))),
         "post_sampling_probs": bool(body.get("post_sampling_probs", False)),
         "ignore_eos": bool(body.get("ignore_eos", False)),
+        "logit_bias": _biases(sampling),
+        "samplers": sampler_names(body.get("samplers")),
+        "speculative.types": "none" if body.get("speculative") is False else "auto",
         "stream": bool(body.get("stream", False)),
         "stop": list(stop_of(body.get("stop"))),
         "grammar": body.get("grammar", ""),
         "timings_per_token": bool(body.get("timings_per_token", False)),
     }
+
+
+def _biases(sampling: SamplingParams) -> list[dict[str, Any]]:
+    """Those of banned tokens, which ignored ends are, have no number that JSON could write."""
+    biases: dict[int, float | None] = {i: None if bias <= BANNED else bias for i, bias in sampling.logit_bias}
+    biases |= dict.fromkeys(sampling.banned_ids)
+    return [{"token": token, "bias": bias} for token, bias in biases.items()]
 
 
 def default_settings(defaults: Mapping[str, float]) -> dict[str, Any]:

@@ -167,7 +167,7 @@ class ChatStream:
         return [self._delta(i, {"role": "assistant", "content": "", "refusal": None}) for i in range(self._context.n)]
 
     def feed(self, event: OutputEvent) -> list[SseFrame]:
-        told = [self._delta(event.choice, {}, progress=progress) for progress in self._underway.feed(event)]
+        told = [self._delta(event.choice, {}, underway=told) for told in self._underway.feed(event)]
         return [*told, *self._feed(event)]
 
     def _feed(self, event: OutputEvent) -> list[SseFrame]:
@@ -231,7 +231,7 @@ class ChatStream:
         *,
         finish: Finish | None = None,
         logprobs: dict[str, Any] | None = None,
-        progress: dict[str, Any] | None = None,
+        underway: dict[str, Any] | None = None,
     ) -> SseFrame:
         body: dict[str, Any] = {
             "index": choice,
@@ -242,9 +242,9 @@ class ChatStream:
         if finish is not None and finish.detail:
             body["imp_finish_detail"] = finish.detail
         is_last = finish is not None and self._usage.is_complete and not self._with_usage
-        more = {"prompt_progress": progress} if progress else {}
+        more = underway or {}
         if delta and "role" not in delta:
-            more |= self._underway.timings(choice, self._n_tokens[choice])
+            more = self._underway.timings(choice, self._n_tokens[choice])
         return self._chunk([body], is_last=is_last, **more)
 
     def _chunk(

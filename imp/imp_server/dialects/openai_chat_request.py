@@ -50,6 +50,12 @@ _FORMATS: dict[str | None, Literal["deepseek", "none"]] = {"deepseek": "deepseek
 
 def chat_request(body: Mapping[str, Any]) -> ChatRequest:
     """`body` satisfies the contract. Raises InvalidRequest for a tool_choice that names no tool."""
+    if body.get("add_generation_prompt") and body.get("continue_final_message"):
+        raise InvalidRequest(
+            '"continue_final_message" goes on with the last message, "add_generation_prompt" begins a new one: send one',
+            param="add_generation_prompt",
+            code="unsupported_value",
+        )
     tools = tools_of(body.get("tools") or ())
     # Timings of a stream count tokens as it goes, and one piece of text may be of many.
     counted = 0 if body.get("stream") and body.get("timings_per_token") else None

@@ -216,7 +216,7 @@ class CompletionStream:
         return [self._part(choice, self._prompt_text(choice)) for choice in range(self._context.n)]
 
     def feed(self, event: OutputEvent) -> list[SseFrame]:
-        told = [self._part(event.choice, "", prompt_progress=progress) for progress in self._underway.feed(event)]
+        told = [self._part(event.choice, "", **told) for told in self._underway.feed(event)]
         return [*told, *self._feed(event)]
 
     def _feed(self, event: OutputEvent) -> list[SseFrame]:

@@ -41,7 +41,8 @@ class Underway:
         self._choices: dict[int, _Choice] = {}
 
     def feed(self, event: OutputEvent) -> list[Json]:
-        """`prompt_progress` objects to be sent before what the event itself makes: from what was cached to all."""
+        """Fields to be sent before what the event itself makes: `prompt_progress`, from what was cached to all, and
+        `timings` as they stand."""
         choice = self._choices.setdefault(event.choice, _Choice())
         if isinstance(event, _OUTPUT) and choice.first_s is None:
             choice.first_s = self._clock()
@@ -59,7 +60,9 @@ class Underway:
             return []
         choice.told = processed
         time_ms = 1e3 * (self._clock() - self._began_s)
-        return [{"total": choice.total, "cache": choice.cache, "processed": processed, "time_ms": time_ms}]
+        progress = {"total": choice.total, "cache": choice.cache, "processed": processed, "time_ms": time_ms}
+        so_far = Usage(prompt_tokens=processed, cached_tokens=choice.cache)
+        return [{"prompt_progress": progress, "timings": timings_body(so_far, Timings(prefill_ms=time_ms))}]
 
     def timings(self, choice: int, n_predicted: int) -> Json:
         """{"timings": ...} as of now, by this side's clock; {} if they weren't asked for."""

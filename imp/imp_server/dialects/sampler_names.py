@@ -31,6 +31,12 @@ def with_samplers(body: Mapping[str, Any]) -> dict[str, Any]:
     return fields
 
 
+def sampler_names(wanted: Any) -> list[str]:
+    """Those that are used, in the order in which they are applied."""
+    named = _named(wanted)
+    return [name for name in _LETTERS.values() if name in named]
+
+
 def _named(wanted: Any) -> set[str]:
     if wanted is None:
         return set(_OFF)
