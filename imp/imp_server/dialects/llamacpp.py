@@ -18,6 +18,7 @@ from imp_server.dialects.llamacpp_request import prompt_requests
 from imp_server.dialects.llamacpp_settings import default_settings
 from imp_server.dialects.openai_chat_request import chat_request
 from imp_server.dialects.openai_embeddings import EmbeddingFold, check_embeds, create_embedding, embed
+from imp_server.dialects.response_formats import ANSWER_FIELDS
 
 _TEMPLATE_FIELDS = (
     "messages",
@@ -29,8 +30,13 @@ _TEMPLATE_FIELDS = (
     "chat_template_kwargs",
     "enable_thinking",
     "reasoning_effort",
+    "think_budget",
+    "reasoning_budget_tokens",
+    "thinking_budget_tokens",
+    "response_format",
+    *ANSWER_FIELDS,
 )
-"""What the document names: other fields of a chat mean nothing here and aren't checked."""
+"""What the document names, all that a prompt depends on: other fields of a chat aren't even checked here."""
 
 
 @handler

@@ -52,7 +52,7 @@ def chat_request(body: Mapping[str, Any]) -> ChatRequest:
     """`body` satisfies the contract. Raises InvalidRequest for a tool_choice that names no tool."""
     if body.get("add_generation_prompt") and body.get("continue_final_message"):
         raise InvalidRequest(
-            '"continue_final_message" goes on with the last message, "add_generation_prompt" begins a new one: send one',
+            "the last message is continued or a new one is begun: send one of the two fields",
             param="add_generation_prompt",
             code="unsupported_value",
         )

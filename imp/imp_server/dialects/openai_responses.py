@@ -135,8 +135,7 @@ async def create_response(call: Call) -> Reply:
     items, history = await resolved(finds, items_of(body["input"])), await history_of(finds, body)
     request = await call.services.in_pool(parse, body | {"input": items}, history)
     check_media(request)
-    if body.get("truncation") == "auto" and (context_length := call.services.card(request.model).context_length):
-        request = await fitting(request, call.services.count_tokens, context_length)
+    request = await _truncated(call, request)
     context = ReplyContext(
         id=new_id("resp_imp"), model=call.model, created=int(time.time()), request_id=call.request_id, body=body
     )
@@ -165,11 +164,19 @@ async def create_response(call: Call) -> Reply:
     )
 
 
+async def _truncated(call: Call, request: ChatRequest) -> ChatRequest:
+    """Without the turns that `truncation` lets go."""
+    if call.body.get("truncation") != "auto" or not (length := call.services.card(request.model).context_length):
+        return request
+    return await fitting(request, call.services.count_tokens, length)
+
+
 @handler
 async def count_input_tokens(call: Call) -> Reply:
     kept = call.services.responses
     items = await resolved(kept, items_of(call.body["input"]))
     request = await call.services.in_pool(parse, call.body | {"input": items}, await history_of(kept, call.body))
+    request = await _truncated(call, request)
     n_tokens = await call.services.count_tokens(request)
     return JsonReply({"object": "response.input_tokens", "input_tokens": n_tokens})
 

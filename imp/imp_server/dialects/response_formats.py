@@ -120,6 +120,8 @@ _ALIASES: dict[str, Make] = {
     "ebnf": _grammar,
 }
 """llama.cpp's and SGLang's, too."""
+ANSWER_FIELDS = (*_ALIASES, "structured_outputs")
+"""What binds an answer, beside the dialect's own field."""
 _STRUCTURED: dict[str, Make] = {
     "json": _schema,
     "regex": _regex,
