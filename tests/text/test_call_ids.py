@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Sequence
 
 import pytest
@@ -127,3 +128,12 @@ def test_templates_that_demand_short_ids_get_them(call_id: str) -> None:
     text = model.apply_template(ChatRequest((user(), asks((call_id, "a")), tells(call_id, "one")), tools=tuple(TOOLS)))
     [asked] = re.findall(r"\[TOOL_CALLS\]([A-Za-z0-9]{9})a", text)
     assert f"[RESULT {asked}]" in text and (asked == call_id) == (len(call_id) == 9)
+
+
+def test_an_endless_id_takes_no_time() -> None:
+    began = time.process_time()
+    for long in ("1" * 100_000, "1" * 100_000 + "a", "9" * 50_000):
+        found = unique_id(long, {long})
+        assert found is None if long.endswith("a") else found not in (None, long)
+    assert time.process_time() - began < 0.5
+    assert unique_id("call_09", {"call_09"}) == "call_10" and unique_id("f007", {"f007"}) == "f8"

@@ -16,16 +16,18 @@ from imp_server.core import Message, ToolCall
 from imp_server.text.tools.base import SpellId
 
 SHORT_ID = re.compile(r"[A-Za-z0-9]{9}")
-_NUMBER = re.compile(r"(.*?)([0-9]+)", re.DOTALL)
+_DIGITS = "0123456789"
+_MOST_DIGITS = 18
+"""Of the number at the end of an id: those before them are letters like others."""
 
 
 def unique_id(wanted: str, taken: Collection[str]) -> str | None:
     """`wanted`, or with the next number that is free if it ends in one; None if it doesn't and is taken."""
     while wanted in taken:
-        numbered = _NUMBER.fullmatch(wanted)
-        if numbered is None:
+        number = wanted[max(len(wanted.rstrip(_DIGITS)), len(wanted) - _MOST_DIGITS) :]
+        if not number:
             return None
-        wanted = f"{numbered[1]}{int(numbered[2]) + 1}"
+        wanted = f"{wanted[: -len(number)]}{int(number) + 1}"
     return wanted
 
 
