@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import islice
 from typing import Any, NamedTuple
 
 from imp_server.api.contract import Contract, escape
@@ -27,6 +26,15 @@ class _Shape(NamedTuple):
     """A map, or a thing of the client's own, such as a JSON Schema."""
     is_ignored: bool
 
+    def holds(self, value: dict[str, Any]) -> bool:
+        """All of it is known, and there is nothing to look into: so are nearly all parts of a long conversation."""
+        if self.is_ignored:
+            return False
+        return self.takes_any or (
+            value.keys() <= self.fields.keys()
+            and not any(type(item) is dict or type(item) is list for item in value.values())
+        )
+
 
 class KnownFields:
     """The fields at one place of a request. Grows with the shapes it has seen, up to a bound."""
@@ -39,26 +47,32 @@ class KnownFields:
 
     def ignored(self, body: Any, limit: int) -> list[str]:
         """JSON pointers of the first `limit` parts of a valid body that have no effect; null is as good as absent."""
-        return list(islice(self._walk(body, ""), limit))
+        found: list[str] = []
+        self._walk(body, "", found, limit)
+        return found[:limit]
 
-    def _walk(self, value: Any, pointer: str) -> Iterator[str]:
-        if isinstance(value, list):
-            if any(type(item) is dict or type(item) is list for item in value):
-                items = self._of_items()
-                for i, item in enumerate(value):
-                    if isinstance(item, dict | list):
-                        yield from items._walk(item, f"{pointer}/{i}")
-        elif isinstance(value, dict):
-            shape = self._shape(value)
-            if shape.is_ignored:
-                yield pointer
-            elif not shape.takes_any:
-                for name, item in value.items():
-                    known = shape.fields.get(name)
-                    if known is None and item is not None:
-                        yield f"{pointer}/{escape(name)}"
-                    elif known is not None and isinstance(item, dict | list):
-                        yield from known._walk(item, f"{pointer}/{escape(name)}")
+    def _walk(self, value: Any, pointer: str, found: list[str], limit: int) -> None:
+        if len(found) >= limit:
+            return
+        if type(value) is dict:
+            self._walk_object(value, pointer, found, limit)
+        elif any(type(item) is dict or type(item) is list for item in value):
+            items = self._of_items()
+            for i, item in enumerate(value):
+                if type(item) is list or (type(item) is dict and not items._shape(item).holds(item)):
+                    items._walk(item, f"{pointer}/{i}", found, limit)
+
+    def _walk_object(self, value: dict[str, Any], pointer: str, found: list[str], limit: int) -> None:
+        shape = self._shape(value)
+        if shape.is_ignored:
+            found.append(pointer)
+        elif not shape.takes_any:
+            for name, item in value.items():
+                known = shape.fields.get(name)
+                if known is None and item is not None:
+                    found.append(f"{pointer}/{escape(name)}")
+                elif known is not None and (type(item) is dict or type(item) is list):
+                    known._walk(item, f"{pointer}/{escape(name)}", found, limit)
 
     def _of_items(self) -> KnownFields:
         if self._items is None:
@@ -67,7 +81,8 @@ class KnownFields:
         return self._items
 
     def _shape(self, value: dict[str, Any]) -> _Shape:
-        key = tuple(value.get(tag) if isinstance(value.get(tag), str) else None for tag in _TAGS)
+        kind, role = value.get("type"), value.get("role")
+        key = (kind if type(kind) is str else None, role if type(role) is str else None)
         shape = self._shapes.get(key)
         if shape is None:
             shape = self._made(value)
