@@ -216,7 +216,9 @@ def test_offsets_count_characters_across_token_borders() -> None:
         arrays.add(LogprobEntry(0, data, -1.0))
     taken = arrays.take()
     assert taken["text_offset"] == [0, 1, 1, 2, 3]
-    assert taken["tokens"][1:3] == ["\\xc3", "\\xa9"]
+    assert taken["tokens"][1:3] == ["bytes:\\xc3", "bytes:\\xa9"]
+    arrays.add(LogprobEntry(0, b"\\xc3", -1.0, ((1, b"\xc3", -2.0),)))
+    assert arrays.take()["top_logprobs"] == [{"\\xc3": -1.0, "bytes:\\xc3": -2.0}], "the text and the byte differ"
 
 
 def test_a_batch_larger_than_the_engine_runs_in_a_window() -> None:

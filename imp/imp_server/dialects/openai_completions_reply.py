@@ -28,6 +28,14 @@ def logprobs_of(body: Mapping[str, Any]) -> int | None:
     return int(value)
 
 
+def legacy_text(data: bytes) -> str:
+    """A token's text; one that isn't whole characters is told from text that looks like its escapes by `bytes:`."""
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return f"bytes:{token_text(data)}"
+
+
 class LegacyLogprobs:
     """Owner of the four parallel arrays of one choice. `take` hands over what has come since the last time."""
 
@@ -41,9 +49,9 @@ class LegacyLogprobs:
         self._add(data, None, None)
 
     def add(self, entry: LogprobEntry) -> None:
-        top = {token_text(entry.data): min(entry.logprob, 0.0)}
+        top = {legacy_text(entry.data): min(entry.logprob, 0.0)}
         for _, data, logprob in entry.top:
-            top.setdefault(token_text(data), min(logprob, 0.0))
+            top.setdefault(legacy_text(data), min(logprob, 0.0))
         self._add(entry.data, min(entry.logprob, 0.0), top)
 
     def take(self) -> dict[str, list[Any]]:
@@ -51,7 +59,7 @@ class LegacyLogprobs:
         return arrays
 
     def _add(self, data: bytes, logprob: float | None, top: dict[str, float] | None) -> None:
-        self._arrays["tokens"].append(token_text(data))
+        self._arrays["tokens"].append(legacy_text(data))
         self._arrays["token_logprobs"].append(logprob)
         self._arrays["top_logprobs"].append(top)
         self._arrays["text_offset"].append(self._n_characters)
