@@ -6,13 +6,31 @@ import json
 import logging
 import sys
 import time
+import traceback
+from typing import Any
 
 from imp_server.config.serving import Log
 
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
 
-class PrettyFormatter(logging.Formatter):
+class _Formatter(logging.Formatter):
+    """Exceptions are told by place and type alone: what they say may quote a prompt."""
+
+    def formatException(self, ei: Any) -> str:  # noqa: N802 - the base class names it
+        return "\n".join(_told(ei[1]))
+
+
+def _told(error: BaseException | None) -> list[str]:
+    if error is None:
+        return []
+    cause = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    first = [*_told(cause), "then:"] if cause is not None else []
+    where = "".join(traceback.format_tb(error.__traceback__)).rstrip()
+    return [*first, where, type(error).__name__] if where else [*first, type(error).__name__]
+
+
+class PrettyFormatter(_Formatter):
     def format(self, record: logging.LogRecord) -> str:
         clock = time.strftime("%H:%M:%S", time.localtime(record.created))
         level = "" if record.levelno <= logging.INFO else f"{record.levelname.lower()}: "
@@ -20,7 +38,7 @@ class PrettyFormatter(logging.Formatter):
         return f"{text}\n{self.formatException(record.exc_info)}" if record.exc_info else text
 
 
-class JsonFormatter(logging.Formatter):
+class JsonFormatter(_Formatter):
     """Fields given as `extra=` become fields of the object."""
 
     def format(self, record: logging.LogRecord) -> str:

@@ -209,12 +209,11 @@ def test_cors_for_everybody() -> None:
 
 def test_one_log_line_per_refusal(http: httpx.Client, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, logger="imp_server.api"):
-        message = http.post(CHAT, json={**BODY, "temperature": 9}).json()["error"]["message"]
+        http.post(CHAT, json={**BODY, "temperature": 9})
         http.get("/v1/models/other%0Aline")
     first, second = [r.getMessage() for r in caplog.records if r.name == "imp_server.api.visit"]
-    assert first.startswith(f"HTTP 400 POST {CHAT}")
-    assert message[:60] in first
-    assert second.startswith("HTTP 404 GET /v1/models/other%0Aline: ") and "\n" not in second
+    assert first.startswith(f"HTTP 400 POST {CHAT}: ")
+    assert second.startswith("HTTP 404 GET /v1/models/{model}: model_not_found ")
 
 
 def test_no_prompt_in_the_log(http: httpx.Client, caplog: pytest.LogCaptureFixture) -> None:
@@ -237,7 +236,7 @@ def test_documents_and_page(http: httpx.Client) -> None:
 
 
 def test_the_front_page_escapes_what_it_shows(http: httpx.Client) -> None:
-    page = http.get("/", headers={"host": "a<script>b"})
+    page = http.get("/", headers={"host": "a<script>.localhost"})
     assert page.headers["content-type"] == "text/html; charset=utf-8"
     assert "<script" not in page.text and "/v1/chat/completions" in page.text
 

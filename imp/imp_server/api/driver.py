@@ -95,7 +95,7 @@ class StreamRun:
             for frame in await self._failed(error):
                 yield frame
         except Exception:
-            _log.exception("a stream of request %s failed", self._reply.context.request_id)
+            _log.exception("the stream of %s failed", self._reply.context.id)
             for frame in await self._failed(InternalError("internal error; the server's log has the details")):
                 yield frame
         finally:

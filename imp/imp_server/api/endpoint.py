@@ -13,6 +13,7 @@ import msgspec
 from blacksheep import Content, Request, Response, StreamedContent
 
 from imp_server.api import sse
+from imp_server.api.admission.addresses import UNIX
 from imp_server.api.admission.body_memory import Charge
 from imp_server.api.big_json import encode_in_pieces
 from imp_server.api.body import (
@@ -30,7 +31,8 @@ from imp_server.api.disconnect import DisconnectWatch
 from imp_server.api.driver import StreamRun, acceptance, encoded, fold_reply, silence_s
 from imp_server.api.errors import error_headers, error_status, shape_module, shape_of
 from imp_server.api.generations import Generations
-from imp_server.api.headers import MOST_POINTERS, listed, request_id_of
+from imp_server.api.headers import MOST_POINTERS, PAGE_HEADERS, listed, request_id_of
+from imp_server.api.hosts import host_headers
 from imp_server.api.hub import Hub, owned
 from imp_server.api.models import Hosted
 from imp_server.api.parameters import ParameterReader
@@ -94,7 +96,7 @@ class Endpoint:
         except ImpError as error:
             response = self._failed(error, request, headers, request_id)
         except Exception:
-            _log.exception("%s %s failed (request %s)", self.operation.method, self.operation.path, request_id)
+            _log.exception("%s %s failed", self.operation.method, self.operation.path)
             fault = InternalError("internal error; the server's log has the details")
             response = self._failed(fault, request, headers, request_id)
         if headers.get("x-request-id") or not self.operation.public:
@@ -116,6 +118,8 @@ class Endpoint:
         return owner
 
     async def _answer(self, request: Request, headers: dict[str, str], request_id: str, visit: Visit) -> Response:
+        if visit.client != UNIX:
+            self._hub.hosts.check(host_headers(request.headers))
         with acting_for(self._admit(headers, visit)):
             return await self._owned_answer(request, headers, request_id, visit)
 
@@ -188,7 +192,8 @@ class Endpoint:
         if self._hub.check_replies:
             self._check(reply.status, reply.content_type.partition(";")[0], reply.content)
         content = Content(reply.content_type.encode(), reply.content) if reply.content_type else None
-        return Response(reply.status, _raw(reply.headers), content)
+        own = PAGE_HEADERS if reply.content_type.startswith("text/html") else {}
+        return Response(reply.status, _raw({**own, **reply.headers}), content)
 
     async def _generate(self, request: Request, reply: Generating, unread: Sequence[str], visit: Visit) -> Response:
         watch = DisconnectWatch(getattr(request.content, "receive", None))
@@ -344,6 +349,5 @@ def add_headers(response: Response, headers: Mapping[str, str]) -> None:
 
 
 def note_refusal(request: Request, error: ImpError) -> None:
-    """For the log's one line about a request that was refused or failed."""
-    text = f"{request.method[:16]} {request.path[:128]}: {error.message[:500]}"
-    visit_of(request.scope).refusal = "".join(c if c.isprintable() else "." for c in text)
+    """For the log's one line about a request that was refused or failed. Messages may quote what the client sent."""
+    visit_of(request.scope).code = error.code

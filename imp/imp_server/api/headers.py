@@ -41,6 +41,18 @@ def _shortened(pointer: str) -> str:
     return value
 
 
+PAGE_HEADERS = {
+    "content-security-policy": (
+        "default-src 'none'; style-src 'unsafe-inline'; img-src 'self' data:; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "referrer-policy": "no-referrer",
+}
+"""Of every page: it runs no script, loads nothing of others, and is shown in no page of others."""
+
+
 class Cors:
     """Which origins a browser may call from. Immutable; () = no CORS headers at all."""
 

@@ -13,6 +13,7 @@ from imp_server.api.auth import KeyRing, keys_from_file
 from imp_server.api.checks import WARM_UP, Checks
 from imp_server.api.contract import Contract, load
 from imp_server.api.headers import Cors
+from imp_server.api.hosts import HostCheck
 from imp_server.api.models import THINK_END, Hosted, Models
 from imp_server.api.pool import WorkerPool
 from imp_server.api.responses_kept import ResponseShelf, response_shelf
@@ -42,6 +43,7 @@ class Hub:
     validators: Validators
     keys: KeyRing
     cors: Cors
+    hosts: HostCheck
     models: Models
     pool: WorkerPool
     shelf: ResponseShelf
@@ -202,6 +204,7 @@ def build_hub(
         validators=validators,
         keys=ring,
         cors=Cors(config.server.cors_origins),
+        hosts=HostCheck(config.server, has_keys=not ring.is_open),
         models=Models(hosted, any_name=config.server.model_names == "any"),
         pool=pool,
         shelf=response_shelf(config),

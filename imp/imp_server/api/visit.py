@@ -45,8 +45,8 @@ class Visit:
     is_probe: bool = False
     model: str = ""
     """The one that served it."""
-    refusal: str = ""
-    """Method, path and message of the error that was the answer."""
+    code: str = ""
+    """Of the error that was the answer. Its message may quote the client, so the log doesn't have it."""
     request_id: str = ""
     generations: Generations | None = None
     status: int = 0
@@ -79,7 +79,7 @@ class Visit:
             what = f"HTTP {self.status or 499} {fields['method']} {fields['path']}"
         else:
             level = logging.WARNING
-            what = f"HTTP {self.status} {self.refusal or fields['method']}"
+            what = f"HTTP {self.status} {fields['method']} {fields['path']}: {self.code or 'error'}"
         if _log.isEnabledFor(level):
             shown = [f"{_NAMES.get(name, name)}={value}" for name, value in fields.items() if name not in _LEADING]
             _log.log(level, "%s [%s]", what, " ".join(shown), extra=fields)
@@ -135,12 +135,13 @@ class Front:
         visit = Visit(self._admission, self._client(scope), self._admission.bodies.charge(), scope["method"])
         scope[KEY] = visit
         connection: Counts | None = scope.get("imp.connection")
+        names_itself = any(name == b"x-request-id" for name, _ in scope["headers"])  # such ids aren't logged
 
         async def counted(message: dict[str, Any]) -> None:
             if message["type"] == "http.response.start":
                 visit.status = message["status"]
                 for name, value in message.get("headers", ()):
-                    if name == b"x-request-id":
+                    if name == b"x-request-id" and not names_itself:
                         visit.request_id = value.decode("latin-1")
             else:
                 if connection is not None:

@@ -21,6 +21,7 @@ from uvicorn.protocols.utils import ClientDisconnected
 from imp_server.api.body import decode_json
 from imp_server.api.errors import error_headers, shape_module
 from imp_server.api.headers import request_id_of
+from imp_server.api.hosts import host_headers
 from imp_server.api.hub import Hub
 from imp_server.api.websocket_frames import IN_FLIGHT
 from imp_server.core import Draining, Forbidden, ImpError, InvalidRequest, Overloaded, UnknownUrl
@@ -77,6 +78,7 @@ class WebSocketFront:
         """By the handshake alone. Raises what keeps the connection out."""
         if scope["path"].rstrip("/") != PATH:
             raise UnknownUrl(f"there is no WebSocket here; it is at {PATH}")
+        self._hub.hosts.check(host_headers(scope["headers"]))
         self._hub.keys.check(headers)
         check_origin(headers, self._hub)
         if self._hub.draining:
@@ -97,7 +99,7 @@ def check_origin(headers: dict[str, str], hub: Hub) -> None:
 
 async def _refuse(send: Send, error: ImpError, request_id: str) -> None:
     """The handshake is answered like any request that is refused."""
-    _log.warning("HTTP %d WebSocket %s: %s", error.status, PATH, error.message)
+    _log.warning("HTTP %d WebSocket %s: %s", error.status, PATH, error.code)
     headers = {"content-type": "application/json", "x-request-id": request_id} | error_headers(error)
     raw = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]
     body = msgspec.json.encode(shape_module("openai").error_body(error, request_id))

@@ -29,6 +29,7 @@ FLAG_ALIASES: dict[str, str] = {
     "--lora": "adapters.lora",
     "--models-dir": "router.models_dir",
     "--request-timeout": "server.request_timeout_s",
+    "--drain-seconds": "server.drain_timeout_s",
     "--http-read-timeout": "server.body_timeout_s",
     "--http-write-timeout": "server.send_timeout_s",
     "--responses-store-ttl": "responses.store_ttl_s",

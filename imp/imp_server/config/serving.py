@@ -24,6 +24,9 @@ class Server(msgspec.Struct, frozen=True):
     """Key that clients must send as Bearer or x-api-key; repeatable. None = open to everybody who can connect."""
     api_key_file: str = ""
     """File with one API key per line; # starts a comment."""
+    allowed_hosts: Words = ()
+    """Further names in the Host header, or * for all. Checked without a key on loopback addresses only, where pages of
+    strangers could reach the server otherwise; .example.com = every name below it."""
     cors_origins: Words = ()
     """Browser origins that may call the server, exact, or * for all; none = no CORS headers."""
     max_body_mib: Positive = 100
