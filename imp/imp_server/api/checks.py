@@ -20,7 +20,7 @@ from imp_server.workers.wire import Limits
 T = TypeVar("T")
 PROOF = "imp_server.grammar.proving:proved"
 WARM_UP = "imp_server.grammar.proving:warm_up"
-LIMITS = Limits(cpu_s=10.0, memory_bytes=512 << 20)
+LIMITS = Limits(cpu_s=5.0, memory_bytes=384 << 20)
 """A backstop: the units and bytes of the check itself end far below it."""
 REFUSED = "grammar_refused_total"
 """Counts requests refused for their grammar."""

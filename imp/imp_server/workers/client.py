@@ -71,7 +71,7 @@ class Workers:
         self._numbers = itertools.count(1)
         self._children: dict[int, Child] = {}
         self._lock = Lock()
-        self._closed = False
+        self._is_started = self._closed = False
         self._control: socket.socket | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self.n_deaths = 0
@@ -85,8 +85,9 @@ class Workers:
     def start(self) -> None:
         """Doesn't wait: orders are carried out once the zygote is up. A second call does nothing."""
         with self._lock:
-            if self._control is not None or self._closed:
+            if self._is_started or self._closed:
                 return
+            self._is_started = True
             control = self._launch()
         Thread(target=self._listen, args=(control,), name="imp-workers", daemon=True).start()
 
@@ -136,6 +137,11 @@ class Workers:
                 process.wait(_CLOSE_S)
             process.kill()
             process.wait()
+
+    @property
+    def is_up(self) -> bool:
+        """False for a moment after the zygote has died."""
+        return self._control is not None
 
     @property
     def n_children(self) -> int:

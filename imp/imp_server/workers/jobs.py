@@ -22,6 +22,8 @@ T = TypeVar("T")
 _PIECE = 1 << 18
 _TURN_S = 0.1
 """Of a large job while others wait for theirs."""
+_RESTART_S = 3.0
+"""Waited for a new zygote."""
 _TRIES = 2
 """A job whose process died with the zygote is begun again once: it has done nothing but think."""
 
@@ -87,6 +89,9 @@ class Jobs:
             await self._take_place(owner)
             with contextlib.suppress(_Lost):
                 return await self._run(function, data, limits, owner)
+            until = asyncio.get_running_loop().time() + _RESTART_S
+            while not self._workers.is_up and asyncio.get_running_loop().time() < until:
+                await asyncio.sleep(0.02)
         raise Unavailable("the worker processes are being restarted; try again", retry_after_s=1.0)
 
     async def _run(self, function: str, data: bytes, limits: Limits, owner: str) -> bytes:

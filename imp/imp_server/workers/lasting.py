@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import queue
 import socket
+import time
 
 from imp_server.core import Unavailable
 from imp_server.workers.client import Child, Workers, ending
@@ -16,6 +17,8 @@ from imp_server.workers.wire import ANSWER, ASK, NO_MEMORY, Ending, Limits, fram
 _WALL = 10
 """Times the CPU limit: seconds after which a worker that neither answers nor works is killed, too."""
 _MANY = 3
+_RESTART_S = 3.0
+"""Waited for a new zygote."""
 
 
 class WorkerEnded(Exception):
@@ -119,6 +122,10 @@ class LastingWorkers:
         return child
 
     def _begin(self, place: _Place) -> None:
+        until = time.monotonic() + _RESTART_S
+        self._workers.start()
+        while not self._workers.is_up and time.monotonic() < until:
+            time.sleep(0.02)
         child = self._workers.spawn(self._function, self._limits, lasting=True)
         child.sock.settimeout(max(1.0, _WALL * self._limits.cpu_s))
         place.child, place.is_open = child, False
