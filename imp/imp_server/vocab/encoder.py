@@ -14,6 +14,8 @@ from tokenizers import Tokenizer as LibraryTokenizer
 
 Ids = npt.NDArray[np.int32]
 _LOOK_AHEAD = 4096
+_UNKNOWN = "a\u0378 \U000e0fff"
+"""Characters that no vocabulary has."""
 
 
 class Encoder(Protocol):
@@ -47,7 +49,9 @@ class LibraryEncoder:
     def of_json(cls, text: str) -> LibraryEncoder:
         """From a tokenizer.json. Raises ValueError with the library's own words."""
         try:
-            return cls(LibraryTokenizer.from_str(text))
+            library = LibraryTokenizer.from_str(text)
+            library.encode_batch([_UNKNOWN], add_special_tokens=False)  # some kinds can't write what they don't know
+            return cls(library)
         except Exception as error:  # the library raises bare Exception
             raise ValueError(str(error)) from None
 

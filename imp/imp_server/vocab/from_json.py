@@ -37,6 +37,21 @@ def tokenizer_of_json(
     Raises InvalidModel.
     """
     data = _read(path)
+    try:
+        return _built(data, path, config, eos_ids, suppressed, foreign)
+    except (TypeError, KeyError, IndexError, AttributeError, ValueError, OverflowError) as error:
+        # The format has a dozen kinds of steps, and each of their fields may be anything.
+        raise InvalidModel(f"{path.name}: a field has a value of the wrong kind ({error})") from None
+
+
+def _built(
+    data: dict[str, Any],
+    path: Path,
+    config: Mapping[str, Any],
+    eos_ids: tuple[int, ...],
+    suppressed: tuple[int, ...],
+    foreign: MakeEncoder,
+) -> Tokenizer:
     added = _added_tokens(data, path)
     bare = {**data, "added_tokens": [], "post_processor": None, "truncation": None, "padding": None}
     make = LibraryEncoder.of_json if steps_are_known(bare) else foreign

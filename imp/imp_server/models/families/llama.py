@@ -34,6 +34,8 @@ def describe(header: ModelHeader, file: GgufFile) -> Architecture:
     """Raises InvalidModel if the header lacks something or contradicts itself."""
     keys = Keys(header)
     n_layers = keys.integer("block_count", high=4096)
+    if n_layers > len(file.tensors):  # before anything of that size is made
+        raise keys.wrong("block_count", n_layers, f"what {len(file.tensors)} tensors can be")
     width = keys.integer("embedding_length")
     n_heads = keys.integer("attention.head_count", high=4096)
     n_kv_heads = keys.integer("attention.head_count_kv", n_heads, high=4096)
@@ -81,6 +83,8 @@ def describe_checkpoint(header: ModelHeader, checkpoint: Checkpoint) -> Architec
     """Raises InvalidModel if config.json lacks something or contradicts itself."""
     keys = Keys(header)
     n_layers = keys.integer("num_hidden_layers", high=4096)
+    if n_layers > len(checkpoint.names()):
+        raise keys.wrong("num_hidden_layers", n_layers, f"what {len(checkpoint.names())} tensors can be")
     n_heads = keys.integer("num_attention_heads", high=4096)
     n_kv_heads = keys.integer("num_key_value_heads", n_heads, high=4096)
     width = keys.integer("hidden_size")
