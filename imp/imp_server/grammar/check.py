@@ -1,6 +1,8 @@
 """The check phase: a grammar as asked for -> a GrammarPlan, or a refusal that names keyword and JSON pointer.
 
-Pure functions for a pool thread. Work is bounded in units, not in time: the same answer on a busy machine.
+Pure functions for a pool thread or a worker. Work is bounded in units and bytes (core/limits.py), not in time: the
+same answer on a busy machine. A check does all that the first start of its grammar does, so what it accepts can be
+started.
 """
 
 from __future__ import annotations
@@ -9,15 +11,31 @@ import json
 from collections.abc import Container, Sequence
 from typing import Any, Literal, NamedTuple
 
-from imp_server.core import GrammarPlan, GrammarRefused, GrammarUnsatisfiable
+from imp_server.core import GrammarPlan, GrammarRefused, GrammarTooCostly, GrammarUnsatisfiable
+from imp_server.core.limits import CHECK, bounded
+from imp_server.core.turns import spend
 from imp_server.grammar.algebra import has_surrogates
 from imp_server.grammar.definitions import definition_machine
+from imp_server.grammar.distance import Distances
 from imp_server.grammar.envelope import Free, Node, Raw, Value
 from imp_server.grammar.frames.space import Space
+from imp_server.grammar.frames.stack import State, Stepper
 from imp_server.grammar.leaves import Contains, Items, Leaf, Names, Props
-from imp_server.grammar.plan import Normal, begin, envelope_goals, make_plan, nodes_of, schema_formula
+from imp_server.grammar.plan import (
+    Begun,
+    Normal,
+    begin,
+    begin_envelope,
+    envelope_goals,
+    make_plan,
+    nodes_of,
+    schema_formula,
+)
+from imp_server.grammar.rehearsal import rehearse
+from imp_server.grammar.sat.found import LONGEST
 from imp_server.grammar.schema.closing import with_closing
 from imp_server.grammar.subschema import Sub
+from imp_server.grammar.warm_up import warm_up
 
 CHECK_WORK = 20_000
 """Conjunctions and questions of the proof that some value satisfies a schema (sat/solver.py)."""
@@ -63,18 +81,35 @@ def check_schema(
     any order, or as the schema lists them, undeclared ones last. `work`: units after which the proof is given up.
     """
     plan = schema_plan(schema, integers=integers, key_order=key_order)
-    space = Space(work, n_locals=64)
-    try:
-        formula = schema_formula(space, schema, plan.digest, integers, key_order)
-        _visit_all(formula.leaves())
-        answer = space.solver.value(formula)
-    except RecursionError:
-        raise GrammarRefused("the schema is nested too deeply") from None
+    with bounded(CHECK.budget(), "schema"):
+        try:
+            _prove(schema, Space(work, n_locals=64), plan.digest, integers, key_order)
+        except RecursionError:
+            raise GrammarRefused("the schema is nested too deeply") from None
+    return plan
+
+
+def _prove(schema: Any, space: Space, digest: str, integers: str, key_order: str) -> None:
+    """Some value satisfies the schema, and a reply under it can begin."""
+    formula = schema_formula(space, schema, digest, integers, key_order)
+    _visit_all(formula.leaves())
+    answer = space.solver.value(formula)
     if answer is None and space.solver.gave_up:
         raise GrammarRefused("the schema is too complex to prove that some value satisfies it; simplify it")
     if answer is None:
         raise GrammarUnsatisfiable("no value satisfies this schema")
-    return plan
+    if answer.size > LONGEST:
+        raise GrammarTooCostly(f"the shortest value of this schema has more than {LONGEST} bytes")
+    _start(space, Begun(space.start(space.goal(formula), True).id))
+
+
+def _start(space: Space, begun: Begun) -> None:
+    """What the engine does before the first token, but for the mask (engine.Matcher, places.Places)."""
+    warm_up(space, begun.start)
+    rehearse(space, begun.start)
+    stepper = Stepper(space)
+    bottom = stepper.cell(space.root.id, None)
+    Distances(stepper, {}).n_tokens(State(stepper.cell(begun.start, bottom)))
 
 
 def schema_plan(
@@ -107,7 +142,8 @@ def check_lark(grammar: str) -> GrammarPlan:
 
 def check_definition(syntax: str, definition: str) -> None:
     """What a string's text may be bound to by the keyword x-imp-grammar. Raises GrammarRefused, naming the place."""
-    definition_machine(syntax, definition)
+    with bounded(CHECK.budget(), "pattern" if syntax == "regex" else "grammar"):
+        definition_machine(syntax, definition)
 
 
 def check_choices(choices: Sequence[str]) -> GrammarPlan:
@@ -121,7 +157,9 @@ def check_choices(choices: Sequence[str]) -> GrammarPlan:
 
 def _check_words(kind: str, normal: Normal) -> GrammarPlan:
     plan = make_plan(kind, normal)
-    begin(plan, Space(n_locals=64))
+    with bounded(CHECK.budget(), "pattern" if kind == "regex" else "grammar"):
+        space = Space(n_locals=64)
+        _start(space, begin(plan, space))
     return plan
 
 
@@ -133,6 +171,12 @@ def check_envelope(
     `work`: for each of them. `known`: digests of plans of schemas that were checked before.
     """
     plan = make_plan("envelope", Normal(node=node, key_order=key_order))
+    with bounded(CHECK.budget(), "grammar"):
+        _prove_envelope(node, plan.digest, key_order, work, known)
+    return plan
+
+
+def _prove_envelope(node: Node, digest: str, key_order: KeyOrder, work: int, known: Container[str]) -> None:
     for part in nodes_of(node):
         if isinstance(part, Value):
             if not known or schema_plan(part.schema).digest not in known:
@@ -142,10 +186,10 @@ def check_envelope(
         elif isinstance(part, Raw) and not part.closer:
             raise GrammarRefused("a closer can't be empty")
     space = Space(work, n_locals=64)
-    machines = envelope_goals(space, node, plan.digest, key_order)
-    if any(machines.is_empty(part) for part in nodes_of(node)):
+    goals = envelope_goals(space, node, digest, key_order)
+    if any(goals.is_empty(part) for part in nodes_of(node)):
         raise GrammarUnsatisfiable("no text satisfies a raw parameter's schema")
-    return plan
+    _start(space, begin_envelope(space, node, goals))
 
 
 def check_json_object() -> GrammarPlan:
@@ -161,6 +205,7 @@ def _visit_all(leaves: Any) -> None:
         leaf = todo.pop()
         for sub in _subs(leaf):
             if sub not in seen:
+                spend(2)
                 seen.add(sub)
                 if len(seen) > MAX_SUBS:
                     raise GrammarRefused(f"schema has more than {MAX_SUBS} reachable subschemas")

@@ -160,7 +160,7 @@ def explore(
     for state in order:
         if len(rows) * len(bytes_of) > BUDGET:
             raise GrammarRefused(f"{what} needs more than {BUDGET} steps to combine; simplify it")
-        charge(N_BYTES + N_BYTES_CLASS * len(bytes_of), 2 + len(bytes_of) * n_parts)
+        charge(N_BYTES + N_BYTES_CLASS * len(bytes_of), 2 + len(bytes_of) * (10 + n_parts) // 40)
         row: list[int] = []
         for byte in bytes_of:
             target = step(state, byte)

@@ -66,13 +66,16 @@ def begin(plan: GrammarPlan, space: Space) -> Begun:
         verdicts = words_verdicts(space, Words(plan.kind, normal.text, normal.choices))
         return Begun(space.scalar(verdicts, verdicts.start).id)
     if plan.kind == "envelope" and normal.node is not None:
-        node = normal.node
-        goals = envelope_goals(space, node, plan.digest, normal.key_order)
-        if not isinstance(node, Parts):
-            return Begun(goals.read(space, node, None))
-        start = goals.read(space, Ref(node.start), None)
-        return Begun(start, goals.read(space, Ref(node.after_closing), None) if node.after_closing >= 0 else -1)
+        goals = envelope_goals(space, normal.node, plan.digest, normal.key_order)
+        return begin_envelope(space, normal.node, goals)
     raise GrammarRefused(f"unknown kind of grammar {plan.kind!r}")
+
+
+def begin_envelope(space: Space, node: Node, goals: Goals) -> Begun:
+    if not isinstance(node, Parts):
+        return Begun(goals.read(space, node, None))
+    start = goals.read(space, Ref(node.start), None)
+    return Begun(start, goals.read(space, Ref(node.after_closing), None) if node.after_closing >= 0 else -1)
 
 
 def schema_formula(space: Space, schema: Any, digest: str, integers: str = "digits", key_order: str = "any") -> Formula:

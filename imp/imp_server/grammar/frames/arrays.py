@@ -98,7 +98,7 @@ def holds_at_close(leaf: Leaf) -> bool:
 class WaitingItem(Local):
     """The array's frame while an item is read above it."""
 
-    __slots__ = ("_judge", "_leaves", "asked", "goal", "unique")
+    __slots__ = ("_leaves", "asked", "goal", "judge", "unique")
 
     def __init__(self, space: Space, goal: Goal, asked: dict[Leaf, Formula]) -> None:
         """`goal` as it was before the item; `asked` as for WaitingMember, Contains always among it."""
@@ -109,7 +109,7 @@ class WaitingItem(Local):
         self.unique = any(isinstance(leaf, Unique) for leaf in self._leaves)
         solver = space.solver
         judge = Judge(solver, lambda bits: self.after(bits).remaining() is not None, self._future, solver.items)
-        self._judge = judge if asked else None
+        self.judge = judge if asked else None
 
     @property
     def captures(self) -> bool:  # type: ignore[override]
@@ -120,7 +120,7 @@ class WaitingItem(Local):
         return tuple(dict.fromkeys(self.asked.values()))
 
     def child_goal(self, must: Formula) -> Goal:
-        return self.space.goal(must, self.watched, self._judge)
+        return self.space.goal(must, self.watched, self.judge)
 
     def _future(self) -> Formula:
         """What has to hold of the items to come and of the Watched leaves."""
@@ -179,7 +179,7 @@ class WaitingItem(Local):
 
     def resumed(self, result: int, text: bytes | None) -> int:
         """The local after the item; `text` is its JSON text if that is known."""
-        bits = () if self._judge is None else self._judge.vectors[result]
+        bits = () if self.judge is None else self.judge.vectors[result]
         value = None if text is None or not self.unique else parse_exact(text)
         return self.space.array_phase(self.after(bits, value), "after", False).id
 

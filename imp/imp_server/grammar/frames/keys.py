@@ -205,6 +205,13 @@ class Keys:
             state = self._trie.step(state, byte)
         return self._product.number((DEAD, state))
 
+    def known_kinds(self) -> Iterator[KeyKind]:
+        """The kinds of the names that leaves know and that may be typed, in the order of the names."""
+        for at in range(len(self._trie.texts) if self._trie else 0):
+            kind = self._kind_at(at)
+            if kind is not None:
+                yield kind
+
     def number_of(self, name: str) -> int:
         """The result of a known name that may be typed."""
         assert self._trie is not None

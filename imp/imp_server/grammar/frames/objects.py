@@ -215,7 +215,7 @@ def holds_at_close(leaf: Leaf) -> bool:
 class WaitingMember(Local):
     """The object's frame while a member's value is read above it."""
 
-    __slots__ = ("_judge", "asked", "goal", "loose", "seen")
+    __slots__ = ("asked", "goal", "judge", "loose", "seen")
 
     def __init__(self, space: Space, goal: Goal, seen: frozenset[str], loose: bool, asked: dict[Leaf, Formula]) -> None:
         """`asked`: leaves that stay true only if the value obeys the formula, unless the goal needs them anyway."""
@@ -224,7 +224,7 @@ class WaitingMember(Local):
         self.seen = seen
         self.loose = loose
         self.asked = asked
-        self._judge = self._made_judge() if asked else None
+        self.judge = self._made_judge() if asked else None
 
     def _made_judge(self) -> Judge:
         solver, goal, seen = self.space.solver, self.goal, self.seen
@@ -241,7 +241,7 @@ class WaitingMember(Local):
         return tuple(dict.fromkeys(self.asked.values()))
 
     def child_goal(self, must: Formula) -> Goal:
-        return self.space.goal(must, self.watched, self._judge)
+        return self.space.goal(must, self.watched, self.judge)
 
     def _future(self) -> Formula:
         """What has to hold of the members to come and of the Watched leaves."""
@@ -266,7 +266,7 @@ class WaitingMember(Local):
         return self.space.object_state(change(self.space, self.goal, changed), self.seen, self.loose)
 
     def fill(self, byte: int) -> int:
-        bits = () if self._judge is None else self._judge.vectors[byte]
+        bits = () if self.judge is None else self.judge.vectors[byte]
         entry = self.space.object_phase(self.after(bits), "after", False).id
         self.space.tables.rows[self.id, byte] = entry
         return entry

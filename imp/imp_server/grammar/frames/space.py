@@ -10,7 +10,7 @@ from collections.abc import Callable, Hashable
 from typing import Any, TypeVar, cast
 
 from imp_server.core import GrammarRefused
-from imp_server.core.turns import charge, kept, spend
+from imp_server.core.turns import ENDLESS, charge, kept, spend
 from imp_server.grammar.algebra import Algebra
 from imp_server.grammar.combine import anything, nothing
 from imp_server.grammar.formula import Formula
@@ -47,8 +47,6 @@ from imp_server.grammar.scalars import in_digits, is_finite, number_machine, str
 from imp_server.grammar.tables import FOREIGN, POP, Tables
 from imp_server.native import load_library
 
-WORK = 2_000_000
-"""Work units of the solver over the life of a space."""
 N_LOCALS = 1 << 18
 N_BYTES, N_BYTES_LOCAL, N_BYTES_VIEW, N_BYTES_NATIVE = 600, 1700, 300, 1200
 """Memory of something interned, of a frame with its row, of a native frame's twin, and of a native frame."""
@@ -74,9 +72,11 @@ class Space:
     """Owner of what is interned: tables, locals, formulas, object and array states, machines."""
 
     def __init__(
-        self, budget: int = WORK, n_locals: int = N_LOCALS, native: bool = True, n_blanks: int = N_BLANKS
+        self, budget: int = ENDLESS, n_locals: int = N_LOCALS, native: bool = True, n_blanks: int = N_BLANKS
     ) -> None:
-        """`n_locals`: room for this many locals is reserved (not touched) at once. `native`: where it is built.
+        """`budget`: conjunctions and questions of proofs in all; a space that serves bounds each question instead.
+
+        `n_locals`: room for this many locals is reserved (not touched) at once. `native`: where it is built.
 
         `n_blanks`: most blanks in a row outside strings; 0 allows no newline, either.
         """

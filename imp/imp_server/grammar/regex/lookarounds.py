@@ -306,7 +306,7 @@ class Looking:
         return any(not way.duties and self._parts[body].universal(way.state) for way in ways)
 
     def _pay(self, n: int) -> None:
-        charge(N_BYTES_WAY * n // 4, 2 + 2 * n)
+        charge(N_BYTES_WAY * n // 4, 1 + 3 * n // 4)
         if self._work_left is not None:
             self._work_left -= n
             if self._work_left < 0:

@@ -145,8 +145,9 @@ def _task(literals: Iterable[tuple[Leaf, bool]], order: tuple[str, ...]) -> Task
     props, names, against = [], [], []
     needed: set[str] = set()
     low, high = 0, None
+    literals = list(literals)
+    spend(1 + len(literals) // 4)
     for leaf, sign in literals:
-        spend()
         if not sign:
             against.append(leaf)
         elif isinstance(leaf, Props):
@@ -270,12 +271,16 @@ def _member(solver: Solver, task: Task, name: str, extra: Formula) -> Found | No
     spend(1)
     if not all(_accepts(_names_machine(solver.algebra, n), name) for n in task.names):
         return None
-    value = value_formula(solver.algebra, task.props, name)
-    rest = solver.value(solver.algebra.formulas.conj([value, extra]))
+    value = solver.algebra.formulas.conj([value_formula(solver.algebra, task.props, name), extra])
+    known = solver.members_made.get((name, value))
+    if known is not None:
+        return known
+    rest = solver.value(value)
     if rest is None:
         return None
     key = spelled(("string", name)).encode() + b":"
-    return Found(len(key) + rest.size, lambda: key + rest.text())
+    made = solver.members_made[name, value] = Found(len(key) + rest.size, lambda: key + rest.text())
+    return made
 
 
 def _optional(solver: Solver, task: Task, taken: frozenset[str] | set[str], n: int) -> dict[str, Found] | None:
@@ -290,7 +295,7 @@ def _optional(solver: Solver, task: Task, taken: frozenset[str] | set[str], n: i
                 parts[name] = part
                 if len(parts) == n:
                     return parts
-    for pattern in {p for leaf in task.props for p, _ in leaf.patterns}:
+    for pattern in dict.fromkeys(p for leaf in task.props for p, _ in leaf.patterns):
         for name in fresh_names(solver, task, frozenset(taken) | set(declared), pattern, n + 4):
             part = _member(solver, task, name, solver.algebra.formulas.true)
             if part is not None:
@@ -387,7 +392,7 @@ def value_formula(algebra: Algebra, props: Iterable[Props], name: str) -> Formul
     known = algebra.property_values.get(key)
     if known is None:
         parts = []
-        charge(N_BYTES, 2 + len(key[0]))
+        charge(N_BYTES, 2 + len(key[0]) // 4)
         for leaf in key[0]:
             subs = [leaf.names[name]] if name in leaf.names else []
             subs += [s for p, s in leaf.patterns if _accepts(pattern_machine(p), name)]

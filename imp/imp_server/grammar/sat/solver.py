@@ -52,6 +52,8 @@ class Solver:
         """Whether an answer None since it was last cleared isn't a proof."""
         self.names: dict[Hashable, objects.Drawn] = {}
         """Memo of sat/objects.py."""
+        self.members_made: dict[tuple[str, Formula], Found] = {}
+        """Another one: shortest members by name and what is asked of the value."""
         self._memo: dict[Hashable, Found | None] = {}
         self._doubtful: set[Hashable] = set()
         """Questions whose answer None isn't a proof."""

@@ -1,0 +1,46 @@
+"""What the questions about grammars may cost. A verdict by them is a number, the same on every machine.
+
+A unit is one to two microseconds of Python, and bytes are those of what is made and kept: each number stands for a time
+and a memory (tests/grammar/test_limits.py measures both).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Literal, NamedTuple
+
+from imp_server.core.errors import GrammarTooCostly
+from imp_server.core.turns import Budget, OverBudget
+
+
+class Limit(NamedTuple):
+    n_units: int
+    n_bytes: int
+
+    def budget(self) -> Budget:
+        return Budget(self.n_units, self.n_bytes)
+
+
+CHECK = Limit(400_000, 48 << 20)
+"""The check of one request's grammar: the proof that it has an end, and all that its first start does."""
+START = Limit(8 * CHECK.n_units, 2 * CHECK.n_bytes)
+"""The start of a grammar that was checked: the same work, begun again where a turn ended in the middle of it."""
+QUESTION = Limit(CHECK.n_units, CHECK.n_bytes)
+"""A mask of an accepted grammar, a verdict on a token, a way to the end."""
+
+
+@contextmanager
+def bounded(budget: Budget, asked: Literal["schema", "pattern", "grammar"]) -> Iterator[None]:
+    """Pay for what is done within it. Raises GrammarTooCostly, naming the place if there is one to name."""
+    try:
+        with budget.spent():
+            yield
+    except OverBudget as over:
+        where = "" if over.pointer is None else f" at #{over.pointer}"
+        raise GrammarTooCostly(
+            f"this {asked} takes too much {over.what}{where}; simplify it there"
+            if where
+            else f"this {asked} takes too much {over.what}; simplify it",
+            pointer=over.pointer or "",
+        ) from None

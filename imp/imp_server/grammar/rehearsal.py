@@ -1,0 +1,87 @@
+"""The first steps of replies under a grammar, taken by its check: what a mask would find too costly is refused there.
+
+Members and items that are bound together are proved anew behind each of them, and a mask asks about all that may come
+next. Simple objects, whose members don't depend on each other, cost next to nothing and are left out.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from itertools import islice
+
+from imp_server.core.limits import QUESTION
+from imp_server.grammar.frames.arrays import ArrayPhase, WaitingItem
+from imp_server.grammar.frames.goals import Bits
+from imp_server.grammar.frames.objects import ObjectPhase, WaitingMember
+from imp_server.grammar.frames.simple_objects import OPEN
+from imp_server.grammar.frames.space import Space
+from imp_server.grammar.frames.values import Start
+from imp_server.grammar.tables import FIRST_OP
+
+MAX_FRAMES = 40
+ENOUGH = 10_000
+"""Units after which no further frame is looked at."""
+MAX_NAMES = 100
+MOST = QUESTION
+"""Of one frame. The bytes of a token pass several, but few of them are dear."""
+BLANK = 0x20
+
+
+def rehearse(space: Space, local: int) -> None:
+    """Raises OverBudget where the frames that a token may reach take more than a question may."""
+    todo, met = deque([local]), {local}
+    n_left, n_units = MAX_FRAMES, 0
+    while todo and n_left and n_units < ENOUGH:
+        at = todo.popleft()
+        if space.simple is not None and space.tables.kind_of[at] == OPEN:
+            targets = space.simple.starts(at)[:MAX_NAMES]
+        elif isinstance(frame := space.locals[at], Start | ObjectPhase | ArrayPhase):
+            n_left -= 1
+            budget = MOST.budget()
+            with budget.spent():
+                targets = list(_led_to(space, frame))
+            n_units += MOST.n_units - budget.n_units
+        else:
+            continue
+        for target in targets:
+            if target not in met:
+                met.add(target)
+                todo.append(target)
+
+
+def _led_to(space: Space, frame: Start | ObjectPhase | ArrayPhase) -> Iterator[int]:
+    space.tables.entry(frame.id, BLANK)
+    if isinstance(frame, Start):
+        yield from _values(space, frame)
+    elif isinstance(frame, ObjectPhase):
+        yield from _members(frame)
+    elif (item := frame.state.item) is not None:
+        goal, waiting = item
+        yield space.start(goal, True).id
+        for bits in _results(waiting):
+            yield space.array_phase(waiting.after(bits), "after", False).id
+
+
+def _values(space: Space, frame: Start) -> Iterator[int]:
+    for entry in dict.fromkeys(space.tables.rows[frame.id].tolist()):
+        if entry >= 0:
+            yield entry
+        elif entry <= FIRST_OP:
+            yield from (target for target in space.tables.operation(entry) if target >= 0)
+
+
+def _members(frame: ObjectPhase) -> Iterator[int]:
+    state, space = frame.state, frame.space
+    for kind in islice(state.keys.known_kinds(), MAX_NAMES):
+        member = state.member(kind)
+        if member is not None:
+            yield space.start(member.goal, True).id
+            if not state.is_simple:
+                for bits in _results(member.waiting):
+                    yield space.object_phase(member.waiting.after(bits), "after", False).id
+
+
+def _results(waiting: WaitingMember | WaitingItem) -> list[Bits]:
+    """What is known so far of how the value may turn out."""
+    return [()] if waiting.judge is None else waiting.judge.vectors[:4]
