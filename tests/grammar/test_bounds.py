@@ -20,8 +20,9 @@ from imp_server.core import (
     ToolChoice,
 )
 from imp_server.grammar.check import CHECK_WORK, check_envelope, check_schema
-from imp_server.grammar.engine import MAX_STATES, GrammarSpace
+from imp_server.grammar.engine import GrammarSpace
 from imp_server.grammar.envelope import Lit, Seq, Value
+from imp_server.grammar.generations import MEMORY, N_GENERATIONS
 from imp_server.vocab.table import Vocabulary
 
 from tests.grammar.judging import accepts
@@ -42,7 +43,7 @@ def few() -> Config:
 
 def test_defaults() -> None:
     knobs = Config().grammar
-    assert (knobs.check_work, knobs.max_states) == (CHECK_WORK, MAX_STATES)
+    assert (knobs.check_work, knobs.memory_mib << 20) == (CHECK_WORK, MEMORY)
 
 
 def test_a_proof_beyond_the_work_allowed_is_a_refusal() -> None:
@@ -70,12 +71,13 @@ def test_the_knob_reaches_every_check(what: str) -> None:
                 model.prepare_chat(msgspec.structs.replace(chat, **asked), 1)
 
 
-def test_beyond_the_states_allowed_all_are_made_anew() -> None:
+def test_beyond_the_memory_allowed_a_generation_is_begun() -> None:
     """Rows under way keep their own; what is made anew is the same."""
     vocabulary = Vocabulary([bytes([i]) for i in range(256)], {})
     plan, other = check_schema(NESTED), check_schema({"enum": [1, 2]})
-    for bound, kept in ((MAX_STATES, True), (1, False)):
-        shared = GrammarSpace(vocabulary, max_states=bound)
+    one = GrammarSpace(vocabulary).n_bytes
+    for bound, kept in ((MEMORY, True), (N_GENERATIONS * one, False)):
+        shared = GrammarSpace(vocabulary, n_bytes=bound)
         first = shared.matcher(plan)
         state = first.advance_bytes(first.start, b'{"a')
         assert state is not None

@@ -83,12 +83,10 @@ class Grammar(msgspec.Struct, frozen=True):
     """Near max_tokens keep only tokens that lead to the end, so that an answer parses. Calls are cut as they stand."""
     check_work: Positive = 20000
     """Work units for the proof that some value satisfies a schema; if they don't do it is a 400."""
-    max_states: Positive = 200000
-    """Automaton states kept per vocabulary; beyond it they and all masks are made anew."""
     max_whitespace: Count = 48
     """Most blanks in a row outside strings, after at most one newline; 0 is compact JSON, mostly forced text."""
-    memo_mib: Count = 512
-    """MiB of token masks kept per vocabulary; beyond it they are all made anew."""
+    memory_mib: Positive = 256
+    """MiB for states, machines and masks of all grammars; what no live reply stands on makes room."""
 
 
 class Reasoning(msgspec.Struct, frozen=True):

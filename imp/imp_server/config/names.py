@@ -26,6 +26,7 @@ FLAG_ALIASES: dict[str, str] = {
     "--repetition-penalty": "sampling.repetition_penalty",
     "--presence-penalty": "sampling.presence_penalty",
     "--frequency-penalty": "sampling.frequency_penalty",
+    "--grammar-memo-mib": "grammar.memory_mib",
     "--lora": "adapters.lora",
     "--models-dir": "router.models_dir",
     "--request-timeout": "server.request_timeout_s",
@@ -53,6 +54,7 @@ VALUE_FLAGS: dict[str, tuple[str, str]] = {
 # Keys of the original.
 KEY_ALIASES: dict[str, str] = {
     "constrained.jump_ahead": "grammar.jump_ahead",
+    "grammar.memo_mib": "grammar.memory_mib",
     "runtime.deterministic": "engine.deterministic",
     "runtime.warmup": "engine.warmup",
     "runtime.decode_pipeline": "engine.overlap",
@@ -87,6 +89,7 @@ NO_EFFECT_KEYS = frozenset({
     "suspend.",
     "vram.",
     "constrained.jump_min_run",
+    "grammar.max_states",
     "runtime.deterministic_gemm",
     "runtime.graph_prewarm",
     "runtime.decode_burst",

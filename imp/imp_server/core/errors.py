@@ -189,6 +189,12 @@ class Unavailable(ImpError):
     default_retry_after_s: ClassVar[float | None] = 1.0
 
 
+class GrammarMemoryFull(Unavailable):
+    """The grammars of replies under way leave no memory for another one."""
+
+    default_code = "grammar_memory_full"
+
+
 class NoModel(Unavailable):
     default_code = "no_model"
     default_retry_after_s = None

@@ -117,9 +117,7 @@ def _schedule_limits(config: Config, n_rows: int, context: int) -> ScheduleLimit
 
 def _grammars(config: Config, vocabulary: Vocabulary) -> Grammars:
     knobs = config.grammar
-    return Grammars(
-        vocabulary, max_whitespace=knobs.max_whitespace, memo_mib=knobs.memo_mib, max_states=knobs.max_states
-    )
+    return Grammars(vocabulary, max_whitespace=knobs.max_whitespace, memory_mib=knobs.memory_mib)
 
 
 def _row_rules(config: Config) -> RowRules:

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from concurrent.futures import FIRST_COMPLETED, Future, wait
+from threading import Timer
 from typing import Any, NamedTuple, TypeVar
 from weakref import WeakSet
 
 import numpy as np
 
-from imp_server.core import EngineFaulted, GrammarPlan, GrammarTooCostly
+from imp_server.core import EngineFaulted, GrammarMemoryFull, GrammarPlan, GrammarTooCostly
+from imp_server.core.limits import QUESTION, START, Limit, bounded
 from imp_server.engine.constraint import Constraint, MakeConstraint, Mask
 from imp_server.engine.heap_freezer import HeapFreezer
 from imp_server.engine.turn_queue import TOO_COSTLY, TurnQueue
@@ -20,6 +22,8 @@ MASK_GRACE_S = 0.002
 """How long a step waits for masks, drafts' included, while other rows could run: less than a step, more than a common
 mask."""
 _MOST_REFUSED = 1024
+ROOM_WAIT_S, ROOM_TRIES = 0.25, 20
+"""How long a new grammar waits between two tries where those of live rows fill the memory, and how often it tries."""
 _MAX_READY = 1024
 """Finished masks kept, so that a row on known ground costs a look into a dict."""
 
@@ -73,11 +77,33 @@ class MaskThread:
         self._refused: OrderedDict[str, None] = OrderedDict()
 
     def start(self, plan: GrammarPlan, asker: Asker = NOBODY) -> Future[Constraint]:
+        """Fails with GrammarRefused, GrammarMemoryFull."""
+        started: Future[Constraint] = Future()
         if plan.digest in self._refused:
-            refused: Future[Constraint] = Future()
-            refused.set_exception(GrammarTooCostly(TOO_COSTLY))
-            return refused
-        return self._ask(lambda: self._made_constraint(plan), asker)
+            started.set_exception(GrammarTooCostly(TOO_COSTLY))
+        else:
+            self._try(plan, asker, started, ROOM_TRIES)
+        return started
+
+    def _try(self, plan: GrammarPlan, asker: Asker, started: Future[Constraint], n_left: int) -> None:
+        """`n_left`: tries behind this one, should there be no memory."""
+
+        def settle(done: Future[Constraint]) -> None:
+            error = None if done.cancelled() else done.exception()
+            if isinstance(error, GrammarMemoryFull) and n_left:
+                timer = Timer(ROOM_WAIT_S, self._try, (plan, asker, started, n_left - 1))
+                timer.daemon = True
+                timer.start()
+            elif not started.set_running_or_notify_cancel():
+                return
+            elif done.cancelled():
+                started.set_exception(GrammarMemoryFull("the engine stops"))
+            elif error is not None:
+                started.set_exception(error)
+            else:
+                started.set_result(done.result())
+
+        self._ask(_within(START, lambda: self._made_constraint(plan)), asker).add_done_callback(settle)
 
     def _made_constraint(self, plan: GrammarPlan) -> Constraint:
         constraint = self._make(plan)
@@ -135,7 +161,7 @@ class MaskThread:
             self._check(constraint)
             return function()
 
-        return self._ask(ask, asker)
+        return self._ask(_within(QUESTION, ask), asker)
 
     def stop(self) -> None:
         self._jobs.stop()
@@ -162,6 +188,17 @@ class MaskThread:
         for token_id in wanted.refused:
             _set(bits, token_id, False)
         return bits
+
+
+def _within(limit: Limit, answer: Callable[[], T]) -> Callable[[], T]:
+    """`answer`, all of whose tries together may cost so much. It raises GrammarTooCostly beyond that."""
+    budget = limit.budget()
+
+    def paid() -> T:
+        with bounded(budget, "grammar"):
+            return answer()
+
+    return paid
 
 
 def _only(bits: Mask) -> int:

@@ -8,12 +8,13 @@ started.
 from __future__ import annotations
 
 import json
-from collections.abc import Container, Sequence
+from collections.abc import Container, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Literal, NamedTuple
 
 from imp_server.core import GrammarPlan, GrammarRefused, GrammarTooCostly, GrammarUnsatisfiable
 from imp_server.core.limits import CHECK, bounded
-from imp_server.core.turns import spend
+from imp_server.core.turns import n_charged, spend
 from imp_server.grammar.algebra import has_surrogates
 from imp_server.grammar.definitions import definition_machine
 from imp_server.grammar.distance import Distances
@@ -21,6 +22,7 @@ from imp_server.grammar.envelope import Free, Node, Raw, Value
 from imp_server.grammar.frames.space import Space
 from imp_server.grammar.frames.stack import State, Stepper
 from imp_server.grammar.leaves import Contains, Items, Leaf, Names, Props
+from imp_server.grammar.memo import FORGETTING
 from imp_server.grammar.plan import (
     Begun,
     Normal,
@@ -81,12 +83,23 @@ def check_schema(
     any order, or as the schema lists them, undeclared ones last. `work`: units after which the proof is given up.
     """
     plan = schema_plan(schema, integers=integers, key_order=key_order)
-    with bounded(CHECK.budget(), "schema"):
+    with _limited("schema"):
         try:
             _prove(schema, Space(work, n_locals=64), plan.digest, integers, key_order)
         except RecursionError:
             raise GrammarRefused("the schema is nested too deeply") from None
     return plan
+
+
+@contextmanager
+def _limited(asked: Literal["schema", "pattern", "grammar"]) -> Iterator[None]:
+    """As `bounded`, with the budget of a check; what checks have left in memory is forgotten from time to time."""
+    before = n_charged()
+    try:
+        with bounded(CHECK.budget(), asked):
+            yield
+    finally:
+        FORGETTING.add(n_charged() - before)
 
 
 def _prove(schema: Any, space: Space, digest: str, integers: str, key_order: str) -> None:
@@ -142,7 +155,7 @@ def check_lark(grammar: str) -> GrammarPlan:
 
 def check_definition(syntax: str, definition: str) -> None:
     """What a string's text may be bound to by the keyword x-imp-grammar. Raises GrammarRefused, naming the place."""
-    with bounded(CHECK.budget(), "pattern" if syntax == "regex" else "grammar"):
+    with _limited("pattern" if syntax == "regex" else "grammar"):
         definition_machine(syntax, definition)
 
 
@@ -157,7 +170,7 @@ def check_choices(choices: Sequence[str]) -> GrammarPlan:
 
 def _check_words(kind: str, normal: Normal) -> GrammarPlan:
     plan = make_plan(kind, normal)
-    with bounded(CHECK.budget(), "pattern" if kind == "regex" else "grammar"):
+    with _limited("pattern" if kind == "regex" else "grammar"):
         space = Space(n_locals=64)
         _start(space, begin(plan, space))
     return plan
@@ -171,7 +184,7 @@ def check_envelope(
     `work`: for each of them. `known`: digests of plans of schemas that were checked before.
     """
     plan = make_plan("envelope", Normal(node=node, key_order=key_order))
-    with bounded(CHECK.budget(), "grammar"):
+    with _limited("grammar"):
         _prove_envelope(node, plan.digest, key_order, work, known)
     return plan
 

@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-import gc
-from threading import RLock
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
 from imp_server.core import GrammarPlan
-from imp_server.grammar.distance import Distances
-from imp_server.grammar.fitting import Fitting
 from imp_server.grammar.frames.free_texts import FreeText
-from imp_server.grammar.frames.local import N_BLANKS, Local
-from imp_server.grammar.frames.space import Space
-from imp_server.grammar.frames.stack import Cell, State, Stepper
-from imp_server.grammar.masks import Masks
+from imp_server.grammar.frames.local import Local
+from imp_server.grammar.frames.stack import Cell, State
+from imp_server.grammar.generations import Generations
 from imp_server.grammar.plan import begin
 from imp_server.grammar.tables import DEAD
 from imp_server.grammar.warm_up import warm_up
@@ -25,51 +18,14 @@ from imp_server.vocab.table import Vocabulary
 __all__ = ["GrammarSpace", "Matcher", "State"]
 
 MAX_FORCED = 256
-MAX_STATES = 200_000
-MAX_MASK_BYTES = 512 << 20
 
 
-class GrammarSpace:
-    """Owner of what all grammars of one engine share. A fresh one is made when it has grown too large."""
-
-    def __init__(
-        self,
-        vocabulary: Vocabulary,
-        *,
-        n_blanks: int = N_BLANKS,
-        mask_bytes: int = MAX_MASK_BYTES,
-        max_states: int = MAX_STATES,
-        native: bool = True,
-    ) -> None:
-        """`n_blanks`: most of them in a row outside strings, 0 for none at all. `mask_bytes`: memory for masks.
-        `max_states`: frames kept of all grammars together. Beyond either bound everything is made anew.
-
-        `native` False: everything in Python, for tests that compare.
-        """
-        self._n_blanks = n_blanks
-        self._mask_bytes = mask_bytes
-        self._max_states = max_states
-        self.vocabulary = vocabulary
-        self._native = native
-        self.lock = RLock()
-        self.renew()
-
-    def renew(self) -> None:
-        self.space = Space(native=self._native, n_blanks=self._n_blanks)
-        self.stepper = Stepper(self.space)
-        self.masks = Masks(self.space, self.stepper, self.vocabulary, self._native)
-        self.distances = Distances(self.stepper, self.masks.by_bytes)
-        self.fitting = Fitting(self.stepper, self.distances, self.vocabulary, self.masks.trie)
-        self.places: dict[State, Any] = {}
-        """What places.py keeps of states."""
-        self.starts: dict[str, tuple[State, ...]] = {}
+class GrammarSpace(Generations):
+    """The grammars of one engine and vocabulary."""
 
     def matcher(self, plan: GrammarPlan) -> Matcher:
-        with self.lock:
-            if self.space.tables.n_locals > self._max_states or self.masks.n_bytes > self._mask_bytes:
-                self.renew()
-                gc.unfreeze()  # what was given up has cycles: frozen, it would stay
-            return Matcher(plan, self.vocabulary, self)
+        """Raises GrammarRefused, GrammarTooCostly, GrammarMemoryFull."""
+        return Matcher(plan, self.vocabulary, self)
 
 
 class Matcher:
@@ -80,24 +36,30 @@ class Matcher:
 
     def __init__(self, plan: GrammarPlan, vocabulary: Vocabulary, shared: GrammarSpace | None = None) -> None:
         self._shared = shared or GrammarSpace(vocabulary)
-        self._space = self._shared.space
-        self._stepper = self._shared.stepper
-        self._masks = self._shared.masks
-        self._distances = self._shared.distances
-        self._fitting = self._shared.fitting
-        self.places = self._shared.places
-        self.lock = self._lock = self._shared.lock
+        self._digest = plan.digest
+        self._generation = self._shared.of(plan)
+        self._space = self._generation.space
+        self._stepper = self._generation.stepper
+        self._masks = self._generation.masks
+        self._distances = self._generation.distances
+        self._fitting = self._generation.fitting
+        self.places = self._generation.places
+        self.lock = self._lock = self._generation.lock
         self._token_bytes = vocabulary.token_bytes
         self._ends = frozenset(vocabulary.end_ids)
         with self._lock:
-            starts = self._shared.starts.get(plan.digest)
+            starts = self._generation.starts.get(plan.digest)
             if starts is None:
                 begun = begin(plan, self._space)
                 warm_up(self._space, begun.start)
-                starts = self._shared.starts[plan.digest] = tuple(self._state(n) for n in begun if n >= 0)
+                starts = self._generation.starts[plan.digest] = tuple(self._state(n) for n in begun if n >= 0)
         self.start = starts[0]
         self.after_closing = starts[1] if len(starts) > 1 else None
         """Where a completion goes on whose thinking was closed by force; None: where that leads by itself."""
+
+    def blow(self) -> None:
+        """The grammar takes too much work: nobody else is given it."""
+        self._shared.blow(self._digest)
 
     def _state(self, local: int) -> State:
         return State(self._stepper.cell(local, self._stepper.cell(self._space.root.id, None)))

@@ -6,11 +6,10 @@ Rules are read as llama.cpp reads them; besides, a line may begin with `|`, and 
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 from imp_server.core import GrammarRefused, GrammarUnsatisfiable
 from imp_server.grammar.ambiguity import excessive
 from imp_server.grammar.codepoints import ANY, Ranges, negated, normal
+from imp_server.grammar.memo import remembered
 from imp_server.grammar.nodes import INFINITE, Node
 from imp_server.grammar.positions import position
 from imp_server.grammar.rules import Rules, settle
@@ -25,7 +24,7 @@ _ESCAPES = {"t": 9, "r": 13, "n": 10, "\\": 92, '"': 34, "[": 91, "]": 93, "/": 
 _HEX = {"x": 2, "u": 4, "U": 8}
 
 
-@lru_cache(maxsize=64)
+@remembered(maxsize=64)
 def compile_gbnf(text: str) -> TermMachine:
     """The texts that the rule `root` derives.
 

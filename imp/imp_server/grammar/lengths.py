@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import deque
-from functools import lru_cache
 
 from imp_server.core.turns import charge, spend
 from imp_server.grammar.combine import alias_of, anything, gap_of, intersect, nothing, reach_of, spread_of, universal
 from imp_server.grammar.explored import BUDGET, refined, representatives
 from imp_server.grammar.machine import DEAD, GROWING, UNBOUNDED, Machine
+from imp_server.grammar.memo import remembered
 from imp_server.grammar.nodes import INFINITE, Spread
 
 N_BYTES = 500
@@ -170,13 +170,13 @@ def with_length(machine: Machine, low: int, high: int | None, what: str = "patte
         # If two lengths that follow each other are never further apart than the window is wide, one of them fits.
         if low == 0 or top == INFINITE or top - low + 1 >= min(gap_of(machine), INFINITE):
             return Bounded(machine, low, top)
-        widest = widest_gap(machine)  # type: ignore[arg-type]
+        widest = widest_gap(machine)
         if widest is not None and top - low + 1 >= widest:
             return Bounded(machine, low, top)
     return intersect([machine, Bounded(anything(), low, top)], what=what)
 
 
-@lru_cache(maxsize=256)
+@remembered(maxsize=256)
 def widest_gap(machine: Machine) -> int | None:
     """Bound on the distance of two lengths that follow each other, over all states; None if they are too many."""
     representing = representatives(machine.classes)

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from imp_server.core.turns import spend
+from imp_server.core.turns import charge, spend
 from imp_server.grammar.combine import alias_of, universal
 from imp_server.grammar.frames.key_texts import KeyText
 from imp_server.grammar.frames.simple_objects import KEY_TEXT
@@ -44,6 +44,8 @@ class Walked(NamedTuple):
     depth: int
 
 
+N_BYTES = 400
+"""Memory of what is known of a mask, its bits excepted."""
 SLAB_BYTES = 4 << 20
 MANY = 4096
 """Nodes of residual tokens from which on known names borrow the mask of an undeclared one: fewer are walked sooner."""
@@ -58,7 +60,7 @@ class MaskRows:
     def __init__(self, n_words: int) -> None:
         self._n_words = n_words
         self.n_bytes = 0
-        """Of the rows taken so far."""
+        """Of the rows that were ever touched."""
         self._n_rows = max(16, SLAB_BYTES // (4 * n_words))
         self._next: Row | None = None
         self._touching: Thread | None = None
@@ -76,6 +78,7 @@ class MaskRows:
             self._touching.join()
         assert self._next is not None
         self._slab, self._next = self._next, None
+        self.n_bytes += self._slab.nbytes
         self._address = self._slab.ctypes.data
         self._n_taken = 0
 
@@ -89,14 +92,12 @@ class MaskRows:
             self._touching = Thread(target=self._touch, daemon=True)
             self._touching.start()
         self._n_taken = at + 1
-        self.n_bytes += 4 * self._n_words
         return self._slab[at], self._address + 4 * at * self._n_words
 
     def give_back(self, row: Row) -> None:
         """The row taken last wasn't needed."""
         row[:] = 0
         self._n_taken -= 1
-        self.n_bytes -= 4 * self._n_words
 
     def either(self, a: Row, b: Row) -> Row:
         """`a` or `b`, bit by bit, as a row of its own."""
@@ -151,6 +152,7 @@ class Masks:
         """The mask of a state. Shared: never write to it."""
         known = self._rows.get(state.cell)
         if known is None:
+            charge(N_BYTES, 8)
             known = self._rows[state.cell] = self._with_end(state.cell)
         return known[0] if not known[1] else self._answered(state, *known)
 

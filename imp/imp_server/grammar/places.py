@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import islice
 
-from imp_server.core.turns import ENDLESS, turn
+from imp_server.core.turns import ENDLESS, OverBudget, charge, turn
 from imp_server.grammar.distance import NEVER
 from imp_server.grammar.engine import Matcher
 from imp_server.grammar.frames.arrays import WaitingItem
@@ -18,6 +18,8 @@ from imp_server.grammar.frames.stack import State
 from imp_server.grammar.token_sets import Row
 
 MAX_PLACES = 100_000
+N_BYTES = 900
+"""Memory of a place and of what is known of it, but for its mask."""
 PATIENT_UNITS = 150
 """Work that a question with patience may cost: about the time that the step loop would wait for another thread."""
 
@@ -45,7 +47,7 @@ class Places:
         self._matcher = matcher
         self._lock = matcher.lock
         self._known = matcher.places
-        with self._lock:
+        with self._held(None):
             self.start = self._place(matcher.start)
             closed = matcher.after_closing
             self.after_closing = None if closed is None else self._place(closed)
@@ -59,6 +61,9 @@ class Places:
         try:
             with turn(ENDLESS if patience_s is None else PATIENT_UNITS):
                 yield
+        except OverBudget:
+            self._matcher.blow()
+            raise
         finally:
             self._lock.release()
 
@@ -68,6 +73,7 @@ class Places:
             if len(self._known) >= MAX_PLACES:
                 for old in list(islice(self._known, MAX_PLACES // 2)):
                     del self._known[old]
+            charge(N_BYTES)
             found = self._known[state] = Place(state, self._matcher.is_done(state))
         return found
 
@@ -112,13 +118,13 @@ class Places:
     def mask(self, place: Place) -> Row:
         """The same, worked out if need be."""
         if place.mask is None:
-            with self._lock:
+            with self._held(None):
                 place.mask = self._matcher.mask(place.state)
         return place.mask
 
     def fitting(self, place: Place, n_left: int) -> tuple[Row, bool]:
         """The mask without tokens behind which the end isn't within `n_left` tokens, and whether that took any."""
-        with self._lock:
+        with self._held(None):
             return self._matcher.fitting(place.state, n_left)
 
     def is_done(self, place: Place) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator
 from decimal import Decimal
-from functools import lru_cache
 from typing import Any, cast
 
 from imp_server.core.turns import spend
@@ -17,6 +16,7 @@ from imp_server.grammar.lazy_product import either_one, either_product, lazy_pro
 from imp_server.grammar.leaves import Leaf, NumberLeaf, TextLeaf
 from imp_server.grammar.literals import Literals
 from imp_server.grammar.machine import DEAD, Machine
+from imp_server.grammar.memo import remembered
 from imp_server.grammar.number_sets import ranges_machine
 from imp_server.grammar.plain_length import PlainLength
 from imp_server.grammar.text_machines import (
@@ -43,7 +43,7 @@ __all__ = [
 ]
 
 
-@lru_cache(maxsize=256)
+@remembered(maxsize=256)
 def literals_machine(texts: frozenset[bytes]) -> Machine:
     return Literals(texts)
 
@@ -101,7 +101,7 @@ def words(machine: Machine, n: int, budget: int = 4000) -> Iterator[str]:
                 queue.append((after, text + bytes([byte])))
 
 
-@lru_cache(maxsize=256)
+@remembered(maxsize=256)
 def _sample_bytes(classes: bytes) -> tuple[int, ...]:
     """A few bytes of each class, letters first: words should differ even where the machine doesn't care."""
     chosen = [b for b in b"abcdefghijABC0123" if b < 256]

@@ -19,6 +19,7 @@ from imp_server.grammar.lazy_product import lazy_product
 from imp_server.grammar.lengths import with_length
 from imp_server.grammar.listed_numbers import ListedNumbers
 from imp_server.grammar.machine import Machine
+from imp_server.grammar.memo import remembered
 from imp_server.grammar.numbers import Bound, joint
 from imp_server.grammar.plain_length import PlainLength
 from imp_server.grammar.regex.compile import compile_regex
@@ -66,7 +67,7 @@ def plain_number() -> Machine:
     return compile_regex(r"^-?(0|[1-9][0-9]*)(\.[0-9]+)?$")
 
 
-@lru_cache(maxsize=1024)
+@remembered(maxsize=1024)
 def number_leaf_machine(kind: str, what: Any) -> Machine:
     """Exactly the plain decimals that satisfy one number leaf."""
     if kind == "listed":

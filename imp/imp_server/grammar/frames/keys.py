@@ -27,6 +27,7 @@ from imp_server.grammar.scalars import string_machine
 if TYPE_CHECKING:
     from imp_server.grammar.frames.space import Space
 
+MAX_COMPARED = 32
 SEARCH = 4000
 """States looked at for one proof that a name which no leaf knows may follow."""
 
@@ -188,10 +189,14 @@ class Keys:
         if self._trie is not None and trie != DEAD:
             first, end = self._trie.span(trie)
             depth = self._trie.depth(trie)
-            for at in range(first, end):
-                cost = self._cost(at)
-                if cost is not None and (best is None or cost < best[0]):
-                    best = cost, self._trie.texts[at][depth:]
+            # wanted ones first: of very many names only some are compared
+            names, n_left = sorted(range(first, end), key=self._is_unwanted), MAX_COMPARED
+            for at in names:
+                cost = self._cost(at) if n_left else None
+                if cost is not None:
+                    n_left -= 1
+                    if best is None or cost < best[0]:
+                        best = cost, self._trie.texts[at][depth:]
         return None if best is None else best[1]
 
     def alias(self, state: int) -> tuple[Verdicts, int]:
@@ -302,6 +307,9 @@ class Keys:
             return kind
         assert self._trie is not None
         return kind._replace(lawful=tuple(accepts(m, self._trie.texts[index]) for m in rules))
+
+    def _is_unwanted(self, index: int) -> bool:
+        return self._names.list[index] not in self.object.missing
 
     def _cost(self, index: int) -> int | None:
         kind = self._kind_at(index)

@@ -7,8 +7,6 @@ the end. Two things go beyond lark: terminals may match nothing, and left recurs
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 from imp_server.core import GrammarRefused, GrammarUnsatisfiable
 from imp_server.grammar.ambiguity import excessive
 from imp_server.grammar.lark.literals import regex_node
@@ -16,6 +14,7 @@ from imp_server.grammar.lark.reader import read
 from imp_server.grammar.lark.terminals import COMMON
 from imp_server.grammar.lark.tree import Definition, Expression, Grammar, Literal, Options, Ref, Row, Times, is_terminal
 from imp_server.grammar.left_recursion import without_left_recursion
+from imp_server.grammar.memo import remembered
 from imp_server.grammar.nodes import INFINITE, Node
 from imp_server.grammar.positions import position
 from imp_server.grammar.rules import RuleRefused, Rules, settle
@@ -31,7 +30,7 @@ _ROOT = "start, and what may be ignored behind it"
 """No name of a rule."""
 
 
-@lru_cache(maxsize=64)
+@remembered(maxsize=64)
 def compile_lark(text: str) -> TermMachine:
     """Raises GrammarRefused, naming line and column, and GrammarUnsatisfiable if `start` derives no finite text."""
     rules = Rules()

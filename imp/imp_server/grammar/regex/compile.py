@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 from imp_server.core import GrammarRefused
 from imp_server.grammar.ambiguity import excessive
 from imp_server.grammar.combine import union
 from imp_server.grammar.lazy_product import either_product
 from imp_server.grammar.machine import Machine
+from imp_server.grammar.memo import remembered
 from imp_server.grammar.nodes import Node, Nodes
 from imp_server.grammar.regex.anchors import Parts, Splitter
 from imp_server.grammar.regex.lookarounds import has_lookarounds, looking_machine
@@ -20,7 +19,7 @@ MAX_SHORTEST = 1_000_000
 """Characters that may still be needed, wherever in a match one stands."""
 
 
-@lru_cache(maxsize=512)
+@remembered(maxsize=512)
 def compile_regex(pattern: str, *, search: bool = True) -> Machine:
     """The texts in which `pattern` is found (`search`) or which it matches as a whole.
 

@@ -10,7 +10,6 @@ Owner of nothing but its states; the slow twin is Python's `re` (tests/grammar/t
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import NamedTuple
 
 from imp_server.core import GrammarRefused
@@ -20,6 +19,7 @@ from imp_server.grammar.codepoints import ANY
 from imp_server.grammar.explored import explore, refined
 from imp_server.grammar.lazy_product import lazy_product
 from imp_server.grammar.machine import DEAD, GROWING, UNBOUNDED, Machine
+from imp_server.grammar.memo import remembered
 from imp_server.grammar.nodes import Node, Nodes
 from imp_server.grammar.regex.parser import parse
 from imp_server.grammar.regex.tree import Alt, Begin, Cat, Chars, End, Look, Repeat, Tree
@@ -306,14 +306,14 @@ class Looking:
         return any(not way.duties and self._parts[body].universal(way.state) for way in ways)
 
     def _pay(self, n: int) -> None:
-        charge(N_BYTES_WAY * n // 4, 1 + 3 * n // 4)
+        charge(N_BYTES_WAY * n // 4, 1 + n)
         if self._work_left is not None:
             self._work_left -= n
             if self._work_left < 0:
                 raise self._refuse(f"its lookarounds take more than {MAX_WORK} steps to combine; simplify them")
 
 
-@lru_cache(maxsize=32)
+@remembered(maxsize=32)
 def _looking(pattern: str, search: bool) -> Looking:
     """Known again when a turn ran out in the middle of its exploration: what it has found isn't lost."""
     bodies = Bodies(pattern)

@@ -1,0 +1,114 @@
+"""The memory of grammars: given up generation by generation, never under a live row, and never narrowing a mask."""
+
+from __future__ import annotations
+
+import gc
+from typing import Any
+
+import numpy as np
+import pytest
+from imp_server.core import GrammarMemoryFull, GrammarTooCostly
+from imp_server.core.limits import Limit, bounded
+from imp_server.grammar.check import check_schema
+from imp_server.grammar.engine import GrammarSpace, Matcher
+from imp_server.grammar.generations import N_GENERATIONS
+from imp_server.grammar.places import Places
+from imp_server.vocab.table import Vocabulary
+
+BYTES = Vocabulary([bytes([i]) for i in range(256)], {})
+EMPTY = GrammarSpace(BYTES).n_bytes
+"""Of a generation in which no grammar lives."""
+
+
+def schema(number: int, n_names: int = 12) -> Any:
+    """A small one that nobody else sends."""
+    names = {f"name{number}_{i}": {"type": "string", "pattern": f"^[a-f]{{{i}}}{number}$"} for i in range(n_names)}
+    return {"type": "object", "properties": names, "required": list(names)[:3]}
+
+
+def walked(matcher: Matcher, n_tokens: int = 30) -> Any:
+    """A row under way, its masks on the way."""
+    state = matcher.start
+    for byte in matcher.way_out(state)[:n_tokens]:
+        matcher.mask(state)
+        state = matcher.advance(state, byte)
+        assert state is not None
+    return state
+
+
+def test_old_generations_make_room() -> None:
+    most = N_GENERATIONS * (EMPTY + (1 << 20))
+    shared = GrammarSpace(BYTES, n_bytes=most)
+    peaks = []
+    for number in range(60):
+        walked(shared.matcher(check_schema(schema(number))))
+        peaks.append(shared.n_bytes)
+    one = GrammarSpace(BYTES)
+    walked(one.matcher(check_schema(schema(0))))
+    assert max(peaks) > most / 2
+    assert max(peaks) < most + 2 * (one.n_bytes - EMPTY) + EMPTY
+
+
+def test_what_a_live_row_stands_on_stays_and_counts() -> None:
+    shared = GrammarSpace(BYTES, n_bytes=N_GENERATIONS * (EMPTY + (1 << 18)))
+    plan = check_schema(schema(0))
+    alone = GrammarSpace(BYTES).matcher(plan)
+    row = shared.matcher(plan)
+    state, same = walked(row), walked(alone)
+    for number in range(1, 40):
+        walked(shared.matcher(check_schema(schema(number))))
+    assert row._generation is not shared.current
+    for byte in row.way_out(state):
+        assert np.array_equal(row.mask(state), alone.mask(same))
+        state, same = row.advance(state, byte), alone.advance(same, byte)  # type: ignore[assignment]
+        assert state is not None and same is not None
+    assert row.is_done(state)
+
+
+def test_where_live_rows_fill_the_memory_new_grammars_are_refused_until_one_ends() -> None:
+    shared = GrammarSpace(BYTES, n_bytes=N_GENERATIONS * EMPTY)
+    rows: list[Matcher] = []
+
+    def add() -> int:
+        """The status of the refusal, if it was one."""
+        try:
+            rows.append(shared.matcher(check_schema(schema(len(rows)))))
+        except GrammarMemoryFull as full:
+            return full.status
+        walked(rows[-1])
+        return 200
+
+    assert [status for _ in range(20) if (status := add()) != 200][:1] == [503]
+    assert rows
+    # one that is known needs no room
+    assert shared.matcher(check_schema(schema(len(rows) - 1))).start is not None
+    rows.clear()
+    gc.unfreeze()
+    walked(shared.matcher(check_schema(schema(50))))
+
+
+def test_a_known_grammar_is_found_in_an_old_generation() -> None:
+    shared = GrammarSpace(BYTES, n_bytes=N_GENERATIONS * (EMPTY + (1 << 19)))
+    plan = check_schema(schema(0))
+    first = shared.matcher(plan)
+    number = 0
+    while shared.current is first._generation:
+        number += 1
+        walked(shared.matcher(check_schema(schema(number))))
+    assert shared.matcher(plan).start is first.start
+
+
+def test_a_grammar_that_takes_too_much_is_refused_from_then_on() -> None:
+    shared = GrammarSpace(BYTES)
+    plan, other = check_schema(schema(1)), check_schema(schema(2))
+    places = Places(shared.matcher(plan))
+    before = places.mask(places.start).copy()
+    behind = places.step(places.start, ord("{"))
+    assert behind is not None
+    with pytest.raises(GrammarTooCostly), bounded(Limit(1, 1 << 20).budget(), "grammar"):
+        places.mask(behind)
+    with pytest.raises(GrammarTooCostly, match="in the middle of a reply"):
+        shared.matcher(plan)
+    # nobody else is hurt, and neither are rows that are under way
+    assert shared.matcher(other).start is not None
+    assert np.array_equal(places.mask(places.start), before) and places.mask(behind).any()
