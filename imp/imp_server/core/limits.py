@@ -26,7 +26,7 @@ CHECK = Limit(400_000, 48 << 20)
 """The check of one request's grammar: the proof that it has an end, and all that its first start does."""
 START = Limit(8 * CHECK.n_units, 2 * CHECK.n_bytes)
 """The start of a grammar that was checked: the same work, begun again where a turn ended in the middle of it."""
-QUESTION = Limit(CHECK.n_units, CHECK.n_bytes)
+QUESTION = Limit(150_000, CHECK.n_bytes)
 """A mask of an accepted grammar, a verdict on a token, a way to the end."""
 
 

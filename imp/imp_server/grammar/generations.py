@@ -6,6 +6,7 @@ those charged by the constructors (core/turns.py) while the generation's lock wa
 
 from __future__ import annotations
 
+import ctypes
 import gc
 from collections import OrderedDict, deque
 from threading import RLock
@@ -28,6 +29,13 @@ MEMORY = 256 << 20
 N_GENERATIONS = 4
 """The memory is shared by so many: the more, the less is lost when the oldest is given up."""
 MAX_BLOWN = 10_000
+
+
+def _give_back() -> None:
+    """Have the C library return what it holds free, where it knows how to."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
 
 
 class SpaceLock:
@@ -149,6 +157,7 @@ class Generations:
             forget()
             gc.unfreeze()  # what is given up has cycles: frozen, it would stay
             gc.collect()
+            _give_back()
         if self.n_bytes > self._most:
             raise GrammarMemoryFull("the grammars of replies under way fill the memory for grammars; try again")
 

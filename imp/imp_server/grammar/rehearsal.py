@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Iterator
 from itertools import islice
 
-from imp_server.core.limits import QUESTION
+from imp_server.core.limits import QUESTION, Limit
 from imp_server.grammar.frames.arrays import ArrayPhase, WaitingItem
 from imp_server.grammar.frames.goals import Bits
 from imp_server.grammar.frames.objects import ObjectPhase, WaitingMember
@@ -23,7 +23,7 @@ MAX_FRAMES = 40
 ENOUGH = 10_000
 """Units after which no further frame is looked at."""
 MAX_NAMES = 100
-MOST = QUESTION
+MOST = Limit(QUESTION.n_units // 2, QUESTION.n_bytes // 2)
 """Of one frame. The bytes of a token pass several, but few of them are dear."""
 BLANK = 0x20
 
