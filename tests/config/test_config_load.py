@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from pathlib import Path
 
 import msgspec
@@ -203,10 +204,15 @@ def test_a_knob_that_nobody_reads_says_so(repo_root: Path) -> None:
     # Backends get their sections as dictionaries.
     quoted = "\n".join(p.read_text() for p in code if p.relative_to(package).parts[0] == "backends")
 
-    def is_read(name: str) -> bool:
-        return bool(re.search(rf"\.{name}\b", text) or re.search(rf"[\"']{name}[\"']", quoted))
+    waiting = {key.partition(".")[2] for key in NOT_YET}
+    named = Counter(knob.name for knob in knobs().values())
 
-    unread = {key for key, knob in knobs().items() if not is_read(knob.name)}
+    def is_read(key: str, name: str) -> bool:
+        # where a name that nobody reads yet belongs to two sections, the section has to stand before it
+        read = rf"\b{re.escape(key)}\b" if name in waiting and named[name] > 1 else rf"\.{name}\b"
+        return bool(re.search(read, text) or re.search(rf"[\"']{name}[\"']", quoted))
+
+    unread = {key for key, knob in knobs().items() if not is_read(key, knob.name)}
     assert unread <= NOT_YET, f"no code reads {sorted(unread - NOT_YET)}: read them, or add them to NOT_YET"
     assert unread >= NOT_YET, f"take {sorted(NOT_YET - unread)} out of config/names.py NOT_YET: code reads them"
     assert load(sets=["cuda.graphs=never"]).notes == ["--set: cuda.graphs has no effect yet"]

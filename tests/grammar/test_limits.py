@@ -119,9 +119,10 @@ def test_a_refusal_says_where() -> None:
     pattern = "".join(f"(?=.*{c}.*[{c}x]{{9}})" for c in LETTERS[:10])
     deep = {"type": "array", "minItems": 1, "items": {"type": "string", "pattern": pattern}}
     schema = {"type": "object", "properties": {"deep": deep}, "required": ["deep"]}
-    with pytest.raises(GrammarTooCostly, match="this schema takes too much .* at #/properties/deep/items") as caught:
+    with pytest.raises(GrammarTooCostly, match="takes too much") as caught:
         check_schema(schema)
     assert caught.value.pointer == "/properties/deep/items"
+    assert "at #/properties/deep/items" in caught.value.message
 
 
 # --- the meter ----------------------------------------------------------------------------------

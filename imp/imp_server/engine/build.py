@@ -117,7 +117,7 @@ def _schedule_limits(config: Config, n_rows: int, context: int) -> ScheduleLimit
 
 def _grammars(config: Config, vocabulary: Vocabulary) -> Grammars:
     knobs = config.grammar
-    return Grammars(vocabulary, max_whitespace=knobs.max_whitespace, memory_mib=knobs.memory_mib)
+    return Grammars(vocabulary, max_whitespace=knobs.max_whitespace, memory_mib=config.grammar.memory_mib)
 
 
 def _row_rules(config: Config) -> RowRules:

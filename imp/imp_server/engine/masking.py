@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from threading import Timer
 from typing import Any, NamedTuple, TypeVar
-from weakref import WeakSet
+from weakref import WeakKeyDictionary, WeakSet
 
 import numpy as np
 
@@ -71,7 +71,8 @@ class MaskThread:
         self._n_words = -(-vocab_size // 32)
         self._make = make
         self._jobs = TurnQueue("imp-mask", between=HeapFreezer(), rests=rests)
-        self._ready: dict[tuple[Any, tuple[int, ...]], Future[Made]] = {}
+        self._ready: WeakKeyDictionary[Any, dict[tuple[int, ...], Future[Made]]] = WeakKeyDictionary()
+        """By place: a grammar that is given up takes its finished masks along."""
         self._constraints: WeakSet[Constraint] = WeakSet()
         self._lost: WeakSet[Constraint] = WeakSet()
         self._refused: OrderedDict[str, None] = OrderedDict()
@@ -94,16 +95,18 @@ class MaskThread:
                 timer = Timer(ROOM_WAIT_S, self._try, (plan, asker, started, n_left - 1))
                 timer.daemon = True
                 timer.start()
+            elif done.cancelled():
+                started.cancel()
             elif not started.set_running_or_notify_cancel():
                 return
-            elif done.cancelled():
-                started.set_exception(GrammarMemoryFull("the engine stops"))
             elif error is not None:
                 started.set_exception(error)
             else:
                 started.set_result(done.result())
 
-        self._ask(_within(START, lambda: self._made_constraint(plan)), asker).add_done_callback(settle)
+        job = self._ask(_within(START, lambda: self._made_constraint(plan)), asker)
+        started.add_done_callback(lambda done: done.cancelled() and job.cancel())
+        job.add_done_callback(settle)
 
     def _made_constraint(self, plan: GrammarPlan) -> Constraint:
         constraint = self._make(plan)
@@ -143,16 +146,22 @@ class MaskThread:
         known = None if wanted.n_left >= 0 else wanted.constraint.known_mask(wanted.place)
         if known is None:
             return self.call(lambda: self.fill(wanted), wanted.constraint, asker)
-        key = (wanted.place, wanted.end_ids)
-        ready = None if wanted.refused else self._ready.get(key)
+        if wanted.refused:
+            return _done(self._made(wanted, known))
+        finished = self._finished_masks(wanted.place)
+        ready = finished.get(wanted.end_ids)
         if ready is None:
-            ready = Future()
-            ready.set_result(self._made(wanted, known))
-            if not wanted.refused:
-                if len(self._ready) >= _MAX_READY:
-                    self._ready.clear()
-                self._ready[key] = ready
+            ready = finished[wanted.end_ids] = _done(self._made(wanted, known))
         return ready
+
+    def _finished_masks(self, place: Any) -> dict[tuple[int, ...], Future[Made]]:
+        """Of one place, by end ids."""
+        if len(self._ready) >= _MAX_READY:
+            self._ready.clear()
+        try:
+            return self._ready.setdefault(place, {})
+        except TypeError:  # nothing can refer to it weakly
+            return {}
 
     def call(self, function: Callable[[], T], constraint: Constraint, asker: Asker = NOBODY) -> Future[T]:
         """Run there, in turn. `constraint`: the grammar that it asks."""
@@ -188,6 +197,12 @@ class MaskThread:
         for token_id in wanted.refused:
             _set(bits, token_id, False)
         return bits
+
+
+def _done(made: Made) -> Future[Made]:
+    future: Future[Made] = Future()
+    future.set_result(made)
+    return future
 
 
 def _within(limit: Limit, answer: Callable[[], T]) -> Callable[[], T]:

@@ -27,7 +27,7 @@ PATIENT_UNITS = 150
 class Place:
     """Owner of the answers about one state. Fields are written under the space's lock and read without it."""
 
-    __slots__ = ("after", "forced", "is_done", "mask", "n_out", "past", "state")
+    __slots__ = ("__weakref__", "after", "forced", "is_done", "mask", "n_out", "past", "state")
 
     def __init__(self, state: State, is_done: bool) -> None:
         self.state = state
