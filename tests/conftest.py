@@ -7,12 +7,23 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from imp_server.native import library_path
 
 from tests.dead_ends import none_allowed
 
+NATIVE = ("engine", "grammar")
 ROOT = Path(__file__).resolve().parent.parent
 os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT / "imp"), *filter(None, [os.environ.get("PYTHONPATH")])])
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+
+def pytest_sessionstart() -> None:
+    """Tests of native code are skipped where it isn't built; CI, which builds it, must never skip them."""
+    required = os.environ.get("CI") or os.environ.get("REQUIRE_NATIVE")
+    if required and (missing := [name for name in NATIVE if library_path(name) is None]):
+        raise pytest.UsageError(
+            f"CI is set, and these native libraries aren't built: {', '.join(missing)} (make native)"
+        )
 
 
 @pytest.fixture(scope="session")

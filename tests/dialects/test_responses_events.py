@@ -209,6 +209,39 @@ def test_every_event_has_its_type_and_the_end_a_whole_response() -> None:
     assert final["output"] and sent[0]["response"].keys() == final.keys() - {"timings"}
 
 
+PLACED: dict[str, tuple[int, int | None]] = {
+    "response.reasoning_text.delta": (0, 0),
+    "response.reasoning_text.done": (0, 0),
+    "response.output_text.delta": (1, 0),
+    "response.output_text.done": (1, 0),
+    "response.function_call_arguments.delta": (2, None),
+    "response.function_call_arguments.done": (2, None),
+}
+"""Of each event, the output_index and the content_index."""
+
+
+def test_events_name_their_item_and_part() -> None:
+    call: list[OutputEvent] = [CallStart(0, 0, "call_a", "weather"), CallArgs(0, 0, "{}"), CallEnd(0, 0)]
+    sent = payloads([ReasoningDelta(0, "hm"), TextDelta(0, "x"), *call, Finish(0, "tool_calls", Usage(9, 3))])
+    ids = [payload["item"]["id"] for payload in sent if payload["type"] == "response.output_item.added"]
+    seen = set()
+    for payload in sent:
+        if (kind := payload["type"]) in PLACED:
+            index, part = PLACED[kind]
+            assert (payload["output_index"], payload.get("content_index")) == (index, part), kind
+            assert payload["item_id"] == ids[index], kind
+            seen.add(kind)
+        elif "content_part" in kind:
+            assert payload["content_index"] == 0 and payload["item_id"] == ids[payload["output_index"]], kind
+            seen.add(kind)
+    assert seen == {*PLACED, "response.content_part.added", "response.content_part.done"}
+    parts = [p["part"]["type"] for p in sent if p["type"] == "response.content_part.added"]
+    assert parts == ["reasoning_text", "output_text"]
+    asked = payloads([ReasoningDelta(0, "hm"), TextDelta(0, "x"), DONE], reasoning={"summary": "auto"})
+    told = [p for p in asked if "reasoning_summary" in p["type"]]
+    assert len(told) == 4 and all(p["summary_index"] == 0 and "content_index" not in p for p in told)
+
+
 def test_a_namespaced_call_goes_back_under_its_namespace() -> None:
     (item,) = folded([CallStart(0, 0, "call_a", "search"), CallEnd(0, 0), Finish(0, "tool_calls", Usage(9, 3))])[
         "output"

@@ -200,6 +200,14 @@ def test_a_text_too_long_to_embed_is_refused_and_not_cut(server: LiveServer, pat
     assert (refused.status_code, refused.json()["error"]["code"]) == (400, "context_length_exceeded")
 
 
+@pytest.mark.parametrize(("path", "field"), [("/embedding", "content"), ("/embeddings", "input")])
+def test_a_model_that_makes_no_embeddings_says_so(path: str, field: str) -> None:
+    with toy_server(tasks=("generate",)) as live:
+        refused = post(live, path, **{field: "hello"})
+        error = refused.json()["error"]
+        assert (refused.status_code, error["code"], error["param"]) == (400, "embeddings_unsupported", "model")
+
+
 def test_the_servers_own_norm_yields_to_the_requests() -> None:
     with toy_server(settings={"server.embd_normalize": -1}) as live:
         for _ in range(3):

@@ -39,12 +39,13 @@ def toy_server(
     make_model: Callable[..., TextModel] = byte_model,
     context_length: int = 32768,
     settings: dict[str, Any] | None = None,
+    tasks: tuple[str, ...] = ("generate", "embed", "score", "rank"),
     **options: Any,
 ) -> Iterator[LiveServer]:
     model = make_model(template, config=Config.of(settings or {}), context_length=context_length)
 
     def engine() -> ScriptedEngine:
-        return ScriptedEngine(model.vocabulary, context_length=context_length)
+        return ScriptedEngine(model.vocabulary, context_length=context_length, tasks=tasks)
 
     with live_server(engine, lambda: ModelTextSide(model), model=MODEL, settings=settings, **options) as server:
         yield server

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from imp_server.backends.base import WANT_LOGITS, WANT_SAMPLE, StepRow
 from imp_server.backends.cpu.buffers import Buffer
+from imp_server.backends.cpu.step import StepRunner
 from imp_server.core import SamplingParams
 from imp_server.decode.state import SamplerState
 
@@ -27,6 +28,14 @@ def test_growing_keeps_the_type():
     buffer = Buffer(np.uint64, 1)
     assert buffer.at_least(1000) == buffer.array.ctypes.data
     assert len(buffer.array) >= 1000 and buffer.array.dtype == np.uint64
+
+
+def test_the_room_for_logits_is_given_back_after_a_much_wider_step():
+    runner = StepRunner.__new__(StepRunner)
+    runner._vocab, runner._logits = 7, np.empty((0, 7), dtype=np.float32)
+    sizes = [len(runner.buffer_for_logits(n)) for n in (1, 400, 100, 99, 64, 1, 60)]
+    assert sizes == [1, 400, 400, 99, 99, 1, 60], "four times what is needed is kept, more isn't"
+    assert runner.buffer_for_logits(60).shape == (60, 7) and runner.buffer_for_logits(15) is runner._logits
 
 
 def test_results_outlive_the_next_step():
