@@ -260,6 +260,16 @@ def test_pages_of_others_are_kept_out() -> None:
             opened(live, origin=origin).close()
 
 
+def test_it_is_where_the_route_is() -> None:
+    with toy_server(CHATML, settings={"server.api_prefix": "/llm"}) as live:
+        live.engine.always(text_ids("ok"))
+        for path in ("/llm/v1/responses", "/llm/responses", "/llm/v1/responses?x=1"):
+            with connect(url_of(live, path), open_timeout=10) as socket:
+                assert answered(socket, input="hi")["status"] == "completed"
+        for path in ("/v1/responses", "/llm/x/responses"):
+            assert status_of(live, path) == (404, "unknown_url")
+
+
 def test_there_is_no_other_path_for_it(server: LiveServer) -> None:
     with pytest.raises(InvalidStatus) as caught:
         connect(url_of(server, "/v1/models"), open_timeout=10)

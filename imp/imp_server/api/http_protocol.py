@@ -21,8 +21,8 @@ SHAPE = "openai"
 """Of errors that belong to no path."""
 MAX_HEAD_BYTES = 64 << 10
 """Of request line and header fields: the parser has no limit, and they come before any key is checked."""
-WEBSOCKET_PATHS = frozenset({b"/v1/responses"})
-"""Where an offer to speak WebSocket may be taken, if the server was given a protocol for it."""
+WEBSOCKET_PATH = b"/responses"
+"""How a path ends at which an offer to speak WebSocket is taken, if the server was given a protocol for it."""
 
 
 def error_bytes(status: str, message: str) -> bytes:
@@ -164,7 +164,7 @@ class ImpHttpProtocol(HttpToolsProtocol):
     def _should_upgrade(self) -> bool:
         if not super()._should_upgrade():
             return False
-        return self.scope["method"] == "GET" and self.url.partition(b"?")[0] in WEBSOCKET_PATHS
+        return self.scope["method"] == "GET" and self.url.partition(b"?")[0].rstrip(b"/").endswith(WEBSOCKET_PATH)
 
     def on_message_begin(self) -> None:
         if not self._is_repeating:

@@ -23,6 +23,7 @@ from imp_server.api.errors import error_headers, shape_module
 from imp_server.api.headers import request_id_of
 from imp_server.api.hosts import host_headers
 from imp_server.api.hub import Hub
+from imp_server.api.paths import Paths
 from imp_server.api.websocket_frames import IN_FLIGHT
 from imp_server.core import Draining, Forbidden, ImpError, InvalidRequest, Overloaded, UnknownUrl
 from imp_server.dialects.handler import INLINE_BYTES
@@ -53,6 +54,7 @@ class WebSocketFront:
     def __init__(self, app: Application, hub: Hub) -> None:
         self._app = app
         self._hub = hub
+        self._paths = Paths((operation.path for operation in hub.contract.operations), hub.config.server.api_prefix)
         self._n_open = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -76,8 +78,8 @@ class WebSocketFront:
 
     def _admit(self, scope: Scope, headers: dict[str, str]) -> None:
         """By the handshake alone. Raises what keeps the connection out."""
-        if scope["path"].rstrip("/") != PATH:
-            raise UnknownUrl(f"there is no WebSocket here; it is at {PATH}")
+        if self._paths.meant(scope["path"]) != PATH:
+            raise UnknownUrl(f"there is no WebSocket here; it is at {self._paths.prefix}{PATH}")
         self._hub.hosts.check(host_headers(scope["headers"]))
         self._hub.keys.check(headers)
         check_origin(headers, self._hub)
@@ -215,8 +217,8 @@ class Connection:
             "type": "http",
             "scheme": scheme,
             "method": "POST",
-            "path": PATH,
-            "raw_path": PATH.encode(),
+            "path": self._scope["path"],
+            "raw_path": self._scope["raw_path"],
             "query_string": b"",
             "headers": headers,
             TURN: turn,
