@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from imp_server.cli.main import run
@@ -164,6 +165,28 @@ def test_a_pull_of_what_cannot_run_asks_first(
         assert run(["pull", source, "--yes"]) == 4 and fetched == [source]
         fetched.clear()
     assert run(["pull", "llama3.2-1b"]) == 4 and fetched == ["llama3.2-1b"], "what runs is fetched without a word"
+
+
+@pytest.mark.parametrize(
+    ("says", "problem"),
+    [
+        ({"gguf": {"architecture": "klingon", "total": 3}}, "klingon"),
+        ({"config": {"model_type": "romulan"}}, "romulan"),
+        ({"gguf": {"architecture": "llama"}, "config": {"model_type": "romulan"}}, ""),
+        ({"config": {"model_type": 3}}, ""),
+        ({}, ""),
+    ],
+)
+def test_a_repository_of_another_family_is_not_fetched_unasked(
+    says: dict[str, Any], problem: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hub = Hub("org/tiny", {"tiny-Q8_0.gguf": b"GGUF" * 100}, frozenset({"tiny-Q8_0.gguf"}), says=says)
+    with serving(hub) as url:
+        monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", url)
+        monkeypatch.setattr("huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE", url + HF_PATH)
+        assert run(["pull", "hf:org/tiny"]) == (6 if problem else 0)
+        assert problem in capsys.readouterr().err and bool(hub.ranges) is not bool(problem)
+        assert run(["pull", "hf:org/tiny", "--yes"]) == 0
 
 
 class FakeTerminal(io.StringIO):

@@ -30,6 +30,8 @@ class Hub:
     hold_s: float = 0.0
     busy: int = 0
     busiest: int = 0
+    says: dict[str, Any] = field(default_factory=dict)
+    """More of what the hub tells about the repository."""
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def listing(self) -> dict[str, Any]:
@@ -39,7 +41,7 @@ class Hub:
             if name in self.lfs:
                 entry["lfs"] = {"sha256": hashlib.sha256(data).hexdigest(), "size": len(data), "pointerSize": 130}
             siblings.append(entry)
-        return {"id": self.repo, "modelId": self.repo, "sha": COMMIT, "siblings": siblings, "tags": []}
+        return {"id": self.repo, "modelId": self.repo, "sha": COMMIT, "siblings": siblings, "tags": [], **self.says}
 
 
 def git_blob(data: bytes) -> str:

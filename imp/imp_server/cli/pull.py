@@ -11,7 +11,7 @@ from imp_server.cli._completion import model_names
 from imp_server.cli._terminal import size_text, transfer_progress
 from imp_server.core import UnsupportedModel
 from imp_server.weights.catalogue import find
-from imp_server.weights.known import KNOWN
+from imp_server.weights.known import KNOWN, Hub
 from imp_server.weights.pull import pull
 
 
@@ -27,7 +27,7 @@ def command(source: str, name: str, revision: str, force: bool, yes: bool, as_js
 
     A pull that was stopped goes on where it was. Files are checked against their digests.
     """
-    if not yes and (problem := _why_not_runnable(source)):
+    if not yes and (problem := _why_not_runnable(source, revision)):
         _ask(source, problem)
     with transfer_progress() as on_progress:
         pulled = pull(source, on_progress, name=name, revision=revision, force=force)
@@ -39,13 +39,15 @@ def command(source: str, name: str, revision: str, force: bool, yes: bool, as_js
         click.echo(f"{pulled.name} is here, {size_text(size)}:\n{pulled.path}")
 
 
-def _why_not_runnable(source: str) -> str:
+def _why_not_runnable(source: str, revision: str) -> str:
     """ "" if it can be run, or if only its files will tell."""
     wanted = find(source)
     if wanted is None or wanted.pulled:
         return ""
     if wanted.path is None:
         known = KNOWN.get(source)
+        if known is None and isinstance(wanted.source, Hub):
+            return _foreign_at_hub(wanted.source, revision)
         return (
             ""
             if known is None or known.runs
@@ -55,6 +57,17 @@ def _why_not_runnable(source: str) -> str:
 
     facts = model_facts(wanted.path)
     return f"{source} can't be run: {facts.problem}" if facts.exit_code == UnsupportedModel.exit_code else ""
+
+
+def _foreign_at_hub(source: Hub, revision: str) -> str:
+    from imp_server.models.opening import families_by_architecture, families_by_model_type
+    from imp_server.weights.pull_hub import family_at_hub
+
+    architecture, model_type = family_at_hub(source.repo, revision)
+    is_known = architecture in families_by_architecture() if architecture else model_type in families_by_model_type()
+    if is_known or not (architecture or model_type):
+        return ""
+    return f"hf:{source.repo} can't be run: its family, {architecture or model_type}, isn't supported"
 
 
 def _ask(source: str, problem: str) -> None:

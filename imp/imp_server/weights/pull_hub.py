@@ -71,6 +71,23 @@ def fetch_hub(
     return main, digests
 
 
+def family_at_hub(repo: str, revision: str, endpoint: str | None = None) -> tuple[str, str]:
+    """What the hub says of the repository without its files: GGUF's architecture, and config.json's model type.
+
+    Empty where it doesn't say, or can't be reached.
+    """
+    from huggingface_hub import HfApi
+
+    try:
+        with _Explained(repo, revision):
+            info = HfApi(endpoint=endpoint).model_info(repo, revision=revision, timeout=20)
+    except ModelFileMissing:
+        return "", ""
+    told = [(info.gguf or {}).get("architecture"), (info.config or {}).get("model_type")]
+    architecture, model_type = (text if isinstance(text, str) else "" for text in told)
+    return architecture, model_type
+
+
 def _listing(repo: str, revision: str, endpoint: str | None) -> tuple[str, dict[str, Remote]]:
     """The commit that `revision` means now, and its files."""
     from huggingface_hub import HfApi
