@@ -282,3 +282,15 @@ def test_a_flood_is_one_line_a_second(caplog: pytest.LogCaptureFixture) -> None:
         clock.now += 1.1
         log.note("too many", ": 7")
     assert caplog.messages == ["too many", "another kind", "too many: 7 (49 more of these since the last line)"]
+
+
+def test_requests_that_are_turned_away_are_one_line_a_second(
+    full: LiveServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO, logger="imp_server.api"), httpx.Client(base_url=full.url, headers=KEY) as client:
+        for _ in range(30):
+            assert client.post(CHAT, json=BODY).status_code == 429
+            assert client.get("/v1/models/nope").status_code == 404
+    lines = [record.getMessage() for record in caplog.records if record.name == "imp_server.api.visit"]
+    assert 1 <= len([line for line in lines if line.startswith("HTTP 429")]) < 10
+    assert len([line for line in lines if line.startswith("HTTP 404")]) == 30, "every other one is told"

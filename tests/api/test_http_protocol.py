@@ -61,12 +61,10 @@ def test_an_offer_without_a_body(server: LiveServer) -> None:
             assert answer(sock)[0] == 200
 
 
-def test_a_websocket_offer_for_responses_is_no_websocket_yet(
-    server: LiveServer, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_websocket_offer_elsewhere_is_ignored(server: LiveServer, caplog: pytest.LogCaptureFixture) -> None:
     with connect(server.url) as sock:
-        sock.sendall(head("/v1/responses", "connection: Upgrade", "upgrade: websocket", method="GET"))
-        assert answer(sock)[0] == 405
+        sock.sendall(head("/v1/models", "connection: Upgrade", "upgrade: websocket", method="GET"))
+        assert answer(sock)[0] == 200
     assert "WebSocket library" not in caplog.text and "pip install" not in caplog.text
 
 

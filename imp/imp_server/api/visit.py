@@ -12,6 +12,7 @@ from imp_server.api.admission import Admission
 from imp_server.api.admission.addresses import UNIX
 from imp_server.api.admission.body_memory import Charge
 from imp_server.api.admission.gate import Place
+from imp_server.api.admission.rare_log import left_out
 from imp_server.api.generations import Generations
 from imp_server.api.returned_memory import LARGE_BYTES
 
@@ -80,6 +81,10 @@ class Visit:
         else:
             level = logging.WARNING
             what = f"HTTP {self.status} {fields['method']} {fields['path']}: {self.code or 'error'}"
+        n_silent = self.admission.log.due(f"HTTP {self.status}") if self.status in _OF_FLOODS else 0
+        if n_silent is None:
+            return
+        what += left_out(n_silent)
         if _log.isEnabledFor(level):
             shown = [f"{_NAMES.get(name, name)}={value}" for name, value in fields.items() if name not in _LEADING]
             _log.log(level, "%s [%s]", what, " ".join(shown), extra=fields)
@@ -102,6 +107,8 @@ class Visit:
         return fields
 
 
+_OF_FLOODS = (408, 429, 503)
+"""A line for each of them would be a flood of its own: one a second."""
 _LEADING = ("method", "path", "status")
 _NAMES = {
     "first_token_ms": "first",

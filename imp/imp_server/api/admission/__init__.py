@@ -25,3 +25,4 @@ class Admission:
         self.bodies = BodyMemory(server.max_body_memory_mib * 2**20)
         self.connections = Connections(server, self.proxies)
         self.returned_memory = ReturnedMemory()
+        self.log = self.connections.log

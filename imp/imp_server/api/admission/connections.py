@@ -59,7 +59,7 @@ class Connections:
         self._closing: set[Open] = set()
         """Aborted, and not gone yet."""
         self._per_address = Counter[str]()
-        self._n_others = _descriptors_in_use()
+        self._n_others = _descriptors_in_use() or 64
         """Descriptors that aren't connections, as last counted."""
         self.log = RareLog(_log)
 
@@ -125,12 +125,17 @@ class Connections:
         pause_s = min(1.0, server.head_timeout_s / 4, server.send_timeout_s / 4)
         while True:
             await asyncio.sleep(pause_s)
-            self._n_others = _descriptors_in_use() - len(self._open)
+            if (in_use := _descriptors_in_use()) is not None:
+                self._n_others = max(0, in_use - len(self._open))
             everyone = list(self._open)
             for start in range(0, len(everyone), _AT_ONCE):
                 for one in everyone[start : start + _AT_ONCE]:
-                    if one in self._open:
-                        self._look_at(one, time.monotonic())
+                    try:
+                        if one in self._open:
+                            self._look_at(one, time.monotonic())
+                    except Exception:
+                        _log.exception("can't tell how a connection stands")
+                        self.remove(one)
                 await asyncio.sleep(0)
 
     def _look_at(self, one: Open, now: float) -> None:
@@ -156,8 +161,9 @@ def _descriptor_limit() -> int:
     return 1 << 20 if soft == resource.RLIM_INFINITY else soft
 
 
-def _descriptors_in_use() -> int:
+def _descriptors_in_use() -> int | None:
+    """None where it can't be told: elsewhere than on Linux, and when not even one is left to look."""
     try:
         return len(os.listdir("/proc/self/fd"))
     except OSError:
-        return 64
+        return None

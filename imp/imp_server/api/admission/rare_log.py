@@ -16,13 +16,23 @@ class RareLog:
         self._seen: dict[str, tuple[float, int]] = {}
         """Kind -> (time of its last line, occurrences since)."""
 
-    def note(self, kind: str, detail: str = "") -> None:
-        """`kind` is a fixed text of ours; `detail` may differ from line to line."""
+    def due(self, kind: str) -> int | None:
+        """How many of this kind were left out since its last line, if another is due; else None."""
         now = self._clock()
         last, n_silent = self._seen.get(kind, (now - 1, 0))
         if now - last < 1:
             self._seen[kind] = (last, n_silent + 1)
-            return
+            return None
         self._seen[kind] = (now, 0)
-        more = f" ({n_silent} more of these since the last line)" if n_silent else ""
-        self._log.warning("%s%s%s", kind, detail, more)
+        return n_silent
+
+    def note(self, kind: str, detail: str = "") -> None:
+        """`kind` is a fixed text of ours; `detail` may differ from line to line."""
+        n_silent = self.due(kind)
+        if n_silent is not None:
+            self._log.warning("%s%s%s", kind, detail, left_out(n_silent))
+
+
+def left_out(n: int) -> str:
+    """For the end of a line."""
+    return f" ({n} more of these since the last line)" if n else ""
