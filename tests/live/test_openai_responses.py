@@ -202,6 +202,15 @@ def test_background_and_conversations_say_no(server: LiveServer) -> None:
     assert refused.status_code == 405 and "POST" in refused.headers["allow"] and refused.json()["error"]["message"]
 
 
+def test_an_item_with_an_empty_id_gets_one(server: LiveServer) -> None:
+    item = {"type": "message", "role": "user", "content": "hi", "id": "", "status": "", "phase": ""}
+    server.engine.play(text_ids("short"))
+    reply = httpx.post(f"{server.url}/v1/responses/compact", json={"model": "toy", "input": [item]})
+    assert reply.status_code == 200 and reply.json()["output"][0]["id"].startswith("msg_")
+    kept = post(server, input=[item]).json()["id"]
+    assert httpx.get(f"{server.url}/v1/responses/{kept}/input_items").json()["data"][0]["id"].startswith("msg_")
+
+
 def test_a_compacted_conversation_goes_on(server: LiveServer, sdk: openai.OpenAI) -> None:
     turns: Any = [
         {"role": "user", "content": "Call her Ada."},

@@ -28,7 +28,7 @@ def with_ids(items: Sequence[Item], response_id: str) -> list[Json]:
 def _stored(item: Item, name: str) -> Json:
     kind = item.get("type", "message")
     stored = {"id": item.get("id") or f"{_PREFIXES.get(kind, 'item')}_{name}", "type": kind, "status": "completed"}
-    stored |= {key: value for key, value in item.items() if value is not None}
+    stored |= {key: value for key, value in item.items() if value is not None and (value or key not in stored)}
     if kind == "message" and isinstance(item["content"], str):
         stored["content"] = [_text_part(item["role"], item["content"])]
     if kind == "reasoning":

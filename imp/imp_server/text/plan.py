@@ -223,7 +223,8 @@ def check_least(min_tokens: int, max_tokens: int, *, is_bound: bool) -> None:
             code="unsupported_value",
         )
     if min_tokens > max_tokens:
-        raise InvalidRequest(f'"min_tokens" must be at most the limit of the answer, {max_tokens}', param="min_tokens")
+        message = f'"min_tokens" must be at most the limit of the answer, {max_tokens}'
+        raise InvalidRequest(message, param="min_tokens", code="unsupported_value")
 
 
 def text_plan(
