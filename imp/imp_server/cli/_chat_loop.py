@@ -107,7 +107,7 @@ class ChatLoop:
             self.note(talk.shown(name))
             return
         shown = [talk.shown(each) for each in SETTINGS]
-        changed = [line for line in shown if not line.endswith((" = default", " = false"))]
+        changed = [line for line in shown if not line.endswith(" = default")]
         self.note(
             "\n".join([*changed, f"at their default: {', '.join(x.split()[0] for x in shown if x not in changed)}"])
         )

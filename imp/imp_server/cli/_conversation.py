@@ -91,8 +91,10 @@ class Conversation:
         """`name = value`. Raises UserFault for a name that there isn't."""
         if name not in SETTINGS:
             self.set(name, "")
-        value = getattr(self, name) if name in ("max_tokens", "thinking") else getattr(self.sampling, name)
-        return f"{name} = {'default' if value is None else json.dumps(value)}"
+        own = name in ("max_tokens", "thinking")
+        value = getattr(self if own else self.sampling, name)
+        is_default = value is None if own else value == getattr(SamplingIntent(), name)
+        return f"{name} = {'default' if is_default else json.dumps(value)}"
 
     def save(self, path: Path) -> None:
         """Write messages in the form of the chat API. Raises UserFault."""
