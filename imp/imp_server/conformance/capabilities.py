@@ -92,6 +92,7 @@ def questions(model: str) -> list[tuple[str, str, str, Any]]:
         ("native-embedding", post, "/embedding", {"content": "Hello", "embd_normalize": -1}),
         ("apply-template", post, "/apply-template", {"messages": _HELLO}),
         ("tgi-info", get, "/info", None),
+        ("tgi-generate", post, "/generate", {"inputs": "Hello", "parameters": {"max_new_tokens": 2}}),
         ("health", get, "/health", None),
         ("metrics", get, "/metrics", None),
         ("openapi", get, "/openapi.json", None),
@@ -143,6 +144,6 @@ def _is_structured(reply: Any) -> bool:
 def _note(found: Capabilities, name: str, reply: Reply) -> None:
     if name == "models" and reply.json.data:
         first = next((m for m in reply.json.data if m.id == found.model), reply.json.data[0])
-        found.context_length = int(first.max_model_len or first.meta.n_ctx_train or found.context_length)
+        found.context_length = int(first.max_model_len or (first.meta or MISSING).n_ctx_train or found.context_length)
     if name == "props":
         found.context_length = int(reply.json.default_generation_settings.n_ctx or found.context_length)

@@ -1,0 +1,62 @@
+"""Faults that were found in use, put back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from imp_server.api import app
+from imp_server.api.validation import Validators
+from imp_server.dialects import (
+    anthropic_messages,
+    anthropic_messages_events,
+    llamacpp,
+    openai_chat_reply,
+    response_formats,
+    tgi_reply,
+)
+from imp_server.dialects.anthropic_messages_events import MessageEvents
+from imp_server.dialects.openai_responses_events import ResponseEvents
+
+from tests.conformance.breaking import Json, after, instead
+
+
+def _completed(call: Json) -> None:
+    call["function"]["arguments"] = '{"text": ""}'
+
+
+def _with_a_call(message: Json) -> None:
+    message["content"].append({"type": "tool_use", "id": "toolu_1", "name": "note", "input": {"text": ""}})
+
+
+def _all_completed(response: Json) -> None:
+    for item in response["output"]:
+        item["status"] = "completed"
+
+
+def _as_bytes(text: str) -> str:
+    return text + "\\x9f"
+
+
+def _no_fields(*_: Any) -> list[str]:
+    return []
+
+
+FOUND_BREAKS = [
+    after("found: a cut call is completed", "openai-chat/tools/11", openai_chat_reply._Call, "body", _completed),
+    after("found: a cut call is in the message", "anthropic-messages/tools/7", MessageEvents, "message", _with_a_call),
+    after("found: a cut item is completed", "openai-responses/tools/14", ResponseEvents, "response", _all_completed),
+    instead("found: the schema of json_object is forgotten", "openai-chat/structured/7", response_formats,
+            "_OBJECT_SCHEMAS", ("schema",)),
+    instead("found: neighbours of one role stay apart", "anthropic-messages/input/13", anthropic_messages, "in_turns",
+            list),
+    instead("found: 1h is written as 5m", "anthropic-messages/cache/3", anthropic_messages_events, "last_ttl",
+            lambda body: "5m"),
+    instead("found: unknown paths speak one shape", "anthropic-messages/errors/10", app, "_shape",
+            lambda hub, path, headers: "openai"),
+    instead("found: the template is shown without tools", "llamacpp/template/1", llamacpp, "_TEMPLATE_FIELDS",
+            ("messages",)),
+    after("found: tokens of bytes", "tgi/generate/1", tgi_reply.Texts, "of", _as_bytes),
+    after("found: the prompt's tokens are missing", "tgi/generate/3", tgi_reply._Generation, "prefill",
+          lambda tokens: tokens.clear()),
+    instead("found: ignored fields aren't told", "imp/ignored-fields", Validators, "ignored_fields", _no_fields),
+]  # fmt: skip
