@@ -28,7 +28,7 @@ def test_the_page_is_what_the_fields_say(repo_root: Path) -> None:
 
 
 def test_help_page_and_fields_agree(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["config", "show", "--help"]) == 0
+    assert run(["config", "show", "--help-all"]) == 0
     shown = "".join(capsys.readouterr().out.split())
     page = config_page()
     for knob in knobs().values():
