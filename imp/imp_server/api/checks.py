@@ -6,8 +6,9 @@ never that a process was ended from outside.
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TypeVar
 
 import msgspec
@@ -26,6 +27,8 @@ REFUSED = "grammar_refused_total"
 """Counts requests refused for their grammar."""
 KILLED = 'worker_killed_total{job="grammar"}'
 """Counts checks that only the backstop ended."""
+_FEW = 5
+"""Plans that one process proves at least, where several are free: starting one takes as long as an easy proof."""
 _ENTRY_BYTES = 200
 """Of a verdict in memory, without its text."""
 
@@ -121,13 +124,24 @@ class Checks:
 
     async def answer(self, questions: Questions, owner: str) -> None:
         """Learn what is open. Cancelling ends the work at once. Raises GrammarTooCostly, Unavailable."""
-        plans: Sequence[GrammarPlan] = tuple(questions.open.values())
-        job = ProofJob(tuple(plans), questions.work, tuple(questions.known))
+        keys = list(questions.open)
+        n_jobs = max(1, min(self.jobs.n_free, len(keys) // _FEW))
+        parts = [keys[i::n_jobs] for i in range(n_jobs)]
+        tasks = [asyncio.ensure_future(self._learn(questions, part, owner)) for part in parts]
+        try:
+            await asyncio.gather(*tasks)
+        except BaseException:
+            for task in tasks:
+                task.cancel()
+            raise
+
+    async def _learn(self, questions: Questions, keys: list[bytes], owner: str) -> None:
+        job = ProofJob(tuple(questions.open[key] for key in keys), questions.work, tuple(questions.known))
         try:
             data = await self.jobs.run(PROOF, msgspec.msgpack.encode(job), self._limits, owner)
         except JobBroken:
             self.counters[KILLED] += 1
             raise GrammarTooCostly("this grammar takes too much work; simplify it") from None
-        for key, verdict in zip(questions.open, msgspec.msgpack.decode(data, type=list[Verdict]), strict=True):
+        for key, verdict in zip(keys, msgspec.msgpack.decode(data, type=list[Verdict]), strict=True):
             if verdict.asked:
                 self.verdicts.put(key, verdict.refusal)

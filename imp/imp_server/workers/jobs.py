@@ -76,6 +76,11 @@ class Jobs:
         """Jobs that a backstop ended, by function."""
 
     @property
+    def n_free(self) -> int:
+        """Places of the quick lane that nobody has."""
+        return self._free
+
+    @property
     def n_large(self) -> int:
         """Jobs that have sunk, running or waiting."""
         return len(self._slow) + sum(map(len, self._waiting.values()))
