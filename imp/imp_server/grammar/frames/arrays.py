@@ -34,7 +34,7 @@ class ArrayState:
 
     def remaining(self) -> Found | None:
         """The shortest rest, without the closing bracket; None if the array can't be completed."""
-        return self.space.solver.items(self.space.need(self.goal))
+        return self.space.solver.items(self.space.need(self.goal, self.space.solver.items))
 
     def close(self) -> int:
         evaluate = self.space.algebra.formulas.evaluate
@@ -108,7 +108,7 @@ class WaitingItem(Local):
         self._leaves = dict.fromkeys(leaf for f in (goal.must, *goal.watches) for leaf in f.leaves())
         self.unique = any(isinstance(leaf, Unique) for leaf in self._leaves)
         solver = space.solver
-        judge = Judge(solver, lambda bits: self.after(bits).remaining() is not None, self._future, solver.items)
+        judge = Judge(solver, lambda bits: self.after(bits).remaining() is not None, self._future, solver.item_cubes)
         self.judge = judge if asked else None
 
     @property

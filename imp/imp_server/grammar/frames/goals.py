@@ -7,44 +7,69 @@ from dataclasses import dataclass
 
 from imp_server.grammar.formula import Formula
 from imp_server.grammar.leaves import Leaf, Watched
-from imp_server.grammar.sat.solver import Ask, Cube, Solver
+from imp_server.grammar.sat.solver import Cube, Solver
 
 Bits = tuple[bool, ...]
 MAX_RESULTS = 256
 """Results index a row of the transition table."""
 
 
+MAX_FREE = 2
+"""Open watches that are taken for independent of each other."""
+
+
+def is_open(f: Formula) -> bool:
+    return bool(f.args) or f.leaf is not None
+
+
 class Judge:
     """Numbers the combinations of watched truths that the parent can live with. Owner of that numbering."""
 
-    def __init__(self, solver: Solver, allows: Callable[[Bits], bool], future: Callable[[], Formula], ask: Ask) -> None:
+    def __init__(
+        self,
+        solver: Solver,
+        allows: Callable[[Bits], bool],
+        future: Callable[[], Formula],
+        cubes: Callable[[Formula, Callable[[Cube], bool]], list[Cube]],
+    ) -> None:
         """`allows`: whether the parent can be completed behind a value with these truths.
 
-        `future`: what has to hold of the rest of the parent and of the Watched leaves; `ask`: a shortest such rest.
+        `future`: what has to hold of the rest of the parent and of the Watched leaves; `cubes`: which of these have to
+        be true or false for such a rest, as far as a value can have them so.
         """
         self._solver = solver
         self._allows = allows
-        self._future, self._ask = future, ask
-        self._cubes: dict[tuple[bool | None, ...], tuple[list[Cube], bool]] = {}
+        self._future, self._cubes_of = future, cubes
+        self._cubes: dict[tuple[tuple[bool | None, ...], Sequence[Formula]], tuple[list[Cube], bool]] = {}
         self._numbers: dict[Bits, int] = {}
         self.vectors: list[Bits] = []
 
-    def allowed(self, watches: Sequence[Formula]) -> Formula:
-        """What a value has to satisfy for the parent's sake."""
+    def allowed(self, watches: Sequence[Formula], ask: Callable[[Formula], object | None] | None = None) -> Formula:
+        """What a value has to satisfy for the parent's sake. `ask`: for a value of a formula, if that may be asked."""
         solver = self._solver
         fs, leaves = solver.algebra.formulas, solver.algebra.leaves
-        known = tuple(None if w.args or w.leaf else w is fs.true for w in watches)
-        found = self._cubes.get(known)
+        known = tuple(None if is_open(w) else w is fs.true for w in watches)
+        ask = ask if known.count(None) > MAX_FREE else None
+        key = (known, watches if ask else ())
+        found = self._cubes.get(key)
         if found is None:
             truth: dict[Leaf, Formula] = {
                 leaves.get(Watched, i): fs.constant(w) for i, w in enumerate(known) if w is not None
             }
+
+            def can_be(cube: Cube) -> bool:
+                return ask is None or ask(self._said(watches, cube)) is not None or solver.gave_up
+
             with solver.doubting() as doubt:
-                cubes = solver.cubes(fs.map_leaves(self._future(), truth.get), self._ask)
-            found = self._cubes[known] = cubes, doubt.was_raised
+                cubes = self._cubes_of(fs.map_leaves(self._future(), truth.get), can_be)
+            found = self._cubes[key] = cubes, doubt.was_raised
         cubes, is_doubtful = found
         solver.gave_up = solver.gave_up or is_doubtful
-        return fs.disj(fs.conj(watches[i] if sign else fs.neg(watches[i]) for i, sign in cube) for cube in cubes)
+        return fs.disj(self._said(watches, cube) for cube in cubes)
+
+    def _said(self, watches: Sequence[Formula], cube: Cube) -> Formula:
+        fs = self._solver.algebra.formulas
+        return fs.conj(watches[i] if sign else fs.neg(watches[i]) for i, sign in cube)
 
     def number(self, bits: Bits) -> int:
         """The result that stands for `bits`; -1 if the parent can't go on from them."""
@@ -66,6 +91,11 @@ class Goal:
     must: Formula
     watches: tuple[Formula, ...] = ()
     judge: Judge | None = None
+
+    @property
+    def is_wide(self) -> bool:
+        """Many watches are open: most combinations of their truths are those of no value."""
+        return self.judge is not None and sum(map(is_open, self.watches)) > MAX_FREE
 
     def result(self, bits: Bits) -> int:
         return 0 if self.judge is None else self.judge.number(bits)

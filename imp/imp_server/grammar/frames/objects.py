@@ -10,12 +10,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
-from imp_server.grammar.formula import Formula, Formulas
+from imp_server.grammar.formula import Formula
 from imp_server.grammar.frames.goals import Bits, Goal, Judge
 from imp_server.grammar.frames.local import Listed, Local, gap_entries
 from imp_server.grammar.frames.shapes import KeyKind, Shape
 from imp_server.grammar.leaves import Count, Leaf, Names, Props, Required, Watched
 from imp_server.grammar.sat.found import MAX_LEAD, Found
+from imp_server.grammar.sat.objects import says_nothing
 from imp_server.grammar.tables import ASK, POP
 from imp_server.grammar.values import spelled
 
@@ -83,12 +84,14 @@ class ObjectState:
 
     def remaining(self) -> Found | None:
         """The shortest rest, without the closing brace; None if the object can't be completed."""
-        return self._shortest(self.space.need(self.goal))
+        return self._shortest(self.space.need(self.goal, self._shortest))
 
     def remaining_after_one(self) -> Found | None:
         """The same where at least one more member has to come."""
         fs, leaves = self.space.algebra.formulas, self.space.algebra.leaves
-        return self._shortest(fs.conj([self.space.need(self.goal), fs.leaf(leaves.get(Count, 1, None))]))
+        return self._shortest(
+            fs.conj([self.space.need(self.goal, self._shortest), fs.leaf(leaves.get(Count, 1, None))])
+        )
 
     def _shortest(self, f: Formula) -> Found | None:
         return self.space.solver.members(f, self.seen, self.order)
@@ -199,13 +202,6 @@ def change(space: Space, goal: Goal, changed: dict[Leaf, Formula]) -> Goal:
     return space.goal(replace(goal.must, changed.get), tuple(replace(w, changed.get) for w in goal.watches), goal.judge)
 
 
-def says_nothing(fs: Formulas, leaf: Props, seen: frozenset[str]) -> bool:
-    """Whether any further member obeys the leaf."""
-    if leaf.ordered or leaf.rest.formula is not fs.true or any(s.formula is not fs.true for _, s in leaf.patterns):
-        return False
-    return all(name in seen or sub.formula is fs.true for name, sub in leaf.names.items())
-
-
 def holds_at_close(leaf: Leaf) -> bool:
     if isinstance(leaf, Required):
         return False
@@ -233,7 +229,7 @@ class WaitingMember(Local):
             solver,
             lambda bits: self.after(bits).remaining() is not None,
             self._future,
-            lambda f: solver.members(f, seen, order),
+            lambda f, can_be: solver.member_cubes(f, seen, order, can_be),
         )
 
     @property

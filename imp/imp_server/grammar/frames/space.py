@@ -36,7 +36,18 @@ from imp_server.grammar.frames.simple_objects import (
     SimpleObjects,
 )
 from imp_server.grammar.frames.texts import Closer, Escape, Host, Text, utf8_blocks
-from imp_server.grammar.frames.values import Done, Ended, LooseEnd, LooseStart, Root, Scalar, Start, Word, first_bytes
+from imp_server.grammar.frames.values import (
+    Done,
+    Ended,
+    LooseEnd,
+    LooseStart,
+    Root,
+    Scalar,
+    Start,
+    Word,
+    first_bytes,
+    shortest,
+)
 from imp_server.grammar.frames.verdicts import Several, Single, Verdicts
 from imp_server.grammar.leaves import NUMBER, STRING, Leaf, Props
 from imp_server.grammar.machine import DEAD, Machine
@@ -162,15 +173,20 @@ class Space:
             return None
         return self.goal(must, tuple(restrict(w, kind) for w in goal.watches), goal.judge)
 
-    def need(self, goal: Goal) -> Formula:
-        """All that a value has to satisfy: what the goal asks, and what its parent can't do without."""
+    def need(self, goal: Goal, ask: Callable[[Formula], Found | None] | None = None) -> Formula:
+        """All that a value has to satisfy: what the goal asks, and what its parent can't do without.
+
+        `ask`: for what completes the value under a formula; without it any truths of the watches are thought possible.
+        """
         if goal.judge is None:
             return goal.must
-        return self.algebra.formulas.conj([goal.must, goal.judge.allowed(goal.watches)])
+        conj = self.algebra.formulas.conj
+        possible = None if ask is None else lambda f: ask(conj([goal.must, f]))
+        return conj([goal.must, goal.judge.allowed(goal.watches, possible)])
 
     def shortest_value(self, goal: Goal) -> Found | None:
         if goal not in self._shortest:
-            self._shortest[goal] = self.solver.value(self.need(goal))
+            self._shortest[goal] = shortest(self, goal) if goal.is_wide else self.solver.value(self.need(goal))
         return self._shortest[goal]
 
     def first_bytes(self, goal: Goal) -> dict[int, int]:

@@ -9,8 +9,9 @@ from imp_server.grammar.frames.local import Listed, Local, gap_entries
 from imp_server.grammar.frames.verdicts import Verdicts
 from imp_server.grammar.leaves import ARRAY, BOOLEAN, NULL, NUMBER, OBJECT, STRING
 from imp_server.grammar.machine import DEAD
-from imp_server.grammar.sat.found import MAX_LEAD
+from imp_server.grammar.sat.found import MAX_LEAD, Found, found, joined
 from imp_server.grammar.tables import ASK, POP, POP_AGAIN
+from imp_server.grammar.values import spelled
 
 if TYPE_CHECKING:
     from imp_server.grammar.frames.space import Space
@@ -165,6 +166,63 @@ def first_bytes(space: Space, goal: Goal) -> dict[int, int]:
         if typed is not None:
             _BY_TYPE[kind](space, typed, found)
     return found
+
+
+def shortest(space: Space, goal: Goal) -> Found | None:
+    """A short value, type by type, for a goal with many watches."""
+    for kind, find in _SHORTEST.items():
+        typed = space.typed(goal, kind)
+        answer = None if typed is None else find(space, typed)
+        if answer is not None:
+            return answer
+    return None
+
+
+def _shortest_null(space: Space, goal: Goal) -> Found | None:
+    true = space.algebra.formulas.true
+    if goal.must is true and goal.result(tuple(w is true for w in goal.watches)) >= 0:
+        return found(b"null")
+    return None
+
+
+def _shortest_boolean(space: Space, goal: Goal) -> Found | None:
+    holds = space.solver.boolean_holds
+    for value in (True, False):
+        if holds(goal.must, value) and goal.result(tuple(holds(w, value) for w in goal.watches)) >= 0:
+            return found(b"true" if value else b"false")
+    return None
+
+
+def _shortest_number(space: Space, goal: Goal) -> Found | None:
+    verdicts = space.number_verdicts(goal)
+    return None if verdicts.start == DEAD else found(verdicts.shortest(verdicts.start))
+
+
+def _shortest_string(space: Space, goal: Goal) -> Found | None:
+    verdicts = space.string_verdicts(goal)
+    if verdicts.start == DEAD:
+        return None
+    return found(spelled(("string", verdicts.shortest(verdicts.start).decode())).encode())
+
+
+def _shortest_array(space: Space, goal: Goal) -> Found | None:
+    rest = space.array_state(goal).remaining()
+    return None if rest is None else joined([rest], b"[", b"]")
+
+
+def _shortest_object(space: Space, goal: Goal) -> Found | None:
+    rest = space.object_state(goal).remaining()
+    return None if rest is None else joined([rest], b"{", b"}")
+
+
+_SHORTEST = {
+    NUMBER: _shortest_number,
+    STRING: _shortest_string,
+    BOOLEAN: _shortest_boolean,
+    NULL: _shortest_null,
+    ARRAY: _shortest_array,
+    OBJECT: _shortest_object,
+}
 
 
 def _null(space: Space, goal: Goal, found: dict[int, int]) -> None:

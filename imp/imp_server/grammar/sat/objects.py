@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from imp_server.core import GrammarRefused
 from imp_server.core.turns import charge, spend
 from imp_server.grammar.combine import nothing
-from imp_server.grammar.formula import Formula
+from imp_server.grammar.formula import Formula, Formulas
 from imp_server.grammar.lazy_product import either_product
 from imp_server.grammar.leaves import STRING, Count, Leaf, Names, Props, Required
 from imp_server.grammar.machine import DEAD, Machine
@@ -384,6 +384,13 @@ def _simple_names(taken: frozenset[str], n: int) -> Iterator[str]:
                 given += 1
                 if given == n:
                     return
+
+
+def says_nothing(fs: Formulas, leaf: Props, seen: frozenset[str]) -> bool:
+    """Whether any further member obeys the leaf."""
+    if leaf.ordered or leaf.rest.formula is not fs.true or any(s.formula is not fs.true for _, s in leaf.patterns):
+        return False
+    return all(name in seen or sub.formula is fs.true for name, sub in leaf.names.items())
 
 
 def value_formula(algebra: Algebra, props: Iterable[Props], name: str) -> Formula:

@@ -45,7 +45,7 @@ class Search:
             if self.n_failed >= self._most or not self._pay(1 + len(node[0].args) // 8):
                 self.is_broken_off = True
                 return
-            g, literals = self._propagated(*node)
+            g, literals = propagated(self._fs, *node)
             if g is self._fs.false or is_known(literals):
                 continue
             if g is self._fs.true:
@@ -54,24 +54,6 @@ class Search:
                 path.append(self._chosen(g, literals))
             else:
                 self.n_failed += 1
-
-    def _propagated(self, f: Formula, literals: Literals) -> Node:
-        """What is left of `f` once the leaves that decide by themselves are known."""
-        fs = self._fs
-        while True:
-            truth: dict[Leaf, Formula] = {}
-            rest: list[Formula] = []
-            for part in _flat(fs, f):
-                inner = part.args[0] if part.op == NOT else part
-                if inner.leaf is None:
-                    rest.append(part)
-                elif truth.setdefault(inner.leaf, fs.constant(part is inner)) is not fs.constant(part is inner):
-                    return fs.false, literals
-            f = fs.conj(rest)
-            if not truth:
-                return f, literals
-            literals += tuple((leaf, value is fs.true) for leaf, value in truth.items())
-            f = fs.map_leaves(f, truth.get)
 
     def _chosen(self, f: Formula, literals: Literals) -> Iterator[Node]:
         """What `f` becomes by each way of its narrowest choice."""
@@ -100,6 +82,24 @@ class Search:
                 yield (*earlier, a, fs.disj(inner.args[at + 1 :]))
 
 
+def propagated(fs: Formulas, f: Formula, literals: Literals) -> Node:
+    """What is left of `f` once the leaves that decide by themselves are known."""
+    while True:
+        truth: dict[Leaf, Formula] = {}
+        rest: list[Formula] = []
+        for part in _flat(fs, f):
+            inner = part.args[0] if part.op == NOT else part
+            if inner.leaf is None:
+                rest.append(part)
+            elif truth.setdefault(inner.leaf, fs.constant(part is inner)) is not fs.constant(part is inner):
+                return fs.false, literals
+        f = fs.conj(rest)
+        if not truth:
+            return f, literals
+        literals += tuple((leaf, value is fs.true) for leaf, value in truth.items())
+        f = fs.map_leaves(f, truth.get)
+
+
 def _flat(fs: Formulas, f: Formula) -> Iterator[Formula]:
     """The conjuncts; a negated alternative is the conjunction of its negations."""
     for part in f.conjuncts():
@@ -119,3 +119,7 @@ def _watches(f: Formula) -> bool:
     """What leaves more open comes first: what is asked of the value that is being read comes last."""
     leaf = f.args[0].leaf if f.op == NOT else f.leaf
     return isinstance(leaf, Watched)
+
+
+def literal(fs: Formulas, leaf: Leaf, sign: bool) -> Formula:
+    return fs.leaf(leaf) if sign else fs.neg(fs.leaf(leaf))

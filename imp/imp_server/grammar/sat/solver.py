@@ -13,12 +13,13 @@ from contextlib import contextmanager
 from imp_server.core import GrammarRefused
 from imp_server.core.turns import OverBudget, charge, kept, spend
 from imp_server.grammar.algebra import Algebra
-from imp_server.grammar.formula import Formula, Formulas
-from imp_server.grammar.leaves import ARRAY, BOOLEAN, NULL, NUMBER, OBJECT, STRING, BoolIs, Leaf, Watched
+from imp_server.grammar.formula import Formula
+from imp_server.grammar.leaves import ARRAY, BOOLEAN, NULL, NUMBER, OBJECT, STRING, BoolIs, Watched
 from imp_server.grammar.machine import Machine
 from imp_server.grammar.sat import arrays, objects
-from imp_server.grammar.sat.found import Found, TooLong, found, shorter
-from imp_server.grammar.sat.search import Literals, Search
+from imp_server.grammar.sat.found import Found, TooLong, found, joined, shorter
+from imp_server.grammar.sat.search import Literals, Search, literal
+from imp_server.grammar.sat.tags import cases, tag_of
 from imp_server.grammar.scalars import number_machine, string_machine
 from imp_server.grammar.values import spelled
 
@@ -33,6 +34,7 @@ MAX_CUBES = 1_024
 Cube = frozenset[tuple[int, bool]]
 """Numbers of watches that have to be true, or false."""
 Ask = Callable[[Formula], Found | None]
+CanBe = Callable[[Cube], bool]
 
 
 class Doubt:
@@ -69,12 +71,36 @@ class Solver:
 
         `seen`: names that can't come any more. `order`: in which names have to come, all others behind them.
         """
-        key = f, "members", seen, order
-        return self._ask(key, lambda: self._best(f, lambda ls: objects.members(self, ls, seen, order)))
+        return self._ask((f, "members", seen, order), lambda: self._members(f, seen, order))
 
     def items(self, f: Formula) -> Found | None:
         """The items still missing from an array. `f` is restricted to ARRAY."""
         return self._ask((f, "items"), lambda: self._best(f, lambda ls: arrays.items(self, ls)))
+
+    def member_cubes(self, f: Formula, seen: frozenset[str], order: tuple[str, ...], can_be: CanBe) -> list[Cube]:
+        """Of the watches in `f`, for the members still missing from an object.
+
+        `can_be`: False where no value has its watches so.
+        """
+        tag = tag_of(self.algebra, f, seen, order)
+        if tag is None:
+            return self.cubes(f, lambda rest: self.members(rest, seen, order), can_be)
+        found: list[Cube] = []
+        for case in cases(self, tag, seen):
+            self.pay(8)
+            for cube in self.member_cubes(case.rest, seen | {tag.name}, order, can_be):
+                if not any(known <= cube for known in found):
+                    found = [*(known for known in found if not cube <= known), cube]
+            if len(found) > MAX_CUBES or self.budget <= 0:
+                self.gave_up = True
+                break
+            if found and not found[0]:
+                break
+        return found
+
+    def item_cubes(self, f: Formula, can_be: CanBe) -> list[Cube]:
+        """The same for the items still missing from an array."""
+        return self.cubes(f, self.items, can_be)
 
     def _ask(self, key: Hashable, answer: Callable[[], Found | None]) -> Found | None:
         if key in self._memo:
@@ -171,6 +197,23 @@ class Solver:
         rest = self.members(f, frozenset(), self.algebra.order(f.leaves()))
         return None if rest is None else Found(rest.size + 2, lambda: b"{" + rest.text() + b"}")
 
+    def _members(self, f: Formula, seen: frozenset[str], order: tuple[str, ...]) -> Found | None:
+        tag = tag_of(self.algebra, f, seen, order)
+        if tag is None:
+            return self._best(f, lambda literals: objects.members(self, literals, seen, order))
+        best: Found | None = None
+        n_hits = 0
+        for case in cases(self, tag, seen):
+            rest = self.members(case.rest, seen | {tag.name}, order)
+            if rest is not None:
+                best = shorter(
+                    best, rest if case.member is None else joined([case.member, rest] if rest.size else [case.member])
+                )
+                n_hits += 1
+                if n_hits == MAX_BRANCHES or rest.size == 0:
+                    break
+        return best
+
     def _best(self, f: Formula, solve: Callable[[Literals], Found | None]) -> Found | None:
         best: Found | None = None
         n_hits = 0
@@ -195,7 +238,7 @@ class Solver:
 
         return Search(self.algebra.formulas, lambda literals: self._is_possible(asked, literals), pay, MAX_FAILURES)
 
-    def cubes(self, f: Formula, ask: Ask) -> list[Cube]:
+    def cubes(self, f: Formula, ask: Ask, can_be: CanBe) -> list[Cube]:
         """What has to be true of the watches in `f` for it to be satisfiable: any of the cubes.
 
         `ask`: a value of a conjunction of literals. `gave_up` tells whether there may be more of them.
@@ -204,7 +247,8 @@ class Solver:
         cubes: list[Cube] = []
 
         def asked(literals: Literals) -> Found | None:
-            return ask(fs.conj(_literal(fs, *literal) for literal in literals if not isinstance(literal[0], Watched)))
+            rest = fs.conj(literal(fs, *pair) for pair in literals if not isinstance(pair[0], Watched))
+            return ask(rest) if can_be(cube_of(literals)) else None
 
         def is_known(literals: Literals) -> bool:
             cube = cube_of(literals)
@@ -261,7 +305,3 @@ class Solver:
 
 def cube_of(literals: Literals) -> Cube:
     return frozenset((leaf.index, sign) for leaf, sign in literals if isinstance(leaf, Watched))
-
-
-def _literal(fs: Formulas, leaf: Leaf, sign: bool) -> Formula:
-    return fs.leaf(leaf) if sign else fs.neg(fs.leaf(leaf))
