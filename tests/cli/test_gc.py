@@ -148,5 +148,5 @@ def test_a_damaged_catalogue_entry_says_what_to_do(
     assert run(["show", "tiny"]) != 0
     assert "imp rm tiny" in capsys.readouterr().err
     assert run(["rm", "tiny"]) == 0
-    assert run(["pull", str(model), "--as", "tiny"]) == 0
+    assert run(["pull", str(model), "--as", "tiny", "--yes"]) == 0
     assert find_pulled("tiny") is not None
