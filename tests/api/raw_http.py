@@ -18,7 +18,7 @@ def connect(url: str, timeout: float = 10) -> socket.socket:
 
 
 def head(path: str = CHAT, *fields: str, method: str = "POST", version: str = "1.1") -> bytes:
-    return "\r\n".join([f"{method} {path} HTTP/{version}", "host: x", *fields, "", ""]).encode()
+    return "\r\n".join([f"{method} {path} HTTP/{version}", "host: localhost", *fields, "", ""]).encode()
 
 
 def posted(body: Any, *fields: str, path: str = CHAT, version: str = "1.1") -> bytes:
