@@ -298,7 +298,7 @@ def raw(server: LiveServer, head: bytes) -> int:
 def raw_answer(server: LiveServer, head: bytes) -> bytes:
     host, port = server.url.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port)), timeout=5) as sock:
-        sock.sendall(head + b"\r\nhost: x\r\nconnection: close\r\n\r\n")
+        sock.sendall(head + b"\r\nhost: localhost\r\nconnection: close\r\n\r\n")
         answer = b""
         while part := sock.recv(65536):
             answer += part
@@ -362,7 +362,7 @@ def test_an_endless_head_is_refused(server: LiveServer, head: bytes) -> None:
     host, port = server.url.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port)), timeout=5) as sock:
         with contextlib.suppress(ConnectionError):  # the server doesn't wait for the rest
-            sock.sendall(head + b"\r\nhost: x\r\n\r\n")
+            sock.sendall(head + b"\r\nhost: localhost\r\n\r\n")
         with contextlib.suppress(ConnectionError):
             answer = sock.recv(65536)
             assert answer.startswith(b"HTTP/1.1 431 ") and b"64 KiB" in answer
