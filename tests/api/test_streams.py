@@ -87,7 +87,9 @@ def test_one_write_per_event(live: LiveServer) -> None:
     host, port = live.url.removeprefix("http://").split(":")
     payload = json.dumps(body(n=2)).encode()
     with socket.create_connection((host, int(port)), timeout=5) as sock:
-        head = f"POST {CHAT} HTTP/1.1\r\nhost: [::1]\r\ncontent-type: application/json\r\ncontent-length: {len(payload)}"
+        head = (
+            f"POST {CHAT} HTTP/1.1\r\nhost: [::1]\r\ncontent-type: application/json\r\ncontent-length: {len(payload)}"
+        )
         sock.sendall(head.encode() + b"\r\nconnection: close\r\n\r\n" + payload)
         data = b""
         while part := sock.recv(65536):
@@ -140,9 +142,7 @@ def test_a_dropped_client_frees_its_row(live: LiveServer, stream: bool, writing:
     payload = json.dumps(body(stream=stream, max_tokens=5000, n=2)).encode()
     host, port = live.url.removeprefix("http://").split(":")
     sock = socket.create_connection((host, int(port)), timeout=5)
-    head = (
-        f"POST {CHAT} HTTP/1.1\r\nhost: [::1]\r\ncontent-type: application/json\r\ncontent-length: {len(payload)}"
-    )
+    head = f"POST {CHAT} HTTP/1.1\r\nhost: [::1]\r\ncontent-type: application/json\r\ncontent-length: {len(payload)}"
     sock.sendall(head.encode() + b"\r\n\r\n" + payload)
     until(lambda: live.engine.n_running == 2, 5)
     time.sleep(0.1)
