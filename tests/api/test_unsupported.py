@@ -107,5 +107,6 @@ def refs(node: Any) -> set[str]:
         return set().union(*map(refs, node))
     if not isinstance(node, dict):
         return set()
-    own = {node["$ref"].rpartition("/")[2]} if "/schemas/" in str(node.get("$ref", "")) else set()
+    name = str(node.get("$ref", "")).partition("/schemas/")[2].partition("/")[0]
+    own = {name} if name else set()
     return own.union(*(refs(item) for key, item in node.items() if key != "responses"))
