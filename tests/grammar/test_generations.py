@@ -8,11 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 from imp_server.core import GrammarMemoryFull, GrammarTooCostly
-from imp_server.core.limits import Limit, bounded
+from imp_server.core.limits import QUESTION
+from imp_server.core.turns import spend
+from imp_server.engine.masking import Asker, MaskThread, Wanted
+from imp_server.engine.matching import Grammars
 from imp_server.grammar.check import check_schema
 from imp_server.grammar.engine import GrammarSpace, Matcher
 from imp_server.grammar.generations import N_GENERATIONS
-from imp_server.grammar.places import Places
 from imp_server.vocab.table import Vocabulary
 
 BYTES = Vocabulary([bytes([i]) for i in range(256)], {})
@@ -22,7 +24,7 @@ EMPTY = GrammarSpace(BYTES).n_bytes
 
 def schema(number: int, n_names: int = 12) -> Any:
     """A small one that nobody else sends."""
-    names = {f"name{number}_{i}": {"type": "string", "pattern": f"^[a-f]{{{i}}}{number}$"} for i in range(n_names)}
+    names = {f"name{number}_{i}": {"type": "string", "maxLength": number + i, "minLength": i} for i in range(n_names)}
     return {"type": "object", "properties": names, "required": list(names)[:3]}
 
 
@@ -37,10 +39,10 @@ def walked(matcher: Matcher, n_tokens: int = 30) -> Any:
 
 
 def test_old_generations_make_room() -> None:
-    most = N_GENERATIONS * (EMPTY + (1 << 20))
+    most = N_GENERATIONS * (EMPTY + (1 << 18))
     shared = GrammarSpace(BYTES, n_bytes=most)
     peaks = []
-    for number in range(60):
+    for number in range(15):
         walked(shared.matcher(check_schema(schema(number))))
         peaks.append(shared.n_bytes)
     one = GrammarSpace(BYTES)
@@ -55,7 +57,7 @@ def test_what_a_live_row_stands_on_stays_and_counts() -> None:
     alone = GrammarSpace(BYTES).matcher(plan)
     row = shared.matcher(plan)
     state, same = walked(row), walked(alone)
-    for number in range(1, 40):
+    for number in range(1, 12):
         walked(shared.matcher(check_schema(schema(number))))
     assert row._generation is not shared.current
     for byte in row.way_out(state):
@@ -99,16 +101,59 @@ def test_a_known_grammar_is_found_in_an_old_generation() -> None:
 
 
 def test_a_grammar_that_takes_too_much_is_refused_from_then_on() -> None:
-    shared = GrammarSpace(BYTES)
     plan, other = check_schema(schema(1)), check_schema(schema(2))
-    places = Places(shared.matcher(plan))
-    before = places.mask(places.start).copy()
-    behind = places.step(places.start, ord("{"))
-    assert behind is not None
-    with pytest.raises(GrammarTooCostly), bounded(Limit(1, 1 << 20).budget(), "grammar"):
-        places.mask(behind)
-    with pytest.raises(GrammarTooCostly, match="in the middle of a reply"):
-        shared.matcher(plan)
-    # nobody else is hurt, and neither are rows that are under way
-    assert shared.matcher(other).start is not None
-    assert np.array_equal(places.mask(places.start), before) and places.mask(behind).any()
+    grammars = Grammars(BYTES)
+    masks = MaskThread(BYTES.size, grammars)
+    try:
+        constraint = masks.start(plan, Asker(digest=plan.digest)).result(20)
+        behind = constraint.step(constraint.start, ord("{"))
+        with pytest.raises(GrammarTooCostly):
+            masks.call(costly, constraint, Asker(digest=plan.digest)).result(20)
+        with pytest.raises(GrammarTooCostly):
+            masks.start(plan, Asker(digest=plan.digest)).result(20)
+        # nobody else is hurt, and neither are rows that are under way
+        assert masks.start(other, Asker(digest=other.digest)).result(20).start is not None
+        assert constraint.mask(behind).any()
+    finally:
+        masks.stop()
+
+
+def costly() -> None:
+    for _ in range(QUESTION.n_units // 1000 + 1):
+        spend(1000)
+
+
+def soaked(n_schemas: int) -> list[int]:
+    """Resident KiB behind each schema of many, as an engine meets them."""
+    grammars = Grammars(BYTES, memory_mib=16)
+    masks = MaskThread(BYTES.size, grammars)
+    resident = []
+    try:
+        for number in range(n_schemas):
+            constraint = masks.start(check_schema(schema(number, 6))).result(20)
+            place = constraint.start
+            for byte in constraint.route(place)[:8]:
+                masks.submit(Wanted(constraint, place, BYTES.end_ids)).result(20)
+                place = constraint.step(place, byte)
+            resident.append(_resident_kb())
+    finally:
+        masks.stop()
+    return resident
+
+
+def _resident_kb() -> int:
+    with open("/proc/self/status") as lines:
+        return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS"))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3000)
+def test_five_thousand_schemas_end_where_five_hundred_stood() -> None:
+    resident = soaked(5000)
+    assert resident[-1] < 1.1 * resident[499]
+
+
+def test_many_schemas_leave_no_more_than_the_budget() -> None:
+    before = _resident_kb()
+    resident = soaked(25)
+    assert resident[-1] - before < 1.5 * (16 << 10)

@@ -22,7 +22,7 @@ class Limit(NamedTuple):
         return Budget(self.n_units, self.n_bytes)
 
 
-CHECK = Limit(400_000, 48 << 20)
+CHECK = Limit(450_000, 48 << 20)
 """The check of one request's grammar: the proof that it has an end, and all that its first start does."""
 START = Limit(8 * CHECK.n_units, 2 * CHECK.n_bytes)
 """The start of a grammar that was checked: the same work, begun again where a turn ended in the middle of it."""

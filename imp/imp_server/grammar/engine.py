@@ -24,7 +24,7 @@ class GrammarSpace(Generations):
     """The grammars of one engine and vocabulary."""
 
     def matcher(self, plan: GrammarPlan) -> Matcher:
-        """Raises GrammarRefused, GrammarTooCostly, GrammarMemoryFull."""
+        """Raises GrammarRefused, GrammarMemoryFull."""
         return Matcher(plan, self.vocabulary, self)
 
 
@@ -36,7 +36,6 @@ class Matcher:
 
     def __init__(self, plan: GrammarPlan, vocabulary: Vocabulary, shared: GrammarSpace | None = None) -> None:
         self._shared = shared or GrammarSpace(vocabulary)
-        self._digest = plan.digest
         self._generation = self._shared.of(plan)
         self._space = self._generation.space
         self._stepper = self._generation.stepper
@@ -56,10 +55,6 @@ class Matcher:
         self.start = starts[0]
         self.after_closing = starts[1] if len(starts) > 1 else None
         """Where a completion goes on whose thinking was closed by force; None: where that leads by itself."""
-
-    def blow(self) -> None:
-        """The grammar takes too much work: nobody else is given it."""
-        self._shared.blow(self._digest)
 
     def _state(self, local: int) -> State:
         return State(self._stepper.cell(local, self._stepper.cell(self._space.root.id, None)))

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import ctypes
 import gc
-from collections import OrderedDict, deque
+from collections import deque
 from threading import RLock
 from types import TracebackType
 from typing import Any
 from weakref import WeakSet
 
-from imp_server.core import GrammarMemoryFull, GrammarPlan, GrammarTooCostly
+from imp_server.core import GrammarMemoryFull, GrammarPlan
 from imp_server.core.turns import n_charged
 from imp_server.grammar.distance import Distances
 from imp_server.grammar.fitting import Fitting
@@ -28,7 +28,6 @@ from imp_server.vocab.table import Vocabulary
 MEMORY = 256 << 20
 N_GENERATIONS = 4
 """The memory is shared by so many: the more, the less is lost when the oldest is given up."""
-MAX_BLOWN = 10_000
 
 
 def _give_back() -> None:
@@ -106,7 +105,6 @@ class Generations:
         self._most = n_bytes
         self._alive: WeakSet[Generation] = WeakSet()
         self._old: deque[Generation] = deque()
-        self._blown: OrderedDict[str, None] = OrderedDict()
         self._lock = RLock()
         self.current = self._begun()
 
@@ -133,13 +131,8 @@ class Generations:
         return sum(generation.n_bytes for generation in self._alive)
 
     def of(self, plan: GrammarPlan) -> Generation:
-        """The generation in which a grammar lives, or may begin.
-
-        Raises GrammarTooCostly for one that has taken too much before, and GrammarMemoryFull.
-        """
+        """The generation in which a grammar lives, or may begin. Raises GrammarMemoryFull."""
         with self._lock:
-            if plan.digest in self._blown:
-                raise GrammarTooCostly("this grammar took too much work in the middle of a reply; simplify it")
             for generation in (self.current, *self._alive):
                 if plan.digest in generation.starts:
                     return generation
@@ -160,10 +153,3 @@ class Generations:
             _give_back()
         if self.n_bytes > self._most:
             raise GrammarMemoryFull("the grammars of replies under way fill the memory for grammars; try again")
-
-    def blow(self, digest: str) -> None:
-        """The grammar takes too much work: it is refused from now on."""
-        with self._lock:
-            self._blown[digest] = None
-            if len(self._blown) > MAX_BLOWN:
-                self._blown.popitem(last=False)

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import islice
 
-from imp_server.core.turns import ENDLESS, OverBudget, charge, turn
+from imp_server.core.turns import ENDLESS, charge, turn
 from imp_server.grammar.distance import NEVER
 from imp_server.grammar.engine import Matcher
 from imp_server.grammar.frames.arrays import WaitingItem
@@ -61,9 +61,6 @@ class Places:
         try:
             with turn(ENDLESS if patience_s is None else PATIENT_UNITS):
                 yield
-        except OverBudget:
-            self._matcher.blow()
-            raise
         finally:
             self._lock.release()
 

@@ -245,7 +245,7 @@ class Looking:
             way = todo.pop()
             if way in reached:
                 continue
-            self._pay(1)
+            self._pay(1 + len(self._marks) // 2)
             reached[way] = None
             for number, mark in enumerate(self._marks):
                 state = part.step(way.state, MARK + number)
