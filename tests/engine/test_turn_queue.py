@@ -13,7 +13,9 @@ from typing import Any
 
 import pytest
 from imp_server.core import GrammarPlan, GrammarTooCostly, OutputPlan, SamplingParams
+from imp_server.core.limits import Limit
 from imp_server.core.turns import OutOfTurn, kept, spend, turn
+from imp_server.engine import masking
 from imp_server.engine.child import SWITCH_INTERVAL_S
 from imp_server.engine.heap_freezer import EVERY, HeapFreezer
 from imp_server.engine.inline import InlineEngine
@@ -294,6 +296,7 @@ def test_an_endless_mask_stalls_neither_free_nor_constrained_rows(monkeypatch: p
     limits = TurnQueue.__init__.__kwdefaults__ or {}
     assert "most" in limits
     monkeypatch.setitem(limits, "most", 10**18)  # a slow machine gives the endless one more turns, never too many
+    monkeypatch.setattr(masking, "QUESTION", Limit(10**18, 10**18))
     real = Grammars(vocabulary())
     schemas = [SCHEMA, {"type": "array", "items": {"enum": ["red", 7]}, "minItems": 2, "maxItems": 3}]
 
