@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from imp_server.api import app
+from imp_server.api import app, endpoint
 from imp_server.api.validation import Validators
 from imp_server.dialects import (
     anthropic_messages,
     anthropic_messages_events,
     llamacpp,
     openai_chat_reply,
+    openai_responses_events,
     response_formats,
     tgi_reply,
 )
@@ -59,4 +60,7 @@ FOUND_BREAKS = [
     after("found: the prompt's tokens are missing", "tgi/generate/3", tgi_reply._Generation, "prefill",
           lambda tokens: tokens.clear()),
     instead("found: ignored fields aren't told", "imp/ignored-fields", Validators, "ignored_fields", _no_fields),
+    after("found: the sampling in force is null", "openai-responses/reply/8", openai_responses_events, "resource",
+          lambda response: response.update(temperature=None, top_p=None)),
+    instead("found: the coding of a body is overlooked", "http/http/15", endpoint, "codings_of", lambda value: ()),
 ]  # fmt: skip
