@@ -13,6 +13,8 @@ from imp_server.workers.client import Workers
 from imp_server.workers.lasting import LastingWorkers, WorkerEnded, WorkerFault
 from imp_server.workers.wire import Limits
 
+from tests.workers.test_jobs import gone_within
+
 JOBS = "tests.workers.some_jobs"
 MOST = 1 << 20
 
@@ -85,5 +87,6 @@ def test_questions_outlive_the_zygote(workers: Workers) -> None:
     _, before = asked(own)
     assert workers.pid is not None
     os.kill(workers.pid, signal.SIGKILL)
+    assert gone_within(before, 5)
     n, after = asked(own)
     assert n == 1 and after != before and own.n_killed == 0 and workers.n_deaths == 1
