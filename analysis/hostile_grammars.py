@@ -1,11 +1,13 @@
-"""What others lose while clients send grammars made to hurt.
+"""What a client keeps while eight others send grammars made to hurt.
 
-    python analysis/hostile_grammars.py MODEL [--threads 1] [--clients 8] [--streams 2] [--seconds 8] [--rounds 5]
+    python analysis/hostile_grammars.py MODEL [--clients 8] [--seconds 10] [--rounds 3] [--threads 0] [--check]
 
-One server. In every phase `--streams` clients write free text without a pause, and `--clients` others send chats under
-schemas that nobody has sent before, each as soon as its last one is answered: nobody, ordinary schemas and hostile ones
-in turn. Counted are the events of the free streams, one a token. What hostile grammars cost beyond a share of the batch
-is the last ratio.
+One server. In every round `--clients` hostile clients send chats under schemas that nobody has sent before, each as
+soon as its last one is answered, and the tokens that they are served are counted. The baseline follows in the same
+run: as many clients with ordinary chats, paced to be served as many tokens. Beside both one client asks for free text
+and, in turn, for an answer under a small schema. Printed are its tokens/s and the times to its first tokens, and
+whether it keeps 80 % of the baseline's rate and gets its first token within 250 ms (constrained: 500 ms) or 1.5 times
+the baseline's. --check: fail where it doesn't.
 """
 
 from __future__ import annotations
@@ -22,9 +24,8 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from functools import partial
+from collections.abc import Callable
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -35,18 +36,51 @@ START_S = 120.0
 _SERVE = "import sys; from imp_server.cli.main import main; sys.argv[0] = 'imp'; main()"
 
 
-def ordinary(rng: random.Random) -> dict[str, Any]:
-    words = {"type": "array", "items": {"type": "string"}}
-    parts = {f"name{rng.randrange(10**6)}": {"type": "string"}, "size": {"type": "integer"}, "words": words}
-    return {"ordinary": {"type": "object", "properties": parts, "required": list(parts), "additionalProperties": False}}
+KEEPS = 0.8
+FIRST_MS, FIRST_CONSTRAINED_MS, OR_TIMES = 250.0, 500.0, 1.5
+SMALL = {
+    "type": "object",
+    "properties": {"name": {"type": "string", "maxLength": 12}, "size": {"type": "integer"}},
+    "required": ["name", "size"],
+    "additionalProperties": False,
+}
+
+
+def levels(own: str, n: int, around: Callable[[dict[str, Any]], dict[str, Any]]) -> dict[str, Any]:
+    """Each refers to the one below twice, so that what is written out doubles with each."""
+    defs = {f"{own}{i}": around({"$ref": f"#/$defs/{own}{i + 1}"}) for i in range(n)}
+    return {"$ref": f"#/$defs/{own}0", "$defs": {**defs, f"{own}{n}": {"const": own}}}
+
+
+def nested(item: dict[str, Any], levels: int, around: Callable[[dict[str, Any]], dict[str, Any]]) -> dict[str, Any]:
+    for _ in range(levels):
+        item = around(item)
+    return item
 
 
 def hostile(rng: random.Random) -> dict[str, Any]:
     """Each costs a check, masks, or both; a name of its own keeps it out of every memo."""
     own = "".join(rng.choices("abcdefghijklmnopqrstuvwxyz", k=6))
     letters = rng.sample("abcdefghijklmnopqrstuvwxyz", 12)
+    pairs = list(pairwise(letters))[:10]
     between = [f"{own[:2]}{a}.{{{i}}}{b}" for i, (a, b) in enumerate(pairwise(letters))]
     return {
+        "doubling": levels(own, 40, lambda s: {"type": "array", "prefixItems": [s, s], "minItems": 2}),
+        "doubling objects": levels(
+            own, 40, lambda s: {"type": "object", "properties": {"a": s, "b": s}, "required": ["a", "b"]}
+        ),
+        "long arrays": nested({"type": "integer"}, 4, lambda s: {"type": "array", "items": s, "minItems": 1000}),
+        "pigeons": {
+            "type": "object",
+            "properties": {f"{own}{i}": {"type": "integer"} for i in range(10)},
+            "additionalProperties": False,
+            "allOf": [{"not": {"required": [f"{own}{i % 10}", f"{own}{(i + 1) % 10}"]}} for i in range(11)],
+            "minProperties": 8,
+        },
+        "lookaheads": {"type": "string", "pattern": f"^{''.join(f'(?=.*{own}{x}.{{9}}{y})' for x, y in pairs)}.*$"},
+        "deep one of": nested(
+            {"type": "integer"}, 6, lambda s: {"oneOf": [s, {"type": "array", "items": s}, {"const": own}]}
+        ),
         "patterns at once": {"type": "string", "allOf": [{"pattern": p} for p in between[:9]]},
         "one of patterns": {"oneOf": [{"type": "string", "pattern": p} for p in between[:8]]},
         "names by patterns": {
@@ -106,114 +140,165 @@ class Server:
         self._process.wait()
 
 
-Made = Callable[[random.Random], dict[str, Any]]
+class Load:
+    """Owner of the other clients of one phase. `served`: tokens that they got."""
 
-
-class Phase:
-    """Owner of the clients of one phase and of their connections."""
-
-    def __init__(self, port: int, n_streams: int, n_clients: int, made: Made, seed: int) -> None:
-        self._port = port
-        self.n_tokens = 0
+    def __init__(self, port: int, n_clients: int, seed: int, rate: float | None = None) -> None:
+        """`rate` None: hostile ones; else ordinary ones, which together are served so many tokens a second."""
+        self._port, self._rate, self._seed = port, rate, seed
+        self.served = 0
         self.answers = Counter[str]()
-        self._is_over = False
+        self._is_over = threading.Event()
         self._open: set[http.client.HTTPConnection] = set()
-        asks: list[Callable[[], None]] = [self._stream] * n_streams
-        asks += [partial(self._send, made, 1000 * seed + i) for i in range(n_clients)]
-        self._threads = [threading.Thread(target=self._until_over, args=(ask,)) for ask in asks]
+        self._threads = [threading.Thread(target=self._run, args=(i, n_clients)) for i in range(n_clients)]
         for thread in self._threads:
             thread.start()
 
     def end(self) -> None:
         """Hang up whatever is still being answered."""
-        self._is_over = True
+        self._is_over.set()
         for connection in list(self._open):
             if connection.sock is not None:
-                connection.sock.shutdown(socket.SHUT_RDWR)
+                with suppress(OSError):
+                    connection.sock.shutdown(socket.SHUT_RDWR)
         for thread in self._threads:
             thread.join()
 
-    def _until_over(self, ask: Callable[[], None]) -> None:
-        while not self._is_over:
+    def _run(self, number: int, n_clients: int) -> None:
+        rng = random.Random(f"{self._seed} {number}")
+        while not self._is_over.is_set():
+            begun = time.perf_counter()
             try:
-                ask()
+                n = self._chat(rng)
             except (OSError, http.client.HTTPException):
-                if not self._is_over:
-                    raise
+                continue
+            self.served += n
+            if self._rate is not None:
+                own = max(self._rate / n_clients, 1e-3)
+                self._is_over.wait(max(0.0, n / own - (time.perf_counter() - begun)))
 
-    @contextmanager
-    def _answer(self, path: str, body: dict[str, Any]) -> Iterator[http.client.HTTPResponse]:
-        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=300)
-        connection.request("POST", path, json.dumps({"model": "m", **body}), {"content-type": "application/json"})
+    def _chat(self, rng: random.Random) -> int:
+        body: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "Write."}], "temperature": 1.0}
+        name = "ordinary"
+        if self._rate is None:
+            name, schema = rng.choice(list(hostile(rng).items()))
+            body |= {"response_format": {"type": "json_schema", "json_schema": {"name": "made", "schema": schema}}}
+        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=120)
         self._open.add(connection)
         try:
-            yield connection.getresponse()
+            headers = {"content-type": "application/json"}
+            connection.request("POST", "/v1/chat/completions", json.dumps({**body, "max_tokens": 40}), headers)
+            response = connection.getresponse()
+            reply = json.loads(response.read())
         finally:
             self._open.discard(connection)
             connection.close()
-
-    def _stream(self) -> None:
-        body = {"prompt": PROMPT, "max_tokens": 400, "temperature": 0.8, "stream": True, "ignore_eos": True}
-        with self._answer("/v1/completions", body) as response:
-            for line in response:
-                self.n_tokens += line.startswith(b"data: {")
-
-    def _send(self, made: Made, seed: int) -> None:
-        rng = random.Random(f"{seed} {sum(self.answers.values())}")
-        name, schema = rng.choice(list(made(rng).items()))
-        body = {
-            "messages": [{"role": "user", "content": "Write."}],
-            "max_tokens": 60,
-            "temperature": 1.0,
-            "response_format": {"type": "json_schema", "json_schema": {"name": "made", "schema": schema}},
-        }
-        with self._answer("/v1/chat/completions", body) as response:
-            response.read()
-            self.answers[f"{response.status} {name}"] += 1
+        self.answers[f"{response.status} {name}"] += 1
+        return int(reply.get("usage", {}).get("completion_tokens", 0))
 
 
-def measured(server: Server, options: argparse.Namespace, n_clients: int, made: Made, seed: int) -> Result:
-    phase = Phase(server.port, options.streams, n_clients, made, seed)
-    time.sleep(2)
-    begun, n_begun = time.perf_counter(), phase.n_tokens
-    time.sleep(options.seconds)
-    rate = (phase.n_tokens - n_begun) / (time.perf_counter() - begun)
-    phase.end()
-    return Result(rate, phase.answers)
+class Seen(NamedTuple):
+    """By the client that is looked at: tokens/s of free text, and milliseconds to each first token."""
 
-
-class Result(NamedTuple):
     rate: float
-    """Tokens/s of the free streams."""
-    answers: Counter[str]
+    first_ms: list[float]
+    first_constrained_ms: list[float]
 
 
-def main() -> None:
+def looked_at(port: int, seconds: float) -> Seen:
+    free = {"messages": [{"role": "user", "content": PROMPT}], "temperature": 0.8, "ignore_eos": True, "max_tokens": 48}
+    bound = {**free, "ignore_eos": False, "response_format": {"type": "json_schema", "json_schema": {"schema": SMALL}}}
+    bound["response_format"]["json_schema"]["name"] = "small"
+    end = time.perf_counter() + seconds
+    n_tokens, spent_s = 0, 0.0
+    first: list[float] = []
+    first_bound: list[float] = []
+    while time.perf_counter() < end or not first_bound:
+        n, wait_s, took_s = streamed(port, free)
+        n_tokens, spent_s = n_tokens + n, spent_s + took_s
+        first.append(1e3 * wait_s)
+        first_bound.append(1e3 * streamed(port, bound)[1])
+    return Seen(n_tokens / spent_s, first, first_bound)
+
+
+def streamed(port: int, body: dict[str, Any]) -> tuple[int, float, float]:
+    """Tokens, seconds to the first one, seconds to the end."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=300)
+    begun = time.perf_counter()
+    told = json.dumps({"model": "m", "stream": True, "stream_options": {"include_usage": True}, **body})
+    connection.request("POST", "/v1/chat/completions", told, {"content-type": "application/json"})
+    first_s, n_tokens = 0.0, 0
+    for line in connection.getresponse():
+        if not line.startswith(b"data: {"):
+            continue
+        event = json.loads(line[6:])
+        if not first_s and any(choice["delta"].get("content") for choice in event["choices"]):
+            first_s = time.perf_counter() - begun
+        n_tokens = (event.get("usage") or {}).get("completion_tokens", n_tokens)
+    connection.close()
+    return n_tokens, first_s or time.perf_counter() - begun, time.perf_counter() - begun
+
+
+def beside(
+    server: Server, options: argparse.Namespace, seed: int, rate: float | None
+) -> tuple[Seen, float, Counter[str]]:
+    """What the client saw, the tokens/s that the others were served, and their answers."""
+    load = Load(server.port, options.clients, seed, rate)
+    time.sleep(1)
+    before, begun = load.served, time.perf_counter()
+    seen = looked_at(server.port, options.seconds)
+    served = (load.served - before) / (time.perf_counter() - begun)
+    load.end()
+    return seen, served, load.answers
+
+
+def verdict(hurt: list[Seen], fair: list[Seen]) -> bool:
+    """Prints the figures; whether all of them are within the bounds."""
+    kept = statistics.median(h.rate / f.rate for h, f in zip(hurt, fair, strict=True))
+    print(f"tokens/s {kept:.3f} of the baseline's ({KEEPS} wanted)")
+    is_good = kept >= KEEPS
+    for what, field, bound in (
+        ("first token", "first_ms", FIRST_MS),
+        ("first token, constrained", "first_constrained_ms", FIRST_CONSTRAINED_MS),
+    ):
+        here, there = (
+            statistics.median(ms for seen in all_seen for ms in getattr(seen, field)) for all_seen in (hurt, fair)
+        )
+        limit = max(bound, OR_TIMES * there)
+        is_good &= here <= limit
+        print(f"{what} {here:.0f} ms beside hostile ones, {there:.0f} ms in the baseline ({limit:.0f} ms wanted)")
+    return is_good
+
+
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model")
-    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--threads", type=int, default=0)
     parser.add_argument("--clients", type=int, default=8)
-    parser.add_argument("--streams", type=int, default=2)
-    parser.add_argument("--seconds", type=float, default=8)
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=10)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--check", action="store_true")
     options = parser.parse_args()
     server = Server(options.model, options.threads)
-    rates: list[tuple[float, ...]] = []
+    hurt: list[Seen] = []
+    fair: list[Seen] = []
     answers = Counter[str]()
     try:
-        measured(server, options, 0, ordinary, 0)
+        looked_at(server.port, 1)
         for seed in range(options.rounds):
-            phases = [(0, ordinary), (options.clients, ordinary), (options.clients, hostile)]
-            results = [measured(server, options, n, made, seed) for n, made in phases]
-            answers += results[2].answers
-            rates.append(tuple(result.rate for result in results))
-            shown = "nobody {:.1f}, ordinary {:.1f}, hostile {:.1f}".format(*rates[-1])
-            print(f"tokens/s beside {shown}", flush=True)
+            seen, rate, told = beside(server, options, seed, None)
+            hurt.append(seen)
+            answers += told
+            baseline, base_rate, _ = beside(server, options, seed, rate)
+            fair.append(baseline)
+            print(f"round {seed}: others served {rate:.1f} and {base_rate:.1f} tokens/s,", end=" ")
+            print(f"client {seen.rate:.1f} and {baseline.rate:.1f} tokens/s", flush=True)
     finally:
         server.close()
-    alone, beside = (statistics.median(r[2] / r[i] for r in rates) for i in (0, 1))
-    print(f"hostile / nobody {alone:.3f}, hostile / ordinary {beside:.3f}; answers: {dict(sorted(answers.items()))}")
+    is_good = verdict(hurt, fair)
+    print(f"answers to hostile requests: {dict(sorted(answers.items()))}")
+    return int(options.check and not is_good)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

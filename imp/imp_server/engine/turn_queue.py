@@ -38,8 +38,8 @@ LONG_TURN = 8000
 MOST = 5_000_000
 """Units of one question, all its turns together: about ten seconds. Whoever asks more is refused.
 """
-_REST = 0.5
-"""Of a sunk turn's time, during which nothing sunk runs while others want the processor."""
+_REST = 3.0
+"""Times the last turn's length, during which nothing sunk runs while others want the processor."""
 _N_LEVELS = 3
 TOO_COSTLY = "this grammar takes too much work; simplify it"
 
@@ -107,6 +107,7 @@ class TurnQueue:
         self._served_s = 0.0
         """What he had had whose turn was the latest."""
         self._last_was_sunk = False
+        self._rest_until_s = 0.0
         self._stopped = False
         self.n_stuck = 0
         self._running = _Running(name)
@@ -168,10 +169,10 @@ class TurnQueue:
             owner = self._owners[job.owner] = _Owner(self._served_s)
         owner.waiting[job.level].append(job)
 
-    def _take(self) -> _Job | None:
-        """The job whose turn it is; None if there is none."""
+    def _take(self, *, rests: bool) -> _Job | None:
+        """The job whose turn it is; None if there is none. `rests`: nothing that has sunk has a turn now."""
         new = min((o for o in self._owners.values() if o.has_new), key=_had, default=None)
-        sunk = min((o for o in self._owners.values() if o.has_sunk), key=_had, default=None)
+        sunk = None if rests else min((o for o in self._owners.values() if o.has_sunk), key=_had, default=None)
         self._last_was_sunk = sunk is not None and (new is None or not self._last_was_sunk)
         owner = sunk if self._last_was_sunk else new
         if owner is None:
@@ -192,8 +193,7 @@ class TurnQueue:
                     return
                 running.job = None
                 self._behind(job, is_answered, seconds)
-                if not is_answered and self._rests():
-                    self._changed.wait_for(self._has_new, seconds * _REST)
+                self._rest_until_s = self._clock() + seconds * _REST
 
     def _behind(self, job: _Job, is_answered: bool, seconds: float) -> None:
         if self._stopped:
@@ -208,17 +208,15 @@ class TurnQueue:
         elif not (owner.has_new or owner.has_sunk):
             del self._owners[job.owner]
 
-    def _has_new(self) -> bool:
-        return self._stopped or any(owner.has_new for owner in self._owners.values())
-
     def _next(self, running: _Running) -> _Job | None:
         with self._changed:
             while not self._stopped and self._running is running:
-                job = self._take()
+                rest_s = self._rest_until_s - self._clock() if self._rests() else 0.0
+                job = self._take(rests=rest_s > 0.0)
                 if job is not None:
                     running.job, running.since_s = job, self._clock()
                     return job
-                self._changed.wait()
+                self._changed.wait(rest_s if rest_s > 0.0 else None)
             return None
 
     def _answered(self, job: _Job) -> bool:
