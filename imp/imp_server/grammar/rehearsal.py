@@ -16,8 +16,9 @@ from imp_server.grammar.frames.goals import Bits
 from imp_server.grammar.frames.objects import ObjectPhase, WaitingMember
 from imp_server.grammar.frames.simple_objects import OPEN
 from imp_server.grammar.frames.space import Space
-from imp_server.grammar.frames.values import Start
-from imp_server.grammar.tables import FIRST_OP
+from imp_server.grammar.frames.texts import Text
+from imp_server.grammar.frames.values import Scalar, Start
+from imp_server.grammar.tables import FIRST_OP, FOREIGN
 
 MAX_FRAMES = 40
 ENOUGH = 10_000
@@ -25,7 +26,8 @@ ENOUGH = 10_000
 MAX_NAMES = 100
 MOST = Limit(QUESTION.n_units // 2, QUESTION.n_bytes // 2)
 """Of one frame. The bytes of a token pass several, but few of them are dear."""
-BLANK = 0x20
+BLANK, LETTERS = 0x20, slice(0x61, 0x7B)
+MAX_LETTERS = 8
 
 
 def rehearse(space: Space, local: int) -> None:
@@ -36,11 +38,11 @@ def rehearse(space: Space, local: int) -> None:
         at = todo.popleft()
         if space.simple is not None and space.tables.kind_of[at] == OPEN:
             targets = space.simple.starts(at)[:MAX_NAMES]
-        elif isinstance(frame := space.locals[at], Start | ObjectPhase | ArrayPhase):
+        elif isinstance(frame := space.locals[at], Start | ObjectPhase | ArrayPhase | Text | Scalar):
             n_left -= 1
             budget = MOST.budget()
             with budget.spent():
-                targets = list(_led_to(space, frame))
+                targets = _read(space, at) if isinstance(frame, Text | Scalar) else list(_led_to(space, frame))
             n_units += MOST.n_units - budget.n_units
         else:
             continue
@@ -48,6 +50,17 @@ def rehearse(space: Space, local: int) -> None:
             if target not in met:
                 met.add(target)
                 todo.append(target)
+
+
+def _read(space: Space, local: int) -> list[int]:
+    """Read some letters of a text, as a token would."""
+    for _ in range(MAX_LETTERS):
+        space.tables.entry(local, LETTERS.start)
+        after = next((int(entry) for entry in space.tables.rows[local, LETTERS] if entry >= 0), local)
+        if after == local or space.tables.kind_of[after] != FOREIGN:
+            break
+        local = after
+    return []
 
 
 def _led_to(space: Space, frame: Start | ObjectPhase | ArrayPhase) -> Iterator[int]:
