@@ -17,7 +17,7 @@ from imp_server.grammar.formula import Formula
 from imp_server.grammar.frames.arrays import ArrayPhase, ArrayState, WaitingItem
 from imp_server.grammar.frames.arrays import Phase as ArrayAt
 from imp_server.grammar.frames.free_texts import FreeText, Seen
-from imp_server.grammar.frames.goals import Goal, Judge
+from imp_server.grammar.frames.goals import Goal, Judge, is_open
 from imp_server.grammar.frames.key_texts import KeyText, WaitingKey, WaitingName
 from imp_server.grammar.frames.keys import Keys
 from imp_server.grammar.frames.local import N_BLANKS, AfterGap, Gap, Local
@@ -48,12 +48,13 @@ from imp_server.grammar.frames.values import (
     first_bytes,
     shortest,
 )
-from imp_server.grammar.frames.verdicts import Several, Single, Verdicts
+from imp_server.grammar.frames.verdicts import Several, Single, Verdicts, told
 from imp_server.grammar.leaves import NUMBER, STRING, Leaf, Props
 from imp_server.grammar.machine import DEAD, Machine
 from imp_server.grammar.plain_length import PlainLength
 from imp_server.grammar.sat.found import Found
 from imp_server.grammar.sat.solver import Solver
+from imp_server.grammar.sat.tags import is_listed
 from imp_server.grammar.scalars import in_digits, is_finite, number_machine, string_machine, watched_number
 from imp_server.grammar.tables import FOREIGN, POP, Tables
 from imp_server.native import load_library
@@ -210,6 +211,11 @@ class Space:
                 if goal.judge is None:
                     return self.single(alone(self.algebra, goal.must), strict)
                 must = alone if in_digits(goal.must) else watched
+                is_settled = not any(map(is_open, goal.watches))
+                if is_settled and goal.result(tuple(w is self.algebra.formulas.true for w in goal.watches)) < 0:
+                    return Single(nothing(), False)
+                if is_settled or (kind == STRING and goal.is_wide and all(map(is_listed, goal.watches))):
+                    return told(self.algebra, must(self.algebra, goal.must), goal)
                 machines = [watched(self.algebra, f) for f in goal.watches]
                 return Several(must(self.algebra, goal.must), machines, goal)
             except GrammarRefused:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Sequence
+from typing import Protocol, cast
 
-from imp_server.grammar.frames.goals import Goal
+from imp_server.core.turns import spend
+from imp_server.grammar.algebra import Algebra
+from imp_server.grammar.frames.goals import Bits, Goal
+from imp_server.grammar.leaves import Leaf, TextLeaf
+from imp_server.grammar.literals import Literals
 from imp_server.grammar.machine import DEAD, Machine
 from imp_server.grammar.product import Product, States
 
@@ -106,3 +111,41 @@ class Several:
 
     def alias(self, state: int) -> tuple[Verdicts, int]:
         return self, state
+
+
+class Told(Several):
+    """As Several, where nothing but listed texts matters to the watches: one trie tells them apart, however many."""
+
+    def __init__(self, must: Machine, listed: Literals, truths: Sequence[Bits], other: Bits, goal: Goal) -> None:
+        """`truths`: of the watches by text, in the trie's order; `other`: of all other texts."""
+        self._listed, self._truths, self._other = listed, truths, other
+        super().__init__(must, [listed], goal)
+
+    def _result(self, states: States) -> int:
+        must, listed = states
+        if must == DEAD or not self._product.parts[0].accepts(must):
+            return -1
+        index = self._listed.index(listed) if listed != DEAD else -1
+        return self._goal.result(self._truths[index] if index >= 0 else self._other)
+
+
+def told(algebra: Algebra, must: Machine, goal: Goal) -> Told:
+    """For watches that name texts and nothing else, or are true or false whatever the text is."""
+    sets = [_texts(w.leaf) for w in goal.watches]
+    named = [_texts(leaf) for w in goal.watches for leaf in w.leaves()]
+    listed = Literals(frozenset().union(*(texts for texts in named if texts is not None)))
+
+    def bits(text: bytes | None) -> Bits:
+        spend(1 + len(sets) // 32)
+
+        def holds(leaf: Leaf) -> bool:
+            return text in (_texts(leaf) or ())
+
+        evaluate = algebra.formulas.evaluate
+        return tuple(text in s if s is not None else evaluate(w, holds) for s, w in zip(sets, goal.watches))
+
+    return Told(must, listed, [bits(text) for text in listed.texts], bits(None), goal)
+
+
+def _texts(leaf: Leaf | None) -> frozenset[bytes] | None:
+    return cast("frozenset[bytes]", leaf.what) if isinstance(leaf, TextLeaf) else None

@@ -81,7 +81,7 @@ def tag_of(algebra: Algebra, f: Formula, seen: frozenset[str], order: tuple[str,
     for name in sorted(names, key=lambda n: (n not in needed, -counts[n])):
         spend(1 + len(others))
         asked = {leaf: value_formula(algebra, [leaf], name) for leaf in others}
-        if all(map(_is_listed, asked.values())) and len(set(asked.values())) > 2:
+        if all(map(is_listed, asked.values())) and len(set(asked.values())) > 2:
             own = tuple(leaf for leaf in sure if isinstance(leaf, Props))
             return Tag(f, name, own, asked, name in needed)
     return None
@@ -95,11 +95,11 @@ def _is_literal(part: Formula) -> bool:
     return len(part.args) == 1 and part.args[0].leaf is not None
 
 
-def _is_listed(f: Formula) -> bool:
+def is_listed(f: Formula) -> bool:
     """Whether nothing but types and constants matters."""
     leaf = f.leaf
     if leaf is None:
-        return all(map(_is_listed, f.args))
+        return all(map(is_listed, f.args))
     if leaf.types is not None or isinstance(leaf, BoolIs):
         return True
     return isinstance(leaf, TextLeaf | NumberLeaf) and leaf.kind in ("literals", "listed")
@@ -113,7 +113,12 @@ def cases(solver: Solver, tag: Tag, seen: frozenset[str]) -> Iterator[Case]:
     obeyed = _obeyed(algebra, f, seen | {tag.name})
     against = [part.args[0].leaf for part in f.conjuncts() if _is_literal(part)]
     fatal = [leaf for leaf in against if isinstance(leaf, Props) and obeyed[leaf] is fs.true]
-    classes: dict[Formula, list[Formula]] = {}
+    if not tag.is_needed:
+        absent = _without(algebra, f, tag, obeyed)
+        if absent is not fs.false:
+            yield Case(None, absent)
+    key = spelled(("string", tag.name)).encode() + b":"
+    told: set[Formula] = {fs.false}
     for value, kind, formula in _classes(algebra, tag):
         spend(1 + len(tag.asked))
         truths = {g: _holds(algebra, g, kind, value) for g in set(tag.asked.values())}
@@ -121,17 +126,11 @@ def cases(solver: Solver, tag: Tag, seen: frozenset[str]) -> Iterator[Case]:
         if any(truth[leaf] for leaf in fatal):
             continue
         rest = _after(algebra, f, tag, truth, obeyed)
-        if rest is not fs.false:
-            classes.setdefault(rest, []).append(formula)
-    if not tag.is_needed:
-        absent = _without(algebra, f, tag, obeyed)
-        if absent is not fs.false:
-            yield Case(None, absent)
-    key = spelled(("string", tag.name)).encode() + b":"
-    for rest, formulas in classes.items():
-        value_found = solver.value(fs.conj([own, fs.disj(formulas)]))
-        if value_found is not None:
-            yield Case(_member(key, value_found), rest)
+        if rest not in told:
+            value_found = solver.value(fs.conj([own, formula]))
+            if value_found is not None:
+                told.add(rest)
+                yield Case(_member(key, value_found), rest)
 
 
 def _member(key: bytes, value: Found) -> Found:
