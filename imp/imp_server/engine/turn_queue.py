@@ -184,6 +184,7 @@ class TurnQueue:
 
     def _run(self, running: _Running) -> None:
         while (job := self._next(running)) is not None:
+            was_sunk = job.level > 0
             is_answered = self._answered(job)
             self._between()
             seconds = self._clock() - running.since_s
@@ -193,7 +194,8 @@ class TurnQueue:
                     return
                 running.job = None
                 self._behind(job, is_answered, seconds)
-                self._rest_until_s = self._clock() + seconds * _REST
+                if was_sunk or not is_answered:
+                    self._rest_until_s = self._clock() + seconds * _REST
 
     def _behind(self, job: _Job, is_answered: bool, seconds: float) -> None:
         if self._stopped:
