@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import signal
+import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -152,6 +154,38 @@ def test_a_job_survives_the_death_of_the_zygote() -> None:
         asyncio.run(die(workers))
     finally:
         workers.close()
+
+
+def test_who_waits_for_an_end_may_leave(workers: Workers) -> None:
+    child = workers.spawn(f"{JOBS}:pid", ROOMY)
+    assert not child.ended.cancel(), "the thread that tells of ends would fail, and with it every other job"
+    workers.kill(child)
+    assert child.ended.result(5).code == -signal.SIGKILL
+    child.sock.close()
+
+
+def test_a_process_that_cannot_be_started_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.EAGAIN, "Resource temporarily unavailable")
+
+    workers = Workers()
+    try:
+        with monkeypatch.context() as patch:
+            patch.setattr(subprocess, "Popen", refuse)
+            workers.start()
+            with pytest.raises(Unavailable, match="being restarted"):
+                workers.spawn(f"{JOBS}:pid", ROOMY)
+        assert is_up_within(workers, 5)
+        assert asyncio.run(ask(Jobs(workers), "shout", b"a")) == b"A"
+    finally:
+        workers.close()
+
+
+def is_up_within(workers: Workers, seconds: float) -> bool:
+    until = time.monotonic() + seconds
+    while not workers.is_up and time.monotonic() < until:
+        time.sleep(0.01)
+    return workers.is_up
 
 
 def test_children_die_with_the_zygote() -> None:

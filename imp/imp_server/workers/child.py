@@ -26,7 +26,6 @@ from imp_server.workers.wire import (
 NICE = 5
 """Of every job: live rows and the event loop come first."""
 _PR_SET_PDEATHSIG = 1
-_STACK_HEADROOM_S = 1
 
 
 def run(order: Order, sock: socket.socket) -> int:

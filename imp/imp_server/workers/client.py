@@ -44,6 +44,7 @@ class Child:
         self.id = number
         self.sock = sock
         self.ended: Future[Notice] = Future()
+        self.ended.set_running_or_notify_cancel()  # who waits may leave, and the end still comes
         self.on_sunk = on_sunk
         """Called in a thread of the client's when the first slice is used up."""
         self.was_killed = False
@@ -88,15 +89,18 @@ class Workers:
             if self._is_started or self._closed:
                 return
             self._is_started = True
-            control = self._launch()
-        Thread(target=self._listen, args=(control,), name="imp-workers", daemon=True).start()
+            self._launch()
+        Thread(target=self._listen, name="imp-workers", daemon=True).start()
 
     def spawn(
         self, function: str, limits: Limits, *, lasting: bool = False, on_sunk: Callable[[], None] | None = None
     ) -> Child:
         """A child that waits for a question on its socket. Raises Unavailable while there is no zygote."""
         self.start()
-        ours, theirs = socket.socketpair()
+        try:
+            ours, theirs = socket.socketpair()
+        except OSError as error:
+            raise Unavailable(f"no worker process can be started: {error.strerror}", retry_after_s=1.0) from None
         child = Child(next(self._numbers), ours, on_sunk)
         order = Order(LASTING if lasting else START, child.id, limits, function)
         try:
@@ -152,51 +156,42 @@ class Workers:
             if self._control is not None and child.id in self._children:
                 self._control.sendall(Order(kind, child.id).packed())
 
-    def _launch(self) -> socket.socket:
-        ours, theirs = socket.socketpair()
+    def _launch(self) -> None:
+        """Where the system refuses another process nothing is changed: `_listen` tries again."""
         try:
-            self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "imp_server.workers", str(theirs.fileno()), *self._warm_ups],
-                pass_fds=[theirs.fileno()],
-                stdin=subprocess.DEVNULL,
-                # Threads don't survive a fork.
-                env=child_environment(
-                    OPENBLAS_NUM_THREADS="1",
-                    OMP_NUM_THREADS="1",
-                    TOKENIZERS_PARALLELISM="false",
-                    MALLOC_ARENA_MAX="2",
-                ),
-                start_new_session=True,
-            )
-        finally:
-            theirs.close()
-        self._control = ours
-        return ours
+            self._control, self._process = _started(self._warm_ups)
+        except OSError as error:
+            _log.error("the process that starts workers can't be started (%s); trying again", error.strerror)
 
-    def _listen(self, control: socket.socket) -> None:
+    def _listen(self) -> None:
         pause_s = 0.0
         while True:
             started_s = time.monotonic()
-            self._hear(control)
-            with self._lock:
-                control.close()
-                self._control = None
-                lost, self._children = list(self._children.values()), {}
-                process = self._process
-            for child in lost:
-                child.was_lost = True
-                child.ended.set_result(Notice(ENDED, child.id, -signal.SIGKILL))
-            if process is not None and not self._closed:
-                code = process.wait()
-                self.n_deaths += 1
-                _log.error("the process that starts workers ended with code %d; it is started again", code)
+            if self._control is not None:
+                self._hear(self._control)
+                self._bury(self._control)
             quick = time.monotonic() - started_s < _QUICK_DEATH_S
             pause_s = min(_LONGEST_PAUSE_S, 2 * pause_s or 0.1) if quick else 0.0
             time.sleep(0 if self._closed else pause_s)
             with self._lock:
                 if self._closed:
                     return
-                control = self._launch()
+                self._launch()
+
+    def _bury(self, control: socket.socket) -> None:
+        """The zygote, and those that went down with it."""
+        with self._lock:
+            control.close()
+            self._control = None
+            lost, self._children = list(self._children.values()), {}
+            process = self._process
+        for child in lost:
+            child.was_lost = True
+            child.ended.set_result(Notice(ENDED, child.id, -signal.SIGKILL))
+        if process is not None and not self._closed:
+            code = process.wait()
+            self.n_deaths += 1
+            _log.error("the process that starts workers ended with code %d; it is started again", code)
 
     def _hear(self, control: socket.socket) -> None:
         """Until the zygote is gone."""
@@ -209,3 +204,28 @@ class Workers:
                         child.ended.set_result(notice)
                 elif (child := self._children.get(notice.id)) is not None and child.on_sunk is not None:
                     child.on_sunk()
+
+
+def _started(warm_ups: Sequence[str]) -> tuple[socket.socket, subprocess.Popen[bytes]]:
+    """A zygote: our side of its socket, and the process. Raises OSError."""
+    ours, theirs = socket.socketpair()
+    try:
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "imp_server.workers", str(theirs.fileno()), *warm_ups],
+            pass_fds=[theirs.fileno()],
+            stdin=subprocess.DEVNULL,
+            # Threads don't survive a fork.
+            env=child_environment(
+                OPENBLAS_NUM_THREADS="1",
+                OMP_NUM_THREADS="1",
+                TOKENIZERS_PARALLELISM="false",
+                MALLOC_ARENA_MAX="2",
+            ),
+            start_new_session=True,
+        )
+    except BaseException:
+        ours.close()
+        raise
+    finally:
+        theirs.close()
+    return ours, process

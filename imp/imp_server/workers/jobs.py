@@ -105,7 +105,7 @@ class Jobs:
 
         def on_sunk() -> None:  # in a thread of the client's
             with contextlib.suppress(RuntimeError):
-                loop.call_soon_threadsafe(self._sink, running)
+                loop.call_soon_threadsafe(lambda: self._sink(running))
 
         try:
             child = self._workers.spawn(function, limits, on_sunk=on_sunk)
