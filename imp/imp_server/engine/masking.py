@@ -119,7 +119,8 @@ class MaskThread:
         if found is None:
             return None
         asker, goes_on = found
-        self._lost |= self._constraints
+        lost, self._constraints = self._constraints, WeakSet()  # the thread's successor adds to it already
+        self._lost |= lost
         abandon = getattr(self._make, "abandon", None)
         if abandon is not None:
             abandon()
