@@ -250,6 +250,8 @@ def test_the_key_is_asked_for_at_the_handshake() -> None:
         for headers in ({"authorization": "Bearer secret"}, {"x-api-key": "secret"}):
             with opened(live, **headers) as socket:
                 assert answered(socket, input="hi")["status"] == "completed"
+        live.hub.draining = True  # comes before the key, as for every request
+        assert status_of(live) == (503, "draining")
 
 
 def test_pages_of_others_are_kept_out() -> None:
@@ -342,6 +344,47 @@ def test_the_frames_of_a_message_are_bounded(server: LiveServer) -> None:
             with socket.protocol_mutex:
                 socket.send_data()
             assert close_code(socket) in (1009, None), "None: what was sent after the end reset the connection"
+
+
+def begin_message(socket: ClientConnection, n_bytes: int) -> None:
+    """The first frame of a message that goes on."""
+    with socket.protocol_mutex:
+        socket.protocol.send_text(b" " * n_bytes, fin=False)
+        socket.send_data()
+
+
+def test_a_message_being_received_counts_as_a_body_does() -> None:
+    with toy_server(CHATML, settings={"server.max_body_memory_mib": 1, "server.max_body_mib": 2}) as live:
+        live.engine.always(text_ids("ok"))
+        bodies = live.hub.admission.bodies
+        with opened(live) as first, opened(live) as second:
+            begin_message(first, 700_000)
+            eventually(lambda: bodies.n_taken >= 700_000)
+            first.ping().wait(5)
+            begin_message(second, 700_000)
+            assert close_code(second) == 1013
+            assert httpx.post(f"{live.url}/v1/responses", content=b" " * 700_000).status_code in (415, 503)
+            with first.protocol_mutex:
+                first.protocol.send_continuation(b"{}", fin=True)
+                first.send_data()
+            assert events_of(first)[-1]["type"] == "error"
+            assert answered(first, input="hi")["status"] == "completed"
+        eventually(lambda: bodies.n_taken == 0)
+
+
+def test_a_message_that_stalls_ends_its_connection() -> None:
+    settings = {"server.body_timeout_s": 0.2, "server.head_timeout_s": 0.2}  # the second: how often it is looked
+    with toy_server(CHATML, settings=settings) as live, opened(live) as quiet, opened(live) as socket:
+        live.engine.always(text_ids("ok"))
+        begin_message(socket, 10)
+        assert close_code(socket) is None
+        assert answered(quiet, input="hi")["status"] == "completed"
+
+
+def test_a_message_has_no_more_parts_than_a_body() -> None:
+    with toy_server(CHATML, settings={"server.max_json_containers": 50}) as live, opened(live) as socket:
+        error = refused(socket, input="hi", metadata_of_mine=[[] for _ in range(60)])
+        assert error["status"] == 400 and "arrays and objects; at most 50" in error["message"]
 
 
 def test_an_idle_connection_is_closed() -> None:

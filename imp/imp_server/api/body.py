@@ -117,7 +117,7 @@ def too_large(max_bytes: int) -> PayloadTooLarge:
     )
 
 
-def check_json_size(data: bytearray, server: Server, charge: Charge) -> None:
+def check_json_size(data: bytes | bytearray, server: Server, charge: Charge) -> None:
     """Before anything is made of `data`. Raises InvalidRequest for more parts than a body may have.
 
     `charge` pays for what will be made, if that is much.

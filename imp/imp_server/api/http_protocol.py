@@ -11,6 +11,7 @@ import msgspec
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from imp_server.api.admission.addresses import UNIX
+from imp_server.api.admission.body_memory import BodyMemory
 from imp_server.api.admission.connections import Connections, Stage
 from imp_server.api.errors import shape_module
 from imp_server.api.websocket_frames import ImpWebSocketProtocol
@@ -59,9 +60,10 @@ class CloseDelimitedCycle(RequestResponseCycle):
 class ImpHttpProtocol(HttpToolsProtocol):
     """Owns where its connection stands between the heads of two requests."""
 
-    def __init__(self, *args: Any, connections: Connections, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, connections: Connections, bodies: BodyMemory, **kwargs: Any) -> None:
+        """`bodies`: pays for messages, should the connection speak WebSocket."""
         super().__init__(*args, **kwargs)
-        self._connections = connections
+        self._connections, self._bodies = connections, bodies
         self.peer = UNIX
         self.n_answered = 0
         """Bytes of answers handed to the transport; headers and the framing of chunks aren't counted."""
@@ -159,7 +161,7 @@ class ImpHttpProtocol(HttpToolsProtocol):
         super().handle_websocket_upgrade()
         socket = self.transport.get_protocol()
         if isinstance(socket, ImpWebSocketProtocol) and not self.transport.is_closing():
-            socket.join(self._connections, self.peer)
+            socket.join(self._connections, self._bodies, self.peer)
 
     def _should_upgrade(self) -> bool:
         if not super()._should_upgrade():

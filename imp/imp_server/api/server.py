@@ -186,6 +186,7 @@ class ImpServer(uvicorn.Server):
         protocol = partial(
             ImpHttpProtocol,
             connections=self._hub.admission.connections,
+            bodies=self._hub.admission.bodies,
             config=self.config,
             server_state=self.server_state,
             app_state={},

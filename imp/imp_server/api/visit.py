@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from imp_server.api.admission import Admission
-from imp_server.api.admission.addresses import UNIX
+from imp_server.api.admission.addresses import UNIX, Proxies
 from imp_server.api.admission.body_memory import Charge
 from imp_server.api.admission.gate import Place
 from imp_server.api.admission.rare_log import left_out
@@ -128,6 +128,13 @@ def visit_of(scope: Any) -> Visit:
     return visit
 
 
+def address_of(scope: Scope, proxies: Proxies) -> str:
+    """The address that sent it, or that a trusted proxy names; `unix` for a Unix socket."""
+    peer = scope["client"][0] if scope.get("client") else UNIX
+    forwarded = b",".join(value for name, value in scope["headers"] if name.lower() == b"x-forwarded-for")
+    return proxies.client(peer, forwarded.decode("latin-1"))
+
+
 class Front:
     """The application with a visit around each request."""
 
@@ -139,7 +146,12 @@ class Front:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        visit = Visit(self._admission, self._client(scope), self._admission.bodies.charge(), scope["method"])
+        visit = Visit(
+            self._admission,
+            address_of(scope, self._admission.proxies),
+            self._admission.bodies.charge(),
+            scope["method"],
+        )
         scope[KEY] = visit
         connection: Counts | None = scope.get("imp.connection")
         names_itself = any(name == b"x-request-id" for name, _ in scope["headers"])  # such ids aren't logged
@@ -161,8 +173,3 @@ class Front:
             await self._app(scope, receive, counted)
         finally:
             visit.end()
-
-    def _client(self, scope: Scope) -> str:
-        peer = scope["client"][0] if scope.get("client") else UNIX
-        forwarded = b",".join(value for name, value in scope["headers"] if name == b"x-forwarded-for")
-        return self._admission.proxies.client(peer, forwarded.decode("latin-1"))

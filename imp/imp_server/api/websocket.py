@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import math
 import time
 from collections.abc import Awaitable, Callable, MutableMapping
@@ -18,12 +17,15 @@ from urllib.parse import urlsplit
 import msgspec
 from uvicorn.protocols.utils import ClientDisconnected
 
-from imp_server.api.body import decode_json
+from imp_server.api.admission.addresses import UNIX
+from imp_server.api.admission.body_memory import Charge
+from imp_server.api.body import check_json_size, decode_json
 from imp_server.api.errors import error_headers, shape_module
 from imp_server.api.headers import request_id_of
 from imp_server.api.hosts import host_headers
 from imp_server.api.hub import Hub
 from imp_server.api.paths import Paths
+from imp_server.api.visit import address_of
 from imp_server.api.websocket_frames import IN_FLIGHT
 from imp_server.core import Draining, Forbidden, ImpError, InvalidRequest, Overloaded, UnknownUrl
 from imp_server.dialects.handler import INLINE_BYTES
@@ -41,7 +43,6 @@ _OF_THE_CONNECTION = ("connection", "upgrade", "content-length", "content-type",
 _MOST_UNANSWERED = 2
 """One response is made, and one message waits for its end."""
 _NORMAL, _RESTARTS = 1000, 1012
-_log = logging.getLogger(__name__)
 
 
 class AgedConnection(InvalidRequest):
@@ -66,6 +67,7 @@ class WebSocketFront:
         try:
             self._admit(scope, headers)
         except ImpError as error:
+            self._hub.admission.log.note("a WebSocket connection was refused: ", f"HTTP {error.status} {error.code}")
             await _refuse(send, error, request_id_of(headers))
             return
         self._n_open += 1
@@ -80,11 +82,14 @@ class WebSocketFront:
         """By the handshake alone. Raises what keeps the connection out."""
         if self._paths.meant(scope["path"]) != PATH:
             raise UnknownUrl(f"there is no WebSocket here; it is at {self._paths.prefix}{PATH}")
-        self._hub.hosts.check(host_headers(scope["headers"]))
-        self._hub.keys.check(headers)
-        check_origin(headers, self._hub)
+        client = address_of(scope, self._hub.admission.proxies)
+        if client != UNIX:
+            self._hub.hosts.check(host_headers(scope["headers"]))
         if self._hub.draining:
             raise Draining("the server is shutting down", retry_after_s=5.0)
+        self._hub.admission.rates.check(client)
+        self._hub.keys.check(headers)
+        check_origin(headers, self._hub)
         most = self._hub.config.responses.max_sockets
         if most and self._n_open >= most:
             message = f"{most} WebSocket connections are open (responses.max_sockets); close one, or send a POST"
@@ -101,7 +106,6 @@ def check_origin(headers: dict[str, str], hub: Hub) -> None:
 
 async def _refuse(send: Send, error: ImpError, request_id: str) -> None:
     """The handshake is answered like any request that is refused."""
-    _log.warning("HTTP %d WebSocket %s: %s", error.status, PATH, error.code)
     headers = {"content-type": "application/json", "x-request-id": request_id} | error_headers(error)
     raw = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]
     body = msgspec.json.encode(shape_module("openai").error_body(error, request_id))
@@ -119,6 +123,9 @@ class Connection:
         self._receive = receive
         self._send = send
         self._memory = Memory()
+        self._charge = hub.admission.bodies.charge()
+        """For the messages that wait, and the one whose turn it is until it is a request."""
+        self._message = b""
         self._waiting: asyncio.Queue[bytes | None] = asyncio.Queue()
         """Messages whose turn comes; None once the client has gone."""
         self._n_unanswered = 0
@@ -128,10 +135,10 @@ class Connection:
     async def run(self) -> None:
         reader = asyncio.get_running_loop().create_task(self._read())
         try:
-            while (message := await self._next()) is not None:
+            while await self._next():
                 self._scope[IN_FLIGHT] = True
                 try:
-                    await self._answer(message)
+                    await self._answer()
                 finally:
                     self._scope[IN_FLIGHT] = False
                     self._n_unanswered -= 1
@@ -139,52 +146,63 @@ class Connection:
                     await self._close(_RESTARTS, "the server is shutting down")
         finally:
             reader.cancel()
+            self._charge.close()
 
     async def _read(self) -> None:
         """Reads on while a response is made, or nobody would notice that its client has gone."""
         while (event := await self._receive())["type"] != "websocket.disconnect":
-            message = event.get("bytes") or (event.get("text") or "").encode()
-            if self._n_unanswered >= _MOST_UNANSWERED:
-                error = Overloaded(
-                    "one message waits for the response in flight already; send the next when it has begun"
-                )
+            try:
+                self._take(event["bytes"])
+            except ImpError as error:
                 await self._tell(error)
-            else:
-                self._n_unanswered += 1
-                self._waiting.put_nowait(message)
         self._is_gone.set()
         self._waiting.put_nowait(None)
 
-    async def _next(self) -> bytes | None:
-        """The next message; None if the client has gone or there is no more time for it."""
+    def _take(self, message: bytes) -> None:
+        """Raises Overloaded, and what memory that is full raises."""
+        if self._n_unanswered >= _MOST_UNANSWERED:
+            raise Overloaded("one message waits for the response in flight already; send the next when it has begun")
+        self._charge.add(len(message))
+        self._n_unanswered += 1
+        self._waiting.put_nowait(message)
+
+    async def _next(self) -> bool:
+        """Waits for the next message; False if the client has gone or there is no more time for it."""
         if self._is_gone.is_set():
-            return None
+            return False
         knobs = self._hub.config.responses
         young_s = self._born_s + knobs.socket_age_s - time.monotonic() if knobs.socket_age_s else math.inf
         idle_s = knobs.socket_idle_s or math.inf
         with contextlib.suppress(TimeoutError):
             if young_s > 0:
                 message = await asyncio.wait_for(self._waiting.get(), min(young_s, idle_s))
-                return None if self._is_gone.is_set() else message
+                self._message = message or b""
+                return message is not None and not self._is_gone.is_set()
         if young_s > idle_s:
             await self._close(_NORMAL, "idle")
         else:
             limit = f"a connection takes requests for {knobs.socket_age_s:g} seconds (responses.socket_age_s)"
             await self._tell(AgedConnection(f"{limit}; connect anew to go on"))
             await self._close(_NORMAL, "too old")
-        return None
+        return False
 
     # --- one message ----------------------------------------------------------------------------
 
-    async def _answer(self, message: bytes) -> None:
+    async def _answer(self) -> None:
+        message, self._message = self._message, b""
         previous = ""
+        decoded = self._hub.admission.bodies.charge()
         try:
-            body, turn = await self._in_its_place(message, self._read_message, message)
+            body, turn = await self._in_its_place(message, self._read_message, message, decoded)
             previous = body.get("previous_response_id") or ""
             data = await self._in_its_place(message, msgspec.json.encode, body)
         except ImpError as error:
             await self._tell(error)
             return
+        finally:
+            decoded.close()
+            self._charge.give_back(len(message))
+        del message, body
         exchange = Exchange(data, self._is_gone, self._send_text)
         await self._app(self._request_scope(turn, len(data)), exchange.receive, exchange.send)
         if exchange.has_failed and isinstance(previous, str):
@@ -193,8 +211,9 @@ class Connection:
     async def _in_its_place(self, message: bytes, function: Callable[..., Any], *args: Any) -> Any:
         return function(*args) if len(message) <= INLINE_BYTES else await self._hub.pool.run(function, *args)
 
-    def _read_message(self, message: bytes) -> tuple[Json, Turn]:
-        """The body of the request that it stands for. Raises InvalidJson, InvalidRequest."""
+    def _read_message(self, message: bytes, charge: Charge) -> tuple[Json, Turn]:
+        """The body of the request that it stands for. Raises InvalidJson, InvalidRequest, and as check_json_size."""
+        check_json_size(message, self._hub.config.server, charge)
         value = decode_json(message, self._hub.config.server.max_json_depth)
         envelope = value
         if isinstance(value, dict):

@@ -19,9 +19,10 @@ except ImportError:  # Windows has no such limit
     resource = None  # type: ignore[assignment]
 
 _log = logging.getLogger(__name__)
-Stage = Literal["idle", "head", "body", "answer", "leftover"]
+Stage = Literal["idle", "head", "body", "answer", "leftover", "message"]
 """idle: between requests; head: a new connection, or a head begun; body: it is being received; answer: a request is
-under way; leftover: answered before its body was complete."""
+under way; leftover: answered before its body was complete; message: one of a WebSocket is being received, and its last
+bytes came then."""
 Room = Literal["free", "made", "none"]
 
 SPARE_DESCRIPTORS = 24
@@ -112,11 +113,10 @@ class Connections:
 
     def _dispensable(self) -> Open | None:
         """The oldest whose request hasn't begun, else the oldest whose request isn't complete."""
-        stages = {one: one.stage()[0] for one in self._open}
-        for wanted in (("idle", "head", "leftover"), ("body",)):
-            for one, stage in stages.items():
-                if stage in wanted:
-                    return one
+        for wanted in (("idle", "head", "leftover"), ("body", "message")):
+            found = next((one for one in self._open if one.stage()[0] in wanted), None)
+            if found is not None:
+                return found
         return None
 
     async def watch(self) -> None:
@@ -143,6 +143,9 @@ class Connections:
         if stage in ("head", "leftover") and now - since > self._server.head_timeout_s:
             self.log.note("the head of a request took too long: its connection was closed")
             one.end_late_head()
+        elif stage == "message" and now - since > self._server.body_timeout_s:
+            self.log.note("a WebSocket message came too slowly: its connection was closed")
+            one.abort()
         elif stage == "idle" and now - since > self._server.keep_alive_s:
             one.abort()
         n_unsent, n_sent = one.n_unsent()
