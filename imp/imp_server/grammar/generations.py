@@ -9,10 +9,11 @@ from __future__ import annotations
 import ctypes
 import gc
 from collections import deque
+from collections.abc import Iterator
 from threading import RLock
 from types import TracebackType
 from typing import Any
-from weakref import WeakSet
+from weakref import ref
 
 from imp_server.core import GrammarMemoryFull, GrammarPlan
 from imp_server.core.turns import n_charged
@@ -103,15 +104,19 @@ class Generations:
         self.vocabulary = vocabulary
         self._n_blanks, self._native = n_blanks, native
         self._most = n_bytes
-        self._alive: WeakSet[Generation] = WeakSet()
+        self._refs: tuple[ref[Generation], ...] = ()
+        """Replaced, never changed: the loop looks through them while another thread begins one."""
         self._old: deque[Generation] = deque()
         self._lock = RLock()
         self.current = self._begun()
 
     def _begun(self) -> Generation:
         made = Generation(self.vocabulary, self._n_blanks, self._native)
-        self._alive.add(made)
+        self._refs = (*(one for one in self._refs if one() is not None), ref(made))
         return made
+
+    def _alive(self) -> Iterator[Generation]:
+        return (made for one in self._refs if (made := one()) is not None)
 
     @property
     def space(self) -> Space:
@@ -128,12 +133,12 @@ class Generations:
     @property
     def n_bytes(self) -> int:
         """Of all generations, those included that live rows alone keep alive."""
-        return sum(generation.n_bytes for generation in self._alive)
+        return sum(generation.n_bytes for generation in self._alive())
 
     def of(self, plan: GrammarPlan) -> Generation:
         """The generation in which a grammar lives, or may begin. Raises GrammarMemoryFull."""
         with self._lock:
-            for generation in (self.current, *self._alive):
+            for generation in (self.current, *self._alive()):
                 if plan.digest in generation.starts:
                     return generation
             if self.current.n_bytes > self._most // N_GENERATIONS:
@@ -150,6 +155,7 @@ class Generations:
             forget()
             gc.unfreeze()  # what is given up has cycles: frozen, it would stay
             gc.collect()
+            gc.freeze()  # what was just looked through needn't be again
             _give_back()
         if self.n_bytes > self._most:
             raise GrammarMemoryFull("the grammars of replies under way fill the memory for grammars; try again")

@@ -1,6 +1,6 @@
 """The sandbox of templates from strangers' model files: what loops, calls and makes something pays before it does.
 
-Behind it stands the worker process (text/template_worker.py), for whatever no list of cases foresees.
+Behind it stands the worker process (text/worker_jobs.py), for whatever no list of cases foresees.
 """
 
 from __future__ import annotations
