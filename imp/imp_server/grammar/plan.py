@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from typing import Any, NamedTuple
 
 import msgspec
@@ -26,6 +26,7 @@ from imp_server.grammar.scalars import string_machine
 from imp_server.grammar.schema.closing import wants_closing
 from imp_server.grammar.schema.document import Document
 from imp_server.grammar.schema.expand import Expander
+from imp_server.grammar.schema.plain_closing import plainly_closed
 
 
 class Normal(msgspec.Struct, frozen=True):
@@ -80,8 +81,10 @@ def begin_envelope(space: Space, node: Node, goals: Goals) -> Begun:
 
 def schema_formula(space: Space, schema: Any, digest: str, integers: str = "digits", key_order: str = "any") -> Formula:
     """What a schema asks, closed if it wants to be. Raises GrammarRefused."""
-    expander = Expander(Document(schema), space.algebra, digest, integers, key_order)
-    return closed_formula(space.solver, expander, digest) if wants_closing(schema) else expander.root()
+    wants = wants_closing(schema)
+    plain = plainly_closed(schema) if wants else schema
+    expander = Expander(Document(schema if plain is None else plain), space.algebra, digest, integers, key_order)
+    return closed_formula(space.solver, expander, digest) if plain is None else expander.root()
 
 
 def words_verdicts(space: Space, words: Words) -> Verdicts:
@@ -93,14 +96,21 @@ def _words_machine(words: Words) -> Machine:
     return choices_machine(words.choices) if words.kind == "choice" else definition_machine(words.kind, words.text)
 
 
-def envelope_goals(space: Space, node: Node, digest: str, key_order: str = "any") -> Goals:
-    """The goals and machines of an envelope's nodes. Raises GrammarRefused."""
+def envelope_goals(
+    space: Space, node: Node, digest: str, key_order: str = "any", left_out: Container[int] = ()
+) -> Goals:
+    """The goals and machines of an envelope's nodes. Raises GrammarRefused.
+
+    `left_out`: ids of Values that are taken for any value.
+    """
     goals: dict[int, Goal] = {}
     machines: dict[int, Machine] = {}
     words: dict[int, Verdicts] = {}
     for number, part in enumerate(nodes_of(node)):
         if isinstance(part, Value):
-            goals[id(part)] = space.goal(schema_formula(space, part.schema, f"{digest}/{number}", key_order=key_order))
+            is_any = id(part) in left_out
+            schema, own = True if is_any else part.schema, f"{digest}/{number}"
+            goals[id(part)] = space.goal(schema_formula(space, schema, own, key_order=key_order))
         elif isinstance(part, Raw):
             formula = schema_formula(space, part.schema, f"{digest}/{number}")
             restricted = space.algebra.formulas.restrict(formula, STRING)
