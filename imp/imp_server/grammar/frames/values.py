@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from imp_server.grammar.frames.goals import Goal
 from imp_server.grammar.frames.local import Listed, Local, gap_entries
@@ -102,16 +105,13 @@ class Scalar(Local):
         space, verdicts = self.space, self.verdicts
         result = verdicts.result(self.state)
         other = space.tables.op(POP_AGAIN, result) if result >= 0 else DEAD
-        by_class: dict[int, int] = {}
-        row = []
-        for at, kind in enumerate(verdicts.classes):
-            entry = by_class.get(kind)
-            if entry is None:
-                after = verdicts.step(self.state, at)
-                entry = by_class[kind] = other if after == DEAD else space.scalar(verdicts, after).id
-            row.append(entry)
-        space.tables.rows[self.id] = row
-        return row[byte]
+        classes = verdicts.classes
+        by_class = np.zeros(256, dtype=np.int32)
+        for at, kind in _firsts(classes):
+            after = verdicts.step(self.state, at)
+            by_class[kind] = other if after == DEAD else space.scalar(verdicts, after).id
+        row = space.tables.rows[self.id] = by_class[np.frombuffer(classes, dtype=np.uint8)]
+        return int(row[byte])
 
     @property
     def end_result(self) -> int:
@@ -119,6 +119,15 @@ class Scalar(Local):
 
     def lead(self) -> bytes:
         return self.verdicts.shortest(self.state)
+
+
+@lru_cache(maxsize=4096)
+def _firsts(classes: bytes) -> tuple[tuple[int, int], ...]:
+    """(first byte, class) of each class."""
+    found: dict[int, int] = {}
+    for at, kind in enumerate(classes):
+        found.setdefault(kind, at)
+    return tuple((at, kind) for kind, at in found.items())
 
 
 class Done(Listed):
