@@ -11,8 +11,9 @@ import msgspec
 import pytest
 from imp_server.api.checks import REFUSED, Checks, Unanswered, Verdicts
 from imp_server.core import GrammarRefused, Tool, ToolChoice
+from imp_server.core.limits import Limit
 from imp_server.grammar.check import schema_plan
-from imp_server.grammar.proving import Prover, Refusal
+from imp_server.grammar.proving import ProofJob, Prover, Refusal, Verdict
 from imp_server.workers.client import Workers
 from imp_server.workers.jobs import Jobs
 
@@ -73,12 +74,12 @@ def test_a_request_seen_before_costs_a_fraction_of_its_check(workers: Workers) -
 def test_verdicts_stay_within_their_memory() -> None:
     verdicts = Verdicts(most_bytes=100_000)
     for i in range(2000):
-        verdicts.put(i.to_bytes(16, "big"), Refusal("refused", "x" * 100) if i % 2 else None)
+        verdicts.put(i.to_bytes(16, "big"), Verdict(Refusal("refused", "x" * 100) if i % 2 else None))
         verdicts.get((0).to_bytes(16, "big"))
     assert verdicts.n_bytes <= 100_000 and len(verdicts) < 500
-    assert verdicts.get((0).to_bytes(16, "big")) == (None,), "what is used stays"
+    assert verdicts.get((0).to_bytes(16, "big")) == Verdict(), "what is used stays"
     assert verdicts.get((3).to_bytes(16, "big")) is None
-    assert verdicts.get((1999).to_bytes(16, "big")) == (Refusal("refused", "x" * 100),)
+    assert verdicts.get((1999).to_bytes(16, "big")) == Verdict(Refusal("refused", "x" * 100))
 
 
 def test_the_first_of_several_refusals_is_told_whatever_is_known(workers: Workers) -> None:
@@ -107,3 +108,29 @@ def test_the_first_of_several_refusals_is_told_whatever_is_known(workers: Worker
     assert "second" in asyncio.run(ask(checks, second))
     assert "first" in asyncio.run(ask(checks, both))
     assert checks.counters[REFUSED] == 2
+
+
+def test_parts_that_take_too_much_together_are_proved_as_a_whole(
+    workers: Workers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def jobs_asked(most_units: int) -> list[tuple[int, int]]:
+        """(plans, plans that envelopes leave out) of each job."""
+        monkeypatch.setattr("imp_server.api.checks.CHECK", Limit(most_units, 1 << 40))
+        checks, asked = Checks(Jobs(workers, n_quick=1)), list[tuple[int, int]]()
+        run = checks.jobs.run
+
+        async def noted(function: str, data: bytes, *rest: Any) -> bytes:
+            job = msgspec.msgpack.decode(data, type=ProofJob)
+            asked.append((len(job.plans), len(job.apart)))
+            return await run(function, data, *rest)
+
+        monkeypatch.setattr(checks.jobs, "run", noted)
+        assert prepared(checks, request).request.plan.grammar is not None
+        assert prepared(checks, request).request.plan.grammar is not None
+        return asked
+
+    request = msgspec.structs.replace(
+        chat(message("user", "hi")), tools=(tool("one"), tool("two")), tool_choice=ToolChoice("auto")
+    )
+    assert jobs_asked(100_000) == [(2, 0), (1, 2)]
+    assert jobs_asked(1_000) == [(2, 0), (1, 2), (1, 0)]

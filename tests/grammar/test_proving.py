@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import Any
 
 import msgspec
 import pytest
 from imp_server.core import GrammarPlan, GrammarRefused
+from imp_server.core.turns import ENDLESS, Budget
 from imp_server.grammar.check import (
     check_choices,
     check_definition,
@@ -19,9 +19,13 @@ from imp_server.grammar.check import (
     check_schema,
     schema_plan,
 )
-from imp_server.grammar.envelope import Lit, Seq, Value
-from imp_server.grammar.plan import Normal, make_plan
-from imp_server.grammar.proving import ProofJob, Verdict, definition_plan, prove, proved, verdict_key, warm_up
+from imp_server.grammar.envelope import Alt, Branch, Free, Lit, Seq, Value
+from imp_server.grammar.frames.space import Space
+from imp_server.grammar.memo import forget
+from imp_server.grammar.plan import Normal, begin, make_plan
+from imp_server.grammar.proving import ProofJob, Verdict, definition_plan, prove, proved, verdict_key
+from imp_server.grammar.schema.closing import with_closing
+from imp_server.grammar.warm_up import warm_up as warm_start
 
 BAD = {"type": "object", "properties": {"a": {"type": "integer", "minimum": 3, "maximum": 2}}, "required": ["a"]}
 GOOD = {"type": "object", "properties": {"a": {"type": "integer"}}}
@@ -79,27 +83,61 @@ def test_half_of_the_cases_are_refused() -> None:
     assert sum(told(check) is not None for _, check in CASES) == 9
 
 
-def test_an_envelope_is_not_asked_where_a_part_of_it_is_refused() -> None:
-    whole = make_plan("envelope", Normal(node=Value(GOOD)))
-    job = ProofJob((schema_plan(GOOD), schema_plan(BAD), whole))
-    good, bad, last = msgspec.msgpack.decode(proved(msgspec.msgpack.encode(job)), type=list[Verdict])
-    assert good == Verdict() and bad.refusal is not None and not last.asked
-
-
 def test_keys_tell_apart_what_may_differ() -> None:
     plans = [plan for plan, _ in CASES]
-    assert len({verdict_key(plan, work) for plan in plans for work in (10, 20)}) == 2 * len(plans)
+    assert len({verdict_key(plan.kind, plan.digest, work) for plan in plans for work in (10, 20)}) == 2 * len(plans)
 
 
-def test_known_schemas_are_not_proved_again() -> None:
+def verdicts_of(job: ProofJob) -> list[Verdict]:
+    return msgspec.msgpack.decode(proved(msgspec.msgpack.encode(job)), type=list[Verdict])
+
+
+def calls(schemas: list[dict[str, Any]]) -> GrammarPlan:
+    """As free text in which any of the functions may be called."""
+    options = tuple(Seq((Lit(b"f%d(" % i), Value(schema), Lit(b")"))) for i, schema in enumerate(schemas))
+    return make_plan("envelope", Normal(node=Free((Branch(b"<call>", Alt(options)),), may_end=True)))
+
+
+def test_an_envelope_costs_its_own_frames_where_its_schemas_are_proved_apart() -> None:
     schemas = [{**GOOD, "title": str(i), "properties": {f"p{i}": {"type": "string", "pattern": "^[a-z]{1,9}$"}}}
                for i in range(20)]  # fmt: skip
-    node = Seq(tuple(Value(schema) for schema in schemas))
-    known = {schema_plan(schema).digest for schema in schemas}
-    warm_up()
-    took = {}
-    for name, digests in (("all", ()), ("none", known)):
-        began = time.process_time()
-        check_envelope(node, known=digests)
-        took[name] = time.process_time() - began
-    assert took["none"] < 0.8 * took["all"]
+    plan, parts = calls(schemas), tuple(schema_plan(schema) for schema in schemas)
+    [whole] = verdicts_of(ProofJob((plan,)))
+    *_, around = verdicts_of(ProofJob((*parts, plan), apart=frozenset(p.digest for p in parts)))
+    assert whole.refusal is None and whole.apart == ()
+    assert around.refusal is None and around.apart == tuple(p.digest for p in parts)
+    assert 0 < around.n_units < whole.n_units / 20 and around.n_bytes < whole.n_bytes / 20
+
+
+def test_a_verdict_does_not_depend_on_what_was_proved_before() -> None:
+    plans = [schema_plan({"type": "string", "pattern": "^([ab]{1,20}c){3}$", "title": str(i)}) for i in range(3)]
+    first, *others = verdicts_of(ProofJob(tuple(plans)))
+    assert first.n_units > 100 and all(other == first for other in others)
+
+
+PARTS: list[list[dict[str, Any]]] = [
+    [GOOD, {"type": "object", "properties": {"b": {"enum": ["x", "y", None]}}, "required": ["b"]}],
+    [{"type": "object", "properties": {"s": {"type": "string", "pattern": "^(a|b){3,40}$"}}}],
+    [with_closing({"type": "object", "properties": {f"{n}{i}": {"type": "integer", "minimum": i} for i in range(9)},
+                   "required": [f"{n}0"]}, True) for n in "abcdef"],
+    [{"type": "object", "properties": {"a": {"type": "array", "items": {"$ref": "#"}, "maxItems": 3}}}] * 3,
+    [{"oneOf": [{"type": "object", "properties": {"t": {"const": c}, c: {}}, "required": ["t", c]} for c in "abcd"]},
+     {"type": "object", "properties": {"u": {"type": "array", "uniqueItems": True, "items": {"enum": [1, 2, 3]}}}}],
+    [{"type": "object", "minProperties": 2, "patternProperties": {"^x": {"type": "number", "multipleOf": 0.5}}}],
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("schemas", PARTS)
+def test_an_envelope_starts_within_what_its_parts_took(schemas: list[dict[str, Any]]) -> None:
+    plan, parts = calls(schemas), tuple(schema_plan(schema) for schema in schemas)
+    found = verdicts_of(ProofJob((*parts, plan), apart=frozenset(p.digest for p in parts)))
+    assert not any(verdict.refusal for verdict in found)
+    costs = {part.digest: verdict for part, verdict in zip(parts, found, strict=False)}
+    told = [found[-1], *(costs[digest] for digest in found[-1].apart)]
+    forget()
+    budget = Budget()
+    with budget.spent():
+        space = Space(n_locals=64)
+        warm_start(space, begin(plan, space).start)
+    assert ENDLESS - budget.n_units <= sum(verdict.n_units for verdict in told)
+    assert ENDLESS - budget.n_bytes <= sum(verdict.n_bytes for verdict in told)

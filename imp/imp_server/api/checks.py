@@ -1,7 +1,7 @@
 """Whether grammars may be served: each is asked once, of a worker process that ends with whoever wants to know.
 
-A schema's verdict serves whatever it is part of: tools, answers, envelopes. Only verdicts that are numbers are kept,
-never that a process was ended from outside.
+A schema's verdict serves whatever it is part of: an envelope is proved around the schemas that are known, and what all
+of them take is added up. Only verdicts that are numbers are kept, never that a process was ended from outside.
 """
 
 from __future__ import annotations
@@ -9,12 +9,13 @@ from __future__ import annotations
 import asyncio
 from collections import Counter, OrderedDict
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 import msgspec
 
 from imp_server.core import GrammarPlan, GrammarRefused, GrammarTooCostly
-from imp_server.grammar.proving import ProofJob, Refusal, Verdict, verdict_key
+from imp_server.core.limits import CHECK
+from imp_server.grammar.proving import ProofJob, Verdict, verdict_key
 from imp_server.workers.jobs import JobBroken, Jobs
 from imp_server.workers.wire import Limits
 
@@ -46,33 +47,34 @@ class Verdicts:
 
     def __init__(self, most_bytes: int = 8 << 20) -> None:
         self._most_bytes = most_bytes
-        self._known: OrderedDict[bytes, Refusal | None] = OrderedDict()
+        self._known: OrderedDict[bytes, Verdict] = OrderedDict()
         self.n_bytes = 0
 
     def __len__(self) -> int:
         return len(self._known)
 
-    def get(self, key: bytes) -> tuple[Refusal | None] | None:
+    def get(self, key: bytes) -> Verdict | None:
         """None: nobody knows."""
         try:
-            refusal = self._known[key]
+            verdict = self._known[key]
             self._known.move_to_end(key)
         except KeyError:  # another thread may have made room
             return None
-        return (refusal,)
+        return verdict
 
-    def put(self, key: bytes, refusal: Refusal | None) -> None:
-        """From the event loop only."""
+    def put(self, key: bytes, verdict: Verdict) -> None:
+        """A whole one. From the event loop only."""
         if key in self._known:
             return
-        self._known[key] = refusal
-        self.n_bytes += _size(refusal)
+        self._known[key] = verdict
+        self.n_bytes += _size(verdict)
         while self.n_bytes > self._most_bytes:
             _, oldest = self._known.popitem(last=False)
             self.n_bytes -= _size(oldest)
 
 
-def _size(refusal: Refusal | None) -> int:
+def _size(verdict: Verdict) -> int:
+    refusal = verdict.refusal
     return _ENTRY_BYTES + (len(refusal.message) + len(refusal.pointer) if refusal is not None else 0)
 
 
@@ -88,12 +90,12 @@ class Questions:
 
     def prove(self, plan: GrammarPlan, work: int) -> None:
         self.work = work
-        key = verdict_key(plan, work)
+        key = verdict_key(plan.kind, plan.digest, work)
         found = self._verdicts.get(key)
         if found is None:
             self.open[key] = plan
-        elif found[0] is not None:
-            raise found[0].error()
+        elif found.refusal is not None:
+            raise found.refusal.error()
         elif plan.kind == "json_schema":
             self.known.append(plan.digest)
 
@@ -125,23 +127,48 @@ class Checks:
     async def answer(self, questions: Questions, owner: str) -> None:
         """Learn what is open. Cancelling ends the work at once. Raises GrammarTooCostly, Unavailable."""
         keys = list(questions.open)
+        apart = frozenset(questions.known)
         n_jobs = max(1, min(self.jobs.n_free, len(keys) // _FEW))
-        parts = [keys[i::n_jobs] for i in range(n_jobs)]
-        tasks = [asyncio.ensure_future(self._learn(questions, part, owner)) for part in parts]
+        tasks = [asyncio.ensure_future(self._learn(questions, keys[i::n_jobs], apart, owner)) for i in range(n_jobs)]
         try:
-            await asyncio.gather(*tasks)
+            around = [found for part in await asyncio.gather(*tasks) for found in part]
         except BaseException:
             for task in tasks:
                 task.cancel()
             raise
+        for key, verdict in around:
+            if self._add_up(key, verdict, questions.work) == "more":
+                # alone, where what its parts have in common counts once
+                await self._learn(questions, [key], frozenset(), owner)
 
-    async def _learn(self, questions: Questions, keys: list[bytes], owner: str) -> None:
-        job = ProofJob(tuple(questions.open[key] for key in keys), questions.work, tuple(questions.known))
+    def _add_up(self, key: bytes, verdict: Verdict, work: int) -> Literal["less", "more", "unknown"]:
+        """Whether a plan and what it leaves out take less than a check may together; it is then known to be served."""
+        parts = [self.verdicts.get(verdict_key("json_schema", digest, work)) for digest in verdict.apart]
+        n_units, n_bytes = verdict.n_units, verdict.n_bytes
+        for part in parts:
+            if part is None or part.refusal is not None:
+                return "unknown"
+            n_units += part.n_units
+            n_bytes += part.n_bytes
+        if n_units > CHECK.n_units or n_bytes > CHECK.n_bytes:
+            return "more"
+        self.verdicts.put(key, Verdict(None, n_units, n_bytes))
+        return "less"
+
+    async def _learn(
+        self, questions: Questions, keys: list[bytes], apart: frozenset[str], owner: str
+    ) -> list[tuple[bytes, Verdict]]:
+        """Those verdicts that leave something out; the others are known by then."""
+        job = ProofJob(tuple(questions.open[key] for key in keys), questions.work, apart)
         try:
             data = await self.jobs.run(PROOF, msgspec.msgpack.encode(job), self._limits, owner)
         except JobBroken:
             self.counters[KILLED] += 1
             raise GrammarTooCostly("this grammar takes too much work; simplify it") from None
+        around: list[tuple[bytes, Verdict]] = []
         for key, verdict in zip(keys, msgspec.msgpack.decode(data, type=list[Verdict]), strict=True):
-            if verdict.asked:
-                self.verdicts.put(key, verdict.refusal)
+            if verdict.apart:
+                around.append((key, verdict))
+            else:
+                self.verdicts.put(key, verdict)
+        return around

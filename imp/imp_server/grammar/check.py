@@ -176,33 +176,47 @@ def _check_words(kind: str, normal: Normal) -> GrammarPlan:
     return plan
 
 
-def check_envelope(
-    node: Node, *, key_order: KeyOrder = "any", work: int = CHECK_WORK, known: Container[str] = ()
-) -> GrammarPlan:
+def check_envelope(node: Node, *, key_order: KeyOrder = "any", work: int = CHECK_WORK) -> GrammarPlan:
     """Values, free and raw text between tags (envelope.py). Raises as check_schema for each schema inside.
 
-    `work`: for each of them. `known`: digests of plans of schemas that were checked before.
+    `work`: for each of them.
     """
     plan = make_plan("envelope", Normal(node=node, key_order=key_order))
-    with _limited("grammar"):
-        _prove_envelope(node, plan.digest, key_order, work, known)
+    prove_around(plan.digest, node, (), key_order=key_order, work=work)
     return plan
 
 
-def _prove_envelope(node: Node, digest: str, key_order: KeyOrder, work: int, known: Container[str]) -> None:
+def prove_around(
+    digest: str, node: Node, apart: Container[str], *, key_order: KeyOrder = "any", work: int = CHECK_WORK
+) -> tuple[str, ...]:
+    """Prove the envelope with that digest as far as its values aren't proved `apart`, given by digests of their plans.
+
+    Those stand for any value: what they cost is left out, and comes on top. Returns which of them it met. Raises as
+    check_envelope.
+    """
+    with _limited("grammar"):
+        return _prove_around(digest, node, apart, key_order, work)
+
+
+def _prove_around(digest: str, node: Node, apart: Container[str], key_order: KeyOrder, work: int) -> tuple[str, ...]:
+    left_out: dict[int, str] = {}
     for part in nodes_of(node):
         if isinstance(part, Value):
-            if not known or schema_plan(part.schema).digest not in known:
-                check_schema(part.schema, work=work)
+            own = schema_plan(part.schema, key_order=key_order).digest if apart else ""
+            if own in apart:
+                left_out[id(part)] = own
+            else:
+                check_schema(part.schema, key_order=key_order, work=work)
         elif isinstance(part, Free) and not all(b.tag for b in part.branches):
             raise GrammarRefused("a tag can't be empty")
         elif isinstance(part, Raw) and not part.closer:
             raise GrammarRefused("a closer can't be empty")
     space = Space(work, n_locals=64)
-    goals = envelope_goals(space, node, digest, key_order)
+    goals = envelope_goals(space, node, digest, key_order, left_out)
     if any(goals.is_empty(part) for part in nodes_of(node)):
         raise GrammarUnsatisfiable("no text satisfies a raw parameter's schema")
     _start(space, begin_envelope(space, node, goals))
+    return tuple(left_out.values())
 
 
 def check_json_object() -> GrammarPlan:

@@ -15,17 +15,19 @@ import msgspec
 
 from imp_server import __version__
 from imp_server.core import GrammarPlan, GrammarRefused, GrammarTooCostly, GrammarUnsatisfiable
+from imp_server.core.turns import ENDLESS, Budget
 from imp_server.grammar.check import (
     CHECK_WORK,
     check_choices,
     check_definition,
-    check_envelope,
     check_gbnf,
     check_lark,
     check_regex,
     check_schema,
+    prove_around,
 )
 from imp_server.grammar.envelope import Lit, Seq, Value, Words
+from imp_server.grammar.memo import forget
 from imp_server.grammar.plan import Normal, make_plan
 
 
@@ -66,18 +68,21 @@ _ERRORS: dict[str, type[GrammarRefused]] = {
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """`asked` False: a plan before it was refused, so that nobody will want this one as it is."""
+    """What a proof found. `n_units`, `n_bytes`: what it took, which its start won't exceed."""
 
     refusal: Refusal | None = None
-    asked: bool = True
+    n_units: int = 0
+    n_bytes: int = 0
+    apart: tuple[str, ...] = ()
+    """Digests of plans of schemas that were left out: the plan is served if they are, and if the costs together fit."""
 
 
 class ProofJob(msgspec.Struct, frozen=True):
-    """Plans to be proved one after the other. `known`: digests of schemas' plans that were proved before."""
+    """Plans to be proved, each as if it were alone. `apart`: digests of schemas' plans that envelopes leave out."""
 
     plans: tuple[GrammarPlan, ...]
     work: int = CHECK_WORK
-    known: tuple[str, ...] = ()
+    apart: frozenset[str] = frozenset()
 
 
 def definition_plan(syntax: str, definition: str) -> GrammarPlan:
@@ -85,8 +90,8 @@ def definition_plan(syntax: str, definition: str) -> GrammarPlan:
     return make_plan(_DEFINITION, Normal(node=Words(syntax, definition)))
 
 
-def prove(plan: GrammarPlan, work: int = CHECK_WORK, known: Container[str] = ()) -> None:
-    """Raises GrammarRefused, GrammarUnsatisfiable."""
+def prove(plan: GrammarPlan, work: int = CHECK_WORK, apart: Container[str] = ()) -> tuple[str, ...]:
+    """Which of the plans `apart` it left out. Raises GrammarRefused, GrammarUnsatisfiable."""
     normal = msgspec.msgpack.decode(plan.payload, type=Normal)
     match plan.kind:
         case "json_schema":
@@ -95,7 +100,7 @@ def prove(plan: GrammarPlan, work: int = CHECK_WORK, known: Container[str] = ())
             check_schema(json.loads(normal.schema), integers=digits, key_order=order, work=work)
         case "envelope" if normal.node is not None:
             order = "schema" if normal.key_order == "schema" else "any"
-            check_envelope(normal.node, key_order=order, work=work, known=known)
+            return prove_around(plan.digest, normal.node, apart, key_order=order, work=work)
         case "definition" if isinstance(normal.node, Words):
             check_definition(normal.node.kind, normal.node.text)
         case "choice":
@@ -108,6 +113,7 @@ def prove(plan: GrammarPlan, work: int = CHECK_WORK, known: Container[str] = ())
             check_lark(normal.text)
         case _:
             raise GrammarRefused(f"unknown kind of grammar {plan.kind!r}")
+    return ()
 
 
 class ProvesHere:
@@ -126,20 +132,18 @@ PROVES_HERE = ProvesHere()
 def proved(data: bytes) -> bytes:
     """A job of worker processes: ProofJob -> one Verdict per plan, as msgpack."""
     job = msgspec.msgpack.decode(data, type=ProofJob)
-    known = set(job.known)
-    verdicts: list[Verdict] = []
-    for plan in job.plans:
-        if plan.kind == "envelope" and any(v.refusal for v in verdicts):
-            verdicts.append(Verdict(asked=False))
-            continue
-        try:
-            prove(plan, job.work, known)
-        except GrammarRefused as error:
-            verdicts.append(Verdict(_refusal(error)))
-        else:
-            verdicts.append(Verdict())
-            known.add(plan.digest)
-    return msgspec.msgpack.encode(verdicts)
+    return msgspec.msgpack.encode([_verdict(plan, job) for plan in job.plans])
+
+
+def _verdict(plan: GrammarPlan, job: ProofJob) -> Verdict:
+    forget()  # what it takes must not depend on what was proved before
+    budget = Budget()
+    try:
+        with budget.spent():
+            apart = prove(plan, job.work, job.apart)
+    except GrammarRefused as error:
+        return Verdict(_refusal(error))
+    return Verdict(None, ENDLESS - budget.n_units, ENDLESS - budget.n_bytes, apart)
 
 
 def _refusal(error: GrammarRefused) -> Refusal:
@@ -161,17 +165,18 @@ def warm_up() -> None:
         "additionalProperties": False,
         "$defs": {"d": {"type": "object", "properties": {"e": {"type": "boolean"}}}},
     }
+    whole = make_plan("envelope", Normal(node=Seq((Lit(b"<"), Value(schema), Lit(b">")))))
     for _ in range(3):
-        check_envelope(Seq((Lit(b"<"), Value(schema), Lit(b">"))))
+        prove(whole)
         check_regex(r"[a-c]+\d{2}")
 
 
 @cache
 def _code_version() -> str:
-    return f"{__version__}/1"
+    return f"{__version__}/2"
 
 
-def verdict_key(plan: GrammarPlan, work: int) -> bytes:
-    """16 bytes."""
-    told = f"{_code_version()}/{work}/{plan.kind}/{plan.digest}"
+def verdict_key(kind: str, digest: str, work: int) -> bytes:
+    """Of a plan; 16 bytes."""
+    told = f"{_code_version()}/{work}/{kind}/{digest}"
     return hashlib.blake2b(told.encode(), digest_size=16).digest()

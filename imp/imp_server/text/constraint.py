@@ -97,7 +97,7 @@ def bound_text(wanted: ResponseFormat, rules: Rules, prover: Prover = PROVES_HER
 def _plain(wanted: ResponseFormat, rules: Rules, prover: Prover) -> GrammarPlan:
     match wanted.kind:
         case "json_object":
-            plan = schema_plan({"type": "object"})
+            plan = schema_plan({"type": "object"}, key_order=rules.key_order)
         case "json_schema":
             plan = schema_plan(rules.of_answer(wanted.schema), key_order=rules.key_order)
         case "choice":

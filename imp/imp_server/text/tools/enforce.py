@@ -63,7 +63,7 @@ def _bound(tool: Tool, index: int, rules: Rules, prover: Prover, *, strict: bool
         return BoundTool(tool.name, _with_input_grammar(tool.parameters, tool.input_grammar), True)
     schema = rules.of_call(object_schema(tool.parameters))
     try:
-        prover.prove(schema_plan(schema), rules.work)
+        prover.prove(schema_plan(schema, key_order=rules.key_order), rules.work)
     except GrammarRefused as refused:
         if not strict:
             return BoundTool(tool.name, ANY_OBJECT)
