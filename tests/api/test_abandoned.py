@@ -15,6 +15,7 @@ from imp_server.core import GenerateRequest, Unavailable
 from imp_server.core.lanes import Lane
 from imp_server.engine.messages import ModelInfo, Ready, Submit
 from imp_server.engine.process import ProcessEngine
+from imp_server.workers.client import Workers
 
 from tests.api.live_server import live_server
 
@@ -122,6 +123,10 @@ def test_ready_tells_what_is_lost_and_nothing_else() -> None:
             patch.setattr(type(client), "stalled_s", property(lambda _: 31.0))
             reply = http.get("/ready")
             assert reply.status_code == 503 and "made no token for 31 s" in reply.json()["message"]
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Workers, "is_failing", property(lambda self: self is live.hub.workers))
+            reply = http.get("/ready")
+            assert reply.status_code == 503 and "can't be started" in reply.json()["message"]
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(Lane, "n_stuck", property(lambda _: 2))
             assert http.get("/ready").status_code == 200, "another thread took their place"

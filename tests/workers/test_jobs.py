@@ -175,7 +175,14 @@ def test_a_process_that_cannot_be_started_is_tried_again(monkeypatch: pytest.Mon
             workers.start()
             with pytest.raises(Unavailable, match="being restarted"):
                 workers.spawn(f"{JOBS}:pid", ROOMY)
+            assert not workers.is_failing, "not yet"
+            until = time.monotonic() + 5
+            while not workers.is_failing and time.monotonic() < until:
+                time.sleep(0.01)
+            assert workers.is_failing
         assert is_up_within(workers, 5)
+        workers._started_s -= 5
+        assert not workers.is_failing
         assert asyncio.run(ask(Jobs(workers), "shout", b"a")) == b"A"
     finally:
         workers.close()

@@ -74,6 +74,8 @@ class Hub:
         """What no longer works and won't by itself; "" as long as requests are served."""
         if self.pool.lane.is_lost:
             return f"all threads that prepare requests are stuck ({self.pool.lane.name}); restart the server"
+        if self.workers.is_failing:
+            return "the processes that check grammars can't be started; the log says why"
         limit_s = self.config.server.stuck_thread_s
         if limit_s and hosted.client.stalled_s > limit_s:
             return f"the engine has made no token for {hosted.client.stalled_s:.0f} s"

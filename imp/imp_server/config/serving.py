@@ -66,7 +66,7 @@ class Server(msgspec.Struct, frozen=True):
     head_timeout_s: Delay = 10
     """Seconds that the head of a request may take in all; a new connection has as long to begin with one."""
     body_timeout_s: Delay = 30
-    """Seconds without progress after which a request body is given up."""
+    """Seconds without progress after which a request body, or a WebSocket message, is given up."""
     min_body_kib_s: Count = 4
     """KiB per second that a request body must bring on average after its first ten seconds; 0 = any."""
     send_timeout_s: Delay = 60
@@ -80,7 +80,8 @@ class Server(msgspec.Struct, frozen=True):
     trusted_proxy: Words = ()
     """Address or network of a proxy whose X-Forwarded-For is believed, or unix; repeatable."""
     max_body_memory_mib: Positive = 512
-    """MiB that request bodies may take together, those being received included; beyond it they get a 503."""
+    """MiB that request bodies and WebSocket messages may take together, those being received included; beyond it they get
+    a 503."""
     max_json_containers: Positive = 100000
     """Most arrays and objects in a request body."""
     max_json_values: Positive = 4000000

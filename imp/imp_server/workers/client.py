@@ -34,6 +34,7 @@ from imp_server.workers.wire import (
 _log = logging.getLogger(__name__)
 _QUICK_DEATH_S = 5.0
 _LONGEST_PAUSE_S = 30.0
+_MANY_FAILURES = 3
 _CLOSE_S = 1.0
 
 
@@ -75,6 +76,9 @@ class Workers:
         self._is_started = self._closed = False
         self._control: socket.socket | None = None
         self._process: subprocess.Popen[bytes] | None = None
+        self._n_failures = 0
+        """Starts in a row that came to nothing, or to a zygote that died at once."""
+        self._started_s = 0.0
         self.n_deaths = 0
         """How often the zygote itself has died."""
 
@@ -148,6 +152,12 @@ class Workers:
         return self._control is not None
 
     @property
+    def is_failing(self) -> bool:
+        """There is no zygote, and trying again doesn't help."""
+        is_new = time.monotonic() - self._started_s < _QUICK_DEATH_S
+        return self._n_failures >= _MANY_FAILURES and (is_new or not self.is_up)
+
+    @property
     def n_children(self) -> int:
         return len(self._children)
 
@@ -166,11 +176,12 @@ class Workers:
     def _listen(self) -> None:
         pause_s = 0.0
         while True:
-            started_s = time.monotonic()
+            self._started_s = time.monotonic()
             if self._control is not None:
                 self._hear(self._control)
                 self._bury(self._control)
-            quick = time.monotonic() - started_s < _QUICK_DEATH_S
+            quick = time.monotonic() - self._started_s < _QUICK_DEATH_S
+            self._n_failures = self._n_failures + 1 if quick else 0
             pause_s = min(_LONGEST_PAUSE_S, 2 * pause_s or 0.1) if quick else 0.0
             time.sleep(0 if self._closed else pause_s)
             with self._lock:
