@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import gc
+import time
 from typing import Any
 
 import numpy as np
 import pytest
-from imp_server.core import GrammarMemoryFull, GrammarTooCostly
+from imp_server.core import GrammarMemoryFull, GrammarPlan, GrammarTooCostly
 from imp_server.core.limits import QUESTION
 from imp_server.core.turns import spend
+from imp_server.engine import masking
+from imp_server.engine.constraint import Constraint
 from imp_server.engine.masking import Asker, MaskThread, Wanted
 from imp_server.engine.matching import Grammars
 from imp_server.grammar.check import check_schema
@@ -114,6 +117,37 @@ def test_a_grammar_that_takes_too_much_is_refused_from_then_on() -> None:
         # nobody else is hurt, and neither are rows that are under way
         assert masks.start(other, Asker(digest=other.digest)).result(20).start is not None
         assert constraint.mask(behind).any()
+    finally:
+        masks.stop()
+
+
+@pytest.mark.parametrize("n_full", [2, 100])
+def test_where_live_rows_fill_the_memory_a_new_grammar_waits(n_full: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(masking, "ROOM_WAIT_S", 0.01)
+    plan = check_schema(schema(3))
+    grammars, n_tries = Grammars(BYTES), 0
+
+    def make(plan: GrammarPlan) -> Constraint:
+        nonlocal n_tries
+        n_tries += 1
+        if n_tries <= n_full:
+            raise GrammarMemoryFull("full")
+        return grammars(plan)
+
+    masks = MaskThread(BYTES.size, make)
+    try:
+        started = masks.start(plan, Asker(digest=plan.digest))
+        if n_full == 2:
+            assert started.result(20).start is not None and n_tries == 3
+        else:
+            with pytest.raises(GrammarMemoryFull):
+                started.result(20)
+            assert n_tries == 1 + masking.ROOM_TRIES
+        n_before = n_tries
+        left = masks.start(check_schema(schema(4)), Asker())
+        left.cancel()
+        time.sleep(0.05)
+        assert n_tries <= n_before + 1, "nobody waits for it any more"
     finally:
         masks.stop()
 

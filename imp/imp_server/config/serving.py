@@ -80,8 +80,7 @@ class Server(msgspec.Struct, frozen=True):
     trusted_proxy: Words = ()
     """Address or network of a proxy whose X-Forwarded-For is believed, or unix; repeatable."""
     max_body_memory_mib: Positive = 512
-    """MiB that request bodies and WebSocket messages may take together, those being received included; beyond it they get
-    a 503."""
+    """MiB that request bodies and WebSocket messages may take together, also while being received; beyond it: 503."""
     max_json_containers: Positive = 100000
     """Most arrays and objects in a request body."""
     max_json_values: Positive = 4000000
