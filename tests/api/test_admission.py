@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import threading
 import time
@@ -10,11 +11,13 @@ from typing import Any
 
 import httpx
 import pytest
+from imp_server.api.admission import connections
 from imp_server.api.admission.addresses import Proxies, limited_as
 from imp_server.api.admission.body_memory import BodyMemory
 from imp_server.api.admission.gate import Gate
 from imp_server.api.admission.rare_log import RareLog
 from imp_server.api.admission.rates import MOST_ADDRESSES, RateLimit
+from imp_server.config.serving import Server
 from imp_server.core import ConfigError, Overloaded, PayloadTooLarge, Unavailable
 
 from tests.api.byte_text import ByteText
@@ -267,6 +270,27 @@ def test_every_charge_ends_with_its_request() -> None:
         for thread in threads:
             thread.join()
         assert live.hub.admission.bodies.n_taken == 0
+
+
+# --- descriptors --------------------------------------------------------------------------------
+
+
+def test_there_are_as_many_connections_as_descriptors_are_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that workers, models and files take are counted again and again."""
+    in_use = 100
+    monkeypatch.setattr(connections, "_descriptor_limit", lambda: 600)
+    monkeypatch.setattr(connections, "_descriptors_in_use", lambda: in_use)
+    table = connections.Connections(Server(head_timeout_s=0.04), Proxies(()))
+    assert table.limit == 600 - 100 - connections.SPARE_DESCRIPTORS
+    in_use = 500
+
+    async def watch() -> None:
+        watching = asyncio.create_task(table.watch())
+        await asyncio.sleep(0.05)
+        watching.cancel()
+
+    asyncio.run(watch())
+    assert table.limit == 600 - 500 - connections.SPARE_DESCRIPTORS
 
 
 # --- the log ------------------------------------------------------------------------------------
