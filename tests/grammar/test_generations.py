@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import gc
 import time
+from itertools import chain
 from typing import Any
+from weakref import ref
 
 import numpy as np
 import pytest
 from imp_server.core import GrammarMemoryFull, GrammarPlan, GrammarTooCostly
 from imp_server.core.limits import QUESTION
-from imp_server.core.turns import spend
+from imp_server.core.turns import OutOfTurn, spend, turn
 from imp_server.engine import masking
 from imp_server.engine.constraint import Constraint
 from imp_server.engine.masking import Asker, MaskThread, Wanted
 from imp_server.engine.matching import Grammars
-from imp_server.grammar.check import check_schema
+from imp_server.grammar.check import check_envelope, check_gbnf, check_lark, check_regex, check_schema
 from imp_server.grammar.engine import GrammarSpace, Matcher
+from imp_server.grammar.envelope import Branch, Free, Lit, Seq, Value
 from imp_server.grammar.generations import N_GENERATIONS
+from imp_server.grammar.memo import forgotten
+from imp_server.grammar.places import Places
 from imp_server.vocab.table import Vocabulary
 
 BYTES = Vocabulary([bytes([i]) for i in range(256)], {})
@@ -88,8 +93,115 @@ def test_where_live_rows_fill_the_memory_new_grammars_are_refused_until_one_ends
     # one that is known needs no room
     assert shared.matcher(check_schema(schema(len(rows) - 1))).start is not None
     rows.clear()
-    gc.unfreeze()
     walked(shared.matcher(check_schema(schema(50))))
+
+
+GRAMMARS: dict[str, Any] = {
+    "members": lambda: check_schema(schema(0)),
+    "a union": lambda: check_schema(
+        {"oneOf": [{"properties": {"k": {"const": i}, "v": {"minLength": i}}, "required": ["k"]} for i in range(3)]}
+    ),
+    "conditions": lambda: check_schema(
+        {"type": "object", "if": {"properties": {"a": {"const": 1}}}, "then": {"required": ["b"]}, "maxProperties": 3}
+    ),
+    "itself": lambda: check_schema({"type": "array", "items": {"$ref": "#"}, "uniqueItems": True}),
+    "patterns": lambda: check_schema(
+        {
+            "type": "object",
+            "patternProperties": {"^a(?!b)": {"pattern": "(?=.*x)y+"}},
+            "propertyNames": {"maxLength": 9},
+        }
+    ),
+    "looks": lambda: check_regex("(?=.*a)(?!.*b.c).*"),
+    "words": lambda: check_gbnf('root ::= "a" root? | [b-d]{3,9}'),
+    "lark": lambda: check_lark('start: start "a" | /[0-9]{2}/\n'),
+    "a call": lambda: check_envelope(
+        Free(
+            (
+                Branch(
+                    b"<call>",
+                    Seq((Value({"type": "object", "properties": {"x": {"type": "integer"}}}), Lit(b"</call>"))),
+                ),
+            )
+        )
+    ),
+}
+
+
+@pytest.mark.parametrize("name", GRAMMARS)
+def test_giving_up_needs_no_search_for_cycles(name: str) -> None:
+    """What is taken apart is free at once, and no piece of it keeps other threads for long."""
+    plan = GRAMMARS[name]()
+    kept = gc.garbage
+    gc.collect()
+    gc.disable()
+    try:
+        shared = GrammarSpace(BYTES)
+        row = Places(shared.matcher(plan))
+        place = row.start
+        for byte in row.route(place)[:8]:
+            row.mask(place)
+            row.fitting(place, 40)
+            after = row.step(place, byte)
+            assert after is not None
+            place = after
+        generation = shared.current
+        assert generation.users
+        del row, place, after
+        assert not generation.users
+        longest = 0.0
+        began = time.thread_time()
+        for _ in chain(forgotten(), generation.given_up()):
+            now = time.thread_time()
+            longest, began = max(longest, now - began), now
+        assert longest < 0.02
+        del shared, generation
+        gc.set_debug(gc.DEBUG_SAVEALL)
+        gc.collect()
+        left = [type(thing) for thing in kept if type(thing).__module__.startswith("imp_server.grammar")]
+    finally:
+        gc.set_debug(0)
+        kept.clear()
+        gc.enable()
+    assert left == []
+
+
+def test_a_row_that_ends_lets_go_of_its_grammar_at_once() -> None:
+    plan = check_schema(schema(3))
+    grammars = Grammars(BYTES)
+    masks = MaskThread(BYTES.size, grammars)
+    gc.collect()
+    gc.disable()
+    try:
+        constraint = masks.start(plan, Asker(digest=plan.digest)).result(20)
+        masks.submit(Wanted(constraint, constraint.start, BYTES.end_ids)).result(20)
+        row = ref(constraint)
+        del constraint
+        until = time.monotonic() + 10
+        while row() is not None and time.monotonic() < until:
+            time.sleep(0.001)  # the thread is just about to leave it
+        assert row() is None
+    finally:
+        gc.enable()
+        masks.stop()
+
+
+def test_room_is_made_in_turns() -> None:
+    """Who begins a grammar pays for it, and others come in between."""
+    shared = GrammarSpace(BYTES, n_bytes=N_GENERATIONS * EMPTY)
+
+    n_interrupted = 0
+    for number in range(2 * N_GENERATIONS):
+        plan = check_schema(schema(number, 3))
+        for _ in range(400):
+            try:
+                with turn(200):
+                    shared.matcher(plan)
+                break
+            except OutOfTurn:
+                n_interrupted += shared._leaving is not None
+        walked(shared.matcher(plan), 3)
+    assert n_interrupted > 1
 
 
 def test_a_known_grammar_is_found_in_an_old_generation() -> None:

@@ -16,7 +16,7 @@ from imp_server.core import GrammarRefused
 from imp_server.core.turns import OutOfTurn, n_kept, turn
 from imp_server.grammar.combine import exactly_one
 from imp_server.grammar.machine import DEAD, Machine
-from imp_server.grammar.regex import lookarounds
+from imp_server.grammar.memo import forget
 from imp_server.grammar.regex.compile import compile_regex
 from imp_server.grammar.regex.lookarounds import looking_machine
 
@@ -160,7 +160,7 @@ def test_it_is_made_in_turns() -> None:
     """Each turn goes on where the last one ended, so no turn has to be long enough for everything."""
     pattern = "^(?:(?=.*a.{4}b)c?[a-d])*$"
     whole = compile_regex.__wrapped__(pattern)
-    lookarounds._looking.cache_clear()
+    forget()
     n_turns, n_units, machine = 0, 2000, None
     while machine is None:
         n_turns += 1

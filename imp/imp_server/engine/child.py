@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import socket
@@ -63,6 +64,8 @@ def run_child(fd: int, recorder_fd: int) -> int:
         outbox.close()
         return fault.exit_code
     looks.append(partial(_leave_if_lost, built.loop, outbox, config.engine.stuck_mask_s))
+    gc.collect()
+    gc.freeze()  # what start-up made lives as long as the process: the collector needn't walk it
     outbox.put(Ready(PROTOCOL, built.info))
     run_loop(built.loop, inbox, pulse)
     built.loop.close()

@@ -16,7 +16,7 @@ EVERY = 2000
 class HeapFreezer:
     """Owner of when all that lives is frozen (gc.freeze). Called by the mask thread between its turns.
 
-    Cycles that become garbage behind that stay, until `unfreeze` says that a space has been given up.
+    Cycles that become garbage behind that stay: grammars that are given up are taken apart instead (giving_up.py).
     """
 
     def __init__(self) -> None:
@@ -26,6 +26,6 @@ class HeapFreezer:
         if n_kept() - self._at < EVERY:
             return
         self._at = n_kept()
-        # the first time, and behind an unfreezing, old garbage is looked for, too
+        # the first time old garbage is looked for, too
         gc.collect(1 if gc.get_freeze_count() else 2)
         gc.freeze()

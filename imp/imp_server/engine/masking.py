@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from threading import Timer
 from typing import Any, NamedTuple, TypeVar
-from weakref import WeakKeyDictionary, WeakSet
+from weakref import WeakKeyDictionary, WeakSet, ref
 
 import numpy as np
 
@@ -105,7 +105,8 @@ class MaskThread:
                 started.set_result(done.result())
 
         job = self._ask(_within(START, lambda: self._made_constraint(plan)), asker)
-        started.add_done_callback(lambda done: done.cancelled() and job.cancel())
+        weak = ref(job)  # neither is to keep the other: what they hold would stay until cycles are searched for
+        started.add_done_callback(lambda done: done.cancelled() and (found := weak()) is not None and found.cancel())
         job.add_done_callback(settle)
 
     def _made_constraint(self, plan: GrammarPlan) -> Constraint:

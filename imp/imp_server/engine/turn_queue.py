@@ -183,19 +183,27 @@ class TurnQueue:
     # --- the thread -----------------------------------------------------------------------------
 
     def _run(self, running: _Running) -> None:
-        while (job := self._next(running)) is not None:
-            was_sunk = job.level > 0
-            is_answered = self._answered(job)
-            self._between()
-            seconds = self._clock() - running.since_s
-            with self._changed:
-                if self._running is not running:
-                    log.warning("thread %s comes back from its question and ends", running.name)
-                    return
-                running.job = None
-                self._behind(job, is_answered, seconds)
-                if was_sunk or not is_answered:
-                    self._rest_until_s = self._clock() + seconds * _REST
+        while self._took_a_turn(running):
+            pass
+
+    def _took_a_turn(self, running: _Running) -> bool:
+        """Serve one job; False: the thread is to end. Whoever waits for the next one holds on to none."""
+        job = self._next(running)
+        if job is None:
+            return False
+        was_sunk = job.level > 0
+        is_answered = self._answered(job)
+        self._between()
+        seconds = self._clock() - running.since_s
+        with self._changed:
+            if self._running is not running:
+                log.warning("thread %s comes back from its question and ends", running.name)
+                return False
+            running.job = None
+            self._behind(job, is_answered, seconds)
+            if was_sunk or not is_answered:
+                self._rest_until_s = self._clock() + seconds * _REST
+        return True
 
     def _behind(self, job: _Job, is_answered: bool, seconds: float) -> None:
         if self._stopped:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Iterator
 
 from imp_server.core.turns import charge
 from imp_server.grammar.exclusive import Exclusive
 from imp_server.grammar.formula import Formula, Formulas
+from imp_server.grammar.giving_up import dropped, emptied
 from imp_server.grammar.leaves import (
     ARRAY,
     BOOLEAN,
@@ -59,6 +60,15 @@ class Algebra:
         """Memo of sat/objects.py."""
         self.any = self.sub_of(self.formulas.true)
         self.never = self.sub_of(self.formulas.false)
+
+    def given_up(self) -> Iterator[None]:
+        """Take everything apart, a piece at each step. Nobody uses it any more."""
+        yield from dropped(self.places, self._constants, self.string_machines, self.number_machines)
+        yield from dropped(self.property_values)
+        yield from self._exclusive.given_up()
+        yield from emptied(self._subs)
+        yield from self.leaves.given_up()
+        yield from self.formulas.given_up()
 
     def settled(self, f: Formula) -> Formula:
         """A formula of the same values, as the automata use it: branches that shut each other out aren't counted."""

@@ -6,7 +6,7 @@ below them, so a state that is new costs what its own top frame adds.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from itertools import islice
 
 from imp_server.core import SPECIAL_CLOSE, SPECIAL_OPEN, GrammarDeadEnd
@@ -16,6 +16,7 @@ from imp_server.grammar.frames.key_texts import WaitingKey, WaitingName
 from imp_server.grammar.frames.objects import ObjectPhase
 from imp_server.grammar.frames.stack import Cell, State, Stepper
 from imp_server.grammar.frames.values import Start
+from imp_server.grammar.giving_up import dropped
 from imp_server.grammar.sat.found import MAX_LEAD, TooLong
 
 NEVER = 1 << 30
@@ -77,6 +78,9 @@ class Distances:
         self._by_bytes = by_bytes
         self._end = Way(b"", None, by_bytes)
         self._ways: dict[State, Way] = {}
+
+    def given_up(self) -> Iterator[None]:
+        return dropped(self._ways)
 
     def known(self, state: State) -> Way | None:
         return self._ways.get(state)

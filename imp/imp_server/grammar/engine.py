@@ -37,6 +37,7 @@ class Matcher:
     def __init__(self, plan: GrammarPlan, vocabulary: Vocabulary, shared: GrammarSpace | None = None) -> None:
         self._shared = shared or GrammarSpace(vocabulary)
         self._generation = self._shared.of(plan)
+        self._generation.users.add(self)
         self._space = self._generation.space
         self._stepper = self._generation.stepper
         self._masks = self._generation.masks

@@ -6,12 +6,13 @@ common. Groups of one are plain alternatives, so a tagged union costs what its b
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Iterable, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
 from itertools import combinations
 
 from imp_server.core.turns import spend
 from imp_server.grammar.extents import EVERYTHING, Extent, Extents
 from imp_server.grammar.formula import AND, NOT, ONE, OR, Formula, Formulas
+from imp_server.grammar.giving_up import dropped
 
 MAX_PAIRS = 50_000
 """Pairs of branches looked at where no tag tells them apart."""
@@ -24,6 +25,10 @@ class Exclusive:
         self._fs = formulas
         self._extents = Extents(formulas)
         self._settled: dict[tuple[Formula, Extent], Formula] = {}
+
+    def given_up(self) -> Iterator[None]:
+        yield from self._extents.given_up()
+        yield from dropped(self._settled)
 
     def settled(self, f: Formula, around: Extent = EVERYTHING) -> Formula:
         """A formula with the same values among those `around`, and fewer branches to count."""

@@ -6,11 +6,12 @@ tag, at any depth, or by the names that they demand and forbid.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Iterator
 from functools import reduce
 from typing import NamedTuple, cast
 
 from imp_server.grammar.formula import AND, NOT, ONE, OR, Formula, Formulas
+from imp_server.grammar.giving_up import dropped
 from imp_server.grammar.leaves import (
     ANY_TYPE,
     ARRAY,
@@ -165,6 +166,9 @@ class Extents:
         self._fs = formulas
         self._known: dict[tuple[Formula, bool], Extent] = {}
         self._values: dict[tuple[tuple[Props, ...], str], Extent] = {}
+
+    def given_up(self) -> Iterator[None]:
+        return dropped(self._known, self._values)
 
     def of(self, f: Formula, sign: bool = True) -> Extent:
         """The extent of `f`, or of its negation."""

@@ -6,10 +6,11 @@ another type than the value's is true. oneOf keeps its own operator: written out
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from imp_server.core.turns import charge, spend
+from imp_server.grammar.giving_up import emptied
 
 if TYPE_CHECKING:
     from imp_server.grammar.leaves import Leaf
@@ -65,6 +66,9 @@ class Formulas:
 
     def __len__(self) -> int:
         return len(self._made)
+
+    def given_up(self) -> Iterator[None]:
+        return emptied(self._made)
 
     def _make(self, op: int, args: tuple[Formula, ...], leaf: Leaf | None) -> Formula:
         key = (op, leaf if leaf is not None else args)
@@ -128,23 +132,9 @@ class Formulas:
 
     def map_leaves(self, f: Formula, change: Callable[[Leaf], Formula | None]) -> Formula:
         """`f` with each leaf replaced; `change` returns None for a leaf that stays."""
-        made: dict[Formula, Formula] = {}
+        return _Mapping(self, change).of(f)
 
-        def mapped(g: Formula) -> Formula:
-            found = made.get(g)
-            if found is None:
-                found = made[g] = changed(g)
-            return found
-
-        def changed(g: Formula) -> Formula:
-            if g.leaf is not None:
-                other = change(g.leaf)
-                return g if other is None else other
-            return self._with_args(g, [mapped(arg) for arg in g.args])
-
-        return mapped(f)
-
-    def _with_args(self, f: Formula, args: list[Formula]) -> Formula:
+    def with_args(self, f: Formula, args: list[Formula]) -> Formula:
         """`f` with other arguments."""
         spend(1 + len(args) // 8)
         if all(a is b for a, b in zip(args, f.args)):
@@ -163,7 +153,7 @@ class Formulas:
                 seen = self._seen_by(f.leaf, kind)
                 found = f if seen is None else seen
             else:
-                found = self._with_args(f, [self.restrict(arg, kind) for arg in f.args])
+                found = self.with_args(f, [self.restrict(arg, kind) for arg in f.args])
             f._restricted[kind] = found
         return found
 
@@ -174,26 +164,51 @@ class Formulas:
         return None if leaf.about & kind else self.true
 
     def evaluate(self, f: Formula, truth: Callable[[Leaf], bool]) -> bool:
-        known: dict[Formula, bool] = {}
+        return _Evaluation(self.true, truth).holds(f)
 
-        def holds(g: Formula) -> bool:
-            if g.leaf is not None:
-                return truth(g.leaf)
-            found = known.get(g)
-            if found is None:
-                spend()
-                found = known[g] = combined(g)
-            return found
 
-        def combined(g: Formula) -> bool:
-            if g.op == AND:
-                return all(map(holds, g.args))
-            if g.op == OR:
-                return any(map(holds, g.args))
-            if g.op == NOT:
-                return not holds(g.args[0])
-            if g.op == ONE:
-                return sum(map(holds, g.args)) == 1
-            return g is self.true
+class _Mapping:
+    """A formula with its leaves replaced. No closures: those that call themselves are cycles, and stay."""
 
-        return holds(f)
+    def __init__(self, formulas: Formulas, change: Callable[[Leaf], Formula | None]) -> None:
+        self._formulas, self._change = formulas, change
+        self._made: dict[Formula, Formula] = {}
+
+    def of(self, f: Formula) -> Formula:
+        found = self._made.get(f)
+        if found is None:
+            if f.leaf is not None:
+                other = self._change(f.leaf)
+                found = f if other is None else other
+            else:
+                found = self._formulas.with_args(f, [self.of(arg) for arg in f.args])
+            self._made[f] = found
+        return found
+
+
+class _Evaluation:
+    """The truth of a formula and of its parts."""
+
+    def __init__(self, true: Formula, truth: Callable[[Leaf], bool]) -> None:
+        self._true, self._truth = true, truth
+        self._known: dict[Formula, bool] = {}
+
+    def holds(self, f: Formula) -> bool:
+        if f.leaf is not None:
+            return self._truth(f.leaf)
+        found = self._known.get(f)
+        if found is None:
+            spend()
+            found = self._known[f] = self._combined(f)
+        return found
+
+    def _combined(self, f: Formula) -> bool:
+        if f.op == AND:
+            return all(map(self.holds, f.args))
+        if f.op == OR:
+            return any(map(self.holds, f.args))
+        if f.op == NOT:
+            return not self.holds(f.args[0])
+        if f.op == ONE:
+            return sum(map(self.holds, f.args)) == 1
+        return f is self._true

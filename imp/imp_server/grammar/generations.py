@@ -7,28 +7,30 @@ those charged by the constructors (core/turns.py) while the generation's lock wa
 from __future__ import annotations
 
 import ctypes
-import gc
-from collections import deque
 from collections.abc import Iterator
+from itertools import chain
 from threading import RLock
 from types import TracebackType
 from typing import Any
-from weakref import ref
+from weakref import WeakSet
 
 from imp_server.core import GrammarMemoryFull, GrammarPlan
-from imp_server.core.turns import n_charged
+from imp_server.core.turns import kept, n_charged, spend
 from imp_server.grammar.distance import Distances
 from imp_server.grammar.fitting import Fitting
 from imp_server.grammar.frames.local import N_BLANKS
 from imp_server.grammar.frames.space import Space
 from imp_server.grammar.frames.stack import State, Stepper
+from imp_server.grammar.giving_up import emptied
 from imp_server.grammar.masks import Masks
-from imp_server.grammar.memo import forget
+from imp_server.grammar.memo import forgotten
 from imp_server.vocab.table import Vocabulary
 
 MEMORY = 256 << 20
 N_GENERATIONS = 4
 """The memory is shared by so many: the more, the less is lost when the oldest is given up."""
+UNITS_PER_PIECE = 2
+"""What it costs to take one interned thing apart."""
 
 
 def _give_back() -> None:
@@ -86,13 +88,24 @@ class Generation:
         self.starts: dict[str, tuple[State, ...]] = {}
         """Of grammars, by digest."""
 
+        self.users: WeakSet[Any] = WeakSet()
+        """Whoever asks it something."""
+
     @property
     def n_bytes(self) -> int:
         return self.lock.n_bytes + self.masks.n_bytes
 
+    def given_up(self) -> Iterator[None]:
+        """Take everything apart, a piece at each step: what refers to each other would stay. It has no users."""
+        yield from emptied(self.places)
+        yield from self.distances.given_up()
+        yield from self.stepper.given_up()
+        yield from self.masks.given_up()
+        yield from self.space.given_up()
+
 
 class Generations:
-    """Owner of the generations of one vocabulary: one that grows, older ones, and those that only rows keep alive."""
+    """Owner of the generations of one vocabulary: one that grows, older ones, and what is left of one given up."""
 
     def __init__(
         self, vocabulary: Vocabulary, *, n_blanks: int = N_BLANKS, n_bytes: int = MEMORY, native: bool = True
@@ -104,19 +117,16 @@ class Generations:
         self.vocabulary = vocabulary
         self._n_blanks, self._native = n_blanks, native
         self._most = n_bytes
-        self._refs: tuple[ref[Generation], ...] = ()
+        self._old: tuple[Generation, ...] = ()
         """Replaced, never changed: the loop looks through them while another thread begins one."""
-        self._old: deque[Generation] = deque()
+        self._leaving: Iterator[None] | None = None
+        self._n_leaving = 0
+        """Bytes of the generation that is being given up."""
         self._lock = RLock()
         self.current = self._begun()
 
     def _begun(self) -> Generation:
-        made = Generation(self.vocabulary, self._n_blanks, self._native)
-        self._refs = (*(one for one in self._refs if one() is not None), ref(made))
-        return made
-
-    def _alive(self) -> Iterator[Generation]:
-        return (made for one in self._refs if (made := one()) is not None)
+        return Generation(self.vocabulary, self._n_blanks, self._native)
 
     @property
     def space(self) -> Space:
@@ -132,30 +142,37 @@ class Generations:
 
     @property
     def n_bytes(self) -> int:
-        """Of all generations, those included that live rows alone keep alive."""
-        return sum(generation.n_bytes for generation in self._alive())
+        """Of all generations."""
+        return self._n_leaving + sum(generation.n_bytes for generation in (self.current, *self._old))
 
     def of(self, plan: GrammarPlan) -> Generation:
-        """The generation in which a grammar lives, or may begin. Raises GrammarMemoryFull."""
+        """The generation in which a grammar lives, or may begin. Raises GrammarMemoryFull.
+
+        Who begins a grammar pays for the room that is made for it.
+        """
         with self._lock:
-            for generation in (self.current, *self._alive()):
+            for generation in (self.current, *self._old):
                 if plan.digest in generation.starts:
                     return generation
             if self.current.n_bytes > self._most // N_GENERATIONS:
-                self._old.append(self.current)
+                self._old = (*self._old, self.current)
                 self.current = self._begun()
-            if self.n_bytes > self._most:
+            while self.n_bytes > self._most:
                 self._give_up()
             return self.current
 
     def _give_up(self) -> None:
-        """Let go of old generations until there is room."""
-        while self._old and self.n_bytes > self._most:
-            self._old.popleft()
-            forget()
-            gc.unfreeze()  # what is given up has cycles: frozen, it would stay
-            gc.collect()
-            gc.freeze()  # what was just looked through needn't be again
-            _give_back()
-        if self.n_bytes > self._most:
-            raise GrammarMemoryFull("the grammars of replies under way fill the memory for grammars; try again")
+        """Let go of the oldest generation that nobody uses: piece by piece, over several turns if need be."""
+        if self._leaving is None:
+            oldest = next((generation for generation in self._old if not generation.users), None)
+            if oldest is None:
+                raise GrammarMemoryFull("the grammars of replies under way fill the memory for grammars; try again")
+            self._old = tuple(generation for generation in self._old if generation is not oldest)
+            self._n_leaving = oldest.n_bytes
+            self._leaving = chain(forgotten(), oldest.given_up())
+            del oldest
+        for _ in self._leaving:
+            spend(UNITS_PER_PIECE)
+            kept()
+        self._leaving, self._n_leaving = None, 0
+        _give_back()

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from imp_server.core import GrammarRefused
 from imp_server.grammar.combine import anything, exactly_one, intersect, universal
 from imp_server.grammar.machine import DEAD, UNBOUNDED, Machine
-from imp_server.grammar.product import Product, States, one_by_one
+from imp_server.grammar.product import Product, States, accepting, one_by_one
 
 SEARCH = 4000
 """States looked at for one proof."""
@@ -50,13 +50,14 @@ class LazyMachine:
 def lazy_product(wanted: Sequence[Machine], without: Sequence[Machine]) -> LazyMachine:
     """What all of `wanted` accept and none of `without`. Raises as LazyMachine does."""
     n_wanted = len(wanted)
+    parts = [*wanted, *without]
 
     def is_lost(states: States) -> bool:
         refused = zip(without, states[n_wanted:])
         return DEAD in states[:n_wanted] or any(s != DEAD and universal(m, s) for m, s in refused)
 
     def is_end(states: States) -> bool:
-        found = product.accepting(states)
+        found = accepting(parts, states)
         return all(found[:n_wanted]) and not any(found[n_wanted:])
 
     def guesses(states: States) -> Iterator[bytes]:
@@ -68,7 +69,7 @@ def lazy_product(wanted: Sequence[Machine], without: Sequence[Machine]) -> LazyM
     def is_universal(states: States) -> bool:
         return all(map(universal, wanted, states)) and all(s == DEAD for s in states[n_wanted:])
 
-    product = Product([*wanted, *without], is_lost, is_end, SEARCH, guesses)
+    product = Product(parts, is_lost, is_end, SEARCH, guesses)
     return LazyMachine(product, is_universal)
 
 
@@ -79,7 +80,7 @@ def lazy_one(machines: Sequence[Machine]) -> LazyMachine:
         return all(s == DEAD for s in states)
 
     def is_end(states: States) -> bool:
-        return sum(product.accepting(states)) == 1
+        return sum(accepting(machines, states)) == 1
 
     def guesses(states: States) -> Iterator[bytes]:
         return (m.shortest(s) or b"" for m, s in zip(machines, states) if s != DEAD)

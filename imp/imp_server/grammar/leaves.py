@@ -5,11 +5,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
 from imp_server.core.turns import charge
+from imp_server.grammar.giving_up import emptied
 from imp_server.grammar.subschema import Sub
 
 NULL, BOOLEAN, NUMBER, STRING, OBJECT, ARRAY = 1, 2, 4, 8, 16, 32
@@ -158,6 +159,9 @@ class Leaves:
 
     def __init__(self) -> None:
         self._made: dict[tuple[Any, ...], Any] = {}
+
+    def given_up(self) -> Iterator[None]:
+        return emptied(self._made)
 
     def get(self, kind: type[AnyLeaf], *fields: Any) -> AnyLeaf:
         key = (kind, *fields)

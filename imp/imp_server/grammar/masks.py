@@ -7,7 +7,7 @@ schemas. Tokens that are plain string content aren't walked at all: they are or-
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from ctypes import memset
 from functools import partial
 from threading import Thread
@@ -23,6 +23,7 @@ from imp_server.grammar.frames.space import Space
 from imp_server.grammar.frames.stack import Cell, State, Stepper
 from imp_server.grammar.frames.texts import Text
 from imp_server.grammar.frames.verdicts import Single
+from imp_server.grammar.giving_up import dropped, part
 from imp_server.grammar.machine import UNBOUNDED
 from imp_server.grammar.native_walk import NativeWalker, available
 from imp_server.grammar.plain_length import PlainLength
@@ -131,6 +132,13 @@ class Masks:
         self._free = space.free_start().id
         # what stays inside of a free text, whatever is around it
         self._inside, self._inside_near = (self._staying(t) for t in (self._sets.residual, self._sets.residual_near))
+
+    def given_up(self) -> Iterator[None]:
+        """Take everything apart, a piece at each step. Nobody uses it any more."""
+        yield from dropped(self._memo, self._memo_near, self._memo_far, self._rows, self._exact)
+        for thing in (self._native, self._fresh, self):
+            part(thing)
+            yield
 
     def _staying(self, trie: TokenTrie) -> Row:
         row, address = self._fresh.take()

@@ -7,31 +7,69 @@ machine keeps its own. In checks, which have no generations, they are forgotten 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import lru_cache
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from functools import update_wrapper
+from threading import Lock
 from typing import Any, TypeVar, cast
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 CHECKED = 64 << 20
 """Bytes charged by checks of one thread after which machines are forgotten."""
-_caches: list[Any] = []
+_memos: list[_Memo] = []
+
+
+class _Memo:
+    """A function of hashable arguments, and what it has made last."""
+
+    def __init__(self, function: Callable[..., Any], most: int) -> None:
+        self._function, self._most = function, most
+        self._known: OrderedDict[tuple[Any, ...], Any] = OrderedDict()
+        self._lock = Lock()
+        update_wrapper(self, function)
+
+    def __call__(self, *args: Any, **options: Any) -> Any:
+        key = (*args, *options.items()) if options else args
+        with self._lock:
+            if key in self._known:
+                self._known.move_to_end(key)
+                return self._known[key]
+        made = self._function(*args, **options)
+        with self._lock:
+            self._known[key] = made
+            oldest = self._known.popitem(last=False) if len(self._known) > self._most else None
+        del oldest  # without the lock: it may be large
+        return made
+
+    def forget_one(self) -> bool:
+        """Whether there was one to forget."""
+        with self._lock:
+            oldest = self._known.popitem(last=False) if self._known else None
+        return oldest is not None
 
 
 def remembered(maxsize: int) -> Callable[[F], F]:
     """As functools.lru_cache, until everything is forgotten."""
 
     def decorate(function: F) -> F:
-        cached = lru_cache(maxsize=maxsize)(function)
-        _caches.append(cached)
-        return cast(F, cached)
+        memo = _Memo(function, maxsize)
+        _memos.append(memo)
+        return cast(F, memo)
 
     return decorate
 
 
+def forgotten() -> Iterator[None]:
+    """Forget everything, one thing at each step."""
+    for memo in _memos:
+        while memo.forget_one():
+            yield
+
+
 def forget() -> None:
-    for cached in _caches:
-        cached.cache_clear()
+    for _ in forgotten():
+        pass
 
 
 class Forgetting:

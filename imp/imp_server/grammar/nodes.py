@@ -44,6 +44,11 @@ class Kind(IntEnum):
 class Node:
     """One expression. `nullable`: matches nothing at all, too. `size`: fewest bytes it matches."""
 
+    first: Node
+    """Of a sequence or a loop alone: a node that refers to itself would never be freed."""
+    rest: Node
+    """Of a sequence alone."""
+
     __slots__ = (
         "first", "high", "id", "kind", "low", "nullable", "options", "ranges", "reach", "rest", "size", "spread",
     )  # fmt: skip
@@ -60,8 +65,6 @@ class Node:
         self.high = 0
         self.ranges: Ranges = ()
         self.options: tuple[Node, ...] = ()
-        self.first: Node = self
-        self.rest: Node = self
 
     def __lt__(self, other: Node) -> bool:
         return self.id < other.id

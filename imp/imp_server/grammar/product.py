@@ -68,7 +68,7 @@ class Product:
 
     def accepting(self, states: States) -> list[bool]:
         """Per part: whether it accepts there."""
-        return [s != DEAD and m.accepts(s) for m, s in zip(self.parts, states)]
+        return accepting(self.parts, states)
 
     def step(self, state: int, byte: int) -> int:
         """The joint state after `byte`, or DEAD where no end can be proved behind it."""
@@ -159,6 +159,11 @@ class Product:
                     queue.append(target)
         self._ways.update(dict.fromkeys(reached))
         return False
+
+
+def accepting(parts: Sequence[Machine], states: States) -> list[bool]:
+    """Per part: whether it accepts there."""
+    return [s != DEAD and m.accepts(s) for m, s in zip(parts, states)]
 
 
 def one_by_one(machines: Sequence[Machine], states: Iterable[int]) -> bytes:

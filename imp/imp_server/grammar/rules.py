@@ -206,23 +206,23 @@ def _refuse_left_recursion(names: list[str], bodies: list[Node], nullable: list[
 def _depths(bodies: list[Node]) -> list[int]:
     """Levels of each body, alternatives counted twice: a bound on the calls that open it."""
     memo: dict[int, int] = {}
+    return [_depth(body, memo) for body in bodies]
 
-    def depth(node: Node) -> int:
-        found = memo.get(node.id)
-        if found is not None:
-            return found
-        below, at = 0, node
-        while at.kind is Kind.SEQUENCE:
-            below = max(below, depth(at.first) + 1)
-            at = at.rest
-        if at.kind is Kind.EITHER:
-            below = max(below, *(depth(option) + 2 for option in at.options))
-        else:
-            below = max(below, depth(at.first) + 1 if at.kind is Kind.LOOP else 1)
-        memo[node.id] = below
-        return below
 
-    return [depth(body) for body in bodies]
+def _depth(node: Node, memo: dict[int, int]) -> int:
+    found = memo.get(node.id)
+    if found is not None:
+        return found
+    below, at = 0, node
+    while at.kind is Kind.SEQUENCE:
+        below = max(below, _depth(at.first, memo) + 1)
+        at = at.rest
+    if at.kind is Kind.EITHER:
+        below = max(below, *(_depth(option, memo) + 2 for option in at.options))
+    else:
+        below = max(below, _depth(at.first, memo) + 1 if at.kind is Kind.LOOP else 1)
+    memo[node.id] = below
+    return below
 
 
 class _Rebuilder:

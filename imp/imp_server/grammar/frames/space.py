@@ -6,7 +6,7 @@ with the same subschema share its states, transitions and masks.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
 from typing import Any, TypeVar, cast
 
 from imp_server.core import GrammarRefused
@@ -49,6 +49,7 @@ from imp_server.grammar.frames.values import (
     shortest,
 )
 from imp_server.grammar.frames.verdicts import Several, Single, Verdicts, told
+from imp_server.grammar.giving_up import dropped, emptied, part
 from imp_server.grammar.leaves import NUMBER, STRING, Leaf, Props
 from imp_server.grammar.machine import DEAD, Machine
 from imp_server.grammar.plain_length import PlainLength
@@ -100,6 +101,7 @@ class Space:
         self.locals = Locals(self._adopt)
         self._claimed = -1
         self._made: dict[Hashable, Any] = {}
+        self._keys: list[Keys] = []
         self._first: dict[Goal, dict[int, int]] = {}
         self._shortest: dict[Goal, Found | None] = {}
         self._code_points: dict[tuple[Verdicts, int, int, int], bool] = {}
@@ -108,6 +110,19 @@ class Space:
         self.root = self._local(("root",), lambda: Root(self))
         if native and load_library("grammar") is not None:
             self.simple = SimpleObjects(self)
+
+    def given_up(self) -> Iterator[None]:
+        """Take everything apart, a piece at each step. Nobody uses it any more."""
+        yield from emptied(self.locals, self._made)
+        while self._keys:
+            part(self._keys.pop())
+            yield
+        yield from dropped(self._first, self._shortest, self._code_points)
+        yield from self.solver.given_up()
+        yield from self.algebra.given_up()
+        for thing in (self.simple, self.tables, self.locals, self):
+            part(thing)
+            yield
 
     def _local(self, key: Hashable, make: Callable[[], L]) -> L:
         found = self._made.get(key)
@@ -254,7 +269,9 @@ class Space:
         return self._get(("shape", props), lambda: Shape(self, props))
 
     def keys(self, state: ObjectState) -> Keys:
-        return Keys(self, state)
+        made = Keys(self, state)
+        self._keys.append(made)
+        return made
 
     # --- locals -----------------------------------------------------------------------------
 

@@ -7,6 +7,7 @@ and an item can't come again. A mask walk meets ASK where that matters and leave
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from imp_server.core.turns import charge
@@ -16,6 +17,7 @@ from imp_server.grammar.frames.keys import Keys
 from imp_server.grammar.frames.objects import ObjectPhase
 from imp_server.grammar.frames.space import Space
 from imp_server.grammar.frames.texts import QUOTE, Text
+from imp_server.grammar.giving_up import emptied
 from imp_server.grammar.tables import DEAD, FIRST_OP, FOREIGN, POP
 
 COMMA = 0x2C
@@ -50,6 +52,9 @@ class Stepper:
     def __init__(self, space: Space) -> None:
         self.space = space
         self._cells: dict[tuple[int, Cell | None], Cell] = {}
+
+    def given_up(self) -> Iterator[None]:
+        return emptied(self._cells)
 
     def cell(self, top: int, below: Cell | None) -> Cell:
         key = (top, below)

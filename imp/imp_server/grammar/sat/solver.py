@@ -14,6 +14,7 @@ from imp_server.core import GrammarRefused
 from imp_server.core.turns import OverBudget, charge, kept, spend
 from imp_server.grammar.algebra import Algebra
 from imp_server.grammar.formula import Formula
+from imp_server.grammar.giving_up import dropped, part
 from imp_server.grammar.leaves import ARRAY, BOOLEAN, NULL, NUMBER, OBJECT, STRING, BoolIs, Watched
 from imp_server.grammar.machine import Machine
 from imp_server.grammar.sat import arrays, objects
@@ -61,6 +62,10 @@ class Solver:
         """Questions whose answer None isn't a proof."""
         self._open: dict[Hashable, int] = {}
         self._lowest = 1 << 30
+
+    def given_up(self) -> Iterator[None]:
+        yield from dropped(self.names, self.members_made, self._memo)
+        part(self)
 
     def value(self, f: Formula) -> Found | None:
         """A shortest value that satisfies `f`."""
