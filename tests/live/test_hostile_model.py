@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Iterator
@@ -22,8 +23,9 @@ from tests.text.test_model_workers import ENDLESS
 from tests.toy import CHATML, byte_tokenizer
 
 
-@pytest.fixture(scope="module")
-def live() -> Iterator[LiveServer]:
+@contextlib.contextmanager
+def hostile_server(cpu_s: float, **settings: Any) -> Iterator[LiveServer]:
+    """A server whose model's template has that many CPU seconds."""
     workers = new_workers()
 
     def hostile(template: str, *, config: Config, context_length: int) -> TextModel:
@@ -36,10 +38,22 @@ def live() -> Iterator[LiveServer]:
         )
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(model_workers, "TEMPLATE_LIMITS", Limits(cpu_s=0.4))
-        with toy_server(ENDLESS + CHATML, make_model=hostile) as server:
+        patched.setattr(model_workers, "TEMPLATE_LIMITS", Limits(cpu_s=cpu_s))
+        with toy_server(ENDLESS + CHATML, make_model=hostile, settings=settings) as server:
             yield server
     workers.close()
+
+
+@pytest.fixture(scope="module")
+def live() -> Iterator[LiveServer]:
+    with hostile_server(0.4) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def patient() -> Iterator[LiveServer]:
+    with hostile_server(60) as server:
+        yield server
 
 
 def post(live: LiveServer, path: str, said: str) -> httpx.Response:
@@ -79,3 +93,31 @@ def test_every_road_to_a_prompt_is_the_same(live: LiveServer) -> None:
     for path in ("/apply-template", "/v1/messages/count_tokens", "/v1/messages", "/v1/chat/completions/input_tokens"):
         assert post(live, path, "hi").status_code == 200
         assert post(live, path, "stuck").status_code == 400
+
+
+ROADS = ["/v1/chat/completions", "/apply-template", "/v1/messages/count_tokens"]
+
+
+@pytest.mark.parametrize("path", ROADS)
+def test_prompts_end_with_who_wants_them(patient: LiveServer, path: str) -> None:
+    body = {"model": "toy", "messages": [{"role": "user", "content": "stuck"}], "max_tokens": 3}
+    for _ in range(2):  # both workers, if they went on
+        with pytest.raises(httpx.ReadTimeout):
+            httpx.post(f"{patient.url}{path}", json=body, timeout=0.5)
+    began = time.monotonic()
+    assert post(patient, path, "hi").status_code == 200
+    assert time.monotonic() - began < 10
+    assert "message" not in httpx.get(f"{patient.url}/ready").json()
+    assert 'imp_worker_killed_total{job="template"} 0\n' in httpx.get(f"{patient.url}/metrics").text.replace(
+        ".0\n", "\n"
+    )
+
+
+def test_prompts_end_at_the_deadline() -> None:
+    with hostile_server(60, **{"server.request_timeout_s": 0.5}) as server:
+        for path in ROADS:
+            late = post(server, path, "stuck")
+            assert late.status_code == 503 and "request_timeout_s" in late.text
+        until = time.monotonic() + 20
+        while post(server, ROADS[0], "hi").status_code != 200:  # 503 while a busy machine opens the successors
+            assert time.monotonic() < until

@@ -9,8 +9,9 @@ import time
 from collections.abc import Iterator
 
 import pytest
+from imp_server.core.errand import Errand, NotWanted, running
 from imp_server.workers.client import Workers
-from imp_server.workers.lasting import LastingWorkers, WorkerEnded, WorkerFault
+from imp_server.workers.lasting import GRACE_S, LastingWorkers, WorkerEnded, WorkerFault
 from imp_server.workers.wire import Limits
 
 from tests.workers.test_jobs import gone_within
@@ -90,3 +91,63 @@ def test_questions_outlive_the_zygote(workers: Workers) -> None:
     assert gone_within(before, 5)
     n, after = asked(own)
     assert n == 1 and after != before and own.n_killed == 0 and workers.n_deaths == 1
+
+
+def leaving_after(seconds: float, errand: Errand) -> None:
+    timer = threading.Timer(seconds, errand.end)
+    timer.daemon = True
+    timer.start()
+
+
+def test_a_question_that_nobody_waits_for_ends_its_worker(workers: Workers) -> None:
+    own = counters(workers, cpu_s=60.0)
+    own.open()
+    _, first = asked(own)
+    errand = Errand()
+    leaving_after(0.1, errand)
+    began = time.monotonic()
+    with running(errand), pytest.raises(NotWanted):
+        own.call(b"spin", MOST)
+    assert time.monotonic() - began < 5
+    assert gone_within(first, 2)
+    assert own.n_killed == own.n_in_row == 0, "it is nobody's fault"
+    assert {asked(own)[1] for _ in range(4)} != {first}
+
+
+def test_a_question_that_is_nearly_answered_keeps_its_worker(workers: Workers) -> None:
+    own = counters(workers)
+    own.open()
+    n, first = asked(own)
+    errand = Errand()
+    with running(errand):
+        assert asked(own) == (n + 1, first)
+        errand.end()
+        with pytest.raises(NotWanted):
+            own.call(b"", MOST)
+    time.sleep(1.5 * GRACE_S)
+    assert asked(own) == (n + 2, first)
+
+
+def test_who_waits_for_a_worker_may_leave(workers: Workers) -> None:
+    own = counters(workers, cpu_s=60.0)
+    own.open()
+    errands = [Errand() for _ in range(3)]
+    ended: list[int] = []
+
+    def ask(number: int) -> None:
+        with running(errands[number]), pytest.raises(NotWanted):
+            own.call(b"spin", MOST)
+        ended.append(number)
+
+    threads = [threading.Thread(target=ask, args=(i,)) for i in range(3)]
+    for thread in threads:
+        thread.start()
+        time.sleep(0.1)
+    errands[2].end()
+    threads[2].join(2)
+    assert ended == [2]
+    for errand in errands:
+        errand.end()
+    for thread in threads:
+        thread.join(10)
+    assert sorted(ended) == [0, 1, 2] and asked(own)[0] == 1

@@ -40,6 +40,7 @@ from imp_server.api.preparing import Preparing
 from imp_server.api.text_side import Prepared, check_for_any_model
 from imp_server.api.visit import Visit, visit_of
 from imp_server.core import ChatRequest, Draining, ImpError, InternalError, PromptRequest
+from imp_server.core.errand import Errand, NotWanted, running
 from imp_server.core.owner import NOBODY, Owner, acting_for, current_owner
 from imp_server.dialects.base import SseFrame
 from imp_server.dialects.handler import (
@@ -91,7 +92,7 @@ class Endpoint:
         visit.path, visit.is_probe = self.operation.path, self.operation.is_probe
         try:
             response = await self._answer(request, headers, request_id, visit)
-        except ClientGone:
+        except (ClientGone, NotWanted):
             response = _DETACHED
         except ImpError as error:
             response = self._failed(error, request, headers, request_id)
@@ -152,15 +153,26 @@ class Endpoint:
             n_bytes=n_bytes,
             turn=turn_of(request.scope),
         )
+        watch = DisconnectWatch(getattr(request.content, "receive", None) if self._media else None)
         try:
-            reply = await self._handler(call)
+            reply = await self._handled(call, watch)
             if isinstance(reply, Generating):
-                return await self._generate(request, reply, ignored, visit)
+                return await self._generate(request, reply, ignored, visit, watch)
+            watch.close()
             return await self._plain(reply, is_big=n_bytes > INLINE_BYTES)
-        except ImpError as error:
-            if error.param is not None:  # the contract's own errors have the right names
+        except BaseException as error:
+            watch.close()
+            # the contract's own errors have the right names
+            if isinstance(error, ImpError) and error.param is not None:
                 error.param = self.operation.field_names.get(error.param, error.param)
             raise
+
+    async def _handled(self, call: Call, watch: DisconnectWatch) -> Any:
+        """What the handler gives to threads ends once the client has left. Raises ClientGone."""
+        errand = Errand()
+        watch.when_gone(errand.end)
+        with running(errand):
+            return await self._handler(call)
 
     async def _data(self, request: Request, headers: Mapping[str, str], visit: Visit) -> bytearray:
         if self.operation.body_required or headers.get("content-length", "0") != "0":
@@ -195,9 +207,11 @@ class Endpoint:
         own = PAGE_HEADERS if reply.content_type.startswith("text/html") else {}
         return Response(reply.status, _raw({**own, **reply.headers}), content)
 
-    async def _generate(self, request: Request, reply: Generating, unread: Sequence[str], visit: Visit) -> Response:
-        watch = DisconnectWatch(getattr(request.content, "receive", None))
-        running: Generations | None = None
+    async def _generate(
+        self, request: Request, reply: Generating, unread: Sequence[str], visit: Visit, watch: DisconnectWatch
+    ) -> Response:
+        """Closes the watch, or has the stream close it."""
+        generations: Generations | None = None
         try:
             asked = (reply.request,) if isinstance(reply, ChatReply) else reply.requests
             requests = [owned(one) for one in asked]
@@ -206,7 +220,7 @@ class Endpoint:
             model = requests[0].model
             hosted = self._hub.models.find(model)
             prepared = await self._prepared(hosted, requests, watch, client_of(request))
-            running = Generations(
+            generations = Generations(
                 hosted.client,
                 prepared,
                 self._hub.config.server.request_timeout_s or None,
@@ -215,20 +229,20 @@ class Endpoint:
                 counters=hosted.counters,
                 sender=client_of(request),
             )
-            hosted.replies.add(running)
-            visit.model, visit.generations = hosted.id, running
-            await running.accept(watch)
-            reply.context.accepted = acceptance(running, prepared)
+            hosted.replies.add(generations)
+            visit.model, visit.generations = hosted.id, generations
+            await generations.accept(watch)
+            reply.context.accepted = acceptance(generations, prepared)
             if reply.streamed:
                 silence = silence_s(reply.context.body, self._hub.config.streams.keep_alive_s)
-                run = StreamRun(reply, running, watch, silence)
+                run = StreamRun(reply, generations, watch, silence)
                 chunks = partial(encoded, self._checked(run.frames()))
                 headers = _raw(sse.HEADERS | _reply_headers(request, reply, prepared, unread))
                 return Response(200, headers, StreamedContent(sse.MEDIA_TYPE, chunks))
-            body = await fold_reply(reply, running, watch)
+            body = await fold_reply(reply, generations, watch)
         except BaseException:
-            if running is not None:
-                running.end()
+            if generations is not None:
+                generations.end()
             watch.close()
             raise
         watch.close()

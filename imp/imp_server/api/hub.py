@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ParamSpec, TypeVar
 
@@ -10,6 +11,7 @@ import msgspec
 
 from imp_server.api.admission import Admission
 from imp_server.api.auth import KeyRing, keys_from_file
+from imp_server.api.body import ClientGone
 from imp_server.api.checks import WARM_UP, Checks
 from imp_server.api.contract import Contract, load
 from imp_server.api.headers import Cors
@@ -20,7 +22,8 @@ from imp_server.api.responses_kept import ResponseShelf, response_shelf
 from imp_server.api.text_side import check_for_any_model
 from imp_server.api.validation import Validators
 from imp_server.config import Config
-from imp_server.core import ChatRequest, PromptRequest
+from imp_server.core import ChatRequest, PromptRequest, Unavailable
+from imp_server.core.errand import NotWanted, current_errand
 from imp_server.core.owner import current_owner
 from imp_server.dialects.handler import ModelCard, ReasoningEnd, ServerState, TextFacts
 from imp_server.dialects.openai_responses_kept import Kept
@@ -118,9 +121,8 @@ class Hub:
     async def tokenize(self, model: str, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
         hosted = self.models.find(model)
         side = hosted.ready_text()
-        return await self.pool_of(hosted, renders=False).run(
-            side.tokenize, text, add_special=add_special, parse_special=parse_special
-        )
+        pool = self.pool_of(hosted, renders=False)
+        return await self._in_time(pool.run(side.tokenize, text, add_special=add_special, parse_special=parse_special))
 
     def token_writer(self, model: str) -> Callable[[int], bytes]:
         return self.models.find(model).ready_text().vocabulary.plain_bytes
@@ -128,19 +130,33 @@ class Hub:
     async def detokenize(self, model: str, ids: list[int]) -> str:
         hosted = self.models.find(model)
         side = hosted.ready_text()
-        return await self.pool_of(hosted, renders=False).run(side.detokenize, ids)
+        return await self._in_time(self.pool_of(hosted, renders=False).run(side.detokenize, ids))
 
     async def render(self, request: ChatRequest) -> str:
         check_for_any_model(request)
         hosted = self.models.find(request.model)
         side = hosted.ready_text()
-        return await self.pool_of(hosted, renders=True).run(side.render, owned(request))
+        return await self._in_time(self.pool_of(hosted, renders=True).run(side.render, owned(request)))
 
     async def count_tokens(self, request: ChatRequest) -> int:
         check_for_any_model(request)
         hosted = self.models.find(request.model)
         side = hosted.ready_text()
-        return await self.pool_of(hosted, renders=True).run(side.count, owned(request))
+        return await self._in_time(self.pool_of(hosted, renders=True).run(side.count, owned(request)))
+
+    async def _in_time(self, work: Awaitable[T]) -> T:
+        """The result of work for a request. Raises ClientGone; Unavailable at the request's deadline."""
+        errand = current_errand()
+        try:
+            async with asyncio.timeout(self.config.server.request_timeout_s or None):
+                return await work
+        except NotWanted:
+            raise ClientGone from None
+        except TimeoutError:
+            errand.end()
+            raise Unavailable(
+                "making this prompt took longer than server.request_timeout_s", retry_after_s=5.0
+            ) from None
 
     async def end_reasoning(self, name: str) -> ReasoningEnd:
         found = self.models.reply(name, current_owner())

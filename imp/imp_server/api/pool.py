@@ -11,6 +11,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, ParamSpec, TypeVar
 
+from imp_server.core.errand import carried
 from imp_server.core.lanes import Lane
 
 P = ParamSpec("P")
@@ -26,8 +27,11 @@ class WorkerPool:
         self._last: dict[str, asyncio.Task[Any]] = {}
 
     async def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """The result of `function`, computed in a thread. Cancelling the caller doesn't stop running work."""
-        return await asyncio.wrap_future(self.lane.submit(named(function, *args, **kwargs)))
+        """The result of `function`, computed in a thread. Cancelling the caller doesn't stop running work.
+
+        Raises NotWanted if the errand that it is for was over before it began, or ended it.
+        """
+        return await asyncio.wrap_future(self.lane.submit(carried(named(function, *args, **kwargs))))
 
     async def run_in_order(self, key: str, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """As `run`, after all earlier work with this key, whether it succeeded or not.

@@ -9,6 +9,7 @@ from imp_server.api.checks import Checks, Questions, Unanswered
 from imp_server.api.pool import WorkerPool
 from imp_server.api.text_side import Prepared, TextSide
 from imp_server.core import ChatRequest, PromptRequest, Unavailable
+from imp_server.core.errand import Errand, NotWanted, running
 
 PlanOutput = Callable[[Questions], Prepared]
 
@@ -17,38 +18,51 @@ class Preparing:
     """Owner of one reply's way there. `stop` ends it, whatever it is doing."""
 
     def __init__(self, pool: WorkerPool, checks: Checks, owner: str, limit_s: float | None) -> None:
-        """`owner`: whose work it is, for fairness. `limit_s`: seconds that all checks together may take."""
+        """`owner`: whose work it is, for fairness. `limit_s`: seconds that all of it may take."""
         self._pool = pool
         self._checks = checks
         self._owner = owner
         self._limit_s = limit_s
         self._checking: asyncio.Task[None] | None = None
-        self.is_stopped = False
+        self._errand = Errand()
+
+    @property
+    def is_stopped(self) -> bool:
+        return self._errand.is_over
 
     def stop(self) -> None:
-        self.is_stopped = True
+        self._errand.end()
         if self._checking is not None:
             self._checking.cancel()
 
     async def run(self, side: TextSide, requests: Sequence[ChatRequest | PromptRequest]) -> list[Prepared] | None:
         """None if it was stopped. Raises what the text side raises, and Unavailable."""
-        steps = await self._pool.run(_begin, side, requests)
-        prepared: list[Prepared] = []
         try:
-            async with asyncio.timeout(self._limit_s):
-                while True:
-                    try:
-                        while len(prepared) < len(steps) and not self.is_stopped:
-                            n_done = len(prepared)
-                            prepared += await self._pool.run(self._some, steps[n_done:])
-                        return None if self.is_stopped else prepared
-                    except Unanswered as unanswered:
-                        if not await self._learn(unanswered.questions):
-                            return None
+            with running(self._errand):
+                async with asyncio.timeout(self._limit_s):
+                    return await self._run(side, requests)
+        except NotWanted:
+            return None
         except TimeoutError:
             raise Unavailable(
-                "checking this request's grammar took longer than server.request_timeout_s", retry_after_s=5.0
+                "making this request's prompt and checking its grammar took longer than server.request_timeout_s",
+                retry_after_s=5.0,
             ) from None
+        finally:
+            self._errand.end()
+
+    async def _run(self, side: TextSide, requests: Sequence[ChatRequest | PromptRequest]) -> list[Prepared] | None:
+        steps = await self._pool.run(_begin, side, requests)
+        prepared: list[Prepared] = []
+        while True:
+            try:
+                while len(prepared) < len(steps) and not self.is_stopped:
+                    n_done = len(prepared)
+                    prepared += await self._pool.run(self._some, steps[n_done:])
+                return None if self.is_stopped else prepared
+            except Unanswered as unanswered:
+                if not await self._learn(unanswered.questions):
+                    return None
 
     def _some(self, steps: list[PlanOutput]) -> list[Prepared]:
         """As many as are known; at least one."""

@@ -1,21 +1,25 @@
 """Workers of a model: they open once and answer many questions, each within limits, from any thread.
 
-There are two, so that one stands ready where the other is killed; its successor opens meanwhile.
+There are two, so that one stands ready where the other is killed; its successor opens meanwhile. A question that nobody
+wants answered any more (core/errand.py) ends its worker, too, unless it comes to its end by itself.
 """
 
 from __future__ import annotations
 
 import contextlib
-import queue
 import socket
 import time
+from threading import Condition, Lock, Timer
 
 from imp_server.core import Unavailable
+from imp_server.core.errand import Errand, NotWanted, current_errand
 from imp_server.workers.client import Child, Workers, ending
 from imp_server.workers.wire import ANSWER, ASK, NO_MEMORY, Ending, Limits, frame, read_frame
 
 _WALL = 10
 """Times the CPU limit: seconds after which a worker that neither answers nor works is killed, too."""
+GRACE_S = 0.25
+"""For a question that nobody waits for any more."""
 _MANY = 3
 _RESTART_S = 3.0
 """Waited for a new zygote."""
@@ -41,6 +45,32 @@ class _Place:
         self.is_open = False
 
 
+class _Question:
+    """Owner of whether its worker is to be killed for it. Thread-safe."""
+
+    def __init__(self, workers: Workers, child: Child) -> None:
+        self._workers, self._child = workers, child
+        self._lock = Lock()
+        self._is_answered = False
+        self.is_abandoned = False
+
+    def abandon_soon(self) -> None:
+        timer = Timer(GRACE_S, self._abandon)
+        timer.daemon = True
+        timer.start()
+
+    def _abandon(self) -> None:
+        with self._lock:
+            if self._is_answered:
+                return
+            self.is_abandoned = True
+        self._workers.kill(self._child)
+
+    def note_answer(self) -> None:
+        with self._lock:
+            self._is_answered = True
+
+
 class LastingWorkers:
     """Owner of a model's workers. Thread-safe."""
 
@@ -49,9 +79,8 @@ class LastingWorkers:
         self._workers = workers
         self._function, self._opening, self._limits = function, opening, limits
         self._places = [_Place() for _ in range(n_workers)]
-        self._free: queue.LifoQueue[_Place] = queue.LifoQueue()
-        for place in reversed(self._places):
-            self._free.put(place)
+        self._freed = Condition()
+        self._free = self._places[::-1]
         self.n_killed = 0
         """By a limit."""
         self.n_in_row = 0
@@ -64,15 +93,15 @@ class LastingWorkers:
     def open(self) -> None:
         """Have all begin, and wait for the first. Raises WorkerFault, WorkerEnded, Unavailable."""
         self._begin_all()
-        place = self._free.get()
+        place = self._taken(Errand())
         try:
             self._opened(place)
         finally:
-            self._free.put(place)
+            self._put_back(place)
 
     def call(self, data: bytes, most_bytes: int) -> bytes:
-        """The answer, of at most `most_bytes`. Blocks. Raises WorkerEnded, WorkerFault, Unavailable."""
-        place = self._free.get()
+        """The answer, of at most `most_bytes`. Blocks. Raises WorkerEnded, WorkerFault, Unavailable, NotWanted."""
+        place = self._taken(current_errand())
         try:
             for _ in range(2):
                 answer = self._asked(place, data, most_bytes)
@@ -81,7 +110,24 @@ class LastingWorkers:
                     return answer
             raise Unavailable("the worker processes are being restarted; try again", retry_after_s=1.0)
         finally:
-            self._free.put(place)
+            self._put_back(place)
+
+    def _taken(self, errand: Errand) -> _Place:
+        """The place that was used last. Raises NotWanted."""
+        with errand.ending_with(self._wake), self._freed:
+            self._freed.wait_for(lambda: self._free or errand.is_over)
+            if errand.is_over:
+                raise NotWanted
+            return self._free.pop()
+
+    def _wake(self) -> None:
+        with self._freed:
+            self._freed.notify_all()
+
+    def _put_back(self, place: _Place) -> None:
+        with self._freed:
+            self._free.append(place)
+            self._freed.notify_all()
 
     def close(self) -> None:
         for place in self._places:
@@ -92,7 +138,9 @@ class LastingWorkers:
         child = self._opened(place)
         if child is None:
             return None
-        found = self._talk(place, child, data, most_bytes)
+        question = _Question(self._workers, child)
+        with current_errand().ending_with(question.abandon_soon):
+            found = self._talk(place, child, data, most_bytes, question)
         if found is None:
             return None
         kind, answer = found
@@ -111,7 +159,7 @@ class LastingWorkers:
         child = place.child
         assert child is not None
         if not place.is_open:
-            found = self._talk(place, child, None, 1 << 16)
+            found = self._talk(place, child, None, 1 << 16, _Question(self._workers, child))
             if found is None:
                 return None
             kind, text = found
@@ -137,14 +185,17 @@ class LastingWorkers:
             if place.child is None:
                 self._begin(place)
 
-    def _talk(self, place: _Place, child: Child, data: bytes | None, most_bytes: int) -> tuple[bytes, bytes] | None:
+    def _talk(
+        self, place: _Place, child: Child, data: bytes | None, most_bytes: int, question: _Question
+    ) -> tuple[bytes, bytes] | None:
         """Ask (None: what was asked before) and read. None if the worker went down with the zygote."""
         how: Ending = "killed"
         try:
             if data is not None:
                 child.sock.sendall(frame(ASK, data))
             found = read_frame(child.sock, most_bytes)
-            if found is not None:
+            question.note_answer()
+            if found is not None and not question.is_abandoned:
                 return found
             notice = child.ended.result(self._limits.cpu_s + 1)
             how = ending(notice, child.was_killed)
@@ -156,6 +207,9 @@ class LastingWorkers:
         self._give_up(place)
         if child.was_lost:
             return None
+        if question.is_abandoned:
+            self._begin(place)
+            raise NotWanted
         self._note_kill()
         self._begin(place)
         raise WorkerEnded(how)
