@@ -74,6 +74,12 @@ def test_the_configured_order_is_that_of_the_drafters(tmp_path: Path) -> None:
     assert [each.name for each in made(tmp_path, tiny(), {"speculative.ngram": False})._drafters] == ["forced"]
 
 
+def test_a_strangers_tokenizer_cuts_nothing_on_the_loop(tmp_path: Path) -> None:
+    tokenizer = tokenizer_of(open_model(str(write_tiny_llama(tmp_path / "tiny.gguf", n_layers=1))).header)
+    tokenizer.is_foreign = True
+    assert [each.name for each in make_speculation(Config(), tiny(), tokenizer, CostTable())._drafters] == ["ngram"]
+
+
 def made(folder: Path, architecture: Architecture, settings: dict[str, Any]) -> Speculation:
     path = folder / "tiny.gguf"
     if not path.exists():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,16 +15,18 @@ from imp_server.config import Config
 from imp_server.core import ContextLengthExceeded, InvalidModel, InvalidRequest, TemplateRefused, TemplateTooCostly
 from imp_server.text import model_workers
 from imp_server.text.model import TextModel
-from imp_server.text.model_workers import WARM_UP, ModelWorkers
+from imp_server.text.model_workers import WARM_UP, ModelWorkers, RemoteEncoder
 from imp_server.text.template import ChatTemplate
 from imp_server.text.templates import builtin_templates, is_ours
 from imp_server.vocab.encoder import LibraryEncoder
 from imp_server.vocab.from_json import tokenizer_of_json
 from imp_server.vocab.known_steps import steps_are_known
 from imp_server.vocab.pre_kinds import PRE_KINDS
+from imp_server.weights.header import read_header
 from imp_server.workers.client import Workers
 from imp_server.workers.wire import Limits
 
+from tests.models.tiny_gguf import write_tiny_llama
 from tests.text.asking import chat, message
 from tests.text.hostile_templates import DOUBLING, TOKENIZERS, sequence, split, tokenizer_file
 from tests.toy import CHATML, byte_tokenizer
@@ -155,6 +158,19 @@ def test_ids_are_the_same_here_and_there(workers: Workers, tmp_path: Path) -> No
         tokenizer_of_json(
             written(tmp_path, tokenizer_file(pre_tokenizer=split("("))), {}, foreign=ModelWorkers(workers).encoder
         )
+
+
+@pytest.mark.parametrize("is_foreign", [True, False])
+def test_a_model_that_is_loaded_has_its_own_tokenizer_apart(workers: Workers, tmp_path: Path, is_foreign: bool) -> None:
+    path = written(tmp_path, tokenizer_file(pre_tokenizer=split("[ab]+|.")) if is_foreign else tokenizer_file())
+    header = replace(
+        read_header(write_tiny_llama(tmp_path / "m.gguf")), format="safetensors", tokenizer_json=path, tokenizer={}
+    )
+    loaded = TextModel.load(header, Config(), workers)
+    assert loaded.workers is not None
+    assert ("tokenizer" in loaded.workers.apart) is loaded.tokenizer.is_foreign is is_foreign
+    assert isinstance(loaded.tokenizer._encoder, RemoteEncoder) is is_foreign
+    loaded.workers.close()
 
 
 @pytest.mark.usefixtures("quick")

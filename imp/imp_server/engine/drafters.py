@@ -123,7 +123,7 @@ def make_speculation(
         return Speculation()
     drafters: list[Drafter] = []
     for name in knobs.drafters:
-        if name == "forced" and config.grammar.jump_ahead:
+        if name == "forced" and config.grammar.jump_ahead and not tokenizer.is_foreign:  # it cuts texts on the loop
             drafters.append(ForcedDrafter(tokenizer.encode, tokenizer.vocabulary.token_bytes))
         elif name == "ngram" and knobs.ngram:
             names = NgramKnobs.__dataclass_fields__

@@ -54,7 +54,8 @@ def _built(
 ) -> Tokenizer:
     added = _added_tokens(data, path)
     bare = {**data, "added_tokens": [], "post_processor": None, "truncation": None, "padding": None}
-    make = LibraryEncoder.of_json if steps_are_known(bare) else foreign
+    is_foreign = not steps_are_known(bare)
+    make = foreign if is_foreign else LibraryEncoder.of_json
     try:
         encoder = make(json.dumps(bare))
     except ValueError as error:
@@ -86,6 +87,7 @@ def _built(
         bos_id=first if first is not None else bos,
         eos_id=last if last is not None else eos,
         strip_leading_space=_puts_space_first(data),
+        is_foreign=is_foreign,
     )
 
 

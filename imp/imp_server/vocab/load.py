@@ -24,6 +24,7 @@ def tokenizer_of(header: ModelHeader, foreign: MakeEncoder = LibraryEncoder.of_j
         header.tokenizer,
         eos_ids=_ids(generation.get("eos_token_id", header.hyperparameters.get("eos_token_id"))),
         suppressed=_ids(generation.get("suppress_tokens")),
+        foreign=foreign,
     )
 
 

@@ -54,8 +54,13 @@ class Tokenizer:
         eos_id: int | None = None,
         strip_leading_space: bool = False,
         gap_ids: tuple[int, int, int] | None = None,
+        is_foreign: bool = False,
     ) -> None:
-        """`gap_ids`: of prefix, suffix and middle, where the file says which they are."""
+        """`gap_ids`: of prefix, suffix and middle, where the file says which they are.
+
+        `is_foreign`: its steps are a stranger's, and may never end on some text (known_steps.py).
+        """
+        self.is_foreign = is_foreign
         self.vocabulary = vocabulary
         self.added = tuple(added)
         self.bos_id, self.eos_id = bos_id, eos_id
