@@ -54,6 +54,33 @@ class JsonFormatter(_Formatter):
         return json.dumps(line, default=str, ensure_ascii=False)
 
 
+def tell(text: str, level: int = logging.INFO) -> None:
+    """A line for whoever runs the command, whatever `log.level` is: in a JSON log one object, else `text` as it stands.
+
+    `text` may begin with `imp: `, which the object leaves out.
+    """
+    if not tell_json(text.removeprefix("imp: "), level):
+        print(text, file=sys.stderr, flush=True)
+
+
+def tell_json(message: str, level: int = logging.INFO) -> bool:
+    """Writes `message` as a line of the log if that is JSON; False if it isn't."""
+    handler = _json_handler()
+    if handler is not None:
+        handler.handle(logging.LogRecord("imp_server.cli", level, "", 0, message, None, None))
+    return handler is not None
+
+
+def is_json() -> bool:
+    """Every line on stderr is an object."""
+    return _json_handler() is not None
+
+
+def _json_handler() -> logging.Handler | None:
+    handlers = logging.getLogger().handlers
+    return next((handler for handler in handlers if isinstance(handler.formatter, JsonFormatter)), None)
+
+
 def set_up_logging(log: Log) -> None:
     """Install the handler of our process; other libraries speak from warnings on."""
     handler = logging.StreamHandler(sys.stderr)

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
+from xml.etree import ElementTree
 
 import imp_server
 import jsonschema_rs
@@ -17,7 +20,7 @@ from imp_server.api.binding import bind, find_handlers
 from imp_server.api.contract import Contract, load
 from imp_server.api.errors import shape_module
 from imp_server.core import ConfigError, ImpError
-from imp_server.dialects.docs_page import page
+from imp_server.dialects.docs_page import front_page, page
 from imp_server.resources import data_folder
 
 LOADED = load(data_folder("spec"))
@@ -241,3 +244,10 @@ def test_every_route_has_an_example_on_the_page() -> None:
     bodies = [o for o in LOADED.operations if "application/json" in o.body_pointers]
     assert shown.count("-H 'content-type: application/json' -d '{") == len(bodies) > 15
     assert "<td></td>" not in shown, "a field without a description"
+
+
+def test_the_pages_have_an_icon_and_ask_for_no_other_file() -> None:
+    for shown in (page(LOADED.document), front_page("m", "ready", "localhost")):
+        (icon,) = re.findall(r'<link rel="icon" href="([^"]*)">', shown)
+        assert icon.startswith("data:image/svg+xml,") and "src=" not in shown
+        ElementTree.fromstring(unquote(icon.partition(",")[2]))

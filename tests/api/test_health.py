@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 
 import httpx
@@ -23,7 +24,8 @@ def slow_to_come_back() -> ScriptedEngine:
     return ScriptedEngine(ByteText().vocabulary, restart_seconds=1.5)
 
 
-def test_while_the_engine_restarts() -> None:
+def test_while_the_engine_restarts(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, logger="imp_server.api.visit")
     with live_server(slow_to_come_back, ByteText) as live, httpx.Client(base_url=live.url) as client:
         live.engine.play(104, Crash())
         assert client.post(CHAT, json=BODY).status_code == 500
@@ -39,6 +41,8 @@ def test_while_the_engine_restarts() -> None:
         until(lambda: client.get("/health").status_code == 200, 10)
         assert client.get("/v1/models").json()["data"][0]["loaded"] is True
         assert client.post(CHAT, json=BODY).status_code == 200
+    told = [record.getMessage() for record in caplog.records if record.name == "imp_server.api.visit"]
+    assert any("HTTP 503 POST" in line for line in told) and not any("/health" in line for line in told)
 
 
 def test_a_process_that_restarts_says_the_same() -> None:

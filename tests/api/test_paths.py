@@ -64,6 +64,12 @@ def test_v1_twice_says_so(http: httpx.Client, path: str) -> None:
     assert "leave it out" not in http.post("/v1/nope", json=BODY).text
 
 
+def test_clients_of_ollama_are_told_which_api_there_is(http: httpx.Client) -> None:
+    message = http.post("/api/chat", json=BODY).json()["error"]["message"]
+    assert message.endswith("POST /v1/chat/completions")
+    assert Paths([CHAT], "/llm").advice("/llm/api/chat").endswith("POST /llm/v1/chat/completions")
+
+
 @pytest.fixture(scope="module")
 def prefixed() -> Iterator[LiveServer]:
     with live_server(scripted, ByteText, settings={"server.api_prefix": "/llm/"}) as live:

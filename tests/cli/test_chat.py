@@ -20,10 +20,10 @@ from imp_server.cli._chat_answer import LocalModel
 from imp_server.cli._chat_loop import ChatLoop
 from imp_server.cli._chat_prompt import read_message
 from imp_server.cli._conversation import Conversation
-from imp_server.core import GenerateRequest, TextPart, UserFault
+from imp_server.core import ChatRequest, GenerateRequest, TextPart, UserFault
 from imp_server.engine.scripted import Action, ScriptedEngine, Wait, byte_vocabulary, text_ids
 
-from tests.cli.chat_double import ByteText
+from tests.cli.chat_double import BytePrepared, ByteText
 
 
 @pytest.fixture
@@ -77,6 +77,36 @@ def test_ctrl_c_stops_the_answer_and_nothing_else(chat: ChatLoop, capsys: pytest
     assert chat.ask("go on").text == "more"
     with pytest.raises(KeyboardInterrupt):  # outside of an answer Ctrl-C is the terminal's again
         os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_ctrl_c_before_the_first_token_stops_the_answer(
+    chat: ChatLoop, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepare = ByteText.prepare_chat
+
+    def interrupted(self: ByteText, request: ChatRequest) -> BytePrepared:
+        os.kill(os.getpid(), signal.SIGINT)
+        return prepare(self, request)
+
+    monkeypatch.setattr(ByteText, "prepare_chat", interrupted)
+    scripted(chat).always([*text_ids("never"), *text_ids("ending") * 100])
+    said = chat.ask("tell me")
+    assert said.stopped and len(said.text) < 100
+    assert "stopped" in capsys.readouterr().err
+
+
+def test_ctrl_c_while_a_question_is_measured_takes_it_back(
+    chat: ChatLoop, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    say(chat, "first")
+
+    def interrupted(*_: object) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(ByteText, "count", interrupted)
+    say(chat, "second", "/system kept on")
+    assert "stopped" in capsys.readouterr().err and chat.conversation.system == "kept on"
+    assert [m.role for m in chat.conversation.messages] == ["user", "assistant"]
 
 
 def test_reasoning_is_kept_apart(chat: ChatLoop, capsys: pytest.CaptureFixture[str]) -> None:

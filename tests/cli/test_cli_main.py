@@ -15,7 +15,7 @@ from imp_server.cli import main as main_module
 from imp_server.cli._knob_options import COMMON
 from imp_server.cli.main import imp, run
 from imp_server.config.knobs import knobs
-from imp_server.config.names import NOT_YET
+from imp_server.config.names import FOREIGN_FLAGS, NOT_YET
 from imp_server.core import CapacityExceeded, HostOutOfMemory, InternalError, InvalidModel, UnsupportedModel, UserFault
 from imp_server.weights.known import KNOWN
 
@@ -137,6 +137,11 @@ def test_a_pipe_that_nobody_reads_is_no_failure() -> None:
         ("lst", "did you mean list or ls?"),
         ("download", "did you mean pull?"),
         ("status", "did you mean ps?"),
+        ("version", "did you mean --version?"),
+        ("search", "did you mean ls --known?"),
+        ("create", "did you mean serve FILE --alias NAME?"),
+        ("push", "imp sends no models anywhere. The commands are"),
+        ("stop", "a server ends by Ctrl-C"),
         ("xyzzy", "; the commands are"),
     ],
 )
@@ -213,3 +218,28 @@ def test_choices_of_an_option_complete(tmp_path: Path) -> None:
     environment |= {"PYTHONPATH": SOURCE_ROOT, "PATH": "/bin", "IMP_HOME": str(tmp_path)}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
     assert done.stdout.splitlines() == ["plain,cpu", "plain,cuda"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["serve", "-c", "4096"], "no option -c; here it is --max-seq-len"),
+        (["serve", "--ctx-size=4096"], "no option --ctx-size; here it is --max-seq-len"),
+        (["serve", "-ngl", "99"], "no option -ngl; leave it out: there is no GPU backend yet"),
+        (["chat", "-np", "2"], "no option -np; here it is --max-batch"),
+        (["chat", "--temp", "1"], "no option --temp; here it is --temperature"),
+        (["gc", "-c", "4096"], "No such option '-c'"),
+    ],
+)
+def test_flags_of_other_servers_point_to_ours(
+    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(arguments) == 1
+    assert said in capsys.readouterr().err
+
+
+def test_every_flag_of_other_servers_leads_to_one_of_ours() -> None:
+    names = {name for option in main_module.imp.get_command(None, "serve").params for name in option.opts}  # type: ignore[attr-defined]
+    ours = {hint.split()[0] for hint in FOREIGN_FLAGS.values() if hint.startswith("--")}
+    assert ours and ours <= names
+    assert not names & set(FOREIGN_FLAGS)

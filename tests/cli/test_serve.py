@@ -79,6 +79,38 @@ def test_without_a_model(stop: signal.Signals) -> None:
         assert "HTTP 503 POST /v1/chat/completions" in refusal
 
 
+def test_a_json_log_has_every_line(tmp_path: Path) -> None:
+    (tmp_path / "imp.toml").write_text("[model]\npath = 'none'\n")
+    server = subprocess.Popen(
+        command("--port", "0", "--host", "0.0.0.0", "--log-format", "json", "--log-level", "warning"),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert server.stderr is not None
+    try:
+        said = []
+        for line in server.stderr:
+            said.append(json.loads(line))
+            if said[-1]["message"].startswith("Every route"):
+                break
+        server.send_signal(signal.SIGTERM)
+        out, rest = server.communicate(timeout=30)
+    finally:
+        server.kill()
+    messages = [line["message"] for line in said + [json.loads(line) for line in rest.splitlines()]]
+    assert out == "" and server.returncode == 0
+    for part in ("imp.toml in this folder", "asks for no key", "Server listening on http://0.0.0.0:", "127.0.0.1:"):
+        assert any(part in message for message in messages), messages
+    assert [line["level"] for line in said if "asks for no key" in line["message"]] == ["warning"]
+
+
+def test_why_a_server_cannot_start_is_json_too() -> None:
+    code, err = fails("--log-format", "json", "--model", "./gone.gguf")
+    (*_, last) = [json.loads(line) for line in err.splitlines()]
+    assert code == 4 and last["level"] == "error" and "no model file" in last["message"]
+
+
 def children(pid: int) -> list[int]:
     """Its engines; the process that starts workers is another child."""
     found = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()

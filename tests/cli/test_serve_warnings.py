@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from imp_server.cli.serve import warnings
+from imp_server.cli import serve
+from imp_server.cli.serve import addresses, warnings
 from imp_server.config import Config
 
 
@@ -11,3 +12,40 @@ from imp_server.config import Config
 def test_thinking_that_may_take_everything(share: float, warns: bool) -> None:
     said = list(warnings(Config.of({"reasoning.think_budget": share})))
     assert any("--think-budget" in line for line in said) is warns
+
+
+@pytest.mark.parametrize(
+    ("settings", "warns"),
+    [
+        ({}, False),
+        ({"server.host": ("127.0.0.1",)}, False),
+        ({"server.host": ("localhost",)}, False),
+        ({"server.host": ("[::1]",)}, False),
+        ({"server.host": ("unix:/tmp/x",)}, False),
+        ({"server.host": ("0.0.0.0",)}, True),
+        (
+            {
+                "server.host": (
+                    "127.0.0.1",
+                    "192.0.2.7",
+                )
+            },
+            True,
+        ),
+        ({"server.host": ("::",)}, True),
+        ({"server.host": ("0.0.0.0",), "server.api_key": ("k",)}, False),
+        ({"server.host": ("0.0.0.0",), "server.api_key_file": "keys"}, False),
+    ],
+)
+def test_open_to_others_without_a_key(settings: dict[str, object], warns: bool) -> None:
+    said = list(warnings(Config.of(settings)))
+    assert any("--api-key" in line for line in said) is warns, said
+
+
+def test_addresses_that_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serve, "_own_address", lambda family, far: "2001:db8::7" if ":" in far else "192.0.2.7")
+    assert addresses("http://0.0.0.0:80") == ("http://127.0.0.1:80", "http://192.0.2.7:80")
+    assert addresses("http://[::]:80") == ("http://[::1]:80", "http://[2001:db8::7]:80")
+    assert addresses("http://10.0.0.0:80") == ("http://10.0.0.0:80", "")
+    monkeypatch.setattr(serve, "_own_address", lambda family, far: "")
+    assert addresses("http://0.0.0.0:80") == ("http://127.0.0.1:80", "")

@@ -23,7 +23,7 @@ class HostCheck:
     def __init__(self, server: Server, *, has_keys: bool) -> None:
         addresses = [host for host in server.host or ("127.0.0.1",) if not host.startswith(_PATHS)]
         allowed = [_bare(name) for name in server.allowed_hosts]
-        self.is_on = not has_keys and bool(addresses) and all(map(_is_loopback, addresses)) and "*" not in allowed
+        self.is_on = not has_keys and bool(addresses) and all(map(is_loopback, addresses)) and "*" not in allowed
         own = _bare(socket.gethostname())
         self._names = {"localhost", own, own.partition(".")[0], *(n for n in allowed if not n.startswith((".", "*.")))}
         self._endings = (".localhost", *(name.removeprefix("*") for name in allowed if name.startswith((".", "*."))))
@@ -63,5 +63,6 @@ def _is_address(name: str) -> bool:
     return True
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
+    """`host` as --host has it."""
     return _bare(host) == "localhost" or (_is_address(_bare(host)) and ipaddress.ip_address(_bare(host)).is_loopback)

@@ -38,4 +38,6 @@ class Paths:
             return f"; every path of this server begins with {self.prefix}"
         if path.startswith(f"{self.prefix}{_V1}{_V1}"):
             return "; /v1 is there twice: the client adds it to a base URL that has it already, so leave it out there"
+        if path.startswith(f"{self.prefix}/api/"):
+            return f"; Ollama's own API isn't spoken here, OpenAI's is: POST {self.prefix}{_V1}/chat/completions"
         return ""

@@ -73,13 +73,13 @@ class Visit:
     # --- the log --------------------------------------------------------------------------------
 
     def _tell(self) -> None:
-        """One line; of a probe that went well in the debug log only."""
+        """One line; of a probe that went well, or came before there was anything to serve, in the debug log only."""
         fields = self._fields()
         if self.status < 400:
             level = logging.DEBUG if self.is_probe else logging.INFO
             what = f"HTTP {self.status or 499} {fields['method']} {fields['path']}"
         else:
-            level = logging.WARNING
+            level = logging.DEBUG if self.is_probe and self.status == 503 else logging.WARNING
             what = f"HTTP {self.status} {fields['method']} {fields['path']}: {self.code or 'error'}"
         n_silent = self.admission.log.due(f"HTTP {self.status}") if self.status in _OF_FLOODS else 0
         if n_silent is None:

@@ -55,6 +55,8 @@ class Answer:
     detail: str = ""
     stopped: bool = False
     exact: bool = True
+    is_context_full: bool = False
+    """Where the answer was cut there was no room for one token more."""
 
     @property
     def tokens_per_s(self) -> float:
@@ -74,8 +76,10 @@ class Answer:
             parts.append(f"prompt {self.prompt_tokens}{cached}")
         if self.stopped:
             parts.append("stopped")
+        elif self.is_context_full:
+            parts.append("cut: the context is full")
         elif self.finish == "length":
-            parts.append("cut by the token limit: /set max_tokens N raises it")
+            parts.append("cut by the token limit: --max-tokens N or /set max_tokens N raises it")
         return " · ".join(parts)
 
 
@@ -100,19 +104,23 @@ class LocalModel:
         n_questions = sum(message.role == "user" for message in request.messages)
         if n_questions > 1 and self.text.count(request) + room > context:
             raise ContextLengthExceeded("the conversation leaves too little of the context to the answer")
-        return self.runner.run(
+        result = self.runner.run(
             answer(self.client, self.text, msgspec.structs.replace(request, max_tokens=limit), write)
         )
+        result.is_context_full = result.finish == "length" and result.prompt_tokens + result.tokens >= context
+        return result
 
 
 async def answer(client: EngineClient, text: TextSide, request: ChatRequest, write: Write) -> Answer:
     """Runs `request` to its end. Raises ImpError (context too long, template refused, engine crashed)."""
     started = time.perf_counter()
-    prepared = text.begin_chat(request)(PROVES_HERE)
-    generation = await client.submit(msgspec.structs.replace(prepared.request, key=client.new_key()))
-    session = prepared.session()
-    result = Answer(prompt_tokens=generation.prompt_tokens)
-    with _ctrl_c_cancels(generation, result):
+    result = Answer()
+    with _ctrl_c_cancels(result) as cancels:
+        prepared = text.begin_chat(request)(PROVES_HERE)
+        generation = await client.submit(msgspec.structs.replace(prepared.request, key=client.new_key()))
+        session = prepared.session()
+        result.prompt_tokens = generation.prompt_tokens
+        cancels(generation)
         async for delta in generation:
             now = time.perf_counter() - started
             if delta.ids:
@@ -141,18 +149,26 @@ def _take(event: OutputEvent, result: Answer, write: Write) -> None:
 
 
 @contextmanager
-def _ctrl_c_cancels(generation: Generation, result: Answer) -> Iterator[None]:
+def _ctrl_c_cancels(result: Answer) -> Iterator[Callable[[Generation], None]]:
+    """Yields what takes the generation to cancel, at once if Ctrl-C came before there was one."""
     loop = asyncio.get_running_loop()
+    begun: list[Generation] = []
 
     def stop() -> None:
         result.stopped = True
-        generation.cancel()
+        for generation in begun:
+            generation.cancel()
+
+    def begin(generation: Generation) -> None:
+        begun.append(generation)
+        if result.stopped:
+            stop()
 
     try:
         loop.add_signal_handler(signal.SIGINT, stop)
     except (NotImplementedError, RuntimeError, ValueError) as error:  # not the main thread
         raise UserFault("imp chat must run in the main thread") from error
     try:
-        yield
+        yield begin
     finally:
         loop.remove_signal_handler(signal.SIGINT)

@@ -61,6 +61,8 @@ class ChatLoop:
                     self.ask(message)
             except ImpError as error:
                 self.note(f"imp: {error.message}")
+            except KeyboardInterrupt:  # before there was an answer to stop
+                self.note("stopped")
         print()
 
     def command(self, line: str) -> bool:
@@ -124,7 +126,7 @@ class ChatLoop:
         self.conversation.add("user", question)
         try:
             return self._answer()
-        except ImpError:
+        except (ImpError, KeyboardInterrupt):
             self.conversation.messages.pop()
             raise
 

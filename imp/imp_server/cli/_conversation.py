@@ -13,14 +13,24 @@ import msgspec
 from imp_server.core import ChatRequest, Message, ReasoningIntent, Role, SamplingIntent, TextPart, UserFault
 
 SETTINGS = ("max_tokens", "thinking", *(f for f in SamplingIntent.__struct_fields__ if f != "logit_bias"))
+_ANY = 1 << 30
 _BOUNDS: dict[str, tuple[float, float]] = {
-    "max_tokens": (1, 1 << 30), "temperature": (0, 100), "top_k": (0, 1 << 30), "top_p": (0, 1), "min_p": (0, 1),
+    "max_tokens": (1, _ANY), "temperature": (0, 100), "top_k": (0, _ANY), "top_p": (0, 1), "min_p": (0, 1),
     "typical_p": (0, 1), "presence_penalty": (-2, 2), "frequency_penalty": (-2, 2), "repetition_penalty": (0.01, 100),
-    "repeat_last_n": (0, 1 << 30), "dry_multiplier": (0, 100), "dry_base": (1, 100), "dry_allowed_length": (0, 1 << 30),
-    "dry_penalty_last_n": (0, 1 << 30), "mirostat_tau": (0, 100), "mirostat_eta": (0, 1), "dynatemp_range": (0, 100),
+    "repeat_last_n": (0, _ANY), "dry_multiplier": (0, 100), "dry_base": (1, 100), "dry_allowed_length": (0, _ANY),
+    "dry_penalty_last_n": (0, _ANY), "mirostat_tau": (0, 100), "mirostat_eta": (0, 1), "dynatemp_range": (0, 100),
     "dynatemp_exponent": (0, 100), "top_n_sigma": (0, 100), "xtc_probability": (0, 1), "xtc_threshold": (0, 1),
 }  # fmt: skip
 _KINDS: dict[str, Any] = {"max_tokens": int, "thinking": bool, **get_type_hints(SamplingIntent)}
+
+
+def _bounds_text(name: str) -> str:
+    if name == "thinking":
+        return " (true or false)"
+    if name not in _BOUNDS:
+        return ""
+    low, high = _BOUNDS[name]
+    return f" (a whole number from {low:g} on)" if high == _ANY else f" (a number from {low:g} to {high:g})"
 
 
 def _setting(name: str, text: str) -> Any:
@@ -34,8 +44,7 @@ def _setting(name: str, text: str) -> Any:
         raise UserFault(f"{text} isn't a value for mirostat (0 = off, 2 = on)")
     within = low <= value <= high if name in _BOUNDS and value is not None else value is not None
     if not within:
-        bounds = f" (a number from {low:g} to {high:g})" if name in _BOUNDS else ""
-        raise UserFault(f"{text} isn't a value for {name}{bounds}")
+        raise UserFault(f"{text} isn't a value for {name}{_bounds_text(name)}")
     return value
 
 

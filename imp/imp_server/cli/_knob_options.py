@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import functools
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,9 +14,10 @@ from click.shell_completion import CompletionItem
 from imp_server.config import environment, imp_variables
 from imp_server.config.knobs import Knob, knobs, section_text
 from imp_server.config.load import Loaded, find_file, load
-from imp_server.config.names import NO_EFFECT_FLAGS, NOT_YET, REFUSED_FLAGS, VALUE_FLAGS
+from imp_server.config.names import FOREIGN_FLAGS, NO_EFFECT_FLAGS, NOT_YET, REFUSED_FLAGS, VALUE_FLAGS
 from imp_server.config.tree import Config
 from imp_server.core import ConfigError
+from imp_server.logs import set_up_logging, tell
 
 ENGINE_SECTIONS = (
     "model",
@@ -106,11 +106,14 @@ class KnobCommand(click.Command):
         )
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        given = list(args)  # the parser empties it
         try:
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:  # its own suggestions include hidden ones
             options = [p for p in self.get_params(ctx) if isinstance(p, click.Option) and not p.hidden]
             names = [name for option in options for name in (*option.opts, *option.secondary_opts)]
+            if hint := _foreign(given, error.option_name, names):
+                raise click.NoSuchOption(error.option_name, hint, ctx=ctx) from None
             close = difflib.get_close_matches(error.option_name, names, 3, 0.6)
             raise click.NoSuchOption(error.option_name, possibilities=close, ctx=ctx) from None
 
@@ -144,6 +147,16 @@ class KnobCommand(click.Command):
             ctx.meta[_ALL] = True
             click.echo(ctx.get_help(), color=ctx.color)
             ctx.exit()
+
+
+def _foreign(args: list[str], refused: str, names: list[str]) -> str:
+    """What is said to a flag of another server, as -ngl, of which click refuses `refused`, its first letter."""
+    words = [word.partition("=")[0] for word in args]
+    given = next((word for word in words if word in FOREIGN_FLAGS and word.startswith(refused)), "")
+    ours = FOREIGN_FLAGS.get(given, "")
+    if not ours or (ours.startswith("--") and ours.split()[0] not in names):
+        return ""
+    return f"there is no option {given}; " + (ours if ours.startswith("leave") else f"here it is {ours}")
 
 
 def with_config(*sections: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -186,8 +199,10 @@ def loaded_config(file: str = "", assignments: tuple[str, ...] = ()) -> Loaded:
     loaded.notes += meta.get(_NOTES, [])
     if found is not None and found.parent == here and not (file or variables.get("IMP_CONFIG")):
         loaded.notes.append(f"settings are taken from {found.name} in this folder")
+    if loaded.config.log.format == "json":
+        set_up_logging(loaded.config.log)
     for note in loaded.notes:
-        print(f"imp: {note}", file=sys.stderr)
+        tell(f"imp: {note}")
     return loaded
 
 

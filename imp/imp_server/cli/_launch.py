@@ -15,6 +15,7 @@ from imp_server.cli._terminal import transfer_progress
 from imp_server.config import Config
 from imp_server.core import ConfigError, UnsupportedModel
 from imp_server.engine.client import OnLoading
+from imp_server.logs import is_json, tell
 from imp_server.weights.catalogue import find
 from imp_server.weights.known import KNOWN
 from imp_server.weights.pull import pull
@@ -50,7 +51,7 @@ def locate(config: Config) -> Located | None:
             raise UnsupportedModel(
                 f"{known.name} can't be run yet, so it isn't fetched; `imp ls --known` says which can"
             )
-        print(f"fetching {wanted.name}, which isn't here yet", file=sys.stderr)
+        tell(f"fetching {wanted.name}, which isn't here yet")
         with transfer_progress() as on_progress:
             path = pull(config.model.path or wanted.name, on_progress, revision=config.model.revision).path
     return Located(path, config.model.alias or wanted.name)
@@ -59,7 +60,7 @@ def locate(config: Config) -> Located | None:
 @contextmanager
 def loading_progress() -> Iterator[OnLoading]:
     """A bar per stage on a terminal, one line per stage elsewhere; all on stderr."""
-    if not sys.stderr.isatty():
+    if is_json() or not sys.stderr.isatty():
         yield _plain_stages()
         return
     columns = (TextColumn("{task.description}"), BarColumn(bar_width=30), TaskProgressColumn(), TimeElapsedColumn())
@@ -78,6 +79,6 @@ def _plain_stages() -> OnLoading:
     def show(stage: str, _: float) -> None:
         if stage not in seen:
             seen.add(stage)
-            print(f"{STAGES.get(stage, stage)} ...", file=sys.stderr, flush=True)
+            tell(f"{STAGES.get(stage, stage)} ...")
 
     return show

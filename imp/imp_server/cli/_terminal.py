@@ -15,6 +15,7 @@ from rich.progress import TransferSpeedColumn as SpeedColumn
 from rich.table import Table
 from rich.text import Text
 
+from imp_server.logs import is_json, tell
 from imp_server.weights.manifest import OnProgress
 
 NAME_WIDTH = 22
@@ -73,7 +74,7 @@ def print_table(headings: Sequence[str], rows: Sequence[Sequence[str]], right: f
 @contextmanager
 def transfer_progress() -> Iterator[OnProgress]:
     """Bars with bytes/s and time left on a terminal; elsewhere a line now and then."""
-    if not sys.stderr.isatty():
+    if is_json() or not sys.stderr.isatty():
         yield _plain()
         return
     columns = (
@@ -108,6 +109,6 @@ def _plain() -> OnProgress:
                 return
             told[file] = float("inf") if finished else now
         share = f"{100 * done // total} % of {size_text(total)}" if total else size_text(done)
-        print(f"{file}: {share}", file=sys.stderr, flush=True)
+        tell(f"{file}: {share}")
 
     return show

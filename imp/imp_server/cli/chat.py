@@ -116,7 +116,8 @@ def _run(config: Config, located: Located, talk: Conversation, question: str, ma
 def _talk(loop: ChatLoop, question: str, heading: str) -> None:
     """One answer to `question`, or a conversation if there is none."""
     if question:
-        loop.ask(question)
+        if loop.ask(question).stopped:
+            raise click.Abort
         return
     loop.note(heading)
     save_history = set_up_history(imp_home() / "chat_history")

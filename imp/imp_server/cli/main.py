@@ -6,6 +6,7 @@ import ast
 import difflib
 import importlib
 import io
+import logging
 import os
 import sys
 import traceback
@@ -19,6 +20,7 @@ from imp_server.cli._exit_codes import EXIT_CANCELLED, EXIT_INTERNAL, EXIT_USAGE
 from imp_server.cli._message import fitted
 from imp_server.config import environment
 from imp_server.core import HostOutOfMemory, ImpError, UserFault
+from imp_server.logs import tell_json
 
 _FOLDER = Path(__file__).parent
 ALIASES = {"run": "chat", "list": "ls"}
@@ -35,8 +37,26 @@ _MEANT = {
     "info": ["show"],
     "status": ["ps"],
     "help": ["--help"],
+    "version": ["--version"],
+    "search": ["ls --known"],
+    "models": ["ls"],
+    "create": ["serve FILE --alias NAME"],
+    "cp": ["serve FILE --alias NAME"],
+    "generate": ["chat"],
+    "llama-server": ["serve"],
+    "llama-cli": ["chat"],
+    "benchmark": ["bench"],
+    "test": ["conformance"],
+    "check": ["doctor"],
 }
 """Words for them that aren't near."""
+_NOT_HERE = {
+    "stop": "a server ends by Ctrl-C in its terminal, or by SIGTERM",
+    "push": "imp sends no models anywhere",
+    "signin": "there is no account; HF_TOKEN opens repositories of the hub that ask for one",
+    "login": "there is no account; HF_TOKEN opens repositories of the hub that ask for one",
+}
+"""What other programs do by a command of this name."""
 
 
 class Commands(click.Group):
@@ -75,6 +95,8 @@ class Commands(click.Group):
             word = args[0]
             close = _MEANT.get(word) or difflib.get_close_matches(word, [*names, *ALIASES], 2, 0.6)
             meant = f"did you mean {' or '.join(close)}? The" if close else "the"
+            if word in _NOT_HERE:
+                meant = f"{_NOT_HERE[word]}. The"
             message = f"there is no command {word}; {meant} commands are {', '.join(names)}"
             raise click.UsageError(message, ctx) from None
 
@@ -135,7 +157,9 @@ def run(arguments: list[str]) -> int:
 
 
 def _say(message: str, exit_code: int) -> int:
-    print(fitted(f"imp: {' '.join(message.split())}", sys.stderr), file=sys.stderr)
+    line = " ".join(message.split())
+    if not tell_json(line, logging.ERROR):
+        print(fitted(f"imp: {line}", sys.stderr), file=sys.stderr)
     return exit_code
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import sys
+import logging
+import socket
 from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
@@ -16,7 +17,7 @@ from imp_server.cli._launch import Located, loading_progress, locate
 from imp_server.config import Config
 from imp_server.config.load import Loaded
 from imp_server.core import readable
-from imp_server.logs import set_up_logging
+from imp_server.logs import is_json, set_up_logging, tell, tell_json
 
 if TYPE_CHECKING:
     from imp_server.api.server import Sockets
@@ -37,6 +38,8 @@ def command(loaded: Loaded, model: str | None) -> None:
     set_up_logging(config.log)
     sockets = bind(config.server)  # before anything is loaded: a taken port fails at once
     _say(f"imp {__version__}")
+    for warning in warnings(config):
+        tell(f"imp: {warning}", logging.WARNING)
     located = locate(config)
     if located is None:
         _say("No model: requests that need one are answered with 503")
@@ -44,15 +47,23 @@ def command(loaded: Loaded, model: str | None) -> None:
         return
     _say(f"Loading model {located.model_id}\n{readable(located.path)}")
     _say(_limits(config))
-    for warning in warnings(config):
-        print(f"imp: {warning}", file=sys.stderr)
     _serve_model(config, located, sockets)
 
 
 def warnings(config: Config) -> Iterator[str]:
     """What is allowed, but seldom meant."""
+    from imp_server.api.hosts import is_loopback
+    from imp_server.api.server import is_path
+
     if config.reasoning.think_budget >= 1:
         yield "--think-budget 1 lets thinking take all of max_tokens: answers may never begin"
+    server = config.server
+    open_to = [host for host in server.host if not (is_path(host) or is_loopback(host))]
+    if open_to and not any(server.api_key) and not server.api_key_file:
+        yield (
+            f"--host {','.join(open_to)} lets everybody who reaches this machine use the server: it asks for no key; "
+            "--api-key KEY sets one"
+        )
 
 
 def _serve_model(config: Config, located: Located, sockets: Sockets) -> None:
@@ -79,16 +90,53 @@ def _serve_model(config: Config, located: Located, sockets: Sockets) -> None:
 
 
 def _say(line: str) -> None:
-    """Flushed, as programs wait for these lines on a pipe."""
-    print(line, flush=True)
+    """On stdout, flushed, as programs wait for these lines on a pipe; where the log is JSON, in it."""
+    for each in line.splitlines() if is_json() else ():
+        tell_json(each)
+    if not is_json():
+        print(line, flush=True)
 
 
 def _announce(line: str) -> None:
+    """0.0.0.0 is no address that clients could be given, so they are told this machine's own."""
     _say(line)
+    listens = line.rpartition(" ")[2]
+    here, elsewhere = addresses(listens)
+    if elsewhere:
+        _say(f"On this machine:   {here}\nFrom others:       {elsewhere}")
     if line.startswith("Also"):
         return
-    url = line.rpartition(" ")[2]
+    url = elsewhere or here
+    if not url.startswith("http"):  # a Unix socket
+        return
     _say(f"OpenAI clients:    {url}/v1\nAnthropic clients: {url}\nEvery route:       {url}/docs")
+
+
+def addresses(url: str) -> tuple[str, str]:
+    """Where a server that listens on `url` is reached from this machine, and from others if that is known to differ."""
+    for every, loopback, family, far in _EVERY:
+        if f"//{every}:" in url:
+            own = _own_address(family, far)
+            shown = f"[{own}]" if ":" in own else own
+            return url.replace(every, loopback), url.replace(every, shown) if own else ""
+    return url, ""
+
+
+_EVERY = (
+    ("0.0.0.0", "127.0.0.1", socket.AF_INET, "198.51.100.1"),
+    ("[::]", "[::1]", socket.AF_INET6, "2001:db8::1"),
+)
+"""Every interface's address, loopback, and an address of documentation, which lies outside."""
+
+
+def _own_address(family: socket.AddressFamily, far: str) -> str:
+    """The address that this machine has towards `far`; "" without one. Nothing is sent."""
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect((far, 9))
+            return str(probe.getsockname()[0])
+    except OSError:
+        return ""
 
 
 def _limits(config: Config) -> str:

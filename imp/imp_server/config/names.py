@@ -38,6 +38,37 @@ FLAG_ALIASES: dict[str, str] = {
     "--device": "cuda.device",
 }
 
+# What llama.cpp's and vLLM's servers call it -> ours, or what to do instead. Not taken, but told of.
+FOREIGN_FLAGS: dict[str, str] = {
+    "-m": "--model",
+    "-hf": "imp serve hf:org/repo:QUANTISATION",
+    "--hf-repo": "imp serve hf:org/repo:QUANTISATION",
+    "-a": "--alias",
+    "--served-model-name": "--alias",
+    "-c": "--max-seq-len",
+    "--ctx-size": "--max-seq-len",
+    "--max-model-len": "--max-seq-len",
+    "-n": "--max-tokens",
+    "--predict": "--max-tokens",
+    "--n-predict": "--max-tokens",
+    "-t": "--threads",
+    "-np": "--max-batch",
+    "--parallel": "--max-batch",
+    "--max-num-seqs": "--max-batch",
+    "-ctk": "--kv-cache-dtype",
+    "--cache-type-k": "--kv-cache-dtype",
+    "-ctv": "--kv-cache-dtype",
+    "--cache-type-v": "--kv-cache-dtype",
+    "-md": "--draft-model",
+    "--model-draft": "--draft-model",
+    "--temp": "--temperature",
+    "--repeat-penalty": "--repetition-penalty",
+    "-v": "--log-level debug",
+    "--verbose": "--log-level debug",
+    "-ngl": "leave it out: there is no GPU backend yet",
+    "--n-gpu-layers": "leave it out: there is no GPU backend yet",
+}
+
 # Flags that stand for one value of a knob.
 VALUE_FLAGS: dict[str, tuple[str, str]] = {
     "--kv-fp8": ("kv_cache.dtype", "fp8"),

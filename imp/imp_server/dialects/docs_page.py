@@ -17,6 +17,12 @@ table{border-collapse:collapse;width:100%;margin:.6rem 0}
 td,th{text-align:left;vertical-align:top;padding:.2rem .6rem .2rem 0;border-top:1px solid var(--soft)}
 nav a{margin-right:1rem}pre{overflow:auto;border:1px solid var(--soft);border-radius:6px;padding:.4rem .8rem}
 """
+_ICON = (
+    '<link rel="icon" href="data:image/svg+xml,%3Csvg xmlns=%22http://www.w3.org/2000/svg%22 viewBox=%220 0 32 32%22%3E'
+    "%3Cpath fill=%22%232a7ab0%22 d=%22M4 4l7 6h10l7-6v14a12 10 0 0 1-24 0z%22/%3E%3Ccircle cx=%2211%22 cy=%2217%22 "
+    'r=%222.5%22 fill=%22white%22/%3E%3Ccircle cx=%2221%22 cy=%2217%22 r=%222.5%22 fill=%22white%22/%3E%3C/svg%3E">'
+)
+"""Within the page: a browser asks for no further file."""
 
 
 def front_page(model: str, state: str, host: str) -> str:
@@ -26,7 +32,7 @@ def front_page(model: str, state: str, host: str) -> str:
     serving = f"serves <code>{escape(model)}</code>, {escape(state)}" if model else "has no model"
     return (
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>imp</title>'
-        f'<meta name="viewport" content="width=device-width"><style>{_STYLE}</style></head><body><h1>imp</h1>'
+        f'<meta name="viewport" content="width=device-width">{_ICON}<style>{_STYLE}</style></head><body><h1>imp</h1>'
         f"<p>This server {serving}.</p>"
         f"<p>OpenAI clients: <code>{url}/v1</code><br>Anthropic clients: <code>{url}</code></p>"
         f"<pre><code>curl {url}/v1/chat/completions \\\n  -H 'content-type: application/json' \\\n"
@@ -50,7 +56,7 @@ def page(document: dict[str, Any]) -> str:
     body = "".join(f'<h2 id="{escape(name)}">{escape(name)}</h2>{"".join(items)}' for name, items in groups.items())
     return (
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>imp: API</title>'
-        f'<meta name="viewport" content="width=device-width"><style>{_STYLE}</style></head><body><h1>imp</h1>'
+        f'<meta name="viewport" content="width=device-width">{_ICON}<style>{_STYLE}</style></head><body><h1>imp</h1>'
         f'<p>Every route this server has, made from its contract (<a href="openapi.json">openapi.json</a>).</p>'
         f"<nav>{nav}</nav>{body}</body></html>"
     )
