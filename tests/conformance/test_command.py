@@ -75,7 +75,7 @@ def test_a_server_of_one_route_claims_one_dialect(good: str) -> None:
     result = run("--url", good)
     assert result.return_value == 0, result.output
     assert re.search(r"openai-models +5/5 +0/0 +0 +1", result.output)
-    assert re.search(r"anthropic-messages +0/0 +0/0 +0 +5\d", result.output)
+    assert re.search(r"anthropic-messages +0/0 +0/0 +0 +\d\d", result.output)
 
 
 def test_a_failed_must_is_exit_code_one_and_in_every_report(broken: str, tmp_path: Path) -> None:

@@ -132,7 +132,7 @@ OTHER_BREAKS = [
         "llamacpp/completion/17",
         Underway,
         "feed",
-        lambda told: [p for p in told if p["processed"] < p["total"]],
+        lambda told: [p for p in told if p["prompt_progress"]["processed"] < p["prompt_progress"]["total"]],
     ),
     after("native: settings hide the seed", "llamacpp/completion/18", llamacpp_reply, "settings_body", without("seed")),
     instead("misspelt fields aren't named", "imp/ignored-fields", Validators, "ignored_fields", lambda *_: []),
