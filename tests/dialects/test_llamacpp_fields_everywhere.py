@@ -189,7 +189,8 @@ def test_progress_and_timings_in_a_stream_of_completions(server: LiveServer) -> 
     assert told[-1]["processed"] == told[-1]["total"] == 2
     written = [chunk for chunk in chunks if "timings" in chunk and "prompt_progress" not in chunk]
     counts = [chunk["timings"]["predicted_n"] for chunk in written]
-    assert counts == [2, 3, 4] and all(chunk["choices"][0]["logprobs"] is None for chunk in chunks)
+    # what comes while the socket isn't drained is one piece
+    assert counts in ([2, 3, 4], [3, 4]) and all(chunk["choices"][0]["logprobs"] is None for chunk in chunks)
     assert "".join(chunk["choices"][0]["text"] for chunk in chunks) == "abc"
     server.engine.play(Emit(text_ids("ab")), Emit(text_ids("c")))
     reply = httpx.post(server.url + COMPLETIONS, json=ROUTES[COMPLETIONS] | plain, timeout=10)

@@ -57,6 +57,7 @@ _CALLS = (
     Segment("answer"),
     Segment("call", openers=(b"<<",), opens_from=(0,), closers=(b">>",), scan_tokens=9, max_visits=1),
 )
+_WORDS = {"type": "array", "items": {"enum": ["abc", "is_", "na", "nab"]}}
 
 
 def _early() -> GrammarPlan:
@@ -75,11 +76,11 @@ def plans() -> list[dict[str, Any]]:
         {"stop": (b"ab", b"q", b"7")},
         {"segments": _THINKS, "think_budget": 7, "think_closer": closer},
         {"segments": _THINKS, "think_budget": 3, "think_closer": pack_ids([UNTHINK, 3, 4]), "stop": (b"z", b"k")},
-        {"end_ids": (END,), "grammar": check_schema(_PERSON)},
+        {"end_ids": (END,), "grammar": check_schema(_PERSON), "steers": True},
         {"end_ids": (END,), "grammar": check_schema(_NOTES)},
-        {"end_ids": (END,), "grammar": check_schema({"type": "array", "items": {"enum": ["abc", "is_", "na", "nab"]}})},
-        *[{"end_ids": (END,), "grammar": check_schema(_FAR), "max_tokens": n} for n in (56, 62)],
-        {"end_ids": (END,), "grammar": check_regex("(abc|ab|na){3,9}is_[a-f]*")},
+        {"end_ids": (END,), "grammar": check_schema(_WORDS), "steers": True},
+        *[{"end_ids": (END,), "grammar": check_schema(_FAR), "max_tokens": n, "steers": True} for n in (56, 62)],
+        {"end_ids": (END,), "grammar": check_regex("(abc|ab|na){3,9}is_[a-f]*"), "steers": True},
         {"end_ids": (END, 50), "grammar": check_choices(["abcabc", "abcis_na", "true"])},
         {"segments": _THINKS, "think_budget": 6, "think_closer": closer, "end_ids": (END,), "grammar": thinking},
         {"segments": _CALLS, "end_ids": (END,), "grammar": _early()},

@@ -47,12 +47,12 @@ def test_usage_and_metrics_agree() -> None:
         assert length == 1 + usage.accepted_tokens / usage.verify_steps
         assert counters["spec_verify_wall_ms_total"] == counters["spec_ngram_verify_wall_ms_total"] > 0
         lines = set(_scraped(counters))
-        assert f"imp_spec_drafted_total {float(usage.drafted_tokens)}" in lines
-        assert f'imp_spec_accepted_per_position_total{{position="0"}} {by_place[0]}' in lines
-        assert f"llamacpp:spec_decode_num_drafts_total {float(usage.verify_steps)}" in lines
-        assert f"llamacpp:spec_decode_num_draft_tokens_total {float(usage.drafted_tokens)}" in lines
-        assert f"llamacpp:spec_decode_num_accepted_tokens_total {float(usage.accepted_tokens)}" in lines
-        assert f'llamacpp:spec_decode_num_accepted_tokens_per_pos_total{{position="0"}} {by_place[0]}' in lines
+        assert f"imp_spec_drafted_total {usage.drafted_tokens}" in lines
+        assert f'imp_spec_accepted_per_position_total{{position="0"}} {int(by_place[0])}' in lines
+        assert f"llamacpp:spec_decode_num_drafts_total {usage.verify_steps}" in lines
+        assert f"llamacpp:spec_decode_num_draft_tokens_total {usage.drafted_tokens}" in lines
+        assert f"llamacpp:spec_decode_num_accepted_tokens_total {usage.accepted_tokens}" in lines
+        assert f'llamacpp:spec_decode_num_accepted_tokens_per_pos_total{{position="0"}} {int(by_place[0])}' in lines
 
     with_engine(body, drafters=[NgramDrafter(EAGER)])
 
@@ -64,7 +64,7 @@ def _scraped(counters: dict[str, float]) -> list[str]:
 def test_without_speculation_the_metrics_are_there_and_zero() -> None:
     lines = _scraped({})
     for name in ("num_drafts", "num_draft_tokens", "num_accepted_tokens"):
-        assert f"llamacpp:spec_decode_{name}_total 0.0" in lines
+        assert f"llamacpp:spec_decode_{name}_total 0" in lines
     assert not any(line.startswith("llamacpp:spec_decode_num_accepted_tokens_per_pos_total{") for line in lines)
 
 

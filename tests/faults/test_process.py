@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 from imp_server.config import Config
-from imp_server.core import EngineCrashed, ImpError, InvalidModel, ModelFileMissing, ModelLoading, Unavailable
+from imp_server.core import EngineCrashed, EngineRestarting, ImpError, InvalidModel, ModelFileMissing, Unavailable
 from imp_server.engine.build import build_engine
 from imp_server.engine.inline import InlineEngine
 from imp_server.engine.process import ProcessEngine
@@ -104,7 +104,7 @@ def test_kill_under_load_fails_or_retries_each_request_once(model: Path, caplog:
             os.kill(engine.pid, signal.SIGKILL)
             outcomes = await asyncio.gather(*(_drain(g) for g in busy))
             assert all(isinstance(o, EngineCrashed) and o.status == 500 for o in outcomes)
-            with pytest.raises(ModelLoading):
+            with pytest.raises(EngineRestarting):
                 await engine.submit(request(engine, IDS[:5], 1))
             for answers in await asyncio.gather(*queued):
                 assert answers[0].ids == plain

@@ -43,6 +43,8 @@ _LEAVE_S = 0.6
 """How long an engine may take to end behind its drain: it fails what is left."""
 _END_S = 0.4
 """How long it may take to notice that nobody listens any more. It needs nothing of what its loop is doing for that."""
+_FIRST_SIGN_S = 30.0
+"""How long a new process may be silent, at least: on a machine whose cores are busy it imports for seconds."""
 _STABLE_S = 60.0
 """A process that lived so long starts the back-off anew."""
 
@@ -60,7 +62,7 @@ class ProcessEngine(MessageClient):
         self._writer: asyncio.StreamWriter | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._recorder: FlightRecorder | None = None
-        self._silent_s = 0.0
+        self._silent_s, self._has_spoken = 0.0, False
         self._started_s = 0.0
         self._n_steps, self._stepped_s = 0, 0.0
         self._n_crashes_in_row = 0
@@ -140,7 +142,7 @@ class ProcessEngine(MessageClient):
             recorder_file.close()
         ours.setblocking(False)
         reader, self._writer = await asyncio.open_unix_connection(sock=ours)
-        self._silent_s = 0.0
+        self._silent_s, self._has_spoken = 0.0, False
         self._started_s = self._stepped_s = time.monotonic()
         self._writer.write(encode(self._start_message))
         self._background(self._read(reader))
@@ -161,7 +163,7 @@ class ProcessEngine(MessageClient):
             await self._process_ended()
 
     def _take(self, message: FromEngine) -> None:
-        self._silent_s = 0.0
+        self._silent_s, self._has_spoken = 0.0, True
         if isinstance(message, Heartbeat):
             if message.n_steps != self._n_steps or not message.busy:
                 self._n_steps, self._stepped_s = message.n_steps, time.monotonic()
@@ -188,15 +190,15 @@ class ProcessEngine(MessageClient):
         Only time in which we were awake counts: after both sleep (a paused container, a frozen machine) the signs of
         life are still unread.
         """
-        limit = self._settings.watchdog_s
-        pause_s = min(1.0, limit / 4)
+        pause_s = min(1.0, self._settings.watchdog_s / 4)
         last_s = time.monotonic()
         while process.poll() is None:
             await asyncio.sleep(pause_s)
             now_s = time.monotonic()
             self._silent_s += min(now_s - last_s, 2.0 * pause_s)
             last_s = now_s
-            if self._silent_s > limit and process.poll() is None:
+            limit_s = self._settings.watchdog_s if self._has_spoken else max(self._settings.watchdog_s, _FIRST_SIGN_S)
+            if self._silent_s > limit_s and process.poll() is None:
                 log.error("the engine gave no sign of life for %.0f s and is killed", self._silent_s)
                 process.kill()
                 return
