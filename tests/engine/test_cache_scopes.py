@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections import Counter
 from functools import partial
+from typing import Any
 
 import numpy as np
 from imp_server.core import CacheMarks
+from imp_server.decode.drafter import DraftedRow
 from imp_server.engine.inline import InlineEngine
 from imp_server.schedule.cache import PrefixCache
 from imp_server.schedule.tiers.record import DIGEST_BYTES, is_lasting, reuse_group_of, scoped_group
 from imp_server.schedule.tree import _MOST_EMPTY_ROOTS, PrefixTree
 
+from tests.engine.test_drafter_choice import Guess
 from tests.engine.tiny_engine import Tiny, ask, request, with_engine
 
 IDS = np.random.default_rng(2).integers(0, 94, 200).tolist()
@@ -35,6 +38,23 @@ def test_a_prompt_is_found_in_its_own_scope_alone() -> None:
         assert len({tuple(ids) for _, _, ids in replies}) == 1, "the answer is the same wherever it comes from"
 
     with_engine(body, make_index=PINNING)
+
+
+def test_drafters_keep_scopes_apart_too() -> None:
+    """What a draft model remembers of a prompt would tell of it by its speed."""
+    started: list[int] = []
+
+    class Notes(Guess):
+        def start(self, row: DraftedRow) -> Any:
+            started.append(row.reuse_group)
+            return super().start(row)
+
+    async def body(engine: InlineEngine, _: Tiny) -> None:
+        for scope in ("", "a", "b", "a"):
+            await ask(engine, request(engine, IDS[:20], 6, cache=CacheMarks(scope=scope)))
+
+    with_engine(body, drafters=[Notes("notes")])
+    assert started == [scoped_group(0, scope) for scope in ("", "a", "b", "a")] and len(set(started)) == 3
 
 
 def test_scopes_of_groups_are_kept_apart_and_last_as_long_as_they() -> None:

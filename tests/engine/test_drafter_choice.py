@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from imp_server.config import Config
+from imp_server.core import SamplingParams
 from imp_server.decode.drafter import Draft, DraftedRow, Float32s, RowDrafter
 from imp_server.engine.drafters import make_speculation
 from imp_server.engine.inline import InlineEngine
@@ -72,6 +73,20 @@ def test_the_configured_order_is_that_of_the_drafters(tmp_path: Path) -> None:
     for names in (("forced", "ngram"), ("ngram", "forced"), ("ngram",), ()):
         assert [each.name for each in made(tmp_path, tiny(), {"speculative.drafters": names})._drafters] == list(names)
     assert [each.name for each in made(tmp_path, tiny(), {"speculative.ngram": False})._drafters] == ["forced"]
+
+
+@pytest.mark.parametrize(("min_tokens", "asks"), [(0, True), (12, False)])
+def test_nobody_drafts_while_an_end_may_not_come(min_tokens: int, asks: bool) -> None:
+    """What is banned then isn't behind it, and a step has one list of bans for all its positions."""
+    guess = Guess("always")
+
+    async def body(engine: InlineEngine, _: Tiny) -> None:
+        sampling = SamplingParams(temperature=0.0, min_tokens=min_tokens, held_ids=(1,) if min_tokens else ())
+        (answer,) = await ask(engine, request(engine, [3, 4], 12, sampling=sampling))
+        assert answer.finish and (guess.n_asked > 0) is asks
+        assert not min_tokens or 1 not in answer.ids
+
+    with_engine(body, drafters=[guess])
 
 
 def test_a_strangers_tokenizer_cuts_nothing_on_the_loop(tmp_path: Path) -> None:
