@@ -219,11 +219,6 @@ def _prove_around(digest: str, node: Node, apart: Container[str], key_order: Key
     return tuple(left_out.values())
 
 
-def check_json_object() -> GrammarPlan:
-    """Any JSON object."""
-    return check_schema({"type": "object"})
-
-
 def _visit_all(leaves: Any) -> None:
     """Expand everything reachable, so that what can't be enforced is refused now and not in mid-stream."""
     todo: list[Leaf] = list(leaves)

@@ -15,7 +15,6 @@ from imp_server.grammar.subschema import Sub
 
 NULL, BOOLEAN, NUMBER, STRING, OBJECT, ARRAY = 1, 2, 4, 8, 16, 32
 ANY_TYPE = 63
-TYPES = (STRING, NUMBER, BOOLEAN, NULL, ARRAY, OBJECT)
 
 
 @dataclass(eq=False, slots=True)

@@ -37,8 +37,6 @@ if TYPE_CHECKING:
     from imp_server.grammar.algebra import Algebra
     from imp_server.grammar.sat.solver import Solver
 
-MAX_CONSTANTS = 1_000
-
 
 class Case(NamedTuple):
     """What is left of a formula where the property has some of its values, or isn't there (`member` None)."""
