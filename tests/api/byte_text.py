@@ -38,6 +38,9 @@ class ByteSession:
         self._n_prompt = len(unpack_ids(request.ids))
         self._session = OutputSession(request.plan, text.vocabulary, logprobs=request.logprobs is not None)
 
+    def unjudged(self, choice: int) -> None:
+        return None
+
     def feed(self, delta: RowDelta) -> list[OutputEvent]:
         events: list[OutputEvent] = []
         if delta.n_cached >= 0:

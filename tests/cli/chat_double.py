@@ -32,6 +32,9 @@ class ByteSession:
     decoder: codecs.IncrementalDecoder = field(default_factory=codecs.getincrementaldecoder("utf-8"))
     thinking: bool = False
 
+    def unjudged(self, choice: int) -> None:
+        return None
+
     def feed(self, delta: RowDelta) -> list[OutputEvent]:
         events: list[OutputEvent] = []
         for char in self.decoder.decode(bytes(i for i in unpack_ids(delta.ids) if i < END)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import msgspec
@@ -19,7 +20,9 @@ from imp_server.core import (
     pack_ids,
 )
 from imp_server.grammar.check import check_schema
-from imp_server.grammar.relaxed import relaxed_schema
+from imp_server.grammar.relaxed import MAX_BYTES, relaxed_schema
+from imp_server.grammar.whole_schema import satisfies
+from imp_server.text.session import VIOLATED
 
 from tests.grammar.judging import accepts
 from tests.toy import byte_model
@@ -76,7 +79,9 @@ def finish_of(text: str, schema: Any) -> Finish:
         prepared.session.push(0, pack_ids(list(text.encode())[at : at + 3]))
     *_, finish = prepared.session.finish(0, "stop", Usage())
     assert isinstance(finish, Finish)
-    return finish
+    asked = prepared.session.unjudged(0)
+    assert asked is not None and json.loads(asked.schema) == schema and asked.answer == text
+    return finish if satisfies(asked) else msgspec.structs.replace(finish, detail=VIOLATED)
 
 
 def lenient_config() -> Config:
@@ -99,3 +104,8 @@ def test_a_schema_that_no_validator_can_read_is_refused() -> None:
 def test_by_default_nothing_is_ignored() -> None:
     with pytest.raises(GrammarRefused):
         byte_model().prepare_chat(chat({"type": "string", "pattern": WORD}), 1)
+
+
+def test_large_schemas_are_refused_as_they_are() -> None:
+    with pytest.raises(GrammarRefused, match="pattern"):
+        relaxed_schema({"type": "string", "pattern": WORD, "description": "d" * MAX_BYTES})

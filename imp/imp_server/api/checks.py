@@ -7,18 +7,22 @@ of them take is added up. Only verdicts that are numbers are kept, never that a 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import Counter, OrderedDict
 from collections.abc import Callable
 from typing import Literal, TypeVar
 
 import msgspec
 
-from imp_server.core import GrammarPlan, GrammarRefused, GrammarTooCostly
+from imp_server.core import GrammarPlan, GrammarRefused, GrammarTooCostly, Unavailable
 from imp_server.core.limits import CHECK
 from imp_server.grammar.proving import ProofJob, Verdict, verdict_key
-from imp_server.workers.jobs import JobBroken, Jobs
+from imp_server.grammar.whole_schema import JOB as JUDGE
+from imp_server.grammar.whole_schema import Unjudged
+from imp_server.workers.jobs import JobBroken, JobFault, Jobs
 from imp_server.workers.wire import Limits
 
+_log = logging.getLogger(__name__)
 T = TypeVar("T")
 PROOF = "imp_server.grammar.proving:proved"
 WARM_UP = "imp_server.grammar.proving:warm_up"
@@ -140,6 +144,18 @@ class Checks:
             if self._add_up(key, verdict, questions.work) == "more":
                 # alone, where what its parts have in common counts once
                 await self._learn(questions, [key], frozenset(), owner)
+
+    async def satisfies(self, asked: Unjudged, owner: str) -> bool:
+        """Whether an answer is known to satisfy its whole schema; one that takes too long isn't. Cancelling ends it."""
+        try:
+            return await self.jobs.run(JUDGE, msgspec.msgpack.encode(asked), self._limits, owner) == b"\x01"
+        except JobBroken:
+            self.counters[KILLED] += 1
+        except JobFault:  # its words could quote the answer
+            _log.error("an answer couldn't be held against its schema: the validator failed")
+        except Unavailable:
+            pass
+        return False
 
     def _add_up(self, key: bytes, verdict: Verdict, work: int) -> Literal["less", "more", "unknown"]:
         """Whether a plan and what it leaves out take less than a check may together; it is then known to be served."""

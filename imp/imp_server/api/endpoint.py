@@ -228,6 +228,7 @@ class Endpoint:
                 reasoning_control=reply.context.body.get("reasoning_control", True) is not False,
                 counters=hosted.counters,
                 sender=client_of(request),
+                checks=self._hub.checks,
             )
             hosted.replies.add(generations)
             visit.model, visit.generations = hosted.id, generations

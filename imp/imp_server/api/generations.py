@@ -16,13 +16,14 @@ from typing import Any
 import msgspec
 
 from imp_server.api.body import ClientGone
+from imp_server.api.checks import Checks
 from imp_server.api.disconnect import DisconnectWatch
 from imp_server.api.text_side import Prepared, Session
 from imp_server.core import EngineFaulted, Failed, Finish, GenerateRequest, Logprobs, OutputEvent, PromptLogprobs, Usage
 from imp_server.core.owner import current_owner
 from imp_server.engine.client import EngineClient, Generation
 from imp_server.engine.messages import ReasoningVerdict
-from imp_server.text.session import EXHAUSTED
+from imp_server.text.session import EXHAUSTED, VIOLATED
 
 Batch = list[OutputEvent]
 REASONING_EXHAUSTED = "requests_reasoning_exhausted_total"
@@ -52,11 +53,13 @@ class Generations:
         reasoning_control: bool = True,
         counters: Counter[str] | None = None,
         sender: str = "",
+        checks: Checks | None = None,
     ) -> None:
         """`deadline_s`: seconds from its acceptance after which each generation ends with `length`.
 
         `names`: what clients may call it by: the id of the reply, and their own id of the request.
-        `counters`: metrics of the model, by name. `sender`: whose work it is, for fairness.
+        `counters`: metrics of the model, by name. `sender`: whose work it is, for fairness. `checks`: hold answers
+        against their whole schema, where that is to be done.
         """
         self.names = names
         self.reasoning_control = reasoning_control
@@ -68,6 +71,8 @@ class Generations:
         self._deadline_s = deadline_s
         self._has_ended = False
         self._sender = sender
+        self._checks = checks
+        self._judging: set[asyncio.Task[bool]] = set()
         self._submitting: set[asyncio.Task[Generation]] = set()
         self._counters = Counter[str]() if counters is None else counters
         self._is_exhausted = False
@@ -133,6 +138,8 @@ class Generations:
         self._waiting.clear()
         for task in self._submitting:
             task.cancel()
+        for judging in self._judging:
+            judging.cancel()
         for one in self._live:
             one.generation.cancel()
         self._live.clear()
@@ -193,6 +200,25 @@ class Generations:
             generation.cancel()
         return generation
 
+    async def _judged(self, one: Live, event: OutputEvent) -> OutputEvent:
+        """The event; of an answer that isn't known to satisfy its whole schema it says so."""
+        asked = one.session.unjudged(event.choice) if isinstance(event, Finish) else None
+        if asked is None or self._checks is None or self._has_ended:
+            return event
+        task = asyncio.ensure_future(self._checks.satisfies(asked, self._sender))
+        self._judging.add(task)
+        try:
+            if await task:
+                return event
+        except asyncio.CancelledError:
+            task.cancel()
+            if not self._has_ended:
+                raise
+        finally:
+            self._judging.discard(task)
+        assert isinstance(event, Finish)
+        return msgspec.structs.replace(event, detail=event.detail or VIOLATED)
+
     async def _pump(self, one: Live, queue: asyncio.Queue[Batch | BaseException | None]) -> None:
         """Follows one generation after the other, as long as prompts wait."""
         try:
@@ -226,6 +252,7 @@ class Generations:
                 if isinstance(event, Finish) and event.detail == EXHAUSTED and not self._is_exhausted:
                     self._is_exhausted = True
                     self._counters[REASONING_EXHAUSTED] += 1
+            batch = [await self._judged(one, event) for event in batch] if delta.finish is not None else batch
             batch.sort(key=_text_last)
             if one.first_choice:
                 batch = [msgspec.structs.replace(e, choice=e.choice + one.first_choice) for e in batch]

@@ -25,6 +25,7 @@ from imp_server.core import (
 )
 from imp_server.engine.messages import RowDelta, RowFinish
 from imp_server.grammar.proving import PROVES_HERE, Prover
+from imp_server.grammar.whole_schema import Unjudged
 from imp_server.text.model import Finish, Prepared, TextModel
 from imp_server.text.model_workers import NONE_KILLED
 from imp_server.text.template_traits import template_caps
@@ -63,6 +64,9 @@ class DeltaSession:
         if delta.finish is not None:
             events += self._finish(delta.choice, delta.finish)
         return events
+
+    def unjudged(self, choice: int) -> Unjudged | None:
+        return self._session.unjudged(choice)
 
     def _finish(self, choice: int, finish: RowFinish) -> list[OutputEvent]:
         if self._remember is not None and choice in self._ids:

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 from imp_server.core import ChatRequest, GenerateRequest, OutputEvent, PromptRequest, check_media
 from imp_server.engine.messages import RowDelta
 from imp_server.grammar.proving import Prover
+from imp_server.grammar.whole_schema import Unjudged
 from imp_server.text.fim import check_gap
 from imp_server.vocab.table import Vocabulary
 
@@ -16,6 +17,10 @@ class Session(Protocol):
     """Owner of the text of one generation, all its choices."""
 
     def feed(self, delta: RowDelta) -> list[OutputEvent]: ...
+
+    def unjudged(self, choice: int) -> Unjudged | None:
+        """Of a choice that has finished: what is still to be held against its whole schema (grammar.lenient)."""
+        ...
 
 
 class Prepared(Protocol):

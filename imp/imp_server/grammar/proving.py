@@ -29,6 +29,7 @@ from imp_server.grammar.check import (
 from imp_server.grammar.envelope import Lit, Seq, Value, Words
 from imp_server.grammar.memo import forget
 from imp_server.grammar.plan import Normal, make_plan
+from imp_server.grammar.whole_schema import read_whole
 
 
 class Prover(Protocol):
@@ -103,6 +104,8 @@ def prove(plan: GrammarPlan, work: int = CHECK_WORK, apart: Container[str] = ())
             return prove_around(plan.digest, normal.node, apart, key_order=order, work=work)
         case "definition" if isinstance(normal.node, Words):
             check_definition(normal.node.kind, normal.node.text)
+        case "validator":
+            read_whole(normal.schema)
         case "choice":
             check_choices(normal.choices)
         case "regex":

@@ -9,6 +9,8 @@ from imp_server.core import GrammarRefused, GrammarUnsatisfiable
 from imp_server.grammar.check import DEFAULT, Rules, schema_plan
 from imp_server.grammar.proving import PROVES_HERE, Prover
 
+MAX_BYTES = 256 << 10
+"""Of a schema's JSON text: it is asked about anew for each keyword that is left out."""
 MAX_LEFT_OUT = 50
 """Keywords left out of one schema; with more of them the last refusal stands."""
 INVERTING = ("not", "if", "oneOf", "contains", "unevaluatedProperties", "unevaluatedItems")
@@ -33,7 +35,10 @@ def relaxed_schema(schema: Any, rules: Rules = DEFAULT, prover: Prover = PROVES_
             if len(left_out) == MAX_LEFT_OUT or not path:
                 raise
             if not left_out:
-                schema = json.loads(json.dumps(schema))
+                text = json.dumps(schema)
+                if len(text) > MAX_BYTES:
+                    raise
+                schema = json.loads(text)
             if not _leave_out(schema, path):
                 raise
             left_out.append("".join("/" + key.replace("~", "~0").replace("/", "~1") for key in path))

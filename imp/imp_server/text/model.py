@@ -191,7 +191,7 @@ class TextModel:
             readers=readers,
             taken_ids={call.id for message in chat.messages for call in message.tool_calls},
             logprobs=chat.logprobs is not None,
-            judge=answer.judge,
+            whole_schema=answer.whole,
         )
         remember = None
         if self.transcripts is not None and prompt.written is not None:
@@ -284,7 +284,7 @@ class TextModel:
             speculative=prompt.speculative,
             row_preference=prompt.row_preference,
         )
-        session = OutputSession(plan, self.vocabulary, logprobs=prompt.logprobs is not None, judge=answer.judge)
+        session = OutputSession(plan, self.vocabulary, logprobs=prompt.logprobs is not None, whole_schema=answer.whole)
         return Prepared(_with_digest(request), session, text, ignored=answer.ignored)
 
     def _prompt_ids(self, prompt: PromptRequest) -> tuple[list[int], str]:

@@ -28,6 +28,7 @@ from imp_server.core import (
     Usage,
     unpack_ids,
 )
+from imp_server.grammar.whole_schema import Unjudged
 from imp_server.output import Piece, PlanWalker
 from imp_server.text.calls import CallReaders, Calls
 from imp_server.text.detokenizer import Channel, Kind, Ledger
@@ -50,13 +51,14 @@ class OutputSession:
         new_call_id: Callable[[], str] | None = None,
         taken_ids: Collection[str] = (),
         logprobs: bool = False,
-        judge: Callable[[str], bool] | None = None,
+        whole_schema: str = "",
     ) -> None:
         """`taken_ids`: of calls earlier in the conversation.
 
-        `judge`: whether a finished answer is what was asked for, where the grammar can't make sure of it."""
+        `whole_schema`: JSON text of what a finished answer is held against, where the grammar can't make sure of it."""
         self.plan = plan
-        self._judge = judge
+        self._whole_schema = whole_schema
+        self._unjudged: set[int] = set()
         self._answers: dict[int, list[str]] = {}
         self._vocabulary = vocabulary
         self._calls_of = partial(Calls, readers=readers, new_id=new_call_id, taken=taken_ids)
@@ -87,8 +89,8 @@ class OutputSession:
         state = self._choice(choice)
         state.end()
         events = self._noted(state.take_events())
-        if reason == "stop" and self._judge and not state.n_calls and not self._judge("".join(self._answer(choice))):
-            detail = detail or VIOLATED
+        if reason == "stop" and self._whole_schema and not state.n_calls:
+            self._unjudged.add(choice)
         if reason == "stop" and state.n_calls and not state.has_cut_call:
             reason = "tool_calls"
         stop_sequence = None if stop_string is None else stop_string.decode("utf-8", "replace")
@@ -100,9 +102,15 @@ class OutputSession:
             detail = None
         return [*events, Finish(choice, reason, usage, stop_sequence, detail, timings or Timings())]
 
+    def unjudged(self, choice: int) -> Unjudged | None:
+        """What a validator has to say whether it is what was asked for; None if nobody has to."""
+        if choice not in self._unjudged:
+            return None
+        return Unjudged(self._whole_schema, "".join(self._answer(choice)))
+
     def _noted(self, events: list[OutputEvent]) -> list[OutputEvent]:
         """Keeps the answers while somebody will judge them."""
-        if self._judge is not None:
+        if self._whole_schema:
             for event in events:
                 if isinstance(event, TextDelta):
                     self._answer(event.choice).append(event.text)
