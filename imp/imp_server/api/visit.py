@@ -81,13 +81,14 @@ class Visit:
         else:
             level = logging.DEBUG if self.is_probe and self.status == 503 else logging.WARNING
             what = f"HTTP {self.status} {fields['method']} {fields['path']}: {self.code or 'error'}"
+        if not _log.isEnabledFor(level):  # before it is counted: a line that nobody sees must silence no other
+            return
         n_silent = self.admission.log.due(f"HTTP {self.status}") if self.status in _OF_FLOODS else 0
         if n_silent is None:
             return
         what += left_out(n_silent)
-        if _log.isEnabledFor(level):
-            shown = [f"{_NAMES.get(name, name)}={value}" for name, value in fields.items() if name not in _LEADING]
-            _log.log(level, "%s [%s]", what, " ".join(shown), extra=fields)
+        shown = [f"{_NAMES.get(name, name)}={value}" for name, value in fields.items() if name not in _LEADING]
+        _log.log(level, "%s [%s]", what, " ".join(shown), extra=fields)
 
     def _fields(self) -> dict[str, Any]:
         ended_s = time.monotonic()
