@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import Any
 
 import httpx
@@ -15,9 +16,13 @@ from imp_server.core import GenerateRequest, Unavailable
 from imp_server.core.lanes import Lane
 from imp_server.engine.messages import ModelInfo, Ready, Submit
 from imp_server.engine.process import ProcessEngine
+from imp_server.engine.scripted import ScriptedEngine, Wait
 from imp_server.workers.client import Workers
 
+from tests.api.byte_text import ByteText
 from tests.api.live_server import live_server
+from tests.api.raw_http import BODY, CHAT
+from tests.api.test_streams import until
 
 INFO = ModelInfo("m", "llama", "", 100, 100, 100, 8, 0, "F32")
 
@@ -130,3 +135,17 @@ def test_ready_tells_what_is_lost_and_nothing_else() -> None:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(Lane, "n_stuck", property(lambda _: 2))
             assert http.get("/ready").status_code == 200, "another thread took their place"
+
+
+def test_the_log_tells_what_was_written_before_the_client_left(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, logger="imp_server.api.visit")
+    engine = ScriptedEngine(ByteText().vocabulary)
+    with live_server(lambda: engine, ByteText) as live:
+        engine.play(104, 105, Wait(30))
+        with httpx.stream("POST", live.url + CHAT, json={**BODY, "stream": True}) as reply:
+            for line in reply.iter_lines():
+                if '"content":"i"' in line or '"content":"hi"' in line:
+                    break
+        until(lambda: any(record.name == "imp_server.api.visit" for record in caplog.records), 10)
+    (told,) = [record for record in caplog.records if record.name == "imp_server.api.visit"]
+    assert (vars(told)["completion_tokens"], vars(told)["finish"]) == (2, "none")

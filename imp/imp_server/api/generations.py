@@ -78,6 +78,8 @@ class Generations:
         self._is_exhausted = False
         self._usage = Usage()
         """Of the choices that have ended."""
+        self._n_tokens = 0
+        """That came, whether their choice ended or not."""
         self._reasons: list[str] = []
         self._first_s: float | None = None
         """When the first token came, in seconds of `time.monotonic`."""
@@ -93,7 +95,7 @@ class Generations:
         """What the log says of it; `began_s`: when its request came, in seconds of `time.monotonic`."""
         fields: dict[str, Any] = {"prompt_tokens": self._usage.prompt_tokens or self._n_prompt_tokens}
         fields["cached_tokens"] = self._usage.cached_tokens
-        fields["completion_tokens"] = self._usage.completion_tokens
+        fields["completion_tokens"] = self._usage.completion_tokens or self._n_tokens
         if self._first_s is not None:
             fields["first_token_ms"] = round((self._first_s - began_s) * 1000, 1)
             if (took_s := self._last_s - self._first_s) > 0 and self._usage.completion_tokens > 1:
@@ -241,6 +243,7 @@ class Generations:
         async for delta in one.generation:
             batch = one.session.feed(delta)
             if delta.ids:
+                self._n_tokens += len(delta.ids) // 4
                 self._last_s = time.monotonic()
                 self._first_s = self._first_s or self._last_s
             for event in batch:
