@@ -329,7 +329,7 @@ def _uvicorn_config(app: object, hub: Hub) -> uvicorn.Config:
         log_level="warning",
         access_log=False,
         server_header=False,
-        timeout_keep_alive=int(config.server.keep_alive_s),
+        timeout_keep_alive=config.server.keep_alive_s,  # type: ignore[arg-type]
         timeout_graceful_shutdown=config.server.drain_timeout_s + _TO_SAY_SO_S,  # type: ignore[arg-type]
     )
 

@@ -146,8 +146,6 @@ class Connections:
         elif stage == "message" and now - since > self._server.body_timeout_s:
             self.log.note("a WebSocket message came too slowly: its connection was closed")
             one.abort()
-        elif stage == "idle" and now - since > self._server.keep_alive_s:
-            one.abort()
         n_unsent, n_sent = one.n_unsent()
         n_before, when = self._open.get(one, (0, now))
         if not n_unsent or n_sent > n_before:
