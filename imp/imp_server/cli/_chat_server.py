@@ -14,7 +14,16 @@ from urllib.parse import urlsplit
 import msgspec
 
 from imp_server.cli._chat_answer import Answer, Write
-from imp_server.core import ChatRequest, ConfigError, ContextLengthExceeded, ImpError, Message, TextPart, UserFault
+from imp_server.core import (
+    ChatRequest,
+    ConfigError,
+    ContextLengthExceeded,
+    ImpError,
+    Message,
+    SamplingIntent,
+    TextPart,
+    UserFault,
+)
 
 SILENCE_S = 600.0
 """How long a server may say nothing before we give up: a long prompt on a slow machine takes minutes."""
@@ -98,7 +107,8 @@ def _told(url: str) -> Iterator[None]:
     try:
         yield
     except (OSError, http.client.HTTPException) as error:
-        raise UserFault(f"no answer from {url}: {str(error) or type(error).__name__}") from None
+        why = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        raise UserFault(f"no answer from {url}: {why}; is a server running there? `imp serve` starts one") from None
 
 
 def _refusal(status: int, body: bytes) -> ImpError:
@@ -116,10 +126,9 @@ def _body(model: str, request: ChatRequest) -> dict[str, Any]:
         "stream": True,
         "stream_options": {"include_usage": True},
     }
+    unset = msgspec.structs.asdict(SamplingIntent())
     sampling = msgspec.structs.asdict(request.sampling)
-    body |= {
-        name: value for name, value in sampling.items() if value is not None and value is not False and value != {}
-    }
+    body |= {name: value for name, value in sampling.items() if value != unset[name]}
     if request.max_tokens is not None:
         body["max_tokens"] = request.max_tokens
     if request.reasoning.enabled is not None:
