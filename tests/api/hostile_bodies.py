@@ -11,6 +11,7 @@ import json
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from hypothesis import strategies as st
@@ -28,6 +29,8 @@ class HostileBody:
     path: str
     data: bytes
     headers: dict[str, str] = field(default_factory=lambda: {"content-type": "application/json"})
+    inflated: int = 0
+    """Bytes of a compressed body once it is read."""
 
     def __repr__(self) -> str:
         return f"HostileBody({self.kind}, {self.path}, {len(self.data)} bytes: {self.data[:80]!r}...)"
@@ -165,7 +168,7 @@ def long_texts(largest: int = 25_000_000) -> st.SearchStrategy[HostileBody]:
 
 
 _ENCODERS: dict[str, Callable[[bytes], bytes]] = {
-    "gzip": gzip.compress,
+    "gzip": partial(gzip.compress, mtime=0),  # the same each time
     "deflate": zlib.compress,
     "zstd": zstd.compress,
     "br": lambda data: data,
@@ -177,11 +180,12 @@ def stacked_codings(largest: int = 50_000_000) -> st.SearchStrategy[HostileBody]
 
     def made(n: int, codings: list[str], cut: int, told: bool) -> HostileBody:
         data = json.dumps({"model": "m", "messages": [{"role": "user", "content": "x" * n}]}).encode()
+        inflated = len(data)
         for coding in codings:
             data = _ENCODERS[coding](data)
         data = data[: len(data) - cut] if cut else data
         headers = {"content-type": "application/json", "content-encoding": ", ".join(codings if told else ["gzip"])}
-        return HostileBody(f"codings {codings}", CHAT, data, headers)
+        return HostileBody(f"codings {codings}", CHAT, data, headers, inflated)
 
     codings = st.lists(st.sampled_from(sorted(_ENCODERS)), min_size=1, max_size=6)
     return st.builds(made, sized(10, largest), codings, st.sampled_from([0, 0, 1, 100]), st.booleans())

@@ -64,26 +64,33 @@ class Served:
 
 
 @contextlib.contextmanager
-def served(model: Path, *options: str) -> Iterator[Served]:
-    """Ends the server with SIGTERM, as an operator would."""
+def serving(model: Path | str, *options: str) -> Iterator[tuple[str, int]]:
+    """(base URL, process id) of a server that is ended with SIGTERM, as an operator would."""
     command = [sys.executable, "-m", "imp_server.cli.main", "serve", "--port", "0", "--model", str(model)]
-    command += ["--alias", "m", "--set", "responses.store_path=:memory:", "--no-cpu-pack-cache", *options]
+    command += ["--alias", "m", "--set", "responses.store_path=:memory:", *options]
     with tempfile.TemporaryFile("w+") as log:  # a pipe that nobody reads would fill up
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
-        server = None
         try:
             assert process.stdout is not None
             line = next((line for line in process.stdout if line.startswith("Server listening on ")), "")
             log.seek(0)
             assert line, log.read()
-            server = Served(line.split()[-1])
+            yield line.split()[-1], process.pid
+        finally:
+            process.terminate()
+            process.wait(60)
+
+
+@contextlib.contextmanager
+def served(model: Path, *options: str) -> Iterator[Served]:
+    """What no test needs between runs isn't kept."""
+    with serving(model, "--no-cpu-pack-cache", *options) as (url, _):
+        server = Served(url)
+        try:
             yield server
             assert_none_at(server.url)
         finally:
-            if server is not None:
-                server.close()
-            process.terminate()
-            process.wait(60)
+            server.close()
 
 
 def reuse(body: Json) -> Reuse:
