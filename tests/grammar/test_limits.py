@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from random import Random
 from typing import Any
 
 import pytest
@@ -201,3 +202,38 @@ def test_hostile_lark(what: str) -> None:
 @given(grammars())
 def test_many_hostile_grammars(hostile: Hostile) -> None:
     served_or_refused(hostile)
+
+
+# --- rehearsed ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("pattern", ["(.*[ab].{30}c)+"])
+def test_a_text_whose_every_token_leads_to_new_states_is_refused(pattern: str) -> None:
+    """Its start is cheap; its first mask behind some text would take more than a question may."""
+    with pytest.raises(GrammarTooCostly):
+        check_regex(pattern)
+    with pytest.raises(GrammarTooCostly):
+        check_schema({"type": "object", "properties": {"a": {"type": "string", "pattern": f"^{pattern}$"}}})
+
+
+@pytest.mark.parametrize("pattern", [".*a.{12}b", r"[a-z]{3,40}@[a-z]+\.com", r"(\w+\s){3,30}", "(a?){50}a{50}"])
+def test_texts_whose_tokens_lead_to_few_states_are_served(pattern: str) -> None:
+    check_regex(pattern)
+
+
+def clauses(n: int, n_rows: int) -> Any:
+    """A name is written, and then: which of the others may follow?"""
+    rng = Random(7)
+
+    def literal() -> Any:
+        name = f"x{rng.randrange(n)}"
+        return {"properties": {name: {"const": rng.random() < 0.5}}, "required": [name]}
+
+    rows = [{"anyOf": [literal() for _ in range(3)]} for _ in range(n_rows)]
+    return {"type": "object", "additionalProperties": {"type": "boolean"}, "allOf": rows}
+
+
+def test_the_way_out_of_a_name_is_rehearsed() -> None:
+    with pytest.raises(GrammarTooCostly):
+        check_schema(clauses(26, 13))
+    assert served_or_refused(Hostile("schema", clauses(8, 6))).outcome == "served"

@@ -33,7 +33,7 @@ from imp_server.grammar.plan import (
     nodes_of,
     schema_formula,
 )
-from imp_server.grammar.rehearsal import rehearse
+from imp_server.grammar.rehearsal import rehearse, rehearse_ending
 from imp_server.grammar.sat.found import LONGEST
 from imp_server.grammar.schema.closing import with_closing
 from imp_server.grammar.subschema import Sub
@@ -122,7 +122,7 @@ def _start(space: Space, begun: Begun) -> None:
     rehearse(space, begun.start)
     stepper = Stepper(space)
     bottom = stepper.cell(space.root.id, None)
-    Distances(stepper, {}).n_tokens(State(stepper.cell(begun.start, bottom)))
+    rehearse_ending(stepper, Distances(stepper, {}), State(stepper.cell(begun.start, bottom)))
 
 
 def schema_plan(

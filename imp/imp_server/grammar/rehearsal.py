@@ -10,12 +10,16 @@ from collections import deque
 from collections.abc import Iterator
 from itertools import islice
 
+from imp_server.core import GrammarDeadEnd
 from imp_server.core.limits import QUESTION, Limit
+from imp_server.core.turns import OverBudget
+from imp_server.grammar.distance import Distances
 from imp_server.grammar.frames.arrays import ArrayPhase, WaitingItem
 from imp_server.grammar.frames.goals import Bits
 from imp_server.grammar.frames.objects import ObjectPhase, WaitingMember
 from imp_server.grammar.frames.simple_objects import OPEN
 from imp_server.grammar.frames.space import Space
+from imp_server.grammar.frames.stack import State, Stepper
 from imp_server.grammar.frames.texts import Text
 from imp_server.grammar.frames.values import Scalar, Start
 from imp_server.grammar.tables import FIRST_OP, FOREIGN
@@ -26,8 +30,20 @@ ENOUGH = 10_000
 MAX_NAMES = 100
 MOST = Limit(QUESTION.n_units // 2, QUESTION.n_bytes // 2)
 """Of one frame. The bytes of a token pass several, but few of them are dear."""
-BLANK, LETTERS = 0x20, slice(0x61, 0x7B)
-MAX_LETTERS = 8
+BLANK = 0x20
+MAX_ENDINGS = 12
+MOST_OF_ENDING = Limit(QUESTION.n_units // 8, QUESTION.n_bytes // 8)
+"""The check has proved much of what an engine has to find anew."""
+WORDS = (
+    b"the and ing tion her ent was ould that with ach ight our ver king back down ple ces ury oxb jaz quip fgh wyk zmd "
+    b"lopc bacd cabe xaxb"
+).split(b" ")
+"""As tokens are: the later ones share few beginnings with the earlier."""
+FAR = b"a lamb crept up the 12 big steps, axed by Quincy: mud for Joe's 7 wax hogs, zebra cabs and vexed quail back"
+FEW_UNITS = 60
+"""Of that text, for a machine whose states are known or cheap."""
+TIMES_IN_A_MASK = 150
+"""New states that the tokens of a vocabulary of 50,000 lead to, by those that the later half of the words does."""
 
 
 def rehearse(space: Space, local: int) -> None:
@@ -52,15 +68,52 @@ def rehearse(space: Space, local: int) -> None:
                 todo.append(target)
 
 
+def rehearse_ending(stepper: Stepper, distances: Distances, state: State) -> None:
+    """Raises OverBudget where the way to the end takes too much, at the first bytes of the way from the start."""
+    try:
+        data = distances.way(state).bytes()
+    except GrammarDeadEnd:
+        return
+    for byte in data[:MAX_ENDINGS]:
+        after = stepper.step(state, byte)
+        if after is None:
+            return
+        state = after
+        with MOST_OF_ENDING.budget().spent():
+            distances.n_tokens(state)
+
+
 def _read(space: Space, local: int) -> list[int]:
-    """Read some letters of a text, as a token would."""
-    for _ in range(MAX_LETTERS):
-        space.tables.entry(local, LETTERS.start)
-        after = next((int(entry) for entry in space.tables.rows[local, LETTERS] if entry >= 0), local)
-        if after == local or space.tables.kind_of[after] != FOREIGN:
-            break
-        local = after
+    """Read some text; where that makes new states, read words behind it, as a mask would."""
+    budget = MOST.budget()
+    with budget.spent():
+        far = _after(space, local, FAR, skips=True)
+    if MOST.n_units - budget.n_units >= FEW_UNITS:
+        _read_words(space, far)
     return []
+
+
+def _read_words(space: Space, local: int) -> None:
+    """Raises OverBudget if a vocabulary whose tokens lead to new states at this rate takes more than a question may."""
+    for word in WORDS[: len(WORDS) // 2]:
+        _after(space, local, word)
+    budget = MOST.budget()
+    with budget.spent():
+        for word in WORDS[len(WORDS) // 2 :]:
+            _after(space, local, word)
+    if (MOST.n_units - budget.n_units) * TIMES_IN_A_MASK > MOST.n_units:
+        raise OverBudget("work")
+
+
+def _after(space: Space, local: int, text: bytes, *, skips: bool = False) -> int:
+    """The place behind the bytes of `text`, as far as they may come; `skips`: those that may not are left out."""
+    for byte in text:
+        entry = space.tables.entry(local, byte)
+        if entry >= 0 and space.tables.kind_of[entry] == FOREIGN:
+            local = entry
+        elif not skips:
+            break
+    return local
 
 
 def _led_to(space: Space, frame: Start | ObjectPhase | ArrayPhase) -> Iterator[int]:

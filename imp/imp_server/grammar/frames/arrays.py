@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal
 
+from imp_server.core import GrammarDeadEnd
 from imp_server.grammar.formula import Formula
 from imp_server.grammar.frames.goals import Bits, Goal, Judge
 from imp_server.grammar.frames.local import Listed, Local, gap_entries
@@ -219,6 +220,7 @@ class ArrayPhase(Listed):
 
     def lead(self) -> bytes:
         rest = self.state.remaining()
-        assert rest is not None
+        if rest is None:  # its proof was given up
+            raise GrammarDeadEnd("the grammar can't prove a way to its end from here")
         text = rest.text(MAX_LEAD)
         return (b"," if text and self.phase == "after" else b"") + text + b"]"

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
+from imp_server.core import GrammarDeadEnd
 from imp_server.grammar.formula import Formula
 from imp_server.grammar.frames.goals import Bits, Goal, Judge
 from imp_server.grammar.frames.local import Listed, Local, gap_entries
@@ -323,7 +324,8 @@ class ObjectPhase(Listed):
 
     def lead(self) -> bytes:
         rest = self.state.remaining_after_one() if self.phase == "comma" else self.state.remaining()
-        assert rest is not None
+        if rest is None:  # its proof was given up
+            raise GrammarDeadEnd("the grammar can't prove a way to its end from here")
         text = rest.text(MAX_LEAD)
         return (b"," if text and self.phase == "after" else b"") + text + b"}"
 

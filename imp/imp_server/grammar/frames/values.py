@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from imp_server.core import GrammarDeadEnd
 from imp_server.grammar.frames.goals import Goal
 from imp_server.grammar.frames.local import Listed, Local, gap_entries
 from imp_server.grammar.frames.verdicts import Verdicts
@@ -38,7 +39,8 @@ class Start(Listed):
 
     def lead(self) -> bytes:
         answer = self.space.shortest_value(self.goal)
-        assert answer is not None
+        if answer is None:  # its proof was given up
+            raise GrammarDeadEnd("the grammar can't prove a way to its end from here")
         return answer.text(MAX_LEAD)
 
 
