@@ -43,7 +43,7 @@ class Hunt:
 
     @contextlib.contextmanager
     def server(self) -> Iterator[Target]:
-        flags = ("--threads", "1", "--speculative-enabled", "off")
+        flags = ("--threads", "1", "--speculative-enabled", "off", "--kv-cache-size-mib", "128")
         with serving(self.options.model, *flags) as (url, pid), hunted(url, pid) as target:
             target.measure(4, 0)
             yield target
@@ -62,11 +62,12 @@ class Hunt:
                         break
 
     def round(self, target: Target, number: int) -> None:
-        bodies = drawn(number, PER_ROUND, any_request(self.options.scale))
+        is_crowd = number % 2 == 0
+        bodies = drawn(number, PER_ROUND, any_request(self.options.scale, many=not is_crowd))
         self.n_rounds += 1
         self.n_inputs += len(bodies)
         self.kinds.update(body.kind for body in bodies)
-        if number % 2:
+        if not is_crowd:
             faults = [fault for body in bodies for fault in target.one(body)]
             target.polite.take()
         else:

@@ -94,7 +94,8 @@ def many_choices(draw: st.DrawFn) -> HostileBody:
         st.sampled_from(
             [
                 _body("n x logprobs", CHAT, messages=[USER], n=n, logprobs=True, top_logprobs=top, **few),
-                _body("n x logprobs", COMPLETIONS, prompt=["a"] * n, n=8, best_of=8, logprobs=top, echo=True, **few),
+                _body("n x logprobs", COMPLETIONS, prompt=["a"] * min(n, 8), n=8, best_of=8, logprobs=top, echo=True,
+                      **few),
                 _body("n x logprobs", COMPLETIONS, prompt="a " * 2 * n, logprobs=top, echo=True, prompt_logprobs=top,
                       **few),
                 _body("n x logprobs", COMPLETION, prompt="a", n_predict=4, n_probs=top * n, n_cmpl=n),
@@ -114,9 +115,9 @@ def chains(draw: st.DrawFn, longest: int = 1000) -> HostileBody:
 
 
 @st.composite
-def any_request(draw: st.DrawFn, scale: float = 1.0) -> HostileBody:
-    """`scale`: of bodies and chains."""
-    which = draw(st.integers(0, 29))
+def any_request(draw: st.DrawFn, scale: float = 1.0, many: bool = True) -> HostileBody:
+    """`scale`: of bodies and chains; `many`: those that ask for many tokens, too, and so for others' rows."""
+    which = draw(st.integers(0, 29 if many else 25))
     if which < 20:
         return draw(constrained())
     if which < 26:

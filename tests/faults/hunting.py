@@ -27,11 +27,11 @@ SLACK_CPU_S = 0.5
 """For the watching itself: the polite client's requests, a fork, a metric."""
 CPU_S_PER_MIB = 0.1
 """Of a body, inflated: it must be received, inflated and read."""
-MOST_WAIT_S = 60.0
+MOST_WAIT_S = 120.0
 """For an answer, a crowd being served at once."""
-MOST_API_MIB, MOST_ENGINE_MIB, MOST_WORKER_MIB = 512 + 300, 256 + 200, 64 + 100
-"""Beyond what an idle server takes: the knobs' budgets, and what a run of Python scatters around them. A worker begins
-with what the zygote has in memory."""
+MOST_API_MIB, MOST_ENGINE_MIB, MOST_WORKER_MIB = 512 + 300, 256 + 128 + 150, 64 + 100
+"""Beyond what an idle server takes: the knobs' budgets (bodies; grammars and 128 MiB of keys and values; a check), and
+what a run of Python scatters around them. A worker begins with what the zygote has in memory."""
 MOST_FIRST_S, MOST_CONSTRAINED_FIRST_S, MOST_TIMES, LEAST_RATE = 0.25, 0.5, 1.5, 0.8
 NEVER = re.compile(
     r"^(imp_(?:grammar_dead_ends_total|grammar_blown_caps_total|engine_crashes_total"

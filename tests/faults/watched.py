@@ -151,7 +151,7 @@ class PoliteClient:
                 if line.startswith("data: {"):
                     choices = json.loads(line[6:]).get("choices")
                     assert choices is not None, line[:200]
-                    if choices and choices[0]["delta"].get("content"):
+                    if choices and (choices[0]["delta"].get("content") or choices[0]["finish_reason"]):
                         arrived.append(time.monotonic())
         assert arrived, "no token came"
         rate = (len(arrived) - 1) / (arrived[-1] - arrived[0]) if len(arrived) > 4 and not constrained else 0.0
