@@ -80,8 +80,11 @@ def test_a_chain_has_exactly_its_verdicts(place: str, otherwise: bool, shut: boo
     judge(schema, [FRAMES[place] % json.dumps(value) for value in VALUES])
 
 
-def test_a_long_chain() -> None:
-    judge(chain(24, False, False), [json.dumps(value) for value in VALUES])
+@pytest.mark.parametrize("otherwise", [False, True])
+def test_a_long_chain(otherwise: bool) -> None:
+    values = [*VALUES, {"name": "k49", "v49": ""}, {"v49": "", "name": "k49"}, {"v49": "", "name": "k48"}]
+    texts = [FRAMES["property"] % json.dumps(value) for value in values]
+    judge(PLACES["property"](chain(50, otherwise, False)), texts)
 
 
 def test_a_chain_of_elses() -> None:

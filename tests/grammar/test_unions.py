@@ -105,6 +105,7 @@ UNIONS: dict[str, tuple[Any, list[Any]]] = {
     "22 of anyOf": ({"anyOf": tagged(22)}, texts(22)),
     "22 of oneOf": ({"oneOf": tagged(22)}, texts(22)),
     "200 of oneOf": ({"oneOf": tagged(200)}, texts(200)),
+    "300 of oneOf, more than one row of results": ({"oneOf": tagged(300)}, texts(300)),
     "integers": ({"oneOf": tagged(40, lambda i: {"const": i})}, texts(40, lambda i: i)),
     "sets": ({"oneOf": tagged(40, lambda i: {"enum": [f"a{i}", f"b{i}"]})}, texts(40, lambda i: f"b{i}")),
     "two branches share a constant": (
@@ -140,6 +141,10 @@ UNIONS: dict[str, tuple[Any, list[Any]]] = {
     ),
     "which of 18 is a string": (
         present(18, False), [{"p0": "x"}, {"p17": "x"}, {"p0": 1, "p17": "x"}, {"p0": "x", "p17": "x"}, {}, {"p3": 1}]
+    ),
+    "which of 100 is a string": (
+        present(100, False), [{"p0": "x"}, {"p99": "x"}, {"p0": 1, "p99": "x"}, {"p99": "x", "p0": 1, "p50": 2},
+                              {"p0": "x", "p99": "x"}, {"p1": 1, "p7": "x", "p8": "x"}, {}, {"p3": 1}]
     ),
     "which of 100 is there": (present(100, True), [{"p0": "x"}, {"p99": "x"}, {"p7": "x", "p99": "x"}, {}]),
 }  # fmt: skip

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import Literal, NamedTuple
 
 from imp_server.core.errors import GrammarTooCostly
-from imp_server.core.turns import Budget, OverBudget
+from imp_server.core.turns import Budget, GaveUp, OverBudget
 
 
 class Limit(NamedTuple):
@@ -36,6 +36,10 @@ def bounded(budget: Budget, asked: Literal["schema", "pattern", "grammar"]) -> I
     try:
         with budget.spent():
             yield
+    except GaveUp as over:
+        place = f"#{over.pointer or ''}"
+        message = f"this {asked} is too complex to prove what satisfies it at {place}; simplify it there"
+        raise GrammarTooCostly(message, pointer=over.pointer or "") from None
     except OverBudget as over:
         where = "" if over.pointer is None else f" at #{over.pointer}"
         raise GrammarTooCostly(

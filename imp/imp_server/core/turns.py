@@ -32,6 +32,14 @@ class OverBudget(Exception):
         self.pointer: str | None = None
 
 
+class GaveUp(OverBudget):
+    """A proof ended without an answer: nothing says that what was asked about can't be."""
+
+    def __init__(self, pointer: str | None = None) -> None:
+        super().__init__("work")
+        self.pointer = pointer
+
+
 class _Account(local):
     units: int = ENDLESS
     """Left until the nearest limit."""

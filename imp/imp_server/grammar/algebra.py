@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator
 
-from imp_server.core.turns import charge
+from imp_server.core.turns import charge, spend
 from imp_server.grammar.exclusive import Exclusive
 from imp_server.grammar.formula import Formula, Formulas
 from imp_server.grammar.giving_up import dropped, emptied
@@ -57,24 +57,44 @@ class Algebra:
         self.number_machines: dict[Formula, Machine] = {}
         """Memos of scalars.py."""
         self.property_values: dict[tuple[tuple[Props, ...], str], Formula] = {}
-        """Memo of sat/objects.py."""
+        self.part_names: dict[Formula, frozenset[str]] = {}
+        self.parts_held: dict[tuple[Formula, frozenset[str]], bool | None] = {}
+        """Memos of sat/objects.py."""
         self.any = self.sub_of(self.formulas.true)
         self.never = self.sub_of(self.formulas.false)
 
     def given_up(self) -> Iterator[None]:
         """Take everything apart, a piece at each step. Nobody uses it any more."""
         yield from dropped(self.places, self._constants, self.string_machines, self.number_machines)
-        yield from dropped(self.property_values)
+        yield from dropped(self.property_values, self.part_names, self.parts_held)
         yield from self._exclusive.given_up()
         yield from emptied(self._subs)
         yield from self.leaves.given_up()
         yield from self.formulas.given_up()
 
+    def stands(self, f: Formula, pointer: str) -> None:
+        """Take note of the place of a formula, and of what it is made of."""
+        for part in (f, *f.conjuncts()):
+            self.places.setdefault(part, pointer)
+
+    def place_of(self, f: Formula) -> str | None:
+        """Where a formula stands, or the first of what it is made of that stands somewhere."""
+        todo, seen = [f], {f}
+        while todo:
+            part = todo.pop()
+            if part in self.places:
+                return self.places[part]
+            below = [arg for arg in reversed(part.args) if arg not in seen]
+            spend(1 + len(below) // 8)
+            seen.update(below)
+            todo += below
+        return None
+
     def settled(self, f: Formula) -> Formula:
         """A formula of the same values, as the automata use it: branches that shut each other out aren't counted."""
         settled = self._exclusive.settled(f)
         if settled is not f and f in self.places:
-            self.places.setdefault(settled, self.places[f])
+            self.stands(settled, self.places[f])
         return settled
 
     def sub(self, key: Hashable, make: Callable[[], Formula]) -> Sub:

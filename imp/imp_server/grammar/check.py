@@ -8,17 +8,18 @@ started.
 from __future__ import annotations
 
 import json
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal, NamedTuple
 
 from imp_server.core import GrammarPlan, GrammarRefused, GrammarTooCostly, GrammarUnsatisfiable
-from imp_server.core.limits import CHECK, bounded
-from imp_server.core.turns import n_charged, spend
+from imp_server.core.limits import CHECK, QUESTION, bounded
+from imp_server.core.turns import ENDLESS, n_charged, spend
 from imp_server.grammar.algebra import has_surrogates
 from imp_server.grammar.definitions import definition_machine
 from imp_server.grammar.distance import Distances
 from imp_server.grammar.envelope import Free, Node, Raw, Value
+from imp_server.grammar.formula import Formula
 from imp_server.grammar.frames.space import Space
 from imp_server.grammar.frames.stack import State, Stepper
 from imp_server.grammar.leaves import Contains, Items, Leaf, Names, Props
@@ -35,13 +36,17 @@ from imp_server.grammar.plan import (
 )
 from imp_server.grammar.rehearsal import rehearse, rehearse_ending
 from imp_server.grammar.sat.found import LONGEST
+from imp_server.grammar.sat.objects import value_formula
 from imp_server.grammar.schema.closing import with_closing
+from imp_server.grammar.schema.reading import deepest_place
 from imp_server.grammar.subschema import Sub
 from imp_server.grammar.warm_up import warm_up
 
 CHECK_WORK = 20_000
 """Conjunctions and questions of the proof that some value satisfies a schema (sat/solver.py)."""
 MAX_SUBS = 20_000
+PARTS = 100_000
+"""Units after which no further part of a schema is proved by itself."""
 
 
 KeyOrder = Literal["any", "schema"]
@@ -87,7 +92,8 @@ def check_schema(
         try:
             _prove(schema, Space(work, n_locals=64), plan.digest, integers, key_order)
         except RecursionError:
-            raise GrammarRefused("the schema is nested too deeply") from None
+            deepest = deepest_place(schema)
+            raise GrammarRefused(f"the schema is nested too deeply (at #{deepest})", pointer=deepest) from None
     return plan
 
 
@@ -105,19 +111,20 @@ def _limited(asked: Literal["schema", "pattern", "grammar"]) -> Iterator[None]:
 def _prove(schema: Any, space: Space, digest: str, integers: str, key_order: str) -> None:
     """Some value satisfies the schema, and a reply under it can begin."""
     formula = schema_formula(space, schema, digest, integers, key_order)
-    _visit_all(formula.leaves())
-    answer = space.solver.value(formula)
-    if answer is None and space.solver.gave_up:
-        raise GrammarRefused("the schema is too complex to prove that some value satisfies it; simplify it")
+    subs = _visit_all(formula.leaves())
+    answer = space.solver.proved(lambda: space.solver.value(formula), formula)
     if answer is None:
         raise GrammarUnsatisfiable("no value satisfies this schema")
     if answer.size > LONGEST:
         raise GrammarTooCostly(f"the shortest value of this schema has more than {LONGEST} bytes")
+    space.solver.budget = ENDLESS
+    _prove_parts(space, subs)
     _start(space, Begun(space.start(space.goal(formula), True).id))
 
 
 def _start(space: Space, begun: Begun) -> None:
     """What the engine does before the first token, but for the mask (engine.Matcher, places.Places)."""
+    space.solver.budget = ENDLESS  # each question has a limit of its own
     warm_up(space, begun.start)
     rehearse(space, begun.start)
     stepper = Stepper(space)
@@ -219,19 +226,42 @@ def _prove_around(digest: str, node: Node, apart: Container[str], key_order: Key
     return tuple(left_out.values())
 
 
-def _visit_all(leaves: Any) -> None:
+def _prove_parts(space: Space, subs: Iterable[Sub]) -> None:
+    """Whether what may stand in members and items has a value is decided now, as far as a check may take."""
+    n_left = PARTS
+    for f in _values_of(space, subs):
+        if n_left <= 0:
+            return
+        budget = QUESTION.budget()
+        with budget.spent():
+            space.shortest_value(space.goal(f))
+        n_left -= QUESTION.n_units - budget.n_units
+
+
+def _values_of(space: Space, subs: Iterable[Sub]) -> Iterator[Formula]:
+    """What subschemas ask of a value, and what several ask together of a property's value."""
+    for sub in subs:
+        yield sub.formula
+        props = [part.leaf for part in sub.formula.conjuncts() if isinstance(part.leaf, Props)]
+        if len(props) > 1:
+            for name in dict.fromkeys(name for leaf in props for name in leaf.names):
+                yield value_formula(space.algebra, props, name)
+
+
+def _visit_all(leaves: Any) -> Iterable[Sub]:
     """Expand everything reachable, so that what can't be enforced is refused now and not in mid-stream."""
     todo: list[Leaf] = list(leaves)
-    seen: set[Sub] = set()
+    seen: dict[Sub, None] = {}
     while todo:
         leaf = todo.pop()
         for sub in _subs(leaf):
             if sub not in seen:
                 spend(2)
-                seen.add(sub)
+                seen[sub] = None
                 if len(seen) > MAX_SUBS:
                     raise GrammarRefused(f"schema has more than {MAX_SUBS} reachable subschemas")
                 todo += sub.formula.leaves()
+    return seen
 
 
 def _subs(leaf: Leaf) -> list[Sub]:

@@ -179,7 +179,7 @@ class Distances:
             resumed = waiting.resumed(result, tape[marks[-1] :] + lead)
             marks = marks[:-1]
         else:
-            resumed = self._space.tables.entry(below.top, result)
+            resumed = self._space.tables.resumed(below.top, result)
         if resumed < 0:
             return None
         after: Cell = self._stepper.cell(resumed, below.below)

@@ -16,6 +16,7 @@ from imp_server.grammar.giving_up import dropped
 
 MAX_PAIRS = 50_000
 """Pairs of branches looked at where no tag tells them apart."""
+N_UNITS_PAIR = 8
 
 
 class Exclusive:
@@ -61,7 +62,7 @@ class Exclusive:
         pairs = self._pairs(extents)
         if pairs is None:
             return [(0, i) for i in range(1, len(extents))]
-        spend(1 + len(pairs) // 8)
+        spend(1 + N_UNITS_PAIR * len(pairs))
         return [(i, j) for i, j in pairs if not self._extents.are_apart(extents[i], extents[j])]
 
     def _pairs(self, extents: Sequence[Extent]) -> Collection[tuple[int, int]] | None:

@@ -10,6 +10,7 @@ from collections.abc import Hashable, Iterable, Iterator
 from functools import reduce
 from typing import NamedTuple, cast
 
+from imp_server.core.turns import charge
 from imp_server.grammar.formula import AND, NOT, ONE, OR, Formula, Formulas
 from imp_server.grammar.giving_up import dropped
 from imp_server.grammar.leaves import (
@@ -33,6 +34,8 @@ from imp_server.grammar.leaves import (
 
 MAX_WAYS = 64
 """Kinds of objects told apart in one extent."""
+N_BYTES = 200
+"""Memory of what is known of a property's value."""
 MAX_DEPTH = 6
 """Levels of objects in which a tag is looked for."""
 
@@ -194,16 +197,16 @@ class Extents:
 
     def are_apart(self, a: Extent, b: Extent, depth: int = MAX_DEPTH) -> bool:
         """Whether no value is in both."""
-        both = a.both(b).types
-        if both & NULL or not depth:
-            return not both
-        for kind, listed in (
-            (BOOLEAN, a.booleans.both(b.booleans)),
-            (NUMBER, a.numbers.both(b.numbers)),
-            (STRING, a.strings.both(b.strings)),
+        both = a.types & b.types
+        for kind, x, y in (
+            (BOOLEAN, a.booleans, b.booleans),
+            (NUMBER, a.numbers, b.numbers),
+            (STRING, a.strings, b.strings),
         ):
-            if both & kind and not listed.is_empty:
-                return False
+            if both & kind and x.both(y).is_empty:
+                both &= ~kind
+        if both & ~(OBJECT | ARRAY) or not depth:
+            return not both
         if both & OBJECT and not all(self._objects_apart(x, y, depth - 1) for x in a.objects for y in b.objects):
             return False
         return not both & ARRAY or all(self._arrays_apart(x, y, depth - 1) for x in a.arrays for y in b.arrays)
@@ -228,8 +231,9 @@ class Extents:
         found = self._values.get(key)
         if found is None:
             subs = (leaf.names.get(name) or (None if leaf.patterns else leaf.rest) for leaf in props)
-            parts = (self.of(sub.raw) for sub in subs if sub is not None)
-            found = self._values[key] = reduce(Extent.both, parts, EVERYTHING)
+            parts = [self.of(sub.raw) for sub in subs if sub is not None and sub.raw is not self._fs.true]
+            charge(N_BYTES, 1 + 8 * len(parts))
+            found = self._values[key] = reduce(Extent.both, parts[1:], parts[0]) if parts else EVERYTHING
         return found
 
     def _item(self, items: Iterable[Items], at: int) -> Extent:

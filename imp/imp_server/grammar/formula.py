@@ -6,37 +6,48 @@ another type than the value's is true. oneOf keeps its own operator: written out
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from imp_server.core.turns import charge, spend
-from imp_server.grammar.giving_up import emptied
+from imp_server.grammar.giving_up import dropped, emptied
 
 if TYPE_CHECKING:
     from imp_server.grammar.leaves import Leaf
 
 TRUE_OP, FALSE_OP, LEAF, AND, OR, NOT, ONE = range(7)
 
-N_BYTES, N_BYTES_ARG = 450, 16
-"""Memory of a formula, and of each of its arguments."""
+MASK_BITS = 240
+MANY, FEW = 8, 8
+"""Parts of a formula, and leaves of one, from which and up to which it is remembered what becomes of a part."""
+N_BYTES, N_BYTES_ARG, N_BYTES_PART = 500, 16, 300
+"""Memory of a formula, of each of its arguments, and of what became of one."""
 
 
 class Formula:
     """Made by `Formulas` alone. `args` are formulas, except for a LEAF, whose one argument is `leaf`."""
 
-    __slots__ = ("_restricted", "args", "leaf", "op", "uid")
+    __slots__ = ("_few", "_restricted", "args", "is_watching", "leaf", "mask", "op", "uid")
 
     def __init__(self, op: int, args: tuple[Formula, ...], leaf: Leaf | None, uid: int) -> None:
         self.op = op
         self.args = args
         self.leaf = leaf
         self.uid = uid
+        self.mask = 1 << uid % MASK_BITS if leaf is not None else 0
+        """A bit for each leaf in it, which others may share."""
+        self.is_watching = leaf is not None and leaf.is_watch
+        """Whether a Watched leaf is in it."""
+        for arg in args:
+            self.mask |= arg.mask
+            self.is_watching = self.is_watching or arg.is_watching
         self._restricted: dict[int, Formula] = {}
+        self._few: tuple[Leaf, ...] | None = None if leaf is None else (leaf,)
 
-    def leaves(self) -> Iterable[Leaf]:
+    def leaves(self) -> Collection[Leaf]:
         """Every leaf, once, in the order in which they stand there. Parts that are shared are looked at once."""
-        if self.leaf is not None:
-            return (self.leaf,)
+        if self._few is not None:
+            return self._few
         found: dict[Leaf, None] = {}
         seen: set[Formula] = set()
         todo = list(reversed(self.args))
@@ -48,6 +59,8 @@ class Formula:
                 seen.add(part)
                 todo += reversed(part.args)
         spend(1 + (len(seen) + len(found)) // 8)
+        if len(found) <= FEW:
+            self._few = tuple(found)
         return found
 
     def conjuncts(self) -> tuple[Formula, ...]:
@@ -61,6 +74,7 @@ class Formulas:
 
     def __init__(self) -> None:
         self._made: dict[tuple[int, object], Formula] = {}
+        self._parts: dict[tuple[Formula | None, ...], Formula] = {}
         self.true = self._make(TRUE_OP, (), None)
         self.false = self._make(FALSE_OP, (), None)
 
@@ -68,7 +82,8 @@ class Formulas:
         return len(self._made)
 
     def given_up(self) -> Iterator[None]:
-        return emptied(self._made)
+        yield from dropped(self._parts)
+        yield from emptied(self._made)
 
     def _make(self, op: int, args: tuple[Formula, ...], leaf: Leaf | None) -> Formula:
         key = (op, leaf if leaf is not None else args)
@@ -130,9 +145,14 @@ class Formulas:
         single = once[0] if len(once) == 1 else self._make(ONE, tuple(sorted(once, key=lambda f: f.uid)), None)
         return self.conj([*never, single])
 
-    def map_leaves(self, f: Formula, change: Callable[[Leaf], Formula | None]) -> Formula:
-        """`f` with each leaf replaced; `change` returns None for a leaf that stays."""
-        return _Mapping(self, change).of(f)
+    def map_leaves(self, f: Formula, changes: Mapping[Leaf, Formula]) -> Formula:
+        """`f` with leaves replaced by what has become of them."""
+        return self.map_all([f], changes)[0]
+
+    def map_all(self, fs: Sequence[Formula], changes: Mapping[Leaf, Formula]) -> list[Formula]:
+        """The same for several."""
+        spend(1 + len(fs) // 8)
+        return _Mapping(self, changes, self._parts).all_of(fs)
 
     def with_args(self, f: Formula, args: list[Formula]) -> Formula:
         """`f` with other arguments."""
@@ -168,21 +188,48 @@ class Formulas:
 
 
 class _Mapping:
-    """A formula with its leaves replaced. No closures: those that call themselves are cycles, and stay."""
+    """Formulas with leaves replaced. No closures: those that call themselves are cycles, and stay."""
 
-    def __init__(self, formulas: Formulas, change: Callable[[Leaf], Formula | None]) -> None:
-        self._formulas, self._change = formulas, change
+    def __init__(
+        self,
+        formulas: Formulas,
+        changes: Mapping[Leaf, Formula],
+        parts: dict[tuple[Formula | None, ...], Formula],
+    ) -> None:
+        """`parts`: what became of parts before, by what became of their leaves."""
+        self._formulas, self._changes, self._parts = formulas, changes, parts
         self._made: dict[Formula, Formula] = {}
+        self._mask = 0
+        for leaf in changes:
+            self._mask |= formulas.leaf(leaf).mask
 
-    def of(self, f: Formula) -> Formula:
+    def all_of(self, fs: Sequence[Formula]) -> list[Formula]:
+        return [*map(self._part if len(fs) >= MANY else self._of, fs)]
+
+    def _of(self, f: Formula) -> Formula:
+        if not f.mask & self._mask:
+            return f
         found = self._made.get(f)
         if found is None:
             if f.leaf is not None:
-                other = self._change(f.leaf)
-                found = f if other is None else other
+                found = self._changes.get(f.leaf, f)
             else:
-                found = self._formulas.with_args(f, [self.of(arg) for arg in f.args])
+                found = self._formulas.with_args(f, self.all_of(f.args))
             self._made[f] = found
+        return found
+
+    def _part(self, f: Formula) -> Formula:
+        """One of many: most of them become the same again and again."""
+        if not f.mask & self._mask:
+            return f
+        leaves = f.leaves()
+        if len(leaves) > FEW:
+            return self._of(f)
+        key = (f, *(self._changes.get(leaf) for leaf in leaves))
+        found = self._parts.get(key)
+        if found is None:
+            charge(N_BYTES_PART, 1)
+            found = self._parts[key] = self._of(f)
         return found
 
 

@@ -20,6 +20,7 @@ ANY_TYPE = 63
 @dataclass(eq=False, slots=True)
 class Leaf:
     about: ClassVar[int]
+    is_watch: ClassVar[bool] = False
 
     @property
     def types(self) -> int | None:
@@ -139,6 +140,7 @@ class Watched(Leaf):
     """Whether the member or item that is being read obeys its watch number `index` (frames/goals.py)."""
 
     about = OBJECT | ARRAY
+    is_watch = True
     index: int
 
 

@@ -29,10 +29,12 @@ class Product:
         is_end: Callable[[States], bool],
         search: int,
         guesses: Callable[[States], Iterable[bytes]] = lambda _: (),
+        given_up: Callable[[], Exception] | None = None,
     ) -> None:
         """`is_lost`: nothing is accepted behind these states; `search`: states looked at for one proof.
 
-        `guesses`: words that may lead to an end, tried before a search.
+        `guesses`: words that may lead to an end, tried before a search. `given_up`: what is raised where a search is;
+        without it the state counts as dead.
         """
         self.parts = parts
         self.classes = refined([m.classes for m in parts])
@@ -40,6 +42,7 @@ class Product:
         """A search was given up, so a state that counts as dead may not be."""
         self._samples = representatives(self.classes)
         self._is_lost, self._is_end, self._search, self._guesses = is_lost, is_end, search, guesses
+        self._given_up = given_up
         self._numbers: dict[States, int] = {}
         self._states: list[States] = []
         self._rows: list[dict[int, int]] = []
@@ -148,6 +151,8 @@ class Product:
                     here = before
                 return True
             if len(reached) > self._search:
+                if self._given_up is not None:
+                    raise self._given_up()
                 self.is_unsure = True
                 self._ways[start] = None
                 return False

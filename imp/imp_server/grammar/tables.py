@@ -11,7 +11,8 @@ A configuration is a stack of locals (ints), top first. `rows[local, byte]` says
   - a == POP (-1): the top is popped, its result is b, the byte is consumed.
   - a == POP_AGAIN (-2): popped likewise, but the byte isn't consumed: it is given to the frame below.
   After a pop the frame below resumes: rows[below, b] is its next local (>= 0, DEAD, HOLE or ASK). A waiting
-  local reads no bytes, so its row is free to be indexed by results (0..255).
+  local reads no bytes, so its row is free to be indexed by results: one that may have more than 256 has several rows
+  in a row.
 
 Owner: one `Tables` per grammar space. The arrays grow by doubling, so their addresses change; native code reads
 them from `head`, which it shares: it makes locals and operations of its own (frames/simple_objects.py).
@@ -99,12 +100,14 @@ class Tables:
     def n_locals(self) -> int:
         return int(self.head.n_locals)
 
-    def new_local(self) -> int:
-        local = int(self.head.n_locals)
-        if local == self.head.n_ready:
-            self.grow()
-        self.head.n_locals = local + 1
-        return local
+    def new_local(self, n_rows: int = 1) -> int:
+        """The first of `n_rows` rows in a row."""
+        first = int(self.head.n_locals)
+        for local in range(first, first + n_rows):
+            if local == self.head.n_ready:
+                self.grow()
+            self.head.n_locals = local + 1
+        return first
 
     def op(self, a: int, b: int) -> int:
         """The entry that stands for operation (a, b)."""
@@ -124,6 +127,15 @@ class Tables:
     def entry(self, local: int, byte: int) -> int:
         value = int(self.rows[local, byte])
         return self.fill(local, byte) if value == HOLE else value
+
+    def resumed(self, local: int, result: int) -> int:
+        """The entry of a waiting local for a child's result."""
+        value = int(self.rows[local + (result >> 8), result & 255])
+        return self.fill(local, result) if value == HOLE else value
+
+    def put(self, local: int, result: int, entry: int) -> None:
+        """Keep that entry."""
+        self.rows[local + (result >> 8), result & 255] = entry
 
     def operation(self, entry: int) -> tuple[int, int]:
         """(a, b) of an entry <= FIRST_OP."""

@@ -112,7 +112,7 @@ def step_stack(tables: Tables, stack: Stack, height: int, byte: int) -> tuple[St
             return DEAD, height, lowest
         height -= 1
         lowest = min(lowest, height)
-        resumed = tables.entry(below[0], b)
+        resumed = tables.resumed(below[0], b)
         if resumed < 0:
             return (ASK if resumed == ASK else DEAD), height, lowest
         stack = (resumed, below[1])

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from imp_server.core import GrammarDeadEnd
 from imp_server.grammar.formula import Formula
-from imp_server.grammar.frames.goals import Bits, Goal, Judge
+from imp_server.grammar.frames.goals import ROW, Bits, Goal, Judge, n_rows
 from imp_server.grammar.frames.local import Listed, Local, gap_entries
 from imp_server.grammar.frames.objects import change
 from imp_server.grammar.leaves import Contains, Items, Leaf, Length, Unique, Watched
@@ -34,8 +34,9 @@ class ArrayState:
         self._items: list[tuple[Goal, WaitingItem] | None] = []
 
     def remaining(self) -> Found | None:
-        """The shortest rest, without the closing bracket; None if the array can't be completed."""
-        return self.space.solver.items(self.space.need(self.goal, self.space.solver.items))
+        """The shortest rest, without the closing bracket; None if the array can't be completed. Raises GaveUp."""
+        solver = self.space.solver
+        return solver.proved(lambda: solver.items(self.space.need(self.goal, solver.items)), self.goal.must)
 
     def close(self) -> int:
         evaluate = self.space.algebra.formulas.evaluate
@@ -103,14 +104,16 @@ class WaitingItem(Local):
 
     def __init__(self, space: Space, goal: Goal, asked: dict[Leaf, Formula]) -> None:
         """`goal` as it was before the item; `asked` as for WaitingMember, Contains always among it."""
-        super().__init__(space)
+        super().__init__(space, n_rows(asked.values()))
         self.goal = goal
         self.asked = asked
         self._leaves = dict.fromkeys(leaf for f in (goal.must, *goal.watches) for leaf in f.leaves())
         self.unique = any(isinstance(leaf, Unique) for leaf in self._leaves)
         solver = space.solver
-        judge = Judge(solver, lambda bits: self.after(bits).remaining() is not None, self._future, solver.item_cubes)
-        self.judge = judge if asked else None
+        self.judge: Judge | None = None
+        if asked:
+            most = ROW * n_rows(asked.values())
+            self.judge = Judge(solver, self._may_follow, self._future, solver.item_cubes, most)
 
     @property
     def captures(self) -> bool:  # type: ignore[override]
@@ -123,21 +126,22 @@ class WaitingItem(Local):
     def child_goal(self, must: Formula) -> Goal:
         return self.space.goal(must, self.watched, self.judge)
 
+    def _may_follow(self, bits: Bits) -> bool:
+        return self.after(bits).remaining() is not None
+
     def _future(self) -> Formula:
         """What has to hold of the items to come and of the Watched leaves."""
         fs, leaves = self.space.algebra.formulas, self.space.algebra.leaves
         number = {value: i for i, value in enumerate(self.watched)}
 
-        def changed(leaf: Leaf) -> Formula | None:
-            if leaf not in self._leaves:
-                return None
+        def changed(leaf: Leaf) -> Formula:
             if leaf not in self.asked:
                 return self._changed(leaf, item_value(self.space, leaf) is not fs.false, None)
             watch = fs.leaf(leaves.get(Watched, number[self.asked[leaf]]))
             yes, no = self._changed(leaf, True, None), self._changed(leaf, False, None)
             return fs.disj([fs.conj([watch, yes]), fs.conj([fs.neg(watch), no])])
 
-        return fs.map_leaves(self.space.need(self.goal), changed)
+        return fs.map_leaves(self.space.need(self.goal), {leaf: changed(leaf) for leaf in self._leaves})
 
     def after(self, bits: Bits, value: Any = None) -> ArrayState:
         """The array after an item; `value` is its canonical value if that is known."""
@@ -175,7 +179,7 @@ class WaitingItem(Local):
 
     def fill(self, byte: int) -> int:
         entry = self.resumed(byte, None)
-        self.space.tables.rows[self.id, byte] = entry
+        self.space.tables.put(self.id, byte, entry)
         return entry
 
     def resumed(self, result: int, text: bytes | None) -> int:

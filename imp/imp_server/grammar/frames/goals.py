@@ -2,24 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
 
+from imp_server.core.turns import GaveUp
 from imp_server.grammar.formula import Formula
-from imp_server.grammar.leaves import Leaf, Watched
-from imp_server.grammar.sat.solver import Cube, Solver
+from imp_server.grammar.leaves import Leaf, NumberLeaf, TextLeaf, Watched
+from imp_server.grammar.sat.solver import Cube, Doubt, Solver
 
 Bits = tuple[bool, ...]
-MAX_RESULTS = 256
-"""Results index a row of the transition table."""
-
-
+ROW = 256
+"""Results index rows of the transition table, of so many entries each."""
+MAX_ROWS = 64
+N_TYPES = 8
 MAX_FREE = 2
 """Open watches that are taken for independent of each other."""
 
 
 def is_open(f: Formula) -> bool:
     return bool(f.args) or f.leaf is not None
+
+
+def n_rows(asked: Iterable[Formula]) -> int:
+    """Rows for all results of a value of which so much is asked: constants tell values apart, and types do."""
+    n = 0
+    for f in dict.fromkeys(asked):
+        for leaf in f.leaves():
+            n += len(leaf.what) if isinstance(leaf, TextLeaf | NumberLeaf) and isinstance(leaf.what, frozenset) else 1
+    return min(1 + (n + N_TYPES) // ROW, MAX_ROWS)
 
 
 class Judge:
@@ -31,16 +42,18 @@ class Judge:
         allows: Callable[[Bits], bool],
         future: Callable[[], Formula],
         cubes: Callable[[Formula, Callable[[Cube], bool]], list[Cube]],
+        most: int,
     ) -> None:
-        """`allows`: whether the parent can be completed behind a value with these truths.
+        """`allows`: whether the parent can be completed behind a value with these truths. `most`: results at most.
 
         `future`: what has to hold of the rest of the parent and of the Watched leaves; `cubes`: which of these have to
         be true or false for such a rest, as far as a value can have them so.
         """
         self._solver = solver
         self._allows = allows
-        self._future, self._cubes_of = future, cubes
-        self._cubes: dict[tuple[tuple[bool | None, ...], Sequence[Formula]], tuple[list[Cube], bool]] = {}
+        self._most = most
+        self._future, self._cubes_of = cache(future), cubes
+        self._cubes: dict[tuple[tuple[bool | None, ...], Sequence[Formula]], tuple[list[Cube], Doubt]] = {}
         self._numbers: dict[Bits, int] = {}
         self.vectors: list[Bits] = []
 
@@ -61,10 +74,11 @@ class Judge:
                 return ask is None or ask(self._said(watches, cube)) is not None or solver.gave_up
 
             with solver.doubting() as doubt:
-                cubes = self._cubes_of(fs.map_leaves(self._future(), truth.get), can_be)
-            found = self._cubes[key] = cubes, doubt.was_raised
-        cubes, is_doubtful = found
-        solver.gave_up = solver.gave_up or is_doubtful
+                cubes = self._cubes_of(fs.map_leaves(self._future(), truth), can_be)
+            found = self._cubes[key] = cubes, doubt
+        cubes, doubt = found
+        if doubt.was_raised:
+            solver.doubt(doubt.where)
         return fs.disj(self._said(watches, cube) for cube in cubes)
 
     def _said(self, watches: Sequence[Formula], cube: Cube) -> Formula:
@@ -75,8 +89,10 @@ class Judge:
         """The result that stands for `bits`; -1 if the parent can't go on from them."""
         found = self._numbers.get(bits)
         if found is None:
-            if len(self.vectors) < MAX_RESULTS and self._allows(bits):
+            if self._allows(bits):
                 found = len(self.vectors)
+                if found == self._most:
+                    raise GaveUp(self._solver.algebra.place_of(self._future()))
                 self.vectors.append(bits)
             else:
                 found = -1

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from functools import cached_property
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from imp_server.core.turns import spend
@@ -236,7 +237,7 @@ class Keys:
         if self.apart or self._open or self._trie is None:
             return None
         trie = self._product.states(state)[1]
-        left = [at for at in range(*self._trie.span(trie)) if self._allowed(at)]
+        left = list(islice((at for at in range(*self._trie.span(trie)) if self._allowed(at)), 2))
         if len(left) != 1:
             return None
         rest = self._trie.texts[left[0]][self._trie.depth(trie) :]

@@ -24,9 +24,10 @@ class Local(ABC):
     captures = False
     """Whoever advances keeps the bytes read from here on (tape); see frames/stack.py."""
 
-    def __init__(self, space: Space) -> None:
+    def __init__(self, space: Space, n_rows: int = 1) -> None:
+        """`n_rows`: more than one where more than 256 results are possible."""
         self.space = space
-        self.id = space.claim()
+        self.id = space.claim(n_rows)
 
     @abstractmethod
     def fill(self, byte: int) -> int:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 
 from imp_server.core import GrammarDeadEnd
 from imp_server.grammar.formula import Formula
-from imp_server.grammar.frames.goals import Bits, Goal, Judge
+from imp_server.grammar.frames.goals import ROW, Bits, Goal, Judge, n_rows
 from imp_server.grammar.frames.local import Listed, Local, gap_entries
 from imp_server.grammar.frames.shapes import KeyKind, Shape
 from imp_server.grammar.leaves import Count, Leaf, Names, Props, Required, Watched
@@ -84,14 +84,17 @@ class ObjectState:
         return [leaf for leaf in self.leaves if isinstance(leaf, Names)]
 
     def remaining(self) -> Found | None:
-        """The shortest rest, without the closing brace; None if the object can't be completed."""
-        return self._shortest(self.space.need(self.goal, self._shortest))
+        """The shortest rest, without the closing brace; None if the object can't be completed. Raises GaveUp."""
+        return self.space.solver.proved(
+            lambda: self._shortest(self.space.need(self.goal, self._shortest)), self.goal.must
+        )
 
     def remaining_after_one(self) -> Found | None:
         """The same where at least one more member has to come."""
         fs, leaves = self.space.algebra.formulas, self.space.algebra.leaves
-        return self._shortest(
-            fs.conj([self.space.need(self.goal, self._shortest), fs.leaf(leaves.get(Count, 1, None))])
+        one = fs.leaf(leaves.get(Count, 1, None))
+        return self.space.solver.proved(
+            lambda: self._shortest(fs.conj([self.space.need(self.goal, self._shortest), one])), self.goal.must
         )
 
     def _shortest(self, f: Formula) -> Found | None:
@@ -138,8 +141,8 @@ class ObjectState:
                     changed[leaf] = value
                 elif value is not fs.true:
                     asked[leaf] = value
-            else:
-                changed[leaf] = self._after(leaf, kind)
+            elif (after := self._after(leaf, kind)) is not fs.leaf(leaf):
+                changed[leaf] = after
         goal = self._changed(self.goal, changed)
         if goal.must is fs.false:
             return None
@@ -199,8 +202,8 @@ def change(space: Space, goal: Goal, changed: dict[Leaf, Formula]) -> Goal:
     """The goal with leaves replaced by what has become of them."""
     if not changed:
         return goal
-    replace = space.algebra.formulas.map_leaves
-    return space.goal(replace(goal.must, changed.get), tuple(replace(w, changed.get) for w in goal.watches), goal.judge)
+    must, *watches = space.algebra.formulas.map_all([goal.must, *goal.watches], changed)
+    return space.goal(must, tuple(watches), goal.judge)
 
 
 def holds_at_close(leaf: Leaf) -> bool:
@@ -216,7 +219,7 @@ class WaitingMember(Local):
 
     def __init__(self, space: Space, goal: Goal, seen: frozenset[str], loose: bool, asked: dict[Leaf, Formula]) -> None:
         """`asked`: leaves that stay true only if the value obeys the formula, unless the goal needs them anyway."""
-        super().__init__(space)
+        super().__init__(space, n_rows(asked.values()))
         self.goal = goal
         self.seen = seen
         self.loose = loose
@@ -231,6 +234,7 @@ class WaitingMember(Local):
             lambda bits: self.after(bits).remaining() is not None,
             self._future,
             lambda f, can_be: solver.member_cubes(f, seen, order, can_be),
+            ROW * n_rows(self.asked.values()),
         )
 
     @property
@@ -245,11 +249,11 @@ class WaitingMember(Local):
         fs, leaves = self.space.algebra.formulas, self.space.algebra.leaves
         number = {value: i for i, value in enumerate(self.watched)}
 
-        def change(leaf: Leaf) -> Formula | None:
-            value = self.asked.get(leaf)
-            return None if value is None else fs.conj([fs.leaf(leaves.get(Watched, number[value])), self._obeyed(leaf)])
-
-        return fs.map_leaves(self.space.need(self.goal), change)
+        changes: dict[Leaf, Formula] = {
+            leaf: fs.conj([fs.leaf(leaves.get(Watched, number[value])), self._obeyed(leaf)])
+            for leaf, value in self.asked.items()
+        }
+        return fs.map_leaves(self.space.need(self.goal), changes)
 
     def _obeyed(self, leaf: Leaf) -> Formula:
         """What is left of a leaf that the member obeys."""
@@ -265,7 +269,7 @@ class WaitingMember(Local):
     def fill(self, byte: int) -> int:
         bits = () if self.judge is None else self.judge.vectors[byte]
         entry = self.space.object_phase(self.after(bits), "after", False).id
-        self.space.tables.rows[self.id, byte] = entry
+        self.space.tables.put(self.id, byte, entry)
         return entry
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Hashable, Iterator
 from typing import Any, TypeVar, cast
 
 from imp_server.core import GrammarRefused
-from imp_server.core.turns import ENDLESS, charge, kept, spend
+from imp_server.core.turns import ENDLESS, GaveUp, charge, kept, spend
 from imp_server.grammar.algebra import Algebra
 from imp_server.grammar.combine import anything, nothing
 from imp_server.grammar.formula import Formula
@@ -132,10 +132,13 @@ class Space:
             self.locals[found.id] = found
         return cast(L, found)
 
-    def claim(self) -> int:
+    def claim(self, n_rows: int) -> int:
         """The number of a frame that is being made."""
         claimed, self._claimed = self._claimed, -1
-        return claimed if claimed >= 0 else self.tables.new_local()
+        if claimed >= 0:
+            return claimed
+        charge(N_BYTES_LOCAL * (n_rows - 1), n_rows - 1)
+        return self.tables.new_local(n_rows)
 
     def _adopt(self, local: int) -> Local:
         """The frame of a local that native code has made."""
@@ -201,9 +204,13 @@ class Space:
         return conj([goal.must, goal.judge.allowed(goal.watches, possible)])
 
     def shortest_value(self, goal: Goal) -> Found | None:
+        """None: there is none. Raises GaveUp."""
         if goal not in self._shortest:
-            self._shortest[goal] = shortest(self, goal) if goal.is_wide else self.solver.value(self.need(goal))
+            self._shortest[goal] = self.solver.proved(lambda: self._found(goal), goal.must)
         return self._shortest[goal]
+
+    def _found(self, goal: Goal) -> Found | None:
+        return shortest(self, goal) if goal.is_wide else self.solver.value(self.need(goal))
 
     def first_bytes(self, goal: Goal) -> dict[int, int]:
         """First byte of a value -> number of the local it leads to."""
@@ -232,11 +239,10 @@ class Space:
                 if is_settled or (kind == STRING and goal.is_wide and all(map(is_listed, goal.watches))):
                     return told(self.algebra, must(self.algebra, goal.must), goal)
                 machines = [watched(self.algebra, f) for f in goal.watches]
-                return Several(must(self.algebra, goal.must), machines, goal)
+                return Several(must(self.algebra, goal.must), machines, goal, self.algebra.place_of(goal.must))
             except GrammarRefused:
-                # a combination above its budget that the check couldn't foresee: not offered
-                self.solver.gave_up = True
-                return Single(nothing(), False)
+                # a combination above its budget that the check couldn't foresee
+                raise GaveUp(self.algebra.place_of(goal.must)) from None
 
         return self._get(("verdicts", kind, goal), make)
 

@@ -125,7 +125,7 @@ class Stepper:
                 resumed = waiting.resumed(b, text)
                 plain = False
             else:
-                resumed = tables.entry(below.top, b)
+                resumed = tables.resumed(below.top, b)
             if resumed == DEAD:
                 return None
             cell = self.cell(resumed, below.below)
@@ -165,7 +165,7 @@ class Stepper:
             result = self.space.locals[cell.top].end_result
             if result < 0 or cell.below is None or self.space.locals[cell.below.top].captures:
                 return False
-            resumed = self.space.tables.entry(cell.below.top, result)
+            resumed = self.space.tables.resumed(cell.below.top, result)
             cell = None if resumed < 0 else self.cell(resumed, cell.below.below)
         return False
 

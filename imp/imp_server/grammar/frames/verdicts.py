@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol, cast
 
-from imp_server.core.turns import spend
+from imp_server.core.turns import GaveUp, spend
 from imp_server.grammar.algebra import Algebra
 from imp_server.grammar.frames.goals import Bits, Goal
 from imp_server.grammar.leaves import Leaf, TextLeaf
@@ -76,9 +76,10 @@ class Several:
 
     strict = False
 
-    def __init__(self, must: Machine, watched: list[Machine], goal: Goal) -> None:
+    def __init__(self, must: Machine, watched: list[Machine], goal: Goal, place: str | None) -> None:
+        """`place`: JSON pointer of the schema."""
         self._goal = goal
-        self._product = Product([must, *watched], self._is_lost, self._is_end, SEARCH)
+        self._product = Product([must, *watched], self._is_lost, self._is_end, SEARCH, given_up=lambda: GaveUp(place))
         self.classes = self._product.classes
         self.start = self._product.start()
 
@@ -116,10 +117,12 @@ class Several:
 class Told(Several):
     """As Several, where nothing but listed texts matters to the watches: one trie tells them apart, however many."""
 
-    def __init__(self, must: Machine, listed: Literals, truths: Sequence[Bits], other: Bits, goal: Goal) -> None:
+    def __init__(
+        self, must: Machine, listed: Literals, truths: Sequence[Bits], other: Bits, goal: Goal, place: str | None
+    ) -> None:
         """`truths`: of the watches by text, in the trie's order; `other`: of all other texts."""
         self._listed, self._truths, self._other = listed, truths, other
-        super().__init__(must, [listed], goal)
+        super().__init__(must, [listed], goal, place)
 
     def _result(self, states: States) -> int:
         must, listed = states
@@ -144,7 +147,7 @@ def told(algebra: Algebra, must: Machine, goal: Goal) -> Told:
         evaluate = algebra.formulas.evaluate
         return tuple(text in s if s is not None else evaluate(w, holds) for s, w in zip(sets, goal.watches))
 
-    return Told(must, listed, [bits(text) for text in listed.texts], bits(None), goal)
+    return Told(must, listed, [bits(text) for text in listed.texts], bits(None), goal, algebra.place_of(goal.must))
 
 
 def _texts(leaf: Leaf | None) -> frozenset[bytes] | None:

@@ -129,7 +129,7 @@ def _solve(solver: Solver, task: Task) -> Found | None:
 
 def _distinct(solver: Solver, task: Task) -> Found | None:
     if task.low > MAX_DISTINCT:
-        solver.gave_up = True
+        solver.give_up()
         return None
     prefix = max((len(leaf.prefix) for leaf in task.items), default=0)
     used = set(task.seen)
@@ -205,6 +205,8 @@ class _Search:
         self._solver = solver
         self._task = task
         self._left = MAX_SEARCH
+        self._is_blocked = False
+        """Some value was chosen among several where another one might have left more to those behind it."""
         prefix = max((len(i.prefix) for i in (*task.items, *task.against)), default=0)
         extra = sum(c.low for c in task.contains) + len(task.against) + (2 if task.repeated else 0)
         most = max(task.low, prefix * bool(task.against or extra)) + extra
@@ -217,6 +219,8 @@ class _Search:
             parts = self._place(0, n, counts, frozenset(task.against), frozenset(task.seen), ())
             if parts is not None:
                 return joined(parts)
+        if self._is_blocked and _Search(self._solver, self._task._replace(unique=False, repeated=())).run():
+            self._solver.give_up()
         return None
 
     def _place(
@@ -234,7 +238,7 @@ class _Search:
         spend(4)
         self._left -= 1
         if self._left < 0:
-            self._solver.gave_up = True
+            self._solver.give_up()
             return None
         fs = self._solver.algebra.formulas
         base = item_formula(self._solver.algebra, self._task.items, index)
@@ -251,6 +255,7 @@ class _Search:
                 rest = self._place(index + 1, n, counts_after, against_after, used | {value}, (*made, value))
                 if rest is not None:
                     return [found, *rest]
+                self._is_blocked = self._is_blocked or known
         return None
 
     def _repetitions(self, formula: Formula, made: tuple[Any, ...]) -> list[tuple[Formula, None]]:
@@ -298,7 +303,7 @@ class _Search:
         if len(kinds) > MAX_KINDS:
             yield against
             yield from (against - kind for kind in kinds)
-            self._solver.gave_up = True
+            self._solver.give_up()
             return
         for n in range(len(kinds), -1, -1):
             for chosen in combinations(kinds, n):

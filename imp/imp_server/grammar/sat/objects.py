@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence, Set
 from itertools import islice, product
 from math import prod
 from typing import TYPE_CHECKING, NamedTuple
@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, NamedTuple
 from imp_server.core import GrammarRefused
 from imp_server.core.turns import charge, spend
 from imp_server.grammar.combine import nothing
-from imp_server.grammar.formula import Formula, Formulas
+from imp_server.grammar.formula import AND, NOT, ONE, OR, Formula, Formulas
 from imp_server.grammar.lazy_product import either_product
-from imp_server.grammar.leaves import STRING, Count, Leaf, Names, Props, Required
+from imp_server.grammar.leaves import STRING, Count, Leaf, Names, Props, Required, Watched
 from imp_server.grammar.machine import DEAD, Machine
 from imp_server.grammar.sat.found import Found, joined
 from imp_server.grammar.scalars import pattern_machine, string_machine, words
@@ -26,6 +26,11 @@ MAX_CHOICES = 64
 MAX_BEGUN = 4_096
 """Choices looked at while those of all leaves are put together."""
 FEW = 8
+N_FRESH = 3
+"""Unknown names tried for each way to break a leaf."""
+MAX_REGIONS = 16
+ANY = "\ud800"
+"""No name."""
 MAX_FRESH = 64
 MAX_DRAWN = 4096
 N_BYTES = 300
@@ -68,20 +73,109 @@ def members(
         return _complete(solver, task, seen, (), known)
     if any(known.get(name, solver.algebra.formulas.true) is None for name in task.needed):
         return None
-    options = [list(_ways(solver, task, leaf, seen)) for leaf in task.against]
+    found = _broken(solver, task, seen, known, [list(_ways(solver, task, leaf, seen)) for leaf in task.against])
+    if found is not None or all(_is_exhaustive(solver, task, leaf, seen) for leaf in task.against):
+        return found
+    regions = list(_regions(solver, task, len(task.against)))
+    thorough = [_thorough_ways(solver, task, leaf, seen, regions) for leaf in task.against]
+    return _broken(solver, task, seen, known, thorough)
+
+
+def _broken(
+    solver: Solver, task: Task, seen: frozenset[str], known: Members, options: list[list[Choice]]
+) -> Found | None:
+    """Members under one choice of each list."""
     if prod(map(len, options)) > FEW:
         # what is impossible alone is impossible together
         options = [[c for c in ways if _is_possible(task, c, known)] for ways in options]
     for tried, choices in enumerate(_together(solver, task, options, known)):
         if tried == MAX_CHOICES or choices is None:
-            solver.gave_up = True
+            solver.give_up()
             break
         answer = _complete(solver, task, seen, choices, known)
         if answer is not None:
             return answer
-    # only some of the names that could break a leaf were tried
-    solver.gave_up = solver.gave_up or any(isinstance(leaf, Props | Names) for leaf in task.against)
     return None
+
+
+def is_enough(algebra: Algebra, f: Formula, literals: Iterable[tuple[Leaf, bool]]) -> bool:
+    """Whether `f` holds of an object whose further members are the ones that the literals demand, and no others."""
+    needed: set[str] = set()
+    low = 0
+    for leaf, sign in literals:
+        if isinstance(leaf, Watched):
+            continue
+        if isinstance(leaf, Names) or not (sign or isinstance(leaf, Required)):
+            return False
+        if sign and isinstance(leaf, Required):
+            needed |= leaf.names
+        elif isinstance(leaf, Count):
+            low = max(low, leaf.low)
+    spend(1 + len(f.args) // 8)
+    return low <= len(needed) and all(_part_holds(algebra, part, needed) for part in f.conjuncts())
+
+
+def _part_holds(algebra: Algebra, part: Formula, needed: Set[str]) -> bool | None:
+    """Of an object with these further members; None if it depends on their values."""
+    if part.is_watching:
+        return None
+    names = algebra.part_names.get(part)
+    if names is None:
+        names = algebra.part_names[part] = _names_of(algebra, part)
+        charge(N_BYTES, 1)
+    if ANY in names:
+        return _holds(algebra, part, needed)
+    key = part, names if names <= needed else names & needed
+    if key not in algebra.parts_held:
+        charge(N_BYTES, 1)
+        algebra.parts_held[key] = _holds(algebra, part, key[1])
+    return algebra.parts_held[key]
+
+
+def _names_of(algebra: Algebra, part: Formula) -> frozenset[str]:
+    """The only names whose members matter; ANY is among them where others do."""
+    names: set[str] = set()
+    for leaf in part.leaves():
+        if isinstance(leaf, Required):
+            names |= leaf.names
+        elif isinstance(leaf, Props) and not leaf.patterns and leaf.rest is algebra.any:
+            names |= leaf.names.keys()
+        else:
+            names.add(ANY)
+    return frozenset(names)
+
+
+def _holds(algebra: Algebra, f: Formula, needed: Set[str]) -> bool | None:
+    if f.leaf is not None:
+        return _leaf_holds(algebra, f.leaf, needed)
+    spend()
+    if not f.args:
+        return f is algebra.formulas.true
+    if f.op == NOT:
+        inner = _holds(algebra, f.args[0], needed)
+        return None if inner is None else not inner
+    truths = []
+    for arg in f.args:
+        truths.append(_holds(algebra, arg, needed))
+        if f.op != ONE and truths[-1] is (f.op == OR):
+            return f.op == OR
+    if f.op == ONE:
+        n_true = truths.count(True)
+        return n_true == 1 if n_true > 1 or None not in truths else None
+    return None if None in truths else f.op == AND
+
+
+def _leaf_holds(algebra: Algebra, leaf: Leaf, needed: Set[str]) -> bool | None:
+    if isinstance(leaf, Required):
+        return leaf.names <= needed
+    if isinstance(leaf, Count):
+        return leaf.low <= len(needed) and (leaf.high is None or len(needed) <= leaf.high)
+    if isinstance(leaf, Props):
+        values = {value_formula(algebra, [leaf], name) for name in needed}
+        if algebra.formulas.false in values:
+            return False
+        return True if values <= {algebra.formulas.true} else None
+    return True if isinstance(leaf, Names) and not needed else None
 
 
 class Begun(NamedTuple):
@@ -210,9 +304,64 @@ def _with_fresh(
     pattern: str | None,
     unmatched: Collection[str] = (),
 ) -> Iterator[Choice]:
-    for name in fresh_names(solver, task, taken, pattern, 3, unmatched):
+    for name in fresh_names(solver, task, taken, pattern, N_FRESH, unmatched):
         value = value_formula(solver.algebra, [leaf], name)
         yield Choice(name=name, extra=solver.algebra.formulas.neg(value))
+
+
+def _is_exhaustive(solver: Solver, task: Task, leaf: Leaf, seen: frozenset[str]) -> bool:
+    """Whether `_ways` leaves out no name that could make the leaf false: those unknown to all leaves are alike."""
+    if isinstance(leaf, Required | Count):
+        return True
+    has_patterns = bool(_patterns(task))
+    if isinstance(leaf, Names):
+        return not has_patterns and len(task.against) <= N_FRESH
+    assert isinstance(leaf, Props)
+    true = solver.algebra.formulas.true
+    if leaf.rest.formula is true and all(s.formula is true for _, s in leaf.patterns):
+        return True
+    n_strange = len({n for p in task.props for n in p.names} - seen - leaf.names.keys())
+    return not has_patterns and not task.names and n_strange <= FEW and len(task.against) <= N_FRESH
+
+
+def _thorough_ways(
+    solver: Solver, task: Task, leaf: Leaf, seen: frozenset[str], regions: Sequence[Sequence[str]]
+) -> list[Choice]:
+    """As `_ways`, with all known names, and some of each region."""
+    fs = solver.algebra.formulas
+    ways = dict.fromkeys(_ways(solver, task, leaf, seen))
+    names = dict.fromkeys([*(n for p in task.props for n in p.names), *(name for some in regions for name in some)])
+    for name in (n for n in names if n not in seen):
+        if isinstance(leaf, Props):
+            value = value_formula(solver.algebra, [leaf], name)
+            if value is not fs.true:
+                ways[Choice(name=name, extra=fs.neg(value))] = None
+        elif isinstance(leaf, Names) and not _accepts(_names_machine(solver.algebra, leaf), name):
+            ways[Choice(name=name, extra=fs.true)] = None
+    return list(ways)
+
+
+def _patterns(task: Task) -> tuple[str, ...]:
+    props = (*task.props, *(leaf for leaf in task.against if isinstance(leaf, Props)))
+    return tuple(dict.fromkeys(p for leaf in props for p, _ in leaf.patterns))
+
+
+def _regions(solver: Solver, task: Task, n: int, taken: Collection[str] = ()) -> Iterator[list[str]]:
+    """`n` lawful names, or all there are, of each set of names that the same patterns and negated rules tell apart."""
+    rules = [leaf for leaf in task.against if isinstance(leaf, Names)]
+    parts = [pattern_machine(p) for p in _patterns(task)] + [_names_machine(solver.algebra, leaf) for leaf in rules]
+    lawful = [_names_machine(solver.algebra, leaf) for leaf in task.names]
+    declared = {name for leaf in (*task.props, *task.against) if isinstance(leaf, Props) for name in leaf.names}
+    cells: list[tuple[list[Machine], list[Machine]]] = [(lawful, [])]
+    for part in parts:
+        halves = [half for yes, no in cells for half in (([*yes, part], no), (yes, [*no, part]))]
+        cells = [half for half in halves if next(iter(words(_joint(solver, *half), 1)), None) is not None]
+        if len(cells) > MAX_REGIONS:
+            solver.give_up()
+            return
+    for yes, no in cells:
+        drawn = words(_joint(solver, yes, no), n + len(declared) + len(taken), 20 * MAX_DRAWN)
+        yield [name for name in drawn if name not in declared and name not in taken][:n]
 
 
 class Members:
@@ -302,9 +451,15 @@ def _optional(solver: Solver, task: Task, taken: frozenset[str] | set[str], n: i
                 parts[name] = part
                 if len(parts) == n:
                     return parts
-    # only some of the names that obey rules were tried
-    solver.gave_up = solver.gave_up or bool(task.names) or any(leaf.patterns for leaf in task.props)
-    return None
+    if len(_patterns(task)) < 2:
+        return None
+    for names in _regions(solver, task, n, set(taken) | set(declared)):
+        for name in names:
+            part = _member(solver, task, name, solver.algebra.formulas.true)
+            if part is None:
+                break
+            parts[name] = part
+    return dict(islice(parts.items(), n)) if len(parts) >= n else None
 
 
 def fresh_names(
@@ -338,7 +493,7 @@ def _joint(solver: Solver, wanted: Sequence[Machine], without: Sequence[Machine]
         return either_product(wanted, without)
     except GrammarRefused:
         # unproved, so never entered
-        solver.gave_up = True
+        solver.give_up()
         return nothing()
 
 

@@ -20,16 +20,23 @@ class Search:
     """One walk through a formula. Owner of the number of conjunctions that failed."""
 
     def __init__(
-        self, formulas: Formulas, is_possible: Callable[[Literals], bool], pay: Callable[[int], bool], most: int
+        self,
+        formulas: Formulas,
+        is_possible: Callable[[Literals], bool],
+        pay: Callable[[int], bool],
+        most: int,
+        is_enough: Callable[[Formula, Literals], bool] = lambda f, literals: False,
     ) -> None:
         """`is_possible`: False only where the literals can't hold together. `pay`: for units; whether any were left.
 
+        `is_enough`: whether what is left of the formula holds of whatever satisfies the literals in the fewest bytes.
         `most`: failures after which the search is given up.
         """
         self._fs = formulas
         self._is_possible = is_possible
         self._pay = pay
         self._most = most
+        self._is_enough = is_enough
         self.n_failed = 0
         """Told by whoever looks at the solutions."""
         self.is_broken_off = False
@@ -48,7 +55,7 @@ class Search:
             g, literals = propagated(self._fs, *node)
             if g is self._fs.false or is_known(literals):
                 continue
-            if g is self._fs.true:
+            if g is self._fs.true or self._is_enough(g, literals):
                 yield literals
             elif not self.n_failed or len(literals) == len(node[1]) or self._is_possible(literals):
                 path.append(self._chosen(g, literals))
@@ -70,7 +77,8 @@ class Search:
         if choice.op == OR:
             yield from ([a] for a in sorted(choice.args, key=_watches))
         elif choice.op == ONE:
-            for a in choice.args:
+            # each verdict of a watch is looked for first: together they may be all there are
+            for a in sorted(choice.args, key=lambda a: not a.is_watching):
                 yield a, fs.neg(fs.disj(b for b in choice.args if b is not a))
         elif inner.op == AND:
             yield from ([fs.neg(a)] for a in sorted(inner.args, key=_watches))
@@ -97,7 +105,7 @@ def propagated(fs: Formulas, f: Formula, literals: Literals) -> Node:
         if not truth:
             return f, literals
         literals += tuple((leaf, value is fs.true) for leaf, value in truth.items())
-        f = fs.map_leaves(f, truth.get)
+        f = fs.map_leaves(f, truth)
 
 
 def _flat(fs: Formulas, f: Formula) -> Iterator[Formula]:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 
 from imp_server.core import GrammarRefused
-from imp_server.core.turns import OverBudget, charge, kept, spend
+from imp_server.core.turns import GaveUp, OverBudget, charge, kept, spend
 from imp_server.grammar.algebra import Algebra
 from imp_server.grammar.formula import Formula
 from imp_server.grammar.giving_up import dropped, part
@@ -35,13 +35,19 @@ MAX_CUBES = 1_024
 Cube = frozenset[tuple[int, bool]]
 """Numbers of watches that have to be true, or false."""
 Ask = Callable[[Formula], Found | None]
+IsEnough = Callable[[Formula, Literals], bool]
 CanBe = Callable[[Cube], bool]
+
+
+def _never(*_: object) -> bool:
+    return False
 
 
 class Doubt:
     """Whether anything was given up within a `with`."""
 
     was_raised = False
+    where: str | None = None
 
 
 class Solver:
@@ -53,13 +59,15 @@ class Solver:
         self.budget = budget
         self.gave_up = False
         """Whether an answer None since it was last cleared isn't a proof."""
+        self.where: str | None = None
+        """JSON pointer of what was last given up, if it is known."""
         self.names: dict[Hashable, objects.Drawn] = {}
         """Memo of sat/objects.py."""
         self.members_made: dict[tuple[str, Formula], Found] = {}
         """Another one: shortest members by name and what is asked of the value."""
         self._memo: dict[Hashable, Found | None] = {}
-        self._doubtful: set[Hashable] = set()
-        """Questions whose answer None isn't a proof."""
+        self._doubtful: dict[Hashable, str | None] = {}
+        """Questions whose answer None isn't a proof, and where they were given up."""
         self._open: dict[Hashable, int] = {}
         self._lowest = 1 << 30
 
@@ -89,7 +97,7 @@ class Solver:
         """
         tag = tag_of(self.algebra, f, seen, order)
         if tag is None:
-            return self.cubes(f, lambda rest: self.members(rest, seen, order), can_be)
+            return self.cubes(f, lambda rest: self.members(rest, seen, order), can_be, self._is_enough)
         found: list[Cube] = []
         for case in cases(self, tag, seen):
             self.pay(8)
@@ -97,7 +105,7 @@ class Solver:
                 if not any(known <= cube for known in found):
                     found = [*(known for known in found if not cube <= known), cube]
             if len(found) > MAX_CUBES or self.budget <= 0:
-                self.gave_up = True
+                self.give_up()
                 break
             if found and not found[0]:
                 break
@@ -109,13 +117,14 @@ class Solver:
 
     def _ask(self, key: Hashable, answer: Callable[[], Found | None]) -> Found | None:
         if key in self._memo:
-            self.gave_up = self.gave_up or key in self._doubtful
+            if key in self._doubtful:
+                self.doubt(self._doubtful[key])
             return self._memo[key]
         if key in self._open:
             self._lowest = min(self._lowest, self._open[key])
             return None
         if self.budget <= 0:
-            self.gave_up = True
+            self.doubt(self._place(key))
             return None
         charge(N_BYTES, 4)
         self.budget -= 1
@@ -127,7 +136,8 @@ class Solver:
                     result = answer()
                 except TooLong:
                     # a value would have to be spelled that is longer than any that is served
-                    self.gave_up, result = True, None
+                    self.give_up()
+                    result = None
         except OverBudget as over:
             if over.pointer is None:
                 over.pointer = self._place(key)
@@ -136,19 +146,20 @@ class Solver:
             del self._open[key]
             depends, self._lowest = self._lowest, min(outer, self._lowest if self._lowest < level else 1 << 30)
         is_doubtful = doubt.was_raised and result is None
-        self.gave_up = self.gave_up or is_doubtful
+        if is_doubtful:
+            self.doubt(doubt.where if doubt.where is not None else self._place(key))
         # "no" is final unless it rests on a question that is still open further out
         if result is not None or depends >= level:
             self._memo[key] = result
             if is_doubtful:
-                self._doubtful.add(key)
+                self._doubtful[key] = self.where
             kept()
         return result
 
     def _place(self, key: Hashable) -> str | None:
         """Where what is asked about stands in its document, if it stands there by itself."""
         asked = key[0] if isinstance(key, tuple) else key
-        return self.algebra.places.get(asked) if isinstance(asked, Formula) else None
+        return self.algebra.place_of(asked) if isinstance(asked, Formula) else None
 
     def _value(self, f: Formula) -> Found | None:
         best: Found | None = None
@@ -181,8 +192,8 @@ class Solver:
             machine = make(self.algebra, f)
             return machine.shortest(machine.start) if machine.start >= 0 else None
         except GrammarRefused:
-            # a combination above its budget: unproved, so never entered
-            self.gave_up = True
+            # a combination above its budget: unproved
+            self.give_up()
             return None
 
     def _boolean(self, f: Formula) -> Found | None:
@@ -205,7 +216,7 @@ class Solver:
     def _members(self, f: Formula, seen: frozenset[str], order: tuple[str, ...]) -> Found | None:
         tag = tag_of(self.algebra, f, seen, order)
         if tag is None:
-            return self._best(f, lambda literals: objects.members(self, literals, seen, order))
+            return self._best(f, lambda literals: objects.members(self, literals, seen, order), self._is_enough)
         best: Found | None = None
         n_hits = 0
         for case in cases(self, tag, seen):
@@ -219,11 +230,16 @@ class Solver:
                     break
         return best
 
-    def _best(self, f: Formula, solve: Callable[[Literals], Found | None]) -> Found | None:
+    def _is_enough(self, f: Formula, literals: Literals) -> bool:
+        return objects.is_enough(self.algebra, f, literals)
+
+    def _best(
+        self, f: Formula, solve: Callable[[Literals], Found | None], is_enough: IsEnough = _never
+    ) -> Found | None:
         best: Found | None = None
         n_hits = 0
         asked = self._charged(solve)
-        search = self._search(asked)
+        search = self._search(asked, is_enough)
         for literals in search.solutions(f):
             answer = asked(literals)
             if answer is None:
@@ -233,17 +249,19 @@ class Solver:
                 best = shorter(best, answer)
                 if answer.size == 0 or n_hits == MAX_BRANCHES:
                     break
-        self.gave_up = self.gave_up or search.is_broken_off
+        if search.is_broken_off:
+            self.give_up()
         return best
 
-    def _search(self, asked: Callable[[Literals], Found | None]) -> Search:
+    def _search(self, asked: Callable[[Literals], Found | None], is_enough: IsEnough) -> Search:
         def pay(n: int) -> bool:
             self.pay(n)
             return self.budget > 0
 
-        return Search(self.algebra.formulas, lambda literals: self._is_possible(asked, literals), pay, MAX_FAILURES)
+        fs = self.algebra.formulas
+        return Search(fs, lambda literals: self._is_possible(asked, literals), pay, MAX_FAILURES, is_enough)
 
-    def cubes(self, f: Formula, ask: Ask, can_be: CanBe) -> list[Cube]:
+    def cubes(self, f: Formula, ask: Ask, can_be: CanBe, is_enough: IsEnough = _never) -> list[Cube]:
         """What has to be true of the watches in `f` for it to be satisfiable: any of the cubes.
 
         `ask`: a value of a conjunction of literals. `gave_up` tells whether there may be more of them.
@@ -260,7 +278,7 @@ class Solver:
             return any(known <= cube for known in cubes)
 
         charged = self._charged(asked)
-        search = self._search(charged)
+        search = self._search(charged, is_enough)
         for literals in search.solutions(f, is_known):
             if charged(literals) is None:
                 search.n_failed += 1
@@ -268,22 +286,26 @@ class Solver:
                 search.is_broken_off = True
                 break
             else:
-                cubes.append(cube_of(literals))
-        self.gave_up = self.gave_up or search.is_broken_off
+                cubes = with_cube(cubes, cube_of(literals))
+                if not cubes[-1]:
+                    break
+        if search.is_broken_off:
+            self.give_up()
         return cubes
 
     def _charged(self, solve: Callable[[Literals], Found | None]) -> Callable[[Literals], Found | None]:
         """`solve`, paid for, and asked once about the same literals in a row."""
-        last: list[tuple[Literals, Found | None, bool]] = []
+        last: list[tuple[Literals, Found | None, Doubt]] = []
 
         def asked(literals: Literals) -> Found | None:
             if not last or last[0][0] != literals:
                 self.pay(2 + len(literals) // 2)
                 with self.doubting() as doubt:
                     answer = solve(literals)
-                last[:] = [(literals, answer, doubt.was_raised and answer is None)]
-            _, answer, is_doubtful = last[0]
-            self.gave_up = self.gave_up or is_doubtful
+                last[:] = [(literals, answer, doubt)]
+            _, answer, doubt = last[0]
+            if doubt.was_raised and answer is None:
+                self.doubt(doubt.where)
             return answer
 
         return asked
@@ -297,16 +319,41 @@ class Solver:
         spend(n)
         self.budget -= n
 
+    def give_up(self) -> None:
+        """What is being asked isn't proved: an answer None isn't one."""
+        self.doubt(next((place for key in reversed(self._open) if (place := self._place(key)) is not None), None))
+
+    def doubt(self, where: str | None) -> None:
+        self.gave_up, self.where = True, where
+
     @contextmanager
     def doubting(self) -> Iterator[Doubt]:
         """Tell apart what is given up inside from what was before."""
-        before, self.gave_up = self.gave_up, False
+        before, self.gave_up, self.where = (self.gave_up, self.where), False, None
         doubt = Doubt()
         try:
             yield doubt
         finally:
-            doubt.was_raised, self.gave_up = self.gave_up, before
+            doubt.was_raised, doubt.where = self.gave_up, self.where
+            self.gave_up, self.where = before
+
+    def proved(self, ask: Callable[[], Found | None], f: Formula) -> Found | None:
+        """The answer of `ask`, whose None is a proof. Raises GaveUp, naming where, or where `f` stands."""
+        with self.doubting() as doubt:
+            answer = ask()
+        if answer is None and doubt.was_raised:
+            raise GaveUp(doubt.where if doubt.where is not None else self.algebra.place_of(f))
+        return answer
 
 
 def cube_of(literals: Literals) -> Cube:
     return frozenset((leaf.index, sign) for leaf, sign in literals if isinstance(leaf, Watched))
+
+
+def with_cube(cubes: list[Cube], cube: Cube) -> list[Cube]:
+    """One more cube, last; two that differ in one truth alone are one without it."""
+    for known in cubes:
+        (*odd,) = known ^ cube
+        if len(odd) == 2 and odd[0][0] == odd[1][0]:
+            return with_cube([other for other in cubes if other is not known], known & cube)
+    return [*(known for known in cubes if not cube <= known), cube]

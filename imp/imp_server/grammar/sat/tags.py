@@ -108,22 +108,26 @@ def cases(solver: Solver, tag: Tag, seen: frozenset[str]) -> Iterator[Case]:
     algebra, f = solver.algebra, tag.formula
     fs = algebra.formulas
     own = value_formula(algebra, tag.sure, tag.name)
-    obeyed = _obeyed(algebra, f, seen | {tag.name})
+    changes = _changes(algebra, f, tag, seen | {tag.name})
     against = [part.args[0].leaf for part in f.conjuncts() if _is_literal(part)]
-    fatal = [leaf for leaf in against if isinstance(leaf, Props) and obeyed[leaf] is fs.true]
+    fatal = [leaf for leaf in against if isinstance(leaf, Props) and changes.get(leaf) is fs.true]
     if not tag.is_needed:
-        absent = _without(algebra, f, tag, obeyed)
+        absent = _without(algebra, f, changes)
         if absent is not fs.false:
             yield Case(None, absent)
     key = spelled(("string", tag.name)).encode() + b":"
     told: set[Formula] = {fs.false}
-    for value, kind, formula in _classes(algebra, tag):
+    is_plain = is_listed(own)
+    for value, kind, formula in _classes(algebra, tag, own):
+        spend()
+        if is_plain and value is not None and not _holds(algebra, own, kind, value):
+            continue
         spend(1 + len(tag.asked))
         truths = {g: _holds(algebra, g, kind, value) for g in set(tag.asked.values())}
         truth = {leaf: truths[g] for leaf, g in tag.asked.items()}
         if any(truth[leaf] for leaf in fatal):
             continue
-        rest = _after(algebra, f, tag, truth, obeyed)
+        rest = fs.map_leaves(f, {**changes, **{leaf: fs.false for leaf, holds in truth.items() if not holds}})
         if rest not in told:
             value_found = solver.value(fs.conj([own, formula]))
             if value_found is not None:
@@ -135,8 +139,11 @@ def _member(key: bytes, value: Found) -> Found:
     return Found(len(key) + value.size, lambda: key + value.text())
 
 
-def _classes(algebra: Algebra, tag: Tag) -> Iterator[tuple[Value | None, int, Formula]]:
-    """(the constant, or None for all others of a type; the type; what says so) of values that leaves tell apart."""
+def _classes(algebra: Algebra, tag: Tag, own: Formula) -> Iterator[tuple[Value | None, int, Formula]]:
+    """(the constant, or None for all others of a type; the type; what says so) of values that leaves tell apart.
+
+    `own`: what has to hold of the value anyway.
+    """
     fs = algebra.formulas
     constants: dict[Value, None] = {}
     for f in dict.fromkeys(tag.asked.values()):
@@ -151,6 +158,8 @@ def _classes(algebra: Algebra, tag: Tag) -> Iterator[tuple[Value | None, int, Fo
     for value in constants:
         yield value, TYPE_OF_KIND[value[0]], algebra.equals(value)
     for kind in (NULL, BOOLEAN, NUMBER, STRING, ARRAY, OBJECT):
+        if fs.restrict(own, kind) is fs.false:
+            continue
         named = [v for v in constants if TYPE_OF_KIND[v[0]] == kind]
         yield None, kind, fs.conj([algebra.type_is(kind), fs.neg(algebra.one_of_values(named))])
 
@@ -171,39 +180,25 @@ def _holds(algebra: Algebra, f: Formula, kind: int, value: Value | None) -> bool
     return algebra.formulas.evaluate(f, truth)
 
 
-def _obeyed(algebra: Algebra, f: Formula, seen: frozenset[str]) -> dict[Leaf, Formula]:
-    """What is left of each Props leaf that the members seen obey."""
+def _changes(algebra: Algebra, f: Formula, tag: Tag, seen: frozenset[str]) -> dict[Leaf, Formula]:
+    """What becomes of the leaves of `f` behind a member of the tag's name that obeys them all."""
     fs = algebra.formulas
-    leaves = dict.fromkeys(leaf for leaf in f.leaves() if isinstance(leaf, Props))
-    return {leaf: fs.true if says_nothing(fs, leaf, seen) else fs.leaf(leaf) for leaf in leaves}
-
-
-def _after(algebra: Algebra, f: Formula, tag: Tag, truth: dict[Props, bool], obeyed: dict[Leaf, Formula]) -> Formula:
-    """What is left of `f` behind a member of the tag's name whose value the leaves judge so."""
-    fs = algebra.formulas
-
-    def change(leaf: Leaf) -> Formula | None:
-        if isinstance(leaf, Required):
-            return algebra.required(leaf.names - {tag.name}) if tag.name in leaf.names else None
-        if isinstance(leaf, Count):
-            if leaf.high == 0:
-                return fs.false
+    changes: dict[Leaf, Formula] = {}
+    for leaf in f.leaves():
+        if isinstance(leaf, Required) and tag.name in leaf.names:
+            changes[leaf] = algebra.required(leaf.names - {tag.name})
+        elif isinstance(leaf, Count):
             low, high = max(leaf.low - 1, 0), None if leaf.high is None else leaf.high - 1
-            return fs.true if not low and high is None else fs.leaf(algebra.leaves.get(Count, low, high))
-        if not isinstance(leaf, Props):
-            return None
-        return obeyed[leaf] if truth.get(leaf, True) else fs.false
+            after = fs.true if not low and high is None else fs.leaf(algebra.leaves.get(Count, low, high))
+            changes[leaf] = fs.false if leaf.high == 0 else after
+        elif isinstance(leaf, Props) and says_nothing(fs, leaf, seen):
+            changes[leaf] = fs.true
+    return changes
 
-    return fs.map_leaves(f, change)
 
-
-def _without(algebra: Algebra, f: Formula, tag: Tag, obeyed: dict[Leaf, Formula]) -> Formula:
-    """What is left of `f` where no member has that name."""
+def _without(algebra: Algebra, f: Formula, changes: dict[Leaf, Formula]) -> Formula:
+    """What is left of `f` where no member has the tag's name. `changes`: what becomes of it behind one."""
     fs = algebra.formulas
-
-    def change(leaf: Leaf) -> Formula | None:
-        if isinstance(leaf, Required):
-            return fs.false if tag.name in leaf.names else None
-        return obeyed.get(leaf)
-
-    return fs.map_leaves(f, change)
+    absent: dict[Leaf, Formula] = {leaf: g for leaf, g in changes.items() if isinstance(leaf, Props)}
+    absent |= {leaf: fs.false for leaf in changes if isinstance(leaf, Required)}
+    return fs.map_leaves(f, absent)

@@ -98,7 +98,7 @@ class Expander:
             self._active.discard(key)
         charge(N_BYTES)
         self._done[key] = formula
-        self.algebra.places.setdefault(formula, at.pointer)
+        self.algebra.stands(formula, at.pointer)
         return formula
 
     def _expand(self, schema: dict[str, Any], at: At) -> Formula:

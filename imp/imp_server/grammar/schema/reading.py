@@ -14,6 +14,7 @@ from imp_server.grammar.values import number_of
 if TYPE_CHECKING:
     from imp_server.grammar.schema.expand import Expander
 
+LONGEST_POINTER = 500
 MOST_CHARACTERS, MOST_ITEMS, MOST_PROPERTIES = 100_000, 4096, 2048
 """Sizes that a schema may demand; what it merely allows has no limit."""
 
@@ -22,6 +23,20 @@ def refuse(message: str, at: At) -> GrammarRefused:
     keyword = at.pointer.rpartition("/")[2]
     where = f"{keyword}: " if keyword and not message.startswith(keyword) else ""
     return GrammarRefused(f"{where}{message} (at #{at.pointer})", pointer=at.pointer)
+
+
+def deepest_place(schema: Any) -> str:
+    """JSON pointer of the most deeply nested part, as far as a pointer is worth reading."""
+    todo: list[tuple[Any, str, int]] = [(schema, "", 0)]
+    deepest, depth = "", -1
+    while todo:
+        part, pointer, level = todo.pop()
+        if level > depth:
+            deepest, depth = pointer, level
+        if len(pointer) < LONGEST_POINTER and isinstance(part, dict | list):
+            for key, below in part.items() if isinstance(part, dict) else enumerate(part):
+                todo.append((below, f"{pointer}/{str(key).replace('~', '~0').replace('/', '~1')}", level + 1))
+    return deepest
 
 
 def try_machine(at: At, make: Callable[..., object], *what: Any) -> None:
