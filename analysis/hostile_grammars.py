@@ -36,6 +36,9 @@ START_S = 120.0
 _SERVE = "import sys; from imp_server.cli.main import main; sys.argv[0] = 'imp'; main()"
 
 
+N_TOKENS = 40
+"""Of each chat of the others, at most."""
+SERVED = "imp_completion_tokens_total"
 KEEPS = 0.8
 FIRST_MS, FIRST_CONSTRAINED_MS, OR_TIMES = 250.0, 500.0, 1.5
 SMALL = {
@@ -141,16 +144,18 @@ class Server:
 
 
 class Load:
-    """Owner of the other clients of one phase. `served`: tokens that they got."""
+    """Owner of the other clients of one phase."""
 
     def __init__(self, port: int, n_clients: int, seed: int, rate: float | None = None) -> None:
         """`rate` None: hostile ones; else ordinary ones, which together are served so many tokens a second."""
         self._port, self._rate, self._seed = port, rate, seed
-        self.served = 0
         self.answers = Counter[str]()
         self._is_over = threading.Event()
+        self._pacing = threading.Lock()
+        self._next_s = time.perf_counter()
+        """When the next ordinary chat begins, whoever of the clients is free."""
         self._open: set[http.client.HTTPConnection] = set()
-        self._threads = [threading.Thread(target=self._run, args=(i, n_clients)) for i in range(n_clients)]
+        self._threads = [threading.Thread(target=self._run, args=(i,)) for i in range(n_clients)]
         for thread in self._threads:
             thread.start()
 
@@ -164,43 +169,47 @@ class Load:
         for thread in self._threads:
             thread.join()
 
-    def _run(self, number: int, n_clients: int) -> None:
+    def _run(self, number: int) -> None:
         rng = random.Random(f"{self._seed} {number}")
         while not self._is_over.is_set():
-            begun = time.perf_counter()
-            try:
-                n = self._chat(rng)
-            except (OSError, http.client.HTTPException):
+            if self._rate is not None and not self._is_due(self._rate):
                 continue
-            self.served += n
-            if self._rate is not None:
-                own = max(self._rate / n_clients, 1e-3)
-                self._is_over.wait(max(0.0, n / own - (time.perf_counter() - begun)))
+            with suppress(OSError, http.client.HTTPException):
+                self._chat(rng)
 
-    def _chat(self, rng: random.Random) -> int:
+    def _is_due(self, rate: float) -> bool:
+        """Wait for the next chat's time: they are spread evenly, so that every while is served alike."""
+        with self._pacing:
+            begins_s = self._next_s
+            self._next_s += N_TOKENS / max(rate, 1e-3)
+        return not self._is_over.wait(max(0.0, begins_s - time.perf_counter()))
+
+    def _chat(self, rng: random.Random) -> None:
         body: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "Write."}], "temperature": 1.0}
         name = "ordinary"
-        if self._rate is None:
+        if self._rate is not None:
+            body["ignore_eos"] = True
+        else:
             name, schema = rng.choice(list(hostile(rng).items()))
             body |= {"response_format": {"type": "json_schema", "json_schema": {"name": "made", "schema": schema}}}
         connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=120)
         self._open.add(connection)
         try:
             headers = {"content-type": "application/json"}
-            connection.request("POST", "/v1/chat/completions", json.dumps({**body, "max_tokens": 40}), headers)
+            connection.request("POST", "/v1/chat/completions", json.dumps({**body, "max_tokens": N_TOKENS}), headers)
             response = connection.getresponse()
-            reply = json.loads(response.read())
+            response.read()
         finally:
             self._open.discard(connection)
             connection.close()
         self.answers[f"{response.status} {name}"] += 1
-        return int(reply.get("usage", {}).get("completion_tokens", 0))
 
 
 class Seen(NamedTuple):
-    """By the client that is looked at: tokens/s of free text, and milliseconds to each first token."""
+    """By the client that is looked at: tokens/s of free text, tokens of all, and milliseconds to each first token."""
 
     rate: float
+    n_tokens: int
     first_ms: list[float]
     first_constrained_ms: list[float]
 
@@ -210,15 +219,26 @@ def looked_at(port: int, seconds: float) -> Seen:
     bound = {**free, "ignore_eos": False, "response_format": {"type": "json_schema", "json_schema": {"schema": SMALL}}}
     bound["response_format"]["json_schema"]["name"] = "small"
     end = time.perf_counter() + seconds
-    n_tokens, spent_s = 0, 0.0
+    n_tokens, n_bound, spent_s = 0, 0, 0.0
     first: list[float] = []
     first_bound: list[float] = []
     while time.perf_counter() < end or not first_bound:
         n, wait_s, took_s = streamed(port, free)
         n_tokens, spent_s = n_tokens + n, spent_s + took_s
         first.append(1e3 * wait_s)
-        first_bound.append(1e3 * streamed(port, bound)[1])
-    return Seen(n_tokens / spent_s, first, first_bound)
+        n, wait_s, _ = streamed(port, bound)
+        n_bound += n
+        first_bound.append(1e3 * wait_s)
+    return Seen(n_tokens / spent_s, n_tokens + n_bound, first, first_bound)
+
+
+def n_served(port: int) -> int:
+    """Tokens to all clients so far."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    connection.request("GET", "/metrics")
+    told = connection.getresponse().read().decode()
+    connection.close()
+    return int(sum(float(line.split()[-1]) for line in told.splitlines() if line.startswith(SERVED)))
 
 
 def streamed(port: int, body: dict[str, Any]) -> tuple[int, float, float]:
@@ -245,9 +265,9 @@ def beside(
     """What the client saw, the tokens/s that the others were served, and their answers."""
     load = Load(server.port, options.clients, seed, rate)
     time.sleep(1)
-    before, begun = load.served, time.perf_counter()
+    before, begun = n_served(server.port), time.perf_counter()
     seen = looked_at(server.port, options.seconds)
-    served = (load.served - before) / (time.perf_counter() - begun)
+    served = (n_served(server.port) - before - seen.n_tokens) / (time.perf_counter() - begun)
     load.end()
     return seen, served, load.answers
 

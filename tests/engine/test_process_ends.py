@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -39,3 +41,23 @@ def test_an_engine_that_ends_while_it_loads(monkeypatch: pytest.MonkeyPatch, end
         assert engine.n_crashes == 1
 
     asyncio.run(asyncio.wait_for(body(), 30))
+
+
+def test_the_terminal_ends_no_engine_and_priorities_count_beside_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """In a session of its own Linux may give it no more of the processor than all checks of grammars together."""
+    real, told = subprocess.Popen, tmp_path / "told"
+
+    def popen(command: list[str], **more: Any) -> Any:
+        tell = f"import os; open({str(told)!r}, 'w').write(f'{{os.getsid(0)}} {{os.getpgrp() == os.getpid()}}')"
+        return real([sys.executable, "-S", "-c", tell], **more)
+
+    monkeypatch.setattr(process.subprocess, "Popen", popen)
+
+    async def body() -> None:
+        with pytest.raises(UserFault):
+            await ProcessEngine("nowhere.gguf", "nobody", Config()).start()
+
+    asyncio.run(asyncio.wait_for(body(), 30))
+    assert told.read_text() == f"{os.getsid(0)} True"

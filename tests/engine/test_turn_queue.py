@@ -8,14 +8,14 @@ import json
 import sys
 import time
 from concurrent.futures import Future
-from threading import Event
+from threading import Condition, Event
 from typing import Any
 
 import pytest
 from imp_server.core import GrammarPlan, GrammarTooCostly, OutputPlan, SamplingParams
 from imp_server.core.limits import Limit
 from imp_server.core.turns import OutOfTurn, kept, spend, turn
-from imp_server.engine import masking
+from imp_server.engine import masking, turn_queue
 from imp_server.engine.child import SWITCH_INTERVAL_S
 from imp_server.engine.heap_freezer import EVERY, HeapFreezer
 from imp_server.engine.inline import InlineEngine
@@ -245,6 +245,39 @@ def test_sunk_work_rests_while_others_run_and_new_work_does_not() -> None:
         took[rests] = time.monotonic() - begun
         queue.stop()
     assert took[True] > 1.2 * took[False]
+
+
+def test_sunk_work_of_all_owners_together_has_a_seventh_of_the_time_beside_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now_s = worked_s = 0.0
+    is_over = Event()
+
+    class Rested(Condition):
+        def wait(self, timeout: float | None = None) -> bool:
+            nonlocal now_s
+            if timeout is None:
+                return super().wait()
+            now_s += timeout
+            return True
+
+    monkeypatch.setattr(turn_queue, "Condition", Rested)
+    queue = TurnQueue("test", turn_units=10, rests=lambda: True, clock=lambda: now_s)
+
+    def endless() -> None:
+        nonlocal now_s, worked_s
+        if now_s > 60.0:
+            is_over.set()
+            return
+        now_s, worked_s = now_s + 0.01, worked_s + 0.01
+        kept()
+        spend(10_000)
+
+    for owner in "abcdefgh":
+        queue.submit(endless, owner)
+    assert is_over.wait(20)
+    assert 0.12 < worked_s / now_s < 0.15
+    queue.stop()
 
 
 def test_a_thread_that_never_comes_back_is_replaced_twice(caplog: pytest.LogCaptureFixture) -> None:

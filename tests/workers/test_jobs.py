@@ -195,6 +195,12 @@ def is_up_within(workers: Workers, seconds: float) -> bool:
     return workers.is_up
 
 
+def test_the_terminal_ends_no_zygote_and_priorities_count_beside_the_server(workers: Workers) -> None:
+    """Linux may share the processor by sessions: in one of its own the lowest priority would have as much as we do."""
+    assert workers.pid is not None
+    assert os.getpgid(workers.pid) == workers.pid and os.getsid(workers.pid) == os.getsid(0)
+
+
 def test_children_die_with_the_zygote() -> None:
     workers = Workers()
     try:

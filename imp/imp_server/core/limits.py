@@ -6,12 +6,10 @@ and a memory (tests/grammar/test_limits.py measures both).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Literal, NamedTuple
 
 from imp_server.core.errors import GrammarTooCostly
-from imp_server.core.turns import Budget, GaveUp, OverBudget
+from imp_server.core.turns import Budget, GaveUp, OverBudget, Spending
 
 
 class Limit(NamedTuple):
@@ -30,21 +28,34 @@ QUESTION = Limit(150_000, CHECK.n_bytes)
 """A mask of an accepted grammar, a verdict on a token, a way to the end."""
 
 
-@contextmanager
-def bounded(budget: Budget, asked: Literal["schema", "pattern", "grammar"]) -> Iterator[None]:
+class Bounded(Spending):
+    """One use of a budget whose end is a fault of the client's."""
+
+    __slots__ = ("_asked",)
+
+    def __init__(self, budget: Budget, asked: Literal["schema", "pattern", "grammar"]) -> None:
+        super().__init__(budget)
+        self._asked = asked
+
+    def __exit__(self, *raised: object) -> None:
+        super().__exit__()
+        over = raised[1] if len(raised) > 1 else None
+        if isinstance(over, OverBudget):
+            raise _too_costly(over, self._asked) from None
+
+
+def bounded(budget: Budget, asked: Literal["schema", "pattern", "grammar"]) -> Bounded:
     """Pay for what is done within it. Raises GrammarTooCostly, naming the place if there is one to name."""
-    try:
-        with budget.spent():
-            yield
-    except GaveUp as over:
+    return Bounded(budget, asked)
+
+
+def _too_costly(over: OverBudget, asked: str) -> GrammarTooCostly:
+    if isinstance(over, GaveUp):
         place = f"#{over.pointer or ''}"
         message = f"this {asked} is too complex to prove what satisfies it at {place}; simplify it there"
-        raise GrammarTooCostly(message, pointer=over.pointer or "") from None
-    except OverBudget as over:
-        where = "" if over.pointer is None else f" at #{over.pointer}"
-        raise GrammarTooCostly(
-            f"this {asked} takes too much {over.what}{where}; simplify it there"
-            if where
-            else f"this {asked} takes too much {over.what}; simplify it",
-            pointer=over.pointer or "",
-        ) from None
+        return GrammarTooCostly(message, pointer=over.pointer or "")
+    where = "" if over.pointer is None else f" at #{over.pointer}"
+    there = " there" if where else ""
+    return GrammarTooCostly(
+        f"this {asked} takes too much {over.what}{where}; simplify it{there}", pointer=over.pointer or ""
+    )

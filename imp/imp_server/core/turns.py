@@ -11,8 +11,6 @@ two microseconds of Python. Owner of each thread's account.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from threading import local
 from typing import Literal
 
@@ -88,23 +86,31 @@ def n_kept() -> int:
     return _account.n_kept
 
 
-@contextmanager
-def turn(n_units: int) -> Iterator[None]:
+def turn(n_units: int) -> _Limited:
     """Within it at most `n_units` are spent, and no more than what is around it has left."""
-    with _limited(n_units, is_turn=True):
-        yield
+    return _Limited(n_units, is_turn=True)
 
 
-@contextmanager
-def _limited(n_units: int, *, is_turn: bool) -> Iterator[None]:
-    outer, outer_is_turn = _account.units, _account.is_turn
-    given = outer
-    if n_units < outer:
-        _account.units, _account.is_turn, given = n_units, is_turn, n_units
-    try:
-        yield
-    finally:
-        _account.units, _account.is_turn = outer - (given - _account.units), outer_is_turn
+class _Limited:
+    """One use of a limit. Every question opens some, so it is no generator."""
+
+    __slots__ = ("_given", "_is_turn", "_n_units", "_outer", "_outer_is_turn")
+
+    def __init__(self, n_units: int, *, is_turn: bool) -> None:
+        self._n_units, self._is_turn = n_units, is_turn
+
+    def __enter__(self) -> None:
+        account = _account
+        self._given = self._outer = account.units
+        self._outer_is_turn = account.is_turn
+        if self._n_units < self._outer:
+            account.units = self._given = self._n_units
+            account.is_turn = self._is_turn
+
+    def __exit__(self, *_: object) -> None:
+        account = _account
+        account.units = self._outer - (self._given - account.units)
+        account.is_turn = self._outer_is_turn
 
 
 class Budget:
@@ -117,16 +123,30 @@ class Budget:
         """Left."""
         self.n_bytes = n_bytes
 
-    @contextmanager
-    def spent(self) -> Iterator[None]:
+    def spent(self) -> Spending:
         """Work within it is paid from the budget, and from those around it."""
-        outer, before = _account.n_bytes, _account.units
-        given = _account.n_bytes = min(outer, self.n_bytes)
-        try:
-            with _limited(self.n_units, is_turn=False):
-                yield
-        finally:
-            self.n_units -= before - _account.units
-            n_used = given - _account.n_bytes
-            self.n_bytes -= n_used
-            _account.n_bytes = outer - n_used
+        return Spending(self)
+
+
+class Spending(_Limited):
+    """One use of a budget."""
+
+    __slots__ = ("_budget", "_given_bytes", "_outer_bytes")
+
+    def __init__(self, budget: Budget) -> None:
+        super().__init__(budget.n_units, is_turn=False)
+        self._budget = budget
+
+    def __enter__(self) -> None:
+        super().__enter__()
+        account = _account
+        self._outer_bytes = account.n_bytes
+        account.n_bytes = self._given_bytes = min(self._outer_bytes, self._budget.n_bytes)
+
+    def __exit__(self, *_: object) -> None:
+        super().__exit__()
+        account, budget = _account, self._budget
+        budget.n_units -= self._outer - account.units
+        n_used = self._given_bytes - account.n_bytes
+        budget.n_bytes -= n_used
+        account.n_bytes = self._outer_bytes - n_used

@@ -134,8 +134,9 @@ class ProcessEngine(MessageClient):
                 pass_fds=inherited,
                 stdin=subprocess.DEVNULL,
                 env=child_environment(PYTHONUNBUFFERED="1"),
-                # Ctrl-C in the terminal is for the server, which then drains us.
-                start_new_session=True,
+                # Ctrl-C in the terminal is for the server, which then drains us. No session of its own for that: Linux
+                # may share the processor by sessions, and then priorities count within one only.
+                process_group=0,
             )
         finally:
             theirs.close()

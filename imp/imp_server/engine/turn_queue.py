@@ -38,8 +38,10 @@ LONG_TURN = 8000
 MOST = 5_000_000
 """Units of one question, all its turns together: about ten seconds. Whoever asks more is refused.
 """
-_REST = 3.0
-"""Times the last turn's length, during which nothing sunk runs while others want the processor."""
+_RESTS = (3.0, 3.0, 6.0)
+"""By level of the turn before, times its length: so long nothing sunk runs while others want the processor. What has
+sunk deepest has a seventh of the time, of all owners together.
+"""
 _N_LEVELS = 3
 TOO_COSTLY = "this grammar takes too much work; simplify it"
 
@@ -191,7 +193,7 @@ class TurnQueue:
         job = self._next(running)
         if job is None:
             return False
-        was_sunk = job.level > 0
+        level = job.level
         is_answered = self._answered(job)
         self._between()
         seconds = self._clock() - running.since_s
@@ -201,8 +203,8 @@ class TurnQueue:
                 return False
             running.job = None
             self._behind(job, is_answered, seconds)
-            if was_sunk or not is_answered:
-                self._rest_until_s = self._clock() + seconds * _REST
+            if level or not is_answered:
+                self._rest_until_s = self._clock() + seconds * _RESTS[level]
         return True
 
     def _behind(self, job: _Job, is_answered: bool, seconds: float) -> None:
@@ -221,7 +223,9 @@ class TurnQueue:
     def _next(self, running: _Running) -> _Job | None:
         with self._changed:
             while not self._stopped and self._running is running:
-                rest_s = self._rest_until_s - self._clock() if self._rests() else 0.0
+                rest_s = self._rest_until_s - self._clock()
+                if rest_s > 0.0 and not self._rests():
+                    rest_s = 0.0
                 job = self._take(rests=rest_s > 0.0)
                 if job is not None:
                     running.job, running.since_s = job, self._clock()

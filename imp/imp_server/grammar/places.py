@@ -6,15 +6,14 @@ the mask thread is busy with. Places are shared by all requests of a space.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from itertools import islice
 
-from imp_server.core.turns import ENDLESS, charge, turn
+from imp_server.core.turns import charge, turn
 from imp_server.grammar.distance import NEVER
 from imp_server.grammar.engine import Matcher
 from imp_server.grammar.frames.arrays import WaitingItem
 from imp_server.grammar.frames.stack import State
+from imp_server.grammar.generations import SpaceLock
 from imp_server.grammar.token_sets import Row
 
 MAX_PLACES = 100_000
@@ -40,6 +39,29 @@ class Place:
         self.past: Place | None = None
 
 
+class _Held:
+    """One holding of the space's lock. Every question needs one, so it is no generator."""
+
+    __slots__ = ("_lock", "_patience_s", "_turn")
+
+    def __init__(self, lock: SpaceLock, patience_s: float | None) -> None:
+        self._lock, self._patience_s = lock, patience_s
+        self._turn = None if patience_s is None else turn(PATIENT_UNITS)
+
+    def __enter__(self) -> None:
+        if not self._lock.acquire(timeout=-1 if self._patience_s is None else self._patience_s):
+            raise TimeoutError
+        if self._turn is not None:
+            self._turn.__enter__()
+
+    def __exit__(self, *_: object) -> None:
+        try:
+            if self._turn is not None:
+                self._turn.__exit__()
+        finally:
+            self._lock.release()
+
+
 class Places:
     """One grammar, as the engine sees it (engine.constraint.Constraint)."""
 
@@ -53,16 +75,9 @@ class Places:
             self.after_closing = None if closed is None else self._place(closed)
             self.n_out(self.start)
 
-    @contextmanager
-    def _held(self, patience_s: float | None) -> Iterator[None]:
+    def _held(self, patience_s: float | None) -> _Held:
         """The lock of the space. Raises TimeoutError, also when a caller with patience would have to work for long."""
-        if not self._lock.acquire(timeout=-1 if patience_s is None else patience_s):
-            raise TimeoutError
-        try:
-            with turn(ENDLESS if patience_s is None else PATIENT_UNITS):
-                yield
-        finally:
-            self._lock.release()
+        return _Held(self._lock, patience_s)
 
     def _place(self, state: State) -> Place:
         found = self._known.get(state)

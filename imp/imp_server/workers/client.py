@@ -232,7 +232,8 @@ def _started(warm_ups: Sequence[str]) -> tuple[socket.socket, subprocess.Popen[b
                 TOKENIZERS_PARALLELISM="false",
                 MALLOC_ARENA_MAX="2",
             ),
-            start_new_session=True,
+            # The terminal's signals aren't for it. In the engine's session, so that priorities count.
+            process_group=0,
         )
     except BaseException:
         ours.close()
