@@ -15,7 +15,8 @@ from imp_server.grammar.frames.arrays import ArrayPhase, WaitingItem
 from imp_server.grammar.frames.key_texts import WaitingKey, WaitingName
 from imp_server.grammar.frames.objects import ObjectPhase
 from imp_server.grammar.frames.stack import Cell, State, Stepper
-from imp_server.grammar.frames.values import Start
+from imp_server.grammar.frames.values import Scalar, Start
+from imp_server.grammar.frames.verdicts import Single
 from imp_server.grammar.giving_up import dropped
 from imp_server.grammar.sat.found import MAX_LEAD, TooLong
 
@@ -155,6 +156,10 @@ class Distances:
         else:
             goal = None
         if goal is not None and goal.judge is None:
+            after = self._popped(state, lead, 0)
+            if after is not None:
+                return lead, after
+        if isinstance(local, Scalar) and isinstance(local.verdicts, Single):
             after = self._popped(state, lead, 0)
             if after is not None:
                 return lead, after

@@ -22,6 +22,7 @@ from imp_server.grammar.frames.simple_objects import KEY_TEXT
 from imp_server.grammar.frames.space import Space
 from imp_server.grammar.frames.stack import Cell, State, Stepper
 from imp_server.grammar.frames.texts import Text
+from imp_server.grammar.frames.values import Scalar
 from imp_server.grammar.frames.verdicts import Single
 from imp_server.grammar.giving_up import dropped, part
 from imp_server.grammar.machine import UNBOUNDED
@@ -267,6 +268,8 @@ class Masks:
     def _alias(self, top: int, n: int) -> int:
         """A local that many share and that can't be told from `top` within n code points: far counts are as none."""
         local = self._space.locals[top]
+        if isinstance(local, Scalar):
+            return self._free_alias(local, n)
         if not isinstance(local, Text) or local.closer is not None or local.missing:
             return top
         verdicts = local.verdicts
@@ -280,6 +283,16 @@ class Masks:
         if machine is verdicts.machine and state == local.state:
             return top
         return self._space.text(self._space.single(machine, verdicts.strict), state, 0, None).id
+
+    def _free_alias(self, local: Scalar, n: int) -> int:
+        """The same for bare text: where any may follow, nothing counts but whether it may end here."""
+        verdicts, space = local.verdicts, self._space
+        if not isinstance(verdicts, Single) or isinstance(verdicts.machine, PlainLength):
+            return local.id
+        if verdicts.room(local.state) < UNBOUNDED:
+            return local.id
+        free = space.length_text(0 if verdicts.result(local.state) >= 0 else n + 1, None)
+        return space.scalar(free, free.start).id
 
     def _kind(self, top: int) -> int:
         return self._space.tables.kind_of[top]

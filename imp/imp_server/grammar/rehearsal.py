@@ -22,6 +22,7 @@ from imp_server.grammar.frames.space import Space
 from imp_server.grammar.frames.stack import State, Stepper
 from imp_server.grammar.frames.texts import Text
 from imp_server.grammar.frames.values import Scalar, Start
+from imp_server.grammar.machine import UNBOUNDED
 from imp_server.grammar.tables import FIRST_OP, FOREIGN
 
 MAX_FRAMES = 40
@@ -85,6 +86,9 @@ def rehearse_ending(stepper: Stepper, distances: Distances, state: State) -> Non
 
 def _read(space: Space, local: int) -> list[int]:
     """Read some text; where that makes new states, read words behind it, as a mask would."""
+    frame = space.locals[local]
+    if isinstance(frame, Text | Scalar) and frame.verdicts.room(frame.state) >= UNBOUNDED:
+        return []  # its masks are those of free text (masks.py)
     budget = MOST.budget()
     with budget.spent():
         far = _after(space, local, FAR, skips=True)
