@@ -30,11 +30,12 @@ class MaskWaits:
 
         Waits a little for what isn't there, and longer if nobody else could run.
         """
-        missing = [job for live in rows if (job := self._missing(live)) is not None]
+        missing = [(live, job) for live in rows if (job := self._missing(live)) is not None]
         if missing:
             if len(missing) == n_admitted:
-                wait_for_some(missing, _MASK_POLL_S)
-            wait_for_all(missing, MASK_GRACE_S)
+                wait_for_some([job for _, job in missing], _MASK_POLL_S)
+            # What was waited for already takes long: the others would pay for it with every step.
+            wait_for_all([job for live, job in missing if not live.held_since_s], MASK_GRACE_S)
         failed = []
         for live in rows:
             live.row.is_held_back = live.undecided is not None or self._missing(live) is not None
