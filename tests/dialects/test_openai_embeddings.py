@@ -13,6 +13,7 @@ import pytest
 from imp_server.core import Finish, InvalidRequest, Usage, Vectors
 from imp_server.dialects.base import ReplyContext
 from imp_server.dialects.handler import ModelCard
+from imp_server.dialects.llamacpp import NativeEmbeddingFold
 from imp_server.dialects.openai_embeddings import EmbeddingFold, check_embeds, normalised
 
 
@@ -69,3 +70,15 @@ def test_what_a_model_cant_do() -> None:
     with pytest.raises(InvalidRequest) as caught:
         check_embeds(card, 9)
     assert caught.value.code == "dimensions_unsupported"
+
+
+def test_a_number_of_dimensions_may_be_spelled_with_a_point() -> None:
+    assert reply([[3.0, -4.0, 12.0]], dimensions=2.0)["data"][0]["embedding"] == pytest.approx([0.6, -0.8])
+
+
+def test_llamacpps_list_holds_whole_vectors_in_numbers() -> None:
+    body = {"encoding_format": "base64", "dimensions": 1}
+    fold = NativeEmbeddingFold(ReplyContext("embd-1", "m", 7, "r", body, 1))
+    fold.feed(Vectors(0, (struct.pack("<2f", 3.0, -4.0),)))
+    (entry,) = msgspec.json.decode(msgspec.json.encode(fold.body()))
+    assert entry["embedding"] == [pytest.approx([0.6, -0.8])]

@@ -103,14 +103,14 @@ def test_the_loop_never_waits_for_a_grammar_that_another_thread_holds() -> None:
         free, taken = threading.Event(), threading.Event()
 
         def hold() -> None:
-            with space.lock:
+            with space.current.lock:
                 taken.set()
                 free.wait(20)
 
         running = await engine.submit(request(engine, IDS[:20], **wanted))
         thread = threading.Thread(target=hold)
         thread.start()
-        taken.wait(5)
+        assert taken.wait(5)
         began_s = time.monotonic()
         try:
             (loose,) = await asyncio.wait_for(ask(engine, request(engine, IDS[:9], 20)), 15)

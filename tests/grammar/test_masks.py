@@ -140,13 +140,3 @@ def test_closing_tokens_lead_to_the_end(schema: Any) -> None:
             assert m.min_bytes(after) < left
             state, left = after, m.min_bytes(after)
         assert m.closing_ids(state) == list(VOCABULARY.end_ids)
-
-
-def test_a_grown_space_is_replaced_and_old_matchers_go_on() -> None:
-    shared = GrammarSpace(VOCABULARY, mask_bytes=0)
-    old = shared.matcher(check_schema(SCHEMAS[2]))
-    before = allowed(old, old.start)
-    fresh = shared.matcher(check_schema(SCHEMAS[2]))
-    assert fresh.start != old.start
-    assert allowed(fresh, fresh.start) == before == allowed(old, old.start)
-    assert old.advance_bytes(old.start, b'{"a":1}') is not None

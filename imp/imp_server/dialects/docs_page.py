@@ -18,7 +18,8 @@ td,th{text-align:left;vertical-align:top;padding:.2rem .6rem .2rem 0;border-top:
 nav a{margin-right:1rem}pre{overflow:auto;border:1px solid var(--soft);border-radius:6px;padding:.4rem .8rem}
 """
 _ICON = (
-    '<link rel="icon" href="data:image/svg+xml,%3Csvg xmlns=%22http://www.w3.org/2000/svg%22 viewBox=%220 0 32 32%22%3E'
+    '<link rel="icon" href="data:image/svg+xml,%3Csvg xmlns=%22http%3A//www.w3.org/2000/svg%22 '
+    "viewBox=%220 0 32 32%22%3E"
     "%3Cpath fill=%22%232a7ab0%22 d=%22M4 4l7 6h10l7-6v14a12 10 0 0 1-24 0z%22/%3E%3Ccircle cx=%2211%22 cy=%2217%22 "
     'r=%222.5%22 fill=%22white%22/%3E%3Ccircle cx=%2221%22 cy=%2217%22 r=%222.5%22 fill=%22white%22/%3E%3C/svg%3E">'
 )

@@ -73,7 +73,14 @@ async def _embedding(call: Call) -> Reply:
 
 
 class NativeEmbeddingFold(EmbeddingFold):
-    """llama.cpp's list: each entry holds a list of one pooled vector."""
+    """llama.cpp's list: each entry holds a list of one whole pooled vector, in numbers.
+
+    `encoding_format` and `dimensions` are of OpenAI's form.
+    """
+
+    def __init__(self, context: ReplyContext) -> None:
+        super().__init__(context)
+        self._base64, self._dimensions = False, None
 
     def body(self) -> Any:
         return [{"index": index, "embedding": [vector]} for index, vector in enumerate(self.vectors)]

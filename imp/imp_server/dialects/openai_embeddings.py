@@ -72,7 +72,8 @@ class EmbeddingFold:
         self._context = context
         self._base64 = context.body.get("encoding_format") == "base64"
         self._normalise = int(context.extra.get("norm", UNIT_LENGTH))
-        self._dimensions: int | None = context.body.get("dimensions")
+        wanted = context.body.get("dimensions")
+        self._dimensions = None if wanted is None else int(wanted)
         """The first so many numbers are kept, and what is left is normalised, as OpenAI shortens vectors."""
         self.vectors: list[msgspec.Raw | None] = [None] * context.n
         self._usage = UsageSum(context.n)

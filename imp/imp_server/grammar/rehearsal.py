@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from itertools import islice
 
 from imp_server.core import GrammarDeadEnd
-from imp_server.core.limits import QUESTION, Limit
+from imp_server.core.limits import CHECK, QUESTION, Limit
 from imp_server.core.turns import OverBudget
 from imp_server.grammar.distance import Distances
 from imp_server.grammar.frames.arrays import ArrayPhase, WaitingItem
@@ -57,9 +57,12 @@ def rehearse(space: Space, local: int) -> None:
             targets = space.simple.starts(at)[:MAX_NAMES]
         elif isinstance(frame := space.locals[at], Start | ObjectPhase | ArrayPhase | Text | Scalar):
             n_left -= 1
+            if isinstance(frame, Text | Scalar):
+                n_units += _read(space, frame)
+                continue
             budget = MOST.budget()
             with budget.spent():
-                targets = _read(space, at) if isinstance(frame, Text | Scalar) else list(_led_to(space, frame))
+                targets = list(_led_to(space, frame))
             n_units += MOST.n_units - budget.n_units
         else:
             continue
@@ -84,17 +87,20 @@ def rehearse_ending(stepper: Stepper, distances: Distances, state: State) -> Non
             distances.n_tokens(state)
 
 
-def _read(space: Space, local: int) -> list[int]:
-    """Read some text; where that makes new states, read words behind it, as a mask would."""
-    frame = space.locals[local]
-    if isinstance(frame, Text | Scalar) and frame.verdicts.room(frame.state) >= UNBOUNDED:
-        return []  # its masks are those of free text (masks.py)
-    budget = MOST.budget()
+def _read(space: Space, frame: Text | Scalar) -> int:
+    """Units of reading some text; where that makes new states, words are read behind it, as a mask would.
+
+    The text itself is read one token at a time in serving, so no question pays for all of it.
+    """
+    if frame.verdicts.room(frame.state) >= UNBOUNDED:
+        return 0  # its masks are those of free text (masks.py)
+    budget = CHECK.budget()
     with budget.spent():
-        far = _after(space, local, FAR, skips=True)
-    if MOST.n_units - budget.n_units >= FEW_UNITS:
+        far = _after(space, frame.id, FAR, skips=True)
+    n_units = CHECK.n_units - budget.n_units
+    if n_units >= FEW_UNITS:
         _read_words(space, far)
-    return []
+    return n_units
 
 
 def _read_words(space: Space, local: int) -> None:
@@ -105,7 +111,7 @@ def _read_words(space: Space, local: int) -> None:
     with budget.spent():
         for word in WORDS[len(WORDS) // 2 :]:
             _after(space, local, word)
-    if (MOST.n_units - budget.n_units) * TIMES_IN_A_MASK > MOST.n_units:
+    if (MOST.n_units - budget.n_units) * TIMES_IN_A_MASK > QUESTION.n_units:
         raise OverBudget("work")
 
 
