@@ -13,7 +13,9 @@ from tests.dead_ends import none_allowed
 
 NATIVE = ("engine", "grammar")
 ROOT = Path(__file__).resolve().parent.parent
-os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT / "imp"), *filter(None, [os.environ.get("PYTHONPATH")])])
+os.environ["PYTHONPATH"] = os.pathsep.join(
+    [str(ROOT / "imp"), str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+)
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 

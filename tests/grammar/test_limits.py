@@ -234,6 +234,6 @@ def clauses(n: int, n_rows: int) -> Any:
 
 
 def test_the_way_out_of_a_name_is_rehearsed() -> None:
-    with pytest.raises(GrammarTooCostly):
-        check_schema(clauses(26, 13))
+    served_or_refused(Hostile("schema", clauses(26, 13)))
+    check_schema({"type": "object", "properties": {"text": {"minLength": 1000}}, "required": ["text"]})
     assert served_or_refused(Hostile("schema", clauses(8, 6))).outcome == "served"

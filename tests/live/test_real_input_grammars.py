@@ -51,7 +51,7 @@ def test_chat(sdk: openai.OpenAI, name: str, seed: int) -> None:
     )
     [call] = reply.choices[0].message.tool_calls or []
     cut = reply.choices[0].finish_reason == "length"  # then it is as it was written, and not whole
-    assert call.type == "custom" and obeys(name, call.custom.input) != cut, call
+    assert call.type == "custom" and (cut or obeys(name, call.custom.input)), call
 
 
 @pytest.mark.parametrize("name", FORMATS)
@@ -67,7 +67,7 @@ def test_responses_streamed_and_sent_back(sdk: openai.OpenAI, name: str) -> None
     call: Any = last.response.output[-1]
     cut = last.type == "response.incomplete"  # then the call is as it was written, and not whole
     assert call.type == "custom_tool_call" and "".join(deltas) == call.input
-    assert obeys(name, call.input) != cut and (call.status == "incomplete") == cut
+    assert (cut or obeys(name, call.input)) and (call.status == "incomplete") == cut
     result: Any = {"type": "custom_tool_call_output", "call_id": call.call_id, "output": "done"}
     again = [*asked, call.model_dump(exclude_none=True), result]
     assert sdk.responses.create(model="smollm2", input=again, tools=tools, max_output_tokens=8).status

@@ -33,7 +33,7 @@ MOST = Limit(QUESTION.n_units // 2, QUESTION.n_bytes // 2)
 """Of one frame. The bytes of a token pass several, but few of them are dear."""
 BLANK = 0x20
 MAX_ENDINGS = 12
-MOST_OF_ENDING = Limit(QUESTION.n_units // 8, QUESTION.n_bytes // 8)
+MOST_OF_ENDING = Limit(MOST.n_units, QUESTION.n_bytes)
 """The check has proved much of what an engine has to find anew."""
 WORDS = (
     b"the and ing tion her ent was ould that with ach ight our ver king back down ple ces ury oxb jaz quip fgh wyk zmd "
