@@ -288,3 +288,45 @@ def test_tokenizer(http: httpx.Client) -> None:
     pieces = http.post("/tokenize", json={"content": "hé", "with_pieces": True}).json()["tokens"]
     assert pieces == [{"id": 104, "piece": "h"}, {"id": 195, "piece": [195]}, {"id": 169, "piece": [169]}]
     assert http.post("/detokenize", json={"tokens": [104, 195, 169]}).json() == {"content": "hé"}
+
+
+# --- the log's line of a request ----------------------------------------------------------------
+
+
+def test_a_request_that_succeeds_is_one_line(http: httpx.Client, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, logger="imp_server.api"):
+        http.post(CHAT, json=BODY, headers={"x-request-id": "mine"})
+        http.post(CHAT, json={**BODY, "stream": True, "n": 2})
+        http.get("/health")
+    whole, streamed = [record for record in caplog.records if record.name == "imp_server.api.visit"]
+    fields = vars(whole)
+    assert (fields["method"], fields["path"], fields["status"], fields["model"]) == ("POST", CHAT, 200, "m")
+    assert (fields["client"], fields["finish"]) == ("127.0.0.1", "stop")
+    assert fields["prompt_tokens"] == len("user: hi\n") and fields["cached_tokens"] == 0
+    assert fields["completion_tokens"] == len("Hello wörld".encode()) + 1
+    assert 0 < fields["first_token_ms"] <= fields["duration_ms"] and fields["tokens_per_s"] > 0
+    line = whole.getMessage()
+    assert line.startswith(f"HTTP 200 POST {CHAT} [client=127.0.0.1 model=m in=9 cached=0 out=13 first=")
+    assert "finish=stop" in line and "Hello" not in line
+    assert "mine" not in line and " id=req_" not in line and " id=" in streamed.getMessage()  # no word of a client's
+    assert vars(streamed)["completion_tokens"] == 2 * fields["completion_tokens"]
+
+
+def test_a_client_that_left_is_a_line_too(caplog: pytest.LogCaptureFixture) -> None:
+    from tests.api.test_streams import Gate, gate, new_engine, until
+
+    with live_server(new_engine, ByteText) as live, caplog.at_level(logging.INFO, logger="imp_server.api"):
+        hold = gate(live)
+        live.engine.answer_with(lambda _r, _c: [104, Gate(hold)])
+        with httpx.stream("POST", live.url + CHAT, json={**BODY, "stream": True}) as stream:
+            next(stream.iter_lines())
+        until(lambda: any(record.name == "imp_server.api.visit" for record in caplog.records), 5)
+
+
+def test_no_word_of_a_client_is_a_field(http: httpx.Client, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.DEBUG, logger="imp_server.api"):
+        http.request("ZANZIBAR", "/zanzibar?zanzibar")
+        http.post(CHAT, json={**BODY, "model": "zanzibar"})
+    for record in caplog.records:
+        fields = {k: v for k, v in vars(record).items() if k in ("path", "model", "client", "finish")}
+        assert "zanzibar" not in str(fields)
