@@ -40,15 +40,19 @@ def to_end(sock: socket.socket) -> bytes:
 
 
 def answer(sock: socket.socket) -> tuple[int, dict[str, str], bytes]:
-    """One answer with a content-length: status, headers, body."""
-    data = b""
-    while b"\r\n\r\n" not in data:
-        part = sock.recv(1 << 16)
-        assert part, f"the connection ended after {data!r}"
-        data += part
-    first, _, rest = data.partition(b"\r\n")
-    fields, _, body = rest.partition(b"\r\n\r\n")
-    headers = dict(line.lower().split(": ", 1) for line in fields.decode("latin-1").split("\r\n"))
-    while len(body) < int(headers.get("content-length", "0")):
-        body += sock.recv(1 << 16)
+    """One answer with a content-length: status, headers, body. What comes behind it is left for the next call."""
+    head = b""
+    while not head.endswith(b"\r\n\r\n"):
+        head += _received(sock, 1, head)
+    first, *fields = head[:-4].decode("latin-1").split("\r\n")
+    headers = dict(line.lower().split(": ", 1) for line in fields)
+    body, n_bytes = b"", int(headers.get("content-length", "0"))
+    while len(body) < n_bytes:
+        body += _received(sock, n_bytes - len(body), head)
     return int(first.split()[1]), headers, body
+
+
+def _received(sock: socket.socket, at_most: int, before: bytes) -> bytes:
+    part = sock.recv(at_most)
+    assert part, f"the connection ended after {before!r}"
+    return part
