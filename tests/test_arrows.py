@@ -87,6 +87,20 @@ def test_one_file_of_the_engine_knows_grammars() -> None:
     assert {str(path) for path, there, _ in arrows("engine") if there == "grammar"} == {"engine/matching.py"}
 
 
+def test_the_rooms_of_the_grammar_import_downwards_only() -> None:
+    """What a room may import: itself and the rooms named before it; files beside the rooms import all of them."""
+    rooms = ["machines", "languages", "values", "frames", "masks"]
+    found = []
+    for path, package, names in modules():
+        here = path.relative_to(PACKAGE).parts[1] if package == "grammar" else ""
+        below = rooms[: rooms.index(here) + 1] if here in rooms else rooms
+        parts = [n.split(".")[2] for n in names if n.startswith("imp_server.grammar.")]
+        beside = {p.stem for p in (PACKAGE / "grammar").glob("*.py")}
+        if here in rooms:
+            found += [(str(path), part) for part in parts if part not in below and part in {*rooms, *beside}]
+    assert found == []
+
+
 def test_every_package_has_its_arrows() -> None:
     found = {here for _, here, _ in modules()} - {"__init__", "__main__", "cli", "_native", "_data"}
     assert found == set(ARROWS)

@@ -17,7 +17,7 @@ from imp_server.core import (
     special,
 )
 from imp_server.grammar.check import check_choices, check_envelope, check_regex, check_schema
-from imp_server.grammar.envelope import Branch, End, Free, Lit, Seq, Value
+from imp_server.grammar.languages.envelope import Branch, End, Free, Lit, Seq, Value
 from imp_server.vocab.table import Vocabulary
 from msgspec.structs import replace
 

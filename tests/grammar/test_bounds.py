@@ -22,8 +22,8 @@ from imp_server.core import (
 )
 from imp_server.grammar.check import CHECK_WORK, check_envelope, check_schema
 from imp_server.grammar.engine import GrammarSpace
-from imp_server.grammar.envelope import Lit, Seq, Value
 from imp_server.grammar.generations import MEMORY, N_GENERATIONS
+from imp_server.grammar.languages.envelope import Lit, Seq, Value
 from imp_server.vocab.table import Vocabulary
 
 from tests.grammar.judging import accepts

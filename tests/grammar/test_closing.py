@@ -9,12 +9,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from imp_server.core import GrammarRefused, GrammarUnsatisfiable
-from imp_server.grammar.algebra import Algebra
 from imp_server.grammar.check import check_schema
 from imp_server.grammar.engine import GrammarSpace
-from imp_server.grammar.schema.closing import Closing, with_closing
-from imp_server.grammar.schema.document import Document
-from imp_server.grammar.schema.expand import Expander
+from imp_server.grammar.values.algebra import Algebra
+from imp_server.grammar.values.schema.closing import Closing, with_closing
+from imp_server.grammar.values.schema.document import Document
+from imp_server.grammar.values.schema.expand import Expander
 from jsonschema import Draft202012Validator
 
 from tests.grammar.judging import BYTES, byte_space, reads

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from imp_server.core import GrammarRefused
-from imp_server.grammar.combine import alias_of, complement, exactly_one, intersect, union
-from imp_server.grammar.lazy_product import lazy_one, lazy_product
-from imp_server.grammar.lengths import with_length
-from imp_server.grammar.machine import DEAD, UNBOUNDED, Machine
-from imp_server.grammar.regex.compile import compile_regex
+from imp_server.grammar.languages.regex.compile import compile_regex
+from imp_server.grammar.machines.combine import alias_of, complement, exactly_one, intersect, union
+from imp_server.grammar.machines.lazy_product import lazy_one, lazy_product
+from imp_server.grammar.machines.lengths import with_length
+from imp_server.grammar.machines.machine import DEAD, UNBOUNDED, Machine
 
 from tests.grammar.test_regex import accepted, patterns
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from imp_server.core import GrammarRefused, GrammarUnsatisfiable, special
 from imp_server.grammar.check import check_choices, check_envelope, check_regex
-from imp_server.grammar.envelope import Alt, Branch, End, Free, Lit, Node, Parts, Raw, Ref, Repeat, Seq, Value
+from imp_server.grammar.languages.envelope import Alt, Branch, End, Free, Lit, Node, Parts, Raw, Ref, Repeat, Seq, Value
 
 from tests.grammar.judging import byte_space, plan_accepts, reads
 

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 from imp_server.grammar.check import check_schema
-from imp_server.grammar.distance import NEVER
 from imp_server.grammar.engine import Matcher
 from imp_server.grammar.frames.stack import State
+from imp_server.grammar.masks.distance import NEVER
 from imp_server.grammar.places import Places
 from imp_server.vocab.table import Vocabulary
 

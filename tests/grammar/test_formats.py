@@ -11,10 +11,10 @@ from collections.abc import Callable
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from imp_server.grammar.explored import representatives
-from imp_server.grammar.formats import ENFORCED, format_machine
-from imp_server.grammar.machine import DEAD, Machine
-from imp_server.grammar.text_machines import length_bounded
+from imp_server.grammar.languages.formats import ENFORCED, format_machine
+from imp_server.grammar.machines.explored import representatives
+from imp_server.grammar.machines.machine import DEAD, Machine
+from imp_server.grammar.values.text_machines import length_bounded
 from jsonschema.validators import Draft202012Validator
 
 from tests.grammar.test_regex import accepted

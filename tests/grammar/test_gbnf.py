@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from imp_server.core import GrammarRefused, GrammarUnsatisfiable
-from imp_server.grammar.choices import choices_machine
-from imp_server.grammar.gbnf import compile_gbnf
-from imp_server.grammar.machine import DEAD
+from imp_server.grammar.languages.choices import choices_machine
+from imp_server.grammar.languages.gbnf import compile_gbnf
+from imp_server.grammar.machines.machine import DEAD
 
 from tests.grammar.test_regex import accepted, run
 

@@ -19,9 +19,9 @@ from imp_server.engine.masking import Asker, MaskThread, Wanted
 from imp_server.engine.matching import Grammars
 from imp_server.grammar.check import check_envelope, check_gbnf, check_lark, check_regex, check_schema
 from imp_server.grammar.engine import GrammarSpace, Matcher
-from imp_server.grammar.envelope import Branch, Free, Lit, Seq, Value
 from imp_server.grammar.generations import N_GENERATIONS
-from imp_server.grammar.memo import forgotten
+from imp_server.grammar.languages.envelope import Branch, Free, Lit, Seq, Value
+from imp_server.grammar.machines.memo import forgotten
 from imp_server.grammar.places import Places
 from imp_server.vocab.table import Vocabulary
 

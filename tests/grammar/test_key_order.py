@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from imp_server.core import GrammarRefused
 from imp_server.grammar.check import check_envelope
-from imp_server.grammar.envelope import Lit, Seq, Value
+from imp_server.grammar.languages.envelope import Lit, Seq, Value
 from jsonschema import Draft202012Validator
 
 from tests.grammar.judging import accepts, matcher, plan_accepts, reads

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from hypothesis.errors import UnsatisfiedAssumption
 from imp_server.core import GrammarRefused
 from imp_server.core.turns import OutOfTurn, n_kept, turn
-from imp_server.grammar.combine import exactly_one
-from imp_server.grammar.machine import DEAD, Machine
-from imp_server.grammar.memo import forget
-from imp_server.grammar.regex.compile import compile_regex
-from imp_server.grammar.regex.lookarounds import looking_machine
+from imp_server.grammar.languages.regex.compile import compile_regex
+from imp_server.grammar.languages.regex.lookarounds import looking_machine
+from imp_server.grammar.machines.combine import exactly_one
+from imp_server.grammar.machines.machine import DEAD, Machine
+from imp_server.grammar.machines.memo import forget
 
 from tests.grammar.judging import matcher, reads
 from tests.grammar.test_regex import accepted, ours

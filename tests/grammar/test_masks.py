@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from imp_server.grammar.check import check_schema
 from imp_server.grammar.engine import GrammarSpace, Matcher, State
-from imp_server.grammar.masks import Masks
-from imp_server.grammar.native_walk import available
+from imp_server.grammar.masks.masks import Masks
+from imp_server.grammar.masks.native_walk import available
 from imp_server.vocab.table import Vocabulary
 
 PIECES = [

@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from imp_server.grammar.algebra import Algebra
-from imp_server.grammar.combine import exactly_one, intersect
-from imp_server.grammar.formula import Formula
-from imp_server.grammar.leaves import Leaf, NumberLeaf
-from imp_server.grammar.machine import DEAD
-from imp_server.grammar.number_sets import ranges_machine
-from imp_server.grammar.scalars import _build, _number_leaf
-from imp_server.grammar.text_machines import number_obeys, plain_number
+from imp_server.grammar.machines.combine import exactly_one, intersect
+from imp_server.grammar.machines.machine import DEAD
+from imp_server.grammar.values.algebra import Algebra
+from imp_server.grammar.values.formula import Formula
+from imp_server.grammar.values.leaves import Leaf, NumberLeaf
+from imp_server.grammar.values.number_sets import ranges_machine
+from imp_server.grammar.values.scalars import _build, _number_leaf
+from imp_server.grammar.values.text_machines import number_obeys, plain_number
 from jsonschema.validators import Draft202012Validator
 
 from tests.grammar.judging import matcher, reads

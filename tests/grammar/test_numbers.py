@@ -13,9 +13,9 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from imp_server.grammar.check import check_schema
 from imp_server.grammar.engine import Matcher
-from imp_server.grammar.listed_numbers import ListedNumbers
-from imp_server.grammar.machine import DEAD
-from imp_server.grammar.numbers import Bound, Decimals, joint
+from imp_server.grammar.machines.machine import DEAD
+from imp_server.grammar.machines.numbers import Bound, Decimals, joint
+from imp_server.grammar.values.listed_numbers import ListedNumbers
 from imp_server.vocab.table import Vocabulary
 
 from tests.grammar.judging import accepts

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 from imp_server.core import GrammarRefused
-from imp_server.grammar.algebra import Algebra
-from imp_server.grammar.schema.closing import Closing
-from imp_server.grammar.schema.document import Document
-from imp_server.grammar.schema.expand import Expander
-from imp_server.grammar.schema.plain_closing import MAX_PLACES, plainly_closed
+from imp_server.grammar.values.algebra import Algebra
+from imp_server.grammar.values.schema.closing import Closing
+from imp_server.grammar.values.schema.document import Document
+from imp_server.grammar.values.schema.expand import Expander
+from imp_server.grammar.values.schema.plain_closing import MAX_PLACES, plainly_closed
 
 from tests.grammar.suite import groups
 from tests.grammar.test_closing import CASES

@@ -19,13 +19,13 @@ from imp_server.grammar.check import (
     check_schema,
     schema_plan,
 )
-from imp_server.grammar.envelope import Alt, Branch, Free, Lit, Seq, Value
 from imp_server.grammar.frames.space import Space
-from imp_server.grammar.memo import forget
+from imp_server.grammar.frames.warm_up import warm_up as warm_start
+from imp_server.grammar.languages.envelope import Alt, Branch, Free, Lit, Seq, Value
+from imp_server.grammar.machines.memo import forget
 from imp_server.grammar.plan import Normal, begin, make_plan
 from imp_server.grammar.proving import ProofJob, Verdict, definition_plan, prove, proved, verdict_key
-from imp_server.grammar.schema.closing import with_closing
-from imp_server.grammar.warm_up import warm_up as warm_start
+from imp_server.grammar.values.schema.closing import with_closing
 
 BAD = {"type": "object", "properties": {"a": {"type": "integer", "minimum": 3, "maximum": 2}}, "required": ["a"]}
 GOOD = {"type": "object", "properties": {"a": {"type": "integer"}}}

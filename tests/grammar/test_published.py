@@ -13,7 +13,7 @@ import jsonschema
 import pytest
 from imp_server.core import GrammarRefused
 from imp_server.grammar.check import check_schema
-from imp_server.grammar.schema.published import ADDRESSES, published
+from imp_server.grammar.values.schema.published import ADDRESSES, published
 from jsonschema.validators import validator_for
 
 from tests.grammar.judging import matcher, reads
@@ -99,7 +99,7 @@ def test_other_documents_are_still_refused(reference: str) -> None:
 def test_they_are_cheap() -> None:
     """Neither is the package imported nor are the orders in which vocabularies refer to each other told apart."""
     code = (
-        "import sys, json; from imp_server.grammar.schema.published import published;"
+        "import sys, json; from imp_server.grammar.values.schema.published import published;"
         "published('http://json-schema.org/draft-07/schema'); print('referencing' in sys.modules)"
     )
     done = subprocess.run(

@@ -10,7 +10,7 @@ import jsonschema
 import pytest
 from imp_server.core import GrammarRefused
 from imp_server.grammar.check import check_schema
-from imp_server.grammar.distance import NEVER
+from imp_server.grammar.masks.distance import NEVER
 from jsonschema.validators import Draft202012Validator, extend, validator_for
 
 from tests.grammar.judging import byte_space, reads

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from imp_server.core import GrammarRefused
-from imp_server.grammar.machine import DEAD, Machine
-from imp_server.grammar.regex.compile import compile_regex
+from imp_server.grammar.languages.regex.compile import compile_regex
+from imp_server.grammar.machines.machine import DEAD, Machine
 
 ALPHABET = "ab1é€😀\n"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from imp_server.core import GrammarRefused, GrammarUnsatisfiable
-from imp_server.grammar.formats import ENFORCED, format_machine
+from imp_server.grammar.languages.formats import ENFORCED, format_machine
 
 from tests.grammar.judging import matcher, reads
 from tests.grammar.suite import Group, groups, spelled

@@ -7,15 +7,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from imp_server.grammar import masks as masks_module
 from imp_server.grammar.check import check_schema
 from imp_server.grammar.engine import GrammarSpace
 from imp_server.grammar.frames.simple_objects import KEY_TEXT
-from imp_server.grammar.masks import Masks
-from imp_server.grammar.native_walk import available
-from imp_server.grammar.packed_trie import PackedTrie
-from imp_server.grammar.plain_tokens import closing_quote
-from imp_server.grammar.trie import build_trie
+from imp_server.grammar.masks.masks import Masks
+from imp_server.grammar.masks.masks import masks as masks_module
+from imp_server.grammar.masks.native_walk import available
+from imp_server.grammar.masks.packed_trie import PackedTrie
+from imp_server.grammar.masks.plain_tokens import closing_quote
+from imp_server.grammar.masks.trie import build_trie
 from imp_server.vocab.table import Vocabulary
 
 from tests.grammar.test_masks import VOCABULARY as SMALL

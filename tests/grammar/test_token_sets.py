@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from imp_server.grammar.token_sets import TokenSets, plain_length
-from imp_server.grammar.trie import TokenTrie, build_plainly, build_trie
+from imp_server.grammar.masks.token_sets import TokenSets, plain_length
+from imp_server.grammar.masks.trie import TokenTrie, build_plainly, build_trie
 from imp_server.native import load_library
 from imp_server.vocab.table import Vocabulary
 

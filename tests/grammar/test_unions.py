@@ -11,14 +11,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from imp_server.core import GrammarRefused, GrammarUnsatisfiable
 from imp_server.core.turns import ENDLESS
-from imp_server.grammar.algebra import Algebra
 from imp_server.grammar.check import check_schema
 from imp_server.grammar.engine import GrammarSpace, Matcher
-from imp_server.grammar.exclusive import Exclusive
-from imp_server.grammar.extents import Extents
-from imp_server.grammar.formula import ONE, Formula
-from imp_server.grammar.schema.document import Document
-from imp_server.grammar.schema.expand import Expander
+from imp_server.grammar.values.algebra import Algebra
+from imp_server.grammar.values.exclusive import Exclusive
+from imp_server.grammar.values.extents import Extents
+from imp_server.grammar.values.formula import ONE, Formula
+from imp_server.grammar.values.schema.document import Document
+from imp_server.grammar.values.schema.expand import Expander
 from jsonschema import Draft202012Validator
 
 from tests.grammar.judging import BYTES, reads

@@ -10,7 +10,7 @@ import httpx
 import openai
 import pytest
 from imp_server.backends import choose
-from imp_server.grammar.lark.compile import compile_lark
+from imp_server.grammar.languages.lark.compile import compile_lark
 
 from tests.api.live_server import LiveServer
 from tests.grammar.lark.grammars import APPLY_PATCH, CALCULATOR

@@ -15,15 +15,13 @@ from typing import Any, Literal, NamedTuple
 from imp_server.core import GrammarPlan, GrammarRefused, GrammarTooCostly, GrammarUnsatisfiable
 from imp_server.core.limits import CHECK, QUESTION, bounded
 from imp_server.core.turns import ENDLESS, n_charged, spend
-from imp_server.grammar.algebra import has_surrogates
-from imp_server.grammar.definitions import definition_machine
-from imp_server.grammar.distance import Distances
-from imp_server.grammar.envelope import Free, Node, Raw, Value
-from imp_server.grammar.formula import Formula
 from imp_server.grammar.frames.space import Space
 from imp_server.grammar.frames.stack import State, Stepper
-from imp_server.grammar.leaves import Contains, Items, Leaf, Names, Props
-from imp_server.grammar.memo import FORGETTING
+from imp_server.grammar.frames.warm_up import warm_up
+from imp_server.grammar.languages.definitions import definition_machine
+from imp_server.grammar.languages.envelope import Free, Node, Raw, Value
+from imp_server.grammar.machines.memo import FORGETTING
+from imp_server.grammar.masks.distance import Distances
 from imp_server.grammar.plan import (
     Begun,
     Normal,
@@ -35,12 +33,14 @@ from imp_server.grammar.plan import (
     schema_formula,
 )
 from imp_server.grammar.rehearsal import rehearse, rehearse_ending
-from imp_server.grammar.sat.found import LONGEST
-from imp_server.grammar.sat.objects import value_formula
-from imp_server.grammar.schema.closing import with_closing
-from imp_server.grammar.schema.reading import deepest_place
-from imp_server.grammar.subschema import Sub
-from imp_server.grammar.warm_up import warm_up
+from imp_server.grammar.values.algebra import has_surrogates
+from imp_server.grammar.values.formula import Formula
+from imp_server.grammar.values.leaves import Contains, Items, Leaf, Names, Props
+from imp_server.grammar.values.sat.found import LONGEST
+from imp_server.grammar.values.sat.objects import value_formula
+from imp_server.grammar.values.schema.closing import with_closing
+from imp_server.grammar.values.schema.reading import deepest_place
+from imp_server.grammar.values.subschema import Sub
 
 CHECK_WORK = 20_000
 """Conjunctions and questions of the proof that some value satisfies a schema (sat/solver.py)."""

@@ -9,10 +9,10 @@ from imp_server.core import GrammarPlan
 from imp_server.grammar.frames.free_texts import FreeText
 from imp_server.grammar.frames.local import Local
 from imp_server.grammar.frames.stack import Cell, State
+from imp_server.grammar.frames.tables import DEAD
+from imp_server.grammar.frames.warm_up import warm_up
 from imp_server.grammar.generations import Generations
 from imp_server.grammar.plan import begin
-from imp_server.grammar.tables import DEAD
-from imp_server.grammar.warm_up import warm_up
 from imp_server.vocab.table import Vocabulary
 
 __all__ = ["GrammarSpace", "Matcher", "State"]

@@ -16,14 +16,14 @@ from weakref import WeakSet
 
 from imp_server.core import GrammarMemoryFull, GrammarPlan
 from imp_server.core.turns import kept, n_charged, spend
-from imp_server.grammar.distance import Distances
-from imp_server.grammar.fitting import Fitting
 from imp_server.grammar.frames.local import N_BLANKS
 from imp_server.grammar.frames.space import Space
 from imp_server.grammar.frames.stack import State, Stepper
-from imp_server.grammar.giving_up import emptied
-from imp_server.grammar.masks import Masks
-from imp_server.grammar.memo import forgotten
+from imp_server.grammar.machines.giving_up import emptied
+from imp_server.grammar.machines.memo import forgotten
+from imp_server.grammar.masks.distance import Distances
+from imp_server.grammar.masks.fitting import Fitting
+from imp_server.grammar.masks.masks import Masks
 from imp_server.vocab.table import Vocabulary
 
 MEMORY = 256 << 20

@@ -9,12 +9,12 @@ from __future__ import annotations
 from itertools import islice
 
 from imp_server.core.turns import charge, turn
-from imp_server.grammar.distance import NEVER
 from imp_server.grammar.engine import Matcher
 from imp_server.grammar.frames.arrays import WaitingItem
 from imp_server.grammar.frames.stack import State
 from imp_server.grammar.generations import SpaceLock
-from imp_server.grammar.token_sets import Row
+from imp_server.grammar.masks.distance import NEVER
+from imp_server.grammar.masks.token_sets import Row
 
 MAX_PLACES = 100_000
 N_BYTES = 900

@@ -10,23 +10,23 @@ from typing import Any, NamedTuple
 import msgspec
 
 from imp_server.core import GrammarPlan, GrammarRefused
-from imp_server.grammar.choices import choices_machine
-from imp_server.grammar.closed import closed_formula
-from imp_server.grammar.combine import anything
-from imp_server.grammar.definitions import definition_machine
-from imp_server.grammar.envelope import Alt, Free, Node, Parts, Raw, Ref, Repeat, Seq, Value, Words
-from imp_server.grammar.formula import Formula
 from imp_server.grammar.frames.goals import Goal
 from imp_server.grammar.frames.scripts import Goals
 from imp_server.grammar.frames.space import Space
 from imp_server.grammar.frames.verdicts import Verdicts
-from imp_server.grammar.leaves import STRING
-from imp_server.grammar.machine import Machine
-from imp_server.grammar.scalars import string_machine
-from imp_server.grammar.schema.closing import wants_closing
-from imp_server.grammar.schema.document import Document
-from imp_server.grammar.schema.expand import Expander
-from imp_server.grammar.schema.plain_closing import plainly_closed
+from imp_server.grammar.languages.choices import choices_machine
+from imp_server.grammar.languages.definitions import definition_machine
+from imp_server.grammar.languages.envelope import Alt, Free, Node, Parts, Raw, Ref, Repeat, Seq, Value, Words
+from imp_server.grammar.machines.combine import anything
+from imp_server.grammar.machines.machine import Machine
+from imp_server.grammar.values.closed import closed_formula
+from imp_server.grammar.values.formula import Formula
+from imp_server.grammar.values.leaves import STRING
+from imp_server.grammar.values.scalars import string_machine
+from imp_server.grammar.values.schema.closing import wants_closing
+from imp_server.grammar.values.schema.document import Document
+from imp_server.grammar.values.schema.expand import Expander
+from imp_server.grammar.values.schema.plain_closing import plainly_closed
 
 
 class Normal(msgspec.Struct, frozen=True):

@@ -26,8 +26,8 @@ from imp_server.grammar.check import (
     check_schema,
     prove_around,
 )
-from imp_server.grammar.envelope import Lit, Seq, Value, Words
-from imp_server.grammar.memo import forget
+from imp_server.grammar.languages.envelope import Lit, Seq, Value, Words
+from imp_server.grammar.machines.memo import forget
 from imp_server.grammar.plan import Normal, make_plan
 from imp_server.grammar.whole_schema import read_whole
 

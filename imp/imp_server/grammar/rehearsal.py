@@ -13,17 +13,17 @@ from itertools import islice
 from imp_server.core import GrammarDeadEnd
 from imp_server.core.limits import CHECK, QUESTION, Limit
 from imp_server.core.turns import OverBudget
-from imp_server.grammar.distance import Distances
 from imp_server.grammar.frames.arrays import ArrayPhase, WaitingItem
 from imp_server.grammar.frames.goals import Bits
 from imp_server.grammar.frames.objects import ObjectPhase, WaitingMember
 from imp_server.grammar.frames.simple_objects import OPEN
 from imp_server.grammar.frames.space import Space
 from imp_server.grammar.frames.stack import State, Stepper
+from imp_server.grammar.frames.tables import FIRST_OP, FOREIGN
 from imp_server.grammar.frames.texts import Text
 from imp_server.grammar.frames.values import Scalar, Start
-from imp_server.grammar.machine import UNBOUNDED
-from imp_server.grammar.tables import FIRST_OP, FOREIGN
+from imp_server.grammar.machines.machine import UNBOUNDED
+from imp_server.grammar.masks.distance import Distances
 
 MAX_FRAMES = 40
 ENOUGH = 10_000

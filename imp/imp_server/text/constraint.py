@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from imp_server.core import ChatRequest, GrammarPlan, GrammarRefused, ResponseFormat, Segment
 from imp_server.grammar.check import Rules, schema_plan
-from imp_server.grammar.envelope import Alt, Branch, Free, Lit, Node, Parts, Ref, Seq, Value, Words
+from imp_server.grammar.languages.envelope import Alt, Branch, Free, Lit, Node, Parts, Ref, Seq, Value, Words
 from imp_server.grammar.plan import Normal, make_plan
 from imp_server.grammar.proving import PROVES_HERE, Prover
 from imp_server.text.free_reply import free_reply

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from imp_server.core import SPECIAL_CLOSE, SPECIAL_OPEN, Segment
-from imp_server.grammar.envelope import Alt, Branch, End, Free, Lit, Node, Parts, Ref, Repeat, Seq, Value
+from imp_server.grammar.languages.envelope import Alt, Branch, End, Free, Lit, Node, Parts, Ref, Repeat, Seq, Value
 from imp_server.text.tools.spelling import Section
 
 

@@ -1,5 +1,5 @@
 // The tables that a walk reads, and the frames of simple objects, which are made and filled natively
-// (imp_server/grammar/tables.py has the law of the tables, imp_server/grammar/frames/simple_objects.py the meaning of the kinds).
+// (imp_server/grammar/frames/tables.py has the law of the tables, imp_server/grammar/frames/simple_objects.py the meaning of the kinds).
 
 #pragma once
 

@@ -1,4 +1,4 @@
-// Lays the trie of a sorted vocabulary out flat (imp_server/grammar/trie.py has the layout and the plain twin).
+// Lays the trie of a sorted vocabulary out flat (imp_server/grammar/masks/trie.py has the layout and the plain twin).
 
 #include <algorithm>
 #include <cstdint>

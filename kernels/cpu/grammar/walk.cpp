@@ -1,5 +1,5 @@
-// Walks a vocabulary trie over the transition tables of a grammar (imp_server/grammar/tables.py has the law,
-// imp_server/grammar/walk.py the plain twin).
+// Walks a vocabulary trie over the transition tables of a grammar (imp_server/grammar/frames/tables.py has the law,
+// imp_server/grammar/masks/walk.py the plain twin).
 
 #include <cstddef>
 #include <cstdint>

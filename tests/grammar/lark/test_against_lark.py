@@ -10,10 +10,10 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from imp_server.core import GrammarUnsatisfiable
-from imp_server.grammar.lark.compile import compile_lark
-from imp_server.grammar.lark.terminals import COMMON
-from imp_server.grammar.machine import DEAD
-from imp_server.grammar.terms import TermMachine
+from imp_server.grammar.languages.lark.compile import compile_lark
+from imp_server.grammar.languages.lark.terminals import COMMON
+from imp_server.grammar.machines.machine import DEAD
+from imp_server.grammar.machines.terms import TermMachine
 
 from tests.grammar.lark.grammars import APPLY_PATCH, EXAMPLES
 from tests.grammar.test_regex import accepted, run

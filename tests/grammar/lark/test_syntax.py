@@ -6,8 +6,8 @@ import time
 
 import pytest
 from imp_server.core import GrammarRefused, GrammarUnsatisfiable
-from imp_server.grammar.lark.compile import compile_lark
-from imp_server.grammar.machine import DEAD
+from imp_server.grammar.languages.lark.compile import compile_lark
+from imp_server.grammar.machines.machine import DEAD
 
 from tests.grammar.test_regex import accepted, run
 

@@ -6,11 +6,11 @@ from itertools import product
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from imp_server.grammar.algebra import Algebra
-from imp_server.grammar.formula import Formula
-from imp_server.grammar.leaves import Leaf, Required, Watched
-from imp_server.grammar.sat.search import Literals, Search
-from imp_server.grammar.sat.solver import Solver, cube_of
+from imp_server.grammar.values.algebra import Algebra
+from imp_server.grammar.values.formula import Formula
+from imp_server.grammar.values.leaves import Leaf, Required, Watched
+from imp_server.grammar.values.sat.search import Literals, Search
+from imp_server.grammar.values.sat.solver import Solver, cube_of
 
 ALGEBRA = Algebra()
 FS = ALGEBRA.formulas

@@ -1,4 +1,4 @@
-"""Calls of a tool hold what it declares, by the same closing as answers (grammar/schema/closing.py)."""
+"""Calls of a tool hold what it declares, by the same closing as answers (grammar/values/schema/closing.py)."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from imp_server.core import GrammarRefused, GrammarUnsatisfiable, InputGrammar, Tool, ToolChoice, special
 from imp_server.dialects.free_form import free_form_tool
-from imp_server.grammar.lark.compile import compile_lark
+from imp_server.grammar.languages.lark.compile import compile_lark
 
 from tests.grammar.lark.grammars import APPLY_PATCH, CALCULATOR, PATCH
 from tests.grammar.test_regex import accepted

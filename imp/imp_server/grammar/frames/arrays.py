@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Literal
 
 from imp_server.core import GrammarDeadEnd
-from imp_server.grammar.formula import Formula
 from imp_server.grammar.frames.goals import ROW, Bits, Goal, Judge, n_rows
 from imp_server.grammar.frames.local import Listed, Local, gap_entries
 from imp_server.grammar.frames.objects import change
-from imp_server.grammar.leaves import Contains, Items, Leaf, Length, Unique, Watched
-from imp_server.grammar.machine import UNBOUNDED
-from imp_server.grammar.sat.found import MAX_LEAD, Found
-from imp_server.grammar.tables import ASK, POP
-from imp_server.grammar.values import parse_exact
+from imp_server.grammar.frames.tables import ASK, POP
+from imp_server.grammar.machines.machine import UNBOUNDED
+from imp_server.grammar.values.formula import Formula
+from imp_server.grammar.values.json_values import parse_exact
+from imp_server.grammar.values.leaves import Contains, Items, Leaf, Length, Unique, Watched
+from imp_server.grammar.values.sat.found import MAX_LEAD, Found
 
 if TYPE_CHECKING:
     from imp_server.grammar.frames.space import Space

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from imp_server.core import SPECIAL_CLOSE, SPECIAL_OPEN
-from imp_server.grammar import envelope as env
 from imp_server.grammar.frames.local import Listed
 from imp_server.grammar.frames.raw_texts import UNTYPED
+from imp_server.grammar.languages import envelope as env
 
 if TYPE_CHECKING:
     from imp_server.grammar.frames.scripts import Goals, Rest

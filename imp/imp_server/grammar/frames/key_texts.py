@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 
 from imp_server.grammar.frames.keys import Keys
 from imp_server.grammar.frames.local import Listed, Local
+from imp_server.grammar.frames.tables import HOLE
 from imp_server.grammar.frames.texts import BACKSLASH, QUOTE, WIDTHS, Text
-from imp_server.grammar.machine import DEAD
-from imp_server.grammar.tables import HOLE
-from imp_server.grammar.values import spelled
+from imp_server.grammar.machines.machine import DEAD
+from imp_server.grammar.values.json_values import spelled
 
 if TYPE_CHECKING:
     from imp_server.grammar.frames.space import Space

@@ -13,17 +13,17 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from imp_server.core.turns import spend
-from imp_server.grammar.combine import anything, nothing
-from imp_server.grammar.explored import refined
 from imp_server.grammar.frames.objects import Member, ObjectState, key_size
 from imp_server.grammar.frames.shapes import UNDECLARED, KeyKind, accepts
 from imp_server.grammar.frames.texts import needs_escape
 from imp_server.grammar.frames.verdicts import Verdicts
-from imp_server.grammar.leaves import STRING
-from imp_server.grammar.machine import DEAD, Machine
-from imp_server.grammar.product import Product, States, one_by_one
-from imp_server.grammar.sat.found import LONGEST
-from imp_server.grammar.scalars import string_machine
+from imp_server.grammar.machines.combine import anything, nothing
+from imp_server.grammar.machines.explored import refined
+from imp_server.grammar.machines.machine import DEAD, Machine
+from imp_server.grammar.machines.product import Product, States, one_by_one
+from imp_server.grammar.values.leaves import STRING
+from imp_server.grammar.values.sat.found import LONGEST
+from imp_server.grammar.values.scalars import string_machine
 
 if TYPE_CHECKING:
     from imp_server.grammar.frames.space import Space

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
-from imp_server.grammar.tables import DEAD, POP_AGAIN
+from imp_server.grammar.frames.tables import DEAD, POP_AGAIN
 
 if TYPE_CHECKING:
     from imp_server.grammar.frames.space import Space

@@ -11,15 +11,15 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
 from imp_server.core import GrammarDeadEnd
-from imp_server.grammar.formula import Formula
 from imp_server.grammar.frames.goals import ROW, Bits, Goal, Judge, n_rows
 from imp_server.grammar.frames.local import Listed, Local, gap_entries
 from imp_server.grammar.frames.shapes import KeyKind, Shape
-from imp_server.grammar.leaves import Count, Leaf, Names, Props, Required, Watched
-from imp_server.grammar.sat.found import MAX_LEAD, Found
-from imp_server.grammar.sat.objects import says_nothing
-from imp_server.grammar.tables import ASK, POP
-from imp_server.grammar.values import spelled
+from imp_server.grammar.frames.tables import ASK, POP
+from imp_server.grammar.values.formula import Formula
+from imp_server.grammar.values.json_values import spelled
+from imp_server.grammar.values.leaves import Count, Leaf, Names, Props, Required, Watched
+from imp_server.grammar.values.sat.found import MAX_LEAD, Found
+from imp_server.grammar.values.sat.objects import says_nothing
 
 if TYPE_CHECKING:
     from imp_server.grammar.frames.keys import Keys

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from imp_server.core import SPECIAL_CLOSE, SPECIAL_OPEN
-from imp_server.grammar import envelope as env
 from imp_server.grammar.frames.local import Listed
-from imp_server.grammar.machine import DEAD, Machine
+from imp_server.grammar.languages import envelope as env
+from imp_server.grammar.machines.machine import DEAD, Machine
 
 if TYPE_CHECKING:
     from imp_server.grammar.frames.scripts import Goals, Rest, Threads

@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, NamedTuple, Union
 
-from imp_server.grammar import envelope as env
 from imp_server.grammar.frames.free_texts import Tags
 from imp_server.grammar.frames.goals import Goal
 from imp_server.grammar.frames.local import Listed
 from imp_server.grammar.frames.raw_texts import RawEnds, RawText
 from imp_server.grammar.frames.verdicts import Verdicts
-from imp_server.grammar.machine import DEAD, Machine
-from imp_server.grammar.sat.found import MAX_LEAD
+from imp_server.grammar.languages import envelope as env
+from imp_server.grammar.machines.machine import DEAD, Machine
+from imp_server.grammar.values.sat.found import MAX_LEAD
 
 if TYPE_CHECKING:
     from imp_server.grammar.frames.space import Space

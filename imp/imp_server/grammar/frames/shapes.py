@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from imp_server.grammar.algebra import has_surrogates
-from imp_server.grammar.formula import Formula
-from imp_server.grammar.leaves import Props
-from imp_server.grammar.literals import Literals
-from imp_server.grammar.machine import DEAD, Machine
-from imp_server.grammar.scalars import pattern_machine
+from imp_server.grammar.machines.literals import Literals
+from imp_server.grammar.machines.machine import DEAD, Machine
+from imp_server.grammar.values.algebra import has_surrogates
+from imp_server.grammar.values.formula import Formula
+from imp_server.grammar.values.leaves import Props
+from imp_server.grammar.values.scalars import pattern_machine
 
 if TYPE_CHECKING:
     from imp_server.grammar.frames.space import Space

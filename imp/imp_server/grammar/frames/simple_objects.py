@@ -21,10 +21,10 @@ from imp_server.grammar.frames.key_texts import KeyText, WaitingKey, WaitingName
 from imp_server.grammar.frames.local import N_BEFORE, AfterGap, Local
 from imp_server.grammar.frames.objects import Colon, ObjectPhase, ObjectState, Phase, WaitingMember
 from imp_server.grammar.frames.shapes import UNDECLARED, KeyKind, Shape
+from imp_server.grammar.frames.tables import FIRST_OP
 from imp_server.grammar.frames.texts import Text, needs_escape
 from imp_server.grammar.frames.values import Start, Word
-from imp_server.grammar.machine import DEAD
-from imp_server.grammar.tables import FIRST_OP
+from imp_server.grammar.machines.machine import DEAD
 from imp_server.native import load_library
 
 if TYPE_CHECKING:

@@ -11,9 +11,6 @@ from typing import Any, TypeVar, cast
 
 from imp_server.core import GrammarRefused
 from imp_server.core.turns import ENDLESS, GaveUp, charge, kept, spend
-from imp_server.grammar.algebra import Algebra
-from imp_server.grammar.combine import anything, nothing
-from imp_server.grammar.formula import Formula
 from imp_server.grammar.frames.arrays import ArrayPhase, ArrayState, WaitingItem
 from imp_server.grammar.frames.arrays import Phase as ArrayAt
 from imp_server.grammar.frames.free_texts import FreeText, Seen
@@ -35,6 +32,7 @@ from imp_server.grammar.frames.simple_objects import (
     WAITING_MEMBER,
     SimpleObjects,
 )
+from imp_server.grammar.frames.tables import FOREIGN, POP, Tables
 from imp_server.grammar.frames.texts import Closer, Escape, Host, Text, utf8_blocks
 from imp_server.grammar.frames.values import (
     Done,
@@ -49,15 +47,17 @@ from imp_server.grammar.frames.values import (
     shortest,
 )
 from imp_server.grammar.frames.verdicts import Several, Single, Verdicts, told
-from imp_server.grammar.giving_up import dropped, emptied, part
-from imp_server.grammar.leaves import NUMBER, STRING, Leaf, Props
-from imp_server.grammar.machine import DEAD, Machine
-from imp_server.grammar.plain_length import PlainLength
-from imp_server.grammar.sat.found import Found
-from imp_server.grammar.sat.solver import Solver
-from imp_server.grammar.sat.tags import is_listed
-from imp_server.grammar.scalars import in_digits, is_finite, number_machine, string_machine, watched_number
-from imp_server.grammar.tables import FOREIGN, POP, Tables
+from imp_server.grammar.machines.combine import anything, nothing
+from imp_server.grammar.machines.giving_up import dropped, emptied, part
+from imp_server.grammar.machines.machine import DEAD, Machine
+from imp_server.grammar.machines.plain_length import PlainLength
+from imp_server.grammar.values.algebra import Algebra
+from imp_server.grammar.values.formula import Formula
+from imp_server.grammar.values.leaves import NUMBER, STRING, Leaf, Props
+from imp_server.grammar.values.sat.found import Found
+from imp_server.grammar.values.sat.solver import Solver
+from imp_server.grammar.values.sat.tags import is_listed
+from imp_server.grammar.values.scalars import in_digits, is_finite, number_machine, string_machine, watched_number
 from imp_server.native import load_library
 
 N_LOCALS = 1 << 18

@@ -16,9 +16,9 @@ from imp_server.grammar.frames.key_texts import KeyText, WaitingKey, WaitingName
 from imp_server.grammar.frames.keys import Keys
 from imp_server.grammar.frames.objects import ObjectPhase
 from imp_server.grammar.frames.space import Space
+from imp_server.grammar.frames.tables import DEAD, FIRST_OP, FOREIGN, POP
 from imp_server.grammar.frames.texts import QUOTE, Text
-from imp_server.grammar.giving_up import emptied
-from imp_server.grammar.tables import DEAD, FIRST_OP, FOREIGN, POP
+from imp_server.grammar.machines.giving_up import emptied
 
 COMMA = 0x2C
 N_BYTES = 500

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from imp_server.grammar.explored import refined, representatives
 from imp_server.grammar.frames.local import Listed, Local
+from imp_server.grammar.frames.tables import HOLE, POP
 from imp_server.grammar.frames.verdicts import Verdicts
-from imp_server.grammar.machine import DEAD
-from imp_server.grammar.sat.found import MAX_LEAD, TooLong
-from imp_server.grammar.tables import HOLE, POP
-from imp_server.grammar.values import spelled
+from imp_server.grammar.machines.explored import refined, representatives
+from imp_server.grammar.machines.machine import DEAD
+from imp_server.grammar.values.json_values import spelled
+from imp_server.grammar.values.sat.found import MAX_LEAD, TooLong
 
 if TYPE_CHECKING:
     from imp_server.grammar.frames.space import Space

@@ -10,12 +10,12 @@ import numpy as np
 from imp_server.core import GrammarDeadEnd
 from imp_server.grammar.frames.goals import Goal
 from imp_server.grammar.frames.local import Listed, Local, gap_entries
+from imp_server.grammar.frames.tables import ASK, POP, POP_AGAIN
 from imp_server.grammar.frames.verdicts import Verdicts
-from imp_server.grammar.leaves import ARRAY, BOOLEAN, NULL, NUMBER, OBJECT, STRING
-from imp_server.grammar.machine import DEAD
-from imp_server.grammar.sat.found import MAX_LEAD, Found, found, joined
-from imp_server.grammar.tables import ASK, POP, POP_AGAIN
-from imp_server.grammar.values import spelled
+from imp_server.grammar.machines.machine import DEAD
+from imp_server.grammar.values.json_values import spelled
+from imp_server.grammar.values.leaves import ARRAY, BOOLEAN, NULL, NUMBER, OBJECT, STRING
+from imp_server.grammar.values.sat.found import MAX_LEAD, Found, found, joined
 
 if TYPE_CHECKING:
     from imp_server.grammar.frames.space import Space

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from typing import Protocol, cast
 
 from imp_server.core.turns import GaveUp, spend
-from imp_server.grammar.algebra import Algebra
 from imp_server.grammar.frames.goals import Bits, Goal
-from imp_server.grammar.leaves import Leaf, TextLeaf
-from imp_server.grammar.literals import Literals
-from imp_server.grammar.machine import DEAD, Machine
-from imp_server.grammar.product import Product, States
+from imp_server.grammar.machines.literals import Literals
+from imp_server.grammar.machines.machine import DEAD, Machine
+from imp_server.grammar.machines.product import Product, States
+from imp_server.grammar.values.algebra import Algebra
+from imp_server.grammar.values.leaves import Leaf, TextLeaf
 
 SEARCH = 20_000
 """States looked at to find out whether an allowed end can be reached."""

@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 
 from imp_server.core import Segment, Tool
-from imp_server.grammar.envelope import Node, Seq, Value
+from imp_server.grammar.languages.envelope import Node, Seq, Value
 from imp_server.text.tools.base import CallReader, both
 from imp_server.text.tools.json_calls import JsonCallReader
 from imp_server.text.tools.spelling import BoundTool, Section, TagBytes, json_list, lit, one_of

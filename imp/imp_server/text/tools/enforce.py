@@ -7,8 +7,8 @@ from typing import Any
 
 from imp_server.core import ChatRequest, GrammarRefused, InputGrammar, InvalidRequest, Tool
 from imp_server.grammar.check import DEFAULT, Rules, schema_plan
-from imp_server.grammar.definitions import GRAMMAR_KEYWORD
-from imp_server.grammar.envelope import Lit, Node, Repeat, Seq
+from imp_server.grammar.languages.definitions import GRAMMAR_KEYWORD
+from imp_server.grammar.languages.envelope import Lit, Node, Repeat, Seq
 from imp_server.grammar.proving import PROVES_HERE, Prover, definition_plan
 from imp_server.text.tools.base import ToolFormat
 from imp_server.text.tools.spelling import BoundTool, TagBytes, one_of

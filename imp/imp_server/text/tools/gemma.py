@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from imp_server.core import Segment, Tool
-from imp_server.grammar.envelope import Alt, Node, Raw, Seq
+from imp_server.grammar.languages.envelope import Alt, Node, Raw, Seq
 from imp_server.text.tools.base import Args, Begin, CallPiece, CallReader, Cut, End, both, mark, unmarked
 from imp_server.text.tools.gathered import Gathered
 from imp_server.text.tools.json_stream import JsonScanner

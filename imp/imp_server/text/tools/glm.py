@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from imp_server.core import SPECIAL_OPEN, Segment, Tool, ValueTags
-from imp_server.grammar.envelope import Node, Raw, Seq
+from imp_server.grammar.languages.envelope import Node, Raw, Seq
 from imp_server.text.tools.base import Args, Begin, CallPiece, CallReader, Cut, End, both, mark, unmarked
 from imp_server.text.tools.gathered import Gathered
 from imp_server.text.tools.json_stream import JsonScanner

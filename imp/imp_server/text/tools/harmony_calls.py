@@ -9,7 +9,7 @@ import re
 from collections.abc import Sequence
 
 from imp_server.core import Segment, Tool, special
-from imp_server.grammar.envelope import Node, Seq, Value
+from imp_server.grammar.languages.envelope import Node, Seq, Value
 from imp_server.text.tools.base import Args, Begin, CallPiece, CallReader, Cut, mark
 from imp_server.text.tools.gathered import Gathered
 from imp_server.text.tools.json_calls import ArgumentsRelay, ending

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from imp_server.core import Segment, Tool
-from imp_server.grammar.envelope import Seq
+from imp_server.grammar.languages.envelope import Seq
 from imp_server.text.tools.base import CallReader, both
 from imp_server.text.tools.json_calls import JsonCallReader
 from imp_server.text.tools.spelling import BoundTool, Section, TagBytes, json_call, lit, one_of

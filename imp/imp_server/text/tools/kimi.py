@@ -10,7 +10,7 @@ import re
 from collections.abc import Collection, Sequence
 
 from imp_server.core import Segment, Tool, ToolCall
-from imp_server.grammar.envelope import Node, Repeat, Seq, Value
+from imp_server.grammar.languages.envelope import Node, Repeat, Seq, Value
 from imp_server.text.tools.base import Args, Begin, CallPiece, CallReader, Cut, both, unmarked
 from imp_server.text.tools.gathered import Gathered
 from imp_server.text.tools.json_calls import ArgumentsRelay, ending

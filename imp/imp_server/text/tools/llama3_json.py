@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterator, Sequence
 
 from imp_server.core import Segment, Tool
-from imp_server.grammar.envelope import Alt, Seq, Value
+from imp_server.grammar.languages.envelope import Alt, Seq, Value
 from imp_server.text.tools.base import CallReader, both
 from imp_server.text.tools.json_calls import JsonCallReader
 from imp_server.text.tools.spelling import BoundTool, Section, TagBytes, json_call, lit, one_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from imp_server.core import Segment, Tool
-from imp_server.grammar.envelope import Repeat, Seq
+from imp_server.grammar.languages.envelope import Repeat, Seq
 from imp_server.text.tools.base import CallReader
 from imp_server.text.tools.spelling import BoundTool, Section, TagBytes, lit, one_of
 from imp_server.text.tools.xml_calls import NamedTags, XmlCallReader, function_call, section_segment

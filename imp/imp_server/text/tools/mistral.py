@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from imp_server.core import Segment, Tool
-from imp_server.grammar.envelope import Node, Seq, Value
+from imp_server.grammar.languages.envelope import Node, Seq, Value
 from imp_server.text.tools.base import Args, Begin, CallPiece, CallReader, Cut, both, mark, unmarked
 from imp_server.text.tools.gathered import Gathered
 from imp_server.text.tools.json_calls import ArgumentsRelay, JsonCallReader, ending

@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from imp_server.core import GrammarRefused
-from imp_server.grammar.envelope import Alt, Lit, Node, Repeat, Seq, Value
-from imp_server.grammar.schema.closing import KEYWORD as CLOSING
+from imp_server.grammar.languages.envelope import Alt, Lit, Node, Repeat, Seq, Value
+from imp_server.grammar.values.schema.closing import KEYWORD as CLOSING
 from imp_server.text.tools.written_as import written_as
 
 TagBytes = Callable[[str], bytes]

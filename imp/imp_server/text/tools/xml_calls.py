@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from imp_server.core import Segment, Tool, ValueTags, special
-from imp_server.grammar.envelope import Alt, Lit, Node, Raw, Seq
+from imp_server.grammar.languages.envelope import Alt, Lit, Node, Raw, Seq
 from imp_server.text.tools.base import Args, Begin, CallPiece, Cut, End, both, unmarked
 from imp_server.text.tools.gathered import Gathered
 from imp_server.text.tools.key_values import ObjectWriter

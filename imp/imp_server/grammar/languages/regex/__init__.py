@@ -1,0 +1,1 @@
+"""ECMA-262 regular expressions -> expressions over code points (grammar/machines/nodes.py)."""

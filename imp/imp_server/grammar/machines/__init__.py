@@ -1,0 +1,1 @@
+"""Byte automata: made, combined, and explored only where somebody goes."""

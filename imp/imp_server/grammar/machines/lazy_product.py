@@ -1,0 +1,109 @@
+"""Combinations of machines, explored only where somebody goes (product.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from imp_server.core import GrammarRefused
+from imp_server.grammar.machines.combine import anything, exactly_one, intersect, universal
+from imp_server.grammar.machines.machine import DEAD, UNBOUNDED, Machine
+from imp_server.grammar.machines.product import Product, States, accepting, one_by_one
+
+SEARCH = 4000
+"""States looked at for one proof."""
+
+
+class LazyMachine:
+    """A product as a machine, with a proof of an end behind every state that is entered."""
+
+    def __init__(self, product: Product, is_universal: Callable[[States], bool]) -> None:
+        """`is_universal`: every text is accepted from there.
+
+        Raises GrammarRefused if no word is found although there may be one.
+        """
+        self._product, self._is_universal = product, is_universal
+        self.classes = product.classes
+        self.start = product.start()
+        if self.start == DEAD and product.is_unsure:
+            raise GrammarRefused(f"no text that satisfies all rules was found in {SEARCH} steps; simplify them")
+
+    def universal(self, state: int) -> bool:
+        return self._is_universal(self._product.states(state))
+
+    def step(self, state: int, byte: int) -> int:
+        return self._product.step(state, byte)
+
+    def accepts(self, state: int) -> bool:
+        return self._product.is_end(state)
+
+    def live(self, state: int) -> bool:
+        return state != DEAD
+
+    def room(self, state: int) -> int:
+        return UNBOUNDED if self.universal(state) else 0
+
+    def shortest(self, state: int) -> bytes | None:
+        """The word of the proof: short, not always the shortest."""
+        return None if state == DEAD else self._product.word(state)
+
+
+def lazy_product(wanted: Sequence[Machine], without: Sequence[Machine]) -> LazyMachine:
+    """What all of `wanted` accept and none of `without`. Raises as LazyMachine does."""
+    n_wanted = len(wanted)
+    parts = [*wanted, *without]
+
+    def is_lost(states: States) -> bool:
+        refused = zip(without, states[n_wanted:])
+        return DEAD in states[:n_wanted] or any(s != DEAD and universal(m, s) for m, s in refused)
+
+    def is_end(states: States) -> bool:
+        found = accepting(parts, states)
+        return all(found[:n_wanted]) and not any(found[n_wanted:])
+
+    def guesses(states: States) -> Iterator[bytes]:
+        """One part's shortest word may suit all, or the words of all parts one behind the other."""
+        for machine, state in zip(wanted, states):
+            yield machine.shortest(state) or b""
+        yield one_by_one(wanted, states)
+
+    def is_universal(states: States) -> bool:
+        return all(map(universal, wanted, states)) and all(s == DEAD for s in states[n_wanted:])
+
+    product = Product(parts, is_lost, is_end, SEARCH, guesses)
+    return LazyMachine(product, is_universal)
+
+
+def lazy_one(machines: Sequence[Machine]) -> LazyMachine:
+    """What exactly one of the machines accepts. Raises as LazyMachine does."""
+
+    def is_lost(states: States) -> bool:
+        return all(s == DEAD for s in states)
+
+    def is_end(states: States) -> bool:
+        return sum(accepting(machines, states)) == 1
+
+    def guesses(states: States) -> Iterator[bytes]:
+        return (m.shortest(s) or b"" for m, s in zip(machines, states) if s != DEAD)
+
+    def is_universal(states: States) -> bool:
+        alive = [(m, s) for m, s in zip(machines, states) if s != DEAD]
+        return len(alive) == 1 and universal(*alive[0])
+
+    product = Product(machines, is_lost, is_end, SEARCH, guesses)
+    return LazyMachine(product, is_universal)
+
+
+def either_product(wanted: Sequence[Machine], without: Sequence[Machine]) -> Machine:
+    """The whole product where it is small, else a lazy one. Raises GrammarRefused as the lazy one does."""
+    try:
+        return intersect(wanted, without)
+    except GrammarRefused:
+        return lazy_product(wanted or [anything()], without)
+
+
+def either_one(machines: Sequence[Machine]) -> Machine:
+    """The same for what exactly one accepts."""
+    try:
+        return exactly_one(machines)
+    except GrammarRefused:
+        return lazy_one([m for m in machines if m.start != DEAD])

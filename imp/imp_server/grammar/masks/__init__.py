@@ -1,0 +1,1 @@
+"""From states to token masks: the vocabulary's tries, the walks over the tables, what fits the limit."""

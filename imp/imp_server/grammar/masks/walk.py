@@ -1,0 +1,120 @@
+"""The walk of a vocabulary trie over the tables: the plain twin of the native walker (kernels/cpu/grammar)."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from imp_server.grammar.frames.tables import ASK, DEAD, FIRST_OP, POP, Tables
+from imp_server.grammar.masks.trie import TokenTrie
+
+MAX_LISTS = 16
+
+
+class WalkResult(NamedTuple):
+    depth_used: int
+    """How many frames below the top the walk read (0: the mask depends on the top alone)."""
+    asks: list[int]
+    """Trie nodes whose whole subtree the caller has to test byte by byte."""
+
+
+Stack = tuple[int, "Stack | None"]
+
+
+class _Lists(NamedTuple):
+    """A trie as lists, which Python reads several times faster than arrays."""
+
+    trie: TokenTrie
+    byte: list[int]
+    depth: list[int]
+    skip: list[int]
+    first: list[int]
+    ids: list[int]
+    max_depth: int
+
+
+_lists: dict[int, _Lists] = {}
+
+
+def _as_lists(trie: TokenTrie) -> _Lists:
+    found = _lists.get(id(trie))
+    if found is None:
+        if len(_lists) >= MAX_LISTS:
+            _lists.clear()
+        # the trie itself is kept, too: its id can't be given to another one meanwhile
+        byte, depth, skip, first, ids = (array.tolist() for array in trie)
+        found = _lists[id(trie)] = _Lists(trie, byte, depth, skip, first, ids, max(depth, default=0))
+    return found
+
+
+def walk(tables: Tables, trie: TokenTrie, locals_: list[int], out: NDArray[np.uint32], address: int = 0) -> WalkResult:
+    """Set in `out` the bit of every token that the stack can read (`locals_[0]` is its top); bits already set stay.
+
+    `address` of `out` is what the native walker takes instead of it."""
+    stack: Stack = (locals_[-1], None)
+    for local in reversed(locals_[:-1]):
+        stack = (local, stack)
+    _, byte, depths, skip, first, ids, max_depth = _as_lists(trie)
+    rows: dict[int, list[int]] = {}
+    asks: list[int] = []
+    allowed: list[int] = []
+    lowest = 0
+    # per depth of the trie: the stack, and its height relative to the original one
+    path: list[tuple[Stack, int]] = [(stack, 0)] * (max_depth + 1)
+    n_nodes, node = len(byte), 0
+    while node < n_nodes:
+        depth = depths[node]
+        here, height = path[depth - 1]
+        row = rows.get(here[0])
+        if row is None:
+            row = rows[here[0]] = tables.rows[here[0]].tolist()
+        entry = row[byte[node]]
+        if entry >= 0:
+            path[depth] = (entry, here[1]), height
+        elif entry == DEAD:
+            node += skip[node]
+            continue
+        else:
+            result, height, read = step_stack(tables, here, height, byte[node])
+            rows.pop(here[0], None)  # a hole may have been filled
+            lowest = min(lowest, read)
+            if isinstance(result, int):
+                if result == ASK:
+                    asks.append(node)
+                node += skip[node]
+                continue
+            path[depth] = result, height
+        if first[node] < first[node + 1]:
+            allowed += ids[first[node] : first[node + 1]]
+        node += 1
+    if allowed:
+        found = np.array(allowed, np.int64)
+        np.bitwise_or.at(out, found >> 5, np.uint32(1) << (found & 31).astype(np.uint32))
+    return WalkResult(-lowest, asks)
+
+
+def step_stack(tables: Tables, stack: Stack, height: int, byte: int) -> tuple[Stack | int, int, int]:
+    """(stack after the byte, or DEAD or ASK; its height; the lowest height read on the way)."""
+    lowest = height
+    while True:
+        top, below = stack
+        entry = tables.entry(top, byte)
+        if entry >= 0:
+            return (entry, below), height, lowest
+        if entry > FIRST_OP:
+            return (ASK if entry == ASK else DEAD), height, lowest
+        a, b = tables.operation(entry)
+        if a >= 0:
+            return (b, (a, below)), height + 1, lowest
+        if below is None:
+            return DEAD, height, lowest
+        height -= 1
+        lowest = min(lowest, height)
+        resumed = tables.resumed(below[0], b)
+        if resumed < 0:
+            return (ASK if resumed == ASK else DEAD), height, lowest
+        stack = (resumed, below[1])
+        if a == POP:
+            return stack, height, lowest

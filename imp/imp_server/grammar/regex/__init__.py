@@ -1,1 +1,0 @@
-"""ECMA-262 regular expressions -> expressions over code points (grammar/nodes.py)."""
