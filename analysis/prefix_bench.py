@@ -21,7 +21,7 @@ import numpy as np
 from imp_server.config import Config
 from imp_server.core import GenerateRequest, OutputPlan, SamplingParams, pack_ids
 from imp_server.engine.build import BuiltEngine, build_engine
-from imp_server.engine.inline import InlineEngine
+from imp_server.engine.client.inline import InlineEngine
 
 N_STREAMS = 8
 PROMPT, REPLY = 512, 32

@@ -21,7 +21,7 @@ from typing import NamedTuple
 from imp_server.config import Config
 from imp_server.core import GenerateRequest, OutputPlan, SamplingParams, pack_ids, unpack_ids
 from imp_server.engine.build import build_engine
-from imp_server.engine.inline import InlineEngine
+from imp_server.engine.client.inline import InlineEngine
 from imp_server.models.opening import open_model
 from imp_server.vocab.load import tokenizer_of
 

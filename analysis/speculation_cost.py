@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 from imp_server.config import Config
 from imp_server.core import GenerateRequest, OutputPlan, SamplingParams, TokenLogprob, pack_ids, unpack_ids
 from imp_server.engine.build import BuiltEngine, build_engine
-from imp_server.engine.inline import InlineEngine
+from imp_server.engine.client.inline import InlineEngine
 from imp_server.engine.live import LiveRow
 from imp_server.models.opening import open_model
 from imp_server.schedule.cost import CostTable, VerifyCosts

@@ -25,7 +25,7 @@ from typing import Any
 from imp_server.config import Config
 from imp_server.core import GenerateRequest, GrammarPlan, OutputPlan, SamplingParams, pack_ids, unpack_ids
 from imp_server.engine.build import build_engine
-from imp_server.engine.inline import InlineEngine
+from imp_server.engine.client.inline import InlineEngine
 from imp_server.grammar.check import check_schema
 from imp_server.grammar.engine import Matcher
 from imp_server.models.opening import open_model

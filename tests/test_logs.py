@@ -24,7 +24,7 @@ def restored() -> Iterator[None]:
 )
 def test_our_lines_obey_the_level(level: str, shown: str, capsys: pytest.CaptureFixture[str]) -> None:
     set_up_logging(Log(level=level))  # type: ignore[arg-type]
-    ours = logging.getLogger("imp_server.engine.process")
+    ours = logging.getLogger("imp_server.engine.client.process")
     for name in ("debug", "info", "warning"):
         getattr(ours, name)(name)
     assert " ".join(line.split()[-1] for line in capsys.readouterr().err.splitlines()) == shown

@@ -25,8 +25,8 @@ from imp_server.core import (
     special,
     unpack_ids,
 )
+from imp_server.engine.client.scripted import byte_vocabulary
 from imp_server.engine.messages import RowDelta
-from imp_server.engine.scripted import byte_vocabulary
 from imp_server.grammar.proving import Prover
 from imp_server.text.session import OutputSession
 

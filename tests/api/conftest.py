@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import httpx
 import pytest
-from imp_server.engine.scripted import ScriptedEngine, text_ids
+from imp_server.engine.client.scripted import ScriptedEngine, text_ids
 
 from tests.api.byte_text import ByteText
 from tests.api.live_server import LiveServer, live_server

@@ -14,8 +14,8 @@ from imp_server.api.models import Hosted
 from imp_server.api.server import Launch, bind, run, url_of
 from imp_server.api.text_side import TextSide
 from imp_server.config import Config
-from imp_server.engine.client import EngineClient
-from imp_server.engine.scripted import ScriptedEngine
+from imp_server.engine.client.base import EngineClient
+from imp_server.engine.client.scripted import ScriptedEngine
 
 T = TypeVar("T")
 KEY = "test-key"

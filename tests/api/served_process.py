@@ -15,7 +15,7 @@ from imp_server.api.model_text_side import ModelTextSide
 from imp_server.api.models import Hosted
 from imp_server.api.server import Launch, bind, run
 from imp_server.config import Config
-from imp_server.engine.scripted import ScriptedEngine, text_ids
+from imp_server.engine.client.scripted import ScriptedEngine, text_ids
 from tests.toy import byte_model
 
 async def main():

@@ -14,9 +14,9 @@ from imp_server.api.generations import Generations
 from imp_server.config import Config
 from imp_server.core import GenerateRequest, Unavailable
 from imp_server.core.lanes import Lane
+from imp_server.engine.client.process import ProcessEngine
+from imp_server.engine.client.scripted import ScriptedEngine, Wait
 from imp_server.engine.messages import ModelInfo, Ready, Submit
-from imp_server.engine.process import ProcessEngine
-from imp_server.engine.scripted import ScriptedEngine, Wait
 from imp_server.workers.client import Workers
 
 from tests.api.byte_text import ByteText

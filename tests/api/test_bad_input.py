@@ -13,7 +13,7 @@ import pytest
 from imp_server.api.body import decode_json, is_deeper
 from imp_server.api.contract import load
 from imp_server.core import InvalidJson
-from imp_server.engine.scripted import ScriptedEngine
+from imp_server.engine.client.scripted import ScriptedEngine
 from imp_server.resources import data_folder
 
 from tests.api.byte_text import ByteText

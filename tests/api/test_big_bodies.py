@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 import pytest
 from imp_server.api.model_text_side import ModelTextSide
-from imp_server.engine.scripted import ScriptedEngine, text_ids
+from imp_server.engine.client.scripted import ScriptedEngine, text_ids
 
 from tests.api.live_server import LiveServer, live_server
 from tests.dialects.contract_check import operation, validators

@@ -7,7 +7,7 @@ from typing import Any
 
 import httpx
 import pytest
-from imp_server.engine.scripted import Vectors
+from imp_server.engine.client.scripted import Vectors
 
 from tests.api.live_server import LiveServer
 from tests.live.toy_server import CHATML, toy_server

@@ -11,7 +11,7 @@ from typing import Any
 
 import httpx
 from imp_server.api.model_text_side import ModelTextSide
-from imp_server.engine.scripted import ScriptedEngine, Wait, text_ids
+from imp_server.engine.client.scripted import ScriptedEngine, Wait, text_ids
 
 from tests.api.live_server import LiveServer, live_server
 from tests.toy import bpe_model

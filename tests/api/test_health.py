@@ -11,8 +11,8 @@ from imp_server.core import EngineRestarting
 from imp_server.dialects.handler import ServerState
 from imp_server.dialects.llamacpp_metrics import exposition
 from imp_server.dialects.openai_responses_kept import KeptTotals
-from imp_server.engine.process import ProcessEngine
-from imp_server.engine.scripted import Crash, ScriptedEngine
+from imp_server.engine.client.process import ProcessEngine
+from imp_server.engine.client.scripted import Crash, ScriptedEngine
 
 from tests.api.byte_text import ByteText
 from tests.api.live_server import live_server

@@ -11,7 +11,7 @@ import httpx
 import pytest
 from hypothesis import HealthCheck, given, settings
 from imp_server.api.model_text_side import ModelTextSide
-from imp_server.engine.scripted import ScriptedEngine, text_ids
+from imp_server.engine.client.scripted import ScriptedEngine, text_ids
 
 from tests.api.hostile_bodies import CHAT, HostileBody, hostile_bodies
 from tests.api.live_server import LiveServer, live_server

@@ -12,7 +12,7 @@ import httpx
 import pytest
 from imp_server.api.headers import listed
 from imp_server.api.ignored_fields import KnownFields
-from imp_server.engine.scripted import Vectors, text_ids
+from imp_server.engine.client.scripted import Vectors, text_ids
 
 from tests.api.live_server import LiveServer
 from tests.live.toy_server import CHATML, toy_server

@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 from imp_server.core import EngineFaulted
-from imp_server.engine.scripted import Emit, Fail, Gate, Prefilled, ScriptedEngine, Wait, text_ids
+from imp_server.engine.client.scripted import Emit, Fail, Gate, Prefilled, ScriptedEngine, Wait, text_ids
 
 from tests.api.byte_text import ByteText
 from tests.api.live_server import LiveServer, live_server

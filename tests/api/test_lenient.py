@@ -8,7 +8,7 @@ from typing import Any
 
 import httpx
 import pytest
-from imp_server.engine.scripted import text_ids
+from imp_server.engine.client.scripted import text_ids
 from imp_server.workers.wire import Limits
 
 from tests.api.live_server import LiveServer

@@ -23,7 +23,7 @@ from imp_server.api.nulls import NullStripper
 from imp_server.api.server import SWITCH_INTERVAL_S
 from imp_server.dialects.handler import INLINE_BYTES
 from imp_server.dialects.imp_native import _tokens_body, whole_ids
-from imp_server.engine.scripted import ScriptedEngine
+from imp_server.engine.client.scripted import ScriptedEngine
 
 from tests.api.live_server import LiveServer, live_server
 from tests.toy import bpe_model, byte_model

@@ -14,7 +14,7 @@ import httpx
 import pytest
 from imp_server.core import EngineFaulted
 from imp_server.core.owner import NOBODY, acting_for, current_owner, owner_of
-from imp_server.engine.script import Fail, Wait, text_ids
+from imp_server.engine.client.script import Fail, Wait, text_ids
 
 from tests.api.live_server import LiveServer
 from tests.live.toy_server import toy_server as silent_server

@@ -10,7 +10,7 @@ import openai
 import pytest
 from imp_server.api.paths import Paths
 from imp_server.core import ConfigError
-from imp_server.engine.scripted import Vectors
+from imp_server.engine.client.scripted import Vectors
 
 from tests.api.byte_text import ByteText
 from tests.api.conftest import scripted

@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 from imp_server.config.serving import Log
-from imp_server.engine.script import text_ids
+from imp_server.engine.client.script import text_ids
 from imp_server.logs import JsonFormatter, PrettyFormatter, set_up_logging
 
 from tests.api.live_server import LiveServer

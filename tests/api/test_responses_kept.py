@@ -15,7 +15,7 @@ from imp_server.api import responses_kept
 from imp_server.api.responses_kept import ResponseShelf, response_shelf
 from imp_server.config import Config
 from imp_server.core import Unavailable
-from imp_server.engine.scripted import text_ids
+from imp_server.engine.client.scripted import text_ids
 
 from tests.api.test_responses_store import A, B, answer, asked
 from tests.live.toy_server import toy_server

@@ -21,7 +21,7 @@ from imp_server.cli._chat_loop import ChatLoop
 from imp_server.cli._chat_prompt import read_message
 from imp_server.cli._conversation import Conversation
 from imp_server.core import ChatRequest, GenerateRequest, TextPart, UserFault
-from imp_server.engine.scripted import Action, ScriptedEngine, Wait, byte_vocabulary, text_ids
+from imp_server.engine.client.scripted import Action, ScriptedEngine, Wait, byte_vocabulary, text_ids
 
 from tests.cli.chat_double import BytePrepared, ByteText
 

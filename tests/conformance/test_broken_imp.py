@@ -14,7 +14,7 @@ from imp_server.conformance.capabilities import Capabilities, probe
 from imp_server.conformance.case import Case, load_cases
 from imp_server.conformance.exchange import Target
 from imp_server.conformance.run import run_case
-from imp_server.engine.process import ProcessEngine
+from imp_server.engine.client.process import ProcessEngine
 
 from tests.api.live_server import KEY, live_server
 from tests.conformance.breaking import Break

@@ -15,7 +15,7 @@ import httpx
 import pytest
 from imp_server.core import GenerateRequest
 from imp_server.dialects import openai_responses_resource as resource
-from imp_server.engine.scripted import text_ids
+from imp_server.engine.client.scripted import text_ids
 
 from tests.api.live_server import LiveServer
 from tests.live.served_model import served

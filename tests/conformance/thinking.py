@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from imp_server.conformance.capabilities import Capabilities, probe
 from imp_server.conformance.exchange import Target
 from imp_server.core import GenerateRequest
-from imp_server.engine.scripted import Action, text_ids
+from imp_server.engine.client.scripted import Action, text_ids
 
 from tests.live.toy_server import TOOLS_CHATML, toy_server
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from imp_server.api.model_text_side import ModelTextSide
 from imp_server.core import GenerateRequest
-from imp_server.engine.scripted import Action, ScriptedEngine, Vectors, text_ids
+from imp_server.engine.client.scripted import Action, ScriptedEngine, Vectors, text_ids
 
 from tests.api.live_server import KEY, LiveServer, live_server
 from tests.contracts import fuzzing

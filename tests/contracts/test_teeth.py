@@ -9,7 +9,7 @@ from imp_server.api.hub import Hub
 from imp_server.api.model_text_side import ModelTextSide
 from imp_server.core import InvalidRequest
 from imp_server.dialects import imp_native
-from imp_server.engine.scripted import ScriptedEngine
+from imp_server.engine.client.scripted import ScriptedEngine
 
 from tests.api.live_server import live_server
 from tests.contracts import fuzzing

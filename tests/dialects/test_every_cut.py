@@ -19,7 +19,7 @@ from imp_server.core import OutputEvent
 from imp_server.dialects import anthropic_messages, llamacpp_reply, openai_responses, tgi, tgi_reply
 from imp_server.dialects.base import ReplyContext, SseFrame
 from imp_server.dialects.llamacpp_request import prompt_requests
-from imp_server.engine.scripted import Emit, ScriptedEngine
+from imp_server.engine.client.scripted import Emit, ScriptedEngine
 from imp_server.vocab.table import Vocabulary
 
 from tests.dialects.contract_check import check_frames, check_reply

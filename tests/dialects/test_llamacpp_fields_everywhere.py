@@ -10,7 +10,7 @@ from typing import Any
 
 import httpx
 import pytest
-from imp_server.engine.scripted import Emit, Prefilled, text_ids
+from imp_server.engine.client.scripted import Emit, Prefilled, text_ids
 
 from tests.api.live_server import LiveServer
 from tests.live.toy_server import CHATML, toy_server

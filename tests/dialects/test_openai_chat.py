@@ -33,7 +33,7 @@ from imp_server.core import (
 from imp_server.dialects.base import ReplyContext
 from imp_server.dialects.openai_chat_reply import ChatFold, ChatStream
 from imp_server.dialects.openai_chat_request import chat_request
-from imp_server.engine.scripted import Emit, ScriptedEngine
+from imp_server.engine.client.scripted import Emit, ScriptedEngine
 
 from tests.api.byte_text import THINK, THOUGHT, ByteText
 from tests.dialects.chat_accumulator import accumulate

@@ -24,7 +24,7 @@ from imp_server.dialects.openai_completions_reply import (
     LegacyLogprobs,
     prompt_logprobs_body,
 )
-from imp_server.engine.scripted import Emit, ScriptedEngine, text_ids
+from imp_server.engine.client.scripted import Emit, ScriptedEngine, text_ids
 
 from tests.toy import byte_model
 

@@ -21,17 +21,17 @@ from imp_server.backends import late_masks, results
 from imp_server.backends.base import Backend, KvSpec
 from imp_server.backends.cpu import sampling as native_sampling
 from imp_server.core import GenerateRequest, GrammarPlan, unpack_ids
-from imp_server.engine import mask_waits
-from imp_server.engine import speculation as speculating
 from imp_server.engine.acceptance import Limits
-from imp_server.engine.constraint import Constraint
-from imp_server.engine.draft_account import DraftAccount
-from imp_server.engine.draft_model import ModelDrafter
+from imp_server.engine.constrained import mask_waits
+from imp_server.engine.constrained.constraint import Constraint
+from imp_server.engine.constrained.grammars import Grammars
+from imp_server.engine.drafting.draft_account import DraftAccount
+from imp_server.engine.drafting.draft_model import ModelDrafter
+from imp_server.engine.drafting.drafts import speculation as speculating
+from imp_server.engine.drafting.speculation import Speculation
 from imp_server.engine.loop import EngineLoop
-from imp_server.engine.matching import Grammars
 from imp_server.engine.messages import Cancel, FromEngine, RequestAccepted, StepDone, Submit
 from imp_server.engine.row_rules import RowRules
-from imp_server.engine.speculation import Speculation
 from imp_server.models.architecture import Architecture
 from imp_server.schedule.cache import Offload, PrefixCache
 from imp_server.schedule.cost import CostTable

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from imp_server.core import CacheMarks
 from imp_server.decode.drafter import DraftedRow
-from imp_server.engine.inline import InlineEngine
+from imp_server.engine.client.inline import InlineEngine
 from imp_server.schedule.cache import PrefixCache
 from imp_server.schedule.tiers.record import DIGEST_BYTES, is_lasting, reuse_group_of, scoped_group
 from imp_server.schedule.tree import _MOST_EMPTY_ROOTS, PrefixTree

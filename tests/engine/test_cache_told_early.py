@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from imp_server.backends.base import Backend, Step, StepResult
-from imp_server.engine.inline import InlineEngine
+from imp_server.engine.client.inline import InlineEngine
 from imp_server.schedule.cache import PrefixCache
 from imp_server.schedule.tiers.host import HostTier
 

@@ -21,8 +21,8 @@ from imp_server.core import (
     special,
     unpack_ids,
 )
-from imp_server.engine.inline import InlineEngine
-from imp_server.engine.matching import Grammars
+from imp_server.engine.client.inline import InlineEngine
+from imp_server.engine.constrained.grammars import Grammars
 from imp_server.grammar.check import check_schema
 from msgspec.structs import replace
 

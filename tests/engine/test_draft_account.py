@@ -16,8 +16,8 @@ import pytest
 from imp_server.core import CacheMarks, SamplingParams
 from imp_server.decode.drafter import Draft, DraftedRow, Float32s, RowDrafter
 from imp_server.engine.choice import Counts
+from imp_server.engine.drafting.speculation import Speculation
 from imp_server.engine.live import LiveRow
-from imp_server.engine.speculation import Speculation
 from imp_server.schedule.cost import CostTable
 
 

@@ -16,11 +16,11 @@ from imp_server.core import OutputPlan, SamplingParams, pack_ids
 from imp_server.decode.drafter import Draft, DraftedRow, Float32s, RowDrafter
 from imp_server.decode.ngram import NgramDrafter
 from imp_server.decode.state import SamplerState
-from imp_server.engine.draft_model import ModelDrafter
-from imp_server.engine.drafters import vocabulary_difference
-from imp_server.engine.inline import InlineEngine
-from imp_server.engine.matching import Grammars
-from imp_server.engine.speculation import Speculation
+from imp_server.engine.client.inline import InlineEngine
+from imp_server.engine.constrained.grammars import Grammars
+from imp_server.engine.drafting.draft_model import ModelDrafter
+from imp_server.engine.drafting.drafters import vocabulary_difference
+from imp_server.engine.drafting.speculation import Speculation
 from imp_server.grammar.check import check_schema
 from imp_server.models.architecture import Architecture
 from imp_server.vocab.table import Vocabulary

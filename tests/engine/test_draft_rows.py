@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 from imp_server.core import SamplingParams
 from imp_server.decode.state import SamplerState
-from imp_server.engine.draft_model import ModelDrafter
-from imp_server.engine.draft_rows import DraftMemory, ModelRow
-from imp_server.engine.inline import InlineEngine
+from imp_server.engine.client.inline import InlineEngine
+from imp_server.engine.drafting.draft_model import ModelDrafter
+from imp_server.engine.drafting.draft_rows import DraftMemory, ModelRow
 from imp_server.models.architecture import CacheGroup
 from imp_server.schedule.cache import PrefixCache
 

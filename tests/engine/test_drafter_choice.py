@@ -11,9 +11,9 @@ import pytest
 from imp_server.config import Config
 from imp_server.core import SamplingParams
 from imp_server.decode.drafter import Draft, DraftedRow, Float32s, RowDrafter
-from imp_server.engine.drafters import make_speculation
-from imp_server.engine.inline import InlineEngine
-from imp_server.engine.speculation import Speculation
+from imp_server.engine.client.inline import InlineEngine
+from imp_server.engine.drafting.drafters import make_speculation
+from imp_server.engine.drafting.speculation import Speculation
 from imp_server.models.architecture import Architecture, Experts
 from imp_server.models.opening import open_model
 from imp_server.schedule.cost import CostTable

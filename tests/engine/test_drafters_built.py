@@ -16,7 +16,7 @@ from imp_server.backends import choose
 from imp_server.config import Config
 from imp_server.core import ConfigError, HostOutOfMemory, SamplingParams, UserFault
 from imp_server.engine.build import BuiltEngine, build_engine
-from imp_server.engine.inline import InlineEngine
+from imp_server.engine.client.inline import InlineEngine
 from imp_server.weights.header import read_header
 
 from tests.engine.tiny_engine import Answer, ask, request
@@ -155,7 +155,7 @@ def test_memory_that_it_does_not_get_is_said_to_be_its_own(
     def full(*_: object, **__: object) -> None:
         raise MemoryError
 
-    monkeypatch.setattr("imp_server.engine.drafters.ModelDrafter", full)
+    monkeypatch.setattr("imp_server.engine.drafting.drafters.ModelDrafter", full)
     with pytest.raises(HostOutOfMemory, match=r"^--draft-model .*small.gguf: there isn't enough memory for it"):
         built(files, "small")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from imp_server.core import SamplingParams
-from imp_server.engine.inline import InlineEngine
+from imp_server.engine.client.inline import InlineEngine
 
 from tests.engine.tiny_engine import Tiny, ask, request, vocabulary, with_engine
 

@@ -8,9 +8,9 @@ import pytest
 from imp_server.config import Config
 from imp_server.config.generating import Reasoning
 from imp_server.core import ChatRequest, Message, OutputPlan, TextPart, Tool
-from imp_server.engine.grammar_row import GrammarRow
-from imp_server.engine.masking import MaskThread
-from imp_server.engine.matching import Grammars
+from imp_server.engine.constrained.grammar_row import GrammarRow
+from imp_server.engine.constrained.grammars import Grammars
+from imp_server.engine.constrained.masking import MaskThread
 from imp_server.output import PlanWalker
 from imp_server.text.model import TextModel
 

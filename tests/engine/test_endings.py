@@ -16,7 +16,7 @@ from imp_server.core import (
     special,
     unpack_ids,
 )
-from imp_server.engine.inline import InlineEngine
+from imp_server.engine.client.inline import InlineEngine
 
 from tests.engine.tiny_engine import IDS, SAMPLED, UNTHINK, Tiny, ask, greedy_twin, request, with_engine
 

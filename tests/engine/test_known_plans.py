@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from imp_server.core import GrammarPlan, OutputPlan, SamplingParams
-from imp_server.engine.inline import InlineEngine
+from imp_server.engine.client.inline import InlineEngine
+from imp_server.engine.constrained.grammars import Grammars
 from imp_server.engine.known_plans import KnownPlans
-from imp_server.engine.matching import Grammars
 from imp_server.engine.messages import NeedGrammar, Submit, ToEngine
 from imp_server.grammar.check import check_schema
 

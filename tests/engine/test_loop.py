@@ -19,7 +19,7 @@ from imp_server.core import (
 )
 from imp_server.decode.drafter import Draft, DraftedRow
 from imp_server.decode.logprobs import position_logprobs
-from imp_server.engine.inline import InlineEngine
+from imp_server.engine.client.inline import InlineEngine
 
 from tests.backends import plain_model
 from tests.backends.array_source import ArraySource, mixed_groups, tiny

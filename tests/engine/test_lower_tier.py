@@ -18,8 +18,8 @@ from imp_server.config import Config
 from imp_server.core import ConfigError, SamplingParams
 from imp_server.engine import lower_tier as module
 from imp_server.engine.build import build_engine
+from imp_server.engine.client.inline import InlineEngine
 from imp_server.engine.fingerprint import fingerprint, model_name
-from imp_server.engine.inline import InlineEngine
 from imp_server.engine.lower_tier import lower_tier
 from imp_server.models.opening import open_model
 from imp_server.schedule.tiers.file import FileTier

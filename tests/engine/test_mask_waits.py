@@ -8,8 +8,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from imp_server.engine import mask_waits
-from imp_server.engine.mask_waits import MaskWaits
+from imp_server.engine.constrained import mask_waits
+from imp_server.engine.constrained.mask_waits import MaskWaits
 
 
 def test_a_mask_that_was_late_once_is_not_waited_for_again(monkeypatch: pytest.MonkeyPatch) -> None:

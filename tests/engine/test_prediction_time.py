@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from imp_server.backends.base import Backend, Step, StepResult
 from imp_server.core import SamplingParams
-from imp_server.engine.inline import InlineEngine
+from imp_server.engine.client.inline import InlineEngine
 from imp_server.vocab.table import Vocabulary
 
 from tests.engine.tiny_engine import END, IDS, Answer, Tiny, ask, request, with_engine

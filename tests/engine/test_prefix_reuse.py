@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from imp_server.core import SamplingParams, pack_ids
 from imp_server.decode.ngram import NgramDrafter
-from imp_server.engine.inline import InlineEngine
+from imp_server.engine.client.inline import InlineEngine
 from imp_server.schedule.cache import PrefixCache
 from imp_server.schedule.tiers.host import HostTier
 

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from imp_server.config import Config
 from imp_server.core import UserFault
-from imp_server.engine import process
-from imp_server.engine.process import ProcessEngine
+from imp_server.engine.client.base import process
+from imp_server.engine.client.process import ProcessEngine
 
 
 @pytest.mark.parametrize(

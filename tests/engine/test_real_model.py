@@ -15,7 +15,7 @@ from imp_server.backends import choose
 from imp_server.config import Config
 from imp_server.core import SamplingParams
 from imp_server.engine.build import build_engine
-from imp_server.engine.inline import InlineEngine
+from imp_server.engine.client.inline import InlineEngine
 
 from tests.backends.golden import golden_cases
 from tests.engine.tiny_engine import ask, request

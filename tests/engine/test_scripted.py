@@ -23,8 +23,8 @@ from imp_server.core import (
     special,
     unpack_ids,
 )
+from imp_server.engine.client.scripted import Crash, Emit, Fail, Gate, ScriptedEngine, Wait, byte_vocabulary, text_ids
 from imp_server.engine.messages import RowDelta
-from imp_server.engine.scripted import Crash, Emit, Fail, Gate, ScriptedEngine, Wait, byte_vocabulary, text_ids
 
 END = 256
 THINK_CLOSE = 257

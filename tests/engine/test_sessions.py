@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 from imp_server.core import CacheMarks, GrammarPlan, OutputPlan
-from imp_server.engine.constraint import Constraint
-from imp_server.engine.inline import InlineEngine
-from imp_server.engine.matching import Grammars
+from imp_server.engine.client.inline import InlineEngine
+from imp_server.engine.constrained.constraint import Constraint
+from imp_server.engine.constrained.grammars import Grammars
 from imp_server.grammar.check import check_schema
 from imp_server.schedule.cache import PrefixCache
 

@@ -12,10 +12,10 @@ from imp_server.core import OutputPlan, SamplingParams, Segment, pack_ids, speci
 from imp_server.decode.drafter import Draft, DraftedRow, Float32s
 from imp_server.decode.forced import ForcedDrafter, ForcedRow
 from imp_server.decode.ngram import NgramDrafter, NgramKnobs, NgramRow
-from imp_server.engine.drafting import Acceptance, RowDrafting
-from imp_server.engine.inline import InlineEngine
-from imp_server.engine.matching import Grammars
-from imp_server.engine.speculation import Speculation
+from imp_server.engine.client.inline import InlineEngine
+from imp_server.engine.constrained.grammars import Grammars
+from imp_server.engine.drafting.drafts import Acceptance, RowDrafting
+from imp_server.engine.drafting.speculation import Speculation
 from imp_server.grammar.check import check_schema
 from imp_server.schedule.cost import CostTable
 

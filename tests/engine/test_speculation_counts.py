@@ -13,8 +13,8 @@ from imp_server.dialects.handler import ServerState
 from imp_server.dialects.llamacpp_metrics import exposition
 from imp_server.dialects.openai_responses_kept import KeptTotals
 from imp_server.dialects.openai_usage import usage_body
-from imp_server.engine.inline import InlineEngine
-from imp_server.engine.speculation import Speculation
+from imp_server.engine.client.inline import InlineEngine
+from imp_server.engine.drafting.speculation import Speculation
 from imp_server.schedule.cost import CostTable
 
 from tests.engine.tiny_engine import END, Tiny, ask, request, with_engine

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from imp_server.core import MessageSpan, SamplingParams
-from imp_server.engine.inline import InlineEngine
+from imp_server.engine.client.inline import InlineEngine
 from imp_server.models.architecture import CacheGroup
 from imp_server.schedule.snapshots import SnapshotLimits
 from imp_server.schedule.tiers.host import HostTier

@@ -6,8 +6,8 @@ import json
 
 import pytest
 from imp_server.core import OutputPlan, SamplingParams
-from imp_server.engine.inline import InlineEngine
-from imp_server.engine.matching import Grammars
+from imp_server.engine.client.inline import InlineEngine
+from imp_server.engine.constrained.grammars import Grammars
 from imp_server.grammar.check import check_schema
 
 from tests.engine.test_constrained import IDS, text_of

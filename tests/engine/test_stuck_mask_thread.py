@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from imp_server.core import GrammarPlan, GrammarTooCostly, ImpError, OutputPlan, SamplingParams
 from imp_server.engine import child
-from imp_server.engine.blame import Blame
-from imp_server.engine.inline import InlineEngine
-from imp_server.engine.matching import Grammars
+from imp_server.engine.client.blame import Blame
+from imp_server.engine.client.inline import InlineEngine
+from imp_server.engine.client.process import ProcessEngine
+from imp_server.engine.constrained.grammars import Grammars
 from imp_server.engine.messages import RequestFailed
-from imp_server.engine.process import ProcessEngine
 from imp_server.grammar.check import check_schema
 
 from tests.engine.test_constrained import FAKE, IDS, SCHEMA, Fake, text_of

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 from imp_server.core import EngineCrashed
+from imp_server.engine.client.tickets import Tickets
 from imp_server.engine.messages import AskStats, CloseSession, SessionClosed, StatsReply, ToEngine
-from imp_server.engine.tickets import Tickets
 
 
 def test_answers_find_their_questions_in_any_order() -> None:

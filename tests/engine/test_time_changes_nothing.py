@@ -15,7 +15,7 @@ from imp_server.backends.reference.backend import ReferenceBackend
 from imp_server.core import GenerateRequest
 from imp_server.decode.forced import ForcedDrafter
 from imp_server.decode.ngram import NgramDrafter, NgramKnobs
-from imp_server.engine.draft_model import ModelDrafter
+from imp_server.engine.drafting.draft_model import ModelDrafter
 from imp_server.models.architecture import Architecture, CacheGroup
 from imp_server.schedule.cache import PrefixCache
 from imp_server.schedule.tiers.host import HostTier

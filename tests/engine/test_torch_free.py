@@ -32,6 +32,8 @@ def test_the_cpu_engine(tmp_path: Path) -> None:
 
 
 def test_the_client_side() -> None:
-    code = "import sys, imp_server.engine.process, imp_server.engine.scripted; print('torch' in sys.modules)"
+    code = (
+        "import sys, imp_server.engine.client.process, imp_server.engine.client.scripted; print('torch' in sys.modules)"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.strip() == "False"

@@ -15,12 +15,12 @@ import pytest
 from imp_server.core import GrammarPlan, GrammarTooCostly, OutputPlan, SamplingParams
 from imp_server.core.limits import Limit
 from imp_server.core.turns import OutOfTurn, kept, spend, turn
-from imp_server.engine import masking, turn_queue
 from imp_server.engine.child import SWITCH_INTERVAL_S
-from imp_server.engine.heap_freezer import EVERY, HeapFreezer
-from imp_server.engine.inline import InlineEngine
-from imp_server.engine.matching import Grammars
-from imp_server.engine.turn_queue import LONG_TURN, SLICE, TURN, TurnQueue
+from imp_server.engine.client.inline import InlineEngine
+from imp_server.engine.constrained import masking, turn_queue
+from imp_server.engine.constrained.grammars import Grammars
+from imp_server.engine.constrained.heap_freezer import EVERY, HeapFreezer
+from imp_server.engine.constrained.turn_queue import LONG_TURN, SLICE, TURN, TurnQueue
 from imp_server.grammar.check import check_schema
 
 from tests.engine.test_constrained import FAKE, IDS, SCHEMA, Fake, text_of

@@ -17,7 +17,7 @@ from imp_server.backends.reference.backend import ReferenceBackend
 from imp_server.config import Config
 from imp_server.core import InvalidModel, InvalidRequest, SamplingParams
 from imp_server.engine.build import build_engine
-from imp_server.engine.inline import InlineEngine
+from imp_server.engine.client.inline import InlineEngine
 from imp_server.engine.model_files import open_with_tokenizer
 from imp_server.models.opening import open_model
 from safetensors.numpy import load_file, save_file

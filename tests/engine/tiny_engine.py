@@ -15,13 +15,13 @@ from imp_server.backends.reference.backend import ReferenceBackend
 from imp_server.core import GenerateRequest, OutputPlan, SamplingParams, TokenLogprob, pack_ids, unpack_ids
 from imp_server.engine.acceptance import Limits
 from imp_server.engine.build import BuiltEngine
-from imp_server.engine.client import EngineClient
-from imp_server.engine.constraint import MakeConstraint
-from imp_server.engine.inline import Emit, InlineEngine, Post
+from imp_server.engine.client.base import EngineClient
+from imp_server.engine.client.inline import Emit, InlineEngine, Post
+from imp_server.engine.constrained.constraint import MakeConstraint
+from imp_server.engine.drafting.speculation import Speculation
 from imp_server.engine.loop import EngineLoop
 from imp_server.engine.messages import ModelInfo, RowFinish
 from imp_server.engine.row_rules import RowRules
-from imp_server.engine.speculation import Speculation
 from imp_server.models.architecture import Architecture
 from imp_server.schedule.cache import Offload, PrefixCache
 from imp_server.schedule.prefix import MakeIndex

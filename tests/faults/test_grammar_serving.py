@@ -35,8 +35,8 @@ from typing import Any
 import numpy as np
 import pytest
 from imp_server.core import GrammarRefused, OutputPlan, SamplingParams
-from imp_server.engine.inline import InlineEngine
-from imp_server.engine.matching import Grammars
+from imp_server.engine.client.inline import InlineEngine
+from imp_server.engine.constrained.grammars import Grammars
 from imp_server.grammar.check import check_regex, check_schema
 from imp_server.vocab.table import Vocabulary
 

@@ -10,7 +10,7 @@ import httpx
 import pytest
 from hypothesis import strategies as st
 from imp_server.api.model_text_side import ModelTextSide
-from imp_server.engine.scripted import ScriptedEngine
+from imp_server.engine.client.scripted import ScriptedEngine
 
 from tests.api.live_server import LiveServer, live_server
 from tests.faults.hostile_requests import drawn

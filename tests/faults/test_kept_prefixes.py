@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from imp_server.backends import choose
 from imp_server.core import EngineCrashed
-from imp_server.engine.process import ProcessEngine
+from imp_server.engine.client.process import ProcessEngine
 
 from tests.engine.tiny_engine import Answer, ask, request
 from tests.faults.test_process import IDS, model, run, running, until  # noqa: F401  (a fixture)

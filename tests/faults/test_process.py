@@ -17,8 +17,8 @@ import pytest
 from imp_server.config import Config
 from imp_server.core import EngineCrashed, EngineRestarting, ImpError, InvalidModel, ModelFileMissing, Unavailable
 from imp_server.engine.build import build_engine
-from imp_server.engine.inline import InlineEngine
-from imp_server.engine.process import ProcessEngine
+from imp_server.engine.client.inline import InlineEngine
+from imp_server.engine.client.process import ProcessEngine
 
 from tests.engine.tiny_engine import ask, request
 from tests.models.tiny_gguf import write_tiny_llama

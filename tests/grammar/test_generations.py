@@ -13,10 +13,10 @@ import pytest
 from imp_server.core import GrammarMemoryFull, GrammarPlan, GrammarTooCostly
 from imp_server.core.limits import QUESTION
 from imp_server.core.turns import OutOfTurn, spend, turn
-from imp_server.engine import masking
-from imp_server.engine.constraint import Constraint
-from imp_server.engine.masking import Asker, MaskThread, Wanted
-from imp_server.engine.matching import Grammars
+from imp_server.engine.constrained import masking
+from imp_server.engine.constrained.constraint import Constraint
+from imp_server.engine.constrained.grammars import Grammars
+from imp_server.engine.constrained.masking import Asker, MaskThread, Wanted
 from imp_server.grammar.check import check_envelope, check_gbnf, check_lark, check_regex, check_schema
 from imp_server.grammar.engine import GrammarSpace, Matcher
 from imp_server.grammar.generations import N_GENERATIONS

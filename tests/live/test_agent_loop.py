@@ -9,7 +9,7 @@ from typing import Any
 import agents
 import pytest
 from agents import Agent, ModelSettings, RunConfig, Runner, function_tool
-from imp_server.engine.scripted import text_ids
+from imp_server.engine.client.scripted import text_ids
 
 from tests.api.live_server import LiveServer
 from tests.live.test_openai_agents import model_of

@@ -11,7 +11,7 @@ import anthropic
 import httpx
 import pytest
 from imp_server.core import EngineFaulted
-from imp_server.engine.scripted import Fail, Gate, Prefilled, text_ids
+from imp_server.engine.client.scripted import Fail, Gate, Prefilled, text_ids
 
 from tests.api.live_server import LiveServer
 from tests.live.toy_server import TOOLS_CHATML, anthropic_sdk, call_text, prompt_of, toy_server

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from imp_server.core import GenerateRequest, unpack_ids
-from imp_server.engine.scripted import Action
+from imp_server.engine.client.scripted import Action
 
 from tests.live.toy_server import TOOLS_CHATML, call_text, toy_server
 from tests.toy import bpe_model

@@ -23,8 +23,8 @@ import os, signal, threading, time
 from imp_server.api.model_text_side import ModelTextSide
 from imp_server.api.server import Launch, serve
 from imp_server.config import Config
-from imp_server.engine.process import ProcessEngine
-from imp_server.engine.scripted import ScriptedEngine, Wait
+from imp_server.engine.client.process import ProcessEngine
+from imp_server.engine.client.scripted import ScriptedEngine, Wait
 from tests.toy import byte_model
 
 model = ModelTextSide(byte_model())

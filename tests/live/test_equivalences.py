@@ -18,7 +18,7 @@ from imp_server.backends import choose
 from imp_server.config import Config
 from imp_server.core import OutputPlan, SamplingParams, TokenLogprob, pack_ids
 from imp_server.engine.build import build_engine
-from imp_server.engine.inline import InlineEngine
+from imp_server.engine.client.inline import InlineEngine
 from imp_server.grammar.check import check_schema
 
 from tests.backends.golden import golden_cases, golden_document

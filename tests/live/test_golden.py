@@ -16,9 +16,9 @@ import pytest
 from imp_server.config import Config
 from imp_server.core import OutputPlan
 from imp_server.engine.build import build_engine
-from imp_server.engine.client import EngineClient
-from imp_server.engine.inline import InlineEngine
-from imp_server.engine.process import ProcessEngine
+from imp_server.engine.client.base import EngineClient
+from imp_server.engine.client.inline import InlineEngine
+from imp_server.engine.client.process import ProcessEngine
 from imp_server.vocab.load import tokenizer_of
 from imp_server.weights.header import read_header
 

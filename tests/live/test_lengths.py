@@ -9,7 +9,7 @@ import httpx
 import pytest
 from imp_server.api.model_text_side import ModelTextSide
 from imp_server.config import Config
-from imp_server.engine.process import ProcessEngine
+from imp_server.engine.client.process import ProcessEngine
 
 from tests.api.live_server import LiveServer, live_server
 from tests.models.tiny_gguf import write_tiny_llama

@@ -11,7 +11,7 @@ from typing import Any
 
 import httpx
 import pytest
-from imp_server.engine.scripted import Gate, Vectors, text_ids
+from imp_server.engine.client.scripted import Gate, Vectors, text_ids
 
 from tests.api.live_server import LiveServer, live_server
 from tests.live.toy_server import TOOLS_CHATML, prompt_of, toy_server

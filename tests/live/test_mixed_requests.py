@@ -23,7 +23,7 @@ from imp_server.api.model_text_side import ModelTextSide
 from imp_server.backends import choose
 from imp_server.config import Config
 from imp_server.engine.build import build_engine
-from imp_server.engine.inline import InlineEngine
+from imp_server.engine.client.inline import InlineEngine
 
 from tests.api.live_server import live_server
 from tests.live.mixed_requests import Wanted, check_begins, folded, parsed, predicted, reduced, requests

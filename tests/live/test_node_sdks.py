@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from imp_server.core import GenerateRequest
-from imp_server.engine.scripted import Action, text_ids
+from imp_server.engine.client.scripted import Action, text_ids
 
 from tests.api.live_server import LiveServer
 from tests.live.toy_server import TOOLS_CHATML, call_text, toy_server

@@ -10,7 +10,7 @@ import agents
 import openai
 import pytest
 from agents import Agent, OpenAIChatCompletionsModel, OpenAIResponsesModel, RunConfig, Runner, function_tool, handoff
-from imp_server.engine.scripted import text_ids
+from imp_server.engine.client.scripted import text_ids
 
 from tests.api.live_server import LiveServer
 from tests.live.toy_server import TOOLS_CHATML, call_text, prompt_of, toy_server

@@ -14,7 +14,7 @@ import openai
 import pydantic
 import pytest
 from imp_server.core import EngineFaulted
-from imp_server.engine.scripted import Fail, Gate, text_ids
+from imp_server.engine.client.scripted import Fail, Gate, text_ids
 
 from tests.api.live_server import LiveServer
 from tests.live.toy_server import TOOLS_CHATML, call_text, openai_sdk, prompt_of, toy_server

@@ -10,7 +10,7 @@ from typing import Any
 import openai
 import pytest
 from imp_server.core import EngineFaulted
-from imp_server.engine.scripted import Emit, Fail, text_ids
+from imp_server.engine.client.scripted import Emit, Fail, text_ids
 
 from tests.api.live_server import LiveServer
 from tests.live.toy_server import TOOLS_CHATML, call_text, openai_sdk, prompt_of, toy_server

@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import openai
 import pytest
-from imp_server.engine.scripted import Vectors, text_ids
+from imp_server.engine.client.scripted import Vectors, text_ids
 
 from tests.api.live_server import LiveServer
 from tests.live.toy_server import openai_sdk, prompt_of, toy_server

@@ -17,7 +17,7 @@ from imp_server.api.model_text_side import ModelTextSide
 from imp_server.api.server import Launch, serve
 from imp_server.config import Config
 from imp_server.config.serving import Log
-from imp_server.engine.scripted import ScriptedEngine, Wait
+from imp_server.engine.client.scripted import ScriptedEngine, Wait
 from imp_server.logs import set_up_logging
 from tests.toy import byte_model
 

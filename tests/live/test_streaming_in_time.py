@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx
 import pytest
-from imp_server.engine.scripted import Gate, text_ids
+from imp_server.engine.client.scripted import Gate, text_ids
 
 from tests.api.live_server import LiveServer
 from tests.live.toy_server import toy_server

@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 from huggingface_hub import InferenceClient
-from imp_server.engine.scripted import Emit
+from imp_server.engine.client.scripted import Emit
 
 from tests.api.live_server import LiveServer
 from tests.live.toy_server import toy_server

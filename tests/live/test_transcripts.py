@@ -13,7 +13,7 @@ from imp_server.api.model_text_side import ModelTextSide
 from imp_server.backends import choose
 from imp_server.config import Config
 from imp_server.engine.build import build_engine
-from imp_server.engine.inline import InlineEngine
+from imp_server.engine.client.inline import InlineEngine
 from imp_server.vocab.byte_alphabet import CHAR_OF_BYTE
 from imp_server.vocab.from_gguf import CONTROL, NORMAL
 

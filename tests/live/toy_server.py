@@ -11,7 +11,7 @@ import anthropic
 import openai
 from imp_server.api.model_text_side import ModelTextSide
 from imp_server.config import Config
-from imp_server.engine.scripted import ScriptedEngine
+from imp_server.engine.client.scripted import ScriptedEngine
 from imp_server.text.model import TextModel
 
 from tests.api.live_server import LiveServer, live_server

@@ -21,7 +21,7 @@ from imp_server.api.disconnect import DisconnectWatch
 from imp_server.api.text_side import Prepared, Session
 from imp_server.core import EngineFaulted, Failed, Finish, GenerateRequest, Logprobs, OutputEvent, PromptLogprobs, Usage
 from imp_server.core.owner import current_owner
-from imp_server.engine.client import EngineClient, Generation
+from imp_server.engine.client.base import EngineClient, Generation
 from imp_server.engine.messages import ReasoningVerdict
 from imp_server.text.session import EXHAUSTED, VIOLATED
 

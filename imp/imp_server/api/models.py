@@ -14,7 +14,7 @@ from imp_server.api.text_side import TextSide
 from imp_server.core import ImpError, ModelLoading, ModelNotFound, NoModel
 from imp_server.core.owner import Owner
 from imp_server.dialects.handler import ModelCard
-from imp_server.engine.client import EngineClient, EngineState
+from imp_server.engine.client.base import EngineClient, EngineState
 
 _ROUTED = ("generate", "embed")
 """What an engine can do that there are routes for."""

@@ -38,7 +38,7 @@ from imp_server.api.websocket_frames import ImpWebSocketProtocol
 from imp_server.config import Config
 from imp_server.config.serving import Server as ServerKnobs
 from imp_server.core import ImpError, InternalError, UserFault
-from imp_server.engine.client import EngineClient, OnLoading
+from imp_server.engine.client.base import EngineClient, OnLoading
 from imp_server.workers.client import Workers
 
 _log = logging.getLogger(__name__)

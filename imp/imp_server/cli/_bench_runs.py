@@ -15,7 +15,7 @@ import numpy as np
 from imp_server.backends.base import Backend, Step, StepResult
 from imp_server.core import GenerateRequest, OutputPlan, SamplingParams, pack_ids
 from imp_server.engine.build import BuiltEngine
-from imp_server.engine.inline import InlineEngine
+from imp_server.engine.client.inline import InlineEngine
 from imp_server.engine.messages import RowDelta
 
 Build = Callable[[Callable[..., None], Callable[..., None]], BuiltEngine]

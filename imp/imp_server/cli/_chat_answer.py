@@ -23,7 +23,7 @@ from imp_server.core import (
     TextDelta,
     UserFault,
 )
-from imp_server.engine.client import EngineClient, Generation
+from imp_server.engine.client.base import EngineClient, Generation
 from imp_server.grammar.proving import PROVES_HERE
 
 Write = Callable[[str, bool], None]

@@ -14,7 +14,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from imp_server.cli._terminal import transfer_progress
 from imp_server.config import Config
 from imp_server.core import ConfigError, UnsupportedModel
-from imp_server.engine.client import OnLoading
+from imp_server.engine.client.base import OnLoading
 from imp_server.logs import is_json, tell
 from imp_server.weights.catalogue import find
 from imp_server.weights.known import KNOWN

@@ -91,7 +91,7 @@ def _run(config: Config, located: Located, talk: Conversation, question: str, ma
     from imp_server.api.hub import new_workers
     from imp_server.api.model_text_side import ModelTextSide
     from imp_server.engine.build import build_engine
-    from imp_server.engine.inline import InlineEngine
+    from imp_server.engine.client.inline import InlineEngine
 
     client = InlineEngine(
         lambda emit, post: build_engine(str(located.path), located.model_id, config, emit=emit, post=post)

@@ -70,7 +70,7 @@ def _serve_model(config: Config, located: Located, sockets: Sockets) -> None:
     from imp_server.api.hub import new_workers
     from imp_server.api.model_text_side import ModelTextSide
     from imp_server.api.server import Launch, serve
-    from imp_server.engine.process import ProcessEngine
+    from imp_server.engine.client.process import ProcessEngine
 
     with ExitStack() as bar:
         on_progress = bar.enter_context(loading_progress())

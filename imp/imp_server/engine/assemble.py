@@ -20,8 +20,8 @@ from imp_server.backends.base import (
     StepRow,
     UInt32s,
 )
+from imp_server.engine.constrained.masking import Made
 from imp_server.engine.live import LiveRow
-from imp_server.engine.masking import Made
 from imp_server.schedule.blocks import EMPTY
 from imp_server.schedule.memory import RowTables
 from imp_server.schedule.rows import Chunk

@@ -13,11 +13,11 @@ from imp_server.config import Config
 from imp_server.config.running import PrefixCache as PrefixCacheKnobs
 from imp_server.core import CapacityExceeded, readable
 from imp_server.engine.acceptance import Limits
-from imp_server.engine.drafters import DraftModel, load_draft_model, make_model_drafter, make_speculation
+from imp_server.engine.constrained.grammars import Grammars
+from imp_server.engine.drafting.drafters import DraftModel, load_draft_model, make_model_drafter, make_speculation
 from imp_server.engine.loading import kv_dtype, load_backend
 from imp_server.engine.loop import EngineLoop
 from imp_server.engine.lower_tier import lower_tier
-from imp_server.engine.matching import Grammars
 from imp_server.engine.messages import FromEngine, Loading, ModelInfo
 from imp_server.engine.model_files import open_with_tokenizer
 from imp_server.engine.request_handler import GrammarReady

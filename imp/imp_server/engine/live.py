@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 from imp_server.core import GenerateRequest, TokenLogprob
 from imp_server.engine.choice import ChoiceOutput
-from imp_server.engine.drafting import RowDrafting
-from imp_server.engine.grammar_row import GrammarRow
+from imp_server.engine.constrained.grammar_row import GrammarRow
+from imp_server.engine.drafting.drafts import RowDrafting
 from imp_server.schedule.rows import Row
 
 

@@ -20,15 +20,15 @@ from imp_server.core import (
 )
 from imp_server.engine.acceptance import Limits
 from imp_server.engine.assemble import assemble
-from imp_server.engine.constraint import MakeConstraint
+from imp_server.engine.constrained.constraint import MakeConstraint
+from imp_server.engine.constrained.mask_waits import MaskWaits
+from imp_server.engine.drafting.speculation import Speculation
 from imp_server.engine.errors import failed
 from imp_server.engine.live import LiveRow, Sampled
-from imp_server.engine.mask_waits import MaskWaits
 from imp_server.engine.messages import FromEngine, StepDone, ToEngine
 from imp_server.engine.request_handler import GrammarReady, RequestHandler
 from imp_server.engine.results import prompt_logprobs, sampled_logprobs, vectors
 from imp_server.engine.row_rules import RowRules
-from imp_server.engine.speculation import Speculation
 from imp_server.schedule.rows import Chunk, StepPlan
 from imp_server.schedule.scheduler import Scheduler
 from imp_server.vocab.table import Vocabulary

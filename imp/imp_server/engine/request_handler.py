@@ -25,13 +25,14 @@ from imp_server.decode.state import SamplerState
 from imp_server.engine.acceptance import Limits, check_request
 from imp_server.engine.adapters import Adapters
 from imp_server.engine.choice import ChoiceOutput
-from imp_server.engine.constraint import Constraint, MakeConstraint
+from imp_server.engine.constrained.constraint import Constraint, MakeConstraint
+from imp_server.engine.constrained.grammar_row import GrammarRow
+from imp_server.engine.constrained.masking import Asker, MaskThread
+from imp_server.engine.constrained.turn_queue import TOO_COSTLY
 from imp_server.engine.counters import row_facts, scheduler_counters, zeros
 from imp_server.engine.errors import failed, rejected
-from imp_server.engine.grammar_row import GrammarRow
 from imp_server.engine.known_plans import KnownPlans
 from imp_server.engine.live import LiveRequest, LiveRequests, LiveRow
-from imp_server.engine.masking import Asker, MaskThread
 from imp_server.engine.messages import (
     AdapterDone,
     AskStats,
@@ -54,7 +55,6 @@ from imp_server.engine.messages import (
     UnloadAdapter,
 )
 from imp_server.engine.row_rules import RowRules
-from imp_server.engine.turn_queue import TOO_COSTLY
 from imp_server.schedule.rows import Row
 from imp_server.schedule.scheduler import Scheduler
 from imp_server.schedule.snapshots import snapshot_points

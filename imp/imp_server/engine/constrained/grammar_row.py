@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from typing import Any, Literal, NamedTuple
 
-from imp_server.engine.constraint import Constraint
-from imp_server.engine.masking import NOBODY, Asker, Made, MaskThread, Wanted
+from imp_server.engine.constrained.constraint import Constraint
+from imp_server.engine.constrained.masking import NOBODY, Asker, Made, MaskThread, Wanted
 
 _PATIENCE_S = 0.001
 """How long the loop waits for a grammar that the mask thread is busy with."""

@@ -10,9 +10,9 @@ from queue import SimpleQueue
 
 from imp_server.core import EngineCrashed, InternalError, Unavailable, UserFault
 from imp_server.engine.build import BuiltEngine
-from imp_server.engine.client import OnLoading
+from imp_server.engine.client.base import OnLoading
+from imp_server.engine.client.message_client import MessageClient
 from imp_server.engine.errors import load_failed
-from imp_server.engine.message_client import MessageClient
 from imp_server.engine.messages import PROTOCOL, Drain, FromEngine, LoadFailed, Ready, ToEngine
 from imp_server.engine.request_handler import GrammarReady
 from imp_server.engine.runner import InboxMessage, run_loop

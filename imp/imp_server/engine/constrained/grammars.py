@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from imp_server.core import GrammarPlan
-from imp_server.engine.constraint import Constraint
+from imp_server.engine.constrained.constraint import Constraint
 from imp_server.vocab.table import Vocabulary
 
 if TYPE_CHECKING:

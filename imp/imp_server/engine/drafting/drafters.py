@@ -13,11 +13,11 @@ from imp_server.core import ConfigError, HostOutOfMemory, ImpError
 from imp_server.decode.drafter import Drafter
 from imp_server.decode.forced import ForcedDrafter
 from imp_server.decode.ngram import NgramDrafter, NgramKnobs
-from imp_server.engine.draft_model import ModelDrafter
+from imp_server.engine.drafting.draft_model import ModelDrafter
+from imp_server.engine.drafting.speculation import Speculation
 from imp_server.engine.loading import kv_dtype, load_backend
 from imp_server.engine.messages import FromEngine
 from imp_server.engine.model_files import open_with_tokenizer
-from imp_server.engine.speculation import Speculation
 from imp_server.models.architecture import Architecture
 from imp_server.schedule.cost import CostTable
 from imp_server.schedule.prefix import MakeIndex

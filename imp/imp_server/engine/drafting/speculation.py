@@ -17,10 +17,10 @@ import numpy as np
 
 from imp_server.core import GenerateRequest
 from imp_server.decode.drafter import Draft, DraftedRow, Drafter, Float32s, Int32s, ModelLike, RowDrafter
-from imp_server.engine.draft_account import DraftAccount
-from imp_server.engine.drafting import Acceptance, RowDrafting
+from imp_server.engine.constrained.masking import MASK_GRACE_S, Made, wait_for_all
+from imp_server.engine.drafting.draft_account import DraftAccount
+from imp_server.engine.drafting.drafts import Acceptance, RowDrafting
 from imp_server.engine.live import LiveRow
-from imp_server.engine.masking import MASK_GRACE_S, Made, wait_for_all
 from imp_server.schedule.cost import CostTable
 from imp_server.schedule.tiers.record import scoped_group
 

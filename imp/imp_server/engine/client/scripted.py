@@ -31,21 +31,9 @@ from imp_server.core import (
 )
 from imp_server.engine.acceptance import Limits, check_request
 from imp_server.engine.choice import ChoiceOutput
-from imp_server.engine.client import EngineState, EngineStats, OnLoading
-from imp_server.engine.errors import failed, rejected
-from imp_server.engine.generation import LiveGeneration, Requests
-from imp_server.engine.messages import (
-    Cancel,
-    EndReasoning,
-    ModelInfo,
-    ReasoningEnded,
-    ReasoningVerdict,
-    RequestAccepted,
-    StepDone,
-    Submit,
-    ToEngine,
-)
-from imp_server.engine.script import (
+from imp_server.engine.client.base import EngineState, EngineStats, OnLoading
+from imp_server.engine.client.generation import LiveGeneration, Requests
+from imp_server.engine.client.script import (
     Action,
     Crash,
     Emit,
@@ -57,6 +45,18 @@ from imp_server.engine.script import (
     Wait,
     byte_vocabulary,
     text_ids,
+)
+from imp_server.engine.errors import failed, rejected
+from imp_server.engine.messages import (
+    Cancel,
+    EndReasoning,
+    ModelInfo,
+    ReasoningEnded,
+    ReasoningVerdict,
+    RequestAccepted,
+    StepDone,
+    Submit,
+    ToEngine,
 )
 from imp_server.vocab.table import Vocabulary
 

@@ -1,7 +1,7 @@
 """How everything outside an engine talks to one: `EngineClient` and the `Generation` it hands out.
 
-Implementations: ProcessEngine (engine/process.py), InlineEngine (engine/inline.py), ScriptedEngine
-(engine/scripted.py).
+Implementations: ProcessEngine (engine/client/process.py), InlineEngine (engine/client/inline.py), ScriptedEngine
+(engine/client/scripted.py).
 """
 
 from __future__ import annotations

@@ -15,11 +15,11 @@ from typing import Any
 
 from imp_server.config import Config, child_environment
 from imp_server.core import EngineCrashed, GenerateRequest, Unavailable, UserFault
-from imp_server.engine.blame import Blame
-from imp_server.engine.client import EngineStats, OnLoading
+from imp_server.engine.client.base import EngineStats, OnLoading
+from imp_server.engine.client.blame import Blame
+from imp_server.engine.client.generation import LiveGeneration
+from imp_server.engine.client.message_client import MessageClient
 from imp_server.engine.flight_recorder import FlightRecorder, make_recorder_file
-from imp_server.engine.generation import LiveGeneration
-from imp_server.engine.message_client import MessageClient
 from imp_server.engine.messages import (
     PROTOCOL,
     Drain,

@@ -19,7 +19,7 @@ from imp_server.core import SamplingParams
 from imp_server.decode.drafter import Draft, DraftedRow, RowDrafter
 from imp_server.decode.state import SamplerState
 from imp_server.engine.assemble import padded_tables
-from imp_server.engine.draft_rows import DraftMemory, ModelRow
+from imp_server.engine.drafting.draft_rows import DraftMemory, ModelRow
 from imp_server.schedule.cost import CostTable, VerifyCosts
 from imp_server.schedule.memory import BlockCopy, RowTables
 from imp_server.schedule.prefix import MakeIndex

@@ -13,9 +13,9 @@ import numpy as np
 
 from imp_server.core import EngineFaulted, GrammarMemoryFull, GrammarPlan, GrammarTooCostly
 from imp_server.core.limits import QUESTION, START, Limit, bounded
-from imp_server.engine.constraint import Constraint, MakeConstraint, Mask
-from imp_server.engine.heap_freezer import HeapFreezer
-from imp_server.engine.turn_queue import TOO_COSTLY, TurnQueue
+from imp_server.engine.constrained.constraint import Constraint, MakeConstraint, Mask
+from imp_server.engine.constrained.heap_freezer import HeapFreezer
+from imp_server.engine.constrained.turn_queue import TOO_COSTLY, TurnQueue
 
 T = TypeVar("T")
 MASK_GRACE_S = 0.002

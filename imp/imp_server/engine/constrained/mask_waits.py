@@ -7,8 +7,8 @@ from concurrent.futures import Future
 from typing import Any
 
 from imp_server.backends.base import RowResult
+from imp_server.engine.constrained.masking import MASK_GRACE_S, wait_for_all, wait_for_some
 from imp_server.engine.live import LiveRow
-from imp_server.engine.masking import MASK_GRACE_S, wait_for_all, wait_for_some
 
 _MASK_POLL_S = 0.05
 """How long the loop sleeps on the mask thread alone before it looks at its messages again."""

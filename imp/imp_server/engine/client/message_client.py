@@ -16,9 +16,10 @@ from imp_server.core import (
     Unavailable,
     UserFault,
 )
-from imp_server.engine.client import EngineState, EngineStats, OnLoading
+from imp_server.engine.client.base import EngineState, EngineStats, OnLoading
+from imp_server.engine.client.generation import LiveGeneration, Requests
+from imp_server.engine.client.tickets import Tickets
 from imp_server.engine.errors import user_fault
-from imp_server.engine.generation import LiveGeneration, Requests
 from imp_server.engine.known_plans import SentPlans
 from imp_server.engine.messages import (
     AdapterDone,
@@ -36,7 +37,6 @@ from imp_server.engine.messages import (
     ToEngine,
     UnloadAdapter,
 )
-from imp_server.engine.tickets import Tickets
 
 
 class MessageClient(ABC):

@@ -1,0 +1,1 @@
+"""Speculative decoding: who drafts, whether it pays, and the draft model."""
