@@ -40,9 +40,12 @@ def test_a_lone_operation_or_handler_stops_the_start() -> None:
 
 
 def test_operation_ids_name_module_and_function() -> None:
+    handlers = find_handlers()
     for operation in LOADED.operations:
         module, _, function = operation.id.partition(".")
-        assert hasattr(importlib.import_module(f"imp_server.dialects.{module}"), function), operation.id
+        handler = handlers[operation.id]
+        place = handler.__module__.removeprefix("imp_server.dialects.").removesuffix(".handlers")
+        assert (place.replace(".", "_"), handler.__name__) == (module, function), operation.id
 
 
 def optional_properties(schema: Any, path: str, seen: set[str]) -> Iterator[tuple[str, dict[str, Any]]]:

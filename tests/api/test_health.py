@@ -9,8 +9,8 @@ import httpx
 import pytest
 from imp_server.core import EngineRestarting
 from imp_server.dialects.handler import ServerState
-from imp_server.dialects.llamacpp_metrics import exposition
-from imp_server.dialects.openai_responses_kept import KeptTotals
+from imp_server.dialects.llamacpp.metrics import exposition
+from imp_server.dialects.openai_responses.kept import KeptTotals
 from imp_server.engine.client.process import ProcessEngine
 from imp_server.engine.client.scripted import Crash, ScriptedEngine
 

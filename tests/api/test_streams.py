@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 from imp_server.core import EngineFaulted, GrammarRefused, Overloaded
-from imp_server.dialects.openai_chat_reply import ChatStream
+from imp_server.dialects.openai_chat.reply import ChatStream
 from imp_server.engine.client.scripted import Crash, Emit, Fail, Gate, ScriptedEngine, Wait, text_ids
 
 from tests.api.byte_text import ByteText

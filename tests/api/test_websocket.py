@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 from imp_server.core import EngineFaulted
-from imp_server.dialects.openai_responses_turns import Memory
+from imp_server.dialects.openai_responses.turns import Memory
 from imp_server.engine.client.scripted import Fail, Wait, text_ids
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect

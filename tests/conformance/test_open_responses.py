@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 import pytest
 from imp_server.core import GenerateRequest
-from imp_server.dialects import openai_responses_resource as resource
+from imp_server.dialects.openai_responses import resource as resource
 from imp_server.engine.client.scripted import text_ids
 
 from tests.api.live_server import LiveServer

@@ -9,10 +9,11 @@ from typing import Any, NamedTuple
 
 from imp_server.api.model_text_side import ModelTextSide
 from imp_server.core import ChatRequest
-from imp_server.dialects import anthropic_messages, openai_responses
+from imp_server.dialects.anthropic import messages as anthropic_messages
 from imp_server.dialects.base import ReplyContext
-from imp_server.dialects.openai_chat_reply import ChatFold, ChatStream
-from imp_server.dialects.openai_chat_request import chat_request
+from imp_server.dialects.openai_chat.reply import ChatFold, ChatStream
+from imp_server.dialects.openai_chat.request import chat_request
+from imp_server.dialects.openai_responses import handlers as openai_responses
 
 from tests.dialects.chat_accumulator import accumulate as accumulate_chat
 from tests.dialects.contract_check import check_frames, check_reply, checked

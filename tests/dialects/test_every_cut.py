@@ -16,9 +16,13 @@ from imp_server.api.disconnect import DisconnectWatch
 from imp_server.api.generations import Generations
 from imp_server.api.model_text_side import ModelTextSide
 from imp_server.core import OutputEvent
-from imp_server.dialects import anthropic_messages, llamacpp_reply, openai_responses, tgi, tgi_reply
+from imp_server.dialects.anthropic import messages as anthropic_messages
 from imp_server.dialects.base import ReplyContext, SseFrame
-from imp_server.dialects.llamacpp_request import prompt_requests
+from imp_server.dialects.llamacpp import reply as llamacpp_reply
+from imp_server.dialects.llamacpp.request import prompt_requests
+from imp_server.dialects.openai_responses import handlers as openai_responses
+from imp_server.dialects.tgi import handlers as tgi
+from imp_server.dialects.tgi import reply as tgi_reply
 from imp_server.engine.client.scripted import Emit, ScriptedEngine
 from imp_server.vocab.table import Vocabulary
 

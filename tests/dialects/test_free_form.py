@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from imp_server.core import CallArgs, CallEnd, CallStart, Finish, InputGrammar, OutputEvent, Usage
 from imp_server.dialects.base import ReplyContext
 from imp_server.dialects.free_form import InputReader, free_form_tool, wrapped
-from imp_server.dialects.openai_chat_reply import ChatFold, ChatStream
-from imp_server.dialects.openai_chat_request import chat_request
-from imp_server.dialects.openai_responses import Fold, Stream, parse
-from imp_server.dialects.openai_responses_tools import tool_table
+from imp_server.dialects.openai_chat.reply import ChatFold, ChatStream
+from imp_server.dialects.openai_chat.request import chat_request
+from imp_server.dialects.openai_responses.handlers import Fold, Stream, parse
+from imp_server.dialects.openai_responses.tools import tool_table
 from openai.types.chat import ChatCompletion, ChatCompletionMessageCustomToolCall
 
 from tests.dialects.contract_check import check_frames, check_reply

@@ -24,9 +24,9 @@ from imp_server.core import (
     Usage,
 )
 from imp_server.dialects.base import ReplyContext
-from imp_server.dialects.llamacpp_fields import BANNED, bias_of, prompts_of
-from imp_server.dialects.llamacpp_reply import CompletionFold, CompletionStream
-from imp_server.dialects.llamacpp_request import prompt_requests
+from imp_server.dialects.llamacpp.fields import BANNED, bias_of, prompts_of
+from imp_server.dialects.llamacpp.reply import CompletionFold, CompletionStream
+from imp_server.dialects.llamacpp.request import prompt_requests
 from imp_server.dialects.timings import timings_body
 
 from tests.dialects.contract_check import check_frames, check_reply, checked

@@ -23,12 +23,12 @@ from imp_server.core import (
     VisionUnavailable,
 )
 from imp_server.dialects.base import Acceptance, ReplyContext
-from imp_server.dialects.llamacpp_fields import prompts_of
-from imp_server.dialects.llamacpp_reply import CompletionFold, CompletionStream
-from imp_server.dialects.llamacpp_request import prompt_requests
-from imp_server.dialects.llamacpp_settings import settings_body
-from imp_server.dialects.openai_chat_reply import ChatStream
-from imp_server.dialects.openai_chat_request import chat_request
+from imp_server.dialects.llamacpp.fields import prompts_of
+from imp_server.dialects.llamacpp.reply import CompletionFold, CompletionStream
+from imp_server.dialects.llamacpp.request import prompt_requests
+from imp_server.dialects.llamacpp.settings import settings_body
+from imp_server.dialects.openai_chat.reply import ChatStream
+from imp_server.dialects.openai_chat.request import chat_request
 
 from tests.dialects.contract_check import check_frames, check_reply, checked
 from tests.toy import OPEN_THINKING_CHATML, byte_model

@@ -24,9 +24,9 @@ from imp_server.core import (
     TextDelta,
     Usage,
 )
-from imp_server.dialects.anthropic_messages import Fold, Stream
-from imp_server.dialects.anthropic_messages_ids import call_id_of, tool_use_id
-from imp_server.dialects.anthropic_messages_thinking import signature
+from imp_server.dialects.anthropic.call_ids import call_id_of, tool_use_id
+from imp_server.dialects.anthropic.messages import Fold, Stream
+from imp_server.dialects.anthropic.thinking import signature
 from imp_server.dialects.base import Acceptance
 from pydantic import TypeAdapter
 

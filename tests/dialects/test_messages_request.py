@@ -17,9 +17,9 @@ from imp_server.core import (
     ToolCall,
     Usage,
 )
-from imp_server.dialects.anthropic_messages import Fold, parse
-from imp_server.dialects.anthropic_messages_input import last_ttl
-from imp_server.dialects.anthropic_messages_thinking import signature
+from imp_server.dialects.anthropic.input import last_ttl
+from imp_server.dialects.anthropic.messages import Fold, parse
+from imp_server.dialects.anthropic.thinking import signature
 from imp_server.dialects.base import Acceptance, ReplyContext
 
 from tests.dialects.contract_check import checked, contract

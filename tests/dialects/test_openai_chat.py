@@ -31,8 +31,8 @@ from imp_server.core import (
     Usage,
 )
 from imp_server.dialects.base import ReplyContext
-from imp_server.dialects.openai_chat_reply import ChatFold, ChatStream
-from imp_server.dialects.openai_chat_request import chat_request
+from imp_server.dialects.openai_chat.reply import ChatFold, ChatStream
+from imp_server.dialects.openai_chat.request import chat_request
 from imp_server.engine.client.scripted import Emit, ScriptedEngine
 
 from tests.api.byte_text import THINK, THOUGHT, ByteText

@@ -16,9 +16,9 @@ from imp_server.api.generations import Generations
 from imp_server.api.model_text_side import ModelTextSide
 from imp_server.core import InvalidRequest, LogprobEntry, OutputEvent, PromptLogprobs
 from imp_server.dialects.base import Acceptance, ReplyContext, SseFrame
-from imp_server.dialects.llamacpp_fields import prompts_of
-from imp_server.dialects.openai_completions import completion_requests
-from imp_server.dialects.openai_completions_reply import (
+from imp_server.dialects.llamacpp.fields import prompts_of
+from imp_server.dialects.openai_completions.handlers import completion_requests
+from imp_server.dialects.openai_completions.reply import (
     CompletionFold,
     CompletionStream,
     LegacyLogprobs,

@@ -13,8 +13,8 @@ import pytest
 from imp_server.core import Finish, InvalidRequest, Usage, Vectors
 from imp_server.dialects.base import ReplyContext
 from imp_server.dialects.handler import ModelCard
-from imp_server.dialects.llamacpp import NativeEmbeddingFold
-from imp_server.dialects.openai_embeddings import EmbeddingFold, check_embeds, normalised
+from imp_server.dialects.llamacpp.handlers import NativeEmbeddingFold
+from imp_server.dialects.openai.embeddings import EmbeddingFold, check_embeds, normalised
 
 
 def reply(vectors: list[list[float]], **body: Any) -> dict[str, Any]:

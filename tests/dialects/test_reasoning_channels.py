@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import pytest
 from imp_server.api.model_text_side import ModelTextSide
 from imp_server.config import Config
-from imp_server.dialects.anthropic_messages_thinking import signature
+from imp_server.dialects.anthropic.thinking import signature
 from imp_server.text.model import TextModel
 
 from tests.dialects.replies import DIALECTS, USER, run

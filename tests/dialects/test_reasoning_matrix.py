@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from imp_server.api.model_text_side import ModelTextSide
 from imp_server.config import Config
-from imp_server.dialects.anthropic_messages_thinking import signature
+from imp_server.dialects.anthropic.thinking import signature
 
 from tests.dialects.replies import DIALECTS, run
 from tests.toy import CHATML, OPEN_THINKING_CHATML, THINKING_CHATML, byte_model

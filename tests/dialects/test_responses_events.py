@@ -20,7 +20,7 @@ from imp_server.core import (
     TextDelta,
     Usage,
 )
-from imp_server.dialects.openai_responses import Fold, Stream
+from imp_server.dialects.openai_responses.handlers import Fold, Stream
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
 

@@ -15,10 +15,10 @@ from imp_server.core import (
     TextPart,
     ToolCall,
 )
-from imp_server.dialects.openai_responses import parse
-from imp_server.dialects.openai_responses_stored import with_ids
-from imp_server.dialects.openai_responses_tools import tool_table
-from imp_server.dialects.openai_responses_truncation import fitting, without_oldest_turns
+from imp_server.dialects.openai_responses.handlers import parse
+from imp_server.dialects.openai_responses.stored import with_ids
+from imp_server.dialects.openai_responses.tools import tool_table
+from imp_server.dialects.openai_responses.truncation import fitting, without_oldest_turns
 from imp_server.dialects.sealed import seal, unseal
 
 from tests.dialects.contract_check import checked, contract

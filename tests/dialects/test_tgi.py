@@ -21,8 +21,8 @@ from imp_server.core import (
     Usage,
 )
 from imp_server.dialects.base import ReplyContext
-from imp_server.dialects.tgi import prompt_request
-from imp_server.dialects.tgi_reply import GenerateFold, GenerateStream
+from imp_server.dialects.tgi.handlers import prompt_request
+from imp_server.dialects.tgi.reply import GenerateFold, GenerateStream
 
 from tests.dialects.contract_check import check_frames, check_reply, checked
 from tests.dialects.event_lists import event_lists

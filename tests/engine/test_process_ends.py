@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from imp_server.config import Config
 from imp_server.core import UserFault
-from imp_server.engine.client.base import process
+from imp_server.engine.client import process
 from imp_server.engine.client.process import ProcessEngine
 
 

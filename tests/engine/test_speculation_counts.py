@@ -10,9 +10,9 @@ import numpy as np
 from imp_server.core import GrammarPlan, OutputPlan, Usage
 from imp_server.decode.ngram import NgramDrafter, NgramKnobs
 from imp_server.dialects.handler import ServerState
-from imp_server.dialects.llamacpp_metrics import exposition
-from imp_server.dialects.openai_responses_kept import KeptTotals
-from imp_server.dialects.openai_usage import usage_body
+from imp_server.dialects.llamacpp.metrics import exposition
+from imp_server.dialects.openai.usage import usage_body
+from imp_server.dialects.openai_responses.kept import KeptTotals
 from imp_server.engine.client.inline import InlineEngine
 from imp_server.engine.drafting.speculation import Speculation
 from imp_server.schedule.cost import CostTable

@@ -10,8 +10,8 @@ import pytest
 from imp_server.grammar.check import check_schema
 from imp_server.grammar.engine import GrammarSpace
 from imp_server.grammar.frames.simple_objects import KEY_TEXT
+from imp_server.grammar.masks import masks as masks_module
 from imp_server.grammar.masks.masks import Masks
-from imp_server.grammar.masks.masks import masks as masks_module
 from imp_server.grammar.masks.native_walk import available
 from imp_server.grammar.masks.packed_trie import PackedTrie
 from imp_server.grammar.masks.plain_tokens import closing_quote

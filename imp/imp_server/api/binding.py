@@ -14,11 +14,11 @@ from imp_server.dialects.handler import Handler, operation_of
 def find_handlers() -> dict[str, Handler]:
     """Every function marked as a handler in dialects/, by operationId."""
     found: dict[str, Handler] = {}
-    for module_info in pkgutil.iter_modules(imp_server.dialects.__path__):
-        module = importlib.import_module(f"imp_server.dialects.{module_info.name}")
+    for module_info in pkgutil.walk_packages(imp_server.dialects.__path__, "imp_server.dialects."):
+        module = importlib.import_module(module_info.name)
         for thing in vars(module).values():
             operation = operation_of(thing)
-            if operation is not None and operation.partition(".")[0] == module_info.name:
+            if operation is not None:
                 found[operation] = thing
     return found
 

@@ -53,7 +53,7 @@ from imp_server.dialects.handler import (
     JsonReply,
     Reply,
 )
-from imp_server.dialects.openai_responses_turns import turn_of
+from imp_server.dialects.openai_responses.turns import turn_of
 
 _log = logging.getLogger(__name__)
 _DETACHED = Response(499)

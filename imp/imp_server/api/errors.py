@@ -12,14 +12,14 @@ from imp_server.core import ImpError, MethodNotAllowed, UnsupportedMediaType
 
 
 class ErrorShape(Protocol):
-    """A module dialects/<shape>_errors.py."""
+    """A module dialects/<shape>/errors.py."""
 
     def error_body(self, error: ImpError, request_id: str) -> dict[str, Any]: ...
 
 
 @cache
 def shape_module(shape: str) -> ErrorShape:
-    return cast(ErrorShape, importlib.import_module(f"imp_server.dialects.{shape}_errors"))
+    return cast(ErrorShape, importlib.import_module(f"imp_server.dialects.{shape}.errors"))
 
 
 def shape_of(operation: Operation, headers: Mapping[str, str]) -> str:

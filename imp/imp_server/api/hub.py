@@ -26,7 +26,7 @@ from imp_server.core import ChatRequest, PromptRequest, Unavailable
 from imp_server.core.errand import NotWanted, current_errand
 from imp_server.core.owner import current_owner
 from imp_server.dialects.handler import ModelCard, ReasoningEnd, ServerState, TextFacts
-from imp_server.dialects.openai_responses_kept import Kept
+from imp_server.dialects.openai_responses.kept import Kept
 from imp_server.resources import data_folder
 from imp_server.text.cache_scope import session_name
 from imp_server.text.model_workers import WARM_UP as TEXT_WARM_UP

@@ -21,8 +21,8 @@ from imp_server.config import Config, imp_home
 from imp_server.core import Unavailable
 from imp_server.core.lanes import Lane
 from imp_server.core.owner import Owner
-from imp_server.dialects.openai_responses_events import ResponseEvents
-from imp_server.dialects.openai_responses_kept import KeptTotals
+from imp_server.dialects.openai_responses.events import ResponseEvents
+from imp_server.dialects.openai_responses.kept import KeptTotals
 
 Json = dict[str, Any]
 P = ParamSpec("P")

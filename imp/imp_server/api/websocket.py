@@ -29,7 +29,7 @@ from imp_server.api.visit import address_of
 from imp_server.api.websocket_frames import IN_FLIGHT
 from imp_server.core import Draining, Forbidden, ImpError, InvalidRequest, Overloaded, UnknownUrl
 from imp_server.dialects.handler import INLINE_BYTES
-from imp_server.dialects.openai_responses_turns import TURN, Memory, Turn
+from imp_server.dialects.openai_responses.turns import TURN, Memory, Turn
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Any]]

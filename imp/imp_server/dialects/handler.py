@@ -16,8 +16,8 @@ from imp_server.core import ChatRequest, ImpError, PromptRequest
 from imp_server.dialects.base import Fold, ReplyContext, SseFrame, Stream
 
 if TYPE_CHECKING:
-    from imp_server.dialects.openai_responses_kept import Kept
-    from imp_server.dialects.openai_responses_turns import Turn
+    from imp_server.dialects.openai_responses.kept import Kept
+    from imp_server.dialects.openai_responses.turns import Turn
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -246,9 +246,9 @@ _MARK = "__imp_operation__"
 
 
 def handler(function: Handler) -> Handler:
-    """Marks the handler of the operation `<module>.<function>`."""
-    module = function.__module__.rpartition(".")[2]
-    setattr(function, _MARK, f"{module}.{function.__name__}")
+    """Marks an operation by its place: `tgi.info` is in tgi/handlers.py, `openai_models.list` in openai/models.py."""
+    below = function.__module__.partition("dialects.")[2].removesuffix(".handlers")
+    setattr(function, _MARK, f"{below.replace('.', '_')}.{function.__name__}")
     return function
 
 

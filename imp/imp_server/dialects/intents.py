@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any, TypedDict
 
 from imp_server.core import CacheIntent, SamplingIntent
-from imp_server.dialects.openai_sampling import cache_of, row_of, sampling_of, speculative_of
+from imp_server.dialects.openai.sampling import cache_of, row_of, sampling_of, speculative_of
 
 Body = Mapping[str, Any]
 

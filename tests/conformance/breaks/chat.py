@@ -6,12 +6,10 @@ from itertools import count
 from typing import Any
 
 from imp_server.core import Finish, SamplingIntent, TextDelta
-from imp_server.dialects import (
-    openai_chat_reply,
-    openai_chat_request,
-)
 from imp_server.dialects.base import SseFrame
-from imp_server.dialects.openai_chat_reply import ChatFold, ChatStream
+from imp_server.dialects.openai_chat import reply as openai_chat_reply
+from imp_server.dialects.openai_chat import request as openai_chat_request
+from imp_server.dialects.openai_chat.reply import ChatFold, ChatStream
 from imp_server.text.tools import enforce
 
 from tests.conformance.breaking import (

@@ -6,17 +6,15 @@ from typing import Any
 
 from imp_server.api import app, endpoint
 from imp_server.api.validation import Validators
-from imp_server.dialects import (
-    anthropic_messages,
-    anthropic_messages_events,
-    llamacpp,
-    openai_chat_reply,
-    openai_responses_events,
-    response_formats,
-    tgi_reply,
-)
-from imp_server.dialects.anthropic_messages_events import MessageEvents
-from imp_server.dialects.openai_responses_events import ResponseEvents
+from imp_server.dialects import response_formats
+from imp_server.dialects.anthropic import events as anthropic_messages_events
+from imp_server.dialects.anthropic import messages as anthropic_messages
+from imp_server.dialects.anthropic.events import MessageEvents
+from imp_server.dialects.llamacpp import handlers as llamacpp
+from imp_server.dialects.openai_chat import reply as openai_chat_reply
+from imp_server.dialects.openai_responses import events as openai_responses_events
+from imp_server.dialects.openai_responses.events import ResponseEvents
+from imp_server.dialects.tgi import reply as tgi_reply
 
 from tests.conformance.breaking import Json, after, instead
 

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from imp_server.dialects import (
-    anthropic_errors,
-    anthropic_messages,
-    anthropic_messages_events,
-)
-from imp_server.dialects.anthropic_messages_events import MessageEvents
+from imp_server.dialects.anthropic import errors as anthropic_errors
+from imp_server.dialects.anthropic import events as anthropic_messages_events
+from imp_server.dialects.anthropic import messages as anthropic_messages
+from imp_server.dialects.anthropic.events import MessageEvents
 from imp_server.dialects.base import SseFrame
 
 from tests.conformance.breaking import (

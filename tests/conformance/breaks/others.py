@@ -8,14 +8,12 @@ from typing import Any
 import msgspec
 from imp_server.api.validation import Validators
 from imp_server.core import PromptRequest
-from imp_server.dialects import (
-    llamacpp,
-    llamacpp_reply,
-    openai_completions_reply,
-    openai_embeddings,
-)
-from imp_server.dialects.openai_completions_reply import CompletionFold, CompletionStream, LegacyLogprobs
-from imp_server.dialects.openai_embeddings import EmbeddingFold
+from imp_server.dialects.llamacpp import handlers as llamacpp
+from imp_server.dialects.llamacpp import reply as llamacpp_reply
+from imp_server.dialects.openai import embeddings as openai_embeddings
+from imp_server.dialects.openai.embeddings import EmbeddingFold
+from imp_server.dialects.openai_completions import reply as openai_completions_reply
+from imp_server.dialects.openai_completions.reply import CompletionFold, CompletionStream, LegacyLogprobs
 from imp_server.dialects.progress import Underway
 
 from tests.conformance.breaking import (

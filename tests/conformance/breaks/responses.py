@@ -5,14 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from imp_server.api.responses_kept import KeptResponses
-from imp_server.dialects import (
-    openai_responses,
-    openai_responses_events,
-    openai_responses_resource,
-)
 from imp_server.dialects.base import SseFrame
-from imp_server.dialects.openai_responses_events import ResponseEvents
-from imp_server.dialects.openai_responses_items import CallItem, MessageItem
+from imp_server.dialects.openai_responses import events as openai_responses_events
+from imp_server.dialects.openai_responses import handlers as openai_responses
+from imp_server.dialects.openai_responses import resource as openai_responses_resource
+from imp_server.dialects.openai_responses.events import ResponseEvents
+from imp_server.dialects.openai_responses.items import CallItem, MessageItem
 
 from tests.conformance.breaking import (
     Json,

@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from imp_server.core import ReasoningDelta, TextDelta
-from imp_server.dialects import anthropic_messages, openai_chat_reply
-from imp_server.dialects.anthropic_messages_events import MessageEvents
-from imp_server.dialects.openai_chat_reply import ChatStream
-from imp_server.dialects.openai_responses_events import ResponseEvents
-from imp_server.dialects.openai_responses_items import ReasoningItem
+from imp_server.dialects.anthropic import messages as anthropic_messages
+from imp_server.dialects.anthropic.events import MessageEvents
+from imp_server.dialects.openai_chat import reply as openai_chat_reply
+from imp_server.dialects.openai_chat.reply import ChatStream
+from imp_server.dialects.openai_responses.events import ResponseEvents
+from imp_server.dialects.openai_responses.items import ReasoningItem
 
 from tests.conformance.breaking import Json, after, drop, events, in_events, instead
 

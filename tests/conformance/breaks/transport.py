@@ -9,7 +9,7 @@ from imp_server.api import app, driver, endpoint, sse
 from imp_server.api.auth import KeyRing
 from imp_server.api.headers import Cors
 from imp_server.core import InvalidRequest, ModelNotFound
-from imp_server.dialects import openai_errors
+from imp_server.dialects.openai import errors as openai_errors
 
 from tests.conformance.breaking import Json, after, instead
 

@@ -7,7 +7,7 @@ from typing import Any
 from imp_server.core import ImpError, SamplingParams, Usage
 from imp_server.dialects.base import ReplyContext
 from imp_server.dialects.intents import present
-from imp_server.dialects.openai_responses_tools import echo
+from imp_server.dialects.openai_responses.tools import echo
 from imp_server.dialects.timings import speculation_details
 
 Json = dict[str, Any]

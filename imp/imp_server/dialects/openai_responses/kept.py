@@ -6,8 +6,8 @@ from typing import Any, NamedTuple, Protocol
 
 from imp_server.core import NotFound
 from imp_server.dialects.intents import Body, present
-from imp_server.dialects.openai_responses_events import ResponseEvents
-from imp_server.dialects.openai_responses_input import Item, is_reference
+from imp_server.dialects.openai_responses.events import ResponseEvents
+from imp_server.dialects.openai_responses.input import Item, is_reference
 
 Json = dict[str, Any]
 

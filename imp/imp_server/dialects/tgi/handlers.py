@@ -12,8 +12,8 @@ from imp_server.dialects.base import ReplyContext
 from imp_server.dialects.handler import BytesReply, Call, JsonReply, PromptReply, Reply, handler
 from imp_server.dialects.ids import new_id
 from imp_server.dialects.intents import present
-from imp_server.dialects.openai_sampling import sampling_of
-from imp_server.dialects.tgi_reply import (
+from imp_server.dialects.openai.sampling import sampling_of
+from imp_server.dialects.tgi.reply import (
     GenerateFold,
     GenerateListFold,
     GenerateStream,

@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 
 from imp_server.core import CacheIntent, PromptRequest, ResponseFormat, SamplingIntent
-from imp_server.dialects.llamacpp_fields import choices_of, prompts_of
-from imp_server.dialects.openai_sampling import predict_s_of, row_of, sampling_of, speculative_of, stop_of, whole
+from imp_server.dialects.llamacpp.fields import choices_of, prompts_of
+from imp_server.dialects.openai.sampling import predict_s_of, row_of, sampling_of, speculative_of, stop_of, whole
 from imp_server.dialects.sampler_names import with_samplers
 
 _LIMITS = ("n_predict", "max_completion_tokens", "max_tokens")

@@ -19,8 +19,8 @@ from imp_server.core import (
     ToolChoice,
 )
 from imp_server.dialects.free_form import free_form_tool, wrapped
-from imp_server.dialects.llamacpp_fields import adapter_of, choices_of
-from imp_server.dialects.openai_sampling import (
+from imp_server.dialects.llamacpp.fields import adapter_of, choices_of
+from imp_server.dialects.openai.sampling import (
     budget_tokens_of,
     cache_of,
     limit_of,

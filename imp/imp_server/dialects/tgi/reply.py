@@ -20,8 +20,8 @@ from imp_server.core import (
 )
 from imp_server.dialects.base import ReplyContext, SseFrame
 from imp_server.dialects.intents import present
-from imp_server.dialects.openai_usage import token_text
-from imp_server.dialects.tgi_errors import error_body
+from imp_server.dialects.openai.usage import token_text
+from imp_server.dialects.tgi.errors import error_body
 
 Json = dict[str, Any]
 _encode = msgspec.json.Encoder().encode

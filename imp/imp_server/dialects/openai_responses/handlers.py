@@ -24,14 +24,14 @@ from imp_server.dialects.base import ReplyContext, SseFrame
 from imp_server.dialects.handler import Call, ChatReply, JsonReply, Reply, handler
 from imp_server.dialects.ids import new_id
 from imp_server.dialects.intents import Body, extensions, present
-from imp_server.dialects.openai_responses_events import ResponseEvents
-from imp_server.dialects.openai_responses_input import Conversation, Item, items_of
-from imp_server.dialects.openai_responses_kept import ResponseNotFound, history_of, resolved
-from imp_server.dialects.openai_responses_stored import page, with_ids
-from imp_server.dialects.openai_responses_tools import tool_choice, tool_table
-from imp_server.dialects.openai_responses_truncation import fitting
-from imp_server.dialects.openai_responses_turns import Beside
-from imp_server.dialects.openai_sampling import budget_tokens_of, whole
+from imp_server.dialects.openai.sampling import budget_tokens_of, whole
+from imp_server.dialects.openai_responses.events import ResponseEvents
+from imp_server.dialects.openai_responses.input import Conversation, Item, items_of
+from imp_server.dialects.openai_responses.kept import ResponseNotFound, history_of, resolved
+from imp_server.dialects.openai_responses.stored import page, with_ids
+from imp_server.dialects.openai_responses.tools import tool_choice, tool_table
+from imp_server.dialects.openai_responses.truncation import fitting
+from imp_server.dialects.openai_responses.turns import Beside
 from imp_server.dialects.response_formats import response_format_of
 
 _encode = msgspec.json.Encoder().encode

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from imp_server.dialects.openai_responses_kept import Kept
+from imp_server.dialects.openai_responses.kept import Kept
 
 Json = dict[str, Any]
 MOST_RESPONSES = 8

@@ -10,9 +10,8 @@ from imp_server.core import InvalidRequest, PromptRequest
 from imp_server.dialects.base import ReplyContext
 from imp_server.dialects.handler import Call, PromptReply, Reply, handler
 from imp_server.dialects.ids import new_id
-from imp_server.dialects.llamacpp_fields import adapter_of, choices_of, prompts_of, with_bias_by_id
-from imp_server.dialects.openai_completions_reply import CompletionFold, CompletionStream, logprobs_of
-from imp_server.dialects.openai_sampling import (
+from imp_server.dialects.llamacpp.fields import adapter_of, choices_of, prompts_of, with_bias_by_id
+from imp_server.dialects.openai.sampling import (
     cache_of,
     limit_of,
     predict_s_of,
@@ -22,6 +21,7 @@ from imp_server.dialects.openai_sampling import (
     stop_of,
     whole,
 )
+from imp_server.dialects.openai_completions.reply import CompletionFold, CompletionStream, logprobs_of
 from imp_server.dialects.response_formats import response_format_of
 from imp_server.dialects.sampler_names import with_samplers
 

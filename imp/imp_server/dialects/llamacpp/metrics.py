@@ -10,7 +10,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from imp_server.dialects.handler import ServerState
-from imp_server.dialects.openai_responses_kept import KeptTotals
+from imp_server.dialects.openai_responses.kept import KeptTotals
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _STARTED = time.monotonic()

@@ -21,8 +21,8 @@ from imp_server.core import (
 )
 from imp_server.dialects.base import ReplyContext
 from imp_server.dialects.intents import present
-from imp_server.dialects.openai_errors import error_type
-from imp_server.dialects.openai_responses_items import (
+from imp_server.dialects.openai.errors import error_type
+from imp_server.dialects.openai_responses.items import (
     CallItem,
     CustomCallItem,
     Item,
@@ -30,8 +30,8 @@ from imp_server.dialects.openai_responses_items import (
     ReasoningItem,
     token_logprob,
 )
-from imp_server.dialects.openai_responses_resource import failure, resource, usage
-from imp_server.dialects.openai_responses_tools import tool_table
+from imp_server.dialects.openai_responses.resource import failure, resource, usage
+from imp_server.dialects.openai_responses.tools import tool_table
 from imp_server.dialects.timings import timings_body
 
 Json = dict[str, Any]

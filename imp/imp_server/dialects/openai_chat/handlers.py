@@ -7,9 +7,9 @@ import time
 from imp_server.dialects.base import ReplyContext
 from imp_server.dialects.handler import Call, ChatReply, Reply, handler
 from imp_server.dialects.ids import new_id
-from imp_server.dialects.llamacpp_fields import with_bias_by_id
-from imp_server.dialects.openai_chat_reply import ChatFold, ChatStream
-from imp_server.dialects.openai_chat_request import chat_request
+from imp_server.dialects.llamacpp.fields import with_bias_by_id
+from imp_server.dialects.openai_chat.reply import ChatFold, ChatStream
+from imp_server.dialects.openai_chat.request import chat_request
 
 
 @handler

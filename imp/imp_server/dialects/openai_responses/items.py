@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from imp_server.core import LogprobEntry
 from imp_server.dialects.free_form import InputReader
-from imp_server.dialects.openai_usage import token_text
+from imp_server.dialects.openai.usage import token_text
 from imp_server.dialects.sealed import seal
 
 Json = dict[str, Any]

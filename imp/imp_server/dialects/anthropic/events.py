@@ -24,9 +24,9 @@ from imp_server.core import (
     TextDelta,
     Usage,
 )
-from imp_server.dialects.anthropic_messages_ids import tool_use_id
-from imp_server.dialects.anthropic_messages_input import last_ttl
-from imp_server.dialects.anthropic_messages_thinking import Signer
+from imp_server.dialects.anthropic.call_ids import tool_use_id
+from imp_server.dialects.anthropic.input import last_ttl
+from imp_server.dialects.anthropic.thinking import Signer
 from imp_server.dialects.base import ReplyContext
 from imp_server.dialects.intents import present
 from imp_server.dialects.timings import speculation_details, timings_body

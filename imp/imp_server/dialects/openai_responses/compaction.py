@@ -26,12 +26,12 @@ from imp_server.dialects.base import ReplyContext
 from imp_server.dialects.handler import Call, ChatReply, Reply, handler
 from imp_server.dialects.ids import new_id
 from imp_server.dialects.intents import Body
-from imp_server.dialects.openai_responses import Stream, parse
-from imp_server.dialects.openai_responses_input import Item, items_of
-from imp_server.dialects.openai_responses_kept import history_of, resolved
-from imp_server.dialects.openai_responses_resource import usage
-from imp_server.dialects.openai_responses_stored import with_ids
-from imp_server.dialects.openai_responses_truncation import fitting
+from imp_server.dialects.openai_responses.handlers import Stream, parse
+from imp_server.dialects.openai_responses.input import Item, items_of
+from imp_server.dialects.openai_responses.kept import history_of, resolved
+from imp_server.dialects.openai_responses.resource import usage
+from imp_server.dialects.openai_responses.stored import with_ids
+from imp_server.dialects.openai_responses.truncation import fitting
 from imp_server.dialects.sealed import seal
 
 MAX_SUMMARY_TOKENS = 1024

@@ -9,7 +9,7 @@ from typing import Any
 from imp_server.core import InvalidRequest, MediaPart, Message, Part, Role, TextPart, ToolCall
 from imp_server.dialects.free_form import wrapped
 from imp_server.dialects.intents import present
-from imp_server.dialects.openai_responses_tools import ToolTable
+from imp_server.dialects.openai_responses.tools import ToolTable
 from imp_server.dialects.sealed import unseal
 
 Item = Mapping[str, Any]

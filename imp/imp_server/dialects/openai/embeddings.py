@@ -15,8 +15,8 @@ from imp_server.core import Finish, InvalidRequest, OutputEvent, PromptRequest, 
 from imp_server.dialects.base import Fold, ReplyContext
 from imp_server.dialects.handler import Call, ModelCard, PromptReply, Reply, handler
 from imp_server.dialects.ids import new_id
-from imp_server.dialects.llamacpp_fields import Prompt, prompts_of
-from imp_server.dialects.openai_usage import UsageSum
+from imp_server.dialects.llamacpp.fields import Prompt, prompts_of
+from imp_server.dialects.openai.usage import UsageSum
 
 UNIT_LENGTH = 2
 

@@ -11,13 +11,13 @@ from imp_server.core import ImpError, InvalidRequest, Unavailable
 from imp_server.dialects.base import ReplyContext
 from imp_server.dialects.handler import BytesReply, Call, JsonReply, ModelCard, PromptReply, Reply, TextFacts, handler
 from imp_server.dialects.ids import new_id
-from imp_server.dialects.llamacpp_fields import Prompt, bias_by_id, prompts_of, with_bias_by_id
-from imp_server.dialects.llamacpp_metrics import CONTENT_TYPE, STARTED_UNIX, exposition
-from imp_server.dialects.llamacpp_reply import CompletionFold, CompletionStream
-from imp_server.dialects.llamacpp_request import prompt_requests
-from imp_server.dialects.llamacpp_settings import default_settings
-from imp_server.dialects.openai_chat_request import chat_request
-from imp_server.dialects.openai_embeddings import EmbeddingFold, check_embeds, create_embedding, embed
+from imp_server.dialects.llamacpp.fields import Prompt, bias_by_id, prompts_of, with_bias_by_id
+from imp_server.dialects.llamacpp.metrics import CONTENT_TYPE, STARTED_UNIX, exposition
+from imp_server.dialects.llamacpp.reply import CompletionFold, CompletionStream
+from imp_server.dialects.llamacpp.request import prompt_requests
+from imp_server.dialects.llamacpp.settings import default_settings
+from imp_server.dialects.openai.embeddings import EmbeddingFold, check_embeds, create_embedding, embed
+from imp_server.dialects.openai_chat.request import chat_request
 from imp_server.dialects.response_formats import ANSWER_FIELDS
 
 _TEMPLATE_FIELDS = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from imp_server.dialects.openai_responses_input import Item
+from imp_server.dialects.openai_responses.input import Item
 
 Json = dict[str, Any]
 

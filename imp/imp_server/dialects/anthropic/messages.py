@@ -21,9 +21,9 @@ from imp_server.core import (
     ToolChoice,
     UnsupportedParameter,
 )
-from imp_server.dialects.anthropic_errors import error_body
-from imp_server.dialects.anthropic_messages_events import MessageEvents
-from imp_server.dialects.anthropic_messages_input import (
+from imp_server.dialects.anthropic.errors import error_body
+from imp_server.dialects.anthropic.events import MessageEvents
+from imp_server.dialects.anthropic.input import (
     Block,
     assistant_message,
     in_turns,
@@ -35,7 +35,7 @@ from imp_server.dialects.base import ReplyContext, SseFrame
 from imp_server.dialects.handler import Call, ChatReply, JsonReply, Reply, handler
 from imp_server.dialects.ids import new_id
 from imp_server.dialects.intents import Body, Extensions, extensions, present
-from imp_server.dialects.openai_sampling import whole
+from imp_server.dialects.openai.sampling import whole
 from imp_server.dialects.response_formats import response_format_of
 
 _encode = msgspec.json.Encoder().encode

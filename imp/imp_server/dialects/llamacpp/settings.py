@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 
 from imp_server.core import SamplingParams
-from imp_server.dialects.llamacpp_fields import BANNED
-from imp_server.dialects.openai_sampling import stop_of, whole
+from imp_server.dialects.llamacpp.fields import BANNED
+from imp_server.dialects.openai.sampling import stop_of, whole
 from imp_server.dialects.sampler_names import sampler_names
 
 _LISTED = ("logit_bias", "banned_ids", "min_tokens", "held_ids")

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from imp_server.core import MediaPart, Message, Part, TextPart, ToolCall
-from imp_server.dialects.anthropic_messages_ids import call_id_of
-from imp_server.dialects.anthropic_messages_thinking import is_kept
+from imp_server.dialects.anthropic.call_ids import call_id_of
+from imp_server.dialects.anthropic.thinking import is_kept
 from imp_server.dialects.intents import present
 
 Block = Mapping[str, Any]

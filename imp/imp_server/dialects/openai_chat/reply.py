@@ -21,8 +21,8 @@ from imp_server.core import (
 )
 from imp_server.dialects.base import ReplyContext, SseFrame
 from imp_server.dialects.free_form import InputReader
-from imp_server.dialects.openai_errors import error_body
-from imp_server.dialects.openai_usage import UsageSum, logprob_body, usage_body
+from imp_server.dialects.openai.errors import error_body
+from imp_server.dialects.openai.usage import UsageSum, logprob_body, usage_body
 from imp_server.dialects.progress import Underway
 
 FINGERPRINT = f"fp_imp_{__version__}"

@@ -22,11 +22,11 @@ from imp_server.core import (
     Usage,
 )
 from imp_server.dialects.base import ReplyContext, SseFrame
-from imp_server.dialects.llamacpp_fields import choices_of
-from imp_server.dialects.llamacpp_request import n_probs_of
-from imp_server.dialects.llamacpp_settings import settings_body
-from imp_server.dialects.openai_errors import error_body
-from imp_server.dialects.openai_usage import token_text
+from imp_server.dialects.llamacpp.fields import choices_of
+from imp_server.dialects.llamacpp.request import n_probs_of
+from imp_server.dialects.llamacpp.settings import settings_body
+from imp_server.dialects.openai.errors import error_body
+from imp_server.dialects.openai.usage import token_text
 from imp_server.dialects.progress import Underway
 from imp_server.dialects.timings import timings_body
 

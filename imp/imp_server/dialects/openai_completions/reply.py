@@ -11,10 +11,10 @@ import msgspec
 
 from imp_server.core import Finish, ImpError, LogprobEntry, Logprobs, OutputEvent, PromptLogprobs, TextDelta
 from imp_server.dialects.base import ReplyContext, SseFrame
-from imp_server.dialects.llamacpp_fields import choices_of
-from imp_server.dialects.openai_chat_reply import DONE, FINGERPRINT
-from imp_server.dialects.openai_errors import error_body
-from imp_server.dialects.openai_usage import UsageSum, token_text, usage_body
+from imp_server.dialects.llamacpp.fields import choices_of
+from imp_server.dialects.openai.errors import error_body
+from imp_server.dialects.openai.usage import UsageSum, token_text, usage_body
+from imp_server.dialects.openai_chat.reply import DONE, FINGERPRINT
 from imp_server.dialects.progress import Underway
 
 

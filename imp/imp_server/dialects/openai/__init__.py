@@ -1,0 +1,1 @@
+"""What OpenAI's routes share, and its small routes: models, embeddings."""
