@@ -181,7 +181,9 @@ def test_random_requests_never_meet_others_tokens(seed: int, shape: tuple[int, t
     for _ in range(60):
         if rng.random() < 0.6:
             parts = [(rng.randint(0, 2), rng.choice([7, 16, 33, 48])) for _ in range(rng.randint(1, 3))]
-            rows += sim.submit(prompt(*parts)[:120], rng.randint(1, 30), n=rng.choice([1, 1, 1, 2]))
+            rows += sim.submit(
+                prompt(*parts)[:120], rng.randint(1, 30), n=rng.choice([1, 1, 1, 2]), client=rng.choice("ab")
+            )
         if rng.random() < 0.1 and rows:
             sim.cancel(rng.choice(rows))
         if sim.scheduler.has_work:

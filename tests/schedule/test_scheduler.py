@@ -154,7 +154,8 @@ def test_any_workload_keeps_memory_whole_and_ends(load: dict[str, Any]) -> None:
     for event in load["events"]:
         if isinstance(event, tuple):
             n_prompt, n_output, n, priority = event
-            rows += sim.submit(range(n_prompt), n_output, n=n, key=len(rows), priority=priority)
+            client = "abc"[n_prompt % 3]
+            rows += sim.submit(range(n_prompt), n_output, n=n, key=len(rows), priority=priority, client=client)
         elif event == "step":
             sim.step()
         elif rows:

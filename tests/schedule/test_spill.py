@@ -285,7 +285,9 @@ def run_random(sim: Simulation, rng: random.Random, n_requests: int) -> None:
     while n_requests:
         if rng.random() < 0.5 and sim.scheduler.n_waiting < 12:
             parts = [(rng.randint(0, 3), rng.choice([7, 16, 33, 48])) for _ in range(rng.randint(1, 3))]
-            rows += sim.submit(prompt(*parts)[:120], rng.randint(1, 30), n=rng.choice([1, 1, 1, 2]))
+            rows += sim.submit(
+                prompt(*parts)[:120], rng.randint(1, 30), n=rng.choice([1, 1, 1, 2]), client=rng.choice("ab")
+            )
             n_requests -= 1
         if rng.random() < 0.1 and rows:
             sim.cancel(rng.choice(rows))

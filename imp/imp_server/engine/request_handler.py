@@ -196,7 +196,7 @@ class RequestHandler:
             self.force(live)
             if live.grammar is not None:
                 live.grammar.request_mask()
-        self._scheduler.submit([live.row for live in rows])
+        self._scheduler.submit([live.row for live in rows], n_cached)
 
     def _make_row(
         self, request: GenerateRequest, ids: NDArray[np.int32], choice: int, constraint: Constraint | None
@@ -211,6 +211,7 @@ class RequestHandler:
             choice,
             sampler,
             priority=request.priority,
+            client=request.owner,
             wanted_slot=-1 if request.row_preference is None or choice else request.row_preference,
             adapter=adapter.slot,
             reuse_group=scoped_group(adapter.reuse_group, request.cache.scope),

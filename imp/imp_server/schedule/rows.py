@@ -24,6 +24,8 @@ class Row:
     choice: int
     sampler: SamplerState
     priority: int = 0
+    client: str = ""
+    """Whose work it is (shares.py)."""
     adapter: int = 0
     """The backend's slot of it; 0 = none."""
     reuse_group: int = 0
@@ -50,6 +52,12 @@ class Row:
     """Most positions that were ever computed, for telling recomputed ones apart."""
     leader: Row | None = None
     """The row whose prompt this one will share once it is computed (n > 1)."""
+    due: float = 0.0
+    """When its turn comes, by the clock of work: the later, the longer it is."""
+    n_paid: float = 0.0
+    """Tokens that its client has been charged for and that it hasn't computed yet."""
+    n_run: int = 0
+    """Tokens computed since it was admitted last."""
     drafts: NDArray[np.int32] = field(default_factory=lambda: np.empty(0, dtype=np.int32))
     """Ids proposed for the next step; set by the engine before `plan`, cleared by `settle`."""
     snapshot_points: tuple[int, ...] = ()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from imp_server.backends.base import BLOCK_TOKENS
@@ -12,6 +13,9 @@ from imp_server.schedule.memory import Memory, RowTables
 from imp_server.schedule.prefix import MakeIndex, NoPrefixIndex, PrefixHit
 from imp_server.schedule.queue import RequestQueue, Ticket
 from imp_server.schedule.rows import Chunk, Row, StepBuilder, StepPlan
+
+_TURN_TOKENS = 8
+"""That a row computes at least before it makes place for another client's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,47 +75,51 @@ class Scheduler:
     def has_work(self) -> bool:
         return bool(self._rows or len(self.queue))
 
-    def submit(self, rows: list[Row]) -> None:
-        """The choices of one request, in order; they share the computation of their prompt."""
+    def submit(self, rows: list[Row], n_known: int = 0) -> None:
+        """The choices of one request, in order; they share the computation of their prompt.
+
+        `n_known`: tokens of it that the prefix index holds.
+        """
         for row in rows[1:]:
             row.leader = rows[0]
-        self.queue.push(Ticket(list(rows)))
+        self.queue.submit(list(rows), rows[0].sampler.length - n_known)
 
     def remove(self, row: Row) -> None:
-        """The row is over or unwanted, at whatever stage; its slot and blocks are free at once."""
+        """The row is over or unwanted, at whatever stage; its slot and blocks are free at once. Idempotent."""
         if row.slot >= 0:
             self._rows.remove(row)
             self._free_slots.append(row.slot)
             row.slot = -1
-        else:
-            self.queue.remove(row)
+        elif not self.queue.remove(row):
+            return
         self._hand_over_prompt(row)
         self._release(row)
+        self.queue.shares.leave(row.client)
 
     def admit(self) -> list[Row]:
-        """Give slots and memory to waiting requests, in order; none overtakes one that doesn't fit yet.
+        """Give slots and memory to waiting requests, in the queue's order; none overtakes one that doesn't fit yet.
 
         Only a request that waits for something of its own is passed over: for a prefix that another row is
         computing right now, or for the slot that its client named.
         """
         admitted: list[Row] = []
-        for ticket in list(self.queue):
-            if len(ticket.rows) > len(self._free_slots):
+        passed: list[Ticket] = []
+        while (ticket := self.queue.first(passed, but=self._holders())) is not None:
+            victim = None if self._free_slots else self._victim(ticket)
+            if not self._free_slots and victim is None:
                 break
             wanted = ticket.rows[0].wanted_slot
-            if wanted >= 0 and wanted not in self._free_slots:
+            fitting = Ticket(ticket.rows[: max(1, len(self._free_slots))])
+            hit = self._match(fitting)
+            if hit.wait_for is not None or (wanted >= 0 and wanted not in self._free_slots):
+                passed.append(ticket)
                 continue
-            hit = self._match(ticket)
-            if hit.wait_for is not None:
-                continue
-            if not self._fits(ticket, hit):
+            if victim is not None:
+                self._preempt(victim, StepBuilder())
+                hit = self._match(fitting)
+            if not self._fits(fitting, hit):
                 break
-            self.queue.take(ticket)
-            for row in ticket.rows:
-                row.slot = self._take_slot(row)
-                self._rows.append(row)
-                admitted.append(row)
-            self._begin(ticket.rows[0], hit)
+            admitted += self._admit(ticket, hit)
         if admitted:
             self._rows.sort(key=lambda row: row.rank)
         return admitted
@@ -126,7 +134,7 @@ class Scheduler:
         return started
 
     def plan(self) -> StepPlan:
-        """The next step: every decode first, then prefill chunks by age until the time budget is spent."""
+        """The next step: every decode first, then prompts, shortest first with ageing, within the time budget."""
         planned = StepBuilder()
         self.memory.settle_copies()
         self._bring_back()
@@ -137,6 +145,7 @@ class Scheduler:
             if row.slot >= 0:
                 self._plan_row(row, _n_runnable(row), planned)
         prefilling = [row for row in runnable if row.slot >= 0 and not row.is_decoding]
+        prefilling.sort(key=lambda row: (-row.priority, row.due, row.number))
         if prefilling:
             left = self._prefill_tokens(sum(row.n_pending + len(row.drafts) for row in decoding))
             for row in prefilling:
@@ -155,6 +164,16 @@ class Scheduler:
             row.n_computed = chunk.start + chunk.n_tokens + accepted
             row.n_written = max(row.n_written, row.n_computed)
             row.drafts = row.drafts[:0]
+            self._charge(row, chunk.n_tokens)
+        self.queue.shares.note_work(plan.n_tokens)
+
+    def _charge(self, row: Row, n_tokens: int) -> None:
+        """What its client hasn't paid for yet."""
+        row.n_run += n_tokens
+        row.n_paid -= n_tokens
+        if row.n_paid < 0.0:
+            self.queue.shares.charge(row.client, -row.n_paid)
+            row.n_paid = 0.0
 
     def rewind(self, row: Row, n_computed: int) -> None:
         """The row's positions from `n_computed` on aren't what they should be; they may be run again.
@@ -207,6 +226,35 @@ class Scheduler:
         return "; ".join(faults) or self.index.idle_fault()
 
     # --- admission ------------------------------------------------------------------------------
+
+    def _admit(self, ticket: Ticket, hit: PrefixHit) -> list[Row]:
+        rows = self.queue.take(ticket, len(self._free_slots))
+        for row in rows:
+            row.slot = self._take_slot(row)
+            self._rows.append(row)
+        self._begin(rows[0], hit)
+        return rows
+
+    def _holders(self) -> Collection[str]:
+        """Clients who get nothing more: where no slot is free, those that have one."""
+        return () if self._free_slots else {row.client for row in self._rows}
+
+    def _victim(self, ticket: Ticket) -> Row | None:
+        """Whose place a client without rows may have: the youngest row's of the one that has most of them.
+
+        Who has only one keeps it, and every row has its turn first: it has computed as much as its return may cost.
+        """
+        client, n_held = Counter(row.client for row in self._rows).most_common(1)[0]
+        if n_held < 2:
+            return None
+        priority = ticket.rows[0].priority
+        may = (row for row in reversed(self._rows) if row.client == client and row.priority <= priority)
+        return next((row for row in may if row.tables is not None and row.n_run >= self._turn(row)), None)
+
+    def _turn(self, row: Row) -> int:
+        """Tokens that a row may compute before it has to make place."""
+        is_kept = row.reuse_prefix and self.index.keeps and not self.memory.has_state
+        return _TURN_TOKENS if is_kept else max(_TURN_TOKENS, row.sampler.length)
 
     def _take_slot(self, row: Row) -> int:
         if row.wanted_slot in self._free_slots:
@@ -376,7 +424,9 @@ class Scheduler:
         if row.tables is not None:
             row.tables.release()
             row.tables = None
-        row.n_computed = 0
+        self.queue.shares.charge(row.client, -row.n_paid)
+        row.n_paid = 0.0
+        row.n_computed = row.n_run = 0
         row.is_restoring = False
         row.drafts = row.drafts[:0]
 
