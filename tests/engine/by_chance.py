@@ -25,9 +25,9 @@ from imp_server.engine.acceptance import Limits
 from imp_server.engine.constrained import mask_waits
 from imp_server.engine.constrained.constraint import Constraint
 from imp_server.engine.constrained.grammars import Grammars
+from imp_server.engine.drafting import speculation as speculating
 from imp_server.engine.drafting.draft_account import DraftAccount
 from imp_server.engine.drafting.draft_model import ModelDrafter
-from imp_server.engine.drafting.drafts import speculation as speculating
 from imp_server.engine.drafting.speculation import Speculation
 from imp_server.engine.loop import EngineLoop
 from imp_server.engine.messages import Cancel, FromEngine, RequestAccepted, StepDone, Submit
