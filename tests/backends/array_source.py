@@ -8,7 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from imp_server.models.architecture import Architecture, CacheGroup, Layer, Rope
+from imp_server.models.architecture import Architecture, Layer, grouped
+from imp_server.models.feed_forwards import Dense
+from imp_server.models.mixers import Attention
+from imp_server.models.rotation import Rope
 from imp_server.models.shapes import expected_shapes
 from imp_server.models.source import RawTensor
 from imp_server.weights.ggml_types import BY_NAME
@@ -17,8 +20,7 @@ from imp_server.weights.header import ModelHeader
 
 def tiny(layer: Layer | None = None, *, n_layers: int = 2, **fields: Any) -> Architecture:
     """A decoder 64 wide with 97 ids; `fields` override the Architecture's."""
-    layer = layer or BASE
-    groups = (CacheGroup("window" if layer.window else "full", tuple(range(n_layers)), layer.window),)
+    layers, groups = grouped([layer or BASE] * n_layers)
     return Architecture(
         **{
             "family": "tiny",
@@ -26,20 +28,32 @@ def tiny(layer: Layer | None = None, *, n_layers: int = 2, **fields: Any) -> Arc
             "width": 64,
             "vocab_size": 97,
             "context_length": 1024,
-            "layers": (layer,) * n_layers,
+            "layers": layers,
             "cache_groups": groups,
             **fields,
         }
     )
 
 
-BASE = Layer(n_heads=4, n_kv_heads=2, head_size=16, value_head_size=16, rope=Rope(dims=16), ffn_hidden=96)
+BASE = Layer(Attention(n_heads=4, n_kv_heads=2, head_size=16, rope=Rope(dims=16)), Dense(96))
+
+
+def altered(layer: Layer, **fields: Any) -> Layer:
+    """`fields`: of its mixer, of its feed-forward, or its own; those of a mixer come first."""
+    parts: dict[str, Any] = {"mixer": layer.mixer, "feed_forward": layer.feed_forward}
+    for name, value in fields.items():
+        part = next((part for part in parts if hasattr(parts[part], name) and name not in parts), None)
+        if part is None:
+            parts[name] = value
+        else:
+            parts[part] = replace(parts[part], **{name: value})
+    return replace(layer, **parts)
 
 
 def mixed_groups() -> Architecture:
     """One full and one window layer, as in gemma."""
-    window = replace(BASE, window=20, cache_group=1)
-    return tiny(layers=(BASE, window), cache_groups=(CacheGroup("full", (0,)), CacheGroup("window", (1,), window=20)))
+    layers, groups = grouped([BASE, altered(BASE, window=20)])
+    return tiny(layers=layers, cache_groups=groups)
 
 
 class ArraySource:

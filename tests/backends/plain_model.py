@@ -6,7 +6,9 @@ import math
 from typing import Any
 
 import numpy as np
-from imp_server.models.architecture import Architecture, Layer, Rope
+from imp_server.models.architecture import Architecture, Layer
+from imp_server.models.feed_forwards import Experts
+from imp_server.models.rotation import Rope
 from numpy.typing import NDArray
 
 from tests.backends.array_source import ArraySource
@@ -39,16 +41,16 @@ def forward(source: ArraySource, ids: list[int]) -> tuple[F, F]:
 
 def _block(a: Architecture, layer: Layer, t: dict[str, F], x: F) -> F:
     inner = _norm(a, t, "attn_norm", x) if layer.pre_norm else x
-    out = _attention(a, layer, t, inner)
+    out = _attention(a, layer.mixer, t, inner)
     if layer.post_norm:
         out = _norm(a, t, "post_attn_norm", out)
-    if layer.parallel_ffn:
-        return x + a.residual_scale * (out + _ffn(a, layer, t, inner))
+    if layer.parallel:
+        return x + a.residual_scale * (out + _ffn(a, layer.feed_forward, t, inner))
     x = x + a.residual_scale * out
     bert = not layer.pre_norm and not layer.post_norm
     if bert:
         x = _norm(a, t, "attn_norm", x)
-    out = _ffn(a, layer, t, _norm(a, t, "ffn_norm", x) if layer.pre_norm else x)
+    out = _ffn(a, layer.feed_forward, t, _norm(a, t, "ffn_norm", x) if layer.pre_norm else x)
     if layer.post_norm:
         out = _norm(a, t, "post_ffn_norm", out)
     x = x + a.residual_scale * out
@@ -84,11 +86,11 @@ def _rotate(x: F, rope: Rope) -> F:
     return out
 
 
-def _attention(a: Architecture, layer: Layer, t: dict[str, F], x: F) -> F:
+def _attention(a: Architecture, layer: Any, t: dict[str, F], x: F) -> F:
     n = len(x)
     q, k, v = (_linear(t, name, x) for name in "qkv")
     gate = None
-    if layer.gated_attention:
+    if layer.gated:
         both = q.reshape(n, layer.n_heads, 2, layer.head_size)
         q, gate = both[:, :, 0].reshape(n, -1), both[:, :, 1]
     if layer.qk_norm == "whole":
@@ -97,18 +99,18 @@ def _attention(a: Architecture, layer: Layer, t: dict[str, F], x: F) -> F:
     v = v.reshape(n, layer.n_kv_heads, -1)
     if layer.qk_norm == "per_head":
         q, k = _norm(a, t, "q_norm", q), _norm(a, t, "k_norm", k)
-    if layer.rope and layer.rope.style != "none":
+    if layer.rope:
         q, k = _rotate(q, layer.rope), _rotate(k, layer.rope)
-    out = np.zeros((n, layer.n_heads, layer.value_head_size))
+    out = np.zeros((n, layer.n_heads, layer.value_size))
     for h in range(layer.n_heads):
         kv = h // (layer.n_heads // layer.n_kv_heads)
         for i in range(n):
             seen = [
                 j for j in range(n) if (not layer.causal or j <= i) and (not layer.window or abs(i - j) < layer.window)
             ]
-            scores = k[seen, kv] @ q[i, h] * (layer.attention_scale or layer.head_size**-0.5)
-            if layer.attention_softcap:
-                scores = layer.attention_softcap * np.tanh(scores / layer.attention_softcap)
+            scores = k[seen, kv] @ q[i, h] * (layer.scale or layer.head_size**-0.5)
+            if layer.softcap:
+                scores = layer.softcap * np.tanh(scores / layer.softcap)
             weights = np.exp(scores)
             total = weights.sum() + (math.exp(t["sinks"][h]) if layer.sinks else 0.0)
             out[i, h] = weights @ v[seen, kv] / total
@@ -127,22 +129,22 @@ def _activation(kind: str, x: F) -> F:
     return np.maximum(x, 0) ** 2
 
 
-def _glu(a: Architecture, gate: F, up: F) -> F:
-    if a.activation == "swiglu_clamped":
+def _glu(kind: str, gate: F, up: F) -> F:
+    if kind == "swiglu_clamped":
         gate, up = np.minimum(gate, 7), np.clip(up, -7, 7)
         return gate / (1 + np.exp(-1.702 * gate)) * (up + 1)
-    return _activation(a.activation, gate) * up
+    return _activation(kind, gate) * up
 
 
-def _ffn(a: Architecture, layer: Layer, t: dict[str, F], x: F) -> F:
-    if layer.experts:
-        return np.stack([_experts(a, layer.experts, t, row) for row in x])
+def _ffn(a: Architecture, kind: Any, t: dict[str, F], x: F) -> F:
+    if isinstance(kind, Experts):
+        return np.stack([_experts(kind, t, row) for row in x])
     up = _linear(t, "up", x)
-    hidden = _glu(a, _linear(t, "gate", x), up) if layer.ffn_gated else _activation(a.activation, up)
+    hidden = _glu(kind.activation, _linear(t, "gate", x), up) if kind.gated else _activation(kind.activation, up)
     return _linear(t, "down", hidden)
 
 
-def _experts(a: Architecture, e: Any, t: dict[str, F], x: F) -> F:
+def _experts(e: Experts, t: dict[str, F], x: F) -> F:
     logits = t["router"] @ x
     scores = 1 / (1 + np.exp(-logits)) if e.gating == "sigmoid" else np.exp(logits) / np.exp(logits).sum()
     chosen = sorted(range(e.count), key=lambda i: -scores[i])[: e.top_k]
@@ -150,9 +152,9 @@ def _experts(a: Architecture, e: Any, t: dict[str, F], x: F) -> F:
     if e.gating == "softmax_of_top_k" or e.normalise_top_k:
         weights = weights / weights.sum()
     out = sum(
-        w * (t["experts_down"][i] @ _glu(a, t["experts_gate"][i] @ x, t["experts_up"][i] @ x))
+        w * (t["experts_down"][i] @ _glu(e.activation, t["experts_gate"][i] @ x, t["experts_up"][i] @ x))
         for i, w in zip(chosen, weights * e.scale)
     )
     if e.shared_hidden:
-        out = out + t["shared_down"] @ _glu(a, t["shared_gate"] @ x, t["shared_up"] @ x)
+        out = out + t["shared_down"] @ _glu(e.activation, t["shared_gate"] @ x, t["shared_up"] @ x)
     return np.asarray(out)

@@ -20,10 +20,12 @@ from imp_server.backends.base import (
 from imp_server.backends.reference.backend import ReferenceBackend
 from imp_server.core import ConfigError, SamplingParams
 from imp_server.decode.state import SamplerState
-from imp_server.models.architecture import Architecture, Experts, Rope, RopeScaling
+from imp_server.models.architecture import Architecture
+from imp_server.models.feed_forwards import Dense, Experts
+from imp_server.models.rotation import Rope, RopeScaling
 
 from tests.backends import plain_model
-from tests.backends.array_source import BASE, ArraySource, mixed_groups, tiny
+from tests.backends.array_source import BASE, ArraySource, altered, mixed_groups, tiny
 from tests.backends.driver import Driver
 
 IDS = np.random.default_rng(9).integers(0, 97, 700).tolist()
@@ -31,33 +33,30 @@ EXPERTS = Experts(count=6, top_k=2, hidden=32)
 
 ARCHITECTURES: dict[str, Architecture] = {
     "plain": tiny(),
-    "interleaved": tiny(replace(BASE, rope=Rope("interleaved", dims=16)), tied_head=True),
-    "partial_rope": tiny(replace(BASE, rope=Rope(dims=8, scaling=RopeScaling("linear", factor=2.0)))),
+    "interleaved": tiny(altered(BASE, rope=Rope("interleaved", dims=16)), tied_head=True),
+    "partial_rope": tiny(altered(BASE, rope=Rope(dims=8, scaling=RopeScaling("linear", factor=2.0)))),
     "rope_factors": tiny(
-        replace(BASE, rope=Rope(dims=16, scaling=RopeScaling("llama3", frequency_factors=(1, 1, 2, 2, 4, 4, 8, 8))))
+        altered(BASE, rope=Rope(dims=16, scaling=RopeScaling("llama3", frequency_factors=(1, 1, 2, 2, 4, 4, 8, 8))))
     ),
-    "no_rope": tiny(replace(BASE, rope=None), position_embeddings=128),
-    "layer_norm": tiny(replace(BASE, qkv_bias=True, out_bias=True, ffn_bias=True), norm="layer", activation="gelu"),
+    "no_rope": tiny(altered(BASE, rope=None), position_embeddings=128),
+    "layer_norm": tiny(altered(BASE, qkv_bias=True, out_bias=True, bias=True, activation="gelu"), norm="layer"),
     "gemma": tiny(
-        replace(BASE, post_norm=True, attention_softcap=5.0, qk_norm="per_head", attention_scale=0.2),
+        altered(BASE, post_norm=True, softcap=5.0, qk_norm="per_head", scale=0.2, activation="gelu_tanh"),
         norm="rms_plus_one",
-        activation="gelu_tanh",
         embedding_scale=8.0,
         logit_softcap=4.0,
     ),
-    "whole_norm": tiny(replace(BASE, qk_norm="whole", pre_norm=False, post_norm=True)),
-    "window": tiny(replace(BASE, window=20)),
+    "whole_norm": tiny(altered(BASE, qk_norm="whole", pre_norm=False, post_norm=True)),
+    "window": tiny(altered(BASE, window=20)),
     "mixed": mixed_groups(),
-    "sinks": tiny(replace(BASE, sinks=True, window=37), activation="swiglu_clamped"),
-    "gate": tiny(replace(BASE, gated_attention=True)),
-    "parallel": tiny(replace(BASE, parallel_ffn=True), logit_scale=0.25, residual_scale=0.7),
-    "relu2": tiny(replace(BASE, ffn_gated=False), activation="relu2"),
-    "one_head": tiny(replace(BASE, n_heads=4, n_kv_heads=4, head_size=24, value_head_size=8, rope=Rope(dims=24))),
-    "experts": tiny(replace(BASE, ffn_hidden=0, experts=EXPERTS)),
-    "shared_expert": tiny(
-        replace(BASE, ffn_hidden=0, experts=replace(EXPERTS, gating="sigmoid", shared_hidden=32, scale=1.5))
-    ),
-    "mixtral": tiny(replace(BASE, ffn_hidden=0, experts=replace(EXPERTS, gating="softmax_of_top_k"))),
+    "sinks": tiny(altered(BASE, sinks=True, window=37, activation="swiglu_clamped")),
+    "gate": tiny(altered(BASE, gated=True)),
+    "parallel": tiny(altered(BASE, parallel=True), logit_scale=0.25, residual_scale=0.7),
+    "relu2": tiny(altered(BASE, feed_forward=Dense(96, gated=False, activation="relu2"))),
+    "one_head": tiny(altered(BASE, n_heads=4, n_kv_heads=4, head_size=24, value_head_size=8, rope=Rope(dims=24))),
+    "experts": tiny(altered(BASE, feed_forward=EXPERTS)),
+    "shared_expert": tiny(altered(BASE, feed_forward=replace(EXPERTS, gating="sigmoid", shared_hidden=32, scale=1.5))),
+    "mixtral": tiny(altered(BASE, feed_forward=replace(EXPERTS, gating="softmax_of_top_k"))),
 }
 
 
@@ -121,8 +120,8 @@ def test_stale_blocks_do_no_harm() -> None:
     """A row that overflowed to infinity leaves its blocks behind; the next owner must not see them."""
     driver = Driver(ReferenceBackend(ArraySource(ARCHITECTURES["plain"])), n_blocks=8)
     wanted = driver.logits(IDS[:40], 40)
-    for pool in (driver.backend._pools._k, driver.backend._pools._v):  # type: ignore[attr-defined]
-        for tensor in pool.values():
+    for layer in range(2):
+        for tensor in driver.backend._pools.of_layer(layer).values():  # type: ignore[attr-defined]
             tensor.fill_(float("nan"))
     np.testing.assert_array_equal(driver.logits(IDS[:40], 40), wanted)
 
@@ -197,13 +196,13 @@ def test_masks_and_dead_ends() -> None:
 
 
 def test_encoders_have_no_cache() -> None:
-    layer = replace(BASE, causal=False, pre_norm=False, rope=None, qkv_bias=True, out_bias=True, ffn_gated=False)
+    layer = altered(BASE, causal=False, pre_norm=False, rope=None, qkv_bias=True, out_bias=True)
+    layer = altered(layer, feed_forward=Dense(96, gated=False, activation="gelu"))
     source = ArraySource(
         tiny(
             layer,
             cache_groups=(),
             norm="layer",
-            activation="gelu",
             pooling="mean",
             position_embeddings=128,
             embedding_norm=True,

@@ -14,7 +14,8 @@ from imp_server.decode.drafter import Draft, DraftedRow, Float32s, RowDrafter
 from imp_server.engine.client.inline import InlineEngine
 from imp_server.engine.drafting.drafters import make_speculation
 from imp_server.engine.drafting.speculation import Speculation
-from imp_server.models.architecture import Architecture, Experts
+from imp_server.models.architecture import Architecture
+from imp_server.models.feed_forwards import Experts
 from imp_server.models.opening import open_model
 from imp_server.schedule.cost import CostTable
 from imp_server.vocab.load import tokenizer_of
@@ -106,7 +107,7 @@ def sparse() -> Architecture:
     """Its second layer is a mixture of experts."""
     dense = tiny()
     experts = Experts(count=4, top_k=2, hidden=32)
-    return replace(dense, layers=(dense.layers[0], replace(dense.layers[1], experts=experts)))
+    return replace(dense, layers=(dense.layers[0], replace(dense.layers[1], feed_forward=experts)))
 
 
 @pytest.mark.parametrize(

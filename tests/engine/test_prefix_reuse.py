@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from imp_server.engine.client.inline import InlineEngine
 from imp_server.schedule.cache import PrefixCache
 from imp_server.schedule.tiers.host import HostTier
 
-from tests.backends.array_source import BASE, tiny
+from tests.backends.array_source import BASE, altered, tiny
 from tests.engine.tiny_engine import Tiny, ask, request, with_engine
 
 SHARED = np.random.default_rng(1).integers(0, 94, 70).tolist()
@@ -197,7 +196,7 @@ def test_a_window_slides_over_more_text_than_the_pool_holds() -> None:
             await ask(engine, request(engine, prompt[::-1], 30))
             assert index.counters()["prefix_cache_nodes"] < 20, "nodes that hold nothing go with the others"
 
-    window = {"architecture": tiny(replace(BASE, window=20)), "n_blocks": 6}
+    window = {"architecture": tiny(altered(BASE, window=20)), "n_blocks": 6}
     with_engine(body, **window)
     with_engine(body, make_index=PrefixCache, **window)
     assert all(run == runs[0] for run in runs)

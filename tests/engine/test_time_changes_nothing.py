@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import replace as changed
 from random import Random
 from typing import Any
 
@@ -21,7 +20,7 @@ from imp_server.schedule.cache import PrefixCache
 from imp_server.schedule.tiers.host import HostTier
 from msgspec.structs import replace
 
-from tests.backends.array_source import BASE, ArraySource, tiny
+from tests.backends.array_source import BASE, ArraySource, altered, tiny
 from tests.engine.any_request import AnyRequest, encode, words
 from tests.engine.by_chance import Engine
 from tests.engine.hash_model import HashModel
@@ -46,7 +45,7 @@ SULKY = NgramKnobs(min_match=2, suffix=False, burst_rearm=False)
 
 def grouped(windows: Sequence[int]) -> Architecture:
     groups = tuple(CacheGroup("window" if w else "full", (i,), w) for i, w in enumerate(windows))
-    layers = tuple(changed(BASE, window=w, cache_group=i) for i, w in enumerate(windows))
+    layers = tuple(altered(BASE, window=w, cache_group=i) for i, w in enumerate(windows))
     return tiny(n_layers=len(windows), layers=layers, cache_groups=groups)
 
 

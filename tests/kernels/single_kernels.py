@@ -8,7 +8,10 @@ from ctypes import c_float, c_int32, c_void_p
 import numpy as np
 import torch
 from imp_server.backends.cpu import abi
+from imp_server.backends.cpu.mixers import kv_form
 from imp_server.backends.cpu.packing import pack, packed_shape
+from imp_server.backends.kv_layout import ELEMENT_TYPES, layer_place
+from imp_server.models.mixers import Attention
 from imp_server.models.source import RawTensor
 
 from tests.kernels.torch_twins import Rule
@@ -67,9 +70,9 @@ def attend(
     out, positions = torch.empty_like(q), positions.int()
     queries = _at(q), _at(positions), c_int32(len(q))
     cache = _at(keys), _at(values), c_int32(len(keys)), _at(table)
+    place = layer_place(Attention(1, 1, q.shape[1]).cached(), ELEMENT_TYPES[kv_dtype], 16)
     code = abi.library(isa).imp_cpu_attend(
-        c_int32(KV.index(kv_dtype)),
-        c_int32(q.shape[1]),
+        ctypes.byref(kv_form(kv_dtype, place)),
         ctypes.byref(_Rule(*rule)),
         *queries,
         *cache,

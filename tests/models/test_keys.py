@@ -152,9 +152,8 @@ def test_lists_of_one_value_are_that_value(tmp_path: Path, plain: Architecture) 
 @pytest.mark.parametrize("factors", [False, True])
 def test_rope_scaling_of_today_and_before(keys: dict[str, Any], factor: float, factors: bool, tmp_path: Path) -> None:
     def rope(name: str, **keys: Any) -> Any:
-        return (
-            open_model(write_tiny_llama(tmp_path / name, keys=keys, rope_factors=factors)).architecture.layers[0].rope
-        )
+        made = open_model(write_tiny_llama(tmp_path / name, keys=keys, rope_factors=factors))
+        return made.architecture.layers[0].mixer.ropes()[0]
 
     plain, scaled = rope("plain.gguf"), rope("scaled.gguf", **keys)
     np.testing.assert_allclose(frequencies(scaled) * factor, frequencies(plain), rtol=1e-12)

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 from imp_server.core import InvalidModel, ModelFileMissing, UnsupportedModel
+from imp_server.models.feed_forwards import Dense
+from imp_server.models.mixers import Attention
 from imp_server.models.opening import families_by_architecture, open_model
 from imp_server.models.shapes import expected_shapes
 from imp_server.weights.header import read_header
@@ -20,8 +22,9 @@ def test_tiny_llama(tmp_path: Path) -> None:
     assert (architecture.n_layers, architecture.width, architecture.vocab_size) == (2, 64, 288)
     assert not architecture.tied_head and architecture.cache_groups[0].kind == "full"
     layer = architecture.layers[0]
-    assert (layer.n_heads, layer.n_kv_heads, layer.head_size, layer.ffn_hidden) == (4, 2, 16, 96)
-    assert layer.rope and layer.rope.style == "interleaved"
+    assert isinstance(layer.mixer, Attention) and layer.feed_forward == Dense(96)
+    assert (layer.mixer.n_heads, layer.mixer.n_kv_heads, layer.mixer.head_size) == (4, 2, 16)
+    assert layer.mixer.rope and layer.mixer.rope.style == "interleaved"
     for name, shape in expected_shapes(architecture).items():
         assert source.array(name).shape == shape
     assert source.raw("layers.0.q").type.name == "Q4_1"
@@ -32,7 +35,7 @@ def test_tiny_llama(tmp_path: Path) -> None:
 def test_rope_factors_and_tied_head(tmp_path: Path) -> None:
     architecture = open_model(write_tiny_llama(tmp_path / "m.gguf", tied=True, rope_factors=True)).architecture
     assert architecture.tied_head
-    assert architecture.layers[0].rope and len(architecture.layers[0].rope.scaling.frequency_factors) == 8
+    assert [len(rope.scaling.frequency_factors) for rope in architecture.ropes()] == [8]
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,7 @@ def test_native_products_leave_the_naive_twin_far_behind(benchmark, type_name):
 
 @pytest.fixture(scope="module")
 def backend():
-    a = architecture(width=512, n_layers=4, ffn_hidden=1536, n_heads=8, n_kv_heads=2, head_size=64, vocab_size=4096)
+    a = architecture(width=512, n_layers=4, hidden=1536, n_heads=8, n_kv_heads=2, head_size=64, vocab_size=4096)
     backend = open_backend(SyntheticSource(a, {"": "Q4_1", "embedding": "Q8_0"}))
     yield backend
     backend.close()

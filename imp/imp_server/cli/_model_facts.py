@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from imp_server.backends import refuse_unrunnable
+from imp_server.backends.base import BLOCK_TOKENS
+from imp_server.backends.kv_layout import KvLayout
 from imp_server.config import Config
 from imp_server.core import ImpError, UnsupportedModel, UserFault, readable
 from imp_server.engine.model_files import open_with_tokenizer
@@ -19,7 +21,6 @@ from imp_server.weights.known import Known
 
 OVERHEAD_BYTES = 150_000_000
 """What the engine needs besides weights and KV: interpreter, libraries, activations."""
-KV_BYTES_PER_VALUE = 2
 SOME_CONTEXT = 4096
 """Tokens of the conversation for which `imp ls` tells the memory."""
 
@@ -105,9 +106,5 @@ def _opened(path: Path, header: ModelHeader) -> ModelSource:
 
 def kv_bytes_per_token(architecture: Architecture) -> int:
     """Bytes of keys and values that one token adds, at two bytes a value; layers with a window count as well."""
-    values = sum(
-        layer.n_kv_heads * (layer.head_size + (layer.value_head_size or layer.head_size))
-        for layer in architecture.layers
-        if layer.mixer == "attention" and not architecture.is_encoder
-    )
-    return values * KV_BYTES_PER_VALUE
+    grow = [group for group in architecture.cache_groups if group.kind != "state"]
+    return sum(KvLayout(architecture, group, "bf16").block_bytes // BLOCK_TOKENS for group in grow)

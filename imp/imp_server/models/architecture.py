@@ -6,105 +6,28 @@ tensors; no backend knows a family. Shapes are in elements, weights are [out_fea
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 
+from imp_server.models.feed_forwards import FeedForward
+from imp_server.models.mixers import CacheKind, Mixer
+from imp_server.models.rotation import Rope
+
 NormKind = Literal["rms", "rms_plus_one", "layer"]
-RopeStyle = Literal["none", "neox", "interleaved"]
-Activation = Literal["silu", "gelu_tanh", "gelu", "relu2", "swiglu_clamped"]
-MixerKind = Literal["attention", "gated_delta", "mamba2"]
-CacheKind = Literal["full", "window", "state", "none"]
-
-
-@dataclass(frozen=True, slots=True)
-class RopeScaling:
-    """Context extension; the fields that a kind doesn't use stay at their defaults."""
-
-    kind: Literal["none", "linear", "yarn", "llama3", "longrope"] = "none"
-    factor: float = 1.0
-    original_context: int = 0
-    attention_factor: float = 1.0
-    beta_fast: float = 32.0
-    beta_slow: float = 1.0
-    low_freq_factor: float = 1.0
-    high_freq_factor: float = 4.0
-    truncate: bool = True
-    """yarn: the pairs between which it blends are whole ones."""
-    frequency_factors: tuple[float, ...] = ()
-    """Per pair of dimensions, dividing the frequency (GGUF tensor `rope_freqs.weight`)."""
-
-
-@dataclass(frozen=True, slots=True)
-class Rope:
-    style: RopeStyle = "neox"
-    base: float = 10000.0
-    dims: int = 0
-    """Leading dimensions of a head that rotate; the rest pass through."""
-    scaling: RopeScaling = field(default_factory=RopeScaling)
-
-
-@dataclass(frozen=True, slots=True)
-class Experts:
-    """The mixture of experts of a layer's feed-forward half."""
-
-    count: int
-    top_k: int
-    hidden: int
-    """Width of one expert."""
-    shared_hidden: int = 0
-    """Width of the always-active expert; 0 = none."""
-    gating: Literal["softmax", "sigmoid", "softmax_of_top_k"] = "softmax"
-    normalise_top_k: bool = True
-    scale: float = 1.0
-    shared_gate: bool = False
-    selection_bias: bool = False
-    n_groups: int = 1
-    top_groups: int = 1
-
-
-@dataclass(frozen=True, slots=True)
-class Recurrent:
-    """Sizes of a gated-delta or mamba2 mixer."""
-
-    n_heads: int
-    n_key_heads: int
-    key_size: int
-    value_size: int
-    conv_width: int
 
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """One layer; sizes in elements."""
+    """A mixer and a feed-forward, each added to the residual, and the norms about them."""
 
-    mixer: MixerKind = "attention"
-    n_heads: int = 0
-    n_kv_heads: int = 0
-    head_size: int = 0
-    value_head_size: int = 0
-    window: int = 0
-    """Positions a query sees, itself included; 0 = all."""
-    causal: bool = True
-    rope: Rope | None = None
-    qk_norm: Literal["none", "per_head", "whole"] = "none"
-    attention_scale: float = 0.0
-    """Multiplies q.k; 0 = 1/sqrt(head_size)."""
-    attention_softcap: float = 0.0
-    sinks: bool = False
-    """A learned logit per head joins the softmax denominator."""
-    qkv_bias: bool = False
-    out_bias: bool = False
-    gated_attention: bool = False
-    """The q projection carries a sigmoid gate of the same width."""
-    ffn_hidden: int = 0
-    ffn_gated: bool = True
-    ffn_bias: bool = False
-    experts: Experts | None = None
+    mixer: Mixer
+    feed_forward: FeedForward
     pre_norm: bool = True
     post_norm: bool = False
-    """A further norm on the output of attention and FFN before the residual is added (gemma)."""
-    parallel_ffn: bool = False
-    recurrent: Recurrent | None = None
+    """A further norm on the output of either half before the residual is added (gemma)."""
+    parallel: bool = False
+    """Both halves read what the first norm made, and are added together."""
     cache_group: int = 0
 
 
@@ -131,7 +54,6 @@ class Architecture:
     cache_groups: tuple[CacheGroup, ...]
     norm: NormKind = "rms"
     norm_eps: float = 1e-5
-    activation: Activation = "silu"
     embedding_scale: float = 1.0
     embedding_norm: bool = False
     position_embeddings: int = 0
@@ -143,8 +65,20 @@ class Architecture:
     residual_scale: float = 1.0
     pooling: Literal["none", "mean", "cls", "last"] = "none"
     """`none` = a decoder; embeddings of a decoder use `last`."""
-    n_mtp_layers: int = 0
 
     @property
     def is_encoder(self) -> bool:
         return not self.cache_groups
+
+    def ropes(self) -> set[Rope]:
+        return {rope for layer in self.layers for rope in layer.mixer.ropes()}
+
+
+def grouped(layers: Sequence[Layer]) -> tuple[tuple[Layer, ...], tuple[CacheGroup, ...]]:
+    """The layers with their cache groups: one group for each kind and window, in the order in which they come."""
+    members: dict[tuple[CacheKind, int], list[int]] = {}
+    for index, layer in enumerate(layers):
+        members.setdefault(layer.mixer.cache, []).append(index)
+    places = {cache: group for group, cache in enumerate(members)}
+    placed = tuple(replace(layer, cache_group=places[layer.mixer.cache]) for layer in layers)
+    return placed, tuple(CacheGroup(kind, tuple(indices), window) for (kind, window), indices in members.items())

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from imp_server.core import InvalidModel, UnsupportedModel
-from imp_server.models.architecture import Rope, RopeScaling
 from imp_server.models.config_keys import ROPE_KEYS
+from imp_server.models.rotation import Rope, RopeScaling
 
 _KINDS = {"default": "none", "linear": "linear", "llama3": "llama3", "yarn": "yarn"}
 TOP_LEVEL = ("rope_theta", "partial_rotary_factor", "original_max_position_embeddings")

@@ -72,12 +72,16 @@ class Keys:
         rules.check(unread, self._where)
 
     def wrong(self, name: str, value: Any, wanted: str) -> InvalidModel:
-        return InvalidModel(f"{self._where}{name}' is {value!r}, not {wanted}")
+        return InvalidModel(f"{self.named(name)} is {value!r}, not {wanted}")
+
+    def named(self, name: str) -> str:
+        """What an error about this key begins with."""
+        return f"{self._where}{name}'"
 
     def _value(self, name: str, default: Any) -> Any:
         self._asked.add(name)
         value = self._values.get(name)
         value = default if value is None else value
         if value is None:
-            raise InvalidModel(f"{self._where}{name}' is missing")
+            raise InvalidModel(f"{self.named(name)} is missing")
         return value

@@ -13,32 +13,26 @@ from typing import Protocol, cast
 from imp_server.core import ModelFileMissing, UnsupportedModel
 from imp_server.models import families
 from imp_server.models.architecture import Architecture
+from imp_server.models.checkpoint_reader import CheckpointReader, names_in_checkpoint
+from imp_server.models.gguf_reader import GgufReader, names_in_gguf
+from imp_server.models.reader import Reader
 from imp_server.models.shapes import check_shapes
 from imp_server.models.source import CheckpointSource, GgufSource, ModelSource
 from imp_server.weights.checkpoint import Checkpoint
 from imp_server.weights.gguf import GgufFile, is_gguf
-from imp_server.weights.header import ModelHeader, header_of_checkpoint, header_of_gguf, no_model_at
+from imp_server.weights.header import header_of_checkpoint, header_of_gguf, no_model_at
 from imp_server.weights.hf_folder import HfFolder
 
 
 class Family(Protocol):
-    """What a module of models/families offers."""
+    """What a module of models/families offers. It may also have GGUF_NAMES and CHECKPOINT_NAMES: canonical name of a
+    layer's tensor -> its stem in such a file, where that isn't what most families have.
+    """
 
     GGUF_ARCHITECTURES: tuple[str, ...]
-
-    def describe(self, header: ModelHeader, file: GgufFile) -> Architecture: ...
-
-    def names(self, architecture: Architecture, file: GgufFile) -> dict[str, str]: ...
-
-
-class CheckpointFamily(Protocol):
-    """What a family offers that is also read from Hugging Face folders."""
-
     HF_MODEL_TYPES: tuple[str, ...]
 
-    def describe_checkpoint(self, header: ModelHeader, checkpoint: Checkpoint) -> Architecture: ...
-
-    def checkpoint_names(self, architecture: Architecture, checkpoint: Checkpoint) -> dict[str, str]: ...
+    def describe(self, reader: Reader) -> Architecture: ...
 
 
 def open_model(path: str | os.PathLike[str]) -> ModelSource:
@@ -56,8 +50,10 @@ def open_model(path: str | os.PathLike[str]) -> ModelSource:
     if family is None:
         known = ", ".join(sorted(families_by_architecture()))
         raise UnsupportedModel(f"{path.name}: the architecture {header.architecture!r} isn't supported ({known} are)")
-    architecture = family.describe(header, file)
-    names = family.names(architecture, file)
+    reader = GgufReader(header, file)
+    architecture = family.describe(reader)
+    reader.finish()
+    names = names_in_gguf(architecture.n_layers, file, getattr(family, "GGUF_NAMES", {}))
     check_shapes(architecture, {ours: file.tensors[theirs].shape for ours, theirs in names.items()}, path.name)
     return GgufSource(file, header, architecture, names)
 
@@ -69,16 +65,19 @@ def _open_checkpoint(path: Path) -> ModelSource:
     if family is None:
         known = ", ".join(sorted(families_by_model_type()))
         raise UnsupportedModel(f"{path.name}: the model type {header.architecture!r} isn't supported ({known} are)")
-    architecture = family.describe_checkpoint(header, checkpoint)
-    names = family.checkpoint_names(architecture, checkpoint)
+    reader = CheckpointReader(header, checkpoint)
+    architecture = family.describe(reader)
+    reader.finish()
+    own = getattr(family, "CHECKPOINT_NAMES", {})
+    names = names_in_checkpoint(architecture.n_layers, checkpoint, own, tied_head=architecture.tied_head)
     check_shapes(architecture, {ours: checkpoint.shape(theirs) for ours, theirs in names.items()}, path.name)
     return CheckpointSource(checkpoint, header, architecture, names)
 
 
 @cache
-def families_by_model_type() -> dict[str, CheckpointFamily]:
+def families_by_model_type() -> dict[str, Family]:
     """config.json's `model_type` -> the family module that describes it."""
-    return cast(dict[str, CheckpointFamily], _families("HF_MODEL_TYPES"))
+    return cast(dict[str, Family], _families("HF_MODEL_TYPES"))
 
 
 @cache

@@ -1,16 +1,45 @@
-"""Rotary frequencies of a `Rope`, context extension included; the same numbers for every backend."""
+"""Rotary positions: their description, and its frequencies, context extension included, the same for every backend."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass, field
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from imp_server.core import UnsupportedModel
-from imp_server.models.architecture import Rope, RopeScaling
 
 Float64s = npt.NDArray[np.float64]
+RopeStyle = Literal["neox", "interleaved"]
+
+
+@dataclass(frozen=True, slots=True)
+class RopeScaling:
+    """Context extension; the fields that a kind doesn't use stay at their defaults."""
+
+    kind: Literal["none", "linear", "yarn", "llama3", "longrope"] = "none"
+    factor: float = 1.0
+    original_context: int = 0
+    attention_factor: float = 1.0
+    beta_fast: float = 32.0
+    beta_slow: float = 1.0
+    low_freq_factor: float = 1.0
+    high_freq_factor: float = 4.0
+    truncate: bool = True
+    """yarn: the pairs between which it blends are whole ones."""
+    frequency_factors: tuple[float, ...] = ()
+    """Per pair of dimensions, dividing the frequency (GGUF tensor `rope_freqs.weight`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rope:
+    style: RopeStyle = "neox"
+    base: float = 10000.0
+    dims: int = 0
+    """Leading dimensions of a head that rotate; the rest pass through."""
+    scaling: RopeScaling = field(default_factory=RopeScaling)
 
 
 def frequencies(rope: Rope) -> Float64s:

@@ -26,18 +26,19 @@ void imp_cpu_activate(int32_t kind, const float* gate, int32_t n, float* out) {
 }
 
 // One KV head. queries[n, size] at positions[n], each over keys and values [n_positions, size], which are first written to a
-// cache of `kind` whose blocks lie as `table` says; sinks[n] may be null; out[n, size].
-int32_t imp_cpu_attend(int32_t kind, int32_t size, const AttentionRule* rule, const float* queries, const int32_t* positions,
+// cache of this form whose blocks lie as `table` says; sinks[n] may be null; out[n, size].
+int32_t imp_cpu_attend(const KvForm* form, const AttentionRule* rule, const float* queries, const int32_t* positions,
                        int32_t n, const float* keys, const float* values, int32_t n_positions, const int32_t* table,
                        const float* sinks, float* out) {
     try {
-        const int64_t block_bytes = kv_head_bytes(KvKind(kind), size);
+        const int size = form->head_size;
+        const int64_t block_bytes = form->stride;
         const int n_blocks = (n_positions + kKvBlock - 1) / kKvBlock;
         std::vector<uint8_t> pool(size_t(block_bytes * n_blocks) + 64);
         uint8_t* aligned = pool.data() + (64 - (uintptr_t)pool.data() % 64) % 64;
         for (int64_t i = 0; i < n_positions; ++i)
-            write_kv(KvKind(kind), size, aligned + table[i / kKvBlock] * block_bytes, int(i % kKvBlock), keys + i * size, values + i * size);
-        const KvView kv{aligned, block_bytes, table, KvKind(kind), size};
+            write_kv(*form, aligned + table[i / kKvBlock] * block_bytes, int(i % kKvBlock), keys + i * size, values + i * size);
+        const KvView kv{aligned, block_bytes, table, *form};
         Queries group;
         Partial whole, next;
         for (int first = 0; first < n; first += group.n) {

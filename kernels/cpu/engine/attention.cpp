@@ -50,17 +50,17 @@ IMP_INLINE TileBlocks tile_blocks(const KvView& kv, int start, int end) {
 
 // Raw dots of N queries with the keys of B blocks, to p[v][16 b ..].
 template <KvKind Kind, int N, int B>
-IMP_INLINE void key_dots(const TileBlocks& blocks, const Queries& queries, int head_size, int first_block, Tile& tile) {
+IMP_INLINE void key_dots(const TileBlocks& blocks, const Queries& queries, const KvForm& form, int first_block, Tile& tile) {
     constexpr int kTwoDims = Kind == KvKind::bf16 ? 64 : 32;
     Floats acc[B][N];
     for (int b = 0; b < B; ++b)
         for (int v = 0; v < N; ++v) acc[b][v] = zeros();
-    for (int d = 0; d < head_size; d += 2) {
+    for (int d = 0; d < form.head_size; d += 2) {
         Floats even[B], odd[B];
         IMP_UNROLL
         for (int b = 0; b < B; ++b) {
-            load_two<Kind>(blocks.now[first_block + b] + d / 2 * kTwoDims, 16, even[b], odd[b]);
-            prefetch(blocks.next[first_block + b] + d / 2 * kTwoDims);
+            load_two<Kind>(blocks.now[first_block + b] + form.keys + d / 2 * kTwoDims, 16, even[b], odd[b]);
+            prefetch(blocks.next[first_block + b] + form.keys + d / 2 * kTwoDims);
         }
         IMP_UNROLL
         for (int v = 0; v < N; ++v) {
@@ -82,7 +82,7 @@ IMP_INLINE void finish_scores(const KvView& kv, const TileBlocks& blocks, const 
         Floats best = splat(kNothing);
         for (int b = 0; b < n_blocks; ++b) {
             Floats s = load(tile.p[v] + 16 * b);
-            if (Kind == KvKind::int8) s = mul(s, load((const float*)(blocks.now[b] + kv.head_size * 32)));
+            if (Kind == KvKind::int8) s = mul(s, load((const float*)(blocks.now[b] + kv.form.key_scales)));
             s = mul(s, splat(rule.scale));
             if (rule.softcap != 0.0f)
                 s = mul(hyperbolic_tangent(mul(s, splat(1.0f / rule.softcap))), splat(rule.softcap));
@@ -104,7 +104,7 @@ IMP_INLINE void weigh(const KvView& kv, const TileBlocks& blocks, int n_blocks, 
         for (int b = 0; b < n_blocks; ++b) {
             Floats p = exponential_below_1(sub(load(tile.p[v] + 16 * b), m));
             sum = add(sum, p);
-            if (Kind == KvKind::int8) p = mul(p, load((const float*)(blocks.now[b] + kv.head_size * 32 + 64)));
+            if (Kind == KvKind::int8) p = mul(p, load((const float*)(blocks.now[b] + kv.form.value_scales)));
             store(tile.p[v] + 16 * b, p);
         }
         tile.l[v] = sum_lanes(sum);
@@ -116,8 +116,8 @@ void tile_scores(const KvView& kv, const TileBlocks& blocks, const AttentionRule
     const int n_blocks = (tile.n_positions + kKvBlock - 1) / kKvBlock;
     int b = 0;
     for (; b + kTogether<N> <= n_blocks; b += kTogether<N>)
-        key_dots<Kind, N, kTogether<N>>(blocks, queries, kv.head_size, b, tile);
-    for (; b < n_blocks; ++b) key_dots<Kind, N, 1>(blocks, queries, kv.head_size, b, tile);
+        key_dots<Kind, N, kTogether<N>>(blocks, queries, kv.form, b, tile);
+    for (; b < n_blocks; ++b) key_dots<Kind, N, 1>(blocks, queries, kv.form, b, tile);
     // Two passes, not one query after another: that many chains of dependent steps run side by side.
     finish_scores<Kind, N>(kv, blocks, rule, queries, start, n_blocks, tile);
     weigh<Kind, N>(kv, blocks, n_blocks, tile);
@@ -129,10 +129,9 @@ IMP_INLINE void value_sums(const KvView& kv, const TileBlocks& blocks, const Til
     Floats acc[D][N];
     for (int j = 0; j < D; ++j)
         for (int v = 0; v < N; ++v) acc[j][v] = zeros();
-    const int hd = kv.head_size;
+    const int hd = kv.form.head_size;
     for (int t = 0; t < tile.n_positions; t += kKvBlock) {
-        const int64_t side = Kind == KvKind::bf16 ? hd * 32 : hd * 16;
-        const uint8_t *values = blocks.now[t / kKvBlock] + side, *next = blocks.next[t / kKvBlock] + side;
+        const uint8_t *values = blocks.now[t / kKvBlock] + kv.form.values, *next = blocks.next[t / kKvBlock] + kv.form.values;
         const int count = tile.n_positions - t < kKvBlock ? tile.n_positions - t : kKvBlock;
         for (int slot = 0; slot < count; slot += 2) {
             Floats even[D], odd[D];
@@ -179,7 +178,7 @@ void span_of(const KvView& kv, const AttentionRule& rule, const Queries& queries
         lowest = queries.positions[v] < lowest ? queries.positions[v] : lowest;
         out.m[v] = kNothing;
         out.l[v] = 0.0f;
-        for (int d = 0; d < kv.head_size; d += 16) store(out.o[v] + d, zeros());
+        for (int d = 0; d < kv.form.head_size; d += 16) store(out.o[v] + d, zeros());
     }
     int start = span * kSpan;
     if (rule.window && lowest - rule.window + 1 > start) start = (lowest - rule.window + 1) / kTile * kTile;
@@ -193,9 +192,9 @@ void span_of(const KvView& kv, const AttentionRule& rule, const Queries& queries
         merge_weights(out.m, tile.m, N, keep, take);
         for (int v = 0; v < N; ++v) out.l[v] = fused_scalar(tile.l[v], take[v], out.l[v] * keep[v]);
         int dim = 0;
-        for (; dim + 16 * kTogether<N> <= kv.head_size; dim += 16 * kTogether<N>)
+        for (; dim + 16 * kTogether<N> <= kv.form.head_size; dim += 16 * kTogether<N>)
             value_sums<Kind, N, kTogether<N>>(kv, blocks, tile, dim, keep, take, out);
-        for (; dim < kv.head_size; dim += 16) value_sums<Kind, N, 1>(kv, blocks, tile, dim, keep, take, out);
+        for (; dim < kv.form.head_size; dim += 16) value_sums<Kind, N, 1>(kv, blocks, tile, dim, keep, take, out);
     }
 }
 
@@ -209,7 +208,7 @@ void span_by_count(const KvView& kv, const AttentionRule& rule, const Queries& q
 }  // namespace
 
 void attend_span(const KvView& kv, const AttentionRule& rule, const Queries& queries, int span, Partial& out) {
-    if (kv.kind == KvKind::bf16) span_by_count<KvKind::bf16>(kv, rule, queries, span, out);
+    if (kv.form.kind == KvKind::bf16) span_by_count<KvKind::bf16>(kv, rule, queries, span, out);
     else span_by_count<KvKind::int8>(kv, rule, queries, span, out);
 }
 
@@ -235,17 +234,19 @@ void finish(Partial& partial, int v, int head_size, const float* sink, float* ou
     for (int d = 0; d < head_size; d += 16) store(out + d, mul(load(partial.o[v] + d), splat(scale)));
 }
 
-void write_kv(KvKind kind, int head_size, uint8_t* block, int slot, const float* key, const float* value) {
-    if (kind == KvKind::bf16) {
-        uint16_t* k = (uint16_t*)block;
-        uint16_t* v = k + head_size * 16 + slot / 2 * head_size * 2 + slot % 2;
+void write_kv(const KvForm& form, uint8_t* block, int slot, const float* key, const float* value) {
+    const int head_size = form.head_size;
+    if (form.kind == KvKind::bf16) {
+        uint16_t* k = (uint16_t*)(block + form.keys);
+        uint16_t* v = (uint16_t*)(block + form.values) + slot / 2 * head_size * 2 + slot % 2;
         for (int d = 0; d < head_size; ++d) {
             k[d / 2 * 32 + slot * 2 + d % 2] = float_to_bf16(key[d]);
             v[2 * d] = float_to_bf16(value[d]);
         }
         return;
     }
-    int8_t* at[2] = {(int8_t*)block, (int8_t*)block + head_size * 16};
+    int8_t* at[2] = {(int8_t*)(block + form.keys), (int8_t*)(block + form.values)};
+    float* scales[2] = {(float*)(block + form.key_scales), (float*)(block + form.value_scales)};
     const float* from[2] = {key, value};
     for (int side = 0; side < 2; ++side) {
         float amax = 0.0f;
@@ -253,7 +254,7 @@ void write_kv(KvKind kind, int head_size, uint8_t* block, int slot, const float*
         const float inverse = amax >= 1e-30f ? 127.0f / amax : 0.0f;
         for (int d = 0; d < head_size; ++d)
             at[side][side == 0 ? d * 16 + slot : slot * head_size + d] = int8_t(std::nearbyintf(from[side][d] * inverse));
-        ((float*)(block + head_size * 32))[side * 16 + slot] = amax >= 1e-30f ? amax / 127.0f : 0.0f;
+        scales[side][slot] = amax >= 1e-30f ? amax / 127.0f : 0.0f;
     }
 }
 

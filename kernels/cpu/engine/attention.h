@@ -9,6 +9,7 @@
 // Cache forms, per block of 16 positions, layer and KV head (slot = position % 16):
 //   bf16: K[d / 2][slot][d % 2], V[slot / 2][d][slot % 2]
 //   int8: K[d][slot], V[slot][d], float K scale[slot], V scale[slot]; value = scale * q, scale = amax / 127
+// Where each of these begins is told (KvForm).
 #pragma once
 
 #include <cstdint>
@@ -30,17 +31,21 @@ constexpr int kVectors = 12;
 constexpr int kVectors = 8;
 #endif
 
-IMP_INLINE int64_t kv_head_bytes(KvKind kind, int head_size) {
-    return kind == KvKind::bf16 ? int64_t(head_size) * 64 : int64_t(head_size) * 32 + 128;
-}
+// How a layer's keys and values lie in a block, as backends/kv_layout.py has it: bytes from the layer's first, of head 0.
+struct KvForm {
+    KvKind kind;
+    int32_t head_size;
+    int64_t stride;           // from one head to the next
+    int64_t keys, values;
+    int64_t key_scales, value_scales;
+};
 
 // One layer's cache of one row and KV head.
 struct KvView {
     const uint8_t* pool;      // + block * block_bytes = the data of this layer and head
     int64_t block_bytes;
     const int32_t* table;     // block of positions [16 i, 16 i + 16)
-    KvKind kind;
-    int head_size;
+    KvForm form;
 
     // A block that was given back lies outside every window: any readable block serves, its weights are 0.
     const uint8_t* block(int i) const { return pool + int64_t(table[i] < 0 ? 0 : table[i]) * block_bytes; }
@@ -86,7 +91,7 @@ void merge(Partial& into, const Partial& next, int n, int head_size);
 // o / l to out[v]; a sink joins the sum first.
 void finish(Partial& partial, int v, int head_size, const float* sink, float* out);
 
-// Writes one position's key and value of one head into its block.
-void write_kv(KvKind kind, int head_size, uint8_t* block, int slot, const float* key, const float* value);
+// Writes one position's key and value of one head into its block; `block` is where the head's data begin.
+void write_kv(const KvForm& form, uint8_t* block, int slot, const float* key, const float* value);
 
 }  // namespace imp

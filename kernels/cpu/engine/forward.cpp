@@ -38,7 +38,7 @@ int Forward::check(const StepPlan& step) const {
     for (int t = 0; t < step.n_tokens; ++t)
         if (step.ids[t] < 0 || step.ids[t] >= model_.vocab_size) return 4;
     for (int l = 0; l < model_.n_layers; ++l) {
-        const int rope = model_.layers[l].rope;
+        const int rope = model_.layers[l].mixer == MixerKind::attention ? model_.layers[l].attention.rope : -1;
         for (int row = 0; rope >= 0 && row < step.n_rows; ++row)
             if (step.positions[step.row_starts[row + 1] - 1] >= step.rope_positions[rope]) return 5;
     }
@@ -80,12 +80,12 @@ void Forward::embed(const StepPlan& step) {
 void Forward::layers_together(const StepPlan& step) {
     for (int l = 0; l < model_.n_layers; ++l) {
         const LayerPlan& plan = model_.layers[l];
-        project(plan, step, all_rows());
-        attend(plan, step);
-        if (l + 1 == model_.n_layers) keep_wanted(step);
+        begin_mixer(plan, step, all_rows());
+        mix(plan, step);
+        if (l + 1 == model_.n_layers) keep_wanted();
         if (n_rows_ == 0) return;
-        finish_attention(plan, all_rows());
-        ffn_block(plan, all_rows());
+        end_mixer(plan, all_rows());
+        feed_forward(plan, all_rows());
     }
 }
 
@@ -101,10 +101,7 @@ int Forward::rows_per_block(int n_rows) const {
 void Forward::layers_by_blocks(const StepPlan& step, int rows_per_block) {
     const int64_t n = n_rows_;
     for (int l = 0; l < model_.n_layers; ++l) {
-        const LayerPlan& plan = model_.layers[l];
-        const int64_t q_width = plan.n_heads * plan.head_size;
-        qkv_.get(n * (q_width + 2 * plan.n_kv_heads * plan.head_size));
-        mixed_.get(n * q_width);
+        make_room(model_.layers[l], n);
     }
     delta_.get(n * model_.width);
     for (int l = 0; l < model_.n_layers; ++l) {
@@ -112,17 +109,56 @@ void Forward::layers_by_blocks(const StepPlan& step, int rows_per_block) {
             const int first = block * rows_per_block;
             const Share share{first, std::min(rows_per_block, n_rows_ - first), worker};
             if (l > 0) {
-                finish_attention(model_.layers[l - 1], share);
-                ffn_block(model_.layers[l - 1], share);
+                end_mixer(model_.layers[l - 1], share);
+                feed_forward(model_.layers[l - 1], share);
             }
-            project(model_.layers[l], step, share);
+            begin_mixer(model_.layers[l], step, share);
         });
-        attend(model_.layers[l], step);
+        mix(model_.layers[l], step);
     }
-    keep_wanted(step);
+    keep_wanted();
     if (n_rows_ == 0) return;
-    finish_attention(model_.layers[model_.n_layers - 1], all_rows());
-    ffn_block(model_.layers[model_.n_layers - 1], all_rows());
+    end_mixer(model_.layers[model_.n_layers - 1], all_rows());
+    feed_forward(model_.layers[model_.n_layers - 1], all_rows());
+}
+
+// A further kind of mixer or feed-forward is a further line in these six, and a file of its own.
+int Forward::mixed_width(const LayerPlan& plan) const {
+    switch (plan.mixer) {
+        case MixerKind::attention: return plan.attention.q_width();
+    }
+    return 0;
+}
+
+void Forward::make_room(const LayerPlan& plan, int64_t n_rows) {
+    switch (plan.mixer) {
+        case MixerKind::attention: qkv_.get(n_rows * plan.attention.row_width());
+    }
+    mixed_.get(n_rows * mixed_width(plan));
+}
+
+void Forward::begin_mixer(const LayerPlan& plan, const StepPlan& step, const Share& share) {
+    switch (plan.mixer) {
+        case MixerKind::attention: return project(plan, plan.attention, step, share);
+    }
+}
+
+void Forward::mix(const LayerPlan& plan, const StepPlan& step) {
+    switch (plan.mixer) {
+        case MixerKind::attention: return attend(plan.attention, step);
+    }
+}
+
+void Forward::end_mixer(const LayerPlan& plan, const Share& share) {
+    switch (plan.mixer) {
+        case MixerKind::attention: return project_out(plan.attention.o, plan.attention.o_bias, plan.post_attn_norm, share);
+    }
+}
+
+void Forward::feed_forward(const LayerPlan& plan, const Share& share) {
+    switch (plan.feed_forward) {
+        case FeedForwardKind::dense: return feed_dense(plan, plan.dense, share);
+    }
 }
 
 template <class Fn> void Forward::run_chunks(const Share& share, int n_chunks, Fn&& f) {
@@ -213,17 +249,19 @@ template <class Fn> void Forward::multiply(Input& in, std::initializer_list<cons
     });
 }
 
-void Forward::project(const LayerPlan& plan, const StepPlan& step, const Share& share) {
-    const int q_width = plan.n_heads * plan.head_size, kv_width = plan.n_kv_heads * plan.head_size;
-    const int row_width = q_width + 2 * kv_width, width = model_.width;
-    const float* x = x_.data();
+// The norms before a layer's half, for each group of rows when it comes to be multiplied.
+Forward::Rows Forward::normed(const Norm& norm, int first, int n, float* room) const {
+    const int64_t width = model_.width;
+    for (int r = 0; r < n; ++r)
+        normalise(model_.norm, model_.norm_eps, norm, x_.data() + (first + r) * width, model_.width, room + r * width);
+    return {room, width};
+}
+
+void Forward::project(const LayerPlan& layer, const AttentionPlan& plan, const StepPlan& step, const Share& share) {
+    const int q_width = plan.q_width(), kv_width = plan.kv_width(), row_width = plan.row_width(), width = model_.width;
     float* qkv = share.alone() ? qkv_.data() : qkv_.get(int64_t(n_rows_) * row_width);
-    const Prepare normed = [&](int first, int n, float* room) {
-        for (int r = 0; r < n; ++r)
-            normalise(model_.norm, model_.norm_eps, plan.attn_norm, x + int64_t(first + r) * width, width, room + int64_t(r) * width);
-        return Rows{room, width};
-    };
-    Input in = input(share, width, {&plan.q, &plan.k, &plan.v}, normed);
+    const Prepare prepare = [&](int first, int n, float* room) { return normed(layer.attn_norm, first, n, room); };
+    Input in = input(share, width, {&plan.q, &plan.k, &plan.v}, prepare);
     const int offsets[3] = {0, q_width, q_width + kv_width};
     const int widths[3] = {q_width, kv_width, kv_width};
     const float* biases[3] = {plan.q_bias, plan.k_bias, plan.v_bias};
@@ -239,26 +277,32 @@ void Forward::project(const LayerPlan& plan, const StepPlan& step, const Share& 
     write_positions(plan, step, share);
 }
 
-void Forward::finish_attention(const LayerPlan& plan, const Share& share) {
-    const int q_width = plan.n_heads * plan.head_size, width = model_.width;
-    float* x = x_.data();
+void Forward::project_out(const Matrix& matrix, const float* bias, const Norm& post_norm, const Share& share) {
     const float* mixed = mixed_.data();
-    const bool residual_first = !plan.post_attn_norm.weight;
-    float* delta = share.alone() || residual_first ? delta_.data() : delta_.get(int64_t(n_rows_) * width);
-    const Prepare plain = [&](int first, int, float*) { return Rows{mixed + int64_t(first) * q_width, q_width}; };
-    Input in = input(share, q_width, {&plan.o}, plain);
-    multiply(in, {&plan.o}, [&](int, int first_row, int rows, int unit, float* out) {
+    const int mixed_width = matrix.n_in;
+    const Prepare plain = [&](int first, int, float*) { return Rows{mixed + int64_t(first) * mixed_width, mixed_width}; };
+    Input in = input(share, mixed_width, {&matrix}, plain);
+    multiply_into_residual(in, matrix, bias, post_norm);
+}
+
+// x += residual_scale * post_norm(input times the matrix + bias).
+void Forward::multiply_into_residual(Input& in, const Matrix& matrix, const float* bias, const Norm& post_norm) {
+    const int width = model_.width;
+    float* x = x_.data();
+    const bool residual_first = !post_norm.weight;
+    float* delta = in.share.alone() || residual_first ? delta_.data() : delta_.get(int64_t(n_rows_) * width);
+    multiply(in, {&matrix}, [&](int, int first_row, int rows, int unit, float* out) {
         const int column = unit * kUnitColumns, count = std::min(kUnitColumns, width - column);
         for (int r = 0; r < rows; ++r) {
             const int64_t at = int64_t(first_row + r) * width + column;
             for (int i = 0; i < count; ++i) {
-                const float y = plan.o_bias ? out[r * kUnitColumns + i] + plan.o_bias[column + i] : out[r * kUnitColumns + i];
+                const float y = bias ? out[r * kUnitColumns + i] + bias[column + i] : out[r * kUnitColumns + i];
                 if (residual_first) x[at + i] += y * model_.residual_scale;
                 else delta[at + i] = y;
             }
         }
     });
-    if (!residual_first) add_to_residual(delta, plan.post_attn_norm, share);
+    if (!residual_first) add_to_residual(delta, post_norm, in.share);
 }
 
 void Forward::add_to_residual(const float* delta, const Norm& post_norm, const Share& share) {
@@ -275,33 +319,28 @@ void Forward::add_to_residual(const float* delta, const Norm& post_norm, const S
 }
 
 // up = activated gate * up, or activated up where there is no gate, with their biases; [n_rows][32] of one unit.
-void Forward::gate_unit(const LayerPlan& plan, int unit, int n_rows, float* gate, float* up) const {
-    const int column = unit * kUnitColumns, count = std::min(kUnitColumns, plan.ffn_hidden - column);
+void Forward::gate_unit(const DensePlan& plan, int unit, int n_rows, float* gate, float* up) const {
+    const int column = unit * kUnitColumns, count = std::min(kUnitColumns, plan.hidden - column);
     const bool gated = plan.gate.present();
     for (int r = 0; r < n_rows; ++r) {
         float *u = up + r * kUnitColumns, *g = gate + r * kUnitColumns;
         for (int i = 0; plan.up_bias && i < count; ++i) u[i] += plan.up_bias[column + i];
         for (int i = 0; gated && plan.gate_bias && i < count; ++i) g[i] += plan.gate_bias[column + i];
         for (int i = 0; i < kUnitColumns; i += 16) {
-            const Floats activated = activate(model_.activation, load(gated ? g + i : u + i));
+            const Floats activated = activate(plan.activation, load(gated ? g + i : u + i));
             store(u + i, gated ? mul(activated, load(u + i)) : activated);
         }
         for (int i = count; i < kUnitColumns; ++i) u[i] = 0.0f;
     }
 }
 
-void Forward::ffn_block(const LayerPlan& plan, const Share& share) {
-    const int width = model_.width, hidden = plan.ffn_hidden;
-    float* x = x_.data();
-    const Prepare normed = [&](int first, int n, float* room) {
-        for (int r = 0; r < n; ++r)
-            normalise(model_.norm, model_.norm_eps, plan.ffn_norm, x + int64_t(first + r) * width, width, room + int64_t(r) * width);
-        return Rows{room, width};
-    };
+void Forward::feed_dense(const LayerPlan& layer, const DensePlan& plan, const Share& share) {
+    const int width = model_.width, hidden = plan.hidden;
+    const Prepare prepare = [&](int first, int n, float* room) { return normed(layer.ffn_norm, first, n, room); };
     const bool down_floats = is_float(plan.down.id());
     Hidden& own = share.alone() ? workers_[size_t(share.worker)].hidden : hidden_;
     Activations act = room(own.bytes, own.floats, share.n, hidden, !down_floats, down_floats);
-    Input in = input(share, width, {&plan.gate, &plan.up}, normed);
+    Input in = input(share, width, {&plan.gate, &plan.up}, prepare);
     const int n_units = ceil_div(hidden, kUnitColumns), n_groups = in.shared.n_groups();
     const int64_t unit_bytes = 2 * (plan.up.panel_bytes + (plan.gate.present() ? plan.gate.panel_bytes : 0));
     const int per_chunk = units_per_chunk(share, n_units, unit_bytes, n_groups);
@@ -318,35 +357,20 @@ void Forward::ffn_block(const LayerPlan& plan, const Share& share) {
         }
     });
 
-    const bool residual_first = !plan.post_ffn_norm.weight;
-    float* delta = share.alone() || residual_first ? delta_.data() : delta_.get(int64_t(n_rows_) * width);
     Input from_hidden{};
     from_hidden.share = share;
     from_hidden.shared = act;
-    multiply(from_hidden, {&plan.down}, [&](int, int first_row, int rows, int unit, float* out) {
-        const int column = unit * kUnitColumns, count = std::min(kUnitColumns, width - column);
-        for (int r = 0; r < rows; ++r) {
-            const int64_t at = int64_t(first_row + r) * width + column;
-            for (int i = 0; i < count; ++i) {
-                const float y = plan.down_bias ? out[r * kUnitColumns + i] + plan.down_bias[column + i] : out[r * kUnitColumns + i];
-                if (residual_first) x[at + i] += y * model_.residual_scale;
-                else delta[at + i] = y;
-            }
-        }
-    });
-    if (!residual_first) add_to_residual(delta, plan.post_ffn_norm, share);
+    multiply_into_residual(from_hidden, plan.down, plan.down_bias, layer.post_ffn_norm);
 }
 
-// After the last layer's attention only the wanted rows go on.
-void Forward::keep_wanted(const StepPlan& step) {
-    const LayerPlan& plan = model_.layers[model_.n_layers - 1];
-    const int64_t width = model_.width, q_width = plan.n_heads * plan.head_size;
+// After the last layer's mixer only the wanted rows go on.
+void Forward::keep_wanted() {
+    const int64_t width = model_.width, mixed = mixed_width(model_.layers[model_.n_layers - 1]);
     for (size_t i = 0; i < wanted_.size(); ++i) {
         std::memmove(x_.data() + int64_t(i) * width, x_.data() + wanted_[i] * width, size_t(width) * sizeof(float));
-        std::memmove(mixed_.data() + int64_t(i) * q_width, mixed_.data() + wanted_[i] * q_width, size_t(q_width) * sizeof(float));
+        std::memmove(mixed_.data() + int64_t(i) * mixed, mixed_.data() + wanted_[i] * mixed, size_t(mixed) * sizeof(float));
     }
     n_rows_ = int(wanted_.size());
-    (void)step;
 }
 
 }  // namespace imp

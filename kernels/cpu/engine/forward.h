@@ -69,18 +69,28 @@ private:
     void layers_together(const StepPlan& step);
     void layers_by_blocks(const StepPlan& step, int rows_per_block);
     int rows_per_block(int n_rows) const;
-    // A layer: rows to queries, keys and values, the latter into the cache; attention; what follows it, row by row again.
-    void project(const LayerPlan& plan, const StepPlan& step, const Share& share);
-    void attend(const LayerPlan& plan, const StepPlan& step);
-    void finish_attention(const LayerPlan& plan, const Share& share);
-    void ffn_block(const LayerPlan& plan, const Share& share);
-    void gate_unit(const LayerPlan& plan, int unit, int n_rows, float* gate, float* up) const;
-    void write_positions(const LayerPlan& plan, const StepPlan& step, const Share& share);
-    void write_position(const LayerPlan& plan, const StepPlan& step, int token);
-    void plan_attention(const StepPlan& step, const LayerPlan& layer);
-    void attend_item(const LayerPlan& plan, const StepPlan& step, const Item& item, int kv_head);
-    void finish_partials(const LayerPlan& plan, const StepPlan& step);
-    void keep_wanted(const StepPlan& step);
+    // A layer's mixer: what is done row by row, into the cache; what rows see of each other there; row by row again, into x.
+    int mixed_width(const LayerPlan& plan) const;
+    void make_room(const LayerPlan& plan, int64_t n_rows);
+    void begin_mixer(const LayerPlan& plan, const StepPlan& step, const Share& share);
+    void mix(const LayerPlan& plan, const StepPlan& step);
+    void end_mixer(const LayerPlan& plan, const Share& share);
+    void feed_forward(const LayerPlan& plan, const Share& share);
+
+    Rows normed(const Norm& norm, int first, int n, float* room) const;
+    void project_out(const Matrix& matrix, const float* bias, const Norm& post_norm, const Share& share);
+    void multiply_into_residual(Input& input, const Matrix& matrix, const float* bias, const Norm& post_norm);
+    void feed_dense(const LayerPlan& layer, const DensePlan& plan, const Share& share);
+    void gate_unit(const DensePlan& plan, int unit, int n_rows, float* gate, float* up) const;
+
+    void project(const LayerPlan& layer, const AttentionPlan& plan, const StepPlan& step, const Share& share);
+    void attend(const AttentionPlan& plan, const StepPlan& step);
+    void write_positions(const AttentionPlan& plan, const StepPlan& step, const Share& share);
+    void write_position(const AttentionPlan& plan, const StepPlan& step, int token);
+    void plan_attention(const StepPlan& step, const AttentionPlan& layer);
+    void attend_item(const AttentionPlan& plan, const StepPlan& step, const Item& item, int kv_head);
+    void finish_partials(const AttentionPlan& plan, const StepPlan& step);
+    void keep_wanted();
     void add_to_residual(const float* delta, const Norm& post_norm, const Share& share);
     void head(const StepPlan& step);
     void head_panels(const float* normed, const std::vector<int>& panels, float* logits);

@@ -11,8 +11,8 @@ constexpr int kInlineTokens = 4;  // cheaper done by the leader than handed out
 
 }  // namespace
 
-void Forward::write_position(const LayerPlan& plan, const StepPlan& step, int token) {
-    const int hd = plan.head_size, q_width = plan.n_heads * hd, kv_width = plan.n_kv_heads * hd;
+void Forward::write_position(const AttentionPlan& plan, const StepPlan& step, int token) {
+    const int hd = plan.head_size(), q_width = plan.q_width(), kv_width = plan.kv_width();
     float* q = qkv_.data() + int64_t(token) * (q_width + 2 * kv_width);
     float* k = q + q_width;
     const float* v = k + kv_width;
@@ -30,10 +30,10 @@ void Forward::write_position(const LayerPlan& plan, const StepPlan& step, int to
     const int32_t block = step.tables[g][int64_t(row) * step.table_widths[g] + position / kKvBlock];
     uint8_t* at = pools_[size_t(g)].data + block * pools_[size_t(g)].block_bytes + plan.kv_offset;
     for (int head = 0; head < plan.n_kv_heads; ++head)
-        write_kv(model_.kv, hd, at + head * kv_head_bytes(model_.kv, hd), position % kKvBlock, k + head * hd, v + head * hd);
+        write_kv(plan.kv, at + head * plan.kv.stride, position % kKvBlock, k + head * hd, v + head * hd);
 }
 
-void Forward::write_positions(const LayerPlan& plan, const StepPlan& step, const Share& share) {
+void Forward::write_positions(const AttentionPlan& plan, const StepPlan& step, const Share& share) {
     if (share.alone() || share.n <= kInlineTokens) {
         for (int token = share.first; token < share.first + share.n; ++token) write_position(plan, step, token);
         return;
@@ -44,7 +44,7 @@ void Forward::write_positions(const LayerPlan& plan, const StepPlan& step, const
 }
 
 // Cuts the rows into items. How is free: an item's numbers don't depend on it.
-void Forward::plan_attention(const StepPlan& step, const LayerPlan& layer) {
+void Forward::plan_attention(const StepPlan& step, const AttentionPlan& layer) {
     if (items_window_ == layer.window && items_heads_ == layer.n_heads / layer.n_kv_heads) return;
     items_window_ = layer.window;
     items_heads_ = layer.n_heads / layer.n_kv_heads;
@@ -65,8 +65,8 @@ void Forward::plan_attention(const StepPlan& step, const LayerPlan& layer) {
     }
 }
 
-void Forward::attend(const LayerPlan& plan, const StepPlan& step) {
-    mixed_.get(int64_t(n_rows_) * plan.n_heads * plan.head_size);
+void Forward::attend(const AttentionPlan& plan, const StepPlan& step) {
+    mixed_.get(int64_t(n_rows_) * plan.q_width());
     plan_attention(step, plan);
     if (n_partials_) partials_.get(int64_t(n_partials_) * plan.n_kv_heads);
     const int n = int(items_.size()) * plan.n_kv_heads;
@@ -78,12 +78,12 @@ void Forward::attend(const LayerPlan& plan, const StepPlan& step) {
     if (n_partials_) finish_partials(plan, step);
 }
 
-void Forward::attend_item(const LayerPlan& plan, const StepPlan& step, const Item& item, int kv_head) {
-    const int hd = plan.head_size, sharing = plan.n_heads / plan.n_kv_heads, g = plan.cache_group;
-    const int q_width = plan.n_heads * hd, row_width = q_width + 2 * plan.n_kv_heads * hd;
-    const KvView kv{pools_[size_t(g)].data + plan.kv_offset + kv_head * kv_head_bytes(model_.kv, hd), pools_[size_t(g)].block_bytes,
-                    step.tables[g] + int64_t(item.row) * step.table_widths[g], model_.kv, hd};
-    const AttentionRule rule{plan.attention_scale, plan.softcap, plan.window};
+void Forward::attend_item(const AttentionPlan& plan, const StepPlan& step, const Item& item, int kv_head) {
+    const int hd = plan.head_size(), sharing = plan.n_heads / plan.n_kv_heads, g = plan.cache_group;
+    const int q_width = plan.q_width(), row_width = plan.row_width();
+    const KvView kv{pools_[size_t(g)].data + plan.kv_offset + kv_head * plan.kv.stride, pools_[size_t(g)].block_bytes,
+                    step.tables[g] + int64_t(item.row) * step.table_widths[g], plan.kv};
+    const AttentionRule rule{plan.scale, plan.softcap, plan.window};
     Queries queries;
     Partial whole, next;
     const int n = item.n_tokens * sharing, per_group = ceil_div(n, ceil_div(n, kVectors));
@@ -111,8 +111,8 @@ void Forward::attend_item(const LayerPlan& plan, const StepPlan& step, const Ite
     }
 }
 
-void Forward::finish_partials(const LayerPlan& plan, const StepPlan&) {
-    const int hd = plan.head_size, sharing = plan.n_heads / plan.n_kv_heads, q_width = plan.n_heads * hd;
+void Forward::finish_partials(const AttentionPlan& plan, const StepPlan&) {
+    const int hd = plan.head_size(), sharing = plan.n_heads / plan.n_kv_heads, q_width = plan.q_width();
     for (size_t i = 0; i < items_.size();) {
         const Item& item = items_[i];
         size_t end = i + 1;

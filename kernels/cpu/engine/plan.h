@@ -10,18 +10,42 @@
 
 namespace imp {
 
-struct LayerPlan {
-    Matrix q, k, v, o, gate, up, down;           // gate absent: a plain FFN
-    Norm attn_norm, ffn_norm, post_attn_norm, post_ffn_norm, q_norm, k_norm;
-    const float *q_bias, *k_bias, *v_bias, *o_bias, *gate_bias, *up_bias, *down_bias, *sinks;
+// The mixers and feed-forwards that there are: a layer names its own, and fills in that plan alone.
+enum class MixerKind : int32_t { attention };
+enum class FeedForwardKind : int32_t { dense };
+
+struct AttentionPlan {
+    Matrix q, k, v, o;
+    Norm q_norm, k_norm;
+    const float *q_bias, *k_bias, *v_bias, *o_bias, *sinks;
     int64_t kv_offset;                           // of this layer's data in a block
-    int32_t n_heads, n_kv_heads, head_size, window;
+    KvForm kv;
+    int32_t n_heads, n_kv_heads, window;
     int32_t rope;                                // index of the step's table; -1 = none
     int32_t rope_dims, rope_interleaved;
     int32_t qk_norm_whole;                       // q_norm and k_norm span all heads
     int32_t cache_group;
-    int32_t ffn_hidden;
-    float attention_scale, softcap;
+    float scale, softcap;
+
+    int head_size() const { return kv.head_size; }
+    int q_width() const { return n_heads * kv.head_size; }
+    int kv_width() const { return n_kv_heads * kv.head_size; }
+    int row_width() const { return q_width() + 2 * kv_width(); }
+};
+
+struct DensePlan {
+    Matrix gate, up, down;                       // gate absent: a plain FFN
+    const float *gate_bias, *up_bias, *down_bias;
+    int32_t hidden;
+    ActivationKind activation;
+};
+
+struct LayerPlan {
+    Norm attn_norm, ffn_norm, post_attn_norm, post_ffn_norm;
+    MixerKind mixer;
+    FeedForwardKind feed_forward;
+    AttentionPlan attention;
+    DensePlan dense;
 };
 
 struct ModelPlan {
@@ -32,8 +56,6 @@ struct ModelPlan {
     const LayerPlan* layers;
     int32_t n_layers, width, vocab_size, n_groups;
     NormKind norm;
-    ActivationKind activation;
-    KvKind kv;
     float norm_eps, embedding_scale, residual_scale, logit_scale, logit_softcap;
 };
 

@@ -8,12 +8,17 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from imp_server.models.architecture import Architecture, CacheGroup, Layer, Rope
+from imp_server.models.architecture import Architecture, Layer, grouped
+from imp_server.models.feed_forwards import Dense
+from imp_server.models.mixers import Attention
+from imp_server.models.rotation import Rope
 from imp_server.models.shapes import expected_shapes
 from imp_server.models.source import RawTensor
 from imp_server.weights.dequantise import dequantise
 from imp_server.weights.ggml_types import BY_NAME
 from imp_server.weights.header import ModelHeader
+
+from tests.backends.array_source import altered
 
 # Where a block's f16 scales lie, to give random bytes a sane magnitude.
 _HALF_FIELDS = {
@@ -112,23 +117,14 @@ class Variant:
     types: dict[str, str]
 
 
-def architecture(width: int = 128, n_layers: int = 2, vocab: int = 331, **changes: Any) -> Architecture:
-    layer = replace(
-        Layer(n_heads=4, n_kv_heads=2, head_size=32, value_head_size=32, ffn_hidden=256, rope=Rope("neox", 1e4, 32)),
-        **{k: changes.pop(k) for k in list(changes) if hasattr(Layer(), k)},
-    )
-    layer = replace(layer, value_head_size=layer.head_size)
-    windows = changes.pop("windows", None)
-    layers = tuple(
-        replace(layer, window=windows[i], cache_group=int(windows[i] > 0)) if windows else layer
-        for i in range(n_layers)
-    )
-    groups = (CacheGroup("full", tuple(range(n_layers))),)
-    if windows:
-        groups = (
-            CacheGroup("full", tuple(i for i in range(n_layers) if not windows[i])),
-            CacheGroup("window", tuple(i for i in range(n_layers) if windows[i]), max(windows)),
-        )
+def architecture(
+    width: int = 128, n_layers: int = 2, vocab: int = 331, windows: tuple[int, ...] = (), **changes: Any
+) -> Architecture:
+    """`changes`: of the layers (array_source.altered), or of the Architecture. `windows`: one for each layer."""
+    layer = Layer(Attention(n_heads=4, n_kv_heads=2, head_size=32, rope=Rope("neox", 1e4, 32)), Dense(256))
+    of_layers = [layer, layer.mixer, layer.feed_forward]
+    layer = altered(layer, **{k: changes.pop(k) for k in list(changes) if any(hasattr(o, k) for o in of_layers)})
+    layers, groups = grouped([altered(layer, window=w) for w in windows or (0,) * n_layers])
     return replace(Architecture("synthetic", n_layers, width, vocab, 4096, layers, groups, tied_head=True), **changes)
 
 
@@ -154,11 +150,11 @@ VARIANTS = [
             n_heads=2,
             n_kv_heads=1,
             embedding_scale=11.3,
-            attention_softcap=20.0,
+            softcap=20.0,
             logit_softcap=30.0,
             windows=(0, 40),
             rope=Rope("neox", 1e4, 256),
-            attention_scale=0.05,
+            scale=0.05,
         ),
         {"": "Q4_0", "embedding": "BF16"},
     ),
@@ -167,7 +163,7 @@ VARIANTS = [
         architecture(
             sinks=True,
             out_bias=True,
-            ffn_bias=True,
+            bias=True,
             windows=(70, 0),
             n_kv_heads=4,
             head_size=80,
@@ -177,7 +173,9 @@ VARIANTS = [
     ),
     Variant(
         "layer norm",
-        architecture(norm="layer", activation="relu2", ffn_gated=False, qk_norm="whole", rope=None),
+        architecture(
+            norm="layer", feed_forward=Dense(256, gated=False, activation="relu2"), qk_norm="whole", rope=None
+        ),
         {"": "IQ4_NL", "down": "F16"},
     ),
     Variant(
@@ -187,7 +185,7 @@ VARIANTS = [
             n_heads=7,
             n_kv_heads=7,
             head_size=48,
-            ffn_hidden=160,
+            hidden=160,
             vocab_size=17,
             rope=Rope("neox", 1e4, 16),
             activation="gelu",
@@ -201,7 +199,7 @@ VARIANTS = [
             n_heads=8,
             n_kv_heads=1,
             head_size=128,
-            ffn_hidden=256,
+            hidden=256,
             residual_scale=0.22,
             logit_scale=0.125,
         ),

@@ -20,8 +20,10 @@ from imp_server.backends.cpu.backend import CpuBackend
 from imp_server.backends.cpu.twin_model import TwinModel
 from imp_server.core import ConfigError, EngineFaulted, SamplingParams, UnsupportedModel
 from imp_server.decode.state import SamplerState
-from imp_server.models.architecture import Experts, Recurrent
+from imp_server.models.feed_forwards import Experts
+from imp_server.models.mixers import Mixer
 
+from tests.backends.array_source import altered
 from tests.backends.cpu.running import logits_in_chunks, open_backend, step_of, table_of
 from tests.backends.cpu.synthetic_models import VARIANTS, SyntheticSource
 
@@ -135,18 +137,18 @@ def test_unknown_cache_types_are_refused(source):
 @pytest.mark.parametrize(
     "change, words",
     [
-        ({"mixer": "mamba2", "recurrent": Recurrent(1, 1, 16, 16, 4)}, "mamba2"),
-        ({"experts": Experts(4, 2, 64)}, "experts"),
-        ({"gated_attention": True}, "gated"),
+        ({"mixer": Mixer()}, "Mixer layers"),
+        ({"feed_forward": Experts(4, 2, 64)}, "experts"),
+        ({"gated": True}, "gated"),
         ({"head_size": 24, "value_head_size": 24}, "heads of 24"),
         ({"value_head_size": 64}, "value heads"),
         ({"causal": False}, "causal"),
-        ({"parallel_ffn": True}, "beside"),
+        ({"parallel": True}, "beside"),
     ],
 )
 def test_what_cannot_be_lowered_is_refused_by_name(source, change, words):
     a = LLAMA.architecture
-    layers = (a.layers[0], replace(a.layers[1], **change))
+    layers = (a.layers[0], altered(a.layers[1], **change))
     changed = SyntheticSource(a, LLAMA.types)
     changed.architecture = replace(a, layers=layers)
     with pytest.raises(UnsupportedModel, match=words):

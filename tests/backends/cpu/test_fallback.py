@@ -12,6 +12,7 @@ import pytest
 from imp_server.backends import make_backend
 from imp_server.core import ConfigError, UnsupportedModel
 
+from tests.backends.array_source import altered
 from tests.backends.cpu.synthetic_models import VARIANTS, SyntheticSource
 
 LLAMA = VARIANTS[0]
@@ -20,7 +21,7 @@ REPO = Path(__file__).resolve().parents[3]
 
 def source(**changes):
     made = SyntheticSource(LLAMA.architecture, LLAMA.types)
-    layers = tuple(replace(layer, **changes) for layer in LLAMA.architecture.layers)
+    layers = tuple(altered(layer, **changes) for layer in LLAMA.architecture.layers)
     made.architecture = replace(LLAMA.architecture, layers=layers)
     return made
 

@@ -27,29 +27,49 @@ class Norm(ctypes.Structure):
     _fields_ = [("weight", c_void_p), ("bias", c_void_p)]
 
 
-MATRICES = ("q", "k", "v", "o", "gate", "up", "down")
-NORMS = ("attn_norm", "ffn_norm", "post_attn_norm", "post_ffn_norm", "q_norm", "k_norm")
-VECTORS = ("q_bias", "k_bias", "v_bias", "o_bias", "gate_bias", "up_bias", "down_bias", "sinks")
+class KvForm(ctypes.Structure):
+    _fields_ = [
+        ("kind", c_int32),
+        ("head_size", c_int32),
+        *((name, c_int64) for name in ("stride", "keys", "values", "key_scales", "value_scales")),
+    ]
+
+
+class AttentionPlan(ctypes.Structure):
+    _fields_ = [
+        *((name, Matrix) for name in ("q", "k", "v", "o")),
+        *((name, Norm) for name in ("q_norm", "k_norm")),
+        *((name, c_void_p) for name in ("q_bias", "k_bias", "v_bias", "o_bias", "sinks")),
+        ("kv_offset", c_int64),
+        ("kv", KvForm),
+        *((name, c_int32) for name in ("n_heads", "n_kv_heads", "window")),
+        *((name, c_int32) for name in ("rope", "rope_dims", "rope_interleaved", "qk_norm_whole", "cache_group")),
+        ("scale", c_float),
+        ("softcap", c_float),
+    ]
+
+
+class DensePlan(ctypes.Structure):
+    _fields_ = [
+        *((name, Matrix) for name in ("gate", "up", "down")),
+        *((name, c_void_p) for name in ("gate_bias", "up_bias", "down_bias")),
+        ("hidden", c_int32),
+        ("activation", c_int32),
+    ]
+
+
+LAYER_NORMS = ("attn_norm", "ffn_norm", "post_attn_norm", "post_ffn_norm")
 
 
 class LayerPlan(ctypes.Structure):
+    """`mixer` and `feed_forward` say which of the plans below is filled in."""
+
     _fields_ = [
-        *((name, Matrix) for name in MATRICES),
-        *((name, Norm) for name in NORMS),
-        *((name, c_void_p) for name in VECTORS),
-        ("kv_offset", c_int64),
-        ("n_heads", c_int32),
-        ("n_kv_heads", c_int32),
-        ("head_size", c_int32),
-        ("window", c_int32),
-        ("rope", c_int32),
-        ("rope_dims", c_int32),
-        ("rope_interleaved", c_int32),
-        ("qk_norm_whole", c_int32),
-        ("cache_group", c_int32),
-        ("ffn_hidden", c_int32),
-        ("attention_scale", c_float),
-        ("softcap", c_float),
+        *((name, Norm) for name in LAYER_NORMS),
+        ("mixer", c_int32),
+        ("feed_forward", c_int32),
+        ("attention", AttentionPlan),
+        ("dense", DensePlan),
     ]
 
 
@@ -66,8 +86,6 @@ class ModelPlan(ctypes.Structure):
         ("vocab_size", c_int32),
         ("n_groups", c_int32),
         ("norm", c_int32),
-        ("activation", c_int32),
-        ("kv", c_int32),
         ("norm_eps", c_float),
         ("embedding_scale", c_float),
         ("residual_scale", c_float),

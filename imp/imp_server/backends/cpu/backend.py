@@ -13,7 +13,6 @@ from imp_server.backends.cpu import abi, head_plane
 from imp_server.backends.cpu.layouts import LAYOUT_VERSION
 from imp_server.backends.cpu.lowering import (
     LoweredModel,
-    block_bytes,
     head_for_plane,
     head_name,
     matrix_names,
@@ -22,6 +21,7 @@ from imp_server.backends.cpu.lowering import (
 from imp_server.backends.cpu.pack_cache import load_packed
 from imp_server.backends.cpu.step import StepRunner
 from imp_server.backends.cpu.threads import affinity, default_threads
+from imp_server.backends.kv_layout import block_bytes
 from imp_server.core import ConfigError, HostOutOfMemory, UnsupportedModel
 from imp_server.models.source import ModelSource
 from imp_server.native import isa_in_use, library_digest

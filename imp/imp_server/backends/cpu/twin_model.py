@@ -12,7 +12,9 @@ import numpy.typing as npt
 from imp_server.backends.cpu.twin import Arithmetic, F, Floats, TwinMatrix
 from imp_server.backends.cpu.twin_attention import Rule, attend
 from imp_server.models import rotation
-from imp_server.models.architecture import Layer, Rope
+from imp_server.models.feed_forwards import Dense
+from imp_server.models.mixers import Attention
+from imp_server.models.rotation import Rope
 from imp_server.models.source import ModelSource
 
 
@@ -46,8 +48,9 @@ class TwinModel:
         if a.embedding_scale != 1.0:
             x = x * F(a.embedding_scale)
         for index, layer in enumerate(a.layers):
-            x = x + self._attention(f"layers.{index}.", layer, x) * F(a.residual_scale)
-            x = x + self._ffn(f"layers.{index}.", layer, x) * F(a.residual_scale)
+            assert isinstance(layer.mixer, Attention) and isinstance(layer.feed_forward, Dense)
+            x = x + self._attention(f"layers.{index}.", layer.mixer, x) * F(a.residual_scale)
+            x = x + self._ffn(f"layers.{index}.", layer.feed_forward, x) * F(a.residual_scale)
         return self._norm("final_norm", x)
 
     def head(self, hidden: Floats) -> Floats:
@@ -60,7 +63,7 @@ class TwinModel:
             y = self._rules.tanh(y * (F(1) / F(a.logit_softcap))) * F(a.logit_softcap)
         return y
 
-    def _attention(self, prefix: str, layer: Layer, x: Floats) -> Floats:
+    def _attention(self, prefix: str, layer: Attention, x: Floats) -> Floats:
         normed = self._norm(f"{prefix}attn_norm", x)
         q, k, v = (self._project(prefix + name, normed) for name in ("q", "k", "v"))
         if layer.qk_norm == "whole":
@@ -68,26 +71,26 @@ class TwinModel:
         q, k, v = (y.reshape(len(x), -1, layer.head_size) for y in (q, k, v))
         if layer.qk_norm == "per_head":
             q, k = self._rms(f"{prefix}q_norm", q), self._rms(f"{prefix}k_norm", k)
-        if layer.rope is not None and layer.rope.style != "none":
+        if layer.rope is not None:
             q, k = self._rotated(layer.rope, q), self._rotated(layer.rope, k)
         mixed = self._mixed(prefix, layer, q, k, v)
         return self._norm(f"{prefix}post_attn_norm", self._project(f"{prefix}o", mixed))
 
-    def _mixed(self, prefix: str, layer: Layer, q: Floats, k: Floats, v: Floats) -> Floats:
+    def _mixed(self, prefix: str, layer: Attention, q: Floats, k: Floats, v: Floats) -> Floats:
         """Attention, sequence by sequence: [rows, heads * size]."""
-        scale = layer.attention_scale or 1 / math.sqrt(layer.head_size)
-        rule = Rule(scale, layer.attention_softcap, layer.window, self._kv_dtype)
+        scale = layer.scale or 1 / math.sqrt(layer.head_size)
+        rule = Rule(scale, layer.softcap, layer.window, self._kv_dtype)
         sinks = self._source.array(f"{prefix}sinks") if layer.sinks else None
         cuts = self._ends[:-1]
         parts = zip(np.split(q, cuts), np.split(k, cuts), np.split(v, cuts), strict=True)
         mixed = [attend(self._rules, rule, a, np.arange(len(a)), b, c, sinks) for a, b, c in parts]
         return np.concatenate(mixed).reshape(len(q), -1)
 
-    def _ffn(self, prefix: str, layer: Layer, x: Floats) -> Floats:
+    def _ffn(self, prefix: str, layer: Dense, x: Floats) -> Floats:
         normed = self._norm(f"{prefix}ffn_norm", x)
         up = self._project(f"{prefix}up", normed)
-        kind = self._source.architecture.activation
-        if layer.ffn_gated:
+        kind = layer.activation
+        if layer.gated:
             hidden = self._rules.activate(kind, self._project(f"{prefix}gate", normed)) * up
         else:
             hidden = self._rules.activate(kind, up)

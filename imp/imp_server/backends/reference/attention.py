@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 
 from imp_server.backends.reference.tiles import TILE_ROWS
-from imp_server.models.architecture import Layer
+from imp_server.models.mixers import Attention
 
 KEY_TILE = 64
 _LOWEST = -1e30
@@ -26,13 +26,13 @@ class Keys:
     first: int
 
 
-def attend(q: torch.Tensor, start: int, keys: Keys, layer: Layer, sinks: torch.Tensor | None) -> torch.Tensor:
+def attend(q: torch.Tensor, start: int, keys: Keys, mixer: Attention, sinks: torch.Tensor | None) -> torch.Tensor:
     """q [n, heads, head_size] at positions [start, start + n) -> [n, heads, value_size].
 
     `keys` end with the last position that the row has.
     """
     n, n_heads, _ = q.shape
-    n_kv, group = layer.n_kv_heads, layer.n_heads // layer.n_kv_heads
+    n_kv, group = mixer.n_kv_heads, mixer.n_heads // mixer.n_kv_heads
     first_query = start // TILE_ROWS * TILE_ROWS
     n_tiles = -(-(start + n - first_query) // TILE_ROWS)
     queries = q.new_zeros((n_tiles * TILE_ROWS, n_heads, q.shape[-1]))
@@ -40,13 +40,13 @@ def attend(q: torch.Tensor, start: int, keys: Keys, layer: Layer, sinks: torch.T
     # [tiles * kv heads, group * 16, head_size]
     tiles = queries.view(n_tiles, TILE_ROWS, n_kv, group, -1).permute(0, 2, 3, 1, 4)
     tiles = tiles.reshape(n_tiles * n_kv, group * TILE_ROWS, -1)
-    state = _Partial(n_tiles, layer, sinks)
+    state = _Partial(n_tiles, mixer, sinks)
     positions = torch.arange(first_query, first_query + n_tiles * TILE_ROWS).view(n_tiles, 1, 1, TILE_ROWS, 1)
     n_keys = keys.first + len(keys.k)
     for at in range(keys.first, n_keys, KEY_TILE):
         k, v = _tile(keys.k, at - keys.first), _tile(keys.v, at - keys.first)
         key_positions = torch.arange(at, at + KEY_TILE)
-        seen = _visible(positions, key_positions, n_keys, layer)
+        seen = _visible(positions, key_positions, n_keys, mixer)
         state.add(tiles, k, v, seen)
     out = state.result().view(n_tiles, n_kv, group, TILE_ROWS, -1).permute(0, 3, 1, 2, 4)
     flat = out.reshape(n_tiles * TILE_ROWS, n_heads, -1)
@@ -61,43 +61,43 @@ def _tile(x: torch.Tensor, at: int) -> torch.Tensor:
     return piece.transpose(0, 1)
 
 
-def _visible(queries: torch.Tensor, keys: torch.Tensor, n_keys: int, layer: Layer) -> torch.Tensor:
+def _visible(queries: torch.Tensor, keys: torch.Tensor, n_keys: int, mixer: Attention) -> torch.Tensor:
     """[tiles, 1, 1, 16, 64]: the keys that a query sees."""
     seen = keys < n_keys
-    if layer.causal:
+    if mixer.causal:
         seen = seen & (keys <= queries)
-        if layer.window:
-            seen = seen & (keys > queries - layer.window)
-    elif layer.window:
+        if mixer.window:
+            seen = seen & (keys > queries - mixer.window)
+    elif mixer.window:
         # A two-sided window: half of it to each side.
-        seen = seen & ((keys - queries).abs() <= layer.window // 2)
+        seen = seen & ((keys - queries).abs() <= mixer.window // 2)
     return seen.expand(len(queries), 1, 1, TILE_ROWS, KEY_TILE)
 
 
 class _Partial:
     """Running maximum, sum and weighted values of the softmax for all query tiles of one row."""
 
-    def __init__(self, n_tiles: int, layer: Layer, sinks: torch.Tensor | None) -> None:
-        group = layer.n_heads // layer.n_kv_heads
-        self._layer = layer
+    def __init__(self, n_tiles: int, mixer: Attention, sinks: torch.Tensor | None) -> None:
+        group = mixer.n_heads // mixer.n_kv_heads
+        self._mixer = mixer
         self._n_tiles = n_tiles
-        self._shape = (n_tiles * layer.n_kv_heads, group * TILE_ROWS)
-        self._scale = layer.attention_scale or layer.head_size**-0.5
-        self._values = torch.zeros((*self._shape, layer.value_head_size))
+        self._shape = (n_tiles * mixer.n_kv_heads, group * TILE_ROWS)
+        self._scale = mixer.scale or mixer.head_size**-0.5
+        self._values = torch.zeros((*self._shape, mixer.value_size))
         if sinks is None:
             self._peak = torch.full((*self._shape, 1), _LOWEST)
             self._sum = torch.zeros((*self._shape, 1))
         else:
-            per_head = sinks.view(1, layer.n_kv_heads, group, 1).expand(n_tiles, -1, -1, TILE_ROWS)
+            per_head = sinks.view(1, mixer.n_kv_heads, group, 1).expand(n_tiles, -1, -1, TILE_ROWS)
             self._peak = per_head.reshape(*self._shape, 1).clone()
             self._sum = torch.ones((*self._shape, 1))
 
     def add(self, queries: torch.Tensor, k: torch.Tensor, v: torch.Tensor, seen: torch.Tensor) -> None:
         scores = torch.bmm(queries, self._per_tile(k).transpose(1, 2)) * self._scale
-        cap = self._layer.attention_softcap
+        cap = self._mixer.softcap
         if cap:
             scores = cap * torch.tanh(scores / cap)
-        n_kv = self._layer.n_kv_heads
+        n_kv = self._mixer.n_kv_heads
         split = scores.view(self._n_tiles, n_kv, -1, TILE_ROWS, KEY_TILE)
         scores = split.masked_fill(~seen, float("-inf")).view(*self._shape, KEY_TILE)
         peak = torch.maximum(self._peak, scores.amax(dim=-1, keepdim=True))

@@ -17,8 +17,9 @@ from imp_server.backends.base import (
     Step,
     StepResult,
 )
+from imp_server.backends.kv_layout import block_bytes
 from imp_server.backends.reference.forward import Forward
-from imp_server.backends.reference.pools import DTYPE, KvPools, block_bytes
+from imp_server.backends.reference.pools import DTYPE, Pools
 from imp_server.backends.results import row_results, wanted_positions
 from imp_server.core import ConfigError, UnsupportedModel
 from imp_server.models.architecture import Architecture
@@ -34,8 +35,6 @@ class ReferenceBackend:
         """More threads don't change results, since every product keeps its shape; more than a few don't pay."""
         torch.set_num_threads(max(1, threads))
         self.architecture: Architecture = source.architecture
-        if any(layer.mixer != "attention" for layer in self.architecture.layers):
-            raise UnsupportedModel("the reference backend has no recurrent layers")
         names = sorted(source.names())
         tensors = {}
         for done, name in enumerate(names):
@@ -43,7 +42,7 @@ class ReferenceBackend:
             if on_progress:
                 on_progress((done + 1) / len(names))
         self._forward = Forward(self.architecture, tensors)
-        self._pools: KvPools | None = None
+        self._pools: Pools | None = None
         self.info = BackendInfo(
             name="reference",
             detail=f"torch {torch.__version__}, float32, {torch.get_num_threads()} thread(s)",
@@ -56,10 +55,10 @@ class ReferenceBackend:
     def block_bytes(self, dtype: str) -> tuple[int, ...]:
         if dtype != DTYPE:
             raise ConfigError(f"the reference backend caches f32 only, not {dtype}; set kv_cache.dtype=auto")
-        return tuple(block_bytes(self.architecture, group) for group in self.architecture.cache_groups)
+        return block_bytes(self.architecture, dtype)
 
     def allocate(self, kv: KvSpec) -> None:
-        self._pools = KvPools(self.architecture, kv)
+        self._pools = Pools(self.architecture, kv)
 
     @torch.inference_mode()
     def run(self, step: Step) -> StepResult:
@@ -91,7 +90,7 @@ class ReferenceBackend:
     def close(self) -> None:
         self._pools = None
 
-    def _required_pools(self) -> KvPools:
+    def _required_pools(self) -> Pools:
         if self._pools is None:
             raise RuntimeError("allocate() comes before the first step")
         return self._pools

@@ -17,7 +17,7 @@ def is_usable() -> bool:
 
 def check(source: ModelSource) -> None:
     """Raises UnsupportedModel for positions that can't be made; the rest of a description is executed as it is."""
-    for rope in {layer.rope for layer in source.architecture.layers if layer.rope is not None}:
+    for rope in source.architecture.ropes():
         frequencies(rope)
 
 

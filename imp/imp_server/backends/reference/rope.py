@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from imp_server.models.architecture import Rope
-from imp_server.models.rotation import frequencies, magnitude
+from imp_server.models.rotation import Rope, frequencies, magnitude
 
 _CHUNK = 1024
 

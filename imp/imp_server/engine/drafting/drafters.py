@@ -19,6 +19,7 @@ from imp_server.engine.loading import kv_dtype, load_backend
 from imp_server.engine.messages import FromEngine
 from imp_server.engine.model_files import open_with_tokenizer
 from imp_server.models.architecture import Architecture
+from imp_server.models.feed_forwards import Experts
 from imp_server.schedule.cost import CostTable
 from imp_server.schedule.prefix import MakeIndex
 from imp_server.vocab.table import Vocabulary
@@ -130,10 +131,11 @@ def make_speculation(
             drafters.append(NgramDrafter(NgramKnobs(**{field: getattr(knobs, field) for field in names})))
         elif name == "model" and model is not None:
             drafters.append(model)
+    has_experts = any(isinstance(layer.feed_forward, Experts) for layer in architecture.layers)
     return Speculation(
         drafters,
         costs=decode_costs if knobs.cost_gate else None,
-        on_by_default=knobs.enabled == "on" or all(layer.experts is None for layer in architecture.layers),
+        on_by_default=knobs.enabled == "on" or not has_experts,
         longest_step_ms=config.scheduler.step_ms,
     )
 

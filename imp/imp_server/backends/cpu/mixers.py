@@ -1,0 +1,94 @@
+"""How each kind of mixer is lowered; `MIXERS` is the table, kernels/cpu/engine/plan.h has the plans."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from imp_server.backends.cpu import abi
+from imp_server.backends.kv_layout import LayerPlace
+from imp_server.core import UnsupportedModel
+from imp_server.models.mixers import Attention, Mixer
+
+if TYPE_CHECKING:
+    from imp_server.backends.cpu.lowering import LoweredModel
+
+MAX_HEAD_SIZE = 256
+_KV_KINDS = {"bf16": 0, "int8": 1}
+
+
+class LayerPart(NamedTuple):
+    """Which layer: its tensors' prefix, its cache group and its place in a block."""
+
+    prefix: str
+    cache_group: int
+    place: LayerPlace
+
+
+class MixerLowering(Protocol):
+    """`kind`: MixerKind in plan.h."""
+
+    kind: int
+
+    def lacks(self, mixer: Any) -> Iterator[str]:
+        """What the kernels can't execute of it, in words."""
+        ...
+
+    def matrices(self, mixer: Any) -> list[str]:
+        """Names of its packed matrices, in the order in which a forward reads them."""
+        ...
+
+    def lower(self, model: LoweredModel, plan: abi.LayerPlan, mixer: Any, part: LayerPart) -> None: ...
+
+
+class AttentionLowering:
+    """Attention -> AttentionPlan."""
+
+    kind = 0
+
+    def lacks(self, mixer: Attention) -> Iterator[str]:
+        if mixer.value_size != mixer.head_size:
+            yield "value heads of another size than key heads"
+        if mixer.head_size % 16 or not 16 <= mixer.head_size <= MAX_HEAD_SIZE:
+            yield f"heads of {mixer.head_size} (multiples of 16 up to {MAX_HEAD_SIZE})"
+        if not mixer.causal:
+            yield "attention that isn't causal"
+        if mixer.gated:
+            yield "gated attention"
+
+    def matrices(self, mixer: Attention) -> list[str]:
+        return ["q", "k", "v", "o"]
+
+    def lower(self, model: LoweredModel, plan: abi.LayerPlan, mixer: Attention, part: LayerPart) -> None:
+        own, prefix = plan.attention, part.prefix
+        for name in ("q", "k", "v", "o"):
+            setattr(own, name, model.matrix(prefix + name))
+            setattr(own, f"{name}_bias", model.vector(f"{prefix}{name}.bias"))
+        own.q_norm, own.k_norm = model.norm(f"{prefix}q_norm"), model.norm(f"{prefix}k_norm")
+        own.sinks = model.vector(f"{prefix}sinks")
+        own.kv_offset, own.cache_group = part.place.offset, part.cache_group
+        own.kv = kv_form(model.kv_dtype, part.place)
+        own.n_heads, own.n_kv_heads, own.window = mixer.n_heads, mixer.n_kv_heads, mixer.window
+        own.rope, own.rope_dims, own.rope_interleaved = model.rope(mixer.rope)
+        own.qk_norm_whole = mixer.qk_norm == "whole"
+        own.scale = mixer.scale or 1.0 / math.sqrt(mixer.head_size)
+        own.softcap = mixer.softcap
+
+
+def kv_form(kv_dtype: str, place: LayerPlace) -> abi.KvForm:
+    """Where the kernels find a layer's keys and values."""
+    k, v = place["k"], place["v"]
+    return abi.KvForm(_KV_KINDS[kv_dtype], k.part.size, k.stride, k.values, v.values, k.scales, v.scales)
+
+
+MIXERS: dict[type[Mixer], MixerLowering] = {Attention: AttentionLowering()}
+
+
+def mixer_lowering(mixer: Mixer) -> MixerLowering:
+    """Raises UnsupportedModel for a kind that the kernels lack."""
+    if type(mixer) not in MIXERS:
+        raise UnsupportedModel(
+            f"the cpu backend can't run {type(mixer).__name__} layers yet; use engine.backend=reference"
+        )
+    return MIXERS[type(mixer)]

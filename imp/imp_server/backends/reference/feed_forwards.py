@@ -1,0 +1,80 @@
+"""How each kind of feed-forward runs; `FEED_FORWARDS` is the table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from imp_server.backends.reference.parts import Tensors, activated, gated
+from imp_server.backends.reference.tiles import linear, pad_rows
+from imp_server.models.feed_forwards import Dense, Experts, FeedForward
+
+
+def dense(x: torch.Tensor, t: Tensors, kind: Dense) -> torch.Tensor:
+    up = linear(x, t["up"], t.get("up.bias"))
+    if kind.gated:
+        hidden = gated(kind.activation, linear(x, t["gate"], t.get("gate.bias")), up)
+    else:
+        hidden = activated(kind.activation, up)
+    return linear(hidden, t["down"], t.get("down.bias"))
+
+
+def mixture(x: torch.Tensor, t: Tensors, experts: Experts) -> torch.Tensor:
+    activation = experts.activation
+    chosen, weights = _route(linear(x, t["router"], t.get("router.bias")), t, experts)
+    outs = x.new_zeros((len(x), experts.top_k, x.shape[-1]))
+    for expert in sorted(set(chosen.flatten().tolist())):
+        rows, places = (chosen == expert).nonzero(as_tuple=True)
+        own = pad_rows(x[rows])
+        gate, up = (linear(own, t[f"experts_{n}"][expert], _bias(t, f"experts_{n}", expert)) for n in ("gate", "up"))
+        down = linear(gated(activation, gate, up), t["experts_down"][expert], _bias(t, "experts_down", expert))
+        outs[rows, places] = down[: len(rows)]
+    total = torch.zeros_like(x)
+    for place in range(experts.top_k):
+        total = total + outs[:, place] * weights[:, place, None]
+    if experts.shared_hidden:
+        hidden = gated(activation, linear(x, t["shared_gate"]), linear(x, t["shared_up"]))
+        shared = linear(hidden, t["shared_down"])
+        if experts.shared_gate:
+            shared = shared * torch.sigmoid(linear(x, t["shared_router"].view(1, -1)))
+        total = total + shared
+    return total
+
+
+def _bias(t: Tensors, name: str, expert: int) -> torch.Tensor | None:
+    bias = t.get(f"{name}.bias")
+    return None if bias is None else bias[expert]
+
+
+def _route(logits: torch.Tensor, t: Tensors, experts: Experts) -> tuple[torch.Tensor, torch.Tensor]:
+    """Ids and weights [n, top_k] of the experts for each row, best first; lowest id on ties."""
+    if experts.gating == "softmax_of_top_k":
+        best, chosen = _best(logits, experts.top_k)
+        return chosen, torch.softmax(best, dim=-1) * experts.scale
+    scores = torch.softmax(logits, dim=-1) if experts.gating == "softmax" else torch.sigmoid(logits)
+    choice = scores + t["router_bias"] if experts.selection_bias else scores
+    if experts.n_groups > 1:
+        groups = choice.view(len(choice), experts.n_groups, -1)
+        strength = groups.topk(min(2, groups.shape[-1]), dim=-1).values.sum(dim=-1)
+        _, kept = _best(strength, experts.top_groups)
+        open_groups = torch.zeros_like(strength, dtype=torch.bool).scatter_(1, kept, True)
+        choice = groups.masked_fill(~open_groups[..., None], float("-inf")).flatten(1)
+    _, chosen = _best(choice, experts.top_k)
+    weights = scores.gather(1, chosen)
+    if experts.normalise_top_k:
+        weights = weights / weights.sum(dim=-1, keepdim=True).clamp_min(1e-20)
+    return chosen, weights * experts.scale
+
+
+def _best(x: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
+    values, ids = x.sort(dim=-1, descending=True, stable=True)
+    return values[:, :k], ids[:, :k]
+
+
+FEED_FORWARDS: dict[type[FeedForward], Callable[[torch.Tensor, Tensors, Any], torch.Tensor]] = {
+    Dense: dense,
+    Experts: mixture,
+}
+"""Kind -> x [n, width], the layer's tensors, its description -> [n, width]; n a multiple of 16."""

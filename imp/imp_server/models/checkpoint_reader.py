@@ -1,0 +1,77 @@
+"""Decoders in Hugging Face checkpoints: names of tensors, and the values that are config.json's own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from imp_server.models.checkpoint_rope import TOP_LEVEL, rope_of_config
+from imp_server.models.config_keys import DECODER_CONFIG_KEYS
+from imp_server.models.reader import Reader
+from imp_server.models.rotation import Rope
+from imp_server.models.tensor_names import present_names
+from imp_server.weights.checkpoint import Checkpoint
+from imp_server.weights.header import ModelHeader
+
+_WHOLE = {"embedding": "model.embed_tokens", "final_norm": "model.norm", "head": "lm_head"}
+_LAYER = {
+    "attn_norm": "input_layernorm",
+    "q": "self_attn.q_proj",
+    "k": "self_attn.k_proj",
+    "v": "self_attn.v_proj",
+    "o": "self_attn.o_proj",
+    "q_norm": "self_attn.q_norm",
+    "k_norm": "self_attn.k_norm",
+    "ffn_norm": "post_attention_layernorm",
+    "gate": "mlp.gate_proj",
+    "up": "mlp.up_proj",
+    "down": "mlp.down_proj",
+}
+
+
+def names_in_checkpoint(
+    n_layers: int, checkpoint: Checkpoint, own: Mapping[str, str], *, tied_head: bool
+) -> dict[str, str]:
+    """Canonical name -> name in the checkpoint, of the tensors that are there. `own`: stems where a family differs."""
+    found = present_names(_WHOLE, {**_LAYER, **own}, "model.layers.{}.", n_layers, checkpoint.__contains__)
+    if tied_head:
+        found.pop("head", None)  # some tied checkpoints store the same matrix twice
+    return found
+
+
+class CheckpointReader(Reader):
+    """See Reader."""
+
+    format = "checkpoint"
+
+    def __init__(self, header: ModelHeader, checkpoint: Checkpoint) -> None:
+        self._checkpoint = checkpoint
+        super().__init__(header)
+
+    @property
+    def n_tensors(self) -> int:
+        return len(self._checkpoint.names())
+
+    def has(self, name: str) -> bool:
+        """Of a layer's tensors, those of the first."""
+        stem, bias, _ = name.partition(".bias")
+        file_stem = _WHOLE.get(stem) or f"model.layers.0.{_LAYER[stem]}"
+        return f"{file_stem}.{'bias' if bias else 'weight'}" in self._checkpoint
+
+    def has_bias(self, name: str, key: str) -> bool:
+        is_there = self.has(f"{name}.bias")
+        if key in self.keys and self.keys.flag(key, False) != is_there:
+            raise self.keys.wrong(key, not is_there, "what the tensors say")
+        return is_there
+
+    def rope(self, head_size: int, *, permuted: bool = False) -> Rope:
+        return rope_of_config(self.header.hyperparameters, head_size, self.where)
+
+    def vocab_size(self) -> int:
+        return self.keys.integer("vocab_size", high=1 << 22)
+
+    def tied_head(self) -> bool:
+        return not self.has("head") or self.header.hyperparameters.get("tie_word_embeddings") is True
+
+    def finish(self) -> None:
+        self.keys.note(*TOP_LEVEL, "rope_parameters", "rope_scaling", "tie_word_embeddings")
+        self.keys.refuse_unread(DECODER_CONFIG_KEYS)

@@ -1,0 +1,69 @@
+"""Feed-forwards: the half of a layer in which each position is by itself. Cut like the mixers (mixers.py)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from imp_server.models.mixers import Shapes
+
+Activation = Literal["silu", "gelu_tanh", "gelu", "relu2", "swiglu_clamped"]
+
+
+@dataclass(frozen=True, slots=True)
+class FeedForward:
+    """What every kind says of itself."""
+
+    def tensors(self, width: int) -> Shapes:
+        """Name below `layers.N.` -> shape, of every tensor that it can't do without."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, slots=True)
+class Dense(FeedForward):
+    """down(activation(gate x) * up x), or down(activation(up x)) where there is no gate."""
+
+    hidden: int
+    gated: bool = True
+    bias: bool = False
+    activation: Activation = "silu"
+
+    def tensors(self, width: int) -> Shapes:
+        shapes: Shapes = {"up": (self.hidden, width), "down": (width, self.hidden)}
+        if self.gated:
+            shapes["gate"] = shapes["up"]
+        if self.bias:
+            shapes |= {f"{name}.bias": shape[:1] for name, shape in list(shapes.items())}
+        return shapes
+
+
+@dataclass(frozen=True, slots=True)
+class Experts(FeedForward):
+    """A router and `count` gated feed-forwards, of which each position uses `top_k`."""
+
+    count: int
+    top_k: int
+    hidden: int
+    """Width of one expert."""
+    shared_hidden: int = 0
+    """Width of the always-active expert; 0 = none."""
+    gating: Literal["softmax", "sigmoid", "softmax_of_top_k"] = "softmax"
+    normalise_top_k: bool = True
+    scale: float = 1.0
+    shared_gate: bool = False
+    selection_bias: bool = False
+    n_groups: int = 1
+    top_groups: int = 1
+    activation: Activation = "silu"
+
+    def tensors(self, width: int) -> Shapes:
+        shapes: Shapes = {
+            "router": (self.count, width),
+            "experts_gate": (self.count, self.hidden, width),
+            "experts_up": (self.count, self.hidden, width),
+            "experts_down": (self.count, width, self.hidden),
+        }
+        if self.shared_hidden:
+            shared = (self.shared_hidden, width)
+            shapes |= {"shared_gate": shared, "shared_up": shared, "shared_down": shared[::-1]}
+        return shapes

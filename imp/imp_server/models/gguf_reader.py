@@ -1,0 +1,89 @@
+"""Decoders in GGUF files: names of tensors, and the values that are GGUF's own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from imp_server.core import InvalidModel
+from imp_server.models.gguf_keys import DECODER_KEYS
+from imp_server.models.gguf_rope import rope_of_gguf
+from imp_server.models.reader import Reader
+from imp_server.models.rotation import Rope
+from imp_server.models.tensor_names import present_names
+from imp_server.weights.gguf import GgufFile
+from imp_server.weights.header import ModelHeader
+
+_WHOLE = {
+    "embedding": "token_embd",
+    "position_embedding": "position_embd",
+    "embedding_norm": "token_embd_norm",
+    "final_norm": "output_norm",
+    "head": "output",
+}
+_LAYER = {
+    "attn_norm": "attn_norm",
+    "q": "attn_q",
+    "k": "attn_k",
+    "v": "attn_v",
+    "o": "attn_output",
+    "q_norm": "attn_q_norm",
+    "k_norm": "attn_k_norm",
+    "sinks": "attn_sinks",
+    "post_attn_norm": "post_attention_norm",
+    "ffn_norm": "ffn_norm",
+    "gate": "ffn_gate",
+    "up": "ffn_up",
+    "down": "ffn_down",
+    "post_ffn_norm": "post_ffw_norm",
+    "router": "ffn_gate_inp",
+    "experts_gate": "ffn_gate_exps",
+    "experts_up": "ffn_up_exps",
+    "experts_down": "ffn_down_exps",
+    "shared_gate": "ffn_gate_shexp",
+    "shared_up": "ffn_up_shexp",
+    "shared_down": "ffn_down_shexp",
+    "shared_router": "ffn_gate_inp_shexp",
+}
+
+
+def names_in_gguf(n_layers: int, file: GgufFile, own: Mapping[str, str]) -> dict[str, str]:
+    """Canonical name -> name in the file, of the tensors that are there. `own`: stems where a family differs."""
+    return present_names(_WHOLE, {**_LAYER, **own}, "blk.{}.", n_layers, file.tensors.__contains__)
+
+
+class GgufReader(Reader):
+    """See Reader."""
+
+    format = "gguf"
+
+    def __init__(self, header: ModelHeader, file: GgufFile) -> None:
+        self._file = file
+        super().__init__(header)
+
+    @property
+    def n_tensors(self) -> int:
+        return len(self._file.tensors)
+
+    def has(self, name: str) -> bool:
+        """Of a layer's tensors, those of the first."""
+        stem, bias, _ = name.partition(".bias")
+        file_stem = _WHOLE.get(stem) or f"blk.0.{_LAYER[stem]}"
+        return f"{file_stem}.{'bias' if bias else 'weight'}" in self._file.tensors
+
+    def has_bias(self, name: str, key: str) -> bool:
+        return self.has(f"{name}.bias")
+
+    def rope(self, head_size: int, *, permuted: bool = False) -> Rope:
+        return rope_of_gguf(self.keys, self._file, head_size, "interleaved" if permuted else "neox")
+
+    def vocab_size(self) -> int:
+        embedding = self._file.tensors.get("token_embd.weight")
+        if embedding is None or len(embedding.shape) != 2:
+            raise InvalidModel(f"{self.where}: the tensor 'token_embd.weight' is missing or no matrix")
+        return embedding.shape[0]
+
+    def tied_head(self) -> bool:
+        return "output.weight" not in self._file.tensors
+
+    def finish(self) -> None:
+        self.keys.refuse_unread(DECODER_KEYS)

@@ -1,0 +1,45 @@
+"""Rotary positions as a GGUF header states them."""
+
+from __future__ import annotations
+
+from imp_server.core import InvalidModel, UnsupportedModel
+from imp_server.models.keys import Keys
+from imp_server.models.rotation import Rope, RopeScaling, RopeStyle
+from imp_server.weights.dequantise import dequantise
+from imp_server.weights.gguf import GgufFile
+
+
+def rope_of_gguf(keys: Keys, file: GgufFile, head_size: int, style: RopeStyle) -> Rope:
+    """Raises InvalidModel for a value of the wrong kind, UnsupportedModel for an unknown scaling."""
+    dims = keys.integer("rope.dimension_count", head_size, low=2, high=head_size)
+    factors = _factors(file, dims)
+    # Files of before these keys say `scale_linear`; a factor without a type is linear.
+    factor = keys.number("rope.scaling.factor", keys.number("rope.scale_linear", 0.0)) or 1.0
+    kind = keys.text("rope.scaling.type", "linear")
+    if kind not in ("none", "linear", "yarn"):
+        raise UnsupportedModel(f"{keys.named('rope.scaling.type')} is {kind!r}, not known for this family")
+    if factor <= 0:
+        raise keys.wrong("rope.scaling.factor", factor, "a positive number")
+    if kind == "yarn" and keys.number("rope.scaling.yarn_ext_factor", 1.0) != 1.0:
+        raise UnsupportedModel(f"{keys.named('rope.scaling.yarn_ext_factor')} isn't supported")
+    context = keys.integer("context_length", high=1 << 30)
+    scaling = RopeScaling(
+        kind="none" if factor == 1.0 else kind,  # type: ignore[arg-type]
+        factor=factor,
+        original_context=keys.integer("rope.scaling.original_context_length", 0, low=0, high=1 << 30) or context,
+        attention_factor=keys.number("rope.scaling.attn_factor", 1.0),
+        beta_fast=keys.number("rope.scaling.yarn_beta_fast", 32.0),
+        beta_slow=keys.number("rope.scaling.yarn_beta_slow", 1.0),
+        frequency_factors=factors,
+    )
+    return Rope(style, keys.number("rope.freq_base", 10000.0), dims, scaling)
+
+
+def _factors(file: GgufFile, dims: int) -> tuple[float, ...]:
+    info = file.tensors.get("rope_freqs.weight")
+    if info is None:
+        return ()
+    factors = tuple(dequantise(info.type, file.data(info.name)).tolist())
+    if len(factors) != dims // 2 or not all(f > 0 for f in factors):
+        raise InvalidModel(f"{file.path.name}: 'rope_freqs.weight' must hold {dims // 2} positive numbers")
+    return factors

@@ -1,0 +1,106 @@
+"""Mixers: the half of a layer in which positions meet.
+
+A kind says here which tensors it has and what it keeps of a position; how it runs is said in a table of each backend
+(backends/NAME/mixers.py). So a further kind is a further class and a further entry.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from imp_server.models.rotation import Rope
+
+Shapes = dict[str, tuple[int, ...]]
+CacheKind = Literal["full", "window", "state", "none"]
+
+
+@dataclass(frozen=True, slots=True)
+class CachedPart:
+    """`heads` vectors of `size` numbers, kept of each position; of each sequence in a group of kind `state`."""
+
+    name: str
+    heads: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Mixer:
+    """What every kind says of itself."""
+
+    @property
+    def cache(self) -> tuple[CacheKind, int]:
+        """Kind of its cache group, and the group's window (0 = none)."""
+        raise NotImplementedError
+
+    def cached(self) -> tuple[CachedPart, ...]:
+        """What it keeps, in the order in which a block holds it."""
+        raise NotImplementedError
+
+    def tensors(self, width: int) -> Shapes:
+        """Name below `layers.N.` -> shape, of every tensor that it can't do without."""
+        raise NotImplementedError
+
+    def ropes(self) -> tuple[Rope, ...]:
+        """The rotary positions that it uses."""
+        return ()
+
+
+@dataclass(frozen=True, slots=True)
+class Attention(Mixer):
+    """Softmax attention of query heads that share key heads; sizes in elements."""
+
+    n_heads: int
+    n_kv_heads: int
+    head_size: int
+    value_head_size: int = 0
+    """0 = head_size."""
+    window: int = 0
+    """Positions a query sees, itself included; 0 = all."""
+    causal: bool = True
+    rope: Rope | None = None
+    qk_norm: Literal["none", "per_head", "whole"] = "none"
+    scale: float = 0.0
+    """Multiplies q.k; 0 = 1/sqrt(head_size)."""
+    softcap: float = 0.0
+    sinks: bool = False
+    """A learned logit per head joins the softmax denominator."""
+    qkv_bias: bool = False
+    out_bias: bool = False
+    gated: bool = False
+    """The q projection carries a sigmoid gate of the same width."""
+
+    @property
+    def value_size(self) -> int:
+        return self.value_head_size or self.head_size
+
+    @property
+    def cache(self) -> tuple[CacheKind, int]:
+        return ("window", self.window) if self.window else ("full", 0)
+
+    def cached(self) -> tuple[CachedPart, ...]:
+        keys = CachedPart("k", self.n_kv_heads, self.head_size)
+        return keys, CachedPart("v", self.n_kv_heads, self.value_size)
+
+    def tensors(self, width: int) -> Shapes:
+        q = self.n_heads * self.head_size
+        shapes: Shapes = {
+            "q": (2 * q if self.gated else q, width),
+            "k": (self.n_kv_heads * self.head_size, width),
+            "v": (self.n_kv_heads * self.value_size, width),
+            "o": (width, self.n_heads * self.value_size),
+        }
+        if self.qkv_bias:
+            shapes |= {f"{name}.bias": shapes[name][:1] for name in ("q", "k", "v")}
+        if self.out_bias:
+            shapes["o.bias"] = (width,)
+        if self.qk_norm == "per_head":
+            shapes |= {"q_norm": (self.head_size,), "k_norm": (self.head_size,)}
+        elif self.qk_norm == "whole":
+            shapes |= {"q_norm": (q,), "k_norm": shapes["k"][:1]}
+        if self.sinks:
+            shapes["sinks"] = (self.n_heads,)
+        return shapes
+
+    def ropes(self) -> tuple[Rope, ...]:
+        return () if self.rope is None else (self.rope,)

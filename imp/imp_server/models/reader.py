@@ -1,0 +1,145 @@
+"""Building blocks of a decoder's description, read from a header: what families have in common.
+
+A family (models/families/) calls them with what is its own. Each value has a name in GGUF and one in config.json; a
+family's own values are asked for by both.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, ClassVar, Literal
+
+from imp_server.core import InvalidModel, UnsupportedModel
+from imp_server.models.architecture import Architecture, Layer, grouped
+from imp_server.models.feed_forwards import Activation, Dense
+from imp_server.models.keys import Keys
+from imp_server.models.mixers import Attention
+from imp_server.models.rotation import Rope
+from imp_server.weights.header import ModelHeader
+
+ACTIVATIONS: dict[str, Activation] = {
+    "silu": "silu",
+    "swish": "silu",
+    "gelu": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "gelu_tanh": "gelu_tanh",
+    "relu2": "relu2",
+}
+
+
+class Reader(ABC):
+    """One header, with the tensors that lie beside it. Every method raises InvalidModel for what contradicts itself."""
+
+    format: ClassVar[Literal["gguf", "checkpoint"]]
+
+    def __init__(self, header: ModelHeader) -> None:
+        self.header = header
+        self.keys = Keys(header)
+        self.kind = header.architecture
+        """GGUF's `general.architecture`, config.json's `model_type`."""
+        self.n_layers = self.integer("block_count", "num_hidden_layers", high=4096)
+        if self.n_layers > self.n_tensors:  # before anything of that size is made
+            name = "block_count" if self.format == "gguf" else "num_hidden_layers"
+            raise self.keys.wrong(name, self.n_layers, f"what {self.n_tensors} tensors can be")
+        self.width = self.integer("embedding_length", "hidden_size")
+
+    @property
+    def where(self) -> str:
+        """What an error begins with."""
+        return self.header.path.name
+
+    @property
+    @abstractmethod
+    def n_tensors(self) -> int: ...
+
+    @abstractmethod
+    def has(self, name: str) -> bool:
+        """A tensor of this canonical name (models/source.py) is there, under the name that most families give it."""
+
+    @abstractmethod
+    def rope(self, head_size: int, *, permuted: bool = False) -> Rope:
+        """`permuted`: GGUF's converter orders the rows of q and k anew for this family, so that neighbours turn."""
+
+    @abstractmethod
+    def vocab_size(self) -> int: ...
+
+    @abstractmethod
+    def tied_head(self) -> bool: ...
+
+    @abstractmethod
+    def finish(self) -> None:
+        """Raises UnsupportedModel for the first key that would change the model and wasn't asked for."""
+
+    def integer(self, gguf: str, config: str, default: int | None = None, *, low: int = 1, high: int = 1 << 20) -> int:
+        """The value under its name in this format; an empty name: only the default."""
+        name = gguf if self.format == "gguf" else config
+        if not name and default is not None:
+            return default
+        return self.keys.integer(name, default, low=low, high=high)
+
+    def number(self, gguf: str, config: str, default: float | None = None) -> float:
+        name = gguf if self.format == "gguf" else config
+        if not name and default is not None:
+            return default
+        return self.keys.number(name, default)
+
+    def attention(self, **fields: Any) -> Attention:
+        """`fields`: what is the family's own."""
+        n_heads = self.integer("attention.head_count", "num_attention_heads", high=4096)
+        n_kv_heads = self.integer("attention.head_count_kv", "num_key_value_heads", n_heads, high=4096)
+        if n_heads % n_kv_heads:
+            raise InvalidModel(f"{self.where}: {n_heads} heads can't share {n_kv_heads} key heads")
+        head_size = self.head_size()
+        own: dict[str, Any] = {
+            "value_head_size": self.integer("attention.value_length", "", head_size),
+            "qkv_bias": self.has_bias("q", "attention_bias"),
+            "out_bias": self.has_bias("o", "attention_bias"),
+        }
+        if "rope" not in fields:
+            own["rope"] = self.rope(head_size)
+        return Attention(n_heads, n_kv_heads, head_size, **{**own, **fields})
+
+    def head_size(self) -> int:
+        n_heads = self.integer("attention.head_count", "num_attention_heads", high=4096)
+        return self.integer("attention.key_length", "head_dim", self.width // n_heads, low=2)
+
+    def window(self) -> int:
+        """Positions that a layer with a window sees; 0 = the header has none."""
+        return self.integer("attention.sliding_window", "sliding_window", 0, low=0, high=1 << 30)
+
+    def dense(self, **fields: Any) -> Dense:
+        """`fields`: what is the family's own."""
+        own = {"bias": self.has_bias("up", "mlp_bias"), "activation": self.activation()}
+        return Dense(self.integer("feed_forward_length", "intermediate_size"), **{**own, **fields})
+
+    def activation(self) -> Activation:
+        """As config.json says it; GGUF files leave it to the family, and most have silu."""
+        if self.format == "gguf":
+            return "silu"
+        name = self.keys.text("hidden_act", "silu")
+        if name not in ACTIVATIONS:
+            raise UnsupportedModel(f"{self.where}: 'hidden_act' is {name!r}, which isn't supported for this family")
+        return ACTIVATIONS[name]
+
+    @abstractmethod
+    def has_bias(self, name: str, key: str) -> bool:
+        """Whether the first layer's tensor `name` has a bias, which config.json's `key` may say, too."""
+
+    def architecture(self, family: str, layers: Sequence[Layer], **fields: Any) -> Architecture:
+        """Cache groups are made of the layers. `fields`: what is the family's own."""
+        placed, groups = grouped(layers)
+        if "norm_eps" not in fields:
+            fields["norm_eps"] = self.number("attention.layer_norm_rms_epsilon", "rms_norm_eps")
+        return Architecture(
+            family=family,
+            n_layers=self.n_layers,
+            width=self.width,
+            vocab_size=self.vocab_size(),
+            context_length=self.integer("context_length", "max_position_embeddings", high=1 << 30),
+            layers=placed,
+            cache_groups=groups,
+            tied_head=self.tied_head(),
+            **fields,
+        )
