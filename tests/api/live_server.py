@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
 import uvloop
 from imp_server.api.hub import Hub, build_hub
-from imp_server.api.models import Hosted
-from imp_server.api.server import Launch, bind, run, url_of
+from imp_server.api.model_host import ModelHost
+from imp_server.api.server import bind, run, url_of
 from imp_server.api.text_side import TextSide
 from imp_server.config import Config
 from imp_server.engine.client.base import EngineClient
@@ -56,11 +56,15 @@ def live_server(
     load_text: Callable[[], TextSide] | None = None,
     *,
     model: str = "m",
+    others: Mapping[str, Callable[[], EngineClient]] = {},
     settings: dict[str, Any] | None = None,
     check_replies: bool = True,
     wait_ready: bool = True,
 ) -> Iterator[LiveServer]:
-    """Serves on a free port until the block ends. `settings`: {"section.key": value}."""
+    """Serves on a free port until the block ends. `settings`: {"section.key": value}.
+
+    `others`: engines of further models, by the names of these; their text is `load_text`'s, too.
+    """
     config = Config.of({"server.port": 0, "responses.store_path": ":memory:", **(settings or {})})
     sockets = bind(config.server)
     loop = uvloop.new_event_loop()
@@ -69,12 +73,13 @@ def live_server(
 
     async def main() -> None:
         engine = client() if callable(client) else client
-        launch = Launch(model, engine, load_text) if engine is not None and load_text is not None else None
-        hub = build_hub(config, [Hosted(launch.model_id, launch.client)] if launch else [], check_replies=check_replies)
+        engines = {model: engine, **{name: make() for name, make in others.items()}}
+        hosts = [ModelHost(name, one, load_text, config) for name, one in engines.items() if one and load_text]
+        hub = build_hub(config, hosts, check_replies=check_replies)
         box["server"] = LiveServer(url_of(sockets[0]), hub, loop, engine)
         if not wait_ready:
             ready.set()
-        await run(hub, launch, sockets, lambda _line: ready.set())
+        await run(hub, sockets, lambda _line: ready.set())
 
     task: asyncio.Task[None] | None = None
 

@@ -11,9 +11,9 @@ from pathlib import Path
 _SERVE = """
 import asyncio
 from imp_server.api.hub import build_hub
+from imp_server.api.model_host import ModelHost
 from imp_server.api.model_text_side import ModelTextSide
-from imp_server.api.models import Hosted
-from imp_server.api.server import Launch, bind, run
+from imp_server.api.server import bind, run
 from imp_server.config import Config
 from imp_server.engine.client.scripted import ScriptedEngine, text_ids
 from tests.toy import byte_model
@@ -23,9 +23,8 @@ async def main():
     model = ModelTextSide(byte_model())
     engine = ScriptedEngine(model.vocabulary, context_length=4096)
     engine.always(text_ids("x"))
-    launch = Launch("m", engine, lambda: model)
-    hub = build_hub(config, [Hosted("m", engine)])
-    await run(hub, launch, bind(config.server), lambda line: print(line, flush=True))
+    hub = build_hub(config, [ModelHost("m", engine, lambda: model, config)])
+    await run(hub, bind(config.server), lambda line: print(line, flush=True))
 
 asyncio.run(main())
 """

@@ -258,7 +258,7 @@ from imp_server.api.hub import build_hub
 from imp_server.api.server import bind, run
 from imp_server.config import Config
 config = Config.of({"server.port": 0, "responses.store_path": ":memory:"})
-asyncio.run(run(build_hub(config), None, bind(config.server), lambda line: print(line, flush=True)))
+asyncio.run(run(build_hub(config), bind(config.server), lambda line: print(line, flush=True)))
 """
 
 

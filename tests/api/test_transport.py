@@ -242,13 +242,13 @@ def test_the_front_page_escapes_what_it_shows(http: httpx.Client) -> None:
 
 
 def test_a_fault_of_ours_has_the_dialects_shape(server: LiveServer, http: httpx.Client) -> None:
-    hosted = server.hub.models.find("m")
-    text, hosted.text = hosted.text, Broken()  # type: ignore[assignment]
+    host = server.hub.models.find("m")
+    text, host.text = host.text, Broken()  # type: ignore[assignment]
     try:
         openai = http.post(CHAT, json=BODY)
         anthropic = http.post("/v1/messages", json={**BODY, "max_tokens": 3})
     finally:
-        hosted.text = text
+        host.text = text
     assert openai.status_code == anthropic.status_code == 500
     assert openai.json()["error"]["code"] == "internal_error"
     assert openai.json()["error"]["type"] == "server_error"

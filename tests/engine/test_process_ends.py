@@ -14,6 +14,7 @@ from imp_server.config import Config
 from imp_server.core import UserFault
 from imp_server.engine.client import process
 from imp_server.engine.client.process import ProcessEngine
+from imp_server.engine.messages import ModelInfo
 
 
 @pytest.mark.parametrize(
@@ -39,6 +40,25 @@ def test_an_engine_that_ends_while_it_loads(monkeypatch: pytest.MonkeyPatch, end
             await engine.start()
         assert f"{said} it loaded the model" in str(caught.value)
         assert engine.n_crashes == 1
+
+    asyncio.run(asyncio.wait_for(body(), 30))
+
+
+def test_one_that_was_loaded_before_and_ends_while_it_loads_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is no crash of a running engine, which would be restarted while whoever loads it waits for ever."""
+    real = subprocess.Popen
+    monkeypatch.setattr(
+        process.subprocess,
+        "Popen",
+        lambda command, **more: real([sys.executable, "-S", "-c", "import os; os._exit(7)"], **more),
+    )
+
+    async def body() -> None:
+        engine = ProcessEngine("nowhere.gguf", "nobody", Config())
+        engine._info = ModelInfo("m", "llama", "", 1, 1, 1, 1, 1, "F16")
+        with pytest.raises(UserFault, match="while it loaded the model"):
+            await engine.start()
+        assert engine.state == "failed"
 
     asyncio.run(asyncio.wait_for(body(), 30))
 

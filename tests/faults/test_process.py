@@ -86,6 +86,31 @@ def test_same_ids_as_inline_and_a_clean_end(model: Path) -> None:
     assert {"open", "read"} <= set(stages)
 
 
+def test_what_was_stopped_starts_again(model: Path) -> None:
+    """A model that sleeps is one whose process has ended; what is known of it stays."""
+
+    async def body() -> None:
+        engine = ProcessEngine(model, "tiny", config())
+        await engine.start()
+        first = (await ask(engine, request(engine, IDS[:50], 20)))[0].ids
+        await engine.stop()
+        assert engine.state == "stopped" and engine.info.context_length == 2048
+        with pytest.raises(Unavailable):
+            await engine.submit(request(engine, IDS[:5], 1))
+        await engine.start()
+        assert (await ask(engine, request(engine, IDS[:50], 20)))[0].ids == first
+        await engine.stop()
+        model.rename(model.with_suffix(".away"))
+        try:
+            with pytest.raises(ModelFileMissing):
+                await engine.start()
+        finally:
+            model.with_suffix(".away").rename(model)
+        assert engine.state == "failed" and engine.n_crashes == 0
+
+    run(body)
+
+
 def test_kill_under_load_fails_or_retries_each_request_once(model: Path, caplog: pytest.LogCaptureFixture) -> None:
     """What had tokens fails with engine_crashed, what had none is answered by the restarted process."""
     caplog.set_level(logging.WARNING, "imp_server")

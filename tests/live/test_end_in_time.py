@@ -21,7 +21,8 @@ SLACK_S = 0.5
 START = """
 import os, signal, threading, time
 from imp_server.api.model_text_side import ModelTextSide
-from imp_server.api.server import Launch, serve
+from imp_server.api.model_host import ModelHost
+from imp_server.api.server import serve
 from imp_server.config import Config
 from imp_server.engine.client.process import ProcessEngine
 from imp_server.engine.client.scripted import ScriptedEngine, Wait
@@ -35,7 +36,7 @@ settings = {"server.port": 0, "server.drain_timeout_s": DRAIN, "responses.store_
 def say(line): print(line, flush=True)
 def stuck(*_): say("stuck"); time.sleep(60)
 """
-SERVE = 'serve(Config.of(settings), Launch("m", engine, load), announce=say)\n'
+SERVE = 'serve(Config.of(settings), [ModelHost("m", engine, load)], announce=say)\n'
 
 CASES = {
     "a stream that goes on": "",

@@ -14,7 +14,8 @@ import pytest
 
 SERVER = """
 from imp_server.api.model_text_side import ModelTextSide
-from imp_server.api.server import Launch, serve
+from imp_server.api.model_host import ModelHost
+from imp_server.api.server import serve
 from imp_server.config import Config
 from imp_server.config.serving import Log
 from imp_server.engine.client.scripted import ScriptedEngine, Wait
@@ -26,7 +27,7 @@ engine = ScriptedEngine(model.vocabulary)
 engine.always(*[action for _ in range(40) for action in (120, Wait(0.05))])
 set_up_logging(Log())
 config = Config.of({"server.port": 0, "server.drain_timeout_s": DRAIN})
-serve(config, Launch("m", engine, lambda: model), announce=lambda line: print(line, flush=True))
+serve(config, [ModelHost("m", engine, lambda: model)], announce=lambda line: print(line, flush=True))
 """
 BODY = {"model": "m", "messages": [{"role": "user", "content": "hi"}], "stream": True, "max_tokens": 100}
 

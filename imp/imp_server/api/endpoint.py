@@ -34,7 +34,7 @@ from imp_server.api.generations import Generations
 from imp_server.api.headers import MOST_POINTERS, PAGE_HEADERS, listed, request_id_of
 from imp_server.api.hosts import host_headers
 from imp_server.api.hub import Hub, owned
-from imp_server.api.models import Hosted
+from imp_server.api.model_host import ModelHost
 from imp_server.api.parameters import ParameterReader
 from imp_server.api.preparing import Preparing
 from imp_server.api.text_side import Prepared, check_for_any_model
@@ -218,20 +218,20 @@ class Endpoint:
             for one in requests:
                 check_for_any_model(one)
             model = requests[0].model
-            hosted = self._hub.models.find(model)
-            prepared = await self._prepared(hosted, requests, watch, client_of(request))
+            host = self._hub.models.find(model)
+            prepared = await self._prepared(host, requests, watch, client_of(request))
             generations = Generations(
-                hosted.client,
+                host.client,
                 prepared,
-                self._hub.config.server.request_timeout_s or None,
+                host.config.server.request_timeout_s or None,
                 names=frozenset((reply.context.id, reply.context.request_id)),
                 reasoning_control=reply.context.body.get("reasoning_control", True) is not False,
-                counters=hosted.counters,
+                counters=host.counters,
                 sender=client_of(request),
                 checks=self._hub.checks,
             )
-            hosted.replies.add(generations)
-            visit.model, visit.generations = hosted.id, generations
+            host.replies.add(generations)
+            visit.model, visit.generations = host.id, generations
             await generations.accept(watch)
             reply.context.accepted = acceptance(generations, prepared)
             if reply.streamed:
@@ -257,18 +257,18 @@ class Endpoint:
         return json_response(200, body, more)
 
     async def _prepared(
-        self, hosted: Hosted, requests: Sequence[ChatRequest | PromptRequest], watch: DisconnectWatch, owner: str
+        self, host: ModelHost, requests: Sequence[ChatRequest | PromptRequest], watch: DisconnectWatch, owner: str
     ) -> list[Prepared]:
         """Raises ClientGone once the client has left: nothing goes on for nobody."""
         hub = self._hub
         preparing = Preparing(
-            hub.pool_of(hosted, renders=isinstance(requests[0], ChatRequest)),
+            hub.pool_of(host, renders=isinstance(requests[0], ChatRequest)),
             hub.checks,
             owner,
-            hub.config.server.request_timeout_s or None,
+            host.config.server.request_timeout_s or None,
         )
         watch.when_gone(preparing.stop)
-        prepared = await preparing.run(hosted.ready_text(), requests)
+        prepared = await preparing.run(host.ready_text(), requests)
         if prepared is None:
             raise ClientGone
         return prepared

@@ -16,7 +16,8 @@ from imp_server.api.checks import WARM_UP, Checks
 from imp_server.api.contract import Contract, load
 from imp_server.api.headers import Cors
 from imp_server.api.hosts import HostCheck
-from imp_server.api.models import THINK_END, Hosted, Models
+from imp_server.api.model_host import THINK_END, ModelHost
+from imp_server.api.models import Models
 from imp_server.api.pool import WorkerPool
 from imp_server.api.responses_kept import ResponseShelf, response_shelf
 from imp_server.api.text_side import check_for_any_model
@@ -64,24 +65,28 @@ class Hub:
         """Of the owner of the request that is being answered."""
         return self.shelf.of(current_owner())
 
-    def state(self) -> ServerState:
-        hosted = next(iter(self.models), None)
-        if hosted is None:
-            return ServerState("draining" if self.draining else "no_model", "", 0)
-        state = "draining" if self.draining else hosted.state
-        failure = hosted.failure.message if hosted.failure else hosted.trouble
-        trouble = self._trouble(hosted)
-        return ServerState(state, hosted.id, hosted.queue_depth, hosted.stage, hosted.stage_value, failure, trouble)
+    def _host(self, model: str) -> ModelHost | None:
+        """As Models.find, but None where there is no model at all, which probes tell and don't fail for."""
+        return self.models.find(model) if any(self.models) else None
 
-    def _trouble(self, hosted: Hosted) -> str:
+    def state(self, model: str = "") -> ServerState:
+        host = self._host(model)
+        if host is None:
+            return ServerState("draining" if self.draining else "no_model", "", 0)
+        state = "draining" if self.draining else host.state
+        failure = host.failure.message if host.failure else host.trouble
+        trouble = self._trouble(host)
+        return ServerState(state, host.id, host.queue_depth, host.stage, host.stage_value, failure, trouble)
+
+    def _trouble(self, host: ModelHost) -> str:
         """What no longer works and won't by itself; "" as long as requests are served."""
         if self.pool.lane.is_lost:
             return f"all threads that prepare requests are stuck ({self.pool.lane.name}); restart the server"
         if self.workers.is_failing:
             return "the processes that check grammars can't be started; the log says why"
         limit_s = self.config.server.stuck_thread_s
-        if limit_s and hosted.client.stalled_s > limit_s:
-            return f"the engine has made no token for {hosted.client.stalled_s:.0f} s"
+        if limit_s and host.client.stalled_s > limit_s:
+            return f"the engine has made no token for {host.client.stalled_s:.0f} s"
         return ""
 
     def look_at_lanes(self) -> None:
@@ -90,7 +95,7 @@ class Hub:
         self.shelf.lane.look()
 
     def cards(self) -> tuple[ModelCard, ...]:
-        return tuple(hosted.card() for hosted in self.models)
+        return tuple(host.card() for host in self.models)
 
     def card(self, model: str) -> ModelCard:
         return self.models.find(model).card()
@@ -102,53 +107,48 @@ class Hub:
     def document(self) -> dict[str, Any]:
         return self.contract.document
 
-    async def stats(self) -> tuple[dict[str, float], tuple[dict[str, Any], ...]]:
-        hosted = next(iter(self.models), None)
-        if hosted is None or hosted.text is None:
-            return dict(self.checks.counters), ()
-        told, rows = await hosted.client.stats()
-        own = hosted.keys_of(current_owner())
-        shown = tuple(row if row.get("key") in own else _hidden(row) for row in rows)
-        ended = {f'worker_killed_total{{job="{name}"}}': n for name, n in hosted.text.killed.items()}
-        return {**hosted.counters, **self.checks.counters, **ended, **told}, shown
+    async def stats(self, model: str = "") -> tuple[dict[str, float], tuple[dict[str, Any], ...]]:
+        host = self._host(model)
+        told, rows = ({}, ()) if host is None else await host.stats(current_owner())
+        return {**self.checks.counters, **told}, rows
 
-    def pool_of(self, hosted: Hosted, *, renders: bool) -> WorkerPool:
+    def pool_of(self, host: ModelHost, *, renders: bool) -> WorkerPool:
         """For work of its text side; `renders`: with its template, too."""
-        apart = hosted.ready_text().apart
-        waits = "tokenizer" in apart or (renders and "template" in apart)
-        return hosted.pool if waits and hosted.pool is not None else self.pool
+        return host.own_pool(renders=renders) or self.pool
 
     async def tokenize(self, model: str, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
-        hosted = self.models.find(model)
-        side = hosted.ready_text()
-        pool = self.pool_of(hosted, renders=False)
-        return await self._in_time(pool.run(side.tokenize, text, add_special=add_special, parse_special=parse_special))
+        host = self.models.find(model)
+        side = host.ready_text()
+        pool = self.pool_of(host, renders=False)
+        return await self._in_time(
+            host, pool.run(side.tokenize, text, add_special=add_special, parse_special=parse_special)
+        )
 
     def token_writer(self, model: str) -> Callable[[int], bytes]:
         return self.models.find(model).ready_text().vocabulary.plain_bytes
 
     async def detokenize(self, model: str, ids: list[int]) -> str:
-        hosted = self.models.find(model)
-        side = hosted.ready_text()
-        return await self._in_time(self.pool_of(hosted, renders=False).run(side.detokenize, ids))
+        host = self.models.find(model)
+        side = host.ready_text()
+        return await self._in_time(host, self.pool_of(host, renders=False).run(side.detokenize, ids))
 
     async def render(self, request: ChatRequest) -> str:
         check_for_any_model(request)
-        hosted = self.models.find(request.model)
-        side = hosted.ready_text()
-        return await self._in_time(self.pool_of(hosted, renders=True).run(side.render, owned(request)))
+        host = self.models.find(request.model)
+        side = host.ready_text()
+        return await self._in_time(host, self.pool_of(host, renders=True).run(side.render, owned(request)))
 
     async def count_tokens(self, request: ChatRequest) -> int:
         check_for_any_model(request)
-        hosted = self.models.find(request.model)
-        side = hosted.ready_text()
-        return await self._in_time(self.pool_of(hosted, renders=True).run(side.count, owned(request)))
+        host = self.models.find(request.model)
+        side = host.ready_text()
+        return await self._in_time(host, self.pool_of(host, renders=True).run(side.count, owned(request)))
 
-    async def _in_time(self, work: Awaitable[T]) -> T:
+    async def _in_time(self, host: ModelHost, work: Awaitable[T]) -> T:
         """The result of work for a request. Raises ClientGone; Unavailable at the request's deadline."""
         errand = current_errand()
         try:
-            async with asyncio.timeout(self.config.server.request_timeout_s or None):
+            async with asyncio.timeout(host.config.server.request_timeout_s or None):
                 return await work
         except NotWanted:
             raise ClientGone from None
@@ -162,24 +162,19 @@ class Hub:
         found = self.models.reply(name, current_owner())
         if found is None:
             return "unknown"
-        hosted, reply = found
+        host, reply = found
         if not reply.reasoning_control:
             return "not_allowed"
         verdict = await reply.end_reasoning()
-        hosted.counters[THINK_END] += verdict == "ending"
+        host.counters[THINK_END] += verdict == "ending"
         return verdict
 
     async def close_session(self, session_id: str) -> int:
         name = session_name(current_owner(), session_id)
-        return sum([await hosted.client.close_session(name) for hosted in self.models])
+        return sum([await host.client.close_session(name) for host in self.models])
 
     async def in_pool(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         return await self.pool.run(function, *args, **kwargs)
-
-
-def _hidden(row: dict[str, Any]) -> dict[str, Any]:
-    """What others may know of a row: that it is busy."""
-    return {"slot": row.get("slot")}
 
 
 R = TypeVar("R", bound=ChatRequest | PromptRequest)
@@ -196,7 +191,7 @@ def new_workers() -> Workers:
 
 
 def build_hub(
-    config: Config, hosted: Sequence[Hosted] = (), *, check_replies: bool = False, workers: Workers | None = None
+    config: Config, hosts: Sequence[ModelHost] = (), *, check_replies: bool = False, workers: Workers | None = None
 ) -> Hub:
     """Loads and compiles the contract. Raises ConfigError."""
     limits = {f"{section}.{key}": value for section, values in config.plain().items() for key, value in values.items()}
@@ -223,7 +218,7 @@ def build_hub(
         keys=ring,
         cors=Cors(config.server.cors_origins),
         hosts=HostCheck(config.server, has_keys=not ring.is_open),
-        models=Models(hosted, any_name=config.server.model_names == "any"),
+        models=Models(hosts, any_name=config.server.model_names == "any"),
         pool=pool,
         shelf=response_shelf(config),
         workers=workers,

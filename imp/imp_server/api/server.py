@@ -1,7 +1,7 @@
-"""Runs the API process: the socket first, then the model in the background, then a clean end.
+"""Runs the API process: the socket first, then its models in the background, then a clean end.
 
 sockets = bind(config.server)               # a taken port fails here, before anything is loaded
-serve(config, Launch(id, client, load_text), sockets)
+serve(config, [ModelHost(id, client, load_text)], sockets)
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -29,16 +28,14 @@ from imp_server.api.admission.listener import Listener
 from imp_server.api.app import build_app
 from imp_server.api.http_protocol import ImpHttpProtocol, error_bytes
 from imp_server.api.hub import Hub, build_hub
-from imp_server.api.models import Hosted
+from imp_server.api.model_host import ModelHost
 from imp_server.api.returned_memory import map_large_blocks
-from imp_server.api.text_side import TextSide
 from imp_server.api.visit import Front
 from imp_server.api.websocket import WebSocketFront
 from imp_server.api.websocket_frames import ImpWebSocketProtocol
 from imp_server.config import Config
 from imp_server.config.serving import Server as ServerKnobs
-from imp_server.core import ImpError, InternalError, UserFault
-from imp_server.engine.client.base import EngineClient, OnLoading
+from imp_server.core import UserFault
 from imp_server.workers.client import Workers
 
 _log = logging.getLogger(__name__)
@@ -46,16 +43,6 @@ Announce = Callable[[str], None]
 """Gets `Server listening on URL`, and `Also listening on URL` for each further address."""
 SWITCH_INTERVAL_S = 0.0005
 """Python's own 5 ms would let a pool thread hold up the event loop for that long at every turn."""
-
-
-@dataclass(frozen=True, slots=True)
-class Launch:
-    """A model to be served. `load_text` is slow and runs in a thread while the engine loads."""
-
-    model_id: str
-    client: EngineClient
-    load_text: Callable[[], TextSide]
-    on_progress: OnLoading | None = None
 
 
 Sockets = tuple[socket.socket, ...]
@@ -137,21 +124,20 @@ def url_of(sock: socket.socket) -> str:
 
 def serve(
     config: Config,
-    launch: Launch | None,
+    hosts: Sequence[ModelHost],
     sockets: Sockets = (),
     announce: Announce = print,
     workers: Workers | None = None,
 ) -> None:
-    """Serves until SIGINT or SIGTERM; `announce` gets the line that says where, once requests are taken.
+    """Serves the models until SIGINT or SIGTERM; `announce` gets the line that says where, once requests are taken.
 
-    Raises UserFault if the model can't be loaded, ConfigError if the contract is broken.
+    Raises UserFault if a model can't be loaded, ConfigError if the contract is broken.
     """
     listening = sockets or bind(config.server)
-    hosted = Hosted(launch.model_id, launch.client) if launch else None
-    hub = build_hub(config, [hosted] if hosted else [], workers=workers)
+    hub = build_hub(config, hosts, workers=workers)
     hub.workers.start()
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        runner.run(run(hub, launch, listening, announce, ends_process=True))
+        runner.run(run(hub, listening, announce, ends_process=True))
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
@@ -218,21 +204,19 @@ class ImpServer(uvicorn.Server):
         self.should_exit = True
 
 
-async def run(
-    hub: Hub, launch: Launch | None, sockets: Sockets, announce: Announce, *, ends_process: bool = False
-) -> None:
+async def run(hub: Hub, sockets: Sockets, announce: Announce, *, ends_process: bool = False) -> None:
     """`serve` on a running event loop. `ends_process`: the process is gone two seconds behind the drain in any case."""
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     map_large_blocks()
     app = build_app(hub)
     await app.start()  # type: ignore[no-untyped-call]
     front = WebSocketFront(Front(app, hub.admission), hub)
-    last_resort = partial(_end_in_time, hub, launch) if ends_process else _nothing
+    last_resort = partial(_end_in_time, hub) if ends_process else _nothing
     server = ImpServer(_uvicorn_config(front, hub), hub, sockets, last_resort)
     serving = asyncio.create_task(server.serve())
     watching = asyncio.gather(hub.admission.connections.watch(), _look_at_lanes(hub))
-    loading = asyncio.create_task(_load(hub, launch))
-    draining = asyncio.create_task(_drain(server, hub, launch))
+    loading = asyncio.create_task(_load(hub))
+    draining = asyncio.create_task(_drain(server, hub))
     try:
         await asyncio.wait((serving, loading), return_when=asyncio.FIRST_COMPLETED)
         if loading.done() and not serving.done():
@@ -251,36 +235,21 @@ async def run(
         draining.cancel()
         watching.cancel()
         await asyncio.gather(serving, loading, draining, watching, return_exceptions=True)
-        if launch is not None:
-            await launch.client.stop()
+        await asyncio.gather(*(host.stop() for host in hub.models))
         hub.pool.close()
         await hub.shelf.close()
         await asyncio.to_thread(hub.workers.close)
         await app.stop()  # type: ignore[no-untyped-call]
 
 
-async def _drain(server: ImpServer, hub: Hub, launch: Launch | None) -> None:
-    """After a signal the engine finishes what runs; what outlasts the drain ends with its dialect's error."""
+async def _drain(server: ImpServer, hub: Hub) -> None:
+    """After a signal the engines finish what runs; what outlasts the drain ends with its dialect's error."""
     await server.exiting.wait()
     limit_s = hub.config.server.drain_timeout_s
     if n := len(server.server_state.tasks):
         requests = f"{n} request{'s' if n > 1 else ''}"
         _log.info("finishing %s, for at most %g s; one more Ctrl-C ends them now", requests, limit_s)
-    if launch is None:
-        return
-    if launch.client.state != "ready":  # it loads or restarts: nothing is finished there, and nothing begins again
-        await launch.client.stop()
-        return
-    drain = asyncio.create_task(launch.client.drain(limit_s))
-    hurry = asyncio.create_task(server.hurried.wait())
-    try:
-        await asyncio.wait((drain, hurry), return_when=asyncio.FIRST_COMPLETED)
-        if not drain.done():
-            await launch.client.stop()
-        await drain
-    finally:
-        drain.cancel()
-        hurry.cancel()
+    await asyncio.gather(*(host.drain(limit_s, server.hurried) for host in hub.models))
 
 
 _TO_SAY_SO_S = 1.3
@@ -293,15 +262,14 @@ def _nothing() -> None:
     return
 
 
-def _end_in_time(hub: Hub, launch: Launch | None) -> None:
+def _end_in_time(hub: Hub) -> None:
     """Starts the clock that ends this process, and those that it has begun. By a thread: the loop itself may hang."""
 
     def end() -> None:
         time.sleep(hub.config.server.drain_timeout_s + _LAST_S)
         _log.warning("something still hangs behind the drain: the server ends without waiting for it")
-        kill = getattr(launch.client, "kill", None) if launch is not None else None
-        if kill is not None:
-            kill()
+        for host in hub.models:
+            host.client.kill()
         if hub.workers.pid is not None:
             with suppress(OSError):
                 os.kill(hub.workers.pid, signal.SIGKILL)
@@ -334,24 +302,6 @@ def _uvicorn_config(app: object, hub: Hub) -> uvicorn.Config:
     )
 
 
-async def _load(hub: Hub, launch: Launch | None) -> None:
-    """Engine and text side at the same time. A failure stays on the model's record and is raised."""
-    if launch is None:
-        return
-    hosted = hub.models.find("")
-
-    def progress(stage: str, value: float) -> None:
-        hosted.stage, hosted.stage_value = stage, value
-        if launch.on_progress is not None:
-            launch.on_progress(stage, value)
-
-    try:
-        text, _ = await asyncio.gather(hub.pool.run(launch.load_text), launch.client.start(progress))
-        text.limit_context(launch.client.info.context_length)
-        hosted.take_text(text)
-    except ImpError as error:
-        hosted.failure = error
-        raise
-    except Exception as error:
-        hosted.failure = InternalError(f"the model can't be loaded: {error}")
-        raise
+async def _load(hub: Hub) -> None:
+    """All at the same time. Raises what the first that fails has met."""
+    await asyncio.gather(*(host.load(hub.pool) for host in hub.models))

@@ -43,7 +43,7 @@ def command(loaded: Loaded, model: str | None) -> None:
     located = locate(config)
     if located is None:
         _say("No model: requests that need one are answered with 503")
-        serve(config, None, sockets, _announce)
+        serve(config, [], sockets, _announce)
         return
     _say(f"Loading model {located.model_id}\n{readable(located.path)}")
     _say(_limits(config))
@@ -68,8 +68,9 @@ def warnings(config: Config) -> Iterator[str]:
 
 def _serve_model(config: Config, located: Located, sockets: Sockets) -> None:
     from imp_server.api.hub import new_workers
+    from imp_server.api.model_host import ModelHost
     from imp_server.api.model_text_side import ModelTextSide
-    from imp_server.api.server import Launch, serve
+    from imp_server.api.server import serve
     from imp_server.engine.client.process import ProcessEngine
 
     with ExitStack() as bar:
@@ -85,8 +86,8 @@ def _serve_model(config: Config, located: Located, sockets: Sockets) -> None:
         def load_text() -> ModelTextSide:
             return ModelTextSide.load(located.path, config, workers)
 
-        launch = Launch(located.model_id, client, load_text, on_progress)
-        serve(config, launch, sockets, announce, workers)
+        host = ModelHost(located.model_id, client, load_text, config, on_progress)
+        serve(config, [host], sockets, announce, workers)
 
 
 def _say(line: str) -> None:

@@ -67,7 +67,7 @@ class EngineClient(Protocol):
         ...
 
     async def start(self, on_progress: OnLoading | None = None) -> None:
-        """Load the model. Returns when ready; raises a UserFault (InvalidModel ...) when it can't be loaded."""
+        """Load the model, also again behind `stop`. Returns when ready; raises a UserFault if it can't be loaded."""
         ...
 
     async def submit(self, request: GenerateRequest) -> Generation:
@@ -96,3 +96,7 @@ class EngineClient(Protocol):
         ...
 
     async def stop(self) -> None: ...
+
+    def kill(self) -> None:
+        """For whoever leaves without waiting: what runs outside of this process ends at once. From any thread."""
+        ...

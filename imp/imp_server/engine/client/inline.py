@@ -60,6 +60,9 @@ class InlineEngine(MessageClient):
         self._state = "stopped" if self._state != "failed" else "failed"
         self._fail_everything(Unavailable("the engine was stopped"))
 
+    def kill(self) -> None:
+        """A thread ends with its process."""
+
     def _send(self, message: ToEngine) -> None:
         self._inbox.put(message)
 

@@ -77,7 +77,7 @@ class ProcessEngine(MessageClient):
         return time.monotonic() - self._stepped_s if self._state == "ready" and len(self._requests) else 0.0
 
     def kill(self) -> None:
-        """The process at once, whatever it does. For whoever leaves without waiting."""
+        """Whatever the process does."""
         if self._process is not None and self._process.poll() is None:
             self._process.kill()
 
@@ -209,7 +209,7 @@ class ProcessEngine(MessageClient):
         if self._state in ("stopped", "draining", "failed"):
             return
         self.n_crashes += 1
-        was_loading = self._info is None
+        was_loading = self._loaded is not None and not self._loaded.done()
         log.error("the engine process %s%s", _ending(code), "" if was_loading else "; it is started again")
         if self._writer is not None:
             self._writer.close()

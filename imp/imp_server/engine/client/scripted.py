@@ -229,6 +229,9 @@ class ScriptedEngine:
         for key in list(self._rows):
             self._drop(key)
 
+    def kill(self) -> None:
+        """Nothing runs outside of this process."""
+
     # --- the engine's side ----------------------------------------------------------------------
 
     def _send(self, message: ToEngine) -> None:
