@@ -10,7 +10,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 
 MAP = (ROOT / "docs" / "map.md").read_text()
-PAGES = sorted([*(ROOT / "docs").glob("*.md"), ROOT / "README.md"])
+PAGES = sorted([*(ROOT / "docs").glob("*.md"), *ROOT.glob("*.md")])
 STANDS_FOR_MANY = re.compile(r"[A-Z]")
 """As in `text/tools/NAME.py`."""
 PROGRAMS = {"llama.cpp"}
