@@ -8,7 +8,7 @@ PYTEST := $(PY) -m pytest
 ARGS ?=
 
 # make codex, make claude-code: the real program from npm against a scripted model
-.PHONY: serve test test-all fuzz codex claude-code lint setup setup-test native docs clean
+.PHONY: serve test test-fast test-all fuzz mutants asan wheels codex claude-code lint setup setup-test native docs clean
 
 setup: $(VENV)/.base
 setup-test: $(VENV)/.test
@@ -43,11 +43,40 @@ lint: setup-test
 test: lint native
 	$(PYTEST) -n 2 $(ARGS)
 
+# The parts that most changes touch, without servers: a minute on two cores. One part: make test-fast ARGS=tests/grammar
+FAST := tests/core tests/config tests/output tests/vocab tests/weights tests/decode tests/schedule tests/dialects tests/test_style.py tests/test_arrows.py tests/test_map.py
+test-fast: setup-test native
+	$(PYTEST) -n 2 $(or $(ARGS),$(FAST))
+
 test-all: lint native
 	$(PYTEST) -n 2 -m 'not gpu and not network' $(ARGS)
 
 fuzz: setup-test native
 	$(PYTEST) -m slow tests/contracts --fuzz-seed $$(date +%Y%m%d) $(ARGS)
+
+# Small faults put into the code by chance, and whether the nearest tests notice them.
+mutants: setup-test native
+	$(PY) analysis/mutants.py $(ARGS)
+
+# The kernels and their tests under AddressSanitizer and UBSan, on a copy of the package with libraries of its own.
+ASAN := build/asan
+asan: setup-test
+	rm -rf $(ASAN) && mkdir -p $(ASAN) && cp -r imp $(ASAN)/ && rm -rf $(ASAN)/imp/imp_server/_native
+	ln -s $(CURDIR)/spec $(CURDIR)/kernels $(CURDIR)/conformance $(ASAN)/
+	$(PY) build_native.py --sanitize --into $(ASAN)/imp/imp_server/_native
+	LD_PRELOAD="$$($${CXX:-c++} -print-file-name=libasan.so) $$($${CXX:-c++} -print-file-name=libubsan.so)" \
+	  ASAN_OPTIONS=detect_leaks=0 PYTHONPATH=$(CURDIR)/$(ASAN)/imp \
+	  $(PYTEST) -n 0 --timeout 900 $(or $(ARGS),tests/kernels tests/backends/cpu tests/grammar/test_masks.py tests/grammar/test_simple_objects.py tests/grammar/test_token_sets.py)
+
+# Wheels for glibc 2.28 and newer, for both machines: zig compiles for userlands and machines that aren't this one.
+ZIG = $(CURDIR)/$(PY) -m ziglang c++ -target
+wheels: setup-test
+	$(PIP) ziglang
+	for machine in x86_64 aarch64; do \
+	  IMP_MACHINE=$$machine CXX="$(ZIG) $$machine-linux-gnu.2.28" \
+	    $(PY) -m build --wheel --no-isolation --outdir dist || exit 1; \
+	done
+	ls -l dist
 
 codex: setup-test
 	npm install --prefix build/codex --no-audit --no-fund --loglevel=error @openai/codex

@@ -1,0 +1,60 @@
+"""What wheels call themselves, and that a build for another compiler never takes this one's objects."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import build_native
+from build_native import Build, as_zig_has_it, platform_tag
+
+
+@pytest.mark.parametrize(
+    ("needs", "tag"),
+    [
+        (b"GLIBC_2.2.5\0GLIBC_2.14", "manylinux_2_17_x86_64"),
+        (b"GLIBC_2.14\0GLIBC_2.27", "manylinux_2_27_x86_64"),
+        (b"GLIBC_2.14\0GLIBCXX_3.4.29", "linux_x86_64"),  # tied to this machine's libstdc++
+    ],
+)
+def test_a_wheel_names_the_oldest_userland_that_loads_it(tmp_path: Path, needs: bytes, tag: str) -> None:
+    library = tmp_path / "libengine-portable.so"
+    library.write_bytes(b"\x7fELF\0" + needs + b"\0")
+    assert platform_tag([library], "x86_64") == tag
+
+
+def test_objects_of_other_compilers_and_flags_lie_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CXX", raising=False)
+    usual = Build(("c++",))
+    others = [Build(("c++",), "riscv64"), Build(("c++",), flags=("-g",)), Build(("c++",), "riscv64", ("-g",))]
+    monkeypatch.setenv("CXX", "clang++")
+    others.append(Build(("clang++",)))
+    assert len({build.objects for build in [*others]}) == len(others)
+    monkeypatch.delenv("CXX")
+    assert usual.objects == build_native.ROOT / "build" / "native"
+
+
+def test_a_foreign_build_never_lands_beside_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", "some-compiler --target x")
+    monkeypatch.setenv("IMP_MACHINE", "aarch64")
+    build = build_native.find_build()
+    assert (
+        build is not None and build.into != build_native.TARGET and build.compiler == ("some-compiler", "--target", "x")
+    )
+    assert build.variants("engine") == {"portable": []}
+
+
+def test_instruction_sets_as_zig_spells_them() -> None:
+    assert as_zig_has_it(["-march=x86-64-v4", "-mavx512vnni"]) == ["-march=x86_64_v4+avx512vnni"]
+    assert as_zig_has_it([]) == []
+
+
+def test_commands_for_editors(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "build").mkdir()
+    monkeypatch.setattr(build_native, "ROOT", tmp_path)
+    written = build_native.write_commands(Build(("c++",)))
+    entries = json.loads(written.read_text())
+    units = {unit for found in build_native.libraries().values() for unit in map(str, found)}
+    assert {entry["file"] for entry in entries} == units and all("-c" in entry["arguments"] for entry in entries)
