@@ -40,7 +40,7 @@ FLAGS: dict[str, tuple[str, str]] = {
     "--mmproj": ("x", "refused"),
     "--models-dir": ("models", "router.models_dir"),
     "--api-key": ("k", "server.api_key"),
-    "--metrics-require-auth": ("", "metrics.public"),
+    "--metrics-require-auth": ("", "metrics.require_auth"),
     "--cors-origins": ("*", "server.cors_origins"),
     "--allow-remote-images": ("", "refused"),
     "--reasoning-format": ("none", "reasoning.format"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from blacksheep import Application, Request, Response
 from blacksheep.server.routing import Router
 
@@ -16,10 +18,12 @@ from imp_server.api.endpoint import (
     lower_headers,
     note_refusal,
 )
+from imp_server.api.entrance import Anything, enter
 from imp_server.api.errors import shape_of
 from imp_server.api.headers import request_id_of, sanitised_id
 from imp_server.api.hub import Hub
 from imp_server.api.paths import Paths
+from imp_server.api.visit import visit_of
 from imp_server.core import ImpError, MethodNotAllowed, UnknownUrl
 
 
@@ -53,6 +57,11 @@ def _route(operation: Operation) -> str:
     return route
 
 
+def _pattern(path: str) -> re.Pattern[str]:
+    """Matches at least what the contract's path is served at."""
+    return re.compile(re.sub(r"\\{\w+\\}", ".+", re.escape(path)))
+
+
 def _plain(respond: Responder) -> Responder:
     """BlackSheep keeps notes on its handlers, so each route needs a function of its own."""
 
@@ -72,7 +81,8 @@ def _unless_literal(respond: Responder, literal: frozenset[str], paths: Paths, f
 
 
 def _fallback(app: Application, hub: Hub, paths: Paths) -> Responder:
-    """Unknown paths 404, known paths with another method 405 and Allow, OPTIONS 204."""
+    """Unknown paths 404, known paths with another method 405 and Allow, both for those with a key only; OPTIONS 204."""
+    changes = [(o.method, _pattern(o.path)) for o in hub.contract.operations if o.changes_server]
 
     async def respond(request: Request) -> Response:
         headers = lower_headers(request)
@@ -84,7 +94,9 @@ def _fallback(app: Application, hub: Hub, paths: Paths) -> Responder:
         else:
             request_id = request_id_of(headers)
             what = _printable(f"{request.method[:16]} {request.path[:128]}")
-            if allow:
+            if refusal := _refusal(hub, path, headers, request):
+                error = refusal
+            elif allow:
                 error = MethodNotAllowed(f"{what} isn't there; this path has {', '.join(allow)}", allow=allow)
             else:
                 error = UnknownUrl(f"Unknown endpoint: {what}{paths.advice(request.path)}")
@@ -93,12 +105,25 @@ def _fallback(app: Application, hub: Hub, paths: Paths) -> Responder:
             note_refusal(request, error)
         methods = ", ".join(allow) if allow else "GET, POST, DELETE, OPTIONS"
         asked = headers.get("access-control-request-headers", "")
-        add_headers(response, hub.cors.headers(headers.get("origin", ""), methods, asked))
+        method = headers.get("access-control-request-method", request.method)
+        listed_only = any(method == m and pattern.fullmatch(path) for m, pattern in changes)
+        origin = headers.get("origin", "")
+        add_headers(response, hub.cors.headers(origin, methods, asked, listed_only=listed_only))
         if request.method == "OPTIONS" and "x-request-id" in headers:
             add_ids(response, sanitised_id(headers["x-request-id"]))
         return response
 
     return respond
+
+
+def _refusal(hub: Hub, path: str, headers: dict[str, str], request: Request) -> ImpError | None:
+    """Why the request doesn't even hear what isn't there. Another method of a public path is no secret."""
+    is_public = any(o.public for o in hub.contract.operations if o.path == path)
+    try:
+        enter(hub, request.scope, headers, visit_of(request.scope).client, Anything(public=is_public))
+    except ImpError as error:
+        return error
+    return None
 
 
 def _allowed(app: Application, hub: Hub, path: str, request: Request) -> tuple[str, ...]:

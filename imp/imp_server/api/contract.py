@@ -44,6 +44,8 @@ class Operation:
     """Needs no key."""
     is_inference: bool
     """Takes a place at the gate."""
+    changes_server: bool
+    """Takes an admin key, where there is one."""
     is_probe: bool
     """Counts for no rate limit, and is logged only when it fails."""
     parameters: tuple[Parameter, ...]
@@ -215,6 +217,7 @@ def _operation(
         shape_with_header=document.get("x-error-shape-with-header", {}),
         public=operation["security"] == [],
         is_inference=bool(operation.get("x-inference")),
+        changes_server=bool(operation.get("x-changes-server")),
         is_probe=operation["security"] == [] or bool(operation.get("x-probe")),
         parameters=tuple(
             _parameter(whole.follow(p)) for p in [*item.get("parameters", []), *operation.get("parameters", [])]

@@ -13,7 +13,6 @@ import msgspec
 from blacksheep import Content, Request, Response, StreamedContent
 
 from imp_server.api import sse
-from imp_server.api.admission.addresses import UNIX
 from imp_server.api.admission.body_memory import Charge
 from imp_server.api.big_json import encode_in_pieces
 from imp_server.api.body import (
@@ -29,10 +28,10 @@ from imp_server.api.content_codings import codings_of
 from imp_server.api.contract import Operation
 from imp_server.api.disconnect import DisconnectWatch
 from imp_server.api.driver import StreamRun, acceptance, encoded, fold_reply, silence_s
+from imp_server.api.entrance import enter
 from imp_server.api.errors import error_headers, error_status, shape_module, shape_of
 from imp_server.api.generations import Generations
 from imp_server.api.headers import MOST_POINTERS, PAGE_HEADERS, listed, request_id_of
-from imp_server.api.hosts import host_headers
 from imp_server.api.hub import Hub, owned
 from imp_server.api.model_host import ModelHost
 from imp_server.api.parameters import ParameterReader
@@ -41,7 +40,7 @@ from imp_server.api.text_side import Prepared, check_for_any_model
 from imp_server.api.visit import Visit, visit_of
 from imp_server.core import ChatRequest, Draining, ImpError, InternalError, PromptRequest
 from imp_server.core.errand import Errand, NotWanted, running
-from imp_server.core.owner import NOBODY, Owner, acting_for, current_owner
+from imp_server.core.owner import acting_for, current_owner
 from imp_server.dialects.base import SseFrame
 from imp_server.dialects.handler import (
     INLINE_BYTES,
@@ -102,26 +101,14 @@ class Endpoint:
             response = self._failed(fault, request, headers, request_id)
         if headers.get("x-request-id") or not self.operation.public:
             add_ids(response, request_id)
-        add_headers(response, self._hub.cors.headers(headers.get("origin", ""), self.operation.method, ""))
+        changes = self.operation.changes_server
+        origin, method = headers.get("origin", ""), self.operation.method
+        add_headers(response, self._hub.cors.headers(origin, method, "", listed_only=changes))
         return response
 
-    def _admit(self, headers: Mapping[str, str], visit: Visit) -> Owner:
-        """By the head alone. Raises what keeps the request out, in the order that is promised."""
-        if self.operation.public:
-            return NOBODY
-        if self._hub.draining:
-            raise Draining("the server is shutting down", retry_after_s=5.0)
-        if not self.operation.is_probe:
-            self._hub.admission.rates.check(visit.client)
-        owner = self._hub.keys.check(headers)
-        if self.operation.is_inference:
-            self._hub.admission.gate.check()
-        return owner
-
     async def _answer(self, request: Request, headers: dict[str, str], request_id: str, visit: Visit) -> Response:
-        if visit.client != UNIX:
-            self._hub.hosts.check(host_headers(request.headers))
-        with acting_for(self._admit(headers, visit)):
+        caller = enter(self._hub, request.scope, headers, visit.client, self.operation)
+        with acting_for(caller.owner, is_admin=caller.is_admin):
             return await self._owned_answer(request, headers, request_id, visit)
 
     async def _owned_answer(self, request: Request, headers: dict[str, str], request_id: str, visit: Visit) -> Response:
@@ -229,6 +216,7 @@ class Endpoint:
                 counters=host.counters,
                 sender=client_of(request),
                 checks=self._hub.checks,
+                queued=self._hub.admission.queued,
             )
             host.replies.add(generations)
             visit.model, visit.generations = host.id, generations

@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 
+from imp_server.api.admission.queued_tokens import QueuedTokens, TokenClaim
 from imp_server.api.body import ClientGone
 from imp_server.api.checks import Checks
 from imp_server.api.disconnect import DisconnectWatch
@@ -22,7 +23,7 @@ from imp_server.api.text_side import Prepared, Session
 from imp_server.core import EngineFaulted, Failed, Finish, GenerateRequest, Logprobs, OutputEvent, PromptLogprobs, Usage
 from imp_server.core.owner import current_owner
 from imp_server.engine.client.base import EngineClient, Generation
-from imp_server.engine.messages import ReasoningVerdict
+from imp_server.engine.messages import ReasoningVerdict, RowDelta
 from imp_server.text.session import EXHAUSTED, VIOLATED
 
 Batch = list[OutputEvent]
@@ -38,6 +39,8 @@ class Live:
     session: Session
     first_choice: int
     n_choices: int
+    n_queued: int = 0
+    """Tokens of its prompt, until they are computed."""
 
 
 class Generations:
@@ -54,12 +57,13 @@ class Generations:
         counters: Counter[str] | None = None,
         sender: str = "",
         checks: Checks | None = None,
+        queued: QueuedTokens | None = None,
     ) -> None:
         """`deadline_s`: seconds from its acceptance after which each generation ends with `length`.
 
         `names`: what clients may call it by: the id of the reply, and their own id of the request.
         `counters`: metrics of the model, by name. `sender`: whose work it is, for fairness. `checks`: hold answers
-        against their whole schema, where that is to be done.
+        against their whole schema, where that is to be done. `queued`: counts the prompts until they are computed.
         """
         self.names = names
         self.reasoning_control = reasoning_control
@@ -67,6 +71,8 @@ class Generations:
         self.born_s = time.monotonic()
         self.owner = current_owner()
         self._n_prompt_tokens = sum(len(prompt.request.ids) // 4 for prompt in prompts)
+        self._queued = queued
+        self._claim: TokenClaim | None = None
         self._client = client
         self._deadline_s = deadline_s
         self._has_ended = False
@@ -118,6 +124,8 @@ class Generations:
         """Submits the first window; either all of it is accepted, or the error is raised and nothing runs on."""
         watch.when_gone(self.end)
         try:
+            if self._queued is not None and not self._has_ended:
+                self._claim = self._queued.take(self._n_prompt_tokens)
             for _ in range(max(1, self._client.info.n_rows)):
                 if self._waiting:
                     self._live.append(await self._submit_next())
@@ -145,6 +153,8 @@ class Generations:
         for one in self._live:
             one.generation.cancel()
         self._live.clear()
+        if self._claim is not None:
+            self._claim.release()
 
     async def end_reasoning(self) -> ReasoningVerdict:
         """Of all prompts that run the most that was achieved."""
@@ -183,7 +193,7 @@ class Generations:
             owner=self._sender,
         )
         generation = await self._submit(request)
-        return Live(generation, prompt.session(), first_choice, request.n)
+        return Live(generation, prompt.session(), first_choice, request.n, len(request.ids) // 4)
 
     async def _submit(self, request: GenerateRequest) -> Generation:
         """Raises ClientGone if nobody wants it any more: an engine that restarts meanwhile must not begin it again."""
@@ -242,6 +252,9 @@ class Generations:
     async def _follow(self, one: Live) -> AsyncIterator[Batch]:
         async for delta in one.generation:
             batch = one.session.feed(delta)
+            if one.n_queued and self._claim is not None and _is_prefilled(delta, one.n_queued):
+                self._claim.release(one.n_queued)
+                one.n_queued = 0
             if delta.ids:
                 self._n_tokens += len(delta.ids) // 4
                 self._last_s = time.monotonic()
@@ -261,6 +274,10 @@ class Generations:
                 batch = [msgspec.structs.replace(e, choice=e.choice + one.first_choice) for e in batch]
             if batch:
                 yield batch
+
+
+def _is_prefilled(delta: RowDelta, n_prompt: int) -> bool:
+    return bool(delta.ids) or delta.finish is not None or delta.n_prefilled >= n_prompt
 
 
 def _text_last(event: OutputEvent) -> bool:

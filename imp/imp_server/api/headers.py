@@ -54,22 +54,28 @@ PAGE_HEADERS = {
 
 
 class Cors:
-    """Which origins a browser may call from. Immutable; () = no CORS headers at all."""
+    """Which origins a browser may call from. Immutable; () = no CORS headers at all.
+
+    * is for everybody, and not for what changes the server. Credentials are for listed origins only.
+    """
 
     def __init__(self, origins: Sequence[str]) -> None:
-        self._any = "*" in origins
+        self.allows_any = "*" in origins
         self._origins = frozenset(origins)
 
-    def allows(self, origin: str) -> bool:
-        return self._any or origin in self._origins
+    def allows(self, origin: str, *, listed_only: bool = False) -> bool:
+        return origin in self._origins - {"*"} or (self.allows_any and not listed_only)
 
-    def headers(self, origin: str, methods: str, asked: str) -> dict[str, str]:
+    def headers(self, origin: str, methods: str, asked: str, *, listed_only: bool = False) -> dict[str, str]:
         """`asked`: the preflight's access-control-request-headers, echoed because SDKs send many x-stainless-*."""
         if not self._origins:
             return {}
-        out: dict[str, str] = {} if self._any else {"vary": "Origin"}
-        if self.allows(origin):
-            out["access-control-allow-origin"] = "*" if self._any else origin
+        is_listed = self.allows(origin, listed_only=True)
+        out: dict[str, str] = {} if self._origins == {"*"} else {"vary": "Origin"}
+        if is_listed or self.allows(origin, listed_only=listed_only):
+            out["access-control-allow-origin"] = origin if is_listed else "*"
+            if is_listed:
+                out["access-control-allow-credentials"] = "true"
             out["access-control-allow-methods"] = methods
             out["access-control-allow-headers"] = asked or "Authorization, Content-Type, x-api-key"
             out["access-control-expose-headers"] = (

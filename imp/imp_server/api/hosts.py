@@ -23,14 +23,16 @@ class HostCheck:
     def __init__(self, server: Server, *, has_keys: bool) -> None:
         addresses = [host for host in server.host or ("127.0.0.1",) if not host.startswith(_PATHS)]
         allowed = [_bare(name) for name in server.allowed_hosts]
-        self.is_on = not has_keys and bool(addresses) and all(map(is_loopback, addresses)) and "*" not in allowed
+        self._takes_any = "*" in allowed
+        self.is_on = not has_keys and bool(addresses) and all(map(is_loopback, addresses)) and not self._takes_any
         own = _bare(socket.gethostname())
         self._names = {"localhost", own, own.partition(".")[0], *(n for n in allowed if not n.startswith((".", "*.")))}
         self._endings = (".localhost", *(name.removeprefix("*") for name in allowed if name.startswith((".", "*."))))
 
-    def check(self, hosts: Iterable[str]) -> None:
-        """`hosts`: the request's Host headers; programs that send none aren't browsers. Raises Forbidden."""
-        if not self.is_on:
+    def check(self, hosts: Iterable[str], *, always: bool = False) -> None:
+        """`hosts`: the request's Host headers; programs that send none aren't browsers. `always`: whatever the server
+        listens on. Raises Forbidden."""
+        if not (self.is_on or (always and not self._takes_any)):
             return
         for host in hosts:
             name = _bare(host)

@@ -10,7 +10,7 @@ from typing import Any, ParamSpec, TypeVar
 import msgspec
 
 from imp_server.api.admission import Admission
-from imp_server.api.auth import KeyRing, keys_from_file
+from imp_server.api.auth import KeyRing
 from imp_server.api.body import ClientGone
 from imp_server.api.checks import WARM_UP, Checks
 from imp_server.api.contract import Contract, load
@@ -23,7 +23,7 @@ from imp_server.api.responses_kept import ResponseShelf, response_shelf
 from imp_server.api.text_side import check_for_any_model
 from imp_server.api.validation import Validators
 from imp_server.config import Config
-from imp_server.core import ChatRequest, PromptRequest, Unavailable
+from imp_server.core import ChatRequest, ContextLengthExceeded, PromptRequest, Unavailable
 from imp_server.core.errand import NotWanted, current_errand
 from imp_server.core.owner import current_owner
 from imp_server.dialects.handler import ModelCard, ReasoningEnd, ServerState, TextFacts
@@ -110,7 +110,8 @@ class Hub:
     async def stats(self, model: str = "") -> tuple[dict[str, float], tuple[dict[str, Any], ...]]:
         host = self._host(model)
         told, rows = ({}, ()) if host is None else await host.stats(current_owner())
-        return {**self.checks.counters, **told}, rows
+        own = {**self.checks.counters, "queued_prompt_tokens": float(self.admission.queued.n_tokens)}
+        return {**own, **told}, rows
 
     def pool_of(self, host: ModelHost, *, renders: bool) -> WorkerPool:
         """For work of its text side; `renders`: with its template, too."""
@@ -120,9 +121,10 @@ class Hub:
         host = self.models.find(model)
         side = host.ready_text()
         pool = self.pool_of(host, renders=False)
-        return await self._in_time(
-            host, pool.run(side.tokenize, text, add_special=add_special, parse_special=parse_special)
-        )
+        work = pool.run(side.tokenize, text, add_special=add_special, parse_special=parse_special)
+        ids = await self._in_time(host, work)
+        self._check_length(host, len(ids), "content")
+        return ids
 
     def token_writer(self, model: str) -> Callable[[int], bytes]:
         return self.models.find(model).ready_text().vocabulary.plain_bytes
@@ -130,6 +132,7 @@ class Hub:
     async def detokenize(self, model: str, ids: list[int]) -> str:
         host = self.models.find(model)
         side = host.ready_text()
+        self._check_length(host, len(ids), "tokens")
         return await self._in_time(host, self.pool_of(host, renders=False).run(side.detokenize, ids))
 
     async def render(self, request: ChatRequest) -> str:
@@ -142,7 +145,18 @@ class Hub:
         check_for_any_model(request)
         host = self.models.find(request.model)
         side = host.ready_text()
-        return await self._in_time(host, self.pool_of(host, renders=True).run(side.count, owned(request)))
+        n_tokens = await self._in_time(host, self.pool_of(host, renders=True).run(side.count, owned(request)))
+        self._check_length(host, n_tokens, "messages")
+        return n_tokens
+
+    def _check_length(self, host: ModelHost, n_tokens: int, param: str) -> None:
+        """The limit that prompts have. Raises ContextLengthExceeded."""
+        most = host.config.server.max_input_tokens
+        if 0 < most < n_tokens:
+            raise ContextLengthExceeded(
+                f"this server takes at most {most} tokens (--max-input-tokens), and these are {n_tokens}: send fewer",
+                param=param,
+            )
 
     async def _in_time(self, host: ModelHost, work: Awaitable[T]) -> T:
         """The result of work for a request. Raises ClientGone; Unavailable at the request's deadline."""
@@ -196,15 +210,13 @@ def build_hub(
     """Loads and compiles the contract. Raises ConfigError."""
     limits = {f"{section}.{key}": value for section, values in config.plain().items() for key, value in values.items()}
     limits["server.max_n"] = min(config.server.max_n, config.scheduler.max_rows or config.server.max_n)
-    keys = [*config.server.api_key]
-    if config.server.api_key_file:
-        keys += keys_from_file(config.server.api_key_file)
-    ring = KeyRing(keys)
+    server = config.server
+    ring = KeyRing(server.api_key, admin=server.admin_api_key, file=server.api_key_file)
     contract = load(data_folder("spec"), limits)
-    if config.metrics.public:
-        contract = opened(contract, "/metrics")
+    if config.metrics.require_auth:
+        contract = closed(contract, "/metrics")
     if ring.is_open:
-        without_keys(contract.document)
+        without_keys(contract.document, admin=ring.has_admin)
     if config.server.model_names == "any":
         without_model_names(contract)
     validators = Validators(contract)
@@ -228,11 +240,11 @@ def build_hub(
     )
 
 
-def opened(contract: Contract, path: str) -> Contract:
-    """The contract with the operations of `path` public."""
+def closed(contract: Contract, path: str) -> Contract:
+    """The contract with the operations of `path` asking for a key."""
     for operation in contract.document["paths"][path].values():
-        operation["security"] = []
-    operations = [replace(one, public=True) if one.path == path else one for one in contract.operations]
+        operation["security"] = [{"bearer": []}, {"apiKey": []}]
+    operations = [replace(one, public=False) if one.path == path else one for one in contract.operations]
     return replace(contract, operations=tuple(operations))
 
 
@@ -246,9 +258,10 @@ def without_model_names(contract: Contract) -> None:
                 schema["required"] = [name for name in schema.get("required", ()) if name != "model"]
 
 
-def without_keys(document: dict[str, Any]) -> None:
-    """A server without keys serves a document without security, which is what it does."""
+def without_keys(document: dict[str, Any], *, admin: bool) -> None:
+    """A server without keys serves a document without security, which is what it does. `admin`: it has keys for what
+    changes it."""
     for item in document["paths"].values():
         for operation in item.values():
-            if isinstance(operation, dict):
+            if isinstance(operation, dict) and not (admin and operation.get("x-changes-server")):
                 operation.pop("security", None)

@@ -12,6 +12,7 @@ import logging
 import os
 import signal
 import socket
+import ssl
 import stat
 import sys
 import threading
@@ -54,6 +55,7 @@ def bind(server: ServerKnobs) -> Sockets:
 
     Raises UserFault when an address can't be had.
     """
+    tls_context(server)  # what is wrong with its files is told before anything is loaded
     sockets: list[socket.socket] = []
     port = server.port
     try:
@@ -115,11 +117,31 @@ def _answers(path: Path) -> bool:
         return probe.connect_ex(str(path)) == 0
 
 
-def url_of(sock: socket.socket) -> str:
+def tls_context(server: ServerKnobs) -> ssl.SSLContext | None:
+    """None: the server speaks plain HTTP. Raises UserFault for files that can't be used."""
+    if not server.ssl_certfile:
+        if server.ssl_keyfile:
+            raise UserFault("--ssl-keyfile needs --ssl-certfile beside it")
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    try:
+        context.load_cert_chain(server.ssl_certfile, server.ssl_keyfile or None, password=lambda: b"")
+    except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
+        files = " and ".join(filter(None, (server.ssl_certfile, server.ssl_keyfile)))
+        reason = getattr(error, "strerror", None) or error
+        raise UserFault(
+            f"can't use the certificate in {files}: {reason}; both are PEM files, the key without a password"
+        ) from None
+    context.set_alpn_protocols(["http/1.1"])
+    return context
+
+
+def url_of(sock: socket.socket, *, tls: bool = False) -> str:
+    scheme = "https" if tls else "http"
     if sock.family == getattr(socket, "AF_UNIX", None):
         return f"{_UNIX}{sock.getsockname()}"
     host, port = sock.getsockname()[:2]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
 
 def serve(
@@ -163,9 +185,14 @@ class ImpServer(uvicorn.Server):
         self._when_exiting = when_exiting
         self._hub = hub
         self._sockets = sockets
+        self._tls = tls_context(hub.config.server)
         self._listener: Listener | None = None
         self._loop = asyncio.get_running_loop()
         self.exiting, self.hurried = asyncio.Event(), asyncio.Event()
+
+    @property
+    def has_tls(self) -> bool:
+        return self._tls is not None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets=[])
@@ -178,7 +205,14 @@ class ImpServer(uvicorn.Server):
             app_state={},
         )
         refusal = partial(error_bytes, "503 Service Unavailable")
-        self._listener = Listener(self._sockets, self._hub.admission.connections, protocol, refusal)
+        self._listener = Listener(
+            self._sockets,
+            self._hub.admission.connections,
+            protocol,
+            refusal,
+            tls=self._tls,
+            handshake_s=self._hub.config.server.head_timeout_s,
+        )
         self._listener.start()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
@@ -224,7 +258,7 @@ async def run(hub: Hub, sockets: Sockets, announce: Announce, *, ends_process: b
             gc.collect()
             gc.freeze()  # what start-up made lives as long as the process: the collector needn't walk it
             for i, sock in enumerate(sockets):
-                announce(f"{'Also' if i else 'Server'} listening on {url_of(sock)}")
+                announce(f"{'Also' if i else 'Server'} listening on {url_of(sock, tls=server.has_tls)}")
         await serving
         if hub.draining and not server.force_exit:
             await draining

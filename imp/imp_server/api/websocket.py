@@ -12,22 +12,20 @@ import math
 import time
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
-from urllib.parse import urlsplit
 
 import msgspec
 from uvicorn.protocols.utils import ClientDisconnected
 
-from imp_server.api.admission.addresses import UNIX
 from imp_server.api.admission.body_memory import Charge
 from imp_server.api.body import check_json_size, decode_json
+from imp_server.api.entrance import Anything, enter
 from imp_server.api.errors import error_headers, shape_module
 from imp_server.api.headers import request_id_of
-from imp_server.api.hosts import host_headers
 from imp_server.api.hub import Hub
 from imp_server.api.paths import Paths
 from imp_server.api.visit import address_of
 from imp_server.api.websocket_frames import IN_FLIGHT
-from imp_server.core import Draining, Forbidden, ImpError, InvalidRequest, Overloaded, UnknownUrl
+from imp_server.core import ImpError, InvalidRequest, Overloaded, UnknownUrl
 from imp_server.dialects.handler import INLINE_BYTES
 from imp_server.dialects.openai_responses.turns import TURN, Memory, Turn
 
@@ -82,26 +80,11 @@ class WebSocketFront:
         """By the handshake alone. Raises what keeps the connection out."""
         if self._paths.meant(scope["path"]) != PATH:
             raise UnknownUrl(f"there is no WebSocket here; it is at {self._paths.prefix}{PATH}")
-        client = address_of(scope, self._hub.admission.proxies)
-        if client != UNIX:
-            self._hub.hosts.check(host_headers(scope["headers"]))
-        if self._hub.draining:
-            raise Draining("the server is shutting down", retry_after_s=5.0)
-        self._hub.admission.rates.check(client)
-        self._hub.keys.check(headers)
-        check_origin(headers, self._hub)
+        enter(self._hub, scope, headers, address_of(scope, self._hub.admission.proxies), Anything())
         most = self._hub.config.responses.max_sockets
         if most and self._n_open >= most:
             message = f"{most} WebSocket connections are open (responses.max_sockets); close one, or send a POST"
             raise Overloaded(message, retry_after_s=5.0)
-
-
-def check_origin(headers: dict[str, str], hub: Hub) -> None:
-    """Browsers let any page open a WebSocket, so pages of others are kept out here. Raises Forbidden."""
-    origin = headers.get("origin")
-    if origin is None or hub.cors.allows(origin) or urlsplit(origin).netloc == headers.get("host"):
-        return
-    raise Forbidden("pages of this origin may not connect; allow it with --cors-origins")
 
 
 async def _refuse(send: Send, error: ImpError, request_id: str) -> None:

@@ -22,7 +22,8 @@ def command(url: str, key: str, as_json: bool) -> None:
     key = key or next(iter(server.api_key), "")
     listens = next((each for each in server.host if "/" not in each), "")  # not a Unix socket
     host = {"0.0.0.0": "127.0.0.1", "::": "[::1]", "": "127.0.0.1"}.get(listens, listens)
-    rows = listed_models(url or f"http://{host}:{server.port}", key)
+    scheme = "https" if server.ssl_certfile else "http"
+    rows = listed_models(url or f"{scheme}://{host}:{server.port}", key)
     if as_json:
         click.echo(json.dumps(rows, indent=2))
     elif rows:

@@ -23,12 +23,20 @@ class Server(msgspec.Struct, frozen=True):
     api_key: Secrets = ()
     """Key that clients must send as Bearer or x-api-key; repeatable. None = open to everybody who can connect."""
     api_key_file: str = ""
-    """File with one API key per line; # starts a comment."""
+    """File with one API key per line; # starts a comment. Read anew when it has changed."""
+    admin_api_key: Secrets = ()
+    """Key for routes that change the server, and for priority over other keys; repeatable. None = every key may do the
+    former; without any key only this machine may."""
+    ssl_certfile: str = ""
+    """PEM file with the certificate, and those that lead to its root: the server speaks HTTPS."""
+    ssl_keyfile: str = ""
+    """PEM file with the certificate's private key; empty = it is in the same file."""
     allowed_hosts: Words = ()
     """Further names in the Host header, or * for all. Checked without a key on loopback addresses only, where pages of
     strangers could reach the server otherwise; .example.com = every name below it."""
     cors_origins: Words = ()
-    """Browser origins that may call the server, exact, or * for all; none = no CORS headers."""
+    """Browser origins that may call the server, exact, or * for all; none = no page of another site. * is never for
+    routes that change the server."""
     max_body_mib: Positive = 100
     """Largest request body in MiB; a larger one is answered with 413."""
     max_json_depth: Positive = 64
@@ -138,5 +146,5 @@ class Log(msgspec.Struct, frozen=True):
 class Metrics(msgspec.Struct, frozen=True):
     """GET /metrics."""
 
-    public: bool = False
-    """Serve /metrics without a key on a server that has keys."""
+    require_auth: bool = False
+    """/metrics asks for a key, too, on a server that has keys."""

@@ -11,13 +11,22 @@ import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import NewType
+from typing import NamedTuple, NewType
 
 Owner = NewType("Owner", str)
 NOBODY = Owner("")
 """On a server without keys."""
 
-_current: ContextVar[Owner] = ContextVar("imp_owner", default=NOBODY)
+
+class Caller(NamedTuple):
+    """Who sends a request. `is_admin`: with one of the keys that may change the server."""
+
+    owner: Owner = NOBODY
+    is_admin: bool = False
+
+
+_STRANGER = Caller()
+_current: ContextVar[Caller] = ContextVar("imp_caller", default=_STRANGER)
 
 
 def owner_of(key: str) -> Owner:
@@ -28,13 +37,18 @@ def owner_of(key: str) -> Owner:
 
 def current_owner() -> Owner:
     """Of the request that is being answered; NOBODY outside of one."""
-    return _current.get()
+    return _current.get().owner
+
+
+def is_admin() -> bool:
+    """The request that is being answered came with an admin key."""
+    return _current.get().is_admin
 
 
 @contextmanager
-def acting_for(owner: Owner) -> Iterator[None]:
+def acting_for(owner: Owner, *, is_admin: bool = False) -> Iterator[None]:
     """What runs inside, and the tasks that it begins, are the owner's."""
-    token = _current.set(owner)
+    token = _current.set(Caller(owner, is_admin))
     try:
         yield
     finally:

@@ -26,9 +26,9 @@ _ICON = (
 """Within the page: a browser asks for no further file."""
 
 
-def front_page(model: str, state: str, host: str) -> str:
+def front_page(model: str, state: str, host: str, scheme: str = "http") -> str:
     """`host` as the client's browser names this server."""
-    url = f"http://{escape(host[:200])}"
+    url = f"{scheme}://{escape(host[:200])}"
     body = escape('{"model": "%s", "messages": [{"role": "user", "content": "Hello"}]}' % (model or "MODEL"))
     serving = f"serves <code>{escape(model)}</code>, {escape(state)}" if model else "has no model"
     return (

@@ -16,7 +16,8 @@ from imp_server.dialects.handler import BytesReply, Call, JsonReply, Reply, hand
 async def index(call: Call) -> Reply:
     state = call.services.state()
     host = call.headers.get("host", "127.0.0.1:8080")
-    return BytesReply(front_page(state.model, state.state, host).encode(), "text/html; charset=utf-8")
+    scheme = "https" if call.services.config.server.ssl_certfile else "http"
+    return BytesReply(front_page(state.model, state.state, host, scheme).encode(), "text/html; charset=utf-8")
 
 
 @handler

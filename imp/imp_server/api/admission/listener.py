@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import errno
 import socket
+import ssl
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -30,14 +31,21 @@ class Listener:
         connections: Connections,
         protocol: Callable[[], asyncio.Protocol],
         refusal: Callable[[str], bytes],
+        tls: ssl.SSLContext | None = None,
+        handshake_s: float = 10.0,
     ) -> None:
-        """`refusal`: the whole answer to a connection that finds no room, with its message."""
+        """`refusal`: the whole answer to a connection that finds no room, with its message.
+
+        `tls`: of TCP connections, whose handshake may take `handshake_s`.
+        """
         self._sockets = list(sockets)
         self._connections = connections
         self._protocol = protocol
         self._refusal = refusal
         self._loop = asyncio.get_running_loop()
-        self._joining: set[asyncio.Task[None]] = set()
+        self._tls, self._handshake_s = tls, handshake_s
+        self._joining: dict[asyncio.Task[None], None] = {}
+        """Oldest first."""
 
     def start(self) -> None:
         for sock in self._sockets:
@@ -58,6 +66,7 @@ class Listener:
         for _ in range(_AT_ONCE):
             room = self._connections.room(len(self._joining))
             if room == "made":
+                self._give_up_handshake()
                 return  # what waits is announced again in the loop's next turn
             try:
                 sock, address = listening.accept()
@@ -80,14 +89,22 @@ class Listener:
             with contextlib.suppress(OSError):
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         task = self._loop.create_task(self._connect(sock))
-        self._joining.add(task)
-        task.add_done_callback(self._joining.discard)
+        self._joining[task] = None
+        task.add_done_callback(lambda done: self._joining.pop(done, None))
+
+    def _give_up_handshake(self) -> None:
+        """The oldest, if handshakes take up the room: those that never end would keep everybody else out."""
+        if self._tls is not None and len(self._joining) > self._connections.limit // 2:
+            self._connections.log.note("too many TLS handshakes are under way: the oldest was given up")
+            next(iter(self._joining)).cancel()
 
     async def _connect(self, sock: socket.socket) -> None:
+        tls = None if sock.family == getattr(socket, "AF_UNIX", None) else self._tls
+        limit_s = self._handshake_s if tls is not None else None
         try:
-            await self._loop.connect_accepted_socket(self._protocol, sock)
-        except OSError:
-            sock.close()  # it has gone already
+            await self._loop.connect_accepted_socket(self._protocol, sock, ssl=tls, ssl_handshake_timeout=limit_s)
+        except (OSError, ConnectionError, asyncio.CancelledError):  # it has gone already, or took too long
+            sock.close()
 
     def _refuse(self, sock: socket.socket, message: str) -> None:
         with contextlib.suppress(OSError):
