@@ -357,3 +357,24 @@ def test_handshakes_that_never_end_keep_nobody_out(certificate: tuple[str, str])
         finally:
             for sock in silent:
                 sock.close()
+
+
+# --- priority -------------------------------------------------------------------------------------
+
+
+def test_whose_priority_counts_against_other_keys() -> None:
+    keys = {"server.api_key": ("k",), "server.admin_api_key": ("a",)}
+    cases: tuple[tuple[dict[str, Any], str, bool], ...] = (
+        ({}, "", True),
+        ({"server.api_key": ("k",)}, "k", False),
+        (keys, "k", False),
+        (keys, "a", True),
+        ({"server.admin_api_key": ("a",)}, "", False),
+        ({"server.admin_api_key": ("a",)}, "a", True),
+    )
+    for settings, key, outranks in cases:
+        with live_server(scripted, ByteText, settings=settings) as live:
+            headers = bearer(key) if key else {}
+            assert httpx.post(live.url + CHAT, json=BODY | {"priority": -3}, headers=headers).status_code == 200
+            seen = live.engine.requests_seen[-1]
+            assert seen.outranks == outranks, (settings, key)

@@ -297,3 +297,28 @@ def test_an_idle_engine_sleeps() -> None:
         assert time.process_time() - before < 0.05
 
     with_engine(body)
+
+
+def test_the_lower_priority_number_comes_first() -> None:
+    """As clients write it; across owners only where it counts for all."""
+
+    async def body(engine: InlineEngine, _: Tiny) -> None:
+        ended: list[str] = []
+
+        async def one(name: str, owner: str, priority: int, *, outranks: bool) -> None:
+            asked = request(engine, IDS[:10], 4, owner=owner, priority=priority, outranks=outranks)
+            await ask(engine, asked)
+            ended.append(name)
+
+        first = asyncio.create_task(one("first", "x", 0, outranks=False))
+        await asyncio.sleep(0)
+        rest = [("late", "a", 5), ("soon", "a", -5), ("other", "b", 0)]
+        await asyncio.gather(first, *(one(n, owner, p, outranks=False) for n, owner, p in rest))
+        assert ended.index("soon") < ended.index("late")
+        ended.clear()
+        rest = [("late", "a", 5), ("other", "b", 0), ("soon", "c", -5)]
+        first = asyncio.create_task(one("first", "x", -9, outranks=True))
+        await asyncio.gather(first, *(one(n, owner, p, outranks=True) for n, owner, p in rest))
+        assert ended == ["first", "soon", "other", "late"]
+
+    with_engine(body, n_rows=1)

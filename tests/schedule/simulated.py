@@ -64,13 +64,22 @@ class Simulation:
         self.plans: list[StepPlan] = []
 
     def submit(
-        self, prompt: Sequence[int], n_output: int, *, n: int = 1, key: int = 0, priority: int = 0, client: str = ""
+        self,
+        prompt: Sequence[int],
+        n_output: int,
+        *,
+        n: int = 1,
+        key: int = 0,
+        priority: int = 0,
+        client: str = "",
+        outranks: bool = True,
     ) -> list[Row]:
         rows = []
         for choice in range(n):
             ids = np.asarray(prompt, dtype=np.int32)
             state = SamplerState(SamplingParams(), choice, ids, len(ids) + n_output + 8)
-            rows.append(Row(key, choice, state, priority=priority, client=client))
+            urgency = priority if outranks else 0
+            rows.append(Row(key, choice, state, priority=priority, urgency=urgency, client=client))
             self.lengths[rows[-1]] = min(len(ids) + n_output, self.context)
         self.scheduler.submit(rows)
         return rows

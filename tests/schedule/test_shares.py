@@ -195,3 +195,36 @@ def test_any_clients_requests_end_and_give_back(load: list[tuple[str, int, int, 
     sim.run()
     queue: RequestQueue = sim.scheduler.queue
     assert not len(queue) and not queue.shares._had and not queue.shares._n_rows
+
+
+def test_a_priority_orders_its_own_clients_requests_alone() -> None:
+    """Unless it counts for all: then it comes before everything."""
+
+    def order(*, outranks: bool) -> list[str]:
+        sim = Simulation(256, n_rows=1)
+        sim.submit([1], 3, client="first")
+        sim.step()
+        names = {}
+        for name, client, priority in (("a1", "a", 0), ("b1", "b", 0), ("a2", "a", 9), ("b2", "b", 0)):
+            (row,) = sim.submit([ord(name[1])] * 10, 3, client=client, priority=priority, outranks=outranks)
+            names[row] = name
+        sim.run()
+        return [names[row] for row in sim.done if row in names]
+
+    own = order(outranks=False)
+    assert own.index("a2") < own.index("a1") and {"a2", "b1"} == set(own[:2]), own
+    assert order(outranks=True)[0] == "a2"
+
+
+def test_a_priority_chooses_the_prompt_where_it_is_the_clients_turn() -> None:
+    sim = Simulation(512, n_rows=4, context=512, step_alone_ms=16.0)
+    lengths = {"a-short": ("a", 30, 0), "b": ("b", 60, 0), "a-long": ("a", 90, 9)}
+    rows = {
+        name: sim.submit([len(name)] * n, 2, client=client, priority=priority, outranks=False)[0]
+        for name, (client, n, priority) in lengths.items()
+    }
+    begun: list[str] = []
+    for _ in range(30):
+        for chunk in sim.step().chunks:
+            begun += [name for name, row in rows.items() if row is chunk.row and name not in begun]
+    assert begun == ["a-long", "b", "a-short"]

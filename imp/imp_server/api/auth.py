@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from imp_server.core import ConfigError, Forbidden, Unauthorized
-from imp_server.core.owner import NOBODY, Caller, owner_of
+from imp_server.core.owner import NOBODY, Caller, is_admin, owner_of
 
 _log = logging.getLogger(__name__)
 _LARGEST_FILE = 1 << 20
@@ -58,6 +58,10 @@ class KeyRing:
         if caller is None:
             raise Unauthorized("Invalid API key")
         return caller
+
+    def may_outrank(self) -> bool:
+        """Whether the priority of the request being answered counts against those of other keys, too."""
+        return is_admin() or (self.is_open and not self.has_admin)
 
     def check_admin(self, headers: Mapping[str, str]) -> Caller:
         """As `check`, for what changes the server: an admin key where there is one. Raises Forbidden, too."""

@@ -217,6 +217,7 @@ class Endpoint:
                 sender=client_of(request),
                 checks=self._hub.checks,
                 queued=self._hub.admission.queued,
+                outranks=self._hub.keys.may_outrank(),
             )
             host.replies.add(generations)
             visit.model, visit.generations = host.id, generations

@@ -58,12 +58,14 @@ class Generations:
         sender: str = "",
         checks: Checks | None = None,
         queued: QueuedTokens | None = None,
+        outranks: bool = True,
     ) -> None:
         """`deadline_s`: seconds from its acceptance after which each generation ends with `length`.
 
         `names`: what clients may call it by: the id of the reply, and their own id of the request.
         `counters`: metrics of the model, by name. `sender`: whose work it is, for fairness. `checks`: hold answers
         against their whole schema, where that is to be done. `queued`: counts the prompts until they are computed.
+        `outranks`: their priority counts against others' requests, too.
         """
         self.names = names
         self.reasoning_control = reasoning_control
@@ -76,7 +78,7 @@ class Generations:
         self._client = client
         self._deadline_s = deadline_s
         self._has_ended = False
-        self._sender = sender
+        self._sender, self._outranks = sender, outranks
         self._checks = checks
         self._judging: set[asyncio.Task[bool]] = set()
         self._submitting: set[asyncio.Task[Generation]] = set()
@@ -191,6 +193,7 @@ class Generations:
             key=self._client.new_key(),
             deadline_s=self._deadline_s or prompt.request.deadline_s,
             owner=self._sender,
+            outranks=self._outranks,
         )
         generation = await self._submit(request)
         return Live(generation, prompt.session(), first_choice, request.n, len(request.ids) // 4)

@@ -166,6 +166,9 @@ class GenerateRequest(msgspec.Struct, frozen=True):
     spans: tuple[MessageSpan, ...] = ()
     adapter: str = ""
     priority: int = 0
+    """As clients write it: lower first, among the owner's own requests."""
+    outranks: bool = True
+    """Its priority counts against the requests of other owners, too."""
     owner: str = ""
     """Whose work it is, for fairness among many: a digest of the key, without keys the connection."""
     cache: CacheMarks = CacheMarks()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import insort
+from collections import deque
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
@@ -65,7 +66,7 @@ class RequestQueue:
         insort(self._tickets.setdefault(ticket.client, []), ticket, key=lambda t: t.rank)
 
     def first(self, passed: Collection[Ticket] = (), but: Collection[str] = ()) -> Ticket | None:
-        """Whose turn it is: the higher priority's, then the client's that would then have had least.
+        """Whose turn it is: the more urgent one's, then the client's that would then have had least.
 
         `passed`: not these tickets; `but`: nobody's of these clients.
         """
@@ -75,7 +76,7 @@ class RequestQueue:
 
     def _order(self, ticket: Ticket) -> tuple[int, float, int]:
         first = ticket.rows[0]
-        return (-first.priority, self.shares.had(ticket.client) + ticket.n_tokens, first.number)
+        return (-first.urgency, self.shares.had(ticket.client) + ticket.n_tokens, first.number)
 
     def take(self, ticket: Ticket, n_rows: int) -> list[Row]:
         """Its first rows, which its client pays for; the rest waits on, behind a leader of its own."""
@@ -107,3 +108,13 @@ class RequestQueue:
         tickets.remove(ticket)
         if not tickets:
             del self._tickets[ticket.client]
+
+
+def in_order(rows: Collection[Row]) -> list[Row]:
+    """Shortest first with ageing, the urgent before all; where it is a client's turn, the one with its own highest
+    priority has it."""
+    turns = sorted(rows, key=lambda row: (-row.urgency, row.due, row.number))
+    own: dict[str, deque[Row]] = {}
+    for row in sorted(turns, key=lambda row: -row.priority):
+        own.setdefault(row.client, deque()).append(row)
+    return [own[row.client].popleft() for row in turns]

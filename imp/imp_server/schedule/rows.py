@@ -24,6 +24,9 @@ class Row:
     choice: int
     sampler: SamplerState
     priority: int = 0
+    """Among the rows of its client; higher first."""
+    urgency: int = 0
+    """Among all rows; higher first."""
     client: str = ""
     """Whose work it is (shares.py)."""
     adapter: int = 0
@@ -80,8 +83,8 @@ class Row:
 
     @property
     def rank(self) -> tuple[int, int]:
-        """Sorts rows: higher priority first, then older."""
-        return (-self.priority, self.number)
+        """Sorts rows: the more urgent first, then the older."""
+        return (-self.urgency, self.number)
 
 
 class Chunk(NamedTuple):

@@ -11,7 +11,7 @@ from imp_server.models.architecture import CacheGroup
 from imp_server.schedule.cost import CostTable, VerifyCosts
 from imp_server.schedule.memory import Memory, RowTables
 from imp_server.schedule.prefix import MakeIndex, NoPrefixIndex, PrefixHit
-from imp_server.schedule.queue import RequestQueue, Ticket
+from imp_server.schedule.queue import RequestQueue, Ticket, in_order
 from imp_server.schedule.rows import Chunk, Row, StepBuilder, StepPlan
 
 _TURN_TOKENS = 8
@@ -145,7 +145,7 @@ class Scheduler:
             if row.slot >= 0:
                 self._plan_row(row, _n_runnable(row), planned)
         prefilling = [row for row in runnable if row.slot >= 0 and not row.is_decoding]
-        prefilling.sort(key=lambda row: (-row.priority, row.due, row.number))
+        prefilling = in_order(prefilling)
         if prefilling:
             left = self._prefill_tokens(sum(row.n_pending + len(row.drafts) for row in decoding))
             for row in prefilling:
@@ -247,8 +247,8 @@ class Scheduler:
         client, n_held = Counter(row.client for row in self._rows).most_common(1)[0]
         if n_held < 2:
             return None
-        priority = ticket.rows[0].priority
-        may = (row for row in reversed(self._rows) if row.client == client and row.priority <= priority)
+        urgency = ticket.rows[0].urgency
+        may = (row for row in reversed(self._rows) if row.client == client and row.urgency <= urgency)
         return next((row for row in may if row.tables is not None and row.n_run >= self._turn(row)), None)
 
     def _turn(self, row: Row) -> int:
