@@ -89,7 +89,7 @@ async def tell(model: str, threads: int, most: int) -> None:
     built: list[BuiltEngine] = []
 
     def build(emit: Any, post: Any) -> BuiltEngine:
-        built.append(build_engine(model, "m", config, emit, post))
+        built.append(build_engine(model, "m", config.for_engine(), emit, post))
         return built[0]
 
     engine = InlineEngine(build)

@@ -94,7 +94,7 @@ class Inline:
         config = Config.of({"engine.backend": "cpu", **knobs})
         self._tokenizer = tokenizer_of(open_model(model).header)
         self._ids = list(self._tokenizer.encode(PROMPT))
-        self.engine = InlineEngine(functools.partial(build_engine, model, "m", config))
+        self.engine = InlineEngine(functools.partial(build_engine, model, "m", config.for_engine()))
 
     async def stream(self, n_tokens: int) -> tuple[float, str]:
         sampling = SamplingParams(temperature=0.0, banned_ids=tuple(self._tokenizer.vocabulary.end_ids))

@@ -38,7 +38,7 @@ class Bench:
         self._vocab_size = 0
 
     def _build(self, model: str, *more: Any) -> BuiltEngine:
-        built = build_engine(model, "model", Config.of(self._settings), *more)
+        built = build_engine(model, "model", Config.of(self._settings).for_engine(), *more)
         self._vocab_size = built.info.vocab_size
         loop, backend = built.loop, built.loop.backend
         step, run = loop.step, backend.run

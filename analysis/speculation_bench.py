@@ -126,7 +126,7 @@ async def measure(options: argparse.Namespace) -> bool:
     """Whether the goals are met."""
     encode = tokenizer_of(open_model(options.model).header).encode
     config = Config.of({"engine.backend": options.backend})
-    engine = InlineEngine(functools.partial(build_engine, options.model, "model", config))
+    engine = InlineEngine(functools.partial(build_engine, options.model, "model", config.for_engine()))
     await engine.start()
     bench = Bench(engine, options.tokens)
     is_good = True

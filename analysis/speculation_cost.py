@@ -181,7 +181,7 @@ async def measure(options: argparse.Namespace) -> bool:
     # Threads that spin while a busy machine keeps them waiting would count as work.
     config = Config.of({"engine.backend": options.backend, "cpu.threads": 1})
     watched = Watched()
-    engine = InlineEngine(functools.partial(watched.build, options.model, "model", config))
+    engine = InlineEngine(functools.partial(watched.build, options.model, "model", config.for_engine()))
     await engine.start()
     bench = Bench(engine, watched, [list(encode(text)) for text in PROSE], options.tokens)
     chosen = [name for name in SCENARIOS if options.only in ("", name)]

@@ -160,7 +160,9 @@ async def measure(options: argparse.Namespace) -> None:
     if options.no_jump_ahead:
         knobs["grammar.jump_ahead"] = False
     clock = time.process_time if options.clock == "cpu" else time.perf_counter
-    engine = InlineEngine(functools.partial(build_engine, options.model, "model", Config.of(knobs), clock=clock))
+    engine = InlineEngine(
+        functools.partial(build_engine, options.model, "model", Config.of(knobs).for_engine(), clock=clock)
+    )
     await engine.start()
     bench = Bench(engine, tokenizer, options.temperature, clock)
     grammars = {name: check_schema(schema) for name, schema in SCHEMAS.items()}

@@ -93,14 +93,18 @@ def test_nobody_drafts_while_an_end_may_not_come(min_tokens: int, asks: bool) ->
 def test_a_strangers_tokenizer_cuts_nothing_on_the_loop(tmp_path: Path) -> None:
     tokenizer = tokenizer_of(open_model(str(write_tiny_llama(tmp_path / "tiny.gguf", n_layers=1))).header)
     tokenizer.is_foreign = True
-    assert [each.name for each in make_speculation(Config(), tiny(), tokenizer, CostTable())._drafters] == ["ngram"]
+    assert [
+        each.name for each in make_speculation(Config().for_engine(), tiny(), tokenizer, CostTable())._drafters
+    ] == ["ngram"]
 
 
 def made(folder: Path, architecture: Architecture, settings: dict[str, Any]) -> Speculation:
     path = folder / "tiny.gguf"
     if not path.exists():
         write_tiny_llama(path, n_layers=1)
-    return make_speculation(Config.of(settings), architecture, tokenizer_of(open_model(str(path)).header), CostTable())
+    return make_speculation(
+        Config.of(settings).for_engine(), architecture, tokenizer_of(open_model(str(path)).header), CostTable()
+    )
 
 
 def sparse() -> Architecture:

@@ -66,12 +66,14 @@ def config(files: dict[str, Path], draft: str = "", more: Settings | None = None
 
 
 def built(files: dict[str, Path], draft: str = "", more: Settings | None = None) -> BuiltEngine:
-    return build_engine(str(files["large"]), "m", config(files, draft, more), lambda _: None, lambda _: None)
+    return build_engine(
+        str(files["large"]), "m", config(files, draft, more).for_engine(), lambda _: None, lambda _: None
+    )
 
 
 def answers(files: dict[str, Path], draft: str, more: Settings | None = None) -> tuple[list[Answer], dict[str, float]]:
     async def body() -> tuple[list[Answer], dict[str, float]]:
-        build = functools.partial(build_engine, str(files["large"]), "m", config(files, draft, more))
+        build = functools.partial(build_engine, str(files["large"]), "m", config(files, draft, more).for_engine())
         engine = InlineEngine(build, check_each_step=True)
         await engine.start()
         try:
@@ -144,7 +146,7 @@ def test_every_refusal_names_the_draft_model(files: dict[str, Path], tmp_path: P
     for bad in (broken, cut, encoder, files["wider"], files["other"], tmp_path / "nothing.gguf", "no-such-model"):
         settings = config(files, "", {"speculative.draft_model": str(bad)})
         with pytest.raises(UserFault) as refused:
-            build_engine(str(files["large"]), "m", settings, lambda _: None, lambda _: None)
+            build_engine(str(files["large"]), "m", settings.for_engine(), lambda _: None, lambda _: None)
         assert refused.value.message.startswith(f"--draft-model {bad}: "), refused.value.message
         assert len(refused.value.message) > len(f"--draft-model {bad}: ") + 10
 
@@ -169,7 +171,7 @@ def test_the_default_model_as_its_own_draft_costs_next_to_nothing() -> None:
 
     async def body(settings: Settings) -> tuple[list[list[int]], float, dict[str, float]]:
         config = Config.of({"speculative.ngram": False, "cpu.threads": 1, **settings})
-        build = functools.partial(build_engine, path, "m", config)
+        build = functools.partial(build_engine, path, "m", config.for_engine())
         engine = InlineEngine(build)
         await engine.start()
         try:

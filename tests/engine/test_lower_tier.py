@@ -35,7 +35,9 @@ PROMPTS = [np.random.default_rng(seed).integers(100, 4000, 90).tolist() for seed
 
 def with_model(config: Config, test: Callable[[InlineEngine], Awaitable[None]]) -> None:
     async def body() -> None:
-        engine = InlineEngine(functools.partial(build_engine, str(smollm2()), "smollm2", config), check_each_step=True)
+        engine = InlineEngine(
+            functools.partial(build_engine, str(smollm2()), "smollm2", config.for_engine()), check_each_step=True
+        )
         await engine.start()
         try:
             await test(engine)
@@ -133,7 +135,7 @@ def test_which_tier_is_chosen(
 
     def chosen(backend: ReferenceBackend = backend, **knobs: object) -> Any:
         config = Config.of({name.replace("__", "."): value for name, value in knobs.items()})
-        below = lower_tier(config, source, backend, KvSpec((8,), "f32"))
+        below = lower_tier(config.for_engine(), source, backend, KvSpec((8,), "f32"))
         return below and below.tier
 
     kept = {"prefix_cache__path": str(tmp_path / "kept")}

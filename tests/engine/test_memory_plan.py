@@ -16,7 +16,7 @@ from tests.models.tiny_gguf import write_tiny_llama
 
 def n_blocks(model: Path, **more: Any) -> int:
     config = Config.of({"engine.backend": "reference"} | {k.replace("__", "."): v for k, v in more.items()})
-    built = build_engine(str(model), "m", config, lambda message: None, lambda message: None)
+    built = build_engine(str(model), "m", config.for_engine(), lambda message: None, lambda message: None)
     built.loop.close()
     return sum(built.info.n_blocks)
 

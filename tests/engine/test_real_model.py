@@ -33,7 +33,9 @@ def test_eight_streams_equal_solo_runs(backend: str) -> None:
     config = Config.of({"engine.backend": backend, "prefix_cache.enabled": False})
 
     async def body() -> None:
-        engine = InlineEngine(functools.partial(build_engine, str(smollm2()), "smollm2", config), check_each_step=True)
+        engine = InlineEngine(
+            functools.partial(build_engine, str(smollm2()), "smollm2", config.for_engine()), check_each_step=True
+        )
         await engine.start()
 
         def wanted(number: int) -> Any:
@@ -62,7 +64,9 @@ def test_probabilities_as_drawn_belong_to_the_same_tokens() -> None:
     ]
 
     async def body() -> None:
-        engine = InlineEngine(functools.partial(build_engine, str(smollm2()), "smollm2", config), check_each_step=True)
+        engine = InlineEngine(
+            functools.partial(build_engine, str(smollm2()), "smollm2", config.for_engine()), check_each_step=True
+        )
         await engine.start()
         for sampling in samplings:
 

@@ -16,7 +16,8 @@ import sys
 from imp_server.config import Config
 from imp_server.engine.build import build_engine
 from imp_server.engine import child
-built = build_engine(sys.argv[1], "tiny", Config.of({"engine.backend": "cpu"}), lambda m: None, lambda m: None)
+config = Config.of({"engine.backend": "cpu"}).for_engine()
+built = build_engine(sys.argv[1], "tiny", config, lambda m: None, lambda m: None)
 assert built.info.backend == "cpu"
 print("torch" in sys.modules)
 """

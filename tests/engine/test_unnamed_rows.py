@@ -64,7 +64,9 @@ def answers(path: Path, backend: str, wanted: Sequence[dict[str, Any]], **more: 
     config = Config.of({"engine.backend": backend, "cpu.pack_cache": False, "kv_cache.max_blocks": 64, **more})
 
     async def body() -> list[Any]:
-        engine = InlineEngine(functools.partial(build_engine, str(path), "m", config), check_each_step=True)
+        engine = InlineEngine(
+            functools.partial(build_engine, str(path), "m", config.for_engine()), check_each_step=True
+        )
         await engine.start()
         assert engine.info.vocab_size == N_IDS
         try:
@@ -118,7 +120,7 @@ def test_ids_beyond_the_vocabulary_are_refused_in_a_prompt(padded: Path) -> None
     config = Config.of({"engine.backend": "reference", "kv_cache.max_blocks": 64})
 
     async def body() -> None:
-        engine = InlineEngine(functools.partial(build_engine, str(padded), "m", config))
+        engine = InlineEngine(functools.partial(build_engine, str(padded), "m", config.for_engine()))
         await engine.start()
         try:
             for task in ("generate", "embed"):

@@ -64,7 +64,7 @@ def test_same_ids_as_inline_and_a_clean_end(model: Path) -> None:
     stages: list[str] = []
 
     async def body() -> None:
-        inline = InlineEngine(lambda emit, post: build_engine(str(model), "tiny", config(), emit, post))
+        inline = InlineEngine(lambda emit, post: build_engine(str(model), "tiny", config().for_engine(), emit, post))
         await inline.start()
         engine = ProcessEngine(model, "tiny", config())
         await engine.start(lambda stage, value: stages.append(stage))

@@ -106,7 +106,7 @@ async def play(
 
 
 async def with_engine(settings: dict[str, Any], body: Any) -> Any:
-    build = functools.partial(build_engine, str(smollm2()), "smollm2", Config.of(settings))
+    build = functools.partial(build_engine, str(smollm2()), "smollm2", Config.of(settings).for_engine())
     engine = InlineEngine(build, check_each_step=True)
     await engine.start()
     try:

@@ -43,7 +43,7 @@ async def _answers(engine: EngineClient, cases: list[Golden]) -> list[list[int]]
 
 def _inline(cases: list[Golden], backend: str = "auto") -> list[list[int]]:
     config = Config.of({"engine.backend": backend})
-    build = functools.partial(build_engine, str(smollm2()), "smollm2", config)
+    build = functools.partial(build_engine, str(smollm2()), "smollm2", config.for_engine())
     return asyncio.run(_answers(InlineEngine(build), cases))
 
 

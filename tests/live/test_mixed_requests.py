@@ -70,7 +70,7 @@ def ask(url: str, wanted: Wanted) -> Any:
 @contextmanager
 def alone(model: Path) -> Iterator[str]:
     config = Config.of(BARE)
-    build = functools.partial(build_engine, str(model), "m", config)
+    build = functools.partial(build_engine, str(model), "m", config.for_engine())
     with live_server(
         lambda: InlineEngine(build), lambda: ModelTextSide.load(str(model), config), settings=BARE
     ) as server:

@@ -91,7 +91,7 @@ def server() -> Iterator[LiveServer]:
     path = str(smollm2())
 
     def engine() -> InlineEngine:
-        return InlineEngine(functools.partial(build_engine, path, "smollm2", config))
+        return InlineEngine(functools.partial(build_engine, path, "smollm2", config.for_engine()))
 
     with live_server(engine, lambda: ModelTextSide.load(path, config), model="smollm2") as live:
         yield live

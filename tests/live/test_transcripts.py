@@ -53,7 +53,7 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[LiveServ
 def _served(path: Path, transcripts: bool) -> Any:
     settings = {"engine.backend": "cpu", "prefix_cache.transcripts": transcripts, "cpu.pack_cache": False}
     config = Config.of(settings)
-    engine = InlineEngine(functools.partial(build_engine, str(path), "m", config), check_each_step=True)
+    engine = InlineEngine(functools.partial(build_engine, str(path), "m", config.for_engine()), check_each_step=True)
     return live_server(engine, lambda: ModelTextSide.load(str(path), config), settings=settings)
 
 

@@ -63,7 +63,7 @@ def command(
     if located is None:
         raise ConfigError("a measurement needs a model")
     bench = Bench(
-        lambda emit, post: build_engine(str(located.path), located.model_id, config, emit=emit, post=post),
+        lambda emit, post: build_engine(str(located.path), located.model_id, config.for_engine(), emit=emit, post=post),
         Sizes(prompt_tokens, tokens, streams, rounds, speculate),
     )
     rows = asyncio.run(_run(bench))

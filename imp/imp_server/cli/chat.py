@@ -94,7 +94,7 @@ def _run(config: Config, located: Located, talk: Conversation, question: str, ma
     from imp_server.engine.client.inline import InlineEngine
 
     client = InlineEngine(
-        lambda emit, post: build_engine(str(located.path), located.model_id, config, emit=emit, post=post)
+        lambda emit, post: build_engine(str(located.path), located.model_id, config.for_engine(), emit=emit, post=post)
     )
     with asyncio.Runner() as runner:
         try:

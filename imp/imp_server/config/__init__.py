@@ -5,6 +5,6 @@ and its line in docs/config.md are made from it. Flags > environment > TOML file
 """
 
 from imp_server.config.environment import child_environment, environment, imp_home, imp_variables
-from imp_server.config.tree import Config
+from imp_server.config.tree import Config, EngineConfig
 
-__all__ = ["Config", "child_environment", "environment", "imp_home", "imp_variables"]
+__all__ = ["Config", "EngineConfig", "child_environment", "environment", "imp_home", "imp_variables"]

@@ -16,9 +16,17 @@ def imp_variables() -> dict[str, str]:
     return {name: value.strip() for name, value in os.environ.items() if name.startswith("IMP_") and value.strip()}
 
 
+_FOR_CHILDREN = frozenset({"IMP_HOME", "IMP_CPU_ISA"})
+
+
 def child_environment(**changes: str) -> dict[str, str]:
-    """Our environment with `changes`, for a child process."""
-    return {**os.environ, **changes}
+    """Our environment with `changes`, for a child process: without knobs, which it is told otherwise, and keys."""
+    kept = {name: value for name, value in os.environ.items() if name in _FOR_CHILDREN or not _is_ours(name)}
+    return {**kept, **changes}
+
+
+def _is_ours(name: str) -> bool:
+    return name.startswith("IMP_") or name.endswith("_API_KEY")
 
 
 def imp_home() -> Path:

@@ -13,7 +13,28 @@ from imp_server.config.serving import Log, Metrics, Responses, Router, Server, S
 from imp_server.core import ConfigError
 
 
+class EngineConfig(msgspec.Struct, frozen=True):
+    """What an engine knows of the configuration: its own sections, and no key of a client or an operator."""
+
+    model: Model = Model()
+    engine: Engine = Engine()
+    scheduler: Scheduler = Scheduler()
+    kv_cache: KvCache = KvCache()
+    prefix_cache: PrefixCache = PrefixCache()
+    speculative: Speculative = Speculative()
+    grammar: Grammar = Grammar()
+    cpu: Cpu = Cpu()
+    cuda: Cuda = Cuda()
+    log: Log = Log()
+    max_input_tokens: int = 0
+    """server.max_input_tokens: the engine checks it, too."""
+    models_dir: str = ""
+    """router.models_dir: a draft model is looked up in it."""
+
+
 class Config(msgspec.Struct, frozen=True):
+    """All sections, as the API process and the commands have them."""
+
     server: Server = Server()
     model: Model = Model()
     engine: Engine = Engine()
@@ -47,11 +68,15 @@ class Config(msgspec.Struct, frozen=True):
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Mapping[str, Any]]) -> Config:
-        """The inverse of `plain`: what an engine process makes of the sections in its Start message."""
+        """The inverse of `plain`. Raises ConfigError."""
         try:
             return msgspec.convert(plain, cls)
         except msgspec.ValidationError as error:
             raise ConfigError(str(error)) from None
+
+    def for_engine(self) -> EngineConfig:
+        own = {name: getattr(self, name) for name in EngineConfig.__struct_fields__ if name in self.__struct_fields__}
+        return EngineConfig(**own, max_input_tokens=self.server.max_input_tokens, models_dir=self.router.models_dir)
 
     def plain(self) -> dict[str, dict[str, Any]]:
         """Sections as dicts of numbers, strings, booleans and tuples."""

@@ -9,7 +9,7 @@ from functools import partial
 
 from imp_server.backends.base import BLOCK_TOKENS, Backend, KvSpec
 from imp_server.backends.machine import available_bytes
-from imp_server.config import Config
+from imp_server.config import EngineConfig
 from imp_server.config.running import PrefixCache as PrefixCacheKnobs
 from imp_server.core import CapacityExceeded, readable
 from imp_server.engine.acceptance import Limits
@@ -46,7 +46,7 @@ class BuiltEngine:
 def build_engine(
     path: str,
     model_id: str,
-    config: Config,
+    config: EngineConfig,
     emit: Callable[[FromEngine], None],
     post: Callable[[GrammarReady], None],
     note_running: Callable[[Collection[int]], None] | None = None,
@@ -100,27 +100,27 @@ def build_engine(
     return BuiltEngine(loop, _model_info(source, backend, kv, limits, model_id, draft))
 
 
-def _limits(architecture: Architecture, config: Config, n_rows: int, context: int) -> Limits:
+def _limits(architecture: Architecture, config: EngineConfig, n_rows: int, context: int) -> Limits:
     return Limits(
         context_length=context,
         vocab_size=architecture.vocab_size,
         n_rows=n_rows,
         tasks=("embed",) if architecture.is_encoder else ("generate", "embed", "score", "rank"),
-        max_prompt=config.server.max_input_tokens,
+        max_prompt=config.max_input_tokens,
     )
 
 
-def _schedule_limits(config: Config, n_rows: int, context: int) -> ScheduleLimits:
+def _schedule_limits(config: EngineConfig, n_rows: int, context: int) -> ScheduleLimits:
     knobs = config.scheduler
     return ScheduleLimits(n_rows, context, knobs.step_ms, knobs.step_alone_ms, knobs.prefill_chunk)
 
 
-def _grammars(config: Config, vocabulary: Vocabulary) -> Grammars:
+def _grammars(config: EngineConfig, vocabulary: Vocabulary) -> Grammars:
     knobs = config.grammar
     return Grammars(vocabulary, max_whitespace=knobs.max_whitespace, memory_mib=config.grammar.memory_mib)
 
 
-def _row_rules(config: Config) -> RowRules:
+def _row_rules(config: EngineConfig) -> RowRules:
     return RowRules(
         length_steering=config.grammar.length_steering,
         takes_only=config.grammar.jump_ahead,
@@ -128,7 +128,9 @@ def _row_rules(config: Config) -> RowRules:
     )
 
 
-def _load(path: str, config: Config, emit: Callable[[FromEngine], None]) -> tuple[ModelSource, Tokenizer, Backend]:
+def _load(
+    path: str, config: EngineConfig, emit: Callable[[FromEngine], None]
+) -> tuple[ModelSource, Tokenizer, Backend]:
     emit(Loading("open", 0.0))
     source, tokenizer = open_with_tokenizer(path)
     emit(Loading("open", 1.0))
@@ -145,7 +147,12 @@ def prefix_index(knobs: PrefixCacheKnobs, offload: Offload | None = None) -> Mak
 
 
 def plan_memory(
-    backend: Backend, architecture: Architecture, config: Config, n_rows: int, context: int, draft_block_bytes: int = 0
+    backend: Backend,
+    architecture: Architecture,
+    config: EngineConfig,
+    n_rows: int,
+    context: int,
+    draft_block_bytes: int = 0,
 ) -> KvSpec:
     """Blocks per group: as configured, else enough for every row at full length within a share of free memory.
 

@@ -13,7 +13,6 @@ from functools import partial
 from queue import SimpleQueue
 from typing import NoReturn
 
-from imp_server.config import Config
 from imp_server.core import HostOutOfMemory, InternalError, UserFault
 from imp_server.engine.build import build_engine
 from imp_server.engine.errors import load_failed
@@ -40,7 +39,7 @@ def run_child(fd: int, recorder_fd: int) -> int:
         outbox.close()
         return 1
     sys.setswitchinterval(SWITCH_INTERVAL_S)
-    config = Config.from_plain(start.config)
+    config = start.config
     set_up_logging(config.log)
     inbox: SimpleQueue[InboxMessage] = SimpleQueue()
     pulse = Pulse()

@@ -8,17 +8,17 @@ import msgspec
 
 from imp_server.backends import make_backend
 from imp_server.backends.base import Backend
-from imp_server.config import Config
+from imp_server.config import EngineConfig
 from imp_server.engine.messages import FromEngine, Loading
 from imp_server.models.source import ModelSource
 
 
-def load_backend(config: Config, source: ModelSource, emit: Callable[[FromEngine], None]) -> Backend:
+def load_backend(config: EngineConfig, source: ModelSource, emit: Callable[[FromEngine], None]) -> Backend:
     """Blocks while weights are read, saying so with Loading messages. Raises UnsupportedModel, ConfigError."""
     sections = {name: msgspec.to_builtins(getattr(config, name)) for name in ("engine", "cpu", "cuda")}
     return make_backend(config.engine.backend, source, sections, lambda value: emit(Loading("read", value)))
 
 
-def kv_dtype(config: Config, backend: Backend) -> str:
+def kv_dtype(config: EngineConfig, backend: Backend) -> str:
     """`kv_cache.dtype`, which may leave it to the backend."""
     return backend.info.default_kv_dtype if config.kv_cache.dtype == "auto" else config.kv_cache.dtype

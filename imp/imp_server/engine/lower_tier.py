@@ -6,7 +6,7 @@ import logging
 from pathlib import Path
 
 from imp_server.backends.base import Backend, KvSpec
-from imp_server.config import Config
+from imp_server.config import EngineConfig
 from imp_server.config.environment import imp_home
 from imp_server.core import ConfigError
 from imp_server.engine.fingerprint import fingerprint, model_name
@@ -23,7 +23,7 @@ from imp_server.schedule.tree import TOKEN_BYTES
 log = logging.getLogger(__name__)
 
 
-def lower_tier(config: Config, source: ModelSource, backend: Backend, kv: KvSpec) -> Offload | None:
+def lower_tier(config: EngineConfig, source: ModelSource, backend: Backend, kv: KvSpec) -> Offload | None:
     """None: there is nothing to keep. Raises ConfigError for a path that can't be meant."""
     sizes = backend.block_bytes(kv.dtype)
     if not config.prefix_cache.enabled or not sum(sizes):
@@ -47,7 +47,7 @@ def lower_tier(config: Config, source: ModelSource, backend: Backend, kv: KvSpec
 class _Folder:
     """The folder of `prefix_cache.path`, and what ties its files to this model and machine. Raises ConfigError."""
 
-    def __init__(self, config: Config, source: ModelSource, backend: Backend, kv: KvSpec) -> None:
+    def __init__(self, config: EngineConfig, source: ModelSource, backend: Backend, kv: KvSpec) -> None:
         named = config.prefix_cache.path
         try:
             self._folder = Path(named).expanduser()
@@ -70,7 +70,7 @@ class _Folder:
         return tier
 
 
-def _spill(config: Config, backend: Backend, max_payload: int) -> Tier | None:
+def _spill(config: EngineConfig, backend: Backend, max_payload: int) -> Tier | None:
     cap = config.kv_cache.host_spill_mib << 20
     if not cap:
         return None

@@ -9,21 +9,23 @@ from typing import Any, Literal
 
 import msgspec
 
+from imp_server.config import EngineConfig
 from imp_server.core import FinishDetail, FinishReason, GenerateRequest, TokenLogprob, Usage
 
-PROTOCOL = 2
+PROTOCOL = 3
 
 # --- to the engine ------------------------------------------------------------------------------
 
 
 class Start(msgspec.Struct, frozen=True, tag="start"):
-    """First message: the resolved configuration of the engine as plain data (sections of config.Config by name)."""
+    """First message: the model, and the engine's part of the configuration."""
 
     protocol: int
     model_path: bytes
     """As the file system has it."""
     model_id: str
-    config: dict[str, dict[str, Any]]
+    config: EngineConfig
+    """Its model.path is empty: `model_path` has it."""
 
 
 class Submit(msgspec.Struct, frozen=True, tag="submit"):

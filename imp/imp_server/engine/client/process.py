@@ -11,9 +11,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Awaitable
-from typing import Any
 
-from imp_server.config import Config, child_environment
+import msgspec
+
+from imp_server.config import Config, EngineConfig, child_environment
 from imp_server.core import EngineCrashed, GenerateRequest, Unavailable, UserFault
 from imp_server.engine.client.base import EngineStats, OnLoading
 from imp_server.engine.client.blame import Blame
@@ -55,7 +56,7 @@ class ProcessEngine(MessageClient):
     def __init__(self, path: str | os.PathLike[str], model_id: str, config: Config) -> None:
         super().__init__()
         self.n_crashes = 0
-        self._start_message = Start(PROTOCOL, os.fsencode(path), model_id, _sections(config))
+        self._start_message = Start(PROTOCOL, os.fsencode(path), model_id, _own(config))
         self._settings = config.engine
         self._blame = Blame(config.engine.crash_limit)
         self._process: subprocess.Popen[bytes] | None = None
@@ -271,7 +272,7 @@ def _ending(code: int | None) -> str:
     return f"was ended by {name}{why}"
 
 
-def _sections(config: Config) -> dict[str, dict[str, Any]]:
-    """Without the path, which the message has as bytes."""
-    plain = config.plain()
-    return {**plain, "model": {**plain["model"], "path": ""}}
+def _own(config: Config) -> EngineConfig:
+    """Without the path, which the message has as bytes: not every path is text."""
+    own = config.for_engine()
+    return msgspec.structs.replace(own, model=msgspec.structs.replace(own.model, path=""))

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from imp_server.backends.base import Backend, KvSpec
-from imp_server.config import Config
+from imp_server.config import EngineConfig
 from imp_server.core import ConfigError, HostOutOfMemory, ImpError
 from imp_server.decode.drafter import Drafter
 from imp_server.decode.forced import ForcedDrafter
@@ -43,7 +43,7 @@ class DraftModel:
     """Of one block of all its layers."""
 
 
-def check_names(config: Config) -> None:
+def check_names(config: EngineConfig) -> None:
     """Raises ConfigError for a drafter that there isn't."""
     names = config.speculative.drafters
     unknown = [name for name in names if name not in _NAMES]
@@ -54,7 +54,7 @@ def check_names(config: Config) -> None:
 
 
 def load_draft_model(
-    config: Config, architecture: Architecture, vocabulary: Vocabulary, emit: Callable[[FromEngine], None]
+    config: EngineConfig, architecture: Architecture, vocabulary: Vocabulary, emit: Callable[[FromEngine], None]
 ) -> DraftModel | None:
     """None: there is no draft model, or nobody would ask it. Raises UserFaults."""
     check_names(config)
@@ -72,7 +72,7 @@ def load_draft_model(
 
 
 @contextmanager
-def _named(config: Config) -> Iterator[None]:
+def _named(config: EngineConfig) -> Iterator[None]:
     """The model's own errors say the same of the same kinds of files: which of the two is meant must be plain."""
     name = f"--draft-model {config.speculative.draft_model}"
     try:
@@ -84,9 +84,9 @@ def _named(config: Config) -> Iterator[None]:
         raise HostOutOfMemory(f"{name}: {message}") from error
 
 
-def _load(config: Config, vocabulary: Vocabulary, emit: Callable[[FromEngine], None]) -> DraftModel:
+def _load(config: EngineConfig, vocabulary: Vocabulary, emit: Callable[[FromEngine], None]) -> DraftModel:
     name = config.speculative.draft_model
-    wanted = find(name, config.router.models_dir)
+    wanted = find(name, config.models_dir)
     if wanted is None or wanted.local is None:
         raise ConfigError(f"it isn't on this machine; fetch it with: imp pull {name}")
     source, tokenizer = open_with_tokenizer(wanted.local)
@@ -111,7 +111,7 @@ def vocabulary_difference(model: Vocabulary, draft: Vocabulary) -> str:
 
 
 def make_speculation(
-    config: Config,
+    config: EngineConfig,
     architecture: Architecture,
     tokenizer: Tokenizer,
     decode_costs: CostTable,
@@ -141,7 +141,7 @@ def make_speculation(
 
 
 def make_model_drafter(
-    draft: DraftModel | None, config: Config, n_blocks: int, make_index: MakeIndex | None = None
+    draft: DraftModel | None, config: EngineConfig, n_blocks: int, make_index: MakeIndex | None = None
 ) -> ModelDrafter | None:
     """Allocates the draft model's KV: as many blocks as the large model has. `make_index`: of its own prefix cache."""
     if draft is None:
@@ -160,7 +160,7 @@ def make_model_drafter(
         )
 
 
-def _can_draft(config: Config, architecture: Architecture) -> bool:
+def _can_draft(config: EngineConfig, architecture: Architecture) -> bool:
     # A recurrent state can't be rolled back to the last accepted token.
     return config.speculative.enabled != "off" and all(group.kind != "state" for group in architecture.cache_groups)
 
