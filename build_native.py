@@ -26,9 +26,8 @@ import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 try:
     from hatchling.builders.hooks.plugin.interface import BuildHookInterface
@@ -54,8 +53,7 @@ X86_VARIANTS = {
 }
 
 
-@dataclass(frozen=True)
-class Build:
+class Build(NamedTuple):  # not a dataclass: hatchling runs this file without making a module of it
     """One compiler, what it builds for, and where that goes."""
 
     compiler: tuple[str, ...]
