@@ -254,3 +254,13 @@ def test_the_pages_have_an_icon_and_ask_for_no_other_file() -> None:
         (icon,) = re.findall(r'<link rel="icon" href="([^"]*)">', shown)
         assert icon.startswith("data:image/svg+xml,") and "src=" not in shown
         ElementTree.fromstring(unquote(icon.partition(",")[2]))
+
+
+def test_every_operation_names_what_its_head_may_be_refused_with() -> None:
+    """Host or browser, key, rate, drain: by the order of api/entrance.py."""
+    for one in LOADED.operations:
+        documented = {status for status, _ in one.response_pointers}
+        wanted = {"403", "405", "500"}
+        if not one.public:
+            wanted |= {"401", "503"} | (set() if one.is_probe else {"429"})
+        assert wanted <= documented, (one.id, wanted - documented)

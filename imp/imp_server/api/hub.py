@@ -82,6 +82,8 @@ class Hub:
         """What no longer works and won't by itself; "" as long as requests are served."""
         if self.pool.lane.is_lost:
             return f"all threads that prepare requests are stuck ({self.pool.lane.name}); restart the server"
+        if self.shelf.is_lost:
+            return f"all threads that keep responses are stuck ({self.shelf.lane.name}); look at responses.store_path"
         if self.workers.is_failing:
             return "the processes that check grammars can't be started; the log says why"
         limit_s = self.config.server.stuck_thread_s

@@ -20,6 +20,8 @@ from imp_server.engine.client.base import EngineClient, EngineState, EngineStats
 
 _ROUTED = ("generate", "embed")
 """What an engine can do that there are routes for."""
+_STATS_S = 2.0
+"""How long metrics wait for the engine, which answers between two steps."""
 THINK_END = "think_end_requests_total"
 """Counts the calls that ended a reply's thinking."""
 
@@ -49,6 +51,8 @@ class ModelHost:
     """Replies being made."""
     counters: Counter[str] = field(default_factory=lambda: Counter({REASONING_EXHAUSTED: 0, THINK_END: 0}))
     """What is counted in this process, by the name of its metric."""
+    _told: EngineStats = field(default_factory=lambda: EngineStats({}, ()))
+    _asking: asyncio.Future[EngineStats] | None = None
 
     # --- its life -------------------------------------------------------------------------------
 
@@ -136,11 +140,20 @@ class ModelHost:
         """Of rows that aren't the owner's only that they are busy. Nothing while the model loads."""
         if self.text is None:
             return EngineStats({}, ())
-        told, rows = await self.client.stats()
+        told, rows = await self._ask_engine()
         own = {key for reply in self.replies if reply.owner == owner for key in reply.keys}
         shown = tuple(row if row.get("key") in own else {"slot": row.get("slot")} for row in rows)
         ended = {f'worker_killed_total{{job="{name}"}}': n for name, n in self.text.killed.items()}
         return EngineStats({**self.counters, **ended, **told}, shown)
+
+    async def _ask_engine(self) -> EngineStats:
+        """One question at a time; what the engine told last where it takes long, in a step or for good."""
+        if self._asking is None or self._asking.done():
+            self._asking = asyncio.ensure_future(self.client.stats())
+        done, _ = await asyncio.wait((self._asking,), timeout=_STATS_S)
+        if done:
+            self._told = self._asking.result()
+        return self._told
 
     def card(self) -> ModelCard:
         try:

@@ -34,6 +34,8 @@ _KEEP_S = 1.0
 _FIND_S = 5.0
 """How long a request waits for what it names."""
 _TOTALS_S = 0.25
+_MOST_WAITING = 256
+"""Questions to a store that doesn't answer; further ones are refused at once."""
 _MOST_UNWRITTEN = 64
 """Responses that wait for the disk; further ones aren't kept."""
 
@@ -48,6 +50,13 @@ class ResponseShelf:
     n_unwritten: int = 0
     totals: KeptTotals = field(default_factory=lambda: KeptTotals(0, 0, 0, 0))
     """As they were told last."""
+    counting: asyncio.Future[tuple[int, int]] | None = None
+    """The question for them that is under way."""
+
+    @property
+    def is_lost(self) -> bool:
+        """Nothing can be kept or found any more."""
+        return self.store is not None and self.lane.is_lost
 
     def of(self, owner: Owner) -> KeptResponses:
         return KeptResponses(self, owner)
@@ -106,13 +115,14 @@ class KeptResponses:
         return await self._find(False, store.delete, self._owner, response_id) if store else False
 
     async def totals(self) -> KeptTotals:
-        """Of all owners. Metrics don't wait for a disk: what was true last is told then."""
+        """Of all owners. Metrics don't wait for a disk: what was true last is told then. One question at a time."""
         shelf = self._shelf
         if shelf.store is None:
             return shelf.totals
-        job = asyncio.wrap_future(self._begin(shelf.store.totals))
+        if shelf.counting is None or shelf.counting.done():
+            shelf.counting = asyncio.wrap_future(self._begin(shelf.store.totals))
         known = shelf.totals.entries, shelf.totals.n_bytes
-        entries, n_bytes = await _within(_TOTALS_S, job, late=known, broken=(0, 0))
+        entries, n_bytes = await _within(_TOTALS_S, shelf.counting, late=known, broken=(0, 0))
         shelf.totals = KeptTotals(entries, n_bytes, shelf.store.counts.evicted, shelf.store.counts.expired)
         return shelf.totals
 
@@ -124,8 +134,11 @@ class KeptResponses:
 
     async def _find(self, otherwise: T, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """`otherwise` if the file can't be used. Raises Unavailable if it takes too long."""
-        job = asyncio.wrap_future(self._begin(function, *args, **kwargs))
-        found = await _within(_FIND_S, job, late=_LATE, broken=otherwise)
+        found: T | _Late = _LATE
+        if self._shelf.lane.n_waiting < _MOST_WAITING:
+            job = self._begin(function, *args, **kwargs)
+            found = await _within(_FIND_S, asyncio.wrap_future(job), late=_LATE, broken=otherwise)
+            job.cancel()  # nobody waits for it any more, if it hasn't begun
         if isinstance(found, _Late):
             raise Unavailable("the store of responses doesn't answer; send the whole conversation, or try again")
         return found
@@ -162,7 +175,7 @@ def _retrieved(job: asyncio.Future[Any]) -> None:
 
 
 def response_shelf(config: Config) -> ResponseShelf:
-    lane = Lane("imp-store", stuck_s=config.server.stuck_thread_s, spares=0)
+    lane = Lane("imp-store", stuck_s=config.server.stuck_thread_s)
     knobs = config.responses
     if knobs.store == "off" or not (knobs.store_ttl_s and knobs.store_max_entries and knobs.store_max_mib):
         return ResponseShelf(None, lane)

@@ -1,4 +1,5 @@
-"""Stored responses in one SQLite file. Synchronous: runs on a thread of its own.
+"""Stored responses in one SQLite file. Synchronous: runs on a thread of its own. Each thread has its own connection,
+so that one whose disk hangs is left to itself, and another can take its place.
 
 A response keeps its own input and names its parent, so a conversation is a chain and is stored once. A
 response that was deleted, has expired or was evicted is hidden at once and its row goes when no later
@@ -13,6 +14,7 @@ import json
 import logging
 import os
 import sqlite3
+import threading
 import time
 from collections.abc import Callable
 from contextlib import closing, suppress
@@ -71,6 +73,16 @@ class Counts:
     expired: int = 0
 
 
+class _Shared:
+    opened: sqlite3.Connection | None = None
+
+
+class _Connections(threading.local):
+    """The connection of the thread that asks."""
+
+    opened: sqlite3.Connection | None = None
+
+
 Method = Callable[Concatenate["ResponsesStore", P], T]
 
 
@@ -109,7 +121,7 @@ class ResponsesStore:
         self._max_entries = max_entries
         self._max_bytes = max_bytes
         self._now = now
-        self._opened: sqlite3.Connection | None = None
+        self._of_thread: _Connections | _Shared = _Connections() if path != ":memory:" else _Shared()
         self._last_use = 0
         self.counts = Counts()
 
@@ -240,15 +252,15 @@ class ResponsesStore:
 
     @property
     def _db(self) -> sqlite3.Connection:
-        if self._opened is None:
+        if self._of_thread.opened is None:
             db = self._connected()
             try:
-                self._last_use = _prepared(db)
+                self._last_use = max(self._last_use, _prepared(db))
             except BaseException:
                 db.close()
                 raise
-            self._opened = db
-        return self._opened
+            self._of_thread.opened = db
+        return self._of_thread.opened
 
     def _connected(self) -> sqlite3.Connection:
         if self._path != ":memory:":
@@ -258,14 +270,14 @@ class ResponsesStore:
             for side in _SIDES:
                 with suppress(FileNotFoundError):
                     os.chmod(self._path + side, 0o600)
-        # One thread at a time by the caller's order of work, but not always the same one.
+        # A connection is closed by whichever thread ends the server.
         return sqlite3.connect(self._path, timeout=_BUSY_S, check_same_thread=False)
 
     def set_aside(self, error: Exception) -> None:
         """The file makes room for a new one. Raises OSError."""
         with suppress(sqlite3.Error):
             self.close()
-        self._opened = None
+        self._of_thread.opened = None
         if self._path == ":memory:":
             raise error
         aside = f"{self._path}.damaged-{int(time.time())}"
@@ -276,9 +288,9 @@ class ResponsesStore:
 
     def close(self) -> None:
         """What lies in the write-ahead log goes into the file."""
-        if self._opened is not None:
-            with closing(self._opened):
-                self._opened = None
+        if self._of_thread.opened is not None:
+            with closing(self._of_thread.opened):
+                self._of_thread.opened = None
 
 
 def _prepared(db: sqlite3.Connection) -> int:

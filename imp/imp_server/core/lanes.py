@@ -91,6 +91,11 @@ class Lane:
                     self._start()
 
     @property
+    def n_waiting(self) -> int:
+        """Work that no thread has begun."""
+        return len(self._waiting)
+
+    @property
     def n_stuck(self) -> int:
         return sum(worker.is_stuck for worker in self._workers)
 
