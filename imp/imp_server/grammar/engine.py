@@ -10,6 +10,8 @@ from imp_server.grammar.frames.free_texts import FreeText
 from imp_server.grammar.frames.local import Local
 from imp_server.grammar.frames.stack import Cell, State
 from imp_server.grammar.frames.tables import DEAD
+from imp_server.grammar.frames.texts import Text
+from imp_server.grammar.frames.values import Scalar
 from imp_server.grammar.frames.warm_up import warm_up
 from imp_server.grammar.generations import Generations
 from imp_server.grammar.plan import begin
@@ -133,6 +135,9 @@ class Matcher:
 
     def _only_byte(self, cell: Cell) -> int:
         tables = self._space.tables
+        top = self._space.locals.get(cell.top)
+        if isinstance(top, Text | Scalar) and top.verdicts.is_sparse:
+            return top.only_byte()
         tables.entry(cell.top, 0)
         row = tables.rows[cell.top]
         (possible,) = np.nonzero(row != DEAD)

@@ -94,6 +94,8 @@ def _read(space: Space, frame: Text | Scalar) -> int:
     """
     if frame.verdicts.room(frame.state) >= UNBOUNDED:
         return 0  # its masks are those of free text (masks.py)
+    if frame.verdicts.is_sparse:
+        return 0  # what a step costs is bounded, and no token makes a state (glushkov.py)
     budget = CHECK.budget()
     with budget.spent():
         far = _after(space, frame.id, FAR, skips=True)

@@ -30,6 +30,7 @@ enum Kind : uint8_t {
 };
 
 struct Objects;
+struct PositionTexts;
 
 // Shared with the caller, who makes the arrays larger when asked (`Grow`), which moves them.
 struct Tables {
@@ -40,6 +41,7 @@ struct Tables {
   int32_t n_locals, capacity;
   int32_t n_ops, ops_capacity;
   int32_t n_ready;  // rows that hold nothing but HOLE, or a local's entries
+  PositionTexts* texts;  // null while there are none
 };
 
 typedef void (*Grow)();

@@ -1,10 +1,12 @@
 // Walks a vocabulary trie over the transition tables of a grammar (imp_server/grammar/frames/tables.py has the law,
 // imp_server/grammar/masks/walk.py the plain twin).
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
 
+#include "positions.h"
 #include "store.h"
 
 using namespace imp_grammar;
@@ -30,6 +32,7 @@ struct Level {
   Config config;
   bool on_names;  // KEYS: still on the trie of known names
   bool in_text;   // in a free text whose plain tokens are set
+  bool in_sets;   // in a text of positions: `inners` and `sets` say where
 };
 
 }  // namespace
@@ -80,6 +83,7 @@ struct Walker {
   int32_t* asks;
   int32_t max_asks;
   int32_t depth_used;  // how many frames below the top were read
+  int64_t n_words;     // that steps of positions have read and written
 };
 
 }  // extern "C"
@@ -92,33 +96,89 @@ void forbid(const Trie* trie, int32_t node, uint32_t* out) {
   for (int32_t child = here->first_child; child < next->first_child; ++child) forbid(trie, child, out);
 }
 
-// KEYS: see imp_grammar_walk_keys.
-template <bool KEYS>
+// What a walk needs for each level, kept from walk to walk.
+struct Scratch {
+  std::vector<Cell> arena;
+  std::vector<Level> levels;
+  std::vector<Inner> inners;
+  std::vector<uint64_t> sets;  // a slot per level, and one for what was just read
+
+  void reserve(const Trie* trie) {
+    const size_t n = static_cast<size_t>(trie->max_depth) + 1;
+    if (levels.size() >= n) return;
+    levels.resize(n);
+    inners.resize(n);
+    sets.resize((n + 1) * MAX_WORDS);
+  }
+  uint64_t* set(size_t level) { return sets.data() + level * MAX_WORDS; }
+};
+
+// KEYS: see imp_grammar_walk_keys. SETS: there are texts of positions.
+template <bool KEYS, bool SETS>
 int32_t walk(Walker* walker, const Trie* trie, int32_t n_stack, uint32_t* out) {
   const int32_t free_text = walker->tables->objects ? walker->tables->objects->free_start : DEAD;
   Tables* const tables = walker->tables;
   const Fill fill = walker->fill;
   const int32_t* const stack = walker->stack;
-  thread_local std::vector<Cell> arena;
-  thread_local std::vector<Level> levels;
+  thread_local Scratch scratch;
+  std::vector<Cell>& arena = scratch.arena;
   arena.clear();
-  if (levels.size() < static_cast<size_t>(trie->max_depth) + 1) levels.resize(static_cast<size_t>(trie->max_depth) + 1);
   const int32_t n_below = n_stack - 1;
   const int32_t* rows = tables->rows;  // again after each fill
   int32_t deepest = 0, n_asks = 0;
-  Level* level = levels.data();
-  *level = Level{0, trie->n_roots, Config{stack[0], -1}, KEYS, false};
+  int64_t n_words = 0;
+  Level* level = nullptr;
+  bool ask = false;
+
+  // The text of positions in which level `at` begins, if it begins in one.
+  const auto enters = [&](size_t at, int32_t top) {
+    const PositionText* text = tables->texts->of(top);
+    if (text == nullptr) return false;
+    scratch.inners[at] = enter(*text, scratch.set(at));
+    n_words += text->positions->cost;
+    return true;
+  };
+  const auto begin = [&] {
+    scratch.reserve(trie);
+    level = scratch.levels.data();
+    *level = Level{0, trie->n_roots, Config{stack[0], -1}, KEYS, false, false};
+    if (SETS) level->in_sets = enters(0, stack[0]);
+  };
+  // The frame below goes on; false: it can't, or can't be told.
+  const auto popped = [&](Config& here, int32_t result) {
+    Cell waiting;
+    if (here.below >= 0) {
+      waiting = arena[here.below];
+    } else {
+      const int32_t k = -1 - here.below;
+      if (k >= n_below) return false;
+      waiting = Cell{stack[k + 1], here.below - 1};
+      if (k + 1 > deepest) deepest = k + 1;
+    }
+    int32_t resumed = rows[(static_cast<size_t>(waiting.local) << 8) + result];
+    if (resumed == HOLE) {
+      resumed = filled(tables, fill, waiting.local, result);
+      rows = tables->rows;
+    }
+    ask = resumed == ASK;
+    here = Config{resumed, waiting.below};
+    return resumed >= 0;
+  };
+  const auto allow = [&](int32_t node) {
+    for (int32_t i = trie->links[node].first_id; i < trie->links[node + 1].first_id; ++i)
+      out[trie->ids[i] >> 5] |= 1u << (trie->ids[i] & 31);
+  };
+
+  begin();
   for (;;) {
     if (level->node == level->end) {
-      if (level != levels.data()) {
+      if (level != scratch.levels.data()) {
         --level;
         continue;
       }
       trie = trie->next;
       if (!trie) break;
-      if (levels.size() < static_cast<size_t>(trie->max_depth) + 1) levels.resize(static_cast<size_t>(trie->max_depth) + 1);
-      level = levels.data();
-      *level = Level{0, trie->n_roots, Config{stack[0], -1}, KEYS, false};
+      begin();
       continue;
     }
     const int32_t node = level->node++;
@@ -127,11 +187,40 @@ int32_t walk(Walker* walker, const Trie* trie, int32_t n_stack, uint32_t* out) {
     const bool on_names = KEYS && level->on_names;
     const bool ends = on_names && (byte == '"' || byte == '\\');
     if (ends) forbid(trie, node, out);
-    const int32_t quick = rows[(static_cast<size_t>(here.top) << 8) + byte];
-    if (quick == DEAD) continue;
-    bool alive = quick >= 0, ask = false;
-    if (alive) here.top = quick;  // nearly all nodes that live: the top moves on, the stack stays
-    while (!alive) {
+    bool alive = false, over = false;
+    ask = false;
+    if (SETS && level->in_sets) {
+      const size_t at = level - scratch.levels.data();
+      uint64_t* const read = scratch.set(scratch.levels.size());
+      Inner after;
+      bool moved;
+      n_words += scratch.inners[at].positions->n_words;
+      const Outcome outcome = read_byte(scratch.inners[at], scratch.set(at), byte, &after, read, &moved);
+      if (outcome == Outcome::DEAD) continue;
+      if (outcome == Outcome::ALIVE) {
+        allow(node);
+        const Links *from = trie->links + node, *to = from + 1;
+        if (from->first_child == to->first_child) continue;
+        scratch.inners[at + 1] = after;
+        if (moved) {
+          after.positions->follow(read, scratch.set(at + 1));
+          n_words += after.positions->cost;
+        } else {
+          std::copy_n(scratch.set(at), after.positions->n_words, scratch.set(at + 1));
+        }
+        *++level = Level{from->first_child, to->first_child, here, false, false, true};
+        continue;
+      }
+      alive = popped(here, 0);
+      over = !alive || outcome == Outcome::POP;
+      alive = alive && over;
+    } else {
+      const int32_t quick = rows[(static_cast<size_t>(here.top) << 8) + byte];
+      if (quick == DEAD) continue;
+      alive = quick >= 0;
+      if (alive) here.top = quick;  // nearly all nodes that live: the top moves on, the stack stays
+    }
+    while (!alive && !over) {
       int32_t entry = rows[(static_cast<size_t>(here.top) << 8) + byte];
       if (entry == HOLE) {
         entry = filled(tables, fill, here.top, byte);
@@ -155,25 +244,7 @@ int32_t walk(Walker* walker, const Trie* trie, int32_t n_stack, uint32_t* out) {
         alive = true;
         break;
       }
-      Cell waiting;
-      if (here.below >= 0) {
-        waiting = arena[here.below];
-      } else {
-        const int32_t k = -1 - here.below;
-        if (k >= n_below) break;
-        waiting = Cell{stack[k + 1], here.below - 1};
-        if (k + 1 > deepest) deepest = k + 1;
-      }
-      int32_t resumed = rows[(static_cast<size_t>(waiting.local) << 8) + b];
-      if (resumed == HOLE) {
-        resumed = filled(tables, fill, waiting.local, b);
-        rows = tables->rows;
-      }
-      if (resumed < 0) {
-        ask = resumed == ASK;
-        break;
-      }
-      here = Config{resumed, waiting.below};
+      if (!popped(here, b)) break;
       alive = a == POP;
     }
     if (!alive) {
@@ -193,11 +264,20 @@ int32_t walk(Walker* walker, const Trie* trie, int32_t n_stack, uint32_t* out) {
         for (int32_t i = inside.begin; i < inside.end; ++i) out[trie->staying[i] >> 5] |= 1u << (trie->staying[i] & 31);
       }
     }
-    for (int32_t i = from->first_id; i < to->first_id; ++i) out[trie->ids[i] >> 5] |= 1u << (trie->ids[i] & 31);
-    if (from->first_child < end) *++level = Level{from->first_child, end, here, on_names && !ends, in_text};
+    allow(node);
+    if (from->first_child < end) {
+      *++level = Level{from->first_child, end, here, on_names && !ends, in_text, false};
+      if (SETS) level->in_sets = enters(level - scratch.levels.data(), here.top);
+    }
   }
   walker->depth_used = deepest;
+  walker->n_words = n_words;
   return n_asks;
+}
+
+template <bool KEYS>
+int32_t walk(Walker* walker, const Trie* trie, int32_t n_stack, uint32_t* out) {
+  return walker->tables->texts ? walk<KEYS, true>(walker, trie, n_stack, out) : walk<KEYS, false>(walker, trie, n_stack, out);
 }
 
 }  // namespace

@@ -37,6 +37,7 @@ class Keys:
     """Verdicts over the names of one ObjectState, and the Closer of their texts. Results number the KeyKinds."""
 
     strict = True
+    is_sparse = False
 
     def __init__(self, space: Space, state: ObjectState) -> None:
         self._space = space

@@ -20,6 +20,7 @@ from imp_server.grammar.frames.keys import Keys
 from imp_server.grammar.frames.local import N_BLANKS, AfterGap, Gap, Local
 from imp_server.grammar.frames.objects import Colon, ObjectPhase, ObjectState, WaitingMember
 from imp_server.grammar.frames.objects import Phase as ObjectAt
+from imp_server.grammar.frames.position_texts import PositionTexts
 from imp_server.grammar.frames.raw_texts import RawText
 from imp_server.grammar.frames.scripts import AfterValue, Goals, Rest, Script, Threads
 from imp_server.grammar.frames.shapes import Shape
@@ -51,6 +52,7 @@ from imp_server.grammar.machines.combine import anything, nothing
 from imp_server.grammar.machines.giving_up import dropped, emptied, part
 from imp_server.grammar.machines.machine import DEAD, Machine
 from imp_server.grammar.machines.plain_length import PlainLength
+from imp_server.grammar.machines.position_machine import PositionMachine
 from imp_server.grammar.values.algebra import Algebra
 from imp_server.grammar.values.formula import Formula
 from imp_server.grammar.values.leaves import NUMBER, STRING, Leaf, Props
@@ -67,6 +69,7 @@ N_BYTES, N_BYTES_LOCAL, N_BYTES_VIEW, N_BYTES_NATIVE = 600, 1700, 300, 1200
 MakeMachine = Callable[[Algebra, Formula], Machine]
 T = TypeVar("T")
 L = TypeVar("L", bound=Local)
+S = TypeVar("S", Text, Scalar)
 
 
 class Locals(dict[int, Local]):
@@ -108,8 +111,10 @@ class Space:
         self.done = self._local(("done",), lambda: Done(self))
         self.ended = self._local(("ended",), lambda: Ended(self))
         self.root = self._local(("root",), lambda: Root(self))
+        self._position_texts: PositionTexts | None = None
         if native and load_library("grammar") is not None:
             self.simple = SimpleObjects(self)
+            self._position_texts = PositionTexts(self.tables)
 
     def given_up(self) -> Iterator[None]:
         """Take everything apart, a piece at each step. Nobody uses it any more."""
@@ -120,7 +125,7 @@ class Space:
         yield from dropped(self._first, self._shortest, self._code_points)
         yield from self.solver.given_up()
         yield from self.algebra.given_up()
-        for thing in (self.simple, self.tables, self.locals, self):
+        for thing in (self.simple, self._position_texts, self.tables, self.locals, self):
             part(thing)
             yield
 
@@ -317,11 +322,20 @@ class Space:
         return self._local(("word", rest, result), lambda: Word(self, rest, result))
 
     def scalar(self, verdicts: Verdicts, state: int) -> Scalar:
-        return self._local(("scalar", verdicts, state), lambda: Scalar(self, verdicts, state))
+        return self._local(("scalar", verdicts, state), lambda: self._told(Scalar(self, verdicts, state)))
 
     def text(self, verdicts: Verdicts, state: int, missing: int, closer: Closer | None) -> Text:
         key = ("text", verdicts, state, missing, closer)
-        return self._local(key, lambda: Text(self, verdicts, state, missing, closer))
+        return self._local(key, lambda: self._told(Text(self, verdicts, state, missing, closer)))
+
+    def _told(self, frame: S) -> S:
+        """The frame; native walks know it if it is one of positions."""
+        verdicts = frame.verdicts
+        if self._position_texts is None or not isinstance(verdicts, Single) or verdicts.strict:
+            return frame
+        if isinstance(verdicts.machine, PositionMachine):
+            self._position_texts.tell(frame.id, verdicts.machine, frame.state, quoted=isinstance(frame, Text))
+        return frame
 
     def escape(self, host: Host, read: bytes) -> Escape:
         return self._local(("escape", host, read), lambda: Escape(self, host, read))

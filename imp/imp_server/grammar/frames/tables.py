@@ -48,6 +48,7 @@ class Head(ctypes.Structure):
         ("n_ops", ctypes.c_int32),
         ("ops_capacity", ctypes.c_int32),
         ("n_ready", ctypes.c_int32),
+        ("texts", ctypes.c_void_p),
     ]
 
 

@@ -10,9 +10,10 @@ from numpy.typing import NDArray
 
 from imp_server.grammar.frames.local import Listed, Local
 from imp_server.grammar.frames.tables import HOLE, POP
-from imp_server.grammar.frames.verdicts import Verdicts
+from imp_server.grammar.frames.verdicts import Single, Verdicts
 from imp_server.grammar.machines.explored import refined, representatives
 from imp_server.grammar.machines.machine import DEAD
+from imp_server.grammar.machines.position_machine import PositionMachine
 from imp_server.grammar.values.json_values import spelled
 from imp_server.grammar.values.sat.found import MAX_LEAD, TooLong
 
@@ -57,6 +58,8 @@ class Text(Local):
         return self.closer is not None
 
     def fill(self, byte: int) -> int:
+        if self.verdicts.is_sparse:
+            return self._fill_one(byte)
         verdicts, tables = self.verdicts, self.space.tables
         if byte == QUOTE and self.missing == 0 and self._filled:
             entry = self._close()
@@ -85,6 +88,26 @@ class Text(Local):
         self._filled = True
         row[QUOTE] = HOLE if self.missing == 0 and verdicts.result(self.state) >= 0 else DEAD
         return self.fill(byte) if row[byte] == HOLE else int(row[byte])
+
+    def _fill_one(self, byte: int) -> int:
+        """The entries of the bytes that are read as this one is, and of no others."""
+        verdicts = self.verdicts
+        if byte in (QUOTE, BACKSLASH):
+            at, entry = [byte], DEAD
+            if self.missing == 0:
+                entry = self._close() if byte == QUOTE else self._escape()
+        else:
+            at = like(verdict_classes(verdicts), byte)
+            entry = DEAD if byte < 0x20 else self._after(byte, verdicts.step(self.state, byte))
+        self.space.tables.rows[self.id, at] = entry
+        return entry
+
+    def only_byte(self) -> int:
+        """The byte that must follow, of a sparse row; -1 if there is a choice."""
+        verdicts = self.verdicts
+        assert isinstance(verdicts, Single) and isinstance(verdicts.machine, PositionMachine)
+        # whatever goes on may be spelled as an escape, too
+        return -1 if verdicts.machine.goes_on(self.state) or verdicts.result(self.state) < 0 else QUOTE
 
     def _all(self) -> NDArray[np.int32]:
         """Entries by class and, of leads, by the width of the code point they begin."""
@@ -250,6 +273,13 @@ def verdict_classes(verdicts: Verdicts) -> bytes:
 
 def class_samples(classes: bytes) -> tuple[int, ...]:
     return _by_width(classes)[1]
+
+
+@lru_cache(maxsize=1 << 16)
+def like(classes: bytes, byte: int) -> list[int]:
+    """The bytes of the same class that a text writes as they are, or doesn't."""
+    same = [at for at in range(256) if classes[at] == classes[byte] and at not in (QUOTE, BACKSLASH)]
+    return [at for at in same if (at < 0x20) == (byte < 0x20)]
 
 
 def needs_escape(byte: int) -> bool:

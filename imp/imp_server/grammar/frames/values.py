@@ -11,8 +11,9 @@ from imp_server.core import GrammarDeadEnd
 from imp_server.grammar.frames.goals import Goal
 from imp_server.grammar.frames.local import Listed, Local, gap_entries
 from imp_server.grammar.frames.tables import ASK, POP, POP_AGAIN
-from imp_server.grammar.frames.verdicts import Verdicts
+from imp_server.grammar.frames.verdicts import Single, Verdicts
 from imp_server.grammar.machines.machine import DEAD
+from imp_server.grammar.machines.position_machine import PositionMachine
 from imp_server.grammar.values.json_values import spelled
 from imp_server.grammar.values.leaves import ARRAY, BOOLEAN, NULL, NUMBER, OBJECT, STRING
 from imp_server.grammar.values.sat.found import MAX_LEAD, Found, found, joined
@@ -105,6 +106,8 @@ class Scalar(Local):
 
     def fill(self, byte: int) -> int:
         space, verdicts = self.space, self.verdicts
+        if verdicts.is_sparse:
+            return self._fill_one(byte)
         result = verdicts.result(self.state)
         other = space.tables.op(POP_AGAIN, result) if result >= 0 else DEAD
         classes = verdicts.classes
@@ -114,6 +117,24 @@ class Scalar(Local):
             by_class[kind] = other if after == DEAD else space.scalar(verdicts, after).id
         row = space.tables.rows[self.id] = by_class[np.frombuffer(classes, dtype=np.uint8)]
         return int(row[byte])
+
+    def _fill_one(self, byte: int) -> int:
+        """The entries of the bytes that are read as this one is, and of no others."""
+        space, verdicts = self.space, self.verdicts
+        after, result = verdicts.step(self.state, byte), verdicts.result(self.state)
+        if after != DEAD:
+            entry = space.scalar(verdicts, after).id
+        else:
+            entry = space.tables.op(POP_AGAIN, result) if result >= 0 else DEAD
+        same = np.frombuffer(verdicts.classes, np.uint8) == verdicts.classes[byte]
+        space.tables.rows[self.id, same] = entry
+        return entry
+
+    def only_byte(self) -> int:
+        """The byte that must follow, of a sparse row; -1 if there is a choice."""
+        verdicts = self.verdicts
+        assert isinstance(verdicts, Single) and isinstance(verdicts.machine, PositionMachine)
+        return verdicts.machine.only_byte(self.state)
 
     @property
     def end_result(self) -> int:

@@ -29,6 +29,11 @@ class Verdicts(Protocol):
         """Only the shortest spelling of a printable ASCII character is allowed, so that the text is forced."""
         ...
 
+    @property
+    def is_sparse(self) -> bool:
+        """Each step makes a state: none is to be asked for but what is read."""
+        ...
+
     def step(self, state: int, byte: int) -> int: ...
     def result(self, state: int) -> int: ...
     def room(self, state: int) -> int: ...
@@ -50,6 +55,7 @@ class Single:
         self.start = machine.start
         self.classes = machine.classes
         self.strict = strict
+        self.is_sparse: bool = getattr(machine, "is_sparse", False)
 
     def step(self, state: int, byte: int) -> int:
         return self.machine.step(state, byte)
@@ -75,6 +81,7 @@ class Several:
     """`must` and some watched machines, in parallel; ends where the judge allows the truths found."""
 
     strict = False
+    is_sparse = False
 
     def __init__(self, must: Machine, watched: list[Machine], goal: Goal, place: str | None) -> None:
         """`place`: JSON pointer of the schema."""

@@ -15,6 +15,7 @@ from imp_server.grammar.frames.arrays import ArrayPhase, WaitingItem
 from imp_server.grammar.frames.key_texts import WaitingKey, WaitingName
 from imp_server.grammar.frames.objects import ObjectPhase
 from imp_server.grammar.frames.stack import Cell, State, Stepper
+from imp_server.grammar.frames.texts import Text
 from imp_server.grammar.frames.values import Scalar, Start
 from imp_server.grammar.frames.verdicts import Single
 from imp_server.grammar.machines.giving_up import dropped
@@ -159,7 +160,7 @@ class Distances:
             after = self._popped(state, lead, 0)
             if after is not None:
                 return lead, after
-        if isinstance(local, Scalar) and isinstance(local.verdicts, Single):
+        if isinstance(local, Scalar | Text) and not local.captures and isinstance(local.verdicts, Single):
             after = self._popped(state, lead, 0)
             if after is not None:
                 return lead, after

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from imp_server.core.turns import charge, spend
+from imp_server.core.turns import charge, kept, spend
 from imp_server.grammar.frames.key_texts import KeyText
 from imp_server.grammar.frames.simple_objects import KEY_TEXT
 from imp_server.grammar.frames.space import Space
@@ -228,6 +228,7 @@ class Masks:
             asks = base.asks + [(trie, at) for at in result.asks]
             found = Walked(out, asks, max(result.depth_used, base.depth - 1))
             self._store(self._memo, cell.top, cell.below, found)
+            self._pay(result)
         return found
 
     def _known(self, memo: dict[int, Any], top: int, below: Cell | None) -> Walked | None:
@@ -248,7 +249,14 @@ class Masks:
         result = self._tried(partial(self._walk, trie, _stack(top, below), out, address), out)
         found = Walked(out, [(trie, at) for at in result.asks], result.depth_used)
         self._store(memo, top, below, found)
+        self._pay(result)
         return found
+
+    def _pay(self, result: WalkResult) -> None:
+        """What native code has done can't be paid for before: the mask is kept first, should the turn be over."""
+        if result.n_units:
+            kept()
+            spend(result.n_units)
 
     def _tried(self, walk_: Callable[[], WalkResult], out: Row) -> WalkResult:
         try:

@@ -16,6 +16,8 @@ from imp_server.grammar.masks.walk import WalkResult
 from imp_server.native import load_library
 
 MAX_ASKS = 4096
+WORDS_PER_UNIT = 2048
+"""Words that steps of positions read and write in the time of a unit, and some more."""
 
 
 _FILL = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_int32, ctypes.c_int32)
@@ -29,6 +31,7 @@ class _Walker(ctypes.Structure):
         ("asks", ctypes.c_void_p),
         ("max_asks", ctypes.c_int32),
         ("depth_used", ctypes.c_int32),
+        ("n_words", ctypes.c_int64),
     ]
 
 
@@ -54,7 +57,7 @@ class NativeWalker:
         self._error: BaseException | None = None
         self._fill = _FILL(self._filled)
         self._asks = np.zeros(MAX_ASKS, dtype=np.int32)
-        self._walker = _Walker(ctypes.addressof(tables.head), self._fill, None, self._asks.ctypes.data, MAX_ASKS, 0)
+        self._walker = _Walker(ctypes.addressof(tables.head), self._fill, None, self._asks.ctypes.data, MAX_ASKS, 0, 0)
         self._walker_at = ctypes.addressof(self._walker)
         self._reserve(256)
         self._tries = dict(packed or {})
@@ -99,4 +102,5 @@ class NativeWalker:
             raise error
         if n_asks > MAX_ASKS:
             raise RuntimeError(f"a walk met {n_asks} unknown nodes")
-        return WalkResult(self._walker.depth_used, [int(a) for a in self._asks[:n_asks]] if n_asks else [])
+        asks = [int(a) for a in self._asks[:n_asks]] if n_asks else []
+        return WalkResult(self._walker.depth_used, asks, self._walker.n_words // WORDS_PER_UNIT)

@@ -18,6 +18,8 @@ class WalkResult(NamedTuple):
     """How many frames below the top the walk read (0: the mask depends on the top alone)."""
     asks: list[int]
     """Trie nodes whose whole subtree the caller has to test byte by byte."""
+    n_units: int = 0
+    """Work that nobody has paid for yet."""
 
 
 Stack = tuple[int, "Stack | None"]

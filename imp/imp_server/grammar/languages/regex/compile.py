@@ -13,6 +13,7 @@ from imp_server.grammar.machines.lazy_product import either_product
 from imp_server.grammar.machines.machine import Machine
 from imp_server.grammar.machines.memo import remembered
 from imp_server.grammar.machines.nodes import Node, Nodes
+from imp_server.grammar.machines.position_machine import position_machine
 from imp_server.grammar.machines.terms import TermMachine
 
 MAX_SHORTEST = 1_000_000
@@ -28,7 +29,10 @@ def compile_regex(pattern: str, *, search: bool = True) -> Machine:
     tree = parse(pattern)
     shown = pattern if len(pattern) <= 80 else pattern[:77] + "..."
 
-    def bounded(node: Node) -> TermMachine:
+    def bounded(node: Node) -> Machine:
+        sets = position_machine(node)
+        if sets is not None:
+            return sets
         if excessive(node):
             raise GrammarRefused(
                 f"pattern {shown!r} can be read in thousands of ways at once; anchor it, or lower its counts"
@@ -49,7 +53,7 @@ def compile_regex(pattern: str, *, search: bool = True) -> Machine:
         if not looks:
             simple.append(found)
             continue
-        wanted, unwanted = [bounded(found)], list[TermMachine]()
+        wanted, unwanted = [bounded(found)], list[Machine]()
         for look in looks:
             parts = splitter.split(look.body)
             edge = _from_begin(nodes, parts) if look.ahead else _to_end(nodes, parts)

@@ -1,0 +1,97 @@
+"""Texts of positions natively: what a walk reads without a frame for each set (kernels/cpu/grammar/positions.h).
+
+A frame whose machine is a PositionMachine is told here when it is made. Its row is still filled, entry by entry, for
+the exact step; that is the plain twin.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from imp_server.grammar.frames.tables import Tables
+from imp_server.grammar.machines.glushkov import Positions, lowest
+from imp_server.grammar.machines.position_machine import PositionMachine
+from imp_server.native import load_library
+
+_P, _I, _I64 = ctypes.c_void_p, ctypes.c_int32, ctypes.c_int64
+_CALLS: dict[str, tuple[Any, list[Any]]] = {
+    "positions": (_P, [_I, _I64, _P, _I, _P, _I, _P, _I, _P, _I, _P]),
+    "positions_free": (None, [_P]),
+    "position_texts": (_P, []),
+    "position_texts_free": (None, [_P]),
+    "position_text": (None, [_P, _I, _P, ctypes.c_char_p, _I, ctypes.c_uint32, ctypes.c_uint32, _I]),
+}
+
+
+def _calls() -> dict[str, Callable[..., Any]]:
+    library = load_library("grammar")
+    if library is None:
+        raise RuntimeError("the native library 'grammar' isn't built")
+    found = {}
+    for name, (answer, arguments) in _CALLS.items():
+        call = getattr(library, f"imp_grammar_{name}")
+        call.restype, call.argtypes = answer, arguments
+        found[name] = call
+    return found
+
+
+class PositionTexts:
+    """Owner of the native store of one space's texts of positions."""
+
+    def __init__(self, tables: Tables) -> None:
+        """The store is made when there is something to keep in it: without one a walk needn't look."""
+        self._tables = tables
+        self._call = _calls()
+        self._at: int | None = None
+
+    def tell(self, local: int, machine: PositionMachine, state: int, *, quoted: bool) -> None:
+        """`local` is the frame of that state. `quoted`: between the quotes of a JSON string."""
+        if self._at is None:
+            self._at = int(self._call["position_texts"]())
+            weakref.finalize(self, self._call["position_texts_free"], self._at)
+            self._tables.head.texts = self._at
+        native = machine.native
+        if native is None:
+            native = machine.native = NativePositions(machine.positions)
+        place = machine.place(state)
+        here = place.positions.to_bytes(8 * machine.positions.n_words, "little")
+        self._call["position_text"](self._at, local, native.at, here, place.due, place.value, place.floor, quoted)
+
+
+class NativePositions:
+    """Owner of one automaton's native copy."""
+
+    def __init__(self, positions: Positions) -> None:
+        call = _calls()
+        n_words = positions.n_words
+        segments = np.array([*positions.starts, *positions.kinds], np.int32)
+        among = [*positions.chars, positions.ends, *(moved for _, moved in positions.shifts)]
+        sets = _words(among, n_words)
+        shifts = np.array([distance for distance, _ in positions.shifts] or [0], np.int32)
+        cuts = [[_cut(s), _cut(t)] for s, t in positions.jumps]
+        jumps = np.array([[s[0], len(s[1]), t[0], len(t[1])] for s, t in cuts] or [[0] * 4], np.int32)
+        bits = np.concatenate([part[1] for cut in cuts for part in cut] or [np.zeros(1, np.uint64)])
+        arrays: list[NDArray[Any]] = [segments, sets, shifts, jumps, bits]
+        a, b, c, d, e = (array.ctypes.data for array in arrays)
+        counts = len(positions.starts), len(positions.chars), len(positions.shifts), len(positions.jumps)
+        self.at = int(
+            call["positions"](n_words, positions.cost, a, counts[0], b, counts[1], c, counts[2], d, counts[3], e)
+        )
+        weakref.finalize(self, call["positions_free"], self.at)
+
+
+def _words(sets: list[int], n_words: int) -> NDArray[np.uint64]:
+    return np.frombuffer(b"".join(s.to_bytes(8 * n_words, "little") for s in sets), np.uint64)
+
+
+def _cut(positions: int) -> tuple[int, NDArray[np.uint64]]:
+    """The first word that isn't empty, and the words from there to the last."""
+    first = lowest(positions) // 64
+    rest = positions >> 64 * first
+    return first, _words([rest], (rest.bit_length() + 63) // 64)

@@ -1,0 +1,277 @@
+"""The position automaton (Glushkov) of an expression: sets of positions as words of bits, never a subset made a state.
+
+A position is one character of the expression, counted loops written out; position 0 stands before the first. What may
+follow a set is worked out for all of its positions at once: by shifts, as written-out loops repeat the same distances,
+and by jumps from one set to another. So a step costs so many words whatever the set is, and that number is known
+before anything is read. Every position can still reach an end: what has none isn't in the expression (nodes.py).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from imp_server.core.turns import charge, spend
+from imp_server.grammar.machines.codepoints import ANY, LAST, Ranges
+from imp_server.grammar.machines.nodes import INFINITE, Kind, Node
+
+MAX_POSITIONS = 2048
+MAX_CLASSES = 128
+MAX_COST = 256
+"""Words read and written for one step: a mask takes at most this for each node of a vocabulary's trie."""
+MAX_READ = 1024
+"""Words compared to tell whether a character that isn't in ASCII may begin: a tenth to a half of such nodes."""
+MAX_SHIFTS, LONGEST_SHIFT = 16, 63
+OFTEN = 4
+"""Pairs of positions from which on a distance is a shift."""
+SMALL_JUMP = 64
+"""Pairs in a jump up to which it may be spelled as shifts."""
+N_BYTES = 200
+"""Memory of a position, of what is known of it included."""
+
+Jump = tuple[int, int]
+"""If any position of the first set was read, all of the second may come."""
+
+
+class Positions(NamedTuple):
+    """An automaton as plain data. Sets are ints: bit p is position p."""
+
+    n: int
+    ranges: list[Ranges]
+    """Characters of each position; none of position 0."""
+    ends: int
+    """Positions behind which the text may end."""
+    shifts: list[tuple[int, int]]
+    """(d, set): p + d may follow p, for all p in the set."""
+    jumps: list[Jump]
+    starts: list[int]
+    """First code points of the segments in which all are alike, ascending."""
+    kinds: list[int]
+    """Class of each segment; -1 where no position reads such a character."""
+    chars: list[int]
+    """By class: the positions that read it."""
+
+    @property
+    def n_words(self) -> int:
+        return (self.n + 63) // 64
+
+    @property
+    def n_wide(self) -> int:
+        """Classes that aren't of ASCII alone."""
+        edges = zip([*self.starts[1:], LAST + 1], self.kinds, strict=True)
+        return len({kind for end, kind in edges if kind >= 0 and end > 0x80})
+
+    @property
+    def cost(self) -> int:
+        """Words read and written for a step."""
+        jumps = sum(_n_words(source) + _n_words(target) for source, target in self.jumps)
+        return self.n_words * (2 * len(self.shifts) + 2) + jumps
+
+    def follow(self, here: int) -> int:
+        """What may come behind any of the positions."""
+        found = 0
+        for distance, among in self.shifts:
+            moved = here & among
+            if moved:
+                found |= moved << distance if distance >= 0 else moved >> -distance
+        for source, target in self.jumps:
+            if here & source:
+                found |= target
+        return found
+
+    def before(self, here: int) -> int:
+        """Behind what any of the positions may come."""
+        found = 0
+        for distance, among in self.shifts:
+            found |= (here >> distance if distance >= 0 else here << -distance) & among
+        for source, target in self.jumps:
+            if here & target:
+                found |= source
+        return found
+
+
+def _n_words(positions: int) -> int:
+    """Words from the first that isn't empty to the last."""
+    return (positions.bit_length() + 63) // 64 - lowest(positions) // 64
+
+
+def lowest(positions: int) -> int:
+    """The first position of a set that isn't empty."""
+    return (positions & -positions).bit_length() - 1
+
+
+def members(positions: int) -> Iterator[int]:
+    while positions:
+        yield lowest(positions)
+        positions &= positions - 1
+
+
+def positions_of(root: Node) -> Positions | None:
+    """None where they are too many, a step costs too much, or the expression isn't made of characters alone."""
+    if _size(root, {}) >= MAX_POSITIONS:
+        return None
+    built = _Builder()
+    nullable, first, last = built.part(root)
+    built.link(1, first)
+    shifts, jumps = _spelled(built.jumps())
+    table = _segments(built.ranges)
+    ends = last | (1 if nullable else 0)
+    found = Positions(len(built.ranges), built.ranges, ends, shifts, jumps, *table)
+    is_cheap = found.cost <= MAX_COST and found.n_words * found.n_wide <= MAX_READ
+    return found if is_cheap and len(found.chars) <= MAX_CLASSES else None
+
+
+def _size(node: Node, known: dict[int, int]) -> int:
+    """Positions of an expression: a number that grows no further where they are too many."""
+    if node.id in known:
+        return known[node.id]
+    start, total = node, 0
+    while node.kind is Kind.SEQUENCE and total < MAX_POSITIONS:
+        total += _size(node.first, known)
+        node = node.rest
+    if node.kind is Kind.CLASS:
+        total += 1
+    elif node.kind is Kind.EITHER:
+        total += sum(_size(option, known) for option in node.options)
+    elif node.kind is Kind.LOOP:
+        total += _size(node.first, known) * _rounds(node)
+    elif node.kind in (Kind.REST, Kind.RULE):
+        total = MAX_POSITIONS
+    known[start.id] = found = min(total, MAX_POSITIONS)
+    return found
+
+
+def _rounds(loop: Node) -> int:
+    """How often the body of a loop is written out."""
+    return max(loop.low, 1) if loop.high == INFINITE else loop.high
+
+
+Part = tuple[bool, int, int]
+"""(it may be left out, positions with which it begins, positions with which it ends)"""
+
+
+class _Builder:
+    def __init__(self) -> None:
+        self.ranges: list[Ranges] = [()]
+        self._sources: dict[int, int] = {}
+        """By target."""
+
+    def link(self, source: int, target: int) -> None:
+        if source and target:
+            self._sources[target] = self._sources.get(target, 0) | source
+
+    def jumps(self) -> list[Jump]:
+        """Those of one source made one."""
+        targets: dict[int, int] = {}
+        for target, source in self._sources.items():
+            targets[source] = targets.get(source, 0) | target
+        return list(targets.items())
+
+    def part(self, node: Node) -> Part:
+        if node.kind is Kind.CLASS:
+            charge(N_BYTES, 2)
+            self.ranges.append(node.ranges)
+            here = 1 << (len(self.ranges) - 1)
+            return False, here, here
+        if node.kind is Kind.SEQUENCE:
+            return self._sequence(node)
+        if node.kind is Kind.LOOP:
+            return self._loop(node)
+        found: Part = (node.kind is Kind.EMPTY, 0, 0)
+        for option in node.options:
+            nullable, first, last = self.part(option)
+            found = found[0] or nullable, found[1] | first, found[2] | last
+        return found
+
+    def _sequence(self, node: Node) -> Part:
+        all_nullable, first, last = True, 0, 0
+        rest: Node | None = node
+        while rest is not None:
+            part, rest = (rest.first, rest.rest) if rest.kind is Kind.SEQUENCE else (rest, None)
+            nullable, begins, ends = self.part(part)
+            self.link(last, begins)
+            first |= begins if all_nullable else 0
+            last = ends | (last if nullable else 0)
+            all_nullable = all_nullable and nullable
+        return all_nullable, first, last
+
+    def _loop(self, node: Node) -> Part:
+        nullable, first, last, before = node.low == 0, 0, 0, 0
+        for done in range(1, _rounds(node) + 1):
+            # a round that is left out makes fewer of them: where there is one, none is asked for
+            body, begins, ends = self.part(node.first)
+            nullable = nullable or body
+            first = first or begins
+            self.link(before, begins)
+            before = ends
+            if done >= node.low:
+                last |= ends
+        if node.high == INFINITE:
+            self.link(before, begins)
+        return nullable, first, last
+
+
+def _spelled(jumps: list[Jump]) -> tuple[list[tuple[int, int]], list[Jump]]:
+    """The distances that many pairs of positions have in common as shifts; all others as jumps."""
+    pairs = [_distances(jump) for jump in jumps]
+    counts = Counter(distance for among in pairs if among for distance, _ in among)
+    common = [d for d, n in counts.most_common(MAX_SHIFTS) if n >= OFTEN and abs(d) <= LONGEST_SHIFT]
+    shifts = dict.fromkeys(common, 0)
+    left = []
+    for jump, among in zip(jumps, pairs, strict=True):
+        if among and all(distance in shifts for distance, _ in among):
+            for distance, position in among:
+                shifts[distance] |= 1 << position
+        else:
+            left.append(jump)
+    return [(distance, among) for distance, among in shifts.items() if among], left
+
+
+def _distances(jump: Jump) -> list[tuple[int, int]] | None:
+    """(distance, source) of each pair; None where they are many."""
+    source, target = jump
+    n = source.bit_count() * target.bit_count()
+    if n > SMALL_JUMP:
+        return None
+    spend(1 + n // 8)
+    return [(q - p, p) for p in members(source) for q in members(target)]
+
+
+class _Segments(NamedTuple):
+    starts: list[int]
+    kinds: list[int]
+    chars: list[int]
+
+
+def _segments(ranges: list[Ranges]) -> _Segments:
+    """The code points sorted by the positions that read them."""
+    reading: dict[Ranges, int] = {}
+    for position, among in enumerate(ranges):
+        reading[among] = reading.get(among, 0) | 1 << position
+    changes: dict[int, int] = {}
+    for among, positions in reading.items():
+        spend(1 + len(among) // 4)
+        for low, high in among:
+            changes[low] = changes.get(low, 0) ^ positions
+            changes[high + 1] = changes.get(high + 1, 0) ^ positions
+    found = _Segments([0], [-1], [])
+    numbers: dict[int, int] = {0: -1}
+    here = 0
+    for at in sorted(changes):
+        here ^= changes[at]
+        if here not in numbers:
+            numbers[here] = len(found.chars)
+            found.chars.append(here)
+        if at == 0:
+            found.kinds[0] = numbers[here]
+        else:
+            found.starts.append(at)
+            found.kinds.append(numbers[here])
+    return found
+
+
+def free_positions(positions: Positions) -> int:
+    """The positions each of which reads any text for ever."""
+    reading = [p for p in range(positions.n) if positions.ranges[p] == ANY]
+    return sum(1 << p for p in reading if positions.follow(1 << p) >> p & 1)

@@ -1,0 +1,275 @@
+"""A machine whose states are sets of positions (glushkov.py), for expressions whose subsets are too many to be made.
+
+Its masks are walked over the sets themselves (kernels/cpu/grammar/positions.cpp), so that no token makes a state;
+states are made for the text that is written, one for each byte of it. The twin is the automaton of terms.py.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from typing import Any, NamedTuple
+
+from imp_server.core.turns import charge, spend
+from imp_server.grammar.machines.codepoints import LAST, byte_classes, sample, utf8_size
+from imp_server.grammar.machines.explored import representatives
+from imp_server.grammar.machines.glushkov import Positions, free_positions, lowest, members, positions_of
+from imp_server.grammar.machines.machine import DEAD, GROWING, UNBOUNDED
+from imp_server.grammar.machines.nodes import INFINITE, Node, Spread
+
+FEW_STATES = 64
+"""States up to which all subsets are as good as known: their automaton is the better one."""
+MAX_LOOKED_AT = 100_000
+"""Steps that finding out whether one character may be read in two ways may take."""
+N_BYTES = 500
+"""Memory of a state, its set excepted."""
+OPS_PER_UNIT = 32
+
+
+class Place(NamedTuple):
+    """What a state is. In the middle of a code point: the positions that may read it."""
+
+    positions: int
+    due: int = 0
+    """Continuation bytes still to come."""
+    value: int = 0
+    """Of the bytes of the code point that were read."""
+    floor: int = 0
+    """The least code point that is written with so many bytes."""
+
+
+class PositionMachine:
+    """Owner of the states met so far, and of what is known of positions."""
+
+    is_sparse = True
+    """Rows are filled entry by entry: whoever asks for all makes as many states."""
+
+    def __init__(self, root: Node, positions: Positions) -> None:
+        self.positions = positions
+        self.classes = byte_classes(set(positions.ranges))
+        self.reach = root.reach
+        """Bound on the fewest code points still missing in any state."""
+        self._gap = max(1, root.reach, root.spread.gap)
+        self._samples = representatives(self.classes)
+        self._n_units = 1 + (len(positions.shifts) + len(positions.jumps)) // OPS_PER_UNIT
+        self._free = free_positions(positions)
+        self._universal = self._free & positions.ends
+        self._within: dict[tuple[int, int], int] = {}
+        self._numbers: dict[Place, int] = {}
+        self._places: list[Place] = []
+        self._follows: list[int] = []
+        self._rows: list[dict[int, int]] = []
+        self._sizes = [0] * 5
+        """By bytes of their shortest character, once ways to the end are known: the positions."""
+        self._levels: list[int] | None = None
+        self._lengths: tuple[list[int], list[int]] | None = None
+        self.native: Any = None
+        """What frames/position_texts.py keeps of it."""
+        self.start = self._intern(Place(1))
+
+    # --- the Machine protocol ---------------------------------------------------------------
+
+    def step(self, state: int, byte: int) -> int:
+        row, kind = self._rows[state], self.classes[byte]
+        target = row.get(kind)
+        if target is None:
+            spend(self._n_units)
+            with GROWING:
+                target = row[kind] = self._step(state, self._samples[kind])
+        return target
+
+    def accepts(self, state: int) -> bool:
+        place = self._places[state]
+        return not place.due and bool(place.positions & self.positions.ends)
+
+    def live(self, state: int) -> bool:
+        return state != DEAD
+
+    def universal(self, state: int) -> bool:
+        """Whether every text is known to be accepted from here."""
+        place = self._places[state]
+        return not place.due and bool(place.positions & self._universal)
+
+    def room(self, state: int) -> int:
+        place = self._places[state]
+        return UNBOUNDED if not place.due and place.positions & self._free else 0
+
+    def shortest(self, state: int) -> bytes | None:
+        if state == DEAD:
+            return None
+        here, due, value, floor = self._places[state]
+        levels = self._to_end()
+        at = next(size for size, level in enumerate(levels) if level & here)
+        spend(1 + at * self._n_units // 4)
+        position = lowest(levels[at] & here)
+        word = bytearray()
+        if due:
+            low, high = _bounds(value, due, floor)
+            ranges = self.positions.ranges[position]
+            char = next(max(a, low) for a, b in ranges if b >= low and a <= high)
+            word += chr(char).encode()[-due:]
+        while at:
+            following = self.positions.follow(1 << position)
+            sizes = range(1, min(4, at) + 1)
+            nearer = ((at - size, following & levels[at - size] & self._sizes[size]) for size in sizes)
+            at, position = next((size, lowest(among)) for size, among in nearer if among)
+            word += chr(sample(self.positions.ranges[position])).encode()
+        return bytes(word)
+
+    def spread(self, state: int) -> Spread:
+        """Lengths of what may still come, in code points."""
+        least, most = self._counts()
+        here = list(members(self._places[state].positions))
+        spend(1 + len(here) // OPS_PER_UNIT)
+        return Spread(min(least[p] for p in here), max(most[p] for p in here), self._gap)
+
+    # --- for frames and walks ---------------------------------------------------------------
+
+    def place(self, state: int) -> Place:
+        return self._places[state]
+
+    def only_byte(self, state: int) -> int:
+        """The byte that must follow, for a text written as it is; -1 if there is a choice."""
+        place = self._places[state]
+        if place.due or place.positions & self.positions.ends:
+            return -1
+        table = self.positions
+        kinds = [k for k, among in enumerate(table.chars) if among & self._follows[state]]
+        segments = [i for i, kind in enumerate(table.kinds) if kind in kinds]
+        if len(segments) != 1:
+            return -1
+        at = segments[0]
+        low, high = table.starts[at], table.starts[at + 1] if at + 1 < len(table.starts) else LAST + 1
+        return low if high == low + 1 and low < 0x80 else -1
+
+    def goes_on(self, state: int) -> bool:
+        """Whether any byte may follow."""
+        return bool(self._places[state].due or self._follows[state])
+
+    # --- construction -----------------------------------------------------------------------
+
+    def _intern(self, place: Place) -> int:
+        if not place.positions:
+            return DEAD
+        if not place.due and place.positions & self._universal:
+            place = Place(1 << lowest(place.positions & self._universal))
+        number = self._numbers.get(place)
+        if number is None:
+            charge(N_BYTES + self.positions.n // 2, 2)
+            number = self._numbers[place] = len(self._places)
+            self._places.append(place)
+            self._follows.append(place.positions if place.due else self.positions.follow(place.positions))
+            self._rows.append({})
+        return number
+
+    def _step(self, state: int, byte: int) -> int:
+        _, due, value, floor = self._places[state]
+        following = self._follows[state]
+        if due:
+            if byte & 0xC0 != 0x80:
+                return DEAD
+            value, due = value << 6 | byte & 0x3F, due - 1
+        elif byte < 0x80:
+            value = byte
+        elif 0xC2 <= byte <= 0xF4:
+            due = 1 if byte < 0xE0 else 2 if byte < 0xF0 else 3
+            value, floor = byte & 0x3F >> due, (0, 0x80, 0x800, 0x10000)[due]
+        else:
+            return DEAD
+        found = following & self._reading(*_bounds(value, due, floor))
+        return self._intern(Place(found, due, value, floor) if due else Place(found))
+
+    def _reading(self, low: int, high: int) -> int:
+        """The positions that read some code point in [low, high]."""
+        if low > high:
+            return 0
+        found = self._within.get((low, high))
+        if found is None:
+            table = self.positions
+            first, last = bisect_right(table.starts, low) - 1, bisect_right(table.starts, high)
+            charge(100, 1 + (last - first) // OPS_PER_UNIT)
+            found = 0
+            for kind in set(table.kinds[first:last]):
+                found |= table.chars[kind] if kind >= 0 else 0
+            self._within[low, high] = found
+        return found
+
+    # --- ways to the end --------------------------------------------------------------------
+
+    def _to_end(self) -> list[int]:
+        """By bytes: the positions that are just so far from the end."""
+        if self._levels is None:
+            table, sizes = self.positions, self._sizes
+            for position in range(1, table.n):
+                sizes[utf8_size(sample(table.ranges[position]))] |= 1 << position
+            levels, left = [table.ends], (1 << table.n) - 1 & ~table.ends
+            while left:
+                charge(table.n // 8, self._n_units)
+                near = 0
+                for size in range(1, min(4, len(levels)) + 1):
+                    among = levels[-size] & sizes[size]
+                    near |= table.before(among) if among else 0
+                levels.append(near & left)
+                left &= ~near
+            self._levels = levels
+        return self._levels
+
+    def _counts(self) -> tuple[list[int], list[int]]:
+        """By position: fewest and most code points behind it."""
+        if self._lengths is None:
+            table = self.positions
+            least, most = [0] * table.n, [INFINITE] * table.n
+            near, far, n = table.ends, (1 << table.n) - 1, 0
+            while True:
+                spend(2 * self._n_units)
+                n += 1
+                nearer, farther = near | table.before(near), table.before(far)
+                for position in members(nearer & ~near):
+                    least[position] = n
+                for position in members(far & ~farther):
+                    most[position] = n - 1
+                if nearer == near and farther == far:
+                    break
+                near, far = nearer, farther
+            self._lengths = least, most
+        return self._lengths
+
+
+def _bounds(value: int, due: int, floor: int) -> tuple[int, int]:
+    """The code points that begin with `value` where so many bytes are still due."""
+    low = value << 6 * due
+    return max(low, floor), min(low + (1 << 6 * due) - 1, LAST)
+
+
+def position_machine(root: Node) -> PositionMachine | None:
+    """None where its subsets are few, or a set would be too large."""
+    positions = positions_of(root)
+    if positions is None or _is_small(positions) or not _is_ambiguous(positions):
+        return None
+    return PositionMachine(root, positions)
+
+
+def _is_small(positions: Positions) -> bool:
+    """Whether no more than FEW_STATES sets are met, whatever is read."""
+    met, todo = {1}, [1]
+    universal = free_positions(positions) & positions.ends
+    for here in todo:
+        spend(1 + len(positions.chars) // 8)
+        following = positions.follow(here)
+        for among in positions.chars:
+            after = following & among
+            if after and not after & universal and after not in met:
+                if len(met) == FEW_STATES:
+                    return False
+                met.add(after)
+                todo.append(after)
+    return True
+
+
+def _is_ambiguous(positions: Positions) -> bool:
+    """Whether some position may be followed by two that read the same character; True where it takes long to tell."""
+    n_ops = len(positions.shifts) + len(positions.jumps) + len(positions.chars)
+    if positions.n * n_ops > MAX_LOOKED_AT:
+        return True
+    spend(positions.n * n_ops // OPS_PER_UNIT)
+    following = {positions.follow(1 << p) for p in range(positions.n)}
+    return any((f & among) & ((f & among) - 1) for f in following for among in positions.chars)

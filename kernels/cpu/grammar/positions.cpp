@@ -1,0 +1,290 @@
+// Steps of automata of positions (positions.h).
+
+#include "positions.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace imp_grammar {
+
+namespace {
+
+constexpr uint32_t LAST = 0x10FFFF;
+constexpr uint32_t HIGH_FIRST = 0xD800, HIGH_LAST = 0xDBFF, LOW_FIRST = 0xDC00, LOW_LAST = 0xDFFF;
+constexpr uint32_t FLOORS[4] = {0, 0x80, 0x800, 0x10000};
+
+bool meets(const uint64_t* a, const uint64_t* b, int32_t n) {
+  for (int32_t i = 0; i < n; ++i)
+    if (a[i] & b[i]) return true;
+  return false;
+}
+
+// The positions of a class among `following`; whether there are any.
+bool common(const uint64_t* following, const uint64_t* chars, int32_t n, uint64_t* out) {
+  uint64_t any = 0;
+  for (int32_t i = 0; i < n; ++i) any |= out[i] = following[i] & chars[i];
+  return any != 0;
+}
+
+int32_t hex_digit(int32_t byte) {
+  if (byte >= '0' && byte <= '9') return byte - '0';
+  if (byte >= 'a' && byte <= 'f') return byte - 'a' + 10;
+  if (byte >= 'A' && byte <= 'F') return byte - 'A' + 10;
+  return -1;
+}
+
+int32_t escaped(int32_t byte) {
+  switch (byte) {
+    case '"': case '\\': case '/': return byte;
+    case 'b': return '\b';
+    case 'f': return '\f';
+    case 'n': return '\n';
+    case 'r': return '\r';
+    case 't': return '\t';
+    default: return -1;
+  }
+}
+
+}  // namespace
+
+void Positions::follow(const uint64_t* here, uint64_t* out) const {
+  const int32_t n = n_words;
+  std::memset(out, 0, 8 * static_cast<size_t>(n));
+  const uint64_t* among = shifted.data();
+  for (const int32_t distance : shifts) {
+    if (distance == 0) {
+      for (int32_t i = 0; i < n; ++i) out[i] |= here[i] & among[i];
+    } else if (distance > 0) {
+      uint64_t carry = 0;
+      for (int32_t i = 0; i < n; ++i) {
+        const uint64_t moved = here[i] & among[i];
+        out[i] |= moved << distance | carry;
+        carry = moved >> (64 - distance);
+      }
+    } else {
+      uint64_t carry = 0;
+      for (int32_t i = n - 1; i >= 0; --i) {
+        const uint64_t moved = here[i] & among[i];
+        out[i] |= moved >> -distance | carry;
+        carry = moved << (64 + distance);
+      }
+    }
+    among += n;
+  }
+  for (const Jump& jump : jumps) {
+    const uint64_t* words = bits.data() + jump.bits;
+    if (!meets(here + jump.source, words, jump.n_source)) continue;
+    words += jump.n_source;
+    for (int32_t i = 0; i < jump.n_target; ++i) out[jump.target + i] |= words[i];
+  }
+}
+
+int32_t Positions::kind(uint32_t code_point) const {
+  if (code_point < 128) return ascii[code_point];
+  const auto next = std::upper_bound(starts.begin(), starts.end(), code_point);
+  return kinds[next - starts.begin() - 1];
+}
+
+// Whether something of `following` reads some code point in [low, high].
+bool Positions::reads(const uint64_t* following, uint32_t low, uint32_t high) {
+  if (low > high) return false;
+  const auto [found, is_new] = within.try_emplace(static_cast<uint64_t>(low) << 32 | high, Kinds{{0, 0}});
+  Kinds& among = found->second;
+  if (is_new) {
+    size_t at = std::upper_bound(starts.begin(), starts.end(), low) - starts.begin() - 1;
+    for (; at < starts.size() && starts[at] <= high; ++at)
+      if (kinds[at] >= 0) among.words[kinds[at] >> 6] |= uint64_t{1} << (kinds[at] & 63);
+  }
+  for (int32_t word = 0; word < 2; ++word)
+    for (uint64_t left = among.words[word]; left; left &= left - 1)
+      if (meets(following, of(64 * word + __builtin_ctzll(left)), n_words)) return true;
+  return false;
+}
+
+Inner enter(const PositionText& text, uint64_t* slot) {
+  Positions* const p = text.positions;
+  Inner inner{p, text.due ? Read::CONTINUATION : Read::TEXT, text.quoted, false, text.due, text.value, text.floor, 0};
+  if (text.due) {
+    std::copy(text.here.begin(), text.here.end(), slot);
+  } else {
+    p->follow(text.here.data(), slot);
+    inner.ends = meets(text.here.data(), p->ends.data(), p->n_words);
+  }
+  return inner;
+}
+
+namespace {
+
+// A whole code point was read.
+Outcome moved_by(const Inner& inner, const uint64_t* following, uint32_t code_point, Inner* after, uint64_t* read, bool* moved) {
+  Positions* const p = inner.positions;
+  const int32_t kind = p->kind(code_point);
+  if (kind < 0 || !common(following, p->of(kind), p->n_words, read)) return Outcome::DEAD;
+  *after = Inner{p, Read::TEXT, inner.quoted, meets(read, p->ends.data(), p->n_words), 0, 0, 0, 0};
+  *moved = true;
+  return Outcome::ALIVE;
+}
+
+Outcome continued(const Inner& inner, const uint64_t* following, uint32_t value, int32_t due, uint32_t floor, Inner* after,
+                  uint64_t* read, bool* moved) {
+  if (!due) {
+    if (value < floor || value > LAST) return Outcome::DEAD;
+    return moved_by(inner, following, value, after, read, moved);
+  }
+  const uint32_t low = value << (6 * due);
+  const uint32_t high = std::min(low + (1u << (6 * due)) - 1, LAST);
+  if (!inner.positions->reads(following, std::max(low, floor), high)) return Outcome::DEAD;
+  *after = inner;
+  after->read = Read::CONTINUATION;
+  after->ends = false;
+  after->due = due;
+  after->value = value;
+  after->floor = floor;
+  return Outcome::ALIVE;
+}
+
+Outcome in_text(const Inner& inner, const uint64_t* following, int32_t byte, Inner* after, uint64_t* read, bool* moved) {
+  if (inner.quoted && (byte < 0x20 || byte == '"' || byte == '\\')) {
+    if (byte == '"') return inner.ends ? Outcome::POP : Outcome::DEAD;
+    if (byte != '\\' || !inner.positions->reads(following, 0, LAST)) return Outcome::DEAD;
+    *after = inner;
+    after->read = Read::ESCAPE;
+    after->ends = false;
+    return Outcome::ALIVE;
+  }
+  Outcome found = Outcome::DEAD;
+  if (byte < 0x80) {
+    found = moved_by(inner, following, byte, after, read, moved);
+  } else if (byte >= 0xC2 && byte <= 0xF4) {
+    const int32_t due = byte < 0xE0 ? 1 : byte < 0xF0 ? 2 : 3;
+    found = continued(inner, following, byte & (0x3F >> due), due, FLOORS[due], after, read, moved);
+  }
+  return found == Outcome::DEAD && !inner.quoted && inner.ends ? Outcome::POP_AGAIN : found;
+}
+
+// A digit of \uXXXX (the plain twin: frames/texts.py, Escape).
+Outcome in_hex(const Inner& inner, const uint64_t* following, int32_t byte, Inner* after, uint64_t* read, bool* moved) {
+  const int32_t digit = hex_digit(byte);
+  if (digit < 0) return Outcome::DEAD;
+  Positions* const p = inner.positions;
+  const uint32_t value = inner.value << 4 | static_cast<uint32_t>(digit);
+  const int32_t due = inner.due - 1;
+  const uint32_t low = value << (4 * due), high = low + (1u << (4 * due)) - 1;
+  *after = inner;
+  after->value = value;
+  after->due = due;
+  if (inner.read == Read::LOW_HEX) {
+    const uint32_t first = std::max(low, LOW_FIRST), last = std::min(high, LOW_LAST);
+    if (first > last || !p->reads(following, inner.high + first - LOW_FIRST, inner.high + last - LOW_FIRST))
+      return Outcome::DEAD;
+    return due ? Outcome::ALIVE : moved_by(inner, following, inner.high + first - LOW_FIRST, after, read, moved);
+  }
+  if (!due && (low < HIGH_FIRST || low > HIGH_LAST)) {
+    if (low >= LOW_FIRST && low <= LOW_LAST) return Outcome::DEAD;
+    return moved_by(inner, following, low, after, read, moved);
+  }
+  bool reachable = (low < HIGH_FIRST && p->reads(following, low, std::min(high, HIGH_FIRST - 1))) ||
+                   (high > LOW_LAST && p->reads(following, std::max(low, LOW_LAST + 1), high));
+  if (!reachable && low <= HIGH_LAST && high >= HIGH_FIRST) {
+    const uint32_t first = std::max(low, HIGH_FIRST) - HIGH_FIRST, last = std::min(high, HIGH_LAST) - HIGH_FIRST;
+    reachable = p->reads(following, 0x10000 + (first << 10), 0x10000 + (last << 10) + 0x3FF);
+  }
+  if (!reachable) return Outcome::DEAD;
+  if (!due) {
+    after->read = Read::LOW_BACKSLASH;
+    after->high = 0x10000 + ((value - HIGH_FIRST) << 10);
+  }
+  return Outcome::ALIVE;
+}
+
+}  // namespace
+
+Outcome read_byte(const Inner& inner, const uint64_t* following, int32_t byte, Inner* after, uint64_t* read, bool* moved) {
+  *moved = false;
+  switch (inner.read) {
+    case Read::TEXT:
+      return in_text(inner, following, byte, after, read, moved);
+    case Read::CONTINUATION:
+      if ((byte & 0xC0) != 0x80) return Outcome::DEAD;
+      return continued(inner, following, inner.value << 6 | (byte & 0x3F), inner.due - 1, inner.floor, after, read, moved);
+    case Read::ESCAPE: {
+      const int32_t code_point = escaped(byte);
+      if (code_point >= 0) return moved_by(inner, following, code_point, after, read, moved);
+      if (byte != 'u') return Outcome::DEAD;
+      *after = inner;
+      after->read = Read::HEX;
+      after->value = 0;
+      after->due = 4;
+      return Outcome::ALIVE;
+    }
+    case Read::HEX:
+    case Read::LOW_HEX:
+      return in_hex(inner, following, byte, after, read, moved);
+    case Read::LOW_BACKSLASH:
+      if (byte != '\\') return Outcome::DEAD;
+      *after = inner;
+      after->read = Read::LOW_U;
+      return Outcome::ALIVE;
+    case Read::LOW_U:
+      if (byte != 'u') return Outcome::DEAD;
+      *after = inner;
+      after->read = Read::LOW_HEX;
+      after->value = 0;
+      after->due = 4;
+      return Outcome::ALIVE;
+  }
+  return Outcome::DEAD;
+}
+
+}  // namespace imp_grammar
+
+using namespace imp_grammar;
+
+extern "C" {
+
+// `segments`: starts and then kinds, n_segments each. `sets`: chars of all classes, then `ends`, then those of the shifts.
+// `jumps`: (source, n_source, target, n_target) of each, their words one after another in `jump_bits`.
+Positions* imp_grammar_positions(int32_t n_words, int64_t cost, const int32_t* segments, int32_t n_segments,
+                                 const uint64_t* sets, int32_t n_classes, const int32_t* shifts, int32_t n_shifts,
+                                 const int32_t* jumps, int32_t n_jumps, const uint64_t* jump_bits) {
+  auto* p = new Positions();
+  p->n_words = n_words;
+  p->cost = cost;
+  p->starts.assign(segments, segments + n_segments);
+  p->kinds.assign(segments + n_segments, segments + 2 * static_cast<size_t>(n_segments));
+  size_t at = 0;
+  for (uint32_t c = 0; c < 128; ++c) {
+    while (at + 1 < p->starts.size() && p->starts[at + 1] <= c) ++at;
+    p->ascii[c] = p->kinds[at];
+  }
+  const size_t n = n_words;
+  p->chars.assign(sets, sets + n * n_classes);
+  sets += n * n_classes;
+  p->ends.assign(sets, sets + n);
+  sets += n;
+  p->shifts.assign(shifts, shifts + n_shifts);
+  p->shifted.assign(sets, sets + n * n_shifts);
+  for (; n_jumps--; jumps += 4) {
+    p->jumps.push_back({jumps[0], jumps[1], jumps[2], jumps[3], p->bits.size()});
+    p->bits.insert(p->bits.end(), jump_bits, jump_bits + jumps[1] + jumps[3]);
+    jump_bits += jumps[1] + jumps[3];
+  }
+  return p;
+}
+
+void imp_grammar_positions_free(Positions* positions) { delete positions; }
+
+PositionTexts* imp_grammar_position_texts() { return new PositionTexts(); }
+
+void imp_grammar_position_texts_free(PositionTexts* texts) { delete texts; }
+
+// Local `local` stands for the text behind the positions `here`.
+void imp_grammar_position_text(PositionTexts* texts, int32_t local, Positions* positions, const uint64_t* here, int32_t due,
+                               uint32_t value, uint32_t floor, int32_t quoted) {
+  if (texts->number.size() <= static_cast<size_t>(local))
+    texts->number.resize(std::max<size_t>(local + 1, 2 * texts->number.size()), -1);
+  texts->number[local] = static_cast<int32_t>(texts->texts.size());
+  texts->texts.push_back({positions, std::vector<uint64_t>(here, here + positions->n_words), due, value, floor, quoted != 0});
+}
+
+}  // extern "C"

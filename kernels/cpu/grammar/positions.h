@@ -1,0 +1,83 @@
+// Texts whose states are sets of positions, read by a walk without making a state
+// (imp_server/grammar/machines/glushkov.py has the automaton, imp_server/grammar/machines/position_machine.py the plain twin).
+
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <unordered_map>
+#include <vector>
+
+namespace imp_grammar {
+
+struct Kinds {
+  uint64_t words[2];  // bits of classes of characters: 128 at most
+};
+
+// Sets are `n_words` words; bit p is position p.
+struct Positions {
+  struct Jump {  // the parts of both sets that aren't empty, in `bits`
+    int32_t source, n_source, target, n_target;  // first words, and how many
+    size_t bits;
+  };
+
+  int32_t n_words;
+  int64_t cost;                  // words read and written for a step
+  std::vector<uint32_t> starts;  // first code points of segments whose characters are alike
+  std::vector<int32_t> kinds;    // their classes; -1 where no position reads them
+  int32_t ascii[128];            // class of each ASCII character
+  std::vector<uint64_t> chars;   // per class: the positions that read it
+  std::vector<uint64_t> ends;
+  std::vector<int32_t> shifts;
+  std::vector<uint64_t> shifted;  // per shift: the positions that it moves
+  std::vector<Jump> jumps;
+  std::vector<uint64_t> bits;
+  std::unordered_map<uint64_t, Kinds> within;  // classes between two code points, once asked for
+
+  void follow(const uint64_t* here, uint64_t* out) const;
+  bool reads(const uint64_t* following, uint32_t low, uint32_t high);
+  int32_t kind(uint32_t code_point) const;
+  const uint64_t* of(int32_t kind) const { return chars.data() + static_cast<size_t>(kind) * n_words; }
+};
+
+// A frame on whose row nobody has to wait: its machine is an automaton of positions.
+struct PositionText {
+  Positions* positions;
+  std::vector<uint64_t> here;
+  int32_t due;
+  uint32_t value, floor;
+  bool quoted;  // between the quotes of a JSON string; else bare, and over where no byte fits
+};
+
+struct PositionTexts {
+  std::vector<int32_t> number;  // by local; -1: none
+  std::vector<PositionText> texts;
+
+  const PositionText* of(int32_t local) const {
+    if (static_cast<size_t>(local) >= number.size() || number[local] < 0) return nullptr;
+    return &texts[number[local]];
+  }
+};
+
+enum class Read : uint8_t { TEXT, CONTINUATION, ESCAPE, HEX, LOW_BACKSLASH, LOW_U, LOW_HEX };
+enum class Outcome : uint8_t { DEAD, ALIVE, POP, POP_AGAIN };
+
+// Where a walk stands within such a text. What may follow lies in a slot of MAX_WORDS words.
+struct Inner {
+  Positions* positions;
+  Read read;
+  bool quoted, ends;
+  int32_t due;  // continuation bytes, or hexadecimal digits
+  uint32_t value, floor, high;
+};
+
+constexpr size_t MAX_WORDS = 32;  // of a set: MAX_POSITIONS of glushkov.py
+
+// Enter the text: fills `slot` with what may follow.
+Inner enter(const PositionText& text, uint64_t* slot);
+
+// One byte from `inner`, whose slot is `following`. ALIVE: `after` is set but for its slot; if it `moved`, `read` holds the
+// positions read (else what may follow stays the same).
+Outcome read_byte(const Inner& inner, const uint64_t* following, int32_t byte, Inner* after, uint64_t* read, bool* moved);
+
+}  // namespace imp_grammar

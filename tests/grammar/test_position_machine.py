@@ -1,0 +1,182 @@
+"""Sets of positions against subsets made states: the same language, the same masks, byte by byte and bit by bit."""
+
+from __future__ import annotations
+
+import random
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+from imp_server.grammar.check import check_regex, check_schema
+from imp_server.grammar.engine import GrammarSpace, Matcher, State
+from imp_server.grammar.languages.regex.anchors import Splitter
+from imp_server.grammar.languages.regex.compile import compile_regex
+from imp_server.grammar.languages.regex.parser import parse
+from imp_server.grammar.machines import position_machine
+from imp_server.grammar.machines.glushkov import MAX_COST, positions_of
+from imp_server.grammar.machines.machine import DEAD
+from imp_server.grammar.machines.memo import forget
+from imp_server.grammar.machines.nodes import Node, Nodes
+from imp_server.grammar.machines.position_machine import PositionMachine
+from imp_server.grammar.machines.terms import TermMachine
+from imp_server.grammar.masks.masks import Masks
+from imp_server.grammar.masks.native_walk import available
+
+from tests.grammar.test_masks import VOCABULARY, allowed, walk_states
+
+ATOMS = ("a", "b", "[ab]", ".", "é", "[^a]", "\\w", "[à-ü]", "😀", "(a|ab)", "ab?", "c", "\\s", "[\\u0800-\\uffff]")
+WORDS = "|".join(f"x{i}.*y{i}" for i in range(60))
+DEAR = [".*a.{300}", "(.*[ab].{30}c)+", "(.*[ab].{300}c)+", "(.*a){20}.{300}", WORDS]
+
+
+def some_regex(rng: random.Random, depth: int) -> str:
+    kind = rng.random()
+    if depth == 0 or kind < 0.3:
+        return rng.choice(ATOMS)
+    if kind < 0.6:
+        return some_regex(rng, depth - 1) + some_regex(rng, depth - 1)
+    if kind < 0.75:
+        return f"({some_regex(rng, depth - 1)}|{some_regex(rng, depth - 1)})"
+    low = rng.randrange(4)
+    high = low + rng.randrange(4)
+    count = rng.choice(["*", "+", "?", f"{{{low},{high}}}", f"{{{high}}}", f"{{{low},}}"])
+    return f"({some_regex(rng, depth - 1)}){count}"
+
+
+def node_of(pattern: str) -> tuple[Nodes, Node]:
+    nodes = Nodes()
+    return nodes, nodes.either(Splitter(nodes).split(parse(pattern)))
+
+
+def both(pattern: str) -> tuple[TermMachine, PositionMachine]:
+    nodes, node = node_of(pattern)
+    positions = positions_of(node)
+    assert positions is not None
+    return TermMachine(nodes, node), PositionMachine(node, positions)
+
+
+def read(machine: Any, state: int, word: bytes) -> int:
+    for byte in word:
+        state = machine.step(state, byte) if state != DEAD else DEAD
+    return state
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_sets_of_positions_accept_what_subsets_accept(seed: int) -> None:
+    rng = random.Random(seed)
+    for _ in range(40):
+        pattern = some_regex(rng, rng.randrange(1, 6))
+        terms, sets = both(pattern)
+        here = terms.start, sets.start
+        for _ in range(10):
+            assert terms.accepts(here[0]) == sets.accepts(here[1]), pattern
+            spreads = terms.spread(here[0]), sets.spread(here[1])
+            assert spreads[0][:2] == spreads[1][:2], pattern
+            words = terms.shortest(here[0]), sets.shortest(here[1])
+            assert words[0] is not None and words[1] is not None and len(words[0]) == len(words[1]), pattern
+            assert terms.accepts(read(terms, here[0], words[1])) and sets.accepts(read(sets, here[1], words[0])), (
+                pattern
+            )
+            after = [(terms.step(here[0], byte), sets.step(here[1], byte)) for byte in range(256)]
+            assert all((a == DEAD) == (b == DEAD) for a, b in after), pattern
+            alive = [pair for pair in after if pair[0] != DEAD]
+            if not alive:
+                break
+            here = rng.choice(alive)
+
+
+@pytest.fixture
+def always(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Sets of positions for every pattern, however few its subsets are."""
+    monkeypatch.setattr(position_machine, "_is_small", lambda _: False)
+    monkeypatch.setattr(position_machine, "_is_ambiguous", lambda _: True)
+    forget()
+    yield
+    forget()
+
+
+def around(pattern: str, rng: random.Random) -> Any:
+    text = {"type": "string", "pattern": pattern if rng.random() < 0.3 else f"^(?:{pattern})$"}
+    ways: list[Any] = [
+        text,
+        {"type": "array", "items": text},
+        {"type": "object", "properties": {"a": text, "ab": text}, "additionalProperties": False},
+        {"anyOf": [text, {"type": "integer"}]},
+        {"type": "array", "items": text, "uniqueItems": True},
+    ]
+    return rng.choice(ways)
+
+
+def same_masks(shared: GrammarSpace, plain: Masks, m: Matcher, rng: random.Random, n_tokens: int = 8) -> None:
+    for state in walk_states(m, rng, n_tokens):
+        assert np.array_equal(plain.row(state), shared.masks.row(state))
+
+
+@pytest.mark.skipif(not available(), reason="the native library 'grammar' isn't built")
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.usefixtures("always")
+def test_masks_over_sets_equal_those_over_states(seed: int) -> None:
+    rng = random.Random(seed)
+    shared = GrammarSpace(VOCABULARY)
+    plain = Masks(shared.space, shared.stepper, VOCABULARY, use_native=False)
+    for _ in range(12):
+        pattern = some_regex(rng, rng.randrange(1, 5))
+        plan = check_regex(pattern) if rng.random() < 0.3 else check_schema(around(pattern, rng))
+        same_masks(shared, plain, shared.matcher(plan), rng)
+
+
+def advanced(m: Matcher, state: State) -> set[int]:
+    return {i for i in range(VOCABULARY.size) if m.advance(state, i) is not None}
+
+
+@pytest.mark.parametrize("pattern", DEAR)
+def test_dear_patterns_are_served(pattern: str) -> None:
+    """Their masks are those of the exact step; in the middle of escapes and characters, too."""
+    rng = random.Random(5)
+    beginnings = [b"", b"\\u", b"\\ud83", b"\\ud83d\\ude", b"\xf0\x9f", b"aab\\n", b"a" * 20]
+    texts = GrammarSpace(VOCABULARY).matcher(check_schema({"type": "string", "pattern": f"^(?:{pattern})$"}))
+    bare = GrammarSpace(VOCABULARY).matcher(check_regex(pattern))
+    for m, quote in ((texts, b'"'), (bare, b"")):
+        for beginning in beginnings:
+            state = m.advance_bytes(m.start, quote + (beginning if quote else beginning.replace(b"\\", b"a")))
+            if state is not None:
+                assert allowed(m, state) == advanced(m, state)
+        for state in walk_states(m, rng, 6):
+            assert allowed(m, state) == advanced(m, state)
+        way = m.way_out(m.start)
+        end = m.advance_bytes(m.start, way)
+        assert end is not None and m.is_done(end)
+
+
+def test_which_patterns_are_sets() -> None:
+    """Few subsets are an automaton of their own; characters that are read in one way alone make no more states."""
+    for pattern in DEAR:
+        assert isinstance(compile_regex(pattern, search=False), PositionMachine), pattern
+    for pattern in ("a+b", ".*foo", r"^[a-z]{3,400}@[a-z]+\.com$", "(foo|bar)*", ".{1,2000}", "^.{1,2000}$"):
+        assert not isinstance(compile_regex(pattern), PositionMachine), pattern
+
+
+@pytest.mark.parametrize("pattern", [*DEAR, "((a|ab){2,9}b?){2,9}", "(a?b?c?){30}", "([a-c]{2,30}x|[b-d]{3,40}y){2,9}"])
+def test_what_a_step_costs_is_known_before(pattern: str) -> None:
+    positions = positions_of(node_of(pattern)[1])
+    assert positions is not None and positions.cost <= MAX_COST
+
+
+def test_what_costs_too_much_is_no_set() -> None:
+    assert positions_of(node_of("(a{1000}){1000}")[1]) is None
+    assert positions_of(node_of("([ab]?[bc]?[ac]?){600}")[1]) is None
+
+
+def test_an_answer_of_thousands_of_bytes_takes_little_memory() -> None:
+    """A state for each byte, whatever else could be read there."""
+    shared = GrammarSpace(VOCABULARY)
+    m = shared.matcher(check_schema({"type": "string", "pattern": "^(.*[ab].{300}c)+$"}))
+    state = m.advance_bytes(m.start, b'"')
+    assert state is not None
+    before, began_s = shared.n_bytes, time.thread_time()
+    for byte in b"lorem ipsum abc " * 60:
+        state = m.advance_bytes(state, bytes([byte]))
+        assert state is not None
+    assert shared.n_bytes - before < 960 * 5000
+    assert time.thread_time() - began_s < 2
