@@ -14,7 +14,7 @@ from imp_server.models.feed_forwards import FeedForward
 from imp_server.models.mixers import CacheKind, Mixer
 from imp_server.models.rotation import Rope
 
-NormKind = Literal["rms", "rms_plus_one", "layer"]
+NormKind = Literal["rms", "rms_plus_one", "layer", "layer_without_bias"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from imp_server.models.checkpoint_rope import TOP_LEVEL, rope_of_config
 from imp_server.models.config_keys import DECODER_CONFIG_KEYS
 from imp_server.models.reader import Reader
-from imp_server.models.rotation import Rope
+from imp_server.models.rotation import Rope, RopeStyle
 from imp_server.models.tensor_names import present_names
 from imp_server.weights.checkpoint import Checkpoint
 from imp_server.weights.header import ModelHeader
@@ -18,12 +18,14 @@ _LAYER = {
     "q": "self_attn.q_proj",
     "k": "self_attn.k_proj",
     "v": "self_attn.v_proj",
+    "qkv": "self_attn.qkv_proj",
     "o": "self_attn.o_proj",
     "q_norm": "self_attn.q_norm",
     "k_norm": "self_attn.k_norm",
     "ffn_norm": "post_attention_layernorm",
     "gate": "mlp.gate_proj",
     "up": "mlp.up_proj",
+    "gate_up": "mlp.gate_up_proj",
     "down": "mlp.down_proj",
 }
 
@@ -63,8 +65,28 @@ class CheckpointReader(Reader):
             raise self.keys.wrong(key, not is_there, "what the tensors say")
         return is_there
 
-    def rope(self, head_size: int, *, permuted: bool = False) -> Rope:
-        return rope_of_config(self.header.hyperparameters, head_size, self.where)
+    def rope(self, head_size: int, *, permuted: bool = False, interleaved: bool = False) -> Rope:
+        style: RopeStyle = "interleaved" if interleaved else "neox"
+        return rope_of_config(self.header.hyperparameters, head_size, self.where, style)
+
+    def local_rope(self, rope: Rope, default_base: float = 0.0) -> Rope:
+        nested = self.header.hyperparameters.get("rope_parameters")
+        if isinstance(nested, Mapping) and isinstance(nested.get("sliding_attention"), Mapping):
+            config = {**self.header.hyperparameters, "rope_parameters": nested["sliding_attention"]}
+            return rope_of_config(config, self.head_size(), self.where, rope.style)
+        base = self.keys.number("rope_local_base_freq", default_base or rope.base)
+        return Rope(rope.style, base, rope.dims)
+
+    def windows(self, every: int) -> list[int]:
+        self.keys.note("layer_types")
+        types = self.header.hyperparameters.get("layer_types")
+        if types is None:
+            every = self.keys.integer("sliding_window_pattern", every, low=0)
+            return self.windowed([every == 0 or (i + 1) % every != 0 for i in range(self.n_layers)])
+        known = {"sliding_attention": True, "full_attention": False}
+        if not isinstance(types, list) or len(types) != self.n_layers or any(kind not in known for kind in types):
+            raise self.keys.wrong("layer_types", types, f"a list of {self.n_layers} of {', '.join(known)}")
+        return self.windowed([known[kind] for kind in types])
 
     def vocab_size(self) -> int:
         return self.keys.integer("vocab_size", high=1 << 22)

@@ -8,7 +8,7 @@ from typing import Any
 
 from imp_server.core import InvalidModel, UnsupportedModel
 from imp_server.models.config_keys import ROPE_KEYS
-from imp_server.models.rotation import Rope, RopeScaling
+from imp_server.models.rotation import Rope, RopeScaling, RopeStyle
 
 _KINDS = {"default": "none", "linear": "linear", "llama3": "llama3", "yarn": "yarn"}
 TOP_LEVEL = ("rope_theta", "partial_rotary_factor", "original_max_position_embeddings")
@@ -43,9 +43,12 @@ class _Values:
         ROPE_KEYS.check(unread, f"{self._where}: 'rope_scaling.")
 
 
-def rope_of_config(config: Mapping[str, Any], head_size: int, where: str) -> Rope:
-    """Raises InvalidModel for a value of the wrong kind, UnsupportedModel for an unknown scaling."""
+def rope_of_config(config: Mapping[str, Any], head_size: int, where: str, style: RopeStyle = "neox") -> Rope:
+    """Of layers that see all. Raises InvalidModel for a value of the wrong kind, UnsupportedModel for an unknown
+    scaling."""
     nested = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    if isinstance(nested, Mapping) and "full_attention" in nested:
+        nested = nested["full_attention"]
     if not isinstance(nested, Mapping):
         raise InvalidModel(f"{where}: 'rope_scaling' isn't an object")
     kind = str(nested.get("rope_type", nested.get("type", "default")))
@@ -58,7 +61,7 @@ def rope_of_config(config: Mapping[str, Any], head_size: int, where: str) -> Rop
     base = values.number("rope_theta", 10000.0)
     scaling = RopeScaling() if kind == "default" else _scaling(values, kind, where)
     values.refuse_unread()
-    return Rope("neox", base, dims, scaling)
+    return Rope(style, base, dims, scaling)
 
 
 def _scaling(values: _Values, kind: str, where: str) -> RopeScaling:

@@ -19,7 +19,7 @@ _LIBRARY = [
     "quantization", "hf_quant_config", "neftune_noise_alpha", "name", "description", "text_config", "vision_config",
     "max_window_layers", "output_router_logits", "router_aux_loss_coef", "router_jitter_noise", "prefix",
     "return_dict_in_generate", "output_scores", "remove_invalid_values", "tf_legacy_loss", "use_bfloat16",
-    "is_decoder",
+    "is_decoder", "embedding_dropout", "residual_dropout", "_sliding_window_pattern", "cache_implementation",
 ]  # fmt: skip
 
 DECODER_CONFIG_KEYS = KeyRules(
@@ -59,6 +59,7 @@ DECODER_CONFIG_KEYS = KeyRules(
         "mup_base_width": (),
         "clip_qkv": _OFF,
         "num_kv_shared_layers": _OFF,
+        "use_bidirectional_attention": _OFF,
     },
 )
 

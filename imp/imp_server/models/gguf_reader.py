@@ -25,6 +25,7 @@ _LAYER = {
     "q": "attn_q",
     "k": "attn_k",
     "v": "attn_v",
+    "qkv": "attn_qkv",
     "o": "attn_output",
     "q_norm": "attn_q_norm",
     "k_norm": "attn_k_norm",
@@ -73,8 +74,20 @@ class GgufReader(Reader):
     def has_bias(self, name: str, key: str) -> bool:
         return self.has(f"{name}.bias")
 
-    def rope(self, head_size: int, *, permuted: bool = False) -> Rope:
-        return rope_of_gguf(self.keys, self._file, head_size, "interleaved" if permuted else "neox")
+    def rope(self, head_size: int, *, permuted: bool = False, interleaved: bool = False) -> Rope:
+        return rope_of_gguf(self.keys, self._file, head_size, "interleaved" if permuted or interleaved else "neox")
+
+    def local_rope(self, rope: Rope, default_base: float = 0.0) -> Rope:
+        base = self.keys.number("rope.freq_base_swa", default_base or rope.base)
+        return Rope(rope.style, base, rope.dims)
+
+    def windows(self, every: int) -> list[int]:
+        pattern = self.keys.list_or_integer("attention.sliding_window_pattern", every)
+        if isinstance(pattern, int):
+            return self.windowed([pattern == 0 or i % pattern < pattern - 1 for i in range(self.n_layers)])
+        if len(pattern) != self.n_layers:
+            raise self.keys.wrong("attention.sliding_window_pattern", pattern, f"a list of {self.n_layers}")
+        return self.windowed([bool(windowed) for windowed in pattern])
 
     def vocab_size(self) -> int:
         embedding = self._file.tensors.get("token_embd.weight")

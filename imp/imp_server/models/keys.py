@@ -33,6 +33,13 @@ class Keys:
             raise self.wrong(name, value, f"a whole number between {low} and {high}")
         return value
 
+    def list_or_integer(self, name: str, default: int) -> list[Any] | int:
+        """A whole number, or the list of a value per layer."""
+        value = self._value(name, default)
+        if isinstance(value, np.ndarray):
+            value = value.tolist()
+        return value if isinstance(value, list) else self.integer(name, default, low=0)
+
     def number(self, name: str, default: float | None = None) -> float:
         value = self._value(name, default)
         if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 1e30:

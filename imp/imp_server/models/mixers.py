@@ -6,7 +6,7 @@ A kind says here which tensors it has and what it keeps of a position; how it ru
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from imp_server.models.rotation import Rope
@@ -69,6 +69,10 @@ class Attention(Mixer):
     out_bias: bool = False
     gated: bool = False
     """The q projection carries a sigmoid gate of the same width."""
+
+    def seeing(self, window: int) -> Attention:
+        """The same with this window; 0 = all is seen."""
+        return replace(self, window=window)
 
     @property
     def value_size(self) -> int:

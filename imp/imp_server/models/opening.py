@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pkgutil
+from collections.abc import Callable
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -16,12 +17,16 @@ from imp_server.models.architecture import Architecture
 from imp_server.models.checkpoint_reader import CheckpointReader, names_in_checkpoint
 from imp_server.models.gguf_reader import GgufReader, names_in_gguf
 from imp_server.models.reader import Reader
-from imp_server.models.shapes import check_shapes
+from imp_server.models.shapes import check_shapes, expected_shapes
 from imp_server.models.source import CheckpointSource, GgufSource, ModelSource
+from imp_server.models.tensor_names import Place, Places, placed, refuse_unclaimed
 from imp_server.weights.checkpoint import Checkpoint
 from imp_server.weights.gguf import GgufFile, is_gguf
 from imp_server.weights.header import header_of_checkpoint, header_of_gguf, no_model_at
 from imp_server.weights.hf_folder import HfFolder
+
+INERT_TENSORS = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight", "rotary_emb.inv_freq")
+"""They say what the header says, or were read with it."""
 
 
 class Family(Protocol):
@@ -54,8 +59,8 @@ def open_model(path: str | os.PathLike[str]) -> ModelSource:
     architecture = family.describe(reader)
     reader.finish()
     names = names_in_gguf(architecture.n_layers, file, getattr(family, "GGUF_NAMES", {}))
-    check_shapes(architecture, {ours: file.tensors[theirs].shape for ours, theirs in names.items()}, path.name)
-    return GgufSource(file, header, architecture, names)
+    places = _checked(architecture, names, lambda name: file.tensors[name].shape, set(file.tensors), path.name)
+    return GgufSource(file, header, architecture, places)
 
 
 def _open_checkpoint(path: Path) -> ModelSource:
@@ -70,8 +75,28 @@ def _open_checkpoint(path: Path) -> ModelSource:
     reader.finish()
     own = getattr(family, "CHECKPOINT_NAMES", {})
     names = names_in_checkpoint(architecture.n_layers, checkpoint, own, tied_head=architecture.tied_head)
-    check_shapes(architecture, {ours: checkpoint.shape(theirs) for ours, theirs in names.items()}, path.name)
-    return CheckpointSource(checkpoint, header, architecture, names)
+    tensors = set(checkpoint.names()) - ({"lm_head.weight"} if architecture.tied_head else set())
+    places = _checked(architecture, names, checkpoint.shape, tensors, path.name)
+    return CheckpointSource(checkpoint, header, architecture, places)
+
+
+def _checked(
+    architecture: Architecture,
+    names: dict[str, str],
+    shape: Callable[[str], tuple[int, ...]],
+    tensors: set[str],
+    where: str,
+) -> Places:
+    """Where the description's tensors are; nothing is missing, misshapen or left over."""
+    places = placed(names, expected_shapes(architecture), shape, where)
+
+    def found(place: Place) -> tuple[int, ...]:
+        whole = shape(place.name)
+        return whole if place.rows is None else (place.rows[1] - place.rows[0], *whole[1:])
+
+    check_shapes(architecture, {ours: found(place) for ours, place in places.items()}, where)
+    refuse_unclaimed(tensors, places, INERT_TENSORS, where)
+    return places
 
 
 @cache

@@ -59,8 +59,20 @@ class Reader(ABC):
         """A tensor of this canonical name (models/source.py) is there, under the name that most families give it."""
 
     @abstractmethod
-    def rope(self, head_size: int, *, permuted: bool = False) -> Rope:
-        """`permuted`: GGUF's converter orders the rows of q and k anew for this family, so that neighbours turn."""
+    def rope(self, head_size: int, *, permuted: bool = False, interleaved: bool = False) -> Rope:
+        """`permuted`: GGUF's converter orders the rows of q and k anew for this family, so that neighbours turn;
+        `interleaved`: they do so in both kinds of file.
+        """
+
+    @abstractmethod
+    def local_rope(self, rope: Rope, default_base: float = 0.0) -> Rope:
+        """That of layers with a window: without context extension, with a base of its own where the header has one.
+        `default_base`: where it has none, 0 = that of `rope`.
+        """
+
+    @abstractmethod
+    def windows(self, every: int) -> list[int]:
+        """Of each layer, 0 = all is seen. As the header's list has it, else each `every`-th layer sees all."""
 
     @abstractmethod
     def vocab_size(self) -> int: ...
@@ -109,18 +121,31 @@ class Reader(ABC):
         """Positions that a layer with a window sees; 0 = the header has none."""
         return self.integer("attention.sliding_window", "sliding_window", 0, low=0, high=1 << 30)
 
+    def windowed(self, is_windowed: Sequence[bool]) -> list[int]:
+        """The header's window for these layers."""
+        if not any(is_windowed):
+            return [0] * self.n_layers
+        window = self.integer("attention.sliding_window", "sliding_window", high=1 << 30)
+        return [window if windowed else 0 for windowed in is_windowed]
+
     def dense(self, **fields: Any) -> Dense:
         """`fields`: what is the family's own."""
-        own = {"bias": self.has_bias("up", "mlp_bias"), "activation": self.activation()}
+        own: dict[str, Any] = {}
+        if "bias" not in fields:
+            own["bias"] = self.has_bias("up", "mlp_bias")
+        if "activation" not in fields:
+            own["activation"] = self.activation()
         return Dense(self.integer("feed_forward_length", "intermediate_size"), **{**own, **fields})
 
-    def activation(self) -> Activation:
-        """As config.json says it; GGUF files leave it to the family, and most have silu."""
+    def activation(self, default: Activation = "silu") -> Activation:
+        """As config.json says it; GGUF files leave it to the family. `default`: the family's."""
         if self.format == "gguf":
-            return "silu"
-        name = self.keys.text("hidden_act", "silu")
+            return default
+        self.keys.note("hidden_act", "hidden_activation")
+        key = "hidden_activation" if "hidden_activation" in self.keys else "hidden_act"
+        name = self.keys.text(key, default)
         if name not in ACTIVATIONS:
-            raise UnsupportedModel(f"{self.where}: 'hidden_act' is {name!r}, which isn't supported for this family")
+            raise UnsupportedModel(f"{self.where}: '{key}' is {name!r}, which isn't supported for this family")
         return ACTIVATIONS[name]
 
     @abstractmethod

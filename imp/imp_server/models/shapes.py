@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from imp_server.core import InvalidModel
+from imp_server.core import InvalidModel, UnsupportedModel
 from imp_server.models.architecture import Architecture
 from imp_server.models.mixers import Shapes
 
@@ -26,13 +26,18 @@ def expected_shapes(architecture: Architecture) -> Shapes:
         if layer.post_norm:
             named |= {"post_attn_norm": (width,), "post_ffn_norm": (width,)}
         shapes |= {f"layers.{index}.{name}": shape for name, shape in named.items()}
+    if architecture.norm == "layer":
+        shapes |= {f"{name}.bias": shape for name, shape in list(shapes.items()) if name.endswith("norm")}
     return shapes
 
 
 def check_shapes(architecture: Architecture, found: Mapping[str, tuple[int, ...]], where: str) -> None:
     """Raises InvalidModel for the first missing or misshapen tensor. `found`: canonical name -> shape."""
-    for name, shape in expected_shapes(architecture).items():
+    expected = expected_shapes(architecture)
+    for name, shape in expected.items():
         if name not in found:
             raise InvalidModel(f"{where}: the tensor for '{name}' is missing")
         if found[name] != shape:
             raise InvalidModel(f"{where}: the tensor for '{name}' is {found[name]}, the header says {shape}")
+    for name in found.keys() - expected.keys():
+        raise UnsupportedModel(f"{where}: the tensor for '{name}' isn't one that this family has")

@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from imp_server.core import InvalidModel
 from imp_server.models.architecture import Architecture
+from imp_server.models.tensor_names import Place, Places
 from imp_server.weights.checkpoint import Checkpoint
 from imp_server.weights.dequantise import dequantise
 from imp_server.weights.ggml_types import BY_NAME, GgmlType
@@ -30,6 +31,14 @@ class RawTensor(NamedTuple):
     type: GgmlType
     shape: tuple[int, ...]
     data: npt.NDArray[np.uint8]
+
+    def cut(self, place: Place) -> RawTensor:
+        """The rows of a place: they lie one after the other, and blocks never cross them."""
+        if place.rows is None:
+            return self
+        first, stop = place.rows
+        row_bytes = len(self.data) // self.shape[0]
+        return RawTensor(self.type, (stop - first, *self.shape[1:]), self.data[first * row_bytes : stop * row_bytes])
 
 
 class ModelSource(Protocol):
@@ -56,24 +65,25 @@ class ModelSource(Protocol):
 class GgufSource:
     """A model in GGUF form; holds the file's map open."""
 
-    def __init__(self, file: GgufFile, header: ModelHeader, architecture: Architecture, names: dict[str, str]) -> None:
-        """`names`: canonical name -> name in the file, of the tensors that are there."""
+    def __init__(self, file: GgufFile, header: ModelHeader, architecture: Architecture, places: Places) -> None:
+        """`places`: of the tensors that are there, by their canonical names."""
         self.header = header
         self.architecture = architecture
         self._file = file
-        self._names = names
+        self._places = places
 
     def __contains__(self, name: str) -> bool:
-        return name in self._names
+        return name in self._places
 
     def names(self) -> Collection[str]:
-        return self._names.keys()
+        return self._places.keys()
 
     def raw(self, name: str) -> RawTensor:
-        if name not in self._names:
+        if name not in self._places:
             raise InvalidModel(f"{self._file.path.name}: the tensor for '{name}' is missing")
-        info = self._file.tensors[self._names[name]]
-        return RawTensor(info.type, info.shape, self._file.data(info.name))
+        place = self._places[name]
+        info = self._file.tensors[place.name]
+        return RawTensor(info.type, info.shape, self._file.data(info.name)).cut(place)
 
     def array(self, name: str) -> npt.NDArray[np.float32]:
         raw = self.raw(name)
@@ -83,24 +93,25 @@ class GgufSource:
 class CheckpointSource:
     """A model in a Hugging Face folder; holds its maps open."""
 
-    def __init__(
-        self, checkpoint: Checkpoint, header: ModelHeader, architecture: Architecture, names: dict[str, str]
-    ) -> None:
-        """`names`: canonical name -> name in the checkpoint, of the tensors that are there."""
+    def __init__(self, checkpoint: Checkpoint, header: ModelHeader, architecture: Architecture, places: Places) -> None:
+        """`places`: of the tensors that are there, by their canonical names."""
         self.header = header
         self.architecture = architecture
         self._checkpoint = checkpoint
-        self._names = names
+        self._places = places
 
     def __contains__(self, name: str) -> bool:
-        return name in self._names
+        return name in self._places
 
     def names(self) -> Collection[str]:
-        return self._names.keys()
+        return self._places.keys()
 
     def raw(self, name: str) -> RawTensor:
         """Float tensors as they are stored; packed ones in a GGUF type that says exactly the same, else as F32."""
-        theirs = self._stored(name)
+        place = self._stored(name)
+        return self._whole(place.name).cut(place)
+
+    def _whole(self, theirs: str) -> RawTensor:
         kind = BY_NAME.get(self._checkpoint.scheme(theirs))
         if kind is not None and kind.name in ("F32", "F16", "BF16"):
             return RawTensor(kind, self._checkpoint.shape(theirs), self._checkpoint.folder.data(theirs))
@@ -112,9 +123,11 @@ class CheckpointSource:
         return RawTensor(BY_NAME["F32"], content.shape, np.ascontiguousarray(content).view(np.uint8).reshape(-1))
 
     def array(self, name: str) -> npt.NDArray[np.float32]:
-        return self._checkpoint.array(self._stored(name))
+        place = self._stored(name)
+        whole = self._checkpoint.array(place.name)
+        return whole if place.rows is None else whole[slice(*place.rows)]
 
-    def _stored(self, name: str) -> str:
-        if name not in self._names:
+    def _stored(self, name: str) -> Place:
+        if name not in self._places:
             raise InvalidModel(f"{self._checkpoint.folder.path.name}: the tensor for '{name}' is missing")
-        return self._names[name]
+        return self._places[name]

@@ -17,14 +17,14 @@ void Forward::write_position(const AttentionPlan& plan, const StepPlan& step, in
     float* k = q + q_width;
     const float* v = k + kv_width;
     if (plan.qk_norm_whole) {
-        normalise(NormKind::rms, model_.norm_eps, plan.q_norm, q, q_width, q);
-        normalise(NormKind::rms, model_.norm_eps, plan.k_norm, k, kv_width, k);
+        normalise(model_.norm, model_.norm_eps, plan.q_norm, q, q_width, q);
+        normalise(model_.norm, model_.norm_eps, plan.k_norm, k, kv_width, k);
     }
     const int position = step.positions[token], row = row_of_token_[size_t(token)], g = plan.cache_group;
     const float* table = plan.rope >= 0 ? step.rope_tables[plan.rope] + int64_t(position) * plan.rope_dims : nullptr;
     for (int head = 0; head < plan.n_heads + plan.n_kv_heads; ++head) {
         const bool is_q = head < plan.n_heads;
-        if (!plan.qk_norm_whole) normalise(NormKind::rms, model_.norm_eps, is_q ? plan.q_norm : plan.k_norm, q + head * hd, hd, q + head * hd);
+        if (!plan.qk_norm_whole) normalise(model_.norm, model_.norm_eps, is_q ? plan.q_norm : plan.k_norm, q + head * hd, hd, q + head * hd);
         if (table) rotate(q + head * hd, plan.rope_dims, plan.rope_interleaved, table);
     }
     const int32_t block = step.tables[g][int64_t(row) * step.table_widths[g] + position / kKvBlock];

@@ -84,7 +84,7 @@ class LoweredModel:
             width=a.width,
             vocab_size=a.vocab_size,
             n_groups=len(a.cache_groups),
-            norm=1 if a.norm == "layer" else 0,
+            norm=int(a.norm.startswith("layer")),
             norm_eps=a.norm_eps,
             embedding_scale=a.embedding_scale,
             residual_scale=a.residual_scale,

@@ -67,10 +67,10 @@ class TwinModel:
         normed = self._norm(f"{prefix}attn_norm", x)
         q, k, v = (self._project(prefix + name, normed) for name in ("q", "k", "v"))
         if layer.qk_norm == "whole":
-            q, k = self._rms(f"{prefix}q_norm", q), self._rms(f"{prefix}k_norm", k)
+            q, k = self._norm(f"{prefix}q_norm", q), self._norm(f"{prefix}k_norm", k)
         q, k, v = (y.reshape(len(x), -1, layer.head_size) for y in (q, k, v))
         if layer.qk_norm == "per_head":
-            q, k = self._rms(f"{prefix}q_norm", q), self._rms(f"{prefix}k_norm", k)
+            q, k = self._norm(f"{prefix}q_norm", q), self._norm(f"{prefix}k_norm", k)
         if layer.rope is not None:
             q, k = self._rotated(layer.rope, q), self._rotated(layer.rope, k)
         mixed = self._mixed(prefix, layer, q, k, v)
@@ -110,13 +110,7 @@ class TwinModel:
         if a.norm == "rms_plus_one":
             weight = weight + F(1)
         bias = self._source.array(f"{name}.bias") if f"{name}.bias" in self._source else None
-        return self._rules.norm(x, weight, bias, a.norm_eps, centred=a.norm == "layer")
-
-    def _rms(self, name: str, x: Floats) -> Floats:
-        weight = self._source.array(name)
-        if self._source.architecture.norm == "rms_plus_one":
-            weight = weight + F(1)
-        return self._rules.norm(x, weight, None, self._source.architecture.norm_eps, centred=False)
+        return self._rules.norm(x, weight, bias, a.norm_eps, centred=a.norm.startswith("layer"))
 
     def _rotated(self, rope: Rope, x: Floats) -> Floats:
         half = rope.dims // 2

@@ -13,7 +13,7 @@ Tensors = dict[str, torch.Tensor]
 
 def norm(x: torch.Tensor, kind: NormKind, eps: float, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
     """Over the last dimension."""
-    if kind == "layer":
+    if kind.startswith("layer"):
         centred = x - x.mean(dim=-1, keepdim=True)
         scaled = centred * torch.rsqrt(centred.square().mean(dim=-1, keepdim=True) + eps) * weight
         return scaled if bias is None else scaled + bias
