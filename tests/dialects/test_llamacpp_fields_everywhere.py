@@ -10,7 +10,7 @@ from typing import Any
 
 import httpx
 import pytest
-from imp_server.engine.client.scripted import Emit, Prefilled, text_ids
+from imp_server.engine.client.scripted import Emit, Prefilled, Wait, text_ids
 
 from tests.api.live_server import LiveServer
 from tests.live.toy_server import CHATML, toy_server
@@ -195,6 +195,37 @@ def test_progress_and_timings_in_a_stream_of_completions(server: LiveServer) -> 
     server.engine.play(Emit(text_ids("ab")), Emit(text_ids("c")))
     reply = httpx.post(server.url + COMPLETIONS, json=ROUTES[COMPLETIONS] | plain, timeout=10)
     assert reply.text.count("prompt_progress") == 0 and reply.text.count("timings") == 1
+
+
+def test_progress_and_timings_of_a_response(server: LiveServer) -> None:
+    """Progress comes on response.in_progress, again and again; every delta carries timings; logprobs stay hidden."""
+    body = {"model": "toy", "input": "hi", "stream": True}
+    asked = {"return_progress": True, "timings_per_token": True}
+
+    def events(more: Json) -> list[Json]:
+        server.engine.play(Prefilled(2, 0), Prefilled(9, 0), Emit(text_ids("ab")), Wait(0.02), Emit(text_ids("c")))
+        reply = httpx.post(server.url + "/v1/responses", json=body | more, timeout=10)
+        assert reply.status_code == 200, reply.text
+        return [json.loads(line[6:]) for line in reply.text.splitlines() if line.startswith("data: {")]
+
+    found = events(asked)
+    assert [event["sequence_number"] for event in found] == list(range(len(found)))
+    told = [event for event in found if "prompt_progress" in event]
+    assert told and {event["type"] for event in told} == {"response.in_progress"}
+    done = [event["prompt_progress"]["processed"] for event in told]
+    assert done == sorted(set(done)) and told[-1]["prompt_progress"]["total"] == done[-1]
+    assert all(event["timings"]["cache_n"] == 0 and event["response"]["status"] == "in_progress" for event in told)
+    first_text = next(i for i, event in enumerate(found) if event["type"].endswith(".delta"))
+    assert found.index(told[-1]) < first_text
+    deltas = [event for event in found if event["type"] == "response.output_text.delta"]
+    assert [event["timings"]["predicted_n"] for event in deltas] == [2, 3]
+    assert all(event["logprobs"] == [] for event in deltas)
+    assert "".join(event["delta"] for event in deltas) == "abc"
+
+    plain = events({})
+    assert not any("prompt_progress" in event or "timings" in event for event in plain)
+    assert [event["type"] for event in plain][:2] == ["response.created", "response.in_progress"]
+    assert len([event for event in plain if event["type"] == "response.in_progress"]) == 1
 
 
 @pytest.mark.parametrize(("asked", "status"), [(True, 200), ("content", 200), ("reasoning_content", 400)])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from imp_server.core import (
@@ -32,6 +32,7 @@ from imp_server.dialects.openai_responses.items import (
 )
 from imp_server.dialects.openai_responses.resource import failure, resource, usage
 from imp_server.dialects.openai_responses.tools import tool_table
+from imp_server.dialects.progress import Underway
 from imp_server.dialects.timings import timings_body
 
 Json = dict[str, Any]
@@ -55,6 +56,10 @@ class ResponseEvents:
         self._warms = bool(ctx.extra.get("warms"))
         """Only the prompt is computed: there is no answer, and that is its good end."""
         self._summarised = bool(present(ctx.body, "reasoning", {}).get("summary"))
+        self._underway = Underway(ctx)
+        self._n_tokens = 0
+        """Of text and thinking, as far as their logprobs came."""
+        self._shows_logprobs = shows_logprobs(ctx.body)
         self._sealed = "reasoning.encrypted_content" in present(ctx.body, "include", ())
 
     # --- the life of a response
@@ -66,7 +71,18 @@ class ResponseEvents:
         )
 
     def feed(self, event: OutputEvent) -> list[Json]:
-        return self._numbered(self._events(event))
+        told = [
+            {"type": "response.in_progress", "response": self._in_progress()} | more
+            for more in self._underway.feed(event)
+        ]
+        if isinstance(event, Logprobs):
+            self._n_tokens += len(event.entries)
+        return self._numbered([*told, *self._timed(self._events(event))])
+
+    def _timed(self, events: Iterable[Json]) -> Iterator[Json]:
+        for event in events:
+            more = self._underway.timings(0, self._n_tokens) if event["type"].endswith(".delta") else {}
+            yield event | more if more else event
 
     def close(self) -> list[Json]:
         final = self.response()
@@ -95,6 +111,9 @@ class ResponseEvents:
             return dict(self._ctx.failed)
         if self._final or self._finish:
             return self.response()
+        return self._in_progress()
+
+    def _in_progress(self) -> Json:
         return resource(self._ctx, "in_progress", self.output("in_progress"))
 
     def cancel(self) -> Json:
@@ -148,7 +167,7 @@ class ResponseEvents:
                 yield from self._reasoning(text)
             case TextDelta(text=text) if text:
                 yield from self._text(text)
-            case Logprobs(kind="text"):
+            case Logprobs(kind="text") if self._shows_logprobs:
                 self._logprobs += [token_logprob(entry) for entry in event.entries]
             case CallStart():
                 yield from self._call(event)
@@ -226,6 +245,11 @@ class ResponseEvents:
             numbered.append(event | {"sequence_number": self._sequence})
             self._sequence += 1
         return numbered
+
+
+def shows_logprobs(body: Mapping[str, Any]) -> bool:
+    """The client wants to see them; they are also asked for where tokens are to be counted."""
+    return body.get("top_logprobs") is not None or "message.output_text.logprobs" in present(body, "include", ())
 
 
 def _terminal(status: str) -> str:

@@ -25,7 +25,7 @@ from imp_server.dialects.handler import Call, ChatReply, JsonReply, Reply, handl
 from imp_server.dialects.ids import new_id
 from imp_server.dialects.intents import Body, extensions, present
 from imp_server.dialects.openai.sampling import budget_tokens_of, whole
-from imp_server.dialects.openai_responses.events import ResponseEvents
+from imp_server.dialects.openai_responses.events import ResponseEvents, shows_logprobs
 from imp_server.dialects.openai_responses.input import Conversation, Item, items_of
 from imp_server.dialects.openai_responses.kept import ResponseNotFound, history_of, resolved
 from imp_server.dialects.openai_responses.stored import page, with_ids
@@ -99,8 +99,9 @@ def _reasoning(body: Body) -> ReasoningIntent:
 
 def _logprobs(body: Body) -> int | None:
     top = whole(body.get("top_logprobs"))
-    asked = top is not None or "message.output_text.logprobs" in present(body, "include", ())
-    return (top or 0) if asked else None
+    asked = shows_logprobs(body)
+    counted = 0 if body.get("stream") and body.get("timings_per_token") else None
+    return (top or 0) if asked else counted
 
 
 # --- handlers -----------------------------------------------------------------------------------
