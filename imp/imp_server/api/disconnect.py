@@ -27,6 +27,12 @@ class DisconnectWatch:
         if self.is_gone:
             action()
 
+    def leave(self) -> None:
+        """Nobody wants the answer any more."""
+        self.is_gone = True
+        for action in self._actions:
+            action()
+
     def close(self) -> None:
         """The answer is complete: stop watching."""
         self._actions.clear()
@@ -36,6 +42,4 @@ class DisconnectWatch:
     async def _wait(self, receive: Receive) -> None:
         while (await receive()).get("type") != "http.disconnect":
             pass
-        self.is_gone = True
-        for action in self._actions:
-            action()
+        self.leave()

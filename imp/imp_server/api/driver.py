@@ -92,17 +92,18 @@ class StreamRun:
             for frame in self._stream.close():
                 yield frame
         except ImpError as error:
-            for frame in await self._failed(error):
+            for frame in await self.failed(error):
                 yield frame
         except Exception:
             _log.exception("the stream of %s failed", self._reply.context.id)
-            for frame in await self._failed(InternalError("internal error; the server's log has the details")):
+            for frame in await self.failed(InternalError("internal error; the server's log has the details")):
                 yield frame
         finally:
             self._running.end()
             self._watch.close()
 
-    async def _failed(self, error: ImpError) -> list[SseFrame]:
+    async def failed(self, error: ImpError) -> list[SseFrame]:
+        """The last frames of a stream that ends with an error."""
         if isinstance(self._stream, KeepsFailures) and self._reply.keep is not None:
             await self._reply.keep(self._stream.as_failed(error))
         return self._stream.fail(error)

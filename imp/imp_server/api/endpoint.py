@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
-from contextlib import aclosing
+from contextlib import AbstractContextManager, aclosing, nullcontext
 from functools import partial
 from typing import Any
 from urllib.parse import quote
@@ -36,6 +36,8 @@ from imp_server.api.hub import Hub, owned
 from imp_server.api.model_host import ModelHost
 from imp_server.api.parameters import ParameterReader
 from imp_server.api.preparing import Preparing
+from imp_server.api.resumable import Resumable, relayed
+from imp_server.api.resumable.opening import Chunks
 from imp_server.api.text_side import Prepared, check_for_any_model
 from imp_server.api.visit import Visit, visit_of
 from imp_server.core import ChatRequest, Draining, ImpError, InternalError, PromptRequest
@@ -50,6 +52,7 @@ from imp_server.dialects.handler import (
     Generating,
     Handler,
     JsonReply,
+    RelayReply,
     Reply,
 )
 from imp_server.dialects.openai_responses.turns import turn_of
@@ -58,6 +61,8 @@ _log = logging.getLogger(__name__)
 _DETACHED = Response(499)
 """Answer to a client that has gone; nobody receives it."""
 
+STREAM_NAME = "x-conversation-id"
+"""Names the stream that is to survive its client, on the operations whose document has it."""
 _FEW = 8
 """Replies to more prompts than that, vectors perhaps, are long."""
 Responder = Callable[[Request], Awaitable[Response]]
@@ -77,6 +82,7 @@ class Endpoint:
         self._handler = handler
         self._parameters = ParameterReader(operation.parameters)
         self._media = tuple(operation.body_pointers)
+        self._is_resumable = any(parameter.name.lower() == STREAM_NAME for parameter in operation.parameters)
         self._takes_any_name = hub.config.server.model_names == "any" and any(
             "model" in hub.contract.resolve(pointer).get("properties", {})
             for pointer in operation.body_pointers.values()
@@ -140,12 +146,16 @@ class Endpoint:
             n_bytes=n_bytes,
             turn=turn_of(request.scope),
         )
+        self._parameters.check_headers(headers)
         watch = DisconnectWatch(getattr(request.content, "receive", None) if self._media else None)
         try:
             reply = await self._handled(call, watch)
             if isinstance(reply, Generating):
-                return await self._generate(request, reply, ignored, visit, watch)
+                with self._resumable(call, reply, watch) as resumable:
+                    return await self._generate(request, reply, ignored, visit, watch, resumable)
             watch.close()
+            if isinstance(reply, RelayReply):
+                return self._relayed(request, reply)
             return await self._plain(reply, is_big=n_bytes > INLINE_BYTES)
         except BaseException as error:
             watch.close()
@@ -194,56 +204,79 @@ class Endpoint:
         own = PAGE_HEADERS if reply.content_type.startswith("text/html") else {}
         return Response(reply.status, _raw({**own, **reply.headers}), content)
 
+    def _resumable(
+        self, call: Call, reply: Generating, watch: DisconnectWatch
+    ) -> AbstractContextManager[Resumable | None]:
+        """What a POST that names its stream has reserved, and gives up behind the block if nothing came of it."""
+        name = call.headers.get(STREAM_NAME) if self._is_resumable and reply.streamed and call.turn is None else None
+        if name is None:
+            return nullcontext()
+        return Resumable(self._hub.sessions, name, watch, shape_of(self.operation, call.headers))
+
     async def _generate(
-        self, request: Request, reply: Generating, unread: Sequence[str], visit: Visit, watch: DisconnectWatch
+        self,
+        request: Request,
+        reply: Generating,
+        unread: Sequence[str],
+        visit: Visit,
+        client: DisconnectWatch,
+        resumable: Resumable | None,
     ) -> Response:
-        """Closes the watch, or has the stream close it."""
-        generations: Generations | None = None
+        """Closes the watch of the client, or has the stream close it."""
+        watch = client if resumable is None else resumable.watch
+        generations, prepared = await self._accepted(request, reply, visit, watch, resumable)
         try:
-            asked = (reply.request,) if isinstance(reply, ChatReply) else reply.requests
-            requests = [owned(one) for one in asked]
-            for one in requests:
-                check_for_any_model(one)
-            model = requests[0].model
-            host = self._hub.models.find(model)
-            prepared = await self._prepared(host, requests, watch, client_of(request))
-            generations = Generations(
-                host.client,
-                prepared,
-                host.config.server.request_timeout_s or None,
-                names=frozenset((reply.context.id, reply.context.request_id)),
-                reasoning_control=reply.context.body.get("reasoning_control", True) is not False,
-                counters=host.counters,
-                sender=client_of(request),
-                checks=self._hub.checks,
-                queued=self._hub.admission.queued,
-                outranks=self._hub.keys.may_outrank(),
-            )
-            host.replies.add(generations)
-            visit.model, visit.generations = host.id, generations
-            await generations.accept(watch)
-            reply.context.accepted = acceptance(generations, prepared)
+            more = _reply_headers(request, reply, prepared, unread)
             if reply.streamed:
                 silence = silence_s(reply.context.body, self._hub.config.streams.keep_alive_s)
                 run = StreamRun(reply, generations, watch, silence)
-                chunks = partial(encoded, self._checked(run.frames()))
-                headers = _raw(sse.HEADERS | _reply_headers(request, reply, prepared, unread))
-                return Response(200, headers, StreamedContent(sse.MEDIA_TYPE, chunks))
+                chunks: Chunks = partial(encoded, self._checked(run.frames()))
+                if resumable is not None:
+                    chunks = resumable.begin(chunks, run.failed, visit.hand_over)
+                return Response(200, _raw(sse.HEADERS | more), StreamedContent(sse.MEDIA_TYPE, chunks))
             body = await fold_reply(reply, generations, watch)
         except BaseException:
-            if generations is not None:
-                generations.end()
-            watch.close()
+            generations.end()
             raise
         watch.close()
         if body is None:
             raise ClientGone
         if self._hub.check_replies:
             self._check(200, "application/json", body)
-        more = _reply_headers(request, reply, prepared, unread)
         if len(prepared) > _FEW:
             return await self._big_response(200, body, more)
         return json_response(200, body, more)
+
+    async def _accepted(
+        self, request: Request, reply: Generating, visit: Visit, watch: DisconnectWatch, resumable: Resumable | None
+    ) -> tuple[Generations, list[Prepared]]:
+        """What the engine has accepted; it ends when the watch says that nobody wants it."""
+        asked = (reply.request,) if isinstance(reply, ChatReply) else reply.requests
+        requests = [owned(one) for one in asked]
+        for one in requests:
+            check_for_any_model(one)
+        host = self._hub.models.find(requests[0].model)
+        limit_s = host.config.server.request_timeout_s or None
+        if resumable is not None:
+            await resumable.loaded(host, limit_s)
+        prepared = await self._prepared(host, requests, watch, client_of(request))
+        generations = Generations(
+            host.client,
+            prepared,
+            limit_s,
+            names=frozenset((reply.context.id, reply.context.request_id)),
+            reasoning_control=reply.context.body.get("reasoning_control", True) is not False,
+            counters=host.counters,
+            sender=client_of(request),
+            checks=self._hub.checks,
+            queued=self._hub.admission.queued,
+            outranks=self._hub.keys.may_outrank(),
+        )
+        host.replies.add(generations)
+        visit.model, visit.generations = host.id, generations
+        await generations.accept(watch)
+        reply.context.accepted = acceptance(generations, prepared)
+        return generations, prepared
 
     async def _prepared(
         self, host: ModelHost, requests: Sequence[ChatRequest | PromptRequest], watch: DisconnectWatch, owner: str
@@ -268,6 +301,12 @@ class Endpoint:
         if len(data) <= INLINE_BYTES:
             return Response(status, _raw(headers), Content(b"application/json", data))
         return Response(status, _raw(headers), StreamedContent(b"application/json", partial(_pieces, data)))
+
+    def _relayed(self, request: Request, reply: RelayReply) -> Response:
+        if request.method == "HEAD":
+            return Response(200, _raw(sse.HEADERS), Content(sse.MEDIA_TYPE, b""))
+        chunks = partial(relayed, reply.reader, DisconnectWatch(getattr(request.content, "receive", None)))
+        return Response(200, _raw(sse.HEADERS), StreamedContent(sse.MEDIA_TYPE, chunks))
 
     async def _checked(self, frames: AsyncGenerator[SseFrame | None, None]) -> AsyncGenerator[SseFrame | None, None]:
         async with aclosing(frames):

@@ -20,6 +20,7 @@ from imp_server.api.model_host import THINK_END, ModelHost
 from imp_server.api.models import Models
 from imp_server.api.pool import WorkerPool
 from imp_server.api.responses_kept import ResponseShelf, response_shelf
+from imp_server.api.resumable.sessions import OwnStreams, StreamSessions
 from imp_server.api.text_side import check_for_any_model
 from imp_server.api.validation import Validators
 from imp_server.config import Config
@@ -54,6 +55,7 @@ class Hub:
     workers: Workers
     checks: Checks
     admission: Admission
+    sessions: StreamSessions
     check_replies: bool = False
     """Check every reply and event against the contract (tests, log.level=debug)."""
     draining: bool = False
@@ -64,6 +66,11 @@ class Hub:
     def responses(self) -> Kept:
         """Of the owner of the request that is being answered."""
         return self.shelf.of(current_owner())
+
+    @property
+    def streams(self) -> OwnStreams:
+        """Of the owner of the request that is being answered."""
+        return self.sessions.of(current_owner())
 
     def _host(self, model: str) -> ModelHost | None:
         """As Models.find, but None where there is no model at all, which probes tell and don't fail for."""
@@ -238,6 +245,7 @@ def build_hub(
         workers=workers,
         checks=Checks(Jobs(workers, n_quick=available_cores())),
         admission=Admission(config.server),
+        sessions=StreamSessions(config.streams),
         check_replies=check_replies or config.log.level == "debug",
     )
 

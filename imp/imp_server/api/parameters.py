@@ -21,6 +21,7 @@ class ParameterReader:
     def __init__(self, parameters: Sequence[Parameter]) -> None:
         self._query = [(p, _validator(p)) for p in parameters if p.where == "query"]
         self._path = [(p, _validator(p)) for p in parameters if p.where == "path"]
+        self._headers = [(p, _validator(p)) for p in parameters if p.where == "header"]
 
     def query(self, raw: bytes) -> dict[str, Any]:
         """Arrays come as repeated parameters, with or without brackets behind the name."""
@@ -28,6 +29,11 @@ class ParameterReader:
         for name, text in parse_qsl(raw.decode("utf-8", "replace"), keep_blank_values=True) if raw else ():
             sent.setdefault(name.removesuffix("[]"), []).append(text)
         return {p.name: value for p, v in self._query if (value := _read(p, v, sent.get(p.name))) is not None}
+
+    def check_headers(self, headers: Mapping[str, str]) -> None:
+        """Lower-case names."""
+        for parameter, validator in self._headers:
+            _read(parameter, validator, _listed(headers.get(parameter.name.lower())))
 
     def path(self, values: Mapping[str, str | None]) -> dict[str, str]:
         return {p.name: str(_read(p, v, _listed(values.get(p.name)))) for p, v in self._path}

@@ -270,6 +270,7 @@ async def run(hub: Hub, sockets: Sockets, announce: Announce, *, ends_process: b
         watching.cancel()
         await asyncio.gather(serving, loading, draining, watching, return_exceptions=True)
         await asyncio.gather(*(host.stop() for host in hub.models))
+        await hub.sessions.close()
         hub.pool.close()
         await hub.shelf.close()
         await asyncio.to_thread(hub.workers.close)
@@ -316,6 +317,7 @@ async def _look_at_lanes(hub: Hub) -> None:
     while True:
         await asyncio.sleep(1.0)
         hub.look_at_lanes()
+        hub.sessions.look()
 
 
 def _uvicorn_config(app: object, hub: Hub) -> uvicorn.Config:

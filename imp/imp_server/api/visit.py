@@ -63,12 +63,22 @@ class Visit:
         if self._has_ended:
             return
         self._has_ended = True
-        if self.place is not None:
-            self.place.leave()
-        self.charge.close()
-        if self.charge.most_bytes >= LARGE_BYTES:
-            self.admission.returned_memory.want()
+        self.hand_over()()
         self._tell()
+
+    def hand_over(self) -> Callable[[], None]:
+        """Lets go what the visit holds, when it is called: for what goes on behind the request."""
+        place, charge = self.place, self.charge
+        self.place, self.charge = None, self.admission.bodies.charge()
+
+        def let_go() -> None:
+            if place is not None:
+                place.leave()
+            charge.close()
+            if charge.most_bytes >= LARGE_BYTES:
+                self.admission.returned_memory.want()
+
+        return let_go
 
     # --- the log --------------------------------------------------------------------------------
 

@@ -33,6 +33,7 @@ FLAG_ALIASES: dict[str, str] = {
     "--drain-seconds": "server.drain_timeout_s",
     "--http-read-timeout": "server.body_timeout_s",
     "--http-write-timeout": "server.send_timeout_s",
+    "--detached-seconds": "streams.detached_s",
     "--responses-store-ttl": "responses.store_ttl_s",
     "--vram-budget": "cuda.memory_mib",
     "--device": "cuda.device",

@@ -125,6 +125,16 @@ class Streams(msgspec.Struct, frozen=True):
 
     keep_alive_s: Seconds = 15
     """Seconds of silence after which a comment (or the dialect's ping) is sent; 0 = never."""
+    ring_kib: Positive = 4096
+    """KiB of a resumable stream that can be asked for again; the oldest bytes go first."""
+    max_sessions: Positive = 1024
+    """Most resumable streams. The oldest that has ended makes room; where all are being written it is a 429."""
+    max_mib: Positive = 256
+    """MiB that all resumable streams may hold together."""
+    replay_s: Seconds = 300
+    """Seconds that a resumable stream can be read after its end."""
+    detached_s: Seconds = 600
+    """Seconds without a reader after which a resumable stream that is being written is ended; 0 = never."""
 
 
 class Router(msgspec.Struct, frozen=True):

@@ -7,7 +7,7 @@ process does the rest (engine, transport, errors). Handlers own no state.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, ParamSpec, Protocol, TypeVar, runtime_checkable
 
@@ -16,6 +16,7 @@ from imp_server.core import ChatRequest, ImpError, PromptRequest
 from imp_server.dialects.base import Fold, ReplyContext, SseFrame, Stream
 
 if TYPE_CHECKING:
+    from imp_server.dialects.llamacpp.streams import Streams
     from imp_server.dialects.openai_responses.kept import Kept
     from imp_server.dialects.openai_responses.turns import Turn
 
@@ -82,6 +83,11 @@ class Services(Protocol):
     @property
     def responses(self) -> Kept:
         """Responses that can be asked for again by the owner of the request."""
+        ...
+
+    @property
+    def streams(self) -> Streams:
+        """Resumable streams of the owner of the request."""
         ...
 
     def state(self, model: str = "") -> ServerState:
@@ -240,8 +246,25 @@ class KeepsFailures(Protocol):
         ...
 
 
+class Readable(Protocol):
+    """A stream that goes on without its reader."""
+
+    def chunks(self) -> AsyncGenerator[bytes, None]: ...
+
+    def leave(self) -> None:
+        """Ends `chunks`: the client has gone."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class RelayReply:
+    """Server-sent events that were made for another request, or are being made."""
+
+    reader: Readable
+
+
 Generating = ChatReply | PromptReply
-Reply = JsonReply | BytesReply | Generating
+Reply = JsonReply | BytesReply | RelayReply | Generating
 Handler = Callable[[Call], Awaitable[Reply]]
 
 _MARK = "__imp_operation__"
