@@ -126,6 +126,7 @@ class AnyRequest:
             SamplingParams(**chance.choice(LAWS), seed=chance.randrange(99)),
             n=min(self._n_rows, chance.choice((1, 1, 1, 2, 3))),
             priority=chance.choice((0, 0, 0, 1, -1)),
+            owner="abc"[self._key % 3],
             cache=CacheMarks(
                 chance.choice((0, 0, len(prompt) // 2)), chance.choice((None, None, None, "one", "other"))
             ),

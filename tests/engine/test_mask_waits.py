@@ -16,7 +16,7 @@ def test_a_mask_that_was_late_once_is_not_waited_for_again(monkeypatch: pytest.M
     waited: list[list[Any]] = []
     monkeypatch.setattr(mask_waits, "wait_for_all", lambda jobs, _timeout_s: waited.append(list(jobs)))
     job: Future[Any] = Future()
-    grammar = SimpleNamespace(job=job, judging=None, may_overlap=False)
+    grammar = SimpleNamespace(job=job, judging=None, may_overlap=False, is_quick=True)
     row = SimpleNamespace(is_held_back=False)
     live: Any = SimpleNamespace(grammar=grammar, undecided=None, row=row, held_since_s=0.0)
     waits = MaskWaits(Counter(), lambda: 1.0, overlaps_masks=True)
@@ -25,3 +25,28 @@ def test_a_mask_that_was_late_once_is_not_waited_for_again(monkeypatch: pytest.M
     assert waited == [[job], [], []]
     job.set_result(None)
     assert not waits.hold_back([live], 2) and not row.is_held_back
+
+
+def test_a_mask_that_waits_behind_those_of_others_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    waited: list[list[Any]] = []
+    monkeypatch.setattr(mask_waits, "wait_for_all", lambda jobs, _timeout_s: waited.append(list(jobs)))
+    grammar = SimpleNamespace(job=Future(), judging=None, may_overlap=True, is_quick=False)
+    row = SimpleNamespace(is_held_back=False)
+    live: Any = SimpleNamespace(grammar=grammar, undecided=None, row=row, held_since_s=0.0)
+    waits = MaskWaits(Counter(), lambda: 1.0, overlaps_masks=True)
+    assert not waits.hold_back([live], 2) and row.is_held_back and waited == [[]]
+    grammar.is_quick = True
+    waits.hold_back([live], 2)
+    assert not row.is_held_back, "it is filled under the row's own forward"
+
+
+def test_new_requests_do_not_wait_for_masks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where all rows wait for theirs, the loop looks at its messages again soon."""
+    timeouts: list[float] = []
+    monkeypatch.setattr(mask_waits, "wait_for_some", lambda _jobs, timeout_s: timeouts.append(timeout_s))
+    grammar = SimpleNamespace(job=Future(), judging=None, may_overlap=False, is_quick=False)
+    live: Any = SimpleNamespace(
+        grammar=grammar, undecided=None, row=SimpleNamespace(is_held_back=False), held_since_s=0.0
+    )
+    MaskWaits(Counter(), lambda: 1.0, overlaps_masks=True).hold_back([live], 1)
+    assert timeouts and timeouts[0] <= 0.01

@@ -7,6 +7,7 @@ import gc
 import json
 import sys
 import time
+from collections import Counter
 from concurrent.futures import Future
 from threading import Condition, Event
 from typing import Any
@@ -247,37 +248,110 @@ def test_sunk_work_rests_while_others_run_and_new_work_does_not() -> None:
     assert took[True] > 1.2 * took[False]
 
 
-def test_sunk_work_of_all_owners_together_has_a_seventh_of_the_time_beside_others(
+class Beside:
+    """A queue beside rows of others, in pretended time: it goes on while the thread works, and while it rests."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, **options: Any) -> None:
+        self.now_s = 0.0
+        self.had_s: Counter[str] = Counter()
+        self.is_over = Event()
+        beside = self
+
+        class Rested(Condition):
+            def wait(self, timeout: float | None = None) -> bool:
+                if timeout is None:
+                    return super().wait(0.001)
+                beside.now_s += timeout
+                return True
+
+        monkeypatch.setattr(turn_queue, "Condition", Rested)
+        self.queue = TurnQueue("test", turn_units=10, rests=lambda: True, clock=lambda: self.now_s, **options)
+
+    def work(self, owner: str, seconds: float) -> None:
+        self.now_s += seconds
+        self.had_s[owner] += seconds
+        if self.now_s > 60.0:
+            self.is_over.set()
+
+    def shares(self) -> dict[str, float]:
+        assert self.is_over.wait(20)
+        self.queue.stop()
+        return {owner: had_s / self.now_s for owner, had_s in self.had_s.items()}
+
+
+def test_sunk_work_of_all_owners_together_has_a_tenth_of_the_time_beside_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    now_s = worked_s = 0.0
-    is_over = Event()
+    beside = Beside(monkeypatch)
 
-    class Rested(Condition):
-        def wait(self, timeout: float | None = None) -> bool:
-            nonlocal now_s
-            if timeout is None:
-                return super().wait()
-            now_s += timeout
-            return True
-
-    monkeypatch.setattr(turn_queue, "Condition", Rested)
-    queue = TurnQueue("test", turn_units=10, rests=lambda: True, clock=lambda: now_s)
-
-    def endless() -> None:
-        nonlocal now_s, worked_s
-        if now_s > 60.0:
-            is_over.set()
+    def endless(owner: str) -> None:
+        if beside.is_over.is_set():
             return
-        now_s, worked_s = now_s + 0.01, worked_s + 0.01
+        beside.work(owner, 0.01)
         kept()
         spend(10_000)
 
     for owner in "abcdefgh":
-        queue.submit(endless, owner)
-    assert is_over.wait(20)
-    assert 0.12 < worked_s / now_s < 0.15
-    queue.stop()
+        beside.queue.submit(lambda owner=owner: endless(owner), owner)
+    assert 0.09 < sum(beside.shares().values()) < 0.11
+
+
+@pytest.mark.parametrize("are_new", [False, True])
+def test_rows_whose_every_mask_is_a_little_dear_sink_too(monkeypatch: pytest.MonkeyPatch, are_new: bool) -> None:
+    """Each question is done within its slice, and the next one comes at once; from owners of many, or from new ones."""
+    beside = Beside(monkeypatch, others_run=lambda _owner: True)
+
+    def ask_one(row: int, number: int) -> None:
+        owner = f"{row}" if not are_new else f"{row} {number // 20}"
+
+        def answer() -> None:
+            beside.work("dear", 0.002)
+            if not beside.is_over.is_set():
+                ask_one(row, number + 1)
+
+        beside.queue.submit(answer, owner)
+
+    for row in range(8):
+        ask_one(row, 0)
+    assert beside.shares()["dear"] < 0.1 + turn_queue.SHARED[0] + 0.01
+
+
+def test_who_asks_little_is_answered_at_once_beside_those_who_ask_much(monkeypatch: pytest.MonkeyPatch) -> None:
+    beside = Beside(monkeypatch, others_run=lambda _owner: True)
+    waited_s: list[float] = []
+
+    def dear(owner: str) -> None:
+        if beside.is_over.is_set():
+            return
+        beside.work(owner, 0.002)
+        if len(waited_s) < 400 and int(beside.now_s * 10) > len(waited_s):
+            asked_s = beside.now_s
+            waited_s.append(60.0)
+            at = len(waited_s) - 1
+            beside.queue.submit(lambda: polite(at, asked_s), "polite")
+        beside.queue.submit(lambda: dear(owner), owner)
+
+    def polite(at: int, asked_s: float) -> None:
+        waited_s[at] = beside.now_s - asked_s
+        beside.work("polite", 0.0003)
+
+    for owner in "abcdefgh":
+        beside.queue.submit(lambda owner=owner: dear(owner), owner)
+    assert beside.shares()["polite"] > 0
+    assert len(waited_s) > 300 and max(waited_s[:300]) < 0.02
+
+
+def test_an_owner_alone_pays_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its rows hold up nobody but each other."""
+    beside = Beside(monkeypatch, others_run=lambda _owner: False)
+
+    def small() -> None:
+        beside.work("alone", 0.002)
+        if not beside.is_over.is_set():
+            beside.queue.submit(small, "alone")
+
+    beside.queue.submit(small, "alone")
+    assert beside.shares()["alone"] > 0.99
 
 
 def test_a_thread_that_never_comes_back_is_replaced_twice(caplog: pytest.LogCaptureFixture) -> None:

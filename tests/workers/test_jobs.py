@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from imp_server.core import Unavailable
+from imp_server.workers.child import NICE
 from imp_server.workers.client import Workers
 from imp_server.workers.jobs import JobBroken, JobFault, Jobs
 from imp_server.workers.wire import Limits
@@ -57,7 +58,7 @@ def test_each_job_has_a_process_of_its_own(workers: Workers) -> None:
         return [await ask(jobs, "pid") for _ in range(2)]
 
     first, second = asyncio.run(both())
-    assert first != second and not is_alive(int(first))
+    assert first != second and gone_within(int(first), 2)
 
 
 def test_limits_end_a_job(workers: Workers, tmp_path: Path) -> None:
@@ -120,6 +121,46 @@ def test_small_jobs_never_queue_behind_large_ones(workers: Workers) -> None:
     asyncio.run(mixed())
 
 
+async def is_paid(jobs: Jobs, seconds: str, owner: str) -> bool:
+    """Whether a job that takes so many CPU seconds ends at ordinary priority."""
+    nice = int(await ask(jobs, "spin", seconds.encode(), owner=owner))
+    await asyncio.sleep(0.05)  # what it didn't use comes back once it has ended
+    return nice == min(19, os.nice(0) + NICE)
+
+
+def test_a_slice_of_ordinary_priority_is_paid_for(workers: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By its owner and by all together; who has nothing left begins where others end."""
+    monkeypatch.setattr("imp_server.workers.jobs.OWN", (0.0, 0.1))
+    monkeypatch.setattr("imp_server.workers.jobs.SHARED", (0.0, 0.3))
+
+    async def paid() -> None:
+        jobs = Jobs(workers)
+        assert not await is_paid(jobs, "0.3", "a"), "it sank"
+        assert [await is_paid(jobs, "0", "a") for _ in range(2)] == [True, True], "what isn't used comes back"
+        await asyncio.gather(*(is_paid(jobs, "0.1", "a") for _ in range(3)))
+        assert not await is_paid(jobs, "0", "a"), "he had his share"
+        assert await is_paid(jobs, "0", "b")
+        await asyncio.gather(*(is_paid(jobs, "0.1", f"new {i}") for i in range(9)))
+        assert not await is_paid(jobs, "0", "new, too"), "all together had theirs"
+
+    asyncio.run(paid())
+
+
+def test_a_large_job_runs_at_idle_priority(workers: Workers, tmp_path: Path) -> None:
+    async def sunk() -> None:
+        os.mkfifo(tmp_path / "pid")
+        jobs = Jobs(workers)
+        task = asyncio.create_task(ask(jobs, "spin", f"100 {tmp_path / 'pid'}".encode()))
+        pid = int(await asyncio.to_thread((tmp_path / "pid").read_text))
+        while not jobs.n_large:
+            await asyncio.sleep(0.01)
+        assert os.sched_getscheduler(pid) == os.SCHED_IDLE
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    asyncio.run(sunk())
+
+
 def test_no_owner_has_more_than_half_of_the_large_places(workers: Workers) -> None:
     async def greedy() -> None:
         jobs = Jobs(workers, n_quick=2, n_slow=2, max_slow=4)
@@ -127,7 +168,7 @@ def test_no_owner_has_more_than_half_of_the_large_places(workers: Workers) -> No
         done, _ = await asyncio.wait(mine, return_when=asyncio.FIRST_COMPLETED)
         with pytest.raises(Unavailable, match="too many requests"):
             done.pop().result()
-        assert await ask(jobs, "spin", b"0.08", owner="you") in (b"5", b"15")
+        assert await ask(jobs, "shout", b"x", owner="you") == b"X"
         for task in mine:
             task.cancel()
         await asyncio.gather(*mine, return_exceptions=True)

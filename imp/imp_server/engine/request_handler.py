@@ -103,7 +103,7 @@ class RequestHandler:
         self._emit = emit
         self._post = post
         self._clock = clock
-        self._masks = MaskThread(limits.vocab_size, make, self._others_run)
+        self._masks = MaskThread(limits.vocab_size, make, self._rows_run, self._others_run)
         self._plans = KnownPlans()
         self._starting: dict[int, GenerateRequest] = {}
         self._start_jobs: dict[int, Future[Constraint]] = {}
@@ -438,9 +438,12 @@ class RequestHandler:
         asker = self._masks.find_stuck(stuck_s)
         return None if asker is None else failed(asker.key, GrammarTooCostly(TOO_COSTLY))
 
-    def _others_run(self) -> bool:
-        """Rows that don't wait for the mask thread. Asked by that thread."""
-        return any(not row.is_held_back for row in list(self._scheduler.rows))
+    def _rows_run(self) -> bool:
+        """Some that don't wait for the mask thread. Asked by that thread, as is the next."""
+        return any(not row.is_held_back for row in self._scheduler.rows)
+
+    def _others_run(self, client: str) -> bool:
+        return any(not row.is_held_back and row.client != client for row in self._scheduler.rows)
 
     def close(self) -> None:
         self._masks.stop()

@@ -23,8 +23,8 @@ from imp_server.workers.wire import (
     read_frame,
 )
 
-NICE = 5
-"""Of every job: live rows and the event loop come first."""
+NICE, NICE_POOR = 5, 19
+"""Live rows and the event loop come before every job; one that nobody has paid for gets some per cent of a core."""
 _PR_SET_PDEATHSIG = 1
 
 
@@ -32,7 +32,7 @@ def run(order: Order, sock: socket.socket) -> int:
     """The child's whole life; its exit code."""
     try:
         _die_with_parent()
-        os.nice(NICE)
+        os.nice(NICE if order.kind == LASTING or order.slice_s else NICE_POOR)
         set_memory(order.limits)
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))

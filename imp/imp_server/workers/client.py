@@ -97,16 +97,25 @@ class Workers:
         Thread(target=self._listen, name="imp-workers", daemon=True).start()
 
     def spawn(
-        self, function: str, limits: Limits, *, lasting: bool = False, on_sunk: Callable[[], None] | None = None
+        self,
+        function: str,
+        limits: Limits,
+        *,
+        lasting: bool = False,
+        slice_s: float = 0.0,
+        on_sunk: Callable[[], None] | None = None,
     ) -> Child:
-        """A child that waits for a question on its socket. Raises Unavailable while there is no zygote."""
+        """A child that waits for a question on its socket. Raises Unavailable while there is no zygote.
+
+        `slice_s`: as of an Order; `on_sunk` is called when it is used up, in a thread of this client's.
+        """
         self.start()
         try:
             ours, theirs = socket.socketpair()
         except OSError as error:
             raise Unavailable(f"no worker process can be started: {error.strerror}", retry_after_s=1.0) from None
         child = Child(next(self._numbers), ours, on_sunk)
-        order = Order(LASTING if lasting else START, child.id, limits, function)
+        order = Order(LASTING if lasting else START, child.id, limits, function, slice_s)
         try:
             with self._lock:
                 if self._control is None or self._closed:

@@ -1,8 +1,10 @@
 """Jobs of clients, one child each: small ones at once, large ones behind them, each ended with whoever wants it.
 
-A job begins in the quick lane, which has a place per core. What uses up its first slice sinks: it makes room there and
-goes on at idle priority among a bounded number of large ones, which run by turns of their owners. Beyond that number
-large jobs are broken off and refused with 503; nothing is ever remembered of them.
+A job begins in the quick lane, which has a place per core. It has a slice of ordinary priority, paid from what its
+owner, and all of them together, may have of that: an owner who used little lately gets it, a flood of new ones doesn't.
+What uses up its slice sinks: it makes room and goes on at idle priority among a bounded number of large ones, which run
+by turns of their owners. Beyond that number large jobs are broken off and refused with 503; nothing is ever remembered
+of them.
 """
 
 from __future__ import annotations
@@ -11,17 +13,25 @@ import asyncio
 import contextlib
 import os
 from collections import Counter, OrderedDict, deque
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Literal, TypeVar
 
 from imp_server.core import ImpError, Unavailable
+from imp_server.core.credit import Credits
 from imp_server.workers.client import Child, Workers, ending
-from imp_server.workers.wire import ANSWER, ASK, HEAD_BYTES, NO_MEMORY, Ending, Limits, frame, frame_head
+from imp_server.workers.wire import ANSWER, ASK, HEAD_BYTES, NO_MEMORY, Ending, Limits, Notice, frame, frame_head
 
 T = TypeVar("T")
 _PIECE = 1 << 18
 _TURN_S = 0.1
 """Of a large job while others wait for theirs."""
+OWN = (0.03, 0.1)
+"""Of a core, and CPU seconds at once: what an owner's jobs may have at ordinary priority."""
+SHARED = (0.08, 0.3)
+"""The same of all owners together."""
+LEAST_SLICE_S, MOST_SLICE_S = 0.012, 0.05
+"""The check of a small schema takes 10 ms, most of it for the process."""
 _RESTART_S = 3.0
 """Waited for a new zygote."""
 _TRIES = 2
@@ -68,6 +78,7 @@ class Jobs:
         self._workers = workers
         self._n_quick, self._n_slow, self._max_slow = n_quick, n_slow, max_slow
         self._free = n_quick
+        self._credits = Credits(OWN, SHARED)
         self._queued: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()
         self._slow: list[_Running] = []
         self._waiting: OrderedDict[str, deque[_Running]] = OrderedDict()
@@ -107,11 +118,20 @@ class Jobs:
             with contextlib.suppress(RuntimeError):
                 loop.call_soon_threadsafe(lambda: self._sink(running))
 
+        slice_s = self._credits.grant(owner, LEAST_SLICE_S, MOST_SLICE_S, loop.time())
         try:
-            child = self._workers.spawn(function, limits, on_sunk=on_sunk)
+            child = self._workers.spawn(function, limits, slice_s=slice_s, on_sunk=on_sunk)
         except BaseException:
             self._free_place()
             raise
+
+        def on_ended(ended: Future[Notice]) -> None:  # in a thread of the client's
+            unused_s = slice_s - ended.result().cpu_s
+            if unused_s > 0:
+                with contextlib.suppress(RuntimeError):
+                    loop.call_soon_threadsafe(lambda: self._credits.pay(owner, -unused_s, loop.time()))
+
+        child.ended.add_done_callback(on_ended)
         running = _Running(child, owner)
         child.sock.setblocking(False)
         try:

@@ -17,7 +17,7 @@ ASK, ANSWER, FAULT, NO_MEMORY = b"q", b"a", b"f", b"m"
 """Kinds of frames. A fault is UTF-8 text: what the job raised."""
 
 _NAME_BYTES = 96
-_ORDER = struct.Struct(f"<cQdQ{_NAME_BYTES}s")
+_ORDER = struct.Struct(f"<cQdQd{_NAME_BYTES}s")
 _NOTICE = struct.Struct("<cQidQ")
 _HEAD = struct.Struct("<cQ")
 ORDER_BYTES, NOTICE_BYTES, HEAD_BYTES = _ORDER.size, _NOTICE.size, _HEAD.size
@@ -33,22 +33,26 @@ class Limits(NamedTuple):
 
 
 class Order(NamedTuple):
-    """To the zygote. START and LASTING come with the child's socket; `function` is module:name."""
+    """To the zygote. START and LASTING come with the child's socket; `function` is module:name.
+
+    `slice_s`: CPU seconds that a job has at ordinary priority, 0.0 for none. It is told of when they are used up.
+    """
 
     kind: bytes
     id: int
     limits: Limits = Limits()
     function: str = ""
+    slice_s: float = 0.0
 
     def packed(self) -> bytes:
         name = self.function.encode()
         assert len(name) <= _NAME_BYTES, self.function
-        return _ORDER.pack(self.kind, self.id, *self.limits, name)
+        return _ORDER.pack(self.kind, self.id, *self.limits, self.slice_s, name)
 
     @classmethod
     def unpacked(cls, record: bytes) -> Order:
-        kind, number, cpu_s, memory, name = _ORDER.unpack(record)
-        return cls(kind, number, Limits(cpu_s, memory), name.rstrip(b"\0").decode())
+        kind, number, cpu_s, memory, slice_s, name = _ORDER.unpack(record)
+        return cls(kind, number, Limits(cpu_s, memory), name.rstrip(b"\0").decode(), slice_s)
 
 
 class Notice(NamedTuple):

@@ -29,13 +29,10 @@ from imp_server.workers.wire import (
     Order,
 )
 
-FIRST_SLICE_S = 0.05
-"""CPU seconds at ordinary priority."""
-SECOND_SLICE_S = 0.3
-"""CPU seconds until a child gets only what nobody else wants; in between it has some per cent of a core."""
-_NICE_BETWEEN = 15
-_LOOK_S = 0.02
-"""Between two looks at what the children have used."""
+POOR_SLICE_S = 0.012
+"""CPU seconds of a job that nobody paid any for, until it counts as large."""
+_LOOK_S = 0.005
+"""Between two looks at what new children have used."""
 
 
 def main(fd: int, modules: Sequence[str]) -> None:
@@ -57,7 +54,7 @@ class Zygote:
         self._pids: dict[int, int] = {}
         self._ids: dict[int, int] = {}
         self._slice_s: dict[int, float] = {}
-        """By child, the CPU seconds at which it sinks next."""
+        """By new child, the CPU seconds at which it sinks: it gets then what nobody else wants."""
         # A child's end must wake the wait below.
         self._wake, wake = socket.socketpair()
         for sock in (self._wake, wake):
@@ -109,7 +106,7 @@ class Zygote:
         os.close(fd)
         self._pids[order.id], self._ids[pid] = pid, order.id
         if order.kind == START:
-            self._slice_s[order.id] = FIRST_SLICE_S
+            self._slice_s[order.id] = order.slice_s or POOR_SLICE_S
 
     def _become_child(self, order: Order, fd: int) -> None:
         code = 1
@@ -140,14 +137,9 @@ class Zygote:
         for number, slice_s in list(self._slice_s.items()):
             pid = self._pids[number]
             used_s = cpu_seconds(pid)
-            if used_s > SECOND_SLICE_S:
+            if used_s > slice_s:
                 del self._slice_s[number]
                 _idle(pid)
-            elif used_s > slice_s:
-                self._slice_s[number] = SECOND_SLICE_S
-                with contextlib.suppress(OSError):
-                    os.setpriority(os.PRIO_PROCESS, pid, _NICE_BETWEEN)
-            if used_s > slice_s == FIRST_SLICE_S:
                 self._tell(Notice(SUNK, number, 0, used_s))
 
     def _tell(self, notice: Notice) -> None:

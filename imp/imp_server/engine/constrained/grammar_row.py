@@ -80,6 +80,11 @@ class GrammarRow:
 
     # --- masks ----------------------------------------------------------------------------------
 
+    @property
+    def is_quick(self) -> bool:
+        """Its masks are worth a short wait: its owner's questions don't wait behind those of others."""
+        return self._masks.is_quick(self._asker)
+
     def request_mask(self) -> None:
         """Begin to fill the mask for the next token, unless that has been done."""
         if self._job is None:

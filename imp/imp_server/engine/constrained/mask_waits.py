@@ -10,8 +10,8 @@ from imp_server.backends.base import RowResult
 from imp_server.engine.constrained.masking import MASK_GRACE_S, wait_for_all, wait_for_some
 from imp_server.engine.live import LiveRow
 
-_MASK_POLL_S = 0.05
-"""How long the loop sleeps on the mask thread alone before it looks at its messages again."""
+_MASK_POLL_S = 0.005
+"""How long the loop sleeps on the mask thread alone before it looks at its messages again: new rows wait as long."""
 
 
 class MaskWaits:
@@ -34,8 +34,8 @@ class MaskWaits:
         if missing:
             if len(missing) == n_admitted:
                 wait_for_some([job for _, job in missing], _MASK_POLL_S)
-            # What was waited for already takes long: the others would pay for it with every step.
-            wait_for_all([job for live, job in missing if not live.held_since_s], MASK_GRACE_S)
+            # What takes long, or waits behind others' questions, the others would pay for with every step.
+            wait_for_all([job for live, job in missing if not live.held_since_s and _is_quick(live)], MASK_GRACE_S)
         failed = []
         for live in rows:
             live.row.is_held_back = live.undecided is not None or self._missing(live) is not None
@@ -51,7 +51,7 @@ class MaskWaits:
         assert grammar is not None
         if live.undecided is not None:
             return None if grammar.judging is None or grammar.judging.done() else grammar.judging
-        if grammar.job.done() or (self.overlaps_masks and grammar.may_overlap):
+        if grammar.job.done() or (self.overlaps_masks and grammar.may_overlap and grammar.is_quick):
             return None
         return grammar.job
 
@@ -76,3 +76,7 @@ class MaskWaits:
         self._counters["constrained_samples_total"] += 1
         if result.on_host:
             self._counters[f'constrained_eager_fallback_total{{reason="{result.on_host}"}}'] += 1
+
+
+def _is_quick(live: LiveRow) -> bool:
+    return live.grammar is not None and live.grammar.is_quick

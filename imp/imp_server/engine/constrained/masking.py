@@ -66,11 +66,17 @@ class MaskThread:
     something new. A grammar on which the work was given up isn't started again.
     """
 
-    def __init__(self, vocab_size: int, make: MakeConstraint, rests: Callable[[], bool] = lambda: False) -> None:
-        """`rests`: as of a TurnQueue."""
+    def __init__(
+        self,
+        vocab_size: int,
+        make: MakeConstraint,
+        rests: Callable[[], bool] = lambda: False,
+        others_run: Callable[[str], bool] = lambda _owner: False,
+    ) -> None:
+        """`rests`, `others_run`: as of a TurnQueue."""
         self._n_words = -(-vocab_size // 32)
         self._make = make
-        self._jobs = TurnQueue("imp-mask", between=HeapFreezer(), rests=rests)
+        self._jobs = TurnQueue("imp-mask", between=HeapFreezer(), rests=rests, others_run=others_run)
         self._ready: WeakKeyDictionary[Any, dict[tuple[int, ...], Future[Made]]] = WeakKeyDictionary()
         """By place: a grammar that is given up takes its finished masks along."""
         self._constraints: WeakSet[Constraint] = WeakSet()
@@ -142,6 +148,10 @@ class MaskThread:
     def _check(self, constraint: Constraint) -> None:
         if constraint in self._lost:
             raise EngineFaulted("the thread that works on grammars got stuck on another one; send the request again")
+
+    def is_quick(self, asker: Asker) -> bool:
+        """New questions get a slice at once."""
+        return self._jobs.is_quick(asker.owner)
 
     def submit(self, wanted: Wanted, asker: Asker = NOBODY) -> Future[Made]:
         """Done at once where the mask is known from an earlier visit."""

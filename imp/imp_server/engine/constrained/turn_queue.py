@@ -1,11 +1,13 @@
 """One thread for many questions: each works for a turn and then lets the others have theirs.
 
-Three levels. A new question gets a small slice at once. What exceeds it sinks, and is resumed in longer turns behind
-new ones: it starts again with each turn and finds what it kept there (core/turns.py); where it kept nothing its turns
-become longer, so that it gets through. Sunk questions get every other turn at least. On each level the owner who has
-had least comes first, so one who asks much waits for himself. While rows run that need nothing of it, sunk work rests
-between its turns: it shares the interpreter's lock with the step loop, so a lower priority of the thread would hold up
-the loop.
+Three levels. A new question gets a small slice. What exceeds it sinks, and is resumed in longer turns behind new ones:
+it starts again with each turn and finds what it kept there (core/turns.py); where it kept nothing its turns become
+longer, so that it gets through. Sunk questions get every other turn at least. On each level the owner who has had least
+comes first, so one who asks much waits for himself. While rows run that need nothing of it, sunk work rests between its
+turns: it shares the interpreter's lock with the step loop, so a lower priority of the thread would hold up the loop.
+
+Beside rows of other owners a slice is paid for, from what its owner has, and all of them together, for quick work. With
+nothing left new questions are sunk from the start: many rows whose every mask is a little dear would never sink else.
 
 A thread that doesn't come back from a turn is stuck. Its question fails, and another thread takes its place.
 """
@@ -23,6 +25,7 @@ from threading import Condition, Thread
 from typing import Any, TypeVar
 
 from imp_server.core import GrammarTooCostly
+from imp_server.core.credit import Credits
 from imp_server.core.lanes import SPARES
 from imp_server.core.turns import OutOfTurn, n_kept, turn
 
@@ -38,9 +41,13 @@ LONG_TURN = 8000
 MOST = 5_000_000
 """Units of one question, all its turns together: about ten seconds. Whoever asks more is refused.
 """
-_RESTS = (3.0, 3.0, 6.0)
-"""By level of the turn before, times its length: so long nothing sunk runs while others want the processor. What has
-sunk deepest has a seventh of the time, of all owners together.
+OWN = (0.005, 0.004)
+"""Of the time, and seconds at once: what an owner's quick slices may take beside rows of others."""
+SHARED = (0.08, 0.05)
+"""The same of all owners together."""
+_REST = 9.0
+"""Times the turn before: so long nothing sunk runs while others want the processor. All owners together have a tenth
+of the time.
 """
 _N_LEVELS = 3
 TOO_COSTLY = "this grammar takes too much work; simplify it"
@@ -56,12 +63,15 @@ class _Job:
     n_units: int
     level: int = 0
     n_spent: int = 0
+    is_quick: bool = True
+    """Its turn is a slice that was paid for, or that holds up nobody."""
 
 
 @dataclass(slots=True, eq=False)
 class _Owner:
     """What somebody has waiting, by level, and the seconds that he has had, as far as they matter."""
 
+    name: str
     had_s: float = 0.0
     waiting: tuple[deque[_Job], ...] = field(default_factory=lambda: tuple(deque() for _ in range(_N_LEVELS)))
 
@@ -72,6 +82,10 @@ class _Owner:
     @property
     def has_sunk(self) -> bool:
         return any(self.waiting[1:])
+
+    @property
+    def has_any(self) -> bool:
+        return any(self.waiting)
 
 
 @dataclass(slots=True, eq=False)
@@ -99,10 +113,16 @@ class TurnQueue:
         most: int = MOST,
         between: Callable[[], None] = lambda: None,
         rests: Callable[[], bool] = lambda: False,
+        others_run: Callable[[str], bool] = lambda _owner: False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`between`: called behind each turn. `rests`: somebody runs who needs nothing of what has sunk."""
+        """`between`: called behind each turn. `rests`: somebody runs who needs nothing of what has sunk.
+
+        `others_run`: somebody does who isn't this owner.
+        """
         self._name, self._most, self._between, self._rests, self._clock = name, most, between, rests, clock
+        self._others_run = others_run
+        self._credits = Credits(OWN, SHARED)
         self._units = (min(slice_units, turn_units), turn_units, turn_units * LONG_TURN // TURN)
         self._owners: dict[str, _Owner] = {}
         self._changed = Condition()
@@ -125,6 +145,11 @@ class TurnQueue:
                 self._put(_Job(answer, future, owner, about, self._units[0]))
                 self._changed.notify()
         return future
+
+    def is_quick(self, owner: str) -> bool:
+        """New questions of the owner get a slice at once."""
+        with self._changed:
+            return self._may_be_quick(owner)
 
     def stop(self) -> None:
         """Cancel what hasn't been answered."""
@@ -168,19 +193,32 @@ class TurnQueue:
         owner = self._owners.get(job.owner)
         if owner is None:
             # Who comes back has saved up nothing, and pays for nothing that he had while nobody else wanted it.
-            owner = self._owners[job.owner] = _Owner(self._served_s)
+            owner = self._owners[job.owner] = _Owner(job.owner, self._served_s)
         owner.waiting[job.level].append(job)
 
     def _take(self, *, rests: bool) -> _Job | None:
         """The job whose turn it is; None if there is none. `rests`: nothing that has sunk has a turn now."""
-        new = min((o for o in self._owners.values() if o.has_new), key=_had, default=None)
-        sunk = None if rests else min((o for o in self._owners.values() if o.has_sunk), key=_had, default=None)
+        new = min((o for o in self._owners.values() if self._has_quick(o)), key=_had, default=None)
+        sunk = None if rests else min((o for o in self._owners.values() if self._has_sunk(o)), key=_had, default=None)
         self._last_was_sunk = sunk is not None and (new is None or not self._last_was_sunk)
         owner = sunk if self._last_was_sunk else new
         if owner is None:
             return None
         self._served_s = max(self._served_s, owner.had_s)
-        return next(jobs for jobs in owner.waiting[self._last_was_sunk :] if jobs).popleft()
+        is_quick = self._may_be_quick(owner.name)
+        job = next(jobs for jobs in owner.waiting[self._last_was_sunk and is_quick :] if jobs).popleft()
+        job.is_quick = is_quick and not job.level
+        return job
+
+    def _may_be_quick(self, owner: str) -> bool:
+        return not self._others_run(owner) or self._credits.left_s(owner, self._clock()) > 0.0
+
+    def _has_quick(self, owner: _Owner) -> bool:
+        return owner.has_new and self._may_be_quick(owner.name)
+
+    def _has_sunk(self, owner: _Owner) -> bool:
+        """New questions that nobody pays for are among them."""
+        return owner.has_sunk or (owner.has_new and not self._may_be_quick(owner.name))
 
     # --- the thread -----------------------------------------------------------------------------
 
@@ -193,7 +231,6 @@ class TurnQueue:
         job = self._next(running)
         if job is None:
             return False
-        level = job.level
         is_answered = self._answered(job)
         self._between()
         seconds = self._clock() - running.since_s
@@ -203,8 +240,10 @@ class TurnQueue:
                 return False
             running.job = None
             self._behind(job, is_answered, seconds)
-            if level or not is_answered:
-                self._rest_until_s = self._clock() + seconds * _RESTS[level]
+            if job.is_quick and self._others_run(job.owner):
+                self._credits.pay(job.owner, seconds, self._clock())
+            if not (job.is_quick and is_answered):
+                self._rest_until_s = self._clock() + seconds * _REST
         return True
 
     def _behind(self, job: _Job, is_answered: bool, seconds: float) -> None:
@@ -217,7 +256,7 @@ class TurnQueue:
             job.level = min(job.level + 1, _N_LEVELS - 1)
             job.n_units = max(job.n_units, self._units[job.level])
             self._put(job)
-        elif not (owner.has_new or owner.has_sunk):
+        elif not owner.has_any:
             del self._owners[job.owner]
 
     def _next(self, running: _Running) -> _Job | None:
