@@ -8,12 +8,6 @@ using namespace imp;
 
 extern "C" {
 
-// Sizes of the shared structs, so that Python can refuse a library of another version.
-int64_t imp_cpu_abi() {
-    return int64_t(sizeof(Matrix)) + 1000 * int64_t(sizeof(LayerPlan)) + 1000000 * int64_t(sizeof(ModelPlan)) +
-           1000000000LL * int64_t(sizeof(StepPlan)) + 1000000000000LL * int64_t(sizeof(SamplerPlan));
-}
-
 int64_t imp_cpu_panel_bytes(int32_t format, int32_t n_blocks) { return format_panel_bytes(FormatId(format), n_blocks); }
 
 void* imp_cpu_open(const ModelPlan* model, int32_t n_threads, int32_t spin_us) {

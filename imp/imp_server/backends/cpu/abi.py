@@ -9,8 +9,6 @@ from functools import cache
 from imp_server.core import UnsupportedModel
 from imp_server.native import MEND, load_library
 
-ABI_FACTORS = (1, 1000, 1_000_000, 1_000_000_000, 1_000_000_000_000)
-
 
 class Matrix(ctypes.Structure):
     _fields_ = [
@@ -138,6 +136,41 @@ class StepPlan(ctypes.Structure):
     ]
 
 
+SHARED = (Matrix, Norm, KvForm, AttentionPlan, DensePlan, LayerPlan, ModelPlan, PoolPlan, SamplerPlan, StepPlan)
+
+
+def fields_here() -> dict[str, int]:
+    """`Struct.field` -> offset, and `Struct` -> size, of everything that Python and the library share."""
+    sizes = {struct.__name__: ctypes.sizeof(struct) for struct in SHARED}
+    offsets = {f"{s.__name__}.{field[0]}": getattr(s, field[0]).offset for s in SHARED for field in s._fields_}
+    return sizes | offsets
+
+
+def fields_there(loaded: ctypes.CDLL) -> dict[str, int]:
+    """The same as the library was compiled; empty for one from before it could tell."""
+    try:
+        loaded.imp_cpu_field.argtypes = [c_int32, POINTER(c_int64)]
+    except AttributeError:
+        return {}
+    loaded.imp_cpu_field.restype = ctypes.c_char_p
+    offset = c_int64()
+    found = {}
+    for index in range(loaded.imp_cpu_n_fields()):
+        name = loaded.imp_cpu_field(index, ctypes.byref(offset)).decode()
+        found[name] = offset.value
+    return found
+
+
+def refuse_another_version(there: dict[str, int]) -> None:
+    """Raises UnsupportedModel naming the first field that doesn't lie where Python thinks."""
+    here = fields_here()
+    wrong = sorted(name for name in here.keys() | there.keys() if here.get(name) != there.get(name))
+    if wrong:
+        raise UnsupportedModel(
+            f"the native CPU library is from another version of imp ({wrong[0]} differs): run 'make native' again"
+        )
+
+
 @cache
 def library(isa: str | None = None) -> ctypes.CDLL:
     """The engine library of this instruction set, its functions typed.
@@ -149,11 +182,7 @@ def library(isa: str | None = None) -> ctypes.CDLL:
         raise UnsupportedModel(
             f"the native library isn't built: {MEND}; without one, --backend reference runs slowly on torch"
         )
-    loaded.imp_cpu_abi.restype = c_int64
-    sizes = (Matrix, LayerPlan, ModelPlan, StepPlan, SamplerPlan)
-    expected = sum(factor * ctypes.sizeof(struct) for factor, struct in zip(ABI_FACTORS, sizes, strict=True))
-    if loaded.imp_cpu_abi() != expected:
-        raise UnsupportedModel("the native CPU library is from another version of imp: run 'make native' again")
+    refuse_another_version(fields_there(loaded))
     loaded.imp_cpu_panel_bytes.argtypes = [c_int32, c_int32]
     loaded.imp_cpu_panel_bytes.restype = c_int64
     loaded.imp_cpu_open.argtypes = [POINTER(ModelPlan), c_int32, c_int32]

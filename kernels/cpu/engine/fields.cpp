@@ -1,0 +1,79 @@
+// Where each field of the shared structs lies, so that Python can refuse a library of another version (abi.py).
+#include <cstddef>
+
+#include "plan.h"
+
+using namespace imp;
+
+namespace {
+
+struct Field {
+    const char* name;
+    int64_t offset;  // of a struct itself: its size
+};
+
+#define SIZE(s) {#s, int64_t(sizeof(s))}
+#define AT(s, f) {#s "." #f, int64_t(offsetof(s, f))}
+
+const Field kFields[] = {
+    SIZE(Matrix),
+    AT(Matrix, data), AT(Matrix, panel_bytes), AT(Matrix, format), AT(Matrix, n_out), AT(Matrix, n_in),
+    AT(Matrix, n_blocks),
+    SIZE(Norm),
+    AT(Norm, weight), AT(Norm, bias),
+    SIZE(KvForm),
+    AT(KvForm, kind), AT(KvForm, head_size), AT(KvForm, stride), AT(KvForm, keys), AT(KvForm, values),
+    AT(KvForm, key_scales), AT(KvForm, value_scales),
+    SIZE(AttentionPlan),
+    AT(AttentionPlan, q), AT(AttentionPlan, k), AT(AttentionPlan, v), AT(AttentionPlan, o), AT(AttentionPlan, q_norm),
+    AT(AttentionPlan, k_norm), AT(AttentionPlan, q_bias), AT(AttentionPlan, k_bias), AT(AttentionPlan, v_bias),
+    AT(AttentionPlan, o_bias), AT(AttentionPlan, sinks), AT(AttentionPlan, kv_offset), AT(AttentionPlan, kv),
+    AT(AttentionPlan, n_heads), AT(AttentionPlan, n_kv_heads), AT(AttentionPlan, window), AT(AttentionPlan, rope),
+    AT(AttentionPlan, rope_dims), AT(AttentionPlan, rope_interleaved), AT(AttentionPlan, qk_norm_whole),
+    AT(AttentionPlan, cache_group), AT(AttentionPlan, scale), AT(AttentionPlan, softcap),
+    SIZE(DensePlan),
+    AT(DensePlan, gate), AT(DensePlan, up), AT(DensePlan, down), AT(DensePlan, gate_bias), AT(DensePlan, up_bias),
+    AT(DensePlan, down_bias), AT(DensePlan, hidden), AT(DensePlan, activation),
+    SIZE(LayerPlan),
+    AT(LayerPlan, attn_norm), AT(LayerPlan, ffn_norm), AT(LayerPlan, post_attn_norm), AT(LayerPlan, post_ffn_norm),
+    AT(LayerPlan, mixer), AT(LayerPlan, feed_forward), AT(LayerPlan, attention), AT(LayerPlan, dense),
+    SIZE(ModelPlan),
+    AT(ModelPlan, embedding), AT(ModelPlan, head), AT(ModelPlan, head_plane), AT(ModelPlan, final_norm),
+    AT(ModelPlan, head_bias), AT(ModelPlan, layers), AT(ModelPlan, n_layers), AT(ModelPlan, width),
+    AT(ModelPlan, vocab_size), AT(ModelPlan, n_groups), AT(ModelPlan, norm), AT(ModelPlan, norm_eps),
+    AT(ModelPlan, embedding_scale), AT(ModelPlan, residual_scale), AT(ModelPlan, logit_scale),
+    AT(ModelPlan, logit_softcap),
+    SIZE(PoolPlan),
+    AT(PoolPlan, data), AT(PoolPlan, block_bytes), AT(PoolPlan, n_blocks),
+    SIZE(SamplerPlan),
+    AT(SamplerPlan, history), AT(SamplerPlan, bias_ids), AT(SamplerPlan, bias), AT(SamplerPlan, banned),
+    AT(SamplerPlan, masks), AT(SamplerPlan, mask_flags), AT(SamplerPlan, drafts), AT(SamplerPlan, tokens),
+    AT(SamplerPlan, logprobs), AT(SamplerPlan, ranks), AT(SamplerPlan, top_ids), AT(SamplerPlan, top),
+    AT(SamplerPlan, seed), AT(SamplerPlan, position), AT(SamplerPlan, temperature), AT(SamplerPlan, top_p),
+    AT(SamplerPlan, min_p), AT(SamplerPlan, presence), AT(SamplerPlan, frequency), AT(SamplerPlan, repetition),
+    AT(SamplerPlan, n_history), AT(SamplerPlan, n_prompt), AT(SamplerPlan, repeat_last_n), AT(SamplerPlan, n_bias),
+    AT(SamplerPlan, n_banned), AT(SamplerPlan, mask_words), AT(SamplerPlan, mask_patience_us),
+    AT(SamplerPlan, n_drafts), AT(SamplerPlan, top_k), AT(SamplerPlan, n_logprobs), AT(SamplerPlan, choice),
+    AT(SamplerPlan, first_head), AT(SamplerPlan, keep_logits), AT(SamplerPlan, n_tokens), AT(SamplerPlan, n_accepted),
+    AT(SamplerPlan, dead_end), AT(SamplerPlan, not_numbers), AT(SamplerPlan, mask_late), AT(SamplerPlan, mask_wait_us),
+    AT(SamplerPlan, n_left_out),
+    SIZE(StepPlan),
+    AT(StepPlan, ids), AT(StepPlan, positions), AT(StepPlan, row_starts), AT(StepPlan, tables),
+    AT(StepPlan, table_widths), AT(StepPlan, rope_tables), AT(StepPlan, rope_positions), AT(StepPlan, head_tokens),
+    AT(StepPlan, logits), AT(StepPlan, best), AT(StepPlan, hidden_tokens), AT(StepPlan, hidden), AT(StepPlan, samplers),
+    AT(StepPlan, n_tokens), AT(StepPlan, n_rows), AT(StepPlan, n_head), AT(StepPlan, n_hidden),
+    AT(StepPlan, n_samplers), AT(StepPlan, n_threads),
+};
+
+}  // namespace
+
+extern "C" {
+
+int32_t imp_cpu_n_fields() { return int32_t(sizeof kFields / sizeof kFields[0]); }
+
+const char* imp_cpu_field(int32_t index, int64_t* offset) {
+    *offset = kFields[index].offset;
+    return kFields[index].name;
+}
+
+}  // extern "C"
