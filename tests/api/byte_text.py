@@ -3,77 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from imp_server.core import (
-    Accepted,
     ChatRequest,
     GenerateRequest,
     InvalidRequest,
     MediaPart,
     MessageSpan,
-    OutputEvent,
     OutputPlan,
     PromptRequest,
     SamplingParams,
     Segment,
     TextPart,
-    Timings,
     VisionUnavailable,
     pack_ids,
     special,
     unpack_ids,
 )
 from imp_server.engine.client.scripted import byte_vocabulary
-from imp_server.engine.messages import RowDelta
 from imp_server.grammar.proving import Prover
-from imp_server.text.session import OutputSession
+from imp_server.text.session import OutputSession, Prepared
 
 END, THINK, THOUGHT, CALL, CALLED = "<|end|>", "<think>", "</think>", "<call>", "</call>"
-
-
-class ByteSession:
-    def __init__(self, request: GenerateRequest, text: ByteText) -> None:
-        self._n_prompt = len(unpack_ids(request.ids))
-        self._session = OutputSession(request.plan, text.vocabulary, logprobs=request.logprobs is not None)
-
-    def unjudged(self, choice: int) -> None:
-        return None
-
-    def feed(self, delta: RowDelta) -> list[OutputEvent]:
-        events: list[OutputEvent] = []
-        if delta.n_cached >= 0:
-            events.append(Accepted(delta.choice, self._n_prompt, delta.n_cached, delta.n_to_cache))
-        if delta.ids:
-            events += self._session.push(delta.choice, delta.ids, delta.logprobs)
-        if delta.finish is not None:
-            f = delta.finish
-            timings = Timings(f.queue_ms, f.prefill_ms, f.decode_ms, f.ttft_ms)
-            events += self._session.finish(
-                delta.choice,
-                f.reason,
-                f.usage,
-                f.stop_string,
-                f.detail,
-                timings,  # type: ignore[arg-type]
-            )
-        return events
-
-
-@dataclass
-class BytePrepared:
-    request: GenerateRequest
-    side: ByteText
-
-    @property
-    def text(self) -> str:
-        return bytes(unpack_ids(self.request.ids)).decode(errors="replace")
-
-    ignored: tuple[str, ...] = ()
-
-    def session(self) -> ByteSession:
-        return ByteSession(self.request, self.side)
 
 
 class ByteText:
@@ -111,15 +63,15 @@ class ByteText:
     def count(self, request: ChatRequest) -> int:
         return len(self.render(request).encode())
 
-    def begin_chat(self, request: ChatRequest) -> Callable[[Prover], BytePrepared]:
+    def begin_chat(self, request: ChatRequest) -> Callable[[Prover], Prepared]:
         prepared = self.prepare_chat(request)
         return lambda prover: prepared
 
-    def begin_prompt(self, request: PromptRequest) -> Callable[[Prover], BytePrepared]:
+    def begin_prompt(self, request: PromptRequest) -> Callable[[Prover], Prepared]:
         prepared = self.prepare_prompt(request)
         return lambda prover: prepared
 
-    def prepare_chat(self, request: ChatRequest) -> BytePrepared:
+    def prepare_chat(self, request: ChatRequest) -> Prepared:
         think = Segment("think", openers=(special(THINK),), closers=(special(THOUGHT),), opens_from=(0,), closes_to=0)
         plan = OutputPlan(
             segments=(Segment("answer"), think),
@@ -139,9 +91,9 @@ class ByteText:
             adapter=request.adapter,
             sampling=SamplingParams(logit_bias=bias),
         )
-        return BytePrepared(generate, self)
+        return self._prepared(generate)
 
-    def prepare_prompt(self, request: PromptRequest) -> BytePrepared:
+    def prepare_prompt(self, request: PromptRequest) -> Prepared:
         pieces = [piece.encode() if isinstance(piece, str) else bytes([piece]) for piece in request.prompt]
         generate = GenerateRequest(
             key=0,
@@ -155,4 +107,8 @@ class ByteText:
             logprobs=request.logprobs,
             adapter=request.adapter,
         )
-        return BytePrepared(generate, self)
+        return self._prepared(generate)
+
+    def _prepared(self, request: GenerateRequest) -> Prepared:
+        session = OutputSession(request.plan, self.vocabulary, logprobs=request.logprobs is not None)
+        return Prepared(request, session, bytes(unpack_ids(request.ids)).decode(errors="replace"))

@@ -17,6 +17,7 @@ from imp_server.core.lanes import Lane
 from imp_server.engine.client.process import ProcessEngine
 from imp_server.engine.client.scripted import ScriptedEngine, Wait
 from imp_server.engine.messages import ModelInfo, Ready, Submit
+from imp_server.text.session import OutputSession, Prepared
 from imp_server.workers.client import Workers
 
 from tests.api.byte_text import ByteText
@@ -27,13 +28,9 @@ from tests.api.test_streams import until
 INFO = ModelInfo("m", "llama", "", 100, 100, 100, 8, 0, "F32")
 
 
-class Prepared:
-    text = ""
-    ignored = ()
+def prepared() -> Prepared:
     request = GenerateRequest(0, bytes(8))
-
-    def session(self) -> Any:
-        return None
+    return Prepared(request, OutputSession(request.plan, ByteText().vocabulary), "")
 
 
 def engine_that_hears(sent: list[Any]) -> ProcessEngine:
@@ -55,7 +52,7 @@ def test_who_leaves_before_the_engine_has_accepted_is_not_submitted_again() -> N
             return {"type": "http.disconnect"}
 
         watch = DisconnectWatch(receive)
-        stays, leaves = Generations(engine, [Prepared()]), Generations(engine, [Prepared()])  # type: ignore[list-item]
+        stays, leaves = Generations(engine, [prepared()]), Generations(engine, [prepared()])
         waiting = asyncio.ensure_future(stays.accept(DisconnectWatch(None)))
         accepting = asyncio.ensure_future(leaves.accept(watch))
         await asyncio.sleep(0.01)
@@ -78,7 +75,7 @@ def test_nothing_is_submitted_again_while_the_engine_ends() -> None:
     async def body() -> None:
         sent: list[Any] = []
         engine = engine_that_hears(sent)
-        running = Generations(engine, [Prepared()])  # type: ignore[list-item]
+        running = Generations(engine, [prepared()])
         waiting = asyncio.ensure_future(running.accept(DisconnectWatch(None)))
         await asyncio.sleep(0.01)
         engine._state = "restarting"

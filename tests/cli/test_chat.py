@@ -22,8 +22,9 @@ from imp_server.cli._chat_prompt import read_message
 from imp_server.cli._conversation import Conversation
 from imp_server.core import ChatRequest, GenerateRequest, TextPart, UserFault
 from imp_server.engine.client.scripted import Action, ScriptedEngine, Wait, byte_vocabulary, text_ids
+from imp_server.text.session import Prepared
 
-from tests.cli.chat_double import BytePrepared, ByteText
+from tests.cli.chat_double import ByteText
 
 
 @pytest.fixture
@@ -84,7 +85,7 @@ def test_ctrl_c_before_the_first_token_stops_the_answer(
 ) -> None:
     prepare = ByteText.prepare_chat
 
-    def interrupted(self: ByteText, request: ChatRequest) -> BytePrepared:
+    def interrupted(self: ByteText, request: ChatRequest) -> Prepared:
         os.kill(os.getpid(), signal.SIGINT)
         return prepare(self, request)
 
@@ -113,7 +114,7 @@ def test_reasoning_is_kept_apart(chat: ChatLoop, capsys: pytest.CaptureFixture[s
     engine = scripted(chat)
     engine.play(text_ids("<let me see>\n\n42"))
     result = chat.ask("what?")
-    assert (result.reasoning, result.text) == ("let me see", "\n\n42")
+    assert (result.reasoning, result.text) == ("let me see", "42")
     assert capsys.readouterr().out == "let me see\n\n42\n"
     assert chat.conversation.messages[-1].reasoning == "let me see"
 

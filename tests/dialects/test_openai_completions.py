@@ -49,7 +49,7 @@ async def play(body: dict[str, Any], plays: list[list[Any]]) -> tuple[list[Outpu
     found = [event async for batch in running.events() for event in batch]
     await engine.stop()
     context = ReplyContext("cmpl-1", "m", 7, "req_1", body, len(requests) * per_prompt, {"per_prompt": per_prompt})
-    context.accepted = Acceptance(prompt_texts=tuple(p.text for p in prompts))
+    context.accepted = Acceptance(prompt_texts=tuple(p.prompt_text for p in prompts))
     return found, context
 
 

@@ -135,7 +135,7 @@ def test_continues_the_final_message() -> None:
     final = chat(message("user", "q"), message("assistant", "The answer is "), continue_final_message=True)
     prepared = model.prepare_chat(final, 1)
     assert prepared.prompt_text.endswith("<|im_start|>assistant\nThe answer is ")
-    assert prepared.continues == "The answer is "
+    assert model.prompts.chat(final).continues == "The answer is "
     assert prepared.request.spans[-1].end == len(unpack_ids(prepared.request.ids))
     with pytest.raises(InvalidRequest, match="assistant"):
         model.prepare_chat(chat(message("user", "q"), continue_final_message=True), 1)

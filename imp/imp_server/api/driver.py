@@ -15,10 +15,10 @@ from typing import Any
 from imp_server.api.disconnect import DisconnectWatch
 from imp_server.api.generations import Generations
 from imp_server.api.sse import KEEP_ALIVE, encode_frame
-from imp_server.api.text_side import Prepared
 from imp_server.core import ImpError, InternalError, OutputEvent
 from imp_server.dialects.base import Acceptance, Fold, SseFrame, Stream
 from imp_server.dialects.handler import Generating, KeepsFailures, OpensLate, Pings
+from imp_server.text.session import Prepared
 
 _log = logging.getLogger(__name__)
 
@@ -27,7 +27,7 @@ def acceptance(running: Generations, prompts: Sequence[Prepared]) -> Acceptance:
     """Of generations that the engine has accepted."""
     return Acceptance(
         usage=running.usage_at_acceptance(),
-        prompt_texts=tuple(prompt.text for prompt in prompts),
+        prompt_texts=tuple(prompt.prompt_text for prompt in prompts),
         sampling=tuple(prompt.request.sampling for prompt in prompts),
         pin_until=prompts[0].request.cache.pin_until,
         cancel=running.end,

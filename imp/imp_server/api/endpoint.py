@@ -38,7 +38,7 @@ from imp_server.api.parameters import ParameterReader
 from imp_server.api.preparing import Preparing
 from imp_server.api.resumable import Resumable, relayed
 from imp_server.api.resumable.opening import Chunks
-from imp_server.api.text_side import Prepared, check_for_any_model
+from imp_server.api.text_side import check_for_any_model
 from imp_server.api.visit import Visit, visit_of
 from imp_server.core import ChatRequest, Draining, ImpError, InternalError, PromptRequest
 from imp_server.core.errand import Errand, NotWanted, running
@@ -56,6 +56,7 @@ from imp_server.dialects.handler import (
     Reply,
 )
 from imp_server.dialects.openai_responses.turns import turn_of
+from imp_server.text.session import Prepared
 
 _log = logging.getLogger(__name__)
 _DETACHED = Response(499)

@@ -18,13 +18,13 @@ import msgspec
 from imp_server.api.admission.queued_tokens import QueuedTokens, TokenClaim
 from imp_server.api.body import ClientGone
 from imp_server.api.checks import Checks
+from imp_server.api.delta_session import DeltaSession
 from imp_server.api.disconnect import DisconnectWatch
-from imp_server.api.text_side import Prepared, Session
 from imp_server.core import EngineFaulted, Failed, Finish, GenerateRequest, Logprobs, OutputEvent, PromptLogprobs, Usage
 from imp_server.core.owner import current_owner
 from imp_server.engine.client.base import EngineClient, Generation
 from imp_server.engine.messages import ReasoningVerdict, RowDelta
-from imp_server.text.session import EXHAUSTED, VIOLATED
+from imp_server.text.session import EXHAUSTED, VIOLATED, Prepared
 
 Batch = list[OutputEvent]
 REASONING_EXHAUSTED = "requests_reasoning_exhausted_total"
@@ -36,7 +36,7 @@ class Live:
     """An accepted generation and its text. `first_choice` is added to the choice of its events."""
 
     generation: Generation
-    session: Session
+    session: DeltaSession
     first_choice: int
     n_choices: int
     n_queued: int = 0
@@ -196,7 +196,7 @@ class Generations:
             outranks=self._outranks,
         )
         generation = await self._submit(request)
-        return Live(generation, prompt.session(), first_choice, request.n, len(request.ids) // 4)
+        return Live(generation, DeltaSession(prompt), first_choice, request.n, len(request.ids) // 4)
 
     async def _submit(self, request: GenerateRequest) -> Generation:
         """Raises ClientGone if nobody wants it any more: an engine that restarts meanwhile must not begin it again."""

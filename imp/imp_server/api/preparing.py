@@ -7,9 +7,10 @@ from collections.abc import Callable, Sequence
 
 from imp_server.api.checks import Checks, Questions, Unanswered
 from imp_server.api.pool import WorkerPool
-from imp_server.api.text_side import Prepared, TextSide
+from imp_server.api.text_side import TextSide
 from imp_server.core import ChatRequest, PromptRequest, Unavailable
 from imp_server.core.errand import Errand, NotWanted, running
+from imp_server.text.session import Prepared
 
 PlanOutput = Callable[[Questions], Prepared]
 

@@ -1,45 +1,15 @@
-"""What the API process needs of a model's text side (api/model_text_side.py has it): prompts in, events out."""
+"""What the API process needs of a model's text side (api/model_text_side.py has it): what prompts are made with."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
-from imp_server.core import ChatRequest, GenerateRequest, OutputEvent, PromptRequest, check_media
-from imp_server.engine.messages import RowDelta
+from imp_server.core import ChatRequest, PromptRequest, check_media
 from imp_server.grammar.proving import Prover
-from imp_server.grammar.whole_schema import Unjudged
 from imp_server.text.fim import check_gap
+from imp_server.text.session import Prepared
 from imp_server.vocab.table import Vocabulary
-
-
-class Session(Protocol):
-    """Owner of the text of one generation, all its choices."""
-
-    def feed(self, delta: RowDelta) -> list[OutputEvent]: ...
-
-    def unjudged(self, choice: int) -> Unjudged | None:
-        """Of a choice that has finished: what is still to be held against its whole schema (grammar.lenient)."""
-        ...
-
-
-class Prepared(Protocol):
-    """A prompt ready for an engine. `request.key` is filled in when it is submitted."""
-
-    @property
-    def request(self) -> GenerateRequest: ...
-
-    @property
-    def text(self) -> str:
-        """The prompt as a person reads it."""
-        ...
-
-    @property
-    def ignored(self) -> tuple[str, ...]:
-        """JSON pointers of the parts of the answer's schema that aren't enforced (grammar.lenient)."""
-        ...
-
-    def session(self) -> Session: ...
 
 
 class TextSide(Protocol):

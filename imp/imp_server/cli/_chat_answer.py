@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from imp_server.api.delta_session import DeltaSession
 from imp_server.api.text_side import TextSide
 from imp_server.core import (
     ChatRequest,
@@ -118,7 +119,7 @@ async def answer(client: EngineClient, text: TextSide, request: ChatRequest, wri
     with _ctrl_c_cancels(result) as cancels:
         prepared = text.begin_chat(request)(PROVES_HERE)
         generation = await client.submit(msgspec.structs.replace(prepared.request, key=client.new_key()))
-        session = prepared.session()
+        session = DeltaSession(prepared)
         result.prompt_tokens = generation.prompt_tokens
         cancels(generation)
         async for delta in generation:

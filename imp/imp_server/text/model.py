@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
@@ -52,7 +52,7 @@ from imp_server.text.plan import (
 )
 from imp_server.text.prompt import ChatPrompt, PromptMaker
 from imp_server.text.sampling_defaults import configured, default_sampling, sampling_params
-from imp_server.text.session import OutputSession
+from imp_server.text.session import OutputSession, Prepared
 from imp_server.text.template import ChatTemplate, Template
 from imp_server.text.templates import builtin_templates, is_ours
 from imp_server.text.tools.base import CallReader, ToolFormat, reader_text
@@ -66,20 +66,6 @@ from imp_server.workers.client import Workers
 
 _PREDICTED_CHARACTERS = 8
 """Of a prediction per token that the context holds: more than tokens write on average."""
-
-
-class Prepared(NamedTuple):
-    """A request ready for the engine, and what turns its tokens into events."""
-
-    request: GenerateRequest
-    session: OutputSession
-    prompt_text: str
-    continues: str = ""
-    """Answer text that is part of the prompt (continue_final_message)."""
-    remember: Callable[[Sequence[int], bytes | None], None] | None = None
-    """Takes the ids of a finished choice and the stop string that ended it, for when the client sends it back."""
-    ignored: tuple[str, ...] = ()
-    """JSON pointers of what the answer's grammar doesn't enforce (grammar.lenient)."""
 
 
 Finish = Callable[[Prover], Prepared]
@@ -196,7 +182,7 @@ class TextModel:
         remember = None
         if self.transcripts is not None and prompt.written is not None:
             remember = partial(self.transcripts.note, prompt.written)
-        return Prepared(_with_digest(request), session, prompt.text, prompt.continues, remember, answer.ignored)
+        return Prepared(_with_digest(request), session, prompt.text, remember, answer.ignored)
 
     def _chat_output(
         self, chat: ChatRequest, prompt: ChatPrompt, prover: Prover

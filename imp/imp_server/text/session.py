@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
 
@@ -16,6 +17,7 @@ from imp_server.core import (
     Finish,
     FinishDetail,
     FinishReason,
+    GenerateRequest,
     LogprobEntry,
     Logprobs,
     OutputEvent,
@@ -39,6 +41,21 @@ VIOLATED: FinishDetail = "schema_violated"
 CUT: FinishDetail = "call_cut"
 
 
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A request ready for an engine, and what makes events of its answer. `request.key` comes when it is submitted."""
+
+    request: GenerateRequest
+    session: OutputSession
+    """Of this request alone: it is fed once."""
+    prompt_text: str
+    """The prompt as a person reads it."""
+    remember: Callable[[Sequence[int], bytes | None], None] | None = None
+    """Takes the ids of a finished choice and the stop string that ended it, for when the client sends it back."""
+    ignored: tuple[str, ...] = ()
+    """JSON pointers of the parts of the answer's schema that aren't enforced (grammar.lenient)."""
+
+
 class OutputSession:
     """All choices of one request. `push` and `finish` are called in the order of the engine's deltas."""
 
@@ -60,7 +77,7 @@ class OutputSession:
         self._whole_schema = whole_schema
         self._unjudged: set[int] = set()
         self._answers: dict[int, list[str]] = {}
-        self._vocabulary = vocabulary
+        self.vocabulary = vocabulary
         self._calls_of = partial(Calls, readers=readers, new_id=new_call_id, taken=taken_ids)
         self._logprobs = logprobs
         self._choices: dict[int, _Choice] = {}
@@ -122,7 +139,7 @@ class OutputSession:
     def _choice(self, choice: int) -> _Choice:
         state = self._choices.get(choice)
         if state is None:
-            state = _Choice(choice, self.plan, self._vocabulary, self._calls_of(choice), self._logprobs)
+            state = _Choice(choice, self.plan, self.vocabulary, self._calls_of(choice), self._logprobs)
             self._choices[choice] = state
         return state
 
