@@ -8,7 +8,7 @@ PYTEST := $(PY) -m pytest
 ARGS ?=
 
 # make codex, make claude-code: the real program from npm against a scripted model
-.PHONY: serve test test-fast test-all fuzz mutants asan wheels codex claude-code lint setup setup-test native docs clean
+.PHONY: serve test test-fast test-all fuzz mutants asan wheels codex claude-code lint setup setup-test native docs oracle-files clean
 
 setup: $(VENV)/.base
 setup-test: $(VENV)/.test
@@ -85,6 +85,11 @@ codex: setup-test
 claude-code: setup-test
 	npm install --prefix build/claude-code --no-audit --no-fund --loglevel=error @anthropic-ai/claude-code
 	CLAUDE_CODE=$(CURDIR)/build/claude-code/node_modules/.bin/claude $(PYTEST) -m slow tests/live/test_claude_code_binary.py $(ARGS)
+
+# CONVERTER: vendor/llama.cpp in the unpacked sources of llama-cpp-python; CONVERTER_PYTHON: a Python with what its
+# requirements/requirements-convert_hf_to_gguf.txt pins.
+oracle-files: setup-test
+	$(PY) -m tests.models.oracle_files $(CONVERTER_PYTHON) $(CONVERTER) $(ARGS)
 
 docs: setup
 	$(VENV)/bin/imp config docs > docs/config.md

@@ -45,6 +45,9 @@ SMALL = {
 }
 """Sizes that most families share; an eps that is large enough to show."""
 
+ABSENT = object()
+"""The value of a key of SMALL that the family doesn't have."""
+
 Tensors = dict[str, torch.Tensor]
 Config = dict[str, Any]
 
@@ -64,13 +67,16 @@ class Case:
     zero_centred_norms: bool = False
     pre: str = "gpt-2"
     """GGUF's name for how the family's text is cut before BPE; empty = SentencePiece."""
+    has_gguf: bool = True
+    """False: llama.cpp's converter doesn't take it, or loses something."""
+    tokenizer_class: str = "PreTrainedTokenizerFast"
     untouched: tuple[str, ...] = ()
     """Fields of the description that may change without a trace in the logits, with the reason beside the case."""
     sizes: Mapping[str, float] = field(default_factory=dict)
     """Part of a parameter's name -> its scale, where the usual one doesn't do."""
 
     def full_config(self) -> Config:
-        return {**SMALL, **self.config}
+        return {name: value for name, value in {**SMALL, **self.config}.items() if value is not ABSENT}
 
 
 def model_of(case: Case) -> torch.nn.Module:
@@ -93,7 +99,7 @@ def _drawn_buffers(model: torch.nn.Module) -> list[tuple[str, torch.Tensor]]:
 
 def _drawn(case: Case, name: str, shape: tuple[int, ...]) -> Floats:
     rng = np.random.default_rng(zlib.crc32(name.encode()))
-    values = np.clip(np.rint(rng.standard_normal(shape) * 4), -7, 7) / 4
+    values = np.clip(np.rint(rng.standard_normal(shape) * 2), -3, 3) / 2
     scale = next((scale for part, scale in case.sizes.items() if part in name), None)
     if scale is not None:
         return (values * scale).astype(np.float32)

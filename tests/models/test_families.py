@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import lzma
 from functools import cache
 from pathlib import Path
 
@@ -26,6 +27,7 @@ from tests.models.oracle import (
     oracle_logits,
     write_checkpoint,
 )
+from tests.models.oracle_files import file_of
 
 CPU_TOLERANCE = 5e-2
 """Keys and values are bf16 there."""
@@ -63,6 +65,22 @@ def test_a_checkpoint_as_transformers_saves_it_is_the_same_model(name: str, base
     saved = open_model(folder / "saved")
     assert saved.architecture == open_model(folder / "published").architecture
     assert error(Driver(ReferenceBackend(saved)).logits(IDS, N_IDS), wanted) <= TOLERANCE
+
+
+@pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.has_gguf])
+def test_a_gguf_file_by_llama_cpp_s_converter(name: str, base: Path) -> None:
+    folder, wanted, ids = files(name, base)
+    path = folder / "model.gguf"
+    path.write_bytes(lzma.decompress(file_of(name).read_bytes()))
+    source = open_model(path)
+    backend = ReferenceBackend(source)
+    assert error(Driver(backend).logits(IDS, N_IDS), wanted) <= TOLERANCE
+    assert greedy(backend, len(ids)) == ids
+    native = CpuBackend(source, n_threads=1)
+    try:
+        assert error(Driver(native).logits(IDS, N_IDS), wanted) <= CPU_TOLERANCE
+    finally:
+        native.close()
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
 from imp_server.core import InvalidModel, UnsupportedModel
 from imp_server.models.config_keys import ROPE_KEYS
-from imp_server.models.rotation import Rope, RopeScaling, RopeStyle
+from imp_server.models.rotation import Rope, RopeScaling, RopeStyle, yarn_magnitude
 
 _KINDS = {"default": "none", "linear": "linear", "llama3": "llama3", "yarn": "yarn"}
 TOP_LEVEL = ("rope_theta", "partial_rotary_factor", "original_max_position_embeddings")
@@ -84,10 +83,7 @@ def _scaling(values: _Values, kind: str, where: str) -> RopeScaling:
 
 def _attention_factor(values: _Values, factor: float) -> float:
     """What the config says on top of yarn's own 0.1 ln(factor) + 1, which it may replace."""
-
-    def own(share: float) -> float:
-        return 0.1 * share * math.log(factor) + 1.0 if factor > 1 else 1.0
-
     share, share_of_all = values.number("mscale", 0), values.number("mscale_all_dim", 0)
-    stated = values.number("attention_factor", own(share) / own(share_of_all) if share and share_of_all else own(1))
-    return stated / own(1)
+    own = yarn_magnitude(factor)
+    shared = yarn_magnitude(factor, share) / yarn_magnitude(factor, share_of_all) if share and share_of_all else own
+    return values.number("attention_factor", shared) / own

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from imp_server.core import InvalidModel, UnsupportedModel
 from imp_server.models.keys import Keys
-from imp_server.models.rotation import Rope, RopeScaling, RopeStyle
+from imp_server.models.rotation import Rope, RopeScaling, RopeStyle, yarn_magnitude
 from imp_server.weights.dequantise import dequantise
 from imp_server.weights.gguf import GgufFile
 
@@ -22,12 +22,16 @@ def rope_of_gguf(keys: Keys, file: GgufFile, head_size: int, style: RopeStyle) -
         raise keys.wrong("rope.scaling.factor", factor, "a positive number")
     if kind == "yarn" and keys.number("rope.scaling.yarn_ext_factor", 1.0) != 1.0:
         raise UnsupportedModel(f"{keys.named('rope.scaling.yarn_ext_factor')} isn't supported")
+    attention_factor = keys.number("rope.scaling.attn_factor", 1.0)
+    if kind == "yarn" and (stated := keys.number("rope.scaling.yarn_attn_factor", 1.0)) != 1.0:
+        # The checkpoint's whole factor. llama.cpp makes its own of the scaling instead, which is what files in use say.
+        attention_factor *= stated / yarn_magnitude(factor)
     context = keys.integer("context_length", high=1 << 30)
     scaling = RopeScaling(
         kind="none" if factor == 1.0 else kind,  # type: ignore[arg-type]
         factor=factor,
         original_context=keys.integer("rope.scaling.original_context_length", 0, low=0, high=1 << 30) or context,
-        attention_factor=keys.number("rope.scaling.attn_factor", 1.0),
+        attention_factor=attention_factor,
         beta_fast=keys.number("rope.scaling.yarn_beta_fast", 32.0),
         beta_slow=keys.number("rope.scaling.yarn_beta_slow", 1.0),
         frequency_factors=factors,

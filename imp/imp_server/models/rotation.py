@@ -62,10 +62,13 @@ def frequencies(rope: Rope) -> Float64s:
 
 
 def magnitude(scaling: RopeScaling) -> float:
-    """What cosines and sines are multiplied with; yarn's own 0.1 ln(factor) + 1 comes on top of the model's."""
-    if scaling.kind == "yarn" and scaling.factor > 1:
-        return scaling.attention_factor * (0.1 * math.log(scaling.factor) + 1.0)
-    return scaling.attention_factor
+    """What cosines and sines are multiplied with; yarn's own comes on top of the model's."""
+    return scaling.attention_factor * (yarn_magnitude(scaling.factor) if scaling.kind == "yarn" else 1.0)
+
+
+def yarn_magnitude(factor: float, share: float = 1.0) -> float:
+    """What yarn multiplies cosines and sines with for a context `factor` times as long."""
+    return 0.1 * share * math.log(factor) + 1.0 if factor > 1 else 1.0
 
 
 def _llama3(plain: Float64s, scaling: RopeScaling) -> Float64s:
