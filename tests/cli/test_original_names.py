@@ -59,7 +59,7 @@ FLAGS: dict[str, tuple[str, str]] = {
     "--http-read-timeout": ("3", "server.body_timeout_s"),
     "--http-write-timeout": ("3", "server.send_timeout_s"),
     "--http-keep-alive-max": ("3", ""),
-    "--log-requests": ("x", "refused"),
+    "--log-requests": ("/tmp/x", "log.requests"),
     "--idle-unload-seconds": ("3", ""),
     "--responses-store-ttl": ("3", "responses.store_ttl_s"),
     "--responses-store-max-entries": ("3", "responses.store_max_entries"),

@@ -261,6 +261,9 @@ class Endpoint:
         if resumable is not None:
             await resumable.loaded(host, limit_s)
         prepared = await self._prepared(host, requests, watch, client_of(request))
+        visit.report = self._hub.reports.begin(self.operation.path, host.id, visit.began_s, reply.context.id)
+        if prepared[0].request.task == "generate":
+            self._hub.reports.take_prompts([prompt.prompt_text for prompt in prepared])
         generations = Generations(
             host.client,
             prepared,
@@ -272,6 +275,7 @@ class Endpoint:
             checks=self._hub.checks,
             queued=self._hub.admission.queued,
             outranks=self._hub.keys.may_outrank(),
+            report=visit.report,
         )
         host.replies.add(generations)
         visit.model, visit.generations = host.id, generations

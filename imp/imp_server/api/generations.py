@@ -20,7 +20,18 @@ from imp_server.api.body import ClientGone
 from imp_server.api.checks import Checks
 from imp_server.api.delta_session import DeltaSession
 from imp_server.api.disconnect import DisconnectWatch
-from imp_server.core import EngineFaulted, Failed, Finish, GenerateRequest, Logprobs, OutputEvent, PromptLogprobs, Usage
+from imp_server.api.reports.reply import ReplyReport
+from imp_server.core import (
+    EngineFaulted,
+    Failed,
+    Finish,
+    GenerateRequest,
+    ImpError,
+    Logprobs,
+    OutputEvent,
+    PromptLogprobs,
+    Usage,
+)
 from imp_server.core.owner import current_owner
 from imp_server.engine.client.base import EngineClient, Generation
 from imp_server.engine.messages import ReasoningVerdict, RowDelta
@@ -59,13 +70,14 @@ class Generations:
         checks: Checks | None = None,
         queued: QueuedTokens | None = None,
         outranks: bool = True,
+        report: ReplyReport | None = None,
     ) -> None:
         """`deadline_s`: seconds from its acceptance after which each generation ends with `length`.
 
         `names`: what clients may call it by: the id of the reply, and their own id of the request.
         `counters`: metrics of the model, by name. `sender`: whose work it is, for fairness. `checks`: hold answers
         against their whole schema, where that is to be done. `queued`: counts the prompts until they are computed.
-        `outranks`: their priority counts against others' requests, too.
+        `outranks`: their priority counts against others' requests, too. `report`: hears what comes of them.
         """
         self.names = names
         self.reasoning_control = reasoning_control
@@ -78,7 +90,9 @@ class Generations:
         self._client = client
         self._deadline_s = deadline_s
         self._has_ended = False
-        self._sender, self._outranks = sender, outranks
+        self._sender, self._outranks, self._report = sender, outranks, report
+        if report is not None:
+            report.begin([prompt.prompt_text for prompt in prompts], sum(prompt.request.n for prompt in prompts))
         self._checks = checks
         self._judging: set[asyncio.Task[bool]] = set()
         self._submitting: set[asyncio.Task[Generation]] = set()
@@ -157,6 +171,8 @@ class Generations:
         self._live.clear()
         if self._claim is not None:
             self._claim.release()
+        if self._report is not None:
+            self._report.end()
 
     async def end_reasoning(self) -> ReasoningVerdict:
         """Of all prompts that run the most that was achieved."""
@@ -253,6 +269,15 @@ class Generations:
             await queue.put(error)
 
     async def _follow(self, one: Live) -> AsyncIterator[Batch]:
+        try:
+            async for batch in self._batches(one):
+                yield batch
+        except ImpError:
+            if self._report is not None:
+                self._report.has_failed = True
+            raise
+
+    async def _batches(self, one: Live) -> AsyncIterator[Batch]:
         async for delta in one.generation:
             batch = one.session.feed(delta)
             if one.n_queued and self._claim is not None and _is_prefilled(delta, one.n_queued):
@@ -260,8 +285,11 @@ class Generations:
                 one.n_queued = 0
             if delta.ids:
                 self._n_tokens += len(delta.ids) // 4
-                self._last_s = time.monotonic()
+                self._last_s = one.generation.arrived_s
                 self._first_s = self._first_s or self._last_s
+                if self._report is not None:
+                    choice = one.first_choice + delta.choice
+                    self._report.note_tokens(choice, len(delta.ids) // 4, one.generation.arrived_s)
             for event in batch:
                 if isinstance(event, Failed):
                     raise EngineFaulted(event.message, code=event.code)
@@ -273,6 +301,8 @@ class Generations:
                     self._counters[REASONING_EXHAUSTED] += 1
             batch = [await self._judged(one, event) for event in batch] if delta.finish is not None else batch
             batch.sort(key=_text_last)
+            if self._report is not None:
+                self._report.note_events(batch)
             if one.first_choice:
                 batch = [msgspec.structs.replace(e, choice=e.choice + one.first_choice) for e in batch]
             if batch:

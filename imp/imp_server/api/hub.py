@@ -19,6 +19,7 @@ from imp_server.api.hosts import HostCheck
 from imp_server.api.model_host import THINK_END, ModelHost
 from imp_server.api.models import Models
 from imp_server.api.pool import WorkerPool
+from imp_server.api.reports import Reports
 from imp_server.api.responses_kept import ResponseShelf, response_shelf
 from imp_server.api.resumable.sessions import OwnStreams, StreamSessions
 from imp_server.api.text_side import check_for_any_model
@@ -56,6 +57,7 @@ class Hub:
     checks: Checks
     admission: Admission
     sessions: StreamSessions
+    reports: Reports
     check_replies: bool = False
     """Check every reply and event against the contract (tests, log.level=debug)."""
     draining: bool = False
@@ -246,6 +248,7 @@ def build_hub(
         checks=Checks(Jobs(workers, n_quick=available_cores())),
         admission=Admission(config.server),
         sessions=StreamSessions(config.streams),
+        reports=Reports(config),
         check_replies=check_replies or config.log.level == "debug",
     )
 

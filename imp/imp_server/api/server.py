@@ -244,7 +244,7 @@ async def run(hub: Hub, sockets: Sockets, announce: Announce, *, ends_process: b
     map_large_blocks()
     app = build_app(hub)
     await app.start()  # type: ignore[no-untyped-call]
-    front = WebSocketFront(Front(app, hub.admission), hub)
+    front = WebSocketFront(Front(app, hub.admission, hub.reports), hub)
     last_resort = partial(_end_in_time, hub) if ends_process else _nothing
     server = ImpServer(_uvicorn_config(front, hub), hub, sockets, last_resort)
     serving = asyncio.create_task(server.serve())
@@ -273,6 +273,7 @@ async def run(hub: Hub, sockets: Sockets, announce: Announce, *, ends_process: b
         await hub.sessions.close()
         hub.pool.close()
         await hub.shelf.close()
+        await asyncio.to_thread(hub.reports.close)
         await asyncio.to_thread(hub.workers.close)
         await app.stop()  # type: ignore[no-untyped-call]
 

@@ -14,6 +14,9 @@ from imp_server.api.admission.body_memory import Charge
 from imp_server.api.admission.gate import Place
 from imp_server.api.admission.rare_log import left_out
 from imp_server.api.generations import Generations
+from imp_server.api.headers import sanitised_id
+from imp_server.api.reports import Ended, Reports
+from imp_server.api.reports.reply import ReplyReport
 from imp_server.api.returned_memory import LARGE_BYTES
 
 _log = logging.getLogger(__name__)
@@ -36,6 +39,7 @@ class Visit:
     """Owner of a request's place at the gate and of its charge for memory; both end with it."""
 
     admission: Admission
+    reports: Reports
     client: str
     """Address that sent it, or that a trusted proxy names; `unix` for a Unix socket."""
     charge: Charge
@@ -50,6 +54,9 @@ class Visit:
     """Of the error that was the answer. Its message may quote the client, so the log doesn't have it."""
     request_id: str = ""
     generations: Generations | None = None
+    report: ReplyReport | None = None
+    sent_id: str = ""
+    """The client's own name of its request, made fit to be shown."""
     status: int = 0
     began_s: float = field(default_factory=time.monotonic)
     _has_ended: bool = False
@@ -65,6 +72,9 @@ class Visit:
         self._has_ended = True
         self.hand_over()()
         self._tell()
+        if not self.is_probe:
+            status = self.status or 499
+            self.reports.end(Ended(self.path, status, self.began_s, self._fields, self.report, self.sent_id, self.code))
 
     def hand_over(self) -> Callable[[], None]:
         """Lets go what the visit holds, when it is called: for what goes on behind the request."""
@@ -149,9 +159,9 @@ def address_of(scope: Scope, proxies: Proxies) -> str:
 class Front:
     """The application with a visit around each request."""
 
-    def __init__(self, app: Application, admission: Admission) -> None:
+    def __init__(self, app: Application, admission: Admission, reports: Reports) -> None:
         self._app = app
-        self._admission = admission
+        self._admission, self._reports = admission, reports
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -159,13 +169,16 @@ class Front:
             return
         visit = Visit(
             self._admission,
+            self._reports,
             address_of(scope, self._admission.proxies),
             self._admission.bodies.charge(),
             scope["method"],
         )
         scope[KEY] = visit
         connection: Counts | None = scope.get("imp.connection")
-        names_itself = any(name == b"x-request-id" for name, _ in scope["headers"])  # such ids aren't logged
+        sent = [value for name, value in scope["headers"] if name.lower() == b"x-request-id"]
+        visit.sent_id = sanitised_id(sent[-1].decode("latin-1")) if sent else ""
+        names_itself = bool(sent)  # such ids aren't logged
 
         async def counted(message: dict[str, Any]) -> None:
             if message["type"] == "http.response.start":

@@ -34,6 +34,7 @@ FLAG_ALIASES: dict[str, str] = {
     "--http-read-timeout": "server.body_timeout_s",
     "--http-write-timeout": "server.send_timeout_s",
     "--detached-seconds": "streams.detached_s",
+    "--sse-ping-interval": "streams.keep_alive_s",
     "--responses-store-ttl": "responses.store_ttl_s",
     "--vram-budget": "cuda.memory_mib",
     "--device": "cuda.device",
@@ -110,6 +111,7 @@ VALUE_ALIASES: dict[tuple[str, str], str] = {
     ("kv_cache.dtype", "fp16"): "f16",
     ("kv_cache.dtype", "fp32"): "f32",
     ("scheduler.prefill_chunk", "-1"): "0",
+    ("streams.keep_alive_s", "-1"): "0",
 }
 
 # Keys of the original that mean nothing here: accepted with one line. A name with a final dot is a whole section.
@@ -172,7 +174,6 @@ NO_EFFECT_FLAGS: dict[str, bool] = {
 REFUSED_FLAGS: dict[str, tuple[bool, str]] = {
     "--mmproj": (True, "images aren't supported yet; leave --mmproj out"),
     "--allow-remote-images": (False, "images aren't supported yet; leave --allow-remote-images out"),
-    "--log-requests": (True, "request logs aren't supported yet; leave --log-requests out"),
 }
 
 # Knobs that the configuration already has and no code reads yet: setting one is answered with a line. Whoever

@@ -145,12 +145,18 @@ class Router(msgspec.Struct, frozen=True):
 
 
 class Log(msgspec.Struct, frozen=True):
-    """Log lines on stderr; prompts and keys are never in them."""
+    """Log lines on stderr, in which prompts and keys never are, and files about requests."""
 
     level: Literal["debug", "info", "warning", "error"] = "info"
     """Least severity that is written."""
     format: Literal["pretty", "json"] = "pretty"
     """For people, or one JSON object per line."""
+    requests: str = ""
+    """File that gets a line of JSON for every request; without what was asked and answered."""
+    request_texts: bool = False
+    """The lines of log.requests hold prompts and answers, too."""
+    prompts_dir: str = ""
+    """Folder that gets a file with the prompt, as the model sees it, for every request that generates."""
 
 
 class Metrics(msgspec.Struct, frozen=True):

@@ -38,6 +38,8 @@ class Generation(Protocol):
     """What the prefix cache held of the prompt when it was accepted; `RowDelta.n_cached` is what it gave."""
     cache_write_tokens: int
     """What would be new in it."""
+    arrived_s: float
+    """When its latest delta came, in seconds of `time.monotonic`, whether it has been read or not."""
 
     def __aiter__(self) -> AsyncIterator[RowDelta]: ...
 

@@ -7,6 +7,7 @@ to `Requests.receive` there.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import suppress
 
@@ -41,6 +42,7 @@ class LiveGeneration:
         self.key = request.key
         self.prompt_tokens = len(request.ids) // 4
         self.cached_tokens = self.cache_write_tokens = 0
+        self.arrived_s = time.monotonic()
         self.accepted: asyncio.Future[LiveGeneration] = asyncio.get_running_loop().create_future()
         self.has_output = False
         """Tokens reached this side: a crash may no longer be hidden by submitting again."""
@@ -88,6 +90,7 @@ class LiveGeneration:
     def receive(self, delta: RowDelta) -> None:
         if delta.choice not in self._open:
             return
+        self.arrived_s = time.monotonic()
         self.has_output = self.has_output or bool(delta.ids or delta.vectors or delta.finish)
         earlier = self._pending.get(delta.choice)
         self._pending[delta.choice] = merge_deltas(earlier, delta) if earlier else delta
