@@ -11,6 +11,7 @@ from typing import Any
 import yaml
 
 from imp_server.core import ConfigError
+from imp_server.core.json_pointer import escaped, unescaped
 
 METHODS = ("get", "put", "post", "delete", "options", "head", "patch", "trace")
 DOCUMENT = "urn:imp:contract"
@@ -77,21 +78,13 @@ class Contract:
         """What a JSON pointer into the merged document leads to, references followed."""
         node: Any = self.document
         for part in pointer.split("/")[1:]:
-            node = node[int(part)] if isinstance(node, list) else node[unescape(part)]
+            node = node[int(part)] if isinstance(node, list) else node[unescaped(part)]
         return self.follow(node)
 
     def follow(self, node: Any) -> Any:
         while isinstance(node, dict) and "$ref" in node and len(node) == 1:
             node = self.resolve(node["$ref"].removeprefix("#"))
         return node
-
-
-def escape(part: str) -> str:
-    return part.replace("~", "~0").replace("/", "~1")
-
-
-def unescape(part: str) -> str:
-    return part.replace("~1", "/").replace("~0", "~")
 
 
 def load(folder: Path, limits: Mapping[str, Any] | None = None) -> Contract:
@@ -196,7 +189,7 @@ def _operations(merged: dict[str, Any], documents: dict[str, dict[str, Any]]) ->
 def _operation(
     whole: Contract, document: dict[str, Any], path: str, method: str, item: dict[str, Any], operation: dict[str, Any]
 ) -> Operation:
-    base = f"/paths/{escape(path)}/{method}"
+    base = f"/paths/{escaped(path)}/{method}"
     body = operation.get("requestBody") or {}
     responses: dict[tuple[str, str], str] = {}
     for status, response in operation.get("responses", {}).items():
@@ -205,7 +198,7 @@ def _operation(
             pointer = response["$ref"].removeprefix("#")
         for media, entry in whole.follow(response).get("content", {}).items():
             if "schema" in entry:
-                responses[status, media] = f"{pointer}/content/{escape(media)}/schema"
+                responses[status, media] = f"{pointer}/content/{escaped(media)}/schema"
         if not whole.follow(response).get("content"):
             responses[status, ""] = ""
     return Operation(
@@ -224,7 +217,7 @@ def _operation(
         ),
         body_required=bool(body.get("required")),
         body_pointers={
-            media: f"{base}/requestBody/content/{escape(media)}/schema" for media in body.get("content", {})
+            media: f"{base}/requestBody/content/{escaped(media)}/schema" for media in body.get("content", {})
         },
         response_pointers=responses,
         semantic_errors=frozenset(operation.get("x-semantic-errors", ())),

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from imp_server.api.contract import Contract, escape
+from imp_server.api.contract import Contract
+from imp_server.core.json_pointer import escaped
 
 _BRANCHES = ("allOf", "anyOf", "oneOf")
 _TAGS = ("type", "role")
@@ -70,9 +71,9 @@ class KnownFields:
             for name, item in value.items():
                 known = shape.fields.get(name)
                 if known is None and item is not None:
-                    found.append(f"{pointer}/{escape(name)}")
+                    found.append(f"{pointer}/{escaped(name)}")
                 elif known is not None and (type(item) is dict or type(item) is list):
-                    known._walk(item, f"{pointer}/{escape(name)}", found, limit)
+                    known._walk(item, f"{pointer}/{escaped(name)}", found, limit)
 
     def _of_items(self) -> KnownFields:
         if self._items is None:

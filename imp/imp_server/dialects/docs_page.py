@@ -6,6 +6,8 @@ import json
 from html import escape
 from typing import Any
 
+from imp_server.core.json_pointer import keys_of
+
 _STYLE = """
 :root{color-scheme:light dark;--line:#8884;--soft:#8882;--accent:#2a7ab0}
 body{font:15px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem}
@@ -112,8 +114,8 @@ def _fields(document: dict[str, Any], schema: dict[str, Any]) -> str:
 def _follow(document: dict[str, Any], schema: dict[str, Any]) -> dict[str, Any]:
     while isinstance(schema, dict) and "$ref" in schema:
         node: Any = document
-        for part in schema["$ref"].removeprefix("#/").split("/"):
-            node = node[part.replace("~1", "/").replace("~0", "~")]
+        for key in keys_of(schema["$ref"]):
+            node = node[key]
         schema = node
     return schema
 

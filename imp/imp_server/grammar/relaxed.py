@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 from imp_server.core import GrammarRefused, GrammarUnsatisfiable
+from imp_server.core.json_pointer import keys_of, pointer_to
 from imp_server.grammar.check import DEFAULT, Rules, schema_plan
 from imp_server.grammar.proving import PROVES_HERE, Prover
 
@@ -41,11 +42,11 @@ def relaxed_schema(schema: Any, rules: Rules = DEFAULT, prover: Prover = PROVES_
                 schema = json.loads(text)
             if not _leave_out(schema, path):
                 raise
-            left_out.append("".join("/" + key.replace("~", "~0").replace("/", "~1") for key in path))
+            left_out.append(pointer_to(path))
 
 
 def _path_to_leave(pointer: str) -> list[str]:
-    path = [key.replace("~1", "/").replace("~0", "~") for key in pointer.split("/")[1:]]
+    path = keys_of(pointer)
     for at, key in enumerate(path):
         # a property may be called `not`, too
         if key in INVERTING and (at == 0 or path[at - 1] not in ("properties", "patternProperties", "$defs")):

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
+from imp_server.core.json_pointer import keys_of
+
 WrittenAs = Literal["text", "text_or_null", "json"]
 """text_or_null: where the text is `null`, it is the value null."""
 
@@ -87,6 +89,6 @@ def _beneath(schema: Mapping[str, Any], root: Mapping[str, Any]) -> Iterator[Any
     reference = schema.get("$ref")
     if isinstance(reference, str) and reference.startswith("#/"):
         found: Any = root
-        for part in reference[2:].split("/"):
-            found = found.get(part.replace("~1", "/").replace("~0", "~")) if isinstance(found, Mapping) else None
+        for key in keys_of(reference):
+            found = found.get(key) if isinstance(found, Mapping) else None
         yield found

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from urllib.parse import unquote, urldefrag, urljoin
 
 from imp_server.core import GrammarRefused
+from imp_server.core.json_pointer import keys_of, pointer_to
 from imp_server.core.turns import charge
 from imp_server.grammar.values.schema.published import ADDRESSES, published
 
@@ -49,11 +50,7 @@ class At(NamedTuple):
     """Resources entered so far that a dynamic reference may end in, outermost first."""
 
     def down(self, *keys: str | int) -> At:
-        return self._replace(pointer=self.pointer + "".join("/" + escape(str(k)) for k in keys))
-
-
-def escape(key: str) -> str:
-    return key.replace("~", "~0").replace("/", "~1")
+        return self._replace(pointer=self.pointer + pointer_to(keys))
 
 
 def children(schema: dict[str, Any]) -> Iterator[tuple[tuple[str | int, ...], Any]]:
@@ -235,8 +232,7 @@ class Document:
 
     def _follow(self, root: Any, uri: str, pointer: str, reference: str, at: At) -> tuple[Any, At]:
         here, place = root, self._target(root, uri, "", at)
-        for part in pointer.split("/")[1:]:
-            key = part.replace("~1", "/").replace("~0", "~")
+        for key in keys_of(pointer):
             if isinstance(here, dict) and key in here:
                 here = here[key]
             elif isinstance(here, list) and key.isdecimal() and int(key) < len(here):

@@ -7,6 +7,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 from imp_server.core import GrammarRefused
+from imp_server.core.json_pointer import escaped
 from imp_server.grammar.values.formula import Formula
 from imp_server.grammar.values.json_values import number_of
 from imp_server.grammar.values.schema.document import At
@@ -35,7 +36,7 @@ def deepest_place(schema: Any) -> str:
             deepest, depth = pointer, level
         if len(pointer) < LONGEST_POINTER and isinstance(part, dict | list):
             for key, below in part.items() if isinstance(part, dict) else enumerate(part):
-                todo.append((below, f"{pointer}/{str(key).replace('~', '~0').replace('/', '~1')}", level + 1))
+                todo.append((below, f"{pointer}/{escaped(str(key))}", level + 1))
     return deepest
 
 
