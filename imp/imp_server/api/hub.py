@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ParamSpec, TypeVar
 
 import msgspec
+from prometheus_client.core import Metric
 
 from imp_server.api.admission import Admission
 from imp_server.api.auth import KeyRing
@@ -123,6 +124,9 @@ class Hub:
         told, rows = ({}, ()) if host is None else await host.stats(current_owner())
         own = {**self.checks.counters, "queued_prompt_tokens": float(self.admission.queued.n_tokens)}
         return {**own, **told}, rows
+
+    def measured(self) -> Iterator[Metric]:
+        return self.reports.measures.collect([host.id for host in self.models])
 
     def pool_of(self, host: ModelHost, *, renders: bool) -> WorkerPool:
         """For work of its text side; `renders`: with its template, too."""

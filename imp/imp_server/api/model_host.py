@@ -22,6 +22,8 @@ _ROUTED = ("generate", "embed")
 """What an engine can do that there are routes for."""
 _STATS_S = 2.0
 """How long metrics wait for the engine, which answers between two steps."""
+LOADS = "model_loads_total"
+"""Counts how often the model was loaded; an engine that restarts loads it, too, and isn't counted."""
 THINK_END = "think_end_requests_total"
 """Counts the calls that ended a reply's thinking."""
 
@@ -49,7 +51,7 @@ class ModelHost:
     """What loading ended with."""
     replies: WeakSet[Generations] = field(default_factory=WeakSet)
     """Replies being made."""
-    counters: Counter[str] = field(default_factory=lambda: Counter({REASONING_EXHAUSTED: 0, THINK_END: 0}))
+    counters: Counter[str] = field(default_factory=lambda: Counter({REASONING_EXHAUSTED: 0, THINK_END: 0, LOADS: 0}))
     """What is counted in this process, by the name of its metric."""
     _told: EngineStats = field(default_factory=lambda: EngineStats({}, ()))
     _asking: asyncio.Future[EngineStats] | None = None
@@ -63,6 +65,7 @@ class ModelHost:
             text, _ = await asyncio.gather(pool.run(self.load_text), self.client.start(self._progress))
             text.limit_context(self.client.info.context_length)
             self.text = text
+            self.counters[LOADS] += 1
             if text.apart and self.pool is None:
                 self.pool = WorkerPool()
         except ImpError as error:

@@ -7,9 +7,11 @@ process does the rest (engine, transport, errors). Handlers own no state.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, ParamSpec, Protocol, TypeVar, runtime_checkable
+
+from prometheus_client.core import Metric
 
 from imp_server.config import Config
 from imp_server.core import ChatRequest, ImpError, PromptRequest
@@ -106,6 +108,10 @@ class Services(Protocol):
 
     async def stats(self, model: str = "") -> tuple[dict[str, float], tuple[dict[str, Any], ...]]:
         """Counters by name, and one dict per row of the model; those of the server alone where there is none."""
+        ...
+
+    def measured(self) -> Iterable[Metric]:
+        """What this process counts of requests and replies, for the metrics."""
         ...
 
     async def tokenize(self, model: str, text: str, *, add_special: bool, parse_special: bool) -> list[int]: ...

@@ -29,6 +29,7 @@ from imp_server.engine.messages import FromEngine, StepDone, ToEngine
 from imp_server.engine.request_handler import GrammarReady, RequestHandler
 from imp_server.engine.results import prompt_logprobs, sampled_logprobs, vectors
 from imp_server.engine.row_rules import RowRules
+from imp_server.engine.step_meter import StepMeter
 from imp_server.schedule.rows import Chunk, StepPlan
 from imp_server.schedule.scheduler import Scheduler
 from imp_server.vocab.table import Vocabulary
@@ -61,6 +62,7 @@ class EngineLoop:
         self.backend = backend
         self.scheduler = scheduler
         self.speculation = speculation or Speculation()
+        self._meter = StepMeter(clock)
         self.requests = RequestHandler(
             scheduler,
             backend,
@@ -71,7 +73,7 @@ class EngineLoop:
             rules=rules or RowRules(),
             make=make_constraint or _refuse,
             clock=clock,
-            more_counters=self.speculation.counters,
+            more_counters=lambda: {**self.speculation.counters(), **self._meter.counters()},
         )
         self._live = self.requests.live
         self._emit = emit
@@ -195,6 +197,7 @@ class EngineLoop:
     def _settle(self, plan: StepPlan, results: Sequence[RowResult], elapsed_ms: float) -> None:
         self.scheduler.settle(plan, [result.n_accepted for result in results], elapsed_ms)
         self._counters["steps_total"] += 1
+        self._meter.note(plan.chunks, [len(result.tokens) for result in results], elapsed_ms)
         self._counters["computed_tokens_total"] += plan.n_tokens
         self.speculation.note_verified([self._live.of_row(c.row) for c in plan.chunks if c.n_drafts], elapsed_ms)
         for chunk, result in zip(plan.chunks, results, strict=True):

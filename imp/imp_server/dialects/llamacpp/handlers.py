@@ -219,5 +219,5 @@ def _slot(row: dict[str, Any] | None) -> dict[str, Any]:
 async def metrics(call: Call) -> Reply:
     counters, _ = await call.services.stats()
     kept = await call.services.responses.totals()
-    text = exposition(counters, call.services.state(), kept)
+    text = exposition(counters, call.services.state(), kept, call.services.measured())
     return BytesReply(text, CONTENT_TYPE, headers={"process-start-time-unix": STARTED_UNIX})
