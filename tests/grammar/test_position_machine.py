@@ -2,26 +2,34 @@
 
 from __future__ import annotations
 
+import json
 import random
 import time
 from typing import Any
 
 import numpy as np
 import pytest
+from imp_server.core import GrammarRefused
 from imp_server.grammar.check import check_regex, check_schema
 from imp_server.grammar.engine import GrammarSpace, Matcher, State
+from imp_server.grammar.frames.texts import Text
 from imp_server.grammar.languages.regex.anchors import Splitter
 from imp_server.grammar.languages.regex.compile import compile_regex
 from imp_server.grammar.languages.regex.parser import parse
+from imp_server.grammar.machines import joint as joint_module
 from imp_server.grammar.machines import position_machine
+from imp_server.grammar.machines.combine import anything, universal
 from imp_server.grammar.machines.glushkov import MAX_COST, positions_of
-from imp_server.grammar.machines.machine import DEAD
+from imp_server.grammar.machines.joint import joint_machine
+from imp_server.grammar.machines.lazy_product import lazy_one, searched_product
+from imp_server.grammar.machines.machine import DEAD, Machine
 from imp_server.grammar.machines.memo import forget
 from imp_server.grammar.machines.nodes import Node, Nodes
 from imp_server.grammar.machines.position_machine import PositionMachine
 from imp_server.grammar.machines.terms import TermMachine
 from imp_server.grammar.masks.masks import Masks
 from imp_server.grammar.masks.native_walk import available
+from jsonschema.validators import Draft202012Validator
 
 from tests.grammar.test_masks import VOCABULARY, allowed, walk_states
 
@@ -53,7 +61,7 @@ def both(pattern: str) -> tuple[TermMachine, PositionMachine]:
     nodes, node = node_of(pattern)
     positions = positions_of(node)
     assert positions is not None
-    return TermMachine(nodes, node), PositionMachine(node, positions)
+    return TermMachine(nodes, node), PositionMachine([node], positions)
 
 
 def read(machine: Any, state: int, word: bytes) -> int:
@@ -89,7 +97,8 @@ def test_sets_of_positions_accept_what_subsets_accept(seed: int) -> None:
 @pytest.fixture
 def always(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Sets of positions for every pattern, however few its subsets are."""
-    monkeypatch.setattr(position_machine, "_is_small", lambda _: False)
+    monkeypatch.setattr(position_machine, "is_small", lambda _: False)
+    monkeypatch.setattr(joint_module, "is_small", lambda _: False)
     monkeypatch.setattr(position_machine, "_is_ambiguous", lambda _: True)
     forget()
     yield
@@ -147,6 +156,80 @@ def test_dear_patterns_are_served(pattern: str) -> None:
         way = m.way_out(m.start)
         end = m.advance_bytes(m.start, way)
         assert end is not None and m.is_done(end)
+
+
+# --- side by side -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.usefixtures("always")
+def test_patterns_side_by_side_are_their_product(seed: int) -> None:
+    rng = random.Random(seed)
+    n_compared = 0
+    for _ in range(60):
+        parts = [compile_regex(some_regex(rng, rng.randrange(3))) for _ in range(rng.randrange(1, 4))]
+        parts = [part for part in parts if not universal(part, part.start)]
+        one, n_wanted = rng.random() < 0.4, rng.randrange(len(parts) + 1)
+        joint = joint_machine(parts, [], one=True) if one else joint_machine(parts[:n_wanted], parts[n_wanted:])
+        if joint is None or not parts:
+            continue
+        wanted = parts[:n_wanted] or [anything()]
+        try:
+            twin = lazy_one(parts) if one else searched_product(wanted, parts[n_wanted:])
+        except GrammarRefused:
+            continue
+        if joint.word is None:
+            word = twin.shortest(twin.start)
+            if word is None:
+                assert twin.start == DEAD
+                continue
+            joint.prove(word)
+        n_compared += 1
+        same_states(twin, joint, rng)
+    assert n_compared > 10
+
+
+def same_states(twin: Machine, joint: Machine, rng: random.Random) -> None:
+    here = twin.start, joint.start
+    for _ in range(12):
+        assert twin.accepts(here[0]) == joint.accepts(here[1])
+        word = joint.shortest(here[1])
+        assert (
+            word is not None and twin.accepts(read(twin, here[0], word)) and joint.accepts(read(joint, here[1], word))
+        )
+        after = [(twin.step(here[0], byte), joint.step(here[1], byte)) for byte in range(256)]
+        assert all((a == DEAD) == (b == DEAD) for a, b in after)
+        here = rng.choice([pair for pair in after if pair[0] != DEAD])
+
+
+JOINT: dict[str, Any] = {
+    "one of eight": {"oneOf": [{"type": "string", "pattern": f"{chr(97 + i)}..{chr(98 + i)}"} for i in range(8)]},
+    "all of nine": {"type": "string", "allOf": [{"pattern": f"{chr(97 + i)}.{{{i}}}{chr(98 + i)}"} for i in range(9)]},
+    "all but two": {
+        "type": "string",
+        "allOf": [{"pattern": "a.{20}b"}, {"not": {"pattern": "b.{9}é"}}, {"not": {"pattern": "xy"}}],
+    },
+    "not one": {"type": "string", "not": {"pattern": "(.*[ab].{30}c)+"}},
+    "any of two": {
+        "anyOf": [{"type": "string", "pattern": "^(.*[ab].{30}c)+$"}, {"type": "string", "pattern": "^.*a.{99}$"}]
+    },
+}
+
+
+@pytest.mark.parametrize("name", JOINT)
+def test_what_hangs_on_several_patterns_is_served(name: str) -> None:
+    shared = GrammarSpace(VOCABULARY)
+    plain = Masks(shared.space, shared.stepper, VOCABULARY, use_native=False)
+    m, rng = shared.matcher(check_schema({"type": "array", "items": JOINT[name]})), random.Random(3)
+    text = m.advance_bytes(m.start, b'["')
+    assert text is not None
+    local = m.local(text.cell.top)
+    assert isinstance(local, Text) and local.verdicts.is_sparse
+    same_masks(shared, plain, m, rng, 20)
+    for state in walk_states(m, rng, 6):
+        assert allowed(m, state) == advanced(m, state)
+    way = m.way_out(text)
+    assert Draft202012Validator(JOINT[name]).is_valid(json.loads((b'["' + way).decode())[0])
 
 
 def test_which_patterns_are_sets() -> None:

@@ -79,13 +79,28 @@ void Positions::follow(const uint64_t* here, uint64_t* out) const {
   }
 }
 
+bool Positions::ends_at(const uint64_t* here) const {
+  if (goal == Goal::ANY) return meets(here, ends.data(), n_words);
+  size_t n_met = 0;
+  for (const Part& part : done) n_met += meets(here + part.first, bits.data() + part.bits, part.n);
+  return n_met == (goal == Goal::ONE ? 1 : done.size());
+}
+
+bool Positions::lives(const uint64_t* here) const {
+  if (goal == Goal::ANY) return true;
+  if (goal == Goal::ALL) return !meets(here, lost.data(), n_words);
+  int32_t n_met = 0;
+  for (const Part& part : done) n_met += meets(here + part.first, bits.data() + part.bits, part.n);
+  return n_met < 2;
+}
+
 int32_t Positions::kind(uint32_t code_point) const {
   if (code_point < 128) return ascii[code_point];
   const auto next = std::upper_bound(starts.begin(), starts.end(), code_point);
   return kinds[next - starts.begin() - 1];
 }
 
-// Whether something of `following` reads some code point in [low, high].
+// Whether something of `following` reads some code point in [low, high] and lives on.
 bool Positions::reads(const uint64_t* following, uint32_t low, uint32_t high) {
   if (low > high) return false;
   const auto [found, is_new] = within.try_emplace(static_cast<uint64_t>(low) << 32 | high, Kinds{{0, 0}});
@@ -95,9 +110,13 @@ bool Positions::reads(const uint64_t* following, uint32_t low, uint32_t high) {
     for (; at < starts.size() && starts[at] <= high; ++at)
       if (kinds[at] >= 0) among.words[kinds[at] >> 6] |= uint64_t{1} << (kinds[at] & 63);
   }
+  uint64_t read[MAX_WORDS];
   for (int32_t word = 0; word < 2; ++word)
-    for (uint64_t left = among.words[word]; left; left &= left - 1)
-      if (meets(following, of(64 * word + __builtin_ctzll(left)), n_words)) return true;
+    for (uint64_t left = among.words[word]; left; left &= left - 1) {
+      const uint64_t* chars = of(64 * word + __builtin_ctzll(left));
+      if (goal == Goal::ANY ? meets(following, chars, n_words) : common(following, chars, n_words, read) && lives(read))
+        return true;
+    }
   return false;
 }
 
@@ -108,7 +127,7 @@ Inner enter(const PositionText& text, uint64_t* slot) {
     std::copy(text.here.begin(), text.here.end(), slot);
   } else {
     p->follow(text.here.data(), slot);
-    inner.ends = meets(text.here.data(), p->ends.data(), p->n_words);
+    inner.ends = p->ends_at(text.here.data());
   }
   return inner;
 }
@@ -119,8 +138,8 @@ namespace {
 Outcome moved_by(const Inner& inner, const uint64_t* following, uint32_t code_point, Inner* after, uint64_t* read, bool* moved) {
   Positions* const p = inner.positions;
   const int32_t kind = p->kind(code_point);
-  if (kind < 0 || !common(following, p->of(kind), p->n_words, read)) return Outcome::DEAD;
-  *after = Inner{p, Read::TEXT, inner.quoted, meets(read, p->ends.data(), p->n_words), 0, 0, 0, 0};
+  if (kind < 0 || !common(following, p->of(kind), p->n_words, read) || !p->lives(read)) return Outcome::DEAD;
+  *after = Inner{p, Read::TEXT, inner.quoted, p->ends_at(read), 0, 0, 0, 0};
   *moved = true;
   return Outcome::ALIVE;
 }
@@ -243,10 +262,12 @@ using namespace imp_grammar;
 extern "C" {
 
 // `segments`: starts and then kinds, n_segments each. `sets`: chars of all classes, then `ends`, then those of the shifts.
-// `jumps`: (source, n_source, target, n_target) of each, their words one after another in `jump_bits`.
+// `jumps`: (source, n_source, target, n_target) of each, their words one after another in `words`, and behind them those
+// of `done`: (first, n) of each set of the goal.
 Positions* imp_grammar_positions(int32_t n_words, int64_t cost, const int32_t* segments, int32_t n_segments,
                                  const uint64_t* sets, int32_t n_classes, const int32_t* shifts, int32_t n_shifts,
-                                 const int32_t* jumps, int32_t n_jumps, const uint64_t* jump_bits) {
+                                 const int32_t* jumps, int32_t n_jumps, const uint64_t* words, int32_t goal,
+                                 const int32_t* done, int32_t n_done) {
   auto* p = new Positions();
   p->n_words = n_words;
   p->cost = cost;
@@ -264,10 +285,18 @@ Positions* imp_grammar_positions(int32_t n_words, int64_t cost, const int32_t* s
   sets += n;
   p->shifts.assign(shifts, shifts + n_shifts);
   p->shifted.assign(sets, sets + n * n_shifts);
+  sets += n * n_shifts;
+  p->lost.assign(sets, sets + n);
   for (; n_jumps--; jumps += 4) {
     p->jumps.push_back({jumps[0], jumps[1], jumps[2], jumps[3], p->bits.size()});
-    p->bits.insert(p->bits.end(), jump_bits, jump_bits + jumps[1] + jumps[3]);
-    jump_bits += jumps[1] + jumps[3];
+    p->bits.insert(p->bits.end(), words, words + jumps[1] + jumps[3]);
+    words += jumps[1] + jumps[3];
+  }
+  p->goal = static_cast<Goal>(goal);
+  for (; n_done--; done += 2) {
+    p->done.push_back({done[0], done[1], p->bits.size()});
+    p->bits.insert(p->bits.end(), words, words + done[1]);
+    words += done[1];
   }
   return p;
 }

@@ -10,14 +10,24 @@
 
 namespace imp_grammar {
 
+constexpr size_t MAX_WORDS = 32;  // of a set: MAX_POSITIONS of glushkov.py
+
 struct Kinds {
   uint64_t words[2];  // bits of classes of characters: 128 at most
 };
+
+// What patterns that are read side by side are to do: Goal of glushkov.py.
+enum class Goal : int32_t { ANY, ALL, ONE };
 
 // Sets are `n_words` words; bit p is position p.
 struct Positions {
   struct Jump {  // the parts of both sets that aren't empty, in `bits`
     int32_t source, n_source, target, n_target;  // first words, and how many
+    size_t bits;
+  };
+
+  struct Part {  // a set: its words that aren't empty
+    int32_t first, n;
     size_t bits;
   };
 
@@ -32,8 +42,13 @@ struct Positions {
   std::vector<uint64_t> shifted;  // per shift: the positions that it moves
   std::vector<Jump> jumps;
   std::vector<uint64_t> bits;
+  Goal goal;
+  std::vector<Part> done;      // sets of the goal; their words are in `bits`
+  std::vector<uint64_t> lost;  // behind these nothing ends
   std::unordered_map<uint64_t, Kinds> within;  // classes between two code points, once asked for
 
+  bool ends_at(const uint64_t* here) const;
+  bool lives(const uint64_t* here) const;  // of a set that isn't empty
   void follow(const uint64_t* here, uint64_t* out) const;
   bool reads(const uint64_t* following, uint32_t low, uint32_t high);
   int32_t kind(uint32_t code_point) const;
@@ -70,8 +85,6 @@ struct Inner {
   int32_t due;  // continuation bytes, or hexadecimal digits
   uint32_t value, floor, high;
 };
-
-constexpr size_t MAX_WORDS = 32;  // of a set: MAX_POSITIONS of glushkov.py
 
 // Enter the text: fills `slot` with what may follow.
 Inner enter(const PositionText& text, uint64_t* slot);

@@ -19,9 +19,10 @@ from imp_server.grammar.machines.glushkov import Positions, lowest
 from imp_server.grammar.machines.position_machine import PositionMachine
 from imp_server.native import load_library
 
+GOALS = ("any", "all", "one")
 _P, _I, _I64 = ctypes.c_void_p, ctypes.c_int32, ctypes.c_int64
 _CALLS: dict[str, tuple[Any, list[Any]]] = {
-    "positions": (_P, [_I, _I64, _P, _I, _P, _I, _P, _I, _P, _I, _P]),
+    "positions": (_P, [_I, _I64, _P, _I, _P, _I, _P, _I, _P, _I, _P, _I, _P, _I]),
     "positions_free": (None, [_P]),
     "position_texts": (_P, []),
     "position_texts_free": (None, [_P]),
@@ -71,18 +72,36 @@ class NativePositions:
         call = _calls()
         n_words = positions.n_words
         segments = np.array([*positions.starts, *positions.kinds], np.int32)
-        among = [*positions.chars, positions.ends, *(moved for _, moved in positions.shifts)]
+        goal = positions.goal
+        among = [*positions.chars, positions.ends, *(moved for _, moved in positions.shifts), goal.lost]
         sets = _words(among, n_words)
         shifts = np.array([distance for distance, _ in positions.shifts] or [0], np.int32)
         cuts = [[_cut(s), _cut(t)] for s, t in positions.jumps]
         jumps = np.array([[s[0], len(s[1]), t[0], len(t[1])] for s, t in cuts] or [[0] * 4], np.int32)
-        bits = np.concatenate([part[1] for cut in cuts for part in cut] or [np.zeros(1, np.uint64)])
-        arrays: list[NDArray[Any]] = [segments, sets, shifts, jumps, bits]
-        a, b, c, d, e = (array.ctypes.data for array in arrays)
+        parts = [_cut(among) for among in goal.done]
+        done = np.array([[first, len(words)] for first, words in parts] or [[0] * 2], np.int32)
+        cut = [*(part for pair in cuts for part in pair), *parts]
+        bits = np.concatenate([words for _, words in cut] or [np.zeros(1, np.uint64)])
+        arrays: list[NDArray[Any]] = [segments, sets, shifts, jumps, bits, done]
+        a, b, c, d, e, f = (array.ctypes.data for array in arrays)
         counts = len(positions.starts), len(positions.chars), len(positions.shifts), len(positions.jumps)
-        self.at = int(
-            call["positions"](n_words, positions.cost, a, counts[0], b, counts[1], c, counts[2], d, counts[3], e)
+        begun = call["positions"](
+            n_words,
+            positions.cost,
+            a,
+            counts[0],
+            b,
+            counts[1],
+            c,
+            counts[2],
+            d,
+            counts[3],
+            e,
+            GOALS.index(goal.kind),
+            f,
+            len(parts),
         )
+        self.at = int(begun)
         weakref.finalize(self, call["positions_free"], self.at)
 
 

@@ -9,6 +9,7 @@ from imp_server.core.turns import charge, spend
 from imp_server.grammar.machines.explored import Explored, explore, refined
 from imp_server.grammar.machines.machine import DEAD, GROWING, Machine
 from imp_server.grammar.machines.nodes import INFINITE, Nodes, Spread
+from imp_server.grammar.machines.position_machine import PositionMachine, position_machine
 from imp_server.grammar.machines.terms import TermMachine
 
 States = tuple[int, ...]
@@ -178,6 +179,11 @@ class Union:
 def union(machines: Sequence[Machine]) -> Machine:
     """What any of the machines accepts."""
     parts = [m for m in machines if m.start != DEAD]
+    if len(parts) > 1 and any(isinstance(m, PositionMachine) for m in parts):
+        roots = [getattr(m, "root", None) for m in parts]
+        sets = position_machine(*(root for root in roots if root is not None)) if None not in roots else None
+        if sets is not None:
+            return sets
     return Union(parts) if len(parts) > 1 else parts[0] if parts else nothing()
 
 

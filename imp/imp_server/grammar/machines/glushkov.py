@@ -1,6 +1,6 @@
 """The position automaton (Glushkov) of an expression: sets of positions as words of bits, never a subset made a state.
 
-A position is one character of the expression, counted loops written out; position 0 stands before the first. What may
+A position is one character of the expression, counted loops written out, or stands before its first one. What may
 follow a set is worked out for all of its positions at once: by shifts, as written-out loops repeat the same distances,
 and by jumps from one set to another. So a step costs so many words whatever the set is, and that number is known
 before anything is read. Every position can still reach an end: what has none isn't in the expression (nodes.py).
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from imp_server.core.turns import charge, spend
 from imp_server.grammar.machines.codepoints import ANY, LAST, Ranges
@@ -34,12 +34,36 @@ Jump = tuple[int, int]
 """If any position of the first set was read, all of the second may come."""
 
 
+class Goal(NamedTuple):
+    """What several expressions that are read side by side are to do. Sets that are met stay met."""
+
+    kind: Literal["any", "all", "one"]
+    """Of the sets in `done`: a text ends where all are met, or exactly one. any: where `ends` of the positions is."""
+    done: tuple[int, ...] = ()
+    lost: int = 0
+    """Behind these nothing ends. So it is behind two of `done`, if one alone is to be met."""
+
+    def ends(self, here: int) -> bool:
+        n_met = sum(1 for among in self.done if here & among)
+        return n_met == (1 if self.kind == "one" else len(self.done))
+
+    def lives(self, here: int) -> bool:
+        if self.kind == "one":
+            return sum(1 for among in self.done if here & among) < 2
+        return bool(here) and not here & self.lost
+
+
+ANY_END = Goal("any")
+
+
 class Positions(NamedTuple):
     """An automaton as plain data. Sets are ints: bit p is position p."""
 
     n: int
     ranges: list[Ranges]
-    """Characters of each position; none of position 0."""
+    """Characters of each position; none of those before the first."""
+    first: int
+    """Where a text begins: position 0, and one for each further expression."""
     ends: int
     """Positions behind which the text may end."""
     shifts: list[tuple[int, int]]
@@ -51,6 +75,7 @@ class Positions(NamedTuple):
     """Class of each segment; -1 where no position reads such a character."""
     chars: list[int]
     """By class: the positions that read it."""
+    goal: Goal = ANY_END
 
     @property
     def n_words(self) -> int:
@@ -66,7 +91,7 @@ class Positions(NamedTuple):
     def cost(self) -> int:
         """Words read and written for a step."""
         jumps = sum(_n_words(source) + _n_words(target) for source, target in self.jumps)
-        return self.n_words * (2 * len(self.shifts) + 2) + jumps
+        return self.n_words * (2 * len(self.shifts) + 3) + jumps + sum(map(_n_words, self.goal.done))
 
     def follow(self, here: int) -> int:
         """What may come behind any of the positions."""
@@ -107,17 +132,21 @@ def members(positions: int) -> Iterator[int]:
         positions &= positions - 1
 
 
-def positions_of(root: Node) -> Positions | None:
-    """None where they are too many, a step costs too much, or the expression isn't made of characters alone."""
-    if _size(root, {}) >= MAX_POSITIONS:
+def positions_of(*roots: Node) -> Positions | None:
+    """Of any of the expressions, side by side.
+
+    None where they are too many, a step costs too much, or an expression isn't made of characters alone.
+    """
+    if sum(1 + _size(root, {}) for root in roots) > MAX_POSITIONS:
         return None
     built = _Builder()
-    nullable, first, last = built.part(root)
-    built.link(1, first)
+    first = ends = 0
+    for root in roots:
+        before, last = built.whole(root)
+        first, ends = first | before, ends | last
     shifts, jumps = _spelled(built.jumps())
     table = _segments(built.ranges)
-    ends = last | (1 if nullable else 0)
-    found = Positions(len(built.ranges), built.ranges, ends, shifts, jumps, *table)
+    found = Positions(len(built.ranges), built.ranges, first, ends, shifts, jumps, *table)
     is_cheap = found.cost <= MAX_COST and found.n_words * found.n_wide <= MAX_READ
     return found if is_cheap and len(found.chars) <= MAX_CLASSES else None
 
@@ -153,7 +182,7 @@ Part = tuple[bool, int, int]
 
 class _Builder:
     def __init__(self) -> None:
-        self.ranges: list[Ranges] = [()]
+        self.ranges: list[Ranges] = []
         self._sources: dict[int, int] = {}
         """By target."""
 
@@ -167,6 +196,14 @@ class _Builder:
         for target, source in self._sources.items():
             targets[source] = targets.get(source, 0) | target
         return list(targets.items())
+
+    def whole(self, root: Node) -> tuple[int, int]:
+        """(the position before the first, positions at whose end the expression ends)"""
+        self.ranges.append(())
+        before = 1 << (len(self.ranges) - 1)
+        nullable, begins, ends = self.part(root)
+        self.link(before, begins)
+        return before, ends | (before if nullable else 0)
 
     def part(self, node: Node) -> Part:
         if node.kind is Kind.CLASS:
@@ -275,3 +312,8 @@ def free_positions(positions: Positions) -> int:
     """The positions each of which reads any text for ever."""
     reading = [p for p in range(positions.n) if positions.ranges[p] == ANY]
     return sum(1 << p for p in reading if positions.follow(1 << p) >> p & 1)
+
+
+def universal_positions(positions: Positions) -> int:
+    """The positions behind each of which every text is accepted."""
+    return positions.before(free_positions(positions) & positions.ends) & positions.ends

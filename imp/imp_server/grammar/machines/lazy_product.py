@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from imp_server.core import GrammarRefused
 from imp_server.grammar.machines.combine import anything, exactly_one, intersect, universal
+from imp_server.grammar.machines.joint import JointMachine, joint_machine
 from imp_server.grammar.machines.machine import DEAD, UNBOUNDED, Machine
 from imp_server.grammar.machines.product import Product, States, accepting, one_by_one
 
@@ -47,8 +48,28 @@ class LazyMachine:
         return None if state == DEAD else self._product.word(state)
 
 
-def lazy_product(wanted: Sequence[Machine], without: Sequence[Machine]) -> LazyMachine:
+def lazy_product(wanted: Sequence[Machine], without: Sequence[Machine]) -> Machine:
     """What all of `wanted` accept and none of `without`. Raises as LazyMachine does."""
+    return _joint_product(wanted, without) or searched_product(wanted, without)
+
+
+def _joint_product(wanted: Sequence[Machine], without: Sequence[Machine]) -> Machine | None:
+    joint = joint_machine([m for m in wanted if not universal(m, m.start)], without)
+    return None if joint is None else _proved(joint, lambda: searched_product(wanted or [anything()], without))
+
+
+def _proved(joint: JointMachine, product: Callable[[], LazyMachine]) -> Machine:
+    """The sets side by side, once a text of them is known; else the product, which has looked for one."""
+    if joint.word is None:
+        lazy = product()
+        word = lazy.shortest(lazy.start)
+        if word is None:
+            return lazy
+        joint.prove(word)
+    return joint
+
+
+def searched_product(wanted: Sequence[Machine], without: Sequence[Machine]) -> LazyMachine:
     n_wanted = len(wanted)
     parts = [*wanted, *without]
 
@@ -95,15 +116,22 @@ def lazy_one(machines: Sequence[Machine]) -> LazyMachine:
 
 def either_product(wanted: Sequence[Machine], without: Sequence[Machine]) -> Machine:
     """The whole product where it is small, else a lazy one. Raises GrammarRefused as the lazy one does."""
+    joint = _joint_product(wanted, without)
+    if joint is not None:
+        return joint
     try:
         return intersect(wanted, without)
     except GrammarRefused:
-        return lazy_product(wanted or [anything()], without)
+        return searched_product(wanted or [anything()], without)
 
 
 def either_one(machines: Sequence[Machine]) -> Machine:
     """The same for what exactly one accepts."""
+    parts = [m for m in machines if m.start != DEAD]
+    joint = joint_machine(parts, [], one=True)
+    if joint is not None:
+        return _proved(joint, lambda: lazy_one(parts))
     try:
-        return exactly_one(machines)
+        return exactly_one(parts)
     except GrammarRefused:
-        return lazy_one([m for m in machines if m.start != DEAD])
+        return lazy_one(parts)

@@ -7,12 +7,22 @@ states are made for the text that is written, one for each byte of it. The twin 
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Sequence
+from functools import reduce
+from operator import or_
 from typing import Any, NamedTuple
 
 from imp_server.core.turns import charge, spend
 from imp_server.grammar.machines.codepoints import LAST, byte_classes, sample, utf8_size
 from imp_server.grammar.machines.explored import representatives
-from imp_server.grammar.machines.glushkov import Positions, free_positions, lowest, members, positions_of
+from imp_server.grammar.machines.glushkov import (
+    Positions,
+    free_positions,
+    lowest,
+    members,
+    positions_of,
+    universal_positions,
+)
 from imp_server.grammar.machines.machine import DEAD, GROWING, UNBOUNDED
 from imp_server.grammar.machines.nodes import INFINITE, Node, Spread
 
@@ -37,34 +47,82 @@ class Place(NamedTuple):
     """The least code point that is written with so many bytes."""
 
 
+class Ways:
+    """Shortest ways from positions to some of them: owner of how far each is away, in bytes."""
+
+    def __init__(self, positions: Positions, ends: int) -> None:
+        self._table, self._ends = positions, ends
+        self._sizes = [0] * 5
+        """By bytes of their shortest character: the positions."""
+        self._levels: list[int] = []
+        """By bytes: the positions that are just so far from the end."""
+
+    def nearest(self, here: int) -> tuple[int, int]:
+        """(bytes, position) of the one among `here` that is nearest to the end, the lowest of several."""
+        if not self._levels:
+            self._measure()
+        at = next(size for size, level in enumerate(self._levels) if level & here)
+        spend(1 + at // 8)
+        return at, lowest(self._levels[at] & here)
+
+    def word(self, here: int) -> bytes:
+        """The shortest way from any of the positions."""
+        at, position = self.nearest(here)
+        table, word = self._table, bytearray()
+        spend(1 + at * (len(table.shifts) + len(table.jumps)) // OPS_PER_UNIT)
+        while at:
+            following = table.follow(1 << position)
+            sizes = range(1, min(4, at) + 1)
+            nearer = ((at - size, following & self._levels[at - size] & self._sizes[size]) for size in sizes)
+            at, position = next((size, lowest(among)) for size, among in nearer if among)
+            word += chr(sample(table.ranges[position])).encode()
+        return bytes(word)
+
+    def _measure(self) -> None:
+        table, sizes = self._table, self._sizes
+        for position, ranges in enumerate(table.ranges):
+            sizes[utf8_size(sample(ranges)) if ranges else 0] |= 1 << position
+        levels, left = [self._ends], (1 << table.n) - 1 & ~self._ends
+        while any(levels[-4:]) and left:
+            charge(table.n // 8, 1 + (len(table.shifts) + len(table.jumps)) // OPS_PER_UNIT)
+            near = 0
+            for size in range(1, min(4, len(levels)) + 1):
+                among = levels[-size] & sizes[size]
+                near |= table.before(among) if among else 0
+            levels.append(near & left)
+            left &= ~near
+        self._levels = levels
+
+
 class PositionMachine:
     """Owner of the states met so far, and of what is known of positions."""
 
     is_sparse = True
     """Rows are filled entry by entry: whoever asks for all makes as many states."""
 
-    def __init__(self, root: Node, positions: Positions) -> None:
+    def __init__(self, roots: Sequence[Node], positions: Positions) -> None:
+        """`positions` of the roots."""
         self.positions = positions
+        self.root = roots[0] if len(roots) == 1 else None
         self.classes = byte_classes(set(positions.ranges))
-        self.reach = root.reach
+        self.reach = max(root.reach for root in roots)
         """Bound on the fewest code points still missing in any state."""
-        self._gap = max(1, root.reach, root.spread.gap)
+        spread = reduce(Spread.either, (root.spread for root in roots))
+        self._gap = max(1, self.reach, spread.gap)
         self._samples = representatives(self.classes)
-        self._n_units = 1 + (len(positions.shifts) + len(positions.jumps)) // OPS_PER_UNIT
+        self.n_units = 1 + (len(positions.shifts) + len(positions.jumps)) // OPS_PER_UNIT
         self._free = free_positions(positions)
-        self._universal = self._free & positions.ends
-        self._within: dict[tuple[int, int], int] = {}
+        self._universal = universal_positions(positions)
+        self._within: dict[tuple[int, int], list[int]] = {}
         self._numbers: dict[Place, int] = {}
         self._places: list[Place] = []
         self._follows: list[int] = []
         self._rows: list[dict[int, int]] = []
-        self._sizes = [0] * 5
-        """By bytes of their shortest character, once ways to the end are known: the positions."""
-        self._levels: list[int] | None = None
+        self.ways = Ways(positions, positions.ends)
         self._lengths: tuple[list[int], list[int]] | None = None
         self.native: Any = None
         """What frames/position_texts.py keeps of it."""
-        self.start = self._intern(Place(1))
+        self.start = self._intern(Place(positions.first))
 
     # --- the Machine protocol ---------------------------------------------------------------
 
@@ -72,7 +130,7 @@ class PositionMachine:
         row, kind = self._rows[state], self.classes[byte]
         target = row.get(kind)
         if target is None:
-            spend(self._n_units)
+            spend(self.n_units)
             with GROWING:
                 target = row[kind] = self._step(state, self._samples[kind])
         return target
@@ -97,23 +155,12 @@ class PositionMachine:
         if state == DEAD:
             return None
         here, due, value, floor = self._places[state]
-        levels = self._to_end()
-        at = next(size for size, level in enumerate(levels) if level & here)
-        spend(1 + at * self._n_units // 4)
-        position = lowest(levels[at] & here)
-        word = bytearray()
-        if due:
-            low, high = _bounds(value, due, floor)
-            ranges = self.positions.ranges[position]
-            char = next(max(a, low) for a, b in ranges if b >= low and a <= high)
-            word += chr(char).encode()[-due:]
-        while at:
-            following = self.positions.follow(1 << position)
-            sizes = range(1, min(4, at) + 1)
-            nearer = ((at - size, following & levels[at - size] & self._sizes[size]) for size in sizes)
-            at, position = next((size, lowest(among)) for size, among in nearer if among)
-            word += chr(sample(self.positions.ranges[position])).encode()
-        return bytes(word)
+        if not due:
+            return self.ways.word(here)
+        _, position = self.ways.nearest(here)
+        low, high = bounds(value, due, floor)
+        char = next(max(a, low) for a, b in self.positions.ranges[position] if b >= low and a <= high)
+        return chr(char).encode()[-due:] + self.ways.word(1 << position)
 
     def spread(self, state: int) -> Spread:
         """Lengths of what may still come, in code points."""
@@ -130,7 +177,7 @@ class PositionMachine:
     def only_byte(self, state: int) -> int:
         """The byte that must follow, for a text written as it is; -1 if there is a choice."""
         place = self._places[state]
-        if place.due or place.positions & self.positions.ends:
+        if place.due or self.accepts(state):
             return -1
         table = self.positions
         kinds = [k for k, among in enumerate(table.chars) if among & self._follows[state]]
@@ -147,11 +194,13 @@ class PositionMachine:
 
     # --- construction -----------------------------------------------------------------------
 
+    def settled(self, positions: int) -> int:
+        """Positions with the same future, the same for many."""
+        return 1 << lowest(self._universal & self._free) if positions & self._universal else positions
+
     def _intern(self, place: Place) -> int:
-        if not place.positions:
-            return DEAD
-        if not place.due and place.positions & self._universal:
-            place = Place(1 << lowest(place.positions & self._universal))
+        if not place.due:
+            place = Place(self.settled(place.positions))
         number = self._numbers.get(place)
         if number is None:
             charge(N_BYTES + self.positions.n // 2, 2)
@@ -175,43 +224,26 @@ class PositionMachine:
             value, floor = byte & 0x3F >> due, (0, 0x80, 0x800, 0x10000)[due]
         else:
             return DEAD
-        found = following & self._reading(*_bounds(value, due, floor))
+        read = [following & among for among in self._reading(*bounds(value, due, floor))]
+        if not any(map(self.positions.goal.lives, read)):
+            return DEAD
+        found = reduce(or_, read)  # what is dead included: the character isn't known yet
         return self._intern(Place(found, due, value, floor) if due else Place(found))
 
-    def _reading(self, low: int, high: int) -> int:
-        """The positions that read some code point in [low, high]."""
+    def _reading(self, low: int, high: int) -> list[int]:
+        """By class of code points in [low, high]: the positions that read them."""
         if low > high:
-            return 0
+            return []
         found = self._within.get((low, high))
         if found is None:
             table = self.positions
             first, last = bisect_right(table.starts, low) - 1, bisect_right(table.starts, high)
-            charge(100, 1 + (last - first) // OPS_PER_UNIT)
-            found = 0
-            for kind in set(table.kinds[first:last]):
-                found |= table.chars[kind] if kind >= 0 else 0
-            self._within[low, high] = found
+            charge(200, 1 + (last - first) // OPS_PER_UNIT)
+            kinds = sorted(set(table.kinds[first:last]) - {-1})
+            found = self._within[low, high] = [table.chars[kind] for kind in kinds]
         return found
 
-    # --- ways to the end --------------------------------------------------------------------
-
-    def _to_end(self) -> list[int]:
-        """By bytes: the positions that are just so far from the end."""
-        if self._levels is None:
-            table, sizes = self.positions, self._sizes
-            for position in range(1, table.n):
-                sizes[utf8_size(sample(table.ranges[position]))] |= 1 << position
-            levels, left = [table.ends], (1 << table.n) - 1 & ~table.ends
-            while left:
-                charge(table.n // 8, self._n_units)
-                near = 0
-                for size in range(1, min(4, len(levels)) + 1):
-                    among = levels[-size] & sizes[size]
-                    near |= table.before(among) if among else 0
-                levels.append(near & left)
-                left &= ~near
-            self._levels = levels
-        return self._levels
+    # --- lengths ----------------------------------------------------------------------------
 
     def _counts(self) -> tuple[list[int], list[int]]:
         """By position: fewest and most code points behind it."""
@@ -220,7 +252,7 @@ class PositionMachine:
             least, most = [0] * table.n, [INFINITE] * table.n
             near, far, n = table.ends, (1 << table.n) - 1, 0
             while True:
-                spend(2 * self._n_units)
+                spend(2 * self.n_units)
                 n += 1
                 nearer, farther = near | table.before(near), table.before(far)
                 for position in members(nearer & ~near):
@@ -234,30 +266,31 @@ class PositionMachine:
         return self._lengths
 
 
-def _bounds(value: int, due: int, floor: int) -> tuple[int, int]:
+def bounds(value: int, due: int, floor: int) -> tuple[int, int]:
     """The code points that begin with `value` where so many bytes are still due."""
     low = value << 6 * due
     return max(low, floor), min(low + (1 << 6 * due) - 1, LAST)
 
 
-def position_machine(root: Node) -> PositionMachine | None:
-    """None where its subsets are few, or a set would be too large."""
-    positions = positions_of(root)
-    if positions is None or _is_small(positions) or not _is_ambiguous(positions):
+def position_machine(*roots: Node) -> PositionMachine | None:
+    """The texts of any of the expressions. None where the subsets are few, or a set would be too large."""
+    positions = positions_of(*roots)
+    if positions is None:
         return None
-    return PositionMachine(root, positions)
+    found = PositionMachine(roots, positions)
+    return None if is_small(found) or (len(roots) == 1 and not _is_ambiguous(positions)) else found
 
 
-def _is_small(positions: Positions) -> bool:
+def is_small(machine: PositionMachine) -> bool:
     """Whether no more than FEW_STATES sets are met, whatever is read."""
-    met, todo = {1}, [1]
-    universal = free_positions(positions) & positions.ends
+    positions = machine.positions
+    met, todo = {positions.first}, [positions.first]
     for here in todo:
         spend(1 + len(positions.chars) // 8)
         following = positions.follow(here)
         for among in positions.chars:
-            after = following & among
-            if after and not after & universal and after not in met:
+            after = machine.settled(following & among)
+            if positions.goal.lives(after) and after not in met:
                 if len(met) == FEW_STATES:
                     return False
                 met.add(after)

@@ -33,6 +33,8 @@ class TermMachine:
     def __init__(self, nodes: Nodes, root: Node, rules: Sequence[Node] = ()) -> None:
         """`rules[i]` is the body of rule i; no rule may begin with itself."""
         self._nodes = nodes
+        self.root = None if rules else root
+        """The expression, unless there are more."""
         self._rules = rules
         self.classes = byte_classes({n.ranges for n in nodes.all if n.kind is Kind.CLASS})
         self._representatives = representatives(self.classes)
