@@ -261,7 +261,9 @@ class Endpoint:
         if resumable is not None:
             await resumable.loaded(host, limit_s)
         prepared = await self._prepared(host, requests, watch, client_of(request))
-        visit.report = self._hub.reports.begin(self.operation.path, host.id, visit.began_s, reply.context.id)
+        visit.report = self._hub.reports.begin(
+            self.operation.path, host.id, visit.began_s, reply.context.id, streamed=reply.streamed
+        )
         if prepared[0].request.task == "generate":
             self._hub.reports.take_prompts([prompt.prompt_text for prompt in prepared])
         generations = Generations(

@@ -122,7 +122,11 @@ class Hub:
     async def stats(self, model: str = "") -> tuple[dict[str, float], tuple[dict[str, Any], ...]]:
         host = self._host(model)
         told, rows = ({}, ()) if host is None else await host.stats(current_owner())
-        own = {**self.checks.counters, "queued_prompt_tokens": float(self.admission.queued.n_tokens)}
+        own = {
+            **self.checks.counters,
+            **self.reports.counters(),
+            "queued_prompt_tokens": float(self.admission.queued.n_tokens),
+        }
         return {**own, **told}, rows
 
     def measured(self) -> Iterator[Metric]:

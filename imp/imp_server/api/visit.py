@@ -17,6 +17,7 @@ from imp_server.api.generations import Generations
 from imp_server.api.headers import sanitised_id
 from imp_server.api.reports import Ended, Reports
 from imp_server.api.reports.reply import ReplyReport
+from imp_server.api.reports.traces import TraceContext
 from imp_server.api.returned_memory import LARGE_BYTES
 
 _log = logging.getLogger(__name__)
@@ -57,6 +58,8 @@ class Visit:
     report: ReplyReport | None = None
     sent_id: str = ""
     """The client's own name of its request, made fit to be shown."""
+    context: TraceContext = field(default_factory=TraceContext)
+    """Of the client's trace, if it sent one."""
     status: int = 0
     began_s: float = field(default_factory=time.monotonic)
     _has_ended: bool = False
@@ -74,7 +77,19 @@ class Visit:
         self._tell()
         if not self.is_probe:
             status = self.status or 499
-            self.reports.end(Ended(self.path, status, self.began_s, self._fields, self.report, self.sent_id, self.code))
+            self.reports.end(
+                Ended(
+                    self.path,
+                    status,
+                    self.began_s,
+                    self._fields,
+                    self.report,
+                    self.sent_id,
+                    self.code,
+                    self.method,
+                    self.context,
+                )
+            )
 
     def hand_over(self) -> Callable[[], None]:
         """Lets go what the visit holds, when it is called: for what goes on behind the request."""
@@ -178,6 +193,8 @@ class Front:
         connection: Counts | None = scope.get("imp.connection")
         sent = [value for name, value in scope["headers"] if name.lower() == b"x-request-id"]
         visit.sent_id = sanitised_id(sent[-1].decode("latin-1")) if sent else ""
+        traced = {name: value.decode("latin-1") for name, value in scope["headers"] if name.startswith(b"trace")}
+        visit.context = TraceContext(traced.get(b"traceparent", ""), traced.get(b"tracestate", ""))
         names_itself = bool(sent)  # such ids aren't logged
 
         async def counted(message: dict[str, Any]) -> None:

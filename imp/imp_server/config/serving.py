@@ -160,7 +160,12 @@ class Log(msgspec.Struct, frozen=True):
 
 
 class Metrics(msgspec.Struct, frozen=True):
-    """GET /metrics."""
+    """GET /metrics, and traces."""
 
     require_auth: bool = False
     """/metrics asks for a key, too, on a server that has keys."""
+    otlp_endpoint: str = ""
+    """Address of an OpenTelemetry collector, like http://127.0.0.1:4318, that gets a span for each reply; needs
+    imp-server[otel]."""
+    otlp_service_name: str = "imp-server"
+    """What the spans say they are of."""

@@ -30,8 +30,10 @@ class ReplyReport:
         """`endpoint`: "" for a reply that metrics don't count. `began_s`: when its request came, on `clock`."""
         self.measures, self.endpoint, self.model, self.began_s = measures, endpoint, model, began_s
         self.id = reply_id
+        self.submitted_s = began_s
         self.timings: Timings | None = None
         """Of its first choice."""
+        self.streamed = False
         self.has_failed = self.was_cut = self.is_over = False
         self.prompts: tuple[str, ...] = ()
         self._clock = clock
@@ -45,6 +47,7 @@ class ReplyReport:
 
     def begin(self, prompts: Sequence[str], n_choices: int) -> None:
         """It is about to be submitted."""
+        self.submitted_s = self._clock()
         self._n_open = n_choices
         if self._text is not None:
             self.prompts = tuple(prompts)
