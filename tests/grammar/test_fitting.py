@@ -29,6 +29,7 @@ SCHEMAS: dict[str, Any] = {
     "any keys": {"type": "object", "minProperties": 2, "additionalProperties": {"type": ["integer", "string"]}},
     "bounded string": {"type": "string", "minLength": 4, "maxLength": 40},
     "pattern": {"type": "string", "pattern": "^(a|b.{30})[a-z]*$"},
+    "sets": {"type": "array", "minItems": 2, "items": {"type": "string", "pattern": '^(.*[ab].{30}[é"])+$'}},
     "nested": {"type": "array", "items": {"type": "array", "items": {"enum": ["tok1", "tok2", None]}, "minItems": 1}},
     "alternatives": {"oneOf": [{"const": "x"}, {"type": "object", "required": ["name"]}, {"type": "number"}]},
     "unique": {"type": "array", "uniqueItems": True, "minItems": 6, "items": {"type": "string"}},

@@ -82,7 +82,7 @@ class Generation:
             self.stepper = Stepper(self.space)
             self.masks = Masks(self.space, self.stepper, vocabulary, native)
         self.distances = Distances(self.stepper, self.masks.by_bytes)
-        self.fitting = Fitting(self.stepper, self.distances, vocabulary, self.masks.trie)
+        self.fitting = Fitting(self.stepper, self.distances, vocabulary, self.masks.trie, self.masks.nearest)
         self.places: dict[State, Any] = {}
         """What places.py keeps of states."""
         self.starts: dict[str, tuple[State, ...]] = {}

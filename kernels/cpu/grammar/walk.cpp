@@ -275,6 +275,18 @@ int32_t walk(Walker* walker, const Trie* trie, int32_t n_stack, uint32_t* out) {
   return n_asks;
 }
 
+constexpr int64_t RANKED = 16;  // words in the time in which the positions of one are ranked
+
+int32_t lowest_rank(const uint64_t* here, int32_t n_words, const int32_t* rank) {
+  int32_t found = -1;
+  for (int32_t word = 0; word < n_words; ++word)
+    for (uint64_t left = here[word]; left; left &= left - 1) {
+      const int32_t position = 64 * word + __builtin_ctzll(left);
+      if (found < 0 || rank[position] < rank[found]) found = position;
+    }
+  return found;
+}
+
 template <bool KEYS>
 int32_t walk(Walker* walker, const Trie* trie, int32_t n_stack, uint32_t* out) {
   return walker->tables->texts ? walk<KEYS, true>(walker, trie, n_stack, out) : walk<KEYS, false>(walker, trie, n_stack, out);
@@ -283,6 +295,50 @@ int32_t walk(Walker* walker, const Trie* trie, int32_t n_stack, uint32_t* out) {
 }  // namespace
 
 extern "C" {
+
+// From a text of positions: in `out`, by token, the position of least rank behind each token that ends between two
+// characters of the text; the others are left as they are. Returns the words read and written.
+int64_t imp_grammar_nearest(const Tables* tables, const Trie* trie, int32_t local, const int32_t* rank, int32_t* out) {
+  const PositionText& text = *tables->texts->of(local);
+  const Positions& positions = *text.positions;
+  thread_local Scratch scratch;
+  int64_t n_words = 0;
+  for (; trie; trie = trie->next) {
+    scratch.reserve(trie);
+    scratch.inners[0] = enter(text, scratch.set(0));
+    uint64_t* const read = scratch.set(scratch.levels.size());
+    Level* level = scratch.levels.data();
+    *level = Level{0, trie->n_roots, Config{local, -1}, false, false, true};
+    while (level >= scratch.levels.data()) {
+      if (level->node == level->end) {
+        --level;
+        continue;
+      }
+      const int32_t node = level->node++;
+      const size_t at = level - scratch.levels.data();
+      Inner after;
+      bool moved;
+      n_words += positions.n_words;
+      if (read_byte(scratch.inners[at], scratch.set(at), trie->byte[node], &after, read, &moved) != Outcome::ALIVE) continue;
+      const Links *from = trie->links + node, *to = from + 1;
+      if (moved && from->first_id < to->first_id) {
+        const int32_t nearest = lowest_rank(read, positions.n_words, rank);
+        n_words += RANKED * positions.n_words;
+        for (int32_t i = from->first_id; i < to->first_id; ++i) out[trie->ids[i]] = nearest;
+      }
+      if (from->first_child == to->first_child) continue;
+      scratch.inners[at + 1] = after;
+      if (moved) {
+        positions.follow(read, scratch.set(at + 1));
+        n_words += positions.cost;
+      } else {
+        std::copy_n(scratch.set(at), positions.n_words, scratch.set(at + 1));
+      }
+      *++level = Level{from->first_child, to->first_child, Config{local, -1}, false, false, true};
+    }
+  }
+  return n_words;
+}
 
 // Sets in `out` the bit of each token that the stack reads. Writes up to max_asks trie nodes to `asks`; returns their
 // number, which may exceed max_asks.

@@ -14,7 +14,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from imp_server.grammar.frames.local import Local
 from imp_server.grammar.frames.tables import Tables
+from imp_server.grammar.frames.texts import Text
+from imp_server.grammar.frames.values import Scalar
+from imp_server.grammar.frames.verdicts import Single
 from imp_server.grammar.machines.glushkov import Positions, lowest
 from imp_server.grammar.machines.position_machine import PositionMachine
 from imp_server.native import load_library
@@ -40,6 +44,15 @@ def _calls() -> dict[str, Callable[..., Any]]:
         call.restype, call.argtypes = answer, arguments
         found[name] = call
     return found
+
+
+def machine_of(local: Local) -> PositionMachine | None:
+    """The machine of a frame that is a text of positions."""
+    if not isinstance(local, Text | Scalar):
+        return None
+    verdicts = local.verdicts
+    machine = verdicts.machine if isinstance(verdicts, Single) and not verdicts.strict else None
+    return machine if isinstance(machine, PositionMachine) else None
 
 
 class PositionTexts:

@@ -20,7 +20,7 @@ from imp_server.grammar.frames.keys import Keys
 from imp_server.grammar.frames.local import N_BLANKS, AfterGap, Gap, Local
 from imp_server.grammar.frames.objects import Colon, ObjectPhase, ObjectState, WaitingMember
 from imp_server.grammar.frames.objects import Phase as ObjectAt
-from imp_server.grammar.frames.position_texts import PositionTexts
+from imp_server.grammar.frames.position_texts import PositionTexts, machine_of
 from imp_server.grammar.frames.raw_texts import RawText
 from imp_server.grammar.frames.scripts import AfterValue, Goals, Rest, Script, Threads
 from imp_server.grammar.frames.shapes import Shape
@@ -52,7 +52,6 @@ from imp_server.grammar.machines.combine import anything, nothing
 from imp_server.grammar.machines.giving_up import dropped, emptied, part
 from imp_server.grammar.machines.machine import DEAD, Machine
 from imp_server.grammar.machines.plain_length import PlainLength
-from imp_server.grammar.machines.position_machine import PositionMachine
 from imp_server.grammar.values.algebra import Algebra
 from imp_server.grammar.values.formula import Formula
 from imp_server.grammar.values.leaves import NUMBER, STRING, Leaf, Props
@@ -330,11 +329,9 @@ class Space:
 
     def _told(self, frame: S) -> S:
         """The frame; native walks know it if it is one of positions."""
-        verdicts = frame.verdicts
-        if self._position_texts is None or not isinstance(verdicts, Single) or verdicts.strict:
-            return frame
-        if isinstance(verdicts.machine, PositionMachine):
-            self._position_texts.tell(frame.id, verdicts.machine, frame.state, quoted=isinstance(frame, Text))
+        machine = machine_of(frame)
+        if self._position_texts is not None and machine is not None and not frame.captures:
+            self._position_texts.tell(frame.id, machine, frame.state, quoted=isinstance(frame, Text))
         return frame
 
     def escape(self, host: Host, read: bytes) -> Escape:

@@ -68,15 +68,32 @@ class Ways:
     def word(self, here: int) -> bytes:
         """The shortest way from any of the positions."""
         at, position = self.nearest(here)
+        return self.part(at, position, 0)[0]
+
+    def part(self, at: int, position: int, until: int) -> tuple[bytes, int, int]:
+        """(characters of the way from a position that is `at` bytes away, how far the last one is, its position).
+
+        No more of them than lead within `until` bytes of the end.
+        """
         table, word = self._table, bytearray()
-        spend(1 + at * (len(table.shifts) + len(table.jumps)) // OPS_PER_UNIT)
-        while at:
+        spend(1 + (at - until) * (len(table.shifts) + len(table.jumps)) // OPS_PER_UNIT)
+        while at > until:
             following = table.follow(1 << position)
             sizes = range(1, min(4, at) + 1)
             nearer = ((at - size, following & self._levels[at - size] & self._sizes[size]) for size in sizes)
             at, position = next((size, lowest(among)) for size, among in nearer if among)
             word += chr(sample(table.ranges[position])).encode()
-        return bytes(word)
+        return bytes(word), at, position
+
+    def ranks(self) -> list[int]:
+        """By position: its place in the order of `nearest`."""
+        if not self._levels:
+            self._measure()
+        spend(1 + self._table.n // OPS_PER_UNIT)
+        found = [self._table.n] * self._table.n
+        for rank, position in enumerate(p for level in self._levels for p in members(level)):
+            found[position] = rank
+        return found
 
     def _measure(self) -> None:
         table, sizes = self._table, self._sizes
@@ -154,13 +171,18 @@ class PositionMachine:
     def shortest(self, state: int) -> bytes | None:
         if state == DEAD:
             return None
+        char, at, position = self.nearest(state)
+        return char + self.ways.part(at, position, 0)[0]
+
+    def nearest(self, state: int) -> tuple[bytes, int, int]:
+        """(the rest of the character that was begun, bytes to the end behind it, the position from which they lead)."""
         here, due, value, floor = self._places[state]
+        at, position = self.ways.nearest(here)
         if not due:
-            return self.ways.word(here)
-        _, position = self.ways.nearest(here)
+            return b"", at, position
         low, high = bounds(value, due, floor)
         char = next(max(a, low) for a, b in self.positions.ranges[position] if b >= low and a <= high)
-        return chr(char).encode()[-due:] + self.ways.word(1 << position)
+        return chr(char).encode()[-due:], at, position
 
     def spread(self, state: int) -> Spread:
         """Lengths of what may still come, in code points."""

@@ -14,11 +14,14 @@ from imp_server.core.turns import charge, spend
 from imp_server.grammar.frames.arrays import ArrayPhase, WaitingItem
 from imp_server.grammar.frames.key_texts import WaitingKey, WaitingName
 from imp_server.grammar.frames.objects import ObjectPhase
+from imp_server.grammar.frames.position_texts import machine_of
 from imp_server.grammar.frames.stack import Cell, State, Stepper
 from imp_server.grammar.frames.texts import Text
 from imp_server.grammar.frames.values import Scalar, Start
 from imp_server.grammar.frames.verdicts import Single
 from imp_server.grammar.machines.giving_up import dropped
+from imp_server.grammar.machines.position_machine import PositionMachine
+from imp_server.grammar.values.json_values import spelled
 from imp_server.grammar.values.sat.found import MAX_LEAD, TooLong
 
 NEVER = 1 << 30
@@ -27,6 +30,8 @@ MAX_LEGS = 20_000
 MAX_WAYS = 50_000
 N_BYTES, N_BYTES_PLACE = 700, 17
 """Memory of a leg, and of each place in it."""
+LEG = 16
+"""Bytes of a leg between positions: shorter ones would be shared by more of them, and take more memory."""
 WINDOW = 16
 """Bytes of the longest token that a way is written with, special ones excepted."""
 
@@ -80,9 +85,10 @@ class Distances:
         self._by_bytes = by_bytes
         self._end = Way(b"", None, by_bytes)
         self._ways: dict[State, Way] = {}
+        self._from_positions: dict[tuple[PositionMachine, int, State, bool], Way] = {}
 
     def given_up(self) -> Iterator[None]:
-        return dropped(self._ways)
+        return dropped(self._ways, self._from_positions)
 
     def known(self, state: State) -> Way | None:
         return self._ways.get(state)
@@ -95,6 +101,10 @@ class Distances:
                 found = self._ways[state] = self._end
                 break
             spend()
+            shared = self._shared(state)
+            if shared is not None:
+                found = shared
+                break
             lead, after = self._leg(state)
             legs.append((state, lead))
             state = after
@@ -104,9 +114,42 @@ class Distances:
             for old in list(islice(self._ways, MAX_WAYS // 2)):
                 self._ways.pop(old, None)
         for before, lead in reversed(legs):
-            charge(N_BYTES + N_BYTES_PLACE * len(lead), 1 + len(lead) // 2)
-            found = self._ways[before] = Way(lead, found, self._by_bytes)
+            found = self._ways[before] = self._led(lead, found)
         return found
+
+    def _shared(self, state: State) -> Way | None:
+        """The way of a text that is a set of positions: from the nearest one, so that many sets share it."""
+        local = self._space.locals[state.cell.top]
+        machine = None if state.marks or local.captures else machine_of(local)
+        if machine is None or machine.positions.goal.kind != "any":
+            return None
+        assert isinstance(local, Scalar | Text)
+        char, at, position = machine.nearest(local.state)
+        after = self._popped(state, b"", 0)
+        if after is None or at > MAX_LEAD:
+            return None
+        way = self._from_position(machine, at, position, after, isinstance(local, Text))
+        return self._led(char, way) if char else way
+
+    def _from_position(self, machine: PositionMachine, at: int, position: int, after: State, quoted: bool) -> Way:
+        legs: list[tuple[int, bytes]] = []
+        while (found := self._from_positions.get((machine, position, after, quoted))) is None:
+            if at == 0:
+                end = self._led(b'"', self.way(after)) if quoted else self.way(after)
+                found = self._from_positions[machine, position, after, quoted] = end
+                break
+            begun = position
+            data, at, position = machine.ways.part(at, position, (at - 1) // LEG * LEG)
+            legs.append((begun, spelled(("string", data.decode())).encode()[1:-1] if quoted else data))
+        if len(self._from_positions) > MAX_WAYS:
+            self._from_positions.clear()
+        for begun, data in reversed(legs):
+            found = self._from_positions[machine, begun, after, quoted] = self._led(data, found)
+        return found
+
+    def _led(self, lead: bytes, way: Way) -> Way:
+        charge(N_BYTES + N_BYTES_PLACE * len(lead), 1 + len(lead) // 2)
+        return Way(lead, way, self._by_bytes)
 
     def n_tokens(self, state: State) -> int:
         """Tokens of the way; NEVER if there is none that can be written."""

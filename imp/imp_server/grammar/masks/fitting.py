@@ -9,15 +9,18 @@ the exact one.
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from imp_server.core.turns import spend
+from imp_server.grammar.frames.position_texts import machine_of
 from imp_server.grammar.frames.stack import State, Stepper
 from imp_server.grammar.frames.tables import DEAD, HOLE, Tables
 from imp_server.grammar.frames.texts import QUOTE
+from imp_server.grammar.machines.position_machine import PositionMachine
 from imp_server.grammar.masks.distance import NEVER, Distances
 from imp_server.grammar.masks.token_sets import Row
 from imp_server.grammar.masks.trie import TokenTrie
@@ -41,7 +44,16 @@ class _Level(NamedTuple):
 class Fitting:
     """Owner of the latest prices. Callers hold the lock of the grammar space."""
 
-    def __init__(self, stepper: Stepper, distances: Distances, vocabulary: Vocabulary, trie: TokenTrie) -> None:
+    def __init__(
+        self,
+        stepper: Stepper,
+        distances: Distances,
+        vocabulary: Vocabulary,
+        trie: TokenTrie,
+        nearest: Callable[[int, PositionMachine], Int32s | None],
+    ) -> None:
+        """`nearest`: of a text of positions, by token id: the position behind the token that is nearest to the end."""
+        self._nearest = nearest
         self._stepper = stepper
         self._distances = distances
         self._token_bytes = vocabulary.token_bytes
@@ -75,11 +87,12 @@ class Fitting:
 
     def _priced(self, state: State, ids: Int32s) -> Int32s:
         prices = np.full(len(ids), NEVER, dtype=np.int32)
-        tops = self._tops(state.cell.top) if len(ids) > FEW else None
-        if tops is not None:
-            reached = tops[ids]
+        if len(ids) > FEW:
+            sets = self._sets(state)
+            price = self._price if sets is None else self._price_of_set
+            reached = (self._tops(state.cell.top) if sets is None else sets)[ids]
             kinds, first, kind_of = np.unique(reached, return_index=True, return_inverse=True)
-            by_kind = np.array([self._price(state, int(t), int(ids[i])) for t, i in zip(kinds, first)], dtype=np.int32)
+            by_kind = np.array([price(state, int(t), int(ids[i])) for t, i in zip(kinds, first)], dtype=np.int32)
             prices = by_kind[kind_of.reshape(-1)]
             others = np.flatnonzero(reached == DEAD)
         else:
@@ -104,6 +117,16 @@ class Fitting:
         cell = self._stepper.cell(top, state.cell.below)
         tape = state.tape + self._token_bytes[token_id] if state.marks else b""
         return self._distances.n_tokens(State(cell, tape, state.marks))
+
+    def _price_of_set(self, state: State, position: int, token_id: int) -> int:
+        """Of the tokens behind which `position` is the nearest to the end: all go on from there."""
+        return NEVER if position == DEAD else self._exact(state, token_id)
+
+    def _sets(self, state: State) -> Int32s | None:
+        """As `_tops`, by positions, where those alone tell the way to the end."""
+        local = self._stepper.space.locals[state.cell.top]
+        machine = None if state.marks else machine_of(local)
+        return None if machine is None else self._nearest(local.id, machine)
 
     def _exact(self, state: State, token_id: int) -> int:
         spend()

@@ -14,6 +14,7 @@ from threading import Thread
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from imp_server.core.turns import charge, kept, spend
 from imp_server.grammar.frames.key_texts import KeyText
@@ -27,6 +28,7 @@ from imp_server.grammar.machines.combine import alias_of, universal
 from imp_server.grammar.machines.giving_up import dropped, part
 from imp_server.grammar.machines.machine import UNBOUNDED
 from imp_server.grammar.machines.plain_length import PlainLength
+from imp_server.grammar.machines.position_machine import PositionMachine
 from imp_server.grammar.masks.native_walk import NativeWalker, available
 from imp_server.grammar.masks.token_sets import NEAR, Row, token_sets
 from imp_server.grammar.masks.trie import TokenTrie
@@ -164,6 +166,17 @@ class Masks:
             charge(N_BYTES, 8)
             known = self._rows[state.cell] = self._with_end(state.cell)
         return known[0] if not known[1] else self._answered(state, *known)
+
+    def nearest(self, local: int, machine: PositionMachine) -> NDArray[np.int32] | None:
+        """By token id: the position nearest to the end behind the token; DEAD where it ends elsewhere.
+
+        `local`: a text of positions. None where its way isn't told by the nearest position, or without native code.
+        """
+        if self._native is None or machine.positions.goal.kind != "any":
+            return None
+        found, n_units = self._native.nearest(self._sets.full, local, machine.ways.ranks(), self.vocabulary.size)
+        spend(n_units)
+        return found
 
     def _with_end(self, cell: Cell) -> Found:
         row, asks = self._shared(cell)

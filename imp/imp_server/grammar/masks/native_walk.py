@@ -53,6 +53,9 @@ class NativeWalker:
         self._walk: Callable[..., int] = library.imp_grammar_walk
         self._walk_keys: Callable[..., int] = library.imp_grammar_walk_keys
         library.imp_grammar_walk.argtypes = library.imp_grammar_walk_keys.argtypes = _ARGUMENTS
+        self._nearest: Callable[..., int] = library.imp_grammar_nearest
+        library.imp_grammar_nearest.argtypes = [ctypes.c_void_p] * 2 + [ctypes.c_int32] + [ctypes.c_void_p] * 2
+        library.imp_grammar_nearest.restype = ctypes.c_int64
         self._tables = tables
         self._error: BaseException | None = None
         self._fill = _FILL(self._filled)
@@ -87,6 +90,14 @@ class NativeWalker:
         The twin is a walk of all tokens.
         """
         return self._run(self._walk_keys, trie, stack, address)
+
+    def nearest(self, trie: TokenTrie, local: int, ranks: list[int], n_ids: int) -> tuple[NDArray[np.int32], int]:
+        """(by token id: the position of least rank behind the token, or DEAD; units of that). `local`: of positions."""
+        found, order = np.full(n_ids, DEAD, np.int32), np.array(ranks, np.int32)
+        packed = self._tries[id(trie)]
+        tables = ctypes.addressof(self._tables.head)
+        n_words = self._nearest(tables, packed.address, local, order.ctypes.data, found.ctypes.data)
+        return found, n_words // WORDS_PER_UNIT
 
     def _run(self, call: Callable[..., int], trie: TokenTrie, stack: list[int], address: int) -> WalkResult:
         packed = self._tries.get(id(trie))
