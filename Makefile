@@ -93,6 +93,7 @@ oracle-files: setup-test
 
 docs: setup
 	$(VENV)/bin/imp config docs > docs/config.md
+	$(VENV)/bin/imp config docs --page llama-server > docs/llama-server.md
 
 clean:
 	rm -rf $(VENV) build dist imp/imp_server/_native

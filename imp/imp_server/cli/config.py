@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from imp_server.cli._knob_options import KnobCommand, with_config
+from imp_server.config import llama_server_page as llama_server
 from imp_server.config.docs import config_page
 from imp_server.config.knobs import knobs, section_text
 from imp_server.config.load import Loaded
@@ -41,9 +42,10 @@ def show(loaded: Loaded, origin: bool, changed: bool, as_json: bool) -> None:
 
 
 @command.command()
-def docs() -> None:
-    """The page docs/config.md, made from the fields."""
-    click.echo(config_page(), nl=False)
+@click.option("--page", type=click.Choice(["config", "llama-server"]), default="config", help="Which page.")
+def docs(page: str) -> None:
+    """The pages docs/config.md and docs/llama-server.md, made from the fields and the table of flags."""
+    click.echo(config_page() if page == "config" else llama_server.page(), nl=False)
 
 
 def _value(loaded: Loaded, key: str) -> Any:

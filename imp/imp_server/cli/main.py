@@ -43,7 +43,6 @@ _MEANT = {
     "create": ["serve FILE --alias NAME"],
     "cp": ["serve FILE --alias NAME"],
     "generate": ["chat"],
-    "llama-server": ["serve"],
     "llama-cli": ["chat"],
     "benchmark": ["bench"],
     "test": ["conformance"],
@@ -63,13 +62,14 @@ class Commands(click.Group):
     """Imports a command's module only when that command is called: `imp ls` never loads the server."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return sorted(p.stem for p in _FOLDER.glob("*.py") if p.stem[0] != "_" and p.stem != "main")
+        stems = (p.stem for p in _FOLDER.glob("*.py"))
+        return sorted(stem.replace("_", "-") for stem in stems if stem[0] != "_" and stem != "main")
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         cmd_name = ALIASES.get(cmd_name, cmd_name)
         if cmd_name not in self.list_commands(ctx):
             return None
-        command = importlib.import_module(f"imp_server.cli.{cmd_name}").command
+        command = importlib.import_module(f"imp_server.cli.{_module(cmd_name)}").command
         assert isinstance(command, click.Command), cmd_name
         return command
 
@@ -101,9 +101,13 @@ class Commands(click.Group):
             raise click.UsageError(message, ctx) from None
 
 
+def _module(command: str) -> str:
+    return command.replace("-", "_")
+
+
 def _first_line(name: str) -> str:
     """What a command does, read from its source without importing it."""
-    docstring = ast.get_docstring(ast.parse((_FOLDER / f"{name}.py").read_text(encoding="utf-8"))) or ""
+    docstring = ast.get_docstring(ast.parse((_FOLDER / f"{_module(name)}.py").read_text(encoding="utf-8"))) or ""
     return docstring.partition("\n")[0].rstrip(".")
 
 
@@ -125,6 +129,11 @@ def main() -> None:
 def serve_main() -> None:
     """The command `imp-server`: `imp serve` under the original's name."""
     sys.exit(run(["serve", *sys.argv[1:]]))
+
+
+def llama_server_main() -> None:
+    """The command `imp-llama-server`: llama-server's own command line."""
+    sys.exit(run(["llama-server", *sys.argv[1:]]))
 
 
 def run(arguments: list[str]) -> int:

@@ -32,9 +32,13 @@ def command(loaded: Loaded, model: str | None) -> None:
     MODEL is a known name (`imp ls --known`), a file, a folder or hf:org/repo[:file]; without it the small default
     model is served, and fetched first if it isn't here. `--model none` starts without one.
     """
+    run_server(with_model(loaded, model))
+
+
+def run_server(config: Config) -> None:
+    """Until SIGINT or SIGTERM."""
     from imp_server.api.server import bind, serve
 
-    config = with_model(loaded, model)
     set_up_logging(config.log)
     sockets = bind(config.server)  # before anything is loaded: a taken port fails at once
     _say(f"imp {__version__}")

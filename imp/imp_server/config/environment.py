@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 
@@ -14,6 +15,16 @@ def environment(name: str) -> str:
 def imp_variables() -> dict[str, str]:
     """Every IMP_* variable that isn't empty."""
     return {name: value.strip() for name, value in os.environ.items() if name.startswith("IMP_") and value.strip()}
+
+
+def put_variables(variables: Mapping[str, str]) -> None:
+    """For libraries that read them, and for child processes."""
+    os.environ.update(variables)
+
+
+def all_variables() -> dict[str, str]:
+    """The whole environment, for a command that has another program's variables."""
+    return dict(os.environ)
 
 
 _FOR_CHILDREN = frozenset({"IMP_HOME", "IMP_CPU_ISA"})

@@ -1,0 +1,111 @@
+"""llama-server's command line: every flag of that project's own list is known, and does what the page says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from imp_server.cli.llama_server import configuration
+from imp_server.config.knobs import knobs
+from imp_server.config.llama_server import FLAGS, HABITS, flags_by_name, translated
+from imp_server.config.llama_server_page import page, usage
+from imp_server.core import ConfigError
+
+LISTED = [line for line in (Path(__file__).parent / "llama_server_flags.txt").read_text().splitlines() if line]
+"""Names and variable of every flag, as the README of that project's server lists them."""
+NOT_YET = {"--tags", "--models-dir", "--models-preset", "--models-max", "--models-autoload", "--no-models-autoload"}
+NOT_YET |= {"--sleep-idle-seconds"}
+
+
+def test_every_flag_of_that_server_is_known_by_every_name_and_variable() -> None:
+    known = flags_by_name()
+    assert len(LISTED) > 250
+    for line in LISTED:
+        names, _, variable = line.partition(" = ")
+        for name in set(names.split()) - NOT_YET:
+            assert name in known, name
+        if variable and not set(names.split()) & NOT_YET:
+            variables = {known[name][0].env for name in names.split()}
+            assert variable in variables, line
+
+
+def test_no_flag_is_made_up_and_each_sets_something_that_is_there() -> None:
+    listed = {name for line in LISTED for name in line.partition(" = ")[0].split()}
+    assert set(flags_by_name()) <= listed
+    keys = {target.partition("=")[0] for flag in FLAGS if "." in flag.knob for target in flag.knob.split()}
+    assert keys and keys | set(HABITS) <= set(knobs())
+    assert all(flag.why for flag in FLAGS if flag.verdict != "served")
+
+
+@pytest.mark.parametrize(
+    ("line", "knobs_set"),
+    [
+        ("-m a.gguf -c 4096 -np -1", {"model.path": "a.gguf", "model.max_seq_len": "4096", "scheduler.max_rows": "0"}),
+        ("-hf org/repo:Q8_0", {"model.path": "hf:org/repo:Q8_0"}),
+        ("-hf org/repo:Q8_0 -hff x.gguf", {"model.path": "hf:org/repo:x.gguf"}),
+        ("--host 0.0.0.0,/run/a.sock", {"server.host": "0.0.0.0,unix:/run/a.sock"}),
+        ("-md d.gguf", {}),
+        ("-md d.gguf --spec-type draft-simple,ngram-mod",
+         {"speculative.draft_model": "d.gguf", "speculative.drafters": "forced,ngram,model"}),
+        ("--spec_type none", {"speculative.drafters": "forced"}),
+        ("-to 600", {"server.send_timeout_s": "600", "server.body_timeout_s": "600"}),
+        ("--no-cache-prompt --no-warmup", {"prefix_cache.enabled": "false", "engine.warmup": "false"}),
+        ("-v", {"log.level": "debug"}),
+        ("-lv 2 --log-jsonl", {"log.level": "warning", "log.format": "json"}),
+        ("--reasoning-budget 0", {"reasoning.think_budget": "0"}),
+        ("-rea auto", {}),
+        ("-ctk q8_0 -ctv q8_0", {"kv_cache.dtype": "int8"}),
+        ("--samplers penalties;dry;top_n_sigma;top_k;typ_p;top_p;min_p;xtc;temperature --mirostat 0", {}),
+    ],
+)  # fmt: skip
+def test_what_is_served_sets_our_knobs(line: str, knobs_set: dict[str, str]) -> None:
+    assert translated(line.split(), {}).knobs == knobs_set
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("--rope-scale 2", "--rope-scale isn't served: it would change what the model computes"),
+        ("--tools all", "don't belong in a model server"),
+        ("-ctk q4_0", "-ctk q4_0 isn't served: it can be f32, f16, bf16, q8_0"),
+        ("-ctk f16 -ctv q8_0", "keys and values have one type here"),
+        ("--seed 7", "send it in the request"),
+        ("--nonsense", "no option of llama-server"),
+        ("-c", "-c wants a value"),
+        ("-hff x.gguf", "give that with -hf"),
+        ("--spec-type draft-eagle3", "draft-eagle3 isn't served"),
+    ],
+)
+def test_what_is_refused_says_why(line: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message.replace("(", r"\(")):
+        translated(line.split(), {})
+
+
+def test_what_has_no_effect_is_named() -> None:
+    (note,) = translated(["-ngl", "99"], {}).notes
+    assert note == "-ngl has no effect here: there is no GPU backend yet"
+
+
+def test_variables_hold_and_the_command_line_is_stronger() -> None:
+    variables = {"LLAMA_ARG_CTX_SIZE": "1024", "LLAMA_ARG_N_PARALLEL": "3", "LLAMA_ARG_CACHE_PROMPT": "off"}
+    found = translated(["-c", "2048"], variables).knobs
+    assert found == {"model.max_seq_len": "2048", "scheduler.max_rows": "3", "prefix_cache.enabled": "false"}
+    assert translated(["--offline", "-hft", "t"], {}).variables == {"HF_HUB_OFFLINE": "1", "HF_TOKEN": "t"}
+    with pytest.raises(ConfigError, match="LLAMA_ARG_TOOLS"):
+        translated([], {"LLAMA_ARG_TOOLS": "all"})
+
+
+def test_habits_are_weaker_than_whatever_is_asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.setenv("IMP_TEMPERATURE", "0.3")
+    (tmp_path / "imp.toml").write_text("[sampling]\ntop_k = 7\n")
+    config = configuration(translated(["--min-p", "0.2"], {})).config
+    sampling = config.sampling
+    assert (sampling.temperature, sampling.top_k, sampling.min_p, sampling.top_p) == (0.3, 7, 0.2, 0.95)
+    assert config.server.model_names == "any"
+
+
+def test_the_page_is_made_of_the_table(repo_root: Path) -> None:
+    assert (repo_root / "docs" / "llama-server.md").read_text() == page(), "make docs"
+    assert all(flag.names[0] in usage() for flag in FLAGS)
