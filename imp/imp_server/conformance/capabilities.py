@@ -96,6 +96,7 @@ def questions(model: str) -> list[tuple[str, str, str, Any]]:
         ("health", get, "/health", None),
         ("metrics", get, "/metrics", None),
         ("openapi", get, "/openapi.json", None),
+        ("resumable-streams", post, "/v1/streams/lookup", {"conversation_ids": ["kit-probe"]}),
         ("sessions", post, "/v1/sessions/kit-probe/close", {}),
     ]
 
