@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from imp_server.api import responses_store
+from imp_server.api import store_file
 from imp_server.api.responses_store import ResponsesStore
 from imp_server.core.owner import NOBODY, Owner
 
@@ -286,7 +286,7 @@ def test_a_file_that_cannot_be_had_is_an_error_for_the_caller(tmp_path: Path) ->
         put(make(str(tmp_path / "file" / "responses.sqlite")), "r1")
     path = str(tmp_path / "responses.sqlite")
     with closing(sqlite3.connect(path, isolation_level=None)) as other, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(responses_store, "_BUSY_S", 0.05)
+        patch.setattr(store_file, "_BUSY_S", 0.05)
         put(make(path), "r0")
         other.execute("BEGIN EXCLUSIVE")
         with pytest.raises(sqlite3.OperationalError, match="locked"):

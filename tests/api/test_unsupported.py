@@ -11,8 +11,6 @@ from imp_server.api.contract import load
 from imp_server.api.violation import UNSUPPORTED
 from imp_server.resources import data_folder
 
-from tests.api.live_server import LiveServer
-
 USER = [{"role": "user", "content": "hi"}]
 CHAT = ("/v1/chat/completions", {"messages": USER})
 RESPONSES = ("/v1/responses", {"input": "hi"})
@@ -20,7 +18,6 @@ COMPLETIONS = ("/v1/completions", {"prompt": "hi"})
 NATIVE = ("/completion", {"prompt": "hi"})
 TGI = ("/generate", {"inputs": "hi"})
 CASES: list[tuple[tuple[str, dict[str, Any]], dict[str, Any], str, str]] = [
-    (RESPONSES, {"background": True}, "background", "stream"),
     (RESPONSES, {"conversation": "conv_1"}, "conversation", "previous_response_id"),
     (RESPONSES, {"prompt": {"id": "p"}}, "prompt", "instructions"),
     (CHAT, {"functions": [{"name": "f"}]}, "functions", "tools"),
@@ -46,11 +43,6 @@ def test_the_error_says_what_to_do(
     error = reply.json()["error"]
     assert (reply.status_code, error["param"], error["code"]) == (400, param, "unsupported_parameter")
     assert error["message"].startswith(f'"{param}" isn\'t supported here: ') and instead in error["message"]
-
-
-def test_a_parameter_of_the_url(server: LiveServer) -> None:
-    error = httpx.get(f"{server.url}/v1/responses/resp_x?stream=true").json()["error"]
-    assert error["message"].startswith('"stream" isn\'t supported here: ')
 
 
 @pytest.mark.parametrize("field", ["watermark", "truncate"])

@@ -233,7 +233,7 @@ def test_unknown_fields_are_ignored() -> None:
 @pytest.mark.parametrize(
     ("body", "path"),
     [
-        ({"background": True}, "background"),
+        ({"background": "yes"}, "background"),
         ({"conversation": "conv_1"}, "conversation"),
         ({"prompt": {"id": "p"}}, "prompt"),
         ({"store": "yes"}, "store"),

@@ -27,6 +27,10 @@ class DisconnectWatch:
         if self.is_gone:
             action()
 
+    def forget(self) -> None:
+        """Nothing that was asked for so far is done when the client goes."""
+        self._actions.clear()
+
     def leave(self) -> None:
         """Nobody wants the answer any more."""
         self.is_gone = True

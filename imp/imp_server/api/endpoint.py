@@ -38,6 +38,7 @@ from imp_server.api.parameters import ParameterReader
 from imp_server.api.preparing import Preparing
 from imp_server.api.resumable import Resumable, relayed
 from imp_server.api.resumable.opening import Chunks
+from imp_server.api.resumable.session import StreamKey
 from imp_server.api.text_side import check_for_any_model
 from imp_server.api.visit import Visit, visit_of
 from imp_server.core import ChatRequest, Draining, ImpError, InternalError, PromptRequest
@@ -208,11 +209,16 @@ class Endpoint:
     def _resumable(
         self, call: Call, reply: Generating, watch: DisconnectWatch
     ) -> AbstractContextManager[Resumable | None]:
-        """What a POST that names its stream has reserved, and gives up behind the block if nothing came of it."""
+        """What a POST that is to survive its client has reserved; it is given up behind the block."""
         name = call.headers.get(STREAM_NAME) if self._is_resumable and reply.streamed and call.turn is None else None
-        if name is None:
+        owner = current_owner()
+        if isinstance(reply, ChatReply) and reply.background is not None:
+            key = StreamKey(owner, reply.context.id, "events" if reply.streamed else "nothing")
+        elif name is not None:
+            key = StreamKey(owner, name)
+        else:
             return nullcontext()
-        return Resumable(self._hub.sessions, name, watch, shape_of(self.operation, call.headers))
+        return Resumable(self._hub.sessions, key, watch, shape_of(self.operation, call.headers))
 
     async def _generate(
         self,
@@ -227,19 +233,23 @@ class Endpoint:
         watch = client if resumable is None else resumable.watch
         generations, prepared = await self._accepted(request, reply, visit, watch, resumable)
         try:
+            if resumable is not None:
+                resumable.detach()
             more = _reply_headers(request, reply, prepared, unread)
-            if reply.streamed:
+            at_once = await reply.background() if isinstance(reply, ChatReply) and reply.background else None
+            if reply.streamed or at_once is not None:
                 silence = silence_s(reply.context.body, self._hub.config.streams.keep_alive_s)
                 run = StreamRun(reply, generations, watch, silence)
                 chunks: Chunks = partial(encoded, self._checked(run.frames()))
                 if resumable is not None:
                     chunks = resumable.begin(chunks, run.failed, visit.hand_over)
-                return Response(200, _raw(sse.HEADERS | more), StreamedContent(sse.MEDIA_TYPE, chunks))
-            body = await fold_reply(reply, generations, watch)
+                if reply.streamed:
+                    return Response(200, _raw(sse.HEADERS | more), StreamedContent(sse.MEDIA_TYPE, chunks))
+            body = await fold_reply(reply, generations, watch) if at_once is None else at_once
         except BaseException:
             generations.end()
             raise
-        watch.close()
+        client.close()
         if body is None:
             raise ClientGone
         if self._hub.check_replies:

@@ -22,7 +22,7 @@ from imp_server.api.models import Models
 from imp_server.api.pool import WorkerPool
 from imp_server.api.reports import Reports
 from imp_server.api.responses_kept import ResponseShelf, response_shelf
-from imp_server.api.resumable.sessions import OwnStreams, StreamSessions
+from imp_server.api.resumable.sessions import OwnBackground, OwnStreams, StreamSessions
 from imp_server.api.text_side import check_for_any_model
 from imp_server.api.validation import Validators
 from imp_server.config import Config
@@ -69,6 +69,11 @@ class Hub:
     def responses(self) -> Kept:
         """Of the owner of the request that is being answered."""
         return self.shelf.of(current_owner())
+
+    @property
+    def background(self) -> OwnBackground:
+        """Of the owner of the request that is being answered."""
+        return OwnBackground(self.sessions, current_owner())
 
     @property
     def streams(self) -> OwnStreams:

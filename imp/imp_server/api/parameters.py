@@ -9,7 +9,6 @@ from urllib.parse import parse_qsl
 import jsonschema_rs
 
 from imp_server.api.contract import Parameter
-from imp_server.api.violation import UNSUPPORTED, unsupported
 from imp_server.core import InvalidRequest, MissingParameter
 
 _BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
@@ -57,8 +56,6 @@ def _read(parameter: Parameter, validator: Any, texts: list[str] | None) -> Any:
         value: Any = [_convert(kinds, text) for text in texts]
     else:
         value = _convert(_kinds(parameter.schema), texts[-1])
-    if not validator.is_valid(value) and (advice := parameter.schema.get(UNSUPPORTED)):
-        raise unsupported(parameter.name, advice)
     if not validator.is_valid(value):
         error = next(iter(validator.iter_errors(value)))
         raise InvalidRequest(f'"{parameter.name}" isn\'t valid: {error.message[:200]}', param=parameter.name)

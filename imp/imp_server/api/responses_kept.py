@@ -16,13 +16,13 @@ from typing import Any, ParamSpec, TypeVar
 from weakref import WeakValueDictionary
 
 from imp_server.api.pool import named
-from imp_server.api.responses_store import ResponsesStore
+from imp_server.api.responses_store import ResponsesStore, as_lost
 from imp_server.config import Config, imp_home
 from imp_server.core import Unavailable
 from imp_server.core.lanes import Lane
 from imp_server.core.owner import Owner
 from imp_server.dialects.openai_responses.events import ResponseEvents
-from imp_server.dialects.openai_responses.kept import KeptTotals
+from imp_server.dialects.openai_responses.kept import KeptResponse, KeptTotals
 
 Json = dict[str, Any]
 P = ParamSpec("P")
@@ -80,14 +80,22 @@ class KeptResponses:
     def is_on(self) -> bool:
         return self._shelf.store is not None
 
-    async def put(self, resource: Json, items: list[Json]) -> bool:
+    async def put(self, resource: Json, items: list[Json], *, is_streamed: bool = False) -> bool:
         """False: it isn't known to be kept, after a second at most."""
+        assert self._shelf.store
+        return await self._write(resource, self._shelf.store.put, self._owner, resource, items, is_streamed)
+
+    async def finish(self, resource: Json) -> bool:
+        """As `put`."""
+        assert self._shelf.store
+        return await self._write(resource, self._shelf.store.finish, self._owner, resource)
+
+    async def _write(self, resource: Json, function: Callable[P, bool], *args: P.args, **kwargs: P.kwargs) -> bool:
         shelf = self._shelf
-        assert shelf.store
         if shelf.n_unwritten >= _MOST_UNWRITTEN:
             _log.warning("the response %s isn't kept: %d others wait for the disk", resource["id"], shelf.n_unwritten)
             return False
-        job = self._begin(shelf.store.put, self._owner, resource, items)
+        job = self._begin(function, *args, **kwargs)
         shelf.n_unwritten += 1
         written = asyncio.wrap_future(job)
         written.add_done_callback(self._note_written)
@@ -96,9 +104,20 @@ class KeptResponses:
             _log.warning("the response %s was not kept", resource["id"])
         return is_kept
 
-    async def resource(self, response_id: str) -> Json | None:
+    async def find(self, response_id: str) -> KeptResponse | None:
+        """As it is now, if it is being made."""
         store = self._shelf.store
-        return await self._find(None, store.resource, self._owner, response_id) if store else None
+        found = await self._find(None, store.find, self._owner, response_id) if store else None
+        live = self.live(response_id)
+        if found is None:
+            return KeptResponse(live.snapshot(), False) if live else None
+        if found.is_ours:
+            return KeptResponse(live.snapshot() if live else as_lost(found.resource), found.is_streamed)
+        return KeptResponse(found.resource, found.is_streamed)
+
+    async def resource(self, response_id: str) -> Json | None:
+        found = await self.find(response_id)
+        return found.resource if found else None
 
     async def conversation(self, response_id: str, *, with_output: bool) -> list[Json] | None:
         store = self._shelf.store

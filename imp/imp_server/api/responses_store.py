@@ -12,35 +12,29 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import sqlite3
-import threading
 import time
 from collections.abc import Callable
-from contextlib import closing, suppress
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
+from imp_server.api.store_file import DamagedStore, StoreFile, columns, mended
+from imp_server.core import InvalidRequest
 from imp_server.core.owner import Owner
 
 Json = dict[str, Any]
-P = ParamSpec("P")
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
-_BUSY_S = 5.0
-"""How long another process may hold the file."""
-_SIDES = ("", "-wal", "-shm")
-"""The file, and what SQLite keeps beside it."""
-_DAMAGED = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
+UNFINISHED = ("queued", "in_progress")
+_LOST = "the server ended before the response was done"
 
 # The indexes cover what every put asks (age, number, bytes), so that no answer is read for it.
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS responses (
     id TEXT NOT NULL UNIQUE, parent TEXT, created REAL NOT NULL, used INTEGER NOT NULL,
     hidden INTEGER NOT NULL DEFAULT 0, size INTEGER NOT NULL, resource TEXT NOT NULL, input TEXT NOT NULL,
-    owner TEXT NOT NULL DEFAULT ''
+    owner TEXT NOT NULL DEFAULT '', run TEXT NOT NULL DEFAULT '', streamed INTEGER NOT NULL DEFAULT 0
 );
 CREATE INDEX IF NOT EXISTS by_parent ON responses (parent);
 CREATE INDEX IF NOT EXISTS by_age ON responses (hidden, created);
@@ -51,18 +45,20 @@ CREATE TABLE IF NOT EXISTS owned_items (
 ) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS items_by_response ON owned_items (response);
 """
+_LATER_COLUMNS = {
+    "owner": "TEXT NOT NULL DEFAULT ''",
+    "run": "TEXT NOT NULL DEFAULT ''",  # of the server that makes it; empty once it has ended
+    "streamed": "INTEGER NOT NULL DEFAULT 0",
+}
 _OLD_ITEMS = """INSERT OR IGNORE INTO owned_items (id, owner, response) SELECT id, '', response FROM items;
 DROP TABLE items;"""
 _COLUMNS = {
-    "responses": {"id", "parent", "created", "used", "hidden", "size", "resource", "input", "owner"},
+    "responses": {"id", "parent", "created", "used", "hidden", "size", "resource", "input", "owner"}
+    | {"run", "streamed"},
     "owned_items": {"id", "owner", "response"},
 }
 _PURGE = """DELETE FROM responses WHERE hidden = 1
             AND NOT EXISTS (SELECT 1 FROM responses AS later WHERE later.parent = responses.id)"""
-
-
-class DamagedStore(sqlite3.DatabaseError):
-    """The file is a database, but none of ours."""
 
 
 @dataclass(slots=True)
@@ -73,42 +69,23 @@ class Counts:
     expired: int = 0
 
 
-class _Shared:
-    opened: sqlite3.Connection | None = None
+class Found(NamedTuple):
+    """A stored response."""
+
+    resource: Json
+    is_ours: bool
+    """It isn't finished, and this server is the one that makes it."""
+    is_streamed: bool
+    """Its events were promised, too."""
 
 
-class _Connections(threading.local):
-    """The connection of the thread that asks."""
-
-    opened: sqlite3.Connection | None = None
-
-
-Method = Callable[Concatenate["ResponsesStore", P], T]
-
-
-def _mended(method: Method[P, T]) -> Method[P, T]:
-    """The method on a new file if the old one turns out to be damaged."""
-
-    def call(self: ResponsesStore, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        try:
-            return method(self, *args, **kwargs)
-        except sqlite3.DatabaseError as error:
-            if not is_damage(error):
-                raise
-            self.set_aside(error)
-            return method(self, *args, **kwargs)
-
-    call.__qualname__ = method.__qualname__
-    return call
-
-
-def is_damage(error: sqlite3.Error) -> bool:
-    """Of the file's contents; not a full disk, a lock or a missing right."""
-    return isinstance(error, DamagedStore) or (getattr(error, "sqlite_errorcode", 0) & 0xFF) in _DAMAGED
+def as_lost(resource: Json) -> Json:
+    """The end of a response whose server has ended without it."""
+    return resource | {"status": "failed", "error": {"code": "server_error", "message": _LOST}}
 
 
 class ResponsesStore:
-    """Owner of the file. Opened at its first use; `path` may be ":memory:".
+    """Owner of the table of responses. Opened at its first use; `path` may be ":memory:".
 
     Methods raise sqlite3.Error or OSError where the disk won't have it.
     """
@@ -116,18 +93,22 @@ class ResponsesStore:
     def __init__(
         self, path: str, *, ttl_s: float, max_entries: int, max_bytes: int, now: Callable[[], float] = time.time
     ) -> None:
-        self._path = path
+        self.file = StoreFile(path)
+        self.file.prepares.append(self._prepare)
         self._ttl_s = ttl_s
         self._max_entries = max_entries
         self._max_bytes = max_bytes
         self._now = now
-        self._of_thread: _Connections | _Shared = _Connections() if path != ":memory:" else _Shared()
         self._last_use = 0
         self.counts = Counts()
 
-    @_mended
-    def put(self, owner: Owner, resource: Json, items: list[Json]) -> bool:
-        """False if the entry alone is larger than the cap: it isn't stored and nothing is evicted for it."""
+    @mended
+    def put(self, owner: Owner, resource: Json, items: list[Json], is_streamed: bool = False) -> bool:
+        """False if the entry alone is larger than the cap: it isn't stored and nothing is evicted for it.
+
+        One that isn't finished gets its end from `finish`, or fails with this server.
+        """
+        run = self.file.runs.begin() if resource.get("status") in UNFINISHED else ""
         answer, asked = json.dumps(resource), json.dumps(items)
         size = len(answer) + len(asked)
         if size > self._max_bytes:
@@ -136,34 +117,70 @@ class ResponsesStore:
         with self._db as db:
             self._expire()
             name, parent = resource["id"], resource["previous_response_id"]
-            values = (name, parent, self._now(), self._tick(), size, answer, asked, owner)
+            values = (name, parent, self._now(), self._tick(), size, answer, asked, owner, run, is_streamed)
             db.execute(
-                "INSERT INTO responses (id, parent, created, used, size, resource, input, owner)"
-                " VALUES (?,?,?,?,?,?,?,?)",
+                "INSERT INTO responses (id, parent, created, used, size, resource, input, owner, run, streamed)"
+                " VALUES (?,?,?,?,?,?,?,?,?,?)",
                 values,
             )
             db.executemany("INSERT OR IGNORE INTO owned_items VALUES (?, ?, ?)", [(i, owner, name) for i in names])
             self._evict()
         return True
 
-    @_mended
+    @mended
+    def finish(self, owner: Owner, resource: Json) -> bool:
+        """False if it was deleted, has expired or was evicted meanwhile, or has become too large."""
+        answer, name = json.dumps(resource), resource["id"]
+        if len(answer) > self._max_bytes:
+            return False
+        with self._db as db:
+            self._expire()
+            changed = db.execute(
+                "UPDATE responses SET resource = ?, size = ? + length(CAST(input AS BLOB)), run = ''"
+                " WHERE id = ? AND owner = ? AND hidden = 0",
+                (answer, len(answer), name, owner),
+            ).rowcount
+            if changed:
+                made = [(item["id"], owner, name) for item in resource["output"]]
+                db.executemany("INSERT OR IGNORE INTO owned_items VALUES (?, ?, ?)", made)
+                self._evict()
+        return bool(changed)
+
     def resource(self, owner: Owner, response_id: str) -> Json | None:
+        found = self.find(owner, response_id)
+        return found.resource if found else None
+
+    @mended
+    def find(self, owner: Owner, response_id: str) -> Found | None:
         """Reading refreshes the order of eviction, not the time to live."""
         with self._db as db:
             self._expire()
             row = db.execute(
-                "SELECT CAST(resource AS BLOB) FROM responses WHERE id = ? AND owner = ? AND hidden = 0",
+                "SELECT CAST(resource AS BLOB), run, streamed FROM responses WHERE id = ? AND owner = ? AND hidden = 0",
                 (response_id, owner),
             ).fetchone()
             if row is None:
                 return None
             db.execute("UPDATE responses SET used = ? WHERE id = ?", (self._tick(), response_id))
-        return self._read(response_id, row[0], dict)
+        data, run, is_streamed = row
+        resource = self._read(response_id, data, dict)
+        if resource is not None and run and not self.file.runs.is_alive(run):
+            resource = as_lost(resource)
+            self.finish(owner, resource)
+        return Found(resource, run == self.file.runs.own, bool(is_streamed)) if resource is not None else None
 
-    @_mended
+    @mended
     def conversation(self, owner: Owner, response_id: str, *, with_output: bool) -> list[Json] | None:
-        if self.resource(owner, response_id) is None:
+        """Raises InvalidRequest for the output of one that isn't finished."""
+        newest = self.resource(owner, response_id)
+        if newest is None:
             return None
+        if with_output and newest.get("status") in UNFINISHED:
+            raise InvalidRequest(
+                f"response {response_id[:100]!r} is still being made; wait for its end",
+                param="previous_response_id",
+                code="invalid_history",
+            )
         turns: list[list[Json]] = []
         here: str | None = response_id
         while here is not None:
@@ -178,7 +195,7 @@ class ResponsesStore:
             here = parent
         return [item for turn in reversed(turns) for item in turn]
 
-    @_mended
+    @mended
     def item(self, owner: Owner, item_id: str) -> Json | None:
         row = self._db.execute(
             "SELECT response FROM owned_items WHERE id = ? AND owner = ?", (item_id, owner)
@@ -186,7 +203,7 @@ class ResponsesStore:
         items = self.conversation(owner, row[0], with_output=True) if row else None
         return next((item for item in items or () if item["id"] == item_id), None)
 
-    @_mended
+    @mended
     def delete(self, owner: Owner, response_id: str) -> bool:
         with self._db as db:
             self._expire()
@@ -196,7 +213,7 @@ class ResponsesStore:
             self._purge()
         return bool(changed)
 
-    @_mended
+    @mended
     def totals(self) -> tuple[int, int]:
         """(entries that can be found, bytes of all rows)."""
         query = "SELECT coalesce(sum(hidden = 0), 0), coalesce(sum(size), 0) FROM responses INDEXED BY by_size"
@@ -252,45 +269,13 @@ class ResponsesStore:
 
     @property
     def _db(self) -> sqlite3.Connection:
-        if self._of_thread.opened is None:
-            db = self._connected()
-            try:
-                self._last_use = max(self._last_use, _prepared(db))
-            except BaseException:
-                db.close()
-                raise
-            self._of_thread.opened = db
-        return self._of_thread.opened
+        return self.file.db
 
-    def _connected(self) -> sqlite3.Connection:
-        if self._path != ":memory:":
-            Path(self._path).parent.mkdir(parents=True, exist_ok=True)
-            # SQLite gives what it keeps beside the file the rights of the file.
-            os.close(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
-            for side in _SIDES:
-                with suppress(FileNotFoundError):
-                    os.chmod(self._path + side, 0o600)
-        # A connection is closed by whichever thread ends the server.
-        return sqlite3.connect(self._path, timeout=_BUSY_S, check_same_thread=False)
-
-    def set_aside(self, error: Exception) -> None:
-        """The file makes room for a new one. Raises OSError."""
-        with suppress(sqlite3.Error):
-            self.close()
-        self._of_thread.opened = None
-        if self._path == ":memory:":
-            raise error
-        aside = f"{self._path}.damaged-{int(time.time())}"
-        for side in _SIDES:
-            with suppress(FileNotFoundError):
-                os.replace(self._path + side, aside + side)
-        _log.warning("the stored responses in %s are damaged (%s): set aside as %s", self._path, error, aside)
+    def _prepare(self, db: sqlite3.Connection) -> None:
+        self._last_use = max(self._last_use, _prepared(db))
 
     def close(self) -> None:
-        """What lies in the write-ahead log goes into the file."""
-        if self._of_thread.opened is not None:
-            with closing(self._of_thread.opened):
-                self._of_thread.opened = None
+        self.file.close()
 
 
 def _prepared(db: sqlite3.Connection) -> int:
@@ -298,15 +283,13 @@ def _prepared(db: sqlite3.Connection) -> int:
     db.execute("PRAGMA journal_mode = WAL")
     db.execute("PRAGMA synchronous = NORMAL")
     known = {name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
-    if "responses" in known and "owner" not in _columns(db, "responses"):
-        db.execute("ALTER TABLE responses ADD COLUMN owner TEXT NOT NULL DEFAULT ''")
-    if any(not _COLUMNS[table] <= _columns(db, table) for table in _COLUMNS if table in known):
+    if "responses" in known:
+        for name, kind in _LATER_COLUMNS.items():
+            if name not in columns(db, "responses"):
+                db.execute(f"ALTER TABLE responses ADD COLUMN {name} {kind}")
+    if any(not _COLUMNS[table] <= columns(db, table) for table in _COLUMNS if table in known):
         raise DamagedStore("its tables aren't those of this server")
     db.executescript(_SCHEMA)
     if "items" in known:
         db.executescript(_OLD_ITEMS)
     return int(db.execute("SELECT coalesce(max(used), 0) FROM responses").fetchone()[0])
-
-
-def _columns(db: sqlite3.Connection, table: str) -> set[str]:
-    return {row[1] for row in db.execute(f"PRAGMA table_info({table})")}

@@ -19,7 +19,7 @@ from imp_server.dialects.base import Fold, ReplyContext, SseFrame, Stream
 
 if TYPE_CHECKING:
     from imp_server.dialects.llamacpp.streams import Streams
-    from imp_server.dialects.openai_responses.kept import Kept
+    from imp_server.dialects.openai_responses.kept import BackgroundRuns, Kept
     from imp_server.dialects.openai_responses.turns import Turn
 
 P = ParamSpec("P")
@@ -85,6 +85,11 @@ class Services(Protocol):
     @property
     def responses(self) -> Kept:
         """Responses that can be asked for again by the owner of the request."""
+        ...
+
+    @property
+    def background(self) -> BackgroundRuns:
+        """Responses of the owner of the request that are made without a client."""
         ...
 
     @property
@@ -204,6 +209,10 @@ class ChatReply:
     keep: Callable[[dict[str, Any]], Awaitable[None]] | None = None
     """Awaited with the whole reply before its last frames are sent (a stored response must be found at once)."""
     headers: Mapping[str, str] = field(default_factory=dict)
+    background: Callable[[], Awaitable[dict[str, Any]]] | None = None
+    """The reply is made without its client, and kept. Awaited once it is accepted: what is answered at once.
+
+    May raise what then ends it."""
 
 
 @dataclass(frozen=True, slots=True)

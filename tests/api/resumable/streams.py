@@ -47,10 +47,10 @@ def attached(server: LiveServer, name: str, **fields: Any) -> Iterator[httpx.Res
         yield response
 
 
-def begin(server: LiveServer, name: str, *fields: str, **more: Any) -> socket.socket:
+def begin(server: LiveServer, name: str, path: str = CHAT, **more: Any) -> socket.socket:
     """Sends the request and waits for nothing."""
     sock = raw_http.connect(server.url)
-    sock.sendall(raw_http.posted(body(**more), f"x-conversation-id: {name}", *fields))
+    sock.sendall(raw_http.posted(body(**more), f"x-conversation-id: {name}", path=path))
     return sock
 
 

@@ -30,7 +30,7 @@ class Tap:
 
     def __init__(self, sessions: StreamSessions, name: str = "s", shape: str = "openai", owner: Owner = NOBODY) -> None:
         self._queue: asyncio.Queue[bytes | None] = asyncio.Queue()
-        self.session: StreamSession = sessions.accept(sessions.reserve(owner, name), shape)
+        self.session: StreamSession = sessions.accept(sessions.reserve(StreamKey(owner, name)), shape)
         self.session.begin(self._chunks(), self._failed, lambda: None)
 
     async def _chunks(self) -> AsyncGenerator[bytes, None]:
@@ -123,24 +123,24 @@ async def test_live_ones_that_hold_everything_leave_no_room() -> None:
     await tap.write(b"data: " + b"x" * (1 << 20) + b"\n\n")
     assert sessions.n_bytes == 1 << 20
     with pytest.raises(Overloaded):
-        sessions.reserve(NOBODY, "another")
+        sessions.reserve(StreamKey(NOBODY, "another"))
     await tap.write(None)
-    sessions.release(sessions.reserve(NOBODY, "another"))
+    sessions.release(sessions.reserve(StreamKey(NOBODY, "another")))
 
 
 @on_a_loop
 async def test_reservations_count_and_are_given_back() -> None:
     sessions = StreamSessions(Streams(max_sessions=2))
-    first, second = sessions.reserve(NOBODY, "a"), sessions.reserve(Owner("k"), "a")
-    again = sessions.reserve(NOBODY, "a")
+    first, second = sessions.reserve(StreamKey(NOBODY, "a")), sessions.reserve(StreamKey(Owner("k"), "a"))
+    again = sessions.reserve(StreamKey(NOBODY, "a"))
     with pytest.raises(Overloaded):
-        sessions.reserve(NOBODY, "b")
+        sessions.reserve(StreamKey(NOBODY, "b"))
     sessions.release(first)
     sessions.release(first)
     with pytest.raises(Overloaded):
-        sessions.reserve(NOBODY, "b")
+        sessions.reserve(StreamKey(NOBODY, "b"))
     sessions.release(again)
-    sessions.release(sessions.reserve(NOBODY, "b"))
+    sessions.release(sessions.reserve(StreamKey(NOBODY, "b")))
     assert len(sessions) == 0
     tap = Tap(sessions, "b")
     with pytest.raises(ImpError) as caught:

@@ -9,10 +9,10 @@ from functools import partial
 from imp_server.api.body import ClientGone
 from imp_server.api.disconnect import DisconnectWatch
 from imp_server.api.model_host import ModelHost
+from imp_server.api.resumable.session import StreamKey
 from imp_server.api.resumable.sessions import Reservation, StreamSessions, cancelled
 from imp_server.core import ImpError, ModelLoading
 from imp_server.core.errand import NotWanted
-from imp_server.core.owner import current_owner
 from imp_server.dialects.base import SseFrame
 from imp_server.dialects.handler import Readable
 
@@ -26,7 +26,7 @@ class Resumable:
     Raises RequestCancelled out of the block if that is why the request was given up.
     """
 
-    def __init__(self, streams: StreamSessions, name: str, client: DisconnectWatch, shape: str) -> None:
+    def __init__(self, streams: StreamSessions, key: StreamKey, client: DisconnectWatch, shape: str) -> None:
         """`client`: the connection that sent it, which may go whenever it likes. `shape`: of errors of its dialect.
 
         Raises Overloaded.
@@ -34,7 +34,9 @@ class Resumable:
         self._streams = streams
         self._client = client
         self._shape = shape
-        self._reservation: Reservation = streams.reserve(current_owner(), name)
+        self._reservation: Reservation = streams.reserve(key)
+        if key.keeping != "bytes":  # until it is accepted nobody else knows of it
+            client.when_gone(self.watch.leave)
 
     @property
     def watch(self) -> DisconnectWatch:
@@ -63,6 +65,12 @@ class Resumable:
             await asyncio.sleep(_LOOK_S)
             if self._reservation.is_cancelled:
                 raise cancelled()
+
+    def detach(self) -> None:
+        """A client that leaves from now on ends nothing. Raises ClientGone if it has, and nobody else knows of it."""
+        self._client.forget()
+        if self._reservation.is_cancelled:
+            raise ClientGone
 
     def begin(
         self,

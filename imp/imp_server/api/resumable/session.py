@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import msgspec
 
@@ -23,14 +24,22 @@ if TYPE_CHECKING:
     from imp_server.api.resumable.sessions import StreamSessions
 
 _log = logging.getLogger(__name__)
+_MOST_MARKS = 1 << 16
+"""Events that can be asked for by number."""
 _PIECE = 64 << 10
 """Bytes that a reader takes at once."""
+
+
+Keeping = Literal["bytes", "events", "nothing"]
+"""What can be asked for again. bytes: by the name that a client chose, from an offset, and one that nobody reads ends.
+events: of a response made without a client, from a number. nothing: of one that has no stream."""
 
 
 class StreamKey(NamedTuple):
     owner: Owner
     name: str
-    """As its client calls it."""
+    """As its client calls it, or the id of a response."""
+    keeping: Keeping = "bytes"
 
 
 class OffsetLost(InvalidRequest):
@@ -53,6 +62,7 @@ class StreamSession:
         """Nobody can find it any more, and what is left of it isn't read."""
         self.lost: str = ""
         """Why readers that are not at the end get an error."""
+        self.events = EventMarks()
         self.n_readers = 0
         self.unread_since_s = time.monotonic()
         self._sessions = sessions
@@ -101,8 +111,10 @@ class StreamSession:
             self.wake()
 
     def _append(self, chunk: bytes) -> None:
-        if self.is_cut:
+        if self.is_cut or self.key.keeping == "nothing":
             return
+        if self.key.keeping == "events" and chunk.startswith(b"event: "):
+            self.events.note(self.ring.end)
         n_before = len(self.ring)
         self.ring.append(chunk)
         self._sessions.note_growth(len(self.ring) - n_before)
@@ -134,6 +146,16 @@ class StreamSession:
             raise OffsetLost(_gone(self.ring.start), param="from")
         return Reader(self, offset)
 
+    def reader_of_events(self, after: int) -> Reader:
+        """Of those with a higher number. Raises OffsetLost; InvalidRequest if there is no event `after` yet."""
+        if after >= self.events.n:
+            message = f"no event has the number {after} yet"
+            raise InvalidRequest(message, param="starting_after", code="stream_not_begun")
+        offset = self.events.offset(after + 1, self.ring.end)
+        if offset is None or offset < self.ring.start:
+            raise OffsetLost("the events behind this one are no longer kept", param="starting_after")
+        return Reader(self, offset)
+
     async def change(self) -> None:
         """Until there are more bytes, there is an end, or somebody calls `wake`."""
         waiting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -152,6 +174,26 @@ class StreamSession:
         """In the stream's own place: what was read before it ends with a whole event."""
         body = shape_module(self._shape).error_body(error, "")
         return encode_frame(SseFrame(msgspec.json.encode(body), "error"))
+
+
+class EventMarks:
+    """Where the events of a stream begin; their numbers count from 0."""
+
+    def __init__(self) -> None:
+        self._offsets: deque[int] = deque(maxlen=_MOST_MARKS)
+        self.n = 0
+        """That have come."""
+
+    def note(self, offset: int) -> None:
+        self._offsets.append(offset)
+        self.n += 1
+
+    def offset(self, number: int, end: int) -> int | None:
+        """`end`: of what has come, where the next event begins. None: it is too long ago."""
+        if number == self.n:
+            return end
+        place = number - (self.n - len(self._offsets))
+        return self._offsets[place] if place >= 0 else None
 
 
 def _gone(start: int) -> str:

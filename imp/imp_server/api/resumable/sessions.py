@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from imp_server.api.disconnect import DisconnectWatch
-from imp_server.api.resumable.session import Reader, StreamKey, StreamSession
+from imp_server.api.resumable.session import Keeping, OffsetLost, Reader, StreamKey, StreamSession
 from imp_server.config.serving import Streams
 from imp_server.core import InvalidRequest, NotFound, Overloaded, Unavailable
 from imp_server.core.owner import Owner
@@ -72,9 +72,8 @@ class StreamSessions:
 
     # --- the life of a session ------------------------------------------------------------------
 
-    def reserve(self, owner: Owner, name: str) -> Reservation:
+    def reserve(self, key: StreamKey) -> Reservation:
         """Raises Overloaded where only live streams could make room."""
-        key = StreamKey(owner, name)
         live = {k for k, session in self._sessions.items() if not session.is_done} | self._reserved.keys()
         is_full = len(live - {key}) >= self.knobs.max_sessions or (
             self._n_bytes >= self.knobs.max_mib << 20 and not self._done
@@ -82,7 +81,8 @@ class StreamSessions:
         if is_full:
             raise Overloaded(
                 f"{len(live)} resumable streams are being written, and there is no room for another one "
-                "(streams.max_sessions, streams.max_mib); try again, or leave X-Conversation-Id out",
+                "(streams.max_sessions, streams.max_mib); try again, or wait for the answer without X-Conversation-Id "
+                "and background",
                 retry_after_s=5.0,
             )
         reservation = Reservation(key, next(self._tickets))
@@ -133,7 +133,9 @@ class StreamSessions:
     def note_end(self, session: StreamSession) -> None:
         """Its task ends."""
         self._running.discard(session)
-        if not session.is_cut:
+        if session.key.keeping == "nothing":
+            self._cut(session)
+        elif not session.is_cut:
             self._done[session.key] = session
 
     def look(self) -> None:
@@ -144,7 +146,8 @@ class StreamSessions:
                 self._cut(session, _FORGOTTEN)
         limit_s = self.knobs.detached_s
         for session in self._sessions.values():
-            if limit_s and not session.n_readers and now_s - session.unread_since_s >= limit_s:
+            is_left = session.key.keeping == "bytes" and not session.n_readers
+            if limit_s and is_left and now_s - session.unread_since_s >= limit_s:
                 session.fail(Unavailable(f"nobody has read this stream for {limit_s:g} s (streams.detached_s)"))
 
     async def close(self) -> None:
@@ -176,8 +179,9 @@ class StreamSessions:
             self._cut(session)
 
     def owned(self, owner: Owner) -> list[StreamSession]:
-        """The oldest first."""
-        return [session for key, session in self._sessions.items() if key.owner == owner]
+        """Those with a name, the oldest first."""
+        own = ((key, session) for key, session in self._sessions.items() if key.owner == owner)
+        return [session for key, session in own if key.keeping == "bytes"]
 
     # --- room -----------------------------------------------------------------------------------
 
@@ -221,6 +225,29 @@ class OwnStreams:
                 found.append((min(asked), session))
         found.sort(key=lambda entry: entry[0])
         return [StreamRow(s.key.name, s.is_done, s.ring.end, int(s.started_s), int(s.completed_s)) for _, s in found]
+
+
+class OwnBackground:
+    """What one owner's requests see of the responses that are made without a client."""
+
+    def __init__(self, sessions: StreamSessions, owner: Owner) -> None:
+        self._sessions = sessions
+        self._owner = owner
+
+    def events(self, response_id: str, after: int) -> Reader:
+        try:
+            session = self._sessions.find(StreamKey(self._owner, response_id, "events"))
+        except NotFound:
+            message = "its events are no longer kept; ask for the response without stream"
+            raise OffsetLost(message, param="stream") from None
+        return session.reader_of_events(after)
+
+    def stop(self, response_id: str) -> None:
+        for keeping in _OF_RESPONSES:
+            self._sessions.stop(StreamKey(self._owner, response_id, keeping))
+
+
+_OF_RESPONSES: tuple[Keeping, ...] = ("events", "nothing")
 
 
 def _prefixes(name: str) -> list[str]:

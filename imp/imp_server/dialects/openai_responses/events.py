@@ -53,6 +53,8 @@ class ResponseEvents:
         self._so_far: Usage = ctx.accepted.usage
         """Of a response that is cancelled."""
         self._table = tool_table(ctx.body)
+        self._is_queued = bool(present(ctx.body, "background", False))
+        """Its turn hasn't come yet, which is told of those that are made without a client."""
         self._warms = bool(ctx.extra.get("warms"))
         """Only the prompt is computed: there is no answer, and that is its good end."""
         self._summarised = bool(present(ctx.body, "reasoning", {}).get("summary"))
@@ -65,14 +67,15 @@ class ResponseEvents:
     # --- the life of a response
 
     def open(self) -> list[Json]:
-        start = resource(self._ctx, "in_progress", [])
-        return self._numbered(
-            [{"type": "response.created", "response": start}, {"type": "response.in_progress", "response": start}]
-        )
+        start = self._so_far_made()
+        kind = f"response.{start['status']}"
+        return self._numbered([{"type": "response.created", "response": start}, {"type": kind, "response": start}])
 
     def feed(self, event: OutputEvent) -> list[Json]:
-        told = [
-            {"type": "response.in_progress", "response": self._in_progress()} | more
+        began, self._is_queued = self._is_queued, False
+        told = [{"type": "response.in_progress", "response": self._so_far_made()}] if began else []
+        told += [
+            {"type": "response.in_progress", "response": self._so_far_made()} | more
             for more in self._underway.feed(event)
         ]
         if isinstance(event, Logprobs):
@@ -111,10 +114,11 @@ class ResponseEvents:
             return dict(self._ctx.failed)
         if self._final or self._finish:
             return self.response()
-        return self._in_progress()
+        return self._so_far_made()
 
-    def _in_progress(self) -> Json:
-        return resource(self._ctx, "in_progress", self.output("in_progress"))
+    def _so_far_made(self) -> Json:
+        status = "queued" if self._is_queued else "in_progress"
+        return resource(self._ctx, status, self.output("in_progress"))
 
     def cancel(self) -> Json:
         """Stops the generation; its rows are free when this returns."""

@@ -17,17 +17,19 @@ from imp_server.core import (
     ReasoningIntent,
     ResponseFormat,
     TextPart,
+    Unavailable,
     UnsupportedParameter,
     check_media,
 )
 from imp_server.dialects.base import ReplyContext, SseFrame
-from imp_server.dialects.handler import Call, ChatReply, JsonReply, Reply, handler
+from imp_server.dialects.handler import Call, ChatReply, JsonReply, RelayReply, Reply, handler
 from imp_server.dialects.ids import new_id
 from imp_server.dialects.intents import Body, extensions, present
 from imp_server.dialects.openai.sampling import budget_tokens_of, whole
 from imp_server.dialects.openai_responses.events import ResponseEvents, shows_logprobs
 from imp_server.dialects.openai_responses.input import Conversation, Item, items_of
-from imp_server.dialects.openai_responses.kept import ResponseNotFound, history_of, resolved
+from imp_server.dialects.openai_responses.kept import KeptResponse, ResponseNotFound, history_of, resolved
+from imp_server.dialects.openai_responses.resource import resource
 from imp_server.dialects.openai_responses.stored import page, with_ids
 from imp_server.dialects.openai_responses.tools import tool_choice, tool_table
 from imp_server.dialects.openai_responses.truncation import fitting
@@ -113,9 +115,9 @@ def _continues_unstored(call: Call) -> bool:
     return call.turn is not None and call.turn.memory.conversation(previous) is not None
 
 
-def check_store(call: Call) -> None:
+def check_store(call: Call, *, is_asked: bool = False) -> None:
     """Raises UnsupportedParameter for a response that is to be kept and can't be."""
-    if not call.body.get("store"):
+    if not (is_asked or call.body.get("store")):
         return
     if _continues_unstored(call):
         message = "\"store\" can't be true: the response that this one continues isn't stored; send false"
@@ -128,10 +130,24 @@ def check_store(call: Call) -> None:
         )
 
 
+def check_background(call: Call) -> None:
+    """Raises InvalidRequest, and as check_store: a response without a client is found by its id alone."""
+    if not call.body.get("background"):
+        return
+    if not present(call.body, "store", True):
+        message = '"background" needs "store": true; a response that isn\'t stored could never be asked for'
+        raise InvalidRequest(message, param="background", code="unsupported_value")
+    if call.headers.get("x-conversation-id") and call.body.get("stream"):
+        message = "a background response has its own way back, GET /v1/responses/{id}?stream=true; leave the header out"
+        raise InvalidRequest(message, param="X-Conversation-Id", code="unsupported_value")
+    check_store(call, is_asked=True)
+
+
 @handler
 async def create_response(call: Call) -> Reply:
     kept, body = call.services.responses, call.body
     check_store(call)
+    check_background(call)
     finds = kept if call.turn is None else Beside(call.turn.memory, kept)
     items, history = await resolved(finds, items_of(body["input"])), await history_of(finds, body)
     request = await call.services.in_pool(parse, body | {"input": items}, history)
@@ -146,13 +162,24 @@ async def create_response(call: Call) -> Reply:
         context.extra["warms"] = True
         request = msgspec.structs.replace(request, max_tokens=0)
 
-    async def keep(resource: dict[str, Any]) -> None:
-        asked = with_ids(items, context.id)
-        if stored and await kept.put(resource, asked):
+    background = bool(present(body, "background", False))
+
+    async def queue() -> dict[str, Any]:
+        start = resource(context, "queued", [])
+        if not await kept.put(start, with_ids(items, context.id), is_streamed=bool(body.get("stream"))):
+            raise Unavailable("the response can't be stored, so it isn't made in the background; try again")
+        return start
+
+    async def keep(final: dict[str, Any]) -> None:
+        if background:
+            await kept.finish(final)
             return
-        context.extra["stored"] = resource["store"] = False
-        if call.turn is not None and resource["status"] in _CONTINUED:
-            call.turn.memory.remember(resource, history, asked)
+        asked = with_ids(items, context.id)
+        if stored and await kept.put(final, asked):
+            return
+        context.extra["stored"] = final["store"] = False
+        if call.turn is not None and final["status"] in _CONTINUED:
+            call.turn.memory.remember(final, history, asked)
 
     def fold(context: ReplyContext) -> Fold:
         folded = Fold(context)
@@ -161,7 +188,13 @@ async def create_response(call: Call) -> Reply:
         return folded
 
     return ChatReply(
-        request, context, present(body, "stream", False), fold, Stream, keep if stored or call.turn else None
+        request,
+        context,
+        present(body, "stream", False),
+        fold,
+        Stream,
+        keep if stored or call.turn else None,
+        background=queue if background else None,
     )
 
 
@@ -184,12 +217,23 @@ async def count_input_tokens(call: Call) -> Reply:
 
 @handler
 async def get_response(call: Call) -> Reply:
-    kept, response_id = call.services.responses, call.path["response_id"]
-    if (stored := await kept.resource(response_id)) is not None:
-        return JsonReply(stored)
-    if live := kept.live(response_id):
-        return JsonReply(live.snapshot())
-    raise ResponseNotFound(response_id)
+    found = await _found(call)
+    after = call.query.get("starting_after")
+    if not call.query.get("stream"):
+        if after is not None:
+            raise InvalidRequest("starting_after is of stream=true", param="starting_after", code="unsupported_value")
+        return JsonReply(found.resource)
+    if not found.is_streamed:
+        message = "it has no events to read again: only a response made with background and stream has them"
+        raise InvalidRequest(message, param="stream", code="not_streamed")
+    return RelayReply(call.services.background.events(call.path["response_id"], -1 if after is None else after))
+
+
+async def _found(call: Call) -> KeptResponse:
+    response_id = call.path["response_id"]
+    if (found := await call.services.responses.find(response_id)) is None:
+        raise ResponseNotFound(response_id)
+    return found
 
 
 @handler
@@ -197,18 +241,17 @@ async def delete_response(call: Call) -> Reply:
     response_id = call.path["response_id"]
     if not await call.services.responses.delete(response_id):
         raise ResponseNotFound(response_id)
+    call.services.background.stop(response_id)
     return JsonReply({"id": response_id, "object": "response.deleted", "deleted": True})
 
 
 @handler
 async def cancel_response(call: Call) -> Reply:
     """Idempotent: a response that has ended is answered as it is."""
-    kept, response_id = call.services.responses, call.path["response_id"]
-    if (stored := await kept.resource(response_id)) is not None:
-        return JsonReply(stored)
-    if live := kept.live(response_id):
-        return JsonReply(live.cancel())
-    raise ResponseNotFound(response_id)
+    found, live = await _found(call), call.services.responses.live(call.path["response_id"])
+    return JsonReply(
+        live.cancel() if live and found.resource["status"] in ("queued", "in_progress") else found.resource
+    )
 
 
 @handler

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple, Protocol
 
 from imp_server.core import NotFound
+from imp_server.dialects.handler import Readable
 from imp_server.dialects.intents import Body, present
 from imp_server.dialects.openai_responses.events import ResponseEvents
 from imp_server.dialects.openai_responses.input import Item, is_reference
@@ -21,17 +22,29 @@ class KeptTotals(NamedTuple):
     expired: int
 
 
+class KeptResponse(NamedTuple):
+    """A response that is stored, or that is being made."""
+
+    resource: Json
+    is_streamed: bool
+    """Its events can be asked for, for a while."""
+
+
 class Kept(Protocol):
     """The store of responses and conversations, as one owner's requests see it (api/responses_kept.py)."""
 
     @property
     def is_on(self) -> bool: ...
 
-    async def put(self, resource: Json, items: list[Json]) -> bool:
+    async def put(self, resource: Json, items: list[Json], *, is_streamed: bool = False) -> bool:
         """`items`: the new input, each with an id. False: it couldn't be kept; the answer itself is good."""
         ...
 
-    async def resource(self, response_id: str) -> Json | None: ...
+    async def finish(self, resource: Json) -> bool:
+        """The end of one that was put unfinished. False: it isn't there any more, or couldn't be kept."""
+        ...
+
+    async def find(self, response_id: str) -> KeptResponse | None: ...
 
     async def conversation(self, response_id: str, *, with_output: bool) -> list[Json] | None:
         """All items up to and including this response's input (and output), oldest first; None if it is unknown."""
@@ -50,6 +63,18 @@ class Kept(Protocol):
         ...
 
     def live(self, response_id: str) -> ResponseEvents | None: ...
+
+
+class BackgroundRuns(Protocol):
+    """Responses that are made without a client, as one owner's requests see them."""
+
+    def events(self, response_id: str, after: int) -> Readable:
+        """Those with a higher sequence number, live. Raises InvalidRequest for those that aren't kept any more."""
+        ...
+
+    def stop(self, response_id: str) -> None:
+        """Its end isn't told to anybody. Nothing happens for an unknown one."""
+        ...
 
 
 class ResponseNotFound(NotFound):

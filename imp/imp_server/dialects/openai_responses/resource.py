@@ -37,7 +37,7 @@ def resource(ctx: ReplyContext, status: str, output: list[Json], **late: Any) ->
         "created_at": ctx.created,
         "completed_at": None,
         "status": status,
-        "background": False,
+        "background": bool(present(body, "background", False)),
         "error": None,
         "incomplete_details": None,
         **{key: body.get(key) for key in _ECHOED},
