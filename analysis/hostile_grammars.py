@@ -1,13 +1,18 @@
 """What a client keeps while eight others send grammars made to hurt.
 
     python analysis/hostile_grammars.py MODEL [--clients 8] [--seconds 10] [--rounds 3] [--threads 0] [--check]
+        [--ahead]
 
 One server. In every round `--clients` hostile clients send chats under schemas that nobody has sent before, each as
 soon as its last one is answered, and the tokens that they are served are counted. The baseline follows in the same
 run: as many clients with ordinary chats, paced to be served as many tokens. Beside both one client asks for free text
-and, in turn, for an answer under a small schema. Printed are its tokens/s and the times to its first tokens, and
-whether it keeps 80 % of the baseline's rate and gets its first token within 250 ms (constrained: 500 ms) or 1.5 times
-the baseline's. --check: fail where it doesn't.
+and, in turn, for an answer under a small schema, and for one under a small schema that is new. Printed are its tokens/s
+and the times to its first tokens, whether it keeps 80 % of the baseline's rate and gets its first token within 250 ms
+(constrained: 500 ms) or 1.5 times the baseline's, and who had how much of a core. --check: fail where it doesn't.
+
+Checks at idle priority use up whatever nobody else wants: what they have costs nobody much. Wall time on cores that
+other programs use, too, says little; the shares, and for how long the step loop waited for a core, tell. --ahead: put
+this session before those of others where Linux lets us (autogroup), so that noise counts less.
 """
 
 from __future__ import annotations
@@ -17,6 +22,7 @@ import http.client
 import json
 import os
 import random
+import re
 import socket
 import statistics
 import subprocess
@@ -41,12 +47,6 @@ N_TOKENS = 40
 SERVED = "imp_completion_tokens_total"
 KEEPS = 0.8
 FIRST_MS, FIRST_CONSTRAINED_MS, OR_TIMES = 250.0, 500.0, 1.5
-SMALL = {
-    "type": "object",
-    "properties": {"name": {"type": "string", "maxLength": 12}, "size": {"type": "integer"}},
-    "required": ["name", "size"],
-    "additionalProperties": False,
-}
 
 
 def levels(own: str, n: int, around: Callable[[dict[str, Any]], dict[str, Any]]) -> dict[str, Any]:
@@ -130,6 +130,18 @@ class Server:
                 raise SystemExit("imp serve didn't get ready")
             time.sleep(0.2)
 
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def engine_pid(self) -> int:
+        for task in Path(f"/proc/{self.pid}/task").iterdir():
+            for child in (task / "children").read_text().split():
+                if b"imp_server.engine" in Path(f"/proc/{child}/cmdline").read_bytes():
+                    return int(child)
+        raise SystemExit("the server has no engine")
+
     def _is_ready(self) -> bool:
         try:
             probe = http.client.HTTPConnection("127.0.0.1", self.port, timeout=5)
@@ -212,33 +224,99 @@ class Seen(NamedTuple):
     n_tokens: int
     first_ms: list[float]
     first_constrained_ms: list[float]
+    first_new_ms: list[float]
+
+
+def small(name: str = "size") -> dict[str, Any]:
+    schema = {
+        "type": "object",
+        "properties": {"name": {"type": "string", "maxLength": 12}, name: {"type": "integer"}},
+        "required": ["name", name],
+        "additionalProperties": False,
+    }
+    return {"type": "json_schema", "json_schema": {"name": "small", "schema": schema}}
 
 
 def looked_at(port: int, seconds: float) -> Seen:
     free = {"messages": [{"role": "user", "content": PROMPT}], "temperature": 0.8, "ignore_eos": True, "max_tokens": 48}
-    bound = {**free, "ignore_eos": False, "response_format": {"type": "json_schema", "json_schema": {"schema": SMALL}}}
-    bound["response_format"]["json_schema"]["name"] = "small"
+    bound = {**free, "ignore_eos": False, "response_format": small()}
     end = time.perf_counter() + seconds
     n_tokens, n_bound, spent_s = 0, 0, 0.0
-    first: list[float] = []
-    first_bound: list[float] = []
-    while time.perf_counter() < end or not first_bound:
+    firsts: tuple[list[float], ...] = ([], [], [])
+    while time.perf_counter() < end or not firsts[2]:
         n, wait_s, took_s = streamed(port, free)
         n_tokens, spent_s = n_tokens + n, spent_s + took_s
-        first.append(1e3 * wait_s)
-        n, wait_s, _ = streamed(port, bound)
+        firsts[0].append(1e3 * wait_s)
+        is_new = len(firsts[1]) > len(firsts[2])
+        n, wait_s, _ = streamed(port, bound | ({"response_format": small(f"n{time.monotonic_ns()}")} if is_new else {}))
         n_bound += n
-        first_bound.append(1e3 * wait_s)
-    return Seen(n_tokens / spent_s, n_tokens + n_bound, first, first_bound)
+        firsts[1 + is_new].append(1e3 * wait_s)
+    return Seen(n_tokens / spent_s, n_tokens + n_bound, *firsts)
 
 
-def n_served(port: int) -> int:
-    """Tokens to all clients so far."""
+def counted(port: int) -> dict[str, float]:
+    """What /metrics counts, by name and labels other than the model's."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     connection.request("GET", "/metrics")
     told = connection.getresponse().read().decode()
     connection.close()
-    return int(sum(float(line.split()[-1]) for line in told.splitlines() if line.startswith(SERVED)))
+    found: Counter[str] = Counter()
+    for name, labels, value in re.findall(r"^(\w+)(?:\{(.*)\})? (\S+)$", told, re.MULTILINE):
+        others = [label for label in re.findall(r'\w+="[^"]*"', labels) if not label.startswith("model")]
+        found[f"{name}{{{','.join(others)}}}" if others else name] += float(value)
+    return found
+
+
+def n_served(port: int) -> int:
+    """Tokens to all clients so far."""
+    return int(counted(port)[SERVED])
+
+
+class Shares(NamedTuple):
+    """Seconds so far for which the step loop waited for a core, and CPU seconds: of the step loop, the engine's other
+    threads, the mask thread, the API process, and of checks, at ordinary and at idle priority. And the time."""
+
+    waited: float
+    loop: float
+    engine: float
+    masks: float
+    api: float
+    checks: float
+    idle_checks: float
+    now: float
+
+    def since(self, before: Shares) -> Shares:
+        """Parts of one core."""
+        seconds = self.now - before.now
+        return Shares(*((here - there) / seconds for here, there in zip(self[:-1], before[:-1], strict=True)), seconds)
+
+    def __str__(self) -> str:
+        names = (
+            "waited for by the step loop",
+            "step loop",
+            "engine's other threads",
+            "mask thread",
+            "API",
+            "checks",
+            "checks at idle priority",
+        )
+        return ", ".join(f"{name} {part:.2f}" for name, part in zip(names, self[:-1], strict=True))
+
+
+def shares(server: Server) -> Shares:
+    told = counted(server.port)
+    checks, idle = (told[f'imp_worker_seconds_total{{priority="{p}"}}'] for p in ("ordinary", "idle"))
+    masks = sum(told[f'imp_mask_thread_seconds_total{{turns="{turns}"}}'] for turns in ("quick", "sunk"))
+    engine = server.engine_pid
+    loop = cpu_s(f"/proc/{engine}/task/{engine}/stat")
+    waited_s = int(Path(f"/proc/{engine}/task/{engine}/schedstat").read_text().split()[1]) / 1e9
+    others = cpu_s(f"/proc/{engine}/stat") - loop - masks
+    return Shares(waited_s, loop, others, masks, cpu_s(f"/proc/{server.pid}/stat"), checks, idle, time.perf_counter())
+
+
+def cpu_s(path: str) -> float:
+    fields = Path(path).read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def streamed(port: int, body: dict[str, Any]) -> tuple[int, float, float]:
@@ -259,17 +337,25 @@ def streamed(port: int, body: dict[str, Any]) -> tuple[int, float, float]:
     return n_tokens, first_s or time.perf_counter() - begun, time.perf_counter() - begun
 
 
-def beside(
-    server: Server, options: argparse.Namespace, seed: int, rate: float | None
-) -> tuple[Seen, float, Counter[str]]:
-    """What the client saw, the tokens/s that the others were served, and their answers."""
+class Beside(NamedTuple):
+    """`served`: tokens/s of the others; `answers`: what they got."""
+
+    seen: Seen
+    served: float
+    had: Shares
+    answers: Counter[str]
+
+
+def beside(server: Server, options: argparse.Namespace, seed: int, rate: float | None) -> Beside:
+    """`rate`: as of a Load."""
     load = Load(server.port, options.clients, seed, rate)
     time.sleep(1)
-    before, begun = n_served(server.port), time.perf_counter()
+    before, n_before = shares(server), n_served(server.port)
     seen = looked_at(server.port, options.seconds)
-    served = (n_served(server.port) - before - seen.n_tokens) / (time.perf_counter() - begun)
+    had = shares(server).since(before)
+    served = (n_served(server.port) - n_before - seen.n_tokens) / had.now
     load.end()
-    return seen, served, load.answers
+    return Beside(seen, served, had, load.answers)
 
 
 def verdict(hurt: list[Seen], fair: list[Seen]) -> bool:
@@ -280,6 +366,7 @@ def verdict(hurt: list[Seen], fair: list[Seen]) -> bool:
     for what, field, bound in (
         ("first token", "first_ms", FIRST_MS),
         ("first token, constrained", "first_constrained_ms", FIRST_CONSTRAINED_MS),
+        ("first token, new schema", "first_new_ms", FIRST_CONSTRAINED_MS),
     ):
         here, there = (
             statistics.median(ms for seen in all_seen for ms in getattr(seen, field)) for all_seen in (hurt, fair)
@@ -290,6 +377,14 @@ def verdict(hurt: list[Seen], fair: list[Seen]) -> bool:
     return is_good
 
 
+def go_ahead() -> None:
+    """Give the group of this session more weight than others have."""
+    with suppress(OSError):
+        os.setsid()
+    with suppress(OSError):
+        Path("/proc/self/autogroup").write_text("-15")
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model")
@@ -298,24 +393,26 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=10)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--check", action="store_true")
+    parser.add_argument("--ahead", action="store_true")
     options = parser.parse_args()
+    if options.ahead:
+        go_ahead()
     server = Server(options.model, options.threads)
-    hurt: list[Seen] = []
-    fair: list[Seen] = []
-    answers = Counter[str]()
+    hurt: list[Beside] = []
+    fair: list[Beside] = []
     try:
         looked_at(server.port, 1)
         for seed in range(options.rounds):
-            seen, rate, told = beside(server, options, seed, None)
-            hurt.append(seen)
-            answers += told
-            baseline, base_rate, _ = beside(server, options, seed, rate)
-            fair.append(baseline)
-            print(f"round {seed}: others served {rate:.1f} and {base_rate:.1f} tokens/s,", end=" ")
-            print(f"client {seen.rate:.1f} and {baseline.rate:.1f} tokens/s", flush=True)
+            hurt.append(beside(server, options, seed, None))
+            fair.append(beside(server, options, seed, hurt[-1].served))
+            print(f"round {seed}: others served {hurt[-1].served:.1f} and {fair[-1].served:.1f} tokens/s,", end=" ")
+            print(f"client {hurt[-1].seen.rate:.1f} and {fair[-1].seen.rate:.1f} tokens/s")
+            print(f"  of a core, beside hostile ones: {hurt[-1].had}")
+            print(f"  in the baseline: {fair[-1].had}", flush=True)
     finally:
         server.close()
-    is_good = verdict(hurt, fair)
+    is_good = verdict([round.seen for round in hurt], [round.seen for round in fair])
+    answers = sum((round.answers for round in hurt), Counter())
     print(f"answers to hostile requests: {dict(sorted(answers.items()))}")
     return int(options.check and not is_good)
 

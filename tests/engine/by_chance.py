@@ -84,6 +84,7 @@ class JobsByChance:
     def __init__(self, chance: Random | None) -> None:
         self._chance = chance
         self._open: list[tuple[Callable[[], Any], Future[Any]]] = []
+        self.seconds: dict[str, float] = {}
         self.haste = 1.0 if chance is None else chance.choice((0.05, 0.3, 0.8))
 
     def submit(self, answer: Callable[[], Any], owner: str = "", about: Any = None) -> Future[Any]:

@@ -68,7 +68,7 @@ def test_seventeen_clients_leave_and_nothing_runs_on(live: LiveServer, monkeypat
         assert time.monotonic() < until, f"{children(live)} checks run on for nobody"
         time.sleep(0.02)
     jobs = live.hub.checks.jobs
-    assert not jobs.n_large and jobs._free == jobs._n_quick
+    assert not jobs.n_large and jobs.n_free == jobs.n_quick
 
 
 def test_nothing_broken_off_is_remembered(live: LiveServer, monkeypatch: pytest.MonkeyPatch) -> None:

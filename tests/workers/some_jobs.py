@@ -32,6 +32,11 @@ def spin(data: bytes) -> bytes:
     return str(os.nice(0)).encode()
 
 
+def sleep(data: bytes) -> bytes:
+    time.sleep(float(data))
+    return b""
+
+
 def eat(data: bytes) -> bytes:
     return str(len(bytearray(int(data)))).encode()
 

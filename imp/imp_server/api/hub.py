@@ -129,6 +129,7 @@ class Hub:
         told, rows = ({}, ()) if host is None else await host.stats(current_owner())
         own = {
             **self.checks.counters,
+            **self.checks.jobs.seconds,
             **self.reports.counters(),
             "queued_prompt_tokens": float(self.admission.queued.n_tokens),
         }

@@ -417,7 +417,7 @@ class RequestHandler:
 
     def stats(self) -> tuple[Mapping[str, float], tuple[dict[str, Any], ...]]:
         """Counters and gauges by name, and one dict per admitted row."""
-        others = self._scheduler.index.counters() | dict(self._more_counters())
+        others = self._scheduler.index.counters() | dict(self._more_counters()) | dict(self._masks.seconds)
         counters = zeros() | dict(self.counters) | scheduler_counters(self._scheduler) | others | self.gauges()
         return counters, tuple(map(row_facts, self._scheduler.rows))
 

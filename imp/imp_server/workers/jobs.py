@@ -1,10 +1,10 @@
 """Jobs of clients, one child each: small ones at once, large ones behind them, each ended with whoever wants it.
 
-A job begins in the quick lane, which has a place per core. It has a slice of ordinary priority, paid from what its
-owner, and all of them together, may have of that: an owner who used little lately gets it, a flood of new ones doesn't.
-What uses up its slice sinks: it makes room and goes on at idle priority among a bounded number of large ones, which run
-by turns of their owners. Beyond that number large jobs are broken off and refused with 503; nothing is ever remembered
-of them.
+A job begins with a slice of ordinary priority, paid from what its owner, and all of them together, may have of that: an
+owner who used little lately gets it, a flood of new ones doesn't. There is a place per core for those that have paid,
+and as many for those that haven't, so that these hold up nobody. What uses up its slice sinks: it makes room and goes
+on at idle priority among a bounded number of large ones, which run by turns of their owners. Beyond that number large
+jobs are broken off and refused with 503; nothing is ever remembered of them.
 """
 
 from __future__ import annotations
@@ -32,6 +32,8 @@ SHARED = (0.08, 0.3)
 """The same of all owners together."""
 LEAST_SLICE_S, MOST_SLICE_S = 0.012, 0.05
 """The check of a small schema takes 10 ms, most of it for the process."""
+PAID, IDLE = (f'worker_seconds_total{{priority="{name}"}}' for name in ("ordinary", "idle"))
+"""Count CPU seconds of jobs: within slices that were paid for, and others."""
 _RESTART_S = 3.0
 """Waited for a new zygote."""
 _TRIES = 2
@@ -59,10 +61,41 @@ class _Lost(Exception):
     """The zygote died, and the child with it."""
 
 
+class _Places:
+    """Owner of so many places, and of who waits for one: owners by turns."""
+
+    def __init__(self, n: int) -> None:
+        self.n_free = n
+        self._queued: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()
+
+    async def take(self, owner: str) -> None:
+        if self.n_free:
+            self.n_free -= 1
+            return
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._queued.setdefault(owner, deque()).append(turn)
+        try:
+            await turn
+        except BaseException:
+            if turn.done() and not turn.cancelled():
+                self.free()
+            raise
+
+    def free(self) -> None:
+        turn = _next(self._queued)
+        while turn is not None and turn.done():
+            turn = _next(self._queued)
+        if turn is None:
+            self.n_free += 1
+        else:
+            turn.set_result(None)
+
+
 @dataclass(slots=True, eq=False)
 class _Running:
     child: Child
     owner: str
+    place: _Places
     lane: Literal["quick", "slow", "waiting", "over"] = "quick"
     refused: ImpError | None = field(default=None)
 
@@ -76,20 +109,20 @@ class Jobs:
         No owner has more than half of them.
         """
         self._workers = workers
-        self._n_quick, self._n_slow, self._max_slow = n_quick, n_slow, max_slow
-        self._free = n_quick
+        self.n_quick, self._n_slow, self._max_slow = n_quick, n_slow, max_slow
         self._credits = Credits(OWN, SHARED)
-        self._queued: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()
+        self._paid, self._poor = _Places(n_quick), _Places(n_quick)
         self._slow: list[_Running] = []
         self._waiting: OrderedDict[str, deque[_Running]] = OrderedDict()
         self._timer: asyncio.TimerHandle | None = None
         self.killed: Counter[str] = Counter()
         """Jobs that a backstop ended, by function."""
+        self.seconds = {PAID: 0.0, IDLE: 0.0}
 
     @property
     def n_free(self) -> int:
         """Places of the quick lane that nobody has."""
-        return self._free
+        return self._paid.n_free
 
     @property
     def n_large(self) -> int:
@@ -102,7 +135,6 @@ class Jobs:
         Raises JobBroken where a limit ended it, JobFault, Unavailable where too much is under way.
         """
         for _ in range(_TRIES):
-            await self._take_place(owner)
             with contextlib.suppress(_Lost):
                 return await self._run(function, data, limits, owner)
             until = asyncio.get_running_loop().time() + _RESTART_S
@@ -111,28 +143,25 @@ class Jobs:
         raise Unavailable("the worker processes are being restarted; try again", retry_after_s=1.0)
 
     async def _run(self, function: str, data: bytes, limits: Limits, owner: str) -> bytes:
-        """In the place that was taken."""
         loop = asyncio.get_running_loop()
 
         def on_sunk() -> None:  # in a thread of the client's
             with contextlib.suppress(RuntimeError):
                 loop.call_soon_threadsafe(lambda: self._sink(running))
 
-        slice_s = self._credits.grant(owner, LEAST_SLICE_S, MOST_SLICE_S, loop.time())
+        slice_s, place = await self._take_place(owner)
         try:
             child = self._workers.spawn(function, limits, slice_s=slice_s, on_sunk=on_sunk)
         except BaseException:
-            self._free_place()
+            place.free()
             raise
 
         def on_ended(ended: Future[Notice]) -> None:  # in a thread of the client's
-            unused_s = slice_s - ended.result().cpu_s
-            if unused_s > 0:
-                with contextlib.suppress(RuntimeError):
-                    loop.call_soon_threadsafe(lambda: self._credits.pay(owner, -unused_s, loop.time()))
+            with contextlib.suppress(RuntimeError):
+                loop.call_soon_threadsafe(self._settle, owner, slice_s, ended.result().cpu_s)
 
         child.ended.add_done_callback(on_ended)
-        running = _Running(child, owner)
+        running = _Running(child, owner, place)
         child.sock.setblocking(False)
         try:
             answer = await self._talk(loop, child, data)
@@ -150,6 +179,12 @@ class Jobs:
             if not child.ended.done():
                 self._workers.kill(child)
             self._leave(running)
+
+    def _settle(self, owner: str, slice_s: float, used_s: float) -> None:
+        """A job is over that had paid for a slice."""
+        self._credits.pay(owner, min(0.0, used_s - slice_s), asyncio.get_running_loop().time())
+        self.seconds[PAID] += min(used_s, slice_s)
+        self.seconds[IDLE] += max(0.0, used_s - slice_s)
 
     async def _talk(self, loop: asyncio.AbstractEventLoop, child: Child, data: bytes) -> tuple[bytes, bytes] | None:
         """None if the child ended without an answer."""
@@ -174,35 +209,24 @@ class Jobs:
 
     # --- the quick lane -------------------------------------------------------------------------
 
-    async def _take_place(self, owner: str) -> None:
-        if self._free:
-            self._free -= 1
-            return
-        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._queued.setdefault(owner, deque()).append(turn)
+    async def _take_place(self, owner: str) -> tuple[float, _Places]:
+        """The CPU seconds paid for, and the place."""
+        loop = asyncio.get_running_loop()
+        slice_s = self._credits.grant(owner, LEAST_SLICE_S, MOST_SLICE_S, loop.time())
+        place = self._paid if slice_s else self._poor
         try:
-            await turn
+            await place.take(owner)
         except BaseException:
-            if turn.done() and not turn.cancelled():
-                self._free_place()
+            self._credits.pay(owner, -slice_s, loop.time())
             raise
-
-    def _free_place(self) -> None:
-        """To the next in line, one of each owner by turns."""
-        turn = _next(self._queued)
-        while turn is not None and turn.done():
-            turn = _next(self._queued)
-        if turn is None:
-            self._free += 1
-        else:
-            turn.set_result(None)
+        return slice_s or self._credits.grant(owner, LEAST_SLICE_S, MOST_SLICE_S, loop.time()), place
 
     # --- the large ones -------------------------------------------------------------------------
 
     def _sink(self, running: _Running) -> None:
         if running.lane != "quick":
             return
-        self._free_place()
+        running.place.free()
         own = sum(one.owner == running.owner for one in self._slow) + len(self._waiting.get(running.owner, ()))
         if self.n_large >= self._max_slow or own >= max(1, self._max_slow // 2):
             running.lane = "over"
@@ -241,7 +265,7 @@ class Jobs:
     def _leave(self, running: _Running) -> None:
         lane, running.lane = running.lane, "over"
         if lane == "quick":
-            self._free_place()
+            running.place.free()
         elif lane == "waiting":
             line = self._waiting[running.owner]
             line.remove(running)

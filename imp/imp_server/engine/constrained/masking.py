@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from threading import Timer
 from typing import Any, NamedTuple, TypeVar
@@ -148,6 +148,11 @@ class MaskThread:
     def _check(self, constraint: Constraint) -> None:
         if constraint in self._lost:
             raise EngineFaulted("the thread that works on grammars got stuck on another one; send the request again")
+
+    @property
+    def seconds(self) -> Mapping[str, float]:
+        """Counters of the thread's CPU time."""
+        return self._jobs.seconds
 
     def is_quick(self, asker: Asker) -> bool:
         """New questions get a slice at once."""

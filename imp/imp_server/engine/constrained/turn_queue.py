@@ -50,6 +50,8 @@ _REST = 9.0
 of the time.
 """
 _N_LEVELS = 3
+QUICK_SECONDS, SUNK_SECONDS = (f'mask_thread_seconds_total{{turns="{name}"}}' for name in ("quick", "sunk"))
+"""Count CPU seconds of the thread: in slices that were paid for or held up nobody, and in others."""
 TOO_COSTLY = "this grammar takes too much work; simplify it"
 
 
@@ -132,6 +134,7 @@ class TurnQueue:
         self._rest_until_s = 0.0
         self._stopped = False
         self.n_stuck = 0
+        self.seconds = {QUICK_SECONDS: 0.0, SUNK_SECONDS: 0.0}
         self._running = _Running(name)
         self._start()
 
@@ -231,8 +234,10 @@ class TurnQueue:
         job = self._next(running)
         if job is None:
             return False
+        began_s = time.thread_time()
         is_answered = self._answered(job)
         self._between()
+        self.seconds[QUICK_SECONDS if job.is_quick else SUNK_SECONDS] += time.thread_time() - began_s
         seconds = self._clock() - running.since_s
         with self._changed:
             if self._running is not running:
