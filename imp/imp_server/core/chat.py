@@ -62,6 +62,8 @@ class Tool(msgspec.Struct, frozen=True):
     cache_mark: bool = False
     input_grammar: InputGrammar | None = None
     """Of the parameter `input`, the only one: the tool takes text."""
+    param: str = ""
+    """Where its schema stands in the request."""
 
 
 class ToolChoice(msgspec.Struct, frozen=True):

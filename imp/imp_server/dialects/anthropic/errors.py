@@ -1,4 +1,4 @@
-"""Anthropic's error body: the type from a closed list, our own code in `details`, the request id inside."""
+"""Anthropic's error body: the type from a closed list, our code and the field in `details`, the request id inside."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _TYPES = {
 
 def error_body(error: ImpError, request_id: str) -> dict[str, Any]:
     kind = _TYPES.get(error.status, "invalid_request_error" if error.status < 500 else "api_error")
-    details = {"error_code": error.code}
+    details = {"error_code": error.code} | ({"param": error.param} if error.param else {})
     return {
         "type": "error",
         "error": {"type": kind, "message": error.message, "details": details},

@@ -97,8 +97,9 @@ def _tools(body: Body) -> tuple[Tool, ...]:
             parameters=tool["input_schema"],
             strict=present(tool, "strict", False),
             cache_mark=marked(tool),
+            param=f"tools[{i}].input_schema",
         )
-        for tool in present(body, "tools", ())
+        for i, tool in enumerate(present(body, "tools", ()))
         if tool.get("type") in {"custom", None}
     )
 

@@ -69,16 +69,17 @@ def tool_table(body: Body) -> ToolTable:
             free_form.add(shown)
             tools.append(free_form_tool(shown, tool, path))
         else:
-            tools.append(_function(shown, tool))
+            tools.append(_function(shown, tool, path))
     return ToolTable(tuple(tools), wire, {sent: shown for shown, sent in wire.items()}, frozenset(free_form))
 
 
-def _function(shown: str, tool: Mapping[str, Any]) -> Tool:
+def _function(shown: str, tool: Mapping[str, Any], path: str) -> Tool:
     return Tool(
         name=shown,
         description=present(tool, "description", ""),
         parameters=present(tool, "parameters", {}),
         strict=present(tool, "strict", False),
+        param=f"{path}.parameters",
     )
 
 
