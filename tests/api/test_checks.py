@@ -10,12 +10,12 @@ from typing import Any
 import msgspec
 import pytest
 from imp_server.api.checks import REFUSED, Checks, Unanswered, Verdicts
-from imp_server.core import GrammarRefused, Tool, ToolChoice
+from imp_server.core import GrammarRefused, GrammarTooCostly, ResponseFormat, Tool, ToolChoice
 from imp_server.core.limits import Limit
 from imp_server.grammar.check import schema_plan
 from imp_server.grammar.proving import ProofJob, Prover, Refusal, Verdict
 from imp_server.workers.client import Workers
-from imp_server.workers.jobs import Jobs
+from imp_server.workers.jobs import JobBroken, Jobs
 
 from tests.live.toy_server import TOOLS_CHATML
 from tests.text.asking import chat, message
@@ -41,11 +41,12 @@ def prepared(checks: Checks, request: Any) -> Any:
     finish = MODEL.begin_chat(request, 1)
 
     async def learn() -> Any:
+        ended: dict[bytes, Refusal] = {}
         while True:
             try:
-                return checks.attempt(finish)
+                return checks.attempt(finish, ended)
             except Unanswered as unanswered:
-                await checks.answer(unanswered.questions, "")
+                ended |= await checks.answer(unanswered.questions, "")
 
     return asyncio.run(learn())
 
@@ -82,17 +83,50 @@ def test_verdicts_stay_within_their_memory() -> None:
     assert verdicts.get((1999).to_bytes(16, "big")) == Verdict(Refusal("refused", "x" * 100))
 
 
+def test_what_an_engine_gives_up_is_refused_from_then_on(workers: Workers) -> None:
+    wanted = ResponseFormat("json_schema", schema={"type": "object", "properties": {"a": {}}}, param="response_format")
+    request = msgspec.structs.replace(chat(message("user", "hi")), response_format=wanted)
+    checks = Checks(Jobs(workers))
+    grammar = prepared(checks, request).request.plan.grammar
+    assert grammar is not None
+    checks.give_up(grammar, GrammarTooCostly("too much at #/properties/a", pointer="/properties/a"))
+    before = checks.verdicts.n_bytes
+    with pytest.raises(GrammarTooCostly, match="/properties/a") as caught:
+        prepared(checks, request)
+    assert caught.value.param == "response_format" and checks.verdicts.n_bytes == before
+
+
+def test_of_several_plans_only_the_one_that_broke_its_process_is_refused(
+    workers: Workers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checks = Checks(Jobs(workers, n_quick=1))
+    run = checks.jobs.run
+
+    async def broken(function: str, data: bytes, *rest: Any) -> bytes:
+        if b"tool2_0" in data:
+            raise JobBroken("cpu")
+        return await run(function, data, *rest)
+
+    monkeypatch.setattr(checks.jobs, "run", broken)
+    tools = tuple(tool(f"tool{i}") for i in range(4))
+    request = msgspec.structs.replace(chat(message("user", "hi")), tools=tools, tool_choice=ToolChoice("required"))
+    with pytest.raises(GrammarTooCostly, match="at #") as caught:
+        prepared(checks, request)
+    assert caught.value.param == "tools[2].function.parameters"
+    assert len(checks.verdicts) == 3, "what was ended from outside is no verdict"
+
+
 def test_the_first_of_several_refusals_is_told_whatever_is_known(workers: Workers) -> None:
     def bad(name: str) -> dict[str, Any]:
         return {"type": "object", "properties": {name: {"$ref": f"#/nowhere/{name}"}}, "required": [name]}
 
     def both(prover: Prover) -> None:
         for name in ("first", "second"):
-            prover.prove(schema_plan(bad(name)), 1000)
+            prover.prove(schema_plan(bad(name)))
         prover.settle()
 
     def second(prover: Prover) -> None:
-        prover.prove(schema_plan(bad("second")), 1000)
+        prover.prove(schema_plan(bad("second")))
         prover.settle()
 
     async def ask(checks: Checks, what: Any) -> str:

@@ -2,74 +2,30 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from typing import Any
 
-import msgspec
 import numpy as np
 import pytest
 from imp_server.config import Config
 from imp_server.core import (
-    ChatRequest,
-    GrammarRefused,
     GrammarTooCostly,
-    Message,
-    PromptRequest,
-    ResponseFormat,
-    TextPart,
-    Tool,
-    ToolChoice,
 )
-from imp_server.grammar.check import CHECK_WORK, check_envelope, check_schema
+from imp_server.grammar.check import check_schema
 from imp_server.grammar.engine import GrammarSpace
 from imp_server.grammar.generations import MEMORY, N_GENERATIONS
-from imp_server.grammar.languages.envelope import Lit, Seq, Value
 from imp_server.vocab.table import Vocabulary
 
 from tests.grammar.judging import accepts
-from tests.text.tools.spelled import TEACHING
-from tests.toy import byte_model
 
 NESTED: dict[str, Any] = {
     "type": "object",
     "properties": {"a": {"type": "array", "items": {"enum": [{"b": [1, 2]}]}, "minItems": 2}},
     "required": ["a"],
 }
-FEW = 3
 
 
-def few() -> Config:
-    return msgspec.structs.replace(Config(), grammar=msgspec.structs.replace(Config().grammar, check_work=FEW))
-
-
-def test_defaults() -> None:
-    knobs = Config().grammar
-    assert (knobs.check_work, knobs.memory_mib << 20) == (CHECK_WORK, MEMORY)
-
-
-def test_a_proof_beyond_the_work_allowed_is_a_refusal() -> None:
-    node = Seq((Lit(b"<a>"), Value(NESTED)))
-    check_schema(NESTED, work=CHECK_WORK)
-    check_envelope(node, work=CHECK_WORK)
-    with pytest.raises(GrammarRefused, match="too complex"):
-        check_schema(NESTED, work=FEW)
-    with pytest.raises(GrammarRefused, match="too complex"):
-        check_envelope(node, work=FEW)
-
-
-@pytest.mark.parametrize("what", ["answer", "tools", "prompt"])
-def test_the_knob_reaches_every_check(what: str) -> None:
-    answer = ResponseFormat("json_schema", schema=NESTED)
-    tools = (Tool("f", parameters=NESTED),)
-    chat = ChatRequest(model="toy", messages=(Message("user", (TextPart("hi"),)),))
-    asked = {"response_format": answer} if what == "answer" else {"tools": tools, "tool_choice": ToolChoice("required")}
-    for config, refused in ((Config(), False), (few(), True)):
-        model = byte_model(TEACHING["hermes"], config=config)
-        with pytest.raises(GrammarRefused, match="too complex") if refused else nullcontext():
-            if what == "prompt":
-                model.prepare_prompt(PromptRequest(("hi",), response_format=answer), 1)
-            else:
-                model.prepare_chat(msgspec.structs.replace(chat, **asked), 1)
+def test_the_default() -> None:
+    assert Config().grammar.memory_mib << 20 == MEMORY
 
 
 def test_beyond_the_memory_allowed_a_generation_is_begun() -> None:

@@ -18,7 +18,7 @@ from imp_server.grammar.languages.regex.compile import compile_regex
 from imp_server.grammar.languages.regex.lookarounds import looking_machine
 from imp_server.grammar.machines.combine import exactly_one
 from imp_server.grammar.machines.machine import DEAD, Machine
-from imp_server.grammar.machines.memo import forget
+from imp_server.grammar.machines.memo import alone
 
 from tests.grammar.judging import matcher, reads
 from tests.grammar.test_regex import accepted, ours
@@ -160,16 +160,16 @@ def test_it_is_made_in_turns() -> None:
     """Each turn goes on where the last one ended, so no turn has to be long enough for everything."""
     pattern = "^(?:(?=.*a.{4}b)c?[a-d])*$"
     whole = compile_regex.__wrapped__(pattern)
-    forget()
     n_turns, n_units, machine = 0, 2000, None
-    while machine is None:
-        n_turns += 1
-        before = n_kept()
-        try:
-            with turn(n_units):
-                machine = compile_regex.__wrapped__(pattern)
-        except OutOfTurn:
-            n_units *= 1 if n_kept() > before else 2
+    with alone():
+        while machine is None:
+            n_turns += 1
+            before = n_kept()
+            try:
+                with turn(n_units):
+                    machine = compile_regex.__wrapped__(pattern)
+            except OutOfTurn:
+                n_units *= 1 if n_kept() > before else 2
     assert n_turns > 4
     assert n_units < 20_000
     assert exactly_one([whole, machine]).start == DEAD

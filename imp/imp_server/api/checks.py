@@ -2,6 +2,7 @@
 
 A schema's verdict serves whatever it is part of: an envelope is proved around the schemas that are known, and what all
 of them take is added up. Only verdicts that are numbers are kept, never that a process was ended from outside.
+What an engine gives up although it was checked is kept, too, so that nobody begins it again.
 """
 
 from __future__ import annotations
@@ -9,14 +10,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter, OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Literal, TypeVar
 
 import msgspec
 
 from imp_server.core import GrammarPlan, GrammarRefused, GrammarTooCostly, Unavailable
 from imp_server.core.limits import CHECK
-from imp_server.grammar.proving import ProofJob, Verdict, verdict_key
+from imp_server.grammar.proving import ProofJob, Refusal, Verdict, verdict_key
 from imp_server.grammar.whole_schema import JOB as JUDGE
 from imp_server.grammar.whole_schema import Unjudged
 from imp_server.workers.jobs import JobBroken, JobFault, Jobs
@@ -36,6 +37,9 @@ _FEW = 5
 """Plans that one process proves at least, where several are free: starting one takes as long as an easy proof."""
 _ENTRY_BYTES = 200
 """Of a verdict in memory, without its text."""
+
+
+NOTHING: Mapping[bytes, Refusal] = {}
 
 
 class Unanswered(Exception):
@@ -66,6 +70,12 @@ class Verdicts:
             return None
         return verdict
 
+    def replace(self, key: bytes, verdict: Verdict) -> None:
+        """As `put`, whatever was known."""
+        if key in self._known:
+            self.n_bytes -= _size(self._known.pop(key))
+        self.put(key, verdict)
+
     def put(self, key: bytes, verdict: Verdict) -> None:
         """A whole one. From the event loop only."""
         if key in self._known:
@@ -85,16 +95,17 @@ def _size(verdict: Verdict) -> int:
 class Questions:
     """The prover of one try at a request: answers from what is known, and notes the rest."""
 
-    def __init__(self, verdicts: Verdicts) -> None:
-        self._verdicts = verdicts
+    def __init__(self, verdicts: Verdicts, ended: Mapping[bytes, Refusal]) -> None:
+        """`ended`: plans whose proofs were ended from outside, for this request alone."""
+        self._verdicts, self._ended = verdicts, ended
         self.open: dict[bytes, GrammarPlan] = {}
         self.known: list[str] = []
         """Digests of schemas' plans that are known to be served."""
-        self.work = 0
 
-    def prove(self, plan: GrammarPlan, work: int) -> None:
-        self.work = work
-        key = verdict_key(plan.kind, plan.digest, work)
+    def prove(self, plan: GrammarPlan) -> None:
+        key = verdict_key(plan.kind, plan.digest)
+        if key in self._ended:
+            raise self._ended[key].error()
         found = self._verdicts.get(key)
         if found is None:
             self.open[key] = plan
@@ -117,9 +128,12 @@ class Checks:
         self.counters: Counter[str] = Counter({REFUSED: 0, KILLED: 0})
         self._limits = limits
 
-    def attempt(self, plan_output: Callable[[Questions], T]) -> T:
-        """One try, on any thread. Raises Unanswered where the prover has to learn something first."""
-        questions = Questions(self.verdicts)
+    def attempt(self, plan_output: Callable[[Questions], T], ended: Mapping[bytes, Refusal] = NOTHING) -> T:
+        """One try, on any thread. Raises Unanswered where the prover has to learn something first.
+
+        `ended`: what `answer` said before.
+        """
+        questions = Questions(self.verdicts, ended)
         try:
             return plan_output(questions)
         except GrammarRefused:
@@ -128,12 +142,22 @@ class Checks:
             self.counters[REFUSED] += 1
             raise
 
-    async def answer(self, questions: Questions, owner: str) -> None:
-        """Learn what is open. Cancelling ends the work at once. Raises GrammarTooCostly, Unavailable."""
+    def give_up(self, plan: GrammarPlan, error: GrammarTooCostly) -> None:
+        """A grammar that was checked took more than any may: it is refused from now on. From the event loop only."""
+        refusal = Refusal("too_costly", error.message, error.pointer)
+        self.verdicts.replace(verdict_key(plan.kind, plan.digest), Verdict(refusal))
+
+    async def answer(self, questions: Questions, owner: str) -> dict[bytes, Refusal]:
+        """Learn what is open. Cancelling ends the work at once. Raises Unavailable.
+
+        What only a process's limits ended is told, for the next `attempt` of the same request.
+        """
+        ended: dict[bytes, Refusal] = {}
         keys = list(questions.open)
         apart = frozenset(questions.known)
         n_jobs = max(1, min(self.jobs.n_free, len(keys) // _FEW))
-        tasks = [asyncio.ensure_future(self._learn(questions, keys[i::n_jobs], apart, owner)) for i in range(n_jobs)]
+        parts = [self._learn(questions, keys[i::n_jobs], apart, owner, ended) for i in range(n_jobs)]
+        tasks = [asyncio.ensure_future(part) for part in parts]
         try:
             around = [found for part in await asyncio.gather(*tasks) for found in part]
         except BaseException:
@@ -141,9 +165,10 @@ class Checks:
                 task.cancel()
             raise
         for key, verdict in around:
-            if self._add_up(key, verdict, questions.work) == "more":
+            if self._add_up(key, verdict) == "more":
                 # alone, where what its parts have in common counts once
-                await self._learn(questions, [key], frozenset(), owner)
+                await self._learn(questions, [key], frozenset(), owner, ended)
+        return ended
 
     async def satisfies(self, asked: Unjudged, owner: str) -> bool:
         """Whether an answer is known to satisfy its whole schema; one that takes too long isn't. Cancelling ends it."""
@@ -157,9 +182,9 @@ class Checks:
             pass
         return False
 
-    def _add_up(self, key: bytes, verdict: Verdict, work: int) -> Literal["less", "more", "unknown"]:
+    def _add_up(self, key: bytes, verdict: Verdict) -> Literal["less", "more", "unknown"]:
         """Whether a plan and what it leaves out take less than a check may together; it is then known to be served."""
-        parts = [self.verdicts.get(verdict_key("json_schema", digest, work)) for digest in verdict.apart]
+        parts = [self.verdicts.get(verdict_key("json_schema", digest)) for digest in verdict.apart]
         n_units, n_bytes = verdict.n_units, verdict.n_bytes
         for part in parts:
             if part is None or part.refusal is not None:
@@ -172,15 +197,25 @@ class Checks:
         return "less"
 
     async def _learn(
-        self, questions: Questions, keys: list[bytes], apart: frozenset[str], owner: str
+        self,
+        questions: Questions,
+        keys: list[bytes],
+        apart: frozenset[str],
+        owner: str,
+        ended: dict[bytes, Refusal],
     ) -> list[tuple[bytes, Verdict]]:
-        """Those verdicts that leave something out; the others are known by then."""
-        job = ProofJob(tuple(questions.open[key] for key in keys), questions.work, apart)
+        """Those verdicts that leave something out; the others are known by then, or `ended`."""
+        job = ProofJob(tuple(questions.open[key] for key in keys), apart)
         try:
             data = await self.jobs.run(PROOF, msgspec.msgpack.encode(job), self._limits, owner)
         except JobBroken:
             self.counters[KILLED] += 1
-            raise GrammarTooCostly("this grammar takes too much work; simplify it") from None
+            if len(keys) == 1:
+                where = " at #" if questions.open[keys[0]].kind == "json_schema" else ""
+                ended[keys[0]] = Refusal("too_costly", f"this grammar takes too much work{where}; simplify it")
+                return []
+            found = [await self._learn(questions, [key], apart, owner, ended) for key in keys]  # to tell which
+            return [each for part in found for each in part]
         around: list[tuple[bytes, Verdict]] = []
         for key, verdict in zip(keys, msgspec.msgpack.decode(data, type=list[Verdict]), strict=True):
             if verdict.apart:

@@ -26,6 +26,7 @@ from imp_server.core import (
     Failed,
     Finish,
     GenerateRequest,
+    GrammarTooCostly,
     ImpError,
     Logprobs,
     OutputEvent,
@@ -47,6 +48,7 @@ class Live:
     """An accepted generation and its text. `first_choice` is added to the choice of its events."""
 
     generation: Generation
+    request: GenerateRequest
     session: DeltaSession
     first_choice: int
     n_choices: int
@@ -76,7 +78,8 @@ class Generations:
 
         `names`: what clients may call it by: the id of the reply, and their own id of the request.
         `counters`: metrics of the model, by name. `sender`: whose work it is, for fairness. `checks`: hold answers
-        against their whole schema, where that is to be done. `queued`: counts the prompts until they are computed.
+        against their whole schema, where that is to be done, and remember grammars that the engine gives up. `queued`:
+        counts the prompts until they are computed.
         `outranks`: their priority counts against others' requests, too. `report`: hears what comes of them.
         """
         self.names = names
@@ -212,7 +215,7 @@ class Generations:
             outranks=self._outranks,
         )
         generation = await self._submit(request)
-        return Live(generation, DeltaSession(prompt), first_choice, request.n, len(request.ids) // 4)
+        return Live(generation, request, DeltaSession(prompt), first_choice, request.n, len(request.ids) // 4)
 
     async def _submit(self, request: GenerateRequest) -> Generation:
         """Raises ClientGone if nobody wants it any more: an engine that restarts meanwhile must not begin it again."""
@@ -220,6 +223,9 @@ class Generations:
         self._submitting.add(task)
         try:
             generation = await task
+        except GrammarTooCostly as error:
+            self._give_up(request, error)
+            raise
         except asyncio.CancelledError:
             task.cancel()
             if self._has_ended:
@@ -268,13 +274,19 @@ class Generations:
         except Exception as error:
             await queue.put(error)
 
+    def _give_up(self, request: GenerateRequest, error: GrammarTooCostly) -> None:
+        if self._checks is not None and request.plan.grammar is not None:
+            self._checks.give_up(request.plan.grammar, error)
+
     async def _follow(self, one: Live) -> AsyncIterator[Batch]:
         try:
             async for batch in self._batches(one):
                 yield batch
-        except ImpError:
+        except ImpError as error:
             if self._report is not None:
                 self._report.has_failed = True
+            if isinstance(error, GrammarTooCostly):
+                self._give_up(one.request, error)
             raise
 
     async def _batches(self, one: Live) -> AsyncIterator[Batch]:

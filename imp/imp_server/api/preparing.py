@@ -10,6 +10,7 @@ from imp_server.api.pool import WorkerPool
 from imp_server.api.text_side import TextSide
 from imp_server.core import ChatRequest, PromptRequest, Unavailable
 from imp_server.core.errand import Errand, NotWanted, running
+from imp_server.grammar.proving import Refusal
 from imp_server.text.session import Prepared
 
 PlanOutput = Callable[[Questions], Prepared]
@@ -24,7 +25,8 @@ class Preparing:
         self._checks = checks
         self._owner = owner
         self._limit_s = limit_s
-        self._checking: asyncio.Task[None] | None = None
+        self._checking: asyncio.Task[dict[bytes, Refusal]] | None = None
+        self._ended: dict[bytes, Refusal] = {}
         self._errand = Errand()
 
     @property
@@ -70,7 +72,7 @@ class Preparing:
         prepared: list[Prepared] = []
         for step in steps:
             try:
-                prepared.append(self._checks.attempt(step))
+                prepared.append(self._checks.attempt(step, self._ended))
             except Unanswered:
                 if not prepared:
                     raise
@@ -83,7 +85,7 @@ class Preparing:
             return False
         task = self._checking = asyncio.ensure_future(self._checks.answer(questions, self._owner))
         try:
-            await task
+            self._ended |= await task
         except asyncio.CancelledError:
             task.cancel()
             if self.is_stopped:

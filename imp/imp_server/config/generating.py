@@ -81,8 +81,6 @@ class Grammar(msgspec.Struct, frozen=True):
     """Take what the grammar forces without logits, or propose it as a draft; the tokens are the same either way."""
     length_steering: bool = True
     """Near max_tokens keep only tokens that lead to the end, so that an answer parses. Calls are cut as they stand."""
-    check_work: Positive = 20000
-    """Work units for the proof that some value satisfies a schema; if they don't do it is a 400."""
     max_whitespace: Count = 48
     """Most blanks in a row outside strings, after at most one newline; 0 is compact JSON, mostly forced text."""
     memory_mib: Positive = 256

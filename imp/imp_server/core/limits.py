@@ -45,17 +45,15 @@ class Bounded(Spending):
 
 
 def bounded(budget: Budget, asked: Literal["schema", "pattern", "grammar"]) -> Bounded:
-    """Pay for what is done within it. Raises GrammarTooCostly, naming the place if there is one to name."""
+    """Pay for what is done within it. Raises GrammarTooCostly, naming the place, of a schema always."""
     return Bounded(budget, asked)
 
 
 def _too_costly(over: OverBudget, asked: str) -> GrammarTooCostly:
+    place = "" if over.pointer is None and asked != "schema" else f" at #{over.pointer or ''}"
+    there = " there" if over.pointer else ""
     if isinstance(over, GaveUp):
-        place = f"#{over.pointer or ''}"
-        message = f"this {asked} is too complex to prove what satisfies it at {place}; simplify it there"
-        return GrammarTooCostly(message, pointer=over.pointer or "")
-    where = "" if over.pointer is None else f" at #{over.pointer}"
-    there = " there" if where else ""
-    return GrammarTooCostly(
-        f"this {asked} takes too much {over.what}{where}; simplify it{there}", pointer=over.pointer or ""
-    )
+        message = f"this {asked} is too complex to prove what satisfies it{place}; simplify it{there}"
+    else:
+        message = f"this {asked} takes too much {over.what}{place}; simplify it{there}"
+    return GrammarTooCostly(message, pointer=over.pointer or "")

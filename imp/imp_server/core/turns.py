@@ -29,9 +29,17 @@ class OverBudget(Exception):
         self.what = what
         self.pointer: str | None = None
 
+    def stands(self, pointer: str | None) -> None:
+        """Take note of where the work was done, unless a place further in is known."""
+        if self.pointer is None:
+            self.pointer = pointer
+
 
 class GaveUp(OverBudget):
-    """A proof ended without an answer: nothing says that what was asked about can't be."""
+    """A proof ended without an answer: nothing says that what was asked about can't be.
+
+    Whatever in grammar/ stops short of an answer raises this; it never passes for "there is none".
+    """
 
     def __init__(self, pointer: str | None = None) -> None:
         super().__init__("work")

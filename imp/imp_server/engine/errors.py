@@ -46,6 +46,7 @@ def failed(key: int, error: ImpError) -> RequestFailed:
 def error_from(message: Rejected | RequestFailed) -> ImpError:
     """The exception that the other side raised."""
     kind = _by_code().get((message.status, message.code)) or _BY_STATUS.get(message.status, InternalError)
+    kind = GrammarTooCostly if message.is_too_costly else kind
     error = kind(message.message, code=message.code)
     if isinstance(message, Rejected):
         error.param = message.param

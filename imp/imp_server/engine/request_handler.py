@@ -165,7 +165,7 @@ class RequestHandler:
             self._emit(NeedGrammar(key))
             return
         self._starting[key] = request
-        future = self._start_jobs[key] = self._masks.start(plan, Asker(request.owner, key, plan.digest))
+        future = self._start_jobs[key] = self._masks.start(plan, Asker(request.owner, key))
         future.add_done_callback(lambda done: self._post(GrammarReady(key, done)))
 
     def _grammar_ready(self, message: GrammarReady) -> None:
@@ -231,7 +231,7 @@ class RequestHandler:
                 output.room_left,
                 n_early=request.plan.n_early,
                 steers=self._may_steer(output),
-                asker=Asker(request.owner, request.key, request.plan.grammar.digest if request.plan.grammar else ""),
+                asker=Asker(request.owner, request.key),
             )
         return LiveRow(row, output, grammar)
 

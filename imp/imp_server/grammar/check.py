@@ -8,19 +8,19 @@ started.
 from __future__ import annotations
 
 import json
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal, NamedTuple
 
 from imp_server.core import GrammarPlan, GrammarRefused, GrammarTooCostly, GrammarUnsatisfiable
 from imp_server.core.limits import CHECK, QUESTION, bounded
-from imp_server.core.turns import ENDLESS, n_charged, spend
+from imp_server.core.turns import spend
 from imp_server.grammar.frames.space import Space
 from imp_server.grammar.frames.stack import State, Stepper
 from imp_server.grammar.frames.warm_up import warm_up
 from imp_server.grammar.languages.definitions import definition_machine
 from imp_server.grammar.languages.envelope import Free, Node, Raw, Value
-from imp_server.grammar.machines.memo import FORGETTING
+from imp_server.grammar.machines.memo import alone
 from imp_server.grammar.masks.distance import Distances
 from imp_server.grammar.plan import (
     Begun,
@@ -33,18 +33,19 @@ from imp_server.grammar.plan import (
     schema_formula,
 )
 from imp_server.grammar.rehearsal import rehearse, rehearse_ending
-from imp_server.grammar.values.algebra import has_surrogates
+from imp_server.grammar.values.algebra import TYPE_OF_KIND, has_surrogates
 from imp_server.grammar.values.formula import Formula
-from imp_server.grammar.values.leaves import Contains, Items, Leaf, Names, Props
-from imp_server.grammar.values.sat.found import LONGEST
+from imp_server.grammar.values.leaves import Contains, Items, Leaf, Length, Names, Props, Required
+from imp_server.grammar.values.sat.arrays import item_formula
+from imp_server.grammar.values.sat.found import LONGEST, Found
 from imp_server.grammar.values.sat.objects import value_formula
 from imp_server.grammar.values.schema.closing import with_closing
 from imp_server.grammar.values.schema.reading import deepest_place
 from imp_server.grammar.values.subschema import Sub
 
-CHECK_WORK = 20_000
-"""Conjunctions and questions of the proof that some value satisfies a schema (sat/solver.py)."""
 MAX_SUBS = 20_000
+MAX_DEPTH = 200
+"""Levels gone through to find out which part of a schema is to blame."""
 PARTS = 100_000
 """Units after which no further part of a schema is proved by itself."""
 
@@ -56,7 +57,6 @@ class Rules(NamedTuple):
     """How an operator wants schemas to be checked."""
 
     key_order: KeyOrder = "any"
-    work: int = CHECK_WORK
     extra_arguments: bool = False
     """Calls may hold keys that a tool doesn't declare."""
     extra_properties: bool = False
@@ -80,51 +80,89 @@ def check_schema(
     *,
     integers: Literal["digits", "any"] = "digits",
     key_order: KeyOrder = "any",
-    work: int = CHECK_WORK,
 ) -> GrammarPlan:
-    """A JSON Schema (object or boolean). Raises GrammarRefused, GrammarUnsatisfiable.
+    """A JSON Schema (object or boolean). Raises GrammarRefused, GrammarUnsatisfiable, naming the place in the message.
 
     `integers`: whether 1.0 may be written for the integer 1 (any), or digits alone. `key_order`: whether keys come in
-    any order, or as the schema lists them, undeclared ones last. `work`: units after which the proof is given up.
+    any order, or as the schema lists them, undeclared ones last.
     """
-    plan = schema_plan(schema, integers=integers, key_order=key_order)
-    with _limited("schema"):
-        try:
-            _prove(schema, Space(work, n_locals=64), plan.digest, integers, key_order)
-        except RecursionError:
-            deepest = deepest_place(schema)
-            raise GrammarRefused(f"the schema is nested too deeply (at #{deepest})", pointer=deepest) from None
+    try:
+        plan = schema_plan(schema, integers=integers, key_order=key_order)
+        with _limited("schema"):
+            _prove(schema, Space(n_locals=64), plan.digest, integers, key_order)
+    except RecursionError:
+        deepest = deepest_place(schema)
+        raise GrammarRefused(f"the schema is nested too deeply (at #{deepest})", pointer=deepest) from None
+    except GrammarRefused as refused:
+        place = f"#{refused.pointer}"
+        if place not in refused.message:
+            refused.message += f" (at {place})"
+            refused.args = (refused.message,)
+        raise
     return plan
 
 
 @contextmanager
 def _limited(asked: Literal["schema", "pattern", "grammar"]) -> Iterator[None]:
-    """As `bounded`, with the budget of a check; what checks have left in memory is forgotten from time to time."""
-    before = n_charged()
-    try:
-        with bounded(CHECK.budget(), asked):
-            yield
-    finally:
-        FORGETTING.add(n_charged() - before)
+    """As `bounded`, with the budget of a check, on which it counts whatever it makes: nothing is there beforehand."""
+    with bounded(CHECK.budget(), asked), alone():
+        yield
 
 
 def _prove(schema: Any, space: Space, digest: str, integers: str, key_order: str) -> None:
     """Some value satisfies the schema, and a reply under it can begin."""
     formula = schema_formula(space, schema, digest, integers, key_order)
-    subs = _visit_all(formula.leaves())
+    subs = _visit_all(space, formula.leaves())
     answer = space.solver.proved(lambda: space.solver.value(formula), formula)
     if answer is None:
-        raise GrammarUnsatisfiable("no value satisfies this schema")
+        place = _culprit(space, formula, _has_no_value)
+        raise GrammarUnsatisfiable(f"no value satisfies this schema (at #{place})", pointer=place)
     if answer.size > LONGEST:
-        raise GrammarTooCostly(f"the shortest value of this schema has more than {LONGEST} bytes")
-    space.solver.budget = ENDLESS
+        place = _culprit(space, formula, _is_too_long)
+        message = f"the shortest value of this schema has more than {LONGEST} bytes (at #{place})"
+        raise GrammarTooCostly(message, pointer=place)
     _prove_parts(space, subs)
     _start(space, Begun(space.start(space.goal(formula), True).id))
 
 
+IsCulprit = Callable[[Found | None], bool]
+
+
+def _has_no_value(found: Found | None) -> bool:
+    return found is None
+
+
+def _is_too_long(found: Found | None) -> bool:
+    return found is not None and found.size > LONGEST
+
+
+def _culprit(space: Space, f: Formula, is_culprit: IsCulprit) -> str:
+    """JSON pointer of the innermost part of `f` that is to blame by itself: what it demands of a member or an item."""
+    place, part = "", [f]
+    for f in part:
+        place = space.algebra.place_of(f) or place
+        part += [g for g in _demanded(space, f) if is_culprit(space.solver.value(g))][:1]
+        if len(part) > MAX_DEPTH:
+            break
+    return place
+
+
+def _demanded(space: Space, f: Formula) -> Iterator[Formula]:
+    """What has to be there in each value of a formula that is about objects, or arrays, alone."""
+    fs = space.algebra.formulas
+    kinds = [kind for kind in TYPE_OF_KIND.values() if fs.restrict(f, kind) is not fs.false]
+    leaves = [part.leaf for part in fs.restrict(f, kinds[0]).conjuncts()] if len(kinds) == 1 else []
+    props = [leaf for leaf in leaves if isinstance(leaf, Props)]
+    for name in sorted({name for leaf in leaves if isinstance(leaf, Required) for name in leaf.names}):
+        yield value_formula(space.algebra, props, name)
+    items = [leaf for leaf in leaves if isinstance(leaf, Items)]
+    low = max((leaf.low for leaf in leaves if isinstance(leaf, Length)), default=0)
+    for at in range(min(low, 1 + max((len(leaf.prefix) for leaf in items), default=0))):
+        yield item_formula(space.algebra, items, at)
+
+
 def _start(space: Space, begun: Begun) -> None:
     """What the engine does before the first token, but for the mask (engine.Matcher, places.Places)."""
-    space.solver.budget = ENDLESS  # each question has a limit of its own
     warm_up(space, begun.start)
     rehearse(space, begun.start)
     stepper = Stepper(space)
@@ -183,29 +221,24 @@ def _check_words(kind: str, normal: Normal) -> GrammarPlan:
     return plan
 
 
-def check_envelope(node: Node, *, key_order: KeyOrder = "any", work: int = CHECK_WORK) -> GrammarPlan:
-    """Values, free and raw text between tags (envelope.py). Raises as check_schema for each schema inside.
-
-    `work`: for each of them.
-    """
+def check_envelope(node: Node, *, key_order: KeyOrder = "any") -> GrammarPlan:
+    """Values, free and raw text between tags (envelope.py). Raises as check_schema for each schema inside."""
     plan = make_plan("envelope", Normal(node=node, key_order=key_order))
-    prove_around(plan.digest, node, (), key_order=key_order, work=work)
+    prove_around(plan.digest, node, (), key_order=key_order)
     return plan
 
 
-def prove_around(
-    digest: str, node: Node, apart: Container[str], *, key_order: KeyOrder = "any", work: int = CHECK_WORK
-) -> tuple[str, ...]:
+def prove_around(digest: str, node: Node, apart: Container[str], *, key_order: KeyOrder = "any") -> tuple[str, ...]:
     """Prove the envelope with that digest as far as its values aren't proved `apart`, given by digests of their plans.
 
     Those stand for any value: what they cost is left out, and comes on top. Returns which of them it met. Raises as
     check_envelope.
     """
     with _limited("grammar"):
-        return _prove_around(digest, node, apart, key_order, work)
+        return _prove_around(digest, node, apart, key_order)
 
 
-def _prove_around(digest: str, node: Node, apart: Container[str], key_order: KeyOrder, work: int) -> tuple[str, ...]:
+def _prove_around(digest: str, node: Node, apart: Container[str], key_order: KeyOrder) -> tuple[str, ...]:
     left_out: dict[int, str] = {}
     for part in nodes_of(node):
         if isinstance(part, Value):
@@ -213,12 +246,12 @@ def _prove_around(digest: str, node: Node, apart: Container[str], key_order: Key
             if own in apart:
                 left_out[id(part)] = own
             else:
-                check_schema(part.schema, key_order=key_order, work=work)
+                check_schema(part.schema, key_order=key_order)
         elif isinstance(part, Free) and not all(b.tag for b in part.branches):
             raise GrammarRefused("a tag can't be empty")
         elif isinstance(part, Raw) and not part.closer:
             raise GrammarRefused("a closer can't be empty")
-    space = Space(work, n_locals=64)
+    space = Space(n_locals=64)
     goals = envelope_goals(space, node, digest, key_order, left_out)
     if any(goals.is_empty(part) for part in nodes_of(node)):
         raise GrammarUnsatisfiable("no text satisfies a raw parameter's schema")
@@ -248,7 +281,7 @@ def _values_of(space: Space, subs: Iterable[Sub]) -> Iterator[Formula]:
                 yield value_formula(space.algebra, props, name)
 
 
-def _visit_all(leaves: Any) -> Iterable[Sub]:
+def _visit_all(space: Space, leaves: Any) -> Iterable[Sub]:
     """Expand everything reachable, so that what can't be enforced is refused now and not in mid-stream."""
     todo: list[Leaf] = list(leaves)
     seen: dict[Sub, None] = {}
@@ -259,7 +292,8 @@ def _visit_all(leaves: Any) -> Iterable[Sub]:
                 spend(2)
                 seen[sub] = None
                 if len(seen) > MAX_SUBS:
-                    raise GrammarRefused(f"schema has more than {MAX_SUBS} reachable subschemas")
+                    place = space.algebra.place_of(sub.formula) or ""
+                    raise GrammarRefused(f"schema has more than {MAX_SUBS} reachable subschemas", pointer=place)
                 todo += sub.formula.leaves()
     return seen
 

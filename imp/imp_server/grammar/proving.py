@@ -17,7 +17,6 @@ from imp_server import __version__
 from imp_server.core import GrammarPlan, GrammarRefused, GrammarTooCostly, GrammarUnsatisfiable
 from imp_server.core.turns import ENDLESS, Budget
 from imp_server.grammar.check import (
-    CHECK_WORK,
     check_choices,
     check_definition,
     check_gbnf,
@@ -27,7 +26,6 @@ from imp_server.grammar.check import (
     prove_around,
 )
 from imp_server.grammar.languages.envelope import Lit, Seq, Value, Words
-from imp_server.grammar.machines.memo import forget
 from imp_server.grammar.plan import Normal, make_plan
 from imp_server.grammar.whole_schema import read_whole
 
@@ -35,7 +33,7 @@ from imp_server.grammar.whole_schema import read_whole
 class Prover(Protocol):
     """Who is asked whether grammars may be served."""
 
-    def prove(self, plan: GrammarPlan, work: int) -> None:
+    def prove(self, plan: GrammarPlan) -> None:
         """Raises GrammarRefused, GrammarUnsatisfiable; or takes note of the question until `settle`."""
         ...
 
@@ -82,7 +80,6 @@ class ProofJob(msgspec.Struct, frozen=True):
     """Plans to be proved, each as if it were alone. `apart`: digests of schemas' plans that envelopes leave out."""
 
     plans: tuple[GrammarPlan, ...]
-    work: int = CHECK_WORK
     apart: frozenset[str] = frozenset()
 
 
@@ -91,17 +88,17 @@ def definition_plan(syntax: str, definition: str) -> GrammarPlan:
     return make_plan(_DEFINITION, Normal(node=Words(syntax, definition)))
 
 
-def prove(plan: GrammarPlan, work: int = CHECK_WORK, apart: Container[str] = ()) -> tuple[str, ...]:
+def prove(plan: GrammarPlan, apart: Container[str] = ()) -> tuple[str, ...]:
     """Which of the plans `apart` it left out. Raises GrammarRefused, GrammarUnsatisfiable."""
     normal = msgspec.msgpack.decode(plan.payload, type=Normal)
     match plan.kind:
         case "json_schema":
             order: Literal["any", "schema"] = "schema" if normal.key_order == "schema" else "any"
             digits: Literal["digits", "any"] = "any" if normal.integers == "any" else "digits"
-            check_schema(json.loads(normal.schema), integers=digits, key_order=order, work=work)
+            check_schema(json.loads(normal.schema), integers=digits, key_order=order)
         case "envelope" if normal.node is not None:
             order = "schema" if normal.key_order == "schema" else "any"
-            return prove_around(plan.digest, normal.node, apart, key_order=order, work=work)
+            return prove_around(plan.digest, normal.node, apart, key_order=order)
         case "definition" if isinstance(normal.node, Words):
             check_definition(normal.node.kind, normal.node.text)
         case "validator":
@@ -122,8 +119,8 @@ def prove(plan: GrammarPlan, work: int = CHECK_WORK, apart: Container[str] = ())
 class ProvesHere:
     """Asks in this process, with nothing remembered."""
 
-    def prove(self, plan: GrammarPlan, work: int) -> None:
-        prove(plan, work)
+    def prove(self, plan: GrammarPlan) -> None:
+        prove(plan)
 
     def settle(self) -> None:
         pass
@@ -139,11 +136,10 @@ def proved(data: bytes) -> bytes:
 
 
 def _verdict(plan: GrammarPlan, job: ProofJob) -> Verdict:
-    forget()  # what it takes must not depend on what was proved before
     budget = Budget()
     try:
         with budget.spent():
-            apart = prove(plan, job.work, job.apart)
+            apart = prove(plan, job.apart)
     except GrammarRefused as error:
         return Verdict(_refusal(error))
     return Verdict(None, ENDLESS - budget.n_units, ENDLESS - budget.n_bytes, apart)
@@ -176,10 +172,10 @@ def warm_up() -> None:
 
 @cache
 def _code_version() -> str:
-    return f"{__version__}/2"
+    return f"{__version__}/3"
 
 
-def verdict_key(kind: str, digest: str, work: int) -> bytes:
+def verdict_key(kind: str, digest: str) -> bytes:
     """Of a plan; 16 bytes."""
-    told = f"{_code_version()}/{work}/{kind}/{digest}"
+    told = f"{_code_version()}/{kind}/{digest}"
     return hashlib.blake2b(told.encode(), digest_size=16).digest()

@@ -57,19 +57,28 @@ def rehearse(space: Space, local: int) -> None:
             targets = space.simple.starts(at)[:MAX_NAMES]
         elif isinstance(frame := space.locals[at], Start | ObjectPhase | ArrayPhase | Text | Scalar):
             n_left -= 1
-            if isinstance(frame, Text | Scalar):
-                n_units += _read(space, frame)
-                continue
-            budget = MOST.budget()
-            with budget.spent():
-                targets = list(_led_to(space, frame))
-            n_units += MOST.n_units - budget.n_units
+            targets, n_more = _rehearsed(space, frame)
+            n_units += n_more
         else:
             continue
         for target in targets:
             if target not in met:
                 met.add(target)
                 todo.append(target)
+
+
+def _rehearsed(space: Space, frame: Start | ObjectPhase | ArrayPhase | Text | Scalar) -> tuple[list[int], int]:
+    """The frames that may follow, and the units that it took to tell."""
+    budget = MOST.budget()
+    try:
+        if isinstance(frame, Text | Scalar):
+            return [], _read(space, frame)
+        with budget.spent():
+            targets = list(_led_to(space, frame))
+        return targets, MOST.n_units - budget.n_units
+    except OverBudget as over:
+        over.stands(space.place(frame.id))
+        raise
 
 
 def rehearse_ending(stepper: Stepper, distances: Distances, state: State) -> None:

@@ -26,7 +26,7 @@ def relaxed_schema(schema: Any, rules: Rules = DEFAULT, prover: Prover = PROVES_
     left_out: list[str] = []
     while True:
         try:
-            prover.prove(schema_plan(rules.of_answer(schema), key_order=rules.key_order), rules.work)
+            prover.prove(schema_plan(rules.of_answer(schema), key_order=rules.key_order))
             prover.settle()
             return schema, tuple(left_out)
         except GrammarUnsatisfiable:

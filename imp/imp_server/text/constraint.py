@@ -53,7 +53,7 @@ def constraint(
 
     `segments`: of the plan. `prover` is asked of each schema and of the whole; what takes time is done there alone.
     """
-    check_inputs(chat.tools, prover, rules.work)
+    check_inputs(chat.tools, prover)
     tools = bound_tools(chat, offered_tools(chat), rules, prover) if form is not None else []
     prover.settle()  # what follows relies on schemas being schemas
     wanted = chat.response_format
@@ -74,7 +74,7 @@ def constraint(
             calls = forced_calls(chat, form, tools, mark, template) if tools and form is not None else None
             node = _bound(answer, calls, thinking, mark)
         plan = make_plan("envelope", Normal(node=node, key_order=rules.key_order))
-        prover.prove(plan, rules.work)
+        prover.prove(plan)
         prover.settle()
         return plan
     except GrammarRefused as refused:
@@ -104,7 +104,7 @@ def _plain(wanted: ResponseFormat, rules: Rules, prover: Prover) -> GrammarPlan:
             plan = make_plan("choice", Normal(choices=wanted.choices))
         case _:
             plan = make_plan("gbnf" if wanted.kind == "grammar" else wanted.kind, Normal(text=wanted.text))
-    prover.prove(plan, rules.work)
+    prover.prove(plan)
     prover.settle()
     return plan
 

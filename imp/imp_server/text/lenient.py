@@ -36,7 +36,7 @@ def lenient(wanted: ResponseFormat, rules: Rules, prover: Prover = PROVES_HERE) 
         if not ignored:
             return Leniency(wanted)
         whole = validator_plan(wanted.schema)
-        prover.prove(whole, rules.work)
+        prover.prove(whole)
         prover.settle()
         text = msgspec.msgpack.decode(whole.payload, type=Normal).schema
         return Leniency(msgspec.structs.replace(wanted, schema=schema), ignored, text)

@@ -301,7 +301,6 @@ class TextModel:
         grammar = self.config.grammar
         return Rules(
             grammar.key_order,
-            grammar.check_work,
             grammar.extra_arguments,
             extra_properties=grammar.extra_properties == "allow",
         )

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from itertools import product
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from imp_server.core.turns import Budget, OverBudget
 from imp_server.grammar.values.algebra import Algebra
 from imp_server.grammar.values.formula import Formula
 from imp_server.grammar.values.leaves import Leaf, Required, Watched
@@ -36,7 +38,7 @@ def models(f: Formula, leaves: list[Leaf]) -> set[tuple[bool, ...]]:
 
 
 def search(is_possible: bool = True) -> Search:
-    return Search(FS, lambda _: is_possible, lambda _: True, 10**6)
+    return Search(FS, lambda _: is_possible, 10**6)
 
 
 @settings(deadline=None, max_examples=300)
@@ -63,7 +65,7 @@ def test_what_is_cut_off_holds_no_solution(f: Formula, possible: set[tuple[bool,
         truth = dict(literals)
         return any(all(truth.get(leaf, bit) == bit for leaf, bit in zip(NAMES, bits)) for bits in possible)
 
-    hunt = Search(FS, is_possible, lambda _: True, 10**6)
+    hunt = Search(FS, is_possible, 10**6)
     found = False
     for literals in hunt.solutions(f):
         if is_possible(literals):
@@ -76,7 +78,7 @@ def test_what_is_cut_off_holds_no_solution(f: Formula, possible: set[tuple[bool,
 @settings(deadline=None, max_examples=300)
 @given(formulas([*NAMES[:3], *WATCHES]))
 def test_cubes_are_what_a_value_may_obey(f: Formula) -> None:
-    solver = Solver(ALGEBRA, 10**9)
+    solver = Solver(ALGEBRA)
     cubes = solver.cubes(f, lambda rest: solver.members(rest, frozenset()), lambda cube: True)
     allowed = {bits[3:] for bits in models(f, [*NAMES[:3], *WATCHES])}
     pleased = {
@@ -87,18 +89,15 @@ def test_cubes_are_what_a_value_may_obey(f: Formula) -> None:
     assert pleased == allowed
 
 
-def test_a_search_ends_when_its_units_are_used_up() -> None:
+def test_a_search_is_broken_off_behind_so_many_failures() -> None:
     names = [FS.leaf(ALGEBRA.leaves.get(Required, frozenset([f"n{i}"]))) for i in range(40)]
     f = FS.conj(FS.disj([a, b]) for a in names[:20] for b in names[20:])
-    n_left = 50
-
-    def pay(n: int) -> bool:
-        nonlocal n_left
-        n_left -= n
-        return n_left > 0
-
-    hunt = Search(FS, lambda _: True, pay, 10**6)
+    hunt = Search(FS, lambda _: True, 3)
+    n_found = 0
     for _ in hunt.solutions(f):
         hunt.n_failed += 1
-    assert hunt.is_broken_off and n_left > -50
+        n_found += 1
+    assert hunt.is_broken_off and n_found == 3
+    with pytest.raises(OverBudget), Budget(50).spent():
+        list(Search(FS, lambda _: True, 10**6).solutions(f))
     assert cube_of(((WATCHES[1], False), (NAMES[0], True))) == {(1, False)}

@@ -28,8 +28,6 @@ from imp_server.engine.messages import (
     Heartbeat,
     LoadFailed,
     Ready,
-    Rejected,
-    RequestFailed,
     Start,
     Submit,
     ToEngine,
@@ -170,8 +168,6 @@ class ProcessEngine(MessageClient):
             if message.n_steps != self._n_steps or not message.busy:
                 self._n_steps, self._stepped_s = message.n_steps, time.monotonic()
             return
-        if isinstance(message, Rejected | RequestFailed) and message.is_too_costly:
-            self._blame_grammar(message.key)
         was_restarting = self._state == "restarting"
         self._receive(message)
         if was_restarting and isinstance(message, Ready):
@@ -180,11 +176,6 @@ class ProcessEngine(MessageClient):
                 self._send(Submit(generation.request))
         elif was_restarting and isinstance(message, LoadFailed):
             self._fail_everything(Unavailable(f"the engine could not be restarted: {message.message}"))
-
-    def _blame_grammar(self, key: int) -> None:
-        for generation in self._requests:
-            if generation.key == key:
-                self._blame.refuse_grammar(generation.request)
 
     async def _watch(self, process: subprocess.Popen[bytes]) -> None:
         """Heartbeats come from a thread of their own, so a long native call is no hang.

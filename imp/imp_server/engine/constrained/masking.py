@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from threading import Timer
@@ -11,17 +10,16 @@ from weakref import WeakKeyDictionary, WeakSet, ref
 
 import numpy as np
 
-from imp_server.core import EngineFaulted, GrammarMemoryFull, GrammarPlan, GrammarTooCostly
+from imp_server.core import EngineFaulted, GrammarMemoryFull, GrammarPlan
 from imp_server.core.limits import QUESTION, START, Limit, bounded
 from imp_server.engine.constrained.constraint import Constraint, MakeConstraint, Mask
 from imp_server.engine.constrained.heap_freezer import HeapFreezer
-from imp_server.engine.constrained.turn_queue import TOO_COSTLY, TurnQueue
+from imp_server.engine.constrained.turn_queue import TurnQueue
 
 T = TypeVar("T")
 MASK_GRACE_S = 0.002
 """How long a step waits for masks, drafts' included, while other rows could run: less than a step, more than a common
 mask."""
-_MOST_REFUSED = 1024
 ROOM_WAIT_S, ROOM_TRIES = 0.25, 20
 """How long a new grammar waits between two tries where those of live rows fill the memory, and how often it tries."""
 _MAX_READY = 1024
@@ -49,11 +47,10 @@ class Wanted(NamedTuple):
 
 
 class Asker(NamedTuple):
-    """For whom the thread works: turns are shared alike by owners. `key`: of the request; `digest`: of its grammar."""
+    """For whom the thread works: turns are shared alike by owners. `key`: of the request."""
 
     owner: str = ""
     key: int = 0
-    digest: str = ""
 
 
 NOBODY = Asker()
@@ -63,7 +60,7 @@ class MaskThread:
     """Owner of the one thread that works on grammars while the model's forward runs.
 
     A thread that gets stuck may hold what all grammars share: their constraints are lost then, and new ones begin on
-    something new. A grammar on which the work was given up isn't started again.
+    something new.
     """
 
     def __init__(
@@ -81,15 +78,11 @@ class MaskThread:
         """By place: a grammar that is given up takes its finished masks along."""
         self._constraints: WeakSet[Constraint] = WeakSet()
         self._lost: WeakSet[Constraint] = WeakSet()
-        self._refused: OrderedDict[str, None] = OrderedDict()
 
     def start(self, plan: GrammarPlan, asker: Asker = NOBODY) -> Future[Constraint]:
         """Fails with GrammarRefused, GrammarMemoryFull."""
         started: Future[Constraint] = Future()
-        if plan.digest in self._refused:
-            started.set_exception(GrammarTooCostly(TOO_COSTLY))
-        else:
-            self._try(plan, asker, started, ROOM_TRIES)
+        self._try(plan, asker, started, ROOM_TRIES)
         return started
 
     def _try(self, plan: GrammarPlan, asker: Asker, started: Future[Constraint], n_left: int) -> None:
@@ -134,16 +127,7 @@ class MaskThread:
         return None if goes_on else asker
 
     def _ask(self, function: Callable[[], T], asker: Asker) -> Future[T]:
-        job = self._jobs.submit(function, asker.owner, asker)
-        job.add_done_callback(lambda done: self._note_refusal(done, asker))
-        return job
-
-    def _note_refusal(self, done: Future[Any], asker: Asker) -> None:
-        if done.cancelled() or not isinstance(done.exception(), GrammarTooCostly) or not asker.digest:
-            return
-        self._refused[asker.digest] = None
-        while len(self._refused) > _MOST_REFUSED:
-            self._refused.popitem(last=False)
+        return self._jobs.submit(function, asker.owner, asker)
 
     def _check(self, constraint: Constraint) -> None:
         if constraint in self._lost:

@@ -38,9 +38,6 @@ TURN = 4000
 """Units of its second: about eight milliseconds."""
 LONG_TURN = 8000
 """Units of further ones."""
-MOST = 5_000_000
-"""Units of one question, all its turns together: about ten seconds. Whoever asks more is refused.
-"""
 OWN = (0.005, 0.004)
 """Of the time, and seconds at once: what an owner's quick slices may take beside rows of others."""
 SHARED = (0.08, 0.05)
@@ -64,7 +61,6 @@ class _Job:
     """What it is for, as its asker calls it."""
     n_units: int
     level: int = 0
-    n_spent: int = 0
     is_quick: bool = True
     """Its turn is a slice that was paid for, or that holds up nobody."""
 
@@ -112,7 +108,6 @@ class TurnQueue:
         *,
         slice_units: int = SLICE,
         turn_units: int = TURN,
-        most: int = MOST,
         between: Callable[[], None] = lambda: None,
         rests: Callable[[], bool] = lambda: False,
         others_run: Callable[[str], bool] = lambda _owner: False,
@@ -122,7 +117,7 @@ class TurnQueue:
 
         `others_run`: somebody does who isn't this owner.
         """
-        self._name, self._most, self._between, self._rests, self._clock = name, most, between, rests, clock
+        self._name, self._between, self._rests, self._clock = name, between, rests, clock
         self._others_run = others_run
         self._credits = Credits(OWN, SHARED)
         self._units = (min(slice_units, turn_units), turn_units, turn_units * LONG_TURN // TURN)
@@ -139,7 +134,7 @@ class TurnQueue:
         self._start()
 
     def submit(self, answer: Callable[[], T], owner: str = "", about: Any = None) -> Future[T]:
-        """`answer` may be called several times. The future fails with GrammarTooCostly if it never gets done."""
+        """`answer` may be called several times; what it may cost in all is for itself to limit (core/limits.py)."""
         future: Future[T] = Future()
         with self._changed:
             if self._stopped:
@@ -287,11 +282,8 @@ class TurnQueue:
             with turn(job.n_units):
                 result = job.answer()
         except OutOfTurn:
-            job.n_spent += job.n_units
-            if job.n_spent < self._most:
-                job.n_units *= 1 if n_kept() > before else 2
-                return False
-            settle(job.future, None, GrammarTooCostly(TOO_COSTLY))
+            job.n_units *= 1 if n_kept() > before else 2
+            return False
         except BaseException as error:
             settle(job.future, None, error)
         else:

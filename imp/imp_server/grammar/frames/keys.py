@@ -12,7 +12,7 @@ from functools import cached_property
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from imp_server.core.turns import spend
+from imp_server.core.turns import GaveUp, spend
 from imp_server.grammar.frames.objects import Member, ObjectState, key_size
 from imp_server.grammar.frames.shapes import UNDECLARED, KeyKind, accepts
 from imp_server.grammar.frames.texts import needs_escape
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from imp_server.grammar.frames.space import Space
 
 MAX_COMPARED = 32
-SEARCH = 4000
-"""States looked at for one proof that a name which no leaf knows may follow."""
 
 
 class Keys:
@@ -61,9 +59,10 @@ class Keys:
         self._open = bool(self._parts)
         """Undeclared names are read here, since rules of their own bind them."""
         parts = [self._text if self._open else nothing(), self._trie or nothing(), *self._parts]
-        self._product = Product(parts, _is_lost, self._may_close, SEARCH, self._guesses)
-        first = self._product.number(tuple(m.start for m in parts))
-        self.start = first if first != DEAD and (self._is_alive(first) or self._is_witnessed(first)) else DEAD
+        self._product = Product(parts, _is_lost, self._may_close, self._guesses, self._place)
+        self._first = tuple(m.start for m in parts)
+        first = self._product.number(self._first)
+        self.start = first if first != DEAD and self._is_alive(first) else DEAD
 
     @cached_property
     def classes(self) -> bytes:
@@ -107,8 +106,14 @@ class Keys:
         kind = self._kind(states)
         return kind is not None and self.object.allows(kind)
 
+    def _place(self) -> str | None:
+        return self._space.algebra.place_of(self.object.goal.must)
+
     def _guesses(self, states: States) -> Iterator[bytes]:
-        """A shortest name that one rule knows may suit all, or what pleases the rules one by one."""
+        """A shortest name that one rule knows may suit all, or what pleases the rules one by one.
+
+        Of the first byte's place also what the solver knows.
+        """
         alive = [(part, state) for part, state in zip(self._parts, states[2:]) if state != DEAD]
         for part, state in alive:
             yield part.shortest(state) or b""
@@ -119,6 +124,8 @@ class Keys:
             for pattern, state in zip(self._parts[:n], states[2:]):
                 if state != DEAD:
                     yield one_by_one([pattern, *lawful], [state, *at])
+        if states == self._first:
+            yield self._witness()
 
     def _number(self, kind: KeyKind) -> int:
         number = self._kind_numbers.setdefault(kind, len(self._kinds))
@@ -286,14 +293,16 @@ class Keys:
                 return True
         return text != DEAD and self._product.can_end(state)
 
-    def _is_witnessed(self, first: int) -> bool:
-        """Whether the solver knows a member that may come next although the search for its name was given up."""
-        rest = self.object.remaining_after_one() if self._product.is_unsure else None
-        if rest is None or rest.size > LONGEST:
-            return False
+    def _witness(self) -> bytes:
+        """A name that the solver knows may come next; empty if it knows none."""
+        try:
+            rest = self.object.remaining_after_one()
+        except GaveUp:
+            return b""  # a guess less
+        if rest is None or not 0 < rest.size <= LONGEST:
+            return b""
         name, _ = json.JSONDecoder().raw_decode(rest.text().decode())
-        self._alive[first] = self._product.led(first, name.encode())
-        return self._alive[first]
+        return bytes(name.encode())
 
     def _allowed(self, index: int) -> bool:
         kind = self._kind_at(index)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, NamedTuple, Union
 
+from imp_server.core.turns import GaveUp, spend
 from imp_server.grammar.frames.free_texts import Tags
 from imp_server.grammar.frames.goals import Goal
 from imp_server.grammar.frames.local import Listed
@@ -20,6 +21,10 @@ from imp_server.grammar.values.sat.found import MAX_LEAD
 
 if TYPE_CHECKING:
     from imp_server.grammar.frames.space import Space
+
+
+SEARCH = 5_000
+"""Frames looked at for a way to the end of a raw text."""
 
 
 class Rest(NamedTuple):
@@ -296,25 +301,30 @@ class Goals:
             return self._ways[start]
         closers = [text for text, after in self.ends(start.here).next.items() if after]
         answer = self._straight_way(start, closers)
-        if answer is not None:
-            self._ways[start] = answer
-            return answer
+        for likely in (b'\na "<', bytes(range(256))):
+            answer = answer or self._searched(start, closers, likely)
+        self._ways[start] = answer
+        return answer
+
+    def _searched(self, start: RawText, closers: list[bytes], likely: bytes) -> bytes | None:
+        """A way of these bytes, and those of shortest texts. Raises GaveUp."""
         queue = deque([(start, b"")])
         reached = {start}
-        while queue and len(reached) < 5000:
+        while queue:
             here, text = queue.popleft()
             begun = set(here.closers)
             if here.state != DEAD and here.machine.accepts(here.state) and not here.matched:
                 begun.add(b"")
             tails = [closer[len(b) :] for b in begun for closer in closers if closer.startswith(b)]
             if tails:
-                answer = text + min(tails, key=lambda tail: (len(tail), tail))
-                break
+                return text + min(tails, key=lambda tail: (len(tail), tail))
             rest = here.machine.shortest(here.state) if here.state != DEAD else None
-            for byte in dict.fromkeys((rest or b"")[:1] + b'\na "<' + here.node.closer[-1:]):
+            spend(1 + len(likely) // 8)
+            for byte in dict.fromkeys((rest or b"")[:1] + likely + here.node.closer[-1:]):
                 after = here.after(byte)
                 if isinstance(after, RawText) and after not in reached:
                     reached.add(after)
                     queue.append((after, text + bytes([byte])))
-        self._ways[start] = answer
-        return answer
+            if len(reached) > SEARCH:
+                raise GaveUp
+        return None

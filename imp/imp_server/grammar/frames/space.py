@@ -10,7 +10,7 @@ from collections.abc import Callable, Hashable, Iterator
 from typing import Any, TypeVar, cast
 
 from imp_server.core import GrammarRefused
-from imp_server.core.turns import ENDLESS, GaveUp, charge, kept, spend
+from imp_server.core.turns import GaveUp, OverBudget, charge, kept, spend
 from imp_server.grammar.frames.arrays import ArrayPhase, ArrayState, WaitingItem
 from imp_server.grammar.frames.arrays import Phase as ArrayAt
 from imp_server.grammar.frames.free_texts import FreeText, Seen
@@ -86,18 +86,14 @@ class Locals(dict[int, Local]):
 class Space:
     """Owner of what is interned: tables, locals, formulas, object and array states, machines."""
 
-    def __init__(
-        self, budget: int = ENDLESS, n_locals: int = N_LOCALS, native: bool = True, n_blanks: int = N_BLANKS
-    ) -> None:
-        """`budget`: conjunctions and questions of proofs in all; a space that serves bounds each question instead.
-
-        `n_locals`: room for this many locals is reserved (not touched) at once. `native`: where it is built.
+    def __init__(self, n_locals: int = N_LOCALS, native: bool = True, n_blanks: int = N_BLANKS) -> None:
+        """`n_locals`: room for this many locals is reserved (not touched) at once. `native`: where it is built.
 
         `n_blanks`: most blanks in a row outside strings; 0 allows no newline, either.
         """
         self.n_blanks = n_blanks
         self.algebra = Algebra()
-        self.solver = Solver(self.algebra, budget)
+        self.solver = Solver(self.algebra)
         self.simple: SimpleObjects | None = None
         self.tables = Tables(self._fill, n_locals)
         self.locals = Locals(self._adopt)
@@ -156,6 +152,23 @@ class Space:
             self._claimed = -1
 
     def _fill(self, local: int, byte: int) -> int:
+        try:
+            return self._filled(local, byte)
+        except OverBudget as over:
+            over.stands(self.place(local))
+            raise
+
+    def place(self, local: int) -> str | None:
+        """JSON pointer of what a frame reads, where one is known."""
+        frame = self.locals[local]
+        verdicts = getattr(frame, "verdicts", None)
+        goal = getattr(getattr(frame, "state", frame), "goal", None)
+        if verdicts is not None:
+            keys = (key for key, made in self._made.items() if made is verdicts and isinstance(key, tuple))
+            goal = next((key[2] for key in keys if key[0] == "verdicts"), None)
+        return self.algebra.place_of(goal.must) if isinstance(goal, Goal) else None
+
+    def _filled(self, local: int, byte: int) -> int:
         if self.tables.kind_of[local] == FOREIGN:
             spend(2)
             entry = self.locals[local].fill(byte)
@@ -243,7 +256,7 @@ class Space:
                 if is_settled or (kind == STRING and goal.is_wide and all(map(is_listed, goal.watches))):
                     return told(self.algebra, must(self.algebra, goal.must), goal)
                 machines = [watched(self.algebra, f) for f in goal.watches]
-                return Several(must(self.algebra, goal.must), machines, goal, self.algebra.place_of(goal.must))
+                return Several(must(self.algebra, goal.must), machines, goal, lambda: self.algebra.place_of(goal.must))
             except GrammarRefused:
                 # a combination above its budget that the check couldn't foresee
                 raise GaveUp(self.algebra.place_of(goal.must)) from None

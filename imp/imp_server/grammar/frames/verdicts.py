@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol, cast
 
-from imp_server.core.turns import GaveUp, spend
+from imp_server.core.turns import spend
 from imp_server.grammar.frames.goals import Bits, Goal
 from imp_server.grammar.machines.literals import Literals
 from imp_server.grammar.machines.machine import DEAD, Machine
 from imp_server.grammar.machines.product import Product, States
 from imp_server.grammar.values.algebra import Algebra
 from imp_server.grammar.values.leaves import Leaf, TextLeaf
-
-SEARCH = 20_000
-"""States looked at to find out whether an allowed end can be reached."""
 
 
 class Verdicts(Protocol):
@@ -83,10 +80,10 @@ class Several:
     strict = False
     is_sparse = False
 
-    def __init__(self, must: Machine, watched: list[Machine], goal: Goal, place: str | None) -> None:
+    def __init__(self, must: Machine, watched: list[Machine], goal: Goal, place: Callable[[], str | None]) -> None:
         """`place`: JSON pointer of the schema."""
         self._goal = goal
-        self._product = Product([must, *watched], self._is_lost, self._is_end, SEARCH, given_up=lambda: GaveUp(place))
+        self._product = Product([must, *watched], self._is_lost, self._is_end, place=place)
         self.classes = self._product.classes
         self.start = self._product.start()
 
@@ -125,7 +122,13 @@ class Told(Several):
     """As Several, where nothing but listed texts matters to the watches: one trie tells them apart, however many."""
 
     def __init__(
-        self, must: Machine, listed: Literals, truths: Sequence[Bits], other: Bits, goal: Goal, place: str | None
+        self,
+        must: Machine,
+        listed: Literals,
+        truths: Sequence[Bits],
+        other: Bits,
+        goal: Goal,
+        place: Callable[[], str | None],
     ) -> None:
         """`truths`: of the watches by text, in the trie's order; `other`: of all other texts."""
         self._listed, self._truths, self._other = listed, truths, other
@@ -154,7 +157,8 @@ def told(algebra: Algebra, must: Machine, goal: Goal) -> Told:
         evaluate = algebra.formulas.evaluate
         return tuple(text in s if s is not None else evaluate(w, holds) for s, w in zip(sets, goal.watches))
 
-    return Told(must, listed, [bits(text) for text in listed.texts], bits(None), goal, algebra.place_of(goal.must))
+    truths = [bits(text) for text in listed.texts]
+    return Told(must, listed, truths, bits(None), goal, lambda: algebra.place_of(goal.must))
 
 
 def _texts(leaf: Leaf | None) -> frozenset[bytes] | None:

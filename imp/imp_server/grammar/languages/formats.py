@@ -9,11 +9,10 @@ leap second, no limit of 64 characters on an email's local part (nothing checks 
 
 from __future__ import annotations
 
-from functools import cache
-
 from imp_server.grammar.languages.regex.compile import compile_regex
 from imp_server.grammar.machines.lengths import with_length
 from imp_server.grammar.machines.machine import Machine
+from imp_server.grammar.machines.memo import remembered
 from imp_server.grammar.machines.nodes import INFINITE, Node, Nodes, Spread
 from imp_server.grammar.machines.terms import TermMachine
 
@@ -85,7 +84,7 @@ _PATTERNS = {
 ENFORCED = frozenset([*_PATTERNS, "hostname", "regex"])
 
 
-@cache
+@remembered(maxsize=64)
 def format_machine(name: str) -> Machine:
     """The texts of format `name`, which must be in ENFORCED."""
     if name == "hostname":

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cache, reduce
+from functools import reduce
 
 from imp_server.core.turns import charge, spend
 from imp_server.grammar.machines.explored import Explored, explore, refined
 from imp_server.grammar.machines.machine import DEAD, GROWING, Machine
+from imp_server.grammar.machines.memo import remembered
 from imp_server.grammar.machines.nodes import INFINITE, Nodes, Spread
 from imp_server.grammar.machines.position_machine import PositionMachine, position_machine
 from imp_server.grammar.machines.terms import TermMachine
@@ -20,14 +21,14 @@ ANY_LENGTH = Spread(0, INFINITE, INFINITE)
 """The spread of a machine that can't tell."""
 
 
-@cache
+@remembered(maxsize=1)
 def anything() -> TermMachine:
     """Every text."""
     nodes = Nodes()
     return TermMachine(nodes, nodes.anything)
 
 
-@cache
+@remembered(maxsize=1)
 def nothing() -> TermMachine:
     """No text at all, not even the empty one."""
     nodes = Nodes()

@@ -5,17 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from imp_server.core import GrammarRefused
+from imp_server.core.turns import GaveUp
 from imp_server.grammar.machines.combine import anything, exactly_one, intersect, universal
 from imp_server.grammar.machines.joint import JointMachine, joint_machine
 from imp_server.grammar.machines.machine import DEAD, UNBOUNDED, Machine
-from imp_server.grammar.machines.product import Product, States, accepting, one_by_one
-
-SEARCH = 4000
-"""States looked at for one proof."""
+from imp_server.grammar.machines.product import SEARCH, Product, States, accepting, one_by_one
 
 
 class LazyMachine:
-    """A product as a machine, with a proof of an end behind every state that is entered."""
+    """A product as a machine, with a proof of an end behind every state that is entered. Steps raise GaveUp."""
 
     def __init__(self, product: Product, is_universal: Callable[[States], bool]) -> None:
         """`is_universal`: every text is accepted from there.
@@ -24,9 +22,11 @@ class LazyMachine:
         """
         self._product, self._is_universal = product, is_universal
         self.classes = product.classes
-        self.start = product.start()
-        if self.start == DEAD and product.is_unsure:
-            raise GrammarRefused(f"no text that satisfies all rules was found in {SEARCH} steps; simplify them")
+        try:
+            self.start = product.start()
+        except GaveUp:
+            message = f"no text that satisfies all rules was found in {SEARCH} steps; simplify them"
+            raise GrammarRefused(message) from None
 
     def universal(self, state: int) -> bool:
         return self._is_universal(self._product.states(state))
@@ -90,7 +90,7 @@ def searched_product(wanted: Sequence[Machine], without: Sequence[Machine]) -> L
     def is_universal(states: States) -> bool:
         return all(map(universal, wanted, states)) and all(s == DEAD for s in states[n_wanted:])
 
-    product = Product(parts, is_lost, is_end, SEARCH, guesses)
+    product = Product(parts, is_lost, is_end, guesses)
     return LazyMachine(product, is_universal)
 
 
@@ -110,7 +110,7 @@ def lazy_one(machines: Sequence[Machine]) -> LazyMachine:
         alive = [(m, s) for m, s in zip(machines, states) if s != DEAD]
         return len(alive) == 1 and universal(*alive[0])
 
-    product = Product(machines, is_lost, is_end, SEARCH, guesses)
+    product = Product(machines, is_lost, is_end, guesses)
     return LazyMachine(product, is_universal)
 
 

@@ -24,6 +24,8 @@ N_BYTES = 500
 """Memory of a state."""
 SEARCH = 5_000
 """States looked at for a shortest continuation."""
+SEARCHED = 200
+"""Code points that may be needed where one is looked for: each takes more than one of these states."""
 
 
 class Bounded:
@@ -41,6 +43,7 @@ class Bounded:
         self._numbers: dict[tuple[int, int, int], int] = {}
         self._states: list[tuple[int, int, int]] = []
         self._rows: list[dict[int, int]] = []
+        self._nearer: dict[int, tuple[int, int]] = {}
         self._reach = reach_of(inner)
         self.start = self._intern(inner.start, low, high)
 
@@ -125,7 +128,7 @@ class Bounded:
         direct = self.inner.shortest(inner)
         if direct is not None and needed <= _code_points(direct) <= allowed:
             return direct
-        return self._searched(state) or self._greedy(state)
+        return (self._searched(state) if needed <= SEARCHED else None) or self._greedy(state)
 
     def _searched(self, start: int) -> bytes | None:
         """Breadth first, byte by byte."""
@@ -148,11 +151,27 @@ class Bounded:
         """Any way while code points are needed, then always nearer to the inner machine's end."""
         out = bytearray()
         while not self.accepts(state):
-            spend(2 + len(self._representatives))
-            options = [(b, self.step(state, b)) for b in self._representatives]
-            byte, state = min(((b, t) for b, t in options if t != DEAD), key=lambda option: self._distance(option[1]))
+            byte, after = self._nearer.get(state) or self._chosen(state)
+            inner, needed, allowed = self._states[state]
+            if needed and byte & 0xC0 != 0x80 and self._states[after][0] == inner:
+                # the same again and again, as long as it is needed
+                last = self._intern(inner, 0, allowed - needed if allowed < INFINITE else allowed)
+                if last != DEAD:
+                    spend(1 + needed // 16)
+                    out += bytes([byte]) * needed
+                    state = last
+                    continue
             out.append(byte)
+            state = after
         return bytes(out)
+
+    def _chosen(self, state: int) -> tuple[int, int]:
+        """The byte that leads nearest to an end, and the state behind it."""
+        charge(N_BYTES, 2 + len(self._representatives))
+        options = [(b, self.step(state, b)) for b in self._representatives]
+        alive = ((b, t) for b, t in options if t != DEAD)
+        found = self._nearer[state] = min(alive, key=lambda option: self._distance(option[1]))
+        return found
 
     def _distance(self, state: int) -> tuple[int, int]:
         inner, needed, _ = self._states[state]

@@ -2,22 +2,29 @@
 
 A machine grows as it is used, so how many there are says nothing of their memory. What they are charged counts for the
 generation whose lock is held (generations.py); when one is given up, all are forgotten, and whatever still stands on a
-machine keeps its own. In checks, which have no generations, they are forgotten after so many bytes.
+machine keeps its own. A check works with machines of its own, so that its verdict doesn't depend on what is known.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import update_wrapper
-from threading import Lock
+from threading import Lock, local
 from typing import Any, TypeVar, cast
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-CHECKED = 64 << 20
-"""Bytes charged by checks of one thread after which machines are forgotten."""
+Known = OrderedDict[tuple[Any, ...], Any]
 _memos: list[_Memo] = []
+
+
+class _Own(local):
+    tables: dict[_Memo, Known] | None = None
+
+
+_own = _Own()
 
 
 class _Memo:
@@ -25,12 +32,14 @@ class _Memo:
 
     def __init__(self, function: Callable[..., Any], most: int) -> None:
         self._function, self._most = function, most
-        self._known: OrderedDict[tuple[Any, ...], Any] = OrderedDict()
+        self._known: Known = OrderedDict()
         self._lock = Lock()
         update_wrapper(self, function)
 
     def __call__(self, *args: Any, **options: Any) -> Any:
         key = (*args, *options.items()) if options else args
+        if _own.tables is not None:
+            return self._own(key, _own.tables.setdefault(self, OrderedDict()), args, options)
         with self._lock:
             if key in self._known:
                 self._known.move_to_end(key)
@@ -40,6 +49,16 @@ class _Memo:
             self._known[key] = made
             oldest = self._known.popitem(last=False) if len(self._known) > self._most else None
         del oldest  # without the lock: it may be large
+        return made
+
+    def _own(self, key: Any, known: Known, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
+        """The same in a table of this thread."""
+        if key in known:
+            known.move_to_end(key)
+            return known[key]
+        made = known[key] = self._function(*args, **options)
+        if len(known) > self._most:
+            known.popitem(last=False)
         return made
 
     def forget_one(self) -> bool:
@@ -67,23 +86,11 @@ def forgotten() -> Iterator[None]:
             yield
 
 
-def forget() -> None:
-    for _ in forgotten():
-        pass
-
-
-class Forgetting:
-    """Owner of when checks have charged so much that machines are forgotten."""
-
-    def __init__(self) -> None:
-        self._n_bytes = 0
-
-    def add(self, n_bytes: int) -> None:
-        self._n_bytes += n_bytes
-        if self._n_bytes > CHECKED:
-            self._n_bytes = 0
-            forget()
-
-
-FORGETTING = Forgetting()
-"""Of this process."""
+@contextmanager
+def alone() -> Iterator[None]:
+    """Within it this thread meets no machine that was made before, and leaves none: what it does costs the same."""
+    outer, _own.tables = _own.tables, {}
+    try:
+        yield
+    finally:
+        _own.tables = outer

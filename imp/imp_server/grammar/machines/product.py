@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 
-from imp_server.core.turns import charge, spend
+from imp_server.core.turns import GaveUp, charge, spend
 from imp_server.grammar.machines.explored import refined, representatives
 from imp_server.grammar.machines.machine import DEAD, Machine
 
@@ -15,6 +15,8 @@ Way = tuple[int, int]
 END: Way = (-1, DEAD)
 N_BYTES, N_BYTES_PART = 800, 8
 """Memory of a joint state, its row included, and of each of its parts."""
+SEARCH = 20_000
+"""States looked at for one proof."""
 GUESSED = 256
 """States at which a search tries the guesses, too: behind another beginning one may suit."""
 
@@ -27,22 +29,17 @@ class Product:
         parts: Sequence[Machine],
         is_lost: Callable[[States], bool],
         is_end: Callable[[States], bool],
-        search: int,
         guesses: Callable[[States], Iterable[bytes]] = lambda _: (),
-        given_up: Callable[[], Exception] | None = None,
+        place: Callable[[], str | None] = lambda: None,
     ) -> None:
-        """`is_lost`: nothing is accepted behind these states; `search`: states looked at for one proof.
+        """`is_lost`: nothing is accepted behind these states. `guesses`: words that may lead to an end, tried first.
 
-        `guesses`: words that may lead to an end, tried before a search. `given_up`: what is raised where a search is;
-        without it the state counts as dead.
+        `place`: JSON pointer of what is read, if it is known. Steps and proofs raise GaveUp beyond SEARCH states.
         """
         self.parts = parts
         self.classes = refined([m.classes for m in parts])
-        self.is_unsure = False
-        """A search was given up, so a state that counts as dead may not be."""
         self._samples = representatives(self.classes)
-        self._is_lost, self._is_end, self._search, self._guesses = is_lost, is_end, search, guesses
-        self._given_up = given_up
+        self._is_lost, self._is_end, self._guesses, self._place = is_lost, is_end, guesses, place
         self._numbers: dict[States, int] = {}
         self._states: list[States] = []
         self._rows: list[dict[int, int]] = []
@@ -94,7 +91,7 @@ class Product:
         return self._is_end(self._states[state])
 
     def can_end(self, state: int) -> bool:
-        """Whether a way to an end was found; it is remembered."""
+        """Whether there is a way to an end; it is remembered. Raises GaveUp."""
         if state in self._ways:
             return self._ways[state] is not None
         if self.is_end(state):
@@ -150,12 +147,8 @@ class Product:
                     self._ways[before] = (byte, here)
                     here = before
                 return True
-            if len(reached) > self._search:
-                if self._given_up is not None:
-                    raise self._given_up()
-                self.is_unsure = True
-                self._ways[start] = None
-                return False
+            if len(reached) > SEARCH:
+                raise GaveUp(self._place())
             for byte in self._samples:
                 target = self.raw_step(here, byte)
                 if target != DEAD and target not in reached and self._ways.get(target, END) is not None:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from itertools import islice
 
 from imp_server.core import SPECIAL_CLOSE, SPECIAL_OPEN, GrammarDeadEnd
-from imp_server.core.turns import charge, spend
+from imp_server.core.turns import OverBudget, charge, spend
 from imp_server.grammar.frames.arrays import ArrayPhase, WaitingItem
 from imp_server.grammar.frames.key_texts import WaitingKey, WaitingName
 from imp_server.grammar.frames.objects import ObjectPhase
@@ -95,6 +95,13 @@ class Distances:
 
     def way(self, state: State) -> Way:
         """Raises GrammarDeadEnd where the grammar can't prove a way."""
+        try:
+            return self._way(state)
+        except OverBudget as over:
+            over.stands(self._space.place(state.cell.top))
+            raise
+
+    def _way(self, state: State) -> Way:
         legs: list[tuple[State, bytes]] = []
         while (found := self._ways.get(state)) is None:
             if self._stepper.is_done(state.cell):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator
 
-from imp_server.core.turns import charge, spend
+from imp_server.core.turns import charge
 from imp_server.grammar.machines.giving_up import dropped, emptied
 from imp_server.grammar.machines.machine import Machine
 from imp_server.grammar.values.exclusive import Exclusive
@@ -32,6 +32,8 @@ from imp_server.grammar.values.subschema import Sub
 
 N_BYTES_SUB = 500
 """Memory of a subschema."""
+MAX_LOOKED_AT = 2_000
+"""Parts of a formula among which one is looked for whose place is known."""
 TYPE_OF_KIND = {
     "null": NULL,
     "bool": BOOLEAN,
@@ -60,32 +62,35 @@ class Algebra:
         self.part_names: dict[Formula, frozenset[str]] = {}
         self.parts_held: dict[tuple[Formula, frozenset[str]], bool | None] = {}
         """Memos of sat/objects.py."""
+        self.held_by_others: dict[tuple[Formula, int], bool] = {}
+        """Memo of sat/tags.py."""
         self.any = self.sub_of(self.formulas.true)
         self.never = self.sub_of(self.formulas.false)
 
     def given_up(self) -> Iterator[None]:
         """Take everything apart, a piece at each step. Nobody uses it any more."""
         yield from dropped(self.places, self._constants, self.string_machines, self.number_machines)
-        yield from dropped(self.property_values, self.part_names, self.parts_held)
+        yield from dropped(self.property_values, self.part_names, self.parts_held, self.held_by_others)
         yield from self._exclusive.given_up()
         yield from emptied(self._subs)
         yield from self.leaves.given_up()
         yield from self.formulas.given_up()
 
     def stands(self, f: Formula, pointer: str) -> None:
-        """Take note of the place of a formula, and of what it is made of."""
+        """Take note of the place of a formula, and of what it is made of, as far as that isn't met everywhere."""
         for part in (f, *f.conjuncts()):
-            self.places.setdefault(part, pointer)
+            if part is f or part.leaf is None or part.leaf.types is None:
+                self.places.setdefault(part, pointer)
 
     def place_of(self, f: Formula) -> str | None:
         """Where a formula stands, or the first of what it is made of that stands somewhere."""
         todo, seen = [f], {f}
-        while todo:
+        while todo and len(seen) < MAX_LOOKED_AT:
             part = todo.pop()
             if part in self.places:
                 return self.places[part]
-            below = [arg for arg in reversed(part.args) if arg not in seen]
-            spend(1 + len(below) // 8)
+            # free of charge: who asks has often nothing left to spend
+            below = [arg for arg in reversed(part.args[:MAX_LOOKED_AT]) if arg not in seen]
             seen.update(below)
             todo += below
         return None

@@ -27,7 +27,7 @@ N_BYTES, N_BYTES_ARG, N_BYTES_PART = 500, 16, 300
 class Formula:
     """Made by `Formulas` alone. `args` are formulas, except for a LEAF, whose one argument is `leaf`."""
 
-    __slots__ = ("_few", "_restricted", "args", "is_watching", "leaf", "mask", "op", "uid")
+    __slots__ = ("_leaves", "_restricted", "args", "is_watching", "leaf", "mask", "op", "uid")
 
     def __init__(self, op: int, args: tuple[Formula, ...], leaf: Leaf | None, uid: int) -> None:
         self.op = op
@@ -42,12 +42,12 @@ class Formula:
             self.mask |= arg.mask
             self.is_watching = self.is_watching or arg.is_watching
         self._restricted: dict[int, Formula] = {}
-        self._few: tuple[Leaf, ...] | None = None if leaf is None else (leaf,)
+        self._leaves: tuple[Leaf, ...] | None = None if leaf is None else (leaf,)
 
     def leaves(self) -> Collection[Leaf]:
         """Every leaf, once, in the order in which they stand there. Parts that are shared are looked at once."""
-        if self._few is not None:
-            return self._few
+        if self._leaves is not None:
+            return self._leaves
         found: dict[Leaf, None] = {}
         seen: set[Formula] = set()
         todo = list(reversed(self.args))
@@ -58,10 +58,9 @@ class Formula:
             elif part not in seen:
                 seen.add(part)
                 todo += reversed(part.args)
-        spend(1 + (len(seen) + len(found)) // 8)
-        if len(found) <= FEW:
-            self._few = tuple(found)
-        return found
+        charge(N_BYTES_ARG * len(found), 1 + (len(seen) + len(found)) // 8)
+        self._leaves = tuple(found)
+        return self._leaves
 
     def conjuncts(self) -> tuple[Formula, ...]:
         if self.op == AND:
@@ -74,7 +73,8 @@ class Formulas:
 
     def __init__(self) -> None:
         self._made: dict[tuple[int, object], Formula] = {}
-        self._parts: dict[tuple[Formula | None, ...], Formula] = {}
+        self.parts: dict[tuple[Formula | None, ...], Formula] = {}
+        """What became of parts by what became of their leaves."""
         self.true = self._make(TRUE_OP, (), None)
         self.false = self._make(FALSE_OP, (), None)
 
@@ -82,7 +82,7 @@ class Formulas:
         return len(self._made)
 
     def given_up(self) -> Iterator[None]:
-        yield from dropped(self._parts)
+        yield from dropped(self.parts)
         yield from emptied(self._made)
 
     def _make(self, op: int, args: tuple[Formula, ...], leaf: Leaf | None) -> Formula:
@@ -152,7 +152,7 @@ class Formulas:
     def map_all(self, fs: Sequence[Formula], changes: Mapping[Leaf, Formula]) -> list[Formula]:
         """The same for several."""
         spend(1 + len(fs) // 8)
-        return _Mapping(self, changes, self._parts).all_of(fs)
+        return _Mapping(self, changes, self.parts).all_of(fs)
 
     def with_args(self, f: Formula, args: list[Formula]) -> Formula:
         """`f` with other arguments."""
@@ -204,9 +204,9 @@ class _Mapping:
             self._mask |= formulas.leaf(leaf).mask
 
     def all_of(self, fs: Sequence[Formula]) -> list[Formula]:
-        return [*map(self._part if len(fs) >= MANY else self._of, fs)]
+        return [*map(self._part if len(fs) >= MANY else self.of, fs)]
 
-    def _of(self, f: Formula) -> Formula:
+    def of(self, f: Formula) -> Formula:
         if not f.mask & self._mask:
             return f
         found = self._made.get(f)
@@ -224,12 +224,43 @@ class _Mapping:
             return f
         leaves = f.leaves()
         if len(leaves) > FEW:
-            return self._of(f)
+            return self.of(f)
         key = (f, *(self._changes.get(leaf) for leaf in leaves))
         found = self._parts.get(key)
         if found is None:
             charge(N_BYTES_PART, 1)
-            found = self._parts[key] = self._of(f)
+            found = self._parts[key] = self.of(f)
+        return found
+
+
+class Mapped:
+    """A formula with leaves replaced, and with one or another of them replaced differently: only that is made anew."""
+
+    def __init__(self, formulas: Formulas, f: Formula, changes: Mapping[Leaf, Formula]) -> None:
+        self._formulas, self._f = formulas, f
+        self._mapping = _Mapping(formulas, changes, formulas.parts)
+        self._args = self._mapping.all_of(f.args)
+
+    def but(self, changed: Mapping[Leaf, Formula]) -> Formula:
+        """`changed`: what becomes of some leaves instead."""
+        mask = 0
+        for leaf in changed:
+            mask |= self._formulas.leaf(leaf).mask
+        made: dict[Formula, Formula] = {}
+        pairs = zip(self._f.args, self._args, strict=True)
+        args = [self._but(arg, changed, mask, made) if arg.mask & mask else known for arg, known in pairs]
+        return self._formulas.with_args(self._f, args)
+
+    def _but(self, f: Formula, changed: Mapping[Leaf, Formula], mask: int, made: dict[Formula, Formula]) -> Formula:
+        if not f.mask & mask:
+            return self._mapping.of(f)
+        found = made.get(f)
+        if found is None:
+            if f.leaf is not None:
+                found = changed.get(f.leaf) or self._mapping.of(f)
+            else:
+                found = self._formulas.with_args(f, [self._but(arg, changed, mask, made) for arg in f.args])
+            made[f] = found
         return found
 
 

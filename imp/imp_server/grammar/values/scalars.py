@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from decimal import Decimal
 from typing import Any, cast
 
-from imp_server.core.turns import spend
+from imp_server.core.turns import charge
 from imp_server.grammar.machines.combine import anything, intersect, nothing, union
 from imp_server.grammar.machines.explored import representatives
 from imp_server.grammar.machines.lazy_product import either_one, either_product, lazy_product
@@ -41,6 +41,10 @@ __all__ = [
     "watched_number",
     "words",
 ]
+
+
+N_BYTES_WORD = 120
+"""Memory of a beginning that is looked at while texts are listed."""
 
 
 @remembered(maxsize=256)
@@ -80,25 +84,22 @@ def in_digits(f: Formula) -> bool:
     )
 
 
-def words(machine: Machine, n: int, budget: int = 4000) -> Iterator[str]:
-    """Up to `n` accepted texts, short ones first, as far as `budget` steps find them."""
-    if machine.start == DEAD:
-        return
-    samples = _sample_bytes(machine.classes)
-    queue: deque[tuple[int, bytes]] = deque([(machine.start, b"")])
+def words(machine: Machine) -> Iterator[str]:
+    """All texts that are accepted, each once: those of a few letters first, and short ones before long ones."""
     found: set[bytes] = set()
-    while queue and len(found) < n and budget > 0:
-        spend()
-        state, text = queue.popleft()
-        rest = machine.shortest(state)
-        if rest is not None and text + rest not in found:
-            found.add(text + rest)
-            yield (text + rest).decode()
-        for byte in samples:
-            budget -= 1
-            after = machine.step(state, byte)
-            if after != DEAD:
-                queue.append((after, text + bytes([byte])))
+    for samples in (_sample_bytes(machine.classes), tuple(range(256))):
+        queue: deque[tuple[int, bytes]] = deque([(machine.start, b"")] if machine.start != DEAD else ())
+        while queue:
+            charge(N_BYTES_WORD * len(samples) // 4, 1 + len(samples) // 4)
+            state, text = queue.popleft()
+            rest = machine.shortest(state)
+            if rest is not None and text + rest not in found:
+                found.add(text + rest)
+                yield (text + rest).decode()
+            for byte in samples:
+                after = machine.step(state, byte)
+                if after != DEAD:
+                    queue.append((after, text + bytes([byte])))
 
 
 @remembered(maxsize=256)

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from decimal import Decimal
 from fractions import Fraction
-from functools import lru_cache
 from typing import Any
 
 from imp_server.core import GrammarRefused
@@ -55,13 +54,13 @@ def is_enforced_format(name: str) -> bool:
     return name in ENFORCED
 
 
-@lru_cache
+@remembered(maxsize=1)
 def any_number() -> Machine:
     """Every JSON number."""
     return compile_regex(r"^-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?$")
 
 
-@lru_cache
+@remembered(maxsize=1)
 def plain_number() -> Machine:
     """JSON numbers without an exponent."""
     return compile_regex(r"^-?(0|[1-9][0-9]*)(\.[0-9]+)?$")

@@ -47,12 +47,12 @@ def bound_tools(
     return [_bound(tool, places[id(tool)], rules, prover, strict=forced or tool.strict) for tool in tools]
 
 
-def check_inputs(tools: Sequence[Tool], prover: Prover, work: int) -> None:
+def check_inputs(tools: Sequence[Tool], prover: Prover) -> None:
     """Raises GrammarRefused for the grammar of a free-form tool, offered or not, that can't be enforced."""
     for tool in tools:
         if (grammar := tool.input_grammar) is not None:
             try:
-                prover.prove(definition_plan(grammar.syntax, grammar.definition), work)
+                prover.prove(definition_plan(grammar.syntax, grammar.definition))
             except GrammarRefused as refused:
                 refused.param = grammar.param
                 raise
@@ -63,11 +63,11 @@ def _bound(tool: Tool, index: int, rules: Rules, prover: Prover, *, strict: bool
         return BoundTool(tool.name, _with_input_grammar(tool.parameters, tool.input_grammar), True)
     schema = rules.of_call(object_schema(tool.parameters))
     try:
-        prover.prove(schema_plan(schema, key_order=rules.key_order), rules.work)
+        prover.prove(schema_plan(schema, key_order=rules.key_order))
     except GrammarRefused as refused:
         if not strict:
             return BoundTool(tool.name, ANY_OBJECT)
-        refused.param = refused.param or f"tools[{index}].function.parameters"
+        refused.param = refused.param or tool.param or f"tools[{index}].function.parameters"
         raise
     return BoundTool(tool.name, schema, strict)
 

@@ -41,7 +41,7 @@ def compile_regex(pattern: str, *, search: bool = True) -> Machine:
             raise GrammarRefused(f"pattern {shown!r} needs texts of more than {MAX_SHORTEST} characters")
         return TermMachine(nodes, node)
 
-    rows = [_without_looks(option) for option in _options(tree)]
+    rows = [_without_looks(option, search) for option in _options(tree)]
     if any(has_lookarounds(body) for body, _ in rows) or any(has_lookarounds(x.body) for _, xs in rows for x in xs):
         return looking_machine(pattern, search)
     nodes = Nodes()
@@ -75,9 +75,15 @@ def _flat(tree: Tree) -> list[Tree]:
     return [tree]
 
 
-def _without_looks(tree: Tree) -> tuple[Tree, list[Look]]:
-    """The tree without the lookaheads right after its leading ^ and the lookbehinds right before its last $."""
+def _without_looks(tree: Tree, search: bool) -> tuple[Tree, list[Look]]:
+    """The tree without the lookaheads right after its leading ^ and the lookbehinds right before its last $.
+
+    Unless it is searched for, both may be left out.
+    """
     parts = _flat(tree)
+    if not search:
+        parts = [*([] if parts and isinstance(parts[0], Begin) else [Begin()]), *parts]
+        parts += [] if isinstance(parts[-1], End) else [End()]
     looks: list[Look] = []
     if parts and isinstance(parts[0], Begin):
         while len(parts) > 1 and isinstance(look := parts[1], Look) and look.ahead:

@@ -11,6 +11,7 @@ from imp_server.grammar.values.formula import Formula
 from imp_server.grammar.values.json_values import parse_exact
 from imp_server.grammar.values.leaves import Contains, Items, Leaf, Length, Unique
 from imp_server.grammar.values.sat.found import Found, joined
+from imp_server.grammar.values.subschema import Sub
 
 if TYPE_CHECKING:
     from imp_server.grammar.values.algebra import Algebra
@@ -27,6 +28,11 @@ MAX_DISTINCT = 128
 """Items that uniqueness may demand at once."""
 
 
+Ranges = tuple[tuple[int, int | None], ...]
+"""Of counts: first and last of each, None for no last one."""
+EVERY: Ranges = ((0, None),)
+
+
 class Task(NamedTuple):
     items: tuple[Items, ...]
     contains: tuple[Contains, ...]
@@ -41,32 +47,39 @@ class Task(NamedTuple):
 
 def items(solver: Solver, literals: Iterable[tuple[Leaf, bool]]) -> Found | None:
     fixed: list[tuple[Leaf, bool]] = []
-    choices: list[list[Leaf]] = []
+    left: dict[Sub | None, Ranges] = {}
     for leaf, sign in literals:
         if sign or isinstance(leaf, Items | Unique):
             fixed.append((leaf, sign))
         else:
-            choices.append(_outside(solver, leaf))
+            assert isinstance(leaf, Length | Contains)
+            counted = leaf.sub if isinstance(leaf, Contains) else None
+            left[counted] = _without(left.get(counted, EVERY), leaf.low, leaf.high)
+    choices = [[_counted(solver, counted, *bounds) for bounds in ranges] for counted, ranges in left.items()]
     best: Found | None = None
     for chosen in product(*choices):
+        spend()
         answer = _solve(solver, _task([*fixed, *((leaf, True) for leaf in chosen)]))
         if answer is not None and (best is None or answer.size < best.size):
             best = answer
     return best
 
 
-def _outside(solver: Solver, leaf: Leaf) -> list[Leaf]:
-    """A negated count as the counts below and above it."""
-    assert isinstance(leaf, Length | Contains)
-    ranges: list[tuple[int, int | None]] = []
-    if leaf.low:
-        ranges.append((0, leaf.low - 1))
-    if leaf.high is not None:
-        ranges.append((leaf.high + 1, None))
+def _without(ranges: Ranges, low: int, high: int | None) -> Ranges:
+    """The counts that are none of `low` to `high`: of many of these, as many ranges as lie between them."""
+    spend(1 + len(ranges) // 4)
+    found: list[tuple[int, int | None]] = []
+    for first, last in ranges:
+        if first < low:
+            found.append((first, low - 1 if last is None else min(last, low - 1)))
+        if high is not None and (last is None or last > high):
+            found.append((max(first, high + 1), last))
+    return tuple(found)
+
+
+def _counted(solver: Solver, counted: Sub | None, low: int, high: int | None) -> Leaf:
     leaves = solver.algebra.leaves
-    if isinstance(leaf, Contains):
-        return [leaves.get(Contains, leaf.sub, low, high) for low, high in ranges]
-    return [leaves.get(Length, low, high) for low, high in ranges]
+    return leaves.get(Length, low, high) if counted is None else leaves.get(Contains, counted, low, high)
 
 
 def _task(literals: Iterable[tuple[Leaf, bool]]) -> Task:

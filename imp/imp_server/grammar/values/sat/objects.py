@@ -32,7 +32,6 @@ MAX_REGIONS = 16
 ANY = "\ud800"
 """No name."""
 MAX_FRESH = 64
-MAX_DRAWN = 4096
 N_BYTES = 300
 """Memory of what is kept of one property's value."""
 
@@ -88,7 +87,7 @@ def _broken(
     if prod(map(len, options)) > FEW:
         # what is impossible alone is impossible together
         options = [[c for c in ways if _is_possible(task, c, known)] for ways in options]
-    for tried, choices in enumerate(_together(solver, task, options, known)):
+    for tried, choices in enumerate(_together(task, options, known)):
         if tried == MAX_CHOICES or choices is None:
             solver.give_up()
             break
@@ -202,9 +201,7 @@ class Begun(NamedTuple):
         return Begun(chosen, extras, forbidden)
 
 
-def _together(
-    solver: Solver, task: Task, options: Sequence[Sequence[Choice]], known: Members
-) -> Iterator[tuple[Choice, ...] | None]:
+def _together(task: Task, options: Sequence[Sequence[Choice]], known: Members) -> Iterator[tuple[Choice, ...] | None]:
     """One choice of each list, in order, without those of which some are impossible together.
 
     None, and no more of them, where too many were begun in vain.
@@ -218,10 +215,10 @@ def _together(
             continue
         ways = options[len(begun.chosen)]
         n_left -= len(ways)
-        if n_left < 0 or solver.budget <= 0:
+        if n_left < 0:
             yield None
             return
-        solver.pay(len(ways))
+        spend(len(ways))
         grown = [more for choice in ways if (more := begun.and_(choice, task, known)) is not None]
         todo += reversed(grown)
 
@@ -291,7 +288,7 @@ def _ways(solver: Solver, task: Task, leaf: Leaf, seen: frozenset[str]) -> Itera
         good = [_names_machine(solver.algebra, n) for n in task.names]
         if bad.start != DEAD:
             declared = {n for p in task.props for n in p.names}
-            for name in (*sorted(declared), *words(_joint(solver, [bad, *good]), 4)):
+            for name in (*sorted(declared), *islice(words(_joint(solver, [bad, *good])), 4)):
                 if name not in seen and _accepts(bad, name):
                     yield Choice(name=name, extra=fs.true)
 
@@ -355,13 +352,13 @@ def _regions(solver: Solver, task: Task, n: int, taken: Collection[str] = ()) ->
     cells: list[tuple[list[Machine], list[Machine]]] = [(lawful, [])]
     for part in parts:
         halves = [half for yes, no in cells for half in (([*yes, part], no), (yes, [*no, part]))]
-        cells = [half for half in halves if next(iter(words(_joint(solver, *half), 1)), None) is not None]
+        cells = [half for half in halves if next(words(_joint(solver, *half)), None) is not None]
         if len(cells) > MAX_REGIONS:
             solver.give_up()
             return
     for yes, no in cells:
-        drawn = words(_joint(solver, yes, no), n + len(declared) + len(taken), 20 * MAX_DRAWN)
-        yield [name for name in drawn if name not in declared and name not in taken][:n]
+        drawn = words(_joint(solver, yes, no))
+        yield list(islice((name for name in drawn if name not in declared and name not in taken), n))
 
 
 class Members:
@@ -483,7 +480,7 @@ def fresh_names(
         if pattern is not None:
             wanted.append(pattern_machine(pattern))
         machine = _joint(solver, wanted, [pattern_machine(p) for p in sorted(without)])
-        drawn = solver.names[key] = Drawn(lambda: words(machine, MAX_DRAWN, 20 * MAX_DRAWN))
+        drawn = solver.names[key] = Drawn(lambda: words(machine))
     yield from islice((name for name in drawn if name not in taken), n)
 
 

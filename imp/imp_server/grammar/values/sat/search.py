@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
+from imp_server.core.turns import spend
 from imp_server.grammar.values.formula import AND, NOT, ONE, OR, Formula, Formulas
 from imp_server.grammar.values.leaves import Leaf, Watched
 
@@ -23,18 +24,16 @@ class Search:
         self,
         formulas: Formulas,
         is_possible: Callable[[Literals], bool],
-        pay: Callable[[int], bool],
         most: int,
         is_enough: Callable[[Formula, Literals], bool] = lambda f, literals: False,
     ) -> None:
-        """`is_possible`: False only where the literals can't hold together. `pay`: for units; whether any were left.
+        """`is_possible`: False only where the literals can't hold together.
 
         `is_enough`: whether what is left of the formula holds of whatever satisfies the literals in the fewest bytes.
         `most`: failures after which the search is given up.
         """
         self._fs = formulas
         self._is_possible = is_possible
-        self._pay = pay
         self._most = most
         self._is_enough = is_enough
         self.n_failed = 0
@@ -49,9 +48,10 @@ class Search:
             if node is None:
                 path.pop()
                 continue
-            if self.n_failed >= self._most or not self._pay(1 + len(node[0].args) // 8):
+            if self.n_failed >= self._most:
                 self.is_broken_off = True
                 return
+            spend(1 + len(node[0].args) // 8)
             g, literals = propagated(self._fs, *node)
             if g is self._fs.false or is_known(literals):
                 continue

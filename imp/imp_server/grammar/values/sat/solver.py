@@ -26,6 +26,8 @@ from imp_server.grammar.values.scalars import number_machine, string_machine
 
 MAX_BRANCHES = 24
 """Conjunctions looked at before the shortest of those that worked is taken."""
+MAX_CASES = 8
+"""The same of values of a tag, which are often very many and alike."""
 MAX_FAILURES = 2_000
 N_BYTES = 400
 """Memory of an answer that is kept."""
@@ -53,10 +55,8 @@ class Doubt:
 class Solver:
     """Owner of the memo of witnesses of one space."""
 
-    def __init__(self, algebra: Algebra, budget: int) -> None:
-        """`budget`: work units (conjunctions looked at) until everything still open counts as unsatisfiable."""
+    def __init__(self, algebra: Algebra) -> None:
         self.algebra = algebra
-        self.budget = budget
         self.gave_up = False
         """Whether an answer None since it was last cleared isn't a proof."""
         self.where: str | None = None
@@ -100,11 +100,11 @@ class Solver:
             return self.cubes(f, lambda rest: self.members(rest, seen, order), can_be, self._is_enough)
         found: list[Cube] = []
         for case in cases(self, tag, seen):
-            self.pay(8)
+            spend(8)
             for cube in self.member_cubes(case.rest, seen | {tag.name}, order, can_be):
                 if not any(known <= cube for known in found):
                     found = [*(known for known in found if not cube <= known), cube]
-            if len(found) > MAX_CUBES or self.budget <= 0:
+            if len(found) > MAX_CUBES:
                 self.give_up()
                 break
             if found and not found[0]:
@@ -123,11 +123,7 @@ class Solver:
         if key in self._open:
             self._lowest = min(self._lowest, self._open[key])
             return None
-        if self.budget <= 0:
-            self.doubt(self._place(key))
-            return None
         charge(N_BYTES, 4)
-        self.budget -= 1
         level = self._open[key] = len(self._open)
         outer, self._lowest = self._lowest, 1 << 30
         try:
@@ -139,8 +135,7 @@ class Solver:
                     self.give_up()
                     result = None
         except OverBudget as over:
-            if over.pointer is None:
-                over.pointer = self._place(key)
+            over.stands(self._place(key))
             raise
         finally:
             del self._open[key]
@@ -226,7 +221,7 @@ class Solver:
                     best, rest if case.member is None else joined([case.member, rest] if rest.size else [case.member])
                 )
                 n_hits += 1
-                if n_hits == MAX_BRANCHES or rest.size == 0:
+                if n_hits == MAX_CASES or rest.size == 0:
                     break
         return best
 
@@ -254,12 +249,8 @@ class Solver:
         return best
 
     def _search(self, asked: Callable[[Literals], Found | None], is_enough: IsEnough) -> Search:
-        def pay(n: int) -> bool:
-            self.pay(n)
-            return self.budget > 0
-
         fs = self.algebra.formulas
-        return Search(fs, lambda literals: self._is_possible(asked, literals), pay, MAX_FAILURES, is_enough)
+        return Search(fs, lambda literals: self._is_possible(asked, literals), MAX_FAILURES, is_enough)
 
     def cubes(self, f: Formula, ask: Ask, can_be: CanBe, is_enough: IsEnough = _never) -> list[Cube]:
         """What has to be true of the watches in `f` for it to be satisfiable: any of the cubes.
@@ -299,7 +290,7 @@ class Solver:
 
         def asked(literals: Literals) -> Found | None:
             if not last or last[0][0] != literals:
-                self.pay(2 + len(literals) // 2)
+                spend(2 + len(literals) // 2)
                 with self.doubting() as doubt:
                     answer = solve(literals)
                 last[:] = [(literals, answer, doubt)]
@@ -313,11 +304,6 @@ class Solver:
     def _is_possible(self, asked: Callable[[Literals], Found | None], literals: Literals) -> bool:
         with self.doubting():
             return asked(literals) is not None or self.gave_up
-
-    def pay(self, n: int) -> None:
-        """Spend units of the turn, and of the work that this solver may do."""
-        spend(n)
-        self.budget -= n
 
     def give_up(self) -> None:
         """What is being asked isn't proved: an answer None isn't one."""

@@ -6,12 +6,12 @@ of it are true or false, and what is left is settled without a choice. So a chai
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from imp_server.core.turns import spend
 from imp_server.grammar.values.algebra import TYPE_OF_KIND
-from imp_server.grammar.values.formula import Formula
+from imp_server.grammar.values.formula import Formula, Mapped
 from imp_server.grammar.values.json_values import Value, spelled
 from imp_server.grammar.values.leaves import (
     ARRAY,
@@ -110,7 +110,7 @@ def cases(solver: Solver, tag: Tag, seen: frozenset[str]) -> Iterator[Case]:
     own = value_formula(algebra, tag.sure, tag.name)
     changes = _changes(algebra, f, tag, seen | {tag.name})
     against = [part.args[0].leaf for part in f.conjuncts() if _is_literal(part)]
-    fatal = [leaf for leaf in against if isinstance(leaf, Props) and changes.get(leaf) is fs.true]
+    fatal = {leaf for leaf in against if isinstance(leaf, Props) and changes.get(leaf) is fs.true}
     if not tag.is_needed:
         absent = _without(algebra, f, changes)
         if absent is not fs.false:
@@ -118,50 +118,109 @@ def cases(solver: Solver, tag: Tag, seen: frozenset[str]) -> Iterator[Case]:
     key = spelled(("string", tag.name)).encode() + b":"
     told: set[Formula] = {fs.false}
     is_plain = is_listed(own)
-    for value, kind, formula in _classes(algebra, tag, own):
+    values = _Values(algebra, tag, changes, fatal)
+    for value, kind in _classes(algebra, tag, own):
         spend()
         if is_plain and value is not None and not _holds(algebra, own, kind, value):
             continue
-        spend(1 + len(tag.asked))
-        truths = {g: _holds(algebra, g, kind, value) for g in set(tag.asked.values())}
-        truth = {leaf: truths[g] for leaf, g in tag.asked.items()}
-        if any(truth[leaf] for leaf in fatal):
-            continue
-        rest = fs.map_leaves(f, {**changes, **{leaf: fs.false for leaf, holds in truth.items() if not holds}})
+        rest = values.rest(value, kind)
         if rest not in told:
-            value_found = solver.value(fs.conj([own, formula]))
+            value_found = solver.value(fs.conj([own, values.said(value, kind)]))
             if value_found is not None:
                 told.add(rest)
                 yield Case(_member(key, value_found), rest)
+
+
+class _Values:
+    """What is left of a tag's formula behind each value. Few leaves name a value: the rest is the same for all."""
+
+    def __init__(self, algebra: Algebra, tag: Tag, changes: dict[Leaf, Formula], fatal: Set[Props]) -> None:
+        """`changes`: what becomes of leaves that the value obeys. `fatal`: those that it must not obey."""
+        self._algebra, self._tag, self._changes, self._fatal = algebra, tag, changes, fatal
+        self._constants = _constants(tag)
+        self._naming: dict[Value, list[Formula]] = {}
+        for f in dict.fromkeys(tag.asked.values()):
+            for value in _named(f):
+                self._naming.setdefault(value, []).append(f)
+        self._asking: dict[Formula, list[Props]] = {}
+        for leaf, f in tag.asked.items():
+            self._asking.setdefault(f, []).append(leaf)
+        self._others: dict[int, tuple[set[Formula], Mapped]] = {}
+
+    def rest(self, value: Value | None, kind: int) -> Formula:
+        """False where the value may not be."""
+        fs = self._algebra.formulas
+        truths, others = self._of_others(kind)
+        naming = self._naming.get(value, []) if value is not None else []
+        spend(1 + len(naming))
+        odd = [g for g in naming if _holds(self._algebra, g, kind, value) is not (g in truths)]
+        own = truths.symmetric_difference(odd)
+        if any(self._tag.asked[leaf] in own for leaf in self._fatal):
+            return fs.false
+        changed: dict[Leaf, Formula] = {leaf: self._after(leaf, g in own) for g in odd for leaf in self._asking[g]}
+        return others.but(changed)
+
+    def _of_others(self, kind: int) -> tuple[set[Formula], Mapped]:
+        """What holds of a value of that type that no leaf names, and what it leaves."""
+        found = self._others.get(kind)
+        if found is None:
+            spend(1 + len(self._asking) // 4)
+            truths = {f for f in self._asking if _holds_of_others(self._algebra, f, kind)}
+            changes = dict(self._changes)
+            for leaf, g in self._tag.asked.items():
+                changes[leaf] = self._after(leaf, g in truths)
+            found = self._others[kind] = truths, Mapped(self._algebra.formulas, self._tag.formula, changes)
+        return found
+
+    def _after(self, leaf: Props, is_obeyed: bool) -> Formula:
+        fs = self._algebra.formulas
+        return self._changes.get(leaf, fs.leaf(leaf)) if is_obeyed else fs.false
+
+    def said(self, value: Value | None, kind: int) -> Formula:
+        """What says that a value is of this class."""
+        algebra = self._algebra
+        if value is not None:
+            return algebra.equals(value)
+        named = [v for v in self._constants if TYPE_OF_KIND[v[0]] == kind]
+        return algebra.formulas.conj([algebra.type_is(kind), algebra.formulas.neg(algebra.one_of_values(named))])
 
 
 def _member(key: bytes, value: Found) -> Found:
     return Found(len(key) + value.size, lambda: key + value.text())
 
 
-def _classes(algebra: Algebra, tag: Tag, own: Formula) -> Iterator[tuple[Value | None, int, Formula]]:
-    """(the constant, or None for all others of a type; the type; what says so) of values that leaves tell apart.
+def _classes(algebra: Algebra, tag: Tag, own: Formula) -> Iterator[tuple[Value | None, int]]:
+    """(the constant, or None for all others of a type; the type) of values that leaves tell apart.
 
     `own`: what has to hold of the value anyway.
     """
-    fs = algebra.formulas
-    constants: dict[Value, None] = {}
-    for f in dict.fromkeys(tag.asked.values()):
-        for leaf in f.leaves():
-            if isinstance(leaf, BoolIs):
-                constants.update(dict.fromkeys([("bool", True), ("bool", False)]))
-            elif isinstance(leaf, TextLeaf):
-                texts = sorted(cast("frozenset[bytes]", leaf.what))
-                constants.update(dict.fromkeys(("string", text.decode()) for text in texts))
-            elif isinstance(leaf, NumberLeaf):
-                constants.update(dict.fromkeys(("number", n) for n in sorted(cast("frozenset[Any]", leaf.what))))
-    for value in constants:
-        yield value, TYPE_OF_KIND[value[0]], algebra.equals(value)
+    for value in _constants(tag):
+        yield value, TYPE_OF_KIND[value[0]]
     for kind in (NULL, BOOLEAN, NUMBER, STRING, ARRAY, OBJECT):
-        if fs.restrict(own, kind) is fs.false:
-            continue
-        named = [v for v in constants if TYPE_OF_KIND[v[0]] == kind]
-        yield None, kind, fs.conj([algebra.type_is(kind), fs.neg(algebra.one_of_values(named))])
+        if algebra.formulas.restrict(own, kind) is not algebra.formulas.false:
+            yield None, kind
+
+
+def _constants(tag: Tag) -> dict[Value, None]:
+    return dict.fromkeys(value for f in dict.fromkeys(tag.asked.values()) for value in _named(f))
+
+
+def _named(f: Formula) -> Iterator[Value]:
+    """The constants that a formula speaks of."""
+    for leaf in f.leaves():
+        if isinstance(leaf, BoolIs):
+            yield from (("bool", True), ("bool", False))
+        elif isinstance(leaf, TextLeaf):
+            yield from (("string", text.decode()) for text in sorted(cast("frozenset[bytes]", leaf.what)))
+        elif isinstance(leaf, NumberLeaf):
+            yield from (("number", n) for n in sorted(cast("frozenset[Any]", leaf.what)))
+
+
+def _holds_of_others(algebra: Algebra, f: Formula, kind: int) -> bool:
+    key = f, kind
+    if key not in algebra.held_by_others:
+        algebra.held_by_others[key] = _holds(algebra, f, kind, None)
+    return algebra.held_by_others[key]
 
 
 def _holds(algebra: Algebra, f: Formula, kind: int, value: Value | None) -> bool:

@@ -92,7 +92,7 @@ class Expander:
             spend(8 + len(schema))
             formula = self._expand(schema, at)
         except OverBudget as over:
-            over.pointer = at.pointer if over.pointer is None else over.pointer
+            over.stands(at.pointer)
             raise
         finally:
             self._active.discard(key)
