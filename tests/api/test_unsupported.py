@@ -18,7 +18,6 @@ COMPLETIONS = ("/v1/completions", {"prompt": "hi"})
 NATIVE = ("/completion", {"prompt": "hi"})
 TGI = ("/generate", {"inputs": "hi"})
 CASES: list[tuple[tuple[str, dict[str, Any]], dict[str, Any], str, str]] = [
-    (RESPONSES, {"conversation": "conv_1"}, "conversation", "previous_response_id"),
     (RESPONSES, {"prompt": {"id": "p"}}, "prompt", "instructions"),
     (CHAT, {"functions": [{"name": "f"}]}, "functions", "tools"),
     (CHAT, {"functions": [{"name": "f"}] * 5000}, "functions", "tools"),

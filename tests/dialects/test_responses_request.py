@@ -234,7 +234,8 @@ def test_unknown_fields_are_ignored() -> None:
     ("body", "path"),
     [
         ({"background": "yes"}, "background"),
-        ({"conversation": "conv_1"}, "conversation"),
+        ({"conversation": ""}, "conversation"),
+        ({"conversation": {"name": "c"}}, "conversation.id"),
         ({"prompt": {"id": "p"}}, "prompt"),
         ({"store": "yes"}, "store"),
         ({"previous_response_id": ""}, "previous_response_id"),

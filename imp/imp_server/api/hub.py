@@ -15,6 +15,7 @@ from imp_server.api.auth import KeyRing
 from imp_server.api.body import ClientGone
 from imp_server.api.checks import WARM_UP, Checks
 from imp_server.api.contract import Contract, load
+from imp_server.api.conversations_kept import KeptConversations
 from imp_server.api.headers import Cors
 from imp_server.api.hosts import HostCheck
 from imp_server.api.model_host import THINK_END, ModelHost
@@ -69,6 +70,11 @@ class Hub:
     def responses(self) -> Kept:
         """Of the owner of the request that is being answered."""
         return self.shelf.of(current_owner())
+
+    @property
+    def conversations(self) -> KeptConversations:
+        """Of the owner of the request that is being answered."""
+        return KeptConversations(self.shelf, current_owner())
 
     @property
     def background(self) -> OwnBackground:

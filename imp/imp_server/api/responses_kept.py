@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, ParamSpec, TypeVar
 from weakref import WeakValueDictionary
 
+from imp_server.api.conversations_store import ConversationsStore
 from imp_server.api.pool import named
 from imp_server.api.responses_store import ResponsesStore, as_lost
 from imp_server.config import Config, imp_home
@@ -28,6 +29,7 @@ Json = dict[str, Any]
 P = ParamSpec("P")
 T = TypeVar("T")
 L = TypeVar("L")
+B = TypeVar("B")
 _log = logging.getLogger(__name__)
 _KEEP_S = 1.0
 """How long the end of a reply waits until it is kept."""
@@ -40,12 +42,20 @@ _MOST_UNWRITTEN = 64
 """Responses that wait for the disk; further ones aren't kept."""
 
 
+class _Late:
+    """No answer in time."""
+
+
+_LATE = _Late()
+
+
 @dataclass(slots=True)
 class ResponseShelf:
     """Owner of the store's thread and of the live responses. Without a store nothing is found."""
 
     store: ResponsesStore | None
     lane: Lane
+    conversations: ConversationsStore | None = None
     live: WeakValueDictionary[tuple[Owner, str], ResponseEvents] = field(default_factory=WeakValueDictionary)
     n_unwritten: int = 0
     totals: KeptTotals = field(default_factory=lambda: KeptTotals(0, 0, 0, 0))
@@ -60,6 +70,21 @@ class ResponseShelf:
 
     def of(self, owner: Owner) -> KeptResponses:
         return KeptResponses(self, owner)
+
+    def begin(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        """On the store's thread."""
+        return self.lane.submit(named(function, *args, **kwargs))
+
+    async def ask(self, otherwise: L, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | L:
+        """`otherwise` if the file can't be used. Raises Unavailable if it takes too long."""
+        found: T | L | _Late = _LATE
+        if self.lane.n_waiting < _MOST_WAITING:
+            job = self.begin(function, *args, **kwargs)
+            found = await _within(_FIND_S, asyncio.wrap_future(job), late=_LATE, broken=otherwise)
+            job.cancel()  # nobody waits for it any more, if it hasn't begun
+        if isinstance(found, _Late):
+            raise Unavailable("the store of responses doesn't answer; send the whole conversation, or try again")
+        return found
 
     async def close(self, wait_s: float = 0.5) -> None:
         """What is in the store's log goes into its file, unless that takes long."""
@@ -95,7 +120,7 @@ class KeptResponses:
         if shelf.n_unwritten >= _MOST_UNWRITTEN:
             _log.warning("the response %s isn't kept: %d others wait for the disk", resource["id"], shelf.n_unwritten)
             return False
-        job = self._begin(function, *args, **kwargs)
+        job = shelf.begin(function, *args, **kwargs)
         shelf.n_unwritten += 1
         written = asyncio.wrap_future(job)
         written.add_done_callback(self._note_written)
@@ -107,7 +132,7 @@ class KeptResponses:
     async def find(self, response_id: str) -> KeptResponse | None:
         """As it is now, if it is being made."""
         store = self._shelf.store
-        found = await self._find(None, store.find, self._owner, response_id) if store else None
+        found = await self._shelf.ask(None, store.find, self._owner, response_id) if store else None
         live = self.live(response_id)
         if found is None:
             return KeptResponse(live.snapshot(), False) if live else None
@@ -123,15 +148,19 @@ class KeptResponses:
         store = self._shelf.store
         if store is None:
             return None
-        return await self._find(None, store.conversation, self._owner, response_id, with_output=with_output)
+        return await self._shelf.ask(None, store.conversation, self._owner, response_id, with_output=with_output)
 
     async def item(self, item_id: str) -> Json | None:
-        store = self._shelf.store
-        return await self._find(None, store.item, self._owner, item_id) if store else None
+        """Of a stored response, or of a conversation."""
+        store, conversations = self._shelf.store, self._shelf.conversations
+        found = await self._shelf.ask(None, store.item, self._owner, item_id) if store else None
+        if found is None and conversations is not None:
+            found = await self._shelf.ask(None, conversations.item_anywhere, self._owner, item_id)
+        return found
 
     async def delete(self, response_id: str) -> bool:
         store = self._shelf.store
-        return await self._find(False, store.delete, self._owner, response_id) if store else False
+        return await self._shelf.ask(False, store.delete, self._owner, response_id) if store else False
 
     async def totals(self) -> KeptTotals:
         """Of all owners. Metrics don't wait for a disk: what was true last is told then. One question at a time."""
@@ -139,7 +168,7 @@ class KeptResponses:
         if shelf.store is None:
             return shelf.totals
         if shelf.counting is None or shelf.counting.done():
-            shelf.counting = asyncio.wrap_future(self._begin(shelf.store.totals))
+            shelf.counting = asyncio.wrap_future(shelf.begin(shelf.store.totals))
         known = shelf.totals.entries, shelf.totals.n_bytes
         entries, n_bytes = await _within(_TOTALS_S, shelf.counting, late=known, broken=(0, 0))
         shelf.totals = KeptTotals(entries, n_bytes, shelf.store.counts.evicted, shelf.store.counts.expired)
@@ -151,32 +180,11 @@ class KeptResponses:
     def live(self, response_id: str) -> ResponseEvents | None:
         return self._shelf.live.get((self._owner, response_id))
 
-    async def _find(self, otherwise: T, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """`otherwise` if the file can't be used. Raises Unavailable if it takes too long."""
-        found: T | _Late = _LATE
-        if self._shelf.lane.n_waiting < _MOST_WAITING:
-            job = self._begin(function, *args, **kwargs)
-            found = await _within(_FIND_S, asyncio.wrap_future(job), late=_LATE, broken=otherwise)
-            job.cancel()  # nobody waits for it any more, if it hasn't begun
-        if isinstance(found, _Late):
-            raise Unavailable("the store of responses doesn't answer; send the whole conversation, or try again")
-        return found
-
-    def _begin(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        return self._shelf.lane.submit(named(function, *args, **kwargs))
-
     def _note_written(self, _: asyncio.Future[bool]) -> None:
         self._shelf.n_unwritten -= 1
 
 
-class _Late:
-    """No answer in time."""
-
-
-_LATE = _Late()
-
-
-async def _within(limit_s: float, job: asyncio.Future[T], *, late: L, broken: T) -> T | L:
+async def _within(limit_s: float, job: asyncio.Future[T], *, late: L, broken: B) -> T | L | B:
     """The result of `job`, which goes on behind the limit; `broken` if the file can't be used."""
     job.add_done_callback(_retrieved)
     try:
@@ -199,7 +207,6 @@ def response_shelf(config: Config) -> ResponseShelf:
     if knobs.store == "off" or not (knobs.store_ttl_s and knobs.store_max_entries and knobs.store_max_mib):
         return ResponseShelf(None, lane)
     path = knobs.store_path or str(imp_home() / "responses.sqlite")
-    store = ResponsesStore(
-        path, ttl_s=knobs.store_ttl_s, max_entries=knobs.store_max_entries, max_bytes=knobs.store_max_mib * 2**20
-    )
-    return ResponseShelf(store, lane)
+    most, n_bytes = knobs.store_max_entries, knobs.store_max_mib * 2**20
+    store = ResponsesStore(path, ttl_s=knobs.store_ttl_s, max_entries=most, max_bytes=n_bytes)
+    return ResponseShelf(store, lane, ConversationsStore(store.file, max_entries=most, max_bytes=n_bytes))

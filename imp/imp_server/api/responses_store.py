@@ -175,12 +175,8 @@ class ResponsesStore:
         newest = self.resource(owner, response_id)
         if newest is None:
             return None
-        if with_output and newest.get("status") in UNFINISHED:
-            raise InvalidRequest(
-                f"response {response_id[:100]!r} is still being made; wait for its end",
-                param="previous_response_id",
-                code="invalid_history",
-            )
+        if with_output:
+            _check_continued(newest)
         turns: list[list[Json]] = []
         here: str | None = response_id
         while here is not None:
@@ -200,8 +196,12 @@ class ResponsesStore:
         row = self._db.execute(
             "SELECT response FROM owned_items WHERE id = ? AND owner = ?", (item_id, owner)
         ).fetchone()
-        items = self.conversation(owner, row[0], with_output=True) if row else None
-        return next((item for item in items or () if item["id"] == item_id), None)
+        resource = self.resource(owner, row[0]) if row else None
+        if resource is None:
+            return None
+        (asked,) = self._db.execute("SELECT CAST(input AS BLOB) FROM responses WHERE id = ?", row).fetchone()
+        items = [*(self._read(row[0], asked, list) or ()), *resource["output"]]
+        return next((item for item in items if item["id"] == item_id), None)
 
     @mended
     def delete(self, owner: Owner, response_id: str) -> bool:
@@ -276,6 +276,18 @@ class ResponsesStore:
 
     def close(self) -> None:
         self.file.close()
+
+
+def _check_continued(response: Json) -> None:
+    """Raises InvalidRequest for one that nothing can go on from."""
+    problem = ""
+    if response.get("status") in UNFINISHED:
+        problem = "is still being made; wait for its end"
+    elif named := response.get("conversation"):
+        problem = f"belongs to a conversation; send its id, {named['id']}, as conversation instead"
+    if problem:
+        message = f"response {response['id']} {problem}"
+        raise InvalidRequest(message, param="previous_response_id", code="invalid_history")
 
 
 def _prepared(db: sqlite3.Connection) -> int:

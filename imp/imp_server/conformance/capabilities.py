@@ -78,6 +78,8 @@ def questions(model: str) -> list[tuple[str, str, str, Any]]:
         ("completions-echo", post, "/v1/completions", _echo(model)),
         ("responses", post, "/v1/responses", responses | {"store": False}),
         ("responses-store", post, "/v1/responses", responses | {"store": True}),
+        ("responses-background", post, "/v1/responses", responses | {"background": True}),
+        ("conversations", post, "/v1/conversations", {}),
         ("custom-tools", post, "/v1/responses", responses | {"store": False, "max_output_tokens": 64, **_CUSTOM}),
         ("chat-custom-tools", post, "/v1/chat/completions", chat | {"max_tokens": 64, **_CHAT_CUSTOM}),
         ("responses-compact", post, "/v1/responses/compact", {"model": model, "input": "Say hello."}),
@@ -130,6 +132,8 @@ def _claims(name: str, reply: Reply) -> bool:
     if name == "chat-custom-tools":
         calls = json_reply.choices[0].message.tool_calls if json_reply.choices else ()
         return any(call.type == "custom" for call in calls or ())
+    if name == "responses-background":
+        return json_reply.status in ("queued", "in_progress")
     if name == "responses-store":
         return bool(json_reply.store) and bool(json_reply.id)
     return True

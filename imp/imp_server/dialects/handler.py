@@ -19,6 +19,7 @@ from imp_server.dialects.base import Fold, ReplyContext, SseFrame, Stream
 
 if TYPE_CHECKING:
     from imp_server.dialects.llamacpp.streams import Streams
+    from imp_server.dialects.openai_conversations.kept import Conversations
     from imp_server.dialects.openai_responses.kept import BackgroundRuns, Kept
     from imp_server.dialects.openai_responses.turns import Turn
 
@@ -85,6 +86,11 @@ class Services(Protocol):
     @property
     def responses(self) -> Kept:
         """Responses that can be asked for again by the owner of the request."""
+        ...
+
+    @property
+    def conversations(self) -> Conversations:
+        """Of the owner of the request."""
         ...
 
     @property

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from imp_server.api.conversations_kept import KeptConversations
+from imp_server.api.conversations_store import ConversationsStore
 from imp_server.api.responses_kept import KeptResponses
+from imp_server.api.resumable.sessions import OwnBackground
 from imp_server.dialects.base import SseFrame
 from imp_server.dialects.openai_responses import events as openai_responses_events
 from imp_server.dialects.openai_responses import handlers as openai_responses
@@ -15,6 +18,7 @@ from imp_server.dialects.openai_responses.items import CallItem, MessageItem
 from tests.conformance.breaking import (
     Json,
     after,
+    before,
     drop,
     events,
     in_events,
@@ -38,8 +42,13 @@ def _reversed_opening(told: list[Json]) -> list[Json]:
     return told[::-1] if told and told[0]["type"] == "response.created" else told
 
 
+R_BEHIND, TALKS = "openai-responses/background", "openai-responses/conversations"
 R, R_STREAM, R_STORE = "openai-responses", "openai-responses/streaming", "openai-responses/store"
 NUMBERED = (ResponseEvents, "_numbered")
+
+
+def _ignored(*_args: Any) -> None:
+    return None
 
 
 async def _nothing(*_args: Any, **_kwargs: Any) -> Any:
@@ -172,9 +181,21 @@ RESPONSES_BREAKS = [
         "responses: another id is retrieved",
         R_STORE,
         KeptResponses,
-        "resource",
-        lambda r: r | {"id": "resp_other"} if r else None,
+        "find",
+        lambda found: found._replace(resource=found.resource | {"id": "resp_other"}) if found else None,
     ),
     instead("responses: delete deletes nothing", R_STORE, KeptResponses, "delete", _deletes_nothing),
     instead("responses: previous_response_id is ignored", R_STORE, openai_responses, "history_of", _no_history),
+    after(
+        "background: cancelled as completed", R_BEHIND, ResponseEvents, "cancel", lambda r: r | {"status": "completed"}
+    ),
+    before(
+        "background: all events again", R_BEHIND, OwnBackground, "events", lambda own, name, _after: (own, name, -1)
+    ),
+    instead("background: without store", R_BEHIND, openai_responses, "check_background", _ignored),
+    after(
+        "conversations: pages backwards", TALKS, ConversationsStore, "page", lambda p: p._replace(items=p.items[::-1])
+    ),
+    instead("conversations: turns aren't added", TALKS, KeptConversations, "append_turn", _nothing),
+    instead("conversations: nothing is read of them", TALKS, KeptConversations, "history", _no_history),
 ]

@@ -17,7 +17,6 @@ from imp_server.core import (
     ReasoningIntent,
     ResponseFormat,
     TextPart,
-    Unavailable,
     UnsupportedParameter,
     check_media,
 )
@@ -26,11 +25,13 @@ from imp_server.dialects.handler import Call, ChatReply, JsonReply, RelayReply, 
 from imp_server.dialects.ids import new_id
 from imp_server.dialects.intents import Body, extensions, present
 from imp_server.dialects.openai.sampling import budget_tokens_of, whole
+from imp_server.dialects.openai_conversations.kept import ConversationNotFound
 from imp_server.dialects.openai_responses.events import ResponseEvents, shows_logprobs
 from imp_server.dialects.openai_responses.input import Conversation, Item, items_of
-from imp_server.dialects.openai_responses.kept import KeptResponse, ResponseNotFound, history_of, resolved
-from imp_server.dialects.openai_responses.resource import resource
-from imp_server.dialects.openai_responses.stored import page, with_ids
+from imp_server.dialects.openai_responses.keeping import Keeping
+from imp_server.dialects.openai_responses.kept import Finds, KeptResponse, ResponseNotFound, history_of, resolved
+from imp_server.dialects.openai_responses.resource import conversation_of
+from imp_server.dialects.openai_responses.stored import page
 from imp_server.dialects.openai_responses.tools import tool_choice, tool_table
 from imp_server.dialects.openai_responses.truncation import fitting
 from imp_server.dialects.openai_responses.turns import Beside
@@ -38,13 +39,11 @@ from imp_server.dialects.response_formats import response_format_of
 
 _encode = msgspec.json.Encoder().encode
 
-_CONTINUED = ("completed", "incomplete")
-"""What a later turn may go on from."""
 _OTHER_NAME = {"regex": "pattern", "grammar": "gbnf"}
 
 
 def parse(body: Body, history: Sequence[Item] = ()) -> ChatRequest:
-    """`history`: the items of the conversation that previous_response_id names, oldest first.
+    """`history`: the items of the conversation before, oldest first.
 
     Instructions, tools and sampling are never inherited from it (OpenAI's rule).
     """
@@ -52,8 +51,9 @@ def parse(body: Body, history: Sequence[Item] = ()) -> ChatRequest:
     conversation = Conversation(table, must_answer=bool(history))
     if instructions := present(body, "instructions"):
         conversation.messages.append(Message("system", (TextPart(instructions),)))
+    before = "previous_response_id" if conversation_of(body) is None else "conversation"
     for i, item in enumerate(history):
-        conversation.add(item, f"previous_response_id[{i}]")
+        conversation.add(item, f"{before}[{i}]")
     for i, item in enumerate(items_of(body.get("input"))):
         conversation.add(item, f"input[{i}]")
     messages = conversation.done()
@@ -149,7 +149,7 @@ async def create_response(call: Call) -> Reply:
     check_store(call)
     check_background(call)
     finds = kept if call.turn is None else Beside(call.turn.memory, kept)
-    items, history = await resolved(finds, items_of(body["input"])), await history_of(finds, body)
+    items, history = await resolved(finds, items_of(body["input"])), await _history(call, finds)
     request = await call.services.in_pool(parse, body | {"input": items}, history)
     check_media(request)
     request = await _truncated(call, request)
@@ -157,29 +157,10 @@ async def create_response(call: Call) -> Reply:
         id=new_id("resp_imp"), model=call.model, created=int(time.time()), request_id=call.request_id, body=body
     )
     stored = kept.is_on and present(body, "store", True) and not _continues_unstored(call)
-    context.extra["stored"] = stored
+    keeping = Keeping(call, context, items, history, is_stored=stored)
     if call.turn is not None and not call.turn.generates:
         context.extra["warms"] = True
         request = msgspec.structs.replace(request, max_tokens=0)
-
-    background = bool(present(body, "background", False))
-
-    async def queue() -> dict[str, Any]:
-        start = resource(context, "queued", [])
-        if not await kept.put(start, with_ids(items, context.id), is_streamed=bool(body.get("stream"))):
-            raise Unavailable("the response can't be stored, so it isn't made in the background; try again")
-        return start
-
-    async def keep(final: dict[str, Any]) -> None:
-        if background:
-            await kept.finish(final)
-            return
-        asked = with_ids(items, context.id)
-        if stored and await kept.put(final, asked):
-            return
-        context.extra["stored"] = final["store"] = False
-        if call.turn is not None and final["status"] in _CONTINUED:
-            call.turn.memory.remember(final, history, asked)
 
     def fold(context: ReplyContext) -> Fold:
         folded = Fold(context)
@@ -193,9 +174,23 @@ async def create_response(call: Call) -> Reply:
         present(body, "stream", False),
         fold,
         Stream,
-        keep if stored or call.turn else None,
-        background=queue if background else None,
+        keeping.end if keeping.is_needed else None,
+        background=keeping.queue if keeping.is_background else None,
     )
+
+
+async def _history(call: Call, finds: Finds) -> list[dict[str, Any]]:
+    """The items before the request's own. Raises NotFound, and InvalidRequest for two answers to what they are."""
+    name = conversation_of(call.body)
+    if name is None:
+        return await history_of(finds, call.body)
+    if present(call.body, "previous_response_id"):
+        message = '"conversation" and "previous_response_id" both say what came before; send one of them'
+        raise InvalidRequest(message, param="conversation", code="unsupported_value")
+    items = await call.services.conversations.history(name)
+    if items is None:
+        raise ConversationNotFound(name, "conversation")
+    return items
 
 
 async def _truncated(call: Call, request: ChatRequest) -> ChatRequest:
@@ -209,7 +204,7 @@ async def _truncated(call: Call, request: ChatRequest) -> ChatRequest:
 async def count_input_tokens(call: Call) -> Reply:
     kept = call.services.responses
     items = await resolved(kept, items_of(call.body["input"]))
-    request = await call.services.in_pool(parse, call.body | {"input": items}, await history_of(kept, call.body))
+    request = await call.services.in_pool(parse, call.body | {"input": items}, await _history(call, kept))
     request = await _truncated(call, request)
     n_tokens = await call.services.count_tokens(request)
     return JsonReply({"object": "response.input_tokens", "input_tokens": n_tokens})

@@ -6,7 +6,7 @@ from typing import Any
 
 from imp_server.core import ImpError, SamplingParams, Usage
 from imp_server.dialects.base import ReplyContext
-from imp_server.dialects.intents import present
+from imp_server.dialects.intents import Body, present
 from imp_server.dialects.openai_responses.tools import echo
 from imp_server.dialects.timings import speculation_details
 
@@ -55,7 +55,20 @@ def resource(ctx: ReplyContext, status: str, output: list[Json], **late: Any) ->
         "top_logprobs": present(body, "top_logprobs", 0),
         "truncation": present(body, "truncation", "disabled"),
         "usage": None,
+        **_conversation(body),
     } | late
+
+
+def conversation_of(body: Body) -> str | None:
+    """The id of the conversation that the request names, in either form."""
+    named = present(body, "conversation")
+    name: str | None = named["id"] if isinstance(named, dict) else named
+    return name
+
+
+def _conversation(body: Body) -> Json:
+    name = conversation_of(body)
+    return {} if name is None else {"conversation": {"id": name}}
 
 
 def present_keys(value: Json) -> Json:

@@ -1,0 +1,1 @@
+"""OpenAI's conversations: what /v1/responses goes on from."""
