@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from imp_server.cli.main import run
-from imp_server.core import ModelFileMissing
+from imp_server.core import ConfigError, ModelFileMissing
 from imp_server.weights.known import KNOWN
 
 from tests.models.tiny_gguf import write_tiny_llama
@@ -123,14 +123,37 @@ def test_known_models_with_sizes_and_what_runs(capsys: pytest.CaptureFixture[str
     out = capsys.readouterr().out
     head = next(line for line in out.splitlines() if line.startswith("NAME"))
     rows = {line.split()[0]: line for line in out.splitlines() if line and line.split()[0] in KNOWN}
-    assert head.split() == ["NAME", "NOT", "HERE", "YET", "SIZE", "MEMORY", "RUNS"] and rows.keys() == KNOWN.keys()
+    assert (
+        head.split() == ["NAME", "NOT", "HERE", "YET", "SIZE", "MEMORY", "LICENCE", "RUNS"]
+        and rows.keys() == KNOWN.keys()
+    )
     for name, known in KNOWN.items():
         assert "B " in rows[name] and rows[name].endswith("not yet") is not known.runs
+        assert known.licence and known.licence in rows[name]
+    assert len(KNOWN) >= 25
     # smollm2: its file, 4,096 tokens of 30 layers x 3 KV heads x 64 x 2 x 2 bytes, and the engine
     assert "98.4 MB  342.7 MB" in rows["smollm2"]
     assert run(["ls", "--known", "--json"]) == 0
     told = {entry["name"]: entry for entry in json.loads(capsys.readouterr().out)}
-    assert told["qwen3-8b"]["runs"] is False and told["qwen3-8b"]["memory_bytes"] > told["qwen3-8b"]["bytes"] > 5e9
+    assert told["qwen3-8b"]["runs"] and told["qwen3-8b"]["memory_bytes"] > told["qwen3-8b"]["bytes"] > 5e9
+    assert told["qwen3-8b"]["licence"] == "Apache-2.0"
+
+
+def test_what_does_not_fit_is_said_before_it_is_fetched(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fetched: list[str] = []
+
+    def pull(source: str, *_args: object, **_options: object) -> None:
+        fetched.append(capsys.readouterr().err)
+        raise ConfigError("no more of it")
+
+    monkeypatch.setattr("imp_server.cli.pull.pull", pull)
+    monkeypatch.setattr("imp_server.cli.pull.total_bytes", lambda: 4 << 30)
+    assert run(["pull", "qwen3-8b"]) == 1
+    assert "qwen3-8b takes about 5.8 GB of memory to run, and this machine has 4.3 GB" in fetched[0]
+    assert run(["pull", "qwen3-0.6b"]) == 1
+    assert "memory" not in fetched[1]
 
 
 def test_show_of_a_known_model_says_whether_it_runs(capsys: pytest.CaptureFixture[str]) -> None:
@@ -152,7 +175,7 @@ def test_a_pull_of_what_cannot_run_asks_first(
     monkeypatch.setattr("imp_server.cli.pull.pull", fetch)
     foreign = tmp_path / "m.gguf"
     write_tiny_llama(foreign, keys={"general.type": "adapter"})
-    for source in ("qwen3-8b", str(foreign)):
+    for source in ("gpt-oss-20b", str(foreign)):
         assert run(["pull", source]) == 6
         err = capsys.readouterr().err
         assert "can't be run" in err and "--yes" in err and not fetched

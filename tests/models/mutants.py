@@ -8,6 +8,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import numpy as np
 from imp_server.models.architecture import Architecture, Layer, grouped
+from imp_server.models.mixers import Attention, Temperature
 from imp_server.models.rotation import Rope, RopeScaling
 from imp_server.models.source import ModelSource, RawTensor
 
@@ -50,8 +51,14 @@ def values_like(value: Any, hint: Any) -> Iterator[Any]:
         yield from ropes_like(value)
     elif isinstance(value, tuple):
         yield tuple(item * 1.5 for item in value)
+    elif isinstance(value, Temperature):
+        yield None
+        yield Temperature(value.share * 2, value.step)
+        yield Temperature(value.share, value.step * 2)
     elif value is None and Rope in get_args(hint):
         yield Rope(dims=16)
+    elif value is None and Temperature in get_args(hint):
+        yield Temperature(0.5, 8)
 
 
 def ropes_like(rope: Rope) -> Iterator[Rope]:
@@ -117,6 +124,16 @@ class Mutant:
         return self._source.array(self._swapped.get(name, name))
 
 
+def _commute(source: ModelSource, one: str, other: str) -> bool:
+    """Norms of q and k of one layer, where nothing comes between them and the product of both."""
+    layer = one.rpartition(".")[0]
+    if {one, other} != {f"{layer}.q_norm", f"{layer}.k_norm"} or source.raw(one).shape != source.raw(other).shape:
+        return False
+    mixer = source.architecture.layers[int(layer.partition(".")[2])].mixer
+    assert isinstance(mixer, Attention)
+    return mixer.rope is None or mixer.qk_norm == "per_head_after_rope"
+
+
 def swaps(source: ModelSource) -> Iterator[dict[str, str]]:
     """Each tensor with another of its shape."""
     by_shape: dict[tuple[int, ...], list[str]] = {}
@@ -124,5 +141,5 @@ def swaps(source: ModelSource) -> Iterator[dict[str, str]]:
         by_shape.setdefault(source.raw(name).shape, []).append(name)
     for names in by_shape.values():
         for one, other in zip(names, [*names[1:], names[0]]):
-            if one != other:
+            if one != other and not _commute(source, one, other):
                 yield {one: other, other: one}

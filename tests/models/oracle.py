@@ -67,6 +67,9 @@ class Case:
     zero_centred_norms: bool = False
     pre: str = "gpt-2"
     """GGUF's name for how the family's text is cut before BPE; empty = SentencePiece."""
+    specials: tuple[str, str, str] = ("<unk>", "<s>", "</s>")
+    is_saved: bool = True
+    """False: transformers saves another family than the published files are of."""
     has_gguf: bool = True
     """False: llama.cpp's converter doesn't take it, or loses something."""
     tokenizer_class: str = "PreTrainedTokenizerFast"

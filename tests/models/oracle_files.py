@@ -52,15 +52,15 @@ def write_tokenizer(case: Case, folder: Path) -> None:
         (folder / "tokenizer.model").write_bytes(sentencepiece_model())
         return
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    pieces = ["<unk>", "<s>", "</s>", *alphabet]
+    pieces = [*case.specials, *alphabet]
     merges = [(a, b) for a in "etaoin" for b in "shrdl"][: VOCABULARY - len(pieces)]
     vocabulary = {piece: i for i, piece in enumerate([*pieces, *(a + b for a, b in merges)])}
     tokenizer = Tokenizer(models.BPE(vocabulary, merges))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.add_special_tokens(["<unk>", "<s>", "</s>"])
+    tokenizer.add_special_tokens(list(case.specials))
     tokenizer.save(str(folder / "tokenizer.json"))
-    special = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
+    special = dict(zip(("unk_token", "bos_token", "eos_token"), case.specials))
     config = {"tokenizer_class": case.tokenizer_class, **special}
     (folder / "tokenizer_config.json").write_text(json.dumps(config))
 

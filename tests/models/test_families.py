@@ -59,7 +59,7 @@ def test_a_published_checkpoint(name: str, base: Path) -> None:
     assert greedy(backend, len(ids)) == ids
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.is_saved])
 def test_a_checkpoint_as_transformers_saves_it_is_the_same_model(name: str, base: Path) -> None:
     folder, wanted, _ = files(name, base)
     saved = open_model(folder / "saved")

@@ -13,7 +13,7 @@ from imp_server.cli._terminal import age_text, print_table, size_text
 from imp_server.weights.catalogue import Pulled, pulled_models
 from imp_server.weights.known import KNOWN, Known
 
-KNOWN_HEADINGS = ("NAME", "NOT HERE YET", "SIZE", "MEMORY", "RUNS")
+KNOWN_HEADINGS = ("NAME", "NOT HERE YET", "SIZE", "MEMORY", "LICENCE", "RUNS")
 
 
 @click.command()
@@ -34,6 +34,7 @@ def command(known: bool, as_json: bool) -> None:
                 "about": e.about_text,
                 "bytes": e.file_bytes,
                 "memory_bytes": memory_of_known(e),
+                "licence": e.licence,
                 "runs": e.runs,
                 "fits": _fits(e),
             }
@@ -55,7 +56,8 @@ def command(known: bool, as_json: bool) -> None:
 
 def _known_row(known: Known) -> tuple[str, ...]:
     runs = "not yet" if not known.runs else "yes" if _fits(known) else "not in the memory that is free"
-    return known.name, known.about, size_text(known.file_bytes), size_text(memory_of_known(known)), runs
+    sizes = size_text(known.file_bytes), size_text(memory_of_known(known))
+    return known.name, known.about, *sizes, known.licence, runs
 
 
 def _fits(known: Known) -> bool:

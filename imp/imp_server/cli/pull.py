@@ -7,6 +7,7 @@ import sys
 
 import click
 
+from imp_server.backends.machine import total_bytes
 from imp_server.cli._completion import model_names
 from imp_server.cli._terminal import size_text, transfer_progress
 from imp_server.core import UnsupportedModel
@@ -29,6 +30,8 @@ def command(source: str, name: str, revision: str, force: bool, yes: bool, as_js
     """
     if not yes and (problem := _why_not_runnable(source, revision)):
         _ask(source, problem)
+    if too_large := _why_too_large(source):
+        click.echo(too_large, err=True)
     with transfer_progress() as on_progress:
         pulled = pull(source, on_progress, name=name, revision=revision, force=force)
     size = pulled.manifest.size
@@ -37,6 +40,17 @@ def command(source: str, name: str, revision: str, force: bool, yes: bool, as_js
         click.echo(json.dumps(result))
     else:
         click.echo(f"{pulled.name} is here, {size_text(size)}:\n{pulled.path}")
+
+
+def _why_too_large(source: str) -> str:
+    """ "" if this machine's memory holds it, as far as we know before it is here."""
+    from imp_server.cli._model_facts import memory_of_known
+
+    known, memory = KNOWN.get(source), total_bytes()
+    if known is None or memory is None or memory_of_known(known) <= memory:
+        return ""
+    need = size_text(memory_of_known(known))
+    return f"{source} takes about {need} of memory to run, and this machine has {size_text(memory)}"
 
 
 def _why_not_runnable(source: str, revision: str) -> str:

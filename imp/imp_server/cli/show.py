@@ -44,7 +44,8 @@ def _not_here(wanted: Wanted | None, as_json: bool) -> int:
     if as_json:
         about = {
             "name": known.name, "here": False, "about": known.about_text, "source": known.source_text,
-            "bytes": known.file_bytes, "memory_bytes": memory_of_known(known), "supported": known.runs,
+            "bytes": known.file_bytes, "memory_bytes": memory_of_known(known), "licence": known.licence,
+            "supported": known.runs,
         }  # fmt: skip
         click.echo(json.dumps(about, indent=2))
     else:
@@ -55,6 +56,7 @@ def _not_here(wanted: Wanted | None, as_json: bool) -> int:
                 ("from", known.source_text),
                 ("size", f"about {size_text(known.file_bytes)}"),
                 ("memory", f"about {size_text(memory_of_known(known))} with {SOME_CONTEXT:,} tokens of context"),
+                ("licence", known.licence),
                 ("supported", "yes" if known.runs else "not yet: its family isn't known"),
                 ("here", f"no; `imp pull {known.name}` fetches it"),
             ],

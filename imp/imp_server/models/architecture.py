@@ -14,7 +14,8 @@ from imp_server.models.feed_forwards import FeedForward
 from imp_server.models.mixers import CacheKind, Mixer
 from imp_server.models.rotation import Rope
 
-NormKind = Literal["rms", "rms_plus_one", "layer", "layer_without_bias"]
+NormKind = Literal["rms", "rms_plus_one", "layer", "layer_plus_one", "layer_without_bias"]
+"""`plus_one`: a weight w multiplies with 1 + w."""
 
 
 @dataclass(frozen=True, slots=True)

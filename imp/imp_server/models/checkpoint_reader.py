@@ -65,15 +65,23 @@ class CheckpointReader(Reader):
             raise self.keys.wrong(key, not is_there, "what the tensors say")
         return is_there
 
-    def rope(self, head_size: int, *, permuted: bool = False, interleaved: bool = False) -> Rope:
+    def rope(
+        self,
+        head_size: int,
+        *,
+        permuted: bool = False,
+        interleaved: bool = False,
+        turning: float = 1.0,
+        own: tuple[str, ...] = (),
+    ) -> Rope:
         style: RopeStyle = "interleaved" if interleaved else "neox"
-        return rope_of_config(self.header.hyperparameters, head_size, self.where, style)
+        return rope_of_config(self.header.hyperparameters, head_size, self.where, style=style, turning=turning, own=own)
 
     def local_rope(self, rope: Rope, default_base: float = 0.0) -> Rope:
         nested = self.header.hyperparameters.get("rope_parameters")
         if isinstance(nested, Mapping) and isinstance(nested.get("sliding_attention"), Mapping):
             config = {**self.header.hyperparameters, "rope_parameters": nested["sliding_attention"]}
-            return rope_of_config(config, self.head_size(), self.where, rope.style)
+            return rope_of_config(config, self.head_size(), self.where, style=rope.style)
         base = self.keys.number("rope_local_base_freq", default_base or rope.base)
         return Rope(rope.style, base, rope.dims)
 
@@ -81,6 +89,10 @@ class CheckpointReader(Reader):
         self.keys.note("layer_types")
         types = self.header.hyperparameters.get("layer_types")
         if types is None:
+            pattern = self.header.hyperparameters.get("sliding_window_pattern")
+            if isinstance(pattern, str) and pattern:  # as in LLLG: local, local, local, global
+                self.keys.note("sliding_window_pattern")
+                return self.windowed([pattern[i % len(pattern)] == "L" for i in range(self.n_layers)])
             every = self.keys.integer("sliding_window_pattern", every, low=0)
             return self.windowed([every == 0 or (i + 1) % every != 0 for i in range(self.n_layers)])
         known = {"sliding_attention": True, "full_attention": False}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,7 +10,8 @@ from imp_server.core import InvalidModel, UnsupportedModel
 from imp_server.models.config_keys import ROPE_KEYS
 from imp_server.models.rotation import Rope, RopeScaling, RopeStyle, yarn_magnitude
 
-_KINDS = {"default": "none", "linear": "linear", "llama3": "llama3", "yarn": "yarn"}
+_KINDS = {"default": "none", "linear": "linear", "llama3": "llama3", "yarn": "yarn", "longrope": "longrope"}
+_KINDS |= {"su": "longrope", "dynamic": "none"}
 TOP_LEVEL = ("rope_theta", "partial_rotary_factor", "original_max_position_embeddings")
 """Keys that stand beside the nested object in some configs."""
 
@@ -30,6 +32,21 @@ class _Values:
             raise InvalidModel(f"{self._where}: '{name}' is {value!r}, not a number")
         return float(value)
 
+    def list_of_numbers(self, name: str, n: int) -> tuple[float, ...]:
+        self._asked.add(name)
+        value = self._values.get(name)
+        if (
+            not isinstance(value, list)
+            or len(value) != n
+            or not all(isinstance(v, int | float) and v > 0 for v in value)
+        ):
+            raise InvalidModel(f"{self._where}: '{name}' must be a list of {n} positive numbers")
+        return tuple(float(v) for v in value)
+
+    def note(self, *names: str) -> None:
+        """They are read, but change nothing here."""
+        self._asked.update(names)
+
     def flag(self, name: str, default: bool) -> bool:
         self._asked.add(name)
         value = self._values.get(name, default)
@@ -42,9 +59,20 @@ class _Values:
         ROPE_KEYS.check(unread, f"{self._where}: 'rope_scaling.")
 
 
-def rope_of_config(config: Mapping[str, Any], head_size: int, where: str, style: RopeStyle = "neox") -> Rope:
-    """Of layers that see all. Raises InvalidModel for a value of the wrong kind, UnsupportedModel for an unknown
-    scaling."""
+def rope_of_config(
+    config: Mapping[str, Any],
+    head_size: int,
+    where: str,
+    *,
+    style: RopeStyle = "neox",
+    turning: float = 1.0,
+    own: tuple[str, ...] = (),
+) -> Rope:
+    """Of layers that see all. `turning`: the share of a head that turns where the config doesn't say; `own`: keys that
+    somebody else reads.
+
+    Raises InvalidModel for a value of the wrong kind, UnsupportedModel for an unknown scaling.
+    """
     nested = config.get("rope_parameters") or config.get("rope_scaling") or {}
     if isinstance(nested, Mapping) and "full_attention" in nested:
         nested = nested["full_attention"]
@@ -54,11 +82,19 @@ def rope_of_config(config: Mapping[str, Any], head_size: int, where: str, style:
     if kind not in _KINDS:
         raise UnsupportedModel(f"{where}: rope scaling '{kind}' isn't known for this family")
     values = _Values(config, nested, where)
-    dims = int(head_size * values.number("partial_rotary_factor", 1.0))
+    values.note(*own)
+    dims = int(head_size * values.number("partial_rotary_factor", turning))
     if dims < 2 or dims % 2 or dims > head_size:
         raise InvalidModel(f"{where}: {dims} rotary dimensions of {head_size}")
     base = values.number("rope_theta", 10000.0)
-    scaling = RopeScaling() if kind == "default" else _scaling(values, kind, where)
+    if kind == "dynamic":
+        # Without alpha the base grows beyond the model's own context only, and that is the longest that is served.
+        base *= values.number("alpha", 1.0) ** (dims / (dims - 2))
+        values.note("factor", "mscale", "mscale_all_dim", "beta_fast", "beta_slow")
+    if _KINDS[kind] == "longrope":
+        scaling = _longrope(values, dims)
+    else:
+        scaling = RopeScaling() if _KINDS[kind] == "none" else _scaling(values, kind, where)
     values.refuse_unread()
     return Rope(style, base, dims, scaling)
 
@@ -78,6 +114,24 @@ def _scaling(values: _Values, kind: str, where: str) -> RopeScaling:
         beta_fast=values.number("beta_fast", 0) or 32.0,
         beta_slow=values.number("beta_slow", 0) or 1.0,
         truncate=values.flag("truncate", True),
+    )
+
+
+def _longrope(values: _Values, dims: int) -> RopeScaling:
+    """The factors are chosen once, by the context that is served: the model's own."""
+    context = values.number("max_position_embeddings", 0)
+    original = values.number("original_max_position_embeddings", context)
+    lengths = [values.list_of_numbers(f"{length}_factor", dims // 2) for length in ("short", "long")]
+    is_long = context > original
+    factor = values.number("factor", context / original if original else 1.0)
+    default = math.sqrt(1 + math.log(factor) / math.log(original)) if factor > 1 and original > 1 else 1.0
+    mscales = [values.number(f"{length}_mscale", 0.0) for length in ("short", "long")]
+    return RopeScaling(
+        kind="longrope",
+        factor=factor,
+        original_context=int(original),
+        attention_factor=mscales[is_long] or values.number("attention_factor", default),
+        frequency_factors=lengths[is_long],
     )
 
 

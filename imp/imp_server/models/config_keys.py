@@ -65,5 +65,13 @@ DECODER_CONFIG_KEYS = KeyRules(
 
 ROPE_KEYS = KeyRules(
     inert=frozenset({"finetuned"}),
-    neutral={"short_factor": (), "long_factor": (), "short_mscale": (), "long_mscale": (), "mrope_section": ()},
+    neutral={
+        "short_factor": (),
+        "long_factor": (),
+        "short_mscale": (),
+        "long_mscale": (),
+        "mrope_section": (),
+        "alpha": (),
+        "llama_4_scaling_beta": _OFF,
+    },
 )

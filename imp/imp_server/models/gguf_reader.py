@@ -8,7 +8,7 @@ from imp_server.core import InvalidModel
 from imp_server.models.gguf_keys import DECODER_KEYS
 from imp_server.models.gguf_rope import rope_of_gguf
 from imp_server.models.reader import Reader
-from imp_server.models.rotation import Rope
+from imp_server.models.rotation import Rope, RopeStyle
 from imp_server.models.tensor_names import present_names
 from imp_server.weights.gguf import GgufFile
 from imp_server.weights.header import ModelHeader
@@ -74,8 +74,17 @@ class GgufReader(Reader):
     def has_bias(self, name: str, key: str) -> bool:
         return self.has(f"{name}.bias")
 
-    def rope(self, head_size: int, *, permuted: bool = False, interleaved: bool = False) -> Rope:
-        return rope_of_gguf(self.keys, self._file, head_size, "interleaved" if permuted or interleaved else "neox")
+    def rope(
+        self,
+        head_size: int,
+        *,
+        permuted: bool = False,
+        interleaved: bool = False,
+        turning: float = 1.0,
+        own: tuple[str, ...] = (),
+    ) -> Rope:
+        style: RopeStyle = "interleaved" if permuted or interleaved else "neox"
+        return rope_of_gguf(self.keys, self._file, head_size, style, int(turning * head_size))
 
     def local_rope(self, rope: Rope, default_base: float = 0.0) -> Rope:
         base = self.keys.number("rope.freq_base_swa", default_base or rope.base)

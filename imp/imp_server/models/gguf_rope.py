@@ -9,13 +9,16 @@ from imp_server.weights.dequantise import dequantise
 from imp_server.weights.gguf import GgufFile
 
 
-def rope_of_gguf(keys: Keys, file: GgufFile, head_size: int, style: RopeStyle) -> Rope:
-    """Raises InvalidModel for a value of the wrong kind, UnsupportedModel for an unknown scaling."""
-    dims = keys.integer("rope.dimension_count", head_size, low=2, high=head_size)
-    factors = _factors(file, dims)
+def rope_of_gguf(keys: Keys, file: GgufFile, head_size: int, style: RopeStyle, turning: int) -> Rope:
+    """`turning`: dimensions of a head that turn where the header doesn't say. Raises InvalidModel for a value of the
+    wrong kind, UnsupportedModel for an unknown scaling."""
+    dims = keys.integer("rope.dimension_count", turning, low=2, high=head_size)
+    factors = _factors(file, "rope_freqs", dims)
     # Files of before these keys say `scale_linear`; a factor without a type is linear.
     factor = keys.number("rope.scaling.factor", keys.number("rope.scale_linear", 0.0)) or 1.0
     kind = keys.text("rope.scaling.type", "linear")
+    if kind == "longrope" or "rope_factors_long.weight" in file.tensors:  # Phi's converter doesn't say the kind
+        return Rope(style, keys.number("rope.freq_base", 10000.0), dims, _longrope(keys, file, dims))
     if kind not in ("none", "linear", "yarn"):
         raise UnsupportedModel(f"{keys.named('rope.scaling.type')} is {kind!r}, not known for this family")
     if factor <= 0:
@@ -26,6 +29,8 @@ def rope_of_gguf(keys: Keys, file: GgufFile, head_size: int, style: RopeStyle) -
     if kind == "yarn" and (stated := keys.number("rope.scaling.yarn_attn_factor", 1.0)) != 1.0:
         # The checkpoint's whole factor. llama.cpp makes its own of the scaling instead, which is what files in use say.
         attention_factor *= stated / yarn_magnitude(factor)
+    if kind == "yarn" and (share := keys.number("rope.scaling.yarn_log_multiplier", 0.0)):
+        attention_factor /= yarn_magnitude(factor, share)
     context = keys.integer("context_length", high=1 << 30)
     scaling = RopeScaling(
         kind="none" if factor == 1.0 else kind,  # type: ignore[arg-type]
@@ -39,11 +44,27 @@ def rope_of_gguf(keys: Keys, file: GgufFile, head_size: int, style: RopeStyle) -
     return Rope(style, keys.number("rope.freq_base", 10000.0), dims, scaling)
 
 
-def _factors(file: GgufFile, dims: int) -> tuple[float, ...]:
-    info = file.tensors.get("rope_freqs.weight")
+def _longrope(keys: Keys, file: GgufFile, dims: int) -> RopeScaling:
+    """The factors are chosen once, by the context that is served: the model's own."""
+    context = keys.integer("context_length", high=1 << 30)
+    original = keys.integer("rope.scaling.original_context_length", context, high=1 << 30)
+    factors = [_factors(file, f"rope_factors_{length}", dims) for length in ("short", "long")]
+    if not all(factors):
+        raise UnsupportedModel(f"{keys.named('rope.scaling.type')} is 'longrope', and the file has no factors")
+    return RopeScaling(
+        kind="longrope",
+        factor=context / original,
+        original_context=original,
+        attention_factor=keys.number("rope.scaling.attn_factor", 1.0),
+        frequency_factors=factors[context > original],
+    )
+
+
+def _factors(file: GgufFile, stem: str, dims: int) -> tuple[float, ...]:
+    info = file.tensors.get(f"{stem}.weight")
     if info is None:
         return ()
     factors = tuple(dequantise(info.type, file.data(info.name)).tolist())
     if len(factors) != dims // 2 or not all(f > 0 for f in factors):
-        raise InvalidModel(f"{file.path.name}: 'rope_freqs.weight' must hold {dims // 2} positive numbers")
+        raise InvalidModel(f"{file.path.name}: '{stem}.weight' must hold {dims // 2} positive numbers")
     return factors

@@ -47,6 +47,14 @@ class Mixer:
 
 
 @dataclass(frozen=True, slots=True)
+class Temperature:
+    """Queries are multiplied with 1 + share ln(1 + position / step), the quotient rounded down."""
+
+    share: float
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
 class Attention(Mixer):
     """Softmax attention of query heads that share key heads; sizes in elements."""
 
@@ -59,7 +67,8 @@ class Attention(Mixer):
     """Positions a query sees, itself included; 0 = all."""
     causal: bool = True
     rope: Rope | None = None
-    qk_norm: Literal["none", "per_head", "whole"] = "none"
+    qk_norm: Literal["none", "per_head", "per_head_after_rope", "whole"] = "none"
+    temperature: Temperature | None = None
     scale: float = 0.0
     """Multiplies q.k; 0 = 1/sqrt(head_size)."""
     softcap: float = 0.0
@@ -98,7 +107,7 @@ class Attention(Mixer):
             shapes |= {f"{name}.bias": shapes[name][:1] for name in ("q", "k", "v")}
         if self.out_bias:
             shapes["o.bias"] = (width,)
-        if self.qk_norm == "per_head":
+        if self.qk_norm.startswith("per_head"):
             shapes |= {"q_norm": (self.head_size,), "k_norm": (self.head_size,)}
         elif self.qk_norm == "whole":
             shapes |= {"q_norm": (q,), "k_norm": shapes["k"][:1]}

@@ -17,6 +17,7 @@ from imp_server.models.architecture import Architecture
 from imp_server.models.checkpoint_reader import CheckpointReader, names_in_checkpoint
 from imp_server.models.gguf_reader import GgufReader, names_in_gguf
 from imp_server.models.reader import Reader
+from imp_server.models.refused import reason
 from imp_server.models.shapes import check_shapes, expected_shapes
 from imp_server.models.source import CheckpointSource, GgufSource, ModelSource
 from imp_server.models.tensor_names import Place, Places, placed, refuse_unclaimed
@@ -53,8 +54,7 @@ def open_model(path: str | os.PathLike[str]) -> ModelSource:
     header = header_of_gguf(file)
     family = families_by_architecture().get(header.architecture)
     if family is None:
-        known = ", ".join(sorted(families_by_architecture()))
-        raise UnsupportedModel(f"{path.name}: the architecture {header.architecture!r} isn't supported ({known} are)")
+        raise _unsupported(path.name, "architecture", header.architecture, sorted(families_by_architecture()))
     reader = GgufReader(header, file)
     architecture = family.describe(reader)
     reader.finish()
@@ -68,8 +68,7 @@ def _open_checkpoint(path: Path) -> ModelSource:
     header = header_of_checkpoint(checkpoint)
     family = families_by_model_type().get(header.architecture)
     if family is None:
-        known = ", ".join(sorted(families_by_model_type()))
-        raise UnsupportedModel(f"{path.name}: the model type {header.architecture!r} isn't supported ({known} are)")
+        raise _unsupported(path.name, "model type", header.architecture, sorted(families_by_model_type()))
     reader = CheckpointReader(header, checkpoint)
     architecture = family.describe(reader)
     reader.finish()
@@ -78,6 +77,11 @@ def _open_checkpoint(path: Path) -> ModelSource:
     tensors = set(checkpoint.names()) - ({"lm_head.weight"} if architecture.tied_head else set())
     places = _checked(architecture, names, checkpoint.shape, tensors, path.name)
     return CheckpointSource(checkpoint, header, architecture, places)
+
+
+def _unsupported(where: str, what: str, name: str, known: list[str]) -> UnsupportedModel:
+    why = reason(name) or f"{', '.join(known)} are"
+    return UnsupportedModel(f"{where}: the {what} {name!r} isn't supported ({why})")
 
 
 def _checked(

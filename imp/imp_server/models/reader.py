@@ -59,9 +59,18 @@ class Reader(ABC):
         """A tensor of this canonical name (models/source.py) is there, under the name that most families give it."""
 
     @abstractmethod
-    def rope(self, head_size: int, *, permuted: bool = False, interleaved: bool = False) -> Rope:
+    def rope(
+        self,
+        head_size: int,
+        *,
+        permuted: bool = False,
+        interleaved: bool = False,
+        turning: float = 1.0,
+        own: tuple[str, ...] = (),
+    ) -> Rope:
         """`permuted`: GGUF's converter orders the rows of q and k anew for this family, so that neighbours turn;
-        `interleaved`: they do so in both kinds of file.
+        `interleaved`: they do so in both kinds of file. `turning`: the share of a head that turns where the header
+        doesn't say. `own`: keys of the rope's object that the family itself reads.
         """
 
     @abstractmethod
@@ -104,11 +113,11 @@ class Reader(ABC):
         if n_heads % n_kv_heads:
             raise InvalidModel(f"{self.where}: {n_heads} heads can't share {n_kv_heads} key heads")
         head_size = self.head_size()
-        own: dict[str, Any] = {
-            "value_head_size": self.integer("attention.value_length", "", head_size),
-            "qkv_bias": self.has_bias("q", "attention_bias"),
-            "out_bias": self.has_bias("o", "attention_bias"),
-        }
+        own: dict[str, Any] = {"value_head_size": self.integer("attention.value_length", "", head_size)}
+        if "qkv_bias" not in fields:
+            own["qkv_bias"] = self.has_bias("q", "attention_bias")
+        if "out_bias" not in fields:
+            own["out_bias"] = self.has_bias("o", "attention_bias")
         if "rope" not in fields:
             own["rope"] = self.rope(head_size)
         return Attention(n_heads, n_kv_heads, head_size, **{**own, **fields})
@@ -120,6 +129,9 @@ class Reader(ABC):
     def window(self) -> int:
         """Positions that a layer with a window sees; 0 = the header has none."""
         return self.integer("attention.sliding_window", "sliding_window", 0, low=0, high=1 << 30)
+
+    def has_window(self) -> bool:
+        return self.window() > 0
 
     def windowed(self, is_windowed: Sequence[bool]) -> list[int]:
         """The header's window for these layers."""

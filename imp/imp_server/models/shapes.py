@@ -26,7 +26,7 @@ def expected_shapes(architecture: Architecture) -> Shapes:
         if layer.post_norm:
             named |= {"post_attn_norm": (width,), "post_ffn_norm": (width,)}
         shapes |= {f"layers.{index}.{name}": shape for name, shape in named.items()}
-    if architecture.norm == "layer":
+    if architecture.norm in ("layer", "layer_plus_one"):
         shapes |= {f"{name}.bias": shape for name, shape in list(shapes.items()) if name.endswith("norm")}
     return shapes
 

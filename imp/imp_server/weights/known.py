@@ -39,6 +39,8 @@ class Known:
     """About; of a hub's file, whose size may change with its revision."""
     kv_bytes: int = 0
     """Of keys and values, per token."""
+    licence: str = ""
+    """Its name, for people; what it says is to be read where the model is from."""
     runs: bool = True
     """False: of a family that models/ doesn't describe yet."""
 
@@ -53,8 +55,54 @@ class Known:
         return f"hf:{self.source.repo}:{self.source.file}"
 
 
+def _at_hub(table: str, *, runs: bool = True) -> list[Known]:
+    """A line each: name | repository:quantisation | MB | bytes of keys and values per token | licence | about."""
+    found = []
+    for line in table.strip().splitlines():
+        name, place, megabytes, kv_bytes, licence, about = (part.strip() for part in line.split("|"))
+        repo, _, file = place.partition(":")
+        found.append(Known(name, about, Hub(repo, file), int(megabytes) * 1_000_000, int(kv_bytes), licence, runs))
+    return found
+
+
 DEFAULT = "smollm2"
 _SMOLLM2 = "SmolLM2-135M-Instruct.Q4_1.gguf"
+
+_RUNNING = """
+smollm2-1.7b | HuggingFaceTB/SmolLM2-1.7B-Instruct-GGUF:Q4_K_M | 1056 | 196608 | Apache-2.0 | SmolLM2 1.7B Instruct
+smollm3-3b | ggml-org/SmolLM3-3B-GGUF:Q4_K_M | 1915 | 73728 | Apache-2.0 | SmolLM3 3B, thinks
+qwen2.5-0.5b | Qwen/Qwen2.5-0.5B-Instruct-GGUF:Q4_K_M | 491 | 12288 | Apache-2.0 | Qwen2.5 0.5B Instruct
+qwen2.5-7b | bartowski/Qwen2.5-7B-Instruct-GGUF:Q4_K_M | 4683 | 57344 | Apache-2.0 | Qwen2.5 7B Instruct
+qwen2.5-coder-7b | bartowski/Qwen2.5-Coder-7B-Instruct-GGUF:Q4_K_M | 4683 | 57344 | Apache-2.0 | Qwen2.5 Coder 7B
+qwen3-0.6b | Qwen/Qwen3-0.6B-GGUF:Q8_0 | 639 | 114688 | Apache-2.0 | Qwen3 0.6B, thinks
+qwen3-1.7b | Qwen/Qwen3-1.7B-GGUF:Q8_0 | 1834 | 114688 | Apache-2.0 | Qwen3 1.7B, thinks
+qwen3-4b | Qwen/Qwen3-4B-GGUF:Q4_K_M | 2497 | 147456 | Apache-2.0 | Qwen3 4B, thinks
+qwen3-8b | Qwen/Qwen3-8B-GGUF:Q4_K_M | 5028 | 147456 | Apache-2.0 | Qwen3 8B, thinks
+qwen3-14b | Qwen/Qwen3-14B-GGUF:Q4_K_M | 9002 | 163840 | Apache-2.0 | Qwen3 14B, thinks
+qwen3-32b | Qwen/Qwen3-32B-GGUF:Q4_K_M | 19762 | 262144 | Apache-2.0 | Qwen3 32B, thinks
+deepseek-r1-7b | bartowski/DeepSeek-R1-Distill-Qwen-7B-GGUF:Q4_K_M | 4683 | 57344 | MIT | R1 on Qwen 7B, thinks
+llama3.2-1b | bartowski/Llama-3.2-1B-Instruct-GGUF:Q4_K_M | 808 | 32768 | Llama 3.2 Community | Llama 3.2 1B Instruct
+llama3.2-3b | bartowski/Llama-3.2-3B-Instruct-GGUF:Q4_K_M | 2019 | 114688 | Llama 3.2 Community | Llama 3.2 3B Instruct
+llama3.1-8b | bartowski/Meta-Llama-3.1-8B-Instruct-GGUF:Q4_K_M | 4921 | 131072 | Llama 3.1 Community | Llama 3.1 8B
+mistral-7b | bartowski/Mistral-7B-Instruct-v0.3-GGUF:Q4_K_M | 4373 | 131072 | Apache-2.0 | Mistral 7B Instruct v0.3
+mistral-nemo | bartowski/Mistral-Nemo-Instruct-2407-GGUF:Q4_K_M | 7477 | 163840 | Apache-2.0 | Mistral Nemo 12B Instruct
+mistral-small | bartowski/Mistral-Small-24B-Instruct-2501-GGUF:Q4_K_M | 14334 | 163840 | Apache-2.0 | Mistral Small 24B
+phi4-mini | bartowski/microsoft_Phi-4-mini-instruct-GGUF:Q4_K_M | 2492 | 131072 | MIT | Phi-4 mini 3.8B
+phi4 | bartowski/phi-4-GGUF:Q4_K_M | 9053 | 204800 | MIT | Phi-4 14B
+gemma2-2b | bartowski/gemma-2-2b-it-GGUF:Q4_K_M | 1709 | 106496 | Gemma | Gemma 2 2B
+gemma2-9b | bartowski/gemma-2-9b-it-GGUF:Q4_K_M | 5761 | 344064 | Gemma | Gemma 2 9B
+gemma3-1b | ggml-org/gemma-3-1b-it-GGUF:Q4_K_M | 806 | 26624 | Gemma | Gemma 3 1B
+gemma3-4b | ggml-org/gemma-3-4b-it-GGUF:Q4_K_M | 2490 | 139264 | Gemma | Gemma 3 4B, its text side
+gemma3-12b | ggml-org/gemma-3-12b-it-GGUF:Q4_K_M | 7301 | 393216 | Gemma | Gemma 3 12B, its text side
+granite3.3-2b | ibm-granite/granite-3.3-2b-instruct-GGUF:Q4_K_M | 1545 | 81920 | Apache-2.0 | Granite 3.3 2B Instruct
+granite3.3-8b | ibm-granite/granite-3.3-8b-instruct-GGUF:Q4_K_M | 4943 | 163840 | Apache-2.0 | Granite 3.3 8B Instruct
+olmo2-7b | allenai/OLMo-2-1124-7B-Instruct-GGUF:Q4_K_M | 4472 | 524288 | Apache-2.0 | OLMo 2 7B Instruct
+falcon3-7b | tiiuae/Falcon3-7B-Instruct-GGUF:Q4_K_M | 4568 | 114688 | Falcon LLM 2.0 | Falcon 3 7B Instruct
+glm4-9b | bartowski/THUDM_GLM-4-9B-0414-GGUF:Q4_K_M | 6167 | 40960 | MIT | GLM-4 9B (0414)
+"""
+_TO_COME = """
+gpt-oss-20b | ggml-org/gpt-oss-20b-GGUF:mxfp4 | 12110 | 49152 | Apache-2.0 | gpt-oss 20B, thinks
+"""
 
 KNOWN: dict[str, Known] = {
     entry.name: entry
@@ -72,6 +120,7 @@ KNOWN: dict[str, Known] = {
             ),
             file_bytes=98_362_432,
             kv_bytes=23_040,
+            licence="Apache-2.0",
         ),
         Known(
             "minilm",
@@ -89,69 +138,10 @@ KNOWN: dict[str, Known] = {
                 unpacked=91621730,
             ),
             file_bytes=91_621_730,
+            licence="Apache-2.0",
             runs=False,
         ),
-        Known(
-            "smollm2-1.7b",
-            "SmolLM2 1.7B Instruct",
-            Hub("HuggingFaceTB/SmolLM2-1.7B-Instruct-GGUF", "Q4_K_M"),
-            file_bytes=1_055_609_536,
-            kv_bytes=196_608,
-        ),
-        Known(
-            "qwen2.5-0.5b",
-            "Qwen2.5 0.5B Instruct",
-            Hub("Qwen/Qwen2.5-0.5B-Instruct-GGUF", "Q4_K_M"),
-            file_bytes=491_400_032,
-            kv_bytes=12_288,
-            runs=False,
-        ),
-        Known(
-            "qwen3-0.6b",
-            "Qwen3 0.6B, thinks",
-            Hub("Qwen/Qwen3-0.6B-GGUF", "Q8_0"),
-            file_bytes=639_446_688,
-            kv_bytes=114_688,
-            runs=False,
-        ),
-        Known(
-            "qwen3-4b",
-            "Qwen3 4B, thinks",
-            Hub("Qwen/Qwen3-4B-GGUF", "Q4_K_M"),
-            file_bytes=2_497_280_256,
-            kv_bytes=147_456,
-            runs=False,
-        ),
-        Known(
-            "qwen3-8b",
-            "Qwen3 8B, thinks",
-            Hub("Qwen/Qwen3-8B-GGUF", "Q4_K_M"),
-            file_bytes=5_027_783_488,
-            kv_bytes=147_456,
-            runs=False,
-        ),
-        Known(
-            "llama3.2-1b",
-            "Llama 3.2 1B Instruct",
-            Hub("bartowski/Llama-3.2-1B-Instruct-GGUF", "Q4_K_M"),
-            file_bytes=807_694_464,
-            kv_bytes=32_768,
-        ),
-        Known(
-            "gemma3-1b",
-            "Gemma 3 1B",
-            Hub("ggml-org/gemma-3-1b-it-GGUF", "Q4_K_M"),
-            file_bytes=806_058_272,
-            kv_bytes=26_624,
-            runs=False,
-        ),
-        Known(
-            "gpt-oss-20b",
-            "gpt-oss 20B, thinks",
-            Hub("ggml-org/gpt-oss-20b-GGUF", "mxfp4"),
-            file_bytes=12_109_566_560,
-            kv_bytes=49_152,
-            runs=False,
-        ),
+        *_at_hub(_RUNNING),
+        *_at_hub(_TO_COME, runs=False),
     )
 }

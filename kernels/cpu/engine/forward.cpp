@@ -104,6 +104,7 @@ void Forward::layers_by_blocks(const StepPlan& step, int rows_per_block) {
         make_room(model_.layers[l], n);
     }
     delta_.get(n * model_.width);
+    before_.get(n * model_.width);
     for (int l = 0; l < model_.n_layers; ++l) {
         threads_.run(ceil_div(n_rows_, rows_per_block), [&](int block, int worker) {
             const int first = block * rows_per_block;
@@ -138,6 +139,11 @@ void Forward::make_room(const LayerPlan& plan, int64_t n_rows) {
 }
 
 void Forward::begin_mixer(const LayerPlan& plan, const StepPlan& step, const Share& share) {
+    if (plan.parallel) {
+        const int64_t width = model_.width;
+        float* before = share.alone() ? before_.data() : before_.get(int64_t(n_rows_) * width);
+        std::memcpy(before + share.first * width, x_.data() + share.first * width, size_t(share.n * width) * sizeof(float));
+    }
     switch (plan.mixer) {
         case MixerKind::attention: return project(plan, plan.attention, step, share);
     }
@@ -249,18 +255,18 @@ template <class Fn> void Forward::multiply(Input& in, std::initializer_list<cons
     });
 }
 
-// The norms before a layer's half, for each group of rows when it comes to be multiplied.
-Forward::Rows Forward::normed(const Norm& norm, int first, int n, float* room) const {
+// The norm before a layer's half, for each group of rows of x when it comes to be multiplied.
+Forward::Rows Forward::normed(const Norm& norm, const float* x, int first, int n, float* room) const {
     const int64_t width = model_.width;
     for (int r = 0; r < n; ++r)
-        normalise(model_.norm, model_.norm_eps, norm, x_.data() + (first + r) * width, model_.width, room + r * width);
+        normalise(model_.norm, model_.norm_eps, norm, x + (first + r) * width, model_.width, room + r * width);
     return {room, width};
 }
 
 void Forward::project(const LayerPlan& layer, const AttentionPlan& plan, const StepPlan& step, const Share& share) {
     const int q_width = plan.q_width(), kv_width = plan.kv_width(), row_width = plan.row_width(), width = model_.width;
     float* qkv = share.alone() ? qkv_.data() : qkv_.get(int64_t(n_rows_) * row_width);
-    const Prepare prepare = [&](int first, int n, float* room) { return normed(layer.attn_norm, first, n, room); };
+    const Prepare prepare = [&](int first, int n, float* room) { return normed(layer.attn_norm, x_.data(), first, n, room); };
     Input in = input(share, width, {&plan.q, &plan.k, &plan.v}, prepare);
     const int offsets[3] = {0, q_width, q_width + kv_width};
     const int widths[3] = {q_width, kv_width, kv_width};
@@ -336,7 +342,8 @@ void Forward::gate_unit(const DensePlan& plan, int unit, int n_rows, float* gate
 
 void Forward::feed_dense(const LayerPlan& layer, const DensePlan& plan, const Share& share) {
     const int width = model_.width, hidden = plan.hidden;
-    const Prepare prepare = [&](int first, int n, float* room) { return normed(layer.ffn_norm, first, n, room); };
+    const float* from = layer.parallel ? before_.data() : x_.data();
+    const Prepare prepare = [&](int first, int n, float* room) { return normed(layer.ffn_norm, from, first, n, room); };
     const bool down_floats = is_float(plan.down.id());
     Hidden& own = share.alone() ? workers_[size_t(share.worker)].hidden : hidden_;
     Activations act = room(own.bytes, own.floats, share.n, hidden, !down_floats, down_floats);
@@ -366,7 +373,9 @@ void Forward::feed_dense(const LayerPlan& layer, const DensePlan& plan, const Sh
 // After the last layer's mixer only the wanted rows go on.
 void Forward::keep_wanted() {
     const int64_t width = model_.width, mixed = mixed_width(model_.layers[model_.n_layers - 1]);
+    const bool parallel = model_.layers[model_.n_layers - 1].parallel;
     for (size_t i = 0; i < wanted_.size(); ++i) {
+        if (parallel) std::memmove(before_.data() + int64_t(i) * width, before_.data() + wanted_[i] * width, size_t(width) * sizeof(float));
         std::memmove(x_.data() + int64_t(i) * width, x_.data() + wanted_[i] * width, size_t(width) * sizeof(float));
         std::memmove(mixed_.data() + int64_t(i) * mixed, mixed_.data() + wanted_[i] * mixed, size_t(mixed) * sizeof(float));
     }

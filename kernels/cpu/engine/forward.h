@@ -77,7 +77,7 @@ private:
     void end_mixer(const LayerPlan& plan, const Share& share);
     void feed_forward(const LayerPlan& plan, const Share& share);
 
-    Rows normed(const Norm& norm, int first, int n, float* room) const;
+    Rows normed(const Norm& norm, const float* x, int first, int n, float* room) const;
     void project_out(const Matrix& matrix, const float* bias, const Norm& post_norm, const Share& share);
     void multiply_into_residual(Input& input, const Matrix& matrix, const float* bias, const Norm& post_norm);
     void feed_dense(const LayerPlan& layer, const DensePlan& plan, const Share& share);
@@ -112,7 +112,7 @@ private:
     int n_partials_ = 0, items_heads_ = 0, items_window_ = -1, items_threads_ = 0;
     std::vector<int> row_of_token_;
     std::vector<int32_t> wanted_;
-    Buffer<float> x_, qkv_, mixed_, delta_, final_, input_floats_;
+    Buffer<float> x_, before_, qkv_, mixed_, delta_, final_, input_floats_;
     Buffer<uint8_t> input_bytes_;
     struct Hidden {
         Buffer<uint8_t> bytes;

@@ -1,5 +1,6 @@
 // The attention half of a forward: positions into the cache, then items of queries against it.
 #include <algorithm>
+#include <cmath>
 
 #include "forward.h"
 
@@ -24,8 +25,15 @@ void Forward::write_position(const AttentionPlan& plan, const StepPlan& step, in
     const float* table = plan.rope >= 0 ? step.rope_tables[plan.rope] + int64_t(position) * plan.rope_dims : nullptr;
     for (int head = 0; head < plan.n_heads + plan.n_kv_heads; ++head) {
         const bool is_q = head < plan.n_heads;
-        if (!plan.qk_norm_whole) normalise(model_.norm, model_.norm_eps, is_q ? plan.q_norm : plan.k_norm, q + head * hd, hd, q + head * hd);
-        if (table) rotate(q + head * hd, plan.rope_dims, plan.rope_interleaved, table);
+        const Norm& norm = is_q ? plan.q_norm : plan.k_norm;
+        float* at = q + head * hd;
+        if (!plan.qk_norm_whole && !plan.norm_after_rope) normalise(model_.norm, model_.norm_eps, norm, at, hd, at);
+        if (table) rotate(at, plan.rope_dims, plan.rope_interleaved, table);
+        if (plan.norm_after_rope) normalise(model_.norm, model_.norm_eps, norm, at, hd, at);
+    }
+    if (plan.temperature != 0.0f) {
+        const float factor = float(1.0 + double(plan.temperature) * std::log(1.0 + position / plan.temperature_step));
+        for (int i = 0; i < q_width; ++i) q[i] *= factor;
     }
     const int32_t block = step.tables[g][int64_t(row) * step.table_widths[g] + position / kKvBlock];
     uint8_t* at = pools_[size_t(g)].data + block * pools_[size_t(g)].block_bytes + plan.kv_offset;

@@ -24,8 +24,11 @@ struct AttentionPlan {
     int32_t rope;                                // index of the step's table; -1 = none
     int32_t rope_dims, rope_interleaved;
     int32_t qk_norm_whole;                       // q_norm and k_norm span all heads
+    int32_t norm_after_rope;
     int32_t cache_group;
     float scale, softcap;
+    float temperature;                           // queries times 1 + temperature ln(1 + position / temperature_step)
+    int32_t temperature_step;                    // rounded down
 
     int head_size() const { return kv.head_size; }
     int q_width() const { return n_heads * kv.head_size; }
@@ -44,6 +47,7 @@ struct LayerPlan {
     Norm attn_norm, ffn_norm, post_attn_norm, post_ffn_norm;
     MixerKind mixer;
     FeedForwardKind feed_forward;
+    int32_t parallel;                            // the feed-forward reads what came in, not what the mixer has added to
     AttentionPlan attention;
     DensePlan dense;
 };

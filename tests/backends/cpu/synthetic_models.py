@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from imp_server.models.architecture import Architecture, Layer, grouped
 from imp_server.models.feed_forwards import Dense
-from imp_server.models.mixers import Attention
+from imp_server.models.mixers import Attention, Temperature
 from imp_server.models.rotation import Rope
 from imp_server.models.shapes import expected_shapes
 from imp_server.models.source import RawTensor
@@ -204,5 +204,16 @@ VARIANTS = [
             logit_scale=0.125,
         ),
         {"": "Q2_K", "down": "Q3_K", "up": "IQ4_XS", "gate": "IQ4_XS"},
+    ),
+    Variant(
+        "side by side",
+        architecture(
+            norm="layer_without_bias",
+            parallel=True,
+            qk_norm="per_head_after_rope",
+            temperature=Temperature(0.3, 20),
+            logit_scale=0.25,
+        ),
+        {"": "Q4_1", "embedding": "Q8_0", "v": "BF16"},
     ),
 ]

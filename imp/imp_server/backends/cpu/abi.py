@@ -41,9 +41,14 @@ class AttentionPlan(ctypes.Structure):
         ("kv_offset", c_int64),
         ("kv", KvForm),
         *((name, c_int32) for name in ("n_heads", "n_kv_heads", "window")),
-        *((name, c_int32) for name in ("rope", "rope_dims", "rope_interleaved", "qk_norm_whole", "cache_group")),
+        *(
+            (name, c_int32)
+            for name in ("rope", "rope_dims", "rope_interleaved", "qk_norm_whole", "norm_after_rope", "cache_group")
+        ),
         ("scale", c_float),
         ("softcap", c_float),
+        ("temperature", c_float),
+        ("temperature_step", c_int32),
     ]
 
 
@@ -66,6 +71,7 @@ class LayerPlan(ctypes.Structure):
         *((name, Norm) for name in LAYER_NORMS),
         ("mixer", c_int32),
         ("feed_forward", c_int32),
+        ("parallel", c_int32),
         ("attention", AttentionPlan),
         ("dense", DensePlan),
     ]

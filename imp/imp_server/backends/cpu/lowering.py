@@ -35,8 +35,10 @@ def _lacks(a: Architecture) -> Iterator[str]:
     for layer in a.layers:
         yield from mixer_lowering(layer.mixer).lacks(layer.mixer)
         yield from feed_forward_lowering(layer.feed_forward).lacks(layer.feed_forward)
-        if layer.parallel or not (layer.pre_norm or layer.post_norm):
-            yield "layers whose FFN runs beside attention or whose norm follows the sum"
+        if not (layer.pre_norm or layer.post_norm):
+            yield "layers whose norm follows the sum"
+        if layer.parallel and layer.post_norm:
+            yield "halves side by side with a norm behind each"
 
 
 def matrix_names(architecture: Architecture) -> list[str]:
@@ -96,6 +98,9 @@ class LoweredModel:
         plan, prefix = self._layers[index], f"layers.{index}."
         for name in abi.LAYER_NORMS:
             setattr(plan, name, self.norm(prefix + name))
+        plan.parallel = layer.parallel
+        if layer.parallel:
+            plan.ffn_norm = plan.attn_norm
         mixer, feed_forward = mixer_lowering(layer.mixer), feed_forward_lowering(layer.feed_forward)
         plan.mixer, plan.feed_forward = mixer.kind, feed_forward.kind
         mixer.lower(self, plan, layer.mixer, LayerPart(prefix, layer.cache_group, layout[index]))
@@ -126,7 +131,7 @@ class LoweredModel:
         if name not in self._source:
             return abi.Norm(None, None)
         weight = self._source.array(name)
-        plus_one = self.architecture.norm == "rms_plus_one"
+        plus_one = self.architecture.norm.endswith("plus_one")
         return abi.Norm(self._kept(weight + np.float32(1) if plus_one else weight), self.vector(f"{name}.bias"))
 
     def _kept(self, values: npt.NDArray[np.float32]) -> int:

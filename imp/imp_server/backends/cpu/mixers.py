@@ -72,6 +72,9 @@ class AttentionLowering:
         own.n_heads, own.n_kv_heads, own.window = mixer.n_heads, mixer.n_kv_heads, mixer.window
         own.rope, own.rope_dims, own.rope_interleaved = model.rope(mixer.rope)
         own.qk_norm_whole = mixer.qk_norm == "whole"
+        own.norm_after_rope = mixer.qk_norm == "per_head_after_rope"
+        if mixer.temperature:
+            own.temperature, own.temperature_step = mixer.temperature.share, mixer.temperature.step
         own.scale = mixer.scale or 1.0 / math.sqrt(mixer.head_size)
         own.softcap = mixer.softcap
 

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from imp_server.backends.cpu.twin import Arithmetic, F, Floats, TwinMatrix
 from imp_server.backends.cpu.twin_attention import Rule, attend
 from imp_server.models import rotation
+from imp_server.models.architecture import Layer
 from imp_server.models.feed_forwards import Dense
 from imp_server.models.mixers import Attention
 from imp_server.models.rotation import Rope
@@ -48,9 +49,10 @@ class TwinModel:
         if a.embedding_scale != 1.0:
             x = x * F(a.embedding_scale)
         for index, layer in enumerate(a.layers):
-            assert isinstance(layer.mixer, Attention) and isinstance(layer.feed_forward, Dense)
-            x = x + self._attention(f"layers.{index}.", layer.mixer, x) * F(a.residual_scale)
-            x = x + self._ffn(f"layers.{index}.", layer.feed_forward, x) * F(a.residual_scale)
+            assert isinstance(layer.mixer, Attention)
+            prefix, before = f"layers.{index}.", x
+            x = x + self._attention(prefix, layer.mixer, x) * F(a.residual_scale)
+            x = x + self._ffn(prefix, layer, before if layer.parallel else x) * F(a.residual_scale)
         return self._norm("final_norm", x)
 
     def head(self, hidden: Floats) -> Floats:
@@ -73,6 +75,11 @@ class TwinModel:
             q, k = self._norm(f"{prefix}q_norm", q), self._norm(f"{prefix}k_norm", k)
         if layer.rope is not None:
             q, k = self._rotated(layer.rope, q), self._rotated(layer.rope, k)
+        if layer.qk_norm == "per_head_after_rope":
+            q, k = self._norm(f"{prefix}q_norm", q), self._norm(f"{prefix}k_norm", k)
+        if layer.temperature:
+            steps = (self._positions() // layer.temperature.step).astype(np.float64)
+            q = q * (1.0 + float(F(layer.temperature.share)) * np.log(1.0 + steps)).astype(F)[:, None, None]
         mixed = self._mixed(prefix, layer, q, k, v)
         return self._norm(f"{prefix}post_attn_norm", self._project(f"{prefix}o", mixed))
 
@@ -86,11 +93,13 @@ class TwinModel:
         mixed = [attend(self._rules, rule, a, np.arange(len(a)), b, c, sinks) for a, b, c in parts]
         return np.concatenate(mixed).reshape(len(q), -1)
 
-    def _ffn(self, prefix: str, layer: Dense, x: Floats) -> Floats:
-        normed = self._norm(f"{prefix}ffn_norm", x)
+    def _ffn(self, prefix: str, layer: Layer, x: Floats) -> Floats:
+        feed_forward = layer.feed_forward
+        assert isinstance(feed_forward, Dense)
+        normed = self._norm(f"{prefix}{'attn_norm' if layer.parallel else 'ffn_norm'}", x)
         up = self._project(f"{prefix}up", normed)
-        kind = layer.activation
-        if layer.gated:
+        kind = feed_forward.activation
+        if feed_forward.gated:
             hidden = self._rules.activate(kind, self._project(f"{prefix}gate", normed)) * up
         else:
             hidden = self._rules.activate(kind, up)
@@ -107,14 +116,17 @@ class TwinModel:
             return x
         a = self._source.architecture
         weight = self._source.array(name)
-        if a.norm == "rms_plus_one":
+        if a.norm.endswith("plus_one"):
             weight = weight + F(1)
         bias = self._source.array(f"{name}.bias") if f"{name}.bias" in self._source else None
         return self._rules.norm(x, weight, bias, a.norm_eps, centred=a.norm.startswith("layer"))
 
+    def _positions(self) -> npt.NDArray[np.int64]:
+        return np.concatenate([np.arange(n) for n in np.diff([0, *self._ends])])
+
     def _rotated(self, rope: Rope, x: Floats) -> Floats:
         half = rope.dims // 2
-        positions = np.concatenate([np.arange(n) for n in np.diff([0, *self._ends])])
+        positions = self._positions()
         table = rotation.table(rope, int(positions.max()) + 1)[positions]
         cosine, sine = table[:, None, :half], table[:, None, half:]
         out = x.copy()

@@ -75,6 +75,11 @@ class AttentionForward:
         if mixer.rope is not None:
             table = self._shared.rotary(mixer.rope)
             q, k = table.rotate(q, batch.positions), table.rotate(k, batch.positions)
+        if mixer.qk_norm == "per_head_after_rope":
+            q, k = norm(q, t, "q_norm"), norm(k, t, "k_norm")
+        if mixer.temperature:
+            steps = torch.div(batch.positions, mixer.temperature.step, rounding_mode="floor").double()
+            q = q * (1 + mixer.temperature.share * torch.log1p(steps)).float()[:, None, None]
         return q, k, v, gate
 
 

@@ -13,12 +13,14 @@ Tensors = dict[str, torch.Tensor]
 
 def norm(x: torch.Tensor, kind: NormKind, eps: float, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
     """Over the last dimension."""
+    if kind.endswith("plus_one"):
+        weight = weight + 1.0
     if kind.startswith("layer"):
         centred = x - x.mean(dim=-1, keepdim=True)
         scaled = centred * torch.rsqrt(centred.square().mean(dim=-1, keepdim=True) + eps) * weight
         return scaled if bias is None else scaled + bias
     scaled = x * torch.rsqrt(x.square().mean(dim=-1, keepdim=True) + eps)
-    return scaled * (weight + 1.0 if kind == "rms_plus_one" else weight)
+    return scaled * weight
 
 
 def gated(activation: Activation, gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
