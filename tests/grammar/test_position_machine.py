@@ -13,15 +13,18 @@ from imp_server.core import GrammarRefused
 from imp_server.grammar.check import check_regex, check_schema
 from imp_server.grammar.engine import GrammarSpace, Matcher, State
 from imp_server.grammar.frames.texts import Text
+from imp_server.grammar.frames.verdicts import Single
 from imp_server.grammar.languages.regex.anchors import Splitter
 from imp_server.grammar.languages.regex.compile import compile_regex
 from imp_server.grammar.languages.regex.parser import parse
 from imp_server.grammar.machines import joint as joint_module
 from imp_server.grammar.machines import position_machine
 from imp_server.grammar.machines.combine import anything, universal
+from imp_server.grammar.machines.counted import CountedMachine
 from imp_server.grammar.machines.glushkov import MAX_COST, positions_of
 from imp_server.grammar.machines.joint import joint_machine
 from imp_server.grammar.machines.lazy_product import lazy_one, searched_product
+from imp_server.grammar.machines.lengths import with_length
 from imp_server.grammar.machines.machine import DEAD, Machine
 from imp_server.grammar.machines.memo import forget
 from imp_server.grammar.machines.nodes import Node, Nodes
@@ -106,7 +109,10 @@ def always(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def around(pattern: str, rng: random.Random) -> Any:
-    text = {"type": "string", "pattern": pattern if rng.random() < 0.3 else f"^(?:{pattern})$"}
+    text: Any = {"type": "string", "pattern": pattern if rng.random() < 0.3 else f"^(?:{pattern})$"}
+    if rng.random() < 0.4:
+        low = rng.randrange(6)
+        text |= {"minLength": low, "maxLength": low + rng.randrange(9)}
     ways: list[Any] = [
         text,
         {"type": "array", "items": text},
@@ -131,7 +137,10 @@ def test_masks_over_sets_equal_those_over_states(seed: int) -> None:
     plain = Masks(shared.space, shared.stepper, VOCABULARY, use_native=False)
     for _ in range(12):
         pattern = some_regex(rng, rng.randrange(1, 5))
-        plan = check_regex(pattern) if rng.random() < 0.3 else check_schema(around(pattern, rng))
+        try:
+            plan = check_regex(pattern) if rng.random() < 0.3 else check_schema(around(pattern, rng))
+        except GrammarRefused:  # no text is as long
+            continue
         same_masks(shared, plain, shared.matcher(plan), rng)
 
 
@@ -156,6 +165,61 @@ def test_dear_patterns_are_served(pattern: str) -> None:
         way = m.way_out(m.start)
         end = m.advance_bytes(m.start, way)
         assert end is not None and m.is_done(end)
+
+
+# --- lengths ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_counted_sets_are_counted_states(seed: int) -> None:
+    rng = random.Random(seed)
+    n_compared = 0
+    for _ in range(80):
+        terms, sets = both(some_regex(rng, rng.randrange(1, 5)))
+        low = rng.choice([0, 0, 2, 5])
+        high = rng.choice([None, low + rng.randrange(12)])
+        try:
+            twin = with_length(terms, low, high)
+        except GrammarRefused:
+            continue
+        if twin is terms:
+            continue
+        counted = with_length(sets, low, high)
+        assert isinstance(counted, CountedMachine)
+        n_compared += twin.start != DEAD
+        if twin.start == DEAD:
+            assert counted.start == DEAD
+        else:
+            same_states(twin, counted, rng)
+    assert n_compared > 10
+
+
+LONG: list[Any] = [
+    {"type": "string", "pattern": "^(.*[ab].{30}c)+$", "maxLength": 80},
+    {"type": "string", "pattern": "^(.*[ab].{30}c)+$", "minLength": 50, "maxLength": 60},
+    {"type": "string", "pattern": "a.{30}b", "minLength": 400},
+]
+
+
+@pytest.mark.parametrize("schema", LONG, ids=range(len(LONG)))
+def test_a_dear_pattern_with_a_length_is_served(schema: Any) -> None:
+    shared = GrammarSpace(VOCABULARY)
+    plain = Masks(shared.space, shared.stepper, VOCABULARY, use_native=False)
+    m, rng = shared.matcher(check_schema(schema)), random.Random(3)
+    text = m.advance_bytes(m.start, b'"')
+    assert text is not None
+    local = m.local(text.cell.top)
+    assert isinstance(local, Text) and isinstance(local.verdicts, Single)
+    assert isinstance(local.verdicts.machine, CountedMachine)
+    state = text
+    for byte in "b\n cab é".encode() + b"lorem ipsum " * 5:
+        assert np.array_equal(plain.row(state), shared.masks.row(state))
+        state = m.advance_bytes(state, bytes([byte])) or state
+    assert allowed(m, state) == advanced(m, state)
+    for state in walk_states(m, rng, 10):
+        assert np.array_equal(plain.row(state), shared.masks.row(state))
+        after = m.advance_bytes(state, m.way_out(state))
+        assert after is not None and m.is_done(after)
 
 
 # --- side by side -------------------------------------------------------------------------------
@@ -199,7 +263,10 @@ def same_states(twin: Machine, joint: Machine, rng: random.Random) -> None:
         )
         after = [(twin.step(here[0], byte), joint.step(here[1], byte)) for byte in range(256)]
         assert all((a == DEAD) == (b == DEAD) for a, b in after)
-        here = rng.choice([pair for pair in after if pair[0] != DEAD])
+        alive = [pair for pair in after if pair[0] != DEAD]
+        if not alive:
+            break
+        here = rng.choice(alive)
 
 
 JOINT: dict[str, Any] = {

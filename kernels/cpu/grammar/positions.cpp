@@ -86,8 +86,14 @@ bool Positions::ends_at(const uint64_t* here) const {
   return n_met == (goal == Goal::ONE ? 1 : done.size());
 }
 
-bool Positions::lives(const uint64_t* here) const {
-  if (goal == Goal::ANY) return true;
+bool Positions::lives(const uint64_t* here, Count count) const {
+  if (goal == Goal::ANY) {
+    if (far.empty()) return true;
+    const size_t n = n_words, n_near = near.size() / n, n_far = far.size() / n;
+    if (count.allowed >= 0 && static_cast<size_t>(count.allowed) < n_near && !meets(here, near.data() + n * count.allowed, n_words))
+      return false;
+    return meets(here, far.data() + n * std::min<size_t>(count.needed, n_far - 1), n_words);
+  }
   if (goal == Goal::ALL) return !meets(here, lost.data(), n_words);
   int32_t n_met = 0;
   for (const Part& part : done) n_met += meets(here + part.first, bits.data() + part.bits, part.n);
@@ -101,7 +107,7 @@ int32_t Positions::kind(uint32_t code_point) const {
 }
 
 // Whether something of `following` reads some code point in [low, high] and lives on.
-bool Positions::reads(const uint64_t* following, uint32_t low, uint32_t high) {
+bool Positions::reads(const uint64_t* following, uint32_t low, uint32_t high, Count count) {
   if (low > high) return false;
   const auto [found, is_new] = within.try_emplace(static_cast<uint64_t>(low) << 32 | high, Kinds{{0, 0}});
   Kinds& among = found->second;
@@ -114,32 +120,31 @@ bool Positions::reads(const uint64_t* following, uint32_t low, uint32_t high) {
   for (int32_t word = 0; word < 2; ++word)
     for (uint64_t left = among.words[word]; left; left &= left - 1) {
       const uint64_t* chars = of(64 * word + __builtin_ctzll(left));
-      if (goal == Goal::ANY ? meets(following, chars, n_words) : common(following, chars, n_words, read) && lives(read))
-        return true;
+      if (common(following, chars, n_words, read) && lives(read, count)) return true;
     }
   return false;
 }
 
 Inner enter(const PositionText& text, uint64_t* slot) {
   Positions* const p = text.positions;
-  Inner inner{p, text.due ? Read::CONTINUATION : Read::TEXT, text.quoted, false, text.due, text.value, text.floor, 0};
+  Inner inner{p, text.due ? Read::CONTINUATION : Read::TEXT, text.quoted, false, text.due, text.value, text.floor, 0, text.count};
   if (text.due) {
     std::copy(text.here.begin(), text.here.end(), slot);
   } else {
     p->follow(text.here.data(), slot);
-    inner.ends = p->ends_at(text.here.data());
+    inner.ends = !text.count.needed && p->ends_at(text.here.data());
   }
   return inner;
 }
 
 namespace {
 
-// A whole code point was read.
+// A whole code point was read, which is counted.
 Outcome moved_by(const Inner& inner, const uint64_t* following, uint32_t code_point, Inner* after, uint64_t* read, bool* moved) {
   Positions* const p = inner.positions;
   const int32_t kind = p->kind(code_point);
-  if (kind < 0 || !common(following, p->of(kind), p->n_words, read) || !p->lives(read)) return Outcome::DEAD;
-  *after = Inner{p, Read::TEXT, inner.quoted, p->ends_at(read), 0, 0, 0, 0};
+  if (kind < 0 || !common(following, p->of(kind), p->n_words, read) || !p->lives(read, inner.count)) return Outcome::DEAD;
+  *after = Inner{p, Read::TEXT, inner.quoted, !inner.count.needed && p->ends_at(read), 0, 0, 0, 0, inner.count};
   *moved = true;
   return Outcome::ALIVE;
 }
@@ -152,7 +157,7 @@ Outcome continued(const Inner& inner, const uint64_t* following, uint32_t value,
   }
   const uint32_t low = value << (6 * due);
   const uint32_t high = std::min(low + (1u << (6 * due)) - 1, LAST);
-  if (!inner.positions->reads(following, std::max(low, floor), high)) return Outcome::DEAD;
+  if (!inner.positions->reads(following, std::max(low, floor), high, inner.count)) return Outcome::DEAD;
   *after = inner;
   after->read = Read::CONTINUATION;
   after->ends = false;
@@ -162,17 +167,22 @@ Outcome continued(const Inner& inner, const uint64_t* following, uint32_t value,
   return Outcome::ALIVE;
 }
 
-Outcome in_text(const Inner& inner, const uint64_t* following, int32_t byte, Inner* after, uint64_t* read, bool* moved) {
+Outcome in_text(const Inner& before, const uint64_t* following, int32_t byte, Inner* after, uint64_t* read, bool* moved) {
+  Inner inner = before;
+  const bool more = inner.count.more();
+  inner.count = inner.count.behind();  // of the code point that begins here
   if (inner.quoted && (byte < 0x20 || byte == '"' || byte == '\\')) {
     if (byte == '"') return inner.ends ? Outcome::POP : Outcome::DEAD;
-    if (byte != '\\' || !inner.positions->reads(following, 0, LAST)) return Outcome::DEAD;
+    if (byte != '\\' || !more || !inner.positions->reads(following, 0, LAST, inner.count)) return Outcome::DEAD;
     *after = inner;
     after->read = Read::ESCAPE;
     after->ends = false;
     return Outcome::ALIVE;
   }
   Outcome found = Outcome::DEAD;
-  if (byte < 0x80) {
+  if (!more) {
+    // nothing but the end may come
+  } else if (byte < 0x80) {
     found = moved_by(inner, following, byte, after, read, moved);
   } else if (byte >= 0xC2 && byte <= 0xF4) {
     const int32_t due = byte < 0xE0 ? 1 : byte < 0xF0 ? 2 : 3;
@@ -194,7 +204,7 @@ Outcome in_hex(const Inner& inner, const uint64_t* following, int32_t byte, Inne
   after->due = due;
   if (inner.read == Read::LOW_HEX) {
     const uint32_t first = std::max(low, LOW_FIRST), last = std::min(high, LOW_LAST);
-    if (first > last || !p->reads(following, inner.high + first - LOW_FIRST, inner.high + last - LOW_FIRST))
+    if (first > last || !p->reads(following, inner.high + first - LOW_FIRST, inner.high + last - LOW_FIRST, inner.count))
       return Outcome::DEAD;
     return due ? Outcome::ALIVE : moved_by(inner, following, inner.high + first - LOW_FIRST, after, read, moved);
   }
@@ -202,11 +212,11 @@ Outcome in_hex(const Inner& inner, const uint64_t* following, int32_t byte, Inne
     if (low >= LOW_FIRST && low <= LOW_LAST) return Outcome::DEAD;
     return moved_by(inner, following, low, after, read, moved);
   }
-  bool reachable = (low < HIGH_FIRST && p->reads(following, low, std::min(high, HIGH_FIRST - 1))) ||
-                   (high > LOW_LAST && p->reads(following, std::max(low, LOW_LAST + 1), high));
+  bool reachable = (low < HIGH_FIRST && p->reads(following, low, std::min(high, HIGH_FIRST - 1), inner.count)) ||
+                   (high > LOW_LAST && p->reads(following, std::max(low, LOW_LAST + 1), high, inner.count));
   if (!reachable && low <= HIGH_LAST && high >= HIGH_FIRST) {
     const uint32_t first = std::max(low, HIGH_FIRST) - HIGH_FIRST, last = std::min(high, HIGH_LAST) - HIGH_FIRST;
-    reachable = p->reads(following, 0x10000 + (first << 10), 0x10000 + (last << 10) + 0x3FF);
+    reachable = p->reads(following, 0x10000 + (first << 10), 0x10000 + (last << 10) + 0x3FF, inner.count);
   }
   if (!reachable) return Outcome::DEAD;
   if (!due) {
@@ -263,11 +273,12 @@ extern "C" {
 
 // `segments`: starts and then kinds, n_segments each. `sets`: chars of all classes, then `ends`, then those of the shifts.
 // `jumps`: (source, n_source, target, n_target) of each, their words one after another in `words`, and behind them those
-// of `done`: (first, n) of each set of the goal.
+// of `done`: (first, n) of each set of the goal. `counted`: the sets of `near`, then those of `far`.
 Positions* imp_grammar_positions(int32_t n_words, int64_t cost, const int32_t* segments, int32_t n_segments,
                                  const uint64_t* sets, int32_t n_classes, const int32_t* shifts, int32_t n_shifts,
                                  const int32_t* jumps, int32_t n_jumps, const uint64_t* words, int32_t goal,
-                                 const int32_t* done, int32_t n_done) {
+                                 const int32_t* done, int32_t n_done, const uint64_t* counted, int32_t n_near,
+                                 int32_t n_far) {
   auto* p = new Positions();
   p->n_words = n_words;
   p->cost = cost;
@@ -298,6 +309,8 @@ Positions* imp_grammar_positions(int32_t n_words, int64_t cost, const int32_t* s
     p->bits.insert(p->bits.end(), words, words + done[1]);
     words += done[1];
   }
+  p->near.assign(counted, counted + n * n_near);
+  p->far.assign(counted + n * n_near, counted + n * (n_near + static_cast<size_t>(n_far)));
   return p;
 }
 
@@ -309,11 +322,11 @@ void imp_grammar_position_texts_free(PositionTexts* texts) { delete texts; }
 
 // Local `local` stands for the text behind the positions `here`.
 void imp_grammar_position_text(PositionTexts* texts, int32_t local, Positions* positions, const uint64_t* here, int32_t due,
-                               uint32_t value, uint32_t floor, int32_t quoted) {
+                               uint32_t value, uint32_t floor, int32_t needed, int32_t allowed, int32_t quoted) {
   if (texts->number.size() <= static_cast<size_t>(local))
     texts->number.resize(std::max<size_t>(local + 1, 2 * texts->number.size()), -1);
   texts->number[local] = static_cast<int32_t>(texts->texts.size());
-  texts->texts.push_back({positions, std::vector<uint64_t>(here, here + positions->n_words), due, value, floor, quoted != 0});
+  texts->texts.push_back({positions, std::vector<uint64_t>(here, here + positions->n_words), due, value, floor, {needed, allowed}, quoted != 0});
 }
 
 }  // extern "C"

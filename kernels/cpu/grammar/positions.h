@@ -19,6 +19,14 @@ struct Kinds {
 // What patterns that are read side by side are to do: Goal of glushkov.py.
 enum class Goal : int32_t { ANY, ALL, ONE };
 
+// Code points that have to come behind the one that was begun, and that may (-1: any number).
+struct Count {
+  int32_t needed, allowed;
+
+  bool more() const { return allowed != 0; }
+  Count behind() const { return {needed ? needed - 1 : 0, allowed > 0 ? allowed - 1 : allowed}; }
+};
+
 // Sets are `n_words` words; bit p is position p.
 struct Positions {
   struct Jump {  // the parts of both sets that aren't empty, in `bits`
@@ -45,12 +53,15 @@ struct Positions {
   Goal goal;
   std::vector<Part> done;      // sets of the goal; their words are in `bits`
   std::vector<uint64_t> lost;  // behind these nothing ends
+  // By number: positions from which an end is within so many code points, and those from which it may be as far. Empty
+  // where none are counted.
+  std::vector<uint64_t> near, far;
   std::unordered_map<uint64_t, Kinds> within;  // classes between two code points, once asked for
 
   bool ends_at(const uint64_t* here) const;
-  bool lives(const uint64_t* here) const;  // of a set that isn't empty
+  bool lives(const uint64_t* here, Count count) const;  // of a set that isn't empty
   void follow(const uint64_t* here, uint64_t* out) const;
-  bool reads(const uint64_t* following, uint32_t low, uint32_t high);
+  bool reads(const uint64_t* following, uint32_t low, uint32_t high, Count count);
   int32_t kind(uint32_t code_point) const;
   const uint64_t* of(int32_t kind) const { return chars.data() + static_cast<size_t>(kind) * n_words; }
 };
@@ -61,6 +72,7 @@ struct PositionText {
   std::vector<uint64_t> here;
   int32_t due;
   uint32_t value, floor;
+  Count count;
   bool quoted;  // between the quotes of a JSON string; else bare, and over where no byte fits
 };
 
@@ -84,6 +96,7 @@ struct Inner {
   bool quoted, ends;
   int32_t due;  // continuation bytes, or hexadecimal digits
   uint32_t value, floor, high;
+  Count count;
 };
 
 // Enter the text: fills `slot` with what may follow.

@@ -19,18 +19,18 @@ from imp_server.grammar.frames.tables import Tables
 from imp_server.grammar.frames.texts import Text
 from imp_server.grammar.frames.values import Scalar
 from imp_server.grammar.frames.verdicts import Single
-from imp_server.grammar.machines.glushkov import Positions, lowest
+from imp_server.grammar.machines.glushkov import lowest
 from imp_server.grammar.machines.position_machine import PositionMachine
 from imp_server.native import load_library
 
 GOALS = ("any", "all", "one")
 _P, _I, _I64 = ctypes.c_void_p, ctypes.c_int32, ctypes.c_int64
 _CALLS: dict[str, tuple[Any, list[Any]]] = {
-    "positions": (_P, [_I, _I64, _P, _I, _P, _I, _P, _I, _P, _I, _P, _I, _P, _I]),
+    "positions": (_P, [_I, _I64, _P, _I, _P, _I, _P, _I, _P, _I, _P, _I, _P, _I, _P, _I, _I]),
     "positions_free": (None, [_P]),
     "position_texts": (_P, []),
     "position_texts_free": (None, [_P]),
-    "position_text": (None, [_P, _I, _P, ctypes.c_char_p, _I, ctypes.c_uint32, ctypes.c_uint32, _I]),
+    "position_text": (None, [_P, _I, _P, ctypes.c_char_p, _I, ctypes.c_uint32, ctypes.c_uint32, _I, _I, _I]),
 }
 
 
@@ -72,49 +72,41 @@ class PositionTexts:
             self._tables.head.texts = self._at
         native = machine.native
         if native is None:
-            native = machine.native = NativePositions(machine.positions)
+            native = machine.native = NativePositions(machine)
         place = machine.place(state)
         here = place.positions.to_bytes(8 * machine.positions.n_words, "little")
-        self._call["position_text"](self._at, local, native.at, here, place.due, place.value, place.floor, quoted)
+        self._call["position_text"](self._at, local, native.at, here, *place[1:], quoted)
 
 
 class NativePositions:
     """Owner of one automaton's native copy."""
 
-    def __init__(self, positions: Positions) -> None:
-        call = _calls()
-        n_words = positions.n_words
-        segments = np.array([*positions.starts, *positions.kinds], np.int32)
-        goal = positions.goal
+    def __init__(self, machine: PositionMachine) -> None:
+        call, positions = _calls(), machine.positions
+        n_words, goal = positions.n_words, positions.goal
         among = [*positions.chars, positions.ends, *(moved for _, moved in positions.shifts), goal.lost]
-        sets = _words(among, n_words)
-        shifts = np.array([distance for distance, _ in positions.shifts] or [0], np.int32)
-        cuts = [[_cut(s), _cut(t)] for s, t in positions.jumps]
-        jumps = np.array([[s[0], len(s[1]), t[0], len(t[1])] for s, t in cuts] or [[0] * 4], np.int32)
-        parts = [_cut(among) for among in goal.done]
-        done = np.array([[first, len(words)] for first, words in parts] or [[0] * 2], np.int32)
-        cut = [*(part for pair in cuts for part in pair), *parts]
-        bits = np.concatenate([words for _, words in cut] or [np.zeros(1, np.uint64)])
-        arrays: list[NDArray[Any]] = [segments, sets, shifts, jumps, bits, done]
-        a, b, c, d, e, f = (array.ctypes.data for array in arrays)
-        counts = len(positions.starts), len(positions.chars), len(positions.shifts), len(positions.jumps)
-        begun = call["positions"](
-            n_words,
-            positions.cost,
-            a,
-            counts[0],
-            b,
-            counts[1],
-            c,
-            counts[2],
-            d,
-            counts[3],
-            e,
-            GOALS.index(goal.kind),
-            f,
-            len(parts),
-        )
-        self.at = int(begun)
+        cuts = [(_cut(source), _cut(target)) for source, target in positions.jumps]
+        parts = [_cut(found) for found in goal.done]
+        words = [part for _, part in (*(part for pair in cuts for part in pair), *parts)]
+        jumps = [[s[0], len(s[1]), t[0], len(t[1])] for s, t in cuts]
+        near, far = machine.counted
+        ints: list[Any] = [
+            [*positions.starts, *positions.kinds],
+            [distance for distance, _ in positions.shifts],
+            jumps,
+            [[first, len(part)] for first, part in parts],
+        ]
+        segments, shifts, jumps_, done = (np.array(numbers or [0], np.int32) for numbers in ints)
+        sets, counted = _words(among, n_words), _words([*near, *far], n_words)
+        bits = np.concatenate(words or [np.zeros(1, np.uint64)])
+        arguments = [n_words, positions.cost]
+        for array, n in ((segments, len(positions.starts)), (sets, len(positions.chars))):
+            arguments += [array.ctypes.data, n]
+        for array, n in ((shifts, len(positions.shifts)), (jumps_, len(jumps))):
+            arguments += [array.ctypes.data, n]
+        arguments += [bits.ctypes.data, GOALS.index(goal.kind), done.ctypes.data, len(parts)]
+        arguments += [counted.ctypes.data, len(near), len(far)]
+        self.at = int(call["positions"](*arguments))
         weakref.finalize(self, call["positions_free"], self.at)
 
 

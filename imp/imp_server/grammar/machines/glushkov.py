@@ -105,6 +105,11 @@ class Positions(NamedTuple):
                 found |= target
         return found
 
+    def character(self, kind: int, low: int, high: int) -> int:
+        """A code point of the class in [low, high]; -1 if there is none."""
+        segments = zip(self.starts, [*self.starts[1:], LAST + 1], self.kinds, strict=True)
+        return next((max(a, low) for a, b, k in segments if k == kind and a <= high and b > low), -1)
+
     def before(self, here: int) -> int:
         """Behind what any of the positions may come."""
         found = 0

@@ -36,6 +36,8 @@ MAX_STEPS = 4096
 class JointMachine(PositionMachine):
     """Patterns side by side; once proved, every state it hands out can still reach an end."""
 
+    is_directed = False
+
     def __init__(self, roots: Sequence[Node], positions: Positions, reset: bytes) -> None:
         """`reset`: a text behind which every pattern that wasn't found is as at the start."""
         self._reset = reset
@@ -121,11 +123,10 @@ class JointMachine(PositionMachine):
         """The rest of the character that was begun, in a way that leads on, and the positions behind it."""
         low, high = bounds(place.value, place.due, place.floor)
         table = self.positions
-        first = bisect_right(table.starts, low) - 1
-        for start, kind in zip(table.starts[first:], table.kinds[first:], strict=True):
-            here = place.positions & table.chars[kind] if kind >= 0 else 0
-            if start <= high and here and table.goal.lives(here):
-                return chr(max(start, low)).encode()[-place.due :], here
+        for kind, among in enumerate(table.chars):
+            char, here = table.character(kind, low, high), place.positions & among
+            if char >= 0 and table.goal.lives(here):
+                return chr(char).encode()[-place.due :], here
         raise AssertionError("a character that leads nowhere")
 
 

@@ -15,10 +15,12 @@ from imp_server.grammar.machines.combine import (
     spread_of,
     universal,
 )
+from imp_server.grammar.machines.counted import MOST_COUNTED, CountedMachine
 from imp_server.grammar.machines.explored import BUDGET, refined, representatives
 from imp_server.grammar.machines.machine import DEAD, GROWING, UNBOUNDED, Machine
 from imp_server.grammar.machines.memo import remembered
 from imp_server.grammar.machines.nodes import INFINITE, Spread
+from imp_server.grammar.machines.position_machine import PositionMachine
 
 N_BYTES = 500
 """Memory of a state."""
@@ -186,7 +188,7 @@ def with_length(machine: Machine, low: int, high: int | None, what: str = "patte
     Raises GrammarRefused where neither counting nor a product under the budget is exact.
     """
     top = INFINITE if high is None else high
-    if isinstance(machine, Bounded):
+    if isinstance(machine, Bounded | CountedMachine):
         low, top = max(low, machine.low), min(top, machine.high)
         machine = machine.inner
     if machine.start == DEAD or low > top:
@@ -195,13 +197,22 @@ def with_length(machine: Machine, low: int, high: int | None, what: str = "patte
     if spread is not None:
         if low <= spread.low and spread.high <= top:
             return machine
+        counts_exactly = low <= MOST_COUNTED and (top <= MOST_COUNTED or top == INFINITE)
+        if isinstance(machine, PositionMachine) and machine.is_directed and counts_exactly:
+            return CountedMachine(machine, low, top)
         # If two lengths that follow each other are never further apart than the window is wide, one of them fits.
         if low == 0 or top == INFINITE or top - low + 1 >= min(gap_of(machine), INFINITE):
-            return Bounded(machine, low, top)
+            return _bounded(machine, low, top)
         widest = widest_gap(machine)
         if widest is not None and top - low + 1 >= widest:
-            return Bounded(machine, low, top)
+            return _bounded(machine, low, top)
     return intersect([machine, Bounded(anything(), low, top)], what=what)
+
+
+def _bounded(machine: Machine, low: int, high: int) -> Machine:
+    if isinstance(machine, PositionMachine) and machine.is_directed and low <= MOST_COUNTED:
+        return CountedMachine(machine, low, high)
+    return Bounded(machine, low, high)
 
 
 @remembered(maxsize=256)

@@ -45,6 +45,9 @@ class Place(NamedTuple):
     """Of the bytes of the code point that were read."""
     floor: int = 0
     """The least code point that is written with so many bytes."""
+    needed: int = 0
+    """Code points that have to come, and that may, behind the one that was begun (-1: any number)."""
+    allowed: int = -1
 
 
 class Ways:
@@ -116,11 +119,14 @@ class PositionMachine:
 
     is_sparse = True
     """Rows are filled entry by entry: whoever asks for all makes as many states."""
+    is_directed = True
+    """The nearest position alone tells the way to the end."""
 
     def __init__(self, roots: Sequence[Node], positions: Positions) -> None:
         """`positions` of the roots."""
         self.positions = positions
-        self.root = roots[0] if len(roots) == 1 else None
+        self.roots = roots
+        self.root: Node | None = roots[0] if len(roots) == 1 else None
         self.classes = byte_classes(set(positions.ranges))
         self.reach = max(root.reach for root in roots)
         """Bound on the fewest code points still missing in any state."""
@@ -137,9 +143,11 @@ class PositionMachine:
         self._rows: list[dict[int, int]] = []
         self.ways = Ways(positions, positions.ends)
         self._lengths: tuple[list[int], list[int]] | None = None
+        self.counted: tuple[list[int], list[int]] = [], []
+        """By number of code points: positions from which an end is that near, and from which it may be that far."""
         self.native: Any = None
         """What frames/position_texts.py keeps of it."""
-        self.start = self._intern(Place(positions.first))
+        self.start = self.intern(Place(positions.first))
 
     # --- the Machine protocol ---------------------------------------------------------------
 
@@ -176,7 +184,7 @@ class PositionMachine:
 
     def nearest(self, state: int) -> tuple[bytes, int, int]:
         """(the rest of the character that was begun, bytes to the end behind it, the position from which they lead)."""
-        here, due, value, floor = self._places[state]
+        here, due, value, floor, *_ = self._places[state]
         at, position = self.ways.nearest(here)
         if not due:
             return b"", at, position
@@ -186,7 +194,7 @@ class PositionMachine:
 
     def spread(self, state: int) -> Spread:
         """Lengths of what may still come, in code points."""
-        least, most = self._counts()
+        least, most = self.counts()
         here = list(members(self._places[state].positions))
         spend(1 + len(here) // OPS_PER_UNIT)
         return Spread(min(least[p] for p in here), max(most[p] for p in here), self._gap)
@@ -220,9 +228,9 @@ class PositionMachine:
         """Positions with the same future, the same for many."""
         return 1 << lowest(self._universal & self._free) if positions & self._universal else positions
 
-    def _intern(self, place: Place) -> int:
+    def intern(self, place: Place) -> int:
         if not place.due:
-            place = Place(self.settled(place.positions))
+            place = place._replace(positions=self.settled(place.positions))
         number = self._numbers.get(place)
         if number is None:
             charge(N_BYTES + self.positions.n // 2, 2)
@@ -233,7 +241,11 @@ class PositionMachine:
         return number
 
     def _step(self, state: int, byte: int) -> int:
-        _, due, value, floor = self._places[state]
+        _, due, value, floor, needed, allowed = self._places[state]
+        if not due:
+            if allowed == 0:
+                return DEAD
+            needed, allowed = max(0, needed - 1), max(-1, allowed - 1)
         following = self._follows[state]
         if due:
             if byte & 0xC0 != 0x80:
@@ -247,10 +259,16 @@ class PositionMachine:
         else:
             return DEAD
         read = [following & among for among in self._reading(*bounds(value, due, floor))]
-        if not any(map(self.positions.goal.lives, read)):
+        if not any(self._lives(positions, needed, allowed) for positions in read):
             return DEAD
         found = reduce(or_, read)  # what is dead included: the character isn't known yet
-        return self._intern(Place(found, due, value, floor) if due else Place(found))
+        if due:
+            return self.intern(Place(found, due, value, floor, needed, allowed))
+        return self.intern(Place(found, needed=needed, allowed=allowed))
+
+    def _lives(self, positions: int, needed: int, allowed: int) -> bool:
+        """Whether a text may end behind these positions."""
+        return self.positions.goal.lives(positions)
 
     def _reading(self, low: int, high: int) -> list[int]:
         """By class of code points in [low, high]: the positions that read them."""
@@ -267,7 +285,7 @@ class PositionMachine:
 
     # --- lengths ----------------------------------------------------------------------------
 
-    def _counts(self) -> tuple[list[int], list[int]]:
+    def counts(self) -> tuple[list[int], list[int]]:
         """By position: fewest and most code points behind it."""
         if self._lengths is None:
             table = self.positions

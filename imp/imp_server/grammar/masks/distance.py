@@ -128,7 +128,7 @@ class Distances:
         """The way of a text that is a set of positions: from the nearest one, so that many sets share it."""
         local = self._space.locals[state.cell.top]
         machine = None if state.marks or local.captures else machine_of(local)
-        if machine is None or machine.positions.goal.kind != "any":
+        if machine is None or not machine.is_directed:
             return None
         assert isinstance(local, Scalar | Text)
         char, at, position = machine.nearest(local.state)

@@ -172,7 +172,7 @@ class Masks:
 
         `local`: a text of positions. None where its way isn't told by the nearest position, or without native code.
         """
-        if self._native is None or machine.positions.goal.kind != "any":
+        if self._native is None or not machine.is_directed:
             return None
         found, n_units = self._native.nearest(self._sets.full, local, machine.ways.ranks(), self.vocabulary.size)
         spend(n_units)
