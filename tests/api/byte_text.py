@@ -39,6 +39,9 @@ class ByteText:
     def __init__(self) -> None:
         self.vocabulary = byte_vocabulary(END, THINK, THOUGHT, CALL, CALLED)
 
+    def close(self) -> None:
+        pass
+
     def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
         return [*text.encode()]
 

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import uvloop
 from imp_server.api.hub import Hub, build_hub
 from imp_server.api.model_host import ModelHost
+from imp_server.api.router.catalogue import Catalogue
 from imp_server.api.server import bind, run, url_of
 from imp_server.api.text_side import TextSide
 from imp_server.config import Config
@@ -60,11 +61,10 @@ def live_server(
     settings: dict[str, Any] | None = None,
     check_replies: bool = True,
     wait_ready: bool = True,
+    catalogue: Catalogue | None = None,
 ) -> Iterator[LiveServer]:
-    """Serves on a free port until the block ends. `settings`: {"section.key": value}.
-
-    `others`: engines of further models, by the names of these; their text is `load_text`'s, too.
-    """
+    """Serves on a free port until the block ends. `settings`: {"section.key": value}; `catalogue`: of several models;
+    `others`: engines of further models, by the names of these; their text is `load_text`'s, too."""
     config = Config.of({"server.port": 0, "responses.store_path": ":memory:", **(settings or {})})
     sockets = bind(config.server)
     loop = uvloop.new_event_loop()
@@ -75,7 +75,7 @@ def live_server(
         engine = client() if callable(client) else client
         engines = {model: engine, **{name: make() for name, make in others.items()}}
         hosts = [ModelHost(name, one, load_text, config) for name, one in engines.items() if one and load_text]
-        hub = build_hub(config, hosts, check_replies=check_replies)
+        hub = build_hub(config, hosts, check_replies=check_replies, catalogue=catalogue)
         box["server"] = LiveServer(url_of(sockets[0]), hub, loop, engine)
         if not wait_ready:
             ready.set()

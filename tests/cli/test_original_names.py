@@ -60,7 +60,7 @@ FLAGS: dict[str, tuple[str, str]] = {
     "--http-write-timeout": ("3", "server.send_timeout_s"),
     "--http-keep-alive-max": ("3", ""),
     "--log-requests": ("/tmp/x", "log.requests"),
-    "--idle-unload-seconds": ("3", ""),
+    "--idle-unload-seconds": ("3", "engine.idle_unload_s"),
     "--responses-store-ttl": ("3", "responses.store_ttl_s"),
     "--responses-store-max-entries": ("3", "responses.store_max_entries"),
     "--responses-store-max-mib": ("3", "responses.store_max_mib"),

@@ -39,6 +39,7 @@ from imp_server.api.preparing import Preparing
 from imp_server.api.resumable import Resumable, relayed
 from imp_server.api.resumable.opening import Chunks
 from imp_server.api.resumable.session import StreamKey
+from imp_server.api.router.leases import leasing
 from imp_server.api.text_side import check_for_any_model
 from imp_server.api.visit import Visit, visit_of
 from imp_server.core import ChatRequest, Draining, ImpError, InternalError, PromptRequest
@@ -116,7 +117,7 @@ class Endpoint:
 
     async def _answer(self, request: Request, headers: dict[str, str], request_id: str, visit: Visit) -> Response:
         caller = enter(self._hub, request.scope, headers, visit.client, self.operation)
-        with acting_for(caller.owner, is_admin=caller.is_admin):
+        with acting_for(caller.owner, is_admin=caller.is_admin), leasing(visit.leases):
             return await self._owned_answer(request, headers, request_id, visit)
 
     async def _owned_answer(self, request: Request, headers: dict[str, str], request_id: str, visit: Visit) -> Response:
@@ -266,7 +267,10 @@ class Endpoint:
         requests = [owned(one) for one in asked]
         for one in requests:
             check_for_any_model(one)
-        host = self._hub.models.find(requests[0].model)
+        errand = Errand()
+        watch.when_gone(errand.end)
+        with running(errand):
+            host = await self._hub.awake(requests[0].model)
         limit_s = host.config.server.request_timeout_s or None
         if resumable is not None:
             await resumable.loaded(host, limit_s)

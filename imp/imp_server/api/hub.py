@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, ParamSpec, TypeVar
 
 import msgspec
@@ -24,10 +25,22 @@ from imp_server.api.pool import WorkerPool
 from imp_server.api.reports import Reports
 from imp_server.api.responses_kept import ResponseShelf, response_shelf
 from imp_server.api.resumable.sessions import OwnBackground, OwnStreams, StreamSessions
-from imp_server.api.text_side import check_for_any_model
+from imp_server.api.router.catalogue import Catalogue
+from imp_server.api.router.control import Control
+from imp_server.api.router.leases import current_leases
+from imp_server.api.router.residency import Residency
+from imp_server.api.text_side import TextSide, check_for_any_model
 from imp_server.api.validation import Validators
 from imp_server.config import Config
-from imp_server.core import ChatRequest, ContextLengthExceeded, PromptRequest, Unavailable
+from imp_server.core import (
+    ChatRequest,
+    ConfigError,
+    ContextLengthExceeded,
+    ModelLoadFailed,
+    PromptRequest,
+    Unavailable,
+    UserFault,
+)
 from imp_server.core.errand import NotWanted, current_errand
 from imp_server.core.owner import current_owner
 from imp_server.dialects.handler import ModelCard, ReasoningEnd, ServerState, TextFacts
@@ -60,6 +73,8 @@ class Hub:
     admission: Admission
     sessions: StreamSessions
     reports: Reports
+    residency: Residency
+    control: Control
     check_replies: bool = False
     """Check every reply and event against the contract (tests, log.level=debug)."""
     draining: bool = False
@@ -91,15 +106,44 @@ class Hub:
         return self.models.find(model) if any(self.models) else None
 
     def state(self, model: str = "") -> ServerState:
+        if self.models.are_several and not model:
+            return self._state_of_all()
         host = self._host(model)
         if host is None:
             return ServerState("draining" if self.draining else "no_model", "", 0)
         state = "draining" if self.draining else host.state
         failure = host.failure.message if host.failure else host.trouble
-        trouble = self._trouble(host)
-        return ServerState(state, host.id, host.queue_depth, host.stage, host.stage_value, failure, trouble)
+        return ServerState(
+            state,
+            host.id,
+            host.queue_depth,
+            host.stage,
+            host.stage_value,
+            failure,
+            self._trouble() or self._stall(host),
+            is_rested=host.info is not None and host.state in ("loading", "sleeping"),
+            idle_unload_s=host.config.engine.idle_unload_s,
+        )
 
-    def _trouble(self, host: ModelHost) -> str:
+    def _state_of_all(self) -> ServerState:
+        """A server of several models is ready whichever are in memory."""
+        stalls = [stall for host in self.models if (stall := self._stall(host))]
+        return ServerState(
+            "draining" if self.draining else "ready",
+            "",
+            sum(host.queue_depth for host in self.models),
+            trouble=self._trouble() or next(iter(stalls), ""),
+            idle_unload_s=self.config.engine.idle_unload_s,
+            loaded={host.id: host.state == "ready" for host in self.models},
+        )
+
+    def _stall(self, host: ModelHost) -> str:
+        limit_s = self.config.server.stuck_thread_s
+        if limit_s and host.client.stalled_s > limit_s:
+            return f"the engine has made no token for {host.client.stalled_s:.0f} s"
+        return ""
+
+    def _trouble(self) -> str:
         """What no longer works and won't by itself; "" as long as requests are served."""
         if self.pool.lane.is_lost:
             return f"all threads that prepare requests are stuck ({self.pool.lane.name}); restart the server"
@@ -107,9 +151,6 @@ class Hub:
             return f"all threads that keep responses are stuck ({self.shelf.lane.name}); look at responses.store_path"
         if self.workers.is_failing:
             return "the processes that check grammars can't be started; the log says why"
-        limit_s = self.config.server.stuck_thread_s
-        if limit_s and host.client.stalled_s > limit_s:
-            return f"the engine has made no token for {host.client.stalled_s:.0f} s"
         return ""
 
     def look_at_lanes(self) -> None:
@@ -123,6 +164,43 @@ class Hub:
     def card(self, model: str) -> ModelCard:
         return self.models.find(model).card()
 
+    async def awake(self, model: str) -> ModelHost:
+        """The model, in memory until the request that is being answered ends.
+
+        Raises as Models.find and Residency.awake, NotWanted once the client has left.
+        """
+        host = self.models.find(model)
+        leases = current_leases()
+        if leases is not None:
+            leases.take(host)
+        if self.residency.is_up(host):
+            return host
+        errand = current_errand()
+        waiting = asyncio.ensure_future(self.residency.awake(host, host.config.server.request_timeout_s or None))
+        try:
+            with errand.ending_with(partial(_cancel, waiting)):
+                await waiting
+        except asyncio.CancelledError:
+            waiting.cancel()
+            if errand.is_over:
+                raise NotWanted from None
+            raise
+        return host
+
+    async def ready_card(self, model: str) -> ModelCard:
+        return (await self.awake(model)).card()
+
+    async def _text(self, host: ModelHost) -> TextSide:
+        """Without its engine, of a model that isn't in memory. Raises ModelLoadFailed for one that has no text."""
+        if not host.on_demand or host.text is not None:
+            return host.ready_text()
+        if host.broken:
+            raise ModelLoadFailed(f"model {host.id!r} can't be loaded: {host.broken}")
+        try:
+            return await host.open_text(self.pool)
+        except UserFault as error:
+            raise ModelLoadFailed(f"model {host.id!r} can't be loaded: {error.message}") from None
+
     def text_facts(self, model: str) -> TextFacts:
         side = self.models.find(model).ready_text()
         return TextFacts(side.chat_template, side.sampling_defaults, side.template_facts)
@@ -131,8 +209,13 @@ class Hub:
         return self.contract.document
 
     async def stats(self, model: str = "") -> tuple[dict[str, float], tuple[dict[str, Any], ...]]:
-        host = self._host(model)
-        told, rows = ({}, ()) if host is None else await host.stats(current_owner())
+        told: dict[str, float] = {}
+        rows: tuple[dict[str, Any], ...] = ()
+        if self.models.are_several and not model:
+            for found in await asyncio.gather(*(host.stats(current_owner()) for host in self.models)):
+                told = {name: told.get(name, 0.0) + found.counters.get(name, 0.0) for name in told | found.counters}
+        elif host := self._host(model):
+            told, rows = await host.stats(current_owner())
         own = {
             **self.checks.counters,
             **self.checks.jobs.seconds,
@@ -150,7 +233,7 @@ class Hub:
 
     async def tokenize(self, model: str, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
         host = self.models.find(model)
-        side = host.ready_text()
+        side = await self._text(host)
         pool = self.pool_of(host, renders=False)
         work = pool.run(side.tokenize, text, add_special=add_special, parse_special=parse_special)
         ids = await self._in_time(host, work)
@@ -162,20 +245,20 @@ class Hub:
 
     async def detokenize(self, model: str, ids: list[int]) -> str:
         host = self.models.find(model)
-        side = host.ready_text()
+        side = await self._text(host)
         self._check_length(host, len(ids), "tokens")
         return await self._in_time(host, self.pool_of(host, renders=False).run(side.detokenize, ids))
 
     async def render(self, request: ChatRequest) -> str:
         check_for_any_model(request)
         host = self.models.find(request.model)
-        side = host.ready_text()
+        side = await self._text(host)
         return await self._in_time(host, self.pool_of(host, renders=True).run(side.render, owned(request)))
 
     async def count_tokens(self, request: ChatRequest) -> int:
         check_for_any_model(request)
         host = self.models.find(request.model)
-        side = host.ready_text()
+        side = await self._text(host)
         n_tokens = await self._in_time(host, self.pool_of(host, renders=True).run(side.count, owned(request)))
         self._check_length(host, n_tokens, "messages")
         return n_tokens
@@ -222,6 +305,10 @@ class Hub:
         return await self.pool.run(function, *args, **kwargs)
 
 
+def _cancel(task: asyncio.Future[None]) -> None:
+    task.cancel()
+
+
 R = TypeVar("R", bound=ChatRequest | PromptRequest)
 
 
@@ -236,9 +323,17 @@ def new_workers() -> Workers:
 
 
 def build_hub(
-    config: Config, hosts: Sequence[ModelHost] = (), *, check_replies: bool = False, workers: Workers | None = None
+    config: Config,
+    hosts: Sequence[ModelHost] = (),
+    *,
+    check_replies: bool = False,
+    workers: Workers | None = None,
+    catalogue: Catalogue | None = None,
 ) -> Hub:
-    """Loads and compiles the contract. Raises ConfigError."""
+    """Loads and compiles the contract. `catalogue`: of a server of several models, which brings the hosts then.
+
+    Raises ConfigError.
+    """
     limits = {f"{section}.{key}": value for section, values in config.plain().items() for key, value in values.items()}
     limits["server.max_n"] = min(config.server.max_n, config.scheduler.max_rows or config.server.max_n)
     server = config.server
@@ -250,9 +345,12 @@ def build_hub(
         without_keys(contract.document, admin=ring.has_admin)
     if config.server.model_names == "any":
         without_model_names(contract)
+    if catalogue is not None and not config.router.models_autoload:
+        contract = loaded_by_hand(contract)
     validators = Validators(contract)
     validators.compile_requests()
     pool = WorkerPool(stuck_s=config.server.stuck_thread_s)
+    models, residency, control = _models(config, hosts, pool, catalogue)
     workers = workers or new_workers()
     return Hub(
         config=config,
@@ -261,7 +359,7 @@ def build_hub(
         keys=ring,
         cors=Cors(config.server.cors_origins),
         hosts=HostCheck(config.server, has_keys=not ring.is_open),
-        models=Models(hosts, any_name=config.server.model_names == "any"),
+        models=models,
         pool=pool,
         shelf=response_shelf(config),
         workers=workers,
@@ -269,8 +367,35 @@ def build_hub(
         admission=Admission(config.server),
         sessions=StreamSessions(config.streams),
         reports=Reports(config),
+        residency=residency,
+        control=control,
         check_replies=check_replies or config.log.level == "debug",
     )
+
+
+def _models(
+    config: Config, hosts: Sequence[ModelHost], pool: WorkerPool, catalogue: Catalogue | None
+) -> tuple[Models, Residency, Control]:
+    knobs, any_name, several = config.router, config.server.model_names == "any", catalogue is not None
+    if several and any_name:
+        raise ConfigError("--model-names any is for a server of one model; give one of several the alias *")
+    models = Models(hosts if catalogue is None else catalogue.hosts(), any_name=any_name, are_several=several)
+    room = None if catalogue is None else catalogue.room
+    residency = Residency(lambda: models, pool, room, autoload=not several or knobs.models_autoload)
+    keep_alive_s = config.streams.keep_alive_s
+    return (
+        models,
+        residency,
+        Control(models, residency, pool, keep_alive_s, catalogue, stop_timeout_s=knobs.stop_timeout_s),
+    )
+
+
+def loaded_by_hand(contract: Contract) -> Contract:
+    """The contract of a server that loads no model by itself, which each generation may be told."""
+    more = frozenset(("model_not_loaded",))
+    told = [replace(one, semantic_errors=one.semantic_errors | more) for one in contract.operations if one.is_inference]
+    by_id = {one.id: one for one in told}
+    return replace(contract, operations=tuple(by_id.get(one.id, one) for one in contract.operations))
 
 
 def closed(contract: Contract, path: str) -> Contract:

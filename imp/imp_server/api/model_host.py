@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Literal
 from weakref import WeakSet
 
 from imp_server.api.generations import REASONING_EXHAUSTED, Generations
@@ -15,9 +16,19 @@ from imp_server.api.text_side import TextSide
 from imp_server.config import Config
 from imp_server.core import ImpError, InternalError, ModelLoading
 from imp_server.core.owner import Owner
-from imp_server.dialects.handler import ModelCard
+from imp_server.dialects.handler import ModelCard, ModelStatus
 from imp_server.engine.client.base import EngineClient, EngineState, EngineStats, OnLoading
+from imp_server.engine.messages import ModelInfo
 
+_STATUS = {
+    "unloaded": "unloaded",
+    "failed": "unloaded",
+    "stopped": "unloaded",
+    "loading": "loading",
+    "sleeping": "sleeping",
+    "suspended": "sleeping",
+}
+"""State -> llama.cpp's word; of the others it is loaded."""
 _ROUTED = ("generate", "embed")
 """What an engine can do that there are routes for."""
 _STATS_S = 2.0
@@ -26,6 +37,16 @@ LOADS = "model_loads_total"
 """Counts how often the model was loaded; an engine that restarts loads it, too, and isn't counted."""
 THINK_END = "think_end_requests_total"
 """Counts the calls that ended a reply's thinking."""
+_SAVING_S = 10.0
+"""Seconds that an engine gets to end in good order: it may have a prefix cache to save."""
+_OWN_TOTAL = "engine_crashes_total"
+"""Counted on this side of an engine: it doesn't begin anew with the process."""
+Rest = Literal["", "unloaded", "sleeping", "suspended"]
+"""Why a model isn't in memory on purpose: nobody has asked for it, it was idle, or an operator put it to sleep. ""
+while it is, or is being loaded."""
+HostState = EngineState | Rest
+Source = Literal["", "preset", "folder", "catalogue"]
+"""Where a model of several comes from: a section of the preset file, a file of the folder, what imp has fetched."""
 
 
 @dataclass(slots=True, eq=False)
@@ -56,29 +77,110 @@ class ModelHost:
     _told: EngineStats = field(default_factory=lambda: EngineStats({}, ()))
     _asking: asyncio.Future[EngineStats] | None = None
 
+    aliases: tuple[str, ...] = ()
+    """Further names; `*` and `?` in one stand for any text and any character."""
+    tags: tuple[str, ...] = ()
+    source: Source = ""
+    on_demand: bool = False
+    """One of several: loaded when somebody asks for it, gone when another needs its place."""
+    loads_at_start: bool = False
+    broken: str = ""
+    """What is wrong with its configuration; it is never loaded then."""
+    file_bytes: int = 0
+    """What its files take, as far as that is known before it is loaded."""
+    rest: Rest = ""
+    """Set by whoever owns which models are in memory."""
+    is_queued: bool = False
+    """It waits for its turn to be loaded, or is being loaded behind a rest."""
+    info: ModelInfo | None = None
+    """Of its last load."""
+    n_leases: int = 0
+    """Requests that need it now."""
+    used_s: float = field(default_factory=time.monotonic)
+    """When it was last used, or loaded."""
+    failed_s: float = 0.0
+    changing: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Held while it is loaded or put to rest."""
+    on_change: Callable[[ModelHost], None] | None = None
+    """Told whenever its state has changed, and how far loading has come."""
+    on_used: Callable[[], None] | None = None
+    """Told when a request has left it."""
+    _carried: dict[str, float] = field(default_factory=dict)
+    """What engines of it counted that have ended."""
+    _opening: asyncio.Lock = field(default_factory=asyncio.Lock)
+
     # --- its life -------------------------------------------------------------------------------
 
     async def load(self, pool: WorkerPool) -> None:
         """Engine and text side at the same time. A failure stays on record, until the next try, and is raised."""
         self.failure = None
+        before, self.rest = self.rest, ""
+        parts = [asyncio.ensure_future(work) for work in (self.client.start(self._progress), self.open_text(pool))]
         try:
-            text, _ = await asyncio.gather(pool.run(self.load_text), self.client.start(self._progress))
-            text.limit_context(self.client.info.context_length)
-            self.text = text
+            await asyncio.gather(*parts)
+            text = self.text
+            assert text is not None
+            self.info = self.client.info
+            text.limit_context(self.info.context_length)
+            self.used_s = time.monotonic()
             self.counters[LOADS] += 1
-            if text.apart and self.pool is None:
-                self.pool = WorkerPool()
-        except ImpError as error:
-            self.failure = error
+        except BaseException as error:
+            for part in parts:
+                part.cancel()
+            await asyncio.gather(*parts, return_exceptions=True)
+            if self.on_demand or before:
+                await self.client.stop()
+                self.rest = before
+            if isinstance(error, ImpError):
+                self.failure = error
+            elif isinstance(error, Exception):
+                self.failure = InternalError(f"the model can't be loaded: {error}")
             raise
-        except Exception as error:
-            self.failure = InternalError(f"the model can't be loaded: {error}")
-            raise
+
+    async def open_text(self, pool: WorkerPool) -> TextSide:
+        """The text side alone, which takes no engine; as it is if it is open already."""
+        async with self._opening:
+            if self.text is None:
+                text = await pool.run(self.load_text)
+                if self.info is not None:
+                    text.limit_context(self.info.context_length)
+                if text.apart and self.pool is None:
+                    self.pool = WorkerPool()
+                self.text = text
+            return self.text
 
     def _progress(self, stage: str, value: float) -> None:
         self.stage, self.stage_value = stage, value
         if self.on_progress is not None:
             self.on_progress(stage, value)
+        self.tell()
+
+    def tell(self) -> None:
+        if self.on_change is not None:
+            self.on_change(self)
+
+    def was_used(self) -> None:
+        self.used_s = time.monotonic()
+        if self.on_used is not None:
+            self.on_used()
+
+    async def put_to_rest(self) -> None:
+        """Ends the engine, whose memory is free then; what is unloaded has no text side either."""
+        if self.client.state == "ready":
+            self._carry((await self._ask_engine()).counters)
+            self._told = EngineStats({}, ())
+        await self.client.drain(0.0 if self.queue_depth else _SAVING_S)
+        if self.rest == "unloaded" and self.text is not None:
+            text, self.text = self.text, None
+            await asyncio.to_thread(text.close)
+            if self.pool is not None:
+                self.pool.close()
+                self.pool = None
+
+    def _carry(self, counters: dict[str, float]) -> None:
+        for name, value in counters.items():
+            if name.partition("{")[0].endswith("_total") and name != _OWN_TOTAL:
+                self._carried[name] = self._carried.get(name, 0.0) + value
 
     async def drain(self, limit_s: float, hurried: asyncio.Event) -> None:
         """The engine finishes what runs, for at most `limit_s` and until `hurried`, and stops."""
@@ -106,10 +208,14 @@ class ModelHost:
     # --- its state ------------------------------------------------------------------------------
 
     @property
-    def state(self) -> EngineState:
-        """As EngineClient.state; failed if loading ended with an error."""
-        if self.failure is not None:
+    def state(self) -> HostState:
+        """As EngineClient.state; failed if loading ended with an error; else why it isn't in memory."""
+        if self.failure is not None and not self.is_queued:
             return "failed"
+        if self.is_queued:
+            return "loading"
+        if self.rest:
+            return self.rest
         state = self.client.state
         return "loading" if state == "stopped" or (state == "ready" and self.text is None) else state
 
@@ -123,13 +229,22 @@ class ModelHost:
         """Choices in flight, those that wait for a row included."""
         return sum(reply.n_choices for reply in self.replies)
 
+    @property
+    def is_idle(self) -> bool:
+        return not (self.n_leases or self.queue_depth)
+
+    @property
+    def memory_bytes(self) -> int:
+        """What it takes while it is loaded: as measured behind its last load, before the first its files."""
+        return self.file_bytes if self.info is None else self.info.memory_bytes
+
     def ready_text(self) -> TextSide:
-        """Raises ModelLoading, or the error that loading ended with."""
+        """Raises ModelLoading, or the error that loading ended with. A model that sleeps has its text."""
+        if self.text is not None and (self.info is not None or self.on_demand):
+            return self.text
         if self.failure is not None:
             raise self.failure
-        if self.text is None:
-            raise ModelLoading("the model is still loading; try again in a moment", retry_after_s=1.0)
-        return self.text
+        raise ModelLoading("the model is still loading; try again in a moment", retry_after_s=1.0)
 
     def own_pool(self, *, renders: bool) -> WorkerPool | None:
         """For work of the text side that may wait for processes of this model; `renders`: with its template, too.
@@ -140,13 +255,18 @@ class ModelHost:
         return self.pool if "tokenizer" in apart or (renders and "template" in apart) else None
 
     async def stats(self, owner: Owner) -> EngineStats:
-        """Of rows that aren't the owner's only that they are busy. Nothing while the model loads."""
-        if self.text is None:
+        """Of rows that aren't the owner's only that they are busy. Nothing while the model loads.
+
+        Totals go on behind a rest.
+        """
+        if self.info is None:
             return EngineStats({}, ())
         told, rows = await self._ask_engine()
+        told = told | {name: told.get(name, 0.0) + n for name, n in self._carried.items()}
         own = {key for reply in self.replies if reply.owner == owner for key in reply.keys}
         shown = tuple(row if row.get("key") in own else {"slot": row.get("slot")} for row in rows)
-        ended = {f'worker_killed_total{{job="{name}"}}': n for name, n in self.text.killed.items()}
+        killed = {} if self.text is None else self.text.killed
+        ended = {f'worker_killed_total{{job="{name}"}}': n for name, n in killed.items()}
         return EngineStats({**self.counters, **ended, **told}, shown)
 
     async def _ask_engine(self) -> EngineStats:
@@ -158,14 +278,21 @@ class ModelHost:
             self._told = self._asking.result()
         return self._told
 
+    @property
+    def status(self) -> str:
+        """In llama.cpp's words: unloaded | loading | loaded | sleeping."""
+        return _STATUS.get(self.state, "loaded")
+
     def card(self) -> ModelCard:
-        try:
-            info = self.client.info
-        except ImpError:
-            return ModelCard(self.id, self.created, False, None)
-        return ModelCard(
-            id=self.id,
-            created=self.created,
+        plain = ModelCard(self.id, self.created, False, None, aliases=self.aliases, tags=self.tags)
+        if self.on_demand:
+            problem = self.broken or ("" if self.failure is None else self.failure.message)
+            status = ModelStatus(self.status, problem, self.source, self.source == "catalogue")
+            plain = plain._replace(status=status)
+        info = self.info
+        if info is None:
+            return plain
+        return plain._replace(
             loaded=self.state in ("ready", "draining"),
             context_length=info.context_length,
             trained_context=info.trained_context,

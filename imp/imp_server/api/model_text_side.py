@@ -31,6 +31,10 @@ class ModelTextSide:
         _ = side.model.prompts.default  # what its template can do is found out before anybody waits for it
         return side
 
+    def close(self) -> None:
+        if self.model.workers is not None:
+            self.model.workers.close()
+
     @property
     def apart(self) -> frozenset[str]:
         return frozenset() if self.model.workers is None else self.model.workers.apart

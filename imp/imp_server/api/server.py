@@ -31,6 +31,7 @@ from imp_server.api.http_protocol import ImpHttpProtocol, error_bytes
 from imp_server.api.hub import Hub, build_hub
 from imp_server.api.model_host import ModelHost
 from imp_server.api.returned_memory import map_large_blocks
+from imp_server.api.router.catalogue import Catalogue
 from imp_server.api.visit import Front
 from imp_server.api.websocket import WebSocketFront
 from imp_server.api.websocket_frames import ImpWebSocketProtocol
@@ -150,13 +151,15 @@ def serve(
     sockets: Sockets = (),
     announce: Announce = print,
     workers: Workers | None = None,
+    catalogue: Catalogue | None = None,
 ) -> None:
-    """Serves the models until SIGINT or SIGTERM; `announce` gets the line that says where, once requests are taken.
+    """Serves the models, or those of the catalogue as they are asked for, until SIGINT or SIGTERM.
 
-    Raises UserFault if a model can't be loaded, ConfigError if the contract is broken.
+    `announce` gets the line that says where, once requests are taken. Raises UserFault if a model can't be loaded,
+    ConfigError if the contract is broken.
     """
     listening = sockets or bind(config.server)
-    hub = build_hub(config, hosts, workers=workers)
+    hub = build_hub(config, hosts, workers=workers, catalogue=catalogue)
     hub.workers.start()
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         runner.run(run(hub, listening, announce, ends_process=True))
@@ -248,7 +251,7 @@ async def run(hub: Hub, sockets: Sockets, announce: Announce, *, ends_process: b
     last_resort = partial(_end_in_time, hub) if ends_process else _nothing
     server = ImpServer(_uvicorn_config(front, hub), hub, sockets, last_resort)
     serving = asyncio.create_task(server.serve())
-    watching = asyncio.gather(hub.admission.connections.watch(), _look_at_lanes(hub))
+    watching = asyncio.gather(hub.admission.connections.watch(), _look_at_lanes(hub), hub.residency.watch())
     loading = asyncio.create_task(_load(hub))
     draining = asyncio.create_task(_drain(server, hub))
     try:
@@ -269,6 +272,8 @@ async def run(hub: Hub, sockets: Sockets, announce: Announce, *, ends_process: b
         draining.cancel()
         watching.cancel()
         await asyncio.gather(serving, loading, draining, watching, return_exceptions=True)
+        await hub.residency.close()
+        await hub.control.close()
         await asyncio.gather(*(host.stop() for host in hub.models))
         await hub.sessions.close()
         hub.pool.close()
@@ -281,6 +286,8 @@ async def run(hub: Hub, sockets: Sockets, announce: Announce, *, ends_process: b
 async def _drain(server: ImpServer, hub: Hub) -> None:
     """After a signal the engines finish what runs; what outlasts the drain ends with its dialect's error."""
     await server.exiting.wait()
+    hub.control.end_streams()
+    await hub.residency.close()
     limit_s = hub.config.server.drain_timeout_s
     if n := len(server.server_state.tasks):
         requests = f"{n} request{'s' if n > 1 else ''}"
@@ -340,5 +347,9 @@ def _uvicorn_config(app: object, hub: Hub) -> uvicorn.Config:
 
 
 async def _load(hub: Hub) -> None:
-    """All at the same time. Raises what the first that fails has met."""
-    await asyncio.gather(*(host.load(hub.pool) for host in hub.models))
+    """The one model, or several at the same time; raises what the first that fails has met. Those that are loaded on
+    demand aren't waited for."""
+    await asyncio.gather(*(host.load(hub.pool) for host in hub.models if not host.on_demand))
+    for host in hub.models:
+        if host.on_demand and host.loads_at_start and not host.broken:
+            hub.residency.want(host)

@@ -48,6 +48,10 @@ class TextSide(Protocol):
         """How often a limit ended what the model brought along, by what it was."""
         ...
 
+    def close(self) -> None:
+        """Ends what of it runs in processes apart; it is of no use behind that."""
+        ...
+
     def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]: ...
 
     def detokenize(self, ids: Sequence[int]) -> str:

@@ -19,6 +19,7 @@ from imp_server.api.reports import Ended, Reports
 from imp_server.api.reports.reply import ReplyReport
 from imp_server.api.reports.traces import TraceContext
 from imp_server.api.returned_memory import LARGE_BYTES
+from imp_server.api.router.leases import Leases
 
 _log = logging.getLogger(__name__)
 KEY = "imp.visit"
@@ -37,7 +38,7 @@ class Counts(Protocol):
 
 @dataclass(slots=True, eq=False)
 class Visit:
-    """Owner of a request's place at the gate and of its charge for memory; both end with it."""
+    """Owner of a request's place at the gate, its charge for memory and its leases of models; all end with it."""
 
     admission: Admission
     reports: Reports
@@ -48,6 +49,7 @@ class Visit:
     path: str = ""
     """Of the contract's operation; "" for a path that it doesn't have."""
     place: Place | None = None
+    leases: Leases = field(default_factory=Leases)
     is_probe: bool = False
     model: str = ""
     """The one that served it."""
@@ -93,12 +95,13 @@ class Visit:
 
     def hand_over(self) -> Callable[[], None]:
         """Lets go what the visit holds, when it is called: for what goes on behind the request."""
-        place, charge = self.place, self.charge
-        self.place, self.charge = None, self.admission.bodies.charge()
+        place, charge, leases = self.place, self.charge, self.leases
+        self.place, self.charge, self.leases = None, self.admission.bodies.charge(), Leases()
 
         def let_go() -> None:
             if place is not None:
                 place.leave()
+            leases.close()
             charge.close()
             if charge.most_bytes >= LARGE_BYTES:
                 self.admission.returned_memory.want()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 _FALLBACK = 4 << 30
@@ -20,6 +21,14 @@ def available_bytes() -> int:
     """Bytes that can still be used: what Linux calls available, bounded by the control group's limit."""
     available = _meminfo("MemAvailable")
     return min(_FALLBACK if available is None else available, _left_in_group())
+
+
+def resident_bytes() -> int:
+    """Of this process, in memory now; 0 where the system doesn't say."""
+    try:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError, IndexError):
+        return 0
 
 
 def _meminfo(name: str) -> int | None:

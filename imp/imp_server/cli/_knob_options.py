@@ -47,7 +47,7 @@ class KnobOption(click.Option):
         many = knob.kind is tuple
         names = [*knob.aliases, knob.flag]
         if knob.kind is bool:
-            names = [f"{knob.flag}/--no-{knob.flag.removeprefix('--')}"]
+            names = [f"{flag}/--no-{flag.removeprefix('--')}" for flag in (*knob.aliases, knob.flag)]
         shown = "" if knob.default in ("", ()) else f" [{_spelled(knob.default)}]"
         super().__init__(
             [*names, f"knob_{knob.section}_{knob.name}"],

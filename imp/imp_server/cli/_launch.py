@@ -11,6 +11,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
+from imp_server.api.router.names import named
 from imp_server.cli._terminal import transfer_progress
 from imp_server.config import Config
 from imp_server.core import ConfigError, UnsupportedModel
@@ -36,6 +37,7 @@ class Located:
 
     path: Path
     model_id: str
+    aliases: tuple[str, ...] = ()
 
 
 def locate(config: Config) -> Located | None:
@@ -54,7 +56,7 @@ def locate(config: Config) -> Located | None:
         tell(f"fetching {wanted.name}, which isn't here yet")
         with transfer_progress() as on_progress:
             path = pull(config.model.path or wanted.name, on_progress, revision=config.model.revision).path
-    return Located(path, config.model.alias or wanted.name)
+    return Located(path, *named(config.model.alias, wanted.name))
 
 
 @contextmanager

@@ -34,7 +34,7 @@ def command(ctx: click.Context, arguments: tuple[str, ...]) -> None:
     loaded = configuration(asked)
     for note in (*asked.notes, *loaded.notes):
         tell(f"imp: {note}")
-    run_server(loaded.config)
+    run_server(loaded)
 
 
 def configuration(asked: Translated) -> Loaded:

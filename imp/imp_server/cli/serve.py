@@ -30,15 +30,21 @@ def command(loaded: Loaded, model: str | None) -> None:
     """Serve MODEL over HTTP until SIGINT or SIGTERM.
 
     MODEL is a known name (`imp ls --known`), a file, a folder or hf:org/repo[:file]; without it the small default
-    model is served, and fetched first if it isn't here. `--model none` starts without one.
+    model is served, and fetched first if it isn't here. `--model none` starts without one. With --models-dir or
+    --models-preset, and without MODEL, all models found there are served, each loaded when it is asked for.
     """
-    run_server(with_model(loaded, model))
+    run_server(loaded, model)
 
 
-def run_server(config: Config) -> None:
+def run_server(loaded: Loaded, model: str | None = None) -> None:
     """Until SIGINT or SIGTERM."""
     from imp_server.api.server import bind, serve
+    from imp_server.cli._several_models import serves_several
 
+    if serves_several(loaded.config, model):
+        _serve_several(loaded)
+        return
+    config = with_model(loaded, model)
     set_up_logging(config.log)
     sockets = bind(config.server)  # before anything is loaded: a taken port fails at once
     _say(f"imp {__version__}")
@@ -52,6 +58,30 @@ def run_server(config: Config) -> None:
     _say(f"Loading model {located.model_id}\n{readable(located.path)}")
     _say(_limits(config))
     _serve_model(config, located, sockets)
+
+
+def _serve_several(loaded: Loaded) -> None:
+    from imp_server.api.hub import new_workers
+    from imp_server.api.server import bind, serve
+    from imp_server.cli._several_models import DiskCatalogue
+
+    config = loaded.config
+    set_up_logging(config.log)
+    sockets = bind(config.server)
+    _say(f"imp {__version__}")
+    for warning in warnings(config):
+        tell(f"imp: {warning}", logging.WARNING)
+    workers = new_workers()
+    catalogue = DiskCatalogue(loaded, workers)
+    hosts = catalogue.hosts()
+    _say("Models: " + (", ".join(host.id for host in hosts) or "none yet"))
+    for host in hosts:
+        if host.broken:
+            tell(f"imp: model {host.id} can't be served: {host.broken}", logging.WARNING)
+    room = catalogue.room
+    at_once = f"{room.n_models} at once" if room.n_models else "any number at once"
+    _say(f"Loaded when they are asked for, {at_once}, in {room.n_bytes >> 20} MiB of memory\n{_limits(config)}")
+    serve(config, [], sockets, _announce, workers, catalogue)
 
 
 def warnings(config: Config) -> Iterator[str]:
@@ -90,7 +120,7 @@ def _serve_model(config: Config, located: Located, sockets: Sockets) -> None:
         def load_text() -> ModelTextSide:
             return ModelTextSide.load(located.path, config, workers)
 
-        host = ModelHost(located.model_id, client, load_text, config, on_progress)
+        host = ModelHost(located.model_id, client, load_text, config, on_progress, aliases=located.aliases)
         serve(config, [host], sockets, announce, workers)
 
 

@@ -27,7 +27,7 @@ class Model(msgspec.Struct, frozen=True):
     revision: str = "main"
     """Revision of an hf: repository."""
     alias: str = ""
-    """Name under which the model is served; empty = its own."""
+    """Names under which the model is served, the first as its id; * stands for any text. Empty = its own."""
     max_seq_len: Count = 0
     """Most tokens of prompt and answer together; 0 = what the model was trained for and memory holds."""
     chat_template: str = "auto"

@@ -29,6 +29,10 @@ FLAG_ALIASES: dict[str, str] = {
     "--grammar-memo-mib": "grammar.memory_mib",
     "--lora": "adapters.lora",
     "--models-dir": "router.models_dir",
+    "--models-preset": "router.models_preset",
+    "--models-max": "router.models_max",
+    "--models-autoload": "router.models_autoload",
+    "--sleep-idle-seconds": "engine.idle_unload_s",
     "--request-timeout": "server.request_timeout_s",
     "--drain-seconds": "server.drain_timeout_s",
     "--http-read-timeout": "server.body_timeout_s",
@@ -116,6 +120,7 @@ VALUE_ALIASES: dict[tuple[str, str], str] = {
     ("kv_cache.dtype", "fp32"): "f32",
     ("scheduler.prefill_chunk", "-1"): "0",
     ("streams.keep_alive_s", "-1"): "0",
+    ("engine.idle_unload_s", "-1"): "0",
 }
 
 # Keys of the original that mean nothing here: accepted with one line. A name with a final dot is a whole section.
@@ -169,7 +174,6 @@ NO_EFFECT_FLAGS: dict[str, bool] = {
     "--dual-path-quant": False,
     "--max-images-per-request": True,
     "--http-keep-alive-max": True,
-    "--idle-unload-seconds": True,
 }
 
 # Flags whose silent loss would hurt: refused, with what to do instead.

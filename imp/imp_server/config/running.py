@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
+from msgspec import Meta
 
 from imp_server.config.types import Count, Fraction, Milliseconds, Percent, Positive, Seconds, Words
 
@@ -33,6 +34,8 @@ class Engine(msgspec.Struct, frozen=True):
     """Longest pause between two restarts in seconds."""
     crash_limit: Positive = 3
     """Crashes by one and the same request after which it is refused."""
+    idle_unload_s: Annotated[int, Meta(ge=0, extra={"flag": "idle_unload_seconds"})] = 0
+    """Seconds without a request after which the model leaves memory until the next one; 0 = never."""
 
 
 class Scheduler(msgspec.Struct, frozen=True):

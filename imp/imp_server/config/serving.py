@@ -138,10 +138,22 @@ class Streams(msgspec.Struct, frozen=True):
 
 
 class Router(msgspec.Struct, frozen=True):
-    """Several models behind one server."""
+    """Several models behind one server, each in a process of its own (docs/router.md)."""
 
     models_dir: str = ""
-    """Folder in which model names are looked up, besides the catalogue."""
+    """Folder of models. Without MODEL all of them are served; with it, names are looked up there, too."""
+    models_preset: str = ""
+    """INI file with a section for each model: its name, its file, its knobs. Serves those models."""
+    models_max: Count = 4
+    """Most models in memory at once; 0 = as many as memory holds."""
+    models_autoload: bool = True
+    """A request loads the model that it names; off = only POST /models/load does."""
+    memory_mib: Count = 0
+    """MiB that loaded models may take together; 0 = nine tenths of what is free at start."""
+    catalogue: bool = True
+    """Serve what imp has fetched, too."""
+    stop_timeout_s: Seconds = 10
+    """Seconds that running requests get to finish when their model is taken out of memory by hand."""
 
 
 class Log(msgspec.Struct, frozen=True):

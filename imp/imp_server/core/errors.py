@@ -118,6 +118,12 @@ class ModelNotFound(NotFound):
     default_code = "model_not_found"
 
 
+class ModelNotLoaded(InvalidRequest):
+    """It is here, and this server loads models only when it is told to (--no-models-autoload)."""
+
+    default_code = "model_not_loaded"
+
+
 class MethodNotAllowed(ImpError):
     status = 405
     default_code = "method_not_allowed"
@@ -202,6 +208,20 @@ class NoModel(Unavailable):
 
 class ModelLoading(Unavailable):
     default_code = "model_loading"
+
+
+class ModelLoadFailed(Unavailable):
+    """A model of several, or one that slept, couldn't be loaded; the message has the cause."""
+
+    default_code = "model_load_failed"
+    default_retry_after_s = 5.0
+
+
+class Suspended(Unavailable):
+    """An operator put the model to sleep."""
+
+    default_code = "suspended"
+    default_retry_after_s = None
 
 
 class EngineRestarting(Unavailable):

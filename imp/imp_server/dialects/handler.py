@@ -27,6 +27,19 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
+class ModelStatus(NamedTuple):
+    """Where one of several models stands."""
+
+    value: str
+    """unloaded | loading | loaded | sleeping."""
+    problem: str = ""
+    """What its last load, or its configuration, failed with."""
+    source: str = ""
+    """preset | folder | catalogue."""
+    can_remove: bool = False
+    """Fetched by imp itself."""
+
+
 class ModelCard(NamedTuple):
     """A model that this server lists."""
 
@@ -46,10 +59,15 @@ class ModelCard(NamedTuple):
     path: str = ""
     n_rows: int = 0
     tasks: tuple[str, ...] = ("generate",)
+    aliases: tuple[str, ...] = ()
+    tags: tuple[str, ...] = ()
+    status: ModelStatus | None = None
+    """None on a server of one model."""
 
 
 class ServerState(NamedTuple):
-    """What the probes tell. `state`: no_model | loading | ready | restarting | draining | stopped | failed."""
+    """What the probes tell. `state`: no_model | loading | ready | restarting | draining | stopped | failed |
+    sleeping | suspended."""
 
     state: str
     model: str
@@ -59,6 +77,11 @@ class ServerState(NamedTuple):
     message: str = ""
     trouble: str = ""
     """Why requests can't be served although the state is `ready`."""
+    is_rested: bool = False
+    """The model was loaded before: it sleeps, or is on its way back."""
+    idle_unload_s: int = 0
+    loaded: Mapping[str, bool] | None = None
+    """Of several models, which of them answer; None on a server of one."""
 
 
 class TextFacts(NamedTuple):
@@ -111,6 +134,15 @@ class Services(Protocol):
 
     def card(self, model: str) -> ModelCard: ...
 
+    async def ready_card(self, model: str) -> ModelCard:
+        """Of a model that is in memory until the request has been answered; it is loaded if need be."""
+        ...
+
+    @property
+    def control(self) -> ModelControl:
+        """What changes which models there are, and which are in memory."""
+        ...
+
     def text_facts(self, model: str) -> TextFacts: ...
 
     def document(self) -> dict[str, Any]:
@@ -151,6 +183,42 @@ class Services(Protocol):
 
     async def in_pool(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """For what may take longer than 2 ms, which nothing on the event loop may."""
+        ...
+
+
+class ModelControl(Protocol):
+    """Every method raises ModelNotFound for a name that no model has."""
+
+    def load(self, model: str) -> None:
+        """Begins to load it. Raises InvalidRequest if it is in memory, or on its way there."""
+        ...
+
+    async def unload(self, model: str) -> None:
+        """Begins to take it out of memory, or cancels its download. Raises InvalidRequest if there is nothing to do."""
+        ...
+
+    async def fetch(self, model: str) -> None:
+        """Begins to download it. Raises InvalidRequest for what is here, or can't be fetched."""
+        ...
+
+    async def remove(self, model: str) -> None:
+        """Deletes a model that was fetched. Raises InvalidRequest for another one."""
+        ...
+
+    async def scan(self) -> None:
+        """Looks for models again."""
+        ...
+
+    def events(self) -> Readable:
+        """The state of each model, and what becomes of it, as server-sent events."""
+        ...
+
+    async def suspend(self, model: str) -> list[str]:
+        """Frees the memory of the model, or of all for ""; those that sleep until `resume`."""
+        ...
+
+    async def resume(self, model: str) -> list[str]:
+        """The inverse. Raises ModelLoadFailed."""
         ...
 
 

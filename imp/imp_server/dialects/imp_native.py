@@ -36,22 +36,24 @@ _UNWELL = {
     "stopped": ("unhealthy", "engine_faulted", "the engine has stopped"),
     "failed": ("unhealthy", "engine_faulted", "the model can't be loaded"),
 }
-"""State -> status, code and message of a 503. No model at all is a state, not a fault."""
+"""State -> status, code and message of a 503. No model at all is a state, not a fault, and so is one that sleeps."""
 
 
 def _health(call: Call) -> Reply:
     """Never waits for the engine."""
     state = call.services.state()
-    status, code, message = _UNWELL.get(state.state, ("ok", "", ""))
+    status, code, message = ("ok", "", "") if state.is_rested else _UNWELL.get(state.state, ("ok", "", ""))
     body: dict[str, Any] = {
         "status": status,
-        "model_loaded": state.state in ("ready", "draining"),
+        "model_loaded": state.state in ("ready", "draining") and (state.loaded is None or any(state.loaded.values())),
         "state": state.state,
         "queue_depth": state.queue_depth,
-        "suspended": False,
-        "idle_suspended": False,
-        "idle_unload_seconds": 0,
+        "suspended": state.state in ("sleeping", "suspended"),
+        "idle_suspended": state.state == "sleeping",
+        "idle_unload_seconds": state.idle_unload_s,
     }
+    if state.loaded is not None:
+        body["models_loaded"] = sum(state.loaded.values())
     if state.state == "loading":
         body["loading"] = {"stage": state.stage, "value": min(1.0, max(0.0, state.stage_value))}
     if not code:
@@ -67,16 +69,18 @@ _NOT_READY = {
     "draining": ("draining", "the server is shutting down"),
     "stopped": ("engine_faulted", "the engine has stopped"),
     "failed": ("engine_faulted", "the model can't be loaded"),
+    "suspended": ("suspended", "the model was put to sleep; POST /admin/resume wakes it"),
 }
 
 
 @handler
 async def ready(call: Call) -> Reply:
     state = call.services.state()
-    if state.state == "ready" and not state.trouble:
+    if (state.state == "ready" or state.is_rested) and not state.trouble:
         told = {"message": state.message} if state.message else {}
         return JsonReply({"ready": True, "model": state.model, **told})
-    code, message = ("engine_faulted", state.trouble) if state.state == "ready" else _NOT_READY[state.state]
+    in_trouble = ("engine_faulted", state.trouble)
+    code, message = in_trouble if state.state == "ready" or state.is_rested else _NOT_READY[state.state]
     message = state.trouble or state.message or message
     body: dict[str, Any] = {"ready": False, "code": code, "message": message}
     if state.model:

@@ -7,8 +7,10 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import partial
 
+import msgspec
+
 from imp_server.backends.base import BLOCK_TOKENS, Backend, KvSpec
-from imp_server.backends.machine import available_bytes
+from imp_server.backends.machine import available_bytes, resident_bytes
 from imp_server.config import EngineConfig
 from imp_server.config.running import PrefixCache as PrefixCacheKnobs
 from imp_server.core import CapacityExceeded, readable
@@ -56,6 +58,7 @@ def build_engine(
 
     `note_running`, `clock`: of EngineLoop.
     """
+    before = resident_bytes()
     source, tokenizer, backend = _load(path, config, emit)
     vocabulary = tokenizer.vocabulary
     architecture = backend.architecture
@@ -97,7 +100,13 @@ def build_engine(
         note_running=note_running,
         clock=clock,
     )
-    return BuiltEngine(loop, _model_info(source, backend, kv, limits, model_id, draft))
+    return BuiltEngine(loop, _measured(_model_info(source, backend, kv, limits, model_id, draft), before))
+
+
+def _measured(info: ModelInfo, before: int) -> ModelInfo:
+    """`before`: bytes of the process without its model. What of weights and pools wasn't touched yet counts, too."""
+    wanted = before + info.weight_bytes + info.kv_bytes
+    return msgspec.structs.replace(info, memory_bytes=max(resident_bytes(), wanted))
 
 
 def _limits(architecture: Architecture, config: EngineConfig, n_rows: int, context: int) -> Limits:

@@ -101,6 +101,8 @@ class ModelInfo(msgspec.Struct, frozen=True):
     weight_bytes: int = 0
     kv_bytes: int = 0
     file_bytes: int = 0
+    memory_bytes: int = 0
+    """What the process takes: measured once it was ready, with all of its weights and its pools."""
 
 
 class Loading(msgspec.Struct, frozen=True, tag="loading"):

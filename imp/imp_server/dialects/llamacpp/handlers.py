@@ -7,7 +7,7 @@ from itertools import groupby
 from typing import Any
 
 from imp_server import __version__
-from imp_server.core import ImpError, InvalidRequest, Unavailable
+from imp_server.core import ImpError, InvalidRequest, MissingParameter, Unavailable
 from imp_server.dialects.base import ReplyContext
 from imp_server.dialects.handler import BytesReply, Call, JsonReply, ModelCard, PromptReply, Reply, TextFacts, handler
 from imp_server.dialects.ids import new_id
@@ -67,7 +67,7 @@ async def _embedding(call: Call) -> Reply:
     if texts is None:
         texts = call.body["input"]
     prompts = await call.worked(prompts_of, texts)
-    card = call.services.card(call.model)
+    card = await call.services.ready_card(call.model)
     check_embeds(card)
     return embed(call, card.id, prompts, NativeEmbeddingFold)
 
@@ -88,7 +88,7 @@ class NativeEmbeddingFold(EmbeddingFold):
 
 async def _completion(call: Call) -> Reply:
     requests = await call.worked(prompt_requests, call.body, await bias_by_id(call))
-    card = call.services.card(call.model)
+    card = await call.services.ready_card(call.model)
     context = ReplyContext(
         id=new_id("cmpl-"), model=card.id, created=int(time.time()), request_id=call.request_id, body=call.body
     )
@@ -144,7 +144,11 @@ async def control(call: Call) -> Reply:
 
 @handler
 async def props(call: Call) -> Reply:
-    card, facts = _model(call)
+    model = call.query.get("model", "")
+    state = call.services.state(model)
+    if state.loaded is not None:
+        return _router_props(call)
+    card, facts = _model(call, model)
     n_ctx = (card.context_length if card else None) or 0
     return JsonReply(
         {
@@ -164,23 +168,64 @@ async def props(call: Call) -> Reply:
             "chat_template_caps": {},
             **facts.template_facts,
             "build_info": f"b-imp-{__version__}",
+            "is_sleeping": state.state in ("sleeping", "suspended"),
+        }
+    )
+
+
+def _router_props(call: Call) -> Reply:
+    """Of a server of several models itself: `?model=` asks for one of them."""
+    router = call.services.config.router
+    return JsonReply(
+        {
+            "role": "router",
+            "max_instances": router.models_max,
+            "models_autoload": router.models_autoload,
+            "default_generation_settings": {"n_ctx": 0, "params": default_settings({})},
+            "n_ctx": 0,
+            "total_slots": 0,
+            "model_alias": "",
+            "model_ftype": "",
+            "model_path": "",
+            "modalities": {"vision": False, "audio": False, "video": False},
+            "endpoint_slots": True,
+            "endpoint_props": False,
+            "endpoint_metrics": True,
+            "chat_template": "",
+            "bos_token": "",
+            "eos_token": "",
+            "chat_template_caps": {},
+            "build_info": f"b-imp-{__version__}",
             "is_sleeping": False,
         }
     )
 
 
-def _model(call: Call) -> tuple[ModelCard | None, TextFacts]:
+def _model(call: Call, name: str = "") -> tuple[ModelCard | None, TextFacts]:
     """What is known of the model; None and nothing while there is none or it loads."""
+    if name:
+        return call.services.card(name), _facts(call, name)
     try:
         return call.services.card(""), call.services.text_facts("")
+    except MissingParameter:
+        raise
     except ImpError:
         return next(iter(call.services.cards()), None), TextFacts("", {})
 
 
+def _facts(call: Call, name: str) -> TextFacts:
+    """Nothing while it isn't loaded."""
+    try:
+        return call.services.text_facts(name)
+    except ImpError:
+        return TextFacts("", {})
+
+
 @handler
 async def slots(call: Call) -> Reply:
-    card, _ = _model(call)
-    counters, rows = await call.services.stats()
+    model = call.query.get("model", "")
+    card, _ = _model(call, model)
+    counters, rows = await call.services.stats(model)
     n_rows = card.n_rows if card else 0
     if call.query.get("fail_on_no_slot") and len(rows) >= n_rows:
         raise Unavailable("every row is busy; try again later", retry_after_s=1.0)
@@ -217,7 +262,8 @@ def _slot(row: dict[str, Any] | None) -> dict[str, Any]:
 
 @handler
 async def metrics(call: Call) -> Reply:
-    counters, _ = await call.services.stats()
+    model = call.query.get("model", "")
+    counters, _ = await call.services.stats(model)
     kept = await call.services.responses.totals()
-    text = exposition(counters, call.services.state(), kept, call.services.measured())
+    text = exposition(counters, call.services.state(model), kept, call.services.measured())
     return BytesReply(text, CONTENT_TYPE, headers={"process-start-time-unix": STARTED_UNIX})

@@ -87,8 +87,9 @@ def exposition(counters: Counters, state: ServerState, kept: KeptTotals, measure
 def _ours(counters: Counters, state: ServerState, kept: KeptTotals) -> Iterator[Metric]:
     yield _metric("imp_uptime_seconds", "Since the process started.", time.monotonic() - _STARTED)
     loaded = GaugeMetricFamily("imp_model_loaded", "1 if the model answers.", labels=["model"])
-    if state.model:
-        loaded.add_metric([state.model], float(state.state == "ready"))
+    own = {state.model: state.state == "ready"} if state.model else {}
+    for model, is_loaded in (own if state.loaded is None else state.loaded).items():
+        loaded.add_metric([model], float(is_loaded))
     yield loaded
     yield _metric("imp_queue_depth", "Choices in flight: those that run and those that wait.", state.queue_depth)
     yield _metric("imp_queue_running", "Rows in use.", counters.get("rows_running", 0.0))

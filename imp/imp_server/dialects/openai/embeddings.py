@@ -24,7 +24,7 @@ UNIT_LENGTH = 2
 @handler
 async def create_embedding(call: Call) -> Reply:
     prompts = await call.worked(prompts_of, call.body["input"])
-    check_embeds(call.services.card(call.model), call.body.get("dimensions"))
+    check_embeds(await call.services.ready_card(call.model), call.body.get("dimensions"))
     return embed(call, call.model, prompts, EmbeddingFold)
 
 

@@ -6,21 +6,23 @@ from datetime import UTC, datetime
 from typing import Any
 
 from imp_server.core import ModelNotFound, NoModel
-from imp_server.dialects.handler import Call, JsonReply, ModelCard, Reply, handler
+from imp_server.dialects.handler import Call, JsonReply, ModelCard, ModelStatus, Reply, handler
 
 
 @handler
 async def list_models(call: Call) -> Reply:
-    return _listed(call)
+    return await _listed(call)
 
 
 @handler
 async def llamacpp_models(call: Call) -> Reply:
-    return _listed(call)
+    return await _listed(call)
 
 
-def _listed(call: Call) -> Reply:
+async def _listed(call: Call) -> Reply:
     """Anthropic's paging: after_id, before_id and limit; OpenAI's clients send none of them."""
+    if call.query.get("reload"):
+        await call.services.control.scan()
     cards = list(call.services.cards())
     ids = [card.id for card in cards]
     after, before = call.query.get("after_id"), call.query.get("before_id")
@@ -68,7 +70,7 @@ def model_body(card: ModelCard) -> dict[str, Any]:
             "quantisation": card.quantisation,
             "tasks": list(card.tasks),
         }
-    return {
+    body = {
         "id": card.id,
         "object": "model",
         "created": card.created,
@@ -77,8 +79,8 @@ def model_body(card: ModelCard) -> dict[str, Any]:
         "display_name": card.id,
         "created_at": datetime.fromtimestamp(card.created, UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
         "lifecycle": "active",
-        "aliases": [],
-        "tags": [],
+        "aliases": list(card.aliases),
+        "tags": list(card.tags),
         "loaded": card.loaded,
         "max_model_len": card.context_length,
         "max_input_tokens": card.context_length,
@@ -86,3 +88,11 @@ def model_body(card: ModelCard) -> dict[str, Any]:
         "meta": meta,
         "architecture": {"input_modalities": ["text"], "output_modalities": ["text"]},
     }
+    return body if card.status is None else body | _status_body(card.status)
+
+
+def _status_body(status: ModelStatus) -> dict[str, Any]:
+    told: dict[str, Any] = {"value": status.value, "failed": bool(status.problem)}
+    if status.problem:
+        told["error"] = status.problem
+    return {"status": told, "source": status.source, "can_remove": status.can_remove}

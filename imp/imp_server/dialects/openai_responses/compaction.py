@@ -67,7 +67,7 @@ async def compact_response(call: Call) -> Reply:
     body["input"] = await resolved(kept, items_of(body.get("input")))
     history = await history_of(kept, body)
     request = await call.services.in_pool(summary_request, body, history)
-    context_length = call.services.card(call.model).context_length or 0
+    context_length = (await call.services.ready_card(call.model)).context_length or 0
     request = msgspec.structs.replace(request, max_tokens=summary_tokens(context_length))
     if context_length:
         # A conversation is compacted because it is long: what the summary can't read, the oldest turns, is left out.

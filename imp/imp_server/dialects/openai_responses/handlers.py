@@ -21,7 +21,7 @@ from imp_server.core import (
     check_media,
 )
 from imp_server.dialects.base import ReplyContext, SseFrame
-from imp_server.dialects.handler import Call, ChatReply, JsonReply, RelayReply, Reply, handler
+from imp_server.dialects.handler import Call, ChatReply, JsonReply, ModelCard, RelayReply, Reply, handler
 from imp_server.dialects.ids import new_id
 from imp_server.dialects.intents import Body, extensions, present
 from imp_server.dialects.openai.sampling import budget_tokens_of, whole
@@ -152,7 +152,8 @@ async def create_response(call: Call) -> Reply:
     items, history = await resolved(finds, items_of(body["input"])), await _history(call, finds)
     request = await call.services.in_pool(parse, body | {"input": items}, history)
     check_media(request)
-    request = await _truncated(call, request)
+    if call.body.get("truncation") == "auto":
+        request = await _truncated(call, request, await call.services.ready_card(request.model))
     context = ReplyContext(
         id=new_id("resp_imp"), model=call.model, created=int(time.time()), request_id=call.request_id, body=body
     )
@@ -193,11 +194,10 @@ async def _history(call: Call, finds: Finds) -> list[dict[str, Any]]:
     return items
 
 
-async def _truncated(call: Call, request: ChatRequest) -> ChatRequest:
+async def _truncated(call: Call, request: ChatRequest, card: ModelCard) -> ChatRequest:
     """Without the turns that `truncation` lets go."""
-    if call.body.get("truncation") != "auto" or not (length := call.services.card(request.model).context_length):
-        return request
-    return await fitting(request, call.services.count_tokens, length)
+    length = card.context_length
+    return await fitting(request, call.services.count_tokens, length) if length else request
 
 
 @handler
@@ -205,7 +205,8 @@ async def count_input_tokens(call: Call) -> Reply:
     kept = call.services.responses
     items = await resolved(kept, items_of(call.body["input"]))
     request = await call.services.in_pool(parse, call.body | {"input": items}, await _history(call, kept))
-    request = await _truncated(call, request)
+    if call.body.get("truncation") == "auto":  # a model that isn't in memory isn't loaded to count
+        request = await _truncated(call, request, call.services.card(request.model))
     n_tokens = await call.services.count_tokens(request)
     return JsonReply({"object": "response.input_tokens", "input_tokens": n_tokens})
 

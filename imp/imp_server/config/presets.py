@@ -1,0 +1,150 @@
+"""The preset file of a server of several models: INI, a section for each, `[*]` for all of them.
+
+    [*]
+    max-seq-len = 8192
+    [small]
+    model = smollm2            ; a name, file or folder; left out, a model of this name
+    alias = fast, claude-*haiku*
+    tags = chat
+    load-on-startup = true
+    temperature = 0.7          ; any knob of a model, by flag, section.key or variable
+
+A knob is taken from the first that names it: command line and environment, the model's section, `[*]`, the
+configuration file, the default.
+"""
+
+from __future__ import annotations
+
+import configparser
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from imp_server.config.knobs import Knob, knobs
+from imp_server.config.load import Loaded, nearest
+from imp_server.config.names import FOREIGN_FLAGS
+from imp_server.config.tree import Config
+from imp_server.config.values import FALSE_WORDS, TRUE_WORDS, from_text
+from imp_server.core import ConfigError
+
+ALL = "*"
+OF_A_MODEL = frozenset({
+    "model", "engine", "scheduler", "kv_cache", "prefix_cache", "speculative", "grammar", "reasoning", "sampling",
+    "cpu", "cuda", "adapters",
+})  # fmt: skip
+"""Sections of the configuration that each model may have its own of."""
+_ALSO = frozenset({"server.max_tokens", "server.max_input_tokens", "server.request_timeout_s"})
+_OWN = ("tags", "load-on-startup")
+_TOP = "(above all sections)"
+
+
+@dataclass(frozen=True, slots=True)
+class Preset:
+    """One section of the file."""
+
+    name: str
+    config: Config
+    """The server's, with what the section says. Its model.path is what to open, "" = a model called `name`."""
+    tags: tuple[str, ...] = ()
+    loads_at_start: bool = False
+    problem: str = ""
+    """What is wrong with the section, for people; the model can't be loaded then."""
+
+
+@dataclass(frozen=True, slots=True)
+class Presets:
+    """What a preset file says."""
+
+    sections: Mapping[str, Preset]
+    """By name, in the order of the file."""
+    shared: Preset
+    """For models without a section."""
+
+
+def read_presets(path: Path | None, loaded: Loaded) -> Presets:
+    """None: no file, so that nothing is said. A section that is wrong is a Preset with a problem.
+
+    Raises ConfigError for a file that can't be read at all.
+    """
+    sections = {} if path is None else _sections(path)
+    shared = sections.pop(ALL, {})
+    presets = {name: _preset(name, (shared, entries), loaded) for name, entries in sections.items()}
+    return Presets(presets, _preset("", (shared,), loaded))
+
+
+def _sections(path: Path) -> dict[str, dict[str, str]]:
+    parser = configparser.RawConfigParser(
+        delimiters=("=",),
+        comment_prefixes=("#", ";"),
+        inline_comment_prefixes=(" ;", " #"),
+        default_section=_TOP,
+        strict=False,
+        allow_no_value=True,
+    )
+    parser.optionxform = str.strip  # type: ignore[assignment, method-assign]
+    try:
+        parser.read_string(f"[{_TOP}]\n" + path.read_text(encoding="utf-8-sig"), source=str(path))
+    except (OSError, UnicodeDecodeError, configparser.Error) as error:
+        raise ConfigError(f"--models-preset {path}: {error}") from None
+    above = set(parser.defaults())
+    if strays := sorted(above - {"version"}):
+        raise ConfigError(f"--models-preset {path}: {strays[0]} stands above the first [section]")
+    return {name: {k: v or "" for k, v in parser.items(name) if k not in above} for name in parser.sections()}
+
+
+def _preset(name: str, layers: Sequence[Mapping[str, str]], loaded: Loaded) -> Preset:
+    try:
+        return _read(name, layers, loaded)
+    except ConfigError as error:
+        return Preset(name, loaded.config, problem=error.message)
+
+
+def _read(name: str, layers: Sequence[Mapping[str, str]], loaded: Loaded) -> Preset:
+    """`layers`: the stronger ones last."""
+    plain = loaded.config.plain()
+    own: dict[str, str] = {}
+    for entries, origin in zip(layers, (f"[{ALL}]", f"[{name}]")):
+        for key, text in entries.items():
+            if key in _OWN:
+                own[key] = text
+                continue
+            knob = _knob(key, origin)
+            value = from_text(knob, text, f"{origin} {key}")
+            if not _is_strong(loaded.origins.get(knob.key, "")):
+                plain[knob.section][knob.name] = value
+    return Preset(
+        name,
+        Config.from_plain(plain),
+        tuple(word.strip() for word in own.get("tags", "").split(",") if word.strip()),
+        _switch(own.get("load-on-startup", "false"), f"[{name}] load-on-startup"),
+    )
+
+
+def _knob(key: str, origin: str) -> Knob:
+    """By a flag's name, with or without its dashes, by its key, by its variable, or by another server's flag."""
+    known = knobs()
+    by_name = {name: knob for knob in known.values() for name in (knob.key, knob.variable, *knob.flags)}
+    bare = key.lstrip("-")
+    found = next((by_name[word] for word in (key, f"--{bare}") if word in by_name), None)
+    if found is None:
+        foreign = next((FOREIGN_FLAGS[word] for word in (f"-{bare}", f"--{bare}") if word in FOREIGN_FLAGS), "")
+        found = by_name.get(foreign)
+        if found is None and foreign.startswith("leave"):
+            raise ConfigError(f"{origin}: there is no option {key}; {foreign}")
+    if found is None:
+        raise ConfigError(f"{origin}: there is no option {key}{nearest(bare, [n.lstrip('-') for n in by_name])}")
+    if found.section not in OF_A_MODEL and found.key not in _ALSO:
+        raise ConfigError(f"{origin}: {key} is of the whole server; set it where that is started")
+    return found
+
+
+def _is_strong(origin: str) -> bool:
+    """Set on the command line or in the environment."""
+    return origin.startswith(("--", "IMP_"))
+
+
+def _switch(text: str, origin: str) -> bool:
+    word = text.strip().lower()
+    if word in TRUE_WORDS or word in FALSE_WORDS:
+        return word in TRUE_WORDS
+    raise ConfigError(f"{origin}: {text!r} isn't valid (expected: true or false)")

@@ -1,0 +1,297 @@
+"""Several models in one server: names, loading on demand, room, the queue, and what is told of all that."""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import httpx
+import pytest
+from imp_server.api.router.residency import Room
+from imp_server.config import Config
+from imp_server.core import ConfigError, InvalidModel
+from imp_server.engine.client.scripted import Wait, text_ids
+
+from tests.api.raw_http import BODY, CHAT
+from tests.api.router.several import Followed, ScriptedCatalogue, ask, said, several, statuses
+from tests.api.test_streams import until
+
+
+def error_of(reply: httpx.Response) -> tuple[int, str]:
+    return reply.status_code, reply.json()["error"]["code"]
+
+
+def test_a_model_is_loaded_when_somebody_asks_for_it() -> None:
+    catalogue = ScriptedCatalogue("a", "b", "c")
+    with several(catalogue) as live:
+        assert statuses(live) == dict.fromkeys("abc", "unloaded") and catalogue.loads == []
+        assert httpx.get(live.url + "/health").json()["model_loaded"] is False
+        assert (said(live, "b"), said(live, "a"), said(live, "b")) == ("b", "a", "b")
+        assert catalogue.loads == ["b", "a"]
+        assert statuses(live) == {"a": "loaded", "b": "loaded", "c": "unloaded"}
+        health = httpx.get(live.url + "/health").json()
+        assert (health["state"], health["model_loaded"], health["models_loaded"]) == ("ready", True, 2)
+        assert httpx.get(live.url + "/ready").status_code == 200
+
+
+def test_every_dialect_loads_its_model() -> None:
+    bodies: dict[str, dict[str, Any]] = {
+        "/v1/messages": {"max_tokens": 5, "messages": BODY["messages"]},
+        "/v1/responses": {"input": "hi"},
+        "/v1/completions": {"prompt": "hi"},
+        "/completion": {"prompt": "hi"},
+        "/v1/embeddings": {"input": "hi"},
+        "/embedding": {"content": "hi"},
+    }
+    with several(ScriptedCatalogue(*(f"m{i}" for i in range(len(bodies))), room=Room(1))) as live:
+        for i, (path, body) in enumerate(bodies.items()):
+            reply = httpx.post(live.url + path, json={"model": f"m{i}", **body}, timeout=20)
+            # the plain text side makes no vectors, which is found out behind the load
+            assert reply.status_code == 200 or "embedding" in path, (path, reply.text)
+            assert statuses(live)[f"m{i}"] == "loaded", path
+
+
+def test_names_that_mean_no_model() -> None:
+    catalogue = ScriptedCatalogue("a", "b")
+    with several(catalogue) as live:
+        for path, body in ((CHAT, BODY), ("/completion", {"prompt": "x"}), ("/tokenize", {"content": "x"})):
+            nameless = {name: value for name, value in body.items() if name != "model"}
+            assert error_of(httpx.post(live.url + path, json=nameless)) == (400, "missing_required_parameter"), path
+            unknown = httpx.post(live.url + path, json={**body, "model": "o"})
+            assert error_of(unknown) == (404, "model_not_found") and "'a', 'b'" in unknown.text, path
+        for path in ("/models/load", "/models/unload"):
+            assert error_of(httpx.post(live.url + path, json={"model": "o"})) == (404, "model_not_found")
+        for name in ("/etc/passwd", "../a", "./a.gguf", "hf:org/a"):
+            assert ask(live, name).status_code == 404
+        assert catalogue.loads == []
+
+
+def test_aliases_and_patterns() -> None:
+    catalogue = ScriptedCatalogue()
+    catalogue.options = {
+        "small": {"aliases": ("fast", "claude-*haiku*", "claude-*"), "tags": ("chat",)},
+        "large": {"aliases": ("claude-opus-*", "gpt-?")},
+    }
+    with several(catalogue) as live:
+        meant = {"fast": "small", "claude-3-5-haiku-latest": "small", "claude-sonnet": "small", "small": "small"}
+        meant |= {"claude-opus-4": "large", "gpt-5": "large"}
+        assert {name: said(live, name) for name in meant} == meant
+        assert ask(live, "gpt-55").status_code == 404
+        assert ask(live, "claude-" + "x" * 600).status_code == 404
+        listed = {m["id"]: m for m in httpx.get(live.url + "/v1/models").json()["data"]}
+        assert listed["small"]["aliases"] == ["fast", "claude-*haiku*", "claude-*"]
+        assert listed["small"]["tags"] == ["chat"] and listed["large"]["source"] == "folder"
+        assert httpx.get(live.url + "/v1/models/fast").json()["id"] == "small"
+
+
+def test_the_longest_idle_goes_for_the_next() -> None:
+    catalogue = ScriptedCatalogue("a", "b", "c", room=Room(n_models=2))
+    with several(catalogue) as live:
+        for name in ("a", "b", "a"):
+            said(live, name)
+        assert said(live, "c") == "c"
+        assert statuses(live) == {"a": "loaded", "b": "unloaded", "c": "loaded"}
+        assert catalogue["b"].state == "stopped"
+        assert said(live, "b") == "b" and statuses(live)["a"] == "unloaded"
+        assert catalogue.loads == ["a", "b", "c", "b"]
+
+
+def test_memory_counts_as_it_was_measured() -> None:
+    catalogue = ScriptedCatalogue("a", "b", "c", room=Room(n_bytes=250), memory_bytes=100)
+    with several(catalogue) as live:
+        for name in "abc":
+            said(live, name)
+        assert statuses(live) == {"a": "unloaded", "b": "loaded", "c": "loaded"}
+    catalogue = ScriptedCatalogue("a", "b", room=Room(n_bytes=50), memory_bytes=100)
+    with several(catalogue) as live:  # one that is too large may still be alone
+        assert (said(live, "a"), said(live, "b")) == ("a", "b")
+        assert statuses(live) == {"a": "unloaded", "b": "loaded"}
+
+
+def test_a_busy_model_never_goes_and_its_place_is_waited_for() -> None:
+    catalogue = ScriptedCatalogue("a", "b", room=Room(n_models=1))
+    with several(catalogue) as live, ThreadPoolExecutor() as pool:
+        said(live, "a")
+        catalogue["a"].play(text_ids("slow"), Wait(0.6), text_ids("ly"))
+        slow = pool.submit(said, live, "a")
+        until(lambda: catalogue["a"].n_running == 1, 5)
+        waits = pool.submit(said, live, "b")
+        until(lambda: statuses(live)["b"] == "loading", 5)
+        assert catalogue["a"].state == "ready" and catalogue.loads == ["a"]
+        assert slow.result(10) == "slowly" and waits.result(10) == "b"
+        assert statuses(live) == {"a": "unloaded", "b": "loaded"}
+
+
+def test_who_waits_is_served_in_turn_and_shares_a_load() -> None:
+    catalogue = ScriptedCatalogue("a", "b", "c", "d", room=Room(n_models=1), load_seconds=0.05)
+    with several(catalogue) as live, ThreadPoolExecutor(12) as pool:
+        said(live, "a")
+        catalogue["a"].play(Wait(0.8), text_ids("x"))
+        running = [pool.submit(said, live, "a")]
+        until(lambda: catalogue["a"].n_running == 1, 5)
+        for name in "bcd":
+            running += [pool.submit(said, live, name) for _ in range(3)]
+            until(lambda name=name: statuses(live)[name] == "loading", 5)  # type: ignore[misc]
+        assert [one.result(20) for one in running] == ["x", *"bbbcccddd"]
+        assert catalogue.loads == ["a", "b", "c", "d"]
+
+
+def test_who_leaves_takes_his_claim_along() -> None:
+    catalogue = ScriptedCatalogue("a", "b", "c", room=Room(n_models=1))
+    with several(catalogue) as live, ThreadPoolExecutor() as pool:
+        said(live, "a")
+        catalogue["a"].play(Wait(1.2), text_ids("x"))
+        slow = pool.submit(said, live, "a")
+        until(lambda: catalogue["a"].n_running == 1, 5)
+        with pytest.raises(httpx.TimeoutException):
+            httpx.post(live.url + CHAT, json={**BODY, "model": "b"}, timeout=0.2)
+        until(lambda: statuses(live)["b"] == "unloaded", 5)
+        assert said(live, "c") == "c" and slow.result(10) == "x"
+        assert catalogue.loads == ["a", "c"]
+        assert all(host.n_leases == 0 for host in live.hub.models)
+
+
+def test_a_load_that_fails_is_a_503_and_the_next_is_served() -> None:
+    catalogue = ScriptedCatalogue("a", "b", load_seconds=0.2)
+    catalogue.hosts()
+    catalogue["a"].fault = InvalidModel("a.gguf is cut off")
+    with several(catalogue) as live, ThreadPoolExecutor() as pool:
+        failing = [pool.submit(ask, live, "a") for _ in range(2)]
+        until(lambda: statuses(live)["a"] == "loading", 5)
+        served = pool.submit(said, live, "b")
+        for one in failing:
+            assert error_of(one.result(10)) == (503, "model_load_failed") and "cut off" in one.result().text
+        assert served.result(10) == "b"
+        told = next(m for m in httpx.get(live.url + "/v1/models").json()["data"] if m["id"] == "a")
+        assert told["status"]["failed"] is True and "cut off" in told["status"]["error"]
+        assert httpx.get(live.url + "/health").status_code == 200
+        catalogue["a"].fault = None
+        httpx.post(live.url + "/models/load", json={"model": "a"}).raise_for_status()
+        until(lambda: statuses(live)["a"] == "loaded", 5)
+        assert said(live, "a") == "a"
+
+
+def test_a_broken_preset_harms_nobody() -> None:
+    catalogue = ScriptedCatalogue("a")
+    catalogue.options["b"] = {"broken": "[b]: there is no option max-sqe-len"}
+    with several(catalogue) as live:
+        assert said(live, "a") == "a"
+        refused = ask(live, "b")
+        assert error_of(refused) == (503, "model_load_failed") and "max-sqe-len" in refused.text
+        assert httpx.post(live.url + "/models/load", json={"model": "b"}).status_code == 503
+        assert httpx.post(live.url + "/tokenize", json={"model": "b", "content": "x"}).status_code == 503
+
+
+def test_without_autoload_an_operator_loads() -> None:
+    catalogue = ScriptedCatalogue("a", "b")
+    with several(catalogue, router__models_autoload=False) as live:
+        assert error_of(ask(live, "a")) == (400, "model_not_loaded")
+        httpx.post(live.url + "/models/load", json={"model": "a"}).raise_for_status()
+        until(lambda: statuses(live)["a"] == "loaded", 5)
+        assert said(live, "a") == "a"
+        assert httpx.get(live.url + "/props").json()["models_autoload"] is False
+
+
+def test_load_and_unload_by_hand() -> None:
+    catalogue = ScriptedCatalogue("a", "b")
+    with several(catalogue) as live, httpx.Client(base_url=live.url) as http:
+        assert error_of(http.post("/models/unload", json={"model": "a"})) == (400, "model_not_loaded")
+        assert http.post("/models/load", json={"model": "a"}).json() == {"success": True}
+        until(lambda: statuses(live)["a"] == "loaded", 5)
+        assert error_of(http.post("/models/load", json={"model": "a"})) == (400, "model_already_loaded")
+        assert http.post("/models/unload", json={"model": "a"}).json() == {"success": True}
+        until(lambda: statuses(live)["a"] == "unloaded" and catalogue["a"].state == "stopped", 5)
+        assert live.hub.models.find("a").text is None
+        assert said(live, "a") == "a"
+        assert http.post("/admin/suspend", json={"model": "a"}).json() == {"suspended": True, "models": ["a"]}
+        assert statuses(live)["a"] == "sleeping" and error_of(ask(live, "a")) == (503, "suspended")
+        assert said(live, "b") == "b"
+        assert http.post("/admin/resume").json()["suspended"] is False and said(live, "a") == "a"
+
+
+def test_a_load_under_way_is_given_up() -> None:
+    catalogue = ScriptedCatalogue("a", load_seconds=5)
+    with several(catalogue) as live, ThreadPoolExecutor() as pool:
+        waits = pool.submit(ask, live, "a")
+        until(lambda: catalogue.loads == ["a"], 5)
+        httpx.post(live.url + "/models/unload", json={"model": "a"}).raise_for_status()
+        assert waits.result(3).status_code == 503
+        until(lambda: statuses(live)["a"] == "unloaded", 3)
+
+
+def test_probes_reach_their_model_and_load_none() -> None:
+    catalogue = ScriptedCatalogue("a", "b")
+    with several(catalogue) as live, httpx.Client(base_url=live.url) as http:
+        assert http.get("/props").json()["role"] == "router"
+        assert http.get("/props?model=b").json()["model_alias"] == "b"
+        assert http.get("/slots?model=b").json() == []
+        assert error_of(http.get("/slots")) == (400, "missing_required_parameter")
+        assert http.get("/metrics?model=b").status_code == http.get("/metrics").status_code == 200
+        assert http.post("/tokenize", json={"model": "a", "content": "hi"}).json() == {"tokens": [104, 105]}
+        count = http.post("/v1/messages/count_tokens", json={**BODY, "model": "a"})
+        assert count.status_code == 200 and catalogue.loads == []
+        said(live, "a")
+        assert len(http.get("/slots?model=a").json()) == 8
+        assert http.get("/props?model=a").json()["default_generation_settings"]["n_ctx"] == 8192
+        lines = http.get("/metrics").text.splitlines()
+        assert 'imp_model_loaded{model="a"} 1' in lines and 'imp_model_loaded{model="b"} 0' in lines
+        for path in ("/props?model=o", "/slots?model=o", "/metrics?model=o"):
+            assert error_of(http.get(path)) == (404, "model_not_found")
+
+
+def test_events_tell_what_becomes_of_models() -> None:
+    catalogue = ScriptedCatalogue("a", "b", load_seconds=0.1)
+    with several(catalogue, streams__keep_alive_s=0.2) as live:
+        early = Followed(live)
+        until(lambda: len(early.events) == 2, 5)
+        assert [event["event"] for event in early.events] == ["model_status"] * 2
+        said(live, "a")
+        until(lambda: early.statuses("a") == ["unloaded", "loading", "loaded"], 5)
+        progress = [data["progress"] for data in early.of("a") if "progress" in data]
+        assert [p["value"] for p in progress] == [0.0, 1.0] and progress[0]["current"] == "open"
+        late = Followed(live)
+        until(lambda: late.statuses("a") == ["loaded"] and late.statuses("b") == ["unloaded"], 5)
+        httpx.post(live.url + "/models/unload", json={"model": "a"}).raise_for_status()
+        until(lambda: late.statuses("a") == ["loaded", "unloaded"], 5)
+        until(lambda: early.comments > 0, 5)
+    assert early.ended() and late.ended()
+
+
+def test_what_is_not_for_several() -> None:
+    with pytest.raises(ConfigError, match="model-names"), several(ScriptedCatalogue("a"), server__model_names="any"):
+        pass
+
+
+def test_a_model_sleeps_by_its_own_knob() -> None:
+    config = Config.of({"engine.idle_unload_s": 1})
+    catalogue = ScriptedCatalogue("a", config=config)
+    with several(catalogue) as live:
+        said(live, "a")
+        until(lambda: statuses(live)["a"] == "sleeping", 5)
+        assert said(live, "a") == "a"
+
+
+def test_a_reply_is_ended_by_its_id_alone() -> None:
+    catalogue = ScriptedCatalogue("a", "b")
+    with several(catalogue) as live, ThreadPoolExecutor() as pool:
+        said(live, "b")
+        catalogue["b"].play(text_ids("x"), Wait(0.8))
+        body = {**BODY, "model": "b"}
+        running = pool.submit(httpx.post, live.url + CHAT, json=body, headers={"x-request-id": "mine"}, timeout=20)
+        until(lambda: catalogue["b"].n_running == 1, 5)
+        control = {"id": "mine", "action": "reasoning_end"}
+        told = httpx.post(live.url + "/v1/chat/completions/control", json=control).json()
+        assert told["success"] is False and "no reply" not in told["message"]
+        assert running.result(10).status_code == 200
+
+
+def test_the_server_ends_while_somebody_waits() -> None:
+    catalogue = ScriptedCatalogue("a", load_seconds=30)
+    began_s = time.monotonic()
+    with several(catalogue) as live, ThreadPoolExecutor() as pool:
+        pool.submit(ask, live, "a")
+        until(lambda: catalogue.loads == ["a"], 5)
+        live.on_loop(lambda: None)
+        live.wait(live.hub.residency.close())
+    assert time.monotonic() - began_s < 15
