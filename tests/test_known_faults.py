@@ -38,6 +38,6 @@ def test_no_kind_is_there_twice() -> None:
 
 def test_parts_that_are_not_here() -> None:
     paths = {operation.path for operation in load(data_folder("spec")).operations}
-    assert not paths & {"/v1/stream", "/v1/streams/lookup", "/models/load", "/models/unload", "/models/sse", "/sleep"}
+    assert not paths & {"/models/load", "/models/unload", "/models/sse", "/sleep"}
     families = (TESTS.parent / "imp" / "imp_server" / "models" / "families").glob("*.py")
     assert not [path.stem for path in families if re.search("mamba|rwkv|recurrent|delta", path.stem)]
