@@ -1,11 +1,14 @@
 """A hunt for requests that hold a server: drawn by numbers, sent to a real one, watched by a polite client.
 
     PYTHONPATH=. python analysis/hostile_hunt.py MODEL [--minutes 20] [--seed 0] [--clients 8] [--scale 1.0]
+        [--models-every 6]
 
 Rounds of two kinds take turns: eight inputs one by one, of which CPU time is charged to each, and eight by as many
 clients at once, while the polite client's first tokens and tokens/s are compared with what it had beside as many
 ordinary clients. A round that was late is sent once more to a new server: the machine may have been busy. What is
-still wrong then is written to `--out`, made smaller if it is one body.
+still wrong then is written to `--out`, made smaller if it is one body. Between the rounds small models are served whose
+chat template or tokeniser is made to hurt. Inputs are grammars in every place that takes one, bodies (large, deep,
+many, compressed over and over), choices times logprobs, lists of prompts, and chains of responses.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ import base64
 import contextlib
 import json
 import sys
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -22,6 +26,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.api.hostile_bodies import HostileBody
+from tests.faults.hostile_models import faults as model_faults
+from tests.faults.hostile_models import hostile_models
 from tests.faults.hostile_requests import any_request, drawn
 from tests.faults.hunting import Fault, Target, cpu_bound_s, hunted, latency, minimised, too_late
 from tests.live.served_model import serving
@@ -58,6 +64,8 @@ class Hunt:
                     n_found = len(self.found)
                     self.round(target, number)
                     number += 1
+                    if self.options.models_every and number % self.options.models_every == 0:
+                        self.model(number)
                     if time.monotonic() > end or len(self.found) > n_found:
                         break
 
@@ -76,6 +84,19 @@ class Hunt:
         for fault in faults:
             self.keep(number, fault)
 
+    def model(self, number: int) -> None:
+        """A server of its own, beside the other one."""
+        for model in drawn(number, 1, hostile_models()):
+            kind = "a template" if model.template else "a tokenizer"
+            self.n_inputs += 1
+            self.kinds[kind] += 1
+            with tempfile.TemporaryDirectory() as folder:
+                found = model_faults(model, Path(folder))
+            print(f"{kind}: {len(found)} faults", flush=True)
+            data = json.dumps(model._asdict()).encode()
+            for what in found:
+                self.keep(number, Fault(what, [HostileBody(kind, "", data)]), smaller=False)
+
     def crowded(self, target: Target, bodies: list[HostileBody]) -> list[Fault]:
         if (self.n_rounds - 1) % BASE_EVERY == 0 or target.base is None:
             target.measure(5, self.options.clients)
@@ -88,11 +109,11 @@ class Hunt:
                 _, late = crowd(again, bodies, self.options.clients)
         return [*faults, *([Fault(late, bodies)] if late else [])]
 
-    def keep(self, number: int, fault: Fault) -> None:
+    def keep(self, number: int, fault: Fault, *, smaller: bool = True) -> None:
         self.found.append(fault)
         bodies = fault.bodies
         print(f"  FOUND {fault.what}\n    {bodies[:1]}", flush=True)
-        if len(bodies) == 1 and self.options.minimise:
+        if len(bodies) == 1 and smaller and self.options.minimise:
             bodies = [self.smaller(bodies[0])]
         self.options.out.mkdir(parents=True, exist_ok=True)
         path = self.options.out / f"{number}_{len(self.found)}.json"
@@ -128,6 +149,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--clients", type=int, default=8)
     parser.add_argument("--scale", type=float, default=1.0)
+    parser.add_argument("--models-every", type=int, default=6, help="rounds; 0 = never")
     parser.add_argument("--out", type=Path, default=Path("build/hunt"))
     parser.add_argument("--minimise", action=argparse.BooleanOptionalAction, default=False)
     options = parser.parse_args()

@@ -98,6 +98,7 @@ def many_choices(draw: st.DrawFn) -> HostileBody:
                       **few),
                 _body("n x logprobs", COMPLETIONS, prompt="a " * 2 * n, logprobs=top, echo=True, prompt_logprobs=top,
                       **few),
+                _body("prompts x n", COMPLETIONS, prompt=[f"a {i}" for i in range(min(n, 128))], n=8, **few),
                 _body("n x logprobs", COMPLETION, prompt="a", n_predict=4, n_probs=top * n, n_cmpl=n),
                 _body("n x logprobs", GENERATE, inputs="a", parameters={"details": True, "best_of": max(2, n),
                       "do_sample": True, "top_n_tokens": top, "max_new_tokens": 4, "decoder_input_details": True}),
