@@ -26,7 +26,7 @@ from imp_server.grammar.machines.joint import joint_machine
 from imp_server.grammar.machines.lazy_product import lazy_one, searched_product
 from imp_server.grammar.machines.lengths import with_length
 from imp_server.grammar.machines.machine import DEAD, Machine
-from imp_server.grammar.machines.memo import forget
+from imp_server.grammar.machines.memo import forgotten
 from imp_server.grammar.machines.nodes import Node, Nodes
 from imp_server.grammar.machines.position_machine import PositionMachine
 from imp_server.grammar.machines.terms import TermMachine
@@ -103,9 +103,9 @@ def always(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(position_machine, "is_small", lambda _: False)
     monkeypatch.setattr(joint_module, "is_small", lambda _: False)
     monkeypatch.setattr(position_machine, "_is_ambiguous", lambda _: True)
-    forget()
+    list(forgotten())
     yield
-    forget()
+    list(forgotten())
 
 
 def around(pattern: str, rng: random.Random) -> Any:
