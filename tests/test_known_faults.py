@@ -18,7 +18,8 @@ CASES = {case.id for case in load_cases()}
 
 
 def functions(path: Path) -> set[str]:
-    return {node.name for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.FunctionDef)}
+    kinds = ast.FunctionDef | ast.AsyncFunctionDef
+    return {node.name for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, kinds)}
 
 
 @pytest.mark.parametrize(("kind", "proofs"), ROWS, ids=[kind for kind, _ in ROWS])
