@@ -74,7 +74,7 @@ def fix_costs() -> None:
 async def tell(model: str, threads: int, most: int) -> None:
     """Answers cases, one JSON line each."""
     from imp_server.config import Config
-    from imp_server.core import GenerateRequest, OutputPlan, SamplingParams, pack_ids, unpack_ids
+    from imp_server.core import GenerateRequest, GenerationOptions, OutputPlan, SamplingParams, pack_ids, unpack_ids
     from imp_server.engine.build import BuiltEngine, build_engine
     from imp_server.engine.client.inline import InlineEngine
     from imp_server.grammar.check import check_schema
@@ -97,7 +97,9 @@ async def tell(model: str, threads: int, most: int) -> None:
 
     async def one(seed: int, case: Case, plan: OutputPlan) -> list[int]:
         sampling = SamplingParams(temperature=case.temperature, seed=seed)
-        wanted = GenerateRequest(engine.new_key(), pack_ids(prompt), plan, sampling, speculative=case.drafts)
+        wanted = GenerateRequest(
+            engine.new_key(), pack_ids(prompt), plan, sampling, GenerationOptions(speculative=case.drafts)
+        )
         return [i async for delta in await engine.submit(wanted) for i in unpack_ids(delta.ids)]
 
     print("ready", flush=True)

@@ -23,7 +23,7 @@ import time
 from pathlib import Path
 
 from imp_server.config import Config
-from imp_server.core import GenerateRequest, OutputPlan, SamplingParams, pack_ids, unpack_ids
+from imp_server.core import GenerateRequest, GenerationOptions, OutputPlan, SamplingParams, pack_ids, unpack_ids
 from imp_server.engine.build import build_engine
 from imp_server.engine.client.inline import InlineEngine
 from imp_server.models.opening import open_model
@@ -101,7 +101,9 @@ class Inline:
         plan = OutputPlan(max_tokens=n_tokens)
         out: list[int] = []
         began = time.perf_counter()
-        request = GenerateRequest(self.engine.new_key(), pack_ids(self._ids), plan, sampling, speculative=False)
+        request = GenerateRequest(
+            self.engine.new_key(), pack_ids(self._ids), plan, sampling, GenerationOptions(speculative=False)
+        )
         async for delta in await self.engine.submit(request):
             out += unpack_ids(delta.ids)
         seconds = time.perf_counter() - began

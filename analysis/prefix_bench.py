@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 from imp_server.config import Config
-from imp_server.core import GenerateRequest, OutputPlan, SamplingParams, pack_ids
+from imp_server.core import GenerateRequest, GenerationOptions, OutputPlan, SamplingParams, pack_ids
 from imp_server.engine.build import BuiltEngine, build_engine
 from imp_server.engine.client.inline import InlineEngine
 
@@ -78,7 +78,9 @@ class Bench:
 
     async def _ask(self, ids: list[int], n_tokens: int) -> Any:
         plan, sampling = OutputPlan(max_tokens=n_tokens), SamplingParams(temperature=0.0)
-        request = GenerateRequest(self.engine.new_key(), pack_ids(ids), plan, sampling, speculative=False)
+        request = GenerateRequest(
+            self.engine.new_key(), pack_ids(ids), plan, sampling, GenerationOptions(speculative=False)
+        )
         finish = None
         async for delta in await self.engine.submit(request):
             finish = delta.finish or finish

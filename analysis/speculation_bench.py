@@ -19,7 +19,7 @@ import time
 from typing import NamedTuple
 
 from imp_server.config import Config
-from imp_server.core import GenerateRequest, OutputPlan, SamplingParams, pack_ids, unpack_ids
+from imp_server.core import GenerateRequest, GenerationOptions, OutputPlan, SamplingParams, pack_ids, unpack_ids
 from imp_server.engine.build import build_engine
 from imp_server.engine.client.inline import InlineEngine
 from imp_server.models.opening import open_model
@@ -93,7 +93,7 @@ class Bench:
             pack_ids(ids),
             OutputPlan(max_tokens=self._n_tokens),
             SamplingParams(temperature=0.0),
-            speculative=speculative,
+            options=GenerationOptions(speculative=speculative),
         )
         out: list[int] = []
         decode_ms = 0.0

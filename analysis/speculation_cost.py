@@ -21,7 +21,15 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from imp_server.config import Config
-from imp_server.core import GenerateRequest, OutputPlan, SamplingParams, TokenLogprob, pack_ids, unpack_ids
+from imp_server.core import (
+    GenerateRequest,
+    GenerationOptions,
+    OutputPlan,
+    SamplingParams,
+    TokenLogprob,
+    pack_ids,
+    unpack_ids,
+)
 from imp_server.engine.build import BuiltEngine, build_engine
 from imp_server.engine.client.inline import InlineEngine
 from imp_server.engine.live import LiveRow
@@ -138,8 +146,7 @@ class Bench:
             SamplingParams(
                 temperature=sampling.temperature, repetition_penalty=sampling.repetition_penalty, seed=11 + seed
             ),
-            logprobs=logprobs,
-            speculative=speculative,
+            options=GenerationOptions(logprobs=logprobs, speculative=speculative),
         )
         out: list[int] = []
         entries: list[TokenLogprob] = []

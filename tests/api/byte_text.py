@@ -25,6 +25,8 @@ from imp_server.engine.client.scripted import byte_vocabulary
 from imp_server.grammar.proving import Prover
 from imp_server.text.session import OutputSession, Prepared
 
+from tests.asked import made
+
 END, THINK, THOUGHT, CALL, CALLED = "<|end|>", "<think>", "</think>", "<call>", "</call>"
 
 
@@ -79,39 +81,41 @@ class ByteText:
         plan = OutputPlan(
             segments=(Segment("answer"), think),
             end_ids=self.vocabulary.end_ids,
-            stop=tuple(s.encode() for s in request.stop),
-            max_tokens=request.max_tokens or 64,
+            stop=tuple(s.encode() for s in request.output.stop),
+            max_tokens=request.output.max_tokens or 64,
         )
         bias = tuple(request.sampling.logit_bias.items())
         ids = self.render(request).encode()
-        generate = GenerateRequest(
+        generate = made(
+            GenerateRequest,
             key=0,
             ids=pack_ids(list(ids)),
             spans=(MessageSpan("user", 0, len(ids)),),
             plan=plan,
-            n=request.n,
-            logprobs=request.logprobs,
-            adapter=request.adapter,
+            n=request.options.n,
+            logprobs=request.options.logprobs,
+            adapter=request.options.adapter,
             sampling=SamplingParams(logit_bias=bias),
         )
         return self._prepared(generate)
 
     def prepare_prompt(self, request: PromptRequest) -> Prepared:
         pieces = [piece.encode() if isinstance(piece, str) else bytes([piece]) for piece in request.prompt]
-        generate = GenerateRequest(
+        generate = made(
+            GenerateRequest,
             key=0,
             ids=pack_ids(list(b"".join(pieces))),
             plan=OutputPlan(
                 end_ids=self.vocabulary.end_ids,
-                stop=tuple(s.encode() for s in request.stop),
-                max_tokens=64 if request.max_tokens is None else request.max_tokens,
+                stop=tuple(s.encode() for s in request.output.stop),
+                max_tokens=64 if request.output.max_tokens is None else request.output.max_tokens,
             ),
-            n=request.n,
-            logprobs=request.logprobs,
-            adapter=request.adapter,
+            n=request.options.n,
+            logprobs=request.options.logprobs,
+            adapter=request.options.adapter,
         )
         return self._prepared(generate)
 
     def _prepared(self, request: GenerateRequest) -> Prepared:
-        session = OutputSession(request.plan, self.vocabulary, logprobs=request.logprobs is not None)
+        session = OutputSession(request.plan, self.vocabulary, logprobs=request.options.logprobs is not None)
         return Prepared(request, session, bytes(unpack_ids(request.ids)).decode(errors="replace"))

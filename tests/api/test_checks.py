@@ -17,6 +17,7 @@ from imp_server.grammar.proving import ProofJob, Prover, Refusal, Verdict
 from imp_server.workers.client import Workers
 from imp_server.workers.jobs import JobBroken, Jobs
 
+from tests.asked import changed
 from tests.live.toy_server import TOOLS_CHATML
 from tests.text.asking import chat, message
 from tests.toy import byte_model
@@ -85,7 +86,7 @@ def test_verdicts_stay_within_their_memory() -> None:
 
 def test_what_an_engine_gives_up_is_refused_from_then_on(workers: Workers) -> None:
     wanted = ResponseFormat("json_schema", schema={"type": "object", "properties": {"a": {}}}, param="response_format")
-    request = msgspec.structs.replace(chat(message("user", "hi")), response_format=wanted)
+    request = changed(chat(message("user", "hi")), response_format=wanted)
     checks = Checks(Jobs(workers))
     grammar = prepared(checks, request).request.plan.grammar
     assert grammar is not None

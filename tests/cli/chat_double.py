@@ -34,7 +34,7 @@ class ByteText:
         texts = ["".join(p.text for p in m.parts if isinstance(p, TextPart)) for m in chat.messages]
         if "refuse" in texts[-1]:
             raise TemplateRefused("the template refuses this")
-        plan = OutputPlan(THINKS, end_ids=(END,), max_tokens=chat.max_tokens or 1000)
+        plan = OutputPlan(THINKS, end_ids=(END,), max_tokens=chat.output.max_tokens or 1000)
         prompt = json.dumps(texts).encode()
         request = GenerateRequest(0, pack_ids(list(prompt)), plan)
         return Prepared(request, OutputSession(plan, self.vocabulary), prompt.decode())

@@ -156,7 +156,11 @@ def test_settings(chat: ChatLoop) -> None:
     talk = chat.conversation
     say(chat, "/set temperature 0.5", "/set max_tokens 7", "/set thinking false", "/set seed -3")
     request = talk.request()
-    assert request.sampling.temperature == 0.5 and request.max_tokens == 7 and request.reasoning.enabled is False
+    assert (
+        request.sampling.asked["temperature"] == 0.5
+        and request.output.max_tokens == 7
+        and request.reasoning.enabled is False
+    )
     for name, value, words in (
         ("temprature", "1", "did you mean temperature"),
         ("colour", "1", "there are max_tokens, thinking"),

@@ -76,11 +76,24 @@ def test_sampler_names() -> None:
         "presence_penalty": 1,
     }
     everything = parsed(**asked).sampling
-    assert (everything.repetition_penalty, everything.temperature, everything.top_k) == (1.3, 0.5, 5)
+    assert (
+        everything.asked.get("repetition_penalty"),
+        everything.asked.get("temperature"),
+        everything.asked.get("top_k"),
+    ) == (1.3, 0.5, 5)
     some = parsed(**asked, samplers=["top_k", "typical_p"]).sampling
     assert some == parsed(**asked, samplers="ky").sampling
-    assert (some.top_k, some.typical_p, some.min_p, some.temperature) == (5, 0.9, 0.0, 1.0)
-    assert (some.repetition_penalty, some.presence_penalty, some.top_p) == (1.0, 0.0, 1.0)
+    assert (
+        some.asked.get("top_k"),
+        some.asked.get("typical_p"),
+        some.asked.get("min_p"),
+        some.asked.get("temperature"),
+    ) == (5, 0.9, 0.0, 1.0)
+    assert (some.asked.get("repetition_penalty"), some.asked.get("presence_penalty"), some.asked.get("top_p")) == (
+        1.0,
+        0.0,
+        1.0,
+    )
     assert parsed().sampling == parsed(samplers=None).sampling
 
 
@@ -93,11 +106,16 @@ def test_the_rarer_samplers() -> None:
         "top_n_sigma": 3,
     }
     found = parsed(**asked).sampling
-    assert {name: getattr(found, name) for name in asked} == asked
+    assert {name: found.asked[name] for name in asked} == asked
     only = parsed(**asked, samplers="x").sampling
-    assert (only.xtc_probability, only.dynatemp_range, only.top_n_sigma, only.temperature) == (0.5, 0.0, 0.0, 1.0)
-    assert parsed(**asked, samplers=["top_n_sigma", "temperature"]).sampling.xtc_probability == 0.0
-    assert parsed(top_n_sigma=-1).sampling.top_n_sigma == 0.0
+    assert (
+        only.asked.get("xtc_probability"),
+        only.asked.get("dynatemp_range"),
+        only.asked.get("top_n_sigma"),
+        only.asked.get("temperature"),
+    ) == (0.5, 0.0, 0.0, 1.0)
+    assert parsed(**asked, samplers=["top_n_sigma", "temperature"]).sampling.asked.get("xtc_probability") == 0.0
+    assert parsed(top_n_sigma=-1).sampling.asked.get("top_n_sigma") == 0.0
 
 
 @pytest.mark.parametrize(
@@ -112,14 +130,14 @@ def test_the_rarer_samplers() -> None:
     ],
 )
 def test_n_predict(body: dict[str, Any], found: int | None) -> None:
-    assert parsed(**body).max_tokens == found
+    assert parsed(**body).output.max_tokens == found
 
 
 def test_limits_of_time_and_indentation() -> None:
     asked = parsed(t_max_predict_ms=250, n_indent=4, n_keep=-1, n_discard=10)
-    assert (asked.predict_s, asked.min_indent) == (0.25, 4)
+    assert (asked.options.predict_s, asked.output.min_indent) == (0.25, 4)
     for off in ({}, {"t_max_predict_ms": 0}, {"t_max_predict_ms": -1, "n_indent": 0}, {"n_keep": 7}):
-        assert (parsed(**off).predict_s, parsed(**off).min_indent) == (None, 0)
+        assert (parsed(**off).options.predict_s, parsed(**off).output.min_indent) == (None, 0)
 
 
 def test_a_session_pins_and_cache_prompt_does_not() -> None:
@@ -135,18 +153,18 @@ def test_logit_bias_in_both_forms() -> None:
 
 
 def test_grammar_wins_over_the_schema() -> None:
-    assert parsed(json_schema={}).response_format == ResponseFormat(
+    assert parsed(json_schema={}).output.response_format == ResponseFormat(
         "json_schema", schema={"type": "object"}, param="json_schema"
     )
-    assert parsed(json_schema={}, grammar='root ::= "a"').response_format.kind == "grammar"
-    assert parsed(grammar="").response_format == ResponseFormat()
+    assert parsed(json_schema={}, grammar='root ::= "a"').output.response_format.kind == "grammar"
+    assert parsed(grammar="").output.response_format == ResponseFormat()
 
 
 def test_probabilities_and_tokens_ask_for_logprobs() -> None:
-    assert [parsed(**body).logprobs for body in ({}, {"n_probs": 3}, {"return_tokens": True})] == [None, 3, 0]
+    assert [parsed(**body).options.logprobs for body in ({}, {"n_probs": 3}, {"return_tokens": True})] == [None, 3, 0]
     after = {"post_sampling_probs": True}
-    assert parsed(n_probs=3, **after).logprobs_as_drawn and not parsed(n_probs=3).logprobs_as_drawn
-    assert not parsed(return_tokens=True, **after).logprobs_as_drawn, "nothing is shown, so nothing is computed"
+    assert parsed(n_probs=3, **after).options.logprobs_as_drawn and not parsed(n_probs=3).options.logprobs_as_drawn
+    assert not parsed(return_tokens=True, **after).options.logprobs_as_drawn, "nothing is shown, so nothing is computed"
 
 
 @pytest.mark.parametrize(
@@ -172,7 +190,7 @@ def test_what_is_not_offered_is_refused(body: dict[str, Any]) -> None:
 
 
 def test_several_completions_of_each_prompt() -> None:
-    assert parsed(n_cmpl=3).n == 3 and parsed(n=2).n == 2 and parsed().n == 1
+    assert parsed(n_cmpl=3).options.n == 3 and parsed(n=2).options.n == 2 and parsed().options.n == 1
     ctx = context("a", "b", n_cmpl=2)
     fold, stream = CompletionFold(ctx), CompletionStream(ctx)
     frames = []
@@ -299,8 +317,8 @@ def test_the_stream_adds_up_to_the_fold(events: list[OutputEvent]) -> None:
 
 
 def test_a_stream_counts_tokens_not_pieces_of_text() -> None:
-    assert parsed(stream=True).logprobs == 0
-    assert parsed().logprobs is None
+    assert parsed(stream=True).options.logprobs == 0
+    assert parsed().options.logprobs is None
     stream = CompletionStream(context(stream=True))
     stream.feed(Logprobs(0, tuple(LogprobEntry(i, b"x", -1.0) for i in range(3))))
     (frame,) = stream.feed(TextDelta(0, "xxx"))

@@ -111,28 +111,38 @@ def test_what_changes_nothing_is_taken(parse: Any) -> None:
         )
         == plain
     )
-    assert parse(samplers="k", dry_multiplier=0.8, dry_sequence_breakers=["x"]).sampling.dry_multiplier == 0.0
+    assert (
+        parse(samplers="k", dry_multiplier=0.8, dry_sequence_breakers=["x"]).sampling.asked.get("dry_multiplier") == 0.0
+    )
 
 
 @pytest.mark.parametrize("parse", [native, chat])
 def test_breakers_of_repetitions_arrive(parse: Any) -> None:
-    assert parse(dry_multiplier=0.8).sampling.dry_sequence_breakers is None
-    assert parse(dry_sequence_breakers=None).sampling.dry_sequence_breakers is None
+    assert parse(dry_multiplier=0.8).sampling.asked.get("dry_sequence_breakers") is None
+    assert parse(dry_sequence_breakers=None).sampling.asked.get("dry_sequence_breakers") is None
     for breakers in ([], ["\n", ":"]):
-        assert parse(dry_multiplier=0.8, dry_sequence_breakers=breakers).sampling.dry_sequence_breakers == tuple(
-            breakers
-        )
+        assert parse(dry_multiplier=0.8, dry_sequence_breakers=breakers).sampling.asked.get(
+            "dry_sequence_breakers"
+        ) == tuple(breakers)
 
 
 def test_chats_know_the_names_of_samplers_and_limits() -> None:
     asked = {"repeat_penalty": 1.3, "top_k": 5, "min_p": 0.2, "temperature": 0.5, "samplers": ["top_k", "penalties"]}
     found = chat(**asked).sampling
     assert found == native(**asked).sampling
-    assert (found.repetition_penalty, found.top_k, found.min_p, found.temperature) == (1.3, 5, 0.0, 1.0)
-    assert [chat(n_predict=n).max_tokens for n in (0, 7, -1)] == [0, 7, None]
-    assert chat(n_predict=7, max_tokens=3).max_tokens == 3
-    assert chat(t_max_predict_ms=250).predict_s == 0.25
-    assert (chat(stream=True, timings_per_token=True).logprobs, chat(timings_per_token=True).logprobs) == (0, None)
+    assert (
+        found.asked.get("repetition_penalty"),
+        found.asked.get("top_k"),
+        found.asked.get("min_p"),
+        found.asked.get("temperature"),
+    ) == (1.3, 5, 0.0, 1.0)
+    assert [chat(n_predict=n).output.max_tokens for n in (0, 7, -1)] == [0, 7, None]
+    assert chat(n_predict=7, max_tokens=3).output.max_tokens == 3
+    assert chat(t_max_predict_ms=250).options.predict_s == 0.25
+    assert (
+        chat(stream=True, timings_per_token=True).options.logprobs,
+        chat(timings_per_token=True).options.logprobs,
+    ) == (0, None)
 
 
 @pytest.mark.parametrize(("asked", "kept"), [("none", True), ("deepseek", False), ("auto", False), (None, False)])

@@ -175,7 +175,7 @@ def test_indents_and_samplers_reach_the_engine(server: LiveServer) -> None:
     completion(server, n_indent=2, t_max_predict_ms=250, repeat_penalty=1.5, samplers="kpe", top_k=7, min_p=0.3)
     request = server.engine.requests_seen[-1]
     found = request.sampling
-    assert (request.plan.min_indent, request.predict_s) == (2, 0.25)
+    assert (request.plan.min_indent, request.options.predict_s) == (2, 0.25)
     assert (found.repetition_penalty, found.top_k, found.min_p, found.temperature) == (1.5, 7, 0.0, 1.0)
 
 

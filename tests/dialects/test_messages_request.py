@@ -325,13 +325,15 @@ def test_server_tools_are_left_out() -> None:
 
 def test_output_format_and_effort() -> None:
     request = parsed(output_config={"effort": "low", "format": {"type": "json_schema", "schema": {"type": "object"}}})
-    assert request.response_format.kind == "json_schema" and request.response_format.schema == {"type": "object"}
+    assert request.output.response_format.kind == "json_schema" and request.output.response_format.schema == {
+        "type": "object"
+    }
     assert request.reasoning.effort == "low"
 
 
 @pytest.mark.parametrize("field", ["temperature", "top_p", "top_k"])
 def test_sampling_is_for_the_old_version_only(field: str) -> None:
-    assert getattr(parsed(**{field: 1}).sampling, field) == 1
+    assert parsed(**{field: 1}).sampling.asked[field] == 1
     with pytest.raises(InvalidRequest) as caught:
         parsed(STRICT, **{field: 1})
     assert caught.value.code == "unsupported_parameter"

@@ -220,22 +220,27 @@ def test_messages() -> None:
 
 
 def test_limits_and_logprobs() -> None:
-    assert parse(max_tokens=5, max_completion_tokens=3).max_tokens == 3
-    assert parse(max_tokens=5).max_tokens == 5
-    assert parse().max_tokens is None
-    assert parse(logprobs=True).logprobs == 0
-    assert parse(logprobs=True, top_logprobs=4).logprobs == 4
-    assert parse(top_logprobs=4).logprobs is None
-    assert parse(n=2.0).n == 2
+    assert parse(max_tokens=5, max_completion_tokens=3).output.max_tokens == 3
+    assert parse(max_tokens=5).output.max_tokens == 5
+    assert parse().output.max_tokens is None
+    assert parse(logprobs=True).options.logprobs == 0
+    assert parse(logprobs=True, top_logprobs=4).options.logprobs == 4
+    assert parse(top_logprobs=4).options.logprobs is None
+    assert parse(n=2.0).options.n == 2
 
 
 def test_sampling() -> None:
     sampling = parse(temperature=0, top_k=-1, seed=-1, stop="x", logit_bias={"5": 1}).sampling
-    assert (sampling.temperature, sampling.top_k, sampling.seed, sampling.top_p) == (0.0, 0, None, None)
+    assert (
+        sampling.asked.get("temperature"),
+        sampling.asked.get("top_k"),
+        sampling.asked.get("seed"),
+        sampling.asked.get("top_p"),
+    ) == (0.0, 0, None, None)
     assert sampling.logit_bias == {5: 1.0}
-    assert parse(seed=7).sampling.seed == 7
-    assert parse(stop=["a", "", "b"]).stop == ("a", "b")
-    assert parse(stop="").stop == ()
+    assert parse(seed=7).sampling.asked.get("seed") == 7
+    assert parse(stop=["a", "", "b"]).output.stop == ("a", "b")
+    assert parse(stop="").output.stop == ()
 
 
 TOOLS = [{"type": "function", "function": {"name": n}} for n in ("f", "g")]
@@ -273,12 +278,14 @@ def test_tool_choice_names_a_tool() -> None:
 def test_response_formats() -> None:
     schema = {"type": "object", "default": None}
     wanted = {"type": "json_schema", "json_schema": {"name": "n", "schema": schema}}
-    found = parse(response_format=wanted).response_format
+    found = parse(response_format=wanted).output.response_format
     assert (found.kind, found.schema, found.name) == ("json_schema", schema, "n")
     assert found.param == "response_format.json_schema.schema"
-    assert parse(response_format={"type": "regex", "pattern": "a+"}).response_format.text == "a+"
-    assert parse(response_format={"type": "grammar", "gbnf": "g"}).response_format.param == "response_format.gbnf"
-    assert parse().response_format.kind == "text"
+    assert parse(response_format={"type": "regex", "pattern": "a+"}).output.response_format.text == "a+"
+    assert (
+        parse(response_format={"type": "grammar", "gbnf": "g"}).output.response_format.param == "response_format.gbnf"
+    )
+    assert parse().output.response_format.kind == "text"
 
 
 def test_reasoning() -> None:

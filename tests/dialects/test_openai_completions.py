@@ -40,7 +40,7 @@ async def play(body: dict[str, Any], plays: list[list[Any]]) -> tuple[list[Outpu
     engine = ScriptedEngine(TEXT.vocabulary)
     await engine.start()
     requests = completion_requests(body)
-    per_prompt = requests[0].n
+    per_prompt = requests[0].options.n
     for i in range(len(requests)):
         engine.play_choices(*plays[i * per_prompt : (i + 1) * per_prompt])
     prompts = [TEXT.prepare_prompt(request) for request in requests]
@@ -156,13 +156,18 @@ def test_prompt_forms() -> None:
 
 def test_limits() -> None:
     [request] = parse()
-    assert (request.max_tokens, request.n, request.logprobs, request.prompt_logprobs) == (16, 1, None, None)
+    assert (
+        request.output.max_tokens,
+        request.options.n,
+        request.options.logprobs,
+        request.options.prompt_logprobs,
+    ) == (16, 1, None, None)
     [request] = parse(max_tokens=0, logprobs=True, echo=True)
-    assert (request.max_tokens, request.logprobs, request.prompt_logprobs) == (0, 1, 1)
+    assert (request.output.max_tokens, request.options.logprobs, request.options.prompt_logprobs) == (0, 1, 1)
     [request] = parse(echo=True, logprobs=2, prompt_logprobs=5)
-    assert request.prompt_logprobs == 5
+    assert request.options.prompt_logprobs == 5
     [request] = parse(best_of=3)
-    assert (request.n, request.logprobs) == (3, 0)
+    assert (request.options.n, request.options.logprobs) == (3, 0)
 
 
 @pytest.mark.parametrize(

@@ -210,7 +210,7 @@ def test_forcing_what_is_not_there_is_refused(choice: Any) -> None:
     ],
 )  # fmt: skip
 def test_text_format(form: dict[str, Any], found: ResponseFormat) -> None:
-    assert parsed(text={"format": form}).response_format == found
+    assert parsed(text={"format": form}).output.response_format == found
 
 
 @pytest.mark.parametrize(

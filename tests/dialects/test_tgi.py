@@ -48,17 +48,22 @@ def context(**parameters: Any) -> ReplyContext:
     ],
 )
 def test_greedy_unless_sampling_is_asked_for(parameters: dict[str, Any], temperature: float | None) -> None:
-    assert parsed(**parameters).sampling.temperature == temperature
+    assert parsed(**parameters).sampling.asked.get("temperature") == temperature
 
 
 def test_parameters() -> None:
     request = parsed(max_new_tokens=7, stop=["a"], seed=3, details=True, repetition_penalty=1.2)
-    assert (request.prompt, request.max_tokens, request.stop, request.logprobs) == (("hi",), 7, ("a",), 0)
-    assert (request.sampling.seed, request.sampling.repetition_penalty) == (3, 1.2)
-    assert parsed().max_tokens == parsed(max_new_tokens=None).max_tokens == 100
-    assert parsed(top_n_tokens=4).logprobs == 4 and parsed().logprobs is None
-    assert parsed(grammar={"type": "regex", "value": "a+"}).response_format.kind == "regex"
-    assert parsed(grammar={"type": "json", "value": {"type": "object"}}).response_format.kind == "json_schema"
+    assert (request.prompt, request.output.max_tokens, request.output.stop, request.options.logprobs) == (
+        ("hi",),
+        7,
+        ("a",),
+        0,
+    )
+    assert (request.sampling.asked.get("seed"), request.sampling.asked.get("repetition_penalty")) == (3, 1.2)
+    assert parsed().output.max_tokens == parsed(max_new_tokens=None).output.max_tokens == 100
+    assert parsed(top_n_tokens=4).options.logprobs == 4 and parsed().options.logprobs is None
+    assert parsed(grammar={"type": "regex", "value": "a+"}).output.response_format.kind == "regex"
+    assert parsed(grammar={"type": "json", "value": {"type": "object"}}).output.response_format.kind == "json_schema"
 
 
 @pytest.mark.parametrize(
@@ -98,7 +103,7 @@ def test_the_prompts_tokens_come_where_they_are_asked_for() -> None:
         {"id": 7, "text": "", "logprob": -1.5},
         {"id": 8, "text": "€", "logprob": -0.25},
     ]
-    assert parsed(decoder_input_details=True).prompt_logprobs == 0 and parsed().prompt_logprobs is None
+    assert parsed(decoder_input_details=True).options.prompt_logprobs == 0 and parsed().options.prompt_logprobs is None
 
 
 @settings(max_examples=40, deadline=None)

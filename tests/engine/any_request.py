@@ -21,6 +21,8 @@ from imp_server.grammar.languages.envelope import Branch, End, Free, Lit, Seq, V
 from imp_server.vocab.table import Vocabulary
 from msgspec.structs import replace
 
+from tests.asked import changed, made
+
 END, THINK, UNTHINK = 96, 95, 94
 PIECES = {64: b'":', 62: b'","', 32: b"true", 3: b'{"', 4: b"is_", 5: b"ab", 6: b"abc", 10: b"na", 27: b"irst"}
 """Ids that write more than a character: text can be cut in several ways."""
@@ -119,7 +121,8 @@ class AnyRequest:
         n_tokens = chance.choice((chance.randint(1, self._most_tokens), self._most_tokens))
         plan = OutputPlan(**({"max_tokens": n_tokens} | chance.choice(self._plans)))
         with_logprobs = chance.random() < 0.4
-        return GenerateRequest(
+        return made(
+            GenerateRequest,
             self._key,
             pack_ids(prompt),
             plan,
@@ -140,7 +143,7 @@ class AnyRequest:
         """The request, perhaps with a prediction that is mostly right for one of its choices."""
         chance = self._chance
         if chance.random() < 0.6:
-            return replace(request, speculative=chance.choice((None, None, None, None, None, False)))
+            return changed(request, speculative=chance.choice((None, None, None, None, None, False)))
         ids = list(chance.choice(answers).ids)
         for _ in range(chance.randrange(3)):
             ids[chance.randrange(len(ids))] = 3

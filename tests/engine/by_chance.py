@@ -197,7 +197,7 @@ class Engine:
         """Answers by key. `given_up`: these come, too, and somebody cancels them, or a choice of them."""
         coming: list[Any] = [Submit(request) for request in (*wanted, *given_up)]
         to_cancel = [Cancel(request.key, choice) for request in given_up for choice in self._choices_to_cancel(request)]
-        self.answers |= {m.request.key: [Answer() for _ in range(m.request.n)] for m in coming}
+        self.answers |= {m.request.key: [Answer() for _ in range(m.request.options.n)] for m in coming}
         if self.chance is not None:
             self.chance.shuffle(coming)
         gap = 0.0 if self.chance is None else self.chance.choice((0.0, 0.3, 0.9))
@@ -247,7 +247,7 @@ class Engine:
 
     def _choices_to_cancel(self, request: GenerateRequest) -> list[int]:
         assert self.chance is not None
-        return [self.chance.choice((-1, *range(request.n)))]
+        return [self.chance.choice((-1, *range(request.options.n)))]
 
     def _clock(self) -> float:
         self._now_s += 0.0 if self.chance is None else self.chance.expovariate(30)

@@ -26,6 +26,7 @@ from imp_server.engine.constrained.grammars import Grammars
 from imp_server.grammar.check import check_schema
 from msgspec.structs import replace
 
+from tests.asked import changed
 from tests.engine.tiny_engine import END, UNTHINK, Tiny, ask, request, vocabulary, with_engine
 
 IDS = np.random.default_rng(3).integers(0, 94, 600).tolist()
@@ -88,7 +89,7 @@ def test_tokens_without_a_choice_need_no_logits(law: str, max_tokens: int) -> No
             n_only = counters["constrained_only_total"]
             if max_tokens == 120:  # steered masks are made too late for it
                 assert (n_only > 5) == (takes_only and law in ("greedy", "noise"))
-            (told,) = await ask(engine, replace(plain, key=engine.new_key(), logprobs=1))
+            (told,) = await ask(engine, changed(plain, key=engine.new_key(), logprobs=1))
             assert told.ids == first.ids and len(told.logprobs) == len(told.ids)
             assert (await engine.stats())[0]["constrained_only_total"] == n_only
             assert first.finish and first.finish.usage.completion_tokens == len(first.ids)

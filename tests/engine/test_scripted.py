@@ -26,6 +26,8 @@ from imp_server.core import (
 from imp_server.engine.client.scripted import Crash, Emit, Fail, Gate, ScriptedEngine, Wait, byte_vocabulary, text_ids
 from imp_server.engine.messages import RowDelta
 
+from tests.asked import made
+
 END = 256
 THINK_CLOSE = 257
 
@@ -36,7 +38,7 @@ def vocabulary() -> Any:
 
 def request(engine: ScriptedEngine, text: str = "hi", **fields: Any) -> GenerateRequest:
     plan = fields.pop("plan", OutputPlan(end_ids=(END,), max_tokens=64))
-    return GenerateRequest(key=engine.new_key(), ids=pack_ids(text_ids(text)), plan=plan, **fields)
+    return made(GenerateRequest, key=engine.new_key(), ids=pack_ids(text_ids(text)), plan=plan, **fields)
 
 
 def run(test: Callable[[ScriptedEngine], Awaitable[None]], **fields: Any) -> None:
@@ -276,7 +278,7 @@ def test_deadline() -> None:
 def test_hostile_requests_are_refused(fields: dict[str, Any]) -> None:
     async def body(engine: ScriptedEngine) -> None:
         with pytest.raises(InvalidRequest):
-            await engine.submit(GenerateRequest(**{"key": engine.new_key(), "ids": pack_ids([1]), **fields}))
+            await engine.submit(made(GenerateRequest, **{"key": engine.new_key(), "ids": pack_ids([1]), **fields}))
 
     run(body)
 

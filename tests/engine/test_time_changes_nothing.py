@@ -18,8 +18,8 @@ from imp_server.engine.drafting.draft_model import ModelDrafter
 from imp_server.models.architecture import Architecture, CacheGroup
 from imp_server.schedule.cache import PrefixCache
 from imp_server.schedule.tiers.host import HostTier
-from msgspec.structs import replace
 
+from tests.asked import changed
 from tests.backends.array_source import BASE, ArraySource, altered, tiny
 from tests.engine.any_request import AnyRequest, encode, words
 from tests.engine.by_chance import Engine
@@ -160,7 +160,7 @@ def play(seed: int, make: Callable[[Architecture, int, int], Backend] = hashes) 
     world = World(seed, make)
     wanted = [world.draws.draw() for _ in range(world.chance.choice((1, 3, 6, 9)))]
     plain = {request.key: world.alone(request) for request in wanted}
-    given_up = [replace(world.draws.draw(), n=min(2, world.n_rows)) for _ in range(world.chance.choice((0, 0, 2)))]
+    given_up = [changed(world.draws.draw(), n=min(2, world.n_rows)) for _ in range(world.chance.choice((0, 0, 2)))]
     engine = world.engine()
     found = engine.run([world.draws.told(request, plain[request.key]) for request in wanted], given_up)
     for request in wanted:

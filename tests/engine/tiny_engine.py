@@ -30,6 +30,7 @@ from imp_server.schedule.snapshots import SnapshotLimits
 from imp_server.schedule.tiers.tier import Tier
 from imp_server.vocab.table import Vocabulary
 
+from tests.asked import made
 from tests.backends import plain_model
 from tests.backends.array_source import ArraySource, tiny
 
@@ -130,12 +131,12 @@ def request(engine: EngineClient, prompt: Sequence[int], max_tokens: int = 16, *
     """Greedy and without end ids unless `plan` or `sampling` say otherwise."""
     plan = fields.pop("plan", OutputPlan(max_tokens=max_tokens))
     sampling = fields.pop("sampling", SamplingParams(temperature=0.0))
-    return GenerateRequest(engine.new_key(), pack_ids(prompt), plan, sampling, **fields)
+    return made(GenerateRequest, engine.new_key(), pack_ids(prompt), plan, sampling, **fields)
 
 
 async def ask(engine: EngineClient, wanted: GenerateRequest) -> list[Answer]:
     """The answers by choice."""
-    answers = [Answer() for _ in range(wanted.n)]
+    answers = [Answer() for _ in range(wanted.options.n)]
     async for delta in await engine.submit(wanted):
         answer = answers[delta.choice]
         assert answer.finish is None, "a delta after the end"

@@ -70,7 +70,7 @@ def test_a_line_that_is_not_indented_enough_ends_the_completion(server: LiveServ
         assert (items[-1]["stop"], items[-1]["stop_type"], items[-1]["has_new_line"]) == (True, "limit", True)
         entries = [entry for item in items for entry in item["completion_probabilities"]]
         assert b"".join(bytes(entry["bytes"]) for entry in entries) == b"def f():\n  a\n "
-    assert server.engine.requests_seen[-1].predict_s == 250.0
+    assert server.engine.requests_seen[-1].options.predict_s == 250.0
 
 
 def test_logit_bias_of_a_text_is_that_of_its_tokens(server: LiveServer) -> None:

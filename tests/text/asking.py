@@ -10,13 +10,15 @@ from imp_server.core import (
     TextPart,
 )
 
+from tests.asked import made
+
 
 def message(role: str, text: str, **more: Any) -> Message:
     return Message(role, (TextPart(text),), **more)  # type: ignore[arg-type]
 
 
 def chat(*messages: Message, **more: Any) -> ChatRequest:
-    return ChatRequest(messages, **more)
+    return made(ChatRequest, messages, **more)
 
 
 HI = chat(message("user", "hi"))

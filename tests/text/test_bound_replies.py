@@ -25,6 +25,7 @@ from imp_server.core import (
 from imp_server.grammar.engine import GrammarSpace, Matcher, State
 from imp_server.text.model import TextModel
 
+from tests.asked import made
 from tests.text.tools.spelled import CONTROL_TOKENS, HARMONY_TOKENS, calls_in, ids_of, text_in
 from tests.text.tools.spelled import model_of as model_of_form
 from tests.toy import CHATML, OPEN_THINKING_CHATML, THINKING_CHATML, byte_model
@@ -38,7 +39,7 @@ HARMONY = "{% for tool in tools or [] %}{{ tool | tojson }}{{ 'functions.' }}{% 
 
 
 def chat(**more: Any) -> ChatRequest:
-    return ChatRequest((Message("user", (TextPart("hi"),)),), **more)
+    return made(ChatRequest, (Message("user", (TextPart("hi"),)),), **more)
 
 
 def matcher(model: TextModel, request: ChatRequest) -> Matcher:

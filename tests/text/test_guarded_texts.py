@@ -8,6 +8,7 @@ import pytest
 from imp_server.core import ChatRequest, Message, TextPart, Tool, ToolCall
 from imp_server.text.model import TextModel
 
+from tests.asked import made
 from tests.toy import byte_model
 
 TAGS = ("<think>", "</think>")
@@ -29,10 +30,10 @@ def model(control: bool) -> TextModel:
 
 def tags_in(text_model: TextModel, *messages: Message, **more: Any) -> int:
     """Tokens of the tags in the prompt."""
-    prepared = text_model.prepare_chat(ChatRequest(messages, **more), 1)
+    prepared = text_model.prepare_chat(made(ChatRequest, messages, **more), 1)
     ids = [i for i, text in text_model.vocabulary.special_texts.items() if text in TAGS]
     ids += [t.id for t in text_model.tokenizer.added if t.text in TAGS]
-    found = text_model.prompts.chat(ChatRequest(messages, **more)).ids.tolist()
+    found = text_model.prompts.chat(made(ChatRequest, messages, **more)).ids.tolist()
     assert prepared.request.ids
     return sum(i in ids for i in found)
 
@@ -59,7 +60,7 @@ def test_what_others_type_stays_text(whose: str, control: bool) -> None:
     messages, more = NOT_ITS_OWN[whose]
     text_model = model(control)
     assert tags_in(text_model, *messages, **more) == 0
-    assert TYPED in text_model.apply_template(ChatRequest(messages, **more))
+    assert TYPED in text_model.apply_template(made(ChatRequest, messages, **more))
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,7 @@ from imp_server.grammar.relaxed import MAX_BYTES, relaxed_schema
 from imp_server.grammar.whole_schema import satisfies
 from imp_server.text.session import VIOLATED
 
+from tests.asked import made
 from tests.grammar.judging import accepts
 from tests.toy import byte_model
 
@@ -64,7 +65,8 @@ def test_what_nothing_satisfies_stays_refused() -> None:
 
 
 def chat(schema: Any) -> ChatRequest:
-    return ChatRequest(
+    return made(
+        ChatRequest,
         model="toy",
         messages=(Message("user", (TextPart("hi"),)),),
         response_format=ResponseFormat("json_schema", schema=schema),

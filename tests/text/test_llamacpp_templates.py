@@ -22,6 +22,7 @@ from imp_server.text.template import ChatTemplate
 from imp_server.text.template_traits import traits_of
 from transformers.utils.chat_template_utils import render_jinja_template
 
+from tests.asked import made
 from tests.toy import byte_tokenizer
 
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
@@ -75,7 +76,7 @@ def message(plain: dict[str, Any]) -> Message:
 
 def ours(model: TextModel, talk: str, **more: Any) -> str:
     tools = (Tool("weather", "Of a city", SCHEMA),) if talk in ("tools", "results") else ()
-    return model.apply_template(ChatRequest(tuple(map(message, TALKS[talk])), tools=tools, **more))
+    return model.apply_template(made(ChatRequest, tuple(map(message, TALKS[talk])), tools=tools, **more))
 
 
 def theirs(source: str, talk: str, no_tools: list[Any] | None, **variables: Any) -> str:

@@ -35,6 +35,7 @@ from imp_server.text.session import OutputSession
 from imp_server.text.tools.base import reader_text
 from imp_server.text.tools.formats import all_formats
 
+from tests.asked import made
 from tests.toy import byte_model, byte_tokenizer
 
 CONTROL = ("<|im_end|>", "<|im_start|>", "<|endoftext|>", "<think>", "</think>", "<tool_call>", "</tool_call>")
@@ -262,14 +263,14 @@ def test_model_makes_sessions_for_its_tools() -> None:
 
 
 def test_structured_answer_has_a_grammar() -> None:
-    chat = ChatRequest((Message("user", (TextPart("hi"),)),), response_format=ResponseFormat("json_object"))
+    chat = made(ChatRequest, (Message("user", (TextPart("hi"),)),), response_format=ResponseFormat("json_object"))
     plan = byte_model().prepare_chat(chat, 1).request.plan
     assert plan.grammar is not None and plan.grammar.kind == "json_schema"
 
 
 def test_a_schema_that_cant_be_enforced_is_refused_with_its_field() -> None:
     remote = ResponseFormat("json_schema", schema={"$ref": "https://example.com/schema"})
-    chat = ChatRequest((Message("user", (TextPart("hi"),)),), response_format=remote)
+    chat = made(ChatRequest, (Message("user", (TextPart("hi"),)),), response_format=remote)
     with pytest.raises(ImpError) as caught:
         byte_model().prepare_chat(chat, 1)
     assert caught.value.param == "response_format"

@@ -24,6 +24,7 @@ from imp_server.core import (
     unpack_ids,
 )
 
+from tests.asked import made
 from tests.text.asking import HI, chat, message
 from tests.toy import CHATML, CONTROL_TOKENS, bpe_model, byte_model
 
@@ -194,7 +195,7 @@ def test_count_is_the_prompt() -> None:
 
 def test_raw_prompts() -> None:
     model = byte_model()
-    prepared = model.prepare_prompt(PromptRequest(("a<|im_end|>b",), max_tokens=5, stop=("x",)), 3)
+    prepared = model.prepare_prompt(made(PromptRequest, ("a<|im_end|>b",), max_tokens=5, stop=("x",)), 3)
     assert unpack_ids(prepared.request.ids).tolist() == [97, 256, 98]
     assert prepared.request.plan.stop == (b"x",)
     assert model.prepare_prompt(PromptRequest((97, 256)), 3).prompt_text == "a<|im_end|>"

@@ -10,6 +10,7 @@ from imp_server.core import InvalidRequest, SamplingIntent, SamplingParams
 from imp_server.text.model import TextModel
 from imp_server.text.sampling_defaults import configured, default_sampling, sampling_params
 
+from tests.asked import sampling
 from tests.toy import CHATML, byte_tokenizer
 
 
@@ -28,7 +29,7 @@ def test_order() -> None:
     config = {"temperature": 0.2, "top_k": 5, "repetition_penalty": 1.3, "do_sample": True, "top_p": None}
     assert three(params(nothing, "qwen3", config)) == (0.2, 0.95, 5)
     assert params(nothing, "qwen3", config).repetition_penalty == 1.3
-    asked = SamplingIntent(temperature=0.0, top_k=0, repetition_penalty=1.0)
+    asked = sampling(temperature=0.0, top_k=0, repetition_penalty=1.0)
     assert three(params(asked, "qwen3", config)) == (0.0, 0.95, 0)
     assert params(asked, "qwen3", config).repetition_penalty == 1.0
 
@@ -48,14 +49,14 @@ def test_every_field_arrives() -> None:
         "seed": 16, "dynatemp_range": 1.7, "dynatemp_exponent": 1.8, "top_n_sigma": 1.9, "xtc_probability": 0.2,
         "xtc_threshold": 0.21, "dry_sequence_breakers": ("x",),
     }  # fmt: skip
-    made = params(SamplingIntent(**values))
+    made = params(sampling(**values))
     assert {name: getattr(made, name) for name in values} == values
 
 
 def test_seeds() -> None:
     assert params(SamplingIntent()).seed != params(SamplingIntent()).seed
-    assert params(SamplingIntent(seed=-1)).seed != params(SamplingIntent(seed=-1)).seed
-    assert params(SamplingIntent(seed=-2)).seed == 2**64 - 2
+    assert params(sampling(seed=-1)).seed != params(sampling(seed=-1)).seed
+    assert params(sampling(seed=-2)).seed == 2**64 - 2
 
 
 def test_ignore_eos_and_bias() -> None:
@@ -78,7 +79,7 @@ def test_what_the_server_was_started_with() -> None:
     model = TextModel(byte_tokenizer(), {"default": CHATML}, config)
     made = sampling_params(SamplingIntent(), model.sampling_defaults, end_ids=(), vocab_size=9)
     assert (three(made), made.repetition_penalty, made.presence_penalty) == ((0.0, 0.5, 7), 1.2, -0.5)
-    asked = SamplingIntent(temperature=0.9, presence_penalty=0.0)
+    asked = sampling(temperature=0.9, presence_penalty=0.0)
     made = sampling_params(asked, model.sampling_defaults, end_ids=(), vocab_size=9)
     assert (made.temperature, made.presence_penalty, made.top_k) == (0.9, 0.0, 7)
     assert configured(default_sampling("qwen3", {}), Config().sampling) == default_sampling("qwen3", {})

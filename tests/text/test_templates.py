@@ -27,6 +27,7 @@ from imp_server.core import (
 from imp_server.text.model import TextModel
 from imp_server.text.templates import builtin_templates
 
+from tests.asked import made
 from tests.toy import byte_tokenizer
 
 DEEPSEEK = ["<｜begin▁of▁sentence｜>", "<｜end▁of▁sentence｜>", "<｜User｜>", "<｜Assistant｜>"]
@@ -142,7 +143,7 @@ def test_only_the_template_writes_control_tokens(name: str, data: st.DataObject)
 
 
 def ids_of(text_model: TextModel, messages: tuple[Message, ...], **more: Any) -> list[int]:
-    return unpack_ids(text_model.prepare_chat(ChatRequest(messages, **more), 1).request.ids).tolist()
+    return unpack_ids(text_model.prepare_chat(made(ChatRequest, messages, **more), 1).request.ids).tolist()
 
 
 @pytest.mark.parametrize("name", sorted(set(EXACT) - WITHOUT_TOOLS))

@@ -21,6 +21,7 @@ from imp_server.core import (
 from imp_server.text.model import TextModel
 from imp_server.text.thinking import think_tags
 
+from tests.asked import made
 from tests.dialects.replies import DIALECTS
 from tests.toy import CHATML, OPEN_THINKING_CHATML, byte_model
 
@@ -43,7 +44,7 @@ TAG_PAIRS = [
 
 
 def chat(**more: Any) -> ChatRequest:
-    return ChatRequest((Message("user", (TextPart("hi"),)),), **more)
+    return made(ChatRequest, (Message("user", (TextPart("hi"),)),), **more)
 
 
 def starts_thinking(model: TextModel, **more: Any) -> bool:

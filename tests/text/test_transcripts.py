@@ -13,6 +13,7 @@ from imp_server.core import ChatRequest, Message, TextPart, ToolCall, unpack_ids
 from imp_server.text.model import TextModel
 from imp_server.text.transcripts import Transcripts, Written, hashed
 
+from tests.asked import made
 from tests.live.toy_server import TOOLS_CHATML
 from tests.toy import CHATML, THINKING_CHATML, bpe_model, byte_tokenizer
 
@@ -22,7 +23,7 @@ def message(role: str, text: str, **more: Any) -> Message:
 
 
 def chat(*messages: Message, **more: Any) -> ChatRequest:
-    return ChatRequest(messages, **more)
+    return made(ChatRequest, messages, **more)
 
 
 USER = message("user", "Say hello.")

@@ -32,7 +32,7 @@ class DeltaSession:
         self._ids: dict[int, bytearray] = {}
         self._prompt_text = prepared.prompt_text
         self._prompt_tokens = len(request.ids) // 4
-        self._owes_prompt = request.prompt_logprobs is not None
+        self._owes_prompt = request.options.prompt_logprobs is not None
 
     def feed(self, delta: RowDelta) -> list[OutputEvent]:
         events: list[OutputEvent] = []

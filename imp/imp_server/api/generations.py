@@ -95,7 +95,9 @@ class Generations:
         self._has_ended = False
         self._sender, self._outranks, self._report = sender, outranks, report
         if report is not None:
-            report.begin([prompt.prompt_text for prompt in prompts], sum(prompt.request.n for prompt in prompts))
+            report.begin(
+                [prompt.prompt_text for prompt in prompts], sum(prompt.request.options.n for prompt in prompts)
+            )
         self._checks = checks
         self._judging: set[asyncio.Task[bool]] = set()
         self._submitting: set[asyncio.Task[Generation]] = set()
@@ -114,7 +116,7 @@ class Generations:
         first_choice = 0
         for prompt in prompts:
             self._waiting.append((first_choice, prompt))
-            first_choice += prompt.request.n
+            first_choice += prompt.request.options.n
 
     def told(self, began_s: float) -> dict[str, Any]:
         """What the log says of it; `began_s`: when its request came, in seconds of `time.monotonic`."""
@@ -136,7 +138,7 @@ class Generations:
     @property
     def n_choices(self) -> int:
         """Choices that run or wait; 0 once the reply has ended."""
-        waiting = sum(prompt.request.n for _, prompt in self._waiting)
+        waiting = sum(prompt.request.options.n for _, prompt in self._waiting)
         return waiting + sum(one.n_choices for one in self._live)
 
     async def accept(self, watch: DisconnectWatch) -> None:
@@ -215,7 +217,7 @@ class Generations:
             outranks=self._outranks,
         )
         generation = await self._submit(request)
-        return Live(generation, request, DeltaSession(prompt), first_choice, request.n, len(request.ids) // 4)
+        return Live(generation, request, DeltaSession(prompt), first_choice, request.options.n, len(request.ids) // 4)
 
     async def _submit(self, request: GenerateRequest) -> Generation:
         """Raises ClientGone if nobody wants it any more: an engine that restarts meanwhile must not begin it again."""

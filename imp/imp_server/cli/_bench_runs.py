@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 
 from imp_server.backends.base import Backend, Step, StepResult
-from imp_server.core import GenerateRequest, OutputPlan, SamplingParams, pack_ids
+from imp_server.core import GenerateRequest, GenerationOptions, OutputPlan, SamplingParams, pack_ids
 from imp_server.engine.build import BuiltEngine
 from imp_server.engine.client.inline import InlineEngine
 from imp_server.engine.messages import RowDelta
@@ -136,7 +136,7 @@ class Bench:
             ids=pack_ids(ids.tolist()),
             plan=OutputPlan(max_tokens=n_tokens),
             sampling=SamplingParams(temperature=1.0, top_k=40, seed=seed),
-            speculative=None if self._sizes.speculative else False,
+            options=GenerationOptions(speculative=None if self._sizes.speculative else False),
         )
         last: RowDelta | None = None
         async for delta in await self.engine.submit(request):

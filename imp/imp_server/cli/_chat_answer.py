@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-import msgspec
+from msgspec.structs import replace
 
 from imp_server.api.delta_session import DeltaSession
 from imp_server.api.text_side import TextSide
@@ -100,14 +100,13 @@ class LocalModel:
         Raises ContextLengthExceeded where older turns could be left out to make room.
         """
         context = self.client.info.context_length
-        limit = request.max_tokens or min(self.max_tokens or context, max(1, context // 2))
+        limit = request.output.max_tokens or min(self.max_tokens or context, max(1, context // 2))
         room = min(limit, context // _LEAST_ROOM)
         n_questions = sum(message.role == "user" for message in request.messages)
         if n_questions > 1 and self.text.count(request) + room > context:
             raise ContextLengthExceeded("the conversation leaves too little of the context to the answer")
-        result = self.runner.run(
-            answer(self.client, self.text, msgspec.structs.replace(request, max_tokens=limit), write)
-        )
+        request = replace(request, output=replace(request.output, max_tokens=limit))
+        result = self.runner.run(answer(self.client, self.text, request, write))
         result.is_context_full = result.finish == "length" and result.prompt_tokens + result.tokens >= context
         return result
 
@@ -118,7 +117,7 @@ async def answer(client: EngineClient, text: TextSide, request: ChatRequest, wri
     result = Answer()
     with _ctrl_c_cancels(result) as cancels:
         prepared = text.begin_chat(request)(PROVES_HERE)
-        generation = await client.submit(msgspec.structs.replace(prepared.request, key=client.new_key()))
+        generation = await client.submit(replace(prepared.request, key=client.new_key()))
         session = DeltaSession(prepared)
         result.prompt_tokens = generation.prompt_tokens
         cancels(generation)

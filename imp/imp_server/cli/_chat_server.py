@@ -128,9 +128,10 @@ def _body(model: str, request: ChatRequest) -> dict[str, Any]:
     }
     unset = msgspec.structs.asdict(SamplingIntent())
     sampling = msgspec.structs.asdict(request.sampling)
+    body |= sampling.pop("asked")
     body |= {name: value for name, value in sampling.items() if value != unset[name]}
-    if request.max_tokens is not None:
-        body["max_tokens"] = request.max_tokens
+    if request.output.max_tokens is not None:
+        body["max_tokens"] = request.output.max_tokens
     if request.reasoning.enabled is not None:
         body["chat_template_kwargs"] = {"enable_thinking": request.reasoning.enabled}
     return body

@@ -9,10 +9,24 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 import msgspec
+from msgspec.structs import replace
 
-from imp_server.core import ChatRequest, Message, ReasoningIntent, Role, SamplingIntent, TextPart, UserFault
+from imp_server.core import (
+    SETTABLE,
+    ChatRequest,
+    Message,
+    OutputIntent,
+    ReasoningIntent,
+    Role,
+    SamplingIntent,
+    SamplingParams,
+    TextPart,
+    UserFault,
+)
 
-SETTINGS = ("max_tokens", "thinking", *(f for f in SamplingIntent.__struct_fields__ if f != "logit_bias"))
+_OTHERS = ("ignore_eos", "stop_token_ids", "min_tokens")
+"""Of SamplingIntent, beside what is asked of the law of sampling."""
+SETTINGS = ("max_tokens", "thinking", *SETTABLE, *_OTHERS)
 _ANY = 1 << 30
 _BOUNDS: dict[str, tuple[float, float]] = {
     "max_tokens": (1, _ANY), "temperature": (0, 100), "top_k": (0, _ANY), "top_p": (0, 1), "min_p": (0, 1),
@@ -21,7 +35,12 @@ _BOUNDS: dict[str, tuple[float, float]] = {
     "dry_penalty_last_n": (0, _ANY), "mirostat_tau": (0, 100), "mirostat_eta": (0, 1), "dynatemp_range": (0, 100),
     "dynatemp_exponent": (0, 100), "top_n_sigma": (0, 100), "xtc_probability": (0, 1), "xtc_threshold": (0, 1),
 }  # fmt: skip
-_KINDS: dict[str, Any] = {"max_tokens": int, "thinking": bool, **get_type_hints(SamplingIntent)}
+_KINDS: dict[str, Any] = {
+    "max_tokens": int,
+    "thinking": bool,
+    **get_type_hints(SamplingParams),
+    **get_type_hints(SamplingIntent),
+}
 
 
 def _bounds_text(name: str) -> str:
@@ -66,7 +85,7 @@ class Conversation:
         return ChatRequest(
             messages=(*first, *self.messages),
             sampling=self.sampling,
-            max_tokens=self.max_tokens,
+            output=OutputIntent(max_tokens=self.max_tokens),
             reasoning=ReasoningIntent(enabled=self.thinking),
         )
 
@@ -92,17 +111,24 @@ class Conversation:
             self.max_tokens = value
         elif name == "thinking":
             self.thinking = value
+        elif name in SETTABLE:
+            asked = {known: its for known, its in self.sampling.asked.items() if known != name}
+            self.sampling = replace(self.sampling, asked=asked if value is None else {**asked, name: value})
         else:
-            changed = {**msgspec.structs.asdict(self.sampling), name: getattr(SamplingIntent(), name)}
-            self.sampling = SamplingIntent(**{**changed, **({} if value is None else {name: value})})
+            self.sampling = replace(
+                self.sampling, **{name: getattr(SamplingIntent(), name) if value is None else value}
+            )
 
     def shown(self, name: str) -> str:
         """`name = value`. Raises UserFault for a name that there isn't."""
         if name not in SETTINGS:
             self.set(name, "")
-        own = name in ("max_tokens", "thinking")
-        value = getattr(self if own else self.sampling, name)
-        is_default = value is None if own else value == getattr(SamplingIntent(), name)
+        if name in _OTHERS:
+            value = getattr(self.sampling, name)
+            is_default = value == getattr(SamplingIntent(), name)
+        else:
+            value = self.sampling.asked.get(name) if name in SETTABLE else getattr(self, name)
+            is_default = value is None
         return f"{name} = {'default' if is_default else json.dumps(value)}"
 
     def save(self, path: Path) -> None:

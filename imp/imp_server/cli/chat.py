@@ -67,7 +67,8 @@ def command(
     question = prompt or " ".join(words) or ("" if sys.stdin.isatty() else sys.stdin.read())
     if not question.strip() and not sys.stdin.isatty():
         raise ConfigError("nothing to answer: give --prompt TEXT or text on standard input")
-    sampling = SamplingIntent(temperature=temperature, top_p=top_p, top_k=top_k, seed=seed)
+    asked = {"temperature": temperature, "top_p": top_p, "top_k": top_k, "seed": seed}
+    sampling = SamplingIntent({name: value for name, value in asked.items() if value is not None})
     talk = Conversation(system=system, sampling=sampling, max_tokens=max_tokens)
     if url:
         server = ServerModel.connect(url, key, model or "")

@@ -5,11 +5,13 @@ bytes (`ids`), never as Python lists; `pack_ids` and `unpack_ids` convert.
 """
 
 from imp_server.core.chat import (
+    SETTABLE,
     CacheIntent,
     ChatRequest,
     InputGrammar,
     MediaPart,
     Message,
+    OutputIntent,
     Part,
     PromptRequest,
     ReasoningIntent,
@@ -93,6 +95,7 @@ from imp_server.core.events import (
 from imp_server.core.generate import (
     CacheMarks,
     GenerateRequest,
+    GenerationOptions,
     GrammarPlan,
     MessageSpan,
     OutputPlan,
@@ -111,6 +114,7 @@ from imp_server.core.ids import (
 from imp_server.core.paths import readable
 
 __all__ = [
+    "SETTABLE",
     "SPECIAL_CLOSE",
     "SPECIAL_OPEN",
     "SPECIAL_SPAN",
@@ -136,6 +140,7 @@ __all__ = [
     "FinishReason",
     "Forbidden",
     "GenerateRequest",
+    "GenerationOptions",
     "GrammarDeadEnd",
     "GrammarMemoryFull",
     "GrammarPlan",
@@ -164,6 +169,7 @@ __all__ = [
     "NoModel",
     "NotFound",
     "OutputEvent",
+    "OutputIntent",
     "OutputPlan",
     "Overloaded",
     "Part",

@@ -8,6 +8,7 @@ from typing import Any, Literal
 import msgspec
 
 from imp_server.core.errors import VisionUnavailable
+from imp_server.core.generate import GenerationOptions, SamplingParams
 from imp_server.core.owner import NOBODY, Owner
 
 Role = Literal["system", "user", "assistant", "tool"]
@@ -106,37 +107,25 @@ class ReasoningIntent(msgspec.Struct, frozen=True):
 
 
 class SamplingIntent(msgspec.Struct, frozen=True):
-    """Sampling fields as asked; None = the model's default, resolved in text/sampling_defaults.py."""
+    """What a client asks of sampling; what it leaves out is the model's (text/sampling_defaults.py)."""
 
-    temperature: float | None = None
-    top_k: int | None = None
-    top_p: float | None = None
-    min_p: float | None = None
-    typical_p: float | None = None
-    presence_penalty: float | None = None
-    frequency_penalty: float | None = None
-    repetition_penalty: float | None = None
-    repeat_last_n: int | None = None
-    dry_multiplier: float | None = None
-    dry_base: float | None = None
-    dry_allowed_length: int | None = None
-    dry_penalty_last_n: int | None = None
-    dry_sequence_breakers: tuple[str, ...] | None = None
-    mirostat: int | None = None
-    mirostat_tau: float | None = None
-    mirostat_eta: float | None = None
-    dynatemp_range: float | None = None
-    dynatemp_exponent: float | None = None
-    top_n_sigma: float | None = None
-    xtc_probability: float | None = None
-    xtc_threshold: float | None = None
-    seed: int | None = None
+    asked: Mapping[str, Any] = {}
+    """Values by their field of SamplingParams, SETTABLE ones only. None is none."""
     logit_bias: Mapping[int, float] = {}
     ignore_eos: bool = False
     stop_token_ids: tuple[int, ...] = ()
     """Ids that end the reply, besides the model's own."""
     min_tokens: int = 0
     """The reply may end by a token only when it has so many."""
+
+    def __post_init__(self) -> None:
+        if unknown := self.asked.keys() - SETTABLE:
+            raise TypeError(f"sampling has no {sorted(unknown)}")
+
+
+_MADE = ("logit_bias", "banned_ids", "min_tokens", "held_ids")
+SETTABLE = tuple(name for name in SamplingParams.__struct_fields__ if name not in _MADE)
+"""Fields of SamplingParams that a client gives a value; the others are made from the rest of its intent."""
 
 
 class CacheIntent(msgspec.Struct, frozen=True):
@@ -150,6 +139,19 @@ class CacheIntent(msgspec.Struct, frozen=True):
     """Whose sessions and transcripts these are."""
 
 
+class OutputIntent(msgspec.Struct, frozen=True):
+    """What a reply may be, and where it ends. The text side makes an OutputPlan of it."""
+
+    response_format: ResponseFormat = ResponseFormat()
+    max_tokens: int | None = None
+    """None = the server's own limit."""
+    stop: tuple[str, ...] = ()
+    length_steering: bool = True
+    """A bound answer may be brought to its end within max_tokens."""
+    min_indent: int = 0
+    """As in OutputPlan."""
+
+
 class ChatRequest(msgspec.Struct, frozen=True):
     """A conversation to continue, independent of the dialect that brought it."""
 
@@ -157,30 +159,17 @@ class ChatRequest(msgspec.Struct, frozen=True):
     model: str = ""
     tools: tuple[Tool, ...] = ()
     tool_choice: ToolChoice = ToolChoice()
-    response_format: ResponseFormat = ResponseFormat()
     reasoning: ReasoningIntent = ReasoningIntent()
     reasoning_default_on: bool = True
     """False on routes where thinking is opt-in (/v1/messages)."""
+    output: OutputIntent = OutputIntent()
     sampling: SamplingIntent = SamplingIntent()
     cache: CacheIntent = CacheIntent()
-    n: int = 1
-    max_tokens: int | None = None
-    predict_s: float | None = None
-    """As in GenerateRequest."""
-    stop: tuple[str, ...] = ()
-    logprobs: int | None = None
-    """None = no logprobs; k >= 0 = the chosen token and the k best."""
+    options: GenerationOptions = GenerationOptions()
     prediction: str | None = None
     template_kwargs: Mapping[str, Any] = {}
     add_generation_prompt: bool = True
     continue_final_message: bool = False
-    speculative: bool | None = None
-    length_steering: bool = True
-    """A bound answer may be brought to its end within max_tokens."""
-    adapter: str = ""
-    priority: int = 0
-    row_preference: int | None = None
-    """llama.cpp's `id_slot`."""
 
 
 class PromptRequest(msgspec.Struct, frozen=True):
@@ -192,26 +181,10 @@ class PromptRequest(msgspec.Struct, frozen=True):
     """Text after the gap that the model is to fill; only models with fill-in-the-middle tokens can."""
     task: Literal["generate", "embed"] = "generate"
     model: str = ""
+    output: OutputIntent = OutputIntent()
     sampling: SamplingIntent = SamplingIntent()
     cache: CacheIntent = CacheIntent()
-    response_format: ResponseFormat = ResponseFormat()
-    n: int = 1
-    max_tokens: int | None = None
-    min_indent: int = 0
-    """As in OutputPlan."""
-    predict_s: float | None = None
-    """As in GenerateRequest."""
-    stop: tuple[str, ...] = ()
-    logprobs: int | None = None
-    logprobs_as_drawn: bool = False
-    """As in GenerateRequest."""
-    prompt_logprobs: int | None = None
-    speculative: bool | None = None
-    length_steering: bool = True
-    """A bound answer may be brought to its end within max_tokens."""
-    adapter: str = ""
-    priority: int = 0
-    row_preference: int | None = None
+    options: GenerationOptions = GenerationOptions()
 
 
 PART_SEPARATOR = "\n"

@@ -153,6 +153,28 @@ class OutputPlan(msgspec.Struct, frozen=True):
         return max((s.scan_tokens for s in self.segments), default=-1)
 
 
+class GenerationOptions(msgspec.Struct, frozen=True):
+    """What a client says of a reply and nobody changes on the way: the same in its request and in the engine's."""
+
+    n: int = 1
+    """Choices."""
+    logprobs: int | None = None
+    """None = no logprobs; k >= 0 = the chosen token and the k best."""
+    logprobs_as_drawn: bool = False
+    """Logprobs are those that tokens are drawn with, after temperature and truncations."""
+    prompt_logprobs: int | None = None
+    """As `logprobs`, of the tokens of the prompt."""
+    predict_s: float | None = None
+    """Seconds from its first token after which a choice that has written a newline ends with `length`."""
+    speculative: bool | None = None
+    """Whether drafts are made; None = as the server does."""
+    adapter: str = ""
+    priority: int = 0
+    """As clients write it: lower first, among the owner's own requests."""
+    row_preference: int | None = None
+    """llama.cpp's `id_slot`."""
+
+
 class GenerateRequest(msgspec.Struct, frozen=True):
     """One piece of work for an engine. `ids` is the prompt."""
 
@@ -161,12 +183,9 @@ class GenerateRequest(msgspec.Struct, frozen=True):
     ids: bytes
     plan: OutputPlan = OutputPlan()
     sampling: SamplingParams = SamplingParams()
-    n: int = 1
+    options: GenerationOptions = GenerationOptions()
     task: Literal["generate", "embed", "score", "rank"] = "generate"
     spans: tuple[MessageSpan, ...] = ()
-    adapter: str = ""
-    priority: int = 0
-    """As clients write it: lower first, among the owner's own requests."""
     outranks: bool = True
     """Its priority counts against the requests of other owners, too."""
     owner: str = ""
@@ -174,16 +193,8 @@ class GenerateRequest(msgspec.Struct, frozen=True):
     cache: CacheMarks = CacheMarks()
     deadline_s: float | None = None
     """Seconds from acceptance after which the request ends with `length`."""
-    predict_s: float | None = None
-    """Seconds from its first token after which a choice that has written a newline ends with `length`."""
-    logprobs: int | None = None
-    logprobs_as_drawn: bool = False
-    """Logprobs are those that tokens are drawn with, after temperature and truncations."""
-    prompt_logprobs: int | None = None
     prediction: bytes = b""
     """int32 ids of the client's predicted output: an extra region for drafters."""
-    speculative: bool | None = None
-    row_preference: int | None = None
     score_ids: bytes = b""
     """For task `score`: int32 ids whose logits after the prompt are wanted."""
     digest: str = ""

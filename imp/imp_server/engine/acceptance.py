@@ -34,8 +34,9 @@ def check_request(
     ids = _checked_prompt(request, limits)
     _check_counts(request, limits)
     _check_ids(request, limits)
-    if request.adapter and request.adapter not in adapters:
-        raise InvalidRequest(f"adapter {request.adapter!r} isn't loaded", param="lora", code="lora_not_loaded")
+    adapter = request.options.adapter
+    if adapter and adapter not in adapters:
+        raise InvalidRequest(f"adapter {adapter!r} isn't loaded", param="lora", code="lora_not_loaded")
     if n_queued >= limits.max_queue:
         raise Overloaded(f"{n_queued} requests are waiting; try again later", retry_after_s=1.0)
     return ids
@@ -75,9 +76,9 @@ def _check_range(ids: NDArray[np.int32], vocab_size: int, param: str) -> None:
 
 
 def _check_counts(request: GenerateRequest, limits: Limits) -> None:
-    if not 1 <= request.n <= limits.n_rows:
+    if not 1 <= request.options.n <= limits.n_rows:
         raise InvalidRequest(f"n must be between 1 and {limits.n_rows} (scheduler.max_rows)", param="n")
-    row = request.row_preference
+    row = request.options.row_preference
     if row is not None and not 0 <= row < limits.n_rows:
         raise InvalidRequest(
             f"there is no slot {row}: this engine has 0 to {limits.n_rows - 1}, and -1 is any",
@@ -86,7 +87,7 @@ def _check_counts(request: GenerateRequest, limits: Limits) -> None:
         )
     if request.plan.max_tokens < 0:
         raise InvalidRequest("max_tokens must not be negative", param="max_tokens")
-    for name, value in (("logprobs", request.logprobs), ("prompt_logprobs", request.prompt_logprobs)):
+    for name, value in (("logprobs", request.options.logprobs), ("prompt_logprobs", request.options.prompt_logprobs)):
         if value is not None and not 0 <= value <= limits.max_logprobs:
             raise InvalidRequest(f"{name} must be between 0 and {limits.max_logprobs}", param=name)
 

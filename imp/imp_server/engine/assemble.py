@@ -82,16 +82,17 @@ def _gathered(jobs: Sequence[Future[Made]], n_words: int) -> tuple[UInt32s | Non
 def step_row(chunk: Chunk, live: LiveRow) -> StepRow:
     """What the row wants of this step."""
     request = live.output.request
+    options = request.options
     wants = WANT_NOTHING
-    if request.prompt_logprobs is not None and chunk.row.choice == 0 and chunk.start < chunk.row.sampler.n_prompt - 1:
+    if options.prompt_logprobs is not None and chunk.row.choice == 0 and chunk.start < chunk.row.sampler.n_prompt - 1:
         wants |= WANT_PROMPT_LOGITS
     row = StepRow(n_drafts=chunk.n_drafts, sampler=chunk.row.sampler, adapter=chunk.row.adapter)
     if chunk.is_last:
         if request.task == "generate":
             wants |= WANT_SAMPLE if request.plan.max_tokens > 0 else WANT_NOTHING
             wants |= WANT_HIDDEN if live.drafting is not None and live.drafting.wants_hidden else WANT_NOTHING
-            row.n_logprobs = -1 if request.logprobs is None else request.logprobs
-            row.logprobs_as_drawn = request.logprobs_as_drawn
+            row.n_logprobs = -1 if options.logprobs is None else options.logprobs
+            row.logprobs_as_drawn = options.logprobs_as_drawn
         elif request.task == "score" or (request.task == "rank" and request.score_ids):
             wants |= WANT_LOGITS
             row.logit_ids = np.frombuffer(request.score_ids, dtype="<i4").astype(np.int32)

@@ -120,10 +120,10 @@ class ChoiceOutput:
 
     def push(self, ids: Sequence[int], logprobs: Sequence[TokenLogprob] = ()) -> int:
         """Take tokens until the completion ends; how many were taken. `finish` is set when it ended."""
-        wants_logprobs = self.request.logprobs is not None
+        wants_logprobs = self.request.options.logprobs is not None
         for index, token_id in enumerate(ids):
             self._walker.push(token_id)
-            if self.request.predict_s is not None and not self._has_newline:
+            if self.request.options.predict_s is not None and not self._has_newline:
                 self._has_newline = b"\n" in self._token_bytes[token_id]
             self._unsent.ids.append(token_id)
             if wants_logprobs:
@@ -238,7 +238,7 @@ class ChoiceOutput:
         )
 
     def _is_late(self, now_s: float) -> bool:
-        limit_s, first_s = self.request.predict_s, self.clock.first_token_s
+        limit_s, first_s = self.request.options.predict_s, self.clock.first_token_s
         return limit_s is not None and bool(first_s) and now_s - first_s > limit_s
 
     def look_at_clock(self, now_s: float) -> None:

@@ -216,7 +216,7 @@ class EngineLoop:
             output.note_prefilled(min(row.n_computed, n_prompt))
         if row.n_computed >= n_prompt and not output.clock.prefilled_s:
             output.clock.prefilled_s = self._clock()
-        k = output.request.prompt_logprobs
+        k = output.request.options.prompt_logprobs
         if k is not None and row.choice == 0 and result.logits is not None:
             # A row that was preempted computes its prompt again.
             entries = prompt_logprobs(row.sampler.history[:n_prompt], chunk, result.logits, k, self._never_sampled)

@@ -12,7 +12,7 @@ import msgspec
 from imp_server.config import EngineConfig
 from imp_server.core import FinishDetail, FinishReason, GenerateRequest, TokenLogprob, Usage
 
-PROTOCOL = 3
+PROTOCOL = 4
 
 # --- to the engine ------------------------------------------------------------------------------
 

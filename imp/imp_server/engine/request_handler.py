@@ -185,7 +185,7 @@ class RequestHandler:
         self.counters["requests_total"] += 1
         self.counters["prompt_tokens_total"] += len(ids)
         now = self._clock()
-        rows = [self._make_row(request, ids, choice, constraint) for choice in range(request.n)]
+        rows = [self._make_row(request, ids, choice, constraint) for choice in range(request.options.n)]
         for live in rows:
             live.output.clock.arrived_s = now
         deadline = None if request.deadline_s is None else now + request.deadline_s
@@ -204,20 +204,20 @@ class RequestHandler:
         room = max(0, self._limits.context_length - len(ids))
         most = len(ids) + min(room, request.plan.max_tokens) + 1
         sampler = SamplerState(self._law(request.sampling), choice, ids, most, self._token_bytes)
-        plain = request.task == "generate" and request.prompt_logprobs is None
-        adapter = self._adapters.get(request.adapter)
+        plain = request.task == "generate" and request.options.prompt_logprobs is None
+        adapter = self._adapters.get(request.options.adapter)
         row = Row(
             request.key,
             choice,
             sampler,
-            priority=-request.priority,
-            urgency=-request.priority if request.outranks else 0,
+            priority=-request.options.priority,
+            urgency=-request.options.priority if request.outranks else 0,
             client=request.owner,
-            wanted_slot=-1 if request.row_preference is None or choice else request.row_preference,
+            wanted_slot=-1 if request.options.row_preference is None or choice else request.options.row_preference,
             adapter=adapter.slot,
             reuse_group=scoped_group(adapter.reuse_group, request.cache.scope),
             reuse_prefix=plain,
-            max_chunk=0 if request.prompt_logprobs is None else _PROMPT_LOGITS_CHUNK,
+            max_chunk=0 if request.options.prompt_logprobs is None else _PROMPT_LOGITS_CHUNK,
             whole=self._backend.architecture.is_encoder,
             snapshot_points=self._snapshot_points(request, len(ids)) if plain else (),
         )
@@ -340,7 +340,7 @@ class RequestHandler:
         output, grammar = live.output, live.grammar
         request = output.request
         law = request.sampling
-        changes_nothing = request.logprobs is None and not (law.mirostat or law.logit_bias or law.banned_ids)
+        changes_nothing = request.options.logprobs is None and not (law.mirostat or law.logit_bias or law.banned_ids)
         if grammar is None or not self._rules.takes_only or not changes_nothing:
             return
         for _ in range(_MOST_ONLY):

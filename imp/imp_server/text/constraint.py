@@ -36,7 +36,7 @@ class ThinkState:
 
 def leaves_text_free(chat: ChatRequest) -> bool:
     """Whether the reply may hold text of any kind."""
-    return chat.response_format.kind == "text" and chat.tool_choice.mode != "required"
+    return chat.output.response_format.kind == "text" and chat.tool_choice.mode != "required"
 
 
 def constraint(
@@ -56,7 +56,7 @@ def constraint(
     check_inputs(chat.tools, prover)
     tools = bound_tools(chat, offered_tools(chat), rules, prover) if form is not None else []
     prover.settle()  # what follows relies on schemas being schemas
-    wanted = chat.response_format
+    wanted = chat.output.response_format
     if not tools and wanted.kind == "text":
         return None
     tags = thinking.tags

@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -39,6 +39,7 @@ from imp_server.text.fim import check_gap, gap_prompt
 from imp_server.text.lenient import Leniency, lenient
 from imp_server.text.model_workers import ModelWorkers
 from imp_server.text.plan import (
+    ThinkPlan,
     chat_plan,
     chat_segments,
     check_least,
@@ -152,31 +153,25 @@ class TextModel:
         return partial(self._finish_chat, chat, prompt, key)
 
     def _finish_chat(self, chat: ChatRequest, prompt: ChatPrompt, key: int, prover: Prover) -> Prepared:
-        answer = self._leniency(chat.response_format, prover)
-        chat = msgspec.structs.replace(chat, response_format=answer.format)
+        answer = self._leniency(chat.output.response_format, prover)
+        chat = _with_format(chat, answer.format)
         plan, readers = self._chat_output(chat, prompt, prover)
         request = GenerateRequest(
             key=key,
             ids=prompt.ids.tobytes(),
             plan=plan,
             sampling=self._sampling(chat.sampling),
-            n=chat.n,
+            options=chat.options,
             spans=prompt.spans,
-            adapter=chat.adapter,
-            priority=chat.priority,
             cache=cache_marks(chat.cache, prompt.pin_until, isolate_keys=self.config.prefix_cache.isolate_keys),
-            logprobs=chat.logprobs,
             prediction=self._prediction(chat.prediction),
-            speculative=chat.speculative,
-            predict_s=chat.predict_s,
-            row_preference=chat.row_preference,
         )
         session = OutputSession(
             plan,
             self.vocabulary,
             readers=readers,
             taken_ids={call.id for message in chat.messages for call in message.tool_calls},
-            logprobs=chat.logprobs is not None,
+            logprobs=chat.options.logprobs is not None,
             whole_schema=answer.whole,
         )
         remember = None
@@ -190,7 +185,7 @@ class TextModel:
         use = self.prompts.use_for(chat)
         knobs = self._reasoning_knobs(chat)
         wish = think_wish(chat, knobs, use.tags)
-        max_tokens = token_limit(chat.max_tokens, self.config.server.max_tokens, len(prompt.ids), self.context_length)
+        max_tokens = self._token_limit(chat.output.max_tokens, len(prompt.ids), "messages")
         tools = offered_tools(chat)
         form = use.tool_format if tools else None
         calls, readers = _call_segments(form, tools, n_fixed_segments(use.tags))
@@ -205,24 +200,17 @@ class TextModel:
             is_closed=prompt.has_closed_thinking,
         )
         message = knobs.budget_message if chat.reasoning.budget_message is None else chat.reasoning.budget_message
-        plan = chat_plan(
-            tokenizer=self.tokenizer,
-            tags=use.tags,
-            segments=segments,
-            starts_thinking=prompt.starts_thinking,
-            keep_tags=knobs.format == "none",
+        think = ThinkPlan(
+            use.tags,
+            starts=prompt.starts_thinking,
+            keeps_tags=knobs.format == "none",
             budget=think_budget(chat.reasoning, knobs, max_tokens),
             closer=think_closer(self.tokenizer, use.tags, message, open_end=bool(tools)),
-            max_tokens=max_tokens,
-            stop=chat.stop,
-            ignore_eos=chat.sampling.ignore_eos,
-            stop_ids=chat.sampling.stop_token_ids,
-            only_calls=chat.tool_choice.mode == "required" and chat.response_format.kind == "text",
-            steers=chat.length_steering and chat.response_format.kind != "text",
-            grammar=constraint(
-                chat, self.tokenizer.marked, thinking, segments, form, use.template.source, self._rules(), prover
-            ),
         )
+        grammar = constraint(
+            chat, self.tokenizer.marked, thinking, segments, form, use.template.source, self._rules(), prover
+        )
+        plan = chat_plan(self.tokenizer, chat, think, segments, max_tokens, grammar)
         check_least(chat.sampling.min_tokens, max_tokens, is_bound=plan.grammar is not None)
         return plan, readers
 
@@ -236,41 +224,27 @@ class TextModel:
         return partial(self._finish_prompt, prompt, ids, text, key)
 
     def _finish_prompt(self, prompt: PromptRequest, ids: list[int], text: str, key: int, prover: Prover) -> Prepared:
-        asked = 0 if prompt.task == "embed" else prompt.max_tokens
-        answer = self._leniency(prompt.response_format, prover)
-        plan = text_plan(
-            self.tokenizer,
-            max_tokens=token_limit(asked, self.config.server.max_tokens, len(ids), self.context_length, "prompt"),
-            stop=prompt.stop,
-            ignore_eos=prompt.sampling.ignore_eos,
-            stop_ids=prompt.sampling.stop_token_ids,
-            steers=prompt.length_steering and answer.format.kind != "text",
-            grammar=bound_text(answer.format, self._rules(), prover),
-            min_indent=prompt.min_indent,
-        )
+        answer = self._leniency(prompt.output.response_format, prover)
+        prompt = _with_format(prompt, answer.format)
+        max_tokens = self._token_limit(0 if prompt.task == "embed" else prompt.output.max_tokens, len(ids), "prompt")
+        plan = text_plan(self.tokenizer, prompt, max_tokens, bound_text(answer.format, self._rules(), prover))
         check_least(prompt.sampling.min_tokens, plan.max_tokens, is_bound=plan.grammar is not None)
         request = GenerateRequest(
             key=key,
             ids=pack_ids(ids),
             plan=plan,
             sampling=self._sampling(prompt.sampling),
-            n=prompt.n,
+            options=prompt.options,
             task=prompt.task,
-            adapter=prompt.adapter,
-            priority=prompt.priority,
             cache=cache_marks(
                 prompt.cache,
                 len(ids) if prompt.cache.pin_prompt else 0,
                 isolate_keys=self.config.prefix_cache.isolate_keys,
             ),
-            predict_s=prompt.predict_s,
-            logprobs=prompt.logprobs,
-            logprobs_as_drawn=prompt.logprobs_as_drawn,
-            prompt_logprobs=prompt.prompt_logprobs,
-            speculative=prompt.speculative,
-            row_preference=prompt.row_preference,
         )
-        session = OutputSession(plan, self.vocabulary, logprobs=prompt.logprobs is not None, whole_schema=answer.whole)
+        session = OutputSession(
+            plan, self.vocabulary, logprobs=prompt.options.logprobs is not None, whole_schema=answer.whole
+        )
         return Prepared(_with_digest(request), session, text, ignored=answer.ignored)
 
     def _prompt_ids(self, prompt: PromptRequest) -> tuple[list[int], str]:
@@ -289,6 +263,9 @@ class TextModel:
             for i, piece in enumerate(pieces):
                 ids += self.tokenize(piece, add_special=i == 0) if isinstance(piece, str) else [piece]
         return ids, self.detokenize(ids, skip_special=False, param=param)
+
+    def _token_limit(self, asked: int | None, n_prompt: int, param: str) -> int:
+        return token_limit(asked, self.config.server.max_tokens, n_prompt, self.context_length, param)
 
     def _reasoning_knobs(self, chat: ChatRequest) -> ReasoningKnobs:
         own = self.config.reasoning
@@ -362,6 +339,14 @@ class TextModel:
                 message = f"token id {i} isn't in the vocabulary (0 to {size - 1})"
                 raise InvalidRequest(message, param=param, code="unknown_token")
         return list(ids)
+
+
+R = TypeVar("R", ChatRequest, PromptRequest)
+
+
+def _with_format(request: R, response_format: ResponseFormat) -> R:
+    output = msgspec.structs.replace(request.output, response_format=response_format)
+    return msgspec.structs.replace(request, output=output)
 
 
 def _chosen_templates(choice: str, own: Mapping[str, str]) -> dict[str, str]:

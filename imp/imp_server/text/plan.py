@@ -13,8 +13,11 @@ from imp_server.core import (
     ContextLengthExceeded,
     GrammarPlan,
     InvalidRequest,
+    OutputIntent,
     OutputPlan,
+    PromptRequest,
     ReasoningIntent,
+    SamplingIntent,
     Segment,
     pack_ids,
 )
@@ -38,7 +41,7 @@ class ThinkWish:
 
 def think_wish(chat: ChatRequest, knobs: Reasoning, tags: ThinkTags | None) -> ThinkWish:
     intent = chat.reasoning
-    structured = bool(chat.tools) or chat.response_format.kind != "text"
+    structured = bool(chat.tools) or chat.output.response_format.kind != "text"
     default = chat.reasoning_default_on and not structured
     asked = _asked(intent)
     on = default if asked is None else asked
@@ -159,42 +162,61 @@ def chat_segments(
     return segments + tuple(msgspec.structs.replace(c, at_start=c.at_start or bound) for c in calls)
 
 
+@dataclass(frozen=True, slots=True)
+class ThinkPlan:
+    """How thinking stands in one reply."""
+
+    tags: ThinkTags | None
+    starts: bool
+    """The reply begins inside it."""
+    keeps_tags: bool
+    """It stays in the text, tags and all (--reasoning-format none)."""
+    budget: int
+    """Of think_budget."""
+    closer: bytes
+    """Of think_closer."""
+
+
 def chat_plan(
-    *,
     tokenizer: Tokenizer,
-    tags: ThinkTags | None,
+    chat: ChatRequest,
+    think: ThinkPlan,
     segments: tuple[Segment, ...],
-    starts_thinking: bool,
-    keep_tags: bool,
-    budget: int,
-    closer: bytes = b"",
     max_tokens: int,
-    stop: Sequence[str],
-    ignore_eos: bool,
-    stop_ids: tuple[int, ...] = (),
-    only_calls: bool = False,
-    steers: bool = False,
-    grammar: GrammarPlan | None = None,
+    grammar: GrammarPlan | None,
 ) -> OutputPlan:
-    """`segments`: of chat_segments. `closer`: of think_closer. `only_calls`: the grammar allows no answer."""
-    vocabulary = tokenizer.vocabulary
+    """`segments`: of chat_segments. `max_tokens`: in force."""
+    vocabulary, tags = tokenizer.vocabulary, think.tags
     shown: tuple[int, ...] = ()
-    if tags is not None and keep_tags:
+    if tags is not None and think.keeps_tags:
         pieces = tokenizer.split(tags.open + tags.close, control=True)
         shown = tuple(p.token.id for p in pieces if p.token is not None and vocabulary.is_special(p.token.id))
     return OutputPlan(
         segments=segments,
-        start=1 if starts_thinking else 0,
-        end_ids=with_stop_ids(() if ignore_eos else chat_end_ids(tokenizer, tags), stop_ids),
-        stop=tuple(s.encode() for s in stop if s),
+        start=1 if think.starts else 0,
+        end_ids=_end_ids(chat.sampling, chat_end_ids(tokenizer, tags)),
+        stop=_stop(chat.output),
         max_tokens=max_tokens,
-        think_budget=budget if tags is not None else -1,
-        think_closer=closer if tags is not None else b"",
+        think_budget=think.budget if tags is not None else -1,
+        think_closer=think.closer if tags is not None else b"",
         shown_ids=shown,
-        only_calls=only_calls,
-        steers=steers,
+        only_calls=chat.tool_choice.mode == "required" and chat.output.response_format.kind == "text",
+        steers=_steers(chat.output),
         grammar=grammar,
     )
+
+
+def _steers(output: OutputIntent) -> bool:
+    return output.length_steering and output.response_format.kind != "text"
+
+
+def _stop(output: OutputIntent) -> tuple[bytes, ...]:
+    return tuple(s.encode() for s in output.stop if s)
+
+
+def _end_ids(sampling: SamplingIntent, own: tuple[int, ...]) -> tuple[int, ...]:
+    """The model's own first, each once."""
+    return tuple(dict.fromkeys((*(() if sampling.ignore_eos else own), *sampling.stop_token_ids)))
 
 
 def n_fixed_segments(tags: ThinkTags | None) -> int:
@@ -207,11 +229,6 @@ def chat_end_ids(tokenizer: Tokenizer, tags: ThinkTags | None) -> tuple[int, ...
     vocabulary = tokenizer.vocabulary
     inner = vocabulary.special_id(tags.close) if tags is not None and tags.channels else None
     return tuple(i for i in vocabulary.end_ids if i != inner)
-
-
-def with_stop_ids(end_ids: tuple[int, ...], stop_ids: tuple[int, ...]) -> tuple[int, ...]:
-    """The model's own first, each once."""
-    return tuple(dict.fromkeys((*end_ids, *stop_ids)))
 
 
 def check_least(min_tokens: int, max_tokens: int, *, is_bound: bool) -> None:
@@ -227,23 +244,13 @@ def check_least(min_tokens: int, max_tokens: int, *, is_bound: bool) -> None:
         raise InvalidRequest(message, param="min_tokens", code="unsupported_value")
 
 
-def text_plan(
-    tokenizer: Tokenizer,
-    *,
-    max_tokens: int,
-    stop: Sequence[str] = (),
-    ignore_eos: bool = False,
-    stop_ids: tuple[int, ...] = (),
-    steers: bool = False,
-    grammar: GrammarPlan | None = None,
-    min_indent: int = 0,
-) -> OutputPlan:
+def text_plan(tokenizer: Tokenizer, prompt: PromptRequest, max_tokens: int, grammar: GrammarPlan | None) -> OutputPlan:
     """A completion without structure: nothing but text up to an end token or a stop string."""
     return OutputPlan(
-        end_ids=with_stop_ids(() if ignore_eos else tokenizer.vocabulary.end_ids, stop_ids),
-        stop=tuple(s.encode() for s in stop if s),
+        end_ids=_end_ids(prompt.sampling, tokenizer.vocabulary.end_ids),
+        stop=_stop(prompt.output),
         max_tokens=max_tokens,
-        min_indent=min_indent,
-        steers=steers,
+        min_indent=prompt.output.min_indent,
+        steers=_steers(prompt.output),
         grammar=grammar,
     )

@@ -95,15 +95,12 @@ def sampling_params(
     chosen: dict[str, Any] = {
         name: value for name, value in defaults.items() if name in _OURS or name in _MORE or name in _PENALTIES
     }
-    for name in SamplingParams.__struct_fields__:
-        asked = getattr(intent, name, None)
-        if asked is not None and name not in ("logit_bias", "seed", "min_tokens"):
-            chosen[name] = asked
+    chosen |= {name: value for name, value in intent.asked.items() if value is not None}
     chosen["top_k"] = max(0, int(chosen["top_k"]))
-    seed = secrets.randbits(63) if intent.seed is None or intent.seed == -1 else intent.seed
+    seed = chosen.get("seed", -1)
+    chosen["seed"] = (secrets.randbits(63) if seed == -1 else seed) & 0xFFFFFFFFFFFFFFFF
     return SamplingParams(
         **chosen,
-        seed=seed & 0xFFFFFFFFFFFFFFFF,
         logit_bias=tuple(sorted(intent.logit_bias.items())),
         banned_ids=tuple(i for i in end_ids if i not in intent.stop_token_ids) if intent.ignore_eos else (),
         min_tokens=intent.min_tokens,

@@ -5,13 +5,14 @@ from __future__ import annotations
 from itertools import count
 from typing import Any
 
-from imp_server.core import Finish, SamplingIntent, TextDelta
+from imp_server.core import Finish, TextDelta
 from imp_server.dialects.base import SseFrame
 from imp_server.dialects.openai_chat import reply as openai_chat_reply
 from imp_server.dialects.openai_chat import request as openai_chat_request
 from imp_server.dialects.openai_chat.reply import ChatFold, ChatStream
 from imp_server.text.tools import enforce
 
+from tests.asked import sampling
 from tests.conformance.breaking import (
     Json,
     after,
@@ -233,6 +234,6 @@ CHAT_BREAKS = [
         CHAT,
         openai_chat_request,
         "sampling_of",
-        lambda body: SamplingIntent(temperature=2.0),
+        lambda body: sampling(temperature=2.0),
     ),
 ]

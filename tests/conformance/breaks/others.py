@@ -16,6 +16,7 @@ from imp_server.dialects.openai_completions import reply as openai_completions_r
 from imp_server.dialects.openai_completions.reply import CompletionFold, CompletionStream, LegacyLogprobs
 from imp_server.dialects.progress import Underway
 
+from tests.asked import changed
 from tests.conformance.breaking import (
     Break,
     after,
@@ -34,7 +35,7 @@ def _asked_otherwise(name: str, number: int, **fields: Any) -> Break:
     """The engine is asked for something else than the client did."""
 
     def change(requests: tuple[PromptRequest, ...]) -> tuple[PromptRequest, ...]:
-        return tuple(msgspec.structs.replace(request, **fields) for request in requests)
+        return tuple(changed(request, **fields) for request in requests)
 
     return after(name, f"llamacpp/completion/{number}", llamacpp, "prompt_requests", change)
 

@@ -26,6 +26,7 @@ from imp_server.core import (
 from imp_server.grammar.engine import GrammarSpace, Matcher
 from imp_server.text.model import TextModel
 
+from tests.asked import made
 from tests.toy import CHATML, CONTROL_TOKENS, byte_model
 
 HARMONY_TOKENS = ("<|start|>", "<|channel|>", "<|message|>", "<|constrain|>", "<|end|>", "<|call|>")
@@ -69,7 +70,7 @@ def space_of(form: str) -> GrammarSpace:
 
 
 def chat(tools: Sequence[Tool], choice: ToolChoice = ToolChoice(), **more: Any) -> ChatRequest:  # noqa: B008
-    return ChatRequest((Message("user", (TextPart("hi"),)),), tools=tuple(tools), tool_choice=choice, **more)
+    return made(ChatRequest, (Message("user", (TextPart("hi"),)),), tools=tuple(tools), tool_choice=choice, **more)
 
 
 def grammar(form: str, request: ChatRequest) -> GrammarPlan | None:

@@ -27,6 +27,7 @@ from imp_server.text.tools.enforce import bound_tools, forced_calls, may_call_of
 from imp_server.text.tools.formats import all_formats
 from imp_server.vocab.table import Vocabulary
 
+from tests.asked import made
 from tests.text.tools.test_formats import Case, read
 
 SURROGATES = ("utf-8", "surrogateescape")
@@ -64,7 +65,7 @@ CASES = [(form, template) for form in sorted(all_formats()) for template in TEMP
 
 
 def chat(**fields: object) -> ChatRequest:
-    return ChatRequest((Message("user", (TextPart("hi"),)),), **({"tools": TOOLS} | fields))  # type: ignore[arg-type]
+    return made(ChatRequest, (Message("user", (TextPart("hi"),)),), **({"tools": TOOLS} | fields))  # type: ignore[arg-type]
 
 
 def matcher(form: str, template: str, request: ChatRequest):

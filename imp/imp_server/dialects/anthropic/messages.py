@@ -10,11 +10,13 @@ from typing import Any
 import msgspec
 
 from imp_server.core import (
+    CacheIntent,
     ChatRequest,
     ImpError,
     InvalidRequest,
     Message,
     OutputEvent,
+    OutputIntent,
     ReasoningIntent,
     ResponseFormat,
     Tool,
@@ -34,8 +36,8 @@ from imp_server.dialects.anthropic.input import (
 from imp_server.dialects.base import ReplyContext, SseFrame
 from imp_server.dialects.handler import Call, ChatReply, JsonReply, Reply, handler
 from imp_server.dialects.ids import new_id
-from imp_server.dialects.intents import Body, Extensions, extensions, present
-from imp_server.dialects.openai.sampling import whole
+from imp_server.dialects.intents import Body, options_of, present
+from imp_server.dialects.openai.sampling import cache_of, sampling_of, whole
 from imp_server.dialects.response_formats import response_format_of
 
 _encode = msgspec.json.Encoder().encode
@@ -62,14 +64,20 @@ def parse(body: Body, version: str = "2023-06-01") -> ChatRequest:
         model=body["model"],
         tools=tools,
         tool_choice=_tool_choice(body, tools),
-        response_format=response_format_of(body, _format(body)),
         reasoning=_reasoning(body),
         reasoning_default_on=False,
-        max_tokens=whole(body.get("max_tokens")),
-        stop=tuple(present(body, "stop_sequences", ())),
+        output=OutputIntent(
+            response_format_of(body, _format(body)),
+            whole(body.get("max_tokens")),
+            tuple(present(body, "stop_sequences", ())),
+            length_steering=present(body, "length_steering", True),
+        ),
+        sampling=sampling_of(body),
+        cache=_cache(body),
+        options=options_of(body),
+        template_kwargs=present(body, "chat_template_kwargs", {}),
         add_generation_prompt=not prefilled,
         continue_final_message=prefilled,
-        **_extensions(body),
     )
 
 
@@ -141,12 +149,10 @@ def _reasoning(body: Body) -> ReasoningIntent:
     )
 
 
-def _extensions(body: Body) -> Extensions:
+def _cache(body: Body) -> CacheIntent:
     """A mark on the body itself means: cache all of this prompt."""
-    found = extensions(body)
-    if marked(body):
-        found["cache"] = msgspec.structs.replace(found["cache"], pin_prompt=True)
-    return found
+    found = cache_of(body)
+    return msgspec.structs.replace(found, pin_prompt=True) if marked(body) else found
 
 
 def _check_strict(body: Body) -> None:

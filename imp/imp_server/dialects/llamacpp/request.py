@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from imp_server.core import CacheIntent, PromptRequest, ResponseFormat, SamplingIntent
+from imp_server.core import CacheIntent, GenerationOptions, OutputIntent, PromptRequest, ResponseFormat, SamplingIntent
 from imp_server.dialects.llamacpp.fields import choices_of, prompts_of
 from imp_server.dialects.openai.sampling import predict_s_of, row_of, sampling_of, speculative_of, stop_of, whole
 from imp_server.dialects.sampler_names import with_samplers
@@ -18,26 +18,31 @@ _LIMITS = ("n_predict", "max_completion_tokens", "max_tokens")
 def prompt_requests(body: Mapping[str, Any], logit_bias: Mapping[int, float]) -> tuple[PromptRequest, ...]:
     """`logit_bias`: by token id, texts resolved."""
     max_tokens = whole(next((body[name] for name in _LIMITS if name in body), -1))
+    options = GenerationOptions(
+        n=choices_of(body),
+        # A stream counts its tokens as it goes, and one piece of text may be of many.
+        logprobs=n_probs_of(body) or (0 if body.get("return_tokens") or body.get("stream") else None),
+        logprobs_as_drawn=n_probs_of(body) > 0 and body.get("post_sampling_probs", False),
+        predict_s=predict_s_of(body),
+        speculative=speculative_of(body.get("speculative")),
+        priority=int(body.get("priority", 0)),
+        row_preference=row_of(body.get("id_slot")),
+    )
     return tuple(
         PromptRequest(
             prompt=prompt,
             model=body.get("model", ""),
-            n=choices_of(body),
+            output=OutputIntent(
+                _format(body),
+                None if max_tokens == -1 else max_tokens,
+                stop_of(body.get("stop")),
+                length_steering=body.get("length_steering", True),
+                min_indent=int(body.get("n_indent", 0)),
+            ),
             sampling=_sampling(body, logit_bias),
             # Its clients send cache_prompt with everything: here it means reuse, which is always on.
             cache=CacheIntent(session_id=body.get("session_id"), salt=body.get("cache_salt") or ""),
-            response_format=_format(body),
-            max_tokens=None if max_tokens == -1 else max_tokens,
-            min_indent=int(body.get("n_indent", 0)),
-            predict_s=predict_s_of(body),
-            stop=stop_of(body.get("stop")),
-            # A stream counts its tokens as it goes, and one piece of text may be of many.
-            logprobs=n_probs_of(body) or (0 if body.get("return_tokens") or body.get("stream") else None),
-            logprobs_as_drawn=n_probs_of(body) > 0 and body.get("post_sampling_probs", False),
-            speculative=speculative_of(body.get("speculative")),
-            length_steering=body.get("length_steering", True),
-            priority=int(body.get("priority", 0)),
-            row_preference=row_of(body.get("id_slot")),
+            options=options,
         )
         for prompt in prompts_of(body["prompt"])
     )

@@ -45,13 +45,13 @@ def sampling_of(body: Mapping[str, Any]) -> SamplingIntent:
     seed = whole(body.get("seed"))
     if seed is not None and seed != -1:  # -1 asks for a random one
         fields["seed"] = seed
-    bias = body.get("logit_bias")
-    if bias:
-        fields["logit_bias"] = {int(token): float(value) for token, value in bias.items()}
-    fields["stop_token_ids"] = tuple(int(i) for i in body.get("stop_token_ids", ()))
-    fields["min_tokens"] = int(body.get("min_tokens", 0))
-    fields["ignore_eos"] = bool(body.get("ignore_eos", False))
-    return SamplingIntent(**fields)
+    return SamplingIntent(
+        fields,
+        logit_bias={int(token): float(value) for token, value in (body.get("logit_bias") or {}).items()},
+        stop_token_ids=tuple(int(i) for i in body.get("stop_token_ids", ())),
+        min_tokens=int(body.get("min_tokens", 0)),
+        ignore_eos=bool(body.get("ignore_eos", False)),
+    )
 
 
 ALL_TOKENS = 2**31 - 1

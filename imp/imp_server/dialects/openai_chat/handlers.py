@@ -21,6 +21,6 @@ async def create_chat_completion(call: Call) -> Reply:
         created=int(time.time()),
         request_id=call.request_id,
         body=call.body,
-        n=request.n,
+        n=request.options.n,
     )
     return ChatReply(request, context, bool(call.body.get("stream")), ChatFold, ChatStream)

@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from imp_server.core import InvalidRequest, PromptRequest
+from imp_server.core import GenerationOptions, InvalidRequest, OutputIntent, PromptRequest
 from imp_server.dialects.base import ReplyContext
 from imp_server.dialects.handler import Call, PromptReply, Reply, handler
 from imp_server.dialects.ids import new_id
@@ -39,8 +39,8 @@ async def create_completion(call: Call) -> Reply:
         created=int(time.time()),
         request_id=call.request_id,
         body=call.body,
-        n=len(requests) * requests[0].n,
-        extra={"per_prompt": requests[0].n},
+        n=len(requests) * requests[0].options.n,
+        extra={"per_prompt": requests[0].options.n},
     )
     return PromptReply(requests, context, bool(call.body.get("stream")), CompletionFold, CompletionStream)
 
@@ -63,26 +63,31 @@ def completion_requests(body: Mapping[str, Any]) -> tuple[PromptRequest, ...]:
     # Choices are compared by them, and timings of a stream count tokens as it goes.
     if best_of > n or (body.get("stream") and body.get("timings_per_token")):
         logprobs = logprobs or 0
+    options = GenerationOptions(
+        n=best_of,
+        logprobs=logprobs,
+        prompt_logprobs=prompt_logprobs,
+        predict_s=predict_s_of(body),
+        speculative=speculative_of(body.get("speculative")),
+        adapter=adapter_of(body),
+        priority=int(body.get("priority", 0)),
+        row_preference=row_of(body.get("id_slot")),
+    )
     return tuple(
         PromptRequest(
             prompt=prompt,
             model=body["model"],
             suffix=body.get("suffix") or None,
+            output=OutputIntent(
+                response_format_of(body),
+                max_tokens,
+                stop_of(body.get("stop")),
+                length_steering=body.get("length_steering", True),
+                min_indent=int(body.get("n_indent", 0)),
+            ),
             sampling=sampling,
             cache=cache_of(body),
-            response_format=response_format_of(body),
-            n=best_of,
-            max_tokens=max_tokens,
-            min_indent=int(body.get("n_indent", 0)),
-            predict_s=predict_s_of(body),
-            stop=stop_of(body.get("stop")),
-            logprobs=logprobs,
-            prompt_logprobs=prompt_logprobs,
-            speculative=speculative_of(body.get("speculative")),
-            length_steering=body.get("length_steering", True),
-            adapter=adapter_of(body),
-            priority=int(body.get("priority", 0)),
-            row_preference=row_of(body.get("id_slot")),
+            options=options,
         )
         for prompt in prompts_of(body["prompt"])
     )

@@ -16,6 +16,7 @@ from imp_server.core import (
     Finish,
     Message,
     OutputEvent,
+    OutputIntent,
     ReasoningIntent,
     TextDelta,
     TextPart,
@@ -68,7 +69,8 @@ async def compact_response(call: Call) -> Reply:
     history = await history_of(kept, body)
     request = await call.services.in_pool(summary_request, body, history)
     context_length = (await call.services.ready_card(call.model)).context_length or 0
-    request = msgspec.structs.replace(request, max_tokens=summary_tokens(context_length))
+    output = OutputIntent(max_tokens=summary_tokens(context_length))
+    request = msgspec.structs.replace(request, output=output)
     if context_length:
         # A conversation is compacted because it is long: what the summary can't read, the oldest turns, is left out.
         room = context_length - summary_tokens(context_length)

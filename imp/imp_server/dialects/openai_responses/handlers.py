@@ -14,6 +14,7 @@ from imp_server.core import (
     InvalidRequest,
     Message,
     OutputEvent,
+    OutputIntent,
     ReasoningIntent,
     ResponseFormat,
     TextPart,
@@ -23,8 +24,8 @@ from imp_server.core import (
 from imp_server.dialects.base import ReplyContext, SseFrame
 from imp_server.dialects.handler import Call, ChatReply, JsonReply, ModelCard, RelayReply, Reply, handler
 from imp_server.dialects.ids import new_id
-from imp_server.dialects.intents import Body, extensions, present
-from imp_server.dialects.openai.sampling import budget_tokens_of, whole
+from imp_server.dialects.intents import Body, options_of, present
+from imp_server.dialects.openai.sampling import budget_tokens_of, cache_of, sampling_of, whole
 from imp_server.dialects.openai_conversations.kept import ConversationNotFound
 from imp_server.dialects.openai_responses.events import ResponseEvents, shows_logprobs
 from imp_server.dialects.openai_responses.input import Conversation, Item, items_of
@@ -66,11 +67,16 @@ def parse(body: Body, history: Sequence[Item] = ()) -> ChatRequest:
         model=body["model"],
         tools=table.tools,
         tool_choice=tool_choice(body, table),
-        response_format=response_format_of(body, _format(present(body, "text", {}).get("format"))),
         reasoning=_reasoning(body),
-        max_tokens=whole(body.get("max_output_tokens")),
-        logprobs=_logprobs(body),
-        **extensions(body),
+        output=OutputIntent(
+            response_format_of(body, _format(present(body, "text", {}).get("format"))),
+            whole(body.get("max_output_tokens")),
+            length_steering=present(body, "length_steering", True),
+        ),
+        sampling=sampling_of(body),
+        cache=cache_of(body),
+        options=options_of(body, _logprobs(body)),
+        template_kwargs=present(body, "chat_template_kwargs", {}),
     )
 
 

@@ -7,7 +7,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from imp_server import __version__
-from imp_server.core import InvalidRequest, NoModel, PromptRequest, ResponseFormat, SamplingIntent
+from imp_server.core import (
+    GenerationOptions,
+    InvalidRequest,
+    NoModel,
+    OutputIntent,
+    PromptRequest,
+    ResponseFormat,
+    SamplingIntent,
+)
 from imp_server.dialects.base import ReplyContext
 from imp_server.dialects.handler import BytesReply, Call, JsonReply, PromptReply, Reply, handler
 from imp_server.dialects.ids import new_id
@@ -75,7 +83,7 @@ def _generate(call: Call, *, streamed: bool, fold: type[GenerateFold] = Generate
         id=new_id("cmpl-"), model="", created=int(time.time()), request_id=call.request_id, body=call.body
     )
     request = prompt_request(call.body, told_by_token=streamed)
-    if streamed and request.prompt_logprobs is not None:
+    if streamed and request.options.prompt_logprobs is not None:
         message = '"decoder_input_details" can\'t be streamed; leave out "stream"'
         raise InvalidRequest(message, param="parameters.decoder_input_details", code="unsupported_value")
     return PromptReply((request,), context, streamed, fold, GenerateStream)
@@ -86,13 +94,17 @@ def prompt_request(body: Mapping[str, Any], *, told_by_token: bool) -> PromptReq
     told = told_by_token or wants_details(parameters) or parameters.get("top_n_tokens")
     return PromptRequest(
         prompt=(body["inputs"],),
+        output=OutputIntent(
+            _format(parameters.get("grammar")),
+            new_tokens_of(parameters),
+            tuple(parameters.get("stop") or ()),
+            length_steering=present(parameters, "length_steering", True),
+        ),
         sampling=_sampling(parameters),
-        response_format=_format(parameters.get("grammar")),
-        max_tokens=new_tokens_of(parameters),
-        stop=tuple(parameters.get("stop") or ()),
-        logprobs=int(parameters.get("top_n_tokens") or 0) if told else None,
-        prompt_logprobs=0 if parameters.get("decoder_input_details") else None,
-        length_steering=present(parameters, "length_steering", True),
+        options=GenerationOptions(
+            logprobs=int(parameters.get("top_n_tokens") or 0) if told else None,
+            prompt_logprobs=0 if parameters.get("decoder_input_details") else None,
+        ),
     )
 
 

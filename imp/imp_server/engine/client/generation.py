@@ -48,7 +48,7 @@ class LiveGeneration:
         """Tokens reached this side: a crash may no longer be hidden by submitting again."""
         self.resubmitted = False
         self._requests = requests
-        self._open = set(range(request.n))
+        self._open = set(range(request.options.n))
         self._pending: dict[int, RowDelta] = {}
         self._error: ImpError | None = None
         self._wake: asyncio.Future[None] | None = None

@@ -252,7 +252,8 @@ class ScriptedEngine:
             return
         player = self._plays.popleft() if self._plays else self._default
         room = self.limits.context_length - len(ids)
-        rows = [_Row(ChoiceOutput(request, c, self.vocabulary.token_bytes, room=room)) for c in range(request.n)]
+        choices = range(request.options.n)
+        rows = [_Row(ChoiceOutput(request, c, self.vocabulary.token_bytes, room=room)) for c in choices]
         self._rows[request.key] = rows
         loop = asyncio.get_running_loop()
         for row in rows:
@@ -299,7 +300,7 @@ class ScriptedEngine:
 
     def _note_prompt(self, output: ChoiceOutput) -> None:
         """Logprobs of the prompt, invented like those of the output."""
-        k = output.request.prompt_logprobs
+        k = output.request.options.prompt_logprobs
         if k is not None and output.choice == 0:
             ids = unpack_ids(output.request.ids)[1:]
             output.note_prompt_logprobs([TokenLogprob(i, 0.0, ((i, 0.0),) if k else (), 1) for i in ids])

@@ -217,7 +217,7 @@ class Speculation:
         state = live.row.sampler
         if state.length - state.n_prompt < state.params.min_tokens:  # what is banned must be so at every draft
             return False
-        wish = live.output.request.speculative
+        wish = live.output.request.options.speculative
         return self._on_by_default if wish is None else wish
 
     def _decline(self, live: LiveRow, reason: str, acceptance: Acceptance | None = None) -> None:
