@@ -76,7 +76,7 @@ HARMLESS = {
     "values.algebra": ["MAX_LOOKED_AT"],
     "values.exclusive": ["MAX_PAIRS"],
     "values.formula": ["FEW"],
-    "values.extents": ["MAX_DEPTH", "MAX_WAYS"],
+    "values.extents": ["MAX_COMPARED", "MAX_DEPTH", "MAX_WAYS"],
     "values.number_sets": ["MAX_RANGES", "MAX_STEPS"],
     "values.sat.found": ["MAX_LEAD", "MOST"],
     "values.sat.objects": ["FEW", "MAX_FRESH", "N_FRESH"],

@@ -79,7 +79,7 @@ class Algebra:
     def stands(self, f: Formula, pointer: str) -> None:
         """Take note of the place of a formula, and of what it is made of, as far as that isn't met everywhere."""
         for part in (f, *f.conjuncts()):
-            if part is f or part.leaf is None or part.leaf.types is None:
+            if part.args or (part.leaf is not None and (part is f or part.leaf.types is None)):
                 self.places.setdefault(part, pointer)
 
     def place_of(self, f: Formula) -> str | None:

@@ -10,7 +10,7 @@ from collections.abc import Hashable, Iterable, Iterator
 from functools import reduce
 from typing import NamedTuple, cast
 
-from imp_server.core.turns import charge
+from imp_server.core.turns import charge, spend
 from imp_server.grammar.machines.giving_up import dropped
 from imp_server.grammar.values.formula import AND, NOT, ONE, OR, Formula, Formulas
 from imp_server.grammar.values.leaves import (
@@ -34,6 +34,8 @@ from imp_server.grammar.values.leaves import (
 
 MAX_WAYS = 64
 """Kinds of objects told apart in one extent."""
+MAX_COMPARED = 64
+"""Pairs of kinds compared to tell two extents apart."""
 N_BYTES = 200
 """Memory of what is known of a property's value."""
 MAX_DEPTH = 6
@@ -154,6 +156,7 @@ NOTHING = EVERYTHING._replace(types=0).trimmed()
 def _crossed(a: Ways, b: Ways) -> Ways:
     if len(a) * len(b) > MAX_WAYS:
         return max(a, b, key=len)
+    spend(len(a) * len(b) // 4)
     return tuple(dict.fromkeys(x.and_(y) for x in a for y in b))
 
 
@@ -196,8 +199,9 @@ class Extents:
         return EVERYTHING if (f is self._fs.true) == sign else NOTHING
 
     def are_apart(self, a: Extent, b: Extent, depth: int = MAX_DEPTH) -> bool:
-        """Whether no value is in both."""
+        """Whether no value is in both, as far as few kinds of objects, or arrays, have to be compared."""
         both = a.types & b.types
+        spend()
         for kind, x, y in (
             (BOOLEAN, a.booleans, b.booleans),
             (NUMBER, a.numbers, b.numbers),
@@ -207,6 +211,8 @@ class Extents:
                 both &= ~kind
         if both & ~(OBJECT | ARRAY) or not depth:
             return not both
+        if len(a.objects) * len(b.objects) > MAX_COMPARED or len(a.arrays) * len(b.arrays) > MAX_COMPARED:
+            return False
         if both & OBJECT and not all(self._objects_apart(x, y, depth - 1) for x in a.objects for y in b.objects):
             return False
         return not both & ARRAY or all(self._arrays_apart(x, y, depth - 1) for x in a.arrays for y in b.arrays)

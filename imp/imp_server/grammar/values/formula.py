@@ -114,13 +114,18 @@ class Formulas:
 
     def _join(self, op: int, fs: Iterable[Formula], unit: Formula, zero: Formula) -> Formula:
         parts: dict[Formula, None] = {}
+        n_parts = 0
         for f in fs:
+            n_parts += 1
             if f is zero:
                 return zero
             if f.op == op:
                 parts.update(dict.fromkeys(f.args))
+                n_parts += len(f.args)
             elif f is not unit:
                 parts[f] = None
+        if n_parts > FEW:
+            spend(n_parts // FEW)
         for f in parts:
             if f.op == NOT and f.args[0] in parts:
                 return zero
