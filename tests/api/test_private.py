@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import logging
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -123,8 +124,10 @@ def test_metrics_have_no_label_of_a_clients_choosing(server: LiveServer) -> None
             http.post(path, json={"model": "toy", **body})
         text = http.get("/metrics").text
     assert SECRET not in text
-    labels = {line.partition("{")[2].partition("=")[0] for line in text.splitlines() if "{" in line}
-    assert labels <= {"model", "reason", "job", "drafter", "position", "le", "bucket", "name", "kind"}
+    labels = {name for line in text.splitlines() if "{" in line for name in re.findall(r'(\w+)="', line)}
+    ours = {"model", "model_name", "reason", "finished_reason", "job", "drafter", "position", "le", "endpoint", "tag"}
+    ours |= {"block_size", "num_gpu_blocks", "max_lora", "running_lora_adapters", "waiting_lora_adapters", "priority"}
+    assert labels <= ours
 
 
 def test_pages_run_nothing_and_are_framed_by_nobody(server: LiveServer) -> None:

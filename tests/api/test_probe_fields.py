@@ -70,6 +70,6 @@ def test_metrics_tell_when_the_process_started(server: LiveServer) -> None:
         assert f"\nllamacpp:{name} " in reply.text
 
 
-@pytest.mark.parametrize("path", ["/lora-adapters", "/models/sse", "/tools", "/cors-proxy", "/v1/stream"])
+@pytest.mark.parametrize("path", ["/lora-adapters", "/tools", "/cors-proxy"])
 def test_what_is_not_there_is_a_404(server: LiveServer, path: str) -> None:
     assert httpx.get(server.url + path).status_code == 404
