@@ -167,7 +167,8 @@ async def create_response(call: Call) -> Reply:
     keeping = Keeping(call, context, items, history, is_stored=stored)
     if call.turn is not None and not call.turn.generates:
         context.extra["warms"] = True
-        request = msgspec.structs.replace(request, max_tokens=0)
+        output = msgspec.structs.replace(request.output, max_tokens=0)
+        request = msgspec.structs.replace(request, output=output)
 
     def fold(context: ReplyContext) -> Fold:
         folded = Fold(context)
