@@ -225,7 +225,8 @@ class Hub:
         return {**own, **told}, rows
 
     def measured(self) -> Iterator[Metric]:
-        return self.reports.measures.collect([host.id for host in self.models])
+        shown = [host.id for host in self.models if host.state == "ready" or not self.models.are_several]
+        return self.reports.measures.collect(shown)
 
     def pool_of(self, host: ModelHost, *, renders: bool) -> WorkerPool:
         """For work of its text side; `renders`: with its template, too."""

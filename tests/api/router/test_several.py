@@ -236,6 +236,9 @@ def test_probes_reach_their_model_and_load_none() -> None:
         assert http.get("/props?model=a").json()["default_generation_settings"]["n_ctx"] == 8192
         lines = http.get("/metrics").text.splitlines()
         assert 'imp_model_loaded{model="a"} 1' in lines and 'imp_model_loaded{model="b"} 0' in lines
+        assert 'vllm:num_requests_running{model_name="a"} 0' in lines, "of each model that is loaded"
+        assert 'vllm:time_to_first_token_seconds_count{model_name="a"} 1' in lines
+        assert not [line for line in lines if 'model_name="b"' in line]
         for path in ("/props?model=o", "/slots?model=o", "/metrics?model=o"):
             assert error_of(http.get(path)) == (404, "model_not_found")
 

@@ -117,7 +117,10 @@ class Measures:
     # --- what happens ---------------------------------------------------------------------------
 
     def of(self, endpoint: str, model: str) -> Durations:
-        return self._durations.setdefault((endpoint, model), Durations())
+        found = self._durations.get((endpoint, model))
+        if found is None:
+            found = self._durations[endpoint, model] = Durations()
+        return found
 
     def note_request(self, endpoint: str, outcome: str, seconds: float) -> None:
         """One request has been answered, or given up. `outcome`: failed, rejected, cancelled or ""."""

@@ -30,6 +30,7 @@ class ReplyReport:
         """`endpoint`: "" for a reply that metrics don't count. `began_s`: when its request came, on `clock`."""
         self.measures, self.endpoint, self.model, self.began_s = measures, endpoint, model, began_s
         self.id = reply_id
+        self._durations = measures.of(endpoint, model) if endpoint else None
         self.submitted_s = began_s
         self.timings: Timings | None = None
         """Of its first choice."""
@@ -54,7 +55,8 @@ class ReplyReport:
 
     def note_tokens(self, choice: int, n_tokens: int, at_s: float) -> None:
         """Tokens of a choice came together: each gets an equal part of the time since those before."""
-        if not self.endpoint:
+        durations = self._durations
+        if durations is None:
             return
         if not self._has_begun:
             self._has_begun = True
@@ -63,7 +65,7 @@ class ReplyReport:
         n_gaps = n_tokens if before_s is not None else n_tokens - 1
         if n_gaps:
             gap_s = (at_s - before_s) / n_gaps if before_s is not None else 0.0
-            self.measures.of(self.endpoint, self.model).gap.observe(max(0.0, gap_s), n_gaps)
+            durations.gap.observe(max(0.0, gap_s), n_gaps)
         self._last_s[choice] = at_s
         self.measures.note_completion(self.model, n_tokens)
 
@@ -88,8 +90,8 @@ class ReplyReport:
             self._note_prompt(event.usage.prompt_tokens, event.usage.cached_tokens)
         if self.timings is None:
             self.timings = event.timings
-            if self.endpoint:
-                self.measures.of(self.endpoint, self.model).queue.observe(event.timings.queue_ms / 1e3)
+            if self._durations is not None:
+                self._durations.queue.observe(event.timings.queue_ms / 1e3)
         if self.endpoint:
             self.measures.note_finish(self.model, event.reason)
             if event.detail == "timed_out":
@@ -110,8 +112,8 @@ class ReplyReport:
             return
         self.is_over = True
         self.was_cut = self._n_open > 0 and not self.has_failed
-        if self.endpoint and not (self.was_cut or self.has_failed):
-            self.measures.of(self.endpoint, self.model).request.observe(self._clock() - self.began_s)
+        if self._durations is not None and not (self.was_cut or self.has_failed):
+            self._durations.request.observe(self._clock() - self.began_s)
         actions, self._when_over = self._when_over, []
         for action in actions:
             action()

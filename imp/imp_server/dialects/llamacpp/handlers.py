@@ -264,6 +264,10 @@ def _slot(row: dict[str, Any] | None) -> dict[str, Any]:
 async def metrics(call: Call) -> Reply:
     model = call.query.get("model", "")
     counters, _ = await call.services.stats(model)
-    kept = await call.services.responses.totals()
-    text = exposition(counters, call.services.state(model), kept, call.services.measured())
+    kept, state = await call.services.responses.totals(), call.services.state(model)
+    engines = {state.model: counters} if state.model else {}
+    for name, is_loaded in (state.loaded or {}).items():
+        if is_loaded:
+            engines[name], _ = await call.services.stats(name)
+    text = exposition(counters, state, kept, engines, call.services.measured())
     return BytesReply(text, CONTENT_TYPE, headers={"process-start-time-unix": STARTED_UNIX})

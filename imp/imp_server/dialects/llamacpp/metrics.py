@@ -77,10 +77,19 @@ _ALWAYS_ZERO = {
 """Names of the original for what can't happen here, or not on this backend. The engine's own counts come first."""
 
 
-def exposition(counters: Counters, state: ServerState, kept: KeptTotals, measured: Iterable[Metric] = ()) -> bytes:
-    """`measured`: what the process counts itself, of replies and requests."""
+def exposition(
+    counters: Counters,
+    state: ServerState,
+    kept: KeptTotals,
+    engines: Mapping[str, Counters] | None = None,
+    measured: Iterable[Metric] = (),
+) -> bytes:
+    """`counters`: of all models together, or of the one that is meant; `engines`: of each model that is loaded.
+
+    `measured`: what the process counts itself, of replies and requests.
+    """
     registry = CollectorRegistry()
-    registry.register(_Once(chain(_ours(counters, state, kept), measured, _llamacpp(counters), _vllm(counters, state))))
+    registry.register(_Once(chain(_ours(counters, state, kept), measured, _llamacpp(counters), _vllm(engines or {}))))
     return b"\n".join(_whole(line) for line in generate_latest(registry).split(b"\n"))
 
 
@@ -145,32 +154,31 @@ def _llamacpp(counters: Counters) -> Iterator[Metric]:
     yield positions
 
 
-def _vllm(counters: Counters, state: ServerState) -> Iterator[Metric]:
+def _vllm(engines: Mapping[str, Counters]) -> Iterator[Metric]:
     """What routers and dashboards made for vLLM read; tokens, where vLLM counts tokens."""
-    model = [state.model] if state.model else []
     for names, kind in ((_VLLM_GAUGES, GaugeMetricFamily), (_VLLM_COUNTERS, CounterMetricFamily)):
         for name, (text, ours) in names.items():
             family = kind(f"vllm:{name}", text, labels=["model_name"])
-            if model:
-                family.add_metric(model, counters.get(ours, 0.0))
+            for model, counters in engines.items():
+                family.add_metric([model], counters.get(ours, 0.0))
             yield family
-    held, cached, free = (counters.get(f"blocks_{name}", 0.0) for name in ("held", "cached", "free"))
     usage = GaugeMetricFamily(
         "vllm:kv_cache_usage_perc", "Of the KV blocks, what rows hold: 1 is all.", labels=["model_name"]
     )
     config = GaugeMetricFamily(
         "vllm:cache_config_info", "The KV cache.", labels=["model_name", "block_size", "num_gpu_blocks"]
     )
+    for model, counters in engines.items():
+        held = counters.get("blocks_held", 0.0)
+        n_blocks = held + counters.get("blocks_cached", 0.0) + counters.get("blocks_free", 0.0)
+        usage.add_metric([model], held / n_blocks if n_blocks else 0.0)
+        config.add_metric([model, f"{counters.get('kv_block_tokens', 0):.0f}", f"{n_blocks:.0f}"], 1.0)
     adapters = GaugeMetricFamily(
         "vllm:lora_requests_info",
         "Adapters in use; there are none.",
         labels=["max_lora", "running_lora_adapters", "waiting_lora_adapters"],
     )
-    n_blocks = held + cached + free
-    if model:
-        usage.add_metric(model, held / n_blocks if n_blocks else 0.0)
-        config.add_metric([*model, f"{counters.get('kv_block_tokens', 0):.0f}", f"{n_blocks:.0f}"], 1.0)
-        adapters.add_metric(["0", "", ""], float(STARTED_UNIX))
+    adapters.add_metric(["0", "", ""], float(STARTED_UNIX))
     yield from (usage, config, adapters)
 
 
