@@ -17,7 +17,7 @@ from imp_server.api.generations import Generations
 from imp_server.api.sse import KEEP_ALIVE, encode_frame
 from imp_server.core import ImpError, InternalError, OutputEvent
 from imp_server.dialects.base import Acceptance, Fold, SseFrame, Stream
-from imp_server.dialects.handler import Generating, KeepsFailures, OpensLate, Pings
+from imp_server.dialects.handler import Generate, KeepsFailures, OpensLate, Pings
 from imp_server.text.session import Prepared
 
 _log = logging.getLogger(__name__)
@@ -34,7 +34,7 @@ def acceptance(running: Generations, prompts: Sequence[Prepared]) -> Acceptance:
     )
 
 
-async def fold_reply(reply: Generating, running: Generations, watch: DisconnectWatch) -> Any:
+async def fold_reply(reply: Generate, running: Generations, watch: DisconnectWatch) -> Any:
     """The whole reply as JSON; None if the client has gone."""
     fold = reply.fold(reply.context)
     try:
@@ -60,7 +60,7 @@ def silence_s(body: Mapping[str, Any], own_s: float) -> float:
 class StreamRun:
     """Owner of one streamed reply from its first frame to its last."""
 
-    def __init__(self, reply: Generating, running: Generations, watch: DisconnectWatch, keep_alive_s: float) -> None:
+    def __init__(self, reply: Generate, running: Generations, watch: DisconnectWatch, keep_alive_s: float) -> None:
         self._reply = reply
         self._running = running
         self._watch = watch

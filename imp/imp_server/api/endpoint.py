@@ -30,7 +30,7 @@ from imp_server.api.disconnect import DisconnectWatch
 from imp_server.api.driver import StreamRun, acceptance, encoded, fold_reply, silence_s
 from imp_server.api.entrance import enter
 from imp_server.api.errors import error_headers, error_status, shape_module, shape_of
-from imp_server.api.generations import Generations
+from imp_server.api.generations import Generations, Terms
 from imp_server.api.headers import MOST_POINTERS, PAGE_HEADERS, listed, request_id_of
 from imp_server.api.hub import Hub, owned
 from imp_server.api.model_host import ModelHost
@@ -50,8 +50,7 @@ from imp_server.dialects.handler import (
     INLINE_BYTES,
     BytesReply,
     Call,
-    ChatReply,
-    Generating,
+    Generate,
     Handler,
     JsonReply,
     RelayReply,
@@ -153,7 +152,7 @@ class Endpoint:
         watch = DisconnectWatch(getattr(request.content, "receive", None) if self._media else None)
         try:
             reply = await self._handled(call, watch)
-            if isinstance(reply, Generating):
+            if isinstance(reply, Generate):
                 with self._resumable(call, reply, watch) as resumable:
                     return await self._generate(request, reply, ignored, visit, watch, resumable)
             watch.close()
@@ -208,12 +207,12 @@ class Endpoint:
         return Response(reply.status, _raw({**own, **reply.headers}), content)
 
     def _resumable(
-        self, call: Call, reply: Generating, watch: DisconnectWatch
+        self, call: Call, reply: Generate, watch: DisconnectWatch
     ) -> AbstractContextManager[Resumable | None]:
         """What a POST that is to survive its client has reserved; it is given up behind the block."""
         name = call.headers.get(STREAM_NAME) if self._is_resumable and reply.streamed and call.turn is None else None
         owner = current_owner()
-        if isinstance(reply, ChatReply) and reply.background is not None:
+        if reply.background is not None:
             key = StreamKey(owner, reply.context.id, "events" if reply.streamed else "nothing")
         elif name is not None:
             key = StreamKey(owner, name)
@@ -224,7 +223,7 @@ class Endpoint:
     async def _generate(
         self,
         request: Request,
-        reply: Generating,
+        reply: Generate,
         unread: Sequence[str],
         visit: Visit,
         client: DisconnectWatch,
@@ -237,7 +236,7 @@ class Endpoint:
             if resumable is not None:
                 resumable.detach()
             more = _reply_headers(request, reply, prepared, unread)
-            at_once = await reply.background() if isinstance(reply, ChatReply) and reply.background else None
+            at_once = await reply.background() if reply.background else None
             if reply.streamed or at_once is not None:
                 silence = silence_s(reply.context.body, self._hub.config.streams.keep_alive_s)
                 run = StreamRun(reply, generations, watch, silence)
@@ -260,11 +259,10 @@ class Endpoint:
         return json_response(200, body, more)
 
     async def _accepted(
-        self, request: Request, reply: Generating, visit: Visit, watch: DisconnectWatch, resumable: Resumable | None
+        self, request: Request, reply: Generate, visit: Visit, watch: DisconnectWatch, resumable: Resumable | None
     ) -> tuple[Generations, list[Prepared]]:
         """What the engine has accepted; it ends when the watch says that nobody wants it."""
-        asked = (reply.request,) if isinstance(reply, ChatReply) else reply.requests
-        requests = [owned(one) for one in asked]
+        requests = [owned(one) for one in reply.requests]
         for one in requests:
             check_for_any_model(one)
         errand = Errand()
@@ -280,18 +278,21 @@ class Endpoint:
         )
         if prepared[0].request.task == "generate":
             self._hub.reports.take_prompts([prompt.prompt_text for prompt in prepared])
+        terms = Terms(
+            names=frozenset((reply.context.id, reply.context.request_id)),
+            sender=client_of(request),
+            outranks=self._hub.keys.may_outrank(),
+            reasoning_control=reply.context.body.get("reasoning_control", True) is not False,
+            deadline_s=limit_s,
+            report=visit.report,
+        )
         generations = Generations(
             host.client,
             prepared,
-            limit_s,
-            names=frozenset((reply.context.id, reply.context.request_id)),
-            reasoning_control=reply.context.body.get("reasoning_control", True) is not False,
+            terms,
             counters=host.counters,
-            sender=client_of(request),
             checks=self._hub.checks,
             queued=self._hub.admission.queued,
-            outranks=self._hub.keys.may_outrank(),
-            report=visit.report,
         )
         host.replies.add(generations)
         visit.model, visit.generations = host.id, generations
@@ -365,7 +366,7 @@ def client_of(request: Request) -> str:
 
 
 def _reply_headers(
-    request: Request, reply: Generating, prepared: Sequence[Prepared], unread: Sequence[str]
+    request: Request, reply: Generate, prepared: Sequence[Prepared], unread: Sequence[str]
 ) -> dict[str, str]:
     """Without an id of the client's, a generation goes by the id of its reply. `unread`: what had no effect."""
     own = {} if request.headers.contains(b"x-request-id") else {"x-request-id": reply.context.id}

@@ -56,6 +56,27 @@ class Live:
     """Tokens of its prompt, until they are computed."""
 
 
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """Whose generations they are, and on what terms they run."""
+
+    names: frozenset[str] = frozenset()
+    """What clients may call their reply by: its id, and their own id of the request."""
+    sender: str = ""
+    """Whose work it is, for fairness."""
+    outranks: bool = True
+    """Their priority counts against others' requests, too."""
+    reasoning_control: bool = True
+    """The client lets others end its reasoning."""
+    deadline_s: float | None = None
+    """Seconds from its acceptance after which each generation ends with `length`."""
+    report: ReplyReport | None = None
+    """Hears what comes of them."""
+
+
+_OURS = Terms()
+
+
 class Generations:
     """Owner of the prompts of one reply that run or wait."""
 
@@ -63,39 +84,26 @@ class Generations:
         self,
         client: EngineClient,
         prompts: Sequence[Prepared],
-        deadline_s: float | None = None,
+        terms: Terms = _OURS,
         *,
-        names: frozenset[str] = frozenset(),
-        reasoning_control: bool = True,
         counters: Counter[str] | None = None,
-        sender: str = "",
         checks: Checks | None = None,
         queued: QueuedTokens | None = None,
-        outranks: bool = True,
-        report: ReplyReport | None = None,
     ) -> None:
-        """`deadline_s`: seconds from its acceptance after which each generation ends with `length`.
-
-        `names`: what clients may call it by: the id of the reply, and their own id of the request.
-        `counters`: metrics of the model, by name. `sender`: whose work it is, for fairness. `checks`: hold answers
-        against their whole schema, where that is to be done, and remember grammars that the engine gives up. `queued`:
-        counts the prompts until they are computed.
-        `outranks`: their priority counts against others' requests, too. `report`: hears what comes of them.
+        """`counters`: metrics of the model, by name. `checks`: hold answers against their whole schema, where that is
+        to be done, and remember grammars that the engine gives up. `queued`: counts prompts until they are computed.
         """
-        self.names = names
-        self.reasoning_control = reasoning_control
-        """The client lets others end its reasoning."""
+        self.terms = terms
         self.born_s = time.monotonic()
         self.owner = current_owner()
         self._n_prompt_tokens = sum(len(prompt.request.ids) // 4 for prompt in prompts)
         self._queued = queued
         self._claim: TokenClaim | None = None
         self._client = client
-        self._deadline_s = deadline_s
         self._has_ended = False
-        self._sender, self._outranks, self._report = sender, outranks, report
-        if report is not None:
-            report.begin(
+        self._report = terms.report
+        if self._report is not None:
+            self._report.begin(
                 [prompt.prompt_text for prompt in prompts], sum(prompt.request.options.n for prompt in prompts)
             )
         self._checks = checks
@@ -212,9 +220,9 @@ class Generations:
         request = msgspec.structs.replace(
             prompt.request,
             key=self._client.new_key(),
-            deadline_s=self._deadline_s or prompt.request.deadline_s,
-            owner=self._sender,
-            outranks=self._outranks,
+            deadline_s=self.terms.deadline_s or prompt.request.deadline_s,
+            owner=self.terms.sender,
+            outranks=self.terms.outranks,
         )
         generation = await self._submit(request)
         return Live(generation, request, DeltaSession(prompt), first_choice, request.options.n, len(request.ids) // 4)
@@ -244,7 +252,7 @@ class Generations:
         asked = one.session.unjudged(event.choice) if isinstance(event, Finish) else None
         if asked is None or self._checks is None or self._has_ended:
             return event
-        task = asyncio.ensure_future(self._checks.satisfies(asked, self._sender))
+        task = asyncio.ensure_future(self._checks.satisfies(asked, self.terms.sender))
         self._judging.add(task)
         try:
             if await task:

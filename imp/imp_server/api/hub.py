@@ -292,7 +292,7 @@ class Hub:
         if found is None:
             return "unknown"
         host, reply = found
-        if not reply.reasoning_control:
+        if not reply.terms.reasoning_control:
             return "not_allowed"
         verdict = await reply.end_reasoning()
         host.counters[THINK_END] += verdict == "ending"

@@ -34,7 +34,7 @@ class Models:
     def reply(self, name: str, owner: Owner) -> tuple[ModelHost, Generations] | None:
         """The owner's reply being made that a client calls `name`: its own id or the client's; the newest of them."""
         own = [(host, reply) for host in self for reply in host.replies if reply.owner == owner]
-        named = [(host, reply) for host, reply in own if name in reply.names and reply.n_choices]
+        named = [(host, reply) for host, reply in own if name in reply.terms.names and reply.n_choices]
         return max(named, key=lambda found: found[1].born_s, default=None)
 
     def find(self, name: str) -> ModelHost:

@@ -272,28 +272,13 @@ class BytesReply:
 
 
 @dataclass(frozen=True, slots=True)
-class ChatReply:
-    """Continue a conversation and answer with the fold's body or the stream's frames."""
+class Generate:
+    """Continue a conversation, or raw prompts, and answer with the fold's body or the stream's frames.
 
-    request: ChatRequest
-    context: ReplyContext
-    streamed: bool
-    fold: Callable[[ReplyContext], Fold]
-    stream: Callable[[ReplyContext], Stream]
-    keep: Callable[[dict[str, Any]], Awaitable[None]] | None = None
-    """Awaited with the whole reply before its last frames are sent (a stored response must be found at once)."""
-    headers: Mapping[str, str] = field(default_factory=dict)
-    background: Callable[[], Awaitable[dict[str, Any]]] | None = None
-    """The reply is made without its client, and kept. Awaited once it is accepted: what is answered at once.
+    Choice c of prompt p is the choice p * n + c of its events.
+    """
 
-    May raise what then ends it."""
-
-
-@dataclass(frozen=True, slots=True)
-class PromptReply:
-    """Continue raw prompts; as ChatReply otherwise. Choice c of prompt p is the choice p * n + c of its events."""
-
-    requests: tuple[PromptRequest, ...]
+    requests: tuple[ChatRequest] | tuple[PromptRequest, ...]
     """All of one model."""
     context: ReplyContext
     streamed: bool
@@ -301,7 +286,12 @@ class PromptReply:
     stream: Callable[[ReplyContext], Stream] | None = None
     """None = this operation has no stream."""
     keep: Callable[[dict[str, Any]], Awaitable[None]] | None = None
+    """Awaited with the whole reply before its last frames are sent (a stored response must be found at once)."""
     headers: Mapping[str, str] = field(default_factory=dict)
+    background: Callable[[], Awaitable[dict[str, Any]]] | None = None
+    """The reply is made without its client, and kept. Awaited once it is accepted: what is answered at once.
+
+    May raise what then ends it."""
 
 
 @runtime_checkable
@@ -352,8 +342,7 @@ class RelayReply:
     reader: Readable
 
 
-Generating = ChatReply | PromptReply
-Reply = JsonReply | BytesReply | RelayReply | Generating
+Reply = JsonReply | BytesReply | RelayReply | Generate
 Handler = Callable[[Call], Awaitable[Reply]]
 
 _MARK = "__imp_operation__"

@@ -34,7 +34,7 @@ from imp_server.dialects.anthropic.input import (
     user_messages,
 )
 from imp_server.dialects.base import ReplyContext, SseFrame
-from imp_server.dialects.handler import Call, ChatReply, JsonReply, Reply, handler
+from imp_server.dialects.handler import Call, Generate, JsonReply, Reply, handler
 from imp_server.dialects.ids import new_id
 from imp_server.dialects.intents import Body, options_of, present
 from imp_server.dialects.openai.sampling import cache_of, sampling_of, whole
@@ -188,7 +188,7 @@ async def create_message(call: Call) -> Reply:
     with suppress(ImpError):  # what is wrong with the request is said before that there is no model
         context.extra["context_length"] = (await call.services.ready_card(request.model)).context_length
     streamed = present(call.body, "stream", False)
-    return ChatReply(request, context, streamed, Fold, Stream, headers=_echoed(call))
+    return Generate((request,), context, streamed, Fold, Stream, headers=_echoed(call))
 
 
 @handler

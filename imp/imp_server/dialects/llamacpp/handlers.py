@@ -9,7 +9,7 @@ from typing import Any
 from imp_server import __version__
 from imp_server.core import ImpError, InvalidRequest, MissingParameter, Unavailable
 from imp_server.dialects.base import ReplyContext
-from imp_server.dialects.handler import BytesReply, Call, JsonReply, ModelCard, PromptReply, Reply, TextFacts, handler
+from imp_server.dialects.handler import BytesReply, Call, Generate, JsonReply, ModelCard, Reply, TextFacts, handler
 from imp_server.dialects.ids import new_id
 from imp_server.dialects.llamacpp.fields import Prompt, bias_by_id, prompts_of, with_bias_by_id
 from imp_server.dialects.llamacpp.metrics import CONTENT_TYPE, STARTED_UNIX, exposition
@@ -94,7 +94,7 @@ async def _completion(call: Call) -> Reply:
     )
     context.extra["context_length"] = card.context_length
     context.extra["prompts"] = [await _prompt_text(call, request.prompt) for request in requests]
-    return PromptReply(requests, context, call.body.get("stream", False), CompletionFold, CompletionStream)
+    return Generate(requests, context, call.body.get("stream", False), CompletionFold, CompletionStream)
 
 
 async def _prompt_text(call: Call, prompt: Prompt) -> str:

@@ -13,7 +13,7 @@ import msgspec
 
 from imp_server.core import Finish, InvalidRequest, OutputEvent, PromptRequest, Vectors
 from imp_server.dialects.base import Fold, ReplyContext
-from imp_server.dialects.handler import Call, ModelCard, PromptReply, Reply, handler
+from imp_server.dialects.handler import Call, Generate, ModelCard, Reply, handler
 from imp_server.dialects.ids import new_id
 from imp_server.dialects.llamacpp.fields import Prompt, prompts_of
 from imp_server.dialects.openai.usage import UsageSum
@@ -28,7 +28,7 @@ async def create_embedding(call: Call) -> Reply:
     return embed(call, call.model, prompts, EmbeddingFold)
 
 
-def embed(call: Call, model: str, prompts: list[Prompt], fold: Callable[[ReplyContext], Fold]) -> PromptReply:
+def embed(call: Call, model: str, prompts: list[Prompt], fold: Callable[[ReplyContext], Fold]) -> Generate:
     """One vector per prompt, whatever shape `fold` gives the reply."""
     context = ReplyContext(
         id=new_id("embd-"),
@@ -40,7 +40,7 @@ def embed(call: Call, model: str, prompts: list[Prompt], fold: Callable[[ReplyCo
     )
     context.extra["norm"] = call.body.get("embd_normalize", call.services.config.server.embd_normalize)
     requests = tuple(PromptRequest(prompt=prompt, model=model, task="embed") for prompt in prompts)
-    return PromptReply(requests, context, False, fold)
+    return Generate(requests, context, False, fold)
 
 
 def check_embeds(card: ModelCard, dimensions: int | None = None) -> None:

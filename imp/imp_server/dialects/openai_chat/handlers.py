@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from imp_server.dialects.base import ReplyContext
-from imp_server.dialects.handler import Call, ChatReply, Reply, handler
+from imp_server.dialects.handler import Call, Generate, Reply, handler
 from imp_server.dialects.ids import new_id
 from imp_server.dialects.llamacpp.fields import with_bias_by_id
 from imp_server.dialects.openai_chat.reply import ChatFold, ChatStream
@@ -23,4 +23,4 @@ async def create_chat_completion(call: Call) -> Reply:
         body=call.body,
         n=request.options.n,
     )
-    return ChatReply(request, context, bool(call.body.get("stream")), ChatFold, ChatStream)
+    return Generate((request,), context, bool(call.body.get("stream")), ChatFold, ChatStream)

@@ -8,7 +8,7 @@ from typing import Any
 
 from imp_server.core import GenerationOptions, InvalidRequest, OutputIntent, PromptRequest
 from imp_server.dialects.base import ReplyContext
-from imp_server.dialects.handler import Call, PromptReply, Reply, handler
+from imp_server.dialects.handler import Call, Generate, Reply, handler
 from imp_server.dialects.ids import new_id
 from imp_server.dialects.llamacpp.fields import adapter_of, choices_of, prompts_of, with_bias_by_id
 from imp_server.dialects.openai.sampling import (
@@ -42,7 +42,7 @@ async def create_completion(call: Call) -> Reply:
         n=len(requests) * requests[0].options.n,
         extra={"per_prompt": requests[0].options.n},
     )
-    return PromptReply(requests, context, bool(call.body.get("stream")), CompletionFold, CompletionStream)
+    return Generate(requests, context, bool(call.body.get("stream")), CompletionFold, CompletionStream)
 
 
 def max_tokens_of(body: Mapping[str, Any]) -> int | None:

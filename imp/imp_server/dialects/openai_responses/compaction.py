@@ -24,7 +24,7 @@ from imp_server.core import (
     check_media,
 )
 from imp_server.dialects.base import ReplyContext
-from imp_server.dialects.handler import Call, ChatReply, Reply, handler
+from imp_server.dialects.handler import Call, Generate, Reply, handler
 from imp_server.dialects.ids import new_id
 from imp_server.dialects.intents import Body
 from imp_server.dialects.openai_responses.handlers import Stream, parse
@@ -79,7 +79,7 @@ async def compact_response(call: Call) -> Reply:
         id=new_id("resp_imp"), model=call.model, created=int(time.time()), request_id=call.request_id, body=body
     )
     context.extra["said"] = user_messages([*history, *body["input"]], context.id)
-    return ChatReply(request, context, False, CompactionFold, Stream)
+    return Generate((request,), context, False, CompactionFold, Stream)
 
 
 def user_messages(items: Sequence[Item], response_id: str) -> list[dict[str, Any]]:

@@ -22,7 +22,7 @@ from imp_server.core import (
     check_media,
 )
 from imp_server.dialects.base import ReplyContext, SseFrame
-from imp_server.dialects.handler import Call, ChatReply, JsonReply, ModelCard, RelayReply, Reply, handler
+from imp_server.dialects.handler import Call, Generate, JsonReply, ModelCard, RelayReply, Reply, handler
 from imp_server.dialects.ids import new_id
 from imp_server.dialects.intents import Body, options_of, present
 from imp_server.dialects.openai.sampling import budget_tokens_of, cache_of, sampling_of, whole
@@ -176,8 +176,8 @@ async def create_response(call: Call) -> Reply:
             kept.begin(context.id, folded.events)
         return folded
 
-    return ChatReply(
-        request,
+    return Generate(
+        (request,),
         context,
         present(body, "stream", False),
         fold,

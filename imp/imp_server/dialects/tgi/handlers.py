@@ -17,7 +17,7 @@ from imp_server.core import (
     SamplingIntent,
 )
 from imp_server.dialects.base import ReplyContext
-from imp_server.dialects.handler import BytesReply, Call, JsonReply, PromptReply, Reply, handler
+from imp_server.dialects.handler import BytesReply, Call, Generate, JsonReply, Reply, handler
 from imp_server.dialects.ids import new_id
 from imp_server.dialects.intents import present
 from imp_server.dialects.openai.sampling import sampling_of
@@ -86,7 +86,7 @@ def _generate(call: Call, *, streamed: bool, fold: type[GenerateFold] = Generate
     if streamed and request.options.prompt_logprobs is not None:
         message = '"decoder_input_details" can\'t be streamed; leave out "stream"'
         raise InvalidRequest(message, param="parameters.decoder_input_details", code="unsupported_value")
-    return PromptReply((request,), context, streamed, fold, GenerateStream)
+    return Generate((request,), context, streamed, fold, GenerateStream)
 
 
 def prompt_request(body: Mapping[str, Any], *, told_by_token: bool) -> PromptRequest:
