@@ -17,9 +17,10 @@ from imp_server.grammar.frames.verdicts import Single
 from imp_server.grammar.languages.regex.anchors import Splitter
 from imp_server.grammar.languages.regex.compile import compile_regex
 from imp_server.grammar.languages.regex.parser import parse
+from imp_server.grammar.machines import containing, position_machine
 from imp_server.grammar.machines import joint as joint_module
-from imp_server.grammar.machines import position_machine
 from imp_server.grammar.machines.combine import anything, universal
+from imp_server.grammar.machines.containing import containing_machine
 from imp_server.grammar.machines.counted import CountedMachine
 from imp_server.grammar.machines.glushkov import MAX_COST, positions_of
 from imp_server.grammar.machines.joint import joint_machine
@@ -269,7 +270,42 @@ def same_states(twin: Machine, joint: Machine, rng: random.Random) -> None:
         here = rng.choice(alive)
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_texts_that_hold_some_of_each_kind_are_their_product(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(containing, "FEW_STATES", 0)
+    rng = random.Random(seed)
+    kinds = ["[ab]", "[b-f]", "é", "[0-9]", "[à-ü]", "😀", "[^a-y]", "x"]
+    n_compared = 0
+    for _ in range(40):
+        low = rng.randrange(6)
+        length = rng.choice(["[a-zé0-9]", ".", "[^q]"]) + f"{{{low},{low + rng.randrange(9)}}}"
+        wanted = [compile_regex(length, search=False), *map(compile_regex, rng.sample(kinds, rng.randrange(1, 5)))]
+        without = [compile_regex(kind) for kind in rng.sample(kinds, rng.randrange(3))]
+        sets = containing_machine(wanted, without)
+        try:
+            twin = searched_product(wanted, without)
+        except GrammarRefused:
+            continue
+        if sets is None:
+            continue
+        n_compared += twin.start != DEAD
+        if twin.start == DEAD:
+            assert sets.start == DEAD
+        else:
+            same_states(twin, sets, rng)
+    assert n_compared > 5
+
+
 JOINT: dict[str, Any] = {
+    "password": {
+        "type": "string",
+        "pattern": "^(?=.*[a-z])(?=.*[A-Z])(?=.*[0-9])(?=.*[!@#é])(?!.*[\\s\\\\]).{8,64}$",
+    },
+    "held and counted": {
+        "type": "string",
+        "allOf": [{"pattern": "[a-f]"}, {"pattern": "[c-h]"}, {"not": {"pattern": "x"}}],
+        "maxLength": 30,
+    },
     "one of eight": {"oneOf": [{"type": "string", "pattern": f"{chr(97 + i)}..{chr(98 + i)}"} for i in range(8)]},
     "all of nine": {"type": "string", "allOf": [{"pattern": f"{chr(97 + i)}.{{{i}}}{chr(98 + i)}"} for i in range(9)]},
     "all but two": {

@@ -94,6 +94,13 @@ bool Positions::lives(const uint64_t* here, Count count) const {
       return false;
     return meets(here, far.data() + n * std::min<size_t>(count.needed, n_far - 1), n_words);
   }
+  if (goal == Goal::ALL && !missing.empty()) {
+    if (count.allowed < 0) return true;
+    uint32_t met = 0;
+    for (size_t i = 0; i < done.size(); ++i)
+      met |= static_cast<uint32_t>(meets(here + done[i].first, bits.data() + done[i].bits, done[i].n)) << i;
+    return missing[met] <= count.allowed;
+  }
   if (goal == Goal::ALL) return !meets(here, lost.data(), n_words);
   int32_t n_met = 0;
   for (const Part& part : done) n_met += meets(here + part.first, bits.data() + part.bits, part.n);
@@ -274,11 +281,12 @@ extern "C" {
 // `segments`: starts and then kinds, n_segments each. `sets`: chars of all classes, then `ends`, then those of the shifts.
 // `jumps`: (source, n_source, target, n_target) of each, their words one after another in `words`, and behind them those
 // of `done`: (first, n) of each set of the goal. `counted`: the sets of `near`, then those of `far`.
+// `missing`: none, or one for each choice of sets of the goal.
 Positions* imp_grammar_positions(int32_t n_words, int64_t cost, const int32_t* segments, int32_t n_segments,
                                  const uint64_t* sets, int32_t n_classes, const int32_t* shifts, int32_t n_shifts,
                                  const int32_t* jumps, int32_t n_jumps, const uint64_t* words, int32_t goal,
                                  const int32_t* done, int32_t n_done, const uint64_t* counted, int32_t n_near,
-                                 int32_t n_far) {
+                                 int32_t n_far, const int32_t* missing, int32_t n_missing) {
   auto* p = new Positions();
   p->n_words = n_words;
   p->cost = cost;
@@ -311,6 +319,7 @@ Positions* imp_grammar_positions(int32_t n_words, int64_t cost, const int32_t* s
   }
   p->near.assign(counted, counted + n * n_near);
   p->far.assign(counted + n * n_near, counted + n * (n_near + static_cast<size_t>(n_far)));
+  p->missing.assign(missing, missing + n_missing);
   return p;
 }
 

@@ -56,6 +56,7 @@ struct Positions {
   // By number: positions from which an end is within so many code points, and those from which it may be as far. Empty
   // where none are counted.
   std::vector<uint64_t> near, far;
+  std::vector<int32_t> missing;  // by sets of the goal that are met, as bits: the fewest code points that meet all
   std::unordered_map<uint64_t, Kinds> within;  // classes between two code points, once asked for
 
   bool ends_at(const uint64_t* here) const;

@@ -23,10 +23,11 @@ from imp_server.grammar.machines.glushkov import lowest
 from imp_server.grammar.machines.position_machine import PositionMachine
 from imp_server.native import load_library
 
+NEVER = (1 << 31) - 1
 GOALS = ("any", "all", "one")
 _P, _I, _I64 = ctypes.c_void_p, ctypes.c_int32, ctypes.c_int64
 _CALLS: dict[str, tuple[Any, list[Any]]] = {
-    "positions": (_P, [_I, _I64, _P, _I, _P, _I, _P, _I, _P, _I, _P, _I, _P, _I, _P, _I, _I]),
+    "positions": (_P, [_I, _I64, _P, _I, _P, _I, _P, _I, _P, _I, _P, _I, _P, _I, _P, _I, _I, _P, _I]),
     "positions_free": (None, [_P]),
     "position_texts": (_P, []),
     "position_texts_free": (None, [_P]),
@@ -95,8 +96,9 @@ class NativePositions:
             [distance for distance, _ in positions.shifts],
             jumps,
             [[first, len(part)] for first, part in parts],
+            [min(n, NEVER) for n in machine.missing],
         ]
-        segments, shifts, jumps_, done = (np.array(numbers or [0], np.int32) for numbers in ints)
+        segments, shifts, jumps_, done, missing = (np.array(numbers or [0], np.int32) for numbers in ints)
         sets, counted = _words(among, n_words), _words([*near, *far], n_words)
         bits = np.concatenate(words or [np.zeros(1, np.uint64)])
         arguments = [n_words, positions.cost]
@@ -105,7 +107,7 @@ class NativePositions:
         for array, n in ((shifts, len(positions.shifts)), (jumps_, len(jumps))):
             arguments += [array.ctypes.data, n]
         arguments += [bits.ctypes.data, GOALS.index(goal.kind), done.ctypes.data, len(parts)]
-        arguments += [counted.ctypes.data, len(near), len(far)]
+        arguments += [counted.ctypes.data, len(near), len(far), missing.ctypes.data, len(machine.missing)]
         self.at = int(call["positions"](*arguments))
         weakref.finalize(self, call["positions_free"], self.at)
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
 from imp_server.core.turns import charge, spend
-from imp_server.grammar.machines.codepoints import ANY, LAST, Ranges
+from imp_server.grammar.machines.codepoints import ANY, LAST, Ranges, sample
 from imp_server.grammar.machines.nodes import INFINITE, Kind, Node
 
 MAX_POSITIONS = 2048
@@ -109,6 +109,11 @@ class Positions(NamedTuple):
         """A code point of the class in [low, high]; -1 if there is none."""
         segments = zip(self.starts, [*self.starts[1:], LAST + 1], self.kinds, strict=True)
         return next((max(a, low) for a, b, k in segments if k == kind and a <= high and b > low), -1)
+
+    def sample(self, kind: int) -> bytes:
+        """A character of the class, the likeliest one."""
+        segments = zip(self.starts, [*self.starts[1:], LAST + 1], self.kinds, strict=True)
+        return chr(sample(tuple((a, b - 1) for a, b, k in segments if k == kind))).encode()
 
     def before(self, here: int) -> int:
         """Behind what any of the positions may come."""

@@ -15,7 +15,6 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from imp_server.core.turns import spend
-from imp_server.grammar.machines.codepoints import LAST, sample
 from imp_server.grammar.machines.glushkov import (
     MAX_COST,
     Goal,
@@ -175,14 +174,7 @@ def _reset(positions: Positions, universal: int) -> bytes | None:
             before = all_
             all_, start, n = positions.follow(all_) & chars, positions.follow(start) & chars, n + 1
             if all_ == start and positions.follow(start) == beginning:
-                return _sample(positions, chars) * n
+                return positions.sample(positions.chars.index(chars)) * n
             if all_ == before or all_ & universal:
                 break
     return None
-
-
-def _sample(positions: Positions, chars: int) -> bytes:
-    """A character that just these positions read."""
-    kind, edges = positions.chars.index(chars), [*positions.starts, LAST + 1]
-    ranges = [(edges[i], edges[i + 1] - 1) for i, k in enumerate(positions.kinds) if k == kind]
-    return chr(sample(tuple(ranges))).encode()

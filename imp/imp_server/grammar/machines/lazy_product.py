@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from imp_server.core import GrammarRefused
 from imp_server.core.turns import GaveUp
 from imp_server.grammar.machines.combine import anything, exactly_one, intersect, universal
+from imp_server.grammar.machines.containing import containing_machine
 from imp_server.grammar.machines.joint import JointMachine, joint_machine
 from imp_server.grammar.machines.machine import DEAD, UNBOUNDED, Machine
 from imp_server.grammar.machines.product import SEARCH, Product, States, accepting, one_by_one
@@ -50,10 +51,14 @@ class LazyMachine:
 
 def lazy_product(wanted: Sequence[Machine], without: Sequence[Machine]) -> Machine:
     """What all of `wanted` accept and none of `without`. Raises as LazyMachine does."""
-    return _joint_product(wanted, without) or searched_product(wanted, without)
+    return _sets(wanted, without) or searched_product(wanted, without)
 
 
-def _joint_product(wanted: Sequence[Machine], without: Sequence[Machine]) -> Machine | None:
+def _sets(wanted: Sequence[Machine], without: Sequence[Machine]) -> Machine | None:
+    """The same as sets of positions, where those tell dead ends."""
+    containing = containing_machine(wanted, without)
+    if containing is not None:
+        return containing
     joint = joint_machine([m for m in wanted if not universal(m, m.start)], without)
     return None if joint is None else _proved(joint, lambda: searched_product(wanted or [anything()], without))
 
@@ -116,9 +121,9 @@ def lazy_one(machines: Sequence[Machine]) -> LazyMachine:
 
 def either_product(wanted: Sequence[Machine], without: Sequence[Machine]) -> Machine:
     """The whole product where it is small, else a lazy one. Raises GrammarRefused as the lazy one does."""
-    joint = _joint_product(wanted, without)
-    if joint is not None:
-        return joint
+    sets = _sets(wanted, without)
+    if sets is not None:
+        return sets
     try:
         return intersect(wanted, without)
     except GrammarRefused:

@@ -145,6 +145,8 @@ class PositionMachine:
         self._lengths: tuple[list[int], list[int]] | None = None
         self.counted: tuple[list[int], list[int]] = [], []
         """By number of code points: positions from which an end is that near, and from which it may be that far."""
+        self.missing: list[int] = []
+        """By the sets of the goal that are met, as bits: the fewest code points that meet all; empty: not asked for."""
         self.native: Any = None
         """What frames/position_texts.py keeps of it."""
         self.start = self.intern(Place(positions.first))
