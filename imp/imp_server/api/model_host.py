@@ -124,6 +124,7 @@ class ModelHost:
             text.limit_context(self.info.context_length)
             self.used_s = time.monotonic()
             self.counters[LOADS] += 1
+            self.tell()
         except BaseException as error:
             for part in parts:
                 part.cancel()
@@ -135,6 +136,7 @@ class ModelHost:
                 self.failure = error
             elif isinstance(error, Exception):
                 self.failure = InternalError(f"the model can't be loaded: {error}")
+            self.tell()
             raise
 
     async def open_text(self, pool: WorkerPool) -> TextSide:

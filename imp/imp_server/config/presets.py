@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from imp_server.config.knobs import Knob, knobs
+from imp_server.config.knobs import Knob, knobs, variable_of
 from imp_server.config.load import Loaded, nearest
 from imp_server.config.names import FOREIGN_FLAGS
 from imp_server.config.tree import Config
@@ -123,7 +123,7 @@ def _read(name: str, layers: Sequence[Mapping[str, str]], loaded: Loaded) -> Pre
 def _knob(key: str, origin: str) -> Knob:
     """By a flag's name, with or without its dashes, by its key, by its variable, or by another server's flag."""
     known = knobs()
-    by_name = {name: knob for knob in known.values() for name in (knob.key, knob.variable, *knob.flags)}
+    by_name = {name: knob for knob in known.values() for name in (knob.key, *knob.flags, *map(variable_of, knob.flags))}
     bare = key.lstrip("-")
     found = next((by_name[word] for word in (key, f"--{bare}") if word in by_name), None)
     if found is None:

@@ -47,7 +47,7 @@ class Download:
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             env=child_environment(PYTHONUNBUFFERED="1"),
-            process_group=0,
+            start_new_session=True,
             limit=_LONGEST_LINE,
         )
         try:
