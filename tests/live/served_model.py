@@ -63,11 +63,16 @@ class Served:
         self._http.close()
 
 
+def serving(model: Path | str, *options: str) -> contextlib.AbstractContextManager[tuple[str, int]]:
+    """As `serving_with`, of one model, called m."""
+    return serving_with("--model", str(model), "--alias", "m", *options)
+
+
 @contextlib.contextmanager
-def serving(model: Path | str, *options: str) -> Iterator[tuple[str, int]]:
+def serving_with(*options: str) -> Iterator[tuple[str, int]]:
     """(base URL, process id) of a server that is ended with SIGTERM, as an operator would."""
-    command = [sys.executable, "-m", "imp_server.cli.main", "serve", "--port", "0", "--model", str(model)]
-    command += ["--alias", "m", "--set", "responses.store_path=:memory:", *options]
+    command = [sys.executable, "-m", "imp_server.cli.main", "serve", "--port", "0"]
+    command += ["--set", "responses.store_path=:memory:", *options]
     with tempfile.TemporaryFile("w+") as log:  # a pipe that nobody reads would fill up
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
         try:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import httpx
@@ -33,9 +34,13 @@ class NamedEngine(ScriptedEngine):
         self._info = msgspec.structs.replace(self._info, memory_bytes=memory_bytes)
         self._name, self._loads = name, loads
         self.fault: Exception | None = None
+        self.may_load = asyncio.Event()
+        self.may_load.set()
 
     async def start(self, on_progress: OnLoading | None = None) -> None:
         self._loads.append(self._name)
+        self._state = "loading"
+        await self.may_load.wait()
         await super().start(on_progress)
         if self.fault is not None:
             self._state = "failed"
@@ -135,6 +140,3 @@ class Followed:
                     self.at_s.append(time.monotonic())
                 elif line.startswith(":"):
                     self.comments += 1
-
-
-Until = Callable[[Callable[[], bool], float], None]

@@ -47,11 +47,11 @@ def test_a_model_is_fetched_served_and_deleted() -> None:
     catalogue.fetch_script = FETCH
     with several(catalogue) as live, httpx.Client(base_url=live.url, timeout=20) as http:
         followed = Followed(live)
-        until(lambda: len(followed.events) == 1, 5)
+        until(lambda: len(followed.events) == 1, 20)
         catalogue.options["new"] = {"source": "catalogue"}
         assert http.post("/models", json={"model": "new"}).json() == {"success": True}
-        until(lambda: statuses(live).get("new") == "unloaded", 10)
-        until(lambda: followed.statuses("new") == ["downloading", "downloaded", "unloaded"], 5)
+        until(lambda: statuses(live).get("new") == "unloaded", 20)
+        until(lambda: followed.statuses("new") == ["downloading", "downloaded", "unloaded"], 20)
         told = [data["progress"] for data in followed.of("new") if "progress" in data]
         assert told[0] == {} and told[-1] == {"x.gguf": {"done": 100, "total": 100}}
         assert said(live, "new") == "new"
@@ -61,7 +61,7 @@ def test_a_model_is_fetched_served_and_deleted() -> None:
         assert http.delete("/models", params={"model": "new"}).json() == {"success": True}
         assert catalogue.removed == ["new"] and "new" not in statuses(live)
         assert catalogue["new"].state == "stopped"
-        until(lambda: followed.statuses("new")[-1] == "removed", 5)
+        until(lambda: followed.statuses("new")[-1] == "removed", 20)
 
 
 def test_only_what_was_fetched_is_deleted() -> None:
@@ -92,17 +92,17 @@ def test_a_download_is_cancelled_and_ends_with_the_server(tmp_path: Path) -> Non
         ):
             file.unlink(missing_ok=True)
             http.post("/models", json={"model": "new"}).raise_for_status()
-            until(lambda: file.exists() and bool(file.read_text()), 10)
+            until(lambda: file.exists() and bool(file.read_text()), 20)
             pid = int(file.read_text())
             assert error_of(http.post("/models", json={"model": "new"})) == (400, "model_not_fetchable")
             late = Followed(live)
-            until(lambda late=late: late.statuses("new") == ["downloading"], 5)  # type: ignore[misc]
+            until(lambda late=late: late.statuses("new") == ["downloading"], 20)  # type: ignore[misc]
             assert end().json() == {"success": True} and not is_alive(pid)
-            until(lambda late=late: late.statuses("new") == ["downloading", "unloaded"], 5)  # type: ignore[misc]
+            until(lambda late=late: late.statuses("new") == ["downloading", "unloaded"], 20)  # type: ignore[misc]
             assert "cancelled" in late.of("new")[-1]["error"]
         file.unlink()
         http.post("/models", json={"model": "new"}).raise_for_status()
-        until(lambda: file.exists() and bool(file.read_text()), 10)
+        until(lambda: file.exists() and bool(file.read_text()), 20)
         pid = int(file.read_text())
     assert not is_alive(pid)
 
@@ -113,7 +113,7 @@ def test_a_download_that_fails_says_why() -> None:
     with several(catalogue) as live:
         followed = Followed(live)
         httpx.post(live.url + "/models", json={"model": "new"}).raise_for_status()
-        until(lambda: "unloaded" in followed.statuses("new"), 10)
+        until(lambda: "unloaded" in followed.statuses("new"), 20)
         assert followed.of("new")[-1]["error"] == "the hub doesn't have it"
         assert "new" not in statuses(live)
 
@@ -126,13 +126,13 @@ def test_a_server_of_one_model_tells_and_fetches_nothing() -> None:
 
     with live_server(engine, ByteText) as live, httpx.Client(base_url=live.url) as http:
         followed = Followed(live)
-        until(lambda: followed.statuses("m") == ["loaded"], 5)
+        until(lambda: followed.statuses("m") == ["loaded"], 20)
         assert error_of(http.post("/models", json={"model": "smollm2"})) == (409, "conflict")
         assert error_of(http.delete("/models", params={"model": "m"})) == (409, "conflict")
         http.post("/models/unload", json={"model": "m"}).raise_for_status()
-        until(lambda: followed.statuses("m") == ["loaded", "sleeping"], 5)
+        until(lambda: followed.statuses("m") == ["loaded", "sleeping"], 20)
         http.post("/models/load", json={"model": "m"}).raise_for_status()
-        until(lambda: followed.statuses("m") == ["loaded", "sleeping", "loading", "loaded"], 5)
+        until(lambda: followed.statuses("m") == ["loaded", "sleeping", "loading", "loaded"], 20)
         assert http.get("/models/sse/x").status_code == 404
 
 
@@ -142,8 +142,8 @@ def test_a_listener_that_leaves_is_forgotten() -> None:
         with httpx.stream("GET", live.url + "/models/sse") as reply:
             lines = reply.iter_lines()
             next(lines)
-            until(lambda: len(listeners) == 1, 5)
-        until(lambda: not listeners, 5)
+            until(lambda: len(listeners) == 1, 20)
+        until(lambda: not listeners, 20)
         assert httpx.head(live.url + "/models/sse").status_code == 200 and not listeners
 
 

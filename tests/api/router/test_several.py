@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 from imp_server.api.router.residency import Room
 from imp_server.config import Config
 from imp_server.core import ConfigError, InvalidModel
-from imp_server.engine.client.scripted import Wait, text_ids
+from imp_server.engine.client.scripted import Gate, text_ids
 
 from tests.api.raw_http import BODY, CHAT
 from tests.api.router.several import Followed, ScriptedCatalogue, ask, said, several, statuses
@@ -113,26 +114,32 @@ def test_a_busy_model_never_goes_and_its_place_is_waited_for() -> None:
     catalogue = ScriptedCatalogue("a", "b", room=Room(n_models=1))
     with several(catalogue) as live, ThreadPoolExecutor() as pool:
         said(live, "a")
-        catalogue["a"].play(text_ids("slow"), Wait(0.6), text_ids("ly"))
+        gate = Gate(asyncio.Event())
+        catalogue["a"].play(text_ids("slow"), gate, text_ids("ly"))
         slow = pool.submit(said, live, "a")
-        until(lambda: catalogue["a"].n_running == 1, 5)
+        until(lambda: catalogue["a"].n_running == 1, 20)
         waits = pool.submit(said, live, "b")
-        until(lambda: statuses(live)["b"] == "loading", 5)
+        until(lambda: statuses(live)["b"] == "loading", 20)
         assert catalogue["a"].state == "ready" and catalogue.loads == ["a"]
-        assert slow.result(10) == "slowly" and waits.result(10) == "b"
+        live.on_loop(gate.event.set)
+        assert slow.result(20) == "slowly" and waits.result(20) == "b"
         assert statuses(live) == {"a": "unloaded", "b": "loaded"}
 
 
 def test_who_waits_is_served_in_turn_and_shares_a_load() -> None:
-    catalogue = ScriptedCatalogue("a", "b", "c", "d", room=Room(n_models=1), load_seconds=0.05)
+    catalogue = ScriptedCatalogue("a", "b", "c", "d", room=Room(n_models=1))
     with several(catalogue) as live, ThreadPoolExecutor(12) as pool:
         said(live, "a")
-        catalogue["a"].play(Wait(0.8), text_ids("x"))
+        gate = Gate(asyncio.Event())
+        catalogue["a"].play(gate, text_ids("x"))
         running = [pool.submit(said, live, "a")]
-        until(lambda: catalogue["a"].n_running == 1, 5)
+        until(lambda: catalogue["a"].n_running == 1, 20)
         for name in "bcd":
             running += [pool.submit(said, live, name) for _ in range(3)]
-            until(lambda name=name: statuses(live)[name] == "loading", 5)  # type: ignore[misc]
+            until(lambda name=name: statuses(live)[name] == "loading", 20)  # type: ignore[misc]
+            n_waiting = len(running)
+            until(lambda n=n_waiting: sum(h.n_leases for h in live.hub.models) == n, 20)  # type: ignore[misc]
+        live.on_loop(gate.event.set)
         assert [one.result(20) for one in running] == ["x", *"bbbcccddd"]
         assert catalogue.loads == ["a", "b", "c", "d"]
 
@@ -141,34 +148,41 @@ def test_who_leaves_takes_his_claim_along() -> None:
     catalogue = ScriptedCatalogue("a", "b", "c", room=Room(n_models=1))
     with several(catalogue) as live, ThreadPoolExecutor() as pool:
         said(live, "a")
-        catalogue["a"].play(Wait(1.2), text_ids("x"))
+        gate = Gate(asyncio.Event())
+        catalogue["a"].play(gate, text_ids("x"))
         slow = pool.submit(said, live, "a")
-        until(lambda: catalogue["a"].n_running == 1, 5)
+        until(lambda: catalogue["a"].n_running == 1, 20)
         with pytest.raises(httpx.TimeoutException):
             httpx.post(live.url + CHAT, json={**BODY, "model": "b"}, timeout=0.2)
-        until(lambda: statuses(live)["b"] == "unloaded", 5)
-        assert said(live, "c") == "c" and slow.result(10) == "x"
+        until(lambda: statuses(live)["b"] == "unloaded" and live.hub.models.find("b").n_leases == 0, 20)
+        last = pool.submit(said, live, "c")
+        until(lambda: statuses(live)["c"] == "loading", 20)
+        live.on_loop(gate.event.set)
+        assert last.result(20) == "c" and slow.result(20) == "x"
         assert catalogue.loads == ["a", "c"]
         assert all(host.n_leases == 0 for host in live.hub.models)
 
 
 def test_a_load_that_fails_is_a_503_and_the_next_is_served() -> None:
-    catalogue = ScriptedCatalogue("a", "b", load_seconds=0.2)
+    catalogue = ScriptedCatalogue("a", "b")
     catalogue.hosts()
     catalogue["a"].fault = InvalidModel("a.gguf is cut off")
+    catalogue["a"].may_load.clear()
     with several(catalogue) as live, ThreadPoolExecutor() as pool:
         failing = [pool.submit(ask, live, "a") for _ in range(2)]
-        until(lambda: statuses(live)["a"] == "loading", 5)
+        until(lambda: statuses(live)["a"] == "loading", 20)
         served = pool.submit(said, live, "b")
+        until(lambda: sum(host.n_leases for host in live.hub.models) == 3, 20)
+        live.on_loop(catalogue["a"].may_load.set)
         for one in failing:
-            assert error_of(one.result(10)) == (503, "model_load_failed") and "cut off" in one.result().text
-        assert served.result(10) == "b"
+            assert error_of(one.result(20)) == (503, "model_load_failed") and "cut off" in one.result().text
+        assert served.result(20) == "b"
         told = next(m for m in httpx.get(live.url + "/v1/models").json()["data"] if m["id"] == "a")
         assert told["status"]["failed"] is True and "cut off" in told["status"]["error"]
         assert httpx.get(live.url + "/health").status_code == 200
         catalogue["a"].fault = None
         httpx.post(live.url + "/models/load", json={"model": "a"}).raise_for_status()
-        until(lambda: statuses(live)["a"] == "loaded", 5)
+        until(lambda: statuses(live)["a"] == "loaded", 20)
         assert said(live, "a") == "a"
 
 
@@ -188,7 +202,7 @@ def test_without_autoload_an_operator_loads() -> None:
     with several(catalogue, router__models_autoload=False) as live:
         assert error_of(ask(live, "a")) == (400, "model_not_loaded")
         httpx.post(live.url + "/models/load", json={"model": "a"}).raise_for_status()
-        until(lambda: statuses(live)["a"] == "loaded", 5)
+        until(lambda: statuses(live)["a"] == "loaded", 20)
         assert said(live, "a") == "a"
         assert httpx.get(live.url + "/props").json()["models_autoload"] is False
 
@@ -198,10 +212,10 @@ def test_load_and_unload_by_hand() -> None:
     with several(catalogue) as live, httpx.Client(base_url=live.url) as http:
         assert error_of(http.post("/models/unload", json={"model": "a"})) == (400, "model_not_loaded")
         assert http.post("/models/load", json={"model": "a"}).json() == {"success": True}
-        until(lambda: statuses(live)["a"] == "loaded", 5)
+        until(lambda: statuses(live)["a"] == "loaded", 20)
         assert error_of(http.post("/models/load", json={"model": "a"})) == (400, "model_already_loaded")
         assert http.post("/models/unload", json={"model": "a"}).json() == {"success": True}
-        until(lambda: statuses(live)["a"] == "unloaded" and catalogue["a"].state == "stopped", 5)
+        until(lambda: statuses(live)["a"] == "unloaded" and catalogue["a"].state == "stopped", 20)
         assert live.hub.models.find("a").text is None
         assert said(live, "a") == "a"
         assert http.post("/admin/suspend", json={"model": "a"}).json() == {"suspended": True, "models": ["a"]}
@@ -211,13 +225,15 @@ def test_load_and_unload_by_hand() -> None:
 
 
 def test_a_load_under_way_is_given_up() -> None:
-    catalogue = ScriptedCatalogue("a", load_seconds=5)
+    catalogue = ScriptedCatalogue("a")
+    catalogue.hosts()
+    catalogue["a"].may_load.clear()
     with several(catalogue) as live, ThreadPoolExecutor() as pool:
         waits = pool.submit(ask, live, "a")
-        until(lambda: catalogue.loads == ["a"], 5)
+        until(lambda: catalogue.loads == ["a"], 20)
         httpx.post(live.url + "/models/unload", json={"model": "a"}).raise_for_status()
-        assert waits.result(3).status_code == 503
-        until(lambda: statuses(live)["a"] == "unloaded", 3)
+        assert waits.result(20).status_code == 503
+        until(lambda: statuses(live)["a"] == "unloaded", 20)
 
 
 def test_probes_reach_their_model_and_load_none() -> None:
@@ -247,17 +263,17 @@ def test_events_tell_what_becomes_of_models() -> None:
     catalogue = ScriptedCatalogue("a", "b", load_seconds=0.1)
     with several(catalogue, streams__keep_alive_s=0.2) as live:
         early = Followed(live)
-        until(lambda: len(early.events) == 2, 5)
+        until(lambda: len(early.events) == 2, 20)
         assert [event["event"] for event in early.events] == ["model_status"] * 2
         said(live, "a")
-        until(lambda: early.statuses("a") == ["unloaded", "loading", "loaded"], 5)
+        until(lambda: early.statuses("a") == ["unloaded", "loading", "loaded"], 20)
         progress = [data["progress"] for data in early.of("a") if "progress" in data]
         assert [p["value"] for p in progress] == [0.0, 1.0] and progress[0]["current"] == "open"
         late = Followed(live)
-        until(lambda: late.statuses("a") == ["loaded"] and late.statuses("b") == ["unloaded"], 5)
+        until(lambda: late.statuses("a") == ["loaded"] and late.statuses("b") == ["unloaded"], 20)
         httpx.post(live.url + "/models/unload", json={"model": "a"}).raise_for_status()
-        until(lambda: late.statuses("a") == ["loaded", "unloaded"], 5)
-        until(lambda: early.comments > 0, 5)
+        until(lambda: late.statuses("a") == ["loaded", "unloaded"], 20)
+        until(lambda: early.comments > 0, 20)
     assert early.ended() and late.ended()
 
 
@@ -271,7 +287,7 @@ def test_a_model_sleeps_by_its_own_knob() -> None:
     catalogue = ScriptedCatalogue("a", config=config)
     with several(catalogue) as live:
         said(live, "a")
-        until(lambda: statuses(live)["a"] == "sleeping", 5)
+        until(lambda: statuses(live)["a"] == "sleeping", 20)
         assert said(live, "a") == "a"
 
 
@@ -279,22 +295,26 @@ def test_a_reply_is_ended_by_its_id_alone() -> None:
     catalogue = ScriptedCatalogue("a", "b")
     with several(catalogue) as live, ThreadPoolExecutor() as pool:
         said(live, "b")
-        catalogue["b"].play(text_ids("x"), Wait(0.8))
+        gate = Gate(asyncio.Event())
+        catalogue["b"].play(text_ids("x"), gate)
         body = {**BODY, "model": "b"}
         running = pool.submit(httpx.post, live.url + CHAT, json=body, headers={"x-request-id": "mine"}, timeout=20)
-        until(lambda: catalogue["b"].n_running == 1, 5)
+        until(lambda: catalogue["b"].n_running == 1, 20)
         control = {"id": "mine", "action": "reasoning_end"}
         told = httpx.post(live.url + "/v1/chat/completions/control", json=control).json()
         assert told["success"] is False and "no reply" not in told["message"]
-        assert running.result(10).status_code == 200
+        live.on_loop(gate.event.set)
+        assert running.result(20).status_code == 200
 
 
 def test_the_server_ends_while_somebody_waits() -> None:
-    catalogue = ScriptedCatalogue("a", load_seconds=30)
+    catalogue = ScriptedCatalogue("a")
+    catalogue.hosts()
+    catalogue["a"].may_load.clear()
     began_s = time.monotonic()
     with several(catalogue) as live, ThreadPoolExecutor() as pool:
         pool.submit(ask, live, "a")
-        until(lambda: catalogue.loads == ["a"], 5)
+        until(lambda: catalogue.loads == ["a"], 20)
         live.on_loop(lambda: None)
         live.wait(live.hub.residency.close())
-    assert time.monotonic() - began_s < 15
+    assert time.monotonic() - began_s < 30
