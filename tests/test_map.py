@@ -6,6 +6,9 @@ import re
 from pathlib import Path
 
 import pytest
+from imp_server.config import Config
+from imp_server.config.knobs import knobs
+from imp_server.config.names import NOT_YET
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -50,6 +53,28 @@ def test_files_that_pages_name_are_there(page: Path) -> None:
         name for name in named if not STANDS_FOR_MANY.search(name) and not any(f.endswith(f"/{name}") for f in files)
     }
     assert not gone
+
+
+def test_what_carries_a_request_is_where_the_map_says() -> None:
+    """At most twelve on the way from the bytes to the kernels; whoever adds one takes one away."""
+    rows = re.findall(r"^\| (`\w+`(?:, `\w+`)*) \| `([\w/]+\.py)` \|", section("What carries a request"), re.MULTILINE)
+    assert 10 < len(rows) <= 12
+    for names, file in rows:
+        text = (ROOT / "imp" / "imp_server" / file).read_text()
+        for name in re.findall(r"\w+", names):
+            assert re.search(rf"^class {name}\b", text, re.MULTILINE), f"{file} has no {name}"
+
+
+def test_what_waits_to_be_used_waits() -> None:
+    """A knob without effect is listed; one that the list names is there, and its help says that it waits."""
+    listed = set(re.findall(r"`(\w+\.\w+)`", section("What waits to be used")))
+    idle = {key for key in NOT_YET if not key.startswith("cuda.")}
+    known = knobs()
+    told = {key for key in listed if key in known}
+    assert idle <= told
+    assert not {key for key in listed - told if key.split(".")[0] in Config.__struct_fields__}
+    for key in told - idle - {"speculative.drafters"}:
+        assert re.search(r"yet|so far|such layers", known[key].help), f"{key} doesn't say that it waits"
 
 
 def test_the_files_to_begin_with_are_there() -> None:

@@ -27,6 +27,7 @@ Float32s = NDArray[np.float32]
 
 BLOCK_TOKENS = 16
 """Positions in one KV block."""
+NO_ADAPTERS = "no backend can load LoRA adapters yet"
 
 MASK_PATIENCE_S = 0.002
 """Less than a step, more than a common mask takes."""

@@ -44,7 +44,9 @@ def locate(config: Config) -> Located | None:
     """The model to run, pulled if it isn't here; None for `--model none`. Raises UserFault."""
     wanted = find(config.model.path, config.router.models_dir)
     if config.adapters.lora:
-        raise ConfigError("no backend can load LoRA adapters yet; leave out --lora")
+        from imp_server.backends.base import NO_ADAPTERS
+
+        raise ConfigError(f"{NO_ADAPTERS}; leave out --lora")
     if wanted is None:
         return None
     path = wanted.local

@@ -90,11 +90,11 @@ class PrefixCache(msgspec.Struct, frozen=True):
     transcripts_mib: Count = 64
     """Most MiB of remembered answers, with the ids of the conversations before them."""
     checkpoint_min_step: Count = 8192
-    """Tokens between two state snapshots of layers that can't be rolled back."""
+    """Tokens between two state snapshots of layers that can't be rolled back; no model that imp runs has any yet."""
     max_snapshots: Count = 32
-    """Most state snapshots per conversation; 0 = none."""
+    """Most state snapshots per conversation, for such layers; 0 = none."""
     snapshot_mib: Count = 256
-    """Most MiB of state snapshots."""
+    """Most MiB of state snapshots, for such layers."""
 
 
 class Speculative(msgspec.Struct, frozen=True):

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from imp_server.backends.base import BLOCK_TOKENS, BackendInfo, Int32s, KvSpec, Step, StepResult
+from imp_server.backends.base import BLOCK_TOKENS, NO_ADAPTERS, BackendInfo, Int32s, KvSpec, Step, StepResult
 from imp_server.backends.cpu import abi, head_plane
 from imp_server.backends.cpu.layouts import LAYOUT_VERSION
 from imp_server.backends.cpu.lowering import (
@@ -114,10 +114,10 @@ class CpuBackend:
         pool[block_ids] = np.frombuffer(data, dtype=np.uint8).reshape(len(block_ids), -1)
 
     def load_adapter(self, path: str) -> int:
-        raise UnsupportedModel("the cpu backend has no LoRA adapters yet; use engine.backend=reference")
+        raise UnsupportedModel(NO_ADAPTERS)
 
     def unload_adapter(self, slot: int) -> None:
-        raise UnsupportedModel("the cpu backend has no LoRA adapters yet")
+        raise UnsupportedModel(NO_ADAPTERS)
 
     def close(self) -> None:
         if self._runner is not None:

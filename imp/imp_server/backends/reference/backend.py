@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from imp_server.backends.base import (
+    NO_ADAPTERS,
     WANT_HIDDEN,
     WANT_POOLED,
     BackendInfo,
@@ -82,10 +83,10 @@ class ReferenceBackend:
         self._required_pools().write_bytes(group, block_ids, data)
 
     def load_adapter(self, path: str) -> int:
-        raise UnsupportedModel("the reference backend has no adapters; use engine.backend=cpu")
+        raise UnsupportedModel(NO_ADAPTERS)
 
     def unload_adapter(self, slot: int) -> None:
-        raise UnsupportedModel("the reference backend has no adapters")
+        raise UnsupportedModel(NO_ADAPTERS)
 
     def close(self) -> None:
         self._pools = None
