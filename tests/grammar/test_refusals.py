@@ -12,6 +12,7 @@ from imp_server.core import GrammarRefused, GrammarUnsatisfiable
 from imp_server.core.turns import ENDLESS, Budget
 from imp_server.grammar.check import check_regex, check_schema
 from imp_server.grammar.engine import GrammarSpace
+from jsonschema.validators import Draft202012Validator
 
 from tests.grammar.judging import BYTES
 from tests.grammar.suite import groups
@@ -100,7 +101,8 @@ def assert_placed(schema: Any, found: Told) -> None:
         (False, ""),
         ({"type": "object", "required": ["a"], "properties": {"a": {"minimum": 3, "maximum": 2, "type": "number"}}},
          "/properties/a"),
-        ({"type": "array", "minItems": 2, "prefixItems": [{}, {"enum": []}]}, "/prefixItems/1"),
+        ({"type": "array", "minItems": 2, "prefixItems": [{}, {"type": "string", "pattern": "^a+$", "const": "b"}]},
+         "/prefixItems/1"),
         ({"type": "object", "required": ["a"], "properties": {"a": {"type": "array", "minItems": 1, "items": False}}},
          "/properties/a"),
         ({"allOf": [{"type": "string"}, {"type": "null"}]}, ""),
@@ -162,3 +164,32 @@ def test_all_names_of_a_rule_are_known() -> None:
     check_schema(letters | {"minProperties": 26})
     with pytest.raises(GrammarUnsatisfiable):
         check_schema(letters | {"minProperties": 27})
+
+
+def test_two_thousand_constant_arrays_are_told_apart_by_their_items() -> None:
+    m = GrammarSpace(BYTES).matcher(check_schema({"enum": [[i, f"{i}"] for i in range(2000)]}))
+    for value, good in (([0, "0"], True), ([1999, "1999"], True), ([17, "18"], False), ([2000, "2000"], False)):
+        state = m.advance_bytes(m.start, json.dumps(value).encode())
+        assert (state is not None and m.is_done(state)) == good
+
+
+def test_listed_numbers_are_told_apart_however_they_are_spelled() -> None:
+    """One trie for all of them, where several watches name several numbers."""
+    numbers = [0, 1, 10, 100, -1, 1.5, 1.05, 15, 0.5]
+    pairs = [
+        {"properties": {"n": {"enum": [n, numbers[i - 1]]}, "t": {"const": str(i)}}} for i, n in enumerate(numbers)
+    ]
+    schema = {"type": "object", "required": ["n", "t"], "oneOf": [p | {"required": ["n", "t"]} for p in pairs]}
+    m = GrammarSpace(BYTES).matcher(check_schema(schema))
+    validator = Draft202012Validator(schema)
+    spelled = ["0", "-0", "0.0", "1", "1.0", "1.00", "10", "10.0", "100", "-1", "-1.0", "1.5", "1.50", "1.05", "15",
+               "0.5", "0.50", "1.005", "2", "105", "-1.5"]  # fmt: skip
+    seen = set()
+    for text in spelled:
+        for t in ("0", "1", "4", "5"):
+            whole = f'{{"n":{text},"t":"{t}"}}'
+            state = m.advance_bytes(m.start, whole.encode())
+            read = state is not None and m.is_done(state)
+            assert read == validator.is_valid(json.loads(whole)), whole
+            seen.add(read)
+    assert seen == {True, False}

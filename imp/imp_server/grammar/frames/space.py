@@ -47,7 +47,7 @@ from imp_server.grammar.frames.values import (
     first_bytes,
     shortest,
 )
-from imp_server.grammar.frames.verdicts import Several, Single, Verdicts, told
+from imp_server.grammar.frames.verdicts import Several, Single, Told, Verdicts
 from imp_server.grammar.machines.combine import anything, nothing
 from imp_server.grammar.machines.giving_up import dropped, emptied, part
 from imp_server.grammar.machines.machine import DEAD, Machine
@@ -253,8 +253,8 @@ class Space:
                 is_settled = not any(map(is_open, goal.watches))
                 if is_settled and goal.result(tuple(w is self.algebra.formulas.true for w in goal.watches)) < 0:
                     return Single(nothing(), False)
-                if is_settled or (kind == STRING and goal.is_wide and all(map(is_listed, goal.watches))):
-                    return told(self.algebra, must(self.algebra, goal.must), goal)
+                if is_settled or (goal.is_wide and all(map(is_listed, goal.watches))):
+                    return Told(self.algebra, must(self.algebra, goal.must), goal, kind)
                 machines = [watched(self.algebra, f) for f in goal.watches]
                 return Several(must(self.algebra, goal.must), machines, goal, lambda: self.algebra.place_of(goal.must))
             except GrammarRefused:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Protocol, cast
+from collections.abc import Callable
+from typing import Any, Protocol, cast
 
 from imp_server.core.turns import spend
 from imp_server.grammar.frames.goals import Bits, Goal
@@ -11,7 +11,8 @@ from imp_server.grammar.machines.literals import Literals
 from imp_server.grammar.machines.machine import DEAD, Machine
 from imp_server.grammar.machines.product import Product, States
 from imp_server.grammar.values.algebra import Algebra
-from imp_server.grammar.values.leaves import Leaf, TextLeaf
+from imp_server.grammar.values.leaves import STRING, Leaf, NumberLeaf, TextLeaf
+from imp_server.grammar.values.listed_numbers import ListedNumbers
 
 
 class Verdicts(Protocol):
@@ -118,48 +119,43 @@ class Several:
         return self, state
 
 
-class Told(Several):
-    """As Several, where nothing but listed texts matters to the watches: one trie tells them apart, however many."""
+Constants = Literals | ListedNumbers
 
-    def __init__(
-        self,
-        must: Machine,
-        listed: Literals,
-        truths: Sequence[Bits],
-        other: Bits,
-        goal: Goal,
-        place: Callable[[], str | None],
-    ) -> None:
-        """`truths`: of the watches by text, in the trie's order; `other`: of all other texts."""
-        self._listed, self._truths, self._other = listed, truths, other
-        super().__init__(must, [listed], goal, place)
+
+class Told(Several):
+    """As Several, where nothing but constants matters to the watches: one trie tells them apart, however many."""
+
+    def __init__(self, algebra: Algebra, must: Machine, goal: Goal, kind: int) -> None:
+        """The watches name constants and nothing else, or are true or false whatever the value is.
+
+        `kind`: STRING or NUMBER.
+        """
+        self._naming: dict[Any, list[int]] = {}
+        for at, watch in enumerate(goal.watches):
+            for value in dict.fromkeys(value for leaf in watch.leaves() for value in _constants(leaf)):
+                self._naming.setdefault(value, []).append(at)
+        self._listed: Constants = Literals(self._naming) if kind == STRING else ListedNumbers(self._naming)
+        self._evaluate = algebra.formulas.evaluate
+        self._others = tuple(self._evaluate(w, lambda _: False) for w in goal.watches)
+        super().__init__(must, [self._listed], goal, lambda: algebra.place_of(goal.must))
 
     def _result(self, states: States) -> int:
         must, listed = states
         if must == DEAD or not self._product.parts[0].accepts(must):
             return -1
         index = self._listed.index(listed) if listed != DEAD else -1
-        return self._goal.result(self._truths[index] if index >= 0 else self._other)
+        return self._goal.result(self._others if index < 0 else self._bits(self._listed.values[index]))
+
+    def _bits(self, value: Any) -> Bits:
+        """Of one constant: the same as of all other values, but for the watches that name it."""
+        spend(1 + len(self._others) // 256)
+        bits = list(self._others)
+        for at in self._naming[value]:
+            bits[at] = self._evaluate(self._goal.watches[at], lambda leaf: value in _constants(leaf))
+        return tuple(bits)
 
 
-def told(algebra: Algebra, must: Machine, goal: Goal) -> Told:
-    """For watches that name texts and nothing else, or are true or false whatever the text is."""
-    sets = [_texts(w.leaf) for w in goal.watches]
-    named = [_texts(leaf) for w in goal.watches for leaf in w.leaves()]
-    listed = Literals(frozenset().union(*(texts for texts in named if texts is not None)))
-
-    def bits(text: bytes | None) -> Bits:
-        spend(1 + len(sets) // 32)
-
-        def holds(leaf: Leaf) -> bool:
-            return text in (_texts(leaf) or ())
-
-        evaluate = algebra.formulas.evaluate
-        return tuple(text in s if s is not None else evaluate(w, holds) for s, w in zip(sets, goal.watches))
-
-    truths = [bits(text) for text in listed.texts]
-    return Told(must, listed, truths, bits(None), goal, lambda: algebra.place_of(goal.must))
-
-
-def _texts(leaf: Leaf | None) -> frozenset[bytes] | None:
-    return cast("frozenset[bytes]", leaf.what) if isinstance(leaf, TextLeaf) else None
+def _constants(leaf: Leaf) -> frozenset[Any]:
+    if not isinstance(leaf, TextLeaf | NumberLeaf) or leaf.kind not in ("literals", "listed"):
+        return frozenset()
+    return cast("frozenset[Any]", leaf.what)

@@ -54,6 +54,11 @@ class Literals:
     def step(self, state: int, byte: int) -> int:
         return self.row(state).get(byte, DEAD)
 
+    @property
+    def values(self) -> list[bytes]:
+        """The texts, in their order."""
+        return self.texts
+
     def index(self, state: int) -> int:
         """Index of the text that ends here, or -1."""
         first, _, depth = self._states[state]
