@@ -15,6 +15,7 @@ from imp_server.api.resumable import sessions
 from imp_server.api.resumable.session import Reader
 from imp_server.api.resumable.sessions import OwnStreams
 from imp_server.core import InvalidRequest, ModelNotFound
+from imp_server.core.owner import Caller
 from imp_server.dialects.openai import errors as openai_errors
 
 from tests.conformance.breaking import Json, after, before, instead
@@ -75,7 +76,7 @@ TRANSPORT_BREAKS = [
     instead("http: no request id", "http,openai-chat/errors", endpoint, "add_ids", _nothing),
     instead("http: streams may be cached and buffered", STREAM, sse, "HEADERS", {}),
     after("http: every origin is allowed", "http", Cors, "headers", lambda h: {"access-control-allow-origin": "*"}),
-    instead("http: no key is asked for", "http,anthropic-messages/errors", KeyRing, "check", _nothing),
+    instead("http: no key is asked for", "http,anthropic-messages/errors", KeyRing, "check", lambda *_: Caller()),
     *_STREAM_BREAKS,
     instead("http: unknown paths have no body", "http", app, "error_response", _shapeless),
     instead(
