@@ -84,6 +84,7 @@ class Endpoint:
         self._handler = handler
         self._parameters = ParameterReader(operation.parameters)
         self._media = tuple(operation.body_pointers)
+        self._only_streams = ("200", "application/json") not in operation.response_pointers
         self._is_resumable = any(parameter.name.lower() == STREAM_NAME for parameter in operation.parameters)
         self._takes_any_name = hub.config.server.model_names == "any" and any(
             "model" in hub.contract.resolve(pointer).get("properties", {})
@@ -151,10 +152,11 @@ class Endpoint:
         self._parameters.check_headers(headers)
         watch = DisconnectWatch(getattr(request.content, "receive", None) if self._media else None)
         try:
-            reply = await self._handled(call, watch)
-            if isinstance(reply, Generate):
-                with self._resumable(call, reply, watch) as resumable:
-                    return await self._generate(request, reply, ignored, visit, watch, resumable)
+            with self._named_stream(call, watch) as resumable:
+                reply = await self._handled(call, watch if resumable is None else resumable.watch)
+                if isinstance(reply, Generate):
+                    with self._unattended(call, reply, watch) as background:
+                        return await self._generate(request, reply, ignored, visit, watch, background or resumable)
             watch.close()
             if isinstance(reply, RelayReply):
                 return self._relayed(request, reply)
@@ -206,18 +208,21 @@ class Endpoint:
         own = PAGE_HEADERS if reply.content_type.startswith("text/html") else {}
         return Response(reply.status, _raw({**own, **reply.headers}), content)
 
-    def _resumable(
+    def _named_stream(self, call: Call, watch: DisconnectWatch) -> AbstractContextManager[Resumable | None]:
+        """What a streamed POST that names its stream has reserved; it is given up behind the block."""
+        name = call.headers.get(STREAM_NAME) if self._is_resumable and call.turn is None else None
+        if name is None or not call.body.get("stream", self._only_streams):
+            return nullcontext()
+        key = StreamKey(current_owner(), name)
+        return Resumable(self._hub.sessions, key, watch, shape_of(self.operation, call.headers))
+
+    def _unattended(
         self, call: Call, reply: Generate, watch: DisconnectWatch
     ) -> AbstractContextManager[Resumable | None]:
-        """What a POST that is to survive its client has reserved; it is given up behind the block."""
-        name = call.headers.get(STREAM_NAME) if self._is_resumable and reply.streamed and call.turn is None else None
-        owner = current_owner()
-        if reply.background is not None:
-            key = StreamKey(owner, reply.context.id, "events" if reply.streamed else "nothing")
-        elif name is not None:
-            key = StreamKey(owner, name)
-        else:
+        """The same of a reply that is made without its client."""
+        if reply.background is None:
             return nullcontext()
+        key = StreamKey(current_owner(), reply.context.id, "events" if reply.streamed else "nothing")
         return Resumable(self._hub.sessions, key, watch, shape_of(self.operation, call.headers))
 
     async def _generate(
