@@ -39,6 +39,27 @@ def test_what_all_share_goes_in_quarters() -> None:
     assert credits.grant("l", 0.01, 1.0, 0.0) == 0.0
 
 
+def test_the_last_half_is_for_those_who_had_little() -> None:
+    credits = Credits(own=(0.0, 0.1), shared=(0.0, 1.0))
+    for i in range(6):
+        credits.pay(f"much {i}", 0.08, 0.0)
+    assert credits.left_s("much 0", 0.0) == pytest.approx(0.02)
+    credits.pay("much 6", 0.05, 0.0)
+    assert credits.left_s("much 0", 0.0) <= 0.0
+    assert credits.left_s("little", 0.0) == 0.1
+
+
+def test_earning_fills_both_accounts_up_to_their_most() -> None:
+    credits = Credits(own=(0.0, 0.1), shared=(0.0, 0.3))
+    credits.earn("new", 5.0, 0.0)
+    assert credits.left_s("new", 0.0) == 0.1
+    credits.pay("a", 0.4, 0.0)
+    assert credits.left_s("new", 0.0) == pytest.approx(-0.1) and credits.own_s("new", 0.0) == 0.1
+    credits.earn("a", 0.35, 0.0)
+    assert credits.left_s("a", 0.0) == pytest.approx(0.05)
+    assert credits.left_s("new", 0.0) == 0.1
+
+
 def test_the_oldest_client_is_forgotten() -> None:
     credits = Credits(own=(0.0, 1.0), shared=(0.0, 100.0), most_clients=2)
     for name in "abac":

@@ -96,6 +96,9 @@ class JobsByChance:
     def is_quick(self, _owner: str) -> bool:
         return self._chance is None or self._chance.random() < 0.7
 
+    def earn(self, _owner: str) -> None:
+        return
+
     def work(self, *_: object) -> None:
         """Some of what is open."""
         while self._open and (self._chance is None or self._chance.random() < self.haste):

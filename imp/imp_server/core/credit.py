@@ -27,18 +27,28 @@ class Credit:
 
 
 class Credits:
-    """Owner of each client's account, and of one for all: a client that is new each time has no more than that."""
+    """Owner of each client's account, and of one for all: a client that is new each time has no more than that.
+
+    The last half of what all share is for those who have more than half of their own.
+    """
 
     def __init__(self, own: tuple[float, float], shared: tuple[float, float], most_clients: int = 4096) -> None:
         """Rate and most of each. Of clients beyond `most_clients` the one that paid longest ago is forgotten."""
         self._own, self._most_clients = own, most_clients
+        self._reserve_s = shared[1] / 2
         self._shared = Credit(*shared)
         self._of: OrderedDict[str, Credit] = OrderedDict()
 
     def left_s(self, client: str, now_s: float) -> float:
         """What the client may have now."""
+        own_s = self.own_s(client, now_s)
+        reserved_s = 0.0 if 2 * own_s > self._own[1] else self._reserve_s
+        return min(self._shared.left_s(now_s) - reserved_s, own_s)
+
+    def own_s(self, client: str, now_s: float) -> float:
+        """What is left of its own share."""
         own = self._of.get(client)
-        return min(self._shared.left_s(now_s), self._own[1] if own is None else own.left_s(now_s))
+        return self._own[1] if own is None else own.left_s(now_s)
 
     def grant(self, client: str, least_s: float, most_s: float, now_s: float) -> float:
         """Seconds that it pays at once: 0.0 if less than `least_s` is left, and of what all share a quarter at most."""
@@ -59,3 +69,10 @@ class Credits:
         self._of.move_to_end(client)
         if len(self._of) > self._most_clients:
             self._of.popitem(last=False)
+
+    def earn(self, client: str, seconds: float, now_s: float) -> None:
+        """It did something else that lets it have more."""
+        own = self._of.get(client)
+        if own is not None:  # else it has all that it may have
+            own.pay(-seconds, now_s)
+        self._shared.pay(-seconds, now_s)

@@ -103,7 +103,7 @@ class RequestHandler:
         self._emit = emit
         self._post = post
         self._clock = clock
-        self._masks = MaskThread(limits.vocab_size, make, self._rows_run, self._others_run)
+        self._masks = MaskThread(limits.vocab_size, make, self._rows_run, self._clients_run)
         self._plans = KnownPlans()
         self._starting: dict[int, GenerateRequest] = {}
         self._start_jobs: dict[int, Future[Constraint]] = {}
@@ -442,8 +442,9 @@ class RequestHandler:
         """Some that don't wait for the mask thread. Asked by that thread, as is the next."""
         return any(not row.is_held_back for row in self._scheduler.rows)
 
-    def _others_run(self, client: str) -> bool:
-        return any(not row.is_held_back and row.client != client for row in self._scheduler.rows)
+    def _clients_run(self) -> set[str]:
+        """Whose rows those are."""
+        return {row.client for row in self._scheduler.rows if not row.is_held_back}
 
     def close(self) -> None:
         self._masks.stop()

@@ -85,6 +85,10 @@ class GrammarRow:
         """Its masks are worth a short wait: its owner's questions don't wait behind those of others."""
         return self._masks.is_quick(self._asker)
 
+    def note_sampled(self) -> None:
+        """A token was sampled under its mask."""
+        self._masks.earn(self._asker)
+
     def request_mask(self) -> None:
         """Begin to fill the mask for the next token, unless that has been done."""
         if self._job is None:

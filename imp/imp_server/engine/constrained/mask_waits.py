@@ -73,6 +73,7 @@ class MaskWaits:
         if result.mask_late:
             live.grammar.may_overlap = False
             return
+        live.grammar.note_sampled()
         self._counters["constrained_samples_total"] += 1
         if result.on_host:
             self._counters[f'constrained_eager_fallback_total{{reason="{result.on_host}"}}'] += 1

@@ -68,12 +68,12 @@ class MaskThread:
         vocab_size: int,
         make: MakeConstraint,
         rests: Callable[[], bool] = lambda: False,
-        others_run: Callable[[str], bool] = lambda _owner: False,
+        running: Callable[[], Iterable[str]] = tuple,
     ) -> None:
-        """`rests`, `others_run`: as of a TurnQueue."""
+        """`rests`, `running`: as of a TurnQueue."""
         self._n_words = -(-vocab_size // 32)
         self._make = make
-        self._jobs = TurnQueue("imp-mask", between=HeapFreezer(), rests=rests, others_run=others_run)
+        self._jobs = TurnQueue("imp-mask", between=HeapFreezer(), rests=rests, running=running)
         self._ready: WeakKeyDictionary[Any, dict[tuple[int, ...], Future[Made]]] = WeakKeyDictionary()
         """By place: a grammar that is given up takes its finished masks along."""
         self._constraints: WeakSet[Constraint] = WeakSet()
@@ -141,6 +141,10 @@ class MaskThread:
     def is_quick(self, asker: Asker) -> bool:
         """New questions get a slice at once."""
         return self._jobs.is_quick(asker.owner)
+
+    def earn(self, asker: Asker) -> None:
+        """A token was sampled under one of its masks."""
+        self._jobs.earn(asker.owner)
 
     def submit(self, wanted: Wanted, asker: Asker = NOBODY) -> Future[Made]:
         """Done at once where the mask is known from an earlier visit."""

@@ -6,8 +6,9 @@ longer, so that it gets through. Sunk questions get every other turn at least. O
 comes first, so one who asks much waits for himself. While rows run that need nothing of it, sunk work rests between its
 turns: it shares the interpreter's lock with the step loop, so a lower priority of the thread would hold up the loop.
 
-Beside rows of other owners a slice is paid for, from what its owner has, and all of them together, for quick work. With
-nothing left new questions are sunk from the start: many rows whose every mask is a little dear would never sink else.
+Beside rows of other owners, who haven't used up their own share, a slice is paid for: from what its owner has, and all
+of them together, for quick work; each token that was sampled earns as much as common masks cost. With nothing left new
+questions are sunk from the start: many rows whose every mask is a little dear would never sink else.
 
 A thread that doesn't come back from a turn is stuck. Its question fails, and another thread takes its place.
 """
@@ -17,7 +18,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -38,13 +39,16 @@ TURN = 4000
 """Units of its second: about eight milliseconds."""
 LONG_TURN = 8000
 """Units of further ones."""
-OWN = (0.005, 0.004)
+TOKEN_S = 0.0015
+"""Earned by a sampled token. Under a schema that nobody has sent before masks take 0.6 ms of the thread per token,
+those included that leave no choice."""
+OWN = (0.005, 0.015)
 """Of the time, and seconds at once: what an owner's quick slices may take beside rows of others."""
 SHARED = (0.08, 0.05)
 """The same of all owners together."""
-_REST = 9.0
-"""Times the turn before: so long nothing sunk runs while others want the processor. All owners together have a tenth
-of the time.
+_REST = 12.0
+"""Times the turn before: so long nothing sunk runs while others want the processor. All owners together have a
+thirteenth of the time.
 """
 _N_LEVELS = 3
 QUICK_SECONDS, SUNK_SECONDS = (f'mask_thread_seconds_total{{turns="{name}"}}' for name in ("quick", "sunk"))
@@ -110,15 +114,15 @@ class TurnQueue:
         turn_units: int = TURN,
         between: Callable[[], None] = lambda: None,
         rests: Callable[[], bool] = lambda: False,
-        others_run: Callable[[str], bool] = lambda _owner: False,
+        running: Callable[[], Iterable[str]] = tuple,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`between`: called behind each turn. `rests`: somebody runs who needs nothing of what has sunk.
 
-        `others_run`: somebody does who isn't this owner.
+        `running`: whose rows run that don't wait for answers.
         """
         self._name, self._between, self._rests, self._clock = name, between, rests, clock
-        self._others_run = others_run
+        self._running_owners = running
         self._credits = Credits(OWN, SHARED)
         self._units = (min(slice_units, turn_units), turn_units, turn_units * LONG_TURN // TURN)
         self._owners: dict[str, _Owner] = {}
@@ -148,6 +152,11 @@ class TurnQueue:
         """New questions of the owner get a slice at once."""
         with self._changed:
             return self._may_be_quick(owner)
+
+    def earn(self, owner: str) -> None:
+        """A token of the owner's was sampled."""
+        with self._changed:
+            self._credits.earn(owner, TOKEN_S, self._clock())
 
     def stop(self) -> None:
         """Cancel what hasn't been answered."""
@@ -209,7 +218,12 @@ class TurnQueue:
         return job
 
     def _may_be_quick(self, owner: str) -> bool:
-        return not self._others_run(owner) or self._credits.left_s(owner, self._clock()) > 0.0
+        return self._credits.left_s(owner, self._clock()) > 0.0 or not self._is_beside_others(owner)
+
+    def _is_beside_others(self, owner: str) -> bool:
+        """Who used up their own share mind it no more than this one."""
+        now_s = self._clock()
+        return any(other != owner and self._credits.own_s(other, now_s) > 0.0 for other in self._running_owners())
 
     def _has_quick(self, owner: _Owner) -> bool:
         return owner.has_new and self._may_be_quick(owner.name)
@@ -240,7 +254,7 @@ class TurnQueue:
                 return False
             running.job = None
             self._behind(job, is_answered, seconds)
-            if job.is_quick and self._others_run(job.owner):
+            if job.is_quick and self._is_beside_others(job.owner):
                 self._credits.pay(job.owner, seconds, self._clock())
             if not (job.is_quick and is_answered):
                 self._rest_until_s = self._clock() + seconds * _REST
