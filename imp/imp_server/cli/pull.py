@@ -12,7 +12,7 @@ from imp_server.cli._completion import model_names
 from imp_server.cli._terminal import size_text, transfer_progress
 from imp_server.core import UnsupportedModel
 from imp_server.weights.catalogue import find
-from imp_server.weights.known import KNOWN, Hub
+from imp_server.weights.known import KNOWN, HubModel
 from imp_server.weights.pull import pull
 
 
@@ -60,7 +60,7 @@ def _why_not_runnable(source: str, revision: str) -> str:
         return ""
     if wanted.path is None:
         known = KNOWN.get(source)
-        if known is None and isinstance(wanted.source, Hub):
+        if known is None and isinstance(wanted.source, HubModel):
             return _foreign_at_hub(wanted.source, revision)
         return (
             ""
@@ -73,7 +73,7 @@ def _why_not_runnable(source: str, revision: str) -> str:
     return f"{source} can't be run: {facts.problem}" if facts.exit_code == UnsupportedModel.exit_code else ""
 
 
-def _foreign_at_hub(source: Hub, revision: str) -> str:
+def _foreign_at_hub(source: HubModel, revision: str) -> str:
     from imp_server.models.opening import families_by_architecture, families_by_model_type
     from imp_server.weights.pull_hub import family_at_hub
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from imp_server.config import imp_home
 from imp_server.core import InvalidModel, ModelFileMissing, readable
 from imp_server.weights.gguf import is_gguf
-from imp_server.weights.known import DEFAULT, KNOWN, Hub, Known, Wheel
+from imp_server.weights.known import DEFAULT, KNOWN, HubModel, Known, Wheel
 from imp_server.weights.manifest import MANIFEST, Manifest, damage, read_manifest
 
 NO_MODEL = "none"
@@ -46,7 +46,7 @@ class Wanted:
     name: str
     path: Path | None = None
     pulled: Pulled | None = None
-    source: Wheel | Hub | None = None
+    source: Wheel | HubModel | None = None
 
     @property
     def local(self) -> Path | None:
@@ -84,13 +84,13 @@ def find_pulled(name: str) -> Pulled | None:
     return Pulled(folder, manifest)
 
 
-def hub_source(text: str) -> tuple[str, Hub] | None:
+def hub_source(text: str) -> tuple[str, HubModel] | None:
     """(name, source) of hf:org/repo[:file], hf://org/repo[:file] or org/repo[:file]; None if it isn't one."""
     bare = text.removeprefix("hf:").removeprefix("//")
     repo, _, file = bare.partition(":")
     if not _REPO.fullmatch(repo) or (not text.startswith("hf:") and _SUFFIX.search(repo)):
         return None
-    return f"hf:{repo}:{file}" if file else f"hf:{repo}", Hub(repo, file)
+    return f"hf:{repo}:{file}" if file else f"hf:{repo}", HubModel(repo, file)
 
 
 def find(name: str, models_dir: str = "") -> Wanted | None:

