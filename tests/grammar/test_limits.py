@@ -215,7 +215,25 @@ def test_a_text_whose_every_token_leads_to_new_states_is_served(pattern: str) ->
     assert served_or_refused(Hostile("schema", {"type": "object", "properties": {"a": text}})).outcome == "served"
 
 
-@pytest.mark.parametrize("pattern", [".*a.{12}b", r"[a-z]{3,40}@[a-z]+\.com", r"(\w+\s){3,30}", "(a?){50}a{50}"])
+BEHIND = "(?:" + "".join(f"(?<={c}.{{6}})" for c in "rutlcmf") + ")*z"
+AHEAD = "x(?:" + "".join(f"(?=.*{c}.*[{c}x])" for c in "unpumwl") + "|y)+"
+UNBOUND: dict[str, Any] = {
+    "behind": {"type": "string", "pattern": BEHIND},
+    "ahead": {"type": "string", "pattern": AHEAD},
+    "names": {"type": "object", "patternProperties": {".*a.{300}": {}}, "additionalProperties": False},
+}
+
+
+@pytest.mark.parametrize("name", UNBOUND)
+def test_texts_whose_words_lead_to_ever_more_states_are_refused(name: str) -> None:
+    """No bound is known for their masks: they took 0.2 to 0.5 s and gave up."""
+    assert served_or_refused(Hostile("schema", UNBOUND[name])).outcome == "refused"
+
+
+FEW = [".*a.{12}b", r"[a-z]{3,40}@[a-z]+\.com", r"(\w+\s){3,30}", "(a?){50}a{50}", "(?:(?!foo).){1,500}", r"\bfoo\b.*"]
+
+
+@pytest.mark.parametrize("pattern", FEW)
 def test_texts_whose_tokens_lead_to_few_states_are_served(pattern: str) -> None:
     check_regex(pattern)
 

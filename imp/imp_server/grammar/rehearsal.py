@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from itertools import islice
 
 from imp_server.core import GrammarDeadEnd
-from imp_server.core.limits import CHECK, QUESTION, Limit
+from imp_server.core.limits import QUESTION, Limit
 from imp_server.core.turns import OverBudget
 from imp_server.grammar.frames.arrays import ArrayPhase, WaitingItem
 from imp_server.grammar.frames.goals import Bits
@@ -22,7 +22,7 @@ from imp_server.grammar.frames.stack import State, Stepper
 from imp_server.grammar.frames.tables import FIRST_OP, FOREIGN
 from imp_server.grammar.frames.texts import Text
 from imp_server.grammar.frames.values import Scalar, Start
-from imp_server.grammar.machines.machine import UNBOUNDED
+from imp_server.grammar.machines.machine import DEAD, UNBOUNDED
 from imp_server.grammar.masks.distance import Distances
 
 MAX_FRAMES = 40
@@ -35,16 +35,22 @@ BLANK = 0x20
 MAX_ENDINGS = 12
 MOST_OF_ENDING = Limit(MOST.n_units, QUESTION.n_bytes)
 """The check has proved much of what an engine has to find anew."""
-WORDS = (
-    b"the and ing tion her ent was ould that with ach ight our ver king back down ple ces ury oxb jaz quip fgh wyk zmd "
-    b"lopc bacd cabe xaxb"
-).split(b" ")
-"""As tokens are: the later ones share few beginnings with the earlier."""
+ONSETS = b" ,b,st, c,x,3,-, W".split(b",")
+CODAS = b",n,st,ly".split(b",")
+LETTERS = b"abcdefghijklmnopqrstuvwxyz"
+SYLLABLES = [onset + bytes([letter]) + coda for coda in CODAS for letter in LETTERS for onset in ONSETS]
+WORDS = [SYLLABLES[i * 277 % len(SYLLABLES)] for i in range(len(SYLLABLES))]
+"""As tokens are: with few beginnings, in no order."""
+LONG = [b" " * 40, b"-" * 40, b"0" * 16] + [
+    b" " + word
+    for word in b"experimentally unexplainable extracurricular subsequently knowledgeable jurisdictions whatsoever "
+    b"internationalization mathematical disproportionate zigzagging quizzically overwhelmingly".split()
+]
 FAR = b"a lamb crept up the 12 big steps, axed by Quincy: mud for Joe's 7 wax hogs, zebra cabs and vexed quail back"
 FEW_UNITS = 60
 """Of that text, for a machine whose states are known or cheap."""
-TIMES_IN_A_MASK = 150
-"""New states that the tokens of a vocabulary of 50,000 lead to, by those that the later half of the words does."""
+DOUBLINGS = 7
+"""How often the words have to be doubled until they have as many bytes as a vocabulary of 70,000 tokens has places."""
 
 
 def rehearse(space: Space, local: int) -> None:
@@ -105,24 +111,31 @@ def _read(space: Space, frame: Text | Scalar) -> int:
         return 0  # its masks are those of free text (masks.py)
     if frame.verdicts.is_sparse:
         return 0  # what a step costs is bounded, and no token makes a state (glushkov.py)
-    budget = CHECK.budget()
+    budget = QUESTION.budget()
     with budget.spent():
         far = _after(space, frame.id, FAR, skips=True)
-    n_units = CHECK.n_units - budget.n_units
+    n_units = QUESTION.n_units - budget.n_units
     if n_units >= FEW_UNITS:
-        _read_words(space, far)
+        for at in dict.fromkeys((frame.id, far)):
+            _read_words(space, at)
     return n_units
 
 
 def _read_words(space: Space, local: int) -> None:
-    """Raises OverBudget if a vocabulary whose tokens lead to new states at this rate takes more than a question may."""
-    for word in WORDS[: len(WORDS) // 2]:
-        _after(space, local, word)
+    """Raises OverBudget if a mask takes more than a question may.
+
+    How much the second half of some words adds to the first tells how much every doubling will.
+    """
     budget = MOST.budget()
+    with budget.spent():
+        for word in (*LONG, *WORDS[: len(WORDS) // 2]):
+            _after(space, local, word)
+    half = 1 + MOST.n_units - budget.n_units
     with budget.spent():
         for word in WORDS[len(WORDS) // 2 :]:
             _after(space, local, word)
-    if (MOST.n_units - budget.n_units) * TIMES_IN_A_MASK > QUESTION.n_units:
+    whole = 1 + MOST.n_units - budget.n_units
+    if whole ** (DOUBLINGS + 1) > half**DOUBLINGS * MOST.n_units:
         raise OverBudget("work")
 
 
@@ -160,6 +173,8 @@ def _values(space: Space, frame: Start) -> Iterator[int]:
 
 def _members(frame: ObjectPhase) -> Iterator[int]:
     state, space = frame.state, frame.space
+    if state.keys.is_limited and not state.keys.apart and state.keys.start != DEAD:
+        yield state.keys.opened()
     for kind in islice(state.keys.known_kinds(), MAX_NAMES):
         member = state.member(kind)
         if member is not None:
