@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 from imp_server.api.model_host import ModelHost
-from imp_server.cli._several_models import DiskCatalogue, serves_several
+from imp_server.cli._several_models import DiskCatalogue
 from imp_server.config import Config
 from imp_server.config.load import load
+from imp_server.config.presets import serves_several
 from imp_server.core import ConfigError, InvalidRequest
 from imp_server.engine.client.scripted import ScriptedEngine
 from imp_server.weights.manifest import write_manifest

@@ -38,14 +38,14 @@ def test_a_section_says_what_its_model_gets(tmp_path: Path) -> None:
     found = presets(tmp_path)
     assert list(found) == ["small", "large", "*"] and not any(preset.problem for preset in found.values())
     small = found["small"]
-    assert (small.tags, small.loads_at_start) == (("chat", "small"), True)
+    assert (small.config.model.tags, small.loads_at_start) == (("chat", "small"), True)
     config = small.config
     assert (config.model.path, config.model.alias, config.model.max_seq_len) == ("smollm2", "fast, claude-*", 8192)
     assert (config.sampling.temperature, config.server.max_tokens, config.cpu.threads) == (0.7, 99, 3)
     assert config.kv_cache.size_mib == 77
     for plain in (found["large"], found["*"]):
         assert (plain.config.model.max_seq_len, plain.config.sampling.temperature) == (8192, 0.5)
-        assert (plain.tags, plain.loads_at_start, plain.config.model.path) == ((), False, "")
+        assert (plain.config.model.tags, plain.loads_at_start, plain.config.model.path) == ((), False, "")
 
 
 def test_command_line_then_section_then_all_then_file_then_default(tmp_path: Path) -> None:

@@ -31,14 +31,6 @@ _MEMORY_SHARE = 0.9
 """Of what is free at start, for all models together, where nothing is configured."""
 
 
-def serves_several(config: Config, model: str | None) -> bool:
-    """A folder or a preset file, and no model named. Raises ConfigError for a preset file beside a model."""
-    is_named = bool(model or config.model.path)
-    if is_named and config.router.models_preset:
-        raise ConfigError("--models-preset serves the models of its sections: leave MODEL out, or the file")
-    return not is_named and bool(config.router.models_dir or config.router.models_preset)
-
-
 @dataclass(frozen=True, slots=True)
 class _Entry:
     """A model that is to be served: what to open, and how. `problem`: why that can't be done."""
@@ -137,7 +129,7 @@ class DiskCatalogue:
             partial(ModelTextSide.load, entry.path, config, self._workers),
             config,
             aliases=aliases,
-            tags=entry.preset.tags,
+            tags=config.model.tags,
             source=entry.source,
             on_demand=True,
             loads_at_start=entry.preset.loads_at_start,

@@ -11,6 +11,7 @@ from imp_server.config.environment import all_variables, environment, imp_variab
 from imp_server.config.llama_server import HABITS, PRINTS, Translated, translated
 from imp_server.config.llama_server_page import usage
 from imp_server.config.load import Loaded, find_file, load
+from imp_server.config.presets import serves_several
 from imp_server.logs import tell
 
 
@@ -43,7 +44,8 @@ def configuration(asked: Translated) -> Loaded:
     variables = imp_variables()
     user = Path(environment("XDG_CONFIG_HOME") or "~/.config").expanduser() / "imp"
     file = find_file("", variables, Path.cwd(), user)
-    known = load(flags, (), variables, file).origins
+    asked_for = load(flags, (), variables, file)
+    known = {*asked_for.origins, *(("server.model_names",) if serves_several(asked_for.config, None) else ())}
     habits = {key: [text] for key, text in HABITS.items() if key not in known}
     return load({**habits, **flags}, (), variables, file)
 

@@ -16,6 +16,7 @@ from imp_server.cli._knob_options import KnobCommand, with_config, with_model
 from imp_server.cli._launch import Located, loading_progress, locate
 from imp_server.config import Config
 from imp_server.config.load import Loaded
+from imp_server.config.presets import serves_several
 from imp_server.core import readable
 from imp_server.logs import is_json, set_up_logging, tell, tell_json
 
@@ -39,7 +40,6 @@ def command(loaded: Loaded, model: str | None) -> None:
 def run_server(loaded: Loaded, model: str | None = None) -> None:
     """Until SIGINT or SIGTERM."""
     from imp_server.api.server import bind, serve
-    from imp_server.cli._several_models import serves_several
 
     if serves_several(loaded.config, model):
         _serve_several(loaded)
@@ -120,7 +120,9 @@ def _serve_model(config: Config, located: Located, sockets: Sockets) -> None:
         def load_text() -> ModelTextSide:
             return ModelTextSide.load(located.path, config, workers)
 
-        host = ModelHost(located.model_id, client, load_text, config, on_progress, aliases=located.aliases)
+        host = ModelHost(
+            located.model_id, client, load_text, config, on_progress, aliases=located.aliases, tags=config.model.tags
+        )
         serve(config, [host], sockets, announce, workers)
 
 

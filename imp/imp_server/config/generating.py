@@ -28,6 +28,8 @@ class Model(msgspec.Struct, frozen=True):
     """Revision of an hf: repository."""
     alias: str = ""
     """Names under which the model is served, the first as its id; * stands for any text. Empty = its own."""
+    tags: Words = ()
+    """Words that /v1/models tells of the model, for whoever chooses among several."""
     max_seq_len: Count = 0
     """Most tokens of prompt and answer together; 0 = what the model was trained for and memory holds."""
     chat_template: str = "auto"

@@ -34,8 +34,16 @@ OF_A_MODEL = frozenset({
 })  # fmt: skip
 """Sections of the configuration that each model may have its own of."""
 _ALSO = frozenset({"server.max_tokens", "server.max_input_tokens", "server.request_timeout_s"})
-_OWN = ("tags", "load-on-startup")
+_LOADS = "load-on-startup"
 _TOP = "(above all sections)"
+
+
+def serves_several(config: Config, model: str | None) -> bool:
+    """A folder or a preset file, and no model named. Raises ConfigError for a preset file beside a model."""
+    is_named = bool(model or config.model.path)
+    if is_named and config.router.models_preset:
+        raise ConfigError("--models-preset serves the models of its sections: leave MODEL out, or the file")
+    return not is_named and bool(config.router.models_dir or config.router.models_preset)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +53,6 @@ class Preset:
     name: str
     config: Config
     """The server's, with what the section says. Its model.path is what to open, "" = a model called `name`."""
-    tags: tuple[str, ...] = ()
     loads_at_start: bool = False
     problem: str = ""
     """What is wrong with the section, for people; the model can't be loaded then."""
@@ -102,11 +109,11 @@ def _preset(name: str, layers: Sequence[Mapping[str, str]], loaded: Loaded) -> P
 def _read(name: str, layers: Sequence[Mapping[str, str]], loaded: Loaded) -> Preset:
     """`layers`: the stronger ones last."""
     plain = loaded.config.plain()
-    own: dict[str, str] = {}
+    loads = False
     for entries, origin in zip(layers, (f"[{ALL}]", f"[{name}]")):
         for key, text in entries.items():
-            if key in _OWN:
-                own[key] = text
+            if key == _LOADS:
+                loads = _switch(text, f"{origin} {_LOADS}")
                 continue
             knob = _knob(key, origin)
             value = from_text(knob, text, f"{origin} {key}")
@@ -115,8 +122,7 @@ def _read(name: str, layers: Sequence[Mapping[str, str]], loaded: Loaded) -> Pre
     return Preset(
         name,
         Config.from_plain(plain),
-        tuple(word.strip() for word in own.get("tags", "").split(",") if word.strip()),
-        _switch(own.get("load-on-startup", "false"), f"[{name}] load-on-startup"),
+        loads,
     )
 
 
