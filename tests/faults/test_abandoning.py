@@ -172,6 +172,7 @@ def small_buffers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "_listen", small)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("small_buffers")
 def test_a_slow_reader_holds_nobody_up_and_gets_every_byte(tmp_path: Path) -> None:
     """Its row ends long before it has read what that wrote."""
@@ -198,6 +199,7 @@ def test_a_slow_reader_holds_nobody_up_and_gets_every_byte(tmp_path: Path) -> No
         until_peace(live, before)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("small_buffers")
 def test_who_reads_nothing_is_given_up(tmp_path: Path) -> None:
     with storm_server(tmp_path, server__send_timeout_s=1.0) as live:
@@ -213,6 +215,7 @@ def test_who_reads_nothing_is_given_up(tmp_path: Path) -> None:
         until_peace(live, before)
 
 
+@pytest.mark.slow
 def test_half_open_sockets_are_closed_and_keep_nobody_out(tmp_path: Path) -> None:
     settings: dict[str, Any] = {
         "server__head_timeout_s": 1.0,
