@@ -149,7 +149,7 @@ def _experts(e: Experts, t: dict[str, F], x: F) -> F:
     scores = 1 / (1 + np.exp(-logits)) if e.gating == "sigmoid" else np.exp(logits) / np.exp(logits).sum()
     chosen = sorted(range(e.count), key=lambda i: -scores[i])[: e.top_k]
     weights = scores[chosen]
-    if e.gating == "softmax_of_top_k" or e.normalise_top_k:
+    if e.normalise_top_k:
         weights = weights / weights.sum()
     out = sum(
         w * (t["experts_down"][i] @ _glu(e.activation, t["experts_gate"][i] @ x, t["experts_up"][i] @ x))

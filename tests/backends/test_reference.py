@@ -56,7 +56,7 @@ ARCHITECTURES: dict[str, Architecture] = {
     "one_head": tiny(altered(BASE, n_heads=4, n_kv_heads=4, head_size=24, value_head_size=8, rope=Rope(dims=24))),
     "experts": tiny(altered(BASE, feed_forward=EXPERTS)),
     "shared_expert": tiny(altered(BASE, feed_forward=replace(EXPERTS, gating="sigmoid", shared_hidden=32, scale=1.5))),
-    "mixtral": tiny(altered(BASE, feed_forward=replace(EXPERTS, gating="softmax_of_top_k"))),
+    "mixtral": tiny(altered(BASE, feed_forward=replace(EXPERTS, normalise_top_k=False))),
 }
 
 

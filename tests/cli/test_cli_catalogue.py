@@ -175,7 +175,7 @@ def test_a_pull_of_what_cannot_run_asks_first(
     monkeypatch.setattr("imp_server.cli.pull.pull", fetch)
     foreign = tmp_path / "m.gguf"
     write_tiny_llama(foreign, keys={"general.type": "adapter"})
-    for source in ("gpt-oss-20b", str(foreign)):
+    for source in ("minilm", str(foreign)):
         assert run(["pull", source]) == 6
         err = capsys.readouterr().err
         assert "can't be run" in err and "--yes" in err and not fetched

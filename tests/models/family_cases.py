@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import zlib
 from typing import Any
+
+import numpy as np
+import torch
+from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
 from tests.models.oracle import ABSENT, Case, Config, Tensors
 
@@ -97,6 +102,84 @@ def _minicpm(tensors: Tensors, config: Config) -> tuple[Tensors, Config]:
         del config[key]
     config |= {"model_type": "minicpm", "architectures": ["MiniCPMForCausalLM"]}
     return tensors, config | {"scale_emb": 3, "scale_depth": 1.4, "dim_model_base": 16}
+
+
+EXPERTS = {"num_local_experts": 6, "num_experts_per_tok": 2}
+
+
+def _each_expert(tensors: Tensors, gate: str, up: str, down: str) -> Tensors:
+    """Published files have a tensor for each expert, not one for all."""
+    found: Tensors = {}
+    for name, tensor in tensors.items():
+        prefix, _, last = name.rpartition(".experts.")
+        if last not in ("gate_up_proj", "down_proj"):
+            found[name] = tensor
+            continue
+        for e, expert in enumerate(tensor):
+            own = f"{prefix}.experts.{e}."
+            if last == "down_proj":
+                found[own + down] = expert
+            else:
+                found[own + gate], found[own + up] = expert.chunk(2)
+    return found
+
+
+def _qwen_moe(tensors: Tensors, config: Config) -> tuple[Tensors, Config]:
+    config.pop("layer_types", None)
+    if "num_local_experts" in config:
+        config["num_experts"] = config.pop("num_local_experts")
+    return _each_expert(tensors, "gate_proj.weight", "up_proj.weight", "down_proj.weight"), config
+
+
+def _mixtral(tensors: Tensors, config: Config) -> tuple[Tensors, Config]:
+    found = _each_expert(tensors, "w1.weight", "w3.weight", "w2.weight")
+    return {name.replace(".mlp.", ".block_sparse_moe."): tensor for name, tensor in found.items()}, config
+
+
+def _granite_moe(tensors: Tensors, config: Config) -> tuple[Tensors, Config]:
+    names = {
+        "experts.gate_up_proj": "input_linear.weight",
+        "experts.down_proj": "output_linear.weight",
+        "router.weight": "router.layer.weight",
+    }
+    for theirs, published in names.items():
+        tensors = {name.replace(theirs, published): tensor for name, tensor in tensors.items()}
+    return tensors, config
+
+
+GPT_OSS_ROPE = {
+    "rope_type": "yarn",
+    "rope_theta": 50.0,
+    "factor": 4.0,
+    "original_max_position_embeddings": 64,
+    "beta_fast": 4.0,
+    "beta_slow": 1.0,
+    "truncate": False,
+}
+
+
+def _blocks(name: str, shape: tuple[int, ...]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Random codes and scales of MXFP4 for a tensor [count, in, out], in OpenAI's layout."""
+    count, n_in, n_out = shape
+    rng = np.random.default_rng(zlib.crc32(name.encode()))
+    codes = rng.integers(0, 256, (count, n_out, n_in // 32, 16), dtype=np.uint8)
+    scales = rng.integers(123, 126, (count, n_out, n_in // 32), dtype=np.uint8)
+    return torch.from_numpy(codes), torch.from_numpy(scales)
+
+
+def packed_experts(model: torch.nn.Module) -> None:
+    """gpt-oss's experts get values that MXFP4 has, by transformers' own function."""
+    for name, parameter in model.named_parameters():
+        if name.endswith(("gate_up_proj", "down_proj")):
+            blocks, scales = _blocks(name, tuple(parameter.shape))
+            parameter.data = convert_moe_packed_tensors(blocks, scales, dtype=torch.float32)
+
+
+def _gpt_oss(tensors: Tensors, config: Config) -> tuple[Tensors, Config]:
+    for name in [n for n in tensors if n.endswith(("experts.gate_up_proj", "experts.down_proj"))]:
+        tensors[f"{name}_blocks"], tensors[f"{name}_scales"] = _blocks(name, tuple(tensors.pop(name).shape))
+    config["quantization_config"] = {"quant_method": "mxfp4", "modules_to_not_convert": []}
+    return tensors, config
 
 
 CASES: dict[str, Case] = {
@@ -261,5 +344,57 @@ CASES: dict[str, Case] = {
         _minicpm,
         pre="",
         is_saved=False,  # transformers has it by its own code only: Granite with the same multipliers is the oracle
+    ),
+    "mixtral": Case("mixtral", EXPERTS, _mixtral, pre=""),
+    "qwen2-moe": Case(
+        "qwen2_moe",
+        {
+            "num_experts": 6,
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": 64,
+            "shared_expert_intermediate_size": 32,
+        },
+        _qwen_moe,
+        pre="qwen2",
+    ),
+    "qwen3-moe": Case(
+        "qwen3_moe",
+        {
+            "num_experts": 6,
+            "num_experts_per_tok": 3,
+            "moe_intermediate_size": 64,
+            "norm_topk_prob": True,
+            "head_dim": 32,
+        },
+        _qwen_moe,
+        pre="qwen2",
+    ),
+    # llama.cpp's converter knows one eps for it, which is too small to show
+    "olmoe": Case(
+        "olmoe",
+        {"num_experts": 6, "num_experts_per_tok": 2, "rms_norm_eps": 1e-5},
+        _qwen_moe,
+        pre="dbrx",
+        untouched=("norm_eps",),
+    ),
+    "granite-moe": Case(
+        "granitemoe",
+        {
+            **EXPERTS,
+            "attention_multiplier": 0.4,
+            "embedding_multiplier": 3.0,
+            "residual_multiplier": 0.6,
+            "logits_scaling": 4.0,
+            "tie_word_embeddings": True,
+        },
+        _granite_moe,
+        pre="refact",
+    ),
+    "gpt-oss": Case(
+        "gpt_oss",
+        {**EXPERTS, "head_dim": 32, "rope_parameters": GPT_OSS_ROPE, "intermediate_size": 64, **WINDOW},
+        _gpt_oss,
+        pre="gpt-4o",
+        prepare=packed_experts,
     ),
 }

@@ -8,6 +8,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import numpy as np
 from imp_server.models.architecture import Architecture, Layer, grouped
+from imp_server.models.feed_forwards import Experts
 from imp_server.models.mixers import Attention, Temperature
 from imp_server.models.rotation import Rope, RopeScaling
 from imp_server.models.source import ModelSource, RawTensor
@@ -73,13 +74,26 @@ def ropes_like(rope: Rope) -> Iterator[Rope]:
         yield replace(rope, scaling=RopeScaling())
 
 
+def is_idle(part: Any, name: str) -> bool:
+    """A field that says nothing beside another's value."""
+    if not isinstance(part, Experts):
+        return False
+    alone = {
+        "shared_gate": part.shared_hidden == 0,
+        "top_groups": part.n_groups == 1,
+    }
+    return alone.get(name, False)
+
+
 def altered_fields(part: Any) -> Iterator[tuple[str, Any]]:
     """(name of the field, the part with another value there)."""
     assert is_dataclass(part)
     hints = get_type_hints(type(part))
     for field in fields(part):
-        if field.name not in NOT_OF_THE_FORWARD:
-            for other in values_like(getattr(part, field.name), hints[field.name]):
+        if field.name not in NOT_OF_THE_FORWARD and not is_idle(part, field.name):
+            value = getattr(part, field.name)
+            others = [value - 1] if field.name == "top_k" else values_like(value, hints[field.name])
+            for other in others:
                 yield f"{field.name}={other}", replace(part, **{field.name: other})  # type: ignore[type-var]
 
 

@@ -70,6 +70,8 @@ class Case:
     specials: tuple[str, str, str] = ("<unk>", "<s>", "</s>")
     is_saved: bool = True
     """False: transformers saves another family than the published files are of."""
+    prepare: Callable[[torch.nn.Module], None] = lambda _: None
+    """What is done with the drawn model."""
     has_gguf: bool = True
     """False: llama.cpp's converter doesn't take it, or loses something."""
     tokenizer_class: str = "PreTrainedTokenizerFast"
@@ -91,6 +93,7 @@ def model_of(case: Case) -> torch.nn.Module:
     named = [*model.named_parameters(), *_drawn_buffers(model)]
     for name, parameter in named:
         parameter.data = torch.from_numpy(_drawn(case, name, tuple(parameter.shape)))
+    case.prepare(model)
     model.tie_weights()
     return model
 

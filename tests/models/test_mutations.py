@@ -46,7 +46,7 @@ def test_every_field_matters(name: str, tmp_path: Path) -> None:
     idle = [
         what
         for what, mutant in descriptions_like(source.architecture)
-        if what not in CASES[name].untouched
+        if not what.startswith(CASES[name].untouched)
         and not moves(Mutant(source, mutant), plain, CLOSE if what.endswith(ALIKE) else MOVES)
     ]
     assert not idle

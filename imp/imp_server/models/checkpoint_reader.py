@@ -8,7 +8,7 @@ from imp_server.models.checkpoint_rope import TOP_LEVEL, rope_of_config
 from imp_server.models.config_keys import DECODER_CONFIG_KEYS
 from imp_server.models.reader import Reader
 from imp_server.models.rotation import Rope, RopeStyle
-from imp_server.models.tensor_names import present_names
+from imp_server.models.tensor_names import Name, present_names
 from imp_server.weights.checkpoint import Checkpoint
 from imp_server.weights.header import ModelHeader
 
@@ -27,12 +27,16 @@ _LAYER = {
     "up": "mlp.up_proj",
     "gate_up": "mlp.gate_up_proj",
     "down": "mlp.down_proj",
+    "router": "mlp.gate",
+    "experts_gate": "mlp.experts.{e}.gate_proj",
+    "experts_up": "mlp.experts.{e}.up_proj",
+    "experts_down": "mlp.experts.{e}.down_proj",
 }
 
 
 def names_in_checkpoint(
     n_layers: int, checkpoint: Checkpoint, own: Mapping[str, str], *, tied_head: bool
-) -> dict[str, str]:
+) -> dict[str, Name]:
     """Canonical name -> name in the checkpoint, of the tensors that are there. `own`: stems where a family differs."""
     found = present_names(_WHOLE, {**_LAYER, **own}, "model.layers.{}.", n_layers, checkpoint.__contains__)
     if tied_head:

@@ -39,21 +39,31 @@ class Dense(FeedForward):
 
 @dataclass(frozen=True, slots=True)
 class Experts(FeedForward):
-    """A router and `count` gated feed-forwards, of which each position uses `top_k`."""
+    """A router and `count` gated feed-forwards, of which each position uses `top_k`.
+
+    They are chosen by (what the gating makes of the router's number, descending; id ascending), and summed in that
+    order.
+    """
 
     count: int
     top_k: int
     hidden: int
     """Width of one expert."""
-    shared_hidden: int = 0
-    """Width of the always-active expert; 0 = none."""
-    gating: Literal["softmax", "sigmoid", "softmax_of_top_k"] = "softmax"
+    gating: Literal["softmax", "sigmoid"] = "softmax"
     normalise_top_k: bool = True
+    """The weights of those that were chosen are made to add up to one."""
     scale: float = 1.0
-    shared_gate: bool = False
+    bias: bool = False
+    """Of each expert's three matrices, and of the router."""
     selection_bias: bool = False
+    """What is added to choose, and isn't part of the weights."""
     n_groups: int = 1
     top_groups: int = 1
+    """Only experts of so many groups are chosen from, those whose two best add up to most."""
+    shared_hidden: int = 0
+    """Width of the always-active expert; 0 = none."""
+    shared_gate: bool = False
+    """The always-active one is multiplied with a sigmoid of its own."""
     activation: Activation = "silu"
 
     def tensors(self, width: int) -> Shapes:
@@ -63,7 +73,13 @@ class Experts(FeedForward):
             "experts_up": (self.count, self.hidden, width),
             "experts_down": (self.count, width, self.hidden),
         }
+        if self.bias:
+            shapes |= {f"{name}.bias": shape[:-1] for name, shape in list(shapes.items())}
+        if self.selection_bias:
+            shapes["selection_bias"] = (self.count,)
         if self.shared_hidden:
             shared = (self.shared_hidden, width)
             shapes |= {"shared_gate": shared, "shared_up": shared, "shared_down": shared[::-1]}
+            if self.shared_gate:
+                shapes["shared_router"] = (width,)
         return shapes

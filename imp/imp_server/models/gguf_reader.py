@@ -9,7 +9,7 @@ from imp_server.models.gguf_keys import DECODER_KEYS
 from imp_server.models.gguf_rope import rope_of_gguf
 from imp_server.models.reader import Reader
 from imp_server.models.rotation import Rope, RopeStyle
-from imp_server.models.tensor_names import present_names
+from imp_server.models.tensor_names import Name, present_names
 from imp_server.weights.gguf import GgufFile
 from imp_server.weights.header import ModelHeader
 
@@ -40,6 +40,8 @@ _LAYER = {
     "experts_gate": "ffn_gate_exps",
     "experts_up": "ffn_up_exps",
     "experts_down": "ffn_down_exps",
+    "experts_gate_up": "ffn_gate_up_exps",
+    "selection_bias": "=exp_probs_b.bias",
     "shared_gate": "ffn_gate_shexp",
     "shared_up": "ffn_up_shexp",
     "shared_down": "ffn_down_shexp",
@@ -47,7 +49,7 @@ _LAYER = {
 }
 
 
-def names_in_gguf(n_layers: int, file: GgufFile, own: Mapping[str, str]) -> dict[str, str]:
+def names_in_gguf(n_layers: int, file: GgufFile, own: Mapping[str, str]) -> dict[str, Name]:
     """Canonical name -> name in the file, of the tensors that are there. `own`: stems where a family differs."""
     return present_names(_WHOLE, {**_LAYER, **own}, "blk.{}.", n_layers, file.tensors.__contains__)
 

@@ -20,7 +20,7 @@ from imp_server.models.reader import Reader
 from imp_server.models.refused import reason
 from imp_server.models.shapes import check_shapes, expected_shapes
 from imp_server.models.source import CheckpointSource, GgufSource, ModelSource
-from imp_server.models.tensor_names import Place, Places, placed, refuse_unclaimed
+from imp_server.models.tensor_names import Name, Places, placed, refuse_unclaimed, shape_of
 from imp_server.weights.checkpoint import Checkpoint
 from imp_server.weights.gguf import GgufFile, is_gguf
 from imp_server.weights.header import header_of_checkpoint, header_of_gguf, no_model_at
@@ -32,7 +32,8 @@ INERT_TENSORS = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_
 
 class Family(Protocol):
     """What a module of models/families offers. It may also have GGUF_NAMES and CHECKPOINT_NAMES: canonical name of a
-    layer's tensor -> its stem in such a file, where that isn't what most families have.
+    layer's tensor -> its stem in such a file, where that isn't what most families have; and is_turned(name, scheme):
+    whether a checkpoint's tensor has its last two axes exchanged.
     """
 
     GGUF_ARCHITECTURES: tuple[str, ...]
@@ -72,10 +73,13 @@ def _open_checkpoint(path: Path) -> ModelSource:
     reader = CheckpointReader(header, checkpoint)
     architecture = family.describe(reader)
     reader.finish()
-    own = getattr(family, "CHECKPOINT_NAMES", {})
+    by_kind = getattr(family, "checkpoint_names", None)
+    own = by_kind(header.architecture) if by_kind else getattr(family, "CHECKPOINT_NAMES", {})
     names = names_in_checkpoint(architecture.n_layers, checkpoint, own, tied_head=architecture.tied_head)
     tensors = set(checkpoint.names()) - ({"lm_head.weight"} if architecture.tied_head else set())
-    places = _checked(architecture, names, checkpoint.shape, tensors, path.name)
+    is_turned = getattr(family, "is_turned", None)
+    turned = (lambda name: is_turned(name, checkpoint.scheme(name))) if is_turned else (lambda _: False)
+    places = _checked(architecture, names, checkpoint.shape, tensors, path.name, turned)
     return CheckpointSource(checkpoint, header, architecture, places)
 
 
@@ -86,19 +90,19 @@ def _unsupported(where: str, what: str, name: str, known: list[str]) -> Unsuppor
 
 def _checked(
     architecture: Architecture,
-    names: dict[str, str],
+    names: dict[str, Name],
     shape: Callable[[str], tuple[int, ...]],
     tensors: set[str],
     where: str,
+    transposed: Callable[[str], bool] = lambda _: False,
 ) -> Places:
     """Where the description's tensors are; nothing is missing, misshapen or left over."""
-    places = placed(names, expected_shapes(architecture), shape, where)
 
-    def found(place: Place) -> tuple[int, ...]:
-        whole = shape(place.name)
-        return whole if place.rows is None else (place.rows[1] - place.rows[0], *whole[1:])
+    def whole(name: Name) -> tuple[int, ...]:
+        return shape(name) if isinstance(name, str) else (len(name), *shape(name[0]))
 
-    check_shapes(architecture, {ours: found(place) for ours, place in places.items()}, where)
+    places = placed(names, expected_shapes(architecture), whole, where, transposed)
+    check_shapes(architecture, {ours: shape_of(place, whole(place.name)) for ours, place in places.items()}, where)
     refuse_unclaimed(tensors, places, INERT_TENSORS, where)
     return places
 

@@ -37,7 +37,7 @@ def check_shapes(architecture: Architecture, found: Mapping[str, tuple[int, ...]
     for name, shape in expected.items():
         if name not in found:
             raise InvalidModel(f"{where}: the tensor for '{name}' is missing")
-        if found[name] != shape:
+        if found[name] != shape and found[name] != (1, *shape):
             raise InvalidModel(f"{where}: the tensor for '{name}' is {found[name]}, the header says {shape}")
     for name in found.keys() - expected.keys():
         raise UnsupportedModel(f"{where}: the tensor for '{name}' isn't one that this family has")

@@ -8,7 +8,9 @@ in]), `shared_gate`, `shared_up`, `shared_down`, `shared_router`. A bias adds `.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import math
+from collections.abc import Collection, Sequence
+from dataclasses import replace
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -33,12 +35,31 @@ class RawTensor(NamedTuple):
     data: npt.NDArray[np.uint8]
 
     def cut(self, place: Place) -> RawTensor:
-        """The rows of a place: they lie one after the other, and blocks never cross them."""
+        """What is at a place of this tensor. Rows lie one after the other, and blocks never cross them."""
+        if place.transposed:
+            return self._turned().cut(replace(place, transposed=False))
         if place.rows is None:
             return self
-        first, stop = place.rows
-        row_bytes = len(self.data) // self.shape[0]
-        return RawTensor(self.type, (stop - first, *self.shape[1:]), self.data[first * row_bytes : stop * row_bytes])
+        axis = -1 if place.is_bias else -2
+        shape = list(self.shape)
+        shape[axis] = len(range(*place.rows))
+        n_rows = self.shape[axis]
+        n_before = math.prod(self.shape[:axis])
+        rows = self.data.reshape(n_before, n_rows, -1)[:, slice(*place.rows)]
+        return RawTensor(self.type, tuple(shape), np.ascontiguousarray(rows).reshape(-1))
+
+    def _turned(self) -> RawTensor:
+        """With the last two axes exchanged; of plain numbers."""
+        size = len(self.data) // math.prod(self.shape)
+        numbers = self.data.view(f"V{size}").reshape(self.shape)
+        turned = np.ascontiguousarray(np.swapaxes(numbers, -1, -2))
+        return RawTensor(self.type, turned.shape, turned.reshape(-1).view(np.uint8))
+
+
+def stacked(parts: Sequence[RawTensor]) -> RawTensor:
+    """Tensors of one type and shape along a new first axis."""
+    first = parts[0]
+    return RawTensor(first.type, (len(parts), *first.shape), np.concatenate([part.data for part in parts]))
 
 
 class ModelSource(Protocol):
@@ -82,8 +103,9 @@ class GgufSource:
         if name not in self._places:
             raise InvalidModel(f"{self._file.path.name}: the tensor for '{name}' is missing")
         place = self._places[name]
-        info = self._file.tensors[place.name]
-        return RawTensor(info.type, info.shape, self._file.data(info.name)).cut(place)
+        parts = [self._file.tensors[part] for part in place.names]
+        raw = [RawTensor(info.type, info.shape, self._file.data(info.name)) for info in parts]
+        return (raw[0] if isinstance(place.name, str) else stacked(raw)).cut(place)
 
     def array(self, name: str) -> npt.NDArray[np.float32]:
         raw = self.raw(name)
@@ -109,7 +131,12 @@ class CheckpointSource:
     def raw(self, name: str) -> RawTensor:
         """Float tensors as they are stored; packed ones in a GGUF type that says exactly the same, else as F32."""
         place = self._stored(name)
-        return self._whole(place.name).cut(place)
+        if isinstance(place.name, str):
+            return self._whole(place.name).cut(place)
+        parts = [self._whole(name) for name in place.name]
+        if len({(part.type.name, part.shape) for part in parts}) > 1:
+            raise InvalidModel(f"{self._checkpoint.folder.path.name}: the experts of '{name}' differ in shape or type")
+        return stacked(parts).cut(place)
 
     def _whole(self, theirs: str) -> RawTensor:
         kind = BY_NAME.get(self._checkpoint.scheme(theirs))
@@ -124,8 +151,13 @@ class CheckpointSource:
 
     def array(self, name: str) -> npt.NDArray[np.float32]:
         place = self._stored(name)
-        whole = self._checkpoint.array(place.name)
-        return whole if place.rows is None else whole[slice(*place.rows)]
+        arrays = [self._checkpoint.array(part) for part in place.names]
+        whole = arrays[0] if isinstance(place.name, str) else np.stack(arrays)
+        if place.transposed:
+            whole = np.swapaxes(whole, -1, -2)
+        if place.rows is None:
+            return whole
+        return whole[..., slice(*place.rows)] if place.is_bias else whole[..., slice(*place.rows), :]
 
     def _stored(self, name: str) -> Place:
         if name not in self._places:

@@ -9,16 +9,33 @@ from imp_server.core import InvalidModel, UnsupportedModel
 from imp_server.models.mixers import Shapes
 
 _KINDS = (("", "weight"), (".bias", "bias"))
-FUSED = {"qkv": ("q", "k", "v"), "gate_up": ("gate", "up")}
+FUSED = {
+    "qkv": ("q", "k", "v"),
+    "gate_up": ("gate", "up"),
+    "shared_gate_up": ("shared_gate", "shared_up"),
+    "experts_gate_up": ("experts_gate", "experts_up"),
+}
 """Stem of a tensor that holds several, one after the other by rows -> these."""
+ALTERNATING = {"experts_gate_up_by_turns": ("experts_gate", "experts_up")}
+"""The same, whose rows take turns."""
+Name = str | tuple[str, ...]
+"""Of a tensor of a file, or of those that make one, stacked along a new first axis."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A tensor of a file, or `rows` of it: first, and the one behind the last."""
+    """Where a tensor is: the whole of what is named, or some of its rows: first, behind the last, step."""
 
-    name: str
-    rows: tuple[int, int] | None = None
+    name: Name
+    rows: tuple[int, int, int] | None = None
+    is_bias: bool = False
+    """Its last axis are rows; else the last but one are."""
+    transposed: bool = False
+    """Its last two axes are the other way round in the file."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return (self.name,) if isinstance(self.name, str) else self.name
 
 
 Places = dict[str, Place]
@@ -26,47 +43,87 @@ Places = dict[str, Place]
 
 def present_names(
     whole: Mapping[str, str], per_layer: Mapping[str, str], layer: str, n_layers: int, has: Callable[[str], bool]
-) -> dict[str, str]:
+) -> dict[str, Name]:
     """Canonical name -> name in the file, of the tensors that are there.
 
-    `whole`, `per_layer`: canonical stem -> the file's stem. `layer`: what the file puts before those of a layer, with
-    `{}` for its number. `has`: the file has a tensor of this name.
+    `whole`, `per_layer`: canonical stem -> the file's stem; one that begins with `=` is a whole name, without
+    `.weight`; `{e}` in it stands for an expert's number. `layer`: what the file puts before those of a layer, with `{}`
+    for its number. `has`: the file has a tensor of this name.
     """
     wanted = dict(whole)
     for index in range(n_layers):
-        wanted |= {f"layers.{index}.{ours}": layer.format(index) + theirs for ours, theirs in per_layer.items()}
-    pairs = ((f"{ours}{ending}", f"{theirs}.{kind}") for ours, theirs in wanted.items() for ending, kind in _KINDS)
-    return {ours: theirs for ours, theirs in pairs if has(theirs)}
+        for ours, theirs in per_layer.items():
+            bare = theirs.removeprefix("=")
+            wanted[f"layers.{index}.{ours}"] = "=" * (bare != theirs) + layer.format(index) + bare
+    found: dict[str, Name] = {}
+    for ours, theirs in wanted.items():
+        kinds = [("", "")] if theirs.startswith("=") else [(ending, f".{kind}") for ending, kind in _KINDS]
+        for ending, kind in kinds:
+            name = theirs.removeprefix("=") + kind
+            if "{e}" in name:
+                experts = _experts(name, has)
+                if experts:
+                    found[ours + ending] = experts
+            elif has(name):
+                found[ours + ending] = name
+    return found
 
 
-def placed(names: Mapping[str, str], expected: Shapes, shape: Callable[[str], tuple[int, ...]], where: str) -> Places:
+def _experts(pattern: str, has: Callable[[str], bool]) -> tuple[str, ...]:
+    names: list[str] = []
+    while has(name := pattern.replace("{e}", str(len(names)))):
+        names.append(name)
+    return tuple(names)
+
+
+def placed(
+    names: Mapping[str, Name],
+    expected: Shapes,
+    shape: Callable[[Name], tuple[int, ...]],
+    where: str,
+    transposed: Callable[[str], bool] = lambda _: False,
+) -> Places:
     """Canonical name -> where it is; what the file has as one tensor is taken apart by the rows that are expected.
 
-    `shape`: of a tensor of the file. Raises InvalidModel where the parts don't fill what is fused.
+    `shape`: of what a name stands for; `transposed`: of a tensor of the file. Raises InvalidModel where the parts don't
+    fill what is fused.
     """
     places: Places = {}
     for ours, theirs in names.items():
-        stem, bias = ours.removesuffix(".bias"), ".bias" if ours.endswith(".bias") else ""
+        is_bias = ours.endswith(".bias")
+        stem, bias = ours.removesuffix(".bias"), ".bias" * is_bias
         prefix, _, last = stem.rpartition(".")
+        turned = isinstance(theirs, str) and transposed(theirs)
         if last == "up" and f"{prefix}.gate{bias}" not in names and f"{prefix}.gate{bias}" in expected:
             last = "gate_up"  # GGUF files of fused models call both of them `ffn_up`
-        if last not in FUSED:
-            places[ours] = Place(theirs)
+        parts = [f"{prefix}.{part}{bias}" for part in (FUSED | ALTERNATING).get(last, ())]
+        if not parts:
+            places[ours] = Place(theirs, None, is_bias, turned)
             continue
-        parts = [f"{prefix}.{part}{bias}" for part in FUSED[last]]
-        counts = [expected[part][0] if part in expected else 0 for part in parts]
-        if 0 in counts or sum(counts) != shape(theirs)[0]:
-            raise InvalidModel(f"{where}: the tensor {theirs!r} has {shape(theirs)[0]} rows, not {sum(counts)}")
-        first = 0
-        for part, count in zip(parts, counts, strict=True):
-            places[part] = Place(theirs, (first, first + count))
-            first += count
+        axis = -1 if is_bias or turned else -2
+        counts = [expected[part][-1 if is_bias else -2] if part in expected else 0 for part in parts]
+        n_rows = shape(theirs)[axis]
+        if 0 in counts or sum(counts) != n_rows:
+            raise InvalidModel(f"{where}: the tensor {theirs!r} has {n_rows} rows, not {sum(counts)}")
+        for i, part in enumerate(parts):
+            rows = (i, n_rows, len(parts)) if last in ALTERNATING else (sum(counts[:i]), sum(counts[: i + 1]), 1)
+            places[part] = Place(theirs, rows, is_bias, turned)
     return places
+
+
+def shape_of(place: Place, whole: tuple[int, ...]) -> tuple[int, ...]:
+    """Of what is at a place. `whole`: of what it names, in the file's order."""
+    shape = list(whole)
+    if place.transposed:
+        shape[-2:] = shape[:-3:-1]
+    if place.rows is not None:
+        shape[-1 if place.is_bias else -2] = len(range(*place.rows))
+    return tuple(shape)
 
 
 def refuse_unclaimed(names: set[str], places: Places, inert: tuple[str, ...], where: str) -> None:
     """Raises UnsupportedModel for a tensor that nobody reads. `inert`: how the names of those end that say nothing."""
-    unclaimed = sorted(names - {place.name for place in places.values()})
-    for name in unclaimed:
+    claimed = {name for place in places.values() for name in place.names}
+    for name in sorted(names - claimed):
         if not name.endswith(inert):
             raise UnsupportedModel(f"{where}: the tensor {name!r} isn't one that this family has")

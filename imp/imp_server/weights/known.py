@@ -55,20 +55,20 @@ class Known:
         return f"hf:{self.source.repo}:{self.source.file}"
 
 
-def _at_hub(table: str, *, runs: bool = True) -> list[Known]:
+def _at_hub(table: str) -> list[Known]:
     """A line each: name | repository:quantisation | MB | bytes of keys and values per token | licence | about."""
     found = []
     for line in table.strip().splitlines():
         name, place, megabytes, kv_bytes, licence, about = (part.strip() for part in line.split("|"))
         repo, _, file = place.partition(":")
-        found.append(Known(name, about, HubModel(repo, file), int(megabytes) * 1_000_000, int(kv_bytes), licence, runs))
+        found.append(Known(name, about, HubModel(repo, file), int(megabytes) * 1_000_000, int(kv_bytes), licence))
     return found
 
 
 DEFAULT = "smollm2"
 _SMOLLM2 = "SmolLM2-135M-Instruct.Q4_1.gguf"
 
-_RUNNING = """
+_AT_HUB = """
 smollm2-1.7b | HuggingFaceTB/SmolLM2-1.7B-Instruct-GGUF:Q4_K_M | 1056 | 196608 | Apache-2.0 | SmolLM2 1.7B Instruct
 smollm3-3b | ggml-org/SmolLM3-3B-GGUF:Q4_K_M | 1915 | 73728 | Apache-2.0 | SmolLM3 3B, thinks
 qwen2.5-0.5b | Qwen/Qwen2.5-0.5B-Instruct-GGUF:Q4_K_M | 491 | 12288 | Apache-2.0 | Qwen2.5 0.5B Instruct
@@ -99,11 +99,10 @@ granite3.3-8b | ibm-granite/granite-3.3-8b-instruct-GGUF:Q4_K_M | 4943 | 163840 
 olmo2-7b | allenai/OLMo-2-1124-7B-Instruct-GGUF:Q4_K_M | 4472 | 524288 | Apache-2.0 | OLMo 2 7B Instruct
 falcon3-7b | tiiuae/Falcon3-7B-Instruct-GGUF:Q4_K_M | 4568 | 114688 | Falcon LLM 2.0 | Falcon 3 7B Instruct
 glm4-9b | bartowski/THUDM_GLM-4-9B-0414-GGUF:Q4_K_M | 6167 | 40960 | MIT | GLM-4 9B (0414)
-"""
-_TO_COME = """
 gpt-oss-20b | ggml-org/gpt-oss-20b-GGUF:mxfp4 | 12110 | 49152 | Apache-2.0 | gpt-oss 20B, thinks
+qwen3-30b-a3b | Qwen/Qwen3-30B-A3B-GGUF:Q4_K_M | 18557 | 98304 | Apache-2.0 | Qwen3 30B, 3B at a time, thinks
+olmoe-7b | allenai/OLMoE-1B-7B-0924-Instruct-GGUF:Q4_K_M | 4213 | 131072 | Apache-2.0 | OLMoE 7B, 1B at a time
 """
-
 KNOWN: dict[str, Known] = {
     entry.name: entry
     for entry in (
@@ -141,7 +140,6 @@ KNOWN: dict[str, Known] = {
             licence="Apache-2.0",
             runs=False,
         ),
-        *_at_hub(_RUNNING),
-        *_at_hub(_TO_COME, runs=False),
+        *_at_hub(_AT_HUB),
     )
 }

@@ -105,13 +105,23 @@ void Forward::layers_by_blocks(const StepPlan& step, int rows_per_block) {
     }
     delta_.get(n * model_.width);
     before_.get(n * model_.width);
-    for (int l = 0; l < model_.n_layers; ++l) {
+    const auto each_block = [&](const std::function<void(const Share&)>& f) {
         threads_.run(ceil_div(n_rows_, rows_per_block), [&](int block, int worker) {
             const int first = block * rows_per_block;
-            const Share share{first, std::min(rows_per_block, n_rows_ - first), worker};
-            if (l > 0) {
-                end_mixer(model_.layers[l - 1], share);
-                feed_forward(model_.layers[l - 1], share);
+            f({first, std::min(rows_per_block, n_rows_ - first), worker});
+        });
+    };
+    for (int l = 0; l < model_.n_layers; ++l) {
+        const LayerPlan* last = l > 0 ? &model_.layers[l - 1] : nullptr;
+        const bool together = last && last->feed_forward == FeedForwardKind::experts;  // one expert's rows come from all blocks
+        if (together) {
+            each_block([&](const Share& share) { end_mixer(*last, share); });
+            feed_forward(*last, all_rows());
+        }
+        each_block([&](const Share& share) {
+            if (last && !together) {
+                end_mixer(*last, share);
+                feed_forward(*last, share);
             }
             begin_mixer(model_.layers[l], step, share);
         });
@@ -164,12 +174,8 @@ void Forward::end_mixer(const LayerPlan& plan, const Share& share) {
 void Forward::feed_forward(const LayerPlan& plan, const Share& share) {
     switch (plan.feed_forward) {
         case FeedForwardKind::dense: return feed_dense(plan, plan.dense, share);
+        case FeedForwardKind::experts: return feed_experts(plan, plan.experts);
     }
-}
-
-template <class Fn> void Forward::run_chunks(const Share& share, int n_chunks, Fn&& f) {
-    if (!share.alone()) return threads_.run(n_chunks, f);
-    for (int chunk = 0; chunk < n_chunks; ++chunk) f(chunk, share.worker);
 }
 
 Activations Forward::room(Buffer<uint8_t>& bytes, Buffer<float>& floats, int n_rows, int n_in, bool quantised, bool with_floats) {
@@ -227,32 +233,6 @@ int Forward::units_per_chunk(const Share& share, int n_units, int64_t unit_bytes
     int per_chunk = threads == 1 ? n_units : std::max(1, n_units / (threads * 6));
     if (n_row_groups > 1) per_chunk = int(std::min<int64_t>(per_chunk, std::max<int64_t>(1, kChunkBytes / unit_bytes)));
     return per_chunk;
-}
-
-template <class Fn> void Forward::multiply(Input& in, std::initializer_list<const Matrix*> matrices, Fn&& epilogue) {
-    int n_units = 0;
-    int64_t unit_bytes = 1;
-    for (const Matrix* m : matrices) {
-        n_units += ceil_div(m->n_out, kUnitColumns);
-        unit_bytes = std::max(unit_bytes, 2 * m->panel_bytes);
-    }
-    const int n_groups = in.shared.n_groups(), per_chunk = units_per_chunk(in.share, n_units, unit_bytes, n_groups);
-    run_chunks(in.share, ceil_div(n_units, per_chunk), [&](int chunk, int worker) {
-        const Activations& a = activations(in, worker);
-        alignas(64) float out[kGroupRows * kUnitColumns];
-        for (int group = 0; group < n_groups; ++group) {
-            int first = chunk * per_chunk, left = std::min(n_units - first, per_chunk), segment = 0;
-            for (const Matrix* m : matrices) {
-                const int units = ceil_div(m->n_out, kUnitColumns);
-                for (; left > 0 && first < units; ++first, --left) {
-                    multiply_unit(*m, a, group, first, out);
-                    epilogue(segment, in.share.first + group * kGroupRows, a.rows_in(group), first, out);
-                }
-                first -= units;
-                ++segment;
-            }
-        }
-    });
 }
 
 // The norm before a layer's half, for each group of rows of x when it comes to be multiplied.
@@ -325,29 +305,32 @@ void Forward::add_to_residual(const float* delta, const Norm& post_norm, const S
 }
 
 // up = activated gate * up, or activated up where there is no gate, with their biases; [n_rows][32] of one unit.
-void Forward::gate_unit(const DensePlan& plan, int unit, int n_rows, float* gate, float* up) const {
+void Forward::gate_unit(const Gate& plan, int unit, int n_rows, float* gate, float* up) const {
     const int column = unit * kUnitColumns, count = std::min(kUnitColumns, plan.hidden - column);
-    const bool gated = plan.gate.present();
     for (int r = 0; r < n_rows; ++r) {
         float *u = up + r * kUnitColumns, *g = gate + r * kUnitColumns;
         for (int i = 0; plan.up_bias && i < count; ++i) u[i] += plan.up_bias[column + i];
-        for (int i = 0; gated && plan.gate_bias && i < count; ++i) g[i] += plan.gate_bias[column + i];
+        for (int i = 0; plan.present && plan.gate_bias && i < count; ++i) g[i] += plan.gate_bias[column + i];
         for (int i = 0; i < kUnitColumns; i += 16) {
-            const Floats activated = activate(plan.activation, load(gated ? g + i : u + i));
-            store(u + i, gated ? mul(activated, load(u + i)) : activated);
+            if (plan.activation == ActivationKind::swiglu_clamped) {
+                store(u + i, clamped_gate(load(g + i), load(u + i)));
+                continue;
+            }
+            const Floats activated = activate(plan.activation, load(plan.present ? g + i : u + i));
+            store(u + i, plan.present ? mul(activated, load(u + i)) : activated);
         }
         for (int i = count; i < kUnitColumns; ++i) u[i] = 0.0f;
     }
 }
 
-void Forward::feed_dense(const LayerPlan& layer, const DensePlan& plan, const Share& share) {
-    const int width = model_.width, hidden = plan.hidden;
-    const float* from = layer.parallel ? before_.data() : x_.data();
-    const Prepare prepare = [&](int first, int n, float* room) { return normed(layer.ffn_norm, from, first, n, room); };
+// What `down` is multiplied with, of the rows of a share.
+Forward::Input Forward::dense_hidden(const DensePlan& plan, const Share& share, const Prepare& prepare) {
+    const int hidden = plan.hidden;
+    const Gate gate_of{hidden, plan.activation, plan.gate_bias, plan.up_bias, plan.gate.present()};
     const bool down_floats = is_float(plan.down.id());
     Hidden& own = share.alone() ? workers_[size_t(share.worker)].hidden : hidden_;
     Activations act = room(own.bytes, own.floats, share.n, hidden, !down_floats, down_floats);
-    Input in = input(share, width, {&plan.gate, &plan.up}, prepare);
+    Input in = input(share, model_.width, {&plan.gate, &plan.up}, prepare);
     const int n_units = ceil_div(hidden, kUnitColumns), n_groups = in.shared.n_groups();
     const int64_t unit_bytes = 2 * (plan.up.panel_bytes + (plan.gate.present() ? plan.gate.panel_bytes : 0));
     const int per_chunk = units_per_chunk(share, n_units, unit_bytes, n_groups);
@@ -358,7 +341,7 @@ void Forward::feed_dense(const LayerPlan& layer, const DensePlan& plan, const Sh
             for (int unit = chunk * per_chunk; unit < std::min(n_units, (chunk + 1) * per_chunk); ++unit) {
                 if (plan.gate.present()) multiply_unit(plan.gate, a, group, unit, gate);
                 multiply_unit(plan.up, a, group, unit, up);
-                gate_unit(plan, unit, a.rows_in(group), gate, up);
+                gate_unit(gate_of, unit, a.rows_in(group), gate, up);
                 put_block(act, group, unit, up, kUnitColumns);
             }
         }
@@ -367,7 +350,14 @@ void Forward::feed_dense(const LayerPlan& layer, const DensePlan& plan, const Sh
     Input from_hidden{};
     from_hidden.share = share;
     from_hidden.shared = act;
-    multiply_into_residual(from_hidden, plan.down, plan.down_bias, layer.post_ffn_norm);
+    return from_hidden;
+}
+
+void Forward::feed_dense(const LayerPlan& layer, const DensePlan& plan, const Share& share) {
+    const float* from = layer.parallel ? before_.data() : x_.data();
+    const Prepare prepare = [&](int first, int n, float* room) { return normed(layer.ffn_norm, from, first, n, room); };
+    Input in = dense_hidden(plan, share, prepare);
+    multiply_into_residual(in, plan.down, plan.down_bias, layer.post_ffn_norm);
 }
 
 // After the last layer's mixer only the wanted rows go on.

@@ -1,6 +1,7 @@
 // One forward of a batch: prefill chunks and decode rows mixed, every row by itself as far as numbers go.
 #pragma once
 
+#include <algorithm>
 #include <functional>
 #include <vector>
 
@@ -81,7 +82,25 @@ private:
     void project_out(const Matrix& matrix, const float* bias, const Norm& post_norm, const Share& share);
     void multiply_into_residual(Input& input, const Matrix& matrix, const float* bias, const Norm& post_norm);
     void feed_dense(const LayerPlan& layer, const DensePlan& plan, const Share& share);
-    void gate_unit(const DensePlan& plan, int unit, int n_rows, float* gate, float* up) const;
+    struct Gate {
+        int hidden;
+        ActivationKind activation;
+        const float *gate_bias, *up_bias;
+        bool present;
+    };
+    void gate_unit(const Gate& plan, int unit, int n_rows, float* gate, float* up) const;
+    Input dense_hidden(const DensePlan& plan, const Share& share, const Prepare& prepare);
+
+    // Experts (forward_experts.cpp): always all rows together.
+    struct Job {
+        int expert, slot, n;
+    };
+    void feed_experts(const LayerPlan& layer, const ExpertsPlan& plan);
+    void route(const LayerPlan& layer, const ExpertsPlan& plan);
+    void sort_by_expert(const ExpertsPlan& plan);
+    void run_experts(const ExpertsPlan& plan);
+    void run_shared(const ExpertsPlan& plan);
+    template <class Fn> void for_job_units(int n_units, Fn&& f);
 
     void project(const LayerPlan& layer, const AttentionPlan& plan, const StepPlan& step, const Share& share);
     void attend(const AttentionPlan& plan, const StepPlan& step);
@@ -118,6 +137,14 @@ private:
         Buffer<uint8_t> bytes;
         Buffer<float> floats;
     } hidden_;
+    struct {
+        Buffer<float> normed, logits, outs, shared, in_floats, hidden_floats;
+        Buffer<uint8_t> in_bytes, hidden_bytes;
+        std::vector<int32_t> ids;      // of row and place
+        std::vector<float> weights;
+        std::vector<int> choice_of_slot, slot_of_choice;
+        std::vector<Job> jobs;
+    } experts_;
     Buffer<Partial> partials_;
     struct Worker {
         Buffer<uint8_t> bytes;
@@ -133,5 +160,36 @@ private:
     PlaneSearch plane_search_;
     int n_masked_panels_ = 0;
 };
+
+template <class Fn> void Forward::run_chunks(const Share& share, int n_chunks, Fn&& f) {
+    if (!share.alone()) return threads_.run(n_chunks, f);
+    for (int chunk = 0; chunk < n_chunks; ++chunk) f(chunk, share.worker);
+}
+
+template <class Fn> void Forward::multiply(Input& in, std::initializer_list<const Matrix*> matrices, Fn&& epilogue) {
+    int n_units = 0;
+    int64_t unit_bytes = 1;
+    for (const Matrix* m : matrices) {
+        n_units += ceil_div(m->n_out, kUnitColumns);
+        unit_bytes = std::max(unit_bytes, 2 * m->panel_bytes);
+    }
+    const int n_groups = in.shared.n_groups(), per_chunk = units_per_chunk(in.share, n_units, unit_bytes, n_groups);
+    run_chunks(in.share, ceil_div(n_units, per_chunk), [&](int chunk, int worker) {
+        const Activations& a = activations(in, worker);
+        alignas(64) float out[kGroupRows * kUnitColumns];
+        for (int group = 0; group < n_groups; ++group) {
+            int first = chunk * per_chunk, left = std::min(n_units - first, per_chunk), segment = 0;
+            for (const Matrix* m : matrices) {
+                const int units = ceil_div(m->n_out, kUnitColumns);
+                for (; left > 0 && first < units; ++first, --left) {
+                    multiply_unit(*m, a, group, first, out);
+                    epilogue(segment, in.share.first + group * kGroupRows, a.rows_in(group), first, out);
+                }
+                first -= units;
+                ++segment;
+            }
+        }
+    });
+}
 
 }  // namespace imp

@@ -8,7 +8,7 @@
 namespace imp {
 
 enum class NormKind : int32_t { rms, layer };
-enum class ActivationKind : int32_t { silu, gelu_tanh, gelu, relu2 };
+enum class ActivationKind : int32_t { silu, gelu_tanh, gelu, relu2, swiglu_clamped };
 
 // `weight` null = no norm (the row is copied). A bias belongs to layer norms.
 struct Norm {
@@ -23,6 +23,14 @@ void normalise(NormKind kind, float eps, const Norm& norm, const float* x, int n
 // `interleaved`: pairs are (2 i, 2 i + 1), else (i, i + dims / 2). a' = fused(a, c, -(b s)), b' = fused(b, c, a s).
 void rotate(float* head, int dims, bool interleaved, const float* cosine_sine);
 
+// gpt-oss: both halves clamped, the gate's sigmoid steeper, the other half shifted by one.
+IMP_INLINE Floats clamped_gate(Floats gate, Floats up) {
+    const auto at_most = [](Floats x, float most) { return mul(larger(mul(x, splat(-1.0f)), splat(-most)), splat(-1.0f)); };
+    gate = at_most(gate, 7.0f);
+    up = larger(at_most(up, 7.0f), splat(-7.0f));
+    const Floats open = divide(gate, add(splat(1.0f), exponential(mul(gate, splat(-1.702f)))));
+    return mul(open, add(up, splat(1.0f)));
+}
 
 IMP_INLINE Floats activate(ActivationKind kind, Floats gate) {
     if (kind == ActivationKind::silu) return divide(gate, add(splat(1.0f), exponential(sub(zeros(), gate))));

@@ -12,7 +12,8 @@ namespace imp {
 
 // The mixers and feed-forwards that there are: a layer names its own, and fills in that plan alone.
 enum class MixerKind : int32_t { attention };
-enum class FeedForwardKind : int32_t { dense };
+enum class FeedForwardKind : int32_t { dense, experts };
+enum class GatingKind : int32_t { softmax, sigmoid };
 
 struct AttentionPlan {
     Matrix q, k, v, o;
@@ -43,6 +44,19 @@ struct DensePlan {
     ActivationKind activation;
 };
 
+struct ExpertsPlan {
+    Matrix router;
+    Matrix gate, up, down;                       // of all experts, one after the other by rows
+    const float *router_bias, *selection_bias, *gate_bias, *up_bias, *down_bias;
+    DensePlan shared;                            // absent: its `up` is
+    Matrix shared_router;                        // a single row, or absent
+    int32_t count, top_k, hidden;
+    GatingKind gating;
+    int32_t normalise;
+    ActivationKind activation;
+    float scale;
+};
+
 struct LayerPlan {
     Norm attn_norm, ffn_norm, post_attn_norm, post_ffn_norm;
     MixerKind mixer;
@@ -50,6 +64,7 @@ struct LayerPlan {
     int32_t parallel;                            // the feed-forward reads what came in, not what the mixer has added to
     AttentionPlan attention;
     DensePlan dense;
+    ExpertsPlan experts;
 };
 
 struct ModelPlan {

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from imp_server.models.architecture import Architecture, Layer, grouped
-from imp_server.models.feed_forwards import Dense
+from imp_server.models.feed_forwards import Dense, Experts
 from imp_server.models.mixers import Attention, Temperature
 from imp_server.models.rotation import Rope
 from imp_server.models.shapes import expected_shapes
@@ -80,7 +80,7 @@ class SyntheticSource:
         self._tensors: dict[str, RawTensor] = {}
         for name, shape in expected_shapes(architecture).items():
             last = name.rpartition(".")[2] if not name.endswith(".bias") else "bias"
-            if len(shape) == 1:
+            if len(shape) == 1 or name.endswith(".bias"):
                 values = rng.standard_normal(shape).astype(np.float32) * np.float32(0.2)
                 if "norm" in name and architecture.norm != "rms_plus_one":
                     values += np.float32(1)
@@ -215,5 +215,25 @@ VARIANTS = [
             logit_scale=0.25,
         ),
         {"": "Q4_1", "embedding": "Q8_0", "v": "BF16"},
+    ),
+    Variant(
+        "experts",
+        architecture(
+            feed_forward=Experts(5, 2, 96, gating="softmax", normalise_top_k=False, shared_hidden=64, shared_gate=True)
+        ),
+        {"": "Q4_1", "embedding": "Q8_0", "experts_down": "Q8_0", "router": "F32", "shared_router": "F32"},
+    ),
+    Variant(
+        "experts with biases",
+        architecture(
+            post_norm=True,
+            feed_forward=Experts(7, 3, 64, bias=True, activation="swiglu_clamped", scale=1.5),
+        ),
+        {"": "MXFP4", "embedding": "Q8_0", "router": "BF16"},
+    ),
+    Variant(
+        "experts by sigmoid",
+        architecture(feed_forward=Experts(9, 4, 32, gating="sigmoid", selection_bias=True)),
+        {"": "F16", "router": "F32"},
     ),
 ]

@@ -138,12 +138,13 @@ def test_unknown_cache_types_are_refused(source):
     "change, words",
     [
         ({"mixer": Mixer()}, "Mixer layers"),
-        ({"feed_forward": Experts(4, 2, 64)}, "experts"),
+        ({"feed_forward": Experts(4, 2, 24)}, "experts of 24"),
+        ({"feed_forward": Experts(4, 2, 64, n_groups=2)}, "experts in groups"),
         ({"gated": True}, "gated"),
         ({"head_size": 24, "value_head_size": 24}, "heads of 24"),
         ({"value_head_size": 64}, "value heads"),
         ({"causal": False}, "causal"),
-        ({"parallel": True}, "beside"),
+        ({"parallel": True, "post_norm": True}, "side by side"),
     ],
 )
 def test_what_cannot_be_lowered_is_refused_by_name(source, change, words):

@@ -61,6 +61,17 @@ class DensePlan(ctypes.Structure):
     ]
 
 
+class ExpertsPlan(ctypes.Structure):
+    _fields_ = [
+        *((name, Matrix) for name in ("router", "gate", "up", "down")),
+        *((name, c_void_p) for name in ("router_bias", "selection_bias", "gate_bias", "up_bias", "down_bias")),
+        ("shared", DensePlan),
+        ("shared_router", Matrix),
+        *((name, c_int32) for name in ("count", "top_k", "hidden", "gating", "normalise", "activation")),
+        ("scale", c_float),
+    ]
+
+
 LAYER_NORMS = ("attn_norm", "ffn_norm", "post_attn_norm", "post_ffn_norm")
 
 
@@ -74,6 +85,7 @@ class LayerPlan(ctypes.Structure):
         ("parallel", c_int32),
         ("attention", AttentionPlan),
         ("dense", DensePlan),
+        ("experts", ExpertsPlan),
     ]
 
 
@@ -142,7 +154,19 @@ class StepPlan(ctypes.Structure):
     ]
 
 
-SHARED = (Matrix, Norm, KvForm, AttentionPlan, DensePlan, LayerPlan, ModelPlan, PoolPlan, SamplerPlan, StepPlan)
+SHARED = (
+    Matrix,
+    Norm,
+    KvForm,
+    AttentionPlan,
+    DensePlan,
+    ExpertsPlan,
+    LayerPlan,
+    ModelPlan,
+    PoolPlan,
+    SamplerPlan,
+    StepPlan,
+)
 
 
 def fields_here() -> dict[str, int]:

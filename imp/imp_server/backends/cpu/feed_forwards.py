@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from imp_server.backends.cpu import abi
 from imp_server.core import UnsupportedModel
-from imp_server.models.feed_forwards import Dense, FeedForward
+from imp_server.models.feed_forwards import Dense, Experts, FeedForward
 
 if TYPE_CHECKING:
     from imp_server.backends.cpu.lowering import LoweredModel
 
-ACTIVATIONS = {"silu": 0, "gelu_tanh": 1, "gelu": 2, "relu2": 3}
-_NAMES = {"Experts": "mixtures of experts"}
+ACTIVATIONS = {"silu": 0, "gelu_tanh": 1, "gelu": 2, "relu2": 3, "swiglu_clamped": 4}
+_GATINGS = {"softmax": 0, "sigmoid": 1}
 
 
 class FeedForwardLowering(Protocol):
@@ -38,8 +38,8 @@ class DenseLowering:
     kind = 0
 
     def lacks(self, feed_forward: Dense) -> Iterator[str]:
-        if feed_forward.activation not in ACTIVATIONS:
-            yield f"the activation {feed_forward.activation}"
+        if feed_forward.activation == "swiglu_clamped" and not feed_forward.gated:
+            yield f"the activation {feed_forward.activation} without a gate"
 
     def matrices(self, feed_forward: Dense) -> list[str]:
         return [*(["gate"] if feed_forward.gated else []), "up", "down"]
@@ -52,13 +52,48 @@ class DenseLowering:
         own.hidden, own.activation = feed_forward.hidden, ACTIVATIONS[feed_forward.activation]
 
 
-FEED_FORWARDS: dict[type[FeedForward], FeedForwardLowering] = {Dense: DenseLowering()}
+class ExpertsLowering:
+    """Experts -> ExpertsPlan."""
+
+    kind = 1
+
+    def lacks(self, feed_forward: Experts) -> Iterator[str]:
+        if feed_forward.n_groups > 1:
+            yield "experts in groups"
+        if feed_forward.hidden % 16:
+            yield f"experts of {feed_forward.hidden} (multiples of 16)"
+
+    def matrices(self, feed_forward: Experts) -> list[str]:
+        names = ["router", "experts_gate", "experts_up", "experts_down"]
+        if feed_forward.shared_hidden:
+            names += ["shared_gate", "shared_up", "shared_down"]
+        return names + (["shared_router"] if feed_forward.shared_gate else [])
+
+    def lower(self, model: LoweredModel, plan: abi.LayerPlan, feed_forward: Experts, prefix: str) -> None:
+        own = plan.experts
+        own.router, own.router_bias = model.matrix(f"{prefix}router"), model.vector(f"{prefix}router.bias")
+        own.selection_bias = model.vector(f"{prefix}selection_bias")
+        for name in ("gate", "up", "down"):
+            setattr(own, name, model.matrix(f"{prefix}experts_{name}"))
+            setattr(own, f"{name}_bias", model.vector(f"{prefix}experts_{name}.bias"))
+            if feed_forward.shared_hidden:
+                setattr(own.shared, name, model.matrix(f"{prefix}shared_{name}"))
+        own.activation = own.shared.activation = ACTIVATIONS[feed_forward.activation]
+        own.shared.hidden = feed_forward.shared_hidden
+        if feed_forward.shared_gate:
+            own.shared_router = model.matrix(f"{prefix}shared_router")
+        own.count, own.top_k, own.hidden = feed_forward.count, feed_forward.top_k, feed_forward.hidden
+        own.gating = _GATINGS[feed_forward.gating]
+        own.normalise = feed_forward.normalise_top_k
+        own.scale = feed_forward.scale
+
+
+FEED_FORWARDS: dict[type[FeedForward], FeedForwardLowering] = {Dense: DenseLowering(), Experts: ExpertsLowering()}
 
 
 def feed_forward_lowering(feed_forward: FeedForward) -> FeedForwardLowering:
     """Raises UnsupportedModel for a kind that the kernels lack."""
     kind = type(feed_forward)
     if kind not in FEED_FORWARDS:
-        words = _NAMES.get(kind.__name__, f"{kind.__name__} layers")
-        raise UnsupportedModel(f"the cpu backend can't run {words} yet; use engine.backend=reference")
+        raise UnsupportedModel(f"the cpu backend can't run {kind.__name__} layers yet; use engine.backend=reference")
     return FEED_FORWARDS[kind]

@@ -15,6 +15,7 @@ from imp_server.backends.cpu.pack_cache import PackedWeights
 from imp_server.backends.kv_layout import KvLayout, kv_layouts
 from imp_server.core import UnsupportedModel
 from imp_server.models.architecture import Architecture, Layer
+from imp_server.models.feed_forwards import Experts
 from imp_server.models.rotation import Rope
 from imp_server.models.source import ModelSource
 
@@ -37,6 +38,8 @@ def _lacks(a: Architecture) -> Iterator[str]:
         yield from feed_forward_lowering(layer.feed_forward).lacks(layer.feed_forward)
         if not (layer.pre_norm or layer.post_norm):
             yield "layers whose norm follows the sum"
+        if isinstance(layer.feed_forward, Experts) and a.width % 16:
+            yield f"experts in a model {a.width} wide (multiples of 16)"
         if layer.parallel and layer.post_norm:
             yield "halves side by side with a norm behind each"
 

@@ -94,7 +94,7 @@ def load_packed(
     kept = _map(path, in_huge_pages) if path else None
     if kept is not None:
         return PackedWeights(pages.moved(kept[0]) if in_huge_pages else kept[0], kept[1], from_cache=True)
-    shapes = {name: packed_shape(*_description(source, name), quantize) for name in names}
+    shapes = {name: packed_shape(*_description(source, name), _how(name, quantize)) for name in names}
     if plane_of and shapes[plane_of].type == head_plane.SOURCE:
         head = shapes[plane_of]
         shapes[head_plane.NAME] = PackedShape(head_plane.TYPE, head.n_out, head.n_in)
@@ -106,6 +106,11 @@ def load_packed(
     if path is not None and partial is not None and state is not None:
         _publish(buffer, Table(os.fsencode(state.path), state.n_bytes, state.mtime_ns, entries), partial, path)
     return PackedWeights(pages.moved(buffer) if in_huge_pages else buffer, entries, from_cache=False)
+
+
+def _how(name: str, quantize: str) -> str:
+    """What chooses experts stays as it is: a small share of the bytes, and a wrong choice costs a whole expert."""
+    return "none" if name.endswith("router") else quantize
 
 
 def _description(source: ModelSource, name: str) -> tuple[str, tuple[int, ...]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -64,7 +65,10 @@ class PackedShape:
 
 
 def packed_shape(type_name: str, shape: tuple[int, ...], quantize: str = "none") -> PackedShape:
-    """The layout a tensor of a file is packed to. Raises UnsupportedModel if there is none for its type."""
+    """The layout a tensor of a file is packed to; all but its last axis are rows.
+
+    Raises UnsupportedModel if there is none for its type.
+    """
     if type_name in FLOAT_LAYOUTS:
         target = {"q8": "Q8_0", "q4": "Q4_1"}.get(quantize, type_name)
     elif type_name in LAYOUTS:
@@ -72,7 +76,7 @@ def packed_shape(type_name: str, shape: tuple[int, ...], quantize: str = "none")
     else:
         known = ", ".join([*LAYOUTS, *FLOAT_LAYOUTS])
         raise UnsupportedModel(f"the cpu backend has no layout for tensors of type {type_name} (it has {known})")
-    return PackedShape(target, shape[0], shape[1])
+    return PackedShape(target, math.prod(shape[:-1]), shape[-1])
 
 
 def pack(raw: RawTensor, shape: PackedShape, out: Bytes) -> None:

@@ -64,6 +64,13 @@ class Arithmetic:
         erf = np.vectorize(math.erf)(gate.astype(np.float64) * 0.70710678118654752).astype(F)
         return np.asarray(F(0.5) * gate * (F(1) + erf), dtype=F)
 
+    def gated(self, kind: str, gate: Floats, up: Floats) -> Floats:
+        if kind != "swiglu_clamped":
+            return np.asarray(self.activate(kind, gate) * up, dtype=F)
+        gate, up = np.minimum(gate, F(7)), np.clip(up, F(-7), F(7))
+        opened = gate / (F(1) + self.exponential(gate * F(-1.702)))
+        return np.asarray(opened * (up + F(1)), dtype=F)
+
     def norm(self, x: Floats, weight: Floats | None, bias: Floats | None, eps: float, *, centred: bool) -> Floats:
         """Of the last axis; layer_math.cpp `normalise`."""
         if weight is None:

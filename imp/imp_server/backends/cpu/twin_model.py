@@ -13,10 +13,18 @@ from imp_server.backends.cpu.twin import Arithmetic, F, Floats, TwinMatrix
 from imp_server.backends.cpu.twin_attention import Rule, attend
 from imp_server.models import rotation
 from imp_server.models.architecture import Layer
-from imp_server.models.feed_forwards import Dense
+from imp_server.models.feed_forwards import Dense, Experts
 from imp_server.models.mixers import Attention
 from imp_server.models.rotation import Rope
 from imp_server.models.source import ModelSource
+
+
+def _in_order(x: Floats) -> Floats:
+    """Sums of rows [n, 1], one number after the other."""
+    total = np.zeros((len(x), 1), dtype=F)
+    for i in range(x.shape[1]):
+        total = total + x[:, i : i + 1]
+    return total
 
 
 class TwinModel:
@@ -95,15 +103,62 @@ class TwinModel:
 
     def _ffn(self, prefix: str, layer: Layer, x: Floats) -> Floats:
         feed_forward = layer.feed_forward
-        assert isinstance(feed_forward, Dense)
         normed = self._norm(f"{prefix}{'attn_norm' if layer.parallel else 'ffn_norm'}", x)
+        if isinstance(feed_forward, Experts):
+            return self._norm(f"{prefix}post_ffn_norm", self._experts(prefix, feed_forward, normed))
+        assert isinstance(feed_forward, Dense)
         up = self._project(f"{prefix}up", normed)
         kind = feed_forward.activation
         if feed_forward.gated:
-            hidden = self._rules.activate(kind, self._project(f"{prefix}gate", normed)) * up
+            hidden = self._rules.gated(kind, self._project(f"{prefix}gate", normed), up)
         else:
             hidden = self._rules.activate(kind, up)
         return self._norm(f"{prefix}post_ffn_norm", self._project(f"{prefix}down", hidden))
+
+    def _experts(self, prefix: str, kind: Experts, x: Floats) -> Floats:
+        """kernels/cpu/engine/forward_experts.cpp."""
+        ids, weights = self._chosen(prefix, kind, self._project(f"{prefix}router", x))
+        every = (len(x), kind.count, -1)
+        gate, up = (self._stacked(f"{prefix}experts_{name}", x).reshape(every) for name in ("gate", "up"))
+        total = np.zeros_like(x)
+        for place in range(kind.top_k):
+            rows = np.arange(len(x))
+            hidden = self._rules.gated(kind.activation, gate[rows, ids[:, place]], up[rows, ids[:, place]])
+            out = self._stacked(f"{prefix}experts_down", hidden).reshape(every)[rows, ids[:, place]]
+            weighted = weights[:, place, None] * out
+            total = total + weighted if place else weighted
+        if kind.shared_hidden:
+            shared = (self._project(f"{prefix}shared_{name}", x) for name in ("gate", "up"))
+            out = self._project(f"{prefix}shared_down", self._rules.gated(kind.activation, *shared))
+            if kind.shared_gate:
+                out = out * self._sigmoid(self._project(f"{prefix}shared_router", x))
+            total = total + out
+        return np.asarray(total, dtype=F)
+
+    def _chosen(self, prefix: str, kind: Experts, logits: Floats) -> tuple[npt.NDArray[np.intp], Floats]:
+        scores = self._sigmoid(logits)
+        choice = scores if kind.gating == "sigmoid" else logits
+        if kind.selection_bias:
+            choice = scores + self._source.array(f"{prefix}selection_bias")
+        ids = np.argsort(-choice, axis=1, kind="stable")[:, : kind.top_k]
+        rows = np.arange(len(logits))[:, None]
+        largest = logits[rows, ids[:, :1]]
+        weights = (
+            scores[rows, ids] if kind.gating == "sigmoid" else self._rules.exponential(logits[rows, ids] - largest)
+        )
+        if kind.gating == "softmax" and not kind.normalise_top_k:
+            weights = weights / _in_order(self._rules.exponential(logits - largest))
+        if kind.normalise_top_k:
+            weights = np.asarray(weights / np.maximum(_in_order(weights), F(1e-20)), dtype=F)
+        return ids, np.asarray(weights * F(kind.scale), dtype=F)
+
+    def _sigmoid(self, x: Floats) -> Floats:
+        return np.asarray(F(1) / (F(1) + self._rules.exponential(-x)), dtype=F)
+
+    def _stacked(self, name: str, x: Floats) -> Floats:
+        """Of all experts, one after the other."""
+        y = self._matrix(name).multiply(x, self._rules)
+        return y + self._source.array(f"{name}.bias").reshape(-1) if f"{name}.bias" in self._source else y
 
     def _project(self, name: str, x: Floats) -> Floats:
         return self._biased(name, self._matrix(name).multiply(x, self._rules))

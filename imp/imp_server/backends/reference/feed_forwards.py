@@ -38,7 +38,10 @@ def mixture(x: torch.Tensor, t: Tensors, experts: Experts) -> torch.Tensor:
         hidden = gated(activation, linear(x, t["shared_gate"]), linear(x, t["shared_up"]))
         shared = linear(hidden, t["shared_down"])
         if experts.shared_gate:
-            shared = shared * torch.sigmoid(linear(x, t["shared_router"].view(1, -1)))
+            # Not as a product with a matrix of one row: that adds in an order that depends on a row's place.
+            opened = (x * t["shared_router"].reshape(-1)).sum(dim=-1, keepdim=True)
+            # As wide as the rest: of a few numbers the library does the last ones another way.
+            shared = shared * torch.sigmoid(opened.expand_as(shared).contiguous())
         total = total + shared
     return total
 
@@ -50,11 +53,11 @@ def _bias(t: Tensors, name: str, expert: int) -> torch.Tensor | None:
 
 def _route(logits: torch.Tensor, t: Tensors, experts: Experts) -> tuple[torch.Tensor, torch.Tensor]:
     """Ids and weights [n, top_k] of the experts for each row, best first; lowest id on ties."""
-    if experts.gating == "softmax_of_top_k":
-        best, chosen = _best(logits, experts.top_k)
-        return chosen, torch.softmax(best, dim=-1) * experts.scale
     scores = torch.softmax(logits, dim=-1) if experts.gating == "softmax" else torch.sigmoid(logits)
-    choice = scores + t["router_bias"] if experts.selection_bias else scores
+    if experts.selection_bias or experts.n_groups > 1:
+        choice = scores + t["selection_bias"] if experts.selection_bias else scores
+    else:
+        choice = logits  # scores go with it, but two of them may round to one
     if experts.n_groups > 1:
         groups = choice.view(len(choice), experts.n_groups, -1)
         strength = groups.topk(min(2, groups.shape[-1]), dim=-1).values.sum(dim=-1)

@@ -50,7 +50,7 @@ def _feed_forward(reader: Reader) -> FeedForward:
     if not count:
         return reader.dense()
     hidden = reader.integer("expert_feed_forward_length", "", reader.integer("feed_forward_length", ""))
-    return Experts(count, reader.integer("expert_used_count", "", high=count), hidden, gating="softmax_of_top_k")
+    return Experts(count, reader.integer("expert_used_count", "", high=count), hidden)
 
 
 def _check_layer_types(reader: Reader, window: int) -> None:

@@ -1,0 +1,220 @@
+// The feed-forward of layers with experts: all rows together, so that each expert's weights are read once for all of its
+// rows, and those of experts that nobody chose aren't read at all.
+//
+// Arithmetic (twin_model._experts), a function of the row alone:
+//   router numbers as every product; the best by (number or score, descending; id ascending)
+//   softmax: w = e^(x - largest); sigmoid: w = 1 / (1 + e^-x)
+//   normalised: w / max(sum of the chosen in that order, 1e-20); else a softmax's w / sum over all in the order of ids;
+//   then times the scale
+//   total = w of the best * its output, then + w * output in that order; then + the shared expert's
+#include <algorithm>
+#include <cmath>
+
+#include "forward.h"
+
+namespace imp {
+namespace {
+
+// Whether expert a comes before b.
+struct Before {
+    const float* number;
+    bool operator()(int a, int b) const { return number[a] > number[b] || (number[a] == number[b] && a < b); }
+};
+
+// The chosen experts' ids and weights, best first, for the router's numbers of one row; `scores` and `order` are room.
+void choose(const ExpertsPlan& plan, const float* logits, float* scores, int* order, int32_t* ids, float* weights) {
+    const int n = plan.count, k = plan.top_k;
+    const float* number = logits;
+    if (plan.gating == GatingKind::sigmoid) {
+        for (int e = 0; e < n; ++e) scores[e] = 1.0f / (1.0f + exponential_scalar(-logits[e]));
+        number = scores;
+    }
+    float* biased = scores + n;
+    if (plan.selection_bias) {
+        for (int e = 0; e < n; ++e) biased[e] = scores[e] + plan.selection_bias[e];
+        number = biased;
+    }
+    for (int e = 0; e < n; ++e) order[e] = e;
+    std::partial_sort(order, order + k, order + n, Before{number});
+    const float largest = logits[order[0]];
+    float sum = 0.0f;
+    for (int i = 0; i < k; ++i) {
+        ids[i] = order[i];
+        weights[i] = plan.gating == GatingKind::sigmoid ? scores[order[i]] : exponential_scalar(logits[order[i]] - largest);
+    }
+    if (plan.gating == GatingKind::softmax && !plan.normalise) {
+        for (int e = 0; e < n; ++e) sum += exponential_scalar(logits[e] - largest);
+        for (int i = 0; i < k; ++i) weights[i] /= sum;
+        sum = 0.0f;
+    }
+    if (plan.normalise) {
+        for (int i = 0; i < k; ++i) sum += weights[i];
+        for (int i = 0; i < k; ++i) weights[i] /= std::max(sum, 1e-20f);
+    }
+    for (int i = 0; i < k; ++i) weights[i] *= plan.scale;
+}
+
+// One expert's rows of a matrix that holds all of them.
+Matrix of_expert(const Matrix& all, int expert, int n_out) {
+    Matrix m = all;
+    m.data += int64_t(expert) * (n_out / kPanelRows) * all.panel_bytes;
+    m.n_out = n_out;
+    return m;
+}
+
+Activations at_slot(const Activations& all, int slot, int n_rows) {
+    Activations a = all;
+    a.n_rows = n_rows;
+    if (a.quantised) a.quantised += int64_t(slot) * a.n_blocks * kActivationBytes;
+    if (a.floats) a.floats += int64_t(slot) * a.n_blocks * kBlock;
+    return a;
+}
+
+}  // namespace
+
+// Slots: a row's choices, ordered by expert and then by row. Jobs: up to 8 slots of one expert.
+void Forward::sort_by_expert(const ExpertsPlan& plan) {
+    const int n = n_rows_ * plan.top_k;
+    std::vector<int> ends(size_t(plan.count) + 1, 0);
+    for (int i = 0; i < n; ++i) ++ends[size_t(experts_.ids[size_t(i)]) + 1];
+    for (int e = 0; e < plan.count; ++e) ends[size_t(e) + 1] += ends[size_t(e)];
+    experts_.jobs.clear();
+    for (int e = 0; e < plan.count; ++e)
+        for (int slot = ends[size_t(e)]; slot < ends[size_t(e) + 1]; slot += kGroupRows)
+            experts_.jobs.push_back({e, slot, std::min(kGroupRows, ends[size_t(e) + 1] - slot)});
+    experts_.choice_of_slot.resize(size_t(n));
+    experts_.slot_of_choice.resize(size_t(n));
+    for (int i = 0; i < n; ++i) {
+        const int slot = ends[size_t(experts_.ids[size_t(i)])]++;
+        experts_.choice_of_slot[size_t(slot)] = i;
+        experts_.slot_of_choice[size_t(i)] = slot;
+    }
+}
+
+void Forward::route(const LayerPlan& layer, const ExpertsPlan& plan) {
+    const int width = model_.width, n = n_rows_;
+    float* normed_rows = experts_.normed.get(int64_t(n) * width);
+    const float* from = layer.parallel ? before_.data() : x_.data();
+    threads_.run(ceil_div(n, kGroupRows), [&](int group, int) {
+        const int first = group * kGroupRows;
+        normed(layer.ffn_norm, from, first, std::min(kGroupRows, n - first), normed_rows + int64_t(first) * width);
+    });
+    const Prepare plain = [&](int first, int, float*) { return Rows{normed_rows + int64_t(first) * width, width}; };
+    Input in = input(all_rows(), width, {&plan.router}, plain);
+    float* logits = experts_.logits.get(int64_t(n) * plan.count);
+    multiply(in, {&plan.router}, [&](int, int first_row, int rows, int unit, float* out) {
+        const int column = unit * kUnitColumns, count = std::min(kUnitColumns, plan.count - column);
+        for (int r = 0; r < rows; ++r)
+            for (int i = 0; i < count; ++i)
+                logits[int64_t(first_row + r) * plan.count + column + i] =
+                    plan.router_bias ? out[r * kUnitColumns + i] + plan.router_bias[column + i] : out[r * kUnitColumns + i];
+    });
+    experts_.ids.resize(size_t(n) * size_t(plan.top_k));
+    experts_.weights.resize(experts_.ids.size());
+    std::vector<float> scores(size_t(plan.count) * 2);
+    std::vector<int> order(size_t(plan.count));
+    for (int row = 0; row < n; ++row)
+        choose(plan, logits + int64_t(row) * plan.count, scores.data(), order.data(), &experts_.ids[size_t(row) * size_t(plan.top_k)],
+               &experts_.weights[size_t(row) * size_t(plan.top_k)]);
+    sort_by_expert(plan);
+}
+
+// For all jobs and all units of 32 outputs: f(job, unit), in pieces that threads claim.
+template <class Fn> void Forward::for_job_units(int n_units, Fn&& f) {
+    const int n_jobs = int(experts_.jobs.size());
+    const int per_chunk = std::max(1, int(int64_t(n_units) * n_jobs / (threads_.in_use() * 8)));
+    const int per_job = ceil_div(n_units, std::min(per_chunk, n_units)), units = ceil_div(n_units, per_job);
+    threads_.run(n_jobs * per_job, [&](int chunk, int) {
+        const Job& job = experts_.jobs[size_t(chunk / per_job)];
+        const int first = chunk % per_job * units;
+        for (int unit = first; unit < std::min(n_units, first + units); ++unit) f(job, unit);
+    });
+}
+
+void Forward::run_experts(const ExpertsPlan& plan) {
+    const int width = model_.width, hidden = plan.hidden, n_slots = n_rows_ * plan.top_k;
+    const bool in_floats = is_float(plan.gate.id()) || is_float(plan.up.id());
+    const bool in_quantised = !is_float(plan.gate.id()) || !is_float(plan.up.id());
+    const bool down_floats = is_float(plan.down.id());
+    Activations inputs = room(experts_.in_bytes, experts_.in_floats, n_slots, width, in_quantised, in_floats);
+    Activations hiddens = room(experts_.hidden_bytes, experts_.hidden_floats, n_slots, hidden, !down_floats, down_floats);
+    float* outs = experts_.outs.get(int64_t(n_slots) * width);
+    threads_.run(int(experts_.jobs.size()), [&](int index, int worker) {
+        const Job& job = experts_.jobs[size_t(index)];
+        float* rows = workers_[size_t(worker)].rows.get(int64_t(kGroupRows) * width);
+        for (int r = 0; r < job.n; ++r) {
+            const int row = experts_.choice_of_slot[size_t(job.slot + r)] / plan.top_k;
+            std::memcpy(rows + int64_t(r) * width, experts_.normed.data() + int64_t(row) * width, size_t(width) * sizeof(float));
+        }
+        put_group(at_slot(inputs, job.slot, job.n), 0, rows, width, width);
+    });
+    for_job_units(ceil_div(hidden, kUnitColumns), [&](const Job& job, int unit) {
+        alignas(64) float gate[kGroupRows * kUnitColumns], up[kGroupRows * kUnitColumns];
+        const Activations a = at_slot(inputs, job.slot, job.n);
+        multiply_unit(of_expert(plan.gate, job.expert, hidden), a, 0, unit, gate);
+        multiply_unit(of_expert(plan.up, job.expert, hidden), a, 0, unit, up);
+        const int64_t biases = int64_t(job.expert) * hidden;
+        gate_unit({hidden, plan.activation, plan.gate_bias ? plan.gate_bias + biases : nullptr,
+                   plan.up_bias ? plan.up_bias + biases : nullptr, true}, unit, job.n, gate, up);
+        put_block(at_slot(hiddens, job.slot, job.n), 0, unit, up, kUnitColumns);
+    });
+    for_job_units(ceil_div(width, kUnitColumns), [&](const Job& job, int unit) {
+        alignas(64) float out[kGroupRows * kUnitColumns];
+        multiply_unit(of_expert(plan.down, job.expert, width), at_slot(hiddens, job.slot, job.n), 0, unit, out);
+        const int column = unit * kUnitColumns, count = std::min(kUnitColumns, width - column);
+        const float* bias = plan.down_bias ? plan.down_bias + int64_t(job.expert) * width + column : nullptr;
+        for (int r = 0; r < job.n; ++r)
+            for (int i = 0; i < count; ++i)
+                outs[int64_t(job.slot + r) * width + column + i] = bias ? out[r * kUnitColumns + i] + bias[i] : out[r * kUnitColumns + i];
+    });
+}
+
+// The always-active expert of all rows, to `experts_.shared`; a gate of its own scales it.
+void Forward::run_shared(const ExpertsPlan& plan) {
+    const int width = model_.width;
+    const float* normed_rows = experts_.normed.data();
+    const Prepare plain = [&](int first, int, float*) { return Rows{normed_rows + int64_t(first) * width, width}; };
+    Input in = dense_hidden(plan.shared, all_rows(), plain);
+    float* shared = experts_.shared.get(int64_t(n_rows_) * width);
+    multiply(in, {&plan.shared.down}, [&](int, int first_row, int rows, int unit, float* out) {
+        const int column = unit * kUnitColumns, count = std::min(kUnitColumns, width - column);
+        for (int r = 0; r < rows; ++r)
+            std::memcpy(shared + int64_t(first_row + r) * width + column, out + r * kUnitColumns, size_t(count) * sizeof(float));
+    });
+    if (!plan.shared_router.present()) return;
+    Input rows_in = input(all_rows(), width, {&plan.shared_router}, plain);
+    multiply(rows_in, {&plan.shared_router}, [&](int, int first_row, int rows, int, float* out) {
+        for (int r = 0; r < rows; ++r) {
+            const float gate = 1.0f / (1.0f + exponential_scalar(-out[r * kUnitColumns]));
+            float* row = shared + int64_t(first_row + r) * width;
+            for (int i = 0; i < width; ++i) row[i] *= gate;
+        }
+    });
+}
+
+void Forward::feed_experts(const LayerPlan& layer, const ExpertsPlan& plan) {
+    const int width = model_.width, k = plan.top_k;
+    route(layer, plan);
+    run_experts(plan);
+    const bool has_shared = plan.shared.up.present(), residual_first = !layer.post_ffn_norm.weight;
+    if (has_shared) run_shared(plan);
+    float* delta = delta_.get(int64_t(n_rows_) * width);
+    threads_.run(ceil_div(n_rows_, kGroupRows), [&](int group, int) {
+        for (int row = group * kGroupRows; row < std::min(n_rows_, (group + 1) * kGroupRows); ++row) {
+            float* total = delta + int64_t(row) * width;
+            for (int place = 0; place < k; ++place) {
+                const size_t choice = size_t(row) * size_t(k) + size_t(place);
+                const float weight = experts_.weights[choice];
+                const float* out = experts_.outs.data() + int64_t(experts_.slot_of_choice[choice]) * width;
+                for (int i = 0; i < width; ++i) total[i] = place ? total[i] + weight * out[i] : weight * out[i];
+            }
+            const float* shared = experts_.shared.data() + int64_t(row) * width;
+            for (int i = 0; has_shared && i < width; ++i) total[i] += shared[i];
+            float* x = x_.data() + int64_t(row) * width;
+            for (int i = 0; residual_first && i < width; ++i) x[i] += total[i] * model_.residual_scale;
+        }
+    });
+    if (!residual_first) add_to_residual(delta, layer.post_ffn_norm, all_rows());
+}
+
+}  // namespace imp
