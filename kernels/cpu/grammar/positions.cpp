@@ -13,19 +13,6 @@ constexpr uint32_t LAST = 0x10FFFF;
 constexpr uint32_t HIGH_FIRST = 0xD800, HIGH_LAST = 0xDBFF, LOW_FIRST = 0xDC00, LOW_LAST = 0xDFFF;
 constexpr uint32_t FLOORS[4] = {0, 0x80, 0x800, 0x10000};
 
-bool meets(const uint64_t* a, const uint64_t* b, int32_t n) {
-  for (int32_t i = 0; i < n; ++i)
-    if (a[i] & b[i]) return true;
-  return false;
-}
-
-// The positions of a class among `following`; whether there are any.
-bool common(const uint64_t* following, const uint64_t* chars, int32_t n, uint64_t* out) {
-  uint64_t any = 0;
-  for (int32_t i = 0; i < n; ++i) any |= out[i] = following[i] & chars[i];
-  return any != 0;
-}
-
 int32_t hex_digit(int32_t byte) {
   if (byte >= '0' && byte <= '9') return byte - '0';
   if (byte >= 'a' && byte <= 'f') return byte - 'a' + 10;

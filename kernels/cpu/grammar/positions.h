@@ -59,6 +59,8 @@ struct Positions {
   std::vector<int32_t> missing;  // by sets of the goal that are met, as bits: the fewest code points that meet all
   std::unordered_map<uint64_t, Kinds> within;  // classes between two code points, once asked for
 
+  // A set that isn't empty lives on.
+  bool is_plain() const { return goal == Goal::ANY && far.empty(); }
   bool ends_at(const uint64_t* here) const;
   bool lives(const uint64_t* here, Count count) const;  // of a set that isn't empty
   void follow(const uint64_t* here, uint64_t* out) const;
@@ -102,6 +104,26 @@ struct Inner {
 
 // Enter the text: fills `slot` with what may follow.
 Inner enter(const PositionText& text, uint64_t* slot);
+
+inline bool meets(const uint64_t* a, const uint64_t* b, int32_t n) {
+  for (int32_t i = 0; i < n; ++i)
+    if (a[i] & b[i]) return true;
+  return false;
+}
+
+// The positions of a class among `following`; whether there are any.
+inline bool common(const uint64_t* following, const uint64_t* chars, int32_t n, uint64_t* out) {
+  uint64_t any = 0;
+  for (int32_t i = 0; i < n; ++i) any |= out[i] = following[i] & chars[i];
+  return any != 0;
+}
+
+// The class of a character of ASCII that a plain set reads between two others, as most bytes of tokens are; -1 where
+// that has to be looked into (`read_byte`).
+inline int32_t plain_kind(const Inner& inner, int32_t byte) {
+  if (inner.read != Read::TEXT || byte < 0x20 || byte >= 0x80 || byte == '"' || byte == '\\') return -1;
+  return inner.positions->is_plain() ? inner.positions->ascii[byte] : -1;
+}
 
 // One byte from `inner`, whose slot is `following`. ALIVE: `after` is set but for its slot; if it `moved`, `read` holds the
 // positions read (else what may follow stays the same).

@@ -192,9 +192,27 @@ int32_t walk(Walker* walker, const Trie* trie, int32_t n_stack, uint32_t* out) {
     if (SETS && level->in_sets) {
       const size_t at = level - scratch.levels.data();
       uint64_t* const read = scratch.set(scratch.levels.size());
+      Positions* const positions = scratch.inners[at].positions;
+      n_words += positions->n_words;
+      const int32_t kind = plain_kind(scratch.inners[at], byte);
+      if (kind >= 0) {  // as read_byte, without what a plain set doesn't need
+        const Links *from = trie->links + node, *to = from + 1;
+        const bool leads_on = from->first_child != to->first_child;
+        const uint64_t *following = scratch.set(at), *chars = positions->of(kind);
+        const int32_t n = positions->n_words;
+        if (leads_on ? common(following, chars, n, read) : meets(following, chars, n)) {
+          allow(node);
+          if (!leads_on) continue;
+          Inner& next = scratch.inners[at + 1] = scratch.inners[at];
+          next.ends = meets(read, positions->ends.data(), n);
+          positions->follow(read, scratch.set(at + 1));
+          n_words += positions->cost;
+          *++level = Level{from->first_child, to->first_child, here, false, false, true};
+          continue;
+        }
+      }
       Inner after;
       bool moved;
-      n_words += scratch.inners[at].positions->n_words;
       const Outcome outcome = read_byte(scratch.inners[at], scratch.set(at), byte, &after, read, &moved);
       if (outcome == Outcome::DEAD) continue;
       if (outcome == Outcome::ALIVE) {
