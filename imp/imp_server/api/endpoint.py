@@ -303,6 +303,8 @@ class Endpoint:
         visit.model, visit.generations = host.id, generations
         await generations.accept(watch)
         reply.context.accepted = acceptance(generations, prepared)
+        if "context_length" in reply.context.extra:  # not known to a handler whose model wasn't loaded
+            reply.context.extra["context_length"] = host.card().context_length
         return generations, prepared
 
     async def _prepared(

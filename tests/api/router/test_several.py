@@ -318,3 +318,45 @@ def test_the_server_ends_while_somebody_waits() -> None:
         live.on_loop(lambda: None)
         live.wait(live.hub.residency.close())
     assert time.monotonic() - began_s < 30
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        (CHAT, {"messages": BODY["messages"]}),
+        ("/v1/messages", {"messages": BODY["messages"], "max_tokens": 9}),
+        ("/completion", {"prompt": "hi"}),
+        ("/v1/responses", {"input": "hi"}),
+    ],
+)
+def test_a_stream_that_survives_its_client_waits_for_its_model_alone(path: str, body: dict[str, Any]) -> None:
+    """Its client leaves while the model loads, and reads all of it later, by the stream's name alone."""
+    catalogue = ScriptedCatalogue("a", "b")
+    catalogue.hosts()
+    catalogue["a"].may_load.clear()
+    with several(catalogue) as live, httpx.Client(base_url=live.url, timeout=20) as http:
+        asked, named = {**body, "model": "a", "stream": True}, {"x-conversation-id": "chat"}
+        with pytest.raises(httpx.TimeoutException):
+            httpx.post(live.url + path, json=asked, headers=named, timeout=1.0)
+        until(lambda: catalogue.loads == ["a"], 20)
+        assert http.get("/v1/stream?conv_id=chat").status_code == 503
+        live.on_loop(catalogue["a"].may_load.set)
+        until(lambda: http.get("/v1/stream?conv_id=chat").status_code == 200, 20)
+        text = http.get("/v1/stream?conv_id=chat").text
+        assert '"a"' in text and text.endswith("\n\n") and "error" not in text.replace('"error":null', "")
+        until(lambda: all(host.n_leases == 0 for host in live.hub.models), 20)
+
+
+def test_a_stream_that_is_stopped_while_its_model_loads() -> None:
+    catalogue = ScriptedCatalogue("a")
+    catalogue.hosts()
+    catalogue["a"].may_load.clear()
+    with several(catalogue) as live, ThreadPoolExecutor() as pool:
+        body, named = {**BODY, "model": "a", "stream": True}, {"x-conversation-id": "chat"}
+        waits = pool.submit(httpx.post, live.url + CHAT, json=body, headers=named, timeout=20)
+        until(lambda: catalogue.loads == ["a"], 20)
+        assert httpx.delete(live.url + "/v1/stream?conv_id=chat").status_code == 204
+        assert waits.result(20).status_code == 400
+        live.on_loop(catalogue["a"].may_load.set)
+        until(lambda: statuses(live)["a"] == "loaded", 20)
+        assert catalogue["a"].requests_seen == [] and live.hub.models.find("a").n_leases == 0

@@ -186,7 +186,7 @@ async def create_message(call: Call) -> Reply:
     )
     request = await call.services.in_pool(parse, call.body, _version(call))
     with suppress(ImpError):  # what is wrong with the request is said before that there is no model
-        context.extra["context_length"] = (await call.services.ready_card(request.model)).context_length
+        context.extra["context_length"] = call.services.card(request.model).context_length
     streamed = present(call.body, "stream", False)
     return Generate((request,), context, streamed, Fold, Stream, headers=_echoed(call))
 

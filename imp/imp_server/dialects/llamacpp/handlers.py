@@ -88,7 +88,7 @@ class NativeEmbeddingFold(EmbeddingFold):
 
 async def _completion(call: Call) -> Reply:
     requests = await call.worked(prompt_requests, call.body, await bias_by_id(call))
-    card = await call.services.ready_card(call.model)
+    card = call.services.card(call.model)
     context = ReplyContext(
         id=new_id("cmpl-"), model=card.id, created=int(time.time()), request_id=call.request_id, body=call.body
     )
