@@ -86,7 +86,7 @@ class Hunt:
 
     def model(self, number: int) -> None:
         """A server of its own, beside the other one."""
-        for model in drawn(number, 1, hostile_models()):
+        for model in drawn(number, 8, hostile_models())[-1:]:  # the first that are drawn are the simplest
             kind = "a template" if model.template else "a tokenizer"
             self.n_inputs += 1
             self.kinds[kind] += 1
