@@ -96,7 +96,7 @@ class Server(msgspec.Struct, frozen=True):
 
 
 class Responses(msgspec.Struct, frozen=True):
-    """The store behind /v1/responses, and its WebSocket connections."""
+    """The store behind /v1/responses and /v1/conversations, and WebSocket connections."""
 
     store: Literal["on", "off"] = "on"
     """Keep responses for previous_response_id and retrieval."""
@@ -105,9 +105,9 @@ class Responses(msgspec.Struct, frozen=True):
     store_ttl_s: Count = 2592000
     """Seconds a response is kept, counted from its creation; 0 = store off."""
     store_max_entries: Count = 10000
-    """Most responses kept, oldest dropped first; 0 = store off."""
+    """Most responses kept, and most conversations; the oldest are dropped first. 0 = store off."""
     store_max_mib: Count = 256
-    """Most MiB of responses kept, oldest dropped first; 0 = store off."""
+    """Most MiB of responses kept, and as many of conversations; the oldest are dropped first. 0 = store off."""
     sockets: Literal["on", "off"] = "on"
     """Take WebSocket connections on /v1/responses."""
     max_sockets: Count = 64
