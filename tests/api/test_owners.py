@@ -17,6 +17,7 @@ from imp_server.core.owner import NOBODY, acting_for, current_owner, owner_of
 from imp_server.engine.client.script import Fail, Wait, text_ids
 
 from tests.api.live_server import LiveServer
+from tests.api.test_streams import until
 from tests.live.toy_server import toy_server as silent_server
 
 KEYS = ("alice-key", "bob-key")
@@ -97,6 +98,24 @@ def test_stored_responses(both: tuple[httpx.Client, httpx.Client]) -> None:
         assert reply.status_code == 404, reply.text
     assert respond(alice, previous_response_id=made)["previous_response_id"] == made
     assert alice.delete(f"/v1/responses/{made}").status_code == 200
+
+
+@pytest.mark.parametrize("more", [{}, {"stream": True}, {"background": True}, {"background": True, "stream": True}])
+def test_what_a_key_has_made_is_its_own_however_it_was_sent(
+    both: tuple[httpx.Client, httpx.Client], more: dict[str, Any]
+) -> None:
+    """A stream ends when its request isn't being answered any more: it is kept for its owner all the same."""
+    alice, bob = both
+    conversation = alice.post("/v1/conversations", json={}).json()["id"]
+    asked = {"model": "toy", "input": "hi", "max_output_tokens": 4, "conversation": conversation, **more}
+    reply = alice.post("/v1/responses", json=asked)
+    assert reply.status_code == 200, reply.text
+    name = json.loads(reply.text.partition("data: ")[2].splitlines()[0])["response"]["id"] if "stream" in more else ""
+    path = f"/v1/responses/{name or reply.json()['id']}"
+    until(lambda: alice.get(path).json().get("status") == "completed", 10)
+    items = f"/v1/conversations/{conversation}/items"
+    until(lambda: len(alice.get(items).json()["data"]) == 2, 10)
+    assert bob.get(path).status_code == bob.get(items).status_code == 404
 
 
 def test_live_requests(server: LiveServer, both: tuple[httpx.Client, httpx.Client]) -> None:

@@ -26,6 +26,8 @@ class Keeping:
         self, call: Call, context: ReplyContext, items: Sequence[Item], history: Sequence[Json], *, is_stored: bool
     ) -> None:
         self._call = call
+        # The owner's, told now: a stream ends when its request is no longer being answered.
+        self._responses, self._conversations = call.services.responses, call.services.conversations
         self._context = context
         self._history = history
         self._is_stored = is_stored
@@ -42,7 +44,7 @@ class Keeping:
         """The response that is answered before it is made. Raises Unavailable: nobody could ask for it later."""
         start = resource(self._context, "queued", [])
         is_streamed = bool(self._call.body.get("stream"))
-        if not await self._call.services.responses.put(start, self._asked(), is_streamed=is_streamed):
+        if not await self._responses.put(start, self._asked(), is_streamed=is_streamed):
             raise Unavailable("the response can't be stored, so it isn't made in the background; try again")
         return start
 
@@ -50,10 +52,10 @@ class Keeping:
         """Awaited before anybody is told of the end."""
         if self._conversation is not None and final["status"] in CONTINUED:
             turn = [*self._asked(), *final["output"]]
-            await self._call.services.conversations.append_turn(self._conversation, turn)
+            await self._conversations.append_turn(self._conversation, turn)
         if self.is_background:
-            await self._call.services.responses.finish(final)
-        elif not (self._is_stored and await self._call.services.responses.put(final, self._asked())):
+            await self._responses.finish(final)
+        elif not (self._is_stored and await self._responses.put(final, self._asked())):
             self._context.extra["stored"] = final["store"] = False
             if self._call.turn is not None and final["status"] in CONTINUED:
                 self._call.turn.memory.remember(final, self._history, self._asked())
