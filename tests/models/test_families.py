@@ -11,6 +11,7 @@ import pytest
 from imp_server.backends.cpu.backend import CpuBackend
 from imp_server.backends.cpu.twin_model import TwinModel
 from imp_server.backends.reference.backend import ReferenceBackend
+from imp_server.cli._model_facts import model_facts
 from imp_server.models.opening import open_model
 
 from tests.backends.driver import Driver
@@ -81,6 +82,21 @@ def test_a_gguf_file_by_llama_cpp_s_converter(name: str, base: Path) -> None:
         assert error(Driver(native).logits(IDS, N_IDS), wanted) <= CPU_TOLERANCE
     finally:
         native.close()
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("phi4-mini", "longrope, its long factors"),
+        ("phi4-mini short", "longrope, its short factors"),
+        ("olmo3", "yarn, 4 times"),
+        ("qwen3", ""),
+    ],
+)
+def test_show_tells_how_the_context_is_extended(name: str, told: str, base: Path) -> None:
+    folder, _, _ = files(name, base)
+    facts = model_facts(folder / "published")
+    assert facts.rope_scaling == told and not facts.problem
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -48,6 +48,8 @@ class ModelFacts:
     kv_bytes_per_token: int = 0
     memory_bytes: int = 0
     """For one sequence of `context` tokens."""
+    rope_scaling: str = ""
+    """How the context was extended, and which of a rope's factors are used; empty = it wasn't."""
     chat_template: bool = False
     problem: str = ""
     exit_code: int = 0
@@ -87,6 +89,7 @@ def model_facts(path: Path, *, thorough: bool = False) -> ModelFacts:
         width=described.width,
         vocabulary=described.vocab_size,
         kv_bytes_per_token=per_token,
+        rope_scaling=rope_scaling_text(described),
         memory_bytes=header.file_bytes + per_token * described.context_length + OVERHEAD_BYTES,
     )
 
@@ -102,6 +105,20 @@ def _opened(path: Path, header: ModelHeader) -> ModelSource:
     TextModel.load(header, Config())
     refuse_unrunnable(source)
     return source
+
+
+def rope_scaling_text(architecture: Architecture) -> str:
+    """A rope's factors that depend on length are chosen once, by the context that is served: the model's own."""
+    told = set()
+    for scaling in (rope.scaling for rope in architecture.ropes()):
+        if scaling.kind == "longrope":
+            which = "long" if architecture.context_length > scaling.original_context else "short"
+            told.add(f"longrope, its {which} factors")
+        elif scaling.kind != "none":
+            told.add(f"{scaling.kind}, {scaling.factor:g} times")
+        elif scaling.frequency_factors:
+            told.add("factors of the file")
+    return "; ".join(sorted(told))
 
 
 def kv_bytes_per_token(architecture: Architecture) -> int:

@@ -83,6 +83,7 @@ def _rows(facts: ModelFacts, pulled: Pulled | None) -> list[tuple[str, str]]:
             ("shape", f"{facts.layers} layers of {facts.width}, {facts.vocabulary:,} tokens in the vocabulary"),
             ("memory", f"about {size_text(facts.memory_bytes)} with one full context"),
         ]
+        rows += [("rope", facts.rope_scaling)] if facts.rope_scaling else []
     rows.append(("supported", f"no: {facts.problem}" if facts.problem else "yes"))
     if pulled:
         rows += [("from", pulled.manifest.source), ("pulled", age_text(pulled.manifest.pulled_at))]
