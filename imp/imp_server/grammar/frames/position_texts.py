@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from imp_server.core.turns import charge
 from imp_server.grammar.frames.local import Local
 from imp_server.grammar.frames.tables import Tables
 from imp_server.grammar.frames.texts import Text
@@ -101,6 +102,7 @@ class NativePositions:
         segments, shifts, jumps_, done, missing = (np.array(numbers or [0], np.int32) for numbers in ints)
         sets, counted = _words(among, n_words), _words([*near, *far], n_words)
         bits = np.concatenate(words or [np.zeros(1, np.uint64)])
+        charge(segments.nbytes + sets.nbytes + counted.nbytes + bits.nbytes, 20)
         arguments = [n_words, positions.cost]
         for array, n in ((segments, len(positions.starts)), (sets, len(positions.chars))):
             arguments += [array.ctypes.data, n]
