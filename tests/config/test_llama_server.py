@@ -70,7 +70,7 @@ def test_what_is_served_sets_our_knobs(line: str, knobs_set: dict[str, str]) -> 
         ("--tools all", "don't belong in a model server"),
         ("-ctk q4_0", "-ctk q4_0 isn't served: it can be f32, f16, bf16, q8_0"),
         ("-ctk f16 -ctv q8_0", "keys and values have one type here"),
-        ("--seed 7", "send it in the request"),
+        ("--ignore-eos", "send it in the request"),
         ("--nonsense", "no option of llama-server"),
         ("-c", "-c wants a value"),
         ("-hff x.gguf", "give that with -hf"),

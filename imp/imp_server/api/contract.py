@@ -69,10 +69,12 @@ class Contract:
     operations: tuple[Operation, ...]
     prefixes: tuple[tuple[str, str], ...]
     """(path prefix, error shape) of unknown paths, longest first."""
+    other_shape: str = "openai"
+    """Of paths that no prefix names."""
 
     def shape_of_path(self, path: str) -> str:
         """The error shape of a path that no operation has."""
-        return next((shape for prefix, shape in self.prefixes if path.startswith(prefix)), "openai")
+        return next((shape for prefix, shape in self.prefixes if path.startswith(prefix)), self.other_shape)
 
     def resolve(self, pointer: str) -> Any:
         """What a JSON pointer into the merged document leads to, references followed."""

@@ -340,6 +340,8 @@ def build_hub(
     server = config.server
     ring = KeyRing(server.api_key, admin=server.admin_api_key, file=server.api_key_file)
     contract = load(data_folder("spec"), limits)
+    if config.server.habits == "llama-server":
+        contract = reshaped(contract, "openai", "llamacpp")
     if config.metrics.require_auth:
         contract = closed(contract, "/metrics")
     if ring.is_open:
@@ -405,6 +407,13 @@ def closed(contract: Contract, path: str) -> Contract:
         operation["security"] = [{"bearer": []}, {"apiKey": []}]
     operations = [replace(one, public=False) if one.path == path else one for one in contract.operations]
     return replace(contract, operations=tuple(operations))
+
+
+def reshaped(contract: Contract, shape: str, other: str) -> Contract:
+    """The contract with errors of one shape in another."""
+    operations = [replace(one, error_shape=other) if one.error_shape == shape else one for one in contract.operations]
+    prefixes = [(prefix, other if found == shape else found) for prefix, found in contract.prefixes]
+    return replace(contract, operations=tuple(operations), prefixes=tuple(prefixes), other_shape=other)
 
 
 def without_model_names(contract: Contract) -> None:

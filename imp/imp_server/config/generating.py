@@ -57,6 +57,8 @@ class Sampling(msgspec.Struct, frozen=True):
     """0 = off."""
     frequency_penalty: Penalty = 0
     """0 = off."""
+    seed: Annotated[int, Meta(ge=-1)] = -1
+    """Seed of requests that send none; -1 = another one each time."""
 
 
 class Adapters(msgspec.Struct, frozen=True):

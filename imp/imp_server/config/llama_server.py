@@ -199,7 +199,7 @@ FLAGS: tuple[Flag, ...] = (
     _refused("--samplers", "their order is fixed",
              harmless=("penalties;dry;top_n_sigma;top_k;typ_p;top_p;min_p;xtc;temperature",)),
     _refused("--sampler-seq --sampling-seq", "their order is fixed", harmless=("edskypmxt",)),
-    _refused("-s --seed", _BY_REQUEST, harmless=("-1",)),
+    _served("-s --seed", "sampling.seed", why="of requests that send none"),
     _refused("--ignore-eos", _BY_REQUEST, n_values=0),
     _refused("--top-nsigma --top-n-sigma", _BY_REQUEST, harmless=("-1", "-1.0", "-1.00")),
     _refused("--xtc-probability", _BY_REQUEST, harmless=_ZERO),
@@ -267,10 +267,9 @@ FLAGS: tuple[Flag, ...] = (
     _served("-to --timeout", "server.send_timeout_s server.body_timeout_s", "TIMEOUT"),
     _served("--sse-ping-interval", "streams.keep_alive_s", "SSE_PING_INTERVAL", words=(("-1", "0"),)),
     _silent("--threads-http", _SPEED, "THREADS_HTTP"),
-    _silent("--metrics", "/metrics is always there", "ENDPOINT_METRICS", n_values=0),
+    _served("--metrics", "metrics.enabled", "ENDPOINT_METRICS", n_values=0),
     _refused("--props", "nothing can be changed through POST /props", "ENDPOINT_PROPS", n_values=0),
-    _silent("--slots", "/slots is there", "ENDPOINT_SLOTS", n_values=0),
-    _refused("--no-slots", "/slots is always there; with a key it asks for it", n_values=0),
+    _served("--slots", "server.slots", "ENDPOINT_SLOTS", n_values=0, off="--no-slots"),
     _refused("--media-path", _IMAGES),
     _served("--embd-normalize", "server.embd_normalize"),
     _refused("--pooling", "the model says how its embeddings are pooled", "POOLING"),
@@ -369,7 +368,9 @@ PRINTS = {"-h": "--help", "--help": "--help", "--usage": "--help", "--version": 
 """Flags after which there is no server -> the command of ours that prints the like."""
 
 HABITS: dict[str, str] = {
+    "server.habits": "llama-server",
     "server.model_names": "any",
+    "metrics.enabled": "false",
     "server.cors_origins": "*",
     "server.max_tokens": "1000000000",
     "server.request_timeout_s": "0",

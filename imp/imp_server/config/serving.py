@@ -20,6 +20,10 @@ class Server(msgspec.Struct, frozen=True):
     """Path that every route begins with, like /llm, for a proxy that passes paths on as they are."""
     model_names: Literal["strict", "any"] = "strict"
     """strict = a request names the model it means; any = every name, and none, is answered by the loaded model."""
+    habits: Literal["imp", "llama-server"] = "imp"
+    """llama-server = its shape of errors and its small ways in replies (docs/llama-server.md)."""
+    slots: bool = True
+    """Answer /slots; off = 501."""
     api_key: Secrets = ()
     """Key that clients must send as Bearer or x-api-key; repeatable. None = open to everybody who can connect."""
     api_key_file: str = ""
@@ -174,6 +178,8 @@ class Log(msgspec.Struct, frozen=True):
 class Metrics(msgspec.Struct, frozen=True):
     """GET /metrics, and traces."""
 
+    enabled: bool = True
+    """Answer /metrics; off = 501."""
     require_auth: bool = False
     """/metrics asks for a key, too, on a server that has keys."""
     otlp_endpoint: str = ""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Self
 
 
 class ImpError(Exception):
@@ -48,7 +48,16 @@ class UnsupportedParameter(InvalidRequest):
 
 
 class ContextLengthExceeded(InvalidRequest):
+    """`n_prompt_tokens`, `n_ctx`: as far as they are known; 0 where they aren't."""
+
     default_code = "context_length_exceeded"
+
+    n_prompt_tokens = 0
+    n_ctx = 0
+
+    def sized(self, n_prompt_tokens: int, n_ctx: int) -> Self:
+        self.n_prompt_tokens, self.n_ctx = n_prompt_tokens, n_ctx
+        return self
 
 
 class VisionUnavailable(InvalidRequest):
@@ -187,6 +196,13 @@ class GrammarDeadEnd(InternalError):
     """No token may follow although the value isn't complete. Counted; every test asserts the counter to be 0."""
 
     default_code = "grammar_dead_end"
+
+
+class NotSupported(ImpError):
+    """The server was started without this."""
+
+    status = 501
+    default_code = "not_supported"
 
 
 class Unavailable(ImpError):

@@ -51,6 +51,8 @@ class ReplyContext:
     body: dict[str, Any]
     """The validated request body, for fields that a reply echoes."""
     n: int = 1
+    habits: str = "imp"
+    """server.habits: whose small ways the reply has."""
     extra: dict[str, Any] = field(default_factory=dict)
     """What a dialect's handler tells its own Fold and Stream; nobody else reads it."""
     clock: Callable[[], float] = time.monotonic

@@ -58,13 +58,13 @@ def _checked_prompt(request: GenerateRequest, limits: Limits) -> NDArray[np.int3
             f"this model's maximum context length is {limits.context_length} tokens{more}, and the {noun} has "
             f"{len(ids)}: shorten it",
             param=param,
-        )
+        ).sized(len(ids), limits.context_length)
     if 0 < limits.max_prompt < len(ids):
         raise ContextLengthExceeded(
             f"this server takes {noun}s of at most {limits.max_prompt} tokens (server.max_input_tokens), and this one "
             f"has {len(ids)}: shorten it",
             param=param,
-        )
+        ).sized(len(ids), limits.max_prompt)
     return ids
 
 

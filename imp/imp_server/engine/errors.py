@@ -8,6 +8,7 @@ from typing import TypeVar
 
 from imp_server.core import (
     Conflict,
+    ContextLengthExceeded,
     GrammarTooCostly,
     ImpError,
     InternalError,
@@ -34,7 +35,14 @@ _BY_STATUS: dict[int, type[ImpError]] = {
 def rejected(key: int, error: ImpError) -> Rejected:
     is_too_costly = isinstance(error, GrammarTooCostly)
     return Rejected(
-        key, error.status, error.code, error.message, error.param, error.retry_after_s, is_too_costly=is_too_costly
+        key,
+        error.status,
+        error.code,
+        error.message,
+        error.param,
+        error.retry_after_s,
+        is_too_costly=is_too_costly,
+        sizes=(error.n_prompt_tokens, error.n_ctx) if isinstance(error, ContextLengthExceeded) else (0, 0),
     )
 
 
@@ -51,6 +59,8 @@ def error_from(message: Rejected | RequestFailed) -> ImpError:
     if isinstance(message, Rejected):
         error.param = message.param
         error.retry_after_s = message.retry_after_s
+        if isinstance(error, ContextLengthExceeded):
+            error.sized(*message.sizes)
     return error
 
 

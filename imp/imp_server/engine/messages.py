@@ -141,6 +141,8 @@ class Rejected(msgspec.Struct, frozen=True, tag="rejected"):
     retry_after_s: float | None = None
     is_too_costly: bool = False
     """Its grammar: it is refused from now on."""
+    sizes: tuple[int, int] = (0, 0)
+    """Of ContextLengthExceeded."""
 
 
 class NeedGrammar(msgspec.Struct, frozen=True, tag="need_grammar"):

@@ -88,7 +88,7 @@ def token_limit(asked: int | None, default: int, n_prompt: int, context_length: 
             f"this model's maximum context length is {context_length} tokens, completion included, and the prompt "
             f"has {n_prompt}: shorten the prompt",
             param=param,
-        )
+        ).sized(n_prompt, context_length)
     return min(wanted, max(room, 0))
 
 
@@ -104,7 +104,7 @@ def check_size(text: str, longest: int, context_length: int, param: str = "messa
             f"this model's maximum context length is {context_length} tokens{_and_more(param)}, and the {_noun(param)} "
             f"has {len(text)} characters, more than {least} tokens: shorten it",
             param=param,
-        )
+        ).sized(least, context_length)
 
 
 def _noun(param: str) -> str:

@@ -68,7 +68,10 @@ def configured(values: Mapping[str, float], sampling: Sampling) -> dict[str, flo
     chosen = dict(values)
     for name in Sampling.__struct_fields__:
         value = getattr(sampling, name)
-        if name in _PENALTIES:
+        if name == "seed":
+            if value >= 0:
+                chosen[name] = value
+        elif name in _PENALTIES:
             if value:
                 chosen[name] = value
         elif value >= 0 and not (name in _ABOVE_ZERO and value == 0):
@@ -93,11 +96,13 @@ def sampling_params(
                     code="unknown_token",
                 )
     chosen: dict[str, Any] = {
-        name: value for name, value in defaults.items() if name in _OURS or name in _MORE or name in _PENALTIES
+        name: value
+        for name, value in defaults.items()
+        if name in _OURS or name in _MORE or name in (*_PENALTIES, "seed")
     }
     chosen |= {name: value for name, value in intent.asked.items() if value is not None}
     chosen["top_k"] = max(0, int(chosen["top_k"]))
-    seed = chosen.get("seed", -1)
+    seed = int(chosen.get("seed", -1))
     chosen["seed"] = (secrets.randbits(63) if seed == -1 else seed) & 0xFFFFFFFFFFFFFFFF
     return SamplingParams(
         **chosen,

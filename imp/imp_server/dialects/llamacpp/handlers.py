@@ -7,7 +7,7 @@ from itertools import groupby
 from typing import Any
 
 from imp_server import __version__
-from imp_server.core import ImpError, InvalidRequest, MissingParameter, Unavailable
+from imp_server.core import ImpError, InvalidRequest, MissingParameter, NotSupported, Unavailable
 from imp_server.dialects.base import ReplyContext
 from imp_server.dialects.handler import BytesReply, Call, Generate, JsonReply, ModelCard, Reply, TextFacts, handler
 from imp_server.dialects.ids import new_id
@@ -223,6 +223,8 @@ def _facts(call: Call, name: str) -> TextFacts:
 
 @handler
 async def slots(call: Call) -> Reply:
+    if not call.services.config.server.slots:
+        raise NotSupported("this server was started without /slots (server.slots)")
     model = call.query.get("model", "")
     card, _ = _model(call, model)
     counters, rows = await call.services.stats(model)
@@ -262,6 +264,8 @@ def _slot(row: dict[str, Any] | None) -> dict[str, Any]:
 
 @handler
 async def metrics(call: Call) -> Reply:
+    if not call.services.config.metrics.enabled:
+        raise NotSupported("this server was started without /metrics (metrics.enabled)")
     model = call.query.get("model", "")
     counters, _ = await call.services.stats(model)
     kept, state = await call.services.responses.totals(), call.services.state(model)

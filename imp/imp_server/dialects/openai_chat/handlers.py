@@ -22,5 +22,6 @@ async def create_chat_completion(call: Call) -> Reply:
         request_id=call.request_id,
         body=call.body,
         n=request.options.n,
+        habits=call.services.config.server.habits,
     )
     return Generate((request,), context, bool(call.body.get("stream")), ChatFold, ChatStream)

@@ -25,8 +25,13 @@ from imp_server.dialects.openai.errors import error_body
 from imp_server.dialects.openai.usage import UsageSum, logprob_body, usage_body
 from imp_server.dialects.progress import Underway
 
-FINGERPRINT = f"fp_imp_{__version__}"
+_FINGERPRINTS = {"imp": f"fp_imp_{__version__}", "llama-server": f"b-imp-{__version__}"}
+"""By habit: llama-server's clients look for a build, which begins with b."""
 DONE = SseFrame(b"[DONE]")
+
+
+def fingerprint(context: ReplyContext) -> str:
+    return _FINGERPRINTS[context.habits]
 
 
 def finish_reason(event: Finish, *, named: bool) -> str:
@@ -111,7 +116,7 @@ class ChatFold:
             "object": "chat.completion",
             "created": self._context.created,
             "model": self._context.model,
-            "system_fingerprint": FINGERPRINT,
+            "system_fingerprint": fingerprint(self._context),
             "choices": [self._choice(i, choice) for i, choice in enumerate(self._choices)],
             "usage": usage_body(self._usage.total),
             "timings": self._usage.timings(),
@@ -164,7 +169,9 @@ class ChatStream:
         """Of the free-form calls that are open, by choice and index."""
 
     def open(self) -> list[SseFrame]:
-        return [self._delta(i, {"role": "assistant", "content": "", "refusal": None}) for i in range(self._context.n)]
+        content = None if self._context.habits == "llama-server" else ""
+        first = {"role": "assistant", "content": content, "refusal": None}
+        return [self._delta(i, dict(first)) for i in range(self._context.n)]
 
     def feed(self, event: OutputEvent) -> list[SseFrame]:
         told = [self._delta(event.choice, {}, underway=told) for told in self._underway.feed(event)]
@@ -255,7 +262,7 @@ class ChatStream:
             "object": "chat.completion.chunk",
             "created": self._context.created,
             "model": self._context.model,
-            "system_fingerprint": FINGERPRINT,
+            "system_fingerprint": fingerprint(self._context),
             "choices": choices,
             **more,
         }

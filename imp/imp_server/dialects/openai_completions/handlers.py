@@ -40,6 +40,7 @@ async def create_completion(call: Call) -> Reply:
         request_id=call.request_id,
         body=call.body,
         n=len(requests) * requests[0].options.n,
+        habits=call.services.config.server.habits,
         extra={"per_prompt": requests[0].options.n},
     )
     return Generate(requests, context, bool(call.body.get("stream")), CompletionFold, CompletionStream)

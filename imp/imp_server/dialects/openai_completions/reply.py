@@ -14,7 +14,7 @@ from imp_server.dialects.base import ReplyContext, SseFrame
 from imp_server.dialects.llamacpp.fields import choices_of
 from imp_server.dialects.openai.errors import error_body
 from imp_server.dialects.openai.usage import UsageSum, token_text, usage_body
-from imp_server.dialects.openai_chat.reply import DONE, FINGERPRINT
+from imp_server.dialects.openai_chat.reply import DONE, fingerprint
 from imp_server.dialects.progress import Underway
 
 
@@ -153,7 +153,7 @@ class CompletionFold:
             "object": "text_completion",
             "created": self._context.created,
             "model": self._context.model,
-            "system_fingerprint": FINGERPRINT,
+            "system_fingerprint": fingerprint(self._context),
             "choices": [self._choice(i, p, c) for i, (p, c) in enumerate(self._chosen())],
             "usage": usage_body(self._usage.total),
             "timings": self._usage.timings(),
@@ -288,7 +288,7 @@ class CompletionStream:
             "object": "text_completion",
             "created": self._context.created,
             "model": self._context.model,
-            "system_fingerprint": FINGERPRINT,
+            "system_fingerprint": fingerprint(self._context),
             "choices": choices,
             **more,
         }
