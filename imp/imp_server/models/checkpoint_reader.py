@@ -100,7 +100,7 @@ class CheckpointReader(Reader):
             every = self.keys.integer("sliding_window_pattern", every, low=0)
             return self.windowed([every == 0 or (i + 1) % every != 0 for i in range(self.n_layers)])
         known = {"sliding_attention": True, "full_attention": False}
-        if not isinstance(types, list) or len(types) != self.n_layers or any(kind not in known for kind in types):
+        if not isinstance(types, list) or len(types) != self.n_layers or any(str(kind) not in known for kind in types):
             raise self.keys.wrong("layer_types", types, f"a list of {self.n_layers} of {', '.join(known)}")
         return self.windowed([known[kind] for kind in types])
 

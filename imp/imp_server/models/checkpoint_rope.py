@@ -89,7 +89,10 @@ def rope_of_config(
     base = values.number("rope_theta", 10000.0)
     if kind == "dynamic":
         # Without alpha the base grows beyond the model's own context only, and that is the longest that is served.
-        base *= values.number("alpha", 1.0) ** (dims / (dims - 2))
+        alpha = values.number("alpha", 1.0)
+        if alpha <= 0 or dims < 4:
+            raise InvalidModel(f"{where}: the rope scaling's 'alpha' is {alpha:g} for {dims} dimensions")
+        base *= alpha ** (dims / (dims - 2))
         values.note("factor", "mscale", "mscale_all_dim", "beta_fast", "beta_slow")
     if _KINDS[kind] == "longrope":
         scaling = _longrope(values, dims)

@@ -26,9 +26,11 @@ def rope_of_gguf(keys: Keys, file: GgufFile, head_size: int, style: RopeStyle, t
     if kind == "yarn" and keys.number("rope.scaling.yarn_ext_factor", 1.0) != 1.0:
         raise UnsupportedModel(f"{keys.named('rope.scaling.yarn_ext_factor')} isn't supported")
     attention_factor = keys.number("rope.scaling.attn_factor", 1.0)
-    if kind == "yarn" and (stated := keys.number("rope.scaling.yarn_attn_factor", 1.0)) != 1.0:
-        # The checkpoint's whole factor. llama.cpp makes its own of the scaling instead, which is what files in use say.
-        attention_factor *= stated / yarn_magnitude(factor)
+    if kind == "yarn":
+        # The checkpoint's whole factor under its newer name; converters of before it wrote that under the older one.
+        stated = keys.number("rope.scaling.yarn_attn_factor", 1.0)
+        whole = attention_factor if stated == 1.0 else attention_factor * stated
+        attention_factor = whole / yarn_magnitude(factor) if whole != 1.0 else 1.0
     if kind == "yarn" and (share := keys.number("rope.scaling.yarn_log_multiplier", 0.0)):
         attention_factor /= yarn_magnitude(factor, share)
     context = keys.integer("context_length", high=1 << 30)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from imp_server.core import InvalidModel
+from imp_server.core import InvalidModel, UnsupportedModel
 from imp_server.weights.header import ModelHeader
 from imp_server.weights.key_rules import KeyRules
 
@@ -45,6 +45,20 @@ class Keys:
         if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 1e30:
             raise self.wrong(name, value, "a number")
         return float(value)
+
+    def positive(self, name: str, default: float | None = None) -> float:
+        """A number that is divided by, or whose logarithm or root is taken."""
+        value = self.number(name, default)
+        if value <= 0:
+            raise self.wrong(name, value, "a positive number")
+        return value
+
+    def only(self, name: str, *values: Any) -> None:
+        """Raises UnsupportedModel for another value than those that the forward has; it may be absent."""
+        self._asked.add(name)
+        value = self._values.get(name)
+        if value is not None and value not in values:
+            raise UnsupportedModel(f"{self.named(name)} is {value!r}, which isn't supported for this family")
 
     def text(self, name: str, default: str | None = None) -> str:
         value = self._value(name, default)

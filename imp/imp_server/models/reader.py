@@ -106,6 +106,11 @@ class Reader(ABC):
             return default
         return self.keys.number(name, default)
 
+    def positive(self, gguf: str, config: str, default: float | None = None) -> float:
+        """A number that is divided by, or whose root is taken."""
+        name = gguf if self.format == "gguf" else config
+        return self.keys.positive(name, default) if name or default is None else default
+
     def attention(self, **fields: Any) -> Attention:
         """`fields`: what is the family's own."""
         n_heads = self.integer("attention.head_count", "num_attention_heads", high=4096)

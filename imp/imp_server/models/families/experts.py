@@ -40,7 +40,7 @@ def describe(reader: Reader) -> Architecture:
         fields = {
             "embedding_scale": reader.number("embedding_scale", "embedding_multiplier", 1.0),
             "residual_scale": reader.number("residual_scale", "residual_multiplier", 1.0),
-            "logit_scale": 1.0 / reader.number("logit_scale", "logits_scaling", 1.0),
+            "logit_scale": 1.0 / reader.positive("logit_scale", "logits_scaling", 1.0),
         }
     attention = _attention(reader, kind)
     mixture = _experts(reader, kind)
@@ -86,7 +86,7 @@ def _normalises(reader: Reader, kind: str) -> bool:
     reader.keys.note("norm_topk_prob")
     if reader.format == "gguf":
         return reader.keys.flag("expert_weights_norm", kind == "qwen3moe")
-    return reader.keys.flag("norm_topk_prob", kind == "qwen3moe")
+    return reader.keys.flag("norm_topk_prob", False)
 
 
 def _feed_forward(reader: Reader, mixture: Experts, index: int) -> FeedForward:
@@ -94,6 +94,8 @@ def _feed_forward(reader: Reader, mixture: Experts, index: int) -> FeedForward:
     if reader.format == "checkpoint":
         reader.keys.note("mlp_only_layers", "intermediate_size")
         only = reader.header.hyperparameters.get("mlp_only_layers") or []
+        if not isinstance(only, list):
+            raise reader.keys.wrong("mlp_only_layers", only, "a list of layers")
         step = reader.integer("", "decoder_sparse_step", 1)
         if index in only or (index + 1) % step:
             return reader.dense(bias=False)

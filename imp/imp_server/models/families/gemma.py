@@ -21,7 +21,7 @@ def describe(reader: Reader) -> Architecture:
     is_second = reader.kind == "gemma2"
     attention = reader.attention(
         qk_norm="none" if is_second else "per_head",
-        softcap=reader.number("attn_logit_softcapping", "attn_logit_softcapping", 0.0) if is_second else 0.0,
+        softcap=reader.number("attn_logit_softcapping", "attn_logit_softcapping", 50.0) if is_second else 0.0,
         scale=_scale(reader),
     )
     assert attention.rope is not None
@@ -34,14 +34,14 @@ def describe(reader: Reader) -> Architecture:
         layers,
         norm="rms" if reader.format == "gguf" else "rms_plus_one",  # GGUF's converter adds the one
         embedding_scale=math.sqrt(reader.width),
-        logit_softcap=reader.number("final_logit_softcapping", "final_logit_softcapping", 0.0),
+        logit_softcap=reader.number("final_logit_softcapping", "final_logit_softcapping", 30.0 if is_second else 0.0),
     )
 
 
 def _scale(reader: Reader) -> float:
     """GGUF files don't say it: it is the head's size, but in the largest model of each the width of a head's share."""
     if reader.format == "checkpoint":
-        return 1 / math.sqrt(reader.number("", "query_pre_attn_scalar"))
+        return 1 / math.sqrt(reader.positive("", "query_pre_attn_scalar"))
     if reader.n_layers != {"gemma2": 46, "gemma3": 62}[reader.kind]:
         return 0.0
     n_heads = reader.integer("attention.head_count", "", high=4096)

@@ -27,7 +27,10 @@ def is_turned(name: str, scheme: str) -> bool:
 
 
 def describe(reader: Reader) -> Architecture:
-    reader.keys.note("swiglu_alpha", "swiglu_limit", "hidden_act", "experts_per_token", "initial_context_length")
+    reader.keys.note("experts_per_token", "initial_context_length")
+    reader.keys.only("swiglu_alpha", 1.702)
+    reader.keys.only("swiglu_limit", 7, 7.0)
+    reader.keys.only("hidden_act", "silu")
     reader.keys.note("feed_forward_length", "intermediate_size")
     rope = reader.rope(reader.head_size())
     if reader.format == "gguf":  # OpenAI's own doesn't round, and GGUF has no key for it

@@ -11,5 +11,6 @@ CHECKPOINT_NAMES = {"q_norm": "self_attn.query_layernorm", "k_norm": "self_attn.
 
 
 def describe(reader: Reader) -> Architecture:
+    reader.keys.only("use_qk_norm", True)
     attention = reader.attention(qk_norm="per_head_after_rope")
     return reader.architecture("hunyuan_v1_dense", [Layer(attention, reader.dense())] * reader.n_layers)

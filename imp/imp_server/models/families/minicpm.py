@@ -17,10 +17,10 @@ def describe(reader: Reader) -> Architecture:
     layer = Layer(reader.attention(rope=rope), reader.dense())
     if reader.format == "gguf":
         residual = reader.number("residual_scale", "", 1.4 / math.sqrt(reader.n_layers))
-        divided = reader.number("logit_scale", "", reader.width / 256)
+        divided = reader.positive("logit_scale", "", reader.width / 256)
     else:
         residual = reader.number("", "scale_depth") / math.sqrt(reader.n_layers)
-        divided = reader.width / reader.number("", "dim_model_base")
+        divided = reader.width / reader.positive("", "dim_model_base")
     return reader.architecture(
         "minicpm",
         [layer] * reader.n_layers,

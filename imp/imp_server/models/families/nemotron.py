@@ -10,7 +10,8 @@ HF_MODEL_TYPES = ("nemotron",)
 
 
 def describe(reader: Reader) -> Architecture:
-    reader.keys.note("attention.layer_norm_rms_epsilon", "rope_percent")  # the converter writes the eps twice
+    reader.keys.note("attention.layer_norm_rms_epsilon")  # the converter writes the eps twice
+    reader.keys.only("rope_percent", 0.5)
     attention = reader.attention(rope=reader.rope(reader.head_size(), turning=0.5))
     layer = Layer(attention, reader.dense(gated=False, activation=reader.activation("relu2")))
     return reader.architecture(

@@ -13,6 +13,7 @@ CHECKPOINT_NAMES = {"up": "mlp.c_fc", "down": "mlp.c_proj"}
 def describe(reader: Reader) -> Architecture:
     """The window of the files counts, as in BigCode's own; GGUF files don't have it."""
     reader.keys.note("use_bias")
+    reader.keys.only("norm_type", "layer_norm")
     layer = Layer(
         reader.attention(window=reader.window()),
         reader.dense(
