@@ -17,6 +17,7 @@ import pytest
 from imp_server.api import hub as hub_module
 from imp_server.api.auth import KeyRing
 from imp_server.api.contract import Contract
+from imp_server.api.entrance import check_browser
 from imp_server.api.headers import Cors
 from imp_server.core import ConfigError, Forbidden, Unauthorized, UserFault
 from imp_server.core.owner import NOBODY, owner_of
@@ -378,3 +379,9 @@ def test_whose_priority_counts_against_other_keys() -> None:
             assert httpx.post(live.url + CHAT, json=BODY | {"priority": -3}, headers=headers).status_code == 200
             seen = live.engine.requests_seen[-1]
             assert seen.outranks == outranks, (settings, key)
+
+
+@pytest.mark.parametrize("origin", ["http://[", "http://[::1", "http://a]", "null", "", "://"])
+def test_an_origin_that_is_no_url_is_another_site(origin: str) -> None:
+    with pytest.raises(Forbidden):
+        check_browser({"origin": origin, "host": "localhost:8080"}, Cors(()), changes_server=False)

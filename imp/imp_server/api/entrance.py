@@ -75,6 +75,14 @@ def is_local(scope: Scope, headers: Headers) -> bool:
     return peer == UNIX or (address is not None and address.is_loopback)
 
 
+def _site(origin: str) -> str:
+    """Host and port; "" for what is no URL."""
+    try:
+        return urlsplit(origin).netloc.lower()
+    except ValueError:
+        return ""
+
+
 def check_browser(headers: Headers, cors: Cors, *, changes_server: bool) -> None:
     """Keeps out what a page of another site has a browser send, replies to which the page may not even read.
 
@@ -82,8 +90,7 @@ def check_browser(headers: Headers, cors: Cors, *, changes_server: bool) -> None
     """
     origin, listed_only = headers.get("origin"), changes_server
     if origin is not None:
-        is_own = urlsplit(origin).netloc.lower() == headers.get("host", "").lower() != ""
-        if is_own or cors.allows(origin, listed_only=listed_only):
+        if _site(origin) == headers.get("host", "").lower() != "" or cors.allows(origin, listed_only=listed_only):
             return
     elif headers.get("sec-fetch-site", "") != "cross-site" or (cors.allows_any and not listed_only):
         return

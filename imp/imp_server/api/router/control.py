@@ -14,10 +14,20 @@ from imp_server.api.router.catalogue import Catalogue
 from imp_server.api.router.downloads import MOST, Downloads, Progress
 from imp_server.api.router.events import DOWNLOADING_S, Json, Listener, ModelEvents
 from imp_server.api.router.residency import Residency, load_failed
-from imp_server.core import Conflict, InvalidRequest, ModelLoadFailed, ModelNotLoaded, NoModel, Overloaded
+from imp_server.core import (
+    Conflict,
+    InvalidRequest,
+    ModelFileMissing,
+    ModelLoadFailed,
+    ModelNotLoaded,
+    NoModel,
+    NotFound,
+    Overloaded,
+)
 
 _log = logging.getLogger(__name__)
 _NOT_FETCHABLE = "model_not_fetchable"
+_DELETED = "it is being deleted"
 STAGES = ("open", "read", "pack", "warm", "measure")
 """Of a load, in their order; a model has those that it needs."""
 
@@ -117,11 +127,18 @@ class Control:
         if host.source != "catalogue":
             message = f"model {host.id!r} wasn't fetched by imp, which deletes no other"
             raise InvalidRequest(message, param="model", code="model_not_removable")
-        await self._residency.let_go(host, "unloaded", self._stop_timeout_s)
-        self._models.remove(host)
+        if host.broken == _DELETED:
+            raise NotFound(f"model {host.id!r} is being deleted")
+        was_broken, host.broken = host.broken, _DELETED  # nobody begins to load it
         try:
+            await self._residency.let_go(host, "unloaded", self._stop_timeout_s)
             await self._pool.run(catalogue.remove, host.id)
+            self._models.remove(host)
+        except ModelFileMissing:
+            self._models.remove(host)
+            raise NotFound(f"the files of model {host.id!r} are gone") from None
         finally:
+            host.broken = was_broken
             self._events.forget(host.id)
 
     def _several(self) -> Catalogue:
@@ -156,7 +173,7 @@ class Control:
 
     def _fetched(self, model: str, error: str) -> None:
         if error:
-            _log.warning("model %s wasn't fetched: %s", model, error)
+            _log.warning("model %r wasn't fetched: %s", model[:200], error)
             self._events.tell(model, {"status": "unloaded", "error": error})
             return
         self._events.tell(model, {"status": "downloaded"})

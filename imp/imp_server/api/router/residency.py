@@ -11,6 +11,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Iterable
+from contextvars import Context
 from dataclasses import dataclass
 
 from imp_server.api.model_host import ModelHost, Rest
@@ -68,6 +69,8 @@ class Residency:
         self._queue: list[Turn] = []
         self._worker: asyncio.Task[None] | None = None
         self._resting: set[asyncio.Task[None]] = set()
+        self._leaving: set[ModelHost] = set()
+        """Not up any more, and still in memory."""
         self._changed = asyncio.Event()
         self._is_closed = False
 
@@ -154,7 +157,7 @@ class Residency:
     # --- the queue ------------------------------------------------------------------------------
 
     def _find(self, host: ModelHost) -> Turn | None:
-        return next((turn for turn in self._queue if turn.host is host), None)
+        return next((turn for turn in self._queue if turn.host is host and not turn.done.done()), None)
 
     def _turn_of(self, host: ModelHost) -> Turn:
         turn = self._find(host)
@@ -164,13 +167,14 @@ class Residency:
             host.is_queued = True
             host.tell()
         if self._worker is None or self._worker.done():
-            self._worker = asyncio.get_running_loop().create_task(self._work())
+            # Not in the context of the request that happens to be first: what it wants ends when its client leaves.
+            self._worker = asyncio.get_running_loop().create_task(self._work(), context=Context())
         return turn
 
     def _remove(self, turn: Turn) -> None:
         if turn in self._queue:
             self._queue.remove(turn)
-            turn.host.is_queued = False
+            turn.host.is_queued = self._find(turn.host) is not None
 
     def _give_up(self, host: ModelHost, message: str) -> None:
         turn = self._find(host)
@@ -241,7 +245,8 @@ class Residency:
         return False
 
     def _in_memory(self) -> list[ModelHost]:
-        return [host for host in self._hosts() if host.on_demand and self.is_up(host)]
+        """Those that are about to leave are still there."""
+        return [h for h in self._hosts() if h.on_demand and (self.is_up(h) or h in self._leaving)]
 
     def _is_full(self, coming: ModelHost | None = None) -> bool:
         """With `coming`, if one comes. A model that is too large by itself may be the only one."""
@@ -253,7 +258,12 @@ class Residency:
         return too_many or (n_models > 1 and 0 < self._room.n_bytes < n_bytes)
 
     def _longest_idle(self) -> ModelHost | None:
-        idle = [host for host in self._in_memory() if host.is_idle and host.client.state == "ready"]
+        states = ("ready", "restarting")
+        idle = [
+            host
+            for host in self._in_memory()
+            if host.is_idle and host.client.state in states and host not in self._leaving
+        ]
         return min(idle, key=lambda host: host.used_s, default=None)
 
     def _trim(self) -> None:
@@ -267,12 +277,16 @@ class Residency:
 
     async def _end(self, host: ModelHost, rest: Rest, limit_s: float) -> None:
         host.tell()
-        async with host.changing:
-            host.rest = rest  # a load that was given up has put back what was before it
-            await self._finished(host, limit_s)
-            await host.put_to_rest()
-        host.tell()
-        self._changed.set()
+        self._leaving.add(host)
+        try:
+            async with host.changing:
+                host.rest = rest  # a load that was given up has put back what was before it
+                await self._finished(host, limit_s)
+                await host.put_to_rest()
+        finally:
+            self._leaving.discard(host)
+            host.tell()
+            self._changed.set()
 
     async def _finished(self, host: ModelHost, limit_s: float) -> None:
         """Waits until nobody uses it, for at most `limit_s`."""
@@ -291,6 +305,7 @@ class Residency:
         """Puts models to sleep that nobody has used for `engine.idle_unload_s`."""
         while True:
             await asyncio.sleep(_LOOK_S)
+            self._changed.set()  # an engine that starts again, or fails to, tells nobody here
             for host in self._hosts():
                 limit_s = host.config.engine.idle_unload_s
                 idle_s = self._clock() - host.used_s
