@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple, Protocol
 
-from imp_server.core import NotFound
+import msgspec
+
+from imp_server.core import NotFound, PayloadTooLarge
 from imp_server.dialects.handler import Readable
 from imp_server.dialects.intents import Body, present
 from imp_server.dialects.openai_responses.events import ResponseEvents
@@ -92,6 +94,10 @@ class PreviousResponseNotFound(ResponseNotFound):
     default_code = "previous_response_not_found"
 
 
+MOST_NAMED_BYTES = 100 << 20
+"""Of all items together that a request names instead of sending them: what a body may hold by default."""
+
+
 class Finds(Protocol):
     """Where a request's earlier items are looked for."""
 
@@ -111,13 +117,22 @@ async def history_of(finds: Finds, body: Body) -> list[dict[str, Any]]:
 
 
 async def resolved(finds: Finds, items: list[Item]) -> list[Item]:
-    """Item references replaced by what they name."""
+    """Item references replaced by what they name. Raises PayloadTooLarge beyond MOST_NAMED_BYTES of it."""
     found: list[Item] = []
+    known: dict[str, tuple[Json, int]] = {}
+    n_bytes = 0
     for i, item in enumerate(items):
         if not is_reference(item):
             found.append(item)
-        elif (named := await finds.item(item["id"])) is not None:
-            found.append(named)
-        else:
-            raise NotFound(f"no stored item {item['id'][:100]!r}; send the item itself", param=f"input[{i}].id")
+            continue
+        if item["id"] not in known:
+            named = await finds.item(item["id"])
+            if named is None:
+                raise NotFound(f"no stored item {item['id'][:100]!r}; send the item itself", param=f"input[{i}].id")
+            known[item["id"]] = named, len(msgspec.json.encode(named))
+        named, size = known[item["id"]]
+        n_bytes += size
+        if n_bytes > MOST_NAMED_BYTES:
+            raise PayloadTooLarge(f"the items that are named hold more than {MOST_NAMED_BYTES >> 20} MiB; name fewer")
+        found.append(named)
     return found
