@@ -145,19 +145,29 @@ def _value(expression: str, names: dict[str, Any], reply: Reply | None) -> Any:
 def _exchange(target: Sender, step: Step, names: dict[str, Any]) -> Reply:
     assert step.request is not None
     method, path = step.request
-    body, headers = None, {k: str(fill(v, names)) for k, v in step.headers.items()}
+    body, headers = None, {k: str(_filled(v, names)) for k, v in step.headers.items()}
     if step.raw is not None:
         body = step.raw.encode(step.encoding)
         headers.setdefault("content-type", "application/json")
     elif step.body is not None:
-        body = json.dumps(fill(step.body, names)).encode()
+        body = json.dumps(_filled(step.body, names)).encode()
         headers.setdefault("content-type", "application/json")
     reply = target.send(
-        method, str(fill(path, names)), body=body, headers=headers, auth=step.auth, hang_up_after=step.hang_up_after
+        method, str(_filled(path, names)), body=body, headers=headers, auth=step.auth, hang_up_after=step.hang_up_after
     )
     if reply.broken:
         raise _Failed(f"{method} {path}: {_shown(reply)}")
     return reply
+
+
+def _filled(template: Any, names: Mapping[str, Any]) -> Any:
+    """`fill`, where an earlier reply without what the next request needs is the target's fault."""
+    try:
+        return fill(template, names)
+    except ConfigError:
+        raise
+    except Exception as error:
+        raise _Failed(f"the next request can't be made of the last reply: {type(error).__name__}: {error}") from None
 
 
 def fill(template: Any, names: Mapping[str, Any]) -> Any:
