@@ -13,7 +13,7 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
-from imp_server.core import CacheMarks, SamplingParams
+from imp_server.core import CacheMarks, GenerationOptions, SamplingParams
 from imp_server.decode.drafter import Draft, DraftedRow, Float32s, RowDrafter
 from imp_server.engine.choice import Counts
 from imp_server.engine.drafting.speculation import Speculation
@@ -129,7 +129,7 @@ class Device:
         return n_requests * n_tokens * 20.0 / (1e3 * (self.clock.now_s - began))
 
     def _request(self, n_tokens: int) -> None:
-        request = Facts(speculative=None, prediction=b"", cache=CacheMarks())
+        request = Facts(options=GenerationOptions(), prediction=b"", cache=CacheMarks())
         sampler = Facts(position=0, length=0, n_prompt=0, params=SamplingParams())
         row = Facts(drafts=np.empty(0, np.int32), sampler=sampler)
         output = Facts(counts=Counts(), request=request, room_left=n_tokens)

@@ -51,8 +51,6 @@ class ReplyContext:
     body: dict[str, Any]
     """The validated request body, for fields that a reply echoes."""
     n: int = 1
-    habits: str = "imp"
-    """server.habits: whose small ways the reply has."""
     extra: dict[str, Any] = field(default_factory=dict)
     """What a dialect's handler tells its own Fold and Stream; nobody else reads it."""
     clock: Callable[[], float] = time.monotonic
@@ -61,6 +59,8 @@ class ReplyContext:
     """Told before the Fold or the Stream is made."""
     failed: dict[str, Any] | None = None
     """The reply as it stands behind an error in its stream, where the dialect has it kept like any other."""
+    habits: str = "imp"
+    """server.habits: whose small ways the reply has."""
 
 
 class Fold(Protocol):
