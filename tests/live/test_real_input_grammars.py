@@ -65,9 +65,11 @@ def test_responses_streamed_and_sent_back(sdk: openai.OpenAI, name: str) -> None
     deltas = [event.delta for event in events if event.type == "response.custom_tool_call_input.delta"]
     last: Any = events[-1]
     call: Any = last.response.output[-1]
-    cut = last.type == "response.incomplete"  # then the call is as it was written, and not whole
     assert call.type == "custom_tool_call" and "".join(deltas) == call.input
-    assert (cut or obeys(name, call.input)) and (call.status == "incomplete") == cut
+    if call.status == "incomplete":  # as far as it was written
+        assert last.type == "response.incomplete"
+    else:  # whole, though the limit may have come behind it
+        assert obeys(name, call.input), call
     result: Any = {"type": "custom_tool_call_output", "call_id": call.call_id, "output": "done"}
     again = [*asked, call.model_dump(exclude_none=True), result]
     assert sdk.responses.create(model="smollm2", input=again, tools=tools, max_output_tokens=8).status
