@@ -131,7 +131,10 @@ def test_an_engine_that_hangs_is_replaced_under_load(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_sigterm_under_load_ends_with_0_and_every_answer_is_whole(tmp_path: Path) -> None:
-    """What runs when the signal comes is finished; what comes behind it is told 503, or finds nobody there."""
+    """What runs when the signal comes is finished; what comes behind it is told 503, or finds nobody there.
+
+    A connection that nobody has taken yet is reset when the listener closes.
+    """
     path = write_tiny_llama(tmp_path / "tiny.gguf", context=4096)
     command = [sys.executable, "-m", "imp_server.cli.main", "serve", "--port", "0", "--model", str(path)]
     for name, value in (SETTINGS | {"server.drain_timeout_s": 20}).items():
@@ -159,5 +162,6 @@ def test_sigterm_under_load_ends_with_0_and_every_answer_is_whole(tmp_path: Path
     assert began and all(one.is_whole and one.text == right[one.ask] for one in began)
     others = [one for one in outcomes if one.status != 200]
     assert {one.status for one in others} <= {0, 503}, others
-    assert all(one.broken.startswith("ConnectError") for one in others if one.status == 0), others
+    nobody = ("ConnectError", "ReadError", "RemoteProtocolError('Server disconnected without")
+    assert all(one.broken.startswith(nobody) for one in others if one.status == 0), others
     print(f"\nSIGTERM: {len(began)} of {len(outcomes)} whole, the rest refused")
