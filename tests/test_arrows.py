@@ -108,6 +108,21 @@ def test_the_rooms_of_the_grammar_import_downwards_only() -> None:
     assert found == []
 
 
+@pytest.mark.parametrize("package", ["schedule", "engine"])
+def test_files_of_a_package_import_in_no_circle(package: str) -> None:
+    """Not even for types."""
+    own = {
+        str(path.relative_to(PACKAGE).with_suffix("")).replace("/", "."): names
+        for path, here, names in modules()
+        if here == package
+    }
+    left = {name: {n.removeprefix("imp_server.") for n in names} & own.keys() - {name} for name, names in own.items()}
+    while free := [name for name, needs in left.items() if not needs & left.keys()]:
+        for name in free:
+            del left[name]
+    assert not left, f"these import each other, or what does: {sorted(left)}"
+
+
 def test_every_package_has_its_arrows() -> None:
     found = {here for _, here, _ in modules()} - {"__init__", "__main__", "cli", "_native", "_data"}
     assert found == set(ARROWS)

@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,15 +21,12 @@ from imp_server.schedule.lookup import Lookup
 from imp_server.schedule.pins import Pins
 from imp_server.schedule.prefix import PrefixHit, n_common
 from imp_server.schedule.restoring import Restoring
+from imp_server.schedule.rows import Row
 from imp_server.schedule.snapshots import SnapshotLimits, Snapshots
 from imp_server.schedule.spill import Spill
 from imp_server.schedule.tiers.record import BlockStore
 from imp_server.schedule.tiers.tier import Tier
 from imp_server.schedule.tree import BLOCK_BYTES, Node, PrefixTree, key_of
-
-if TYPE_CHECKING:
-    from imp_server.schedule.rows import Row
-
 
 _SAVED_AT_ONCE = 4
 """Blocks that one call of `tidy` writes: a few milliseconds, so a message that arrives isn't kept waiting."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from imp_server.backends.base import BLOCK_TOKENS
 from imp_server.models.architecture import CacheGroup
 from imp_server.schedule.blocks import EMPTY, BlockCounts, BlockPool
-from imp_server.schedule.prefix import MakeIndex, PrefixHit
 
 
 class BlockCopy(NamedTuple):
@@ -25,15 +24,16 @@ class BlockCopy(NamedTuple):
 class Memory:
     """Owner of the pools, one per cache group."""
 
-    def __init__(self, groups: Sequence[CacheGroup], n_blocks: Sequence[int], make_index: MakeIndex) -> None:
+    def __init__(self, groups: Sequence[CacheGroup], n_blocks: Sequence[int]) -> None:
         self.groups = tuple(groups)
         self.pools = [BlockPool(n) for n in n_blocks]
-        self.index = make_index(self.groups, self.pools)
+        self.reclaim: Callable[[int, int], int] = lambda _group, _n_blocks: 0
+        """Gives up cached blocks of a group, so many; how many became free. Set by whoever keeps an index."""
 
     def take(self, group: int) -> int | None:
         """A block for writing; cached contents are given up if nothing is free."""
         block = self.pools[group].take()
-        if block is None and self.index.reclaim(group, 1):
+        if block is None and self.reclaim(group, 1):
             block = self.pools[group].take()
         return block
 
@@ -61,17 +61,17 @@ class Memory:
         # A window row keeps the blocks of its window, the one it writes and one that it straddles.
         return min(columns, self.n_columns(group, window) + 2) if window else columns
 
-    def can_copy(self, hit: PrefixHit, n_positions: int) -> bool:
-        """A row of that length, alone in memory, has a block left to copy the hit's last one into."""
-        if not hit.n_tokens % BLOCK_TOKENS:
+    def can_copy(self, n_known: int, n_positions: int) -> bool:
+        """A row of that length, alone in memory, has a block left to copy the last one of its known prefix into."""
+        if not n_known % BLOCK_TOKENS:
             return True
         with_blocks = (group for group, description in enumerate(self.groups) if description.kind != "state")
         return all(self.n_needed(group, n_positions) < self.pools[group].n_blocks for group in with_blocks)
 
-    def n_shared(self, group: int, hit: PrefixHit) -> int:
-        """Blocks of the hit that rows hold already: adopting them takes nothing away."""
-        blocks = hit.blocks[group] if hit.blocks else ()
-        return sum(block != EMPTY and self.pools[group].is_held(block) for block in blocks)
+    def n_shared(self, group: int, blocks: Sequence[Sequence[int]]) -> int:
+        """Of blocks by group, how many rows hold already: adopting them takes nothing away."""
+        own = blocks[group] if blocks else ()
+        return sum(block != EMPTY and self.pools[group].is_held(block) for block in own)
 
     def counts(self) -> list[BlockCounts]:
         return [pool.counts for pool in self.pools]
@@ -136,9 +136,9 @@ class RowTables:
                 self._memory.pools[group].share(block)
         return twin
 
-    def adopt(self, hit: PrefixHit) -> None:
-        """Begin with the blocks of a known prefix. Only for an empty table."""
-        for group, blocks in enumerate(hit.blocks):
+    def adopt(self, blocks_of: Sequence[Sequence[int]]) -> None:
+        """Begin with the blocks of a known prefix, by group. Only for an empty table."""
+        for group, blocks in enumerate(blocks_of):
             for column, block in enumerate(blocks):
                 self._tables[group][column] = block
                 if block != EMPTY:

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from imp_server.models.architecture import CacheGroup
 from imp_server.schedule.blocks import BlockPool
-
-if TYPE_CHECKING:
-    from imp_server.schedule.rows import Row
-    from imp_server.schedule.snapshots import Snapshot
-    from imp_server.schedule.tree import Node
+from imp_server.schedule.memory import Memory
+from imp_server.schedule.rows import Row
+from imp_server.schedule.snapshots import Snapshot
+from imp_server.schedule.tree import Node
 
 
 def n_common(a: NDArray[np.int32], b: NDArray[np.int32]) -> int:
@@ -174,3 +173,10 @@ class NoPrefixIndex:
 
     def check(self) -> None:
         return None
+
+
+def index_over(memory: Memory, make: MakeIndex | None) -> PrefixIndex:
+    """The index that gives up blocks when the memory runs short. `make` None: nothing is kept."""
+    index = NoPrefixIndex() if make is None else make(memory.groups, memory.pools)
+    memory.reclaim = index.reclaim
+    return index

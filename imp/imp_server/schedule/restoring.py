@@ -5,19 +5,16 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from imp_server.backends.base import BLOCK_TOKENS
 from imp_server.schedule.blocks import EMPTY, BlockPool
 from imp_server.schedule.kept_blocks import KeptBlocks
 from imp_server.schedule.lookup import Lookup
 from imp_server.schedule.prefix import PrefixHit
+from imp_server.schedule.rows import Row
 from imp_server.schedule.snapshots import Snapshot, Snapshots
 from imp_server.schedule.spill import Spill
 from imp_server.schedule.tree import Match, Node, PrefixTree
-
-if TYPE_CHECKING:
-    from imp_server.schedule.rows import Row
 
 
 @dataclass(slots=True)
@@ -143,7 +140,7 @@ class Restoring:
         match = Match(there, len(there) * BLOCK_TOKENS)
         hit = self._lookup.resident_part(match, row.sampler.history[: match.n_tokens], row.reuse_group)
         row.tables.release()
-        row.tables.adopt(hit)
+        row.tables.adopt(hit.blocks)
         return hit.n_tokens if self._has_state(row, hit.snapshot) else self._clear(row)
 
     def _has_state(self, row: Row, snapshot: Snapshot | None) -> bool:

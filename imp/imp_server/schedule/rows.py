@@ -111,7 +111,7 @@ class StepPlan:
         return sum(chunk.n_tokens + chunk.n_drafts for chunk in self.chunks)
 
 
-class StepBuilder:
+class PlanBuilder:
     """The step under construction."""
 
     def __init__(self) -> None:

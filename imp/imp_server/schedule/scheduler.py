@@ -10,9 +10,9 @@ from imp_server.backends.base import BLOCK_TOKENS
 from imp_server.models.architecture import CacheGroup
 from imp_server.schedule.cost import CostTable, VerifyCosts
 from imp_server.schedule.memory import Memory, RowTables
-from imp_server.schedule.prefix import MakeIndex, NoPrefixIndex, PrefixHit
+from imp_server.schedule.prefix import MakeIndex, PrefixHit, index_over
 from imp_server.schedule.queue import RequestQueue, Ticket, in_order
-from imp_server.schedule.rows import Chunk, Row, StepBuilder, StepPlan
+from imp_server.schedule.rows import Chunk, PlanBuilder, Row, StepPlan
 
 _TURN_TOKENS = 8
 """That a row computes at least before it makes place for another client's."""
@@ -45,8 +45,8 @@ class Scheduler:
     ) -> None:
         """`costs`: of any step, by tokens; `decode_costs`: of steps in which every position is sampled."""
         self.limits = limits
-        self.memory = Memory(groups, n_blocks, make_index or (lambda _groups, _pools: NoPrefixIndex()))
-        self.index = self.memory.index
+        self.memory = Memory(groups, n_blocks)
+        self.index = index_over(self.memory, make_index)
         self.costs = costs or CostTable()
         self.decode_costs = decode_costs or VerifyCosts()
         self.queue = RequestQueue()
@@ -115,7 +115,7 @@ class Scheduler:
                 passed.append(ticket)
                 continue
             if victim is not None:
-                self._preempt(victim, StepBuilder())
+                self._preempt(victim, PlanBuilder())
                 hit = self._match(fitting)
             if not self._fits(fitting, hit):
                 break
@@ -135,7 +135,7 @@ class Scheduler:
 
     def plan(self) -> StepPlan:
         """The next step: every decode first, then prompts, shortest first with ageing, within the time budget."""
-        planned = StepBuilder()
+        planned = PlanBuilder()
         self.memory.settle_copies()
         self._bring_back()
         self._fork_followers()
@@ -270,7 +270,7 @@ class Scheduler:
         shares = any(other.leader is row for other in ticket.rows)
         ids = row.sampler.history[: row.sampler.n_prompt - 1 if shares else -1]
         hit = self.index.match(ids, row.reuse_group)
-        if self.memory.can_copy(hit, row.sampler.length + 1):
+        if self.memory.can_copy(hit.n_tokens, row.sampler.length + 1):
             return hit
         # It would fill the pool with blocks of its own that it may not write to, and step back for ever.
         whole = self.index.match(ids[: hit.n_tokens - hit.n_tokens % BLOCK_TOKENS], row.reuse_group)
@@ -281,7 +281,8 @@ class Scheduler:
             return True  # alone it always fits: acceptance saw to that
         length = ticket.rows[0].sampler.length + 1
         for group in range(len(self.memory.groups)):
-            wanted = self.memory.n_needed(group, length) + len(ticket.rows) - 1 - self.memory.n_shared(group, hit)
+            n_shared = self.memory.n_shared(group, hit.blocks)
+            wanted = self.memory.n_needed(group, length) + len(ticket.rows) - 1 - n_shared
             promised = sum(self._still_needed(row, group) for row in self._rows)
             if wanted + promised > self.memory.n_available(group):
                 return False
@@ -296,7 +297,7 @@ class Scheduler:
 
     def _begin(self, row: Row, hit: PrefixHit) -> None:
         row.tables = RowTables(self.memory, self.limits.context_length)
-        row.tables.adopt(hit)
+        row.tables.adopt(hit.blocks)
         row.is_restoring = hit.is_below
         if row.reuse_prefix:
             self.index.begin(row, hit)
@@ -383,7 +384,7 @@ class Scheduler:
         limits = [pending, left] + [n for n in (row.max_chunk, self.limits.prefill_chunk) if n]
         return min(limits)
 
-    def _plan_row(self, row: Row, n_tokens: int, planned: StepBuilder) -> int:
+    def _plan_row(self, row: Row, n_tokens: int, planned: PlanBuilder) -> int:
         """Reserve memory for the row's part, at the cost of lower ranks if need be; tokens planned."""
         assert row.tables is not None
         start = row.n_computed
@@ -406,7 +407,7 @@ class Scheduler:
             if victim is row:
                 return 0
 
-    def _preempt(self, row: Row, planned: StepBuilder) -> None:
+    def _preempt(self, row: Row, planned: PlanBuilder) -> None:
         """Take everything from the row and let it wait, with its history; it is recomputed later."""
         self.n_preemptions += 1
         planned.drop(row)

@@ -10,19 +10,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from imp_server.core import MessageSpan
 from imp_server.models.architecture import CacheGroup
 from imp_server.schedule.blocks import EMPTY, BlockPool
+from imp_server.schedule.rows import Row
 from imp_server.schedule.tiers.record import BlockRecord, BlockStore, content_hash, is_lasting, root_hash
 from imp_server.schedule.tiers.tier import Tier
 from imp_server.schedule.tree import BLOCK_BYTES, TOKEN_BYTES, key_of
-
-if TYPE_CHECKING:
-    from imp_server.schedule.rows import Row
 
 
 def snapshot_points(spans: Iterable[MessageSpan], n_prompt: int, min_step: int) -> tuple[int, ...]:

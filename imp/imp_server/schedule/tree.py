@@ -60,6 +60,10 @@ class Node:
     """Of the children."""
 
     @property
+    def is_root(self) -> bool:
+        return self.parent is None
+
+    @property
     def is_stored(self) -> bool:
         return self.stored_mask != 0
 
@@ -107,8 +111,8 @@ class PrefixTree:
     def __init__(self) -> None:
         self._roots: dict[int, Node] = {}
         self._clock = count(1)
-        self._resident = AgeOrder(lambda node: node.may_leave)
-        self._stored = AgeOrder(lambda node: node.may_be_unstored)
+        self._resident: AgeOrder[Node] = AgeOrder(lambda node: node.may_leave)
+        self._stored: AgeOrder[Node] = AgeOrder(lambda node: node.may_be_unstored)
         self.n_nodes = 0
         self.n_resident = 0
 

@@ -16,7 +16,7 @@ from imp_server.decode.state import SamplerState
 from imp_server.models.architecture import CacheGroup
 from imp_server.schedule.blocks import BlockCounts
 from imp_server.schedule.memory import BlockCopy, Memory, RowTables
-from imp_server.schedule.prefix import MakeIndex, NoPrefixIndex, PrefixHit, n_common
+from imp_server.schedule.prefix import MakeIndex, PrefixHit, index_over, n_common
 from imp_server.schedule.rows import Row
 
 
@@ -79,8 +79,8 @@ class DraftMemory:
     ) -> None:
         """`n_positions`: of a row at most. `make_index` None: nothing is kept for later."""
         self.n_positions = n_positions
-        self._memory = Memory(groups, n_blocks, make_index or (lambda _groups, _pools: NoPrefixIndex()))
-        self._index = self._memory.index
+        self._memory = Memory(groups, n_blocks)
+        self._index = index_over(self._memory, make_index)
         self._holders: dict[ModelRow, None] = {}
         self._asked: frozenset[ModelRow] = frozenset()
 
@@ -125,7 +125,7 @@ class DraftMemory:
             self.step_back(victim)
             hit = self._match(row)
         row.place.tables = RowTables(self._memory, self.n_positions)
-        row.place.tables.adopt(hit)
+        row.place.tables.adopt(hit.blocks)
         row.place.n_computed = hit.n_tokens
         self._index.begin(row.place, hit)
         self._holders[row] = None
@@ -171,7 +171,7 @@ class DraftMemory:
         """What is known of its text; whole blocks of it, where there would be none to copy the last one into."""
         ids = row.state.history[:-1]
         hit = self._index.match(ids, row.place.reuse_group)
-        if self._memory.can_copy(hit, min(row.state.length + BLOCK_TOKENS, self.n_positions)):
+        if self._memory.can_copy(hit.n_tokens, min(row.state.length + BLOCK_TOKENS, self.n_positions)):
             return hit
         whole = self._index.match(ids[: hit.n_tokens - hit.n_tokens % BLOCK_TOKENS], row.place.reuse_group)
         return replace(whole, wait_for=hit.wait_for)
@@ -183,7 +183,7 @@ class DraftMemory:
 
     def _fits(self, row: ModelRow, growth: int, hit: PrefixHit) -> bool:
         for group in range(self.n_groups):
-            wanted = self._memory.n_needed(group, row.state.length + growth) - self._memory.n_shared(group, hit)
+            wanted = self._memory.n_needed(group, row.state.length + growth) - self._memory.n_shared(group, hit.blocks)
             promised = sum(self._still_needed(other, growth, group) for other in self._holders)
             if wanted + promised > self._memory.n_available(group):
                 return False
