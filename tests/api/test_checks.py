@@ -20,6 +20,7 @@ from imp_server.workers.jobs import JobBroken, Jobs
 from tests.asked import changed
 from tests.live.toy_server import TOOLS_CHATML
 from tests.text.asking import chat, message
+from tests.text.tools.spelled import FORMATS, model_of
 from tests.toy import byte_model
 
 MODEL = byte_model(TOOLS_CHATML, context_length=1 << 16)
@@ -32,14 +33,16 @@ def workers() -> Iterator[Workers]:
     found.close()
 
 
-def tool(name: str) -> Tool:
-    kinds: list[dict[str, Any]] = [{"type": "string"}, {"type": "integer", "minimum": 0}, {"enum": ["a", "b"]}]
+def tool(name: str, *, is_plain: bool = False) -> Tool:
+    """Of each three properties one can't be told without a proof, unless `is_plain`."""
+    text = {"type": "string"} if is_plain else {"type": "string", "pattern": "^[a-z]"}
+    kinds: list[dict[str, Any]] = [text, {"type": "integer", "minimum": 0}, {"enum": ["a", "b"]}]
     properties = {f"{name}_{i}": kinds[i % 3] for i in range(8)}
     return Tool(name, "does it", {"type": "object", "properties": properties, "required": [f"{name}_0"]})
 
 
-def prepared(checks: Checks, request: Any) -> Any:
-    finish = MODEL.begin_chat(request, 1)
+def prepared(checks: Checks, request: Any, model: Any = MODEL) -> Any:
+    finish = model.begin_chat(request, 1)
 
     async def learn() -> Any:
         ended: dict[bytes, Refusal] = {}
@@ -145,27 +148,74 @@ def test_the_first_of_several_refusals_is_told_whatever_is_known(workers: Worker
     assert checks.counters[REFUSED] == 2
 
 
+def asking(*tools: Tool, mode: str = "auto") -> Any:
+    return msgspec.structs.replace(chat(message("user", "hi")), tools=tools, tool_choice=ToolChoice(mode))
+
+
+class Noted(Checks):
+    """Owner of what its jobs were asked: the plans of each, and how many of them were known."""
+
+    def __init__(self, workers: Workers) -> None:
+        super().__init__(Jobs(workers, n_quick=1))
+        self.asked: list[tuple[int, int]] = []
+        run = self.jobs.run
+
+        async def noted(function: str, data: bytes, *rest: Any) -> bytes:
+            job = msgspec.msgpack.decode(data, type=ProofJob)
+            self.asked.append((len(job.plans), len(job.apart)))
+            return await run(function, data, *rest)
+
+        self.jobs.run = noted  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_plain_tools_are_told_without_a_process(workers: Workers, form: str) -> None:
+    checks, model = Noted(workers), model_of(form)
+    for mode in ("auto", "required"):
+        request = asking(*(tool(f"tool{i}", is_plain=True) for i in range(3)), mode=mode)
+        plan = prepared(checks, request, model).request.plan
+        assert plan.grammar == model.prepare_chat(request, 1).request.plan.grammar is not None
+    assert checks.asked == ([(1, 3)] if form == "cohere" else []), "a number of calls is a pattern there"
+
+
+def test_one_tool_changed_of_twenty_pays_for_one(workers: Workers) -> None:
+    checks = Noted(workers)
+    tools = [tool(f"tool{i}") for i in range(20)]
+    prepared(checks, asking(*tools))
+    assert sum(n for n, _ in checks.asked) == 20, "what stands around them is counted"
+    checks.asked.clear()
+    prepared(checks, asking(*tools[:-1], tool("other")))
+    prepared(checks, asking(*tools[1:], tools[0]))
+    assert [n for n, _ in checks.asked] == [1]
+
+
+def test_parameters_spelled_one_by_one_are_proved_once_each(workers: Workers) -> None:
+    """In a notation whose grammar has a value for each parameter."""
+
+    def numbered(i: int) -> Tool:
+        properties = {f"n{i}_{j}": {"type": "integer", "multipleOf": 2 + i + j} for j in range(4)}
+        return Tool(f"tool{i}", "does it", {"type": "object", "properties": properties})
+
+    checks, model = Noted(workers), model_of("qwen_xml")
+    tools = [numbered(i) for i in range(6)]
+    prepared(checks, asking(*tools), model)
+    assert [n for n, _ in checks.asked] == [6, 9], "the same property of two tools is one schema"
+    checks.asked.clear()
+    prepared(checks, asking(*tools[:-1], numbered(40)), model)
+    assert [n for n, _ in checks.asked] == [1, 4]
+
+
 def test_parts_that_take_too_much_together_are_proved_as_a_whole(
     workers: Workers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def jobs_asked(most_units: int) -> list[tuple[int, int]]:
-        """(plans, plans that envelopes leave out) of each job."""
         monkeypatch.setattr("imp_server.api.checks.CHECK", Limit(most_units, 1 << 40))
-        checks, asked = Checks(Jobs(workers, n_quick=1)), list[tuple[int, int]]()
-        run = checks.jobs.run
+        checks = Noted(workers)
+        for _ in range(2):
+            assert prepared(checks, request).request.plan.grammar is not None
+        return checks.asked
 
-        async def noted(function: str, data: bytes, *rest: Any) -> bytes:
-            job = msgspec.msgpack.decode(data, type=ProofJob)
-            asked.append((len(job.plans), len(job.apart)))
-            return await run(function, data, *rest)
-
-        monkeypatch.setattr(checks.jobs, "run", noted)
-        assert prepared(checks, request).request.plan.grammar is not None
-        assert prepared(checks, request).request.plan.grammar is not None
-        return asked
-
-    request = msgspec.structs.replace(
-        chat(message("user", "hi")), tools=(tool("one"), tool("two")), tool_choice=ToolChoice("auto")
-    )
-    assert jobs_asked(100_000) == [(2, 0), (1, 2)]
-    assert jobs_asked(1_000) == [(2, 0), (1, 2), (1, 0)]
+    wanted = ResponseFormat("regex", text="[a-z]+", param="response_format")
+    request = changed(asking(tool("one"), tool("two")), response_format=wanted)
+    assert jobs_asked(100_000) == [(2, 0), (1, 2), (1, 2)], "tools, the answer's pattern, both as one reply"
+    assert jobs_asked(1_000) == [(2, 0), (1, 2), (1, 2), (1, 0)]

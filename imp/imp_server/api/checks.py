@@ -1,8 +1,9 @@
 """Whether grammars may be served: each is asked once, of a worker process that ends with whoever wants to know.
 
-A schema's verdict serves whatever it is part of: an envelope is proved around the schemas that are known, and what all
-of them take is added up. Only verdicts that are numbers are kept, never that a process was ended from outside.
-What an engine gives up although it was checked is kept, too, so that nobody begins it again.
+Plain grammars (grammar/plain.py) are told at once. A schema's verdict serves whatever it is part of: an envelope is
+proved around the schemas that are known, and what all of them take is added up. Only verdicts that are numbers are
+kept, never that a process was ended from outside. What an engine gives up although it was checked is kept, too, so that
+nobody begins it again.
 """
 
 from __future__ import annotations
@@ -11,13 +12,14 @@ import asyncio
 import logging
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping
+from threading import Lock
 from typing import Literal, TypeVar
 
 import msgspec
 
 from imp_server.core import GrammarPlan, GrammarRefused, GrammarTooCostly, Unavailable
 from imp_server.core.limits import CHECK
-from imp_server.grammar.proving import ProofJob, Refusal, Verdict, verdict_key
+from imp_server.grammar.proving import ProofJob, Refusal, Verdict, verdict_at_once, verdict_key
 from imp_server.grammar.whole_schema import JOB as JUDGE
 from imp_server.grammar.whole_schema import Unjudged
 from imp_server.workers.jobs import JobBroken, JobFault, Jobs
@@ -51,10 +53,11 @@ class Unanswered(Exception):
 
 
 class Verdicts:
-    """Owner of what is known of plans, the least recently used forgotten first. Thread-safe: each look is one step."""
+    """Owner of what is known of plans, the least recently used forgotten first. Thread-safe."""
 
     def __init__(self, most_bytes: int = 8 << 20) -> None:
         self._most_bytes = most_bytes
+        self._lock = Lock()
         self._known: OrderedDict[bytes, Verdict] = OrderedDict()
         self.n_bytes = 0
 
@@ -63,28 +66,29 @@ class Verdicts:
 
     def get(self, key: bytes) -> Verdict | None:
         """None: nobody knows."""
-        try:
-            verdict = self._known[key]
-            self._known.move_to_end(key)
-        except KeyError:  # another thread may have made room
-            return None
-        return verdict
+        with self._lock:
+            verdict = self._known.get(key)
+            if verdict is not None:
+                self._known.move_to_end(key)
+            return verdict
 
     def replace(self, key: bytes, verdict: Verdict) -> None:
         """As `put`, whatever was known."""
-        if key in self._known:
-            self.n_bytes -= _size(self._known.pop(key))
+        with self._lock:
+            if key in self._known:
+                self.n_bytes -= _size(self._known.pop(key))
         self.put(key, verdict)
 
     def put(self, key: bytes, verdict: Verdict) -> None:
-        """A whole one. From the event loop only."""
-        if key in self._known:
-            return
-        self._known[key] = verdict
-        self.n_bytes += _size(verdict)
-        while self.n_bytes > self._most_bytes:
-            _, oldest = self._known.popitem(last=False)
-            self.n_bytes -= _size(oldest)
+        """A whole one."""
+        with self._lock:
+            if key in self._known:
+                return
+            self._known[key] = verdict
+            self.n_bytes += _size(verdict)
+            while self.n_bytes > self._most_bytes:
+                _, oldest = self._known.popitem(last=False)
+                self.n_bytes -= _size(oldest)
 
 
 def _size(verdict: Verdict) -> int:
@@ -103,16 +107,26 @@ class Questions:
         """Digests of schemas' plans that are known to be served."""
 
     def prove(self, plan: GrammarPlan) -> None:
+        self._verdict(plan)
+
+    def _verdict(self, plan: GrammarPlan) -> Verdict | None:
+        """None: it has to be learnt, that of a part of it first. Raises GrammarRefused."""
         key = verdict_key(plan.kind, plan.digest)
         if key in self._ended:
             raise self._ended[key].error()
         found = self._verdicts.get(key)
         if found is None:
-            self.open[key] = plan
-        elif found.refusal is not None:
+            n_open = len(self.open)
+            found = verdict_at_once(plan, self._verdict)
+            if found is not None:
+                self._verdicts.put(key, found)
+            elif len(self.open) == n_open:
+                self.open[key] = plan
+        if found is not None and found.refusal is not None:
             raise found.refusal.error()
-        elif plan.kind == "json_schema":
+        if found is not None and plan.kind == "json_schema":
             self.known.append(plan.digest)
+        return found
 
     def settle(self) -> None:
         if self.open:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Container
+from collections.abc import Callable, Container
 from functools import cache
 from typing import Literal, Protocol
 
@@ -15,8 +15,10 @@ import msgspec
 
 from imp_server import __version__
 from imp_server.core import GrammarPlan, GrammarRefused, GrammarTooCostly, GrammarUnsatisfiable
+from imp_server.core.limits import CHECK, Limit
 from imp_server.core.turns import ENDLESS, Budget
 from imp_server.grammar.check import (
+    KeyOrder,
     check_choices,
     check_definition,
     check_gbnf,
@@ -24,8 +26,10 @@ from imp_server.grammar.check import (
     check_regex,
     check_schema,
     prove_around,
+    schema_plan,
 )
 from imp_server.grammar.languages.envelope import Lit, Seq, Value, Words
+from imp_server.grammar.plain import plain_envelope, plain_text
 from imp_server.grammar.plan import Normal, make_plan
 from imp_server.grammar.whole_schema import read_whole
 
@@ -93,12 +97,10 @@ def prove(plan: GrammarPlan, apart: Container[str] = ()) -> tuple[str, ...]:
     normal = msgspec.msgpack.decode(plan.payload, type=Normal)
     match plan.kind:
         case "json_schema":
-            order: Literal["any", "schema"] = "schema" if normal.key_order == "schema" else "any"
             digits: Literal["digits", "any"] = "any" if normal.integers == "any" else "digits"
-            check_schema(json.loads(normal.schema), integers=digits, key_order=order)
+            check_schema(json.loads(normal.schema), integers=digits, key_order=_order(normal.key_order))
         case "envelope" if normal.node is not None:
-            order = "schema" if normal.key_order == "schema" else "any"
-            return prove_around(plan.digest, normal.node, apart, key_order=order)
+            return prove_around(plan.digest, normal.node, apart, key_order=_order(normal.key_order))
         case "definition" if isinstance(normal.node, Words):
             check_definition(normal.node.kind, normal.node.text)
         case "validator":
@@ -114,6 +116,32 @@ def prove(plan: GrammarPlan, apart: Container[str] = ()) -> tuple[str, ...]:
         case _:
             raise GrammarRefused(f"unknown kind of grammar {plan.kind!r}")
     return ()
+
+
+def verdict_at_once(plan: GrammarPlan, known: Callable[[GrammarPlan], Verdict | None]) -> Verdict | None:
+    """What a proof would say, where counting is enough to tell (plain.py); None: it isn't.
+
+    `known`: asked for the verdict on each schema that is part of an envelope.
+    """
+    if plan.kind not in ("json_schema", "envelope"):
+        return None
+    normal = msgspec.msgpack.decode(plan.payload, type=Normal)
+    if normal.node is None:
+        cost = plain_text(normal.schema)
+    else:
+        order = _order(normal.key_order)
+        cost = plain_envelope(normal.node, lambda schema: _cost(known(schema_plan(schema, key_order=order))))
+    if cost is None or cost.n_units > CHECK.n_units or cost.n_bytes > CHECK.n_bytes:
+        return None
+    return Verdict(None, *cost)
+
+
+def _cost(verdict: Verdict | None) -> Limit | None:
+    return None if verdict is None or verdict.refusal is not None else Limit(verdict.n_units, verdict.n_bytes)
+
+
+def _order(key_order: str) -> KeyOrder:
+    return "schema" if key_order == "schema" else "any"
 
 
 class ProvesHere:
