@@ -34,11 +34,11 @@ def workers() -> Iterator[Workers]:
 
 
 def tool(name: str, *, is_plain: bool = False) -> Tool:
-    """Of each three properties one can't be told without a proof, unless `is_plain`."""
-    text = {"type": "string"} if is_plain else {"type": "string", "pattern": "^[a-z]"}
-    kinds: list[dict[str, Any]] = [text, {"type": "integer", "minimum": 0}, {"enum": ["a", "b"]}]
+    """One that can't be told without a proof, unless `is_plain`."""
+    kinds: list[dict[str, Any]] = [{"type": "string"}, {"type": "integer", "minimum": 0}, {"enum": ["a", "b"]}]
     properties = {f"{name}_{i}": kinds[i % 3] for i in range(8)}
-    return Tool(name, "does it", {"type": "object", "properties": properties, "required": [f"{name}_0"]})
+    schema = {"type": "object", "properties": properties, "required": [f"{name}_0"]}
+    return Tool(name, "does it", schema if is_plain else {**schema, "minProperties": 2})
 
 
 def prepared(checks: Checks, request: Any, model: Any = MODEL) -> Any:
@@ -189,20 +189,31 @@ def test_one_tool_changed_of_twenty_pays_for_one(workers: Workers) -> None:
     assert [n for n, _ in checks.asked] == [1]
 
 
-def test_parameters_spelled_one_by_one_are_proved_once_each(workers: Workers) -> None:
-    """In a notation whose grammar has a value for each parameter."""
+def with_parts(number: int, steps: list[int]) -> Tool:
+    """Plain but for some of its properties."""
+    properties = {f"n{number}_{i}": {"type": "integer", "multipleOf": step} for i, step in enumerate(steps)}
+    properties["text"] = {"type": "string"}  # type: ignore[dict-item]
+    return Tool(f"tool{number}", "does it", {"type": "object", "properties": properties})
 
-    def numbered(i: int) -> Tool:
-        properties = {f"n{i}_{j}": {"type": "integer", "multipleOf": 2 + i + j} for j in range(4)}
-        return Tool(f"tool{i}", "does it", {"type": "object", "properties": properties})
 
-    checks, model = Noted(workers), model_of("qwen_xml")
-    tools = [numbered(i) for i in range(6)]
+@pytest.mark.parametrize("form", ["hermes", "qwen_xml"])
+def test_what_of_plain_tools_is_not_plain_is_proved_once_wherever_it_stands(workers: Workers, form: str) -> None:
+    """Also in a notation whose grammar has a value for each parameter."""
+    checks, model = Noted(workers), model_of(form)
+    tools = [with_parts(i, [2, 3, 4 + i][: 3 - i % 2]) for i in range(6)]
     prepared(checks, asking(*tools), model)
-    assert [n for n, _ in checks.asked] == [6, 9], "the same property of two tools is one schema"
-    checks.asked.clear()
-    prepared(checks, asking(*tools[:-1], numbered(40)), model)
-    assert [n for n, _ in checks.asked] == [1, 4]
+    prepared(checks, asking(*tools[:-1], with_parts(40, [2, 3, 44])), model)
+    assert [n for n, _ in checks.asked] == [5, 1]
+
+
+def test_a_part_that_has_no_value_is_told_as_part_of_its_schema(workers: Workers) -> None:
+    nothing = {"type": "integer", "multipleOf": 2, "minimum": 3, "maximum": 3}
+    optional = Tool("one", "does it", {"type": "object", "properties": {"a": nothing, "b": {"type": "string"}}})
+    required = Tool("two", "does it", {**optional.parameters, "required": ["a"]})
+    assert prepared(Noted(workers), asking(optional, mode="required")).request.plan.grammar is not None
+    with pytest.raises(GrammarRefused, match="at #/properties/a") as caught:
+        prepared(Noted(workers), asking(optional, required, mode="required"))
+    assert (caught.value.param, caught.value.pointer) == ("tools[1].function.parameters", "/properties/a")
 
 
 def test_parts_that_take_too_much_together_are_proved_as_a_whole(

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import random
+from functools import lru_cache
 from typing import Any, Literal
 
+import msgspec
 import pytest
+from imp_server.core import GrammarRefused
 from imp_server.core.limits import QUESTION, Limit
 from imp_server.core.turns import ENDLESS, Budget
-from imp_server.grammar.check import check_schema
+from imp_server.grammar.check import check_schema, schema_plan
 from imp_server.grammar.engine import GrammarSpace
 from imp_server.grammar.frames.space import Space
 from imp_server.grammar.frames.warm_up import warm_up
 from imp_server.grammar.languages.envelope import Alt, Branch, Free, Lit, Node, Raw, Seq, Value, Words
 from imp_server.grammar.machines.memo import alone
-from imp_server.grammar.plain import FORMATS, MAX_NAMES, plain_cost, plain_envelope
+from imp_server.grammar.plain import FORMATS, MAX_NAMES, Told, plain_envelope, plain_schema
 from imp_server.grammar.plan import Normal, begin, make_plan
-from imp_server.grammar.proving import Verdict, prove, verdict_at_once
+from imp_server.grammar.proving import ProofJob, Verdict, prove, proved, verdict_at_once
 from imp_server.grammar.values.schema.closing import with_closing
 
 from tests.grammar.judging import BYTES
@@ -39,14 +42,30 @@ KEYWORDS: dict[str, list[Any]] = {
     "description": ["what it is"],
     "default": [None, {"a": 1}],
 }
+ODD: list[Any] = [
+    {"type": "string", "pattern": "^[a-z]{2,9}$"},
+    {"type": "string", "pattern": "^a$", "minLength": 2},
+    {"type": "integer", "multipleOf": 3, "minimum": 1, "maximum": 2},
+    {"type": "number", "multipleOf": 0.25},
+    {"type": "array", "items": {"type": "string"}, "uniqueItems": True, "minItems": 2},
+    {"not": {"type": "string"}},
+    {"type": "object", "patternProperties": {"^x": {"type": "integer"}}, "minProperties": 2},
+    {"type": "object", "properties": {"a": {}, "b": {}}, "maxProperties": 1},
+    {"oneOf": [{"type": "integer"}, {"type": "number", "minimum": 3}]},
+    {"type": "array", "prefixItems": [{"const": 1}, False], "minItems": 2},
+    {"allOf": [{"type": "string"}, {"minLength": 3}], "maxLength": 2},
+    {"type": "object", "properties": {"id": {"type": "string", "format": "regex"}}, "required": ["id"]},
+]
+"""Some have no value."""
 TYPES = ["null", "boolean", "integer", "number", "string", "array", "object"]
 
 
 class Drawn:
     """Owner of the definitions of one schema, which may ask for what can't be."""
 
-    def __init__(self, seed: int) -> None:
-        self._rng = random.Random(seed)
+    def __init__(self, seed: int, odd: float = 0.0) -> None:
+        """`odd`: the share of subschemas that aren't plain."""
+        self._rng, self._odd = random.Random(seed), odd
         self._parts: dict[str, Any] = {}
 
     def schema(self) -> Any:
@@ -55,6 +74,8 @@ class Drawn:
 
     def _sub(self, depth: int) -> Any:
         rng = self._rng
+        if rng.random() < self._odd:
+            return rng.choice(ODD)
         makers = [self._typed, self._typed, self._listed, lambda _: rng.choice([True, {}])]
         if depth < 4:
             makers += [self._typed, self._object, self._object, self._array, self._either, self._defined]
@@ -101,7 +122,7 @@ def start_cost(plan: Any) -> Limit:
     return Limit(ENDLESS - budget.n_units, ENDLESS - budget.n_bytes)
 
 
-def assert_as_proved(schema: Any, cost: Limit, key_order: Literal["any", "schema"] = "any") -> None:
+def assert_as_proved(schema: Any, cost: Told, key_order: Literal["any", "schema"] = "any") -> None:
     told = start_cost(check_schema(schema, key_order=key_order))
     assert told.n_units <= cost.n_units and told.n_bytes <= cost.n_bytes, (schema, told, cost)
 
@@ -112,7 +133,7 @@ def test_whatever_is_plain_is_proved_and_starts_within_its_cost(first: int) -> N
     for seed in range(first, first + 100):
         schema = Drawn(seed).schema()
         for asked in (schema, with_closing(schema, True)):
-            if (cost := plain_cost(asked)) is not None:
+            if (cost := plain_schema(asked)) is not None:
                 n_plain += 1
                 assert_as_proved(asked, cost, "schema" if seed % 2 else "any")
     assert n_plain > 20
@@ -120,10 +141,36 @@ def test_whatever_is_plain_is_proved_and_starts_within_its_cost(first: int) -> N
 
 def test_whatever_is_plain_of_real_and_of_odd_schemas_is_proved() -> None:
     schemas = [group.schema for group in groups()] + [Writer(seed).schema() for seed in range(60)]
-    plain = [(schema, cost) for schema in schemas if (cost := plain_cost(schema)) is not None]
+    plain = [(schema, cost) for schema in schemas if (cost := plain_schema(schema)) is not None]
     assert len(plain) > 30
     for schema, cost in plain:
         assert_as_proved(schema, cost)
+
+
+def verdict_of(plan: Any) -> Verdict | None:
+    """As whoever has learnt what isn't plain."""
+    try:
+        return verdict_at_once(plan, lambda part: verdict_at_once(part, verdict_of) or verdict_proved(part))
+    except GrammarRefused:
+        return None
+
+
+@lru_cache
+def verdict_proved(plan: Any) -> Verdict:
+    [found] = msgspec.msgpack.decode(proved(msgspec.msgpack.encode(ProofJob((plan,)))), type=list[Verdict])
+    return found
+
+
+def test_plain_around_parts_that_are_not_is_proved_and_starts_within_the_cost_of_both() -> None:
+    n_told = n_refused = 0
+    for seed in range(80):
+        schema = with_closing(Drawn(seed, odd=0.25).schema(), seed % 3 > 0)
+        if plain_schema(schema) is None and (found := verdict_of(schema_plan(schema))) is not None:
+            n_told += 1
+            assert_as_proved(schema, Told(found.n_units, found.n_bytes, found.shortest))
+        elif plain_schema(schema) is None:
+            n_refused += 1
+    assert n_told > 10 and n_refused > 10
 
 
 def wide(sub: Any, n: int = MAX_NAMES) -> Any:
@@ -152,7 +199,7 @@ LARGEST = {
 @pytest.mark.parametrize("name", LARGEST)
 def test_the_largest_of_their_kind_are_cheap(name: str) -> None:
     schema = with_closing(LARGEST[name], True)
-    cost = plain_cost(schema)
+    cost = plain_schema(schema)
     assert cost is not None
     assert_as_proved(schema, cost)
     budget = QUESTION.budget()
@@ -212,11 +259,11 @@ NOT_PLAIN: list[Any] = [
 
 @pytest.mark.parametrize("number", range(len(NOT_PLAIN)))
 def test_what_has_to_be_proved_is_not_plain(number: int) -> None:
-    assert plain_cost(NOT_PLAIN[number]) is None
+    assert plain_schema(NOT_PLAIN[number]) is None
 
 
-def known(schema: Any) -> Limit | None:
-    return plain_cost(schema)
+def known(schema: Any) -> Told | None:
+    return plain_schema(schema)
 
 
 TEXT = {"type": "string", "maxLength": 40}

@@ -103,28 +103,31 @@ class Questions:
         """`ended`: plans whose proofs were ended from outside, for this request alone."""
         self._verdicts, self._ended = verdicts, ended
         self.open: dict[bytes, GrammarPlan] = {}
+        self._n_unknown = 0
         self.known: list[str] = []
         """Digests of schemas' plans that are known to be served."""
 
     def prove(self, plan: GrammarPlan) -> None:
-        self._verdict(plan)
+        found = self._verdict(plan)
+        if found is not None and found.refusal is not None:
+            raise found.refusal.error()
 
     def _verdict(self, plan: GrammarPlan) -> Verdict | None:
-        """None: it has to be learnt, that of a part of it first. Raises GrammarRefused."""
+        """None: it has to be learnt, that of its parts first."""
         key = verdict_key(plan.kind, plan.digest)
         if key in self._ended:
-            raise self._ended[key].error()
+            return Verdict(self._ended[key])
         found = self._verdicts.get(key)
         if found is None:
-            n_open = len(self.open)
+            n_unknown = self._n_unknown
             found = verdict_at_once(plan, self._verdict)
             if found is not None:
                 self._verdicts.put(key, found)
-            elif len(self.open) == n_open:
+            elif self._n_unknown == n_unknown:
                 self.open[key] = plan
-        if found is not None and found.refusal is not None:
-            raise found.refusal.error()
-        if found is not None and plan.kind == "json_schema":
+        if found is None:
+            self._n_unknown += 1
+        if found is not None and found.refusal is None and plan.kind == "json_schema":
             self.known.append(plan.digest)
         return found
 

@@ -51,6 +51,7 @@ PARTS = 100_000
 
 
 KeyOrder = Literal["any", "schema"]
+Integers = Literal["digits", "any"]
 
 
 class Rules(NamedTuple):
@@ -78,7 +79,7 @@ DEFAULT = Rules()
 def check_schema(
     schema: Any,
     *,
-    integers: Literal["digits", "any"] = "digits",
+    integers: Integers = "digits",
     key_order: KeyOrder = "any",
 ) -> GrammarPlan:
     """A JSON Schema (object or boolean). Raises GrammarRefused, GrammarUnsatisfiable, naming the place in the message.
@@ -88,18 +89,31 @@ def check_schema(
     """
     try:
         plan = schema_plan(schema, integers=integers, key_order=key_order)
+    except GrammarRefused as refused:
+        raise placed(refused) from None
+    prove_schema(plan, schema, integers, key_order)
+    return plan
+
+
+def prove_schema(plan: GrammarPlan, schema: Any, integers: Integers, key_order: KeyOrder) -> int:
+    """Bytes of a shortest value of the schema whose plan it is, about. Raises as check_schema."""
+    try:
         with _limited("schema"):
-            _prove(schema, Space(n_locals=64), plan.digest, integers, key_order)
+            return _prove(schema, Space(n_locals=64), plan.digest, integers, key_order)
     except RecursionError:
         deepest = deepest_place(schema)
         raise GrammarRefused(f"the schema is nested too deeply (at #{deepest})", pointer=deepest) from None
     except GrammarRefused as refused:
-        place = f"#{refused.pointer}"
-        if place not in refused.message:
-            refused.message += f" (at {place})"
-            refused.args = (refused.message,)
-        raise
-    return plan
+        raise placed(refused) from None
+
+
+def placed(refused: GrammarRefused) -> GrammarRefused:
+    """The same, with the place in its message."""
+    place = f"#{refused.pointer}"
+    if place not in refused.message:
+        refused.message += f" (at {place})"
+        refused.args = (refused.message,)
+    return refused
 
 
 @contextmanager
@@ -109,8 +123,8 @@ def _limited(asked: Literal["schema", "pattern", "grammar"]) -> Iterator[None]:
         yield
 
 
-def _prove(schema: Any, space: Space, digest: str, integers: str, key_order: str) -> None:
-    """Some value satisfies the schema, and a reply under it can begin."""
+def _prove(schema: Any, space: Space, digest: str, integers: str, key_order: str) -> int:
+    """Some value satisfies the schema, and a reply under it can begin. Returns bytes of the shortest."""
     formula = schema_formula(space, schema, digest, integers, key_order)
     subs = _visit_all(space, formula.leaves())
     answer = space.solver.proved(lambda: space.solver.value(formula), formula)
@@ -123,6 +137,7 @@ def _prove(schema: Any, space: Space, digest: str, integers: str, key_order: str
         raise GrammarTooCostly(message, pointer=place)
     _prove_parts(space, subs)
     _start(space, Begun(space.start(space.goal(formula), True).id))
+    return answer.size
 
 
 IsCulprit = Callable[[Found | None], bool]
@@ -170,9 +185,7 @@ def _start(space: Space, begun: Begun) -> None:
     rehearse_ending(stepper, Distances(stepper, {}), State(stepper.cell(begun.start, bottom)))
 
 
-def schema_plan(
-    schema: Any, *, integers: Literal["digits", "any"] = "digits", key_order: KeyOrder = "any"
-) -> GrammarPlan:
+def schema_plan(schema: Any, *, integers: Integers = "digits", key_order: KeyOrder = "any") -> GrammarPlan:
     """What `check_schema` would return, unchecked. Raises GrammarRefused for what isn't JSON."""
     if not isinstance(schema, dict | bool):
         raise GrammarRefused("a JSON Schema must be an object or a boolean")

@@ -2,7 +2,8 @@
 
 Most tools of most clients are plain: objects, lists, texts, numbers and constants with bounds, optional by a null, in
 definitions that don't lead back to themselves. Nothing is made for it, so it may be asked where a proof may not run.
-What isn't plain is left to check.py, which says the same of what is.
+What isn't plain is left to check.py, which says the same of what is. Where a member or an item of something plain isn't
+and refers to nothing, its own verdict is enough: whoever holds it says what that is, and equal parts are proved once.
 """
 
 from __future__ import annotations
@@ -57,18 +58,43 @@ _TYPES = {
     "array": ARRAY,
     "object": OBJECT,
 }
-_OF_STRINGS = frozenset(("minLength", "maxLength", "format"))
-_OF_NUMBERS = frozenset(("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"))
-_OF_ARRAYS = frozenset(("items", "minItems", "maxItems"))
-_OF_OBJECTS = frozenset(("properties", "required", "additionalProperties"))
+_OF_NUMBERS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
+_OF_TYPE = {
+    "string": ("minLength", "maxLength", "format"),
+    "integer": _OF_NUMBERS,
+    "number": _OF_NUMBERS,
+    "array": ("items", "minItems", "maxItems"),
+    "object": ("properties", "required", "additionalProperties"),
+}
 FORMATS = frozenset(("date-time", "date", "time", "duration", "email", "hostname", "ipv4", "uri", "uuid"))
 """Whose machines are small."""
 ANNOTATED = frozenset(("int32", "int64", "float", "double", "password", "byte", "binary", "path", "file-path"))
 """Names of formats that nobody enforces."""
 
 
+_REFERS = frozenset(
+    ("$ref", "$dynamicRef", "$recursiveRef", "$id", "$anchor", "$dynamicAnchor", "$recursiveAnchor", "$schema",
+     "$defs", "definitions", CLOSING)
+)  # fmt: skip
+"""Whatever has none of these means the same wherever it stands."""
+MAX_PARTS = 64
+"""Subschemas that aren't plain."""
+
+
+class Told(NamedTuple):
+    """Of a schema that is served: what its start takes at most, and bytes of a shortest value, about."""
+
+    n_units: int
+    n_bytes: int
+    shortest: int
+
+
+Ask = Callable[[Any], Told | None]
+"""What is known of a schema; None: nobody knows, or it is refused."""
+
+
 class Plain(NamedTuple):
-    """A subschema. `types`: bits of those that its values have; `shortest`: bytes of one of them, about."""
+    """A subschema. `types`: bits of those that its values may have; `shortest`: bytes of one of them, about."""
 
     types: int
     shortest: int
@@ -78,32 +104,43 @@ class NotPlain(Exception):
     """A proof has to tell."""
 
 
-def plain_cost(schema: Any) -> Limit | None:
-    """What the start of such a schema takes at most; None if it isn't plain."""
+class _TooLarge(NotPlain):
+    """Whatever it is."""
+
+
+def nobody(schema: Any) -> None:
+    """Knows of no schema."""
+
+
+def plain_schema(schema: Any, ask: Ask = nobody) -> Told | None:
+    """What is to be said of a plain schema; None if it isn't plain.
+
+    `ask`: asked of each part that isn't, when all the rest is known to be.
+    """
     try:
-        return _Reading(schema).cost()
+        return _Reading(schema, ask).told()
     except NotPlain:
         return None
 
 
-def plain_text(schema: str) -> Limit | None:
+def plain_text(schema: str, ask: Ask) -> Told | None:
     """The same of the text of a schema."""
     if len(schema) > MAX_TEXT:
         return None
     try:
-        return plain_cost(json.loads(schema))
+        return plain_schema(json.loads(schema), ask)
     except RecursionError:
         return None
 
 
-def plain_envelope(node: Node, cost_of: Callable[[Any], Limit | None]) -> Limit | None:
+def plain_envelope(node: Node, ask: Ask) -> Limit | None:
     """What the start of an envelope takes at most, its values included; None if it isn't plain.
 
-    `cost_of`: the same of a value's schema, asked of each of them.
+    `ask`: asked of the schema of each value, and of each text that isn't plain.
     """
     (n_units, n_bytes), is_plain = _DOCUMENT, True
     for n_before, part in enumerate(nodes_of(node)):
-        cost = _cost_of_node(part, cost_of) if n_before < MAX_NODES else None
+        cost = _cost_of_node(part, ask) if n_before < MAX_NODES else None
         if cost is None:
             is_plain = False
         else:
@@ -111,12 +148,12 @@ def plain_envelope(node: Node, cost_of: Callable[[Any], Limit | None]) -> Limit 
     return Limit(n_units, n_bytes) if is_plain else None
 
 
-def _cost_of_node(node: Node, cost_of: Callable[[Any], Limit | None]) -> Limit | None:
+def _cost_of_node(node: Node, ask: Ask) -> Limit | None:
     match node:
         case Value():
-            return cost_of(node.schema)
+            return _limit(ask(node.schema))
         case Raw():
-            return _cost_of_text(node.schema) if node.closer else None
+            return _cost_of_text(node.schema, ask) if node.closer else None
         case Free():
             return _NODE if all(branch.tag for branch in node.branches) else None
         case Lit():
@@ -126,42 +163,49 @@ def _cost_of_node(node: Node, cost_of: Callable[[Any], Limit | None]) -> Limit |
     return None
 
 
-def _cost_of_text(schema: Any) -> Limit | None:
+def _limit(told: Told | None) -> Limit | None:
+    return told and Limit(told.n_units, told.n_bytes)
+
+
+def _cost_of_text(schema: Any, ask: Ask) -> Limit | None:
     """Of a text as it is, which may be one word besides; None if no text would do, too."""
     cost = Limit(0, 0)
     if isinstance(schema, dict) and schema.get("anyOf", ()) and schema["anyOf"][-1] == {"const": "null"}:
         cost, schema = _SCALAR, {**schema, "anyOf": schema["anyOf"][:-1]}
     try:
-        reading = _Reading(schema)
-        own = reading.cost() if reading.types() & STRING else None
+        reading = _Reading(schema, nobody)
+        own = _limit(reading.told() if reading.types() & STRING else None)
     except NotPlain:
-        return None
+        is_text = isinstance(schema, dict) and schema.get("type") == "string"
+        own = _limit(ask(schema)) if is_text else None
     return own and Limit(cost.n_units + own.n_units, cost.n_bytes + own.n_bytes)
 
 
 class _Reading:
-    """Owner of what reading one schema has cost so far."""
+    """Owner of what reading one schema has come to so far."""
 
-    def __init__(self, root: Any) -> None:
-        self._root = root
+    def __init__(self, root: Any, ask: Ask) -> None:
+        self._root, self._ask = root, ask
         self._n_subs = 0
         self._n_text = 0
         self._n_units, self._n_bytes = _DOCUMENT
         self._formats: set[str] = set()
         self._open: list[str] = []
+        self._n_parts = 0
+        self._is_told = True
 
     def types(self) -> int:
         return self._sub(self._root).types
 
-    def cost(self) -> Limit:
+    def told(self) -> Told:
         found = self._sub(self._root)
         if isinstance(self._root, dict):
             for keyword in _DEFINITIONS:
                 for name in self._definitions(keyword):
                     self._referred(f"#/{keyword}/{name}")
-        if found.shortest > MAX_SHORTEST:
+        if found.shortest > MAX_SHORTEST or not self._is_told:
             raise NotPlain
-        return Limit(self._n_units, self._n_bytes + _BYTES_PER_BYTE * self._n_text)
+        return Told(self._n_units, self._n_bytes + _BYTES_PER_BYTE * self._n_text, found.shortest)
 
     def _definitions(self, keyword: str) -> dict[str, Any]:
         found = self._root.get(keyword, {})
@@ -176,7 +220,9 @@ class _Reading:
     def _text(self, text: str) -> str:
         """A text that the schema spells."""
         self._n_text += len(text)
-        if self._n_text > MAX_TEXT or not text.isprintable():
+        if self._n_text > MAX_TEXT:
+            raise _TooLarge
+        if not text.isprintable():
             raise NotPlain
         return text
 
@@ -185,7 +231,7 @@ class _Reading:
     def _sub(self, schema: Any) -> Plain:
         self._n_subs += 1
         if self._n_subs > MAX_SUBS or len(self._open) > MAX_DEPTH:
-            raise NotPlain
+            raise _TooLarge
         if schema is True:
             self._pay(_COMPOUND)
             return Plain(ANY_TYPE, 1)
@@ -195,10 +241,33 @@ class _Reading:
         if schema is self._root:
             self._check_root(schema)
             said -= _AT_ROOT
+        n_open = len(self._open)
         self._open.append("")
-        found = self._said(schema, said)
-        self._open.pop()
+        try:
+            found = self._said(schema, said)
+        except _TooLarge:
+            raise
+        except NotPlain:
+            found = self._part(schema)
+        del self._open[n_open:]
         return found
+
+    def _part(self, schema: dict[str, Any]) -> Plain:
+        """A subschema that isn't plain, if it means the same by itself. Raises NotPlain."""
+        if schema is self._root or self._ask is nobody or refers(schema):
+            raise NotPlain
+        self._n_parts += 1
+        if self._n_parts > MAX_PARTS:
+            raise _TooLarge
+        asked = schema.get("type")
+        types = _bits(self._types(asked)) if asked is not None else ANY_TYPE
+        root = {key: self._root[key] for key in ("$schema", CLOSING) if key in self._root}
+        told = self._ask({**root, **schema})
+        if told is None:
+            self._is_told = False
+            return Plain(types, 0)
+        self._pay(Limit(told.n_units, told.n_bytes))
+        return Plain(types, told.shortest)
 
     def _check_root(self, schema: dict[str, Any]) -> None:
         draft = schema.get("$schema")
@@ -269,19 +338,19 @@ class _Reading:
 
     def _typed(self, schema: dict[str, Any], said: set[str]) -> Plain:
         types = self._types(schema.get("type"))
-        shortest, left = 6, said - {"type"}
+        if not said <= {"type"}.union(*(_OF_TYPE.get(name, ()) for name in types)):
+            raise NotPlain
         self._pay(_SCALAR)
+        shortest = 6
         if "string" in types:
-            shortest, left = max(shortest, self._string(schema)), left - _OF_STRINGS
+            shortest = max(shortest, self._string(schema))
         if types & {"integer", "number"}:
             self._number(schema, is_integer="number" not in types)
-            shortest, left = max(shortest, 2 * MOST_DIGITS), left - _OF_NUMBERS
+            shortest = max(shortest, 2 * MOST_DIGITS)
         if "array" in types:
-            shortest, left = max(shortest, self._array(schema)), left - _OF_ARRAYS
+            shortest = max(shortest, self._array(schema))
         if "object" in types:
-            shortest, left = max(shortest, self._object(schema)), left - _OF_OBJECTS
-        if left:
-            raise NotPlain
+            shortest = max(shortest, self._object(schema))
         return Plain(_bits(types), shortest)
 
     # --- what is said of one type ---------------------------------------------------------------
@@ -324,9 +393,9 @@ class _Reading:
         declared, required = schema.get("properties", {}), schema.get("required", [])
         if not isinstance(declared, dict) or not isinstance(required, list) or len(declared) > MAX_NAMES:
             raise NotPlain
-        members = {self._name(name): self._sub(sub) for name, sub in declared.items()}
-        if not all(isinstance(name, str) and name in members for name in required):
+        if not all(isinstance(name, str) and name in declared for name in required):
             raise NotPlain
+        members = {self._name(name): self._sub(sub) for name, sub in declared.items()}
         others = schema.get("additionalProperties", True)
         if others is not False and others is not True:
             self._sub(others)
@@ -336,6 +405,21 @@ class _Reading:
         if len(name) > MAX_NAME or not name.isascii() or '"' in name or "\\" in name:
             raise NotPlain
         return self._text(name)
+
+
+def refers(schema: Any) -> bool:
+    """Whether a schema may mean something else elsewhere."""
+    todo, n_left = [schema], MAX_TEXT
+    while todo and n_left:
+        n_left -= 1
+        part = todo.pop()
+        if isinstance(part, dict):
+            if not part.keys().isdisjoint(_REFERS):
+                return True
+            todo += part.values()
+        elif isinstance(part, list):
+            todo += part
+    return bool(todo)
 
 
 def _kind_of(value: Any) -> str:

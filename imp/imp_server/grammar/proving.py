@@ -9,27 +9,28 @@ import hashlib
 import json
 from collections.abc import Callable, Container
 from functools import cache
-from typing import Literal, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 import msgspec
 
 from imp_server import __version__
 from imp_server.core import GrammarPlan, GrammarRefused, GrammarTooCostly, GrammarUnsatisfiable
-from imp_server.core.limits import CHECK, Limit
+from imp_server.core.limits import CHECK
 from imp_server.core.turns import ENDLESS, Budget
 from imp_server.grammar.check import (
+    Integers,
     KeyOrder,
     check_choices,
     check_definition,
     check_gbnf,
     check_lark,
     check_regex,
-    check_schema,
     prove_around,
+    prove_schema,
     schema_plan,
 )
 from imp_server.grammar.languages.envelope import Lit, Seq, Value, Words
-from imp_server.grammar.plain import plain_envelope, plain_text
+from imp_server.grammar.plain import Told, plain_envelope, plain_text
 from imp_server.grammar.plan import Normal, make_plan
 from imp_server.grammar.whole_schema import read_whole
 
@@ -71,11 +72,15 @@ _ERRORS: dict[str, type[GrammarRefused]] = {
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """What a proof found. `n_units`, `n_bytes`: what it took, which its start won't exceed."""
+    """What a proof found. `n_units`, `n_bytes`: what it took, which its start won't exceed.
+
+    `shortest`: bytes of a shortest value of a schema, about.
+    """
 
     refusal: Refusal | None = None
     n_units: int = 0
     n_bytes: int = 0
+    shortest: int = 0
     apart: tuple[str, ...] = ()
     """Digests of plans of schemas that were left out: the plan is served if they are, and if the costs together fit."""
 
@@ -92,15 +97,22 @@ def definition_plan(syntax: str, definition: str) -> GrammarPlan:
     return make_plan(_DEFINITION, Normal(node=Words(syntax, definition)))
 
 
-def prove(plan: GrammarPlan, apart: Container[str] = ()) -> tuple[str, ...]:
-    """Which of the plans `apart` it left out. Raises GrammarRefused, GrammarUnsatisfiable."""
+class Proof(NamedTuple):
+    """Of a plan that is served. `apart`: which of the plans apart it left out; `shortest`: as of a Verdict."""
+
+    apart: tuple[str, ...] = ()
+    shortest: int = 0
+
+
+def prove(plan: GrammarPlan, apart: Container[str] = ()) -> Proof:
+    """Raises GrammarRefused, GrammarUnsatisfiable."""
     normal = msgspec.msgpack.decode(plan.payload, type=Normal)
     match plan.kind:
         case "json_schema":
-            digits: Literal["digits", "any"] = "any" if normal.integers == "any" else "digits"
-            check_schema(json.loads(normal.schema), integers=digits, key_order=_order(normal.key_order))
+            asked = json.loads(normal.schema)
+            return Proof((), prove_schema(plan, asked, _integers(normal.integers), _order(normal.key_order)))
         case "envelope" if normal.node is not None:
-            return prove_around(plan.digest, normal.node, apart, key_order=_order(normal.key_order))
+            return Proof(prove_around(plan.digest, normal.node, apart, key_order=_order(normal.key_order)))
         case "definition" if isinstance(normal.node, Words):
             check_definition(normal.node.kind, normal.node.text)
         case "validator":
@@ -115,33 +127,42 @@ def prove(plan: GrammarPlan, apart: Container[str] = ()) -> tuple[str, ...]:
             check_lark(normal.text)
         case _:
             raise GrammarRefused(f"unknown kind of grammar {plan.kind!r}")
-    return ()
+    return Proof()
 
 
 def verdict_at_once(plan: GrammarPlan, known: Callable[[GrammarPlan], Verdict | None]) -> Verdict | None:
     """What a proof would say, where counting is enough to tell (plain.py); None: it isn't.
 
-    `known`: asked for the verdict on each schema that is part of an envelope.
+    `known`: asked for the verdicts on schemas that are parts of it.
     """
     if plan.kind not in ("json_schema", "envelope"):
         return None
     normal = msgspec.msgpack.decode(plan.payload, type=Normal)
+    order = _order(normal.key_order)
     if normal.node is None:
-        cost = plain_text(normal.schema)
+        digits = _integers(normal.integers)
+        found = plain_text(
+            normal.schema, lambda part: _told(known(schema_plan(part, integers=digits, key_order=order)))
+        )
+        verdict = found and Verdict(None, *found)
     else:
-        order = _order(normal.key_order)
-        cost = plain_envelope(normal.node, lambda schema: _cost(known(schema_plan(schema, key_order=order))))
-    if cost is None or cost.n_units > CHECK.n_units or cost.n_bytes > CHECK.n_bytes:
+        cost = plain_envelope(normal.node, lambda part: _told(known(schema_plan(part, key_order=order))))
+        verdict = cost and Verdict(None, *cost)
+    return verdict if verdict and verdict.n_units <= CHECK.n_units and verdict.n_bytes <= CHECK.n_bytes else None
+
+
+def _told(verdict: Verdict | None) -> Told | None:
+    if verdict is None or verdict.refusal is not None:
         return None
-    return Verdict(None, *cost)
-
-
-def _cost(verdict: Verdict | None) -> Limit | None:
-    return None if verdict is None or verdict.refusal is not None else Limit(verdict.n_units, verdict.n_bytes)
+    return Told(verdict.n_units, verdict.n_bytes, verdict.shortest)
 
 
 def _order(key_order: str) -> KeyOrder:
     return "schema" if key_order == "schema" else "any"
+
+
+def _integers(integers: str) -> Integers:
+    return "any" if integers == "any" else "digits"
 
 
 class ProvesHere:
@@ -167,10 +188,10 @@ def _verdict(plan: GrammarPlan, job: ProofJob) -> Verdict:
     budget = Budget()
     try:
         with budget.spent():
-            apart = prove(plan, job.apart)
+            proof = prove(plan, job.apart)
     except GrammarRefused as error:
         return Verdict(_refusal(error))
-    return Verdict(None, ENDLESS - budget.n_units, ENDLESS - budget.n_bytes, apart)
+    return Verdict(None, ENDLESS - budget.n_units, ENDLESS - budget.n_bytes, proof.shortest, proof.apart)
 
 
 def _refusal(error: GrammarRefused) -> Refusal:
