@@ -320,7 +320,7 @@ def test_https(certificate: tuple[str, str]) -> None:
             assert http.post(CHAT, json=BODY, headers={"origin": url}).status_code == 200
             with http.stream("POST", CHAT, json=BODY | {"stream": True}) as stream:
                 assert stream.read().endswith(b"data: [DONE]\n\n")
-            assert f"<code>{url}/v1</code>" in http.get("/").text
+            assert "<script" in http.get("/").text
         with pytest.raises(httpx.HTTPError):
             httpx.get(live.url + "/health", timeout=5)  # not encrypted
         with pytest.raises(httpx.ConnectError):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, ParamSpec, TypeVar
 
@@ -48,6 +48,7 @@ from imp_server.dialects.openai_responses.kept import Kept
 from imp_server.resources import data_folder
 from imp_server.text.cache_scope import session_name
 from imp_server.text.model_workers import WARM_UP as TEXT_WARM_UP
+from imp_server.ui.renderer import Renderer
 from imp_server.workers.client import Workers
 from imp_server.workers.jobs import Jobs, available_cores
 
@@ -75,6 +76,7 @@ class Hub:
     reports: Reports
     residency: Residency
     control: Control
+    renderer: Renderer = field(default_factory=Renderer)
     check_replies: bool = False
     """Check every reply and event against the contract (tests, log.level=debug)."""
     draining: bool = False
@@ -301,6 +303,9 @@ class Hub:
     async def close_session(self, session_id: str) -> int:
         name = session_name(current_owner(), session_id)
         return sum([await host.client.close_session(name) for host in self.models])
+
+    async def rendered(self, blocks: Sequence[str]) -> list[list[Any] | None] | None:
+        return await self.renderer.rendered(blocks)
 
     async def in_pool(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         return await self.pool.run(function, *args, **kwargs)

@@ -280,6 +280,7 @@ async def run(hub: Hub, sockets: Sockets, announce: Announce, *, ends_process: b
         await hub.shelf.close()
         await asyncio.to_thread(hub.reports.close)
         await asyncio.to_thread(hub.workers.close)
+        await asyncio.to_thread(hub.renderer.close)
         await app.stop()  # type: ignore[no-untyped-call]
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import logging
 import socket
+import webbrowser
 from collections.abc import Iterator
 from contextlib import ExitStack
+from functools import partial
 from typing import TYPE_CHECKING
 
 import click
@@ -21,28 +23,30 @@ from imp_server.core import readable
 from imp_server.logs import is_json, set_up_logging, tell, tell_json
 
 if TYPE_CHECKING:
-    from imp_server.api.server import Sockets
+    from imp_server.api.server import Announce, Sockets
 
 
 @click.command(cls=KnobCommand, example="imp serve smollm2 --port 9000 --max-tokens 500")
 @click.argument("model", required=False, shell_complete=runnable_names)
+@click.option("--open", "opens_page", is_flag=True, help="Open the page in a browser once requests are taken.")
 @with_config()
-def command(loaded: Loaded, model: str | None) -> None:
+def command(loaded: Loaded, model: str | None, opens_page: bool) -> None:
     """Serve MODEL over HTTP until SIGINT or SIGTERM.
 
     MODEL is a known name (`imp ls --known`), a file, a folder or hf:org/repo[:file]; without it the small default
     model is served, and fetched first if it isn't here. `--model none` starts without one. With --models-dir or
     --models-preset, and without MODEL, all models found there are served, each loaded when it is asked for.
     """
-    run_server(loaded, model)
+    run_server(loaded, model, opens_page=opens_page)
 
 
-def run_server(loaded: Loaded, model: str | None = None) -> None:
+def run_server(loaded: Loaded, model: str | None = None, *, opens_page: bool = False) -> None:
     """Until SIGINT or SIGTERM."""
     from imp_server.api.server import bind, serve
 
+    announce = partial(_announce, prefix=loaded.config.server.api_prefix, opens_page=opens_page)
     if serves_several(loaded.config, model):
-        _serve_several(loaded)
+        _serve_several(loaded, announce)
         return
     config = with_model(loaded, model)
     set_up_logging(config.log)
@@ -53,14 +57,14 @@ def run_server(loaded: Loaded, model: str | None = None) -> None:
     located = locate(config)
     if located is None:
         _say("No model: requests that need one are answered with 503")
-        serve(config, [], sockets, _announce)
+        serve(config, [], sockets, announce)
         return
     _say(f"Loading model {located.model_id}\n{readable(located.path)}")
     _say(_limits(config))
-    _serve_model(config, located, sockets)
+    _serve_model(config, located, sockets, announce)
 
 
-def _serve_several(loaded: Loaded) -> None:
+def _serve_several(loaded: Loaded, announce: Announce) -> None:
     from imp_server.api.hub import new_workers
     from imp_server.api.server import bind, serve
     from imp_server.cli._several_models import DiskCatalogue
@@ -81,7 +85,7 @@ def _serve_several(loaded: Loaded) -> None:
     room = catalogue.room
     at_once = f"{room.n_models} at once" if room.n_models else "any number at once"
     _say(f"Loaded when they are asked for, {at_once}, in {room.n_bytes >> 20} MiB of memory\n{_limits(config)}")
-    serve(config, [], sockets, _announce, workers, catalogue)
+    serve(config, [], sockets, announce, workers, catalogue)
 
 
 def warnings(config: Config) -> Iterator[str]:
@@ -100,7 +104,7 @@ def warnings(config: Config) -> Iterator[str]:
         )
 
 
-def _serve_model(config: Config, located: Located, sockets: Sockets) -> None:
+def _serve_model(config: Config, located: Located, sockets: Sockets, announce: Announce) -> None:
     from imp_server.api.hub import new_workers
     from imp_server.api.model_host import ModelHost
     from imp_server.api.model_text_side import ModelTextSide
@@ -110,9 +114,9 @@ def _serve_model(config: Config, located: Located, sockets: Sockets) -> None:
     with ExitStack() as bar:
         on_progress = bar.enter_context(loading_progress())
 
-        def announce(line: str) -> None:
+        def announced(line: str) -> None:
             bar.close()
-            _announce(line)
+            announce(line)
 
         client = ProcessEngine(located.path, located.model_id, config)
         workers = new_workers()
@@ -123,7 +127,7 @@ def _serve_model(config: Config, located: Located, sockets: Sockets) -> None:
         host = ModelHost(
             located.model_id, client, load_text, config, on_progress, aliases=located.aliases, tags=config.model.tags
         )
-        serve(config, [host], sockets, announce, workers)
+        serve(config, [host], sockets, announced, workers)
 
 
 def _say(line: str) -> None:
@@ -134,19 +138,23 @@ def _say(line: str) -> None:
         print(line, flush=True)
 
 
-def _announce(line: str) -> None:
+def _announce(line: str, *, prefix: str = "", opens_page: bool = False) -> None:
     """0.0.0.0 is no address that clients could be given, so they are told this machine's own."""
     _say(line)
     listens = line.rpartition(" ")[2]
+    end = f"/{prefix.strip('/')}".rstrip("/")
     here, elsewhere = addresses(listens)
     if elsewhere:
         _say(f"On this machine:   {here}\nFrom others:       {elsewhere}")
     if line.startswith("Also"):
         return
-    url = elsewhere or here
+    url = (elsewhere or here) + end
     if not url.startswith("http"):  # a Unix socket
         return
-    _say(f"OpenAI clients:    {url}/v1\nAnthropic clients: {url}\nEvery route:       {url}/docs")
+    _say(f"In a browser:      {url}/\nOpenAI clients:    {url}/v1\nAnthropic clients: {url}")
+    _say(f"Every route:       {url}/docs")
+    if opens_page:
+        webbrowser.open(f"{here}{end}/")
 
 
 def addresses(url: str) -> tuple[str, str]:

@@ -25,7 +25,7 @@ Errors are `{"error": {"code": STATUS, "message", "type"}}`; a prompt that is to
 `exceed_context_size_error` with `n_prompt_tokens` and `n_ctx`. `/metrics` without `--metrics`, and `/slots` with
 `--no-slots`, are 501. `system_fingerprint` begins with `b`, and a streamed chat with a delta whose content is null.
 Anthropic's and TGI's routes keep the shapes of their own. Not there yet: `--context-shift`, slot files, `POST /props`,
-`__verbose`, `--no-jinja`, `--no-ui`.
+`__verbose`, `--no-jinja`.
 
 What llama-server does by default and imp doesn't, set in this mode unless something else is asked for:
 

@@ -22,6 +22,8 @@ class Server(msgspec.Struct, frozen=True):
     """strict = a request names the model it means; any = every name, and none, is answered by the loaded model."""
     habits: Literal["imp", "llama-server"] = "imp"
     """llama-server = its shape of errors and its small ways in replies (docs/llama-server.md)."""
+    ui: bool = True
+    """Serve the page for people at / and the forms of /docs; off = two plain pages without scripts."""
     slots: bool = True
     """Answer /slots; off = 501."""
     api_key: Secrets = ()

@@ -7,7 +7,7 @@ process does the rest (engine, transport, errors). Handlers own no state.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, ParamSpec, Protocol, TypeVar, runtime_checkable
 
@@ -171,6 +171,11 @@ class Services(Protocol):
 
     async def count_tokens(self, request: ChatRequest) -> int:
         """Prompt tokens of the request."""
+        ...
+
+    async def rendered(self, blocks: Sequence[str]) -> list[list[Any] | None] | None:
+        """Markdown as nodes (ui/allowed.py): None for a block that there was no time for, and for all if a limit ended
+        the work."""
         ...
 
     async def end_reasoning(self, name: str) -> ReasoningEnd:

@@ -10,10 +10,13 @@ import msgspec
 from imp_server.core import Conflict, NotFound
 from imp_server.dialects.docs_page import front_page, page
 from imp_server.dialects.handler import BytesReply, Call, JsonReply, Reply, handler
+from imp_server.dialects.imp_ui import page_file
 
 
 @handler
 async def index(call: Call) -> Reply:
+    if call.services.config.server.ui:
+        return page_file(call, "index.html")
     state = call.services.state()
     host = call.headers.get("host", "127.0.0.1:8080")
     scheme = "https" if call.services.config.server.ssl_certfile else "http"
@@ -171,4 +174,6 @@ async def openapi(call: Call) -> Reply:
 
 @handler
 async def docs(call: Call) -> Reply:
+    if call.services.config.server.ui:
+        return page_file(call, "docs.html")
     return BytesReply(page(call.services.document()).encode(), "text/html; charset=utf-8")

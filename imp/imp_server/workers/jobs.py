@@ -61,7 +61,7 @@ class _Lost(Exception):
     """The zygote died, and the child with it."""
 
 
-class _Places:
+class Places:
     """Owner of so many places, and of who waits for one: owners by turns."""
 
     def __init__(self, n: int) -> None:
@@ -95,7 +95,7 @@ class _Places:
 class _Running:
     child: Child
     owner: str
-    place: _Places
+    place: Places
     lane: Literal["quick", "slow", "waiting", "over"] = "quick"
     refused: ImpError | None = field(default=None)
 
@@ -111,7 +111,7 @@ class Jobs:
         self._workers = workers
         self.n_quick, self._n_slow, self._max_slow = n_quick, n_slow, max_slow
         self._credits = Credits(OWN, SHARED)
-        self._paid, self._poor = _Places(n_quick), _Places(n_quick)
+        self._paid, self._poor = Places(n_quick), Places(n_quick)
         self._slow: list[_Running] = []
         self._waiting: OrderedDict[str, deque[_Running]] = OrderedDict()
         self._timer: asyncio.TimerHandle | None = None
@@ -209,7 +209,7 @@ class Jobs:
 
     # --- the quick lane -------------------------------------------------------------------------
 
-    async def _take_place(self, owner: str) -> tuple[float, _Places]:
+    async def _take_place(self, owner: str) -> tuple[float, Places]:
         """The CPU seconds paid for, and the place."""
         loop = asyncio.get_running_loop()
         slice_s = self._credits.grant(owner, LEAST_SLICE_S, MOST_SLICE_S, loop.time())
