@@ -48,7 +48,8 @@ def values_like(value: Any, hint: Any) -> Iterator[Any]:
     elif isinstance(value, float):
         yield value * 3 if value else 0.5
     elif isinstance(value, Rope):
-        yield None
+        if type(None) in get_args(hint):
+            yield None
         yield from ropes_like(value)
     elif isinstance(value, tuple):
         yield tuple(item * 1.5 for item in value)
@@ -81,6 +82,7 @@ def is_idle(part: Any, name: str) -> bool:
     alone = {
         "shared_gate": part.shared_hidden == 0,
         "top_groups": part.n_groups == 1,
+        "group_strength": part.n_groups == 1,
     }
     return alone.get(name, False)
 

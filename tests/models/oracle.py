@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import transformers
 from imp_server.backends.base import Backend
 from safetensors.torch import save_file
 from transformers import AutoConfig, AutoModelForCausalLM
@@ -67,13 +68,17 @@ class Case:
     zero_centred_norms: bool = False
     pre: str = "gpt-2"
     """GGUF's name for how the family's text is cut before BPE; empty = SentencePiece."""
-    specials: tuple[str, str, str] = ("<unk>", "<s>", "</s>")
+    specials: tuple[str, ...] = ("<unk>", "<s>", "</s>")
     is_saved: bool = True
     """False: transformers saves another family than the published files are of."""
+    seed: int = 0
+    """Another draw, where one expert is almost as good as the next."""
     prepare: Callable[[torch.nn.Module], None] = lambda _: None
     """What is done with the drawn model."""
     has_gguf: bool = True
     """False: llama.cpp's converter doesn't take it, or loses something."""
+    model_class: str = ""
+    """transformers' own, where it isn't found by the config."""
     tokenizer_class: str = "PreTrainedTokenizerFast"
     untouched: tuple[str, ...] = ()
     """Fields of the description that may change without a trace in the logits, with the reason beside the case."""
@@ -89,7 +94,8 @@ def model_of(case: Case) -> torch.nn.Module:
     torch.set_num_threads(1)
     config = AutoConfig.for_model(case.kind, **case.full_config())
     config._attn_implementation = "eager"
-    model = AutoModelForCausalLM.from_config(config).eval().float()
+    maker = getattr(transformers, case.model_class) if case.model_class else AutoModelForCausalLM
+    model = (maker(config) if case.model_class else maker.from_config(config)).eval().float()
     named = [*model.named_parameters(), *_drawn_buffers(model)]
     for name, parameter in named:
         parameter.data = torch.from_numpy(_drawn(case, name, tuple(parameter.shape)))
@@ -104,7 +110,7 @@ def _drawn_buffers(model: torch.nn.Module) -> list[tuple[str, torch.Tensor]]:
 
 
 def _drawn(case: Case, name: str, shape: tuple[int, ...]) -> Floats:
-    rng = np.random.default_rng(zlib.crc32(name.encode()))
+    rng = np.random.default_rng(zlib.crc32(name.encode()) + case.seed)
     values = np.clip(np.rint(rng.standard_normal(shape) * 2), -3, 3) / 2
     scale = next((scale for part, scale in case.sizes.items() if part in name), None)
     if scale is not None:

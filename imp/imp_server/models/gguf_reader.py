@@ -27,6 +27,14 @@ _LAYER = {
     "v": "attn_v",
     "qkv": "attn_qkv",
     "o": "attn_output",
+    "q_a": "attn_q_a",
+    "q_a_norm": "attn_q_a_norm",
+    "q_b": "attn_q_b",
+    "kv_a": "attn_kv_a_mqa",
+    "kv_a_norm": "attn_kv_a_norm",
+    "kv_b": "attn_kv_b",
+    "k_b": "attn_k_b",
+    "v_b": "attn_v_b",
     "q_norm": "attn_q_norm",
     "k_norm": "attn_k_norm",
     "sinks": "attn_sinks",
@@ -67,10 +75,11 @@ class GgufReader(Reader):
     def n_tensors(self) -> int:
         return len(self._file.tensors)
 
-    def has(self, name: str) -> bool:
-        """Of a layer's tensors, those of the first."""
+    def has(self, name: str, layer: int = 0) -> bool:
         stem, bias, _ = name.partition(".bias")
-        file_stem = _WHOLE.get(stem) or f"blk.0.{_LAYER[stem]}"
+        if _LAYER.get(stem, "").startswith("="):
+            return f"blk.{layer}.{_LAYER[stem][1:]}" in self._file.tensors
+        file_stem = _WHOLE.get(stem) or f"blk.{layer}.{_LAYER[stem]}"
         return f"{file_stem}.{'bias' if bias else 'weight'}" in self._file.tensors
 
     def has_bias(self, name: str, key: str) -> bool:

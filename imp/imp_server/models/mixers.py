@@ -117,3 +117,61 @@ class Attention(Mixer):
 
     def ropes(self) -> tuple[Rope, ...]:
         return () if self.rope is None else (self.rope,)
+
+
+@dataclass(frozen=True, slots=True)
+class LatentAttention(Mixer):
+    """Softmax attention whose keys and values are made of one compressed vector, the latent, which is all that is kept
+    of a position beside one key that turns (DeepSeek's MLA).
+
+    It runs in its absorbed form: of a head with queries `(q, turned q)`, the score of a position is
+    (k_b q) . latent + turned q . turned k, and the head's output v_b (sum of weights times latents).
+    """
+
+    n_heads: int
+    rank: int
+    """Size of the latent."""
+    still_size: int
+    """Dimensions of a head that don't turn; those of `rope` follow them."""
+    value_size: int
+    rope: Rope
+    q_rank: int = 0
+    """Size to which queries are compressed; 0 = they aren't."""
+    bias: bool = False
+    """Of what compresses, and of the output."""
+    scale: float = 0.0
+    """Multiplies q.k; 0 = 1/sqrt(size of a head)."""
+    temperature: Temperature | None = None
+    latent_eps: float = 1e-6
+    """Of the norms of what is compressed."""
+
+    @property
+    def head_size(self) -> int:
+        return self.still_size + self.rope.dims
+
+    @property
+    def cache(self) -> tuple[CacheKind, int]:
+        return "full", 0
+
+    def cached(self) -> tuple[CachedPart, ...]:
+        return CachedPart("latent", 1, self.rank), CachedPart("turned", 1, self.rope.dims)
+
+    def tensors(self, width: int) -> Shapes:
+        shapes: Shapes = {
+            "kv_a": (self.rank + self.rope.dims, width),
+            "kv_a_norm": (self.rank,),
+            "k_b": (self.n_heads, self.rank, self.still_size),
+            "v_b": (self.n_heads, self.value_size, self.rank),
+            "o": (width, self.n_heads * self.value_size),
+        }
+        q = self.n_heads * self.head_size
+        if self.q_rank:
+            shapes |= {"q_a": (self.q_rank, width), "q_a_norm": (self.q_rank,), "q_b": (q, self.q_rank)}
+        else:
+            shapes["q"] = (q, width)
+        if self.bias:
+            shapes |= {f"{name}.bias": shapes[name][:1] for name in ("q_a", "kv_a", "o") if name in shapes}
+        return shapes
+
+    def ropes(self) -> tuple[Rope, ...]:
+        return (self.rope,)

@@ -60,7 +60,8 @@ def open_model(path: str | os.PathLike[str]) -> ModelSource:
     architecture = family.describe(reader)
     reader.finish()
     names = names_in_gguf(architecture.n_layers, file, getattr(family, "GGUF_NAMES", {}))
-    places = _checked(architecture, names, lambda name: file.tensors[name].shape, set(file.tensors), path.name)
+    tensors = {name for name in file.tensors if not reader.is_left_out(name)}
+    places = _checked(architecture, names, lambda name: file.tensors[name].shape, tensors, path.name)
     return GgufSource(file, header, architecture, places)
 
 
@@ -76,7 +77,8 @@ def _open_checkpoint(path: Path) -> ModelSource:
     by_kind = getattr(family, "checkpoint_names", None)
     own = by_kind(header.architecture) if by_kind else getattr(family, "CHECKPOINT_NAMES", {})
     names = names_in_checkpoint(architecture.n_layers, checkpoint, own, tied_head=architecture.tied_head)
-    tensors = set(checkpoint.names()) - ({"lm_head.weight"} if architecture.tied_head else set())
+    tensors = {name for name in checkpoint.names() if not reader.is_left_out(name)}
+    tensors -= {"lm_head.weight"} if architecture.tied_head else set()
     is_turned = getattr(family, "is_turned", None)
     turned = (lambda name: is_turned(name, checkpoint.scheme(name))) if is_turned else (lambda _: False)
     places = _checked(architecture, names, checkpoint.shape, tensors, path.name, turned)

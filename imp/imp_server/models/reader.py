@@ -6,6 +6,7 @@ family's own values are asked for by both.
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, ClassVar, Literal
@@ -45,6 +46,9 @@ class Reader(ABC):
             raise self.keys.wrong(name, self.n_layers, f"what {self.n_tensors} tensors can be")
         self.width = self.integer("embedding_length", "hidden_size")
 
+        self.n_draft_layers = 0
+        """Layers behind the model's own that aren't read."""
+
     @property
     def where(self) -> str:
         """What an error begins with."""
@@ -55,7 +59,7 @@ class Reader(ABC):
     def n_tensors(self) -> int: ...
 
     @abstractmethod
-    def has(self, name: str) -> bool:
+    def has(self, name: str, layer: int = 0) -> bool:
         """A tensor of this canonical name (models/source.py) is there, under the name that most families give it."""
 
     @abstractmethod
@@ -88,6 +92,18 @@ class Reader(ABC):
 
     @abstractmethod
     def tied_head(self) -> bool: ...
+
+    def leave_out_draft_layers(self) -> None:
+        """Layers that guess further ids (MTP), behind the model's own, aren't read."""
+        n = self.integer("nextn_predict_layers", "num_nextn_predict_layers", 0, low=0, high=self.n_layers)
+        self.n_draft_layers = n
+        if self.format == "gguf":  # which counts them among its blocks
+            self.n_layers -= n
+
+    def is_left_out(self, tensor: str) -> bool:
+        """A tensor of the file, by its name there, belongs to a layer that isn't read."""
+        found = re.match(r"(?:model\.layers|blk)\.(\d+)\.", tensor)
+        return found is not None and self.n_layers <= int(found[1]) < self.n_layers + self.n_draft_layers
 
     @abstractmethod
     def finish(self) -> None:

@@ -3,7 +3,8 @@
 Canonical names, [out, in] like the checkpoints: `embedding`, `position_embedding`, `embedding_norm`, `final_norm`,
 `head`; per layer `layers.N.` + `attn_norm`, `q`, `k`, `v`, `o`, `q_norm`, `k_norm`, `sinks`, `post_attn_norm`,
 `ffn_norm`, `gate`, `up`, `down`, `post_ffn_norm`, `router`, `experts_gate`, `experts_up`, `experts_down` ([count, out,
-in]), `shared_gate`, `shared_up`, `shared_down`, `shared_router`. A bias adds `.bias` to the name.
+in]), `shared_gate`, `shared_up`, `shared_down`, `shared_router`; of latent attention `q_a`, `q_a_norm`, `q_b`, `kv_a`,
+`kv_a_norm`, `k_b` ([heads, rank, in]), `v_b` ([heads, out, rank]). A bias adds `.bias` to the name.
 """
 
 from __future__ import annotations
@@ -36,6 +37,10 @@ class RawTensor(NamedTuple):
 
     def cut(self, place: Place) -> RawTensor:
         """What is at a place of this tensor. Rows lie one after the other, and blocks never cross them."""
+        if place.heads:
+            by_head = RawTensor(self.type, (place.heads, self.shape[0] // place.heads, *self.shape[1:]), self.data)
+            part = by_head.cut(replace(place, transposed=False, heads=0))
+            return part._turned() if place.transposed else part
         if place.transposed:
             return self._turned().cut(replace(place, transposed=False))
         if place.rows is None:
@@ -49,7 +54,10 @@ class RawTensor(NamedTuple):
         return RawTensor(self.type, tuple(shape), np.ascontiguousarray(rows).reshape(-1))
 
     def _turned(self) -> RawTensor:
-        """With the last two axes exchanged; of plain numbers."""
+        """With the last two axes exchanged; what is quantised becomes float32, since blocks lie along rows."""
+        if self.type.block != 1:
+            floats = dequantise(self.type, self.data)
+            return RawTensor(BY_NAME["F32"], self.shape, floats.view(np.uint8).reshape(-1))._turned()
         size = len(self.data) // math.prod(self.shape)
         numbers = self.data.view(f"V{size}").reshape(self.shape)
         turned = np.ascontiguousarray(np.swapaxes(numbers, -1, -2))
@@ -153,6 +161,9 @@ class CheckpointSource:
         place = self._stored(name)
         arrays = [self._checkpoint.array(part) for part in place.names]
         whole = arrays[0] if isinstance(place.name, str) else np.stack(arrays)
+        if place.heads:
+            part = whole.reshape(place.heads, -1, *whole.shape[1:])[:, slice(*(place.rows or ()))]
+            return np.ascontiguousarray(np.swapaxes(part, -1, -2)) if place.transposed else part
         if place.transposed:
             whole = np.swapaxes(whole, -1, -2)
         if place.rows is None:

@@ -16,6 +16,8 @@ FUSED = {
     "experts_gate_up": ("experts_gate", "experts_up"),
 }
 """Stem of a tensor that holds several, one after the other by rows -> these."""
+BY_HEAD = {"kv_b": ("k_b", "v_b")}
+"""The same, whose rows are cut into heads, and each head's then into these, of which the first is turned."""
 ALTERNATING = {"experts_gate_up_by_turns": ("experts_gate", "experts_up")}
 """The same, whose rows take turns."""
 Name = str | tuple[str, ...]
@@ -32,6 +34,8 @@ class Place:
     """Its last axis are rows; else the last but one are."""
     transposed: bool = False
     """Its last two axes are the other way round in the file."""
+    heads: int = 0
+    """Its rows are those of so many heads, `rows` is of each of these; 0 = they aren't cut."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -94,6 +98,9 @@ def placed(
         stem, bias = ours.removesuffix(".bias"), ".bias" * is_bias
         prefix, _, last = stem.rpartition(".")
         turned = isinstance(theirs, str) and transposed(theirs)
+        if last in BY_HEAD:
+            places |= _by_head(theirs, [f"{prefix}.{part}" for part in BY_HEAD[last]], expected, shape(theirs), where)
+            continue
         if last == "up" and f"{prefix}.gate{bias}" not in names and f"{prefix}.gate{bias}" in expected:
             last = "gate_up"  # GGUF files of fused models call both of them `ffn_up`
         parts = [f"{prefix}.{part}{bias}" for part in (FUSED | ALTERNATING).get(last, ())]
@@ -111,9 +118,23 @@ def placed(
     return places
 
 
+def _by_head(name: Name, parts: list[str], expected: Shapes, shape: tuple[int, ...], where: str) -> Places:
+    first, second = (expected.get(part, (0, 0, 0)) for part in parts)
+    heads, ends = first[0], (first[2], first[2] + second[1])
+    if not heads or shape[0] != heads * ends[1]:
+        raise InvalidModel(f"{where}: the tensor {name!r} has {shape[0]} rows, not {heads * ends[1]}")
+    return {
+        parts[0]: Place(name, (0, ends[0], 1), transposed=True, heads=heads),
+        parts[1]: Place(name, (ends[0], ends[1], 1), heads=heads),
+    }
+
+
 def shape_of(place: Place, whole: tuple[int, ...]) -> tuple[int, ...]:
     """Of what is at a place. `whole`: of what it names, in the file's order."""
     shape = list(whole)
+    if place.heads and place.rows is not None:
+        cut = (place.heads, len(range(*place.rows)), shape[-1])
+        return (cut[0], cut[2], cut[1]) if place.transposed else cut
     if place.transposed:
         shape[-2:] = shape[:-3:-1]
     if place.rows is not None:

@@ -73,6 +73,59 @@ IMP_INLINE void key_dots(const TileBlocks& blocks, const Queries& queries, const
         for (int v = 0; v < N; ++v) store(tile.p[v] + 16 * (first_block + b), acc[b][v]);
 }
 
+// The dots of N queries with 2 P positions of a block's latents, for one of their parts.
+template <KvKind Kind, int N, int P>
+IMP_INLINE void part_dots(const uint8_t* now, const uint8_t* next, int size, int slot, const Queries& queries, int from, Floats (&acc)[P][2][N]) {
+    for (int d = 0; d < size; d += 16) {
+        Floats even[P], odd[P];
+        IMP_UNROLL
+        for (int p = 0; p < P; ++p) {
+            const int at = slot + 2 * p, offset = Kind == KvKind::bf16 ? at * size * 2 + d * 4 : at * size + d;
+            load_two<Kind>(now + offset, size, even[p], odd[p]);
+            prefetch(next + offset);
+        }
+        IMP_UNROLL
+        for (int v = 0; v < N; ++v) {
+            const Floats q = load(queries.q[v] + from + d);
+            IMP_UNROLL
+            for (int p = 0; p < P; ++p) {
+                acc[p][0][v] = fused(q, even[p], acc[p][0][v]);
+                acc[p][1][v] = fused(q, odd[p], acc[p][1][v]);
+            }
+        }
+    }
+}
+
+// Dots of N queries with a block of latents, to p[v][16 block ..].
+template <KvKind Kind, int N>
+IMP_INLINE void latent_dots(const TileBlocks& blocks, const Queries& queries, const KvForm& form, int block, Tile& tile) {
+    constexpr int P = N <= 3 ? 4 : N <= 6 ? 2 : 1;
+    const uint8_t *now = blocks.now[block], *next = blocks.next[block];
+    for (int slot = 0; slot < kKvBlock; slot += 2 * P) {
+        Floats acc[P][2][N];
+        const auto clear = [&] {
+            for (int p = 0; p < P; ++p)
+                for (int v = 0; v < N; ++v) acc[p][0][v] = acc[p][1][v] = zeros();
+        };
+        const auto each = [&](auto&& f) {
+            for (int i = 0; i < 2 * P; ++i)
+                for (int v = 0; v < N; ++v) f(tile.p[v][16 * block + slot + i], sum_lanes(acc[i / 2][i % 2][v]), slot + i);
+        };
+        clear();
+        part_dots<Kind, N, P>(now + form.values, next + form.values, form.head_size, slot, queries, 0, acc);
+        if constexpr (Kind == KvKind::int8) {
+            const float *scales = (const float*)(now + form.value_scales), *turned_scales = (const float*)(now + form.turned_scales);
+            each([&](float& score, float dot, int at) { score = dot * scales[at]; });
+            clear();
+            part_dots<Kind, N, P>(now + form.turned, next + form.turned, form.turned_size, slot, queries, form.head_size, acc);
+            each([&](float& score, float dot, int at) { score = fused_scalar(dot, turned_scales[at], score); });
+        } else {
+            part_dots<Kind, N, P>(now + form.turned, next + form.turned, form.turned_size, slot, queries, form.head_size, acc);
+            each([&](float& score, float dot, int) { score = dot; });
+        }
+    }
+}
+
 // Dots become scores, those of unseen positions -inf; the largest goes to tile.m.
 template <KvKind Kind, int N>
 IMP_INLINE void finish_scores(const KvView& kv, const TileBlocks& blocks, const AttentionRule& rule, const Queries& queries, int start, int n_blocks, Tile& tile) {
@@ -82,7 +135,7 @@ IMP_INLINE void finish_scores(const KvView& kv, const TileBlocks& blocks, const 
         Floats best = splat(kNothing);
         for (int b = 0; b < n_blocks; ++b) {
             Floats s = load(tile.p[v] + 16 * b);
-            if (Kind == KvKind::int8) s = mul(s, load((const float*)(blocks.now[b] + kv.form.key_scales)));
+            if (Kind == KvKind::int8 && !kv.form.turned_size) s = mul(s, load((const float*)(blocks.now[b] + kv.form.key_scales)));
             s = mul(s, splat(rule.scale));
             if (rule.softcap != 0.0f)
                 s = mul(hyperbolic_tangent(mul(s, splat(1.0f / rule.softcap))), splat(rule.softcap));
@@ -115,6 +168,7 @@ template <KvKind Kind, int N>
 void tile_scores(const KvView& kv, const TileBlocks& blocks, const AttentionRule& rule, const Queries& queries, int start, Tile& tile) {
     const int n_blocks = (tile.n_positions + kKvBlock - 1) / kKvBlock;
     int b = 0;
+    for (; kv.form.turned_size && b < n_blocks; ++b) latent_dots<Kind, N>(blocks, queries, kv.form, b, tile);
     for (; b + kTogether<N> <= n_blocks; b += kTogether<N>)
         key_dots<Kind, N, kTogether<N>>(blocks, queries, kv.form, b, tile);
     for (; b < n_blocks; ++b) key_dots<Kind, N, 1>(blocks, queries, kv.form, b, tile);
@@ -234,28 +288,43 @@ void finish(Partial& partial, int v, int head_size, const float* sink, float* ou
     for (int d = 0; d < head_size; d += 16) store(out + d, mul(load(partial.o[v] + d), splat(scale)));
 }
 
+namespace {
+
+void write_bf16_values(uint8_t* at, int size, int slot, const float* from) {
+    uint16_t* to = (uint16_t*)at + slot / 2 * size * 2 + slot % 2;
+    for (int d = 0; d < size; ++d) to[2 * d] = float_to_bf16(from[d]);
+}
+
+// `step`: from one number to the next.
+void write_int8(int8_t* to, int step, float* scale, int size, const float* from) {
+    float amax = 0.0f;
+    for (int d = 0; d < size; ++d) amax = std::fabs(from[d]) > amax ? std::fabs(from[d]) : amax;
+    const float inverse = amax >= 1e-30f ? 127.0f / amax : 0.0f;
+    for (int d = 0; d < size; ++d) to[d * step] = int8_t(std::nearbyintf(from[d] * inverse));
+    *scale = amax >= 1e-30f ? amax / 127.0f : 0.0f;
+}
+
+}  // namespace
+
 void write_kv(const KvForm& form, uint8_t* block, int slot, const float* key, const float* value) {
-    const int head_size = form.head_size;
+    const int size = form.head_size;
     if (form.kind == KvKind::bf16) {
         uint16_t* k = (uint16_t*)(block + form.keys);
-        uint16_t* v = (uint16_t*)(block + form.values) + slot / 2 * head_size * 2 + slot % 2;
-        for (int d = 0; d < head_size; ++d) {
-            k[d / 2 * 32 + slot * 2 + d % 2] = float_to_bf16(key[d]);
-            v[2 * d] = float_to_bf16(value[d]);
-        }
-        return;
+        for (int d = 0; d < size; ++d) k[d / 2 * 32 + slot * 2 + d % 2] = float_to_bf16(key[d]);
+        return write_bf16_values(block + form.values, size, slot, value);
     }
-    int8_t* at[2] = {(int8_t*)(block + form.keys), (int8_t*)(block + form.values)};
-    float* scales[2] = {(float*)(block + form.key_scales), (float*)(block + form.value_scales)};
-    const float* from[2] = {key, value};
-    for (int side = 0; side < 2; ++side) {
-        float amax = 0.0f;
-        for (int d = 0; d < head_size; ++d) amax = std::fabs(from[side][d]) > amax ? std::fabs(from[side][d]) : amax;
-        const float inverse = amax >= 1e-30f ? 127.0f / amax : 0.0f;
-        for (int d = 0; d < head_size; ++d)
-            at[side][side == 0 ? d * 16 + slot : slot * head_size + d] = int8_t(std::nearbyintf(from[side][d] * inverse));
-        scales[side][slot] = amax >= 1e-30f ? amax / 127.0f : 0.0f;
+    write_int8((int8_t*)(block + form.keys) + slot, kKvBlock, (float*)(block + form.key_scales) + slot, size, key);
+    write_int8((int8_t*)(block + form.values) + slot * size, 1, (float*)(block + form.value_scales) + slot, size, value);
+}
+
+void write_latent(const KvForm& form, uint8_t* block, int slot, const float* latent, const float* turned) {
+    const int rank = form.head_size, size = form.turned_size;
+    if (form.kind == KvKind::bf16) {
+        write_bf16_values(block + form.values, rank, slot, latent);
+        return write_bf16_values(block + form.turned, size, slot, turned);
     }
+    write_int8((int8_t*)(block + form.values) + slot * rank, 1, (float*)(block + form.value_scales) + slot, rank, latent);
+    write_int8((int8_t*)(block + form.turned) + slot * size, 1, (float*)(block + form.turned_scales) + slot, size, turned);
 }
 
 }  // namespace imp

@@ -9,6 +9,8 @@
 // Cache forms, per block of 16 positions, layer and KV head (slot = position % 16):
 //   bf16: K[d / 2][slot][d % 2], V[slot / 2][d][slot % 2]
 //   int8: K[d][slot], V[slot][d], float K scale[slot], V scale[slot]; value = scale * q, scale = amax / 127
+//   latents: both parts as V is. A score is then 16 lane sums over dimensions, folded; bf16: the latent's dimensions and
+//   then the turned ones; int8: each part by itself, fused(turned, its scale, latent * its scale)
 // Where each of these begins is told (KvForm).
 #pragma once
 
@@ -23,7 +25,8 @@ enum class KvKind : int32_t { bf16, int8 };
 constexpr int kKvBlock = 16;
 constexpr int kTile = 64;
 constexpr int kSpan = 512;
-constexpr int kMaxHead = 256;
+constexpr int kMaxHead = 512;    // of a value
+constexpr int kMaxQuery = 640;   // of a key
 // Query vectors handled at once: as many as the registers hold beside what they meet.
 #if defined(__AVX512F__)
 constexpr int kVectors = 12;
@@ -38,6 +41,8 @@ struct KvForm {
     int64_t stride;           // from one head to the next
     int64_t keys, values;
     int64_t key_scales, value_scales;
+    int64_t turned, turned_scales;
+    int32_t turned_size;      // > 0: latents. The values are the keys' first part, laid out as values are, this the rest
 };
 
 // One layer's cache of one row and KV head.
@@ -61,7 +66,7 @@ struct AttentionRule {
 struct Queries {
     int n;
     int positions[kVectors];
-    alignas(64) float q[kVectors][kMaxHead];
+    alignas(64) float q[kVectors][kMaxQuery];
 };
 
 struct Partial {
@@ -93,5 +98,6 @@ void finish(Partial& partial, int v, int head_size, const float* sink, float* ou
 
 // Writes one position's key and value of one head into its block; `block` is where the head's data begin.
 void write_kv(const KvForm& form, uint8_t* block, int slot, const float* key, const float* value);
+void write_latent(const KvForm& form, uint8_t* block, int slot, const float* latent, const float* turned);
 
 }  // namespace imp

@@ -38,7 +38,8 @@ int Forward::check(const StepPlan& step) const {
     for (int t = 0; t < step.n_tokens; ++t)
         if (step.ids[t] < 0 || step.ids[t] >= model_.vocab_size) return 4;
     for (int l = 0; l < model_.n_layers; ++l) {
-        const int rope = model_.layers[l].mixer == MixerKind::attention ? model_.layers[l].attention.rope : -1;
+        const LayerPlan& layer = model_.layers[l];
+        const int rope = layer.mixer == MixerKind::attention ? layer.attention.rope : layer.latent.rope;
         for (int row = 0; rope >= 0 && row < step.n_rows; ++row)
             if (step.positions[step.row_starts[row + 1] - 1] >= step.rope_positions[rope]) return 5;
     }
@@ -137,13 +138,17 @@ void Forward::layers_by_blocks(const StepPlan& step, int rows_per_block) {
 int Forward::mixed_width(const LayerPlan& plan) const {
     switch (plan.mixer) {
         case MixerKind::attention: return plan.attention.q_width();
+        case MixerKind::latent: return plan.latent.n_heads * plan.latent.rank();
     }
     return 0;
 }
 
 void Forward::make_room(const LayerPlan& plan, int64_t n_rows) {
     switch (plan.mixer) {
-        case MixerKind::attention: qkv_.get(n_rows * plan.attention.row_width());
+        case MixerKind::attention: qkv_.get(n_rows * plan.attention.row_width()); break;
+        case MixerKind::latent:
+            qkv_.get(n_rows * plan.latent.row_width());
+            by_head_.get(n_rows * plan.latent.o.n_in);
     }
     mixed_.get(n_rows * mixed_width(plan));
 }
@@ -156,18 +161,22 @@ void Forward::begin_mixer(const LayerPlan& plan, const StepPlan& step, const Sha
     }
     switch (plan.mixer) {
         case MixerKind::attention: return project(plan, plan.attention, step, share);
+        case MixerKind::latent: return project_latent(plan, plan.latent, step, share);
     }
 }
 
 void Forward::mix(const LayerPlan& plan, const StepPlan& step) {
     switch (plan.mixer) {
-        case MixerKind::attention: return attend(plan.attention, step);
+        case MixerKind::attention: return attend(heads_of(plan.attention), step);
+        case MixerKind::latent: return attend(heads_of(plan.latent), step);
     }
 }
 
 void Forward::end_mixer(const LayerPlan& plan, const Share& share) {
     switch (plan.mixer) {
-        case MixerKind::attention: return project_out(plan.attention.o, plan.attention.o_bias, plan.post_attn_norm, share);
+        case MixerKind::attention:
+            return project_out(mixed_.data(), plan.attention.o, plan.attention.o_bias, plan.post_attn_norm, share);
+        case MixerKind::latent: return end_latent(plan, plan.latent, share);
     }
 }
 
@@ -260,11 +269,10 @@ void Forward::project(const LayerPlan& layer, const AttentionPlan& plan, const S
             for (int i = 0; bias && i < count; ++i) to[i] += bias[column + i];
         }
     });
-    write_positions(plan, step, share);
+    for_positions(step, share, [&](int token) { write_position(plan, step, token); });
 }
 
-void Forward::project_out(const Matrix& matrix, const float* bias, const Norm& post_norm, const Share& share) {
-    const float* mixed = mixed_.data();
+void Forward::project_out(const float* mixed, const Matrix& matrix, const float* bias, const Norm& post_norm, const Share& share) {
     const int mixed_width = matrix.n_in;
     const Prepare plain = [&](int first, int, float*) { return Rows{mixed + int64_t(first) * mixed_width, mixed_width}; };
     Input in = input(share, mixed_width, {&matrix}, plain);

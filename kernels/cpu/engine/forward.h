@@ -79,7 +79,8 @@ private:
     void feed_forward(const LayerPlan& plan, const Share& share);
 
     Rows normed(const Norm& norm, const float* x, int first, int n, float* room) const;
-    void project_out(const Matrix& matrix, const float* bias, const Norm& post_norm, const Share& share);
+    // x += what `mixed` [rows, matrix.n_in] makes.
+    void project_out(const float* mixed, const Matrix& matrix, const float* bias, const Norm& post_norm, const Share& share);
     void multiply_into_residual(Input& input, const Matrix& matrix, const float* bias, const Norm& post_norm);
     void feed_dense(const LayerPlan& layer, const DensePlan& plan, const Share& share);
     struct Gate {
@@ -102,13 +103,39 @@ private:
     void run_shared(const ExpertsPlan& plan);
     template <class Fn> void for_job_units(int n_units, Fn&& f);
 
+    // What attention needs to know of a layer: queries in qkv_, results to mixed_, each head's after the other.
+    struct Heads {
+        KvForm kv;
+        int64_t kv_offset, row_width;  // row_width: of qkv_, which begins with the queries
+        int n_heads, n_kv_heads, window, cache_group;
+        int query_size, value_size;
+        const float* sinks;
+        AttentionRule rule;
+
+        int sharing() const { return n_heads / n_kv_heads; }
+        int mixed_width() const { return n_heads * value_size; }
+    };
+    static Heads heads_of(const AttentionPlan& plan);
+    static Heads heads_of(const LatentPlan& plan);
     void project(const LayerPlan& layer, const AttentionPlan& plan, const StepPlan& step, const Share& share);
-    void attend(const AttentionPlan& plan, const StepPlan& step);
-    void write_positions(const AttentionPlan& plan, const StepPlan& step, const Share& share);
+    void attend(const Heads& heads, const StepPlan& step);
+    template <class Fn> void for_positions(const StepPlan& step, const Share& share, Fn&& write);
     void write_position(const AttentionPlan& plan, const StepPlan& step, int token);
-    void plan_attention(const StepPlan& step, const AttentionPlan& layer);
-    void attend_item(const AttentionPlan& plan, const StepPlan& step, const Item& item, int kv_head);
-    void finish_partials(const AttentionPlan& plan, const StepPlan& step);
+    uint8_t* position_in_cache(const StepPlan& step, int token, int cache_group, int64_t offset) const;
+    void plan_attention(const StepPlan& step, const Heads& heads);
+    void attend_item(const Heads& heads, const StepPlan& step, const Item& item, int kv_head);
+    void finish_partials(const Heads& heads);
+
+    // Latents (forward_latent.cpp).
+    void project_latent(const LayerPlan& layer, const LatentPlan& plan, const StepPlan& step, const Share& share);
+    void write_latent_position(const LatentPlan& plan, const StepPlan& step, int token);
+    void end_latent(const LayerPlan& layer, const LatentPlan& plan, const Share& share);
+    // Numbers of a row and a head: at + row * row_stride + head * head_stride.
+    struct ByHead {
+        float* at;
+        int64_t row_stride, head_stride;
+    };
+    void multiply_by_head(const Matrix& all, int n_heads, const ByHead& from, const ByHead& to, const Share& share);
     void keep_wanted();
     void add_to_residual(const float* delta, const Norm& post_norm, const Share& share);
     void head(const StepPlan& step);
@@ -131,7 +158,7 @@ private:
     int n_partials_ = 0, items_heads_ = 0, items_window_ = -1, items_threads_ = 0;
     std::vector<int> row_of_token_;
     std::vector<int32_t> wanted_;
-    Buffer<float> x_, before_, qkv_, mixed_, delta_, final_, input_floats_;
+    Buffer<float> x_, before_, qkv_, mixed_, by_head_, delta_, final_, input_floats_;
     Buffer<uint8_t> input_bytes_;
     struct Hidden {
         Buffer<uint8_t> bytes;
@@ -164,6 +191,18 @@ private:
 template <class Fn> void Forward::run_chunks(const Share& share, int n_chunks, Fn&& f) {
     if (!share.alone()) return threads_.run(n_chunks, f);
     for (int chunk = 0; chunk < n_chunks; ++chunk) f(chunk, share.worker);
+}
+
+// write(token) for the share's tokens, each of which is written by one thread.
+template <class Fn> void Forward::for_positions(const StepPlan& step, const Share& share, Fn&& write) {
+    constexpr int kInlineTokens = 4;  // cheaper done by the leader than handed out
+    if (share.alone() || share.n <= kInlineTokens) {
+        for (int token = share.first; token < share.first + share.n; ++token) write(token);
+        return;
+    }
+    threads_.run(ceil_div(step.n_tokens, kGroupRows), [&](int chunk, int) {
+        for (int t = chunk * kGroupRows; t < std::min(step.n_tokens, (chunk + 1) * kGroupRows); ++t) write(t);
+    });
 }
 
 template <class Fn> void Forward::multiply(Input& in, std::initializer_list<const Matrix*> matrices, Fn&& epilogue) {

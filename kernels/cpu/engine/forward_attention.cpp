@@ -8,7 +8,6 @@ namespace imp {
 namespace {
 
 constexpr int kItemTokens = kVectors;  // so that an item's queries fill its groups, however many heads share a key
-constexpr int kInlineTokens = 4;  // cheaper done by the leader than handed out
 
 }  // namespace
 
@@ -21,7 +20,7 @@ void Forward::write_position(const AttentionPlan& plan, const StepPlan& step, in
         normalise(model_.norm, model_.norm_eps, plan.q_norm, q, q_width, q);
         normalise(model_.norm, model_.norm_eps, plan.k_norm, k, kv_width, k);
     }
-    const int position = step.positions[token], row = row_of_token_[size_t(token)], g = plan.cache_group;
+    const int position = step.positions[token];
     const float* table = plan.rope >= 0 ? step.rope_tables[plan.rope] + int64_t(position) * plan.rope_dims : nullptr;
     for (int head = 0; head < plan.n_heads + plan.n_kv_heads; ++head) {
         const bool is_q = head < plan.n_heads;
@@ -35,27 +34,33 @@ void Forward::write_position(const AttentionPlan& plan, const StepPlan& step, in
         const float factor = float(1.0 + double(plan.temperature) * std::log(1.0 + position / plan.temperature_step));
         for (int i = 0; i < q_width; ++i) q[i] *= factor;
     }
-    const int32_t block = step.tables[g][int64_t(row) * step.table_widths[g] + position / kKvBlock];
-    uint8_t* at = pools_[size_t(g)].data + block * pools_[size_t(g)].block_bytes + plan.kv_offset;
+    uint8_t* at = position_in_cache(step, token, plan.cache_group, plan.kv_offset);
     for (int head = 0; head < plan.n_kv_heads; ++head)
         write_kv(plan.kv, at + head * plan.kv.stride, position % kKvBlock, k + head * hd, v + head * hd);
 }
 
-void Forward::write_positions(const AttentionPlan& plan, const StepPlan& step, const Share& share) {
-    if (share.alone() || share.n <= kInlineTokens) {
-        for (int token = share.first; token < share.first + share.n; ++token) write_position(plan, step, token);
-        return;
-    }
-    threads_.run(ceil_div(step.n_tokens, kGroupRows), [&](int chunk, int) {
-        for (int t = chunk * kGroupRows; t < std::min(step.n_tokens, (chunk + 1) * kGroupRows); ++t) write_position(plan, step, t);
-    });
+// Where the layer's data of the token's block begin.
+uint8_t* Forward::position_in_cache(const StepPlan& step, int token, int cache_group, int64_t offset) const {
+    const int row = row_of_token_[size_t(token)];
+    const int32_t block = step.tables[cache_group][int64_t(row) * step.table_widths[cache_group] + step.positions[token] / kKvBlock];
+    return pools_[size_t(cache_group)].data + block * pools_[size_t(cache_group)].block_bytes + offset;
+}
+
+Forward::Heads Forward::heads_of(const AttentionPlan& plan) {
+    return {plan.kv, plan.kv_offset, plan.row_width(), plan.n_heads, plan.n_kv_heads, plan.window, plan.cache_group,
+            plan.head_size(), plan.head_size(), plan.sinks, {plan.scale, plan.softcap, plan.window}};
+}
+
+Forward::Heads Forward::heads_of(const LatentPlan& plan) {
+    return {plan.kv, plan.kv_offset, plan.row_width(), plan.n_heads, 1, 0, plan.cache_group,
+            plan.key_width(), plan.rank(), nullptr, {plan.scale, 0.0f, 0}};
 }
 
 // Cuts the rows into items. How is free: an item's numbers don't depend on it.
-void Forward::plan_attention(const StepPlan& step, const AttentionPlan& layer) {
-    if (items_window_ == layer.window && items_heads_ == layer.n_heads / layer.n_kv_heads) return;
+void Forward::plan_attention(const StepPlan& step, const Heads& layer) {
+    if (items_window_ == layer.window && items_heads_ == layer.sharing()) return;
     items_window_ = layer.window;
-    items_heads_ = layer.n_heads / layer.n_kv_heads;
+    items_heads_ = layer.sharing();
     items_.clear();
     n_partials_ = 0;
     for (int row = 0; row < step.n_rows; ++row) {
@@ -73,25 +78,23 @@ void Forward::plan_attention(const StepPlan& step, const AttentionPlan& layer) {
     }
 }
 
-void Forward::attend(const AttentionPlan& plan, const StepPlan& step) {
-    mixed_.get(int64_t(n_rows_) * plan.q_width());
-    plan_attention(step, plan);
-    if (n_partials_) partials_.get(int64_t(n_partials_) * plan.n_kv_heads);
-    const int n = int(items_.size()) * plan.n_kv_heads;
+void Forward::attend(const Heads& heads, const StepPlan& step) {
+    mixed_.get(int64_t(n_rows_) * heads.mixed_width());
+    plan_attention(step, heads);
+    if (n_partials_) partials_.get(int64_t(n_partials_) * heads.n_kv_heads);
+    const int n = int(items_.size()) * heads.n_kv_heads;
     threads_.run(n, [&](int chunk, int) {
         // Late items of a prefill see most positions; starting with them evens out the end of the phase.
         const int index = n - 1 - chunk;
-        attend_item(plan, step, items_[size_t(index / plan.n_kv_heads)], index % plan.n_kv_heads);
+        attend_item(heads, step, items_[size_t(index / heads.n_kv_heads)], index % heads.n_kv_heads);
     });
-    if (n_partials_) finish_partials(plan, step);
+    if (n_partials_) finish_partials(heads);
 }
 
-void Forward::attend_item(const AttentionPlan& plan, const StepPlan& step, const Item& item, int kv_head) {
-    const int hd = plan.head_size(), sharing = plan.n_heads / plan.n_kv_heads, g = plan.cache_group;
-    const int q_width = plan.q_width(), row_width = plan.row_width();
-    const KvView kv{pools_[size_t(g)].data + plan.kv_offset + kv_head * plan.kv.stride, pools_[size_t(g)].block_bytes,
-                    step.tables[g] + int64_t(item.row) * step.table_widths[g], plan.kv};
-    const AttentionRule rule{plan.scale, plan.softcap, plan.window};
+void Forward::attend_item(const Heads& heads, const StepPlan& step, const Item& item, int kv_head) {
+    const int sharing = heads.sharing(), g = heads.cache_group, size = heads.value_size;
+    const KvView kv{pools_[size_t(g)].data + heads.kv_offset + kv_head * heads.kv.stride, pools_[size_t(g)].block_bytes,
+                    step.tables[g] + int64_t(item.row) * step.table_widths[g], heads.kv};
     Queries queries;
     Partial whole, next;
     const int n = item.n_tokens * sharing, per_group = ceil_div(n, ceil_div(n, kVectors));
@@ -100,40 +103,40 @@ void Forward::attend_item(const AttentionPlan& plan, const StepPlan& step, const
         for (int v = 0; v < queries.n; ++v) {
             const int token = item.first_token + (first + v) / sharing, head = kv_head * sharing + (first + v) % sharing;
             queries.positions[v] = step.positions[token];
-            std::memcpy(queries.q[v], qkv_.data() + int64_t(token) * row_width + head * hd, size_t(hd) * sizeof(float));
+            std::memcpy(queries.q[v], qkv_.data() + token * heads.row_width + head * heads.query_size, size_t(heads.query_size) * sizeof(float));
         }
         if (item.partial >= 0) {
-            attend_span(kv, rule, queries, item.first_span, partials_.data()[int64_t(item.partial) * plan.n_kv_heads + kv_head]);
+            attend_span(kv, heads.rule, queries, item.first_span, partials_.data()[int64_t(item.partial) * heads.n_kv_heads + kv_head]);
             continue;
         }
-        const int start = first_span(queries, rule), end = end_span(queries);
-        attend_span(kv, rule, queries, start, whole);
+        const int start = first_span(queries, heads.rule), end = end_span(queries);
+        attend_span(kv, heads.rule, queries, start, whole);
         for (int span = start + 1; span < end; ++span) {
-            attend_span(kv, rule, queries, span, next);
-            merge(whole, next, queries.n, hd);
+            attend_span(kv, heads.rule, queries, span, next);
+            merge(whole, next, queries.n, size);
         }
         for (int v = 0; v < queries.n; ++v) {
             const int token = item.first_token + (first + v) / sharing, head = kv_head * sharing + (first + v) % sharing;
-            finish(whole, v, hd, plan.sinks ? plan.sinks + head : nullptr, mixed_.data() + int64_t(token) * q_width + head * hd);
+            finish(whole, v, size, heads.sinks ? heads.sinks + head : nullptr, mixed_.data() + int64_t(token) * heads.mixed_width() + head * size);
         }
     }
 }
 
-void Forward::finish_partials(const AttentionPlan& plan, const StepPlan&) {
-    const int hd = plan.head_size(), sharing = plan.n_heads / plan.n_kv_heads, q_width = plan.q_width();
+void Forward::finish_partials(const Heads& heads) {
+    const int size = heads.value_size, sharing = heads.sharing();
     for (size_t i = 0; i < items_.size();) {
         const Item& item = items_[i];
         size_t end = i + 1;
         while (item.partial >= 0 && end < items_.size() && items_[end].first_token == item.first_token) ++end;
-        for (int kv_head = 0; item.partial >= 0 && kv_head < plan.n_kv_heads; ++kv_head) {
-            Partial& whole = partials_.data()[int64_t(item.partial) * plan.n_kv_heads + kv_head];
+        for (int kv_head = 0; item.partial >= 0 && kv_head < heads.n_kv_heads; ++kv_head) {
+            Partial& whole = partials_.data()[int64_t(item.partial) * heads.n_kv_heads + kv_head];
             const int n = item.n_tokens * sharing;
             for (size_t j = i + 1; j < end; ++j)
-                merge(whole, partials_.data()[int64_t(items_[j].partial) * plan.n_kv_heads + kv_head], n, hd);
+                merge(whole, partials_.data()[int64_t(items_[j].partial) * heads.n_kv_heads + kv_head], n, size);
             for (int v = 0; v < n; ++v) {
                 const int head = kv_head * sharing + v % sharing;
-                finish(whole, v, hd, plan.sinks ? plan.sinks + head : nullptr,
-                       mixed_.data() + int64_t(item.first_token + v / sharing) * q_width + head * hd);
+                finish(whole, v, size, heads.sinks ? heads.sinks + head : nullptr,
+                       mixed_.data() + int64_t(item.first_token + v / sharing) * heads.mixed_width() + head * size);
             }
         }
         i = end;

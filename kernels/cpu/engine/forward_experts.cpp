@@ -6,6 +6,8 @@
 //   softmax: w = e^(x - largest); sigmoid: w = 1 / (1 + e^-x)
 //   normalised: w / max(sum of the chosen in that order, 1e-20); else a softmax's w / sum over all in the order of ids;
 //   then times the scale
+//   with groups or a bias of the choice a softmax's w are divided by their sum first, as the choice goes by them: the
+//   bias is added, and of the groups those count whose best expert, or two best together, are strongest (then the lowest)
 //   total = w of the best * its output, then + w * output in that order; then + the shared expert's
 #include <algorithm>
 #include <cmath>
@@ -21,28 +23,54 @@ struct Before {
     bool operator()(int a, int b) const { return number[a] > number[b] || (number[a] == number[b] && a < b); }
 };
 
+// Numbers of experts outside the strongest groups become -inf; `order` is room.
+void keep_groups(const ExpertsPlan& plan, float* number, int* order) {
+    const int size = plan.count / plan.n_groups;
+    std::vector<float> strength(size_t(plan.n_groups));
+    for (int g = 0; g < plan.n_groups; ++g) {
+        float best = -INFINITY, second = -INFINITY;
+        for (int e = g * size; e < (g + 1) * size; ++e) {
+            if (number[e] > best) second = best, best = number[e];
+            else if (number[e] > second) second = number[e];
+        }
+        strength[size_t(g)] = plan.best_two && size > 1 ? best + second : best;
+        order[g] = g;
+    }
+    std::partial_sort(order, order + plan.top_groups, order + plan.n_groups, Before{strength.data()});
+    for (int place = plan.top_groups; place < plan.n_groups; ++place)
+        std::fill(number + order[place] * size, number + (order[place] + 1) * size, -INFINITY);
+}
+
+// What the router's numbers of one row say of each expert.
+void score(const ExpertsPlan& plan, const float* logits, float* scores) {
+    const int n = plan.count;
+    if (plan.gating == GatingKind::sigmoid) {
+        for (int e = 0; e < n; ++e) scores[e] = 1.0f / (1.0f + exponential_scalar(-logits[e]));
+        return;
+    }
+    const float largest = *std::max_element(logits, logits + n);
+    float sum = 0.0f;
+    for (int e = 0; e < n; ++e) sum += scores[e] = exponential_scalar(logits[e] - largest);
+    for (int e = 0; e < n; ++e) scores[e] /= sum;
+}
+
 // The chosen experts' ids and weights, best first, for the router's numbers of one row; `scores` and `order` are room.
 void choose(const ExpertsPlan& plan, const float* logits, float* scores, int* order, int32_t* ids, float* weights) {
     const int n = plan.count, k = plan.top_k;
-    const float* number = logits;
-    if (plan.gating == GatingKind::sigmoid) {
-        for (int e = 0; e < n; ++e) scores[e] = 1.0f / (1.0f + exponential_scalar(-logits[e]));
-        number = scores;
-    }
-    float* biased = scores + n;
-    if (plan.selection_bias) {
-        for (int e = 0; e < n; ++e) biased[e] = scores[e] + plan.selection_bias[e];
-        number = biased;
-    }
+    const bool by_score = plan.gating == GatingKind::sigmoid || plan.selection_bias || plan.n_groups > 1;
+    if (by_score) score(plan, logits, scores);
+    float* number = scores + n;
+    for (int e = 0; e < n; ++e) number[e] = !by_score ? logits[e] : plan.selection_bias ? scores[e] + plan.selection_bias[e] : scores[e];
+    if (plan.n_groups > 1) keep_groups(plan, number, order);
     for (int e = 0; e < n; ++e) order[e] = e;
     std::partial_sort(order, order + k, order + n, Before{number});
     const float largest = logits[order[0]];
     float sum = 0.0f;
     for (int i = 0; i < k; ++i) {
         ids[i] = order[i];
-        weights[i] = plan.gating == GatingKind::sigmoid ? scores[order[i]] : exponential_scalar(logits[order[i]] - largest);
+        weights[i] = by_score ? scores[order[i]] : exponential_scalar(logits[order[i]] - largest);
     }
-    if (plan.gating == GatingKind::softmax && !plan.normalise) {
+    if (!by_score && !plan.normalise) {
         for (int e = 0; e < n; ++e) sum += exponential_scalar(logits[e] - largest);
         for (int i = 0; i < k; ++i) weights[i] /= sum;
         sum = 0.0f;

@@ -11,7 +11,7 @@
 namespace imp {
 
 // The mixers and feed-forwards that there are: a layer names its own, and fills in that plan alone.
-enum class MixerKind : int32_t { attention };
+enum class MixerKind : int32_t { attention, latent };
 enum class FeedForwardKind : int32_t { dense, experts };
 enum class GatingKind : int32_t { softmax, sigmoid };
 
@@ -37,6 +37,34 @@ struct AttentionPlan {
     int row_width() const { return q_width() + 2 * kv_width(); }
 };
 
+// Attention over latents, absorbed: of a head, q times k_b meets the latents themselves, and v_b follows.
+struct LatentPlan {
+    Matrix q_a, q;                               // q_a absent: queries aren't compressed, q is made of x
+    Matrix kv_a;
+    Matrix k_b, v_b;                             // of all heads, one after the other by rows
+    Matrix o;
+    Norm q_a_norm, kv_a_norm;                    // root mean squares, with an eps of their own
+    const float *q_a_bias, *kv_a_bias, *o_bias;
+    int64_t kv_offset;
+    KvForm kv;                                   // head_size: of the latent
+    int32_t n_heads, still_size, value_size;
+    int32_t rope, rope_interleaved, cache_group;
+    float scale, eps;
+    float temperature;
+    int32_t temperature_step;
+
+    int rank() const { return kv.head_size; }
+    int turned() const { return kv.turned_size; }
+    int key_width() const { return rank() + turned(); }                   // of a latent key, and of a query that meets it
+    int head_size() const { return still_size + turned(); }
+    int q_rank() const { return q_a.present() ? q_a.n_out : 0; }
+    // A row of numbers: queries in the latents' space, key, queries, compressed queries.
+    int key_at() const { return n_heads * key_width(); }
+    int q_at() const { return key_at() + key_width(); }
+    int q_a_at() const { return q_at() + n_heads * head_size(); }
+    int row_width() const { return q_a_at() + q_rank(); }
+};
+
 struct DensePlan {
     Matrix gate, up, down;                       // gate absent: a plain FFN
     const float *gate_bias, *up_bias, *down_bias;
@@ -51,6 +79,7 @@ struct ExpertsPlan {
     DensePlan shared;                            // absent: its `up` is
     Matrix shared_router;                        // a single row, or absent
     int32_t count, top_k, hidden;
+    int32_t n_groups, top_groups, best_two;      // best_two: a group is as strong as its two best, not its best
     GatingKind gating;
     int32_t normalise;
     ActivationKind activation;
@@ -63,6 +92,7 @@ struct LayerPlan {
     FeedForwardKind feed_forward;
     int32_t parallel;                            // the feed-forward reads what came in, not what the mixer has added to
     AttentionPlan attention;
+    LatentPlan latent;
     DensePlan dense;
     ExpertsPlan experts;
 };

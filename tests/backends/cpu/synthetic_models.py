@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from imp_server.models.architecture import Architecture, Layer, grouped
 from imp_server.models.feed_forwards import Dense, Experts
-from imp_server.models.mixers import Attention, Temperature
+from imp_server.models.mixers import Attention, LatentAttention, Temperature
 from imp_server.models.rotation import Rope
 from imp_server.models.shapes import expected_shapes
 from imp_server.models.source import RawTensor
@@ -124,7 +124,7 @@ def architecture(
     layer = Layer(Attention(n_heads=4, n_kv_heads=2, head_size=32, rope=Rope("neox", 1e4, 32)), Dense(256))
     of_layers = [layer, layer.mixer, layer.feed_forward]
     layer = altered(layer, **{k: changes.pop(k) for k in list(changes) if any(hasattr(o, k) for o in of_layers)})
-    layers, groups = grouped([altered(layer, window=w) for w in windows or (0,) * n_layers])
+    layers, groups = grouped([altered(layer, window=w) if w else layer for w in windows or (0,) * n_layers])
     return replace(Architecture("synthetic", n_layers, width, vocab, 4096, layers, groups, tied_head=True), **changes)
 
 
@@ -235,5 +235,35 @@ VARIANTS = [
         "experts by sigmoid",
         architecture(feed_forward=Experts(9, 4, 32, gating="sigmoid", selection_bias=True)),
         {"": "F16", "router": "F32"},
+    ),
+    Variant(
+        "experts in groups",
+        architecture(
+            feed_forward=Experts(
+                12, 3, 32, gating="sigmoid", selection_bias=True, n_groups=4, top_groups=2, shared_hidden=32, scale=1.7
+            )
+        ),
+        {"": "Q8_0", "router": "F32"},
+    ),
+    Variant(
+        "softmax in groups",
+        architecture(
+            feed_forward=Experts(8, 3, 32, normalise_top_k=False, n_groups=4, top_groups=2, group_strength="best")
+        ),
+        {"": "Q8_0", "router": "F32"},
+    ),
+    Variant(
+        "latents",
+        architecture(mixer=LatentAttention(5, 64, 32, 48, Rope("interleaved", 1e4, 32), q_rank=96)),
+        {"": "Q8_0", "k_b": "F32", "v_b": "Q4_0", "o": "F16"},
+    ),
+    Variant(
+        "latents of whole queries",
+        architecture(
+            mixer=LatentAttention(
+                3, 272, 40, 16, Rope("neox", 1e4, 64), bias=True, scale=0.2, temperature=Temperature(0.3, 20)
+            )
+        ),
+        {"": "BF16", "q": "Q4_1"},
     ),
 ]

@@ -9,7 +9,7 @@ from imp_server.backends.base import BLOCK_TOKENS, WANT_NOTHING, WANT_PROMPT_LOG
 from tests.backends.cpu.running import logits_in_chunks, open_backend, step_of, table_of
 from tests.backends.cpu.synthetic_models import VARIANTS, SyntheticSource
 
-MODELS = [VARIANTS[0], VARIANTS[3], VARIANTS[4]]
+MODELS = [VARIANTS[0], VARIANTS[3], VARIANTS[4], VARIANTS[-2]]
 ALL = StepRow(WANT_PROMPT_LOGITS)
 
 

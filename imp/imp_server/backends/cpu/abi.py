@@ -30,6 +30,9 @@ class KvForm(ctypes.Structure):
         ("kind", c_int32),
         ("head_size", c_int32),
         *((name, c_int64) for name in ("stride", "keys", "values", "key_scales", "value_scales")),
+        ("turned", c_int64),
+        ("turned_scales", c_int64),
+        ("turned_size", c_int32),
     ]
 
 
@@ -52,6 +55,20 @@ class AttentionPlan(ctypes.Structure):
     ]
 
 
+class LatentPlan(ctypes.Structure):
+    _fields_ = [
+        *((name, Matrix) for name in ("q_a", "q", "kv_a", "k_b", "v_b", "o")),
+        *((name, Norm) for name in ("q_a_norm", "kv_a_norm")),
+        *((name, c_void_p) for name in ("q_a_bias", "kv_a_bias", "o_bias")),
+        ("kv_offset", c_int64),
+        ("kv", KvForm),
+        *((name, c_int32) for name in ("n_heads", "still_size", "value_size")),
+        *((name, c_int32) for name in ("rope", "rope_interleaved", "cache_group")),
+        *((name, c_float) for name in ("scale", "eps", "temperature")),
+        ("temperature_step", c_int32),
+    ]
+
+
 class DensePlan(ctypes.Structure):
     _fields_ = [
         *((name, Matrix) for name in ("gate", "up", "down")),
@@ -67,7 +84,8 @@ class ExpertsPlan(ctypes.Structure):
         *((name, c_void_p) for name in ("router_bias", "selection_bias", "gate_bias", "up_bias", "down_bias")),
         ("shared", DensePlan),
         ("shared_router", Matrix),
-        *((name, c_int32) for name in ("count", "top_k", "hidden", "gating", "normalise", "activation")),
+        *((name, c_int32) for name in ("count", "top_k", "hidden")),
+        *((name, c_int32) for name in ("n_groups", "top_groups", "best_two", "gating", "normalise", "activation")),
         ("scale", c_float),
     ]
 
@@ -84,6 +102,7 @@ class LayerPlan(ctypes.Structure):
         ("feed_forward", c_int32),
         ("parallel", c_int32),
         ("attention", AttentionPlan),
+        ("latent", LatentPlan),
         ("dense", DensePlan),
         ("experts", ExpertsPlan),
     ]
@@ -159,6 +178,7 @@ SHARED = (
     Norm,
     KvForm,
     AttentionPlan,
+    LatentPlan,
     DensePlan,
     ExpertsPlan,
     LayerPlan,

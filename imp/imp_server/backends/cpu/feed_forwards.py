@@ -58,8 +58,6 @@ class ExpertsLowering:
     kind = 1
 
     def lacks(self, feed_forward: Experts) -> Iterator[str]:
-        if feed_forward.n_groups > 1:
-            yield "experts in groups"
         if feed_forward.hidden % 16:
             yield f"experts of {feed_forward.hidden} (multiples of 16)"
 
@@ -83,6 +81,8 @@ class ExpertsLowering:
         if feed_forward.shared_gate:
             own.shared_router = model.matrix(f"{prefix}shared_router")
         own.count, own.top_k, own.hidden = feed_forward.count, feed_forward.top_k, feed_forward.hidden
+        own.n_groups, own.top_groups = feed_forward.n_groups, feed_forward.top_groups
+        own.best_two = feed_forward.group_strength == "best_two"
         own.gating = _GATINGS[feed_forward.gating]
         own.normalise = feed_forward.normalise_top_k
         own.scale = feed_forward.scale

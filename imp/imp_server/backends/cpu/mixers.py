@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from imp_server.backends.cpu import abi
 from imp_server.backends.kv_layout import LayerPlace
 from imp_server.core import UnsupportedModel
-from imp_server.models.mixers import Attention, Mixer
+from imp_server.models.mixers import Attention, LatentAttention, Mixer
 
 if TYPE_CHECKING:
     from imp_server.backends.cpu.lowering import LoweredModel
 
-MAX_HEAD_SIZE = 256
+MAX_HEAD_SIZE = 512
+MAX_LATENT_KEY = 640
 _KV_KINDS = {"bf16": 0, "int8": 1}
 
 
@@ -79,13 +80,55 @@ class AttentionLowering:
         own.softcap = mixer.softcap
 
 
+class LatentLowering:
+    """LatentAttention -> LatentPlan."""
+
+    kind = 1
+
+    def lacks(self, mixer: LatentAttention) -> Iterator[str]:
+        if any(size % 16 for size in (mixer.rank, mixer.rope.dims, mixer.value_size)):
+            sizes = f"{mixer.rank}, {mixer.rope.dims} and {mixer.value_size}"
+            yield f"latents, turned keys and values of {sizes} (multiples of 16)"
+        if mixer.rank > MAX_HEAD_SIZE or mixer.rank + mixer.rope.dims > MAX_LATENT_KEY:
+            yield f"latents of {mixer.rank} (up to {MAX_HEAD_SIZE})"
+
+    def matrices(self, mixer: LatentAttention) -> list[str]:
+        return [*(["q_a", "q_b"] if mixer.q_rank else ["q"]), "kv_a", "k_b", "v_b", "o"]
+
+    def lower(self, model: LoweredModel, plan: abi.LayerPlan, mixer: LatentAttention, part: LayerPart) -> None:
+        own, prefix = plan.latent, part.prefix
+        for name in self.matrices(mixer):
+            setattr(own, "q" if name == "q_b" else name, model.matrix(prefix + name))
+        for name in ("q_a", "kv_a", "o"):
+            setattr(own, f"{name}_bias", model.vector(f"{prefix}{name}.bias"))
+        own.q_a_norm, own.kv_a_norm = (abi.Norm(model.vector(f"{prefix}{name}_a_norm")) for name in ("q", "kv"))
+        own.kv_offset, own.cache_group = part.place.offset, part.cache_group
+        latent, turned = part.place["latent"], part.place["turned"]
+        own.kv = abi.KvForm(
+            kind=_KV_KINDS[model.kv_dtype],
+            head_size=mixer.rank,
+            stride=latent.stride,
+            values=latent.values,
+            value_scales=latent.scales,
+            turned=turned.values,
+            turned_scales=turned.scales,
+            turned_size=mixer.rope.dims,
+        )
+        own.n_heads, own.still_size, own.value_size = mixer.n_heads, mixer.still_size, mixer.value_size
+        own.rope, _, own.rope_interleaved = model.rope(mixer.rope)
+        own.scale = mixer.scale or 1.0 / math.sqrt(mixer.head_size)
+        own.eps = mixer.latent_eps
+        if mixer.temperature:
+            own.temperature, own.temperature_step = mixer.temperature.share, mixer.temperature.step
+
+
 def kv_form(kv_dtype: str, place: LayerPlace) -> abi.KvForm:
     """Where the kernels find a layer's keys and values."""
     k, v = place["k"], place["v"]
     return abi.KvForm(_KV_KINDS[kv_dtype], k.part.size, k.stride, k.values, v.values, k.scales, v.scales)
 
 
-MIXERS: dict[type[Mixer], MixerLowering] = {Attention: AttentionLowering()}
+MIXERS: dict[type[Mixer], MixerLowering] = {Attention: AttentionLowering(), LatentAttention: LatentLowering()}
 
 
 def mixer_lowering(mixer: Mixer) -> MixerLowering:

@@ -45,20 +45,51 @@ def attend(
         scores = rules.fused(q[:, :, d, None], k.transpose(2, 1, 0)[d][None], scores)
     if rule.kv_dtype == "int8":
         scores = scores * k_scale.T
+    return _weighted(rules, rule, scores, positions, v, v_scale, sinks)
+
+
+def attend_latents(rules: Arithmetic, rule: Rule, q: Floats, latents: Floats, turned: Floats) -> Floats:
+    """q [n, heads, rank + turned]; latents, turned [n, 1, size], all from position 0 -> [n, heads, rank]."""
+    rank = latents.shape[2]
+    parts = [cached(rule.kv_dtype, part) for part in (latents, turned)]
+    lanes = np.zeros((*q.shape[:2], len(latents), 16), dtype=F)
+    scores = np.zeros(lanes.shape[:3], dtype=F)
+    for (keys, scale), queries in zip(parts, (q[..., :rank], q[..., rank:]), strict=True):
+        for d in range(0, keys.shape[2], 16):
+            lanes = rules.fused(queries[:, :, None, d : d + 16], keys[None, None, :, 0, d : d + 16], lanes)
+        if rule.kv_dtype == "int8":
+            scores = rules.fused(sum_lanes(lanes), scale[None, None, :, 0], scores)
+            lanes = np.zeros_like(lanes)
+    scores = scores if rule.kv_dtype == "int8" else sum_lanes(lanes)
+    (values, value_scale), heads = parts[0], q.shape[1]
+    v, v_scale = values.repeat(heads, axis=1), value_scale.repeat(heads, axis=1)
+    return _weighted(rules, rule, scores, np.arange(len(q)), v, v_scale, None)
+
+
+def _weighted(
+    rules: Arithmetic,
+    rule: Rule,
+    scores: Floats,
+    positions: npt.NDArray[np.int64],
+    v: Floats,
+    v_scale: Floats,
+    sinks: Floats | None,
+) -> Floats:
+    """Sums of values [n_positions, heads, size] by the softmax of what is seen of scores [n, heads, n_positions]."""
     scores = scores * F(rule.scale)
     if rule.softcap:
         scores = rules.tanh(scores * (F(1) / F(rule.softcap))) * F(rule.softcap)
-    at = np.arange(len(k))
+    at = np.arange(len(v))
     seen = at[None] <= positions[:, None]
     if rule.window:
         seen &= at[None] > positions[:, None] - rule.window
     scores = np.where(seen[:, None], scores, NOTHING)
 
     whole = None
-    for span in range(0, len(k), SPAN):
-        partial = _nothing(q)
-        for tile in range(span, min(span + SPAN, len(k)), TILE):
-            part = slice(tile, min(tile + TILE, len(k)))
+    for span in range(0, len(v), SPAN):
+        partial = _nothing(scores, v.shape[2])
+        for tile in range(span, min(span + SPAN, len(v)), TILE):
+            part = slice(tile, min(tile + TILE, len(v)))
             partial = _merged(rules, partial, _tile(rules, rule, scores[:, :, part], v[part], v_scale[part]))
         whole = partial if whole is None else _merged(rules, whole, partial)
     assert whole is not None
@@ -70,8 +101,9 @@ def attend(
     return whole.o * (keep / whole.l)[..., None]
 
 
-def _nothing(q: Floats) -> _Partial:
-    return _Partial(np.full(q.shape[:2], NOTHING), np.zeros(q.shape[:2], dtype=F), np.zeros_like(q))
+def _nothing(scores: Floats, size: int) -> _Partial:
+    shape = scores.shape[:2]
+    return _Partial(np.full(shape, NOTHING), np.zeros(shape, dtype=F), np.zeros((*shape, size), dtype=F))
 
 
 def _tile(rules: Arithmetic, rule: Rule, scores: Floats, v: Floats, v_scale: Floats) -> _Partial:

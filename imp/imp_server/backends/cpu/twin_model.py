@@ -9,12 +9,12 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
-from imp_server.backends.cpu.twin import Arithmetic, F, Floats, TwinMatrix
-from imp_server.backends.cpu.twin_attention import Rule, attend
+from imp_server.backends.cpu.twin import NOTHING, Arithmetic, F, Floats, TwinMatrix
+from imp_server.backends.cpu.twin_attention import Rule, attend, attend_latents
 from imp_server.models import rotation
 from imp_server.models.architecture import Layer
 from imp_server.models.feed_forwards import Dense, Experts
-from imp_server.models.mixers import Attention
+from imp_server.models.mixers import Attention, LatentAttention, Mixer, Temperature
 from imp_server.models.rotation import Rope
 from imp_server.models.source import ModelSource
 
@@ -25,6 +25,19 @@ def _in_order(x: Floats) -> Floats:
     for i in range(x.shape[1]):
         total = total + x[:, i : i + 1]
     return total
+
+
+def _of_groups(kind: Experts, choice: Floats) -> Floats:
+    """-inf for experts outside the strongest groups."""
+    groups = choice.reshape(len(choice), kind.n_groups, -1)
+    best = np.sort(groups, axis=2)[..., ::-1]
+    strength = best[..., 0]
+    if kind.group_strength == "best_two" and groups.shape[2] > 1:
+        strength = strength + best[..., 1]
+    kept = np.argsort(-strength, axis=1, kind="stable")[:, : kind.top_groups]
+    is_kept = np.zeros_like(strength, dtype=bool)
+    np.put_along_axis(is_kept, kept, True, axis=1)
+    return np.where(is_kept[..., None], groups, NOTHING).reshape(choice.shape)
 
 
 class TwinModel:
@@ -57,9 +70,8 @@ class TwinModel:
         if a.embedding_scale != 1.0:
             x = x * F(a.embedding_scale)
         for index, layer in enumerate(a.layers):
-            assert isinstance(layer.mixer, Attention)
             prefix, before = f"layers.{index}.", x
-            x = x + self._attention(prefix, layer.mixer, x) * F(a.residual_scale)
+            x = x + self._mixer(prefix, layer.mixer, x) * F(a.residual_scale)
             x = x + self._ffn(prefix, layer, before if layer.parallel else x) * F(a.residual_scale)
         return self._norm("final_norm", x)
 
@@ -73,21 +85,64 @@ class TwinModel:
             y = self._rules.tanh(y * (F(1) / F(a.logit_softcap))) * F(a.logit_softcap)
         return y
 
-    def _attention(self, prefix: str, layer: Attention, x: Floats) -> Floats:
+    def _mixer(self, prefix: str, mixer: Mixer, x: Floats) -> Floats:
         normed = self._norm(f"{prefix}attn_norm", x)
+        if isinstance(mixer, LatentAttention):
+            return self._latent_attention(prefix, mixer, normed)
+        assert isinstance(mixer, Attention)
+        return self._attention(prefix, mixer, normed)
+
+    def _latent_attention(self, prefix: str, layer: LatentAttention, normed: Floats) -> Floats:
+        """kernels/cpu/engine/forward_latent.cpp."""
+        compressed = self._project(f"{prefix}kv_a", normed)
+        latent = self._latent_norm(prefix, "kv_a", layer, compressed[:, : layer.rank])[:, None]
+        turned = self._rotated(layer.rope, compressed[:, None, layer.rank :])
+        if layer.q_rank:
+            q = self._latent_norm(prefix, "q_a", layer, self._project(f"{prefix}q_a", normed))
+            q = self._matrix(f"{prefix}q_b").multiply(q, self._rules)
+        else:
+            q = self._project(f"{prefix}q", normed)
+        q = q.reshape(len(normed), layer.n_heads, -1)
+        in_latents = self._by_head(f"{prefix}k_b", q[..., : layer.still_size])
+        q = np.concatenate([in_latents, self._rotated(layer.rope, q[..., layer.still_size :])], axis=-1)
+        q = self._tempered(layer.temperature, q)
+        rule = Rule(layer.scale or 1 / math.sqrt(layer.head_size), 0.0, 0, self._kv_dtype)
+        cuts = self._ends[:-1]
+        parts = zip(*(np.split(y, cuts) for y in (q, latent, turned)), strict=True)
+        mixed = np.concatenate([attend_latents(self._rules, rule, *part) for part in parts])
+        values = self._by_head(f"{prefix}v_b", mixed).reshape(len(normed), -1)
+        return self._norm(f"{prefix}post_attn_norm", self._project(f"{prefix}o", values))
+
+    def _latent_norm(self, prefix: str, name: str, layer: LatentAttention, x: Floats) -> Floats:
+        weight = self._source.array(f"{prefix}{name}_norm")
+        return self._rules.norm(np.ascontiguousarray(x), weight, None, layer.latent_eps, centred=False)
+
+    def _by_head(self, name: str, x: Floats) -> Floats:
+        """[rows, heads, in] -> [rows, heads, out], each head by its own rows of the matrix."""
+        n_heads = x.shape[1]
+        every = [self._matrix(name).multiply(np.ascontiguousarray(x[:, head]), self._rules) for head in range(n_heads)]
+        n_out = every[0].shape[1] // n_heads
+        return np.stack([y[:, head * n_out : (head + 1) * n_out] for head, y in enumerate(every)], axis=1)
+
+    def _tempered(self, temperature: Temperature | None, q: Floats) -> Floats:
+        if temperature is None:
+            return q
+        steps = (self._positions() // temperature.step).astype(np.float64)
+        factor = (1.0 + float(F(temperature.share)) * np.log(1.0 + steps)).astype(F)
+        return np.asarray(q * factor[:, None, None], dtype=F)
+
+    def _attention(self, prefix: str, layer: Attention, normed: Floats) -> Floats:
         q, k, v = (self._project(prefix + name, normed) for name in ("q", "k", "v"))
         if layer.qk_norm == "whole":
             q, k = self._norm(f"{prefix}q_norm", q), self._norm(f"{prefix}k_norm", k)
-        q, k, v = (y.reshape(len(x), -1, layer.head_size) for y in (q, k, v))
+        q, k, v = (y.reshape(len(normed), -1, layer.head_size) for y in (q, k, v))
         if layer.qk_norm == "per_head":
             q, k = self._norm(f"{prefix}q_norm", q), self._norm(f"{prefix}k_norm", k)
         if layer.rope is not None:
             q, k = self._rotated(layer.rope, q), self._rotated(layer.rope, k)
         if layer.qk_norm == "per_head_after_rope":
             q, k = self._norm(f"{prefix}q_norm", q), self._norm(f"{prefix}k_norm", k)
-        if layer.temperature:
-            steps = (self._positions() // layer.temperature.step).astype(np.float64)
-            q = q * (1.0 + float(F(layer.temperature.share)) * np.log(1.0 + steps)).astype(F)[:, None, None]
+        q = self._tempered(layer.temperature, q)
         mixed = self._mixed(prefix, layer, q, k, v)
         return self._norm(f"{prefix}post_attn_norm", self._project(f"{prefix}o", mixed))
 
@@ -136,21 +191,26 @@ class TwinModel:
         return np.asarray(total, dtype=F)
 
     def _chosen(self, prefix: str, kind: Experts, logits: Floats) -> tuple[npt.NDArray[np.intp], Floats]:
-        scores = self._sigmoid(logits)
-        choice = scores if kind.gating == "sigmoid" else logits
-        if kind.selection_bias:
-            choice = scores + self._source.array(f"{prefix}selection_bias")
+        by_score = kind.gating == "sigmoid" or kind.selection_bias or kind.n_groups > 1
+        scores = self._scores(kind, logits) if by_score else logits
+        choice = scores + self._source.array(f"{prefix}selection_bias") if kind.selection_bias else scores
+        if kind.n_groups > 1:
+            choice = _of_groups(kind, choice)
         ids = np.argsort(-choice, axis=1, kind="stable")[:, : kind.top_k]
         rows = np.arange(len(logits))[:, None]
         largest = logits[rows, ids[:, :1]]
-        weights = (
-            scores[rows, ids] if kind.gating == "sigmoid" else self._rules.exponential(logits[rows, ids] - largest)
-        )
-        if kind.gating == "softmax" and not kind.normalise_top_k:
+        weights = scores[rows, ids] if by_score else self._rules.exponential(logits[rows, ids] - largest)
+        if not by_score and not kind.normalise_top_k:
             weights = weights / _in_order(self._rules.exponential(logits - largest))
         if kind.normalise_top_k:
             weights = np.asarray(weights / np.maximum(_in_order(weights), F(1e-20)), dtype=F)
         return ids, np.asarray(weights * F(kind.scale), dtype=F)
+
+    def _scores(self, kind: Experts, logits: Floats) -> Floats:
+        if kind.gating == "sigmoid":
+            return self._sigmoid(logits)
+        powers = self._rules.exponential(logits - logits.max(axis=1, keepdims=True))
+        return np.asarray(powers / _in_order(powers), dtype=F)
 
     def _sigmoid(self, x: Floats) -> Floats:
         return np.asarray(F(1) / (F(1) + self._rules.exponential(-x)), dtype=F)

@@ -60,7 +60,8 @@ def _route(logits: torch.Tensor, t: Tensors, experts: Experts) -> tuple[torch.Te
         choice = logits  # scores go with it, but two of them may round to one
     if experts.n_groups > 1:
         groups = choice.view(len(choice), experts.n_groups, -1)
-        strength = groups.topk(min(2, groups.shape[-1]), dim=-1).values.sum(dim=-1)
+        n_counting = 1 if experts.group_strength == "best" else min(2, groups.shape[-1])
+        strength = groups.topk(n_counting, dim=-1).values.sum(dim=-1)
         _, kept = _best(strength, experts.top_groups)
         open_groups = torch.zeros_like(strength, dtype=torch.bool).scatter_(1, kept, True)
         choice = groups.masked_fill(~open_groups[..., None], float("-inf")).flatten(1)

@@ -9,10 +9,10 @@ import torch
 
 from imp_server.backends.reference.attention import Keys, attend
 from imp_server.backends.reference.batch import Batch, LayerCache
-from imp_server.backends.reference.parts import Tensors
+from imp_server.backends.reference.parts import Tensors, norm
 from imp_server.backends.reference.rope import RotaryTable
-from imp_server.backends.reference.tiles import linear
-from imp_server.models.mixers import Attention, Mixer
+from imp_server.backends.reference.tiles import by_head, linear
+from imp_server.models.mixers import Attention, LatentAttention, Mixer, Temperature
 from imp_server.models.rotation import Rope
 
 
@@ -58,7 +58,7 @@ class AttentionForward:
     def _qkv(
         self, x: torch.Tensor, batch: Batch
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor | None]:
-        mixer, t, norm = self._mixer, self._tensors, self._shared.norm
+        mixer, t, own_norm = self._mixer, self._tensors, self._shared.norm
         q, k, v = (linear(x, t[name], t.get(f"{name}.bias")) for name in ("q", "k", "v"))
         gate = None
         if mixer.gated:
@@ -66,22 +66,75 @@ class AttentionForward:
             q, gate = q.view(len(x), mixer.n_heads, 2, mixer.head_size).unbind(2)
             q = q.reshape(len(x), -1)
         if mixer.qk_norm == "whole":
-            q, k = norm(q, t, "q_norm"), norm(k, t, "k_norm")
+            q, k = own_norm(q, t, "q_norm"), own_norm(k, t, "k_norm")
         q = q.view(len(x), mixer.n_heads, mixer.head_size)
         k = k.view(len(x), mixer.n_kv_heads, mixer.head_size)
         v = v.view(len(x), mixer.n_kv_heads, mixer.value_size)
         if mixer.qk_norm == "per_head":
-            q, k = norm(q, t, "q_norm"), norm(k, t, "k_norm")
+            q, k = own_norm(q, t, "q_norm"), own_norm(k, t, "k_norm")
         if mixer.rope is not None:
             table = self._shared.rotary(mixer.rope)
             q, k = table.rotate(q, batch.positions), table.rotate(k, batch.positions)
         if mixer.qk_norm == "per_head_after_rope":
-            q, k = norm(q, t, "q_norm"), norm(k, t, "k_norm")
-        if mixer.temperature:
-            steps = torch.div(batch.positions, mixer.temperature.step, rounding_mode="floor").double()
-            q = q * (1 + mixer.temperature.share * torch.log1p(steps)).float()[:, None, None]
-        return q, k, v, gate
+            q, k = own_norm(q, t, "q_norm"), own_norm(k, t, "k_norm")
+        return tempered(q, mixer.temperature, batch.positions), k, v, gate
 
 
-MIXERS: dict[type[Mixer], Callable[[Any, Tensors, Shared], MixerForward]] = {Attention: AttentionForward}
+class LatentForward:
+    """Latent attention in its absorbed form: all heads share one key, `latent | turned`, whose latent is the value."""
+
+    def __init__(self, mixer: LatentAttention, tensors: Tensors, shared: Shared) -> None:
+        self._mixer, self._tensors, self._shared = mixer, tensors, shared
+        self._over_latents = Attention(
+            n_heads=mixer.n_heads,
+            n_kv_heads=1,
+            head_size=mixer.rank + mixer.rope.dims,
+            value_head_size=mixer.rank,
+            scale=mixer.scale or mixer.head_size**-0.5,
+        )
+
+    def __call__(self, x: torch.Tensor, batch: Batch, cache: LayerCache) -> torch.Tensor:
+        mixer, t = self._mixer, self._tensors
+        compressed = linear(x, t["kv_a"], t.get("kv_a.bias"))
+        latent, turned = compressed[:, : mixer.rank], compressed[:, mixer.rank :]
+        rotary = self._shared.rotary(mixer.rope)
+        turned = rotary.rotate(turned[:, None], batch.positions)
+        cache.write(latent=self._norm(latent, "kv_a_norm")[:, None], turned=turned)
+        q = self._queries(x, batch)
+        seen = q.new_zeros((len(x), mixer.n_heads, mixer.rank))
+        for row, span in enumerate(batch.spans()):
+            kept = cache.read(row, span)
+            keys = Keys(torch.cat([kept.parts["latent"], kept.parts["turned"]], -1), kept.parts["latent"], kept.first)
+            seen[span.begin : span.end] = attend(q[span.begin : span.end], span.start, keys, self._over_latents, None)
+        return linear(by_head(seen, t["v_b"]).flatten(1), t["o"], t.get("o.bias"))
+
+    def _queries(self, x: torch.Tensor, batch: Batch) -> torch.Tensor:
+        """[n, heads, rank + what turns]: in the space of the latents."""
+        mixer, t = self._mixer, self._tensors
+        if mixer.q_rank:
+            q = linear(self._norm(linear(x, t["q_a"], t.get("q_a.bias")), "q_a_norm"), t["q_b"])
+        else:
+            q = linear(x, t["q"])
+        q = q.view(len(x), mixer.n_heads, -1)
+        still, turned = q[..., : mixer.still_size], q[..., mixer.still_size :]
+        turned = self._shared.rotary(mixer.rope).rotate(turned, batch.positions)
+        q = torch.cat([by_head(still, t["k_b"]), turned], dim=-1)
+        return tempered(q, mixer.temperature, batch.positions)
+
+    def _norm(self, x: torch.Tensor, name: str) -> torch.Tensor:
+        return norm(x, "rms", self._mixer.latent_eps, self._tensors[name], None)
+
+
+def tempered(q: torch.Tensor, temperature: Temperature | None, positions: torch.Tensor) -> torch.Tensor:
+    """q [n, heads, size] at `positions`."""
+    if temperature is None:
+        return q
+    steps = torch.div(positions, temperature.step, rounding_mode="floor").double()
+    return q * (1 + temperature.share * torch.log1p(steps)).float()[:, None, None]
+
+
+MIXERS: dict[type[Mixer], Callable[[Any, Tensors, Shared], MixerForward]] = {
+    Attention: AttentionForward,
+    LatentAttention: LatentForward,
+}
 """Kind -> what runs a layer's mixer, given its description and tensors."""

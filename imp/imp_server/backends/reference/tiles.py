@@ -28,3 +28,12 @@ def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = No
     for start in range(0, len(x), TILE_ROWS):
         torch.mm(x[start : start + TILE_ROWS], weight.T, out=out[start : start + TILE_ROWS])
     return out if bias is None else out + bias
+
+
+def by_head(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """x [n, heads, in] (n a multiple of 16), each head times its own of weight [heads, out, in] -> [n, heads, out]."""
+    out = x.new_empty((*x.shape[:2], weight.shape[1]))
+    for start in range(0, len(x), TILE_ROWS):
+        tile = torch.bmm(x[start : start + TILE_ROWS].transpose(0, 1), weight.transpose(1, 2))
+        out[start : start + TILE_ROWS] = tile.transpose(0, 1)
+    return out
