@@ -26,6 +26,7 @@ import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -117,43 +118,74 @@ def libraries() -> dict[str, list[Path]]:
 
 
 def compile_unit(build: Build, library: str, isa: str, isa_flags: list[str], unit: Path) -> str | None:
-    """Compile one translation unit; an error text or None. An object newer than all it was made from is left alone."""
+    """Compile one translation unit; an error text or None. An object made of the same files and flags is left alone."""
     output = build.object_path(library, isa, unit)
-    if output.exists() and is_fresh(output):
+    made_by = shlex.join(build.command(isa_flags, unit, output))
+    if output.exists() and is_recorded(output, made_of(output, made_by)):
         return None
     output.parent.mkdir(parents=True, exist_ok=True)
+    record_of(output).unlink(missing_ok=True)
+    began_s = time.time()
     partial = output.with_suffix(f".{os.getpid()}.o")
     done = subprocess.run(build.command(isa_flags, unit, partial), capture_output=True, text=True, check=False)
     if done.returncode:
         return f"{unit.name} ({isa}): {done.stderr.strip()[-2000:]}"
     partial.with_suffix(".d").replace(output.with_suffix(".d"))
     partial.replace(output)
+    if all(path.stat().st_mtime < began_s - 1 for path in inputs_of(output)):  # else it may have read older ones
+        record_of(output).write_text(made_of(output, made_by))
     return None
 
 
-def is_fresh(output: Path) -> bool:
-    """Newer than this file and than every file that the compiler read, by the list that it wrote."""
+def inputs_of(output: Path) -> list[Path]:
+    """The files that the compiler read, by the list that it wrote."""
+    return [Path(name) for name in output.with_suffix(".d").read_text().partition(":")[2].replace("\\\n", " ").split()]
+
+
+def made_of(output: Path, made_by: str) -> str:
+    """A digest of the command and of the content of all it reads; of the command alone where a file is gone."""
     try:
-        listed = output.with_suffix(".d").read_text().partition(":")[2].replace("\\\n", " ").split()
-        inputs = [Path(__file__), *map(Path, listed)]
-        return output.stat().st_mtime >= max(path.stat().st_mtime for path in inputs)
+        inputs = [digest_of(path, path.stat().st_mtime_ns) for path in inputs_of(output)]
     except OSError:
-        return False
+        inputs = []
+    return hashlib.sha256(repr((made_by, inputs)).encode()).hexdigest()
+
+
+@cache
+def digest_of(path: Path, _changed_ns: int) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def record_of(output: Path) -> Path:
+    """What an object or library was made of, told when it was whole."""
+    return output.with_suffix(".made-of")
+
+
+def is_recorded(output: Path, made_of: str) -> bool:
+    record = record_of(output)
+    return record.exists() and record.read_text() == made_of
 
 
 def link(build: Build, library: str, isa: str, units: list[Path]) -> str | None:
     """Link the objects of one library; an error text or None."""
     output = build.into / f"lib{library}-{isa}.so"
     objects = [build.object_path(library, isa, unit) for unit in units]
-    if output.exists() and output.stat().st_mtime >= max(path.stat().st_mtime for path in objects):
-        return None
     partial = output.with_suffix(f".{os.getpid()}.tmp")
-    command = [*build.compiler, "-shared", "-pthread", *build.flags, *map(str, objects), "-o", str(partial)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    command = [*build.compiler, "-shared", "-pthread", *build.flags, *map(str, objects), "-o"]
+    linked = objects[0].with_name(f"linked-{hashlib.sha256(str(output).encode()).hexdigest()[:12]}")
+    inputs = repr((command, [digest_of(path, path.stat().st_mtime_ns) for path in objects]))
+    if output.exists() and is_recorded(linked, _linked(inputs, output)):
+        return None
+    done = subprocess.run([*command, str(partial)], capture_output=True, text=True, check=False)
     if done.returncode:
         return f"{library} ({isa}): {done.stderr.strip()[-2000:]}"
     partial.replace(output)
+    record_of(linked).write_text(_linked(inputs, output))
     return None
+
+
+def _linked(inputs: str, output: Path) -> str:
+    return hashlib.sha256(f"{inputs} {digest_of(output, output.stat().st_mtime_ns)}".encode()).hexdigest()
 
 
 def compile_all(build: Build | None, tell: Callable[[int, int], None] = lambda _done, _all: None) -> list[str]:

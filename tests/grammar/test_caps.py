@@ -70,6 +70,7 @@ HARMLESS = {
     "machines.product": ["GUESSED"],
     "masks.distance": ["MAX_LEGS", "MAX_WAYS"],
     "masks.fitting": ["FEW", "MAX_KEPT"],
+    "masks.masks": ["MOST_UNDER_WAY"],
     "masks.native_walk": ["MAX_ASKS"],
     "masks.plain_tokens": ["MAX_PLAIN"],
     "masks.walk": ["MAX_LISTS"],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -58,3 +59,21 @@ def test_commands_for_editors(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
     entries = json.loads(written.read_text())
     units = {unit for found in build_native.libraries().values() for unit in map(str, found)}
     assert {entry["file"] for entry in entries} == units and all("-c" in entry["arguments"] for entry in entries)
+
+
+def test_an_object_is_made_anew_when_what_it_was_made_of_differs(tmp_path: Path) -> None:
+    """By content and flags: a checkout may give a file another content and an older time."""
+    header, unit, output = tmp_path / "a.h", tmp_path / "a.cpp", tmp_path / "a.o"
+    header.write_text("int f();")
+    unit.write_text('#include "a.h"')
+    output.write_bytes(b"object")
+    output.with_suffix(".d").write_text(f"{output}: {unit} \\\n {header}\n")
+    build_native.record_of(output).write_text(build_native.made_of(output, "c++ -O3"))
+    os.utime(output, (0, 0))  # older than all
+    assert build_native.is_recorded(output, build_native.made_of(output, "c++ -O3"))
+    assert not build_native.is_recorded(output, build_native.made_of(output, "c++ -O2"))
+    header.write_text("int g();")
+    os.utime(header, (0, 0))
+    assert not build_native.is_recorded(output, build_native.made_of(output, "c++ -O3"))
+    header.unlink()
+    assert not build_native.is_recorded(output, build_native.made_of(output, "c++ -O3"))

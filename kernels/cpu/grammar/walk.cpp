@@ -8,6 +8,7 @@
 
 #include "positions.h"
 #include "store.h"
+#include "walk.h"
 
 using namespace imp_grammar;
 
@@ -39,52 +40,11 @@ struct Level {
 
 extern "C" {
 
-struct Links {
-  int32_t first_child;
-  int32_t first_id;
-};
-
-// Breadth first, so that siblings lie side by side: most of what a walk looks at are dead siblings, told by their byte.
-// Children of node i are [links[i].first_child, links[i + 1].first_child), its tokens are numbered alike in `ids`.
-struct Inside;
-
-struct Trie {
-  const uint8_t* byte;
-  const Links* links;
-  const int32_t* ids;
-  const int32_t* number;  // of the node in depth-first order
-  const Inside* inside;   // per node; null where no token of the trie has a quote
-  const int32_t* staying;
-  const Trie* next;  // walked after this one
-  int32_t n_roots;
-  int32_t max_depth;
-};
-
-// What is known of a node behind a quote if a free text begins there and goes on to the node.
-struct Inside {
-  int32_t mixed_end;  // children from here on lead to nothing but plain text
-  int32_t begin, end;  // in `staying`: tokens of the subtree that are plain text from that quote on
-};
-
-// Computes the entry of (local, byte) of a foreign local and stores it.
-typedef int32_t (*Fill)(int32_t local, int32_t byte);
-
 static int32_t filled(Tables* tables, Fill fill, int32_t local, int32_t byte) {
   if (tables->kinds[local] == FOREIGN) return fill(local, byte);
   tables->objects->fill(local);
   return tables->rows[(static_cast<size_t>(local) << 8) + byte];
 }
-
-// What stays the same from walk to walk, and their second answer.
-struct Walker {
-  Tables* tables;
-  Fill fill;
-  const int32_t* stack;  // the top first
-  int32_t* asks;
-  int32_t max_asks;
-  int32_t depth_used;  // how many frames below the top were read
-  int64_t n_words;     // that steps of positions have read and written
-};
 
 }  // extern "C"
 
@@ -113,6 +73,38 @@ struct Scratch {
   uint64_t* set(size_t level) { return sets.data() + level * MAX_WORDS; }
 };
 
+constexpr int64_t LOOKED_AT = 2, READ = 8;  // words in the time in which a node is looked at, and in which one is read
+
+// The way back to where a walk gave way: along the nodes that were open, of which nothing has to be told again.
+struct Resuming {
+  explicit Resuming(const Cursor& cursor) : nodes(cursor.nodes), n_levels(cursor.n_levels), on_path(cursor.n_levels > 0) {}
+
+  // The node with which level `level` begins, instead of `first`; the level above was entered by an open node.
+  int32_t begin(size_t level, int32_t first, int32_t end) {
+    const bool goes_on = was_open && level < static_cast<size_t>(n_levels) && first <= nodes[level] && nodes[level] <= end;
+    on_path = goes_on && level + 1 < static_cast<size_t>(n_levels);
+    return goes_on ? nodes[level] : first;
+  }
+  void look() {
+    was_open = on_path;
+    on_path = false;
+    has_read |= !was_open;
+  }
+
+  const int32_t* nodes;
+  int32_t n_levels;
+  bool on_path;           // the next node of the level is an open one
+  bool was_open = true;  // the node that is being read was open
+  bool has_read = false;  // something new, so that a walk that gives way has come on
+};
+
+// Take down where the walk stands.
+void give_way(Cursor* cursor, const Level* levels, const Level* level) {
+  cursor->n_levels = static_cast<int32_t>(level - levels) + 1;
+  for (const Level* at = levels; at < level; ++at) cursor->nodes[at - levels] = at->node - 1;
+  cursor->nodes[level - levels] = level->node;
+}
+
 // KEYS: see imp_grammar_walk_keys. SETS: there are texts of positions.
 template <bool KEYS, bool SETS>
 int32_t walk(Walker* walker, const Trie* trie, int32_t n_stack, uint32_t* out) {
@@ -138,10 +130,13 @@ int32_t walk(Walker* walker, const Trie* trie, int32_t n_stack, uint32_t* out) {
     n_words += text->positions->cost;
     return true;
   };
+  Cursor& cursor = walker->cursor;
+  Resuming resuming(cursor);
+  for (int32_t i = 0; i < cursor.block; ++i) trie = trie->next;
   const auto begin = [&] {
     scratch.reserve(trie);
     level = scratch.levels.data();
-    *level = Level{0, trie->n_roots, Config{stack[0], -1}, KEYS, false, false};
+    *level = Level{resuming.begin(0, 0, trie->n_roots), trie->n_roots, Config{stack[0], -1}, KEYS, false, false};
     if (SETS) level->in_sets = enters(0, stack[0]);
   };
   // The frame below goes on; false: it can't, or can't be told.
@@ -169,6 +164,7 @@ int32_t walk(Walker* walker, const Trie* trie, int32_t n_stack, uint32_t* out) {
       out[trie->ids[i] >> 5] |= 1u << (trie->ids[i] & 31);
   };
 
+  cursor.n_levels = 0;
   begin();
   for (;;) {
     if (level->node == level->end) {
@@ -178,17 +174,30 @@ int32_t walk(Walker* walker, const Trie* trie, int32_t n_stack, uint32_t* out) {
       }
       trie = trie->next;
       if (!trie) break;
+      ++cursor.block;
+      resuming.was_open = false;
       begin();
       continue;
     }
+    if (n_words > cursor.max_words && resuming.has_read) {
+      give_way(&cursor, scratch.levels.data(), level);
+      break;
+    }
+    resuming.look();
+    n_words += LOOKED_AT;
     const int32_t node = level->node++;
     const int32_t byte = trie->byte[node];
     Config here = level->config;
     const bool on_names = KEYS && level->on_names;
     const bool ends = on_names && (byte == '"' || byte == '\\');
-    if (ends) forbid(trie, node, out);
+    if (ends && !resuming.was_open) forbid(trie, node, out);
     bool alive = false, over = false;
     ask = false;
+    const auto descend = [&](int32_t end, const Config& config, bool names, bool in_text, bool in_sets) {
+      const size_t below = level - scratch.levels.data() + 1;
+      const int32_t first = trie->links[node].first_child;
+      *++level = Level{resuming.begin(below, first, end), end, config, names, in_text, in_sets};
+    };
     if (SETS && level->in_sets) {
       const size_t at = level - scratch.levels.data();
       uint64_t* const read = scratch.set(scratch.levels.size());
@@ -207,7 +216,7 @@ int32_t walk(Walker* walker, const Trie* trie, int32_t n_stack, uint32_t* out) {
           next.ends = meets(read, positions->ends.data(), n);
           positions->follow(read, scratch.set(at + 1));
           n_words += positions->cost;
-          *++level = Level{from->first_child, to->first_child, here, false, false, true};
+          descend(to->first_child, here, false, false, true);
           continue;
         }
       }
@@ -226,7 +235,7 @@ int32_t walk(Walker* walker, const Trie* trie, int32_t n_stack, uint32_t* out) {
         } else {
           std::copy_n(scratch.set(at), after.positions->n_words, scratch.set(at + 1));
         }
-        *++level = Level{from->first_child, to->first_child, here, false, false, true};
+        descend(to->first_child, here, false, false, true);
         continue;
       }
       alive = popped(here, 0);
@@ -283,13 +292,14 @@ int32_t walk(Walker* walker, const Trie* trie, int32_t n_stack, uint32_t* out) {
       }
     }
     allow(node);
+    n_words += READ;
     if (from->first_child < end) {
-      *++level = Level{from->first_child, end, here, on_names && !ends, in_text, false};
+      descend(end, here, on_names && !ends, in_text, false);
       if (SETS) level->in_sets = enters(level - scratch.levels.data(), here.top);
     }
   }
   walker->depth_used = deepest;
-  walker->n_words = n_words;
+  cursor.n_words = n_words;
   return n_asks;
 }
 
@@ -315,23 +325,34 @@ int32_t walk(Walker* walker, const Trie* trie, int32_t n_stack, uint32_t* out) {
 extern "C" {
 
 // From a text of positions: in `out`, by token, the position of least rank behind each token that ends between two
-// characters of the text; the others are left as they are. Returns the words read and written.
-int64_t imp_grammar_nearest(const Tables* tables, const Trie* trie, int32_t local, const int32_t* rank, int32_t* out) {
-  const PositionText& text = *tables->texts->of(local);
+// characters of the text; the others are left as they are. Goes on at the cursor, and may give way.
+void imp_grammar_nearest(Walker* walker, const Trie* trie, int32_t local, const int32_t* rank, int32_t* out) {
+  const PositionText& text = *walker->tables->texts->of(local);
   const Positions& positions = *text.positions;
   thread_local Scratch scratch;
+  Cursor& cursor = walker->cursor;
+  Resuming resuming(cursor);
+  for (int32_t i = 0; i < cursor.block; ++i) trie = trie->next;
+  cursor.n_levels = 0;
   int64_t n_words = 0;
-  for (; trie; trie = trie->next) {
+  for (; trie; trie = trie->next, ++cursor.block, resuming.was_open = false) {
     scratch.reserve(trie);
     scratch.inners[0] = enter(text, scratch.set(0));
     uint64_t* const read = scratch.set(scratch.levels.size());
     Level* level = scratch.levels.data();
-    *level = Level{0, trie->n_roots, Config{local, -1}, false, false, true};
+    *level = Level{resuming.begin(0, 0, trie->n_roots), trie->n_roots, Config{local, -1}, false, false, true};
     while (level >= scratch.levels.data()) {
       if (level->node == level->end) {
         --level;
         continue;
       }
+      if (n_words > cursor.max_words && resuming.has_read) {
+        give_way(&cursor, scratch.levels.data(), level);
+        cursor.n_words = n_words;
+        return;
+      }
+      resuming.look();
+      n_words += LOOKED_AT;
       const int32_t node = level->node++;
       const size_t at = level - scratch.levels.data();
       Inner after;
@@ -352,14 +373,15 @@ int64_t imp_grammar_nearest(const Tables* tables, const Trie* trie, int32_t loca
       } else {
         std::copy_n(scratch.set(at), positions.n_words, scratch.set(at + 1));
       }
-      *++level = Level{from->first_child, to->first_child, Config{local, -1}, false, false, true};
+      const int32_t begin = resuming.begin(at + 1, from->first_child, to->first_child);
+      *++level = Level{begin, to->first_child, Config{local, -1}, false, false, true};
     }
   }
-  return n_words;
+  cursor.n_words = n_words;
 }
 
-// Sets in `out` the bit of each token that the stack reads. Writes up to max_asks trie nodes to `asks`; returns their
-// number, which may exceed max_asks.
+// Sets in `out` the bit of each token that the stack reads, from the cursor on; it may give way. Writes up to max_asks trie
+// nodes to `asks`; returns their number, which may exceed max_asks.
 int32_t imp_grammar_walk(Walker* walker, const Trie* trie, int32_t n_stack, uint32_t* out) {
   return walk<false>(walker, trie, n_stack, out);
 }

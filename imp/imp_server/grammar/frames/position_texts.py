@@ -20,9 +20,9 @@ from imp_server.grammar.frames.tables import Tables
 from imp_server.grammar.frames.texts import Text
 from imp_server.grammar.frames.values import Scalar
 from imp_server.grammar.frames.verdicts import Single
+from imp_server.grammar.machines.abi import built_library
 from imp_server.grammar.machines.glushkov import lowest
 from imp_server.grammar.machines.position_machine import PositionMachine
-from imp_server.native import load_library
 
 NEVER = (1 << 31) - 1
 GOALS = ("any", "all", "one")
@@ -37,9 +37,7 @@ _CALLS: dict[str, tuple[Any, list[Any]]] = {
 
 
 def _calls() -> dict[str, Callable[..., Any]]:
-    library = load_library("grammar")
-    if library is None:
-        raise RuntimeError("the native library 'grammar' isn't built")
+    library = built_library()
     found = {}
     for name, (answer, arguments) in _CALLS.items():
         call = getattr(library, f"imp_grammar_{name}")

@@ -24,8 +24,8 @@ from imp_server.grammar.frames.shapes import UNDECLARED, KeyKind, Shape
 from imp_server.grammar.frames.tables import FIRST_OP
 from imp_server.grammar.frames.texts import Text, needs_escape
 from imp_server.grammar.frames.values import Start, Word
+from imp_server.grammar.machines.abi import built_library
 from imp_server.grammar.machines.machine import DEAD
-from imp_server.native import load_library
 
 if TYPE_CHECKING:
     from imp_server.grammar.frames.space import Space
@@ -98,9 +98,7 @@ class SimpleObjects:
     """Owner of the native store of one space, and of the states known to both sides."""
 
     def __init__(self, space: Space) -> None:
-        library = load_library("grammar")
-        if library is None:
-            raise RuntimeError("the native library 'grammar' isn't built")
+        library = built_library()
         self._space = space
         self._call: dict[str, Callable[..., Any]] = {}
         for name, (answer, arguments) in _CALLS.items():

@@ -48,6 +48,7 @@ from imp_server.grammar.frames.values import (
     shortest,
 )
 from imp_server.grammar.frames.verdicts import Several, Single, Told, Verdicts
+from imp_server.grammar.machines.abi import grammar_library
 from imp_server.grammar.machines.combine import anything, nothing
 from imp_server.grammar.machines.giving_up import dropped, emptied, part
 from imp_server.grammar.machines.machine import DEAD, Machine
@@ -59,7 +60,6 @@ from imp_server.grammar.values.sat.found import Found
 from imp_server.grammar.values.sat.solver import Solver
 from imp_server.grammar.values.sat.tags import is_listed
 from imp_server.grammar.values.scalars import in_digits, is_finite, number_machine, string_machine, watched_number
-from imp_server.native import load_library
 
 N_LOCALS = 1 << 18
 N_BYTES, N_BYTES_LOCAL, N_BYTES_VIEW, N_BYTES_NATIVE = 600, 1700, 300, 1200
@@ -107,7 +107,7 @@ class Space:
         self.ended = self._local(("ended",), lambda: Ended(self))
         self.root = self._local(("root",), lambda: Root(self))
         self._position_texts: PositionTexts | None = None
-        if native and load_library("grammar") is not None:
+        if native and grammar_library() is not None:
             self.simple = SimpleObjects(self)
             self._position_texts = PositionTexts(self.tables)
 

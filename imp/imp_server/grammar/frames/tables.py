@@ -20,11 +20,12 @@ them from `head`, which it shares: it makes locals and operations of its own (fr
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
+
+from imp_server.grammar.machines import abi
 
 DEAD, HOLE, ASK = -1, -2, -3
 FIRST_OP = -4
@@ -33,23 +34,6 @@ READY = 1024
 """Rows touched at once."""
 FOREIGN = 0
 """The kind of a local that `fill` knows; all others belong to native code."""
-
-
-class Head(ctypes.Structure):
-    """`Tables` of kernels/cpu/grammar/store.h."""
-
-    _fields_ = [
-        ("rows", ctypes.c_void_p),
-        ("ops", ctypes.c_void_p),
-        ("kinds", ctypes.c_void_p),
-        ("objects", ctypes.c_void_p),
-        ("n_locals", ctypes.c_int32),
-        ("capacity", ctypes.c_int32),
-        ("n_ops", ctypes.c_int32),
-        ("ops_capacity", ctypes.c_int32),
-        ("n_ready", ctypes.c_int32),
-        ("texts", ctypes.c_void_p),
-    ]
 
 
 class Tables:
@@ -62,7 +46,7 @@ class Tables:
         self.fill = fill
         self.intern: Callable[[int, int], int] | None = None
         """Who makes operations, if it isn't this class."""
-        self.head = Head()
+        self.head = abi.Tables()
         self.rows: NDArray[np.int32] = np.empty((capacity, 256), dtype=np.int32)
         self.kinds: NDArray[np.uint8] = np.zeros(capacity, dtype=np.uint8)
         self._ops: NDArray[np.int32] = np.zeros((4096, 2), dtype=np.int32)

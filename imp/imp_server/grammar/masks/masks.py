@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from ctypes import memset
-from functools import partial
 from threading import Thread
 from typing import Any, NamedTuple
 
@@ -26,13 +25,13 @@ from imp_server.grammar.frames.values import Scalar
 from imp_server.grammar.frames.verdicts import Single
 from imp_server.grammar.machines.combine import alias_of, universal
 from imp_server.grammar.machines.giving_up import dropped, part
-from imp_server.grammar.machines.machine import UNBOUNDED
+from imp_server.grammar.machines.machine import DEAD, UNBOUNDED
 from imp_server.grammar.machines.plain_length import PlainLength
 from imp_server.grammar.machines.position_machine import PositionMachine
 from imp_server.grammar.masks.native_walk import NativeWalker, available
 from imp_server.grammar.masks.token_sets import NEAR, Row, token_sets
 from imp_server.grammar.masks.trie import TokenTrie
-from imp_server.grammar.masks.walk import WalkResult, walk
+from imp_server.grammar.masks.walk import Walk, walk
 from imp_server.vocab.table import Vocabulary
 
 Asks = list[tuple[TokenTrie, int]]
@@ -51,6 +50,8 @@ class Walked(NamedTuple):
 N_BYTES = 400
 """Memory of what is known of a mask, its bits excepted."""
 SLAB_BYTES = 4 << 20
+MOST_UNDER_WAY = 64
+"""Walks that are remembered in the middle: those of masks whose question ran out of its turn."""
 MANY = 4096
 """Nodes of residual tokens from which on known names borrow the mask of an undeclared one: fewer are walked sooner."""
 
@@ -121,9 +122,6 @@ class Masks:
         self._space = space
         self._stepper = stepper
         self._native = NativeWalker(space.tables, self._sets.packed) if use_native and available() else None
-        self._walk: Callable[[TokenTrie, list[int], Row, int], WalkResult] = (
-            self._native.walk if self._native else partial(walk, space.tables)
-        )
         self.by_bytes = self._sets.by_bytes
         self.trie = self._sets.full
         self._memo: dict[int, Any] = {}
@@ -132,22 +130,23 @@ class Masks:
         self._rows: dict[Cell, Found] = {}
         self._fresh = MaskRows(self.n_words)
         self._exact: dict[State, Row] = {}
+        self._under_way: dict[tuple[Any, ...], Walk] = {}
         self._free = space.free_start().id
         # what stays inside of a free text, whatever is around it
         self._inside, self._inside_near = (self._staying(t) for t in (self._sets.residual, self._sets.residual_near))
 
     def given_up(self) -> Iterator[None]:
         """Take everything apart, a piece at each step. Nobody uses it any more."""
-        yield from dropped(self._memo, self._memo_near, self._memo_far, self._rows, self._exact)
+        yield from dropped(self._memo, self._memo_near, self._memo_far, self._rows, self._exact, self._under_way)
         for thing in (self._native, self._fresh, self):
             part(thing)
             yield
 
     def _staying(self, trie: TokenTrie) -> Row:
-        row, address = self._fresh.take()
-        if self._native:
-            self._walk(trie, [self._free], row, address)
-        return row
+        staying = self._begun(lambda _: trie)
+        while self._native and not staying.is_over:
+            self._native.walk(staying, [self._free])
+        return staying.out
 
     @property
     def n_bytes(self) -> int:
@@ -172,11 +171,18 @@ class Masks:
 
         `local`: a text of positions. None where its way isn't told by the nearest position, or without native code.
         """
-        if self._native is None or not machine.is_directed:
+        native = self._native
+        if native is None or not machine.is_directed:
             return None
-        found, n_units = self._native.nearest(self._sets.full, local, machine.ways.ranks(), self.vocabulary.size)
-        spend(n_units)
-        return found
+        order = np.array(machine.ways.ranks(), np.int32)
+
+        def begun() -> Walk:
+            out = np.full(self.vocabulary.size, DEAD, np.int32)
+            return Walk(self._sets.full, out, out.ctypes.data)
+
+        found = self._walked_on(("nearest", local), begun, lambda w: native.nearest(w, local, order.ctypes.data))
+        spend(found.n_units)
+        return found.out
 
     def _with_end(self, cell: Cell) -> Found:
         row, asks = self._shared(cell)
@@ -203,45 +209,47 @@ class Masks:
         if len(long.byte):
             more = self._known(self._memo_far, top, cell.below)
             if more is None:
-                out, address = self._fresh.take()
-                more = self._judged(self._memo_far, top, cell.below, long, out, address)
+                more = self._judged(self._memo_far, top, cell.below, lambda _: long)
             row, asks = self._fresh.either(row, more.row), asks + more.asks
         return row, asks
 
     def _walked(self, top: int, below: Cell | None) -> Walked:
         found = self._known(self._memo, top, below)
         if found is None:
-            out, address = self._fresh.take()
-            found = self._judged(self._memo, top, below, self._begin(top, out), out, address)
+            found = self._judged(self._memo, top, below, lambda out: self._begin(top, out))
         return found
 
     def _near(self, top: int, below: Cell | None, plain: bool) -> Walked:
         """The same for tokens that aren't long. `plain`: without those that are sorted by length."""
         found = self._known(self._memo_near, top, below)
-        if found is None:
-            out, address = self._fresh.take()
-            trie = self._sets.residual_near if plain else self._sets.near
+
+        def begin(out: Row) -> TokenTrie:
             if plain and self._is_free(top):
                 out |= self._inside_near
-                trie = self._sets.closing_near
-            found = self._judged(self._memo_near, top, below, trie, out, address)
-        return found
+                return self._sets.closing_near
+            return self._sets.residual_near if plain else self._sets.near
+
+        return found or self._judged(self._memo_near, top, below, begin)
 
     def _key(self, cell: Cell) -> Walked:
         """On the trie of known names: as an undeclared name, but for tokens that known names judge."""
         found = self._known(self._memo, cell.top, cell.below)
         if found is None:
-            assert self._native is not None and self._space.simple is not None
-            waiting = self._space.simple.waiting_key(cell.top)
-            base = self._walked(self._free, self._stepper.cell(waiting, cell.below))
-            out, address = self._fresh.take()
-            out[:] = base.row
-            trie = self._sets.quoted
-            result = self._tried(partial(self._native.walk_keys, trie, _stack(cell.top, cell.below), address), out)
-            asks = base.asks + [(trie, at) for at in result.asks]
-            found = Walked(out, asks, max(result.depth_used, base.depth - 1))
+            native, simple = self._native, self._space.simple
+            assert native is not None and simple is not None
+            base = self._walked(self._free, self._stepper.cell(simple.waiting_key(cell.top), cell.below))
+            stack = _stack(cell.top, cell.below)
+
+            def begin(out: Row) -> TokenTrie:
+                out[:] = base.row
+                return self._sets.quoted
+
+            key = id(self._memo), cell.top, cell.below
+            walk_ = self._walked_on(key, lambda: self._begun(begin), lambda w: native.walk_keys(w, stack))
+            asks = base.asks + [(walk_.trie, at) for at in walk_.asks]
+            found = Walked(walk_.out, asks, max(walk_.depth_used, base.depth - 1))
             self._store(self._memo, cell.top, cell.below, found)
-            self._pay(result)
+            self._pay(walk_)
         return found
 
     def _known(self, memo: dict[int, Any], top: int, below: Cell | None) -> Walked | None:
@@ -255,28 +263,48 @@ class Masks:
         found: Walked | None = node
         return found
 
-    def _judged(
-        self, memo: dict[int, Any], top: int, below: Cell | None, trie: TokenTrie, out: Row, address: int
-    ) -> Walked:
-        """`out` with the tokens of the trie that can be read."""
-        result = self._tried(partial(self._walk, trie, _stack(top, below), out, address), out)
-        found = Walked(out, [(trie, at) for at in result.asks], result.depth_used)
+    def _judged(self, memo: dict[int, Any], top: int, below: Cell | None, begin: Callable[[Row], TokenTrie]) -> Walked:
+        """The tokens that can be read. `begin`: writes those that aren't walked; the trie of the others."""
+        stack = _stack(top, below)
+        walk_ = self._walked_on((id(memo), top, below), lambda: self._begun(begin), lambda w: self._piece(w, stack))
+        found = Walked(walk_.out, [(walk_.trie, at) for at in walk_.asks], walk_.depth_used)
         self._store(memo, top, below, found)
-        self._pay(result)
+        self._pay(walk_)
         return found
 
-    def _pay(self, result: WalkResult) -> None:
-        """What native code has done can't be paid for before: the mask is kept first, should the turn be over."""
-        if result.n_units:
-            kept()
-            spend(result.n_units)
+    def _begun(self, begin: Callable[[Row], TokenTrie]) -> Walk:
+        out, address = self._fresh.take()
+        return Walk(begin(out), out, address)
 
-    def _tried(self, walk_: Callable[[], WalkResult], out: Row) -> WalkResult:
+    def _piece(self, walk_: Walk, stack: list[int]) -> None:
+        if self._native:
+            self._native.walk(walk_, stack)
+        else:
+            walk(self._space.tables, walk_, stack)
+
+    def _walked_on(self, key: tuple[Any, ...], begun: Callable[[], Walk], piece: Callable[[Walk], None]) -> Walk:
+        """The walk when it is over; its last piece isn't paid for. Where a turn ends in the middle it goes on later."""
+        walk_ = self._under_way.pop(key, None) or begun()
         try:
-            return walk_()
+            piece(walk_)
+            while not walk_.is_over:
+                self._pay(walk_)
+                piece(walk_)
         except BaseException:
-            self._fresh.give_back(out)
+            if walk_.is_begun:
+                self._under_way[key] = walk_
+                if len(self._under_way) > MOST_UNDER_WAY:
+                    del self._under_way[next(iter(self._under_way))]
+            elif walk_.out.dtype == np.uint32:
+                self._fresh.give_back(walk_.out)
             raise
+        return walk_
+
+    def _pay(self, walk_: Walk) -> None:
+        """What native code has done can't be paid for before: it is kept first, should the turn be over."""
+        if walk_.n_units:
+            kept()
+            spend(walk_.n_units)
 
     def _store(self, memo: dict[int, Any], top: int, below: Cell | None, found: Walked) -> None:
         level, key = memo, top

@@ -1,4 +1,4 @@
-"""The native walker (kernels/cpu/grammar) behind the same call as its twin in walk.py."""
+"""The native walker (kernels/cpu/grammar) behind the same call as its twin in walk.py. It gives way, and goes on."""
 
 from __future__ import annotations
 
@@ -7,39 +7,23 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from imp_server.grammar.frames.tables import DEAD, HOLE, Tables
+from imp_server.grammar.machines import abi
+from imp_server.grammar.machines.abi import built_library, grammar_library
 from imp_server.grammar.masks.packed_trie import PackedTrie
 from imp_server.grammar.masks.trie import TokenTrie
-from imp_server.grammar.masks.walk import WalkResult
-from imp_server.native import load_library
+from imp_server.grammar.masks.walk import Walk
 
 MAX_ASKS = 4096
 WORDS_PER_UNIT = 2048
 """Words that steps of positions read and write in the time of a unit, and some more."""
-
-
-_FILL = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_int32, ctypes.c_int32)
-
-
-class _Walker(ctypes.Structure):
-    _fields_ = [
-        ("tables", ctypes.c_void_p),
-        ("fill", _FILL),
-        ("stack", ctypes.c_void_p),
-        ("asks", ctypes.c_void_p),
-        ("max_asks", ctypes.c_int32),
-        ("depth_used", ctypes.c_int32),
-        ("n_words", ctypes.c_int64),
-    ]
-
-
-_ARGUMENTS: Any = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int32, ctypes.c_void_p]
+PIECE_UNITS = 1000
+"""What a walk does at a stretch: nobody can stop it meanwhile."""
 
 
 def available() -> bool:
-    return load_library("grammar") is not None
+    return grammar_library() is not None
 
 
 class NativeWalker:
@@ -47,27 +31,29 @@ class NativeWalker:
 
     def __init__(self, tables: Tables, packed: dict[int, PackedTrie] | None = None) -> None:
         """`packed`: tries that are packed already, by the id of the trie."""
-        library = load_library("grammar")
-        if library is None:
-            raise RuntimeError("the native library 'grammar' isn't built")
+        library = built_library()
         self._walk: Callable[..., int] = library.imp_grammar_walk
         self._walk_keys: Callable[..., int] = library.imp_grammar_walk_keys
-        library.imp_grammar_walk.argtypes = library.imp_grammar_walk_keys.argtypes = _ARGUMENTS
-        self._nearest: Callable[..., int] = library.imp_grammar_nearest
+        arguments: list[Any] = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int32, ctypes.c_void_p]
+        library.imp_grammar_walk.argtypes = library.imp_grammar_walk_keys.argtypes = arguments
+        self._nearest: Callable[..., None] = library.imp_grammar_nearest
         library.imp_grammar_nearest.argtypes = [ctypes.c_void_p] * 2 + [ctypes.c_int32] + [ctypes.c_void_p] * 2
-        library.imp_grammar_nearest.restype = ctypes.c_int64
+        library.imp_grammar_nearest.restype = None
         self._tables = tables
         self._error: BaseException | None = None
-        self._fill = _FILL(self._filled)
+        self._fill = abi.FILL(self._filled)
         self._asks = np.zeros(MAX_ASKS, dtype=np.int32)
-        self._walker = _Walker(ctypes.addressof(tables.head), self._fill, None, self._asks.ctypes.data, MAX_ASKS, 0, 0)
+        self._walker = abi.Walker(fill=self._fill, asks=self._asks.ctypes.data, max_asks=MAX_ASKS)
+        self._walker.tables = ctypes.addressof(tables.head)
         self._walker_at = ctypes.addressof(self._walker)
-        self._reserve(256)
+        self._reserve(256, 256)
         self._tries = dict(packed or {})
 
-    def _reserve(self, n_frames: int) -> None:
+    def _reserve(self, n_frames: int, n_levels: int) -> None:
         self._frames: Any = (ctypes.c_int32 * n_frames)()
+        self._levels: Any = (ctypes.c_int32 * n_levels)()
         self._walker.stack = ctypes.addressof(self._frames)
+        self._walker.cursor.nodes = ctypes.addressof(self._levels)
 
     def _filled(self, local: int, byte: int) -> int:
         if self._error is not None:
@@ -80,38 +66,59 @@ class NativeWalker:
             return DEAD
         return entry if entry != HOLE else DEAD
 
-    def walk(self, trie: TokenTrie, stack: list[int], out: NDArray[np.uint32], address: int) -> WalkResult:
-        """As walk.walk; `address` is that of `out`'s memory. Raises what filling a hole raised."""
-        return self._run(self._walk, trie, stack, address)
+    def walk(self, walk: Walk, stack: list[int]) -> None:
+        """Go on with it for a piece, as walk.walk. Raises what filling a hole raised: the piece is to be done again."""
+        self._run(self._walk, walk, stack)
 
-    def walk_keys(self, trie: TokenTrie, stack: list[int], address: int) -> WalkResult:
+    def walk_keys(self, walk: Walk, stack: list[int]) -> None:
         """From a native key text whose `out` begins as the mask of an undeclared name: corrects what known names say.
 
         The twin is a walk of all tokens.
         """
-        return self._run(self._walk_keys, trie, stack, address)
+        self._run(self._walk_keys, walk, stack)
 
-    def nearest(self, trie: TokenTrie, local: int, ranks: list[int], n_ids: int) -> tuple[NDArray[np.int32], int]:
-        """(by token id: the position of least rank behind the token, or DEAD; units of that). `local`: of positions."""
-        found, order = np.full(n_ids, DEAD, np.int32), np.array(ranks, np.int32)
-        packed = self._tries[id(trie)]
-        tables = ctypes.addressof(self._tables.head)
-        n_words = self._nearest(tables, packed.address, local, order.ctypes.data, found.ctypes.data)
-        return found, n_words // WORDS_PER_UNIT
+    def nearest(self, walk: Walk, local: int, order: int) -> None:
+        """In `out`, by token id: the position of least rank behind the token.
 
-    def _run(self, call: Callable[..., int], trie: TokenTrie, stack: list[int], address: int) -> WalkResult:
+        `local`: of positions. `order`: address of the ranks.
+        """
+        packed = self._begin(walk, 1)
+        self._nearest(self._walker_at, packed.address, local, order, walk.address)
+        self._end(walk)
+
+    def _begin(self, walk: Walk, n_frames: int) -> PackedTrie:
+        packed = self._packed(walk.trie)
+        if n_frames > len(self._frames) or packed.n_levels > len(self._levels):
+            self._reserve(max(2 * n_frames, len(self._frames)), max(packed.n_levels, len(self._levels)))
+        n_levels = len(walk.nodes)
+        self._levels[:n_levels] = walk.nodes
+        cursor = self._walker.cursor
+        cursor.n_levels, cursor.block, cursor.max_words = n_levels, walk.block, PIECE_UNITS * WORDS_PER_UNIT
+        return packed
+
+    def _end(self, walk: Walk) -> None:
+        cursor = self._walker.cursor
+        walk.nodes, walk.block = self._levels[: cursor.n_levels], cursor.block
+        walk.is_over = not walk.nodes
+        walk.n_units = cursor.n_words // WORDS_PER_UNIT
+
+    def _packed(self, trie: TokenTrie) -> PackedTrie:
         packed = self._tries.get(id(trie))
         if packed is None:
             packed = self._tries[id(trie)] = PackedTrie(trie)
+        return packed
+
+    def _run(self, call: Callable[..., int], walk: Walk, stack: list[int]) -> None:
         n = len(stack)
-        if n > len(self._frames):
-            self._reserve(2 * n)
+        packed = self._begin(walk, n)
         self._frames[:n] = stack
-        n_asks = call(self._walker_at, packed.address, n, address)
+        n_asks = call(self._walker_at, packed.address, n, walk.address)
         if self._error is not None:
             error, self._error = self._error, None
             raise error
         if n_asks > MAX_ASKS:
             raise RuntimeError(f"a walk met {n_asks} unknown nodes")
-        asks = [int(a) for a in self._asks[:n_asks]] if n_asks else []
-        return WalkResult(self._walker.depth_used, asks, self._walker.n_words // WORDS_PER_UNIT)
+        if n_asks:
+            walk.asks += self._asks[:n_asks].tolist()
+        walk.depth_used = max(walk.depth_used, self._walker.depth_used)
+        self._end(walk)

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from imp_server.grammar.machines import abi
 from imp_server.grammar.masks.plain_tokens import plain_length
 from imp_server.grammar.masks.trie import TokenTrie
 
@@ -20,14 +21,6 @@ _COMMON = b'"{}[],: \n\t\r-.0123456789'
 _ORDER = np.full(256, 255, np.int64)
 _ORDER[list(_COMMON)] = np.arange(len(_COMMON))
 """Of siblings: what most walks go through comes first, so that it lies close together."""
-
-
-class _Trie(ctypes.Structure):
-    _fields_ = [
-        *((name, ctypes.c_void_p) for name in ("byte", "links", "ids", "number", "inside", "staying", "next")),
-        ("n_roots", ctypes.c_int32),
-        ("max_depth", ctypes.c_int32),
-    ]
 
 
 class PackedTrie:
@@ -43,6 +36,8 @@ class PackedTrie:
             self.blocks[0].struct.next = ctypes.addressof(self.blocks[1].struct)
         self._kept = trie
         self.n_bytes = sum(block.n_bytes for block in self.blocks)
+        self.n_levels = max(block.struct.max_depth for block in self.blocks) + 1
+        """Of the deepest block, and one more."""
         self.address = ctypes.addressof(self.blocks[0].struct)
 
 
@@ -100,7 +95,7 @@ class _Block:
         self.n_bytes = sum(array.nbytes for array in arrays)
         addresses: list[int | None] = [array.ctypes.data for array in arrays]
         addresses += [None] * (6 - len(addresses))
-        self.struct = _Trie(*addresses, None, int(levels[0]), int(trie.depth[begin:end].max(initial=0)))
+        self.struct = abi.Trie(*addresses, None, int(levels[0]), int(trie.depth[begin:end].max(initial=0)))
 
 
 def _breadth_first(

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from imp_server.native import load_library
+from imp_server.grammar.machines.abi import grammar_library
 
 Token = tuple[bytes, int]
 """(bytes, id)"""
@@ -30,7 +30,7 @@ class TokenTrie(NamedTuple):
 
 def build_trie(tokens: Sequence[Token]) -> TokenTrie:
     """The trie of sorted tokens, none of them empty. Several sorted lists one after the other make a trie each."""
-    library = load_library("grammar")
+    library = grammar_library()
     if library is None:
         return build_plainly(tokens)
     n_tokens = len(tokens)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,13 +14,29 @@ from imp_server.grammar.masks.trie import TokenTrie
 MAX_LISTS = 16
 
 
-class WalkResult(NamedTuple):
-    depth_used: int
-    """How many frames below the top the walk read (0: the mask depends on the top alone)."""
-    asks: list[int]
+@dataclass(slots=True)
+class Walk:
+    """One walk of a trie, which may be done piece by piece: what was found so far, and where it goes on."""
+
+    trie: TokenTrie
+    out: NDArray[Any]
+    """The bit of every token that can be read is set; bits already set stay."""
+    address: int = 0
+    """Of `out`."""
+    depth_used: int = 0
+    """How many frames below the top were read (0: the mask depends on the top alone)."""
+    asks: list[int] = field(default_factory=list)
     """Trie nodes whose whole subtree the caller has to test byte by byte."""
     n_units: int = 0
-    """Work that nobody has paid for yet."""
+    """Work of the last piece, which nobody has paid for yet."""
+    nodes: list[int] = field(default_factory=list)
+    block: int = 0
+    """Where a native walk goes on (walk.h)."""
+    is_over: bool = False
+
+    @property
+    def is_begun(self) -> bool:
+        return self.is_over or bool(self.nodes)
 
 
 Stack = tuple[int, "Stack | None"]
@@ -51,14 +68,12 @@ def _as_lists(trie: TokenTrie) -> _Lists:
     return found
 
 
-def walk(tables: Tables, trie: TokenTrie, locals_: list[int], out: NDArray[np.uint32], address: int = 0) -> WalkResult:
-    """Set in `out` the bit of every token that the stack can read (`locals_[0]` is its top); bits already set stay.
-
-    `address` of `out` is what the native walker takes instead of it."""
+def walk(tables: Tables, done: Walk, locals_: list[int]) -> None:
+    """Set in `done.out` the bit of every token that the stack can read (`locals_[0]` is its top)."""
     stack: Stack = (locals_[-1], None)
     for local in reversed(locals_[:-1]):
         stack = (local, stack)
-    _, byte, depths, skip, first, ids, max_depth = _as_lists(trie)
+    _, byte, depths, skip, first, ids, max_depth = _as_lists(done.trie)
     rows: dict[int, list[int]] = {}
     asks: list[int] = []
     allowed: list[int] = []
@@ -93,8 +108,8 @@ def walk(tables: Tables, trie: TokenTrie, locals_: list[int], out: NDArray[np.ui
         node += 1
     if allowed:
         found = np.array(allowed, np.int64)
-        np.bitwise_or.at(out, found >> 5, np.uint32(1) << (found & 31).astype(np.uint32))
-    return WalkResult(-lowest, asks)
+        np.bitwise_or.at(done.out, found >> 5, np.uint32(1) << (found & 31).astype(np.uint32))
+    done.depth_used, done.asks, done.is_over = -lowest, asks, True
 
 
 def step_stack(tables: Tables, stack: Stack, height: int, byte: int) -> tuple[Stack | int, int, int]:
