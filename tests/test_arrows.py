@@ -33,6 +33,7 @@ ARROWS: dict[str, set[str]] = {
     "ui": {"core", "workers"},
     "dialects": {"core", "config", "ui"},
     "conformance": {"core", "resources"},
+    "degeneration": set(),
     "api": {"core", "config", "resources", "dialects", "text", "engine", "vocab", "grammar", "workers"}
     | {"ui"},
 }  # fmt: skip
