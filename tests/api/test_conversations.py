@@ -236,6 +236,32 @@ def test_it_is_its_keys_own() -> None:
             assert texts(items_of(alice, name)) == ["mine"]
 
 
+@pytest.mark.parametrize("way", ["conversation", "previous_response_id", "item_reference"])
+def test_what_came_before_counts_for_the_memory_of_bodies(way: str) -> None:
+    """Each turn is small, all of them together are more than bodies may take."""
+    turn = {
+        "role": "user",
+        "content": [{"type": "input_text", "text": ""}] * 1500 + [{"type": "input_text", "text": "x"}],
+    }
+    with toy_server(settings={"server.max_body_memory_mib": 1}) as live, httpx.Client(base_url=live.url) as http:
+        live.engine.always(*text_ids("Aye"))
+        before: Json = {"conversation": begun(http)} if way == "conversation" else {}
+        named: list[Json] = []
+        for _ in range(3):
+            reply = http.post("/v1/responses", json={"model": "toy", "input": [*named, turn], **before}, timeout=20)
+            if reply.status_code != 200:
+                break
+            if way == "item_reference":
+                named.append(
+                    {"type": "item_reference", "id": f"msg_{reply.json()['id'].removeprefix('resp_')}_in{len(named)}"}
+                )
+            elif way == "previous_response_id":
+                before = {way: reply.json()["id"]}
+        assert reply.status_code == 413 and "names of earlier ones" in reply.json()["error"]["message"]
+        assert live.hub.admission.bodies.n_taken == 0
+        assert http.post("/v1/responses", json={"model": "toy", "input": "hi"}).status_code == 200
+
+
 def test_a_server_that_keeps_nothing_says_so() -> None:
     with toy_server(settings={"responses.store": "off"}) as live:
         for path, body in (("/v1/conversations", {}), ("/v1/responses", _asked("conv_1"))):

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import sqlite3
+import tracemalloc
 from collections.abc import Callable
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -125,6 +128,46 @@ def test_the_one_that_was_not_used_for_longest_makes_room() -> None:
     by_bytes.create(A, "conv_1", {}, [item("m1", "x" * 500)])
     by_bytes.create(A, "conv_2", {}, [item("m1", "x" * 500)])
     assert by_bytes.get(A, "conv_1") is None and by_bytes.totals()[1] <= 1000
+
+
+@pytest.mark.parametrize("caps", [{"max_entries": 6}, {"max_bytes": 1200}])
+def test_who_holds_most_makes_room_for_the_others(caps: dict[str, int]) -> None:
+    store = made(**caps)
+    for i in range(3):
+        store.create(A, f"a{i}", {}, [item("m")])
+    for i in range(40):
+        store.create(B, f"b{i}", {}, [item("m")])
+    assert sum(store.get(A, f"a{i}") is not None for i in range(3)) >= 2
+    assert store.get(B, "b39") and store.get(B, "b0") is None
+    for i in range(3, 40):
+        store.create(A, f"a{i}", {}, [item("m")])
+    assert store.get(B, "b38"), "nor does the other one push it out"
+    assert store.get(A, "a39") and store.get(A, "a3") is None
+
+
+def test_what_it_will_take_in_memory_is_known_before_it_is_read(tmp_path: Any) -> None:
+    path = str(tmp_path / "r.sqlite")
+    store = made(path, max_bytes=10**7)
+    small = item("m1") | {"content": [{"type": "input_text", "text": ""}] * 10_000}
+    store.create(A, "conv_1", {}, [small])
+    store.append(A, "conv_1", [item("m2", "\u4e00" * 100_000)])
+    n_bytes = store.history_bytes(A, "conv_1")
+    tracemalloc.start()
+    found = store.history(A, "conv_1")
+    took, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert found and 2_000_000 < took <= n_bytes < 10 * took
+    store.delete_item(A, "conv_1", "m1")
+    assert store.history_bytes(A, "conv_1") < n_bytes - 2_000_000
+    assert store.history_bytes(B, "conv_1") == 0
+    store.file.close()
+    with closing(sqlite3.connect(path)) as db:
+        db.execute("ALTER TABLE conversations DROP COLUMN memory")
+    later = made(path, max_bytes=10**7)
+    assert later.history_bytes(A, "conv_1") == 10 * later.totals()[1], "nobody had counted"
+    later.append(A, "conv_1", [item("m3")])
+    assert later.history_bytes(A, "conv_1") > 10 * (later.totals()[1] - 200)
+    later.file.close()
 
 
 def test_a_conversation_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:

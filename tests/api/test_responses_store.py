@@ -6,6 +6,7 @@ import json
 import os
 import sqlite3
 import time
+import tracemalloc
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -43,8 +44,8 @@ def asked(name: str) -> list[dict[str, Any]]:
     return [{"type": "message", "id": f"in_{name}", "role": "user", "content": "q"}]
 
 
-def put(store: ResponsesStore, name: str, parent: str | None = None, text: str = "a") -> bool:
-    return store.put(A, answer(name, parent, text), asked(name))
+def put(store: ResponsesStore, name: str, parent: str | None = None, text: str = "a", owner: Owner = A) -> bool:
+    return store.put(owner, answer(name, parent, text), asked(name))
 
 
 def ids(items: list[dict[str, Any]] | None) -> list[str] | None:
@@ -117,6 +118,50 @@ def test_the_least_recently_used_goes_first() -> None:
     put(store, "r3")
     assert store.resource(A, "r2") is None and store.resource(A, "r1") and store.resource(A, "r3")
     assert store.counts.evicted == 1
+
+
+@pytest.mark.parametrize("caps", [{"max_entries": 6}, {"max_bytes": 1600}])
+def test_who_holds_most_makes_room_for_the_others(caps: dict[str, int]) -> None:
+    store = make(**caps)
+    for i in range(3):
+        put(store, f"a{i}")
+    for i in range(40):
+        put(store, f"b{i}", owner=B)
+    kept = [name for name in ("a0", "a1", "a2") if store.resource(A, name)]
+    assert len(kept) >= 2 and store.resource(B, "b39") and store.resource(B, "b0") is None
+    for i in range(3, 40):
+        put(store, f"a{i}")
+    assert store.resource(B, "b38"), "nor does the other one push it out"
+    assert store.resource(A, "a39") and store.resource(A, "a3") is None
+
+
+def test_what_a_conversation_will_take_in_memory_is_known_before_it_is_read(tmp_path: Path) -> None:
+    store = make(str(tmp_path / "r.sqlite"), max_bytes=10**7)
+    parts = [{"type": "input_text", "text": ""}] * 10_000
+    made = answer("r1")
+    assert store.put(A, made, [asked("r1")[0] | {"content": parts}])
+    put(store, "r2", "r1", text="\u4e00" * 100_000)
+    store.finish(A, answer("r2", "r1", text="\U0001f600" * 1000))
+    n_bytes = store.history_bytes(A, "r2")
+    tracemalloc.start()
+    found = store.conversation(A, "r2", with_output=True)
+    took, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert found and 2_000_000 < took <= n_bytes < 10 * took
+    assert store.item_bytes(A, "in_r1") <= n_bytes and store.item_bytes(A, "in_r1") > 1_000_000
+    assert store.history_bytes(B, "r2") == store.history_bytes(A, "r3") == store.item_bytes(B, "in_r1") == 0
+
+
+def test_what_was_stored_before_anybody_counted_counts_by_its_text(tmp_path: Path) -> None:
+    path = str(tmp_path / "r.sqlite")
+    first = make(path)
+    put(first, "r1")
+    first.close()
+    with closing(sqlite3.connect(path)) as db:
+        db.execute("ALTER TABLE responses DROP COLUMN memory")
+    store = make(path)
+    assert store.history_bytes(A, "r1") == 10 * store.totals()[1] > 1000
+    store.close()
 
 
 def test_what_is_larger_than_the_cap_is_not_kept_and_costs_nobody_a_place() -> None:

@@ -45,6 +45,7 @@ class KeptConversations:
         return await self._ask(self._store.delete, self._owner, name)
 
     async def history(self, name: str) -> list[Json] | None:
+        await self._shelf.charge(self._store.history_bytes, self._owner, name)
         return await self._ask(self._store.history, self._owner, name)
 
     async def append(self, name: str, items: Sequence[Json]) -> list[Json] | None:

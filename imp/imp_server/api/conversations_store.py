@@ -1,7 +1,7 @@
 """Conversations in the file of the stored responses: their notes, and their items in order. Synchronous, like it.
 
-They don't expire by time; where there are too many, or they take too much, the one that wasn't used for the longest
-time goes.
+They don't expire by time; where there are too many, or they take too much, the owner who holds most gives the one that
+wasn't used for the longest time.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from imp_server.api.json_size import memory_of
+from imp_server.api.responses_store import UNCOUNTED
 from imp_server.api.store_file import DamagedStore, StoreFile, columns, mended
 from imp_server.core import PayloadTooLarge
 from imp_server.core.owner import Owner
@@ -24,9 +26,10 @@ MOST_BYTES = 16 << 20
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS conversations (
     id TEXT PRIMARY KEY, owner TEXT NOT NULL, created INTEGER NOT NULL, used REAL NOT NULL, metadata TEXT NOT NULL,
-    size INTEGER NOT NULL, next INTEGER NOT NULL
+    size INTEGER NOT NULL, next INTEGER NOT NULL, memory INTEGER NOT NULL DEFAULT 0
 );
-CREATE INDEX IF NOT EXISTS conversations_by_use ON conversations (used);
+DROP INDEX IF EXISTS conversations_by_use;
+CREATE INDEX IF NOT EXISTS conversations_by_owner ON conversations (owner, used, size);
 CREATE INDEX IF NOT EXISTS conversations_by_size ON conversations (size);
 CREATE TABLE IF NOT EXISTS conversation_items (
     conversation TEXT NOT NULL, place INTEGER NOT NULL, id TEXT NOT NULL, item TEXT NOT NULL,
@@ -35,7 +38,7 @@ CREATE TABLE IF NOT EXISTS conversation_items (
 CREATE UNIQUE INDEX IF NOT EXISTS conversation_items_by_id ON conversation_items (id, conversation);
 """
 _COLUMNS = {
-    "conversations": {"id", "owner", "created", "used", "metadata", "size", "next"},
+    "conversations": {"id", "owner", "created", "used", "metadata", "size", "next", "memory"},
     "conversation_items": {"conversation", "place", "id", "item"},
 }
 
@@ -58,7 +61,9 @@ class ConversationsStore:
         notes, created = json.dumps(metadata), int(self._now())
         with self.file.db as db:
             row = (name, owner, created, self._now(), notes, len(notes))
-            db.execute("INSERT INTO conversations VALUES (?,?,?,?,?,?,0)", row)
+            db.execute(
+                "INSERT INTO conversations (id, owner, created, used, metadata, size, next) VALUES (?,?,?,?,?,?,0)", row
+            )
             self._append(db, name, items)
             self._evict(db, name)
         return _shown(name, created, metadata)
@@ -98,6 +103,14 @@ class ConversationsStore:
             added = self._append(db, name, items)
             self._evict(db, name)
         return added
+
+    @mended
+    def history_bytes(self, owner: Owner, name: str) -> int:
+        """Memory that `history` makes, at most; 0 if there is none."""
+        row = self.file.db.execute(
+            "SELECT size, memory FROM conversations WHERE id = ? AND owner = ?", (name, owner)
+        ).fetchone()
+        return int(_memory(*row)) if row else 0
 
     @mended
     def history(self, owner: Owner, name: str) -> list[Json] | None:
@@ -148,12 +161,15 @@ class ConversationsStore:
         with self.file.db as db:
             found = self._get(db, owner, name)
             row = db.execute(
-                "SELECT length(item) FROM conversation_items WHERE conversation = ? AND id = ?", (name, item_id)
+                "SELECT item FROM conversation_items WHERE conversation = ? AND id = ?", (name, item_id)
             ).fetchone()
             if found is None or row is None:
                 return None
             db.execute("DELETE FROM conversation_items WHERE conversation = ? AND id = ?", (name, item_id))
-            db.execute("UPDATE conversations SET size = size - ? WHERE id = ?", (row[0], name))
+            db.execute(
+                "UPDATE conversations SET size = size - ?, memory = max(0, memory - ?) WHERE id = ?",
+                (len(row[0]), memory_of(row[0]), name),
+            )
         return found
 
     @mended
@@ -179,7 +195,8 @@ class ConversationsStore:
         return _object(row)
 
     def _append(self, db: sqlite3.Connection, name: str, items: Sequence[Json]) -> list[Json]:
-        size, place = db.execute("SELECT size, next FROM conversations WHERE id = ?", (name,)).fetchone()
+        query = "SELECT size, next, memory FROM conversations WHERE id = ?"
+        size, place, memory = db.execute(query, (name,)).fetchone()
         added: list[Json] = []
         taken: set[str] = set()
         for item in items:
@@ -189,12 +206,14 @@ class ConversationsStore:
             taken.add(item["id"])
             added.append(item)
         texts = [json.dumps(item) for item in added]
+        memory = _memory(size, memory) + memory_of(*texts)
         size += sum(map(len, texts))
         if size > min(MOST_BYTES, self._max_bytes):
             raise PayloadTooLarge("the conversation would be larger than a conversation may be; begin another one")
         rows = [(name, place + i, item["id"], text) for i, (item, text) in enumerate(zip(added, texts, strict=True))]
         db.executemany("INSERT INTO conversation_items VALUES (?,?,?,?)", rows)
-        db.execute("UPDATE conversations SET size = ?, next = ? WHERE id = ?", (size, place + len(added), name))
+        values = (size, place + len(added), memory, name)
+        db.execute("UPDATE conversations SET size = ?, next = ?, memory = ? WHERE id = ?", values)
         return added
 
     def _totals(self, db: sqlite3.Connection) -> tuple[int, int]:
@@ -206,11 +225,22 @@ class ConversationsStore:
             n, n_bytes = self._totals(db)
             if n <= self._max_entries and n_bytes <= self._max_bytes:
                 return
-            row = db.execute("SELECT id FROM conversations WHERE id != ? ORDER BY used LIMIT 1", (kept,)).fetchone()
+            held = "count(*)" if n > self._max_entries else "sum(size)"
+            row = db.execute(
+                "SELECT id FROM conversations WHERE id != ?1 AND owner = (SELECT owner FROM conversations"
+                f" GROUP BY owner HAVING sum(id != ?1) > 0 ORDER BY {held} DESC, min(used) LIMIT 1)"
+                " ORDER BY used LIMIT 1",
+                (kept,),
+            ).fetchone()
             if row is None:
                 return
             db.execute("DELETE FROM conversations WHERE id = ?", row)
             db.execute("DELETE FROM conversation_items WHERE conversation = ?", row)
+
+
+def _memory(size: int, memory: int) -> int:
+    """What a conversation takes in memory, at most; `memory` 0: nobody has counted."""
+    return memory or UNCOUNTED * size
 
 
 def _shown(name: str, created: int, metadata: Json) -> Json:
@@ -226,6 +256,8 @@ def _object(row: Any) -> Json | None:
 
 def _prepare(db: sqlite3.Connection) -> None:
     known = {name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    if "conversations" in known and "memory" not in columns(db, "conversations"):
+        db.execute("ALTER TABLE conversations ADD COLUMN memory INTEGER NOT NULL DEFAULT 0")
     if any(not _COLUMNS[table] <= columns(db, table) for table in _COLUMNS if table in known):
         raise DamagedStore("its tables aren't those of this server")
     db.executescript(_SCHEMA)

@@ -13,7 +13,7 @@ import msgspec
 from blacksheep import Content, Request, Response, StreamedContent
 
 from imp_server.api import sse
-from imp_server.api.admission.body_memory import Charge
+from imp_server.api.admission.body_memory import Charge, charging
 from imp_server.api.big_json import encode_in_pieces
 from imp_server.api.body import (
     BodyLimits,
@@ -117,7 +117,7 @@ class Endpoint:
 
     async def _answer(self, request: Request, headers: dict[str, str], request_id: str, visit: Visit) -> Response:
         caller = enter(self._hub, request.scope, headers, visit.client, self.operation)
-        with acting_for(caller.owner, is_admin=caller.is_admin), leasing(visit.leases):
+        with acting_for(caller.owner, is_admin=caller.is_admin), leasing(visit.leases), charging(visit.charge):
             return await self._owned_answer(request, headers, request_id, visit)
 
     async def _owned_answer(self, request: Request, headers: dict[str, str], request_id: str, visit: Visit) -> Response:

@@ -6,6 +6,7 @@ Nothing but the end of a reply waits for a write, and that for a second at most:
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import sqlite3
 from collections.abc import Callable
@@ -15,7 +16,9 @@ from dataclasses import dataclass, field
 from typing import Any, ParamSpec, TypeVar
 from weakref import WeakValueDictionary
 
+from imp_server.api.admission.body_memory import current_charge
 from imp_server.api.conversations_store import ConversationsStore
+from imp_server.api.json_size import memory_of
 from imp_server.api.pool import named
 from imp_server.api.responses_store import ResponsesStore, as_lost
 from imp_server.config import Config, imp_home
@@ -35,6 +38,7 @@ _KEEP_S = 1.0
 """How long the end of a reply waits until it is kept."""
 _FIND_S = 5.0
 """How long a request waits for what it names."""
+NAMED = "what the request names of earlier ones"
 _TOTALS_S = 0.25
 _MOST_WAITING = 256
 """Questions to a store that doesn't answer; further ones are refused at once."""
@@ -85,6 +89,12 @@ class ResponseShelf:
         if isinstance(found, _Late):
             raise Unavailable("the store of responses doesn't answer; send the whole conversation, or try again")
         return found
+
+    async def charge(self, size_of: Callable[P, int], *args: P.args, **kwargs: P.kwargs) -> int:
+        """Count what is about to be read for the request at hand; the bytes. Raises Unavailable, PayloadTooLarge."""
+        n_bytes = await self.ask(0, size_of, *args, **kwargs)
+        current_charge().add(n_bytes, NAMED)
+        return n_bytes
 
     async def close(self, wait_s: float = 0.5) -> None:
         """What is in the store's log goes into its file, unless that takes long."""
@@ -148,14 +158,21 @@ class KeptResponses:
         store = self._shelf.store
         if store is None:
             return None
+        await self._shelf.charge(store.history_bytes, self._owner, response_id)
         return await self._shelf.ask(None, store.conversation, self._owner, response_id, with_output=with_output)
 
     async def item(self, item_id: str) -> Json | None:
         """Of a stored response, or of a conversation."""
         store, conversations = self._shelf.store, self._shelf.conversations
-        found = await self._shelf.ask(None, store.item, self._owner, item_id) if store else None
+        found = None
+        if store is not None:
+            n_bytes = await self._shelf.charge(store.item_bytes, self._owner, item_id)
+            found = await self._shelf.ask(None, store.item, self._owner, item_id)
+            current_charge().give_back(n_bytes)
         if found is None and conversations is not None:
             found = await self._shelf.ask(None, conversations.item_anywhere, self._owner, item_id)
+        if found is not None:
+            current_charge().add(memory_of(json.dumps(found)), NAMED)
         return found
 
     async def delete(self, response_id: str) -> bool:

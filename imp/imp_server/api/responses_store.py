@@ -18,6 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
+from imp_server.api.json_size import memory_of
 from imp_server.api.store_file import DamagedStore, StoreFile, columns, mended
 from imp_server.core import InvalidRequest
 from imp_server.core.owner import Owner
@@ -33,12 +34,14 @@ _LOST = "the server ended before the response was done"
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS responses (
     id TEXT NOT NULL UNIQUE, parent TEXT, created REAL NOT NULL, used INTEGER NOT NULL,
-    hidden INTEGER NOT NULL DEFAULT 0, size INTEGER NOT NULL, resource TEXT NOT NULL, input TEXT NOT NULL,
+    hidden INTEGER NOT NULL DEFAULT 0, size INTEGER NOT NULL, memory INTEGER NOT NULL DEFAULT 0,
+    resource TEXT NOT NULL, input TEXT NOT NULL,
     owner TEXT NOT NULL DEFAULT '', run TEXT NOT NULL DEFAULT '', streamed INTEGER NOT NULL DEFAULT 0
 );
 CREATE INDEX IF NOT EXISTS by_parent ON responses (parent);
 CREATE INDEX IF NOT EXISTS by_age ON responses (hidden, created);
-CREATE INDEX IF NOT EXISTS by_use ON responses (hidden, used, id);
+DROP INDEX IF EXISTS by_use;
+CREATE INDEX IF NOT EXISTS by_owner ON responses (owner, hidden, used, size);
 CREATE INDEX IF NOT EXISTS by_size ON responses (size, hidden);
 CREATE TABLE IF NOT EXISTS owned_items (
     id TEXT NOT NULL, owner TEXT NOT NULL, response TEXT NOT NULL, PRIMARY KEY (id, owner)
@@ -49,14 +52,21 @@ _LATER_COLUMNS = {
     "owner": "TEXT NOT NULL DEFAULT ''",
     "run": "TEXT NOT NULL DEFAULT ''",  # of the server that makes it; empty once it has ended
     "streamed": "INTEGER NOT NULL DEFAULT 0",
+    "memory": "INTEGER NOT NULL DEFAULT 0",  # that it takes once it is read, at most; 0: nobody has counted
 }
 _OLD_ITEMS = """INSERT OR IGNORE INTO owned_items (id, owner, response) SELECT id, '', response FROM items;
 DROP TABLE items;"""
 _COLUMNS = {
     "responses": {"id", "parent", "created", "used", "hidden", "size", "resource", "input", "owner"}
-    | {"run", "streamed"},
+    | {"run", "streamed", "memory"},
     "owned_items": {"id", "owner", "response"},
 }
+UNCOUNTED = 10
+"""Times its text: what something takes that was stored before anybody counted."""
+_MEMORY = f"""WITH RECURSIVE chain (parent, memory, size) AS (
+    SELECT parent, memory, size FROM responses WHERE id = ? AND owner = ? AND hidden = 0
+    UNION ALL SELECT r.parent, r.memory, r.size FROM responses AS r JOIN chain ON r.id = chain.parent)
+    SELECT sum(CASE memory WHEN 0 THEN {UNCOUNTED} * size ELSE memory END) FROM chain"""
 _PURGE = """DELETE FROM responses WHERE hidden = 1
             AND NOT EXISTS (SELECT 1 FROM responses AS later WHERE later.parent = responses.id)"""
 
@@ -110,17 +120,17 @@ class ResponsesStore:
         """
         run = self.file.runs.begin() if resource.get("status") in UNFINISHED else ""
         answer, asked = json.dumps(resource), json.dumps(items)
-        size = len(answer) + len(asked)
+        size, memory = len(answer) + len(asked), memory_of(answer, asked)
         if size > self._max_bytes:
             return False
         names = {item["id"] for item in [*items, *resource["output"]]}
         with self._db as db:
             self._expire()
             name, parent = resource["id"], resource["previous_response_id"]
-            values = (name, parent, self._now(), self._tick(), size, answer, asked, owner, run, is_streamed)
+            values = (name, parent, self._now(), self._tick(), size, memory, answer, asked, owner, run, is_streamed)
             db.execute(
-                "INSERT INTO responses (id, parent, created, used, size, resource, input, owner, run, streamed)"
-                " VALUES (?,?,?,?,?,?,?,?,?,?)",
+                "INSERT INTO responses (id, parent, created, used, size, memory, resource, input, owner, run, streamed)"
+                " VALUES (?,?,?,?,?,?,?,?,?,?,?)",
                 values,
             )
             db.executemany("INSERT OR IGNORE INTO owned_items VALUES (?, ?, ?)", [(i, owner, name) for i in names])
@@ -136,9 +146,9 @@ class ResponsesStore:
         with self._db as db:
             self._expire()
             changed = db.execute(
-                "UPDATE responses SET resource = ?, size = ? + length(CAST(input AS BLOB)), run = ''"
-                " WHERE id = ? AND owner = ? AND hidden = 0",
-                (answer, len(answer), name, owner),
+                "UPDATE responses SET resource = ?, size = ? + length(CAST(input AS BLOB)), memory = memory + ?,"
+                " run = '' WHERE id = ? AND owner = ? AND hidden = 0",
+                (answer, len(answer), memory_of(answer), name, owner),
             ).rowcount
             if changed:
                 made = [(item["id"], owner, name) for item in resource["output"]]
@@ -168,6 +178,22 @@ class ResponsesStore:
             resource = as_lost(resource)
             self.finish(owner, resource)
         return Found(resource, run == self.file.runs.own, bool(is_streamed)) if resource is not None else None
+
+    @mended
+    def history_bytes(self, owner: Owner, response_id: str) -> int:
+        """Memory that `conversation` makes, at most; 0 if there is none."""
+        (found,) = self._db.execute(_MEMORY, (response_id, owner)).fetchone()
+        return int(found or 0)
+
+    @mended
+    def item_bytes(self, owner: Owner, item_id: str) -> int:
+        """The same of `item`."""
+        row = self._db.execute(
+            "SELECT sum(CASE r.memory WHEN 0 THEN ? * r.size ELSE r.memory END) FROM owned_items AS i"
+            " JOIN responses AS r ON r.id = i.response WHERE i.id = ? AND i.owner = ? AND r.hidden = 0",
+            (UNCOUNTED, item_id, owner),
+        ).fetchone()
+        return int(row[0] or 0)
 
     @mended
     def conversation(self, owner: Owner, response_id: str, *, with_output: bool) -> list[Json] | None:
@@ -231,13 +257,20 @@ class ResponsesStore:
             self._purge()
 
     def _evict(self) -> None:
+        """The owner who holds most of what is too much gives first, the response that wasn't used for longest."""
         while True:
             n_entries, n_bytes = self.totals()
             if n_entries <= self._max_entries and n_bytes <= self._max_bytes:
                 return
+            held = "sum(hidden = 0)" if n_entries > self._max_entries else "sum(size)"
+            (owner,) = self._db.execute(
+                "SELECT owner FROM responses INDEXED BY by_owner GROUP BY owner HAVING sum(hidden = 0) > 0"
+                f" ORDER BY {held} DESC, min(used) LIMIT 1"
+            ).fetchone()
             self._db.execute(
                 "UPDATE responses SET hidden = 1 WHERE id ="
-                " (SELECT id FROM responses WHERE hidden = 0 ORDER BY used LIMIT 1)"
+                " (SELECT id FROM responses WHERE owner = ? AND hidden = 0 ORDER BY used LIMIT 1)",
+                (owner,),
             )
             self.counts.evicted += 1
             self._purge()

@@ -94,7 +94,8 @@ class Server(msgspec.Struct, frozen=True):
     trusted_proxy: Words = ()
     """Address or network of a proxy whose X-Forwarded-For is believed, or unix; repeatable."""
     max_body_memory_mib: Positive = 512
-    """MiB that request bodies and WebSocket messages may take together, also while being received; beyond it: 503."""
+    """MiB that request bodies, WebSocket messages and the stored conversations that requests name may take together,
+    also while being received; beyond it: 503."""
     max_json_containers: Positive = 100000
     """Most arrays and objects in a request body."""
     max_json_values: Positive = 4000000
@@ -111,9 +112,10 @@ class Responses(msgspec.Struct, frozen=True):
     store_ttl_s: Count = 2592000
     """Seconds a response is kept, counted from its creation; 0 = store off."""
     store_max_entries: Count = 10000
-    """Most responses kept, and most conversations; the oldest are dropped first. 0 = store off."""
+    """Most responses kept, and most conversations; the key that has most gives its oldest first. 0 = store off."""
     store_max_mib: Count = 256
-    """Most MiB of responses kept, and as many of conversations; the oldest are dropped first. 0 = store off."""
+    """Most MiB of responses kept, and as many of conversations; the key that has most gives its oldest first. 0 = store
+    off."""
     sockets: Literal["on", "off"] = "on"
     """Take WebSocket connections on /v1/responses."""
     max_sockets: Count = 64
