@@ -68,7 +68,7 @@ export class Chat {
     this.#messages = loaded.messages;
     this.#follows = true;
     this.#draw();
-    if (loaded.stream) await this.#streams.attach(id);
+    if (loaded.stream) await this.#attach();
     return true;
   }
 
@@ -176,10 +176,10 @@ export class Chat {
     const next = versions[versions.indexOf(message) + step];
     if (!next) return;
     this.conversation.leaf = deepest(this.#messages, next.id);
-    await store.update(this.conversation.id, { leaf: this.conversation.leaf });
     this.#follows = false;
     this.#draw();
     this.log.querySelector(`[data-id="${next.id}"] .branches button:not([disabled])`)?.focus();
+    await store.update(this.conversation.id, { leaf: this.conversation.leaf });
   }
 
   editLast() {
@@ -233,7 +233,13 @@ export class Chat {
     this.conversation = loaded.conversation;
     this.#messages = loaded.messages;
     this.#draw();
-    if (loaded.stream) await this.#streams.attach(this.conversation.id);
+    if (loaded.stream) await this.#attach();
+  }
+
+  async #attach() {
+    const { id } = this.conversation;
+    await this.#streams.attach(id);
+    if (this.conversation.id === id && this.#streams.live(id)) this.#draw();
   }
 
   /** Drawn once per frame, however fast tokens come. */
@@ -263,7 +269,9 @@ export class Chat {
         all.calls ??= delta.calls ?? null;
         all.progress = delta.content || delta.thinking ? null : (delta.progress ?? all.progress);
       }
-      view?.grow(live?.id === message ? live : view.message, all, this.#streams.isThinking(id));
+      const isThinking = this.#streams.isThinking(id);
+      if (view && !view.isRunning && live?.id === message) view.show(live, true, isThinking);
+      else view?.grow(live?.id === message ? live : view.message, all, isThinking);
     }
     this.#grown.clear();
     this.#scroll();

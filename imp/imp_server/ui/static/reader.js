@@ -82,7 +82,6 @@ export class Reader {
   /** The page is being closed, and another tab may take it: what is begun now is carried out, what is awaited isn't. */
   leaveAtOnce() {
     this.#write();
-    if (!this.#isStopped) store.release(this.stream.conversation, this.#owner).catch(() => {});
   }
 
   // --- connections --------------------------------------------------------------------------

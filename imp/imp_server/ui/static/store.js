@@ -15,6 +15,7 @@ const STORES = ["conversations", "messages", "pieces", "streams"];
 export const STALE_MS = 3000;
 
 let opening = null;
+let opened = null;
 
 function database() {
   opening ??= new Promise((resolve, reject) => {
@@ -26,15 +27,21 @@ function database() {
       db.createObjectStore("pieces", { keyPath: ["message", "n"] });
       db.createObjectStore("streams", { keyPath: "conversation" });
     };
-    request.onsuccess = () => resolve(request.result);
+    request.onsuccess = () => resolve((opened = request.result));
     request.onerror = () => reject(request.error);
   });
   return opening;
 }
 
-/** Runs `work` in one transaction; what it returned, once that is on disk. `work` awaits requests of it only. */
-async function transaction(mode, work) {
-  const db = await database();
+/**
+ * Runs `work` in one transaction; what it returned, once that is on disk. `work` awaits requests of it only. Begun before
+ * this returns, as a page that is being closed has no later.
+ */
+function transaction(mode, work) {
+  return opened ? inside(opened, mode, work) : database().then((db) => inside(db, mode, work));
+}
+
+function inside(db, mode, work) {
   return new Promise((resolve, reject) => {
     const tx = db.transaction(STORES, mode);
     const stores = Object.fromEntries(STORES.map((name) => [name, tx.objectStore(name)]));
@@ -164,14 +171,6 @@ export function write(conversation, owner, { message, n, delta, offset }) {
     if (delta) s.pieces.put({ message, n, delta });
     s.streams.put({ ...row, offset, beat: Date.now() });
     return true;
-  });
-}
-
-/** The stream is somebody else's to read, from now on. */
-export function release(conversation, owner) {
-  return transaction("readwrite", async (s) => {
-    const row = await done(s.streams.get(conversation));
-    if (row?.owner === owner) s.streams.put({ ...row, owner: "", beat: 0 });
   });
 }
 

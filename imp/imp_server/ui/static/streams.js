@@ -13,8 +13,17 @@ const GRACE_MS = 1000;
 const LOOK_MS = 1000;
 const AT_ONCE = 3;
 
+const NAME = "imp.tab";
+
+/** A page that is loaded again is the same writer. The name lies there only in between, so a copy of a tab has none. */
+function ownName() {
+  const name = sessionStorage.getItem(NAME) ?? newId();
+  sessionStorage.removeItem(NAME);
+  return name;
+}
+
 export class Streams extends EventTarget {
-  #me = newId();
+  #me = ownName();
   #channel = new BroadcastChannel("imp");
   #readers = new Map();
   #followed = new Map();
@@ -27,7 +36,10 @@ export class Streams extends EventTarget {
     this.#channel.onmessage = (event) => this.#heard(event.data);
     document.addEventListener("visibilitychange", () => this.#seen());
     addEventListener("pagehide", () => this.#leave());
-    addEventListener("pageshow", (event) => event.persisted && this.discover());
+    addEventListener("pageshow", (event) => {
+      sessionStorage.removeItem(NAME);
+      if (event.persisted) this.discover();
+    });
     setInterval(() => this.#look(), LOOK_MS);
   }
 
@@ -246,6 +258,7 @@ export class Streams extends EventTarget {
   }
 
   #leave() {
+    sessionStorage.setItem(NAME, this.#me);
     for (const [conversation, reader] of this.#readers) {
       reader.leaveAtOnce();
       this.#post({ type: "free", conversation });
