@@ -48,7 +48,8 @@ class Tab:
     def shows(self, text: str) -> None:
         """Until the last answer is that, and no other."""
         self.page.wait_for_function(
-            "text => [...document.querySelectorAll('article.assistant .text')].at(-1)?.innerText.trim() === text", arg=text
+            "text => [...document.querySelectorAll('article.assistant .text')].at(-1)?.innerText.trim() === text",
+            arg=text,
         )
 
     def lists(self, n: int) -> None:

@@ -86,7 +86,10 @@ def test_export_and_import(server: LiveServer, meet: Meet, tmp_path: Path) -> No
 
 
 def test_hostile_circles_in_a_file(server: LiveServer, person: Person, tmp_path: Path) -> None:
-    messages = [{"id": "a", "parent": "b", "role": "user"}, {"id": "b", "parent": "a", "role": "assistant", "calls": [3]}]
+    messages = [
+        {"id": "a", "parent": "b", "role": "user"},
+        {"id": "b", "parent": "a", "role": "assistant", "calls": [3]},
+    ]
     file = {"format": "imp-conversations", "conversations": [None, {}, {"title": 3, "leaf": "b", "messages": messages}]}
     path = tmp_path / "circle.json"
     path.write_text(json.dumps(file))

@@ -41,7 +41,9 @@ def test_skip_goes_by_the_control_route(server: LiveServer, person: Person) -> N
         person.button("Skip thinking").click()
     body = json.loads(sent.value.post_data)
     (running,) = [m for m in person.stored("messages") if m["role"] == "assistant"]
-    assert body["action"] == "reasoning_end" and body["id"].startswith("chatcmpl-") and body["model"] == running["model"]
+    assert (
+        body["action"] == "reasoning_end" and body["id"].startswith("chatcmpl-") and body["model"] == running["model"]
+    )
     server.on_loop(event.set)
     person.done()
     assert person.text.inner_text() == "Answer" and "Nothing was skipped" not in person.answer.inner_text()
