@@ -15,9 +15,6 @@ MAX_FUNCTION_LINES = 59
 NAMES_OF_NOTHING = {"utils", "util", "helpers", "helper", "common", "misc"}
 
 
-parsed = lru_cache(maxsize=None)(ast.parse)
-
-
 @lru_cache
 def sources(folder: str) -> tuple[Path, ...]:
     found = tuple(sorted((ROOT / folder).rglob("*.py")))
@@ -32,11 +29,15 @@ def long_files(path: Path, text: str) -> Iterator[str]:
 
 
 def long_functions(path: Path, text: str) -> Iterator[str]:
-    for node in ast.walk(parsed(text)):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.end_lineno is not None:
-            n_lines = node.end_lineno - node.lineno + 1
-            if n_lines > MAX_FUNCTION_LINES:
-                yield f"{path}:{node.lineno} {node.name}: {n_lines} lines"
+    todo: list[ast.AST] = [ast.parse(text)] if len(text.splitlines()) > MAX_FUNCTION_LINES else []
+    while todo:
+        node = todo.pop()
+        n_lines = getattr(node, "end_lineno", 1 << 30) - getattr(node, "lineno", 0) + 1
+        if n_lines <= MAX_FUNCTION_LINES:
+            continue
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield f"{path}:{node.lineno} {node.name}: {n_lines} lines"
+        todo += ast.iter_child_nodes(node)
 
 
 def names_of_nothing(path: Path, text: str) -> Iterator[str]:
@@ -45,7 +46,9 @@ def names_of_nothing(path: Path, text: str) -> Iterator[str]:
 
 
 def missing_docstrings(path: Path, text: str) -> Iterator[str]:
-    if text.strip() and ast.get_docstring(parsed(text)) is None:
+    lines = (line for line in text.splitlines() if line.strip() and not line.startswith("#"))
+    first = next(lines, None)
+    if first is not None and not first.startswith('"""'):
         yield str(path)
 
 

@@ -131,11 +131,18 @@ def longest_hold_ms(function: Callable[[], object]) -> float:
     return 1e3 * longest
 
 
+def lets_go(function: Callable[[], object], n_tries: int = 4) -> list[float]:
+    """What was held in each try; a good one is the last, since what else happens in the process only adds to it."""
+    tries: list[float] = []
+    while len(tries) < n_tries and not (tries and tries[-1] < MOST_HELD_MS):
+        tries.append(longest_hold_ms(function))
+    return tries
+
+
 def test_a_hold_is_seen() -> None:
     mixed = [i * 7919 % 300_007 for i in range(N_TOKENS)]
     longer = 4 * mixed
-    free, held = (lambda: [-i for i in mixed]), (lambda: sorted(longer))
-    assert min(longest_hold_ms(free) for _ in range(3)) < MOST_HELD_MS < min(longest_hold_ms(held) for _ in range(3))
+    assert lets_go(lambda: [-i for i in mixed])[-1] < MOST_HELD_MS < min(lets_go(lambda: sorted(longer), 2))
 
 
 @pytest.mark.parametrize("what", ["ids", "pieces", "whole_ids", "nulls"])
@@ -150,5 +157,5 @@ def test_a_pool_thread_lets_go(what: str) -> None:
         "whole_ids": lambda: whole_ids(floats),
         "nulls": lambda: NullStripper(Contract({}, (), ()), array).strip({"tokens": ids}),
     }
-    tries = [longest_hold_ms(work[what]) for _ in range(4)]
-    assert min(tries) < MOST_HELD_MS, tries
+    tries = lets_go(work[what])
+    assert tries[-1] < MOST_HELD_MS, tries

@@ -18,7 +18,7 @@ from tests.toy import THINKING_CHATML, byte_model
 DOCUMENTS = sorted(
     p.stem for p in (Path(__file__).parents[2] / "spec").glob("*.yaml") if "operationId:" in p.read_text()
 )
-EXAMPLES = 20
+EXAMPLES = 8
 """Fuzzed cases per operation; `make fuzz` runs more."""
 
 

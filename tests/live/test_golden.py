@@ -26,7 +26,7 @@ from tests.backends.golden import Golden, golden_cases, golden_document
 from tests.engine.tiny_engine import ask, request
 from tests.real_model import smollm2
 
-N_NEW = 32
+N_NEW = 16
 SHORT = [c for c in golden_cases() if len(c.prompt_ids) < 100]
 LONG = [c for c in golden_cases() if len(c.prompt_ids) >= 100]
 
