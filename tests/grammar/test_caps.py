@@ -29,7 +29,7 @@ PROOFS = {
     "values.sat.objects": ["MAX_CHOICES", "MAX_BEGUN", "MAX_REGIONS"],
     "values.sat.solver": ["MAX_FAILURES", "MAX_CUBES"],
     "frames.goals": ["MAX_ROWS"],
-    "frames.scripts": ["SEARCH"],
+    "frames.raw_texts": ["SEARCH"],
 }
 """Behind these an answer could be missing."""
 REFUSE = {
@@ -197,7 +197,7 @@ def test_a_proof_that_falls_short_is_a_refusal(module: str, name: str, monkeypat
     found = [outcomes(*case) for case in CASES]
     narrowed = [case for case, told in zip(CASES, found, strict=True) if not told <= {"accepted", "refused"}]
     assert not narrowed
-    if (module, name) not in (("frames.goals", "MAX_ROWS"), ("frames.scripts", "SEARCH")):
+    if (module, name) not in (("frames.goals", "MAX_ROWS"), ("frames.raw_texts", "SEARCH")):
         assert any("refused" in told for told in found), "nothing stood behind this limit"
 
 
@@ -214,6 +214,6 @@ def test_a_raw_text_whose_end_is_not_found_is_an_error(monkeypatch: pytest.Monke
     node = Seq((Lit(b"<p>"), Raw(b"</p>", {"type": "string", "pattern": "^(<b|cdef)$"}, guard=1)))
     m = GrammarSpace(BYTES).matcher(check_envelope(node))
     assert _outcome(m, "<p>cdef</p>") == "accepted" and _outcome(m, "<p><b</p>") == "rejected"
-    make_tiny(monkeypatch, "frames.scripts", "SEARCH")
+    make_tiny(monkeypatch, "frames.raw_texts", "SEARCH")
     with pytest.raises(GrammarRefused):
         check_envelope(node)

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from imp_server.grammar.machines.combine import exactly_one, intersect
 from imp_server.grammar.machines.machine import DEAD
 from imp_server.grammar.values.algebra import Algebra
-from imp_server.grammar.values.formula import Formula
-from imp_server.grammar.values.leaves import Leaf, NumberLeaf
+from imp_server.grammar.values.formula import Formula, Leaf
+from imp_server.grammar.values.leaves import NumberLeaf
 from imp_server.grammar.values.number_sets import ranges_machine
 from imp_server.grammar.values.scalars import _build, _number_leaf
 from imp_server.grammar.values.text_machines import number_obeys, plain_number

@@ -87,7 +87,7 @@ def test_more_locals_than_were_reserved() -> None:
     space = Space(n_locals=16)
     stepper = Stepper(space)
     local = begin(check_schema(SCHEMAS[10]), space).start
-    state = Configuration(stepper.cell(local, stepper.cell(space.root.id, None)))
+    state = Configuration(stepper.cell(local, stepper.cell(space.ends.root.id, None)))
     text = "{" + ", ".join(f'"name{i}": {i}' for i in range(60)) + "}"
     after = stepper.run(state, text.encode())
     assert after is not None and stepper.is_done(after.cell)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from imp_server.grammar.check import check_schema
 from imp_server.grammar.engine import GrammarSpace
-from imp_server.grammar.frames.simple_objects import KEY_TEXT
+from imp_server.grammar.frames.native_store import KEY_TEXT
 from imp_server.grammar.masks import masks as masks_module
 from imp_server.grammar.masks.masks import Masks
 from imp_server.grammar.masks.native_walk import available

@@ -27,15 +27,15 @@ from imp_server.grammar.plan import (
     Normal,
     begin,
     begin_envelope,
-    envelope_goals,
+    envelope_frames,
     make_plan,
     nodes_of,
     schema_formula,
 )
 from imp_server.grammar.rehearsal import rehearse, rehearse_ending
 from imp_server.grammar.values.algebra import TYPE_OF_KIND, has_surrogates
-from imp_server.grammar.values.formula import Formula
-from imp_server.grammar.values.leaves import Contains, Items, Leaf, Length, Names, Props, Required
+from imp_server.grammar.values.formula import Formula, Leaf
+from imp_server.grammar.values.leaves import Contains, Items, Length, Names, Props, Required
 from imp_server.grammar.values.sat.arrays import item_formula
 from imp_server.grammar.values.sat.found import LONGEST, Found
 from imp_server.grammar.values.sat.objects import value_formula
@@ -136,7 +136,7 @@ def _prove(schema: Any, space: Space, digest: str, integers: str, key_order: str
         message = f"the shortest value of this schema has more than {LONGEST} bytes (at #{place})"
         raise GrammarTooCostly(message, pointer=place)
     _prove_parts(space, subs)
-    _start(space, Begun(space.start(space.goal(formula), True).id))
+    _start(space, Begun(space.values.start(space.store.goal(formula), True).id))
     return answer.size
 
 
@@ -181,7 +181,7 @@ def _start(space: Space, begun: Begun) -> None:
     warm_up(space, begun.start)
     rehearse(space, begun.start)
     stepper = Stepper(space)
-    bottom = stepper.cell(space.root.id, None)
+    bottom = stepper.cell(space.ends.root.id, None)
     rehearse_ending(stepper, Distances(stepper, {}), State(stepper.cell(begun.start, bottom)))
 
 
@@ -265,10 +265,10 @@ def _prove_around(digest: str, node: Node, apart: Container[str], key_order: Key
         elif isinstance(part, Raw) and not part.closer:
             raise GrammarRefused("a closer can't be empty")
     space = Space(n_locals=64)
-    goals = envelope_goals(space, node, digest, key_order, left_out)
+    goals = envelope_frames(space, node, digest, key_order, left_out)
     if any(goals.is_empty(part) for part in nodes_of(node)):
         raise GrammarUnsatisfiable("no text satisfies a raw parameter's schema")
-    _start(space, begin_envelope(space, node, goals))
+    _start(space, begin_envelope(node, goals))
     return tuple(left_out.values())
 
 
@@ -280,7 +280,7 @@ def _prove_parts(space: Space, subs: Iterable[Sub]) -> None:
             return
         budget = QUESTION.budget()
         with budget.spent():
-            space.shortest_value(space.goal(f))
+            space.values.shortest(space.store.goal(f))
         n_left -= QUESTION.n_units - budget.n_units
 
 

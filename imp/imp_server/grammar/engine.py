@@ -7,11 +7,11 @@ from numpy.typing import NDArray
 
 from imp_server.core import GrammarPlan
 from imp_server.grammar.frames.free_texts import FreeText
-from imp_server.grammar.frames.local import Local
+from imp_server.grammar.frames.plain_values import Scalar
 from imp_server.grammar.frames.stack import Cell, State
+from imp_server.grammar.frames.store import Local
 from imp_server.grammar.frames.tables import DEAD
 from imp_server.grammar.frames.texts import Text
-from imp_server.grammar.frames.values import Scalar
 from imp_server.grammar.frames.warm_up import warm_up
 from imp_server.grammar.generations import Generations
 from imp_server.grammar.plan import begin
@@ -60,7 +60,7 @@ class Matcher:
         """Where a completion goes on whose thinking was closed by force; None: where that leads by itself."""
 
     def _state(self, local: int) -> State:
-        return State(self._stepper.cell(local, self._stepper.cell(self._space.root.id, None)))
+        return State(self._stepper.cell(local, self._stepper.cell(self._space.ends.root.id, None)))
 
     def advance(self, state: State, token_id: int) -> State | None:
         """The state after a token; None if it is forbidden. An end token that isn't a tag keeps a finished state."""

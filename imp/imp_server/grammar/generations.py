@@ -16,7 +16,7 @@ from weakref import WeakSet
 
 from imp_server.core import GrammarMemoryFull, GrammarPlan
 from imp_server.core.turns import kept, n_charged, spend
-from imp_server.grammar.frames.local import N_BLANKS
+from imp_server.grammar.frames.gaps import N_BLANKS
 from imp_server.grammar.frames.space import Space
 from imp_server.grammar.frames.stack import State, Stepper
 from imp_server.grammar.machines.giving_up import emptied

@@ -11,7 +11,7 @@ import msgspec
 
 from imp_server.core import GrammarPlan, GrammarRefused
 from imp_server.grammar.frames.goals import Goal
-from imp_server.grammar.frames.scripts import Goals
+from imp_server.grammar.frames.scripts import PlannedFrames
 from imp_server.grammar.frames.space import Space
 from imp_server.grammar.frames.verdicts import Verdicts
 from imp_server.grammar.languages.choices import choices_machine
@@ -62,21 +62,21 @@ def begin(plan: GrammarPlan, space: Space) -> Begun:
     normal = msgspec.msgpack.decode(plan.payload, type=Normal)
     if plan.kind == "json_schema":
         formula = schema_formula(space, json.loads(normal.schema), plan.digest, normal.integers, normal.key_order)
-        return Begun(space.start(space.goal(formula), True).id)
+        return Begun(space.values.start(space.store.goal(formula), True).id)
     if plan.kind in ("regex", "choice", "gbnf", "lark"):
         verdicts = words_verdicts(space, Words(plan.kind, normal.text, normal.choices))
-        return Begun(space.scalar(verdicts, verdicts.start).id)
+        return Begun(space.scalars.scalar(verdicts, verdicts.start).id)
     if plan.kind == "envelope" and normal.node is not None:
-        goals = envelope_goals(space, normal.node, plan.digest, normal.key_order)
-        return begin_envelope(space, normal.node, goals)
+        frames = envelope_frames(space, normal.node, plan.digest, normal.key_order)
+        return begin_envelope(normal.node, frames)
     raise GrammarRefused(f"unknown kind of grammar {plan.kind!r}")
 
 
-def begin_envelope(space: Space, node: Node, goals: Goals) -> Begun:
+def begin_envelope(node: Node, frames: PlannedFrames) -> Begun:
     if not isinstance(node, Parts):
-        return Begun(goals.read(space, node, None))
-    start = goals.read(space, Ref(node.start), None)
-    return Begun(start, goals.read(space, Ref(node.after_closing), None) if node.after_closing >= 0 else -1)
+        return Begun(frames.read(node, None))
+    start = frames.read(Ref(node.start), None)
+    return Begun(start, frames.read(Ref(node.after_closing), None) if node.after_closing >= 0 else -1)
 
 
 def schema_formula(space: Space, schema: Any, digest: str, integers: str = "digits", key_order: str = "any") -> Formula:
@@ -89,16 +89,16 @@ def schema_formula(space: Space, schema: Any, digest: str, integers: str = "digi
 
 def words_verdicts(space: Space, words: Words) -> Verdicts:
     """Raises GrammarRefused if no text would do."""
-    return space.single(_words_machine(words), False)
+    return space.verdicts.single(_words_machine(words), False)
 
 
 def _words_machine(words: Words) -> Machine:
     return choices_machine(words.choices) if words.kind == "choice" else definition_machine(words.kind, words.text)
 
 
-def envelope_goals(
+def envelope_frames(
     space: Space, node: Node, digest: str, key_order: str = "any", left_out: Container[int] = ()
-) -> Goals:
+) -> PlannedFrames:
     """The goals and machines of an envelope's nodes. Raises GrammarRefused.
 
     `left_out`: ids of Values that are taken for any value.
@@ -110,7 +110,7 @@ def envelope_goals(
         if isinstance(part, Value):
             is_any = id(part) in left_out
             schema, own = True if is_any else part.schema, f"{digest}/{number}"
-            goals[id(part)] = space.goal(schema_formula(space, schema, own, key_order=key_order))
+            goals[id(part)] = space.store.goal(schema_formula(space, schema, own, key_order=key_order))
         elif isinstance(part, Raw):
             formula = schema_formula(space, part.schema, f"{digest}/{number}")
             restricted = space.algebra.formulas.restrict(formula, STRING)
@@ -118,7 +118,7 @@ def envelope_goals(
             machines[id(part)] = anything() if free else string_machine(space.algebra, restricted)
         elif isinstance(part, Words):
             words[id(part)] = words_verdicts(space, part)
-    return Goals(goals, machines, words, node.parts if isinstance(node, Parts) else ())
+    return PlannedFrames(space.scripts, goals, machines, words, node.parts if isinstance(node, Parts) else ())
 
 
 def nodes_of(node: Node) -> Iterator[Node]:

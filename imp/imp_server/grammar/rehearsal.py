@@ -15,13 +15,14 @@ from imp_server.core.limits import QUESTION, Limit
 from imp_server.core.turns import OverBudget
 from imp_server.grammar.frames.arrays import ArrayPhase, WaitingItem
 from imp_server.grammar.frames.goals import Bits
+from imp_server.grammar.frames.native_store import OPEN
 from imp_server.grammar.frames.objects import ObjectPhase, WaitingMember
-from imp_server.grammar.frames.simple_objects import OPEN
+from imp_server.grammar.frames.plain_values import Scalar
 from imp_server.grammar.frames.space import Space
 from imp_server.grammar.frames.stack import State, Stepper
 from imp_server.grammar.frames.tables import FIRST_OP, FOREIGN
 from imp_server.grammar.frames.texts import Text
-from imp_server.grammar.frames.values import Scalar, Start
+from imp_server.grammar.frames.values import Start
 from imp_server.grammar.machines.machine import DEAD, UNBOUNDED
 from imp_server.grammar.masks.distance import Distances
 
@@ -83,7 +84,7 @@ def _rehearsed(space: Space, frame: Start | ObjectPhase | ArrayPhase | Text | Sc
             targets = list(_led_to(space, frame))
         return targets, MOST.n_units - budget.n_units
     except OverBudget as over:
-        over.stands(space.place(frame.id))
+        over.stands(space.store.place(frame.id))
         raise
 
 
@@ -158,9 +159,9 @@ def _led_to(space: Space, frame: Start | ObjectPhase | ArrayPhase) -> Iterator[i
         yield from _members(frame)
     elif (item := frame.state.item) is not None:
         goal, waiting = item
-        yield space.start(goal, True).id
+        yield space.values.start(goal, True).id
         for bits in _results(waiting):
-            yield space.array_phase(waiting.after(bits), "after", False).id
+            yield space.arrays.phase(waiting.after(bits), "after", False).id
 
 
 def _values(space: Space, frame: Start) -> Iterator[int]:
@@ -172,16 +173,16 @@ def _values(space: Space, frame: Start) -> Iterator[int]:
 
 
 def _members(frame: ObjectPhase) -> Iterator[int]:
-    state, space = frame.state, frame.space
+    state, objects = frame.state, frame.state.objects
     if state.keys.is_limited and not state.keys.apart and state.keys.start != DEAD:
-        yield state.keys.opened()
+        yield objects.key_texts.opened(state.keys)
     for kind in islice(state.keys.known_kinds(), MAX_NAMES):
         member = state.member(kind)
         if member is not None:
-            yield space.start(member.goal, True).id
+            yield objects.values.start(member.goal, True).id
             if not state.is_simple:
                 for bits in _results(member.waiting):
-                    yield space.object_phase(member.waiting.after(bits), "after", False).id
+                    yield objects.phase(member.waiting.after(bits), "after", False).id
 
 
 def _results(waiting: WaitingMember | WaitingItem) -> list[Bits]:

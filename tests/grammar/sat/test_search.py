@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from imp_server.core.turns import Budget, OverBudget
 from imp_server.grammar.values.algebra import Algebra
-from imp_server.grammar.values.formula import Formula
-from imp_server.grammar.values.leaves import Leaf, Required, Watched
+from imp_server.grammar.values.formula import Formula, Leaf
+from imp_server.grammar.values.leaves import Required, Watched
 from imp_server.grammar.values.sat.search import Literals, Search
 from imp_server.grammar.values.sat.solver import Solver, cube_of
 

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from functools import cache
 
 from imp_server.core.turns import GaveUp
-from imp_server.grammar.values.formula import Formula
-from imp_server.grammar.values.leaves import Leaf, NumberLeaf, TextLeaf, Watched
-from imp_server.grammar.values.sat.solver import Cube, Doubt, Solver
+from imp_server.grammar.values.formula import Formula, Leaf
+from imp_server.grammar.values.leaves import NumberLeaf, TextLeaf, Watched
+from imp_server.grammar.values.sat.questions import Doubt
+from imp_server.grammar.values.sat.solver import Cube, Solver
 
 Bits = tuple[bool, ...]
 ROW = 256

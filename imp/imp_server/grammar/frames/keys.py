@@ -10,44 +10,94 @@ import json
 from collections.abc import Iterator
 from functools import cached_property
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from imp_server.core.turns import GaveUp, spend
-from imp_server.grammar.frames.objects import Member, ObjectState, key_size
-from imp_server.grammar.frames.shapes import UNDECLARED, KeyKind, accepts
+from imp_server.grammar.frames.goals import Goal
+from imp_server.grammar.frames.plain_values import Words
+from imp_server.grammar.frames.shapes import UNDECLARED, KeyKind, Shape, accepts
+from imp_server.grammar.frames.store import Listed
 from imp_server.grammar.frames.texts import needs_escape
 from imp_server.grammar.frames.verdicts import Verdicts
 from imp_server.grammar.machines.combine import anything, nothing
 from imp_server.grammar.machines.explored import refined
 from imp_server.grammar.machines.machine import DEAD, Machine
 from imp_server.grammar.machines.product import Product, States, one_by_one
-from imp_server.grammar.values.leaves import STRING
-from imp_server.grammar.values.sat.found import LONGEST
+from imp_server.grammar.values.leaves import STRING, Names
+from imp_server.grammar.values.sat.found import LONGEST, Found
 from imp_server.grammar.values.scalars import string_machine
-
-if TYPE_CHECKING:
-    from imp_server.grammar.frames.space import Space
 
 MAX_COMPARED = 32
 
 
+class Keyed(Protocol):
+    """The object whose keys they are, as far as they ask about it."""
+
+    @property
+    def goal(self) -> Goal: ...
+    @property
+    def shape(self) -> Shape: ...
+    @property
+    def seen(self) -> frozenset[str]: ...
+    @property
+    def missing(self) -> frozenset[str]: ...
+    @property
+    def names_leaves(self) -> list[Names]: ...
+
+    def allows(self, kind: KeyKind) -> bool:
+        """Whether a key of this kind may be typed."""
+        ...
+
+    def colon(self, kind: KeyKind) -> int:
+        """The local behind the closing quote of such a key; DEAD if none may be typed."""
+        ...
+
+    def colon_named(self, kind: KeyKind, name: str) -> int:
+        """The same for an unknown name of the kind, which is remembered as used."""
+        ...
+
+    def size_with(self, kind: KeyKind) -> int | None:
+        """Bytes of a shortest rest that begins with such a key."""
+        ...
+
+    def remaining_after_one(self) -> Found | None: ...
+
+
+class WaitingName(Listed):
+    """The object's frame while the rest of its only possible key is read above it."""
+
+    __slots__ = ("keys", "result")
+
+    captures = True
+
+    def __init__(self, keys: Keys, result: int) -> None:
+        super().__init__(keys.words.store)
+        self.keys = keys
+        self.result = result
+
+    def entries(self) -> dict[int, int]:
+        return {0: self.keys.closed(self.result)}
+
+
 class Keys:
-    """Verdicts over the names of one ObjectState, and the Closer of their texts. Results number the KeyKinds."""
+    """Verdicts over the names of one object, and the Closer of their texts. Results number the KeyKinds."""
 
     strict = True
     is_sparse = False
 
-    def __init__(self, space: Space, state: ObjectState) -> None:
-        self._space = space
+    def __init__(self, words: Words, state: Keyed) -> None:
+        self.words = words
         self.object = state
+        self._algebra = algebra = words.store.owned_by(self).algebra
+        self._waiting: dict[int, WaitingName] = {}
         shape = state.shape
         self._names = shape.trie(state.seen | state.missing)
         self._trie = self._names.literals
         self._patterns = shape.patterns
         self._parts: list[Machine] = [*shape.machines]
-        restrict = space.algebra.formulas.restrict
+        restrict = algebra.formulas.restrict
         for leaf in state.names_leaves:
-            self._parts.append(string_machine(space.algebra, restrict(leaf.sub.formula, STRING)))
+            self._parts.append(string_machine(algebra, restrict(leaf.sub.formula, STRING)))
         self.is_limited = bool(self._parts)
         self._kinds: list[KeyKind] = []
         self._kind_numbers: dict[KeyKind, int] = {}
@@ -75,20 +125,13 @@ class Keys:
         """Whether any key may be typed."""
         return self.apart or self.start != DEAD
 
-    def opened(self) -> int:
-        """Entry for the quote that opens a key."""
-        if not self.apart:
-            return self._space.text(self, self.start, 0, self).id
-        if self.start == DEAD:
-            return self._space.tables.op(self._space.waiting_key(self).id, self._space.free_start().id)
-        return self._space.key_text(self, self.start, 0).id
+    def undeclared(self) -> int:
+        """The local behind the closing quote of any name unknown to the leaves; DEAD if none may be typed."""
+        return self.object.colon(UNDECLARED)
 
-    def undeclared(self) -> Member | None:
-        """The member that any name unknown to the leaves begins."""
-        return self.object.member(UNDECLARED)
-
-    def undeclared_named(self, name: str) -> Member | None:
-        return self.object.member_named(UNDECLARED, name)
+    def undeclared_named(self, name: str) -> int:
+        """The same, and the name is remembered as used."""
+        return self.object.colon_named(UNDECLARED, name)
 
     # --- Verdicts ---------------------------------------------------------------------------
 
@@ -107,7 +150,7 @@ class Keys:
         return kind is not None and self.object.allows(kind)
 
     def _place(self) -> str | None:
-        return self._space.algebra.place_of(self.object.goal.must)
+        return self._algebra.place_of(self.object.goal.must)
 
     def _guesses(self, states: States) -> Iterator[bytes]:
         """A shortest name that one rule knows may suit all, or what pleases the rules one by one.
@@ -236,9 +279,7 @@ class Keys:
     # --- Closer -----------------------------------------------------------------------------
 
     def closed(self, result: int) -> int:
-        member = self.object.member(self._kinds[result])
-        assert member is not None
-        return member.colon
+        return self.object.colon(self._kinds[result])
 
     def only(self, state: int) -> int | None:
         """One name left, spelled plainly: its rest is a word shared by all objects with such a name."""
@@ -253,16 +294,16 @@ class Keys:
             return None
         kind = self._kind_at(left[0])
         assert kind is not None
-        waiting = self._space.waiting_name(self, self._number(kind))
-        return self._space.tables.op(waiting.id, self._space.word(rest + b'"', 0).id)
+        waiting = self.waiting_name(self._number(kind))
+        return self.words.store.tables.op(waiting.id, self.words.word(rest + b'"', 0).id)
+
+    def waiting_name(self, result: int) -> WaitingName:
+        return self.words.store.local(self._waiting, result, lambda: WaitingName(self, result))
 
     def closed_named(self, result: int, name: str) -> int:
         """The local after an actual name: an undeclared one is remembered as used."""
         kind = self._kinds[result]
-        if kind.name is not None:
-            return self.closed(result)
-        member = self.object.member_named(kind, name)
-        return DEAD if member is None else member.colon
+        return self.closed(result) if kind.name is not None else self.object.colon_named(kind, name)
 
     # --- inside -----------------------------------------------------------------------------
 
@@ -324,12 +365,7 @@ class Keys:
 
     def _cost(self, index: int) -> int | None:
         kind = self._kind_at(index)
-        member = None if kind is None else self.object.member(kind)
-        if kind is None or member is None or kind.name is None:
-            return None
-        value = self._space.shortest_value(member.goal)
-        rest = None if member.goal.judge is not None else member.waiting.after(()).remaining()
-        return key_size(kind.name) + (value.size if value else 0) + (rest.size if rest else 0)
+        return None if kind is None else self.object.size_with(kind)
 
 
 def _is_lost(states: States) -> bool:

@@ -8,22 +8,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from imp_server.core import GrammarDeadEnd
 from imp_server.grammar.frames.goals import ROW, Bits, Goal, Judge, n_rows
-from imp_server.grammar.frames.local import Listed, Local, gap_entries
+from imp_server.grammar.frames.key_texts import KeyTexts
+from imp_server.grammar.frames.keys import Keys
+from imp_server.grammar.frames.plain_values import Words
 from imp_server.grammar.frames.shapes import KeyKind, Shape
-from imp_server.grammar.frames.tables import ASK, POP
-from imp_server.grammar.values.formula import Formula
+from imp_server.grammar.frames.store import Listed, Local
+from imp_server.grammar.frames.tables import ASK, DEAD, POP
+from imp_server.grammar.frames.values import ValueKind, Values
+from imp_server.grammar.values.formula import Formula, Leaf
 from imp_server.grammar.values.json_values import spelled
-from imp_server.grammar.values.leaves import Count, Leaf, Names, Props, Required, Watched
-from imp_server.grammar.values.sat.found import MAX_LEAD, Found
+from imp_server.grammar.values.leaves import Count, Names, Props, Required, Watched
+from imp_server.grammar.values.sat.found import MAX_LEAD, Found, joined
 from imp_server.grammar.values.sat.objects import says_nothing
-
-if TYPE_CHECKING:
-    from imp_server.grammar.frames.keys import Keys
-    from imp_server.grammar.frames.space import Space
 
 Phase = Literal["open", "after", "comma"]
 
@@ -39,11 +39,12 @@ class Member:
 
 
 class ObjectState:
-    """Interned by Space.object_state."""
+    """Interned by Objects.state."""
 
-    def __init__(self, space: Space, goal: Goal, seen: frozenset[str], loose: bool) -> None:
+    def __init__(self, objects: Objects, goal: Goal, seen: frozenset[str], loose: bool) -> None:
         """`loose`: the name of the last member is unknown (a mask walk went through it)."""
-        self.space = space
+        self.objects = objects
+        self.store = objects.store
         self.goal = goal
         self.seen = seen
         self.loose = loose
@@ -61,12 +62,12 @@ class ObjectState:
 
     @cached_property
     def shape(self) -> Shape:
-        return self.space.shape(tuple(leaf for leaf in self.leaves if isinstance(leaf, Props)))
+        return self.objects.shape(tuple(leaf for leaf in self.leaves if isinstance(leaf, Props)))
 
     @cached_property
     def order(self) -> tuple[str, ...]:
         """The order in which names have to come; empty if it is free."""
-        return self.space.algebra.order(self.leaves)
+        return self.store.algebra.order(self.leaves)
 
     @cached_property
     def missing(self) -> frozenset[str]:
@@ -76,7 +77,7 @@ class ObjectState:
     @property
     def keys(self) -> Keys:
         if self._keys is None:
-            self._keys = self.space.keys(self)
+            self._keys = Keys(self.objects.words, self)
         return self._keys
 
     @cached_property
@@ -85,24 +86,24 @@ class ObjectState:
 
     def remaining(self) -> Found | None:
         """The shortest rest, without the closing brace; None if the object can't be completed. Raises GaveUp."""
-        return self.space.solver.proved(
-            lambda: self._shortest(self.space.need(self.goal, self._shortest)), self.goal.must
+        return self.store.solver.proved(
+            lambda: self._shortest(self.store.need(self.goal, self._shortest)), self.goal.must
         )
 
     def remaining_after_one(self) -> Found | None:
         """The same where at least one more member has to come."""
-        fs, leaves = self.space.algebra.formulas, self.space.algebra.leaves
+        fs, leaves = self.store.algebra.formulas, self.store.algebra.leaves
         one = fs.leaf(leaves.get(Count, 1, None))
-        return self.space.solver.proved(
-            lambda: self._shortest(fs.conj([self.space.need(self.goal, self._shortest), one])), self.goal.must
+        return self.store.solver.proved(
+            lambda: self._shortest(fs.conj([self.store.need(self.goal, self._shortest), one])), self.goal.must
         )
 
     def _shortest(self, f: Formula) -> Found | None:
-        return self.space.solver.members(f, self.seen, self.order)
+        return self.store.solver.members(f, self.seen, self.order)
 
     def close(self) -> int:
         """The result if the object ended here; -1 if it may not."""
-        evaluate = self.space.algebra.formulas.evaluate
+        evaluate = self.store.algebra.formulas.evaluate
         if not evaluate(self.goal.must, holds_at_close):
             return -1
         return self.goal.result(tuple(evaluate(w, holds_at_close) for w in self.goal.watches))
@@ -120,12 +121,8 @@ class ObjectState:
             self._members[kind] = self._derive(kind, kind.name)
         return self._members[kind]
 
-    def member_named(self, kind: KeyKind, name: str) -> Member | None:
-        """The same for an unknown name of the kind, remembering it."""
-        return self._derive(kind, name)
-
     def _derive(self, kind: KeyKind, name: str | None) -> Member | None:
-        fs = self.space.algebra.formulas
+        fs = self.store.algebra.formulas
         if name is not None and name in self.seen:
             return None
         if self.is_simple:
@@ -143,20 +140,20 @@ class ObjectState:
                     asked[leaf] = value
             elif (after := self._after(leaf, kind)) is not fs.leaf(leaf):
                 changed[leaf] = after
-        goal = self._changed(self.goal, changed)
+        goal = self.store.changed(self.goal, changed)
         if goal.must is fs.false:
             return None
         sure = {part.leaf for part in goal.must.conjuncts()}
         alive = {leaf for f in (goal.must, *goal.watches) for leaf in f.leaves()}
         must = fs.conj(value for leaf, value in asked.items() if leaf in sure)
         open_ = {leaf: value for leaf, value in asked.items() if leaf in alive and leaf not in sure}
-        waiting = self.space.waiting_member(goal, seen, name is None, open_)
+        waiting = self.objects.waiting(goal, seen, name is None, open_)
         child = waiting.child_goal(must)
         if child.judge is None and waiting.after(()).remaining() is None:
             return None
-        if self.space.shortest_value(child) is None:
+        if self.objects.values.shortest(child) is None:
             return None
-        return Member(child, waiting, self.space.colon(waiting, child, False).id)
+        return Member(child, waiting, self.objects.colon(waiting, child, False).id)
 
     def _seen_after(self, name: str | None) -> frozenset[str]:
         """The names that can't come any more; `name` None: some undeclared one."""
@@ -169,16 +166,16 @@ class ObjectState:
     def _derive_simply(self, kind: KeyKind, name: str | None) -> Member | None:
         if not self.shape.is_satisfiable(kind):
             return None
-        space, algebra = self.space, self.space.algebra
+        objects, algebra = self.objects, self.store.algebra
         required = algebra.required(self.missing - {name} if name is not None else self.missing)
-        goal = space.goal(algebra.formulas.conj([self.shape.formula, required]))
+        goal = self.store.goal(algebra.formulas.conj([self.shape.formula, required]))
         seen = self.seen if name is None else self.seen | {name}
-        waiting = space.waiting_member(goal, seen, name is None, {})
-        child = space.goal(self.shape.value(kind))
-        return Member(child, waiting, space.colon(waiting, child, False).id)
+        waiting = objects.waiting(goal, seen, name is None, {})
+        child = self.store.goal(self.shape.value(kind))
+        return Member(child, waiting, objects.colon(waiting, child, False).id)
 
     def _after(self, leaf: Leaf, kind: KeyKind) -> Formula:
-        algebra = self.space.algebra
+        algebra = self.store.algebra
         fs = algebra.formulas
         if isinstance(leaf, Required):
             return algebra.required(leaf.names - {kind.name}) if kind.name in leaf.names else fs.leaf(leaf)
@@ -190,20 +187,27 @@ class ObjectState:
         low, high = max(leaf.low - 1, 0), None if leaf.high is None else leaf.high - 1
         return fs.true if not low and high is None else fs.leaf(algebra.leaves.get(Count, low, high))
 
-    def _changed(self, goal: Goal, changed: dict[Leaf, Formula]) -> Goal:
-        return change(self.space, goal, changed)
+    # --- what keys ask ----------------------------------------------------------------------
+
+    def colon(self, kind: KeyKind) -> int:
+        member = self.member(kind)
+        return DEAD if member is None else member.colon
+
+    def colon_named(self, kind: KeyKind, name: str) -> int:
+        member = self._derive(kind, name)
+        return DEAD if member is None else member.colon
+
+    def size_with(self, kind: KeyKind) -> int | None:
+        member = self.member(kind)
+        if member is None or kind.name is None:
+            return None
+        value = self.objects.values.shortest(member.goal)
+        rest = None if member.goal.judge is not None else member.waiting.after(()).remaining()
+        return key_size(kind.name) + (value.size if value else 0) + (rest.size if rest else 0)
 
 
 def _is_simple(leaf: Leaf | None) -> bool:
     return isinstance(leaf, Required) or (isinstance(leaf, Props) and not leaf.ordered)
-
-
-def change(space: Space, goal: Goal, changed: dict[Leaf, Formula]) -> Goal:
-    """The goal with leaves replaced by what has become of them."""
-    if not changed:
-        return goal
-    must, *watches = space.algebra.formulas.map_all([goal.must, *goal.watches], changed)
-    return space.goal(must, tuple(watches), goal.judge)
 
 
 def holds_at_close(leaf: Leaf) -> bool:
@@ -215,61 +219,68 @@ def holds_at_close(leaf: Leaf) -> bool:
 class WaitingMember(Local):
     """The object's frame while a member's value is read above it."""
 
-    __slots__ = ("asked", "goal", "judge", "loose", "seen")
+    __slots__ = ("goal", "judge", "loose", "objects", "of_leaves", "seen")
 
-    def __init__(self, space: Space, goal: Goal, seen: frozenset[str], loose: bool, asked: dict[Leaf, Formula]) -> None:
-        """`asked`: leaves that stay true only if the value obeys the formula, unless the goal needs them anyway."""
-        super().__init__(space, n_rows(asked.values()))
+    def __init__(
+        self, objects: Objects, goal: Goal, seen: frozenset[str], loose: bool, of_leaves: dict[Leaf, Formula]
+    ) -> None:
+        """`of_leaves`: leaves that stay true only if the value obeys the formula, unless the goal needs them anyway."""
+        super().__init__(objects.store, n_rows(of_leaves.values()))
+        self.objects = objects
         self.goal = goal
         self.seen = seen
         self.loose = loose
-        self.asked = asked
-        self.judge = self._made_judge() if asked else None
+        self.of_leaves = of_leaves
+        self.judge = self._made_judge() if of_leaves else None
+
+    @property
+    def asked(self) -> Formula:
+        return self.goal.must
 
     def _made_judge(self) -> Judge:
-        solver, goal, seen = self.space.solver, self.goal, self.seen
-        order = self.space.algebra.order(leaf for f in (goal.must, *goal.watches) for leaf in f.leaves())
+        solver, goal, seen = self.store.solver, self.goal, self.seen
+        order = self.store.algebra.order(leaf for f in (goal.must, *goal.watches) for leaf in f.leaves())
         return Judge(
             solver,
             lambda bits: self.after(bits).remaining() is not None,
             self._future,
             lambda f, can_be: solver.member_cubes(f, seen, order, can_be),
-            ROW * n_rows(self.asked.values()),
+            ROW * n_rows(self.of_leaves.values()),
         )
 
     @property
     def watched(self) -> tuple[Formula, ...]:
-        return tuple(dict.fromkeys(self.asked.values()))
+        return tuple(dict.fromkeys(self.of_leaves.values()))
 
     def child_goal(self, must: Formula) -> Goal:
-        return self.space.goal(must, self.watched, self.judge)
+        return self.store.goal(must, self.watched, self.judge)
 
     def _future(self) -> Formula:
         """What has to hold of the members to come and of the Watched leaves."""
-        fs, leaves = self.space.algebra.formulas, self.space.algebra.leaves
+        fs, leaves = self.store.algebra.formulas, self.store.algebra.leaves
         number = {value: i for i, value in enumerate(self.watched)}
 
         changes: dict[Leaf, Formula] = {
             leaf: fs.conj([fs.leaf(leaves.get(Watched, number[value])), self._obeyed(leaf)])
-            for leaf, value in self.asked.items()
+            for leaf, value in self.of_leaves.items()
         }
-        return fs.map_leaves(self.space.need(self.goal), changes)
+        return fs.map_leaves(self.store.need(self.goal), changes)
 
     def _obeyed(self, leaf: Leaf) -> Formula:
         """What is left of a leaf that the member obeys."""
-        fs = self.space.algebra.formulas
+        fs = self.store.algebra.formulas
         return fs.true if isinstance(leaf, Props) and says_nothing(fs, leaf, self.seen) else fs.leaf(leaf)
 
     def after(self, bits: Bits) -> ObjectState:
         truth = dict(zip(self.watched, bits))
-        false = self.space.algebra.formulas.false
-        changed = {leaf: self._obeyed(leaf) if truth[value] else false for leaf, value in self.asked.items()}
-        return self.space.object_state(change(self.space, self.goal, changed), self.seen, self.loose)
+        false = self.store.algebra.formulas.false
+        changed = {leaf: self._obeyed(leaf) if truth[value] else false for leaf, value in self.of_leaves.items()}
+        return self.objects.state(self.store.changed(self.goal, changed), self.seen, self.loose)
 
     def fill(self, byte: int) -> int:
         bits = () if self.judge is None else self.judge.vectors[byte]
-        entry = self.space.object_phase(self.after(bits), "after", False).id
-        self.space.tables.put(self.id, byte, entry)
+        entry = self.objects.phase(self.after(bits), "after", False).id
+        self.store.tables.put(self.id, byte, entry)
         return entry
 
 
@@ -278,17 +289,21 @@ class Colon(Listed):
 
     __slots__ = ("goal", "tight", "waiting")
 
-    def __init__(self, space: Space, waiting: WaitingMember, goal: Goal, tight: bool) -> None:
-        super().__init__(space)
+    def __init__(self, waiting: WaitingMember, goal: Goal, tight: bool) -> None:
+        super().__init__(waiting.store)
         self.waiting = waiting
         self.goal = goal
         self.tight = tight
 
+    @property
+    def asked(self) -> Formula:
+        return self.goal.must
+
     def entries(self) -> dict[int, int]:
-        space = self.space
-        found = {0x3A: space.tables.op(self.waiting.id, space.start(self.goal, False).id)}
+        objects = self.waiting.objects
+        found = {0x3A: self.store.tables.op(self.waiting.id, objects.values.start(self.goal, False).id)}
         if not self.tight:
-            found.update(gap_entries(space, space.colon(self.waiting, self.goal, True).id))
+            found.update(objects.values.gaps.entries(objects.colon(self.waiting, self.goal, True).id))
         return found
 
     def lead(self) -> bytes:
@@ -300,30 +315,34 @@ class ObjectPhase(Listed):
 
     __slots__ = ("phase", "state", "tight")
 
-    def __init__(self, space: Space, state: ObjectState, phase: Phase, tight: bool) -> None:
-        super().__init__(space)
+    def __init__(self, state: ObjectState, phase: Phase, tight: bool) -> None:
+        super().__init__(state.store)
         self.state = state
         self.phase = phase
         self.tight = tight
 
+    @property
+    def asked(self) -> Formula:
+        return self.state.goal.must
+
     def entries(self) -> dict[int, int]:
-        space, state = self.space, self.state
+        state, objects = self.state, self.state.objects
         found: dict[int, int] = {}
         if self.phase != "comma":
             result = state.close()
             if result >= 0:
-                found[0x7D] = space.tables.op(POP, result)
+                found[0x7D] = self.store.tables.op(POP, result)
         if state.keys.possible:
             if self.phase == "after":
-                found[0x2C] = space.object_phase(state, "comma", False).id
+                found[0x2C] = objects.phase(state, "comma", False).id
             elif state.loose:
                 found[0x22] = ASK
             else:
-                found[0x22] = state.keys.opened()
+                found[0x22] = objects.key_texts.opened(state.keys)
             if state.loose and self.phase == "after" and state.keys.is_limited:
                 found[0x2C] = ASK
         if not self.tight:
-            found.update(gap_entries(space, space.object_phase(state, self.phase, True).id))
+            found.update(objects.values.gaps.entries(objects.phase(state, self.phase, True).id))
         return found
 
     def lead(self) -> bytes:
@@ -336,3 +355,44 @@ class ObjectPhase(Listed):
 
 def key_size(name: str) -> int:
     return len(spelled(("string", name)).encode()) + 1
+
+
+class Objects(ValueKind):
+    """The frames of objects."""
+
+    def __init__(self, values: Values, words: Words, key_texts: KeyTexts) -> None:
+        self.store = store = values.store.owned_by(self)
+        self.values = values
+        self.words = words
+        self.key_texts = key_texts
+        self._states: dict[tuple[Goal, frozenset[str], bool], ObjectState] = store.table()
+        self._shapes: dict[tuple[Props, ...], Shape] = store.table()
+        self._phases: dict[tuple[ObjectState, Phase, bool], ObjectPhase] = store.table()
+        self._waiting: dict[tuple[Goal, frozenset[str], bool, tuple[tuple[Leaf, Formula], ...]], WaitingMember] = (
+            store.table()
+        )
+        self._colons: dict[tuple[WaitingMember, Goal, bool], Colon] = store.table()
+
+    def state(self, goal: Goal, seen: frozenset[str] = frozenset(), loose: bool = False) -> ObjectState:
+        return self.store.get(self._states, (goal, seen, loose), lambda: ObjectState(self, goal, seen, loose))
+
+    def shape(self, props: tuple[Props, ...]) -> Shape:
+        return self.store.get(self._shapes, props, lambda: Shape(self.values, props))
+
+    def phase(self, state: ObjectState, phase: Phase, tight: bool) -> ObjectPhase:
+        return self.store.local(self._phases, (state, phase, tight), lambda: ObjectPhase(state, phase, tight))
+
+    def waiting(self, goal: Goal, seen: frozenset[str], loose: bool, of_leaves: dict[Leaf, Formula]) -> WaitingMember:
+        key = goal, seen, loose, tuple(of_leaves.items())
+        return self.store.local(self._waiting, key, lambda: WaitingMember(self, goal, seen, loose, of_leaves))
+
+    def colon(self, waiting: WaitingMember, goal: Goal, tight: bool) -> Colon:
+        return self.store.local(self._colons, (waiting, goal, tight), lambda: Colon(waiting, goal, tight))
+
+    def first_bytes(self, goal: Goal) -> dict[int, int]:
+        state = self.state(goal)
+        return {} if state.remaining() is None else {0x7B: self.phase(state, "open", False).id}
+
+    def shortest(self, goal: Goal) -> Found | None:
+        rest = self.state(goal).remaining()
+        return None if rest is None else joined([rest], b"{", b"}")

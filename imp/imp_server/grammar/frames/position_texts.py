@@ -15,11 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from imp_server.core.turns import charge
-from imp_server.grammar.frames.local import Local
+from imp_server.grammar.frames.store import Local
 from imp_server.grammar.frames.tables import Tables
-from imp_server.grammar.frames.texts import Text
-from imp_server.grammar.frames.values import Scalar
-from imp_server.grammar.frames.verdicts import Single
+from imp_server.grammar.frames.verdicts import Reading
 from imp_server.grammar.machines.abi import built_library
 from imp_server.grammar.machines.glushkov import lowest
 from imp_server.grammar.machines.position_machine import PositionMachine
@@ -48,11 +46,7 @@ def _calls() -> dict[str, Callable[..., Any]]:
 
 def machine_of(local: Local) -> PositionMachine | None:
     """The machine of a frame that is a text of positions."""
-    if not isinstance(local, Text | Scalar):
-        return None
-    verdicts = local.verdicts
-    machine = verdicts.machine if isinstance(verdicts, Single) and not verdicts.strict else None
-    return machine if isinstance(machine, PositionMachine) else None
+    return local.positions if isinstance(local, Reading) else None
 
 
 class PositionTexts:
@@ -64,8 +58,11 @@ class PositionTexts:
         self._call = _calls()
         self._at: int | None = None
 
-    def tell(self, local: int, machine: PositionMachine, state: int, *, quoted: bool) -> None:
-        """`local` is the frame of that state. `quoted`: between the quotes of a JSON string."""
+    def tell(self, frame: Reading, *, quoted: bool) -> None:
+        """Of a new frame, if it is one of positions. `quoted`: between the quotes of a JSON string."""
+        machine = frame.positions
+        if machine is None or frame.captures:
+            return
         if self._at is None:
             self._at = int(self._call["position_texts"]())
             weakref.finalize(self, self._call["position_texts_free"], self._at)
@@ -73,9 +70,9 @@ class PositionTexts:
         native = machine.native
         if native is None:
             native = machine.native = NativePositions(machine)
-        place = machine.place(state)
+        place = machine.place(frame.state)
         here = place.positions.to_bytes(8 * machine.positions.n_words, "little")
-        self._call["position_text"](self._at, local, native.at, here, *place[1:], quoted)
+        self._call["position_text"](self._at, frame.id, native.at, here, *place[1:], quoted)
 
 
 class NativePositions:

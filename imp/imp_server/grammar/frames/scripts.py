@@ -6,58 +6,32 @@ run side by side until they differ.
 
 from __future__ import annotations
 
-from collections import deque
-from typing import TYPE_CHECKING, NamedTuple, Union
-
-from imp_server.core.turns import GaveUp, spend
-from imp_server.grammar.frames.free_texts import Tags
+from imp_server.grammar.frames.ends import Ends
+from imp_server.grammar.frames.free_texts import FreeTexts
 from imp_server.grammar.frames.goals import Goal
-from imp_server.grammar.frames.local import Listed
-from imp_server.grammar.frames.raw_texts import RawEnds, RawText
+from imp_server.grammar.frames.plain_values import Scalars
+from imp_server.grammar.frames.raw_texts import RawTexts
+from imp_server.grammar.frames.store import Listed, Store
+from imp_server.grammar.frames.threads import EnvelopeFrames, RawEnds, Rest, Tags, Threads, read_on
+from imp_server.grammar.frames.values import Values
 from imp_server.grammar.frames.verdicts import Verdicts
 from imp_server.grammar.languages import envelope as env
 from imp_server.grammar.machines.machine import DEAD, Machine
 from imp_server.grammar.values.sat.found import MAX_LEAD
 
-if TYPE_CHECKING:
-    from imp_server.grammar.frames.space import Space
-
-
-SEARCH = 5_000
-"""Frames looked at for a way to the end of a raw text."""
-
-
-class Rest(NamedTuple):
-    """What a thread still has to read: `node`, then `then`."""
-
-    node: env.Node
-    then: Union[Rest, None]  # noqa: UP007
-    at: int = 0
-    """Bytes of a Lit already read, or passes of a Repeat."""
-
-
-Threads = frozenset[Rest | None]
-"""None: a thread that has read everything."""
-
-
-def read_on(thread: Rest) -> Rest | None:
-    """Behind the next byte of a literal."""
-    assert isinstance(thread.node, env.Lit)
-    return thread._replace(at=thread.at + 1) if thread.at + 1 < len(thread.node.data) else thread.then
-
 
 class Script(Listed):
     """Several threads at their next byte."""
 
-    __slots__ = ("goals", "threads")
+    __slots__ = ("envelope", "threads")
 
-    def __init__(self, space: Space, goals: Goals, threads: Threads) -> None:
-        super().__init__(space)
-        self.goals = goals
+    def __init__(self, store: Store, envelope: PlannedFrames, threads: Threads) -> None:
+        super().__init__(store)
+        self.envelope = envelope
         self.threads = threads
 
     def entries(self) -> dict[int, int]:
-        space, found = self.space, dict[int, int]()
+        found = dict[int, int]()
         following: dict[int, set[Rest | None]] = {}
         pushes: dict[int, int] = {}
         for thread in self.threads:
@@ -67,10 +41,10 @@ class Script(Listed):
             if isinstance(node, env.Lit):
                 following.setdefault(node.data[thread.at], set()).add(read_on(thread))
             else:
-                for byte, entry in self.goals.first_bytes(space, thread).items():
+                for byte, entry in self.envelope.first_bytes(thread).items():
                     pushes.setdefault(byte, entry)
         for byte, threads in following.items():
-            found[byte] = self.goals.script(space, threads)
+            found[byte] = self.envelope.script(threads)
         return {**pushes, **found}
 
     @property
@@ -80,41 +54,62 @@ class Script(Listed):
 
     def lead(self) -> bytes:
         """Of the thread that is nearest to its end: a further pass of a repeat may begin with fewer bytes."""
-        goals, space = self.goals, self.space
-        leads = [(goals.distance(space, t), goals.lead(space, t)) for t in self.threads if t is not None]
+        envelope = self.envelope
+        leads = [(envelope.distance(t), envelope.lead(t)) for t in self.threads if t is not None]
         return min((found for found in leads if found[1]), key=lambda found: (found[0], len(found[1])))[1]
 
 
 class AfterValue(Listed):
     """Waits for a value pushed above an envelope."""
 
-    __slots__ = ("goals", "then")
+    __slots__ = ("envelope", "then")
 
-    def __init__(self, space: Space, goals: Goals, then: Rest | None) -> None:
-        super().__init__(space)
-        self.goals = goals
+    def __init__(self, store: Store, envelope: EnvelopeFrames, then: Rest | None) -> None:
+        super().__init__(store)
+        self.envelope = envelope
         self.then = then
 
     def entries(self) -> dict[int, int]:
-        return {0: self.goals.script(self.space, {self.then})}
+        return {0: self.envelope.script({self.then})}
 
 
-class Goals:
+class Scripts:
+    """The frames of envelopes."""
+
+    def __init__(self, values: Values, scalars: Scalars, ends: Ends) -> None:
+        self.store = store = values.store.owned_by(self)
+        self.values = values
+        self.scalars = scalars
+        self.ends = ends
+        self.free_texts = FreeTexts(store)
+        self.raw_texts = RawTexts(store)
+        self._scripts: dict[tuple[PlannedFrames, Threads], Script] = store.table()
+        self._after_values: dict[tuple[PlannedFrames, Rest | None], AfterValue] = store.table()
+
+    def script(self, envelope: PlannedFrames, threads: Threads) -> Script:
+        return self.store.local(self._scripts, (envelope, threads), lambda: Script(self.store, envelope, threads))
+
+    def after_value(self, envelope: PlannedFrames, then: Rest | None) -> AfterValue:
+        return self.store.local(self._after_values, (envelope, then), lambda: AfterValue(self.store, envelope, then))
+
+
+class PlannedFrames(EnvelopeFrames):
     """What the nodes of one envelope lead to. Owner of the memo of one plan in one space."""
 
     def __init__(
         self,
+        scripts: Scripts,
         goal_of: dict[int, Goal],
         machine_of: dict[int, Machine],
         words: dict[int, Verdicts],
         parts: tuple[env.Node, ...] = (),
     ) -> None:
         """By identity of nodes: goals of Values, machines of Raws, verdicts of Words. `parts`: what Refs refer to."""
+        self._scripts = scripts
         self._parts = parts
         self._goal_of = goal_of
         self._machine_of = machine_of
         self._words = words
-        self._ways: dict[RawText, bytes | None] = {}
         self._ends: dict[Rest, RawEnds] = {}
         self._tags: dict[tuple[int, bool], Tags] = {}
         self._sizes: dict[int, int] = {}
@@ -124,23 +119,23 @@ class Goals:
         machine = self._machine_of.get(id(node))
         return machine is not None and machine.start == DEAD
 
-    def script(self, space: Space, threads: set[Rest | None]) -> int:
+    def script(self, threads: set[Rest | None]) -> int:
         """The local that reads any of the threads on."""
         opened: set[Rest | None] = set()
         for thread in threads:
             self._open(thread, opened)
         single = next(iter(opened)) if len(opened) == 1 else None
         if single is not None and isinstance(single.node, env.Free):
-            return space.free_text(self, single).id
+            return self._scripts.free_texts.start(self, single).id
         if single is not None and isinstance(single.node, env.Raw):
-            return self._raw(space, single).id
+            return self._scripts.raw_texts.start(self, single).id
         if opened == {None}:
-            return space.ended.id
-        return space.script(self, frozenset(opened)).id
+            return self._scripts.ends.ended.id
+        return self._scripts.script(self, frozenset(opened)).id
 
-    def read(self, space: Space, node: env.Node, then: Rest | None) -> int:
+    def read(self, node: env.Node, then: Rest | None) -> int:
         """The local that reads the node, and then goes on."""
-        return self.script(space, {Rest(node, then)})
+        return self.script({Rest(node, then)})
 
     def _open(self, thread: Rest | None, out: set[Rest | None]) -> None:
         """Replace sequences, alternatives and repeats by what they may begin with."""
@@ -176,30 +171,34 @@ class Goals:
                 start = Rest(env.Lit(node.between), start)
             self._open(start, out)
 
-    def first_bytes(self, space: Space, thread: Rest) -> dict[int, int]:
+    def first_bytes(self, thread: Rest) -> dict[int, int]:
         """Entries of a thread that doesn't stand before a literal."""
-        node = thread.node
+        node, scripts = thread.node, self._scripts
+        tables = scripts.store.tables
         if isinstance(node, env.Value):
-            waiting = space.after_value(self, thread.then).id
+            waiting = scripts.after_value(self, thread.then).id
             goal = self._goal_of[id(node)]
-            return {b: space.tables.op(waiting, e) for b, e in space.first_bytes(goal).items()}
+            return {b: tables.op(waiting, e) for b, e in scripts.values.first_bytes(goal).items()}
         if isinstance(node, env.Words):
-            waiting = space.after_value(self, thread.then).id
+            waiting = scripts.after_value(self, thread.then).id
             verdicts = self._words[id(node)]
             found = {}
             for byte in range(256):
                 after = verdicts.step(verdicts.start, byte)
                 if after != DEAD:
-                    found[byte] = space.tables.op(waiting, space.scalar(verdicts, after).id)
+                    found[byte] = tables.op(waiting, scripts.scalars.scalar(verdicts, after).id)
             return found
-        local = space.free_text(self, thread) if isinstance(node, env.Free) else self._raw(space, thread)
-        space.tables.entry(local.id, 0)
-        row = space.tables.rows[local.id]
+        local = self._text(thread)
+        tables.entry(local.id, 0)
+        row = tables.rows[local.id]
         return {byte: int(row[byte]) for byte in range(256) if row[byte] != DEAD}
 
-    def _raw(self, space: Space, thread: Rest) -> RawText:
-        machine = self._machine_of[id(thread.node)]
-        return space.raw_text(self, thread, machine, machine.start, b"", frozenset(), False)
+    def _text(self, thread: Rest) -> Listed:
+        texts = self._scripts.free_texts if isinstance(thread.node, env.Free) else self._scripts.raw_texts
+        return texts.start(self, thread)
+
+    def machine(self, here: Rest) -> Machine:
+        return self._machine_of[id(here.node)]
 
     def tags(self, node: env.Free, past: bool) -> Tags:
         found = self._tags.get((id(node), past))
@@ -226,105 +225,57 @@ class Goals:
             threads = {read_on(t) for t in opened if t and isinstance(t.node, env.Lit) and t.node.data[t.at] == byte}
         return frozenset(threads)
 
-    def lead(self, space: Space, thread: Rest) -> bytes:
+    def lead(self, thread: Rest) -> bytes:
         """A short text that brings the thread nearer to its end."""
         node = thread.node
         if isinstance(node, env.Lit):
             return node.data[thread.at :]
         if isinstance(node, env.Value):
-            answer = space.shortest_value(self._goal_of[id(node)])
+            answer = self._scripts.values.shortest(self._goal_of[id(node)])
             return b"" if answer is None else answer.text(MAX_LEAD)
         if isinstance(node, env.Words):
             verdicts = self._words[id(node)]
             return verdicts.shortest(verdicts.start)
-        if isinstance(node, env.Free):
-            return space.free_text(self, thread).lead()
-        return self._raw(space, thread).lead()
+        return self._text(thread).lead()
 
-    def distance(self, space: Space, thread: Rest | None) -> int:
+    def distance(self, thread: Rest | None) -> int:
         """About how many bytes lie before the end."""
         n_bytes = 0
         while thread is not None:
             node = thread.node
             if isinstance(node, env.Repeat):
-                n_bytes += max(0, node.low - thread.at) * self.size(space, node.part)
+                n_bytes += max(0, node.low - thread.at) * self.size(node.part)
             else:
-                n_bytes += self.size(space, node) - thread.at
+                n_bytes += self.size(node) - thread.at
             thread = thread.then
         return n_bytes
 
-    def size(self, space: Space, node: env.Node) -> int:
+    def size(self, node: env.Node) -> int:
         """About how many bytes a shortest text of the node has."""
         known = self._sizes.get(id(node))
         if known is None:
             self._sizes[id(node)] = 1000  # of a part that leads to itself
-            known = self._sizes[id(node)] = self._size(space, node)
+            known = self._sizes[id(node)] = self._size(node)
         return known
 
-    def _size(self, space: Space, node: env.Node) -> int:
+    def _size(self, node: env.Node) -> int:
         match node:
             case env.Lit():
                 return len(node.data)
             case env.Raw():
                 return min(len(node.closer + follow) for follow in node.follow or (b"",))
             case env.Seq():
-                return sum(self.size(space, part) for part in node.parts)
+                return sum(self.size(part) for part in node.parts)
             case env.Alt():
-                return min((self.size(space, option) for option in node.options), default=0)
+                return min((self.size(option) for option in node.options), default=0)
             case env.Repeat():
-                return node.low * self.size(space, node.part)
+                return node.low * self.size(node.part)
             case env.Free():
-                ways = [len(branch.tag) + self.size(space, branch.then) for branch in node.branches]
+                ways = [len(branch.tag) + self.size(branch.then) for branch in node.branches]
                 return 0 if node.may_end else min(ways)
             case env.Ref():
-                return self.size(space, self._parts[node.part])
+                return self.size(self._parts[node.part])
             case env.End():
                 return 0
             case _:
-                return len(self.lead(space, Rest(node, None)))
-
-    def _straight_way(self, start: RawText, closers: list[bytes]) -> bytes | None:
-        """A shortest text of the machine, then a closer, where neither gets into the other's way."""
-        text = start.machine.shortest(start.state) if start.state != DEAD and not start.closers else None
-        if text is None or not closers:
-            return None
-        way = text + min(closers, key=lambda closer: (len(closer), closer))
-        here: RawText | Threads | None = start
-        for byte in way:
-            if not isinstance(here, RawText):
-                return None
-            here = here.after(byte)
-        return None if here is None or isinstance(here, RawText) else way
-
-    def raw_way(self, start: RawText) -> bytes | None:
-        if start in self._ways:
-            return self._ways[start]
-        closers = [text for text, after in self.ends(start.here).next.items() if after]
-        answer = self._straight_way(start, closers)
-        for likely in (b'\na "<', bytes(range(256))):
-            answer = answer or self._searched(start, closers, likely)
-        self._ways[start] = answer
-        return answer
-
-    def _searched(self, start: RawText, closers: list[bytes], likely: bytes) -> bytes | None:
-        """A way of these bytes, and those of shortest texts. Raises GaveUp."""
-        queue = deque([(start, b"")])
-        reached = {start}
-        while queue:
-            here, text = queue.popleft()
-            begun = set(here.closers)
-            if here.state != DEAD and here.machine.accepts(here.state) and not here.matched:
-                begun.add(b"")
-            tails = [closer[len(b) :] for b in begun for closer in closers if closer.startswith(b)]
-            if tails:
-                return text + min(tails, key=lambda tail: (len(tail), tail))
-            rest = here.machine.shortest(here.state) if here.state != DEAD else None
-            spend(1 + len(likely) // 8)
-            for byte in dict.fromkeys((rest or b"")[:1] + likely + here.node.closer[-1:]):
-                after = here.after(byte)
-                if isinstance(after, RawText) and after not in reached:
-                    reached.add(after)
-                    queue.append((after, text + bytes([byte])))
-            if len(reached) > SEARCH:
-                raise GaveUp
-        return None
+                return len(self.lead(Rest(node, None)))

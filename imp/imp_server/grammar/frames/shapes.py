@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from imp_server.grammar.frames.values import Values
 from imp_server.grammar.machines.literals import Literals
 from imp_server.grammar.machines.machine import DEAD, Machine
 from imp_server.grammar.values.algebra import has_surrogates
 from imp_server.grammar.values.formula import Formula
 from imp_server.grammar.values.leaves import Props
 from imp_server.grammar.values.scalars import pattern_machine
-
-if TYPE_CHECKING:
-    from imp_server.grammar.frames.space import Space
 
 
 class KeyKind(NamedTuple):
@@ -29,51 +27,50 @@ UNDECLARED = KeyKind(None, frozenset(), ())
 
 
 class Shape:
-    """Interned by Space.shape. Owner of the tries of its names and of what each kind of name asks of its value."""
+    """Interned by Objects.shape. Owner of the tries of its names and of what each kind of name asks of its value."""
 
-    def __init__(self, space: Space, props: tuple[Props, ...]) -> None:
-        self._space = space
+    def __init__(self, values: Values, props: tuple[Props, ...]) -> None:
+        self._value_frames = values
         self.props = props
         self.names = frozenset(n for leaf in props for n in leaf.names)
         self.patterns = tuple(dict.fromkeys(p for leaf in props for p, _ in leaf.patterns))
         self.machines: list[Machine] = [pattern_machine(p) for p in self.patterns]
-        fs = space.algebra.formulas
+        fs = values.store.algebra.formulas
+        self._conj = fs.conj
         self.formula = fs.conj(fs.leaf(leaf) for leaf in props)
         self._values: dict[KeyKind, Formula] = {}
         self._satisfiable: dict[KeyKind, bool] = {}
-        self._tries: dict[frozenset[str], Names] = {}
+        self._tries: dict[frozenset[str], NameTrie] = {}
 
     def value(self, kind: KeyKind) -> Formula:
         """What all leaves ask together of the value."""
         found = self._values.get(kind)
         if found is None:
-            found = self._values[kind] = self._space.algebra.formulas.conj(
-                self.value_by(leaf, kind) for leaf in self.props
-            )
+            found = self._values[kind] = self._conj(self.value_by(leaf, kind) for leaf in self.props)
         return found
 
     def value_by(self, leaf: Props, kind: KeyKind) -> Formula:
         subs = [leaf.names[kind.name]] if kind.name is not None and kind.name in leaf.names else []
         subs += [s for p, s in leaf.patterns if p in kind.matched]
-        return self._space.algebra.formulas.conj(s.formula for s in (subs or [leaf.rest]))
+        return self._conj(s.formula for s in (subs or [leaf.rest]))
 
     def is_satisfiable(self, kind: KeyKind) -> bool:
         found = self._satisfiable.get(kind)
         if found is None:
-            answer = self._space.shortest_value(self._space.goal(self.value(kind)))
+            answer = self._value_frames.shortest(self._value_frames.store.goal(self.value(kind)))
             found = self._satisfiable[kind] = answer is not None
         return found
 
-    def trie(self, extra: frozenset[str]) -> Names:
+    def trie(self, extra: frozenset[str]) -> NameTrie:
         """The trie of all names that have to be told apart: the declared ones and `extra`."""
         extra -= self.names
         found = self._tries.get(extra)
         if found is None:
-            found = self._tries[extra] = Names(self.names | extra, self.patterns, self.machines)
+            found = self._tries[extra] = NameTrie(self.names | extra, self.patterns, self.machines)
         return found
 
 
-class Names:
+class NameTrie:
     """A trie of names with what is known of each."""
 
     def __init__(self, names: frozenset[str], patterns: tuple[str, ...], machines: list[Machine]) -> None:

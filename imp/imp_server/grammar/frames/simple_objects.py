@@ -8,52 +8,44 @@ wants one. Those are the plain twin: a space made with native=False has nothing 
 
 from __future__ import annotations
 
-import ctypes
-import weakref
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import cast
 
 import numpy as np
-from numpy.typing import NDArray
 
-from imp_server.grammar.frames.key_texts import KeyText, WaitingKey, WaitingName
-from imp_server.grammar.frames.local import N_BEFORE, AfterGap, Local
-from imp_server.grammar.frames.objects import Colon, ObjectPhase, ObjectState, Phase, WaitingMember
+from imp_server.grammar.frames.gaps import N_BEFORE, AfterGap, Gaps
+from imp_server.grammar.frames.goals import Goal
+from imp_server.grammar.frames.key_texts import KeyText, KeyTexts, WaitingKey
+from imp_server.grammar.frames.keys import Keys, WaitingName
+from imp_server.grammar.frames.native_store import (
+    AFTER,
+    AFTER_GAP,
+    COLON,
+    COLON_TIGHT,
+    COMMA,
+    KEY,
+    OPEN,
+    WAITING_KEY,
+    WAITING_MEMBER,
+    WAITING_NAME,
+    WORD,
+    Bitset,
+    NativeStore,
+)
+from imp_server.grammar.frames.objects import Colon, ObjectPhase, Objects, ObjectState, Phase, WaitingMember
+from imp_server.grammar.frames.plain_values import Word, Words
 from imp_server.grammar.frames.shapes import UNDECLARED, KeyKind, Shape
+from imp_server.grammar.frames.store import Local, Store
 from imp_server.grammar.frames.tables import FIRST_OP
-from imp_server.grammar.frames.texts import Text, needs_escape
-from imp_server.grammar.frames.values import Start, Word
-from imp_server.grammar.machines.abi import built_library
+from imp_server.grammar.frames.texts import Text, Texts, needs_escape
+from imp_server.grammar.frames.values import Start, Values
 from imp_server.grammar.machines.machine import DEAD
+from imp_server.grammar.values.formula import Formula, Leaf
 
-if TYPE_CHECKING:
-    from imp_server.grammar.frames.space import Space
-
-AFTER_GAP, WORD, OPEN, AFTER, COMMA, KEY, KEY_TEXT = range(1, 8)
-WAITING_NAME, WAITING_KEY, WAITING_MEMBER, COLON, COLON_TIGHT = range(8, 13)
-"""Kinds of native locals: `Kind` of kernels/cpu/grammar/store.h."""
 PHASES: dict[Phase, int] = {"open": OPEN, "after": AFTER, "comma": COMMA}
 NAMES: dict[int, Phase] = {number: phase for phase, number in PHASES.items()}
 MAX_NAMES = 4096
-
-_P, _I = ctypes.c_void_p, ctypes.c_int32
-_GROW = ctypes.CFUNCTYPE(None)
-_CALLS: dict[str, tuple[Any, list[Any]]] = {
-    "objects": (_P, [_P, _GROW, _I, _I, _I, _I]),
-    "objects_free": (None, [_P]),
-    "family": (_I, [_P, _P, _P, _I, _P, _I]),
-    "state": (_I, [_P, _I, _P, _P, _I]),
-    "state_bits": (None, [_P, _I, _P]),
-    "state_family": (_I, [_P, _I]),
-    "state_loose": (_I, [_P, _I]),
-    "op": (_I, [_P, _I, _I]),
-    "local": (_I, [_P, _I, _I, _I]),
-    "word": (_I, [_P, ctypes.c_char_p, _I, _I]),
-    "describe": (None, [_P, _I, _P]),
-    "fill": (None, [_P, _I]),
-    "node": (None, [_P, _I, _I, _P]),
-}
 
 
 class Leaving:
@@ -61,14 +53,21 @@ class Leaving:
 
     strict = True
 
-    def __init__(self, space: Space) -> None:
-        self._space = space
+    def __init__(self, texts: Texts) -> None:
+        self._texts = texts
 
     def after_char(self, char: str) -> int:
-        return self._space.free_start().id
+        return self._texts.free().id
 
     def takes(self, low: int, high: int) -> bool:
         return low <= high
+
+
+def native_store(store: Store, gaps: Gaps, texts: Texts) -> NativeStore:
+    free, escape = texts.free(), texts.escape(Leaving(texts), b"")
+    store.tables.entry(free.id, 0)
+    between = (gaps.gap(1).id, gaps.gap(N_BEFORE + 1).id) if store.n_blanks else (DEAD, DEAD)
+    return NativeStore(store.tables, between, free.id, escape.id)
 
 
 class Family:
@@ -83,55 +82,27 @@ class Family:
         self.index = {name: i for i, name in enumerate(names)}
         self.n_words = (len(names) + 63) // 64
 
-    def bits(self, names: frozenset[str]) -> NDArray[np.uint64]:
+    def bits(self, names: frozenset[str]) -> Bitset:
         mask = 0
         for name in names:
             mask |= 1 << self.index[name]
         return np.frombuffer(mask.to_bytes(8 * self.n_words, "little") or bytes(8), np.uint64)
 
-    def of_bits(self, bits: NDArray[np.uint64]) -> frozenset[str]:
+    def of_bits(self, bits: Bitset) -> frozenset[str]:
         mask = int.from_bytes(bits.tobytes(), "little")
         return frozenset(name for i, name in enumerate(self.names) if mask >> i & 1)
 
 
 class SimpleObjects:
-    """Owner of the native store of one space, and of the states known to both sides."""
+    """Owner of the families and states known to both sides."""
 
-    def __init__(self, space: Space) -> None:
-        library = built_library()
-        self._space = space
-        self._call: dict[str, Callable[..., Any]] = {}
-        for name, (answer, arguments) in _CALLS.items():
-            call = getattr(library, f"imp_grammar_{name}")
-            call.restype, call.argtypes = answer, arguments
-            self._call[name] = call
-        free, escape = space.free_start(), space.escape(Leaving(space), b"")
-        space.tables.entry(free.id, 0)
-        gaps = [space.gap(1).id, space.gap(N_BEFORE + 1).id] if space.n_blanks else [DEAD, DEAD]
-        self._grow = _GROW(space.tables.grow)
-        head = ctypes.addressof(space.tables.head)
-        self._at = self._call["objects"](head, self._grow, *gaps, free.id, escape.id)
-        space.tables.intern = self.op
-        weakref.finalize(self, self._call["objects_free"], self._at)
+    def __init__(self, native: NativeStore, values: Values) -> None:
+        self._store = values.store.owned_by(self)
+        self._native = native
+        self._values = values
         self._families: dict[tuple[Shape, frozenset[str]], Family | None] = {}
         self._by_number: list[Family] = []
-        self._states: dict[int, ObjectState] = {}
-        self._pair = (ctypes.c_int32 * 2)()
-
-    # --- from frames to numbers -------------------------------------------------------------
-
-    def op(self, a: int, b: int) -> int:
-        return int(self._call["op"](self._at, a, b))
-
-    def local(self, kind: int, a: int, b: int = 0) -> int:
-        return int(self._call["local"](self._at, kind, a, b))
-
-    def word(self, rest: bytes, entry: int) -> int:
-        """The local that reads `rest` and then does what `entry` says."""
-        return int(self._call["word"](self._at, rest, len(rest), entry))
-
-    def fill(self, local: int) -> None:
-        self._call["fill"](self._at, local)
+        self.states: dict[int, ObjectState] = {}
 
     def number(self, state: ObjectState) -> int:
         """The state's number; -1 if it isn't simple."""
@@ -145,10 +116,8 @@ class SimpleObjects:
         family = self.family(state.shape, state.seen | state.missing)
         if family is None:
             return -1
-        seen, missing = family.bits(state.seen), family.bits(state.missing)
-        arguments = family.number, seen.ctypes.data, missing.ctypes.data, state.loose
-        number = int(self._call["state"](self._at, *arguments))
-        self._states.setdefault(number, state)
+        number = self._native.state(family.number, family.bits(state.seen), family.bits(state.missing), state.loose)
+        self.states.setdefault(number, state)
         return number
 
     def family(self, shape: Shape, others: frozenset[str]) -> Family | None:
@@ -161,13 +130,11 @@ class SimpleObjects:
     def _made(self, shape: Shape, names: list[str]) -> Family | None:
         if len(names) > MAX_NAMES or not all(n.isascii() and not any(map(needs_escape, n.encode())) for n in names):
             return None
-        sizes = np.cumsum([0, *map(len, names)], dtype=np.int32)
-        starts = np.array([self._start(shape, KeyKind(n, frozenset(), ())) for n in names] or [DEAD], dtype=np.int32)
-        arguments = "".join(names).encode(), sizes.ctypes.data, len(names), starts.ctypes.data
+        starts = [self._start(shape, KeyKind(n, frozenset(), ())) for n in names]
         undeclared = self._start(shape, UNDECLARED)
-        number = self._call["family"](self._at, *arguments, undeclared)
-        possible = [at for at in dict.fromkeys([*starts.tolist(), undeclared]) if at != DEAD]
-        family = Family(int(number), shape, names, possible)
+        number = self._native.family(names, starts or [DEAD], undeclared)
+        possible = [at for at in dict.fromkeys([*(starts or [DEAD]), undeclared]) if at != DEAD]
+        family = Family(number, shape, names, possible)
         self._by_number.append(family)
         return family
 
@@ -175,68 +142,117 @@ class SimpleObjects:
         """The local in which the value of such a name starts; DEAD if none would do."""
         if not shape.is_satisfiable(kind):
             return DEAD
-        return self._space.start(self._space.goal(shape.value(kind)), False).id
+        return self._values.start(self._store.goal(shape.value(kind)), False).id
+
+    def family_of(self, state: int) -> Family:
+        return self._by_number[self._native.family_of(state)]
 
     def starts(self, local: int) -> list[int]:
         """Where the values of the members of an object begin; `local` is one of its phases."""
-        state, _ = self._describe(local)
-        family: Family = self._by_number[self._call["state_family"](self._at, state)]
-        return family.starts
+        state, _ = self._native.describe(local)
+        return self.family_of(state).starts
 
     def waiting_key(self, key_text: int) -> int:
         """The local that waits while an undeclared name is typed in the place of `key_text`."""
-        return self.local(WAITING_KEY, self._describe(key_text)[0])
+        return self._native.local(WAITING_KEY, self._native.describe(key_text)[0])
 
-    # --- from numbers to frames -------------------------------------------------------------
 
-    def state(self, number: int) -> ObjectState:
-        found = self._states.get(number)
+class NativeKeyTexts(KeyTexts):
+    """The same; what waits for the keys of simple objects is made natively."""
+
+    def __init__(self, texts: Texts, simple: SimpleObjects) -> None:
+        super().__init__(texts)
+        self._simple = simple
+
+    def waiting(self, keys: Keys) -> WaitingKey:
+        assert isinstance(keys.object, ObjectState)
+        number = self._simple.number(keys.object)
+        if number >= 0:
+            return cast(WaitingKey, self.store.native_local(WAITING_KEY, number))
+        return super().waiting(keys)
+
+
+class NativeObjects(Objects):
+    """The same; the frames of simple objects are made natively."""
+
+    def __init__(self, values: Values, words: Words, key_texts: KeyTexts, simple: SimpleObjects) -> None:
+        super().__init__(values, words, key_texts)
+        self._simple = simple
+
+    def phase(self, state: ObjectState, phase: Phase, tight: bool) -> ObjectPhase:
+        number = self._simple.number(state)
+        if number >= 0:
+            return cast(ObjectPhase, self.store.native_local(PHASES[phase], number, tight))
+        return super().phase(state, phase, tight)
+
+    def waiting(self, goal: Goal, seen: frozenset[str], loose: bool, of_leaves: dict[Leaf, Formula]) -> WaitingMember:
+        number = -1 if of_leaves else self._simple.number(self.state(goal, seen, loose))
+        if number >= 0:
+            return cast(WaitingMember, self.store.native_local(WAITING_MEMBER, number))
+        return super().waiting(goal, seen, loose, of_leaves)
+
+    def colon(self, waiting: WaitingMember, goal: Goal, tight: bool) -> Colon:
+        if self.store.tables.kind_of[waiting.id] != WAITING_MEMBER:
+            return super().colon(waiting, goal, tight)
+        number = self._simple.number(self.state(waiting.goal, waiting.seen, waiting.loose))
+        kind = COLON_TIGHT if tight else COLON
+        return cast(Colon, self.store.native_local(kind, number, self.values.start(goal, False).id))
+
+
+class Views:
+    """The frames of locals that native code has made."""
+
+    def __init__(self, native: NativeStore, simple: SimpleObjects, objects: Objects) -> None:
+        self._store = objects.store.owned_by(self)
+        self._native = native
+        self._simple = simple
+        self._objects = objects
+
+    def of(self, local: int, kind: int) -> Callable[[], Local]:
+        """What makes the frame of a local of that kind."""
+        objects, native = self._objects, self._native
+        a, b = native.describe(local)
+        if kind == AFTER_GAP:
+            return partial(AfterGap, self._store, a)
+        if kind == WORD:
+            return partial(Word, objects.words, *self._word(a, b))
+        if kind in NAMES:
+            return partial(ObjectPhase, self._state(a), NAMES[kind], bool(b))
+        if kind in (COLON, COLON_TIGHT):
+            waiting, start = self._store.native_local(WAITING_MEMBER, a), self._store.locals[b]
+            assert isinstance(waiting, WaitingMember) and isinstance(start, Start)
+            return partial(Colon, waiting, start.goal, kind == COLON_TIGHT)
+        state = self._state(a)
+        if kind == WAITING_MEMBER:
+            return partial(WaitingMember, objects, state.goal, state.seen, state.loose, {})
+        return self._of_keys(kind, state.keys, a, b)
+
+    def _of_keys(self, kind: int, keys: Keys, state: int, b: int) -> Callable[[], Local]:
+        key_texts, family = self._objects.key_texts, self._simple.family_of(state)
+        if kind == WAITING_KEY:
+            return partial(WaitingKey, key_texts.texts, keys)
+        if kind == WAITING_NAME:
+            return partial(WaitingName, keys, keys.number_of(family.names[b]))
+        at = keys.at(*self._native.node(family.number, b))
+        if kind == KEY:
+            return partial(Text, key_texts.texts, keys, at, 0, keys)
+        return partial(KeyText, key_texts, keys, at, 0)
+
+    def _state(self, number: int) -> ObjectState:
+        found = self._simple.states.get(number)
         if found is None:
-            family = self._by_number[self._call["state_family"](self._at, number)]
-            bits = np.zeros(2 * family.n_words, np.uint64)
-            self._call["state_bits"](self._at, number, bits.ctypes.data)
-            seen, missing = (family.of_bits(part) for part in np.split(bits, 2))
-            algebra = self._space.algebra
-            goal = self._space.goal(algebra.formulas.conj([family.shape.formula, algebra.required(missing)]))
-            loose = bool(self._call["state_loose"](self._at, number))
-            found = self._states[number] = self._space.object_state(goal, seen, loose)
+            family = self._simple.family_of(number)
+            seen, missing = map(family.of_bits, self._native.bits_of(number, family.n_words))
+            algebra = self._store.algebra
+            goal = self._store.goal(algebra.formulas.conj([family.shape.formula, algebra.required(missing)]))
+            found = self._objects.state(goal, seen, self._native.is_loose(number))
+            self._simple.states[number] = found
             found.native = number
         return found
-
-    def _describe(self, local: int) -> tuple[int, int]:
-        self._call["describe"](self._at, local, self._pair)
-        return self._pair[0], self._pair[1]
-
-    def view(self, local: int, kind: int) -> Callable[[], Local]:
-        """What makes the frame of a local that native code has made."""
-        space, (a, b) = self._space, self._describe(local)
-        if kind == AFTER_GAP:
-            return partial(AfterGap, space, a)
-        if kind == WORD:
-            return partial(Word, space, *self._word(a, b))
-        if kind in NAMES:
-            return partial(ObjectPhase, space, self.state(a), NAMES[kind], bool(b))
-        if kind in (COLON, COLON_TIGHT):
-            waiting, start = space.locals[self.local(WAITING_MEMBER, a)], space.locals[b]
-            assert isinstance(waiting, WaitingMember) and isinstance(start, Start)
-            return partial(Colon, space, waiting, start.goal, kind == COLON_TIGHT)
-        state = self.state(a)
-        if kind == WAITING_MEMBER:
-            return partial(WaitingMember, space, state.goal, state.seen, state.loose, {})
-        if kind == WAITING_KEY:
-            return partial(WaitingKey, space, state.keys)
-        family = self._call["state_family"](self._at, a)
-        if kind == WAITING_NAME:
-            return partial(WaitingName, space, state.keys, state.keys.number_of(self._by_number[family].names[b]))
-        self._call["node"](self._at, family, b, self._pair)
-        at = state.keys.at(self._pair[0], self._pair[1])
-        if kind == KEY:
-            return partial(Text, space, state.keys, at, 0, state.keys)
-        return partial(KeyText, space, state.keys, at, 0)
 
     def _word(self, byte: int, entry: int) -> tuple[bytes, int]:
         rest = bytearray([byte])
         while entry > FIRST_OP:
-            byte, entry = self._describe(entry)
+            byte, entry = self._native.describe(entry)
             rest.append(byte)
-        return bytes(rest), self._space.tables.operation(entry)[1]
+        return bytes(rest), self._store.tables.operation(entry)[1]

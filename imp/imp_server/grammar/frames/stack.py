@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from imp_server.core.turns import charge
 from imp_server.grammar.frames.arrays import WaitingItem
-from imp_server.grammar.frames.key_texts import KeyText, WaitingKey, WaitingName
-from imp_server.grammar.frames.keys import Keys
+from imp_server.grammar.frames.key_texts import KeyText, WaitingKey
+from imp_server.grammar.frames.keys import Keys, WaitingName
 from imp_server.grammar.frames.objects import ObjectPhase
 from imp_server.grammar.frames.space import Space
 from imp_server.grammar.frames.tables import DEAD, FIRST_OP, FOREIGN, POP
@@ -149,7 +149,7 @@ class Stepper:
         if result >= 0:
             target = keys.closed_named(result, name)
         else:
-            target = self.space.waiting_key(keys).named(name)
+            target = self.space.objects.key_texts.waiting(keys).named(name)
         if target == DEAD:
             return None
         tape = state.tape + b'"' if marks else b""
@@ -158,7 +158,7 @@ class Stepper:
     def is_done(self, cell: Cell | None) -> bool:
         """Whether the completion may end here."""
         while cell is not None:
-            if cell.top == self.space.done.id:
+            if cell.top == self.space.ends.done.id:
                 return True
             if self.space.tables.kind_of[cell.top] != FOREIGN:
                 return False

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from imp_server.grammar.frames.local import Listed, Local
+from imp_server.grammar.frames.position_texts import PositionTexts
+from imp_server.grammar.frames.store import Listed, Store
 from imp_server.grammar.frames.tables import HOLE, POP
-from imp_server.grammar.frames.verdicts import Single, Verdicts
+from imp_server.grammar.frames.verdicts import AllVerdicts, Reading, Single, Verdicts
 from imp_server.grammar.machines.explored import refined, representatives
 from imp_server.grammar.machines.machine import DEAD
 from imp_server.grammar.machines.position_machine import PositionMachine
 from imp_server.grammar.values.json_values import spelled
 from imp_server.grammar.values.sat.found import MAX_LEAD, TooLong
-
-if TYPE_CHECKING:
-    from imp_server.grammar.frames.space import Space
 
 QUOTE, BACKSLASH = 0x22, 0x5C
 SHORT = {0x22: '"', 0x5C: "\\", 0x2F: "/", 0x62: "\b", 0x66: "\f", 0x6E: "\n", 0x72: "\r", 0x74: "\t"}
@@ -40,15 +38,14 @@ class Closer(Protocol):
         ...
 
 
-class Text(Local):
+class Text(Reading):
     """Inside the quotes. `missing`: continuation bytes that the current code point still needs."""
 
-    __slots__ = ("_filled", "closer", "missing", "state", "verdicts")
+    __slots__ = ("_filled", "closer", "missing", "texts")
 
-    def __init__(self, space: Space, verdicts: Verdicts, state: int, missing: int, closer: Closer | None) -> None:
-        super().__init__(space)
-        self.verdicts = verdicts
-        self.state = state
+    def __init__(self, texts: Texts, verdicts: Verdicts, state: int, missing: int, closer: Closer | None) -> None:
+        super().__init__(texts.store, texts.verdicts, verdicts, state)
+        self.texts = texts
         self.missing = missing
         self.closer = closer
         self._filled = False
@@ -60,7 +57,7 @@ class Text(Local):
     def fill(self, byte: int) -> int:
         if self.verdicts.is_sparse:
             return self._fill_one(byte)
-        verdicts, tables = self.verdicts, self.space.tables
+        verdicts, tables = self.verdicts, self.store.tables
         if byte == QUOTE and self.missing == 0 and self._filled:
             entry = self._close()
             tables.rows[self.id, QUOTE] = entry
@@ -99,7 +96,7 @@ class Text(Local):
         else:
             at = like(verdict_classes(verdicts), byte)
             entry = DEAD if byte < 0x20 else self._after(byte, verdicts.step(self.state, byte))
-        self.space.tables.rows[self.id, at] = entry
+        self.store.tables.rows[self.id, at] = entry
         return entry
 
     def only_byte(self) -> int:
@@ -125,16 +122,16 @@ class Text(Local):
             if entry is not None:
                 return entry
         missing = self.missing - 1 if self.missing else WIDTHS[byte]
-        return self.space.text(self.verdicts, state, missing, self.closer).id
+        return self.texts.text(self.verdicts, state, missing, self.closer).id
 
     def _close(self) -> int:
         result = self.verdicts.result(self.state)
         if result < 0:
             return DEAD
-        return self.space.tables.op(POP, result) if self.closer is None else self.closer.closed(result)
+        return self.store.tables.op(POP, result) if self.closer is None else self.closer.closed(result)
 
     def _escape(self) -> int:
-        local = self.space.escape(self, b"")
+        local = self.texts.escape(self, b"")
         return local.id if local.possible() else DEAD
 
     # --- what Escape asks -------------------------------------------------------------------
@@ -150,11 +147,11 @@ class Text(Local):
             state = self.verdicts.step(state, byte)
             if state == DEAD:
                 return DEAD
-        return self.space.text(self.verdicts, state, 0, self.closer).id
+        return self.texts.text(self.verdicts, state, 0, self.closer).id
 
     def takes(self, low: int, high: int) -> bool:
         """Whether some code point in [low, high] may come next."""
-        return self.space.some_code_point(self.verdicts, self.state, low, high)
+        return self.texts.some_code_point(self.verdicts, self.state, low, high)
 
     def lead(self) -> bytes:
         rest = self.verdicts.shortest(self.state)
@@ -176,10 +173,11 @@ class Host(Protocol):
 class Escape(Listed):
     """After a backslash. `read`: what followed it so far, up to a surrogate pair."""
 
-    __slots__ = ("host", "read")
+    __slots__ = ("host", "read", "texts")
 
-    def __init__(self, space: Space, host: Host, read: bytes) -> None:
-        super().__init__(space)
+    def __init__(self, texts: Texts, host: Host, read: bytes) -> None:
+        super().__init__(texts.store)
+        self.texts = texts
         self.host = host
         self.read = read
 
@@ -242,7 +240,7 @@ class Escape(Listed):
         return self.host.after_char(chr(first)) if len(read) == 11 else self._more(read[-1:])
 
     def _more(self, byte: bytes) -> int:
-        return self.space.escape(self.host, self.read + byte).id
+        return self.texts.escape(self.host, self.read + byte).id
 
     def _reaches(self, low: int, high: int) -> bool:
         if not self.host.strict:
@@ -251,9 +249,64 @@ class Escape(Listed):
 
     def lead(self) -> bytes:
         for byte, entry in self.entries().items():
-            rest = self.space.locals[entry] if entry >= 0 else None
+            rest = self.store.locals[entry] if entry >= 0 else None
             return bytes([byte]) + (rest.lead() if isinstance(rest, Escape) else b"")
         raise AssertionError("an escape that leads nowhere")
+
+
+class Texts:
+    """The frames of strings."""
+
+    def __init__(self, store: Store, verdicts: AllVerdicts) -> None:
+        self.store = store.owned_by(self)
+        self.verdicts = verdicts
+        self.positions: PositionTexts | None = None
+        """Whom to tell of frames of positions."""
+        self._texts: dict[tuple[Verdicts, int, int, Closer | None], Text] = store.table()
+        self._escapes: dict[tuple[Host, bytes], Escape] = store.table()
+        self._code_points: dict[tuple[Verdicts, int, int, int], bool] = store.memo()
+
+    def text(self, verdicts: Verdicts, state: int, missing: int, closer: Closer | None) -> Text:
+        def make() -> Text:
+            frame = Text(self, verdicts, state, missing, closer)
+            if self.positions is not None:
+                self.positions.tell(frame, quoted=True)
+            return frame
+
+        return self.store.local(self._texts, (verdicts, state, missing, closer), make)
+
+    def free(self) -> Text:
+        """The frame in which any text begins."""
+        verdicts = self.verdicts.free()
+        return self.text(verdicts, verdicts.start, 0, None)
+
+    def escape(self, host: Host, read: bytes) -> Escape:
+        return self.store.local(self._escapes, (host, read), lambda: Escape(self, host, read))
+
+    def some_code_point(self, verdicts: Verdicts, state: int, low: int, high: int) -> bool:
+        """Whether a code point in [low, high] may come next."""
+        if verdicts.room(state) > 0:
+            return True
+        key = (verdicts, state, low, high)
+        found = self._code_points.get(key)
+        if found is None:
+            found = self._code_points[key] = any(_passes(verdicts, state, block) for block in utf8_blocks(low, high))
+        return found
+
+
+def _passes(verdicts: Verdicts, state: int, block: list[tuple[int, int]]) -> bool:
+    states = {state}
+    for low, high in block:
+        seen: set[tuple[int, int]] = set()
+        after: set[int] = set()
+        for here in states:
+            for byte in range(low, high + 1):
+                kind = (here, verdicts.classes[byte])
+                if kind not in seen:
+                    seen.add(kind)
+                    after.add(verdicts.step(here, byte))
+        states = after - {DEAD}
+    return bool(states)
 
 
 WIDTHS = bytes(0 if b < 0xC0 else 1 if b < 0xE0 else 2 if b < 0xF0 else 3 for b in range(256))

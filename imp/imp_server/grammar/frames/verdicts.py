@@ -1,18 +1,28 @@
-"""A scalar's machine together with the result it ends with."""
+"""A scalar's machine together with the result it ends with, and what the frames that read by one have in common."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any, Protocol, cast
 
-from imp_server.core.turns import spend
-from imp_server.grammar.frames.goals import Bits, Goal
+from imp_server.core import GrammarRefused
+from imp_server.core.turns import GaveUp, spend
+from imp_server.grammar.frames.goals import Bits, Goal, is_open
+from imp_server.grammar.frames.store import Local, Store
+from imp_server.grammar.machines.combine import anything, nothing
 from imp_server.grammar.machines.literals import Literals
 from imp_server.grammar.machines.machine import DEAD, Machine
+from imp_server.grammar.machines.plain_length import PlainLength
+from imp_server.grammar.machines.position_machine import PositionMachine
 from imp_server.grammar.machines.product import Product, States
 from imp_server.grammar.values.algebra import Algebra
-from imp_server.grammar.values.leaves import STRING, Leaf, NumberLeaf, TextLeaf
+from imp_server.grammar.values.formula import Formula, Leaf
+from imp_server.grammar.values.leaves import NUMBER, STRING, NumberLeaf, TextLeaf
 from imp_server.grammar.values.listed_numbers import ListedNumbers
+from imp_server.grammar.values.sat.tags import is_listed
+from imp_server.grammar.values.scalars import in_digits, is_finite, number_machine, string_machine, watched_number
+
+MakeMachine = Callable[[Algebra, Formula], Machine]
 
 
 class Verdicts(Protocol):
@@ -159,3 +169,83 @@ def _constants(leaf: Leaf) -> frozenset[Any]:
     if not isinstance(leaf, TextLeaf | NumberLeaf) or leaf.kind not in ("literals", "listed"):
         return frozenset()
     return cast("frozenset[Any]", leaf.what)
+
+
+class AllVerdicts:
+    """The verdicts of goals, machines and lengths."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store.owned_by(self)
+        self._of_goals: dict[tuple[int, Goal], Verdicts] = store.table()
+        self._of_machines: dict[tuple[int, bool], Single] = store.table()
+        self._of_lengths: dict[tuple[int, int | None], Single] = store.table()
+        self._asked: dict[Verdicts, Formula] = store.memo()
+
+    def of_string(self, goal: Goal) -> Verdicts:
+        return self._of(STRING, goal, string_machine, string_machine, is_finite(goal.must))
+
+    def of_number(self, goal: Goal) -> Verdicts:
+        return self._of(NUMBER, goal, number_machine, watched_number, False)
+
+    def _of(self, kind: int, goal: Goal, alone: MakeMachine, watched: MakeMachine, strict: bool) -> Verdicts:
+        def make() -> Verdicts:
+            try:
+                return self._made(kind, goal, alone, watched, strict)
+            except GrammarRefused:
+                # a combination above its budget that the check couldn't foresee
+                raise GaveUp(self._store.algebra.place_of(goal.must)) from None
+
+        found = self._store.get(self._of_goals, (kind, goal), make)
+        self._asked.setdefault(found, goal.must)
+        return found
+
+    def _made(self, kind: int, goal: Goal, alone: MakeMachine, watched: MakeMachine, strict: bool) -> Verdicts:
+        algebra = self._store.algebra
+        if goal.judge is None:
+            return self.single(alone(algebra, goal.must), strict)
+        must = alone if in_digits(goal.must) else watched
+        is_settled = not any(map(is_open, goal.watches))
+        if is_settled and goal.result(tuple(w is algebra.formulas.true for w in goal.watches)) < 0:
+            return Single(nothing(), False)
+        if is_settled or (goal.is_wide and all(map(is_listed, goal.watches))):
+            return Told(algebra, must(algebra, goal.must), goal, kind)
+        machines = [watched(algebra, f) for f in goal.watches]
+        return Several(must(algebra, goal.must), machines, goal, lambda: algebra.place_of(goal.must))
+
+    def asked_of(self, verdicts: Verdicts) -> Formula | None:
+        """What the goal asks whose verdicts they were first."""
+        return self._asked.get(verdicts)
+
+    def single(self, machine: Machine, strict: bool) -> Verdicts:
+        return self._store.get(self._of_machines, (id(machine), strict), lambda: Single(machine, strict))
+
+    def free(self) -> Verdicts:
+        """Of any text."""
+        return self.single(anything(), False)
+
+    def of_length(self, low: int, high: int | None) -> Verdicts:
+        """The verdicts of a bounded text, shared by all with the same near future."""
+        return self._store.get(self._of_lengths, (low, high), lambda: Single(PlainLength(low, high), False))
+
+
+class Reading(Local):
+    """A frame that reads by verdicts."""
+
+    __slots__ = ("_known", "state", "verdicts")
+
+    def __init__(self, store: Store, known: AllVerdicts, verdicts: Verdicts, state: int) -> None:
+        super().__init__(store)
+        self._known = known
+        self.verdicts = verdicts
+        self.state = state
+
+    @property
+    def asked(self) -> Formula | None:
+        return self._known.asked_of(self.verdicts)
+
+    @property
+    def positions(self) -> PositionMachine | None:
+        """Its machine, if it steps sets of positions."""
+        verdicts = self.verdicts
+        machine = verdicts.machine if isinstance(verdicts, Single) and not verdicts.strict else None
+        return machine if isinstance(machine, PositionMachine) else None

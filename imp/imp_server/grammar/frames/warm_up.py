@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections import deque
 
 from imp_server.grammar.frames.arrays import ArrayPhase, WaitingItem
-from imp_server.grammar.frames.local import Local
-from imp_server.grammar.frames.simple_objects import OPEN
+from imp_server.grammar.frames.native_store import OPEN
 from imp_server.grammar.frames.space import Space
+from imp_server.grammar.frames.store import Local
 from imp_server.grammar.frames.tables import FIRST_OP, FOREIGN
 from imp_server.grammar.frames.texts import Text
 from imp_server.grammar.frames.values import Start
@@ -42,7 +42,7 @@ def _filled(space: Space, frame: Local) -> list[int]:
     tables = space.tables
     if isinstance(frame, Text):
         tables.entry(frame.id, 0x61)
-    if isinstance(frame, WaitingItem) and not frame.asked:
+    if isinstance(frame, WaitingItem) and not frame.of_leaves:
         return [tables.entry(frame.id, 0)]
     if not isinstance(frame, Start | ArrayPhase):
         return []
@@ -50,7 +50,7 @@ def _filled(space: Space, frame: Local) -> list[int]:
         tables.entry(frame.id, 0x20)
         return []
     tables.entry(frame.id, 0x20)
-    found: list[int] = [space.start(frame.goal, True).id] if isinstance(frame, Start) else []
+    found: list[int] = [space.values.start(frame.goal, True).id] if isinstance(frame, Start) else []
     for entry in dict.fromkeys(tables.rows[frame.id].tolist()):
         if entry >= 0:
             found.append(entry)

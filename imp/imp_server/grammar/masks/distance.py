@@ -12,12 +12,14 @@ from itertools import islice
 from imp_server.core import SPECIAL_CLOSE, SPECIAL_OPEN, GrammarDeadEnd
 from imp_server.core.turns import OverBudget, charge, spend
 from imp_server.grammar.frames.arrays import ArrayPhase, WaitingItem
-from imp_server.grammar.frames.key_texts import WaitingKey, WaitingName
+from imp_server.grammar.frames.key_texts import WaitingKey
+from imp_server.grammar.frames.keys import WaitingName
 from imp_server.grammar.frames.objects import ObjectPhase
+from imp_server.grammar.frames.plain_values import Scalar
 from imp_server.grammar.frames.position_texts import machine_of
 from imp_server.grammar.frames.stack import Cell, State, Stepper
 from imp_server.grammar.frames.texts import Text
-from imp_server.grammar.frames.values import Scalar, Start
+from imp_server.grammar.frames.values import Start
 from imp_server.grammar.frames.verdicts import Single
 from imp_server.grammar.machines.giving_up import dropped
 from imp_server.grammar.machines.position_machine import PositionMachine
@@ -98,7 +100,7 @@ class Distances:
         try:
             return self._way(state)
         except OverBudget as over:
-            over.stands(self._space.place(state.cell.top))
+            over.stands(self._space.store.place(state.cell.top))
             raise
 
     def _way(self, state: State) -> Way:

@@ -17,11 +17,11 @@ from numpy.typing import NDArray
 
 from imp_server.core.turns import charge, kept, spend
 from imp_server.grammar.frames.key_texts import KeyText
-from imp_server.grammar.frames.simple_objects import KEY_TEXT
+from imp_server.grammar.frames.native_store import KEY_TEXT
+from imp_server.grammar.frames.plain_values import Scalar
 from imp_server.grammar.frames.space import Space
 from imp_server.grammar.frames.stack import Cell, State, Stepper
 from imp_server.grammar.frames.texts import Text
-from imp_server.grammar.frames.values import Scalar
 from imp_server.grammar.frames.verdicts import Single
 from imp_server.grammar.machines.combine import alias_of, universal
 from imp_server.grammar.machines.giving_up import dropped, part
@@ -131,7 +131,7 @@ class Masks:
         self._fresh = MaskRows(self.n_words)
         self._exact: dict[State, Row] = {}
         self._under_way: dict[tuple[Any, ...], Walk] = {}
-        self._free = space.free_start().id
+        self._free = space.texts.free().id
         # what stays inside of a free text, whatever is around it
         self._inside, self._inside_near = (self._staying(t) for t in (self._sets.residual, self._sets.residual_near))
 
@@ -326,12 +326,12 @@ class Masks:
             return top
         if isinstance(verdicts.machine, PlainLength):
             needed, allowed = verdicts.machine.near(local.state, n)
-            near = self._space.length_text(needed, None if allowed < 0 else allowed)
-            return self._space.text(near, near.start, 0, None).id
+            near = self._space.verdicts.of_length(needed, None if allowed < 0 else allowed)
+            return self._space.texts.text(near, near.start, 0, None).id
         machine, state = alias_of(verdicts.machine, local.state, n)
         if machine is verdicts.machine and state == local.state:
             return top
-        return self._space.text(self._space.single(machine, verdicts.strict), state, 0, None).id
+        return self._space.texts.text(self._space.verdicts.single(machine, verdicts.strict), state, 0, None).id
 
     def _free_alias(self, local: Scalar, n: int) -> int:
         """The same for bare text: where any may follow, nothing counts but whether it may end here."""
@@ -340,8 +340,8 @@ class Masks:
             return local.id
         if verdicts.room(local.state) < UNBOUNDED:
             return local.id
-        free = space.length_text(0 if verdicts.result(local.state) >= 0 else n + 1, None)
-        return space.scalar(free, free.start).id
+        free = space.verdicts.of_length(0 if verdicts.result(local.state) >= 0 else n + 1, None)
+        return space.scalars.scalar(free, free.start).id
 
     def _kind(self, top: int) -> int:
         return self._space.tables.kind_of[top]

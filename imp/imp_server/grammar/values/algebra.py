@@ -8,7 +8,7 @@ from imp_server.core.turns import charge
 from imp_server.grammar.machines.giving_up import dropped, emptied
 from imp_server.grammar.machines.machine import Machine
 from imp_server.grammar.values.exclusive import Exclusive
-from imp_server.grammar.values.formula import Formula, Formulas
+from imp_server.grammar.values.formula import Formula, Formulas, Leaf
 from imp_server.grammar.values.json_values import Value
 from imp_server.grammar.values.leaves import (
     ARRAY,
@@ -19,7 +19,6 @@ from imp_server.grammar.values.leaves import (
     STRING,
     BoolIs,
     Items,
-    Leaf,
     Leaves,
     Length,
     NumberLeaf,

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from imp_server.grammar.values.algebra import Algebra
-from imp_server.grammar.values.formula import Formula
-from imp_server.grammar.values.leaves import ARRAY, OBJECT, Items, Leaf, Props
+from imp_server.grammar.values.formula import Formula, Leaf
+from imp_server.grammar.values.leaves import ARRAY, OBJECT, Items, Props
 from imp_server.grammar.values.sat.solver import Solver
 from imp_server.grammar.values.schema.closing import Place, closing
 from imp_server.grammar.values.schema.document import Document

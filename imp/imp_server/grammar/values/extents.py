@@ -12,7 +12,7 @@ from typing import NamedTuple, cast
 
 from imp_server.core.turns import charge, spend
 from imp_server.grammar.machines.giving_up import dropped
-from imp_server.grammar.values.formula import AND, NOT, ONE, OR, Formula, Formulas
+from imp_server.grammar.values.formula import AND, NOT, ONE, OR, Formula, Formulas, Leaf
 from imp_server.grammar.values.leaves import (
     ANY_TYPE,
     ARRAY,
@@ -23,7 +23,6 @@ from imp_server.grammar.values.leaves import (
     STRING,
     BoolIs,
     Items,
-    Leaf,
     Length,
     NumberLeaf,
     Props,

@@ -7,13 +7,11 @@ another type than the value's is true. oneOf keeps its own operator: written out
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import ClassVar
 
 from imp_server.core.turns import charge, spend
 from imp_server.grammar.machines.giving_up import dropped, emptied
-
-if TYPE_CHECKING:
-    from imp_server.grammar.values.leaves import Leaf
 
 TRUE_OP, FALSE_OP, LEAF, AND, OR, NOT, ONE = range(7)
 
@@ -22,6 +20,20 @@ MANY, FEW = 8, 8
 """Parts of a formula, and leaves of one, from which and up to which it is remembered what becomes of a part."""
 N_BYTES, N_BYTES_ARG, N_BYTES_PART = 500, 16, 300
 """Memory of a formula, of each of its arguments, and of what became of one."""
+
+
+@dataclass(eq=False, slots=True)
+class Leaf:
+    """One question about a value; the kinds of them: leaves.py."""
+
+    about: ClassVar[int]
+    """The bit of the type it speaks of: values of other types satisfy it."""
+    is_watch: ClassVar[bool] = False
+
+    @property
+    def types(self) -> int | None:
+        """The types that a TypeIs leaf allows; None of any other leaf."""
+        return None
 
 
 class Formula:

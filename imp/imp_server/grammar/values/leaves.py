@@ -1,31 +1,18 @@
-"""The leaves of formulas: one question each about a value of one type. Interned by `Leaves`; compared by identity.
-
-`about` is the bit of the type a leaf speaks of; values of other types satisfy it.
-"""
+"""The leaves of formulas: one question each about a value of one type. Interned by `Leaves`; compared by identity."""
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar, TypeVar
+from typing import Any, TypeVar
 
 from imp_server.core.turns import charge
 from imp_server.grammar.machines.giving_up import emptied
+from imp_server.grammar.values.formula import Leaf
 from imp_server.grammar.values.subschema import Sub
 
 NULL, BOOLEAN, NUMBER, STRING, OBJECT, ARRAY = 1, 2, 4, 8, 16, 32
 ANY_TYPE = 63
-
-
-@dataclass(eq=False, slots=True)
-class Leaf:
-    about: ClassVar[int]
-    is_watch: ClassVar[bool] = False
-
-    @property
-    def types(self) -> int | None:
-        """The types that a TypeIs leaf allows; None of any other leaf."""
-        return None
 
 
 @dataclass(eq=False, slots=True)

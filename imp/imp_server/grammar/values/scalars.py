@@ -17,8 +17,8 @@ from imp_server.grammar.machines.memo import remembered
 from imp_server.grammar.machines.plain_length import PlainLength
 from imp_server.grammar.machines.unlike import Unlike
 from imp_server.grammar.values.algebra import Algebra
-from imp_server.grammar.values.formula import AND, NOT, ONE, OR, Formula
-from imp_server.grammar.values.leaves import Leaf, NumberLeaf, TextLeaf
+from imp_server.grammar.values.formula import AND, NOT, ONE, OR, Formula, Leaf
+from imp_server.grammar.values.leaves import NumberLeaf, TextLeaf
 from imp_server.grammar.values.number_sets import ranges_machine
 from imp_server.grammar.values.text_machines import (
     definition_machine,

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from imp_server.grammar.values.formula import Formula
+from imp_server.grammar.values.formula import Formula
 
 
 class Sub:

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Set
 from itertools import combinations, product
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from imp_server.core.turns import spend
-from imp_server.grammar.values.formula import Formula
+from imp_server.grammar.values.algebra import Algebra
+from imp_server.grammar.values.formula import Formula, Leaf
 from imp_server.grammar.values.json_values import parse_exact
-from imp_server.grammar.values.leaves import Contains, Items, Leaf, Length, Unique
+from imp_server.grammar.values.leaves import Contains, Items, Length, Unique
 from imp_server.grammar.values.sat.found import Found, joined
+from imp_server.grammar.values.sat.questions import Questions
 from imp_server.grammar.values.subschema import Sub
-
-if TYPE_CHECKING:
-    from imp_server.grammar.values.algebra import Algebra
-    from imp_server.grammar.values.sat.solver import Solver
 
 MAX_SEARCH = 400
 """Positions looked at while obligations (contains, negated leaves) are spread over the items."""
@@ -45,7 +43,7 @@ class Task(NamedTuple):
     """Uniqueness that must be broken."""
 
 
-def items(solver: Solver, literals: Iterable[tuple[Leaf, bool]]) -> Found | None:
+def items(solver: Questions, literals: Iterable[tuple[Leaf, bool]]) -> Found | None:
     fixed: list[tuple[Leaf, bool]] = []
     left: dict[Sub | None, Ranges] = {}
     for leaf, sign in literals:
@@ -77,7 +75,7 @@ def _without(ranges: Ranges, low: int, high: int | None) -> Ranges:
     return tuple(found)
 
 
-def _counted(solver: Solver, counted: Sub | None, low: int, high: int | None) -> Leaf:
+def _counted(solver: Questions, counted: Sub | None, low: int, high: int | None) -> Leaf:
     leaves = solver.algebra.leaves
     return leaves.get(Length, low, high) if counted is None else leaves.get(Contains, counted, low, high)
 
@@ -111,7 +109,7 @@ def item_formula(algebra: Algebra, leaves: Iterable[Items], index: int) -> Formu
     )
 
 
-def _solve(solver: Solver, task: Task) -> Found | None:
+def _solve(solver: Questions, task: Task) -> Found | None:
     if task.high is not None and task.low > task.high:
         return None
     if task.contains or task.against or task.repeated:
@@ -140,7 +138,7 @@ def _solve(solver: Solver, task: Task) -> Found | None:
     return joined(parts)
 
 
-def _distinct(solver: Solver, task: Task) -> Found | None:
+def _distinct(solver: Questions, task: Task) -> Found | None:
     if task.low > MAX_DISTINCT:
         solver.give_up()
         return None
@@ -161,7 +159,7 @@ def _distinct(solver: Solver, task: Task) -> Found | None:
     return joined([*parts, *rest])
 
 
-def _shortest_values(solver: Solver, formula: Formula, used: Set[Any], n: int) -> list[Found]:
+def _shortest_values(solver: Questions, formula: Formula, used: Set[Any], n: int) -> list[Found]:
     """The `n` shortest values of a formula, without the used ones; fewer where there are no more.
 
     The shortest values there are, without regard to the used ones, are the same at every state of the array: the
@@ -180,7 +178,7 @@ def _shortest_values(solver: Solver, formula: Formula, used: Set[Any], n: int) -
     return parts
 
 
-def _matched(solver: Solver, task: Task, prefix: int) -> Found | None:
+def _matched(solver: Questions, task: Task, prefix: int) -> Found | None:
     """Different values where the shortest ones got in each other's way: a matching of places and values.
 
     As many values of each place as there are places will do: the others can't take them all.
@@ -214,7 +212,7 @@ def unlike(algebra: Algebra, formula: Formula, used: Iterable[Any]) -> Formula:
 class _Search:
     """Spreads obligations over positions, depth first, fewest items first."""
 
-    def __init__(self, solver: Solver, task: Task) -> None:
+    def __init__(self, solver: Questions, task: Task) -> None:
         self._solver = solver
         self._task = task
         self._left = MAX_SEARCH

@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence, Set
+from collections.abc import Collection, Iterable, Iterator, Sequence, Set
 from itertools import islice, product
 from math import prod
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from imp_server.core import GrammarRefused
 from imp_server.core.turns import charge, spend
 from imp_server.grammar.machines.combine import nothing
 from imp_server.grammar.machines.lazy_product import either_product
 from imp_server.grammar.machines.machine import DEAD, Machine
-from imp_server.grammar.values.formula import AND, NOT, ONE, OR, Formula, Formulas
+from imp_server.grammar.values.algebra import Algebra
+from imp_server.grammar.values.formula import AND, NOT, ONE, OR, Formula, Formulas, Leaf
 from imp_server.grammar.values.json_values import spelled
-from imp_server.grammar.values.leaves import STRING, Count, Leaf, Names, Props, Required, Watched
+from imp_server.grammar.values.leaves import STRING, Count, Names, Props, Required, Watched
+from imp_server.grammar.values.sat.drawn import Drawn
 from imp_server.grammar.values.sat.found import Found, joined
+from imp_server.grammar.values.sat.questions import Questions
 from imp_server.grammar.values.scalars import pattern_machine, string_machine, words
-
-if TYPE_CHECKING:
-    from imp_server.grammar.values.algebra import Algebra
-    from imp_server.grammar.values.sat.solver import Solver
 
 MAX_CHOICES = 64
 MAX_BEGUN = 4_096
@@ -60,7 +59,7 @@ class Choice(NamedTuple):
 
 
 def members(
-    solver: Solver, literals: Iterable[tuple[Leaf, bool]], seen: frozenset[str], order: tuple[str, ...] = ()
+    solver: Questions, literals: Iterable[tuple[Leaf, bool]], seen: frozenset[str], order: tuple[str, ...] = ()
 ) -> Found | None:
     task = _task(literals, order)
     if not seen.isdisjoint(task.needed):
@@ -81,7 +80,7 @@ def members(
 
 
 def _broken(
-    solver: Solver, task: Task, seen: frozenset[str], known: Members, options: list[list[Choice]]
+    solver: Questions, task: Task, seen: frozenset[str], known: Members, options: list[list[Choice]]
 ) -> Found | None:
     """Members under one choice of each list."""
     if prod(map(len, options)) > FEW:
@@ -256,7 +255,7 @@ def _least(a: int | None, b: int | None) -> int | None:
     return min(x for x in (a, b) if x is not None) if a is not None or b is not None else None
 
 
-def _ways(solver: Solver, task: Task, leaf: Leaf, seen: frozenset[str]) -> Iterator[Choice]:
+def _ways(solver: Questions, task: Task, leaf: Leaf, seen: frozenset[str]) -> Iterator[Choice]:
     """Every way to make `leaf` false that is worth trying, likely ones first."""
     fs = solver.algebra.formulas
     if isinstance(leaf, Required):
@@ -294,7 +293,7 @@ def _ways(solver: Solver, task: Task, leaf: Leaf, seen: frozenset[str]) -> Itera
 
 
 def _with_fresh(
-    solver: Solver,
+    solver: Questions,
     task: Task,
     leaf: Props,
     taken: frozenset[str],
@@ -306,7 +305,7 @@ def _with_fresh(
         yield Choice(name=name, extra=solver.algebra.formulas.neg(value))
 
 
-def _is_exhaustive(solver: Solver, task: Task, leaf: Leaf, seen: frozenset[str]) -> bool:
+def _is_exhaustive(solver: Questions, task: Task, leaf: Leaf, seen: frozenset[str]) -> bool:
     """Whether `_ways` leaves out no name that could make the leaf false: those unknown to all leaves are alike."""
     if isinstance(leaf, Required | Count):
         return True
@@ -322,7 +321,7 @@ def _is_exhaustive(solver: Solver, task: Task, leaf: Leaf, seen: frozenset[str])
 
 
 def _thorough_ways(
-    solver: Solver, task: Task, leaf: Leaf, seen: frozenset[str], regions: Sequence[Sequence[str]]
+    solver: Questions, task: Task, leaf: Leaf, seen: frozenset[str], regions: Sequence[Sequence[str]]
 ) -> list[Choice]:
     """As `_ways`, with all known names, and some of each region."""
     fs = solver.algebra.formulas
@@ -343,7 +342,7 @@ def _patterns(task: Task) -> tuple[str, ...]:
     return tuple(dict.fromkeys(p for leaf in props for p, _ in leaf.patterns))
 
 
-def _regions(solver: Solver, task: Task, n: int, taken: Collection[str] = ()) -> Iterator[list[str]]:
+def _regions(solver: Questions, task: Task, n: int, taken: Collection[str] = ()) -> Iterator[list[str]]:
     """`n` lawful names, or all there are, of each set of names that the same patterns and negated rules tell apart."""
     rules = [leaf for leaf in task.against if isinstance(leaf, Names)]
     parts = [pattern_machine(p) for p in _patterns(task)] + [_names_machine(solver.algebra, leaf) for leaf in rules]
@@ -364,7 +363,7 @@ def _regions(solver: Solver, task: Task, n: int, taken: Collection[str] = ()) ->
 class Members:
     """Owner of the members of one task found so far: its choices ask for the same ones again and again."""
 
-    def __init__(self, solver: Solver, task: Task) -> None:
+    def __init__(self, solver: Questions, task: Task) -> None:
         self._solver, self._task = solver, task
         self._found: dict[tuple[str, Formula], Found | None] = {}
 
@@ -381,7 +380,7 @@ class Members:
 
 
 def _complete(
-    solver: Solver, task: Task, seen: frozenset[str], choices: Iterable[Choice], known: Members
+    solver: Questions, task: Task, seen: frozenset[str], choices: Iterable[Choice], known: Members
 ) -> Found | None:
     spend(2)
     fs = solver.algebra.formulas
@@ -413,7 +412,7 @@ def _complete(
     return joined(parts.values())
 
 
-def _member(solver: Solver, task: Task, name: str, extra: Formula) -> Found | None:
+def _member(solver: Questions, task: Task, name: str, extra: Formula) -> Found | None:
     spend(1)
     if not all(_accepts(_names_machine(solver.algebra, n), name) for n in task.names):
         return None
@@ -429,7 +428,7 @@ def _member(solver: Solver, task: Task, name: str, extra: Formula) -> Found | No
     return made
 
 
-def _optional(solver: Solver, task: Task, taken: frozenset[str] | set[str], n: int) -> dict[str, Found] | None:
+def _optional(solver: Questions, task: Task, taken: frozenset[str] | set[str], n: int) -> dict[str, Found] | None:
     """`n` more members by name, whatever they are called."""
     parts: dict[str, Found] = {}
     declared = sorted({name for p in task.props for name in p.names} - set(taken))
@@ -460,7 +459,7 @@ def _optional(solver: Solver, task: Task, taken: frozenset[str] | set[str], n: i
 
 
 def fresh_names(
-    solver: Solver, task: Task, taken: frozenset[str], pattern: str | None, n: int, unmatched: Collection[str] = ()
+    solver: Questions, task: Task, taken: frozenset[str], pattern: str | None, n: int, unmatched: Collection[str] = ()
 ) -> Iterator[str]:
     """Undeclared, unused names: those matching `pattern`, or matching none of the patterns if it is None.
 
@@ -484,7 +483,7 @@ def fresh_names(
     yield from islice((name for name in drawn if name not in taken), n)
 
 
-def _joint(solver: Solver, wanted: Sequence[Machine], without: Sequence[Machine] = ()) -> Machine:
+def _joint(solver: Questions, wanted: Sequence[Machine], without: Sequence[Machine] = ()) -> Machine:
     """What all of `wanted` accept and none of `without`; nothing if that is too much work."""
     try:
         return either_product(wanted, without)
@@ -492,37 +491,6 @@ def _joint(solver: Solver, wanted: Sequence[Machine], without: Sequence[Machine]
         # unproved, so never entered
         solver.give_up()
         return nothing()
-
-
-class Drawn:
-    """Texts drawn from a source as far as anybody has looked, for many to look at."""
-
-    def __init__(self, source: Callable[[], Iterator[str]]) -> None:
-        self._make = source
-        self._source: Iterator[str] | None = None
-        self._texts: list[str] = []
-
-    def _next(self) -> str | None:
-        if self._source is None:
-            self._source = islice(self._make(), len(self._texts), None)
-        try:
-            return next(self._source, None)
-        except BaseException:
-            # an iterator that raised is over: the next turn begins a new one
-            self._source = None
-            raise
-
-    def __iter__(self) -> Iterator[str]:
-        at = 0
-        while True:
-            if at == len(self._texts):
-                text = self._next()
-                if text is None:
-                    return
-                charge(N_BYTES)
-                self._texts.append(text)
-            yield self._texts[at]
-            at += 1
 
 
 def _simple_names(taken: frozenset[str], n: int) -> Iterator[str]:

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from imp_server.core.turns import spend
-from imp_server.grammar.values.formula import AND, NOT, ONE, OR, Formula, Formulas
-from imp_server.grammar.values.leaves import Leaf, Watched
+from imp_server.grammar.values.formula import AND, NOT, ONE, OR, Formula, Formulas, Leaf
+from imp_server.grammar.values.leaves import Watched
 
 Literals = tuple[tuple[Leaf, bool], ...]
 Node = tuple[Formula, Literals]

@@ -1,25 +1,19 @@
-"""Can a formula be satisfied, and by how short a text? The search that keeps every automaton out of dead ends.
-
-Least fixpoint: a formula that is being asked about counts as unsatisfiable inside its own question, so a
-recursive schema is satisfiable only through a finite value. Every search is bounded in work units; an answer None that
-isn't proved within them leaves `gave_up` set.
-"""
+"""Can a formula be satisfied, and by how short a text? The search that keeps every automaton out of dead ends."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 from imp_server.core import GrammarRefused
-from imp_server.core.turns import GaveUp, OverBudget, charge, kept, spend
-from imp_server.grammar.machines.giving_up import dropped, part
+from imp_server.core.turns import spend
 from imp_server.grammar.machines.machine import Machine
 from imp_server.grammar.values.algebra import Algebra
 from imp_server.grammar.values.formula import Formula
 from imp_server.grammar.values.json_values import spelled
 from imp_server.grammar.values.leaves import ARRAY, BOOLEAN, NULL, NUMBER, OBJECT, STRING, BoolIs, Watched
 from imp_server.grammar.values.sat import arrays, objects
-from imp_server.grammar.values.sat.found import Found, TooLong, found, joined, shorter
+from imp_server.grammar.values.sat.found import Found, found, joined, shorter
+from imp_server.grammar.values.sat.questions import Doubt, Questions
 from imp_server.grammar.values.sat.search import Literals, Search, literal
 from imp_server.grammar.values.sat.tags import cases, tag_of
 from imp_server.grammar.values.scalars import number_machine, string_machine
@@ -29,8 +23,6 @@ MAX_BRANCHES = 24
 MAX_CASES = 8
 """The same of values of a tag, which are often very many and alike."""
 MAX_FAILURES = 2_000
-N_BYTES = 400
-"""Memory of an answer that is kept."""
 MAX_CUBES = 1_024
 """Ways in which what a value obeys may please its parent."""
 
@@ -45,50 +37,23 @@ def _never(*_: object) -> bool:
     return False
 
 
-class Doubt:
-    """Whether anything was given up within a `with`."""
-
-    was_raised = False
-    where: str | None = None
-
-
-class Solver:
-    """Owner of the memo of witnesses of one space."""
-
-    def __init__(self, algebra: Algebra) -> None:
-        self.algebra = algebra
-        self.gave_up = False
-        """Whether an answer None since it was last cleared isn't a proof."""
-        self.where: str | None = None
-        """JSON pointer of what was last given up, if it is known."""
-        self.names: dict[Hashable, objects.Drawn] = {}
-        """Memo of sat/objects.py."""
-        self.members_made: dict[tuple[str, Formula], Found] = {}
-        """Another one: shortest members by name and what is asked of the value."""
-        self._memo: dict[Hashable, Found | None] = {}
-        self._doubtful: dict[Hashable, str | None] = {}
-        """Questions whose answer None isn't a proof, and where they were given up."""
-        self._open: dict[Hashable, int] = {}
-        self._lowest = 1 << 30
-
-    def given_up(self) -> Iterator[None]:
-        yield from dropped(self.names, self.members_made, self._memo)
-        part(self)
+class Solver(Questions):
+    """Answers questions about formulas."""
 
     def value(self, f: Formula) -> Found | None:
         """A shortest value that satisfies `f`."""
-        return self._ask(f, lambda: self._value(f))
+        return self.ask(f, lambda: self._value(f))
 
     def members(self, f: Formula, seen: frozenset[str], order: tuple[str, ...] = ()) -> Found | None:
         """The members still missing from an object: b'' or b'"a":1,"b":2'. `f` is restricted to OBJECT.
 
         `seen`: names that can't come any more. `order`: in which names have to come, all others behind them.
         """
-        return self._ask((f, "members", seen, order), lambda: self._members(f, seen, order))
+        return self.ask((f, "members", seen, order), lambda: self._members(f, seen, order))
 
     def items(self, f: Formula) -> Found | None:
         """The items still missing from an array. `f` is restricted to ARRAY."""
-        return self._ask((f, "items"), lambda: self._best(f, lambda ls: arrays.items(self, ls)))
+        return self.ask((f, "items"), lambda: self._best(f, lambda ls: arrays.items(self, ls)))
 
     def member_cubes(self, f: Formula, seen: frozenset[str], order: tuple[str, ...], can_be: CanBe) -> list[Cube]:
         """Of the watches in `f`, for the members still missing from an object.
@@ -114,47 +79,6 @@ class Solver:
     def item_cubes(self, f: Formula, can_be: CanBe) -> list[Cube]:
         """The same for the items still missing from an array."""
         return self.cubes(f, self.items, can_be)
-
-    def _ask(self, key: Hashable, answer: Callable[[], Found | None]) -> Found | None:
-        if key in self._memo:
-            if key in self._doubtful:
-                self.doubt(self._doubtful[key])
-            return self._memo[key]
-        if key in self._open:
-            self._lowest = min(self._lowest, self._open[key])
-            return None
-        charge(N_BYTES, 4)
-        level = self._open[key] = len(self._open)
-        outer, self._lowest = self._lowest, 1 << 30
-        try:
-            with self.doubting() as doubt:
-                try:
-                    result = answer()
-                except TooLong:
-                    # a value would have to be spelled that is longer than any that is served
-                    self.give_up()
-                    result = None
-        except OverBudget as over:
-            over.stands(self._place(key))
-            raise
-        finally:
-            del self._open[key]
-            depends, self._lowest = self._lowest, min(outer, self._lowest if self._lowest < level else 1 << 30)
-        is_doubtful = doubt.was_raised and result is None
-        if is_doubtful:
-            self.doubt(doubt.where if doubt.where is not None else self._place(key))
-        # "no" is final unless it rests on a question that is still open further out
-        if result is not None or depends >= level:
-            self._memo[key] = result
-            if is_doubtful:
-                self._doubtful[key] = self.where
-            kept()
-        return result
-
-    def _place(self, key: Hashable) -> str | None:
-        """Where what is asked about stands in its document, if it stands there by itself."""
-        asked = key[0] if isinstance(key, tuple) else key
-        return self.algebra.place_of(asked) if isinstance(asked, Formula) else None
 
     def _value(self, f: Formula) -> Found | None:
         best: Found | None = None
@@ -304,32 +228,6 @@ class Solver:
     def _is_possible(self, asked: Callable[[Literals], Found | None], literals: Literals) -> bool:
         with self.doubting():
             return asked(literals) is not None or self.gave_up
-
-    def give_up(self) -> None:
-        """What is being asked isn't proved: an answer None isn't one."""
-        self.doubt(next((place for key in reversed(self._open) if (place := self._place(key)) is not None), None))
-
-    def doubt(self, where: str | None) -> None:
-        self.gave_up, self.where = True, where
-
-    @contextmanager
-    def doubting(self) -> Iterator[Doubt]:
-        """Tell apart what is given up inside from what was before."""
-        before, self.gave_up, self.where = (self.gave_up, self.where), False, None
-        doubt = Doubt()
-        try:
-            yield doubt
-        finally:
-            doubt.was_raised, doubt.where = self.gave_up, self.where
-            self.gave_up, self.where = before
-
-    def proved(self, ask: Callable[[], Found | None], f: Formula) -> Found | None:
-        """The answer of `ask`, whose None is a proof. Raises GaveUp, naming where, or where `f` stands."""
-        with self.doubting() as doubt:
-            answer = ask()
-        if answer is None and doubt.was_raised:
-            raise GaveUp(doubt.where if doubt.where is not None else self.algebra.place_of(f))
-        return answer
 
 
 def cube_of(literals: Literals) -> Cube:

@@ -7,11 +7,11 @@ of it are true or false, and what is left is settled without a choice. So a chai
 from __future__ import annotations
 
 from collections.abc import Iterator, Set
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 from imp_server.core.turns import spend
-from imp_server.grammar.values.algebra import TYPE_OF_KIND
-from imp_server.grammar.values.formula import Formula, Mapped
+from imp_server.grammar.values.algebra import TYPE_OF_KIND, Algebra
+from imp_server.grammar.values.formula import Formula, Leaf, Mapped
 from imp_server.grammar.values.json_values import Value, spelled
 from imp_server.grammar.values.leaves import (
     ARRAY,
@@ -22,7 +22,6 @@ from imp_server.grammar.values.leaves import (
     STRING,
     BoolIs,
     Count,
-    Leaf,
     Names,
     NumberLeaf,
     Props,
@@ -31,11 +30,8 @@ from imp_server.grammar.values.leaves import (
 )
 from imp_server.grammar.values.sat.found import Found
 from imp_server.grammar.values.sat.objects import says_nothing, value_formula
+from imp_server.grammar.values.sat.questions import Questions
 from imp_server.grammar.values.sat.search import literal, propagated
-
-if TYPE_CHECKING:
-    from imp_server.grammar.values.algebra import Algebra
-    from imp_server.grammar.values.sat.solver import Solver
 
 
 class Case(NamedTuple):
@@ -103,7 +99,7 @@ def is_listed(f: Formula) -> bool:
     return isinstance(leaf, TextLeaf | NumberLeaf) and leaf.kind in ("literals", "listed")
 
 
-def cases(solver: Solver, tag: Tag, seen: frozenset[str]) -> Iterator[Case]:
+def cases(solver: Questions, tag: Tag, seen: frozenset[str]) -> Iterator[Case]:
     """All of them that are possible."""
     algebra, f = solver.algebra, tag.formula
     fs = algebra.formulas

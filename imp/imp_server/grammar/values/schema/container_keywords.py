@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from imp_server.grammar.values.formula import Formula
 from imp_server.grammar.values.leaves import (
@@ -19,6 +19,7 @@ from imp_server.grammar.values.schema.document import At
 from imp_server.grammar.values.schema.reading import (
     MOST_ITEMS,
     MOST_PROPERTIES,
+    Expanding,
     count_of,
     keyword,
     least_of,
@@ -30,12 +31,9 @@ from imp_server.grammar.values.schema.reading import (
 )
 from imp_server.grammar.values.text_machines import pattern_machine
 
-if TYPE_CHECKING:
-    from imp_server.grammar.values.schema.expand import Expander
-
 
 @keyword("properties", "patternProperties", "additionalProperties")
-def _properties(e: Expander, schema: dict[str, Any], at: At) -> Formula:
+def _properties(e: Expanding, schema: dict[str, Any], at: At) -> Formula:
     above = at._replace(pointer=at.pointer.rpartition("/")[0])
     declared = map_of(schema.get("properties", {}), at)
     patterns = map_of(schema.get("patternProperties", {}), at)
@@ -50,7 +48,7 @@ def _properties(e: Expander, schema: dict[str, Any], at: At) -> Formula:
 
 
 @keyword("required")
-def _required(e: Expander, schema: dict[str, Any], at: At) -> Formula:
+def _required(e: Expanding, schema: dict[str, Any], at: At) -> Formula:
     names = names_of(schema["required"], at)
     if len(names) > MOST_PROPERTIES:
         raise refuse(f"more than {MOST_PROPERTIES} required properties aren't supported", at)
@@ -58,7 +56,7 @@ def _required(e: Expander, schema: dict[str, Any], at: At) -> Formula:
 
 
 @keyword("minProperties", "maxProperties")
-def _count(e: Expander, schema: dict[str, Any], at: At) -> Formula:
+def _count(e: Expanding, schema: dict[str, Any], at: At) -> Formula:
     low = least_of(schema, "minProperties", MOST_PROPERTIES, at)
     high = count_of(schema["maxProperties"], at) if "maxProperties" in schema else None
     if not low and high is None:
@@ -67,7 +65,7 @@ def _count(e: Expander, schema: dict[str, Any], at: At) -> Formula:
 
 
 @keyword("propertyNames")
-def _names(e: Expander, schema: dict[str, Any], at: At) -> Formula:
+def _names(e: Expanding, schema: dict[str, Any], at: At) -> Formula:
     sub = e.sub(schema["propertyNames"], at)
     if sub is e.algebra.any:
         return e.algebra.formulas.true
@@ -75,19 +73,19 @@ def _names(e: Expander, schema: dict[str, Any], at: At) -> Formula:
 
 
 @keyword("dependentRequired")
-def _dependent_required(e: Expander, schema: dict[str, Any], at: At) -> Formula:
+def _dependent_required(e: Expanding, schema: dict[str, Any], at: At) -> Formula:
     found = map_of(schema["dependentRequired"], at)
     return e.algebra.formulas.conj(_if_present(e, k, e.algebra.required(names_of(v, at))) for k, v in found.items())
 
 
 @keyword("dependentSchemas")
-def _dependent_schemas(e: Expander, schema: dict[str, Any], at: At) -> Formula:
+def _dependent_schemas(e: Expanding, schema: dict[str, Any], at: At) -> Formula:
     found = map_of(schema["dependentSchemas"], at)
     return e.algebra.formulas.conj(_if_present(e, k, e.formula(s, at.down(k))) for k, s in found.items())
 
 
 @keyword("dependencies")
-def _dependencies(e: Expander, schema: dict[str, Any], at: At) -> Formula:
+def _dependencies(e: Expanding, schema: dict[str, Any], at: At) -> Formula:
     parts = []
     for name, what in map_of(schema["dependencies"], at).items():
         if isinstance(what, str):
@@ -97,14 +95,14 @@ def _dependencies(e: Expander, schema: dict[str, Any], at: At) -> Formula:
     return e.algebra.formulas.conj(parts)
 
 
-def _if_present(e: Expander, name: str, then: Formula) -> Formula:
+def _if_present(e: Expanding, name: str, then: Formula) -> Formula:
     fs = e.algebra.formulas
     absent = fs.neg(e.algebra.required([name]))
     return fs.disj([e.algebra.type_is(ANY_TYPE & ~OBJECT), absent, then])
 
 
 @keyword("prefixItems", "items", "additionalItems")
-def _items(e: Expander, schema: dict[str, Any], at: At) -> Formula:
+def _items(e: Expanding, schema: dict[str, Any], at: At) -> Formula:
     above = at._replace(pointer=at.pointer.rpartition("/")[0])
     prefix: list[Any] = []
     rest: Any = True
@@ -124,7 +122,7 @@ def _items(e: Expander, schema: dict[str, Any], at: At) -> Formula:
 
 
 @keyword("minItems", "maxItems")
-def _item_count(e: Expander, schema: dict[str, Any], at: At) -> Formula:
+def _item_count(e: Expanding, schema: dict[str, Any], at: At) -> Formula:
     low = least_of(schema, "minItems", MOST_ITEMS, at)
     high = count_of(schema["maxItems"], at) if "maxItems" in schema else None
     if not low and high is None:
@@ -133,7 +131,7 @@ def _item_count(e: Expander, schema: dict[str, Any], at: At) -> Formula:
 
 
 @keyword("contains")
-def _contains(e: Expander, schema: dict[str, Any], at: At) -> Formula:
+def _contains(e: Expanding, schema: dict[str, Any], at: At) -> Formula:
     low, high = 1, None
     if at.draft >= 2019:
         low = count_of(schema.get("minContains", 1), at)
@@ -145,7 +143,7 @@ def _contains(e: Expander, schema: dict[str, Any], at: At) -> Formula:
 
 
 @keyword("uniqueItems")
-def _unique(e: Expander, schema: dict[str, Any], at: At) -> Formula:
+def _unique(e: Expanding, schema: dict[str, Any], at: At) -> Formula:
     if not isinstance(schema["uniqueItems"], bool):
         raise refuse("must be a boolean", at)
     if not schema["uniqueItems"]:

@@ -18,7 +18,7 @@ from imp_server.grammar.values.leaves import (
 from imp_server.grammar.values.scalars import number_machine, string_machine
 from imp_server.grammar.values.schema import container_keywords, unevaluated, value_keywords  # noqa: F401 (they register)
 from imp_server.grammar.values.schema.document import RECURSIVE, At, Document
-from imp_server.grammar.values.schema.reading import KEYWORDS, refuse, try_machine
+from imp_server.grammar.values.schema.reading import KEYWORDS, Expanding, refuse, try_machine
 from imp_server.grammar.values.subschema import Sub
 
 MAX_INPLACE_DEPTH = 200
@@ -26,21 +26,14 @@ N_BYTES = 400
 """Memory of what is kept of a subschema that was expanded."""
 
 
-class Expander:
+class Expander(Expanding):
     """Turns the subschemas of one document into formulas, each once."""
 
     def __init__(
         self, document: Document, algebra: Algebra, digest: str, integers: str = "digits", key_order: str = "any"
     ) -> None:
-        """`digest` names the document: subschemas that depend on their place are known by it.
-
-        `integers`: digits (1) | any (also 1.0, which JSON Schema counts as an integer and many clients don't).
-        `key_order`: any | schema (declared properties as they are listed, all others behind them).
-        """
-        self.integers = integers
-        self.key_order = key_order
-        self.document = document
-        self.algebra = algebra
+        """`digest` names the document: subschemas that depend on their place are known by it."""
+        super().__init__(document, algebra, integers, key_order)
         self._digest = digest
         self._done: dict[tuple[Any, ...], Formula] = {}
         self._active: set[tuple[Any, ...]] = set()
@@ -53,7 +46,6 @@ class Expander:
         return self.formula(self.document.root, self.document.start)
 
     def sub(self, schema: Any, at: At) -> Sub:
-        """A child value's schema, unexpanded."""
         if schema is True or schema == {}:
             return self.algebra.any
         if schema is False:
@@ -72,7 +64,6 @@ class Expander:
         return self.algebra.sub(key, lambda: self.formula(schema, at))
 
     def formula(self, schema: Any, at: At) -> Formula:
-        """What the schema asks of the value itself. Raises GrammarRefused."""
         fs = self.algebra.formulas
         if isinstance(schema, bool):
             return fs.constant(schema)
@@ -125,7 +116,6 @@ class Expander:
                 try_machine(at, make, self.algebra, restricted)
 
     def target(self, keyword: str, reference: Any, at: At) -> tuple[Any, At]:
-        """The schema that a reference keyword names, dynamic scope included."""
         if not isinstance(reference, str):
             raise refuse(f"{keyword} must be a string", at)
         schema, place = self.document.resolve(reference, at)

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from imp_server.core import GrammarRefused
 from imp_server.core.json_pointer import escaped
+from imp_server.grammar.values.algebra import Algebra
 from imp_server.grammar.values.formula import Formula
 from imp_server.grammar.values.json_values import number_of
-from imp_server.grammar.values.schema.document import At
-
-if TYPE_CHECKING:
-    from imp_server.grammar.values.schema.expand import Expander
+from imp_server.grammar.values.schema.document import At, Document
+from imp_server.grammar.values.subschema import Sub
 
 LONGEST_POINTER = 500
 MOST_CHARACTERS, MOST_ITEMS, MOST_PROPERTIES = 100_000, 4096, 2048
@@ -48,7 +48,37 @@ def try_machine(at: At, make: Callable[..., object], *what: Any) -> None:
         raise refuse(refusal.message, at) from None
 
 
-Reader = Callable[["Expander", dict[str, Any], At], Formula]
+class Expanding(ABC):
+    """A document whose subschemas are turned into formulas, as the keywords see it."""
+
+    def __init__(self, document: Document, algebra: Algebra, integers: str, key_order: str) -> None:
+        """`integers`: digits (1) | any (also 1.0, which JSON Schema counts as an integer and many clients don't).
+
+        `key_order`: any | schema (declared properties as they are listed, all others behind them).
+        """
+        self.document = document
+        self.algebra = algebra
+        self.integers = integers
+        self.key_order = key_order
+
+    @abstractmethod
+    def sub(self, schema: Any, at: At) -> Sub:
+        """A child value's schema, unexpanded."""
+
+    @abstractmethod
+    def formula(self, schema: Any, at: At) -> Formula:
+        """What the schema asks of the value itself. Raises GrammarRefused."""
+
+    @abstractmethod
+    def target(self, keyword: str, reference: Any, at: At) -> tuple[Any, At]:
+        """The schema that a reference keyword names, dynamic scope included."""
+
+    @abstractmethod
+    def reference(self, keyword: str, reference: Any, at: At) -> Formula:
+        """What that schema asks."""
+
+
+Reader = Callable[[Expanding, dict[str, Any], At], Formula]
 KEYWORDS: dict[str, Reader] = {}
 
 

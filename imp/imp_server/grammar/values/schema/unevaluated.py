@@ -10,16 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import combinations
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from imp_server.core import GrammarRefused
 from imp_server.grammar.values.formula import Formula
 from imp_server.grammar.values.leaves import Items
 from imp_server.grammar.values.schema.document import At
+from imp_server.grammar.values.schema.reading import Expanding
 from imp_server.grammar.values.subschema import Sub
-
-if TYPE_CHECKING:
-    from imp_server.grammar.values.schema.expand import Expander
 
 MAX_CONDITIONS = 8
 
@@ -43,7 +41,7 @@ class Seen(NamedTuple):
         )
 
 
-def properties(e: Expander, schema: dict[str, Any], at: At) -> Formula:
+def properties(e: Expanding, schema: dict[str, Any], at: At) -> Formula:
     if "unevaluatedProperties" not in schema or at.draft < 2019:
         return e.algebra.formulas.true
     rest = e.sub(schema["unevaluatedProperties"], at.down("unevaluatedProperties"))
@@ -56,7 +54,7 @@ def properties(e: Expander, schema: dict[str, Any], at: At) -> Formula:
     return _choose(e, schema, at.down("unevaluatedProperties"), at, False, leaf)
 
 
-def items(e: Expander, schema: dict[str, Any], at: At) -> Formula:
+def items(e: Expanding, schema: dict[str, Any], at: At) -> Formula:
     if "unevaluatedItems" not in schema or at.draft < 2019:
         return e.algebra.formulas.true
     rest = e.sub(schema["unevaluatedItems"], at.down("unevaluatedItems"))
@@ -72,7 +70,7 @@ def items(e: Expander, schema: dict[str, Any], at: At) -> Formula:
     return _choose(e, schema, at.down("unevaluatedItems"), at, True, leaf)
 
 
-def _choose(e: Expander, schema: dict[str, Any], keyword_at: At, at: At, arrays: bool, leaf: Any) -> Formula:
+def _choose(e: Expanding, schema: dict[str, Any], keyword_at: At, at: At, arrays: bool, leaf: Any) -> Formula:
     fs = e.algebra.formulas
     always = Seen()
     conditional: dict[Formula, Seen] = {}
@@ -101,7 +99,7 @@ def _choose(e: Expander, schema: dict[str, Any], keyword_at: At, at: At, arrays:
 
 
 def _parts(
-    e: Expander, schema: Any, at: At, condition: Formula, arrays: bool, top: bool = False
+    e: Expanding, schema: Any, at: At, condition: Formula, arrays: bool, top: bool = False
 ) -> Iterator[tuple[Formula, Seen]]:
     """(condition, what it evaluates) of a schema and of everything applied in place."""
     if not isinstance(schema, dict):
@@ -142,7 +140,7 @@ def _own_properties(schema: dict[str, Any], top: bool) -> Seen:
     )
 
 
-def _own_items(e: Expander, schema: dict[str, Any], at: At, top: bool) -> Seen:
+def _own_items(e: Expanding, schema: dict[str, Any], at: At, top: bool) -> Seen:
     prefix = schema.get("prefixItems", ())
     items_ = schema.get("items")
     everything = not top and "unevaluatedItems" in schema

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from imp_server.grammar.languages.definitions import GRAMMAR_KEYWORD
 from imp_server.grammar.values.formula import Formula
@@ -21,6 +21,7 @@ from imp_server.grammar.values.leaves import (
 from imp_server.grammar.values.schema.document import At
 from imp_server.grammar.values.schema.reading import (
     MOST_CHARACTERS,
+    Expanding,
     count_of,
     decimal_of,
     keyword,
@@ -38,9 +39,6 @@ from imp_server.grammar.values.text_machines import (
     pattern_machine,
 )
 
-if TYPE_CHECKING:
-    from imp_server.grammar.values.schema.expand import Expander
-
 TYPE_BITS = {
     "null": NULL,
     "boolean": BOOLEAN,
@@ -52,13 +50,13 @@ TYPE_BITS = {
 
 
 @keyword("$ref", "$dynamicRef", "$recursiveRef")
-def _ref(e: Expander, schema: dict[str, Any], at: At) -> Formula:
+def _ref(e: Expanding, schema: dict[str, Any], at: At) -> Formula:
     name = {"$ref": "$ref", "$dynamicRef": "$dynamicRef"}.get(name_of(at), "$recursiveRef")
     return e.reference(name, schema[name], at)
 
 
 @keyword("type")
-def _type(e: Expander, schema: dict[str, Any], at: At) -> Formula:
+def _type(e: Expanding, schema: dict[str, Any], at: At) -> Formula:
     types = schema["type"] if isinstance(schema["type"], list) else [schema["type"]]
     mask, parts = 0, []
     for name in types:
@@ -74,42 +72,42 @@ def _type(e: Expander, schema: dict[str, Any], at: At) -> Formula:
 
 
 @keyword("enum")
-def _enum(e: Expander, schema: dict[str, Any], at: At) -> Formula:
+def _enum(e: Expanding, schema: dict[str, Any], at: At) -> Formula:
     if not isinstance(schema["enum"], list):
         raise refuse("must be a list", at)
     return e.algebra.one_of_values(canonical(v) for v in schema["enum"])
 
 
 @keyword("const")
-def _const(e: Expander, schema: dict[str, Any], at: At) -> Formula:
+def _const(e: Expanding, schema: dict[str, Any], at: At) -> Formula:
     return e.algebra.equals(canonical(schema["const"]))
 
 
 @keyword("allOf")
-def _all_of(e: Expander, schema: dict[str, Any], at: At) -> Formula:
+def _all_of(e: Expanding, schema: dict[str, Any], at: At) -> Formula:
     subs = schemas_of(schema["allOf"], at)
     return e.algebra.formulas.conj([e.formula(s, at.down(i)) for i, s in enumerate(subs)])
 
 
 @keyword("anyOf")
-def _any_of(e: Expander, schema: dict[str, Any], at: At) -> Formula:
+def _any_of(e: Expanding, schema: dict[str, Any], at: At) -> Formula:
     subs = schemas_of(schema["anyOf"], at)
     return e.algebra.formulas.disj([e.formula(s, at.down(i)) for i, s in enumerate(subs)])
 
 
 @keyword("oneOf")
-def _one_of(e: Expander, schema: dict[str, Any], at: At) -> Formula:
+def _one_of(e: Expanding, schema: dict[str, Any], at: At) -> Formula:
     subs = schemas_of(schema["oneOf"], at)
     return e.algebra.formulas.one([e.formula(s, at.down(i)) for i, s in enumerate(subs)])
 
 
 @keyword("not")
-def _not(e: Expander, schema: dict[str, Any], at: At) -> Formula:
+def _not(e: Expanding, schema: dict[str, Any], at: At) -> Formula:
     return e.algebra.formulas.neg(e.formula(schema["not"], at))
 
 
 @keyword("if")
-def _if(e: Expander, schema: dict[str, Any], at: At) -> Formula:
+def _if(e: Expanding, schema: dict[str, Any], at: At) -> Formula:
     fs = e.algebra.formulas
     if "then" not in schema and "else" not in schema:
         return fs.true
@@ -121,14 +119,14 @@ def _if(e: Expander, schema: dict[str, Any], at: At) -> Formula:
 
 
 @keyword("minLength", "maxLength")
-def _length(e: Expander, schema: dict[str, Any], at: At) -> Formula:
+def _length(e: Expanding, schema: dict[str, Any], at: At) -> Formula:
     low = least_of(schema, "minLength", MOST_CHARACTERS, at)
     high = count_of(schema["maxLength"], at) if "maxLength" in schema else None
     return e.algebra.text("length", (low, high)) if low or high is not None else e.algebra.formulas.true
 
 
 @keyword("pattern")
-def _pattern(e: Expander, schema: dict[str, Any], at: At) -> Formula:
+def _pattern(e: Expanding, schema: dict[str, Any], at: At) -> Formula:
     if not isinstance(schema["pattern"], str):
         raise refuse("must be a string", at)
     try_machine(at, pattern_machine, schema["pattern"])
@@ -136,7 +134,7 @@ def _pattern(e: Expander, schema: dict[str, Any], at: At) -> Formula:
 
 
 @keyword("format")
-def _format(e: Expander, schema: dict[str, Any], at: At) -> Formula:
+def _format(e: Expanding, schema: dict[str, Any], at: At) -> Formula:
     name = schema["format"]
     if isinstance(name, str) and is_enforced_format(name):
         try_machine(at, format_machine, name)
@@ -145,7 +143,7 @@ def _format(e: Expander, schema: dict[str, Any], at: At) -> Formula:
 
 
 @keyword(GRAMMAR_KEYWORD)
-def _definition(e: Expander, schema: dict[str, Any], at: At) -> Formula:
+def _definition(e: Expanding, schema: dict[str, Any], at: At) -> Formula:
     found = schema[GRAMMAR_KEYWORD]
     what = (found.get("syntax"), found.get("definition")) if isinstance(found, dict) else ()
     if not what or not all(isinstance(part, str) for part in what):
@@ -155,7 +153,7 @@ def _definition(e: Expander, schema: dict[str, Any], at: At) -> Formula:
 
 
 @keyword("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
-def _range(e: Expander, schema: dict[str, Any], at: At) -> Formula:
+def _range(e: Expanding, schema: dict[str, Any], at: At) -> Formula:
     low = _bound(schema, "minimum", "exclusiveMinimum", at, max)
     high = _bound(schema, "maximum", "exclusiveMaximum", at, min)
     if low is None and high is None:
@@ -181,7 +179,7 @@ def _bound(
 
 
 @keyword("multipleOf")
-def _multiple(e: Expander, schema: dict[str, Any], at: At) -> Formula:
+def _multiple(e: Expanding, schema: dict[str, Any], at: At) -> Formula:
     step = decimal_of(schema["multipleOf"], at)
     if step <= 0:
         raise refuse("must be greater than 0", at)
