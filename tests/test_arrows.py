@@ -147,3 +147,45 @@ def test_only_config_reads_the_environment() -> None:
         text = path.read_text()
         if here != "config":
             assert "os.environ" not in text and "getenv" not in text, path
+
+
+def imported_files(path: Path) -> Iterator[str]:
+    """Modules of ours that a file imports anywhere in it: for types alone and inside functions, too."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module is not None:
+            inner = [f"{node.module}.{alias.name}" for alias in node.names]
+            yield from (name if name in files() else node.module for name in inner)
+        elif isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+
+
+@cache
+def files() -> dict[str, Path]:
+    found = {}
+    for path in PACKAGE.rglob("*.py"):
+        parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
+        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+def in_circles(graph: dict[str, set[str]]) -> set[str]:
+    """Files that import each other by way of others, and those that lie between such circles."""
+    left = set(graph)
+    while True:
+        imported = set[str]().union(*(graph[name] & left for name in left))
+        inner = {name for name in left & imported if graph[name] & left}
+        if inner == left:
+            return left
+        left = inner
+
+
+def test_no_files_import_each_other() -> None:
+    known = files()
+    graph = {name: {there for there in imported_files(path) if there in known} - {name} for name, path in known.items()}
+    assert len(graph) > 500 and sum(map(len, graph.values())) > 2000
+    assert in_circles(graph) == set()
+
+
+def test_circles_are_found() -> None:
+    graph = {"a": {"b"}, "b": {"c"}, "c": {"b", "d"}, "d": set(), "e": {"f"}, "f": {"g"}, "g": {"e"}, "h": {"d"}}
+    assert in_circles(graph) == set("bcefg")

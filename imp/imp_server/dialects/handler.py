@@ -7,7 +7,7 @@ process does the rest (engine, transport, errors). Handlers own no state.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, ParamSpec, Protocol, TypeVar, runtime_checkable
 
@@ -16,9 +16,9 @@ from prometheus_client.core import Metric
 from imp_server.config import Config
 from imp_server.core import ChatRequest, ImpError, PromptRequest
 from imp_server.dialects.base import Fold, ReplyContext, SseFrame, Stream
+from imp_server.dialects.resumable import Readable, Streams
 
 if TYPE_CHECKING:
-    from imp_server.dialects.llamacpp.streams import Streams
     from imp_server.dialects.openai_conversations.kept import Conversations
     from imp_server.dialects.openai_responses.kept import BackgroundRuns, Kept
     from imp_server.dialects.openai_responses.turns import Turn
@@ -327,16 +327,6 @@ class KeepsFailures(Protocol):
 
     def as_failed(self, error: ImpError) -> dict[str, Any]:
         """What is kept; told before Stream.fail, whose frames may say whether it could be."""
-        ...
-
-
-class Readable(Protocol):
-    """A stream that goes on without its reader."""
-
-    def chunks(self) -> AsyncGenerator[bytes, None]: ...
-
-    def leave(self) -> None:
-        """Ends `chunks`: the client has gone."""
         ...
 
 

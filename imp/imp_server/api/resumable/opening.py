@@ -14,7 +14,7 @@ from imp_server.api.resumable.sessions import Reservation, StreamSessions, cance
 from imp_server.core import ImpError, ModelLoading
 from imp_server.core.errand import NotWanted
 from imp_server.dialects.base import SseFrame
-from imp_server.dialects.handler import Readable
+from imp_server.dialects.resumable import Readable
 
 _LOOK_S = 0.05
 Chunks = Callable[[], AsyncGenerator[bytes, None]]

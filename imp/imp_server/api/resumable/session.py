@@ -8,7 +8,7 @@ import time
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import Literal, NamedTuple, Protocol
 
 import msgspec
 
@@ -16,12 +16,10 @@ from imp_server.api.disconnect import DisconnectWatch
 from imp_server.api.errors import shape_module
 from imp_server.api.resumable.ring import Ring
 from imp_server.api.sse import encode_frame
+from imp_server.config.serving import Streams
 from imp_server.core import ImpError, InvalidRequest
 from imp_server.core.owner import Owner
 from imp_server.dialects.base import SseFrame
-
-if TYPE_CHECKING:
-    from imp_server.api.resumable.sessions import StreamSessions
 
 _log = logging.getLogger(__name__)
 _MOST_MARKS = 1 << 16
@@ -46,10 +44,21 @@ class OffsetLost(InvalidRequest):
     default_code = "stream_offset_lost"
 
 
+class SessionsOwner(Protocol):
+    """Who keeps sessions, as each of them sees him."""
+
+    @property
+    def knobs(self) -> Streams: ...
+
+    def note_growth(self, n_bytes: int) -> None: ...
+
+    def note_end(self, session: StreamSession) -> None: ...
+
+
 class StreamSession:
     """Owner of a generation's task and of its last bytes. Readers never hold it up."""
 
-    def __init__(self, sessions: StreamSessions, key: StreamKey, watch: DisconnectWatch, shape: str) -> None:
+    def __init__(self, sessions: SessionsOwner, key: StreamKey, watch: DisconnectWatch, shape: str) -> None:
         """`watch`: what ends when nobody wants the generation any more. `shape`: of errors of its dialect."""
         self.key = key
         self.ring = Ring(sessions.knobs.ring_kib << 10)

@@ -13,7 +13,7 @@ from imp_server.api.resumable.session import Keeping, OffsetLost, Reader, Stream
 from imp_server.config.serving import Streams
 from imp_server.core import InvalidRequest, NotFound, Overloaded, Unavailable
 from imp_server.core.owner import Owner
-from imp_server.dialects.llamacpp.streams import StreamRow
+from imp_server.dialects.resumable import StreamRow
 
 _AGAIN_S = 2.0
 """When to ask again for a stream whose request hasn't been accepted yet."""

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from imp_server.backends.cpu import abi
+from imp_server.backends.cpu.plan_tensors import PlanTensors
 from imp_server.core import UnsupportedModel
 from imp_server.models.feed_forwards import Dense, Experts, FeedForward
-
-if TYPE_CHECKING:
-    from imp_server.backends.cpu.lowering import LoweredModel
 
 ACTIVATIONS = {"silu": 0, "gelu_tanh": 1, "gelu": 2, "relu2": 3, "swiglu_clamped": 4}
 _GATINGS = {"softmax": 0, "sigmoid": 1}
@@ -29,7 +27,7 @@ class FeedForwardLowering(Protocol):
         """Names of its packed matrices, in the order in which a forward reads them."""
         ...
 
-    def lower(self, model: LoweredModel, plan: abi.LayerPlan, feed_forward: Any, prefix: str) -> None: ...
+    def lower(self, model: PlanTensors, plan: abi.LayerPlan, feed_forward: Any, prefix: str) -> None: ...
 
 
 class DenseLowering:
@@ -44,7 +42,7 @@ class DenseLowering:
     def matrices(self, feed_forward: Dense) -> list[str]:
         return [*(["gate"] if feed_forward.gated else []), "up", "down"]
 
-    def lower(self, model: LoweredModel, plan: abi.LayerPlan, feed_forward: Dense, prefix: str) -> None:
+    def lower(self, model: PlanTensors, plan: abi.LayerPlan, feed_forward: Dense, prefix: str) -> None:
         own = plan.dense
         for name in self.matrices(feed_forward):
             setattr(own, name, model.matrix(prefix + name))
@@ -67,7 +65,7 @@ class ExpertsLowering:
             names += ["shared_gate", "shared_up", "shared_down"]
         return names + (["shared_router"] if feed_forward.shared_gate else [])
 
-    def lower(self, model: LoweredModel, plan: abi.LayerPlan, feed_forward: Experts, prefix: str) -> None:
+    def lower(self, model: PlanTensors, plan: abi.LayerPlan, feed_forward: Experts, prefix: str) -> None:
         own = plan.experts
         own.router, own.router_bias = model.matrix(f"{prefix}router"), model.vector(f"{prefix}router.bias")
         own.selection_bias = model.vector(f"{prefix}selection_bias")

@@ -5,18 +5,15 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Iterator
 
-import numpy as np
-import numpy.typing as npt
-
 from imp_server.backends.cpu import abi, head_plane
 from imp_server.backends.cpu.feed_forwards import feed_forward_lowering
 from imp_server.backends.cpu.mixers import LayerPart, mixer_lowering
 from imp_server.backends.cpu.pack_cache import PackedWeights
+from imp_server.backends.cpu.plan_tensors import PlanTensors
 from imp_server.backends.kv_layout import KvLayout, kv_layouts
 from imp_server.core import UnsupportedModel
 from imp_server.models.architecture import Architecture, Layer
 from imp_server.models.feed_forwards import Experts
-from imp_server.models.rotation import Rope
 from imp_server.models.source import ModelSource
 
 
@@ -65,16 +62,13 @@ def head_for_plane(source: ModelSource) -> str:
     return head_name(a) if is_bare else ""
 
 
-class LoweredModel:
-    """Owner of the plan and of the small float tensors it points to."""
+class LoweredModel(PlanTensors):
+    """Owner of the plan."""
 
     def __init__(self, source: ModelSource, weights: PackedWeights, kv_dtype: str) -> None:
-        self._source, self._weights = source, weights
-        self._keep: list[npt.NDArray[np.float32]] = []
-        a = self.architecture = source.architecture
-        self.ropes: list[Rope] = []
+        super().__init__(source, weights, kv_dtype)
+        a = self.architecture
         self._layers = (abi.LayerPlan * a.n_layers)()
-        self.kv_dtype = kv_dtype
         layouts = kv_layouts(a, kv_dtype)
         for index, layer in enumerate(a.layers):
             self._lower_layer(index, layer, layouts[layer.cache_group])
@@ -108,37 +102,3 @@ class LoweredModel:
         plan.mixer, plan.feed_forward = mixer.kind, feed_forward.kind
         mixer.lower(self, plan, layer.mixer, LayerPart(prefix, layer.cache_group, layout[index]))
         feed_forward.lower(self, plan, layer.feed_forward, prefix)
-
-    def rope(self, rope: Rope | None) -> tuple[int, int, int]:
-        """Index of the step's table (-1 = none), dimensions that turn, 1 if neighbours do."""
-        if rope is None:
-            return -1, 0, 0
-        if rope not in self.ropes:
-            self.ropes.append(rope)
-        return self.ropes.index(rope), rope.dims, int(rope.style == "interleaved")
-
-    def has(self, name: str) -> bool:
-        return name in self._weights.shapes
-
-    def matrix(self, name: str) -> abi.Matrix:
-        shape = self._weights.shapes[name]
-        address = self._weights.address(name)
-        return abi.Matrix(address, shape.panel_bytes, shape.format_index, shape.n_out, shape.n_in, shape.n_blocks)
-
-    def vector(self, name: str) -> int | None:
-        if name not in self._source:
-            return None
-        return self._kept(self._source.array(name))
-
-    def norm(self, name: str) -> abi.Norm:
-        if name not in self._source:
-            return abi.Norm(None, None)
-        weight = self._source.array(name)
-        plus_one = self.architecture.norm.endswith("plus_one")
-        return abi.Norm(self._kept(weight + np.float32(1) if plus_one else weight), self.vector(f"{name}.bias"))
-
-    def _kept(self, values: npt.NDArray[np.float32]) -> int:
-        kept = np.zeros(values.size + 16, dtype=np.float32)  # kernels read whole vectors
-        kept[: values.size] = values.reshape(-1)
-        self._keep.append(kept)
-        return int(kept.ctypes.data)

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from imp_server.backends.cpu import abi
+from imp_server.backends.cpu.plan_tensors import PlanTensors
 from imp_server.backends.kv_layout import LayerPlace
 from imp_server.core import UnsupportedModel
 from imp_server.models.mixers import Attention, LatentAttention, Mixer
-
-if TYPE_CHECKING:
-    from imp_server.backends.cpu.lowering import LoweredModel
 
 MAX_HEAD_SIZE = 512
 MAX_LATENT_KEY = 640
@@ -40,7 +38,7 @@ class MixerLowering(Protocol):
         """Names of its packed matrices, in the order in which a forward reads them."""
         ...
 
-    def lower(self, model: LoweredModel, plan: abi.LayerPlan, mixer: Any, part: LayerPart) -> None: ...
+    def lower(self, model: PlanTensors, plan: abi.LayerPlan, mixer: Any, part: LayerPart) -> None: ...
 
 
 class AttentionLowering:
@@ -61,7 +59,7 @@ class AttentionLowering:
     def matrices(self, mixer: Attention) -> list[str]:
         return ["q", "k", "v", "o"]
 
-    def lower(self, model: LoweredModel, plan: abi.LayerPlan, mixer: Attention, part: LayerPart) -> None:
+    def lower(self, model: PlanTensors, plan: abi.LayerPlan, mixer: Attention, part: LayerPart) -> None:
         own, prefix = plan.attention, part.prefix
         for name in ("q", "k", "v", "o"):
             setattr(own, name, model.matrix(prefix + name))
@@ -95,7 +93,7 @@ class LatentLowering:
     def matrices(self, mixer: LatentAttention) -> list[str]:
         return [*(["q_a", "q_b"] if mixer.q_rank else ["q"]), "kv_a", "k_b", "v_b", "o"]
 
-    def lower(self, model: LoweredModel, plan: abi.LayerPlan, mixer: LatentAttention, part: LayerPart) -> None:
+    def lower(self, model: PlanTensors, plan: abi.LayerPlan, mixer: LatentAttention, part: LayerPart) -> None:
         own, prefix = plan.latent, part.prefix
         for name in self.matrices(mixer):
             setattr(own, "q" if name == "q_b" else name, model.matrix(prefix + name))

@@ -7,10 +7,10 @@ from typing import Any, NamedTuple, Protocol
 import msgspec
 
 from imp_server.core import NotFound, PayloadTooLarge
-from imp_server.dialects.handler import Readable
 from imp_server.dialects.intents import Body, present
 from imp_server.dialects.openai_responses.events import ResponseEvents
 from imp_server.dialects.openai_responses.input import Item, is_reference
+from imp_server.dialects.resumable import Readable
 
 Json = dict[str, Any]
 
