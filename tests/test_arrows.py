@@ -50,6 +50,11 @@ SEEN: dict[tuple[str, str], tuple[str, ...]] = {
 }
 
 
+def is_module(name: str) -> bool:
+    path = PACKAGE.parent.joinpath(*name.split("."))
+    return path.is_dir() or path.with_suffix(".py").exists()
+
+
 @cache
 def modules() -> tuple[tuple[Path, str, tuple[str, ...]], ...]:
     """Each file of ours with its package and the names it imports."""
@@ -62,8 +67,8 @@ def modules() -> tuple[tuple[Path, str, tuple[str, ...]], ...]:
                 names += [alias.name for alias in node.names]
             elif isinstance(node, ast.ImportFrom):
                 assert node.level == 0, f"{path}: relative import"
-                names.append(node.module or "")
-                names += [f"{node.module}.{alias.name}" for alias in node.names]
+                inner = [f"{node.module}.{alias.name}" for alias in node.names]
+                names += [*inner, *([] if all(map(is_module, inner)) else [node.module or ""])]
         found.append((path, here, tuple(names)))
     return tuple(found)
 
@@ -149,22 +154,12 @@ def test_only_config_reads_the_environment() -> None:
             assert "os.environ" not in text and "getenv" not in text, path
 
 
-def imported_files(path: Path) -> Iterator[str]:
-    """Modules of ours that a file imports anywhere in it: for types alone and inside functions, too."""
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.ImportFrom) and node.module is not None:
-            inner = [f"{node.module}.{alias.name}" for alias in node.names]
-            yield from (name if name in files() else node.module for name in inner)
-        elif isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-
-
-@cache
-def files() -> dict[str, Path]:
+def files() -> dict[Path, str]:
+    """Each file with the name of its module."""
     found = {}
-    for path in PACKAGE.rglob("*.py"):
+    for path, _, _ in modules():
         parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
-        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+        found[path] = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
     return found
 
 
@@ -181,7 +176,9 @@ def in_circles(graph: dict[str, set[str]]) -> set[str]:
 
 def test_no_files_import_each_other() -> None:
     known = files()
-    graph = {name: {there for there in imported_files(path) if there in known} - {name} for name, path in known.items()}
+    graph: dict[str, set[str]] = {name: set() for name in known.values()}
+    for path, _, names in modules():
+        graph[known[path]] = {name for name in names if name in graph} - {known[path]}
     assert len(graph) > 500 and sum(map(len, graph.values())) > 2000
     assert in_circles(graph) == set()
 
