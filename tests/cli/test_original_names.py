@@ -1,4 +1,4 @@
-"""Every name of the original is known: it sets something, is told to have no effect, or is refused."""
+"""Every name of imp-server is known: it sets something, is told to have no effect, or is refused."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 from imp_server.cli.main import run
+from imp_server.config.compat import FLAG_ALIASES, FORMER, NO_EFFECT, VALUE_FLAGS
+from imp_server.config.knobs import knobs
 from imp_server.config.names import NOT_YET
 
 # Flag -> (a value, or "" for a switch; the key that it sets, "" = no effect here, "refused").
@@ -129,7 +131,19 @@ def test_flags(flag: str, capsys: pytest.CaptureFixture[str]) -> None:
         assert (code, keys) == (0, [key])
         assert (err == "") == (key not in NOT_YET)
     else:
-        assert (code, keys, err) == (0, [], f"imp: {flag} has no effect here\n")
+        assert (code, keys, err) == (0, [], f"imp: {flag} has no effect here: {NO_EFFECT[flag]}\n")
+
+
+def test_one_table_has_every_name_that_differs() -> None:
+    rows = {row.name: row for row in FORMER}
+    assert len(rows) == len(FORMER)
+    for flag, (_, key) in FLAGS.items():
+        is_same = key not in ("", "refused") and flag in knobs()[key].flags and flag not in FLAG_ALIASES
+        assert is_same or flag in VALUE_FLAGS or rows[flag].ours == (key if key != "refused" else ""), flag
+    for row in FORMER:
+        assert bool(row.ours) != bool(row.why), row.name
+        assert not row.ours or row.ours in knobs(), row.name
+        assert row.is_flag or row.name not in knobs(), row.name
 
 
 @pytest.mark.parametrize("variable", VARIABLES)

@@ -11,9 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from imp_server.config import Config
+from imp_server.config.compat import FLAG_ALIASES, KEY_ALIASES, NO_EFFECT_FLAGS, REFUSED_FLAGS, VALUE_FLAGS
 from imp_server.config.knobs import Knob, knobs, variable_of
 from imp_server.config.load import find_file, load, resolve_key
-from imp_server.config.names import FLAG_ALIASES, KEY_ALIASES, NO_EFFECT_FLAGS, NOT_YET, REFUSED_FLAGS, VALUE_FLAGS
+from imp_server.config.names import NOT_YET
 from imp_server.config.values import checked, from_text
 from imp_server.core import ConfigError
 

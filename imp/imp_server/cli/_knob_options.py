@@ -12,9 +12,10 @@ import click
 from click.shell_completion import CompletionItem
 
 from imp_server.config import environment, imp_variables
+from imp_server.config.compat import NO_EFFECT, NO_EFFECT_FLAGS, REFUSED_FLAGS, VALUE_FLAGS
 from imp_server.config.knobs import Knob, knobs, section_text
 from imp_server.config.load import Loaded, find_file, load
-from imp_server.config.names import FOREIGN_FLAGS, NO_EFFECT_FLAGS, NOT_YET, REFUSED_FLAGS, VALUE_FLAGS
+from imp_server.config.names import FOREIGN_FLAGS, NOT_YET
 from imp_server.config.tree import Config
 from imp_server.core import ConfigError
 from imp_server.logs import set_up_logging, tell
@@ -240,7 +241,7 @@ def _value_flag(flag: str, key: str, value: str) -> click.Option:
 def _silent_flag(flag: str, takes_value: bool) -> click.Option:
     def note(ctx: click.Context, _: click.Parameter, given: Any) -> None:
         if given:
-            ctx.meta.setdefault(_NOTES, []).append(f"{flag} has no effect here")
+            ctx.meta.setdefault(_NOTES, []).append(f"{flag} has no effect here: {NO_EFFECT[flag]}")
 
     return _hidden(flag, takes_value, note)
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from imp_server.config.compat import FORMER, Former
 from imp_server.config.knobs import Knob, knobs, section_text
-from imp_server.config.names import KEY_ALIASES, NOT_YET, VALUE_FLAGS
+from imp_server.config.names import NOT_YET, OWN_VALUE_FLAGS
 from imp_server.config.tree import Config
 
 _HEAD = """\
@@ -21,6 +22,17 @@ it comes from. Lists are given by repeating the flag or by commas. `IMP_SET` hol
 separated by blanks; `IMP_HOME` is where models and caches live.
 """
 
+_FORMER_HEAD = """
+## Names of imp-server
+
+What became of the flags and keys of imp-server, the server in C++ and CUDA that this one follows. Those that are
+called the same here aren't listed. Variables follow flags (`--think-budget`, `IMP_THINK_BUDGET`); any key
+`constrained.*` is `grammar.*`.
+
+| there | here |
+|---|---|
+"""
+
 
 def config_page() -> str:
     """The whole page."""
@@ -30,11 +42,16 @@ def config_page() -> str:
             f"\n## {section}\n\n{section_text(section)}\n\n| key, flag, variable | default | |\n|---|---|---|\n"
         )
         parts += [_row(knob) for knob in knobs().values() if knob.section == section]
-    parts.append("\n## Other names\n\nShort flags and names of the original, and what they set:\n\n")
-    parts += [f"* `{flag}` sets `{key}` to `{value}`\n" for flag, (key, value) in VALUE_FLAGS.items()]
-    parts += [f"* `{alias}` is `{key}`\n" for alias, key in KEY_ALIASES.items()]
-    parts.append("* `constrained.*` is `grammar.*`\n")
+    parts += [f"\n`{flag}` sets `{key}` to `{value}`.\n" for flag, (key, value) in OWN_VALUE_FLAGS.items()]
+    parts.append(_FORMER_HEAD)
+    parts += [f"| `{row.name}{'*' if row.name.endswith('.') else ''}` | {_became(row)} |\n" for row in FORMER]
     return "".join(parts)
+
+
+def _became(row: Former) -> str:
+    if row.ours:
+        return f"`{row.ours}`" + (f" = `{row.value}`" if row.value else "")
+    return f"{'refused' if row.refused else 'no effect'}: {row.why}"
 
 
 def _row(knob: Knob) -> str:

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 import msgspec
 
-from imp_server.config.names import FLAG_ALIASES
+from imp_server.config.compat import FLAG_ALIASES
 from imp_server.config.tree import Config
 
 FLAT_SECTIONS = frozenset({"server", "model", "engine"})

@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from imp_server.config.compat import KEY_ALIASES, NO_EFFECT, NO_EFFECT_FLAGS, NO_EFFECT_KEYS, VALUE_FLAGS
 from imp_server.config.knobs import Knob, knobs, variable_of
-from imp_server.config.names import KEY_ALIASES, NO_EFFECT_FLAGS, NO_EFFECT_KEYS, NOT_YET, VALUE_FLAGS
+from imp_server.config.names import NOT_YET
 from imp_server.config.tree import Config
 from imp_server.config.values import FALSE_WORDS, from_text, from_toml
 from imp_server.core import ConfigError
@@ -46,7 +47,9 @@ class _Layers:
         self.put(knob, from_text(knob, text, origin), origin)
 
     def no_effect(self, name: str, origin: str) -> None:
-        self.notes.append(f"{origin}: {name} has no effect here")
+        section = name.partition(".")[0] + "."
+        why = NO_EFFECT.get(name) or NO_EFFECT[section]
+        self.notes.append(f"{origin}: {name} has no effect here: {why}")
 
 
 def load(
@@ -152,7 +155,7 @@ def _from_variables(layers: _Layers, variables: Mapping[str, str]) -> None:
     known = {knob.variable: knob for knob in knobs().values()}
     aliases = {variable_of(alias): knob for knob in knobs().values() for alias in knob.aliases}
     fixed = {variable_of(flag): target for flag, target in VALUE_FLAGS.items()}
-    silent = {variable_of(flag) for flag in NO_EFFECT_FLAGS}
+    silent = {variable_of(flag): NO_EFFECT[flag] for flag in NO_EFFECT_FLAGS}
     for name, text in sorted(variables.items(), key=lambda item: item[0] in known):
         knob = known.get(name) or aliases.get(name)
         if name in OWN_VARIABLES or _SERVICE_LINK.search(name) or (name == "IMP_PORT" and text.startswith("tcp://")):
@@ -164,6 +167,6 @@ def _from_variables(layers: _Layers, variables: Mapping[str, str]) -> None:
             if text.lower() not in FALSE_WORDS:
                 layers.put_text(knobs()[key], value, name)
         elif name in silent:
-            layers.no_effect(name, "environment")
+            layers.notes.append(f"environment: {name} has no effect here: {silent[name]}")
         else:
             layers.notes.append(f"environment: {name} is none of our variables{nearest(name, known)}")

@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 
+from imp_server.config.compat import VALUE_ALIASES
 from imp_server.config.knobs import Knob
-from imp_server.config.names import VALUE_ALIASES
 from imp_server.core import ConfigError, readable
 
 TRUE_WORDS = frozenset({"1", "true", "on", "yes", "enabled"})
