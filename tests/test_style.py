@@ -48,7 +48,7 @@ def names_of_nothing(path: Path, text: str) -> Iterator[str]:
 def missing_docstrings(path: Path, text: str) -> Iterator[str]:
     lines = (line for line in text.splitlines() if line.strip() and not line.startswith("#"))
     first = next(lines, None)
-    if first is not None and not first.startswith(('"""', 'r"""')):
+    if first is not None and not first.lstrip("r").startswith(('"""', "'''")):
         yield str(path)
 
 
