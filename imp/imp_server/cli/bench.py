@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+from typing import Any
 
 import click
 import msgspec
 
 from imp_server.cli._bench_runs import Bench, Measured, Sizes
+from imp_server.cli._bench_serve import command as bench_serve
 from imp_server.cli._completion import runnable_names
 from imp_server.cli._knob_options import ENGINE_SECTIONS, KnobCommand, with_config, with_model
 from imp_server.cli._launch import loading_progress, locate
@@ -19,7 +21,18 @@ from imp_server.engine.build import build_engine
 from imp_server.logs import set_up_logging
 
 
-@click.command(cls=KnobCommand, example="imp bench smollm2 --threads 4")
+class BenchCommand(KnobCommand):
+    """`imp bench serve` measures a running server: a command of its own behind this one's first word."""
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        if args[:1] == ["serve"]:
+            return bench_serve.make_context("bench serve", args[1:], parent, **extra)
+        return super().make_context(info_name, args, parent, **extra)
+
+
+@click.command(cls=BenchCommand, example="imp bench smollm2 --threads 4")
 @click.argument("model", required=False, shell_complete=runnable_names)
 @click.option(
     "--prompt-tokens",
@@ -56,6 +69,8 @@ def command(
     Prompts are random ids and answers are sampled, so nothing repeats and no cache helps. GB/S counts the weights once
     per step; SHARE is its part of the bandwidth at which one thread reads them, measured in the same round. HOST is
     the time per step outside the forward. DRAFTS: accepted of drafted.
+
+    `imp bench serve --url URL` measures a running server instead, imp or not, as its clients see it.
     """
     config = with_model(loaded, model)
     set_up_logging(config.log)
