@@ -32,6 +32,7 @@ from imp_server.api.hub import Hub, build_hub
 from imp_server.api.model_host import ModelHost
 from imp_server.api.returned_memory import map_large_blocks
 from imp_server.api.router.catalogue import Catalogue
+from imp_server.api.service_manager import READY, STOPPING, tell_service_manager
 from imp_server.api.visit import Front
 from imp_server.api.websocket import WebSocketFront
 from imp_server.api.websocket_frames import ImpWebSocketProtocol
@@ -262,6 +263,7 @@ async def run(hub: Hub, sockets: Sockets, announce: Announce, *, ends_process: b
             gc.freeze()  # what start-up made lives as long as the process: the collector needn't walk it
             for i, sock in enumerate(sockets):
                 announce(f"{'Also' if i else 'Server'} listening on {url_of(sock, tls=server.has_tls)}")
+            tell_service_manager(READY)
         await serving
         if hub.draining and not server.force_exit:
             await draining
@@ -287,6 +289,7 @@ async def run(hub: Hub, sockets: Sockets, announce: Announce, *, ends_process: b
 async def _drain(server: ImpServer, hub: Hub) -> None:
     """After a signal the engines finish what runs; what outlasts the drain ends with its dialect's error."""
     await server.exiting.wait()
+    tell_service_manager(STOPPING)
     hub.control.end_streams()
     await hub.residency.close()
     limit_s = hub.config.server.drain_timeout_s
