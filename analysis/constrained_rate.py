@@ -2,18 +2,20 @@
 
     python analysis/constrained_rate.py MODEL OTHER [--rows 1 8 32] [--rounds 5] [--threads 1]
 
-OTHER is a checkout with its libraries built. An engine of each runs in a process of its own, and answers every case in
-turn, first one, then the other: so many answers at once, greedy and at temperature 0.8, drafts on and off, under a
-schema that is new in each round and then once more under the same. What steps cost is taken as fixed, so that both
-plan the same steps and drafts whatever else the machine does. Printed are the medians over the rounds of the ratios of
-tokens per second (0.98 wanted) and of tokens per second of the engine's processor time, the counts of both that differ
-(rows under a mask, drafts, steps; equal but for waits), and whether the ids are equal, which they must be.
+OTHER is a checkout with its libraries built, of 9cdd73a or later. An engine of each runs in a process of its own, and
+answers every case in turn, first one, then the other: so many answers at once, greedy and at temperature 0.8, drafts on
+and off, under a schema that is new in each round and then once more under the same. What steps cost is taken as fixed,
+so that both plan the same steps and drafts whatever else the machine does. Printed are the medians over the rounds of
+the ratios of tokens per second (0.98 wanted) and of tokens per second of the engine's processor time, the counts of
+both that differ (rows under a mask, drafts, steps; equal but for waits), and whether the ids are equal, which they must
+be.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import importlib
 import json
 import os
 import statistics
@@ -71,12 +73,26 @@ def fix_costs() -> None:
         table.estimate_ms, table.observe = estimate_ms, observe  # type: ignore[method-assign]
 
 
+def inline_engine() -> Any:
+    """The class, where the checkout has it."""
+    try:
+        return importlib.import_module("imp_server.engine.client.inline").InlineEngine
+    except ModuleNotFoundError:
+        return importlib.import_module("imp_server.engine.inline").InlineEngine
+
+
+def drafting(is_on: bool) -> dict[str, Any]:
+    """What says so in a request of the checkout."""
+    core = importlib.import_module("imp_server.core")
+    options = getattr(core, "GenerationOptions", None)
+    return {"speculative": is_on} if options is None else {"options": options(speculative=is_on)}
+
+
 async def tell(model: str, threads: int, most: int) -> None:
     """Answers cases, one JSON line each."""
     from imp_server.config import Config
-    from imp_server.core import GenerateRequest, GenerationOptions, OutputPlan, SamplingParams, pack_ids, unpack_ids
+    from imp_server.core import GenerateRequest, OutputPlan, SamplingParams, pack_ids, unpack_ids
     from imp_server.engine.build import BuiltEngine, build_engine
-    from imp_server.engine.client.inline import InlineEngine
     from imp_server.grammar.check import check_schema
     from imp_server.models.opening import open_model
     from imp_server.vocab.load import tokenizer_of
@@ -89,17 +105,16 @@ async def tell(model: str, threads: int, most: int) -> None:
     built: list[BuiltEngine] = []
 
     def build(emit: Any, post: Any) -> BuiltEngine:
-        built.append(build_engine(model, "m", config.for_engine(), emit, post))
+        own = config.for_engine() if hasattr(config, "for_engine") else config
+        built.append(build_engine(model, "m", own, emit, post))
         return built[0]
 
-    engine = InlineEngine(build)
+    engine = inline_engine()(build)
     await engine.start()
 
     async def one(seed: int, case: Case, plan: OutputPlan) -> list[int]:
         sampling = SamplingParams(temperature=case.temperature, seed=seed)
-        wanted = GenerateRequest(
-            engine.new_key(), pack_ids(prompt), plan, sampling, GenerationOptions(speculative=case.drafts)
-        )
+        wanted = GenerateRequest(engine.new_key(), pack_ids(prompt), plan, sampling, **drafting(case.drafts))
         return [i async for delta in await engine.submit(wanted) for i in unpack_ids(delta.ids)]
 
     print("ready", flush=True)
