@@ -8,7 +8,7 @@ PYTEST := $(PY) -m pytest
 ARGS ?=
 
 # make codex, make claude-code: the real program from npm against a scripted model
-.PHONY: serve test test-fast test-all fuzz mutants asan wheels codex claude-code lint setup setup-test native docs oracle-files clean
+.PHONY: serve test test-fast test-browser test-all fuzz mutants asan wheels codex claude-code lint setup setup-test native docs oracle-files clean
 
 setup: $(VENV)/.base
 setup-test: $(VENV)/.test
@@ -48,8 +48,16 @@ FAST := tests/core tests/config tests/output tests/vocab tests/weights tests/dec
 test-fast: setup-test native
 	$(PYTEST) -n 2 $(or $(ARGS),$(FAST))
 
+# The page in Chromium, which is installed where it isn't there and this is root.
+test-browser: setup-test native
+	@$(PY) -c 'import playwright' 2>/dev/null || $(PIP) --editable '.[browser]'
+	@command -v chromium >/dev/null || { test "$$(id -u)" = 0 && apt-get update -qq && \
+	  DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium fonts-dejavu-core; } || \
+	  { echo "Chromium isn't installed, and this isn't root: install it (Debian: apt-get install chromium)"; exit 1; }
+	REQUIRE_BROWSER=1 $(PYTEST) -m browser -n 2 --dist loadfile $(or $(ARGS),tests/browser)
+
 test-all: lint native
-	$(PYTEST) -n 2 -m 'not gpu and not network' $(ARGS)
+	$(PYTEST) -n 2 -m 'not gpu and not network and not browser' $(ARGS)
 
 fuzz: setup-test native
 	$(PYTEST) -m slow tests/contracts --fuzz-seed $$(date +%Y%m%d) $(ARGS)

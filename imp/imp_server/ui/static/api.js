@@ -24,7 +24,7 @@ let asking = null;
 
 function askForKey() {
   asking ??= (async () => {
-    const field = h("input", { type: "password", autocomplete: "off", "aria-label": "API key", placeholder: "API key" });
+    const field = h("input", { type: "text", class: "secret", spellcheck: "false", autocomplete: "off", "aria-label": "API key", placeholder: "API key" });
     const why = key() ? "The server doesn't know this key." : "This server asks for a key.";
     const given = await ask("Key needed", [h("p", {}, why + " It is kept until you close this tab."), field], {
       confirm: "Use this key",

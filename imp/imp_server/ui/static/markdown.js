@@ -11,6 +11,8 @@ const CUT = 8_000;
 const BATCH = 8_000;
 const PAUSE_MS = 200;
 const KEPT = 400;
+/** Blocks of one group: what is laid out again, and what is out of sight, is a group. */
+const GROUP = 40;
 
 const ELEMENTS = new Set(
   "p h1 h2 h3 h4 h5 h6 ul ol li blockquote pre code em strong s a hr br table thead tbody tr th td span".split(" "),
@@ -205,7 +207,9 @@ export class Article {
     this.#text = document.createTextNode("");
     this.#shown = 0;
     const element = h("div", { class: "block open" }, h("div", { class: "part" }, this.#text));
-    this.#element.append(element);
+    let group = this.#element.lastChild;
+    if (!group || group.childElementCount >= GROUP) this.#element.append((group = h("div", { class: "group" })));
+    group.append(element);
     return element;
   }
 

@@ -27,7 +27,7 @@ export class Picker {
         this.#close();
       } else if (event.key === "ArrowDown" || event.key === "ArrowUp") this.#move(event);
     });
-    document.addEventListener("pointerdown", (event) => this.element.contains(event.target) || this.#close(false));
+    document.addEventListener("pointerdown", ({ target }) => this.element.contains(target) || target.closest?.("dialog") || this.#close(false));
     models.addEventListener("change", () => this.show());
   }
 

@@ -69,7 +69,8 @@ export function create() {
       const isOld = () => asked !== kind || text !== constraint.value;
       try {
         await models.load();
-        await callJson("apply-template", { method: "POST", json: { ...body(), messages: [{ role: "user", content: "-" }] } });
+        const json = { ...body(), messages: [{ role: "user", content: "-" }], n_predict: 0 };
+        await callJson("v1/chat/completions", { method: "POST", json });
         if (!isOld()) say(true, `Valid ${KINDS[asked][0]}`);
       } catch (error) {
         if (!isOld()) say(false, error instanceof SyntaxError ? `Not JSON: ${error.message}` : words(error));
