@@ -8,7 +8,8 @@ PYTEST := $(PY) -m pytest
 ARGS ?=
 
 # make codex, make claude-code: the real program from npm against a scripted model
-.PHONY: serve test test-fast test-browser test-all fuzz mutants asan wheels codex claude-code lint setup setup-test native docs oracle-files clean
+.PHONY: serve test test-fast test-browser test-all check-degeneration fuzz mutants asan wheels codex claude-code
+.PHONY: lint setup setup-test native docs oracle-files clean
 
 setup: $(VENV)/.base
 setup-test: $(VENV)/.test
@@ -61,6 +62,10 @@ test-all: lint native
 
 fuzz: setup-test native
 	$(PYTEST) -m slow tests/contracts --fuzz-seed $$(date +%Y%m%d) $(ARGS)
+
+# After each change of what computes answers: a server of its own, and whether the default model's answers are still language.
+check-degeneration: setup-test native
+	$(PYTEST) -n 0 tests/degeneration $(ARGS)
 
 # Small faults put into the code by chance, and whether the nearest tests notice them.
 mutants: setup-test native

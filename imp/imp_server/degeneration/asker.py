@@ -18,7 +18,7 @@ class Asker:
     reasons: bool = False
     """The model thinks before it answers: budgets are raised to REASONER_TOKENS."""
     quick: bool = False
-    deterministic: bool = True
+    repeatable: bool = True
     """Whether equal requests are expected to bring equal answers."""
 
     def body(self, prompt: str | list[dict[str, Any]], max_tokens: int, **fields: Any) -> dict[str, Any]:

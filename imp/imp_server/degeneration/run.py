@@ -70,6 +70,6 @@ def of_record(ask: Asker, record: Record) -> Iterator[Finding]:
     for check, argument in record.checks.items():
         if check not in NEEDS_SECOND:
             yield judged(record.category, record.id, check, fault_of(check, answer, argument))
-        elif ask.deterministic:
+        elif ask.repeatable:
             streamed = ask.chat(messages, limit, exact_tokens=True, stream=True, **fields)
             yield judged(record.category, record.id, check, protocol.different(streamed, answer))

@@ -21,7 +21,7 @@ def stream(ask: Asker) -> Iterator[Finding]:
     yield judged("stream", "numbers", "done", None if streamed.done else "no [DONE] at the end")
     yield judged("stream", "numbers", "finish_set", fault_of("finish_set", streamed, True))
     yield judged("stream", "numbers", "not_empty", fault_of("not_empty", streamed, True))
-    if not ask.deterministic:
+    if not ask.repeatable:
         yield skipped("stream", "numbers/equal", "--skip-deterministic")
         return
     yield judged("stream", "numbers", "equal", different(streamed, whole))
@@ -42,7 +42,7 @@ def isolation(ask: Asker) -> Iterator[Finding]:
         prompts = [f"The password is {word}. Say the password, nothing else." for word in _WORDS]
         answers = list(pool.map(lambda prompt: ask.chat(prompt, 40), prompts))
         yield judged("isolation", "words", "no_foreign_word", _foreign(answers))
-        if not ask.deterministic:
+        if not ask.repeatable:
             yield skipped("isolation", "seeds", "--skip-deterministic")
             return
         alone = [ask.chat(_SAMPLED, 24, temperature=1.0, seed=seed, exact_tokens=True) for seed in range(4)]
