@@ -47,11 +47,26 @@ NO_COMPILER = (
     "install gcc-c++; macOS: xcode-select --install) or name yours in CXX, then do this again."
 )
 QUIET = ["-Wno-unused-function", "-Wno-maybe-uninitialized", "-Wno-uninitialized"]
-X86_VARIANTS = {
-    "portable": ["-march=x86-64"],
-    "avx2": ["-march=x86-64-v3"],
-    "avx512vnni": ["-march=x86-64-v4", "-mavx512vnni"],
+VARIANTS = {
+    "x86_64": {
+        "portable": ["-march=x86-64"],
+        "avx2": ["-march=x86-64-v3"],
+        "avxvnni": ["-march=x86-64-v3", "-mavxvnni"],
+        "avx512vnni": ["-march=x86-64-v4", "-mavx512vnni"],
+    },
+    "aarch64": {
+        "portable": ["-march=armv8-a"],
+        "dotprod": ["-march=armv8.2-a+dotprod"],
+        "i8mm": ["-march=armv8.2-a+dotprod+i8mm"],
+    },
 }
+"""By machine; imp_server/native.py chooses among them."""
+LIKE = {"avxvnni": "avx2", "i8mm": "dotprod"}
+"""Variants that differ from another in the dot products alone: what computes none is compiled once for both."""
+DOT_SOURCES = ("tiles_", "head_plane", "api_probes")
+"""How the names of units begin that compute some."""
+MACHINES = {"arm64": "aarch64", "AMD64": "x86_64"}
+"""What other systems call them."""
 
 
 class Build(NamedTuple):  # not a dataclass: hatchling runs this file without making a module of it
@@ -76,13 +91,13 @@ class Build(NamedTuple):  # not a dataclass: hatchling runs this file without ma
 
     def variants(self, library: str) -> dict[str, list[str]]:
         """Instruction-set variants of a library; one that holds a file `portable-only` has a single build."""
-        if self.machine != "x86_64":
-            return {"portable": []}
+        known = VARIANTS.get(MACHINES.get(self.machine, self.machine), {"portable": []})
         if (SOURCES / library / "portable-only").exists():
-            return {"portable": X86_VARIANTS["portable"]}
-        return X86_VARIANTS
+            return {"portable": known["portable"]}
+        return known
 
     def object_path(self, library: str, isa: str, unit: Path) -> Path:
+        isa = isa if unit.stem.startswith(DOT_SOURCES) else LIKE.get(isa, isa)
         return self.objects / f"{library}-{isa}" / f"{unit.stem}.o"
 
     def command(self, isa_flags: list[str], unit: Path, output: Path) -> list[str]:
@@ -97,6 +112,8 @@ def as_zig_has_it(isa_flags: list[str]) -> list[str]:
         return []
     march, *more = isa_flags
     level = march.removeprefix("-march=").replace("-", "_")
+    if level.startswith("armv8"):  # a baseline that every machine has, and the features above it
+        level = "+".join(["generic", *level.split("+")[1:]])
     return [f"-march={level}" + "".join(flag.replace("-m", "+", 1) for flag in more)]
 
 
@@ -199,7 +216,12 @@ def compile_all(build: Build | None, tell: Callable[[int, int], None] = lambda _
     kinds = [
         (lib, isa, flags, units) for lib, units in libraries().items() for isa, flags in build.variants(lib).items()
     ]
-    jobs = [(build, library, isa, flags, unit) for library, isa, flags, units in kinds for unit in units]
+    jobs = [
+        (build, library, isa, flags, unit)
+        for library, isa, flags, units in kinds
+        for unit in units
+        if isa not in LIKE or unit.stem.startswith(DOT_SOURCES)
+    ]
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
         compiling = [pool.submit(compile_unit, *job) for job in jobs]
         for done, _ in enumerate(as_completed(compiling), 1):

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 from imp_server.backends.base import BLOCK_TOKENS, WANT_NOTHING, WANT_SAMPLE, KvSpec, Step, StepRow
 from imp_server.backends.cpu.backend import CpuBackend
+from imp_server.backends.cpu.probes import Probes, mixed_ceiling, ops_by_layout
 from imp_server.core import SamplingParams
 from imp_server.decode.state import SamplerState
 from imp_server.engine.warming import warm_up
@@ -32,6 +33,8 @@ class Own:
         self.starts = np.arange(n_sequences + 1, dtype=np.int32)
         greedy = SamplingParams(temperature=0.0)
         self.state = SamplerState(greedy, 0, np.zeros(1, dtype=np.int32), 1)
+        self.probes = Probes(n_threads)
+        self.ops = ops_by_layout(self.backend.weights.shapes, self.backend.architecture)
 
     def forward(self, ids: np.ndarray, first: int, sequence: int, *, wants: bool) -> int:
         """A chunk of one sequence from position `first` on; the id that follows if it is wanted."""
@@ -75,13 +78,31 @@ class Own:
             self.forward(part, context + first, 0, wants=first + len(part) == n)
         return n, time.perf_counter() - start
 
+    def probe(self) -> dict[str, float]:
+        """Rates of this machine now: bytes and operations per second, and operations per token of a prefill."""
+        ceilings = {name: self.probes.ceiling(name) for name in self.ops}
+        return {
+            "read": self.probes.read_bandwidth(self.backend.weights.buffer),
+            "peak": self.probes.dot_peak(),
+            "ceiling": mixed_ceiling(self.ops, ceilings.__getitem__),
+            "ops": sum(self.ops.values()),
+        }
+
 
 def main() -> None:
     own = Own(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4])
-    about = {"name": "imp", "version": own.backend.info.detail, "weight_bytes": own.backend.greedy_step_bytes}
+    about = {
+        "name": "imp",
+        "version": own.backend.info.detail,
+        "weight_bytes": own.backend.greedy_step_bytes,
+        "packed_bytes": own.backend.weights.nbytes,
+    }
     print(json.dumps(about), flush=True)
     for line in sys.stdin:
         ask = json.loads(line)
+        if ask["do"] == "probe":
+            print(json.dumps(own.probe()), flush=True)
+            continue
         if ask["do"] == "prefill":
             tokens, seconds = own.prefill(ask["context"], ask["n"])
         elif ask["do"] == "bandwidth":

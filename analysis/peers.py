@@ -2,12 +2,17 @@
 
     python analysis/peers.py MODEL.gguf [--threads 1,2] [--rounds 7] [--requantise] [--decode] [--busy]
                              [--peer-python PYTHON] [--json FILE]
+    python analysis/peers.py --shape 1b [--types Q4_K_M,Q8_0] [--layers N] [--threads 1,2] [--rounds 3]
+                             [--llamacpp BUILD] [--files FOLDER]
 
 `--peer-python`: an interpreter that has llama-cpp-python (extra `peers`), if it isn't this one. `--requantise` adds
 the same model as Q4_0 and Q8_0, made by llama.cpp, its fast paths. `--decode`: one stream alone, from an empty context
 and after 1,024 tokens. Below the table: imp's decoding as a share of the bandwidth at which one thread reads a buffer
 of the weights' size, measured between the turns. `--busy`: decoding once more while a process keeps one core busy, turn
 by turn with the quiet machine; each engine's share of its own quiet figure.
+
+`--shape` 1b, 3b, olmoe, gpt-oss: files of these true shapes (shaped_models.py), made first, and the table of
+shape_table.py. `--llamacpp`: a build of llama.cpp with bin/llama-bench; without it the table has imp alone.
 """
 
 from __future__ import annotations
@@ -25,8 +30,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from peer_side import N_SEQUENCES, Side, own_side
+from shape_table import print_table
+
 HERE = Path(__file__).resolve().parent
-N_SEQUENCES = 8
 
 
 @dataclass(frozen=True)
@@ -49,43 +56,14 @@ DECODE = SCENARIOS[0]
 _SPIN = "while True: pass"
 
 
-class Side:
-    """One engine in its own process, idle while the other is measured."""
-
-    def __init__(self, command: list[str], env: dict[str, str]) -> None:
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env)
-        self.about = self._answer()
-
-    def rate(self, ask: dict[str, Any]) -> float:
-        """Tokens per second; bytes per second for {"do": "bandwidth"}."""
-        assert self._process.stdin is not None
-        print(json.dumps(ask), file=self._process.stdin, flush=True)
-        answer = self._answer()
-        return float(answer["tokens"]) / float(answer["seconds"])
-
-    def close(self) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        self._process.wait()
-
-    def _answer(self) -> dict[str, Any]:
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        if not line:
-            raise SystemExit(f"{self._process.args} ended with {self._process.wait()}")
-        return dict(json.loads(line))
-
-
 class Pair:
     """Both engines on one file with as many threads."""
 
     def __init__(self, model: Path, threads: int, peer_python: str) -> None:
         packs = tempfile.mkdtemp(prefix="imp-packs-")
-        path = os.pathsep.join([str(HERE.parent / "imp"), os.environ.get("PYTHONPATH", "")])
+        self.own = own_side(model, threads, Path(packs))
         arguments = [str(model), str(threads), str(N_SEQUENCES)]
-        env = dict(os.environ, PYTHONPATH=path)
-        self.own = Side([sys.executable, str(HERE / "peer_imp.py"), *arguments, packs], env)
-        self.peer = Side([peer_python, str(HERE / "peer_llamacpp.py"), *arguments], env)
+        self.peer = Side([peer_python, str(HERE / "peer_llamacpp.py"), *arguments], dict(os.environ))
         self._label = {"model": model.name, "threads": threads}
 
     def compare(self, scenario: Scenario, rounds: int) -> dict[str, Any]:
@@ -167,9 +145,14 @@ def _note(row: dict[str, Any]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("model", type=Path)
+    parser.add_argument("model", type=Path, nargs="?")
+    parser.add_argument("--shape", help="1b, 3b, olmoe or gpt-oss, instead of a model")
+    parser.add_argument("--types", default="", help="of the shape's files; empty = those of its table")
+    parser.add_argument("--layers", type=int, default=0, help="of the shape; 0 = all it has")
+    parser.add_argument("--llamacpp", type=Path, help="a build of llama.cpp")
+    parser.add_argument("--files", type=Path, help="where the shape's files lie or are made; else they go at the end")
     parser.add_argument("--threads", default="1")
-    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--rounds", type=int, default=0, help="7; of a shape 3")
     parser.add_argument("--requantise", action="store_true")
     parser.add_argument("--decode", action="store_true")
     parser.add_argument("--busy", action="store_true")
@@ -177,6 +160,12 @@ def main() -> None:
     parser.add_argument("--peer-python", default=sys.executable)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
+    options.rounds = options.rounds or (3 if options.shape else 7)
+    if options.shape:
+        print_table(options)
+        return
+    if options.model is None:
+        parser.error("name a model, or a --shape")
     with tempfile.TemporaryDirectory() as folder:
         models = [options.model]
         for kind in ("Q4_0", "Q8_0") if options.requantise else ():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import platform
+import sys
 from functools import cache
 from pathlib import Path
 
@@ -12,35 +13,54 @@ from imp_server.config import environment
 from imp_server.core import ConfigError
 from imp_server.resources import native_folder
 
-ISAS = ("avx512vnni", "avx2", "portable")
+ISAS = ("avx512vnni", "avxvnni", "avx2", "i8mm", "dotprod", "portable")
 """Best first. Names of the variants that build_native.py makes."""
 
 MEND = "install a C++ compiler (g++ or clang++) and install imp again (in a checkout: make native)"
 """What whoever has no native library must do."""
 
+_AVX2 = {"avx2", "fma", "f16c", "bmi2"}
 _NEEDS = {
-    "avx512vnni": {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl", "avx512_vnni"},
-    "avx2": {"avx2", "fma", "f16c", "bmi2"},
-    "portable": set[str](),
+    "x86_64": {
+        "avx512vnni": {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl", "avx512_vnni"},
+        "avxvnni": _AVX2 | {"avx_vnni"},
+        "avx2": _AVX2,
+        "portable": set[str](),
+    },
+    "aarch64": {"i8mm": {"asimddp", "i8mm"}, "dotprod": {"asimddp"}, "portable": set[str]()},
 }
 
 
 @cache
 def cpu_features() -> frozenset[str]:
-    """Feature flags of this CPU as Linux names them; empty where /proc/cpuinfo doesn't exist."""
+    """Feature flags of this CPU as Linux names them; empty where no one tells."""
+    if sys.platform == "darwin":
+        return _features_of_macos()
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
         return frozenset()
-    flags = next((line for line in lines if line.startswith("flags")), "")
+    flags = next((line for line in lines if line.startswith(("flags", "Features"))), "")
     return frozenset(flags.partition(":")[2].split())
+
+
+def _features_of_macos() -> frozenset[str]:
+    """Untested: no such machine was at hand."""
+    named = {"hw.optional.arm.FEAT_DotProd": "asimddp", "hw.optional.arm.FEAT_I8MM": "i8mm"}
+    system = ctypes.CDLL(None)
+    found = set()
+    for name, feature in named.items():
+        value, size = ctypes.c_int(0), ctypes.c_size_t(ctypes.sizeof(ctypes.c_int))
+        wrong = system.sysctlbyname(name.encode(), ctypes.byref(value), ctypes.byref(size), None, 0)
+        if not wrong and value.value:
+            found.add(feature)
+    return frozenset(found)
 
 
 def usable_isas() -> tuple[str, ...]:
     """Instruction sets this CPU can run, best first."""
-    if platform.machine() != "x86_64":
-        return ("portable",)
-    return tuple(isa for isa in ISAS if _NEEDS[isa] <= cpu_features())
+    needs = _NEEDS.get({"arm64": "aarch64"}.get(platform.machine(), platform.machine()), {"portable": set[str]()})
+    return tuple(isa for isa in ISAS if isa in needs and needs[isa] <= cpu_features())
 
 
 def library_path(name: str, isa: str | None = None) -> Path | None:
@@ -57,7 +77,12 @@ def library_path(name: str, isa: str | None = None) -> Path | None:
         if path.exists():
             return path
     fallback = native_folder() / f"lib{name}-portable.so"
-    return fallback if fallback.exists() and not (native_folder() / f"lib{name}-avx2.so").exists() else None
+    return fallback if fallback.exists() and not _has_vectors(name) else None
+
+
+def _has_vectors(name: str) -> bool:
+    """Whether the library is one that is built for several instruction sets."""
+    return any((native_folder() / f"lib{name}-{isa}.so").exists() for isa in ISAS if isa != "portable")
 
 
 @cache

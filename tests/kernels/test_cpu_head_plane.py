@@ -1,4 +1,4 @@
-"""The best id by way of a head's high bits is that of the full product, whatever the weights and the row."""
+"""The best id by way of a head's upper bits is that of the full product, whatever the weights and the row."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from ctypes import byref, c_int32
 import numpy as np
 import numpy.typing as npt
 import pytest
-from imp_server.backends.cpu import abi, head_plane
-from imp_server.backends.cpu.packing import PackedShape, pack, packed_shape
+from imp_server.backends.cpu import abi
+from imp_server.backends.cpu.layouts import SPLIT
+from imp_server.backends.cpu.packing import pack, packed_shape
 from imp_server.models.source import RawTensor
 from imp_server.native import usable_isas
 from imp_server.weights.ggml_types import BY_NAME
@@ -23,37 +24,32 @@ def aligned(n_bytes: int) -> npt.NDArray[np.uint8]:
 
 
 class Head:
-    """A Q8_0 head of given scales [n_out, n_blocks] and values [n_out, 32 n_blocks], and its plane."""
+    """A Q8_0 head of given scales [n_out, n_blocks] and values [n_out, 32 n_blocks], whole and split."""
 
     def __init__(self, scales: npt.NDArray[np.float16], values: npt.NDArray[np.int8]) -> None:
         n_out, n_in = values.shape
         blocks = np.empty((n_out, n_in // 32, 34), dtype=np.uint8)
         blocks[:, :, :2] = np.ascontiguousarray(scales, dtype=np.float16)[:, :, None].view(np.uint8)
         blocks[:, :, 2:] = values.reshape(n_out, -1, 32).view(np.uint8)
-        self.shape = packed_shape("Q8_0", (n_out, n_in))
-        self.plane_shape = PackedShape(head_plane.TYPE, n_out, n_in)
-        self.bytes, self.plane_bytes = aligned(self.shape.nbytes), aligned(self.plane_shape.nbytes)
-        pack(RawTensor(BY_NAME["Q8_0"], (n_out, n_in), blocks.reshape(-1)), self.shape, self.bytes)
-        panels = [b.reshape(s.n_panels, s.panel_bytes) for b, s in self._pairs()]
-        head_plane.make_plane(panels[0], self.shape.n_blocks, panels[1])
-        self.matrices = [
-            abi.Matrix(b.ctypes.data, s.panel_bytes, s.format_index, n_out, n_in, s.n_blocks) for b, s in self._pairs()
-        ]
+        raw = RawTensor(BY_NAME["Q8_0"], (n_out, n_in), blocks.reshape(-1))
+        self.bytes, self.matrices = [], []
+        for is_split in (False, True):
+            s = packed_shape("Q8_0", (n_out, n_in), is_split=is_split)
+            self.bytes.append(aligned(s.nbytes))
+            pack(raw, s, self.bytes[-1])
+            at = self.bytes[-1].ctypes.data
+            self.matrices.append(abi.Matrix(at, s.panel_bytes, s.format_index, n_out, n_in, s.n_blocks))
 
-    def _pairs(self) -> list[tuple[npt.NDArray[np.uint8], PackedShape]]:
-        return [(self.bytes, self.shape), (self.plane_bytes, self.plane_shape)]
-
-    def logits(self, isa: str, x: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-        out = np.empty(self.shape.n_out, dtype=np.float32)
-        abi.library(isa).imp_cpu_multiply(byref(self.matrices[0]), x.ctypes.data, 1, out.ctypes.data)
+    def logits(self, isa: str, x: npt.NDArray[np.float32], which: int = 0) -> npt.NDArray[np.float32]:
+        out = np.empty(self.matrices[0].n_out, dtype=np.float32)
+        abi.library(isa).imp_cpu_multiply(byref(self.matrices[which]), x.ctypes.data, 1, out.ctypes.data)
         return out
 
     def best(self, isa: str, x: npt.NDArray[np.float32], n_threads: int = 1) -> tuple[int, int]:
-        """The id by way of the plane, and the panels of the head that were multiplied."""
+        """The id by way of the upper bits, and the panels that were multiplied in full."""
         x = np.ascontiguousarray(x, dtype=np.float32)
         evaluated = c_int32()
-        head, plane = (byref(m) for m in self.matrices)
-        best = abi.library(isa).imp_cpu_plane_best(head, plane, x.ctypes.data, n_threads, byref(evaluated))
+        best = abi.library(isa).imp_cpu_plane_best(byref(self.matrices[1]), x.ctypes.data, n_threads, byref(evaluated))
         return best, evaluated.value
 
     def check(self, isa: str, x: npt.NDArray[np.float32], n_threads: int = 1) -> int:
@@ -70,12 +66,24 @@ def random_head(rng: np.random.Generator, n_out: int, n_blocks: int, size: float
     return Head(scales, rng.integers(-128, 128, (n_out, 32 * n_blocks)).astype(np.int8))
 
 
+def test_a_search_reads_two_thirds_and_the_split_costs_nothing() -> None:
+    whole, split = (packed_shape("Q8_0", (16, 576), is_split=wanted) for wanted in (False, True))
+    assert split.type == SPLIT and split.nbytes == whole.nbytes
+    assert split.upper_bytes < 0.65 * split.nbytes and whole.upper_bytes == whole.nbytes
+    assert packed_shape("Q6_K", (16, 512), is_split=True).type == "Q6_K"
+
+
 @pytest.mark.parametrize("isa", ISAS)
-def test_a_plane_costs_what_the_kernel_says(isa: str) -> None:
-    library = abi.library(isa)
-    for n_blocks in range(1, 40):
-        assert library.imp_cpu_plane_bytes(n_blocks) == head_plane.panel_bytes(n_blocks)
-    assert head_plane.panel_bytes(18) < 0.65 * packed_shape("Q8_0", (16, 576)).panel_bytes
+@pytest.mark.parametrize("n_out, n_blocks", [(1, 1), (17, 5), (331, 18)])
+def test_a_split_head_multiplies_as_a_whole_one(isa: str, n_out: int, n_blocks: int) -> None:
+    rng = np.random.default_rng(n_blocks)
+    head = random_head(rng, n_out, n_blocks)
+    x = rng.standard_normal(32 * n_blocks).astype(np.float32)
+    np.testing.assert_array_equal(head.logits(isa, x, 1), head.logits(isa, x, 0))
+    whole, split = np.empty((2, n_out, 32 * n_blocks), dtype=np.float32)
+    for matrix, out in zip(head.matrices, (whole, split), strict=True):
+        abi.library(isa).imp_cpu_dequantise(byref(matrix), 0, n_out, out.ctypes.data)
+    np.testing.assert_array_equal(split, whole)
 
 
 @pytest.mark.parametrize("isa", ISAS)

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from gguf import quants
 from imp_server.backends.cpu import abi
-from imp_server.backends.cpu.layouts import FLOAT_LAYOUTS, LAYOUTS
-from imp_server.backends.cpu.packing import pack, packed_shape
+from imp_server.backends.cpu.layouts import FLOAT_LAYOUTS, LAYOUTS, SPLIT
+from imp_server.backends.cpu.packing import PackedShape, pack, packed_shape
 from imp_server.backends.cpu.twin import Arithmetic, TwinMatrix
 from imp_server.models.source import RawTensor
 from imp_server.native import usable_isas
@@ -69,14 +69,18 @@ def test_dequantised_values_are_the_formats_own_on_random_bytes(isa, type_name, 
     np.testing.assert_array_equal(got, want)
 
 
-@pytest.mark.parametrize("type_name", LAYOUTS)
-def test_bits_per_weight_stay_near_the_files(type_name):
-    """A kept payload costs at most a quarter bit more; Q2_K, Q3_K are widened to 4 bits, Q5 and Q6 to 8."""
-    bits = 8 * packed_shape(type_name, (64, 2048)).nbytes / (64 * 2048)
-    theirs = 8 * BY_NAME[type_name].block_bytes / BY_NAME[type_name].block
-    widened = {"Q2_K": 5.2, "Q3_K": 4.7, "Q5_0": 8.5, "Q5_1": 9.0, "Q5_K": 8.7, "Q6_K": 8.7}
-    print(f"{type_name}: {bits:.3f} bits per weight, {theirs:.3f} in the file")
-    assert bits <= widened.get(type_name, theirs + 0.26)
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("type_name", [*LAYOUTS, SPLIT])
+@pytest.mark.parametrize("n_in", [2048, 8192, 768, 2880])
+def test_a_packed_matrix_takes_the_bytes_of_the_file(isa, type_name, n_in):
+    """Decoding is bound by bytes. Odd numbers of blocks may cost an unfinished cache line or two a panel."""
+    kind = BY_NAME["Q8_0" if type_name == SPLIT else type_name]
+    if n_in % kind.block:
+        return
+    shape = PackedShape(type_name, 64, n_in)
+    theirs = 64 * n_in // kind.block * kind.block_bytes
+    assert theirs <= shape.nbytes <= 1.01 * theirs
+    assert abi.library(isa).imp_cpu_panel_bytes(shape.format_index, shape.n_blocks) == shape.panel_bytes
 
 
 @pytest.mark.parametrize("isa", ISAS)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from pathlib import Path
 
 import pytest
+from imp_server import native
 
 import build_native
 from build_native import Build, as_zig_has_it, platform_tag
@@ -44,11 +46,30 @@ def test_a_foreign_build_never_lands_beside_the_package(monkeypatch: pytest.Monk
     assert (
         build is not None and build.into != build_native.TARGET and build.compiler == ("some-compiler", "--target", "x")
     )
-    assert build.variants("engine") == {"portable": []}
+    assert list(build.variants("engine")) == ["portable", "dotprod", "i8mm"]
+    assert list(build.variants("grammar")) == ["portable"]
+    assert Build(("c++",), "riscv64").variants("engine") == {"portable": []}
+
+
+def test_variants_that_differ_in_dot_products_share_the_rest() -> None:
+    build = Build(("c++",), "x86_64")
+    unit = build_native.SOURCES / "engine" / "forward.cpp"
+    dots = build_native.SOURCES / "engine" / "tiles_four.cpp"
+    assert build.object_path("engine", "avxvnni", unit) == build.object_path("engine", "avx2", unit)
+    assert build.object_path("engine", "avxvnni", dots) != build.object_path("engine", "avx2", dots)
+    computing = {
+        path.stem for path in unit.parent.glob("*.cpp") if re.search(r"\bdot(4|16)<|kernel_for_rows<", path.read_text())
+    }
+    assert all(stem.startswith(build_native.DOT_SOURCES) for stem in computing)
+
+
+def test_the_package_and_the_build_know_the_same_instruction_sets() -> None:
+    assert {isa for variants in build_native.VARIANTS.values() for isa in variants} == set(native.ISAS)
 
 
 def test_instruction_sets_as_zig_spells_them() -> None:
     assert as_zig_has_it(["-march=x86-64-v4", "-mavx512vnni"]) == ["-march=x86_64_v4+avx512vnni"]
+    assert as_zig_has_it(["-march=armv8.2-a+dotprod"]) == ["-march=generic+dotprod"]
     assert as_zig_has_it([]) == []
 
 

@@ -139,7 +139,7 @@ class Cpu(msgspec.Struct, frozen=True):
 
     threads: Count = 0
     """Threads; 0 = the cores that affinity and quota leave us."""
-    isa: Literal["", "portable", "avx2", "avx512vnni"] = ""
+    isa: Literal["", "portable", "avx2", "avxvnni", "avx512vnni", "dotprod", "i8mm"] = ""
     """Force one instruction set; empty = the best this CPU has."""
     quantize: Literal["none", "q8", "q4"] = "none"
     """Quantise float checkpoints at load."""
@@ -152,7 +152,7 @@ class Cpu(msgspec.Struct, frozen=True):
     huge_pages: bool = True
     """Hold the weights in huge pages, as a copy in memory where a mapping of the file isn't."""
     head_plane: bool = True
-    """Keep the high bits of an 8-bit head (Q8_0) beside it: greedy rows of one stream read them instead, same ids."""
+    """Split an 8-bit head (Q8_0): greedy rows of one stream read its upper bits first, same ids."""
 
 
 class Cuda(msgspec.Struct, frozen=True):

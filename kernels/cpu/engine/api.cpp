@@ -68,8 +68,9 @@ int32_t imp_cpu_multiply(const Matrix* matrix, const float* x, int32_t n_rows, f
     }
 }
 
-// For tests: the best id of head times the row x by way of the plane, or -1; `n_evaluated`: panels of the head it took.
-int32_t imp_cpu_plane_best(const Matrix* head, const Matrix* plane, const float* x, int32_t n_threads, int32_t* n_evaluated) {
+// For tests: the best id of a split head times the row x by way of its upper bits, or -1; `n_evaluated`: panels that it
+// multiplied in full.
+int32_t imp_cpu_plane_best(const Matrix* head, const float* x, int32_t n_threads, int32_t* n_evaluated) {
     try {
         Activations a;
         Buffer<uint8_t> bytes;
@@ -80,15 +81,13 @@ int32_t imp_cpu_plane_best(const Matrix* head, const Matrix* plane, const float*
         Pool pool(n_threads, 50);
         pool.use(n_threads);
         PlaneSearch search;
-        const int32_t best = search.best(pool, *head, *plane, [&](int) -> const Activations& { return a; });
+        const int32_t best = search.best(pool, *head, [&](int) -> const Activations& { return a; });
         *n_evaluated = search.n_evaluated();
         return best;
     } catch (...) {
         return -2;
     }
 }
-
-int64_t imp_cpu_plane_bytes(int32_t n_blocks) { return plane_panel_bytes(n_blocks); }
 
 // For tests and adapters: rows [first, first + n_rows) of the packed matrix as floats.
 void imp_cpu_dequantise(const Matrix* matrix, int64_t first, int64_t n_rows, float* out) {

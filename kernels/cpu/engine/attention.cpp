@@ -15,7 +15,7 @@ struct Tile {
 
 // Blocks of keys, or vectors of values, that N queries meet at once: enough sums in flight to keep the multipliers busy,
 // few enough to stay in registers; and a query's number, once loaded, serves all of them.
-#if defined(__AVX512F__)
+#if IMP_LANES_512
 template <int N> constexpr int kTogether = N <= 5 ? 4 : 2;
 #else
 template <int N> constexpr int kTogether = N <= 2 ? 4 : N <= 4 ? 2 : 1;

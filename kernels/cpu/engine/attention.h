@@ -28,7 +28,7 @@ constexpr int kSpan = 512;
 constexpr int kMaxHead = 512;    // of a value
 constexpr int kMaxQuery = 640;   // of a key
 // Query vectors handled at once: as many as the registers hold beside what they meet.
-#if defined(__AVX512F__)
+#if IMP_LANES_512
 constexpr int kVectors = 12;
 #else
 constexpr int kVectors = 8;

@@ -55,7 +55,7 @@ const Field kFields[] = {
     AT(LayerPlan, mixer), AT(LayerPlan, feed_forward), AT(LayerPlan, parallel), AT(LayerPlan, attention), AT(LayerPlan, latent), AT(LayerPlan, dense),
     AT(LayerPlan, experts),
     SIZE(ModelPlan),
-    AT(ModelPlan, embedding), AT(ModelPlan, head), AT(ModelPlan, head_plane), AT(ModelPlan, final_norm),
+    AT(ModelPlan, embedding), AT(ModelPlan, head), AT(ModelPlan, final_norm),
     AT(ModelPlan, head_bias), AT(ModelPlan, layers), AT(ModelPlan, n_layers), AT(ModelPlan, width),
     AT(ModelPlan, vocab_size), AT(ModelPlan, n_groups), AT(ModelPlan, norm), AT(ModelPlan, norm_eps),
     AT(ModelPlan, embedding_scale), AT(ModelPlan, residual_scale), AT(ModelPlan, logit_scale),

@@ -105,9 +105,9 @@ template <class Fn> void Forward::whole_head(const StepPlan& step, const std::ve
         return Rows{room, width};
     };
     Input in = input({0, n_heads, -1}, width, {&model_.head}, take);
-    if (model_.head_plane.present() && step.n_head == 1 && !step.logits[0]) {
-        step.best[0] = plane_search_.best(threads_, model_.head, model_.head_plane,
-                                          [&](int worker) -> const Activations& { return activations(in, worker); });
+    const bool is_bare = !model_.head_bias && model_.logit_scale == 1.0f && model_.logit_softcap == 0.0f;
+    if (model_.head.id() == FormatId::q8_split && is_bare && step.n_head == 1 && !step.logits[0]) {
+        step.best[0] = plane_search_.best(threads_, model_.head, [&](int worker) -> const Activations& { return activations(in, worker); });
         if (step.best[0] >= 0) return;
     }
     // Not `multiply`: an epilogue that keeps the best per worker must know the worker.

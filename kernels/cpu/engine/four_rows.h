@@ -5,7 +5,7 @@
 
 namespace imp {
 
-#if defined(__AVX512F__)
+#if IMP_LANES_512
 
 // out[i] = the largest lane of vector i.
 IMP_INLINE void largest_lanes(const Floats* rows, float* out) {
@@ -55,6 +55,37 @@ IMP_INLINE void quad_sums(Bytes quads, int32_t* out) {
 IMP_INLINE void store_bytes(uint8_t* p, Bytes a) {
     _mm256_storeu_si256((__m256i*)p, a.lo);
     _mm256_storeu_si256((__m256i*)(p + 32), a.hi);
+}
+
+#elif defined(__ARM_FEATURE_DOTPROD)
+
+// Word l of row i to word i of row l.
+IMP_INLINE void turn(uint32x4_t* rows) {
+    const uint32x4_t a = vtrn1q_u32(rows[0], rows[1]), b = vtrn2q_u32(rows[0], rows[1]);
+    const uint32x4_t c = vtrn1q_u32(rows[2], rows[3]), d = vtrn2q_u32(rows[2], rows[3]);
+    const auto low = [](uint32x4_t x, uint32x4_t y) { return vcombine_u32(vget_low_u32(x), vget_low_u32(y)); };
+    const auto high = [](uint32x4_t x, uint32x4_t y) { return vcombine_u32(vget_high_u32(x), vget_high_u32(y)); };
+    rows[0] = low(a, c);
+    rows[1] = low(b, d);
+    rows[2] = high(a, c);
+    rows[3] = high(b, d);
+}
+IMP_INLINE void largest_lanes(const Floats* rows, float* out) {
+    for (int i = 0; i < 4; ++i) out[i] = largest_lane(rows[i]);
+}
+IMP_INLINE Bytes round_to_quads(const Floats* rows) {
+    uint32x4_t words[4];
+    Bytes quads;
+    for (int i = 0; i < 4; ++i) words[i] = vreinterpretq_u32_s8(rounded(rows[i]));
+    turn(words);
+    for (int i = 0; i < 4; ++i) quads.v[i] = vreinterpretq_u8_u32(words[i]);
+    return quads;
+}
+IMP_INLINE void quad_sums(Bytes quads, int32_t* out) {
+    for (int i = 0; i < 4; ++i) vst1q_s32(out + 4 * i, vdotq_s32(vdupq_n_s32(0), vreinterpretq_s8_u8(quads.v[i]), vdupq_n_s8(1)));
+}
+IMP_INLINE void store_bytes(uint8_t* p, Bytes a) {
+    for (int i = 0; i < 4; ++i) vst1q_u8(p + 16 * i, a.v[i]);
 }
 
 #else

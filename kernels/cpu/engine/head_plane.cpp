@@ -7,7 +7,9 @@
 namespace imp {
 namespace {
 
-constexpr int kPlaneBlock = 320, kPlaneSpan = 64 + 2 * kPlaneBlock;
+using Head = Q8_Split;
+constexpr int kSpanBytes = int(Head::header_bytes(Head::kSpan)) + Head::kSpan * Head::kPayload;
+static_assert(Head::kSpan == 2 && Head::kInStream == 5, "the bound and the scan know two blocks and 5 bits");
 constexpr int kMostBlocks = 4096;    // keeps the sum of roundings below 1 %
 constexpr float kRounding = 320.0f * 5.9604645e-8f;
 constexpr float kTiny = 1e-26f;
@@ -18,28 +20,34 @@ constexpr int kAloneUpTo = 24;       // candidates that one thread multiplies fa
 constexpr int kCandidatesPerChunk = 8;
 constexpr float kLowest = -std::numeric_limits<float>::infinity();
 
-// Values 0 .. 31 of quad Q.
-template <int Q> IMP_INLINE Bytes plane_values(Bytes packed, Bytes top) {
-    return with_bit_4_from<Q>(Q < 4 ? low_nibbles(packed) : high_nibbles(packed), top);
+// Dots of the upper bits, 0 .. 31, of half H.
+template <int H> IMP_INLINE Floats upper_dot(const uint8_t* payload, const int32_t* quad) {
+    const Bytes w[4] = {quad_of_planes<5, 4 * H>(payload), quad_of_planes<5, 4 * H + 1>(payload),
+                        quad_of_planes<5, 4 * H + 2>(payload), quad_of_planes<5, 4 * H + 3>(payload)};
+    return to_floats(dot16<false, 5>(int_zeros(), w, quad + 4 * H, 1));
 }
 
-IMP_INLINE Ints half_0(const Bytes* packed, Bytes top, const int32_t* quad) {
-    Ints dot = dot4<false>(int_zeros(), plane_values<0>(packed[0], top), quad[0]);
-    dot = dot4<false>(dot, plane_values<1>(packed[1], top), quad[1]);
-    dot = dot4<false>(dot, plane_values<2>(packed[2], top), quad[2]);
-    return dot4<false>(dot, plane_values<3>(packed[3], top), quad[3]);
-}
+// What a scan reads next but one: the upper bits of panel after panel, with the low bits between them left out.
+class Ahead {
+public:
+    Ahead(const Matrix& head, int panel)
+        : at_(head.data + panel * head.panel_bytes), stream_(Head::stream_bytes(head.n_blocks)), gap_(head.panel_bytes - stream_),
+          left_(stream_) {}
 
-IMP_INLINE Ints half_1(const Bytes* packed, Bytes top, const int32_t* quad) {
-    Ints dot = dot4<false>(int_zeros(), plane_values<4>(packed[0], top), quad[4]);
-    dot = dot4<false>(dot, plane_values<5>(packed[1], top), quad[5]);
-    dot = dot4<false>(dot, plane_values<6>(packed[2], top), quad[6]);
-    return dot4<false>(dot, plane_values<7>(packed[3], top), quad[7]);
-}
+    void prefetch_lines(int n) {
+        for (int i = 0; i < n && left_ > 0; ++i, at_ += 64, left_ -= 64) prefetch(at_);
+        if (left_ <= 0) {
+            at_ += gap_;
+            left_ = stream_;
+        }
+    }
+
+private:
+    const uint8_t* at_;
+    int64_t stream_, gap_, left_;
+};
 
 }  // namespace
-
-int64_t plane_panel_bytes(int n_blocks) { return int64_t((n_blocks + 1) / 2) * 64 + int64_t(n_blocks) * kPlaneBlock; }
 
 bool PlaneSearch::prepare(const Activations& activations, Block* blocks) {
     const auto* x = (const ActivationBlock<1>*)activations.quantised_group(0);
@@ -63,32 +71,32 @@ bool PlaneSearch::prepare(const Activations& activations, Block* blocks) {
     return bounded;
 }
 
-void PlaneSearch::scan(const Matrix& plane, int first, int end, Worker& worker) {
-    constexpr int kAhead = 6144;
-    const Floats widen = splat(1.0f + kRounding * float(2 * plane.n_blocks + 16));
+void PlaneSearch::scan(const Matrix& head, int first, int end, Worker& worker) {
+    constexpr int kAheadSpans = 8;  // 5.6 KiB
+    const Floats widen = splat(1.0f + kRounding * float(2 * head.n_blocks + 16));
     Floats lowest = load(worker.lower), reaches = load(worker.reaches);
+    Ahead ahead(head, first);
+    for (int span = 0; span < kAheadSpans; ++span) ahead.prefetch_lines(kSpanBytes / 64);
     for (int panel = first; panel < end; ++panel) {
-        const uint8_t* at = plane.data + panel * plane.panel_bytes;
+        const uint8_t* at = head.data + panel * head.panel_bytes;
         const Block* x = worker.blocks.data();
         Floats value = zeros(), reach = zeros();
-        for (int block = 0; block < plane.n_blocks; block += 2) {
-            const auto* scales = (const uint16_t*)at;
-            IMP_UNROLL
-            for (int line = 0; line < kPlaneSpan; line += 64) prefetch(at + kAhead + line);
-            at += 64;
-            for (int i = 0; i < std::min(2, plane.n_blocks - block); ++i, ++x, at += kPlaneBlock) {
-                const Bytes packed[4] = {load_bytes(at), load_bytes(at + 64), load_bytes(at + 128), load_bytes(at + 192)};
-                const Bytes top = load_bytes(at + 256);
-                const Floats scale = load_halves(scales + 16 * i);
-                Floats t = fused(to_floats(half_0(packed, top, x->quad)), splat(x->d[0]), splat(x->offset));
-                t = fused(to_floats(half_1(packed, top, x->quad)), splat(x->d[1]), t);
+        for (int block = 0; block < head.n_blocks; block += Head::kSpan) {
+            const int count = std::min(Head::kSpan, head.n_blocks - block);
+            const uint8_t* header = at;
+            ahead.prefetch_lines(kSpanBytes / 64);
+            at += Head::header_bytes(count);
+            for (int i = 0; i < count; ++i, ++x, at += Head::kPayload) {
+                const Floats scale = block_scales<Head>(header, i).scale[0];
+                Floats t = fused(upper_dot<0>(at, x->quad), splat(x->d[0]), splat(x->offset));
+                t = fused(upper_dot<1>(at, x->quad), splat(x->d[1]), t);
                 value = fused(scale, t, value);
                 reach = fused(magnitude(scale), splat(x->reach), reach);
             }
         }
         reaches = add(reaches, reach);
         reach = fused(reach, widen, splat(kTiny));
-        const int count = plane.n_out - panel * kPanelRows;
+        const int count = head.n_out - panel * kPanelRows;
         Floats upper = add(value, reach), lower = sub(value, reach);
         if (count < kPanelRows) {
             upper = keep_range(upper, 0, count, kLowest);
@@ -123,11 +131,11 @@ bool PlaneSearch::worth_it() {
     return true;
 }
 
-int32_t PlaneSearch::best(Pool& pool, const Matrix& head, const Matrix& plane, const ActivationsOf& activations) {
+int32_t PlaneSearch::best(Pool& pool, const Matrix& head, const ActivationsOf& activations) {
     n_evaluated_ = 0;
-    if (plane.n_blocks > kMostBlocks || !worth_it()) return -1;
+    if (head.n_blocks > kMostBlocks || !worth_it()) return -1;
     workers_.resize(size_t(pool.size()));
-    const int n_panels = plane.n_panels(), threads = pool.in_use();
+    const int n_panels = head.n_panels(), threads = pool.in_use();
     upper_.get(n_panels);
     ++serial_;
     for (Worker& worker : workers_) {
@@ -143,7 +151,7 @@ int32_t PlaneSearch::best(Pool& pool, const Matrix& head, const Matrix& plane, c
             if (!prepare(a, own.blocks.get(a.n_blocks))) own.reaches[0] = std::numeric_limits<float>::infinity();
             own.serial = serial_;
         }
-        scan(plane, chunk * per_chunk, std::min(n_panels, (chunk + 1) * per_chunk), own);
+        scan(head, chunk * per_chunk, std::min(n_panels, (chunk + 1) * per_chunk), own);
     });
     float least = kLowest;
     for (const Worker& worker : workers_) {

@@ -1,12 +1,8 @@
-// The best id of one row of an LM head, read from the head's high bits first.
+// The best id of one row of an LM head, read from the head's upper bits first.
 //
-// A plane holds the upper 5 of the 8 bits of a Q8_0 head: 65 % of its bytes. From it come, for each output, a value and how
-// far the true logit may lie from it. Only panels that could hold the best are then multiplied by the head itself, in the
-// arithmetic of the full product, so the id is that of the full product for every input.
-//
-// Layout of a panel (backends/cpu/head_plane.py): per 2 blocks the head's 64 bytes of scales, then per block 320 bytes:
-//   byte 64 i + 4 r + b: bits 3-6 of inputs 4 i + b (low) and 16 + 4 i + b (high) of output r
-//   byte 256 + 4 r + b: bit q is bit 7 of input 4 q + b of output r
+// A split head (formats.h, q8_split) keeps the upper 5 of its 8 bits in front, with the scales: 65 % of its bytes. From them
+// come, for each output, a value and how far the true logit may lie from it. Only panels that could hold the best are then
+// multiplied in full, in the arithmetic of the full product, so the id is that of the full product for every input.
 //
 // The bound. With v = 8 h + 3.5 + e, |e| <= 3.5, the plane's value differs from the exact sum by at most
 //   reach = sum over blocks |scale| * 3.5 * (d 0 * sum |q| + d 1 * sum |q|).
@@ -25,16 +21,14 @@
 
 namespace imp {
 
-int64_t plane_panel_bytes(int n_blocks);
-
 // Owner of what one search needs, kept from step to step.
 class PlaneSearch {
 public:
     using ActivationsOf = std::function<const Activations&(int worker)>;
 
-    // The id of the largest output of head times the one row of activations, the lowest on ties; -1: not bounded, or lately
-    // not worth it, so multiply in full.
-    int32_t best(Pool& pool, const Matrix& head, const Matrix& plane, const ActivationsOf& activations);
+    // The id of the largest output of a split head times the one row of activations, the lowest on ties; -1: not bounded, or
+    // lately not worth it, so multiply in full.
+    int32_t best(Pool& pool, const Matrix& head, const ActivationsOf& activations);
 
     int n_evaluated() const { return n_evaluated_; }  // panels of the head that the last search multiplied
 
@@ -55,7 +49,7 @@ private:
     struct Candidate { float upper; int panel; };
 
     static bool prepare(const Activations& activations, Block* blocks);
-    void scan(const Matrix& plane, int first, int end, Worker& worker);
+    void scan(const Matrix& head, int first, int end, Worker& worker);
     void evaluate(const Matrix& head, const Activations& activations, int panel, Worker& worker);
     int32_t choose(Pool& pool, const Matrix& head, const ActivationsOf& activations, float least);
     bool worth_it();

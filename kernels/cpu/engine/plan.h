@@ -99,7 +99,6 @@ struct LayerPlan {
 
 struct ModelPlan {
     Matrix embedding, head;
-    Matrix head_plane;                           // head_plane.h; absent: the head is always read in full
     Norm final_norm;
     const float* head_bias;
     const LayerPlan* layers;

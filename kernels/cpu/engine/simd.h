@@ -10,9 +10,18 @@
 
 #if defined(__AVX2__)
 #include <immintrin.h>
+#elif defined(__ARM_FEATURE_DOTPROD)
+#include <arm_neon.h>
 #endif
 
-#if defined(__AVX2__)
+// IMP_VECTOR_256: 256-bit vectors on a machine with wider ones, to prove the AVX-VNNI build on it.
+#if defined(__AVX512F__) && !defined(IMP_VECTOR_256)
+#define IMP_LANES_512 1
+#else
+#define IMP_LANES_512 0
+#endif
+
+#if defined(__AVX2__) || defined(__ARM_FEATURE_DOTPROD)
 #define IMP_INLINE static inline __attribute__((always_inline))
 #define IMP_UNROLL _Pragma("GCC unroll 16")
 #else
@@ -58,14 +67,14 @@ IMP_INLINE uint16_t float_to_bf16(float value) {
 }
 
 IMP_INLINE float fused_scalar(float a, float b, float c) {
-#if defined(__FMA__)
+#if defined(__FMA__) || defined(__ARM_FEATURE_DOTPROD)
     return __builtin_fmaf(a, b, c);
 #else
     return a * b + c;
 #endif
 }
 
-#if defined(__AVX512F__)
+#if IMP_LANES_512
 
 struct Floats { __m512 v; };
 struct Ints { __m512i v; };
@@ -118,13 +127,13 @@ IMP_INLINE void round_to_int8(Floats a, int8_t* p) {
     _mm_storeu_si128((__m128i*)p, _mm512_cvtsepi32_epi8(_mm512_cvtps_epi32(a.v)));
 }
 IMP_INLINE Bytes load_bytes(const uint8_t* p) { return {_mm512_loadu_si512(p)}; }
-IMP_INLINE Bytes low_nibbles(Bytes a) { return {_mm512_and_si512(a.v, _mm512_set1_epi8(15))}; }
-IMP_INLINE Bytes high_nibbles(Bytes a) { return {_mm512_and_si512(_mm512_srli_epi16(a.v, 4), _mm512_set1_epi8(15))}; }
-// Bit 4 of each byte becomes bit Q of `bits`; `low` is below 16.
-template <int Q> IMP_INLINE Bytes with_bit_4_from(Bytes low, Bytes bits) {
-    const __m512i moved = Q < 4 ? _mm512_slli_epi16(bits.v, Q < 4 ? 4 - Q : 0) : Q > 4 ? _mm512_srli_epi16(bits.v, Q > 4 ? Q - 4 : 0) : bits.v;
-    return {_mm512_or_si512(low.v, _mm512_and_si512(moved, _mm512_set1_epi8(16)))};
+// Bits [From, From + Count) of each byte as bits [To, To + Count), all others zero.
+template <int From, int To, int Count> IMP_INLINE Bytes bits(Bytes a) {
+    constexpr int kUp = To > From ? To - From : 0, kDown = From > To ? From - To : 0;
+    const __m512i moved = kUp ? _mm512_slli_epi16(a.v, kUp) : kDown ? _mm512_srli_epi16(a.v, kDown) : a.v;
+    return {_mm512_and_si512(moved, _mm512_set1_epi8(int8_t(((1 << Count) - 1) << To)))};
 }
+IMP_INLINE Bytes either(Bytes a, Bytes b) { return {_mm512_or_si512(a.v, b.v)}; }
 IMP_INLINE Bytes look_up(const uint8_t* table, Bytes index) {
     return {_mm512_shuffle_epi8(_mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i*)table)), index.v)};
 }
@@ -133,6 +142,11 @@ IMP_INLINE Bytes look_up(const uint8_t* table, Bytes index) {
 constexpr bool kWideIsSigned = false;
 template <bool Wide> IMP_INLINE Ints dot4(Ints acc, Bytes w, int32_t quad) {
     return {_mm512_dpbusd_epi32(acc.v, w.v, _mm512_set1_epi32(quad))};
+}
+// The same of four quads; the values of weights have `ValueBits`, and quad i of the activations is a[i * stride].
+template <bool Wide, int ValueBits> IMP_INLINE Ints dot16(Ints acc, const Bytes* w, const int32_t* a, int stride) {
+    for (int i = 0; i < 4; ++i) acc = dot4<Wide>(acc, w[i], a[i * stride]);
+    return acc;
 }
 IMP_INLINE float sum_lanes(Floats a) {
     const __m256 h = _mm256_add_ps(_mm512_castps512_ps256(a.v), _mm512_extractf32x8_ps(a.v, 1));
@@ -217,39 +231,71 @@ IMP_INLINE void round_to_int8(Floats a, int8_t* p) {
 IMP_INLINE Bytes load_bytes(const uint8_t* p) {
     return {_mm256_loadu_si256((const __m256i*)p), _mm256_loadu_si256((const __m256i*)(p + 32))};
 }
-IMP_INLINE Bytes low_nibbles(Bytes a) {
-    const __m256i mask = _mm256_set1_epi8(15);
-    return {_mm256_and_si256(a.lo, mask), _mm256_and_si256(a.hi, mask)};
+template <int From, int To, int Count> IMP_INLINE __m256i bits_of_half(__m256i a) {
+    constexpr int kUp = To > From ? To - From : 0, kDown = From > To ? From - To : 0;
+    const __m256i moved = kUp ? _mm256_slli_epi16(a, kUp) : kDown ? _mm256_srli_epi16(a, kDown) : a;
+    return _mm256_and_si256(moved, _mm256_set1_epi8(int8_t(((1 << Count) - 1) << To)));
 }
-IMP_INLINE Bytes high_nibbles(Bytes a) {
-    const __m256i mask = _mm256_set1_epi8(15);
-    return {_mm256_and_si256(_mm256_srli_epi16(a.lo, 4), mask), _mm256_and_si256(_mm256_srli_epi16(a.hi, 4), mask)};
+template <int From, int To, int Count> IMP_INLINE Bytes bits(Bytes a) {
+    return {bits_of_half<From, To, Count>(a.lo), bits_of_half<From, To, Count>(a.hi)};
 }
-template <int Q> IMP_INLINE __m256i bit_4_from(__m256i bits) {
-    const __m256i moved = Q < 4 ? _mm256_slli_epi16(bits, Q < 4 ? 4 - Q : 0) : Q > 4 ? _mm256_srli_epi16(bits, Q > 4 ? Q - 4 : 0) : bits;
-    return _mm256_and_si256(moved, _mm256_set1_epi8(16));
-}
-template <int Q> IMP_INLINE Bytes with_bit_4_from(Bytes low, Bytes bits) {
-    return {_mm256_or_si256(low.lo, bit_4_from<Q>(bits.lo)), _mm256_or_si256(low.hi, bit_4_from<Q>(bits.hi))};
-}
+IMP_INLINE Bytes either(Bytes a, Bytes b) { return {_mm256_or_si256(a.lo, b.lo), _mm256_or_si256(a.hi, b.hi)}; }
 IMP_INLINE Bytes look_up(const uint8_t* table, Bytes index) {
     const __m256i t = _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i*)table));
     return {_mm256_shuffle_epi8(t, index.lo), _mm256_shuffle_epi8(t, index.hi)};
 }
+#if defined(__AVXVNNI__) || (defined(__AVX512VNNI__) && defined(__AVX512VL__))
+// AVX-VNNI, or the same instruction as AVX-512 has it for 256 bits (IMP_VECTOR_256): equal in every bit.
+#if defined(__AVXVNNI__)
+#define IMP_DPBUSD _mm256_dpbusd_avx_epi32
+#else
+#define IMP_DPBUSD _mm256_dpbusd_epi32
+#endif
+constexpr bool kWideIsSigned = false;
+template <bool Wide> IMP_INLINE Ints dot4(Ints acc, Bytes w, int32_t quad) {
+    const __m256i a = _mm256_set1_epi32(quad);
+    return {IMP_DPBUSD(acc.lo, w.lo, a), IMP_DPBUSD(acc.hi, w.hi, a)};
+}
+template <bool Wide, int ValueBits> IMP_INLINE Ints dot16(Ints acc, const Bytes* w, const int32_t* a, int stride) {
+    for (int i = 0; i < 4; ++i) acc = dot4<Wide>(acc, w[i], a[i * stride]);
+    return acc;
+}
+#undef IMP_DPBUSD
+#else
 // maddubs saturates at 2^15: weights up to 127 are safe as they are; wider ones go in by their signed value, whose
 // magnitude is at most 128.
 constexpr bool kWideIsSigned = true;
-template <bool Wide> IMP_INLINE __m256i dot4_half(__m256i acc, __m256i w, __m256i a) {
-    const __m256i ones = _mm256_set1_epi16(1);
-    if (!Wide) return _mm256_add_epi32(acc, _mm256_madd_epi16(_mm256_maddubs_epi16(w, a), ones));
+template <bool Wide> IMP_INLINE __m256i products_of_half(__m256i w, __m256i a) {
+    if (!Wide) return _mm256_maddubs_epi16(w, a);
     const __m256i s = _mm256_xor_si256(w, _mm256_set1_epi8(int8_t(-128)));
-    const __m256i products = _mm256_maddubs_epi16(_mm256_abs_epi8(s), _mm256_sign_epi8(a, s));
-    return _mm256_add_epi32(acc, _mm256_madd_epi16(products, ones));
+    return _mm256_maddubs_epi16(_mm256_abs_epi8(s), _mm256_sign_epi8(a, s));
+}
+IMP_INLINE __m256i plus_pairs(__m256i acc, __m256i words) {
+    return _mm256_add_epi32(acc, _mm256_madd_epi16(words, _mm256_set1_epi16(1)));
 }
 template <bool Wide> IMP_INLINE Ints dot4(Ints acc, Bytes w, int32_t quad) {
     const __m256i a = _mm256_set1_epi32(quad);
-    return {dot4_half<Wide>(acc.lo, w.lo, a), dot4_half<Wide>(acc.hi, w.hi, a)};
+    return {plus_pairs(acc.lo, products_of_half<Wide>(w.lo, a)), plus_pairs(acc.hi, products_of_half<Wide>(w.hi, a))};
 }
+// Narrow values leave room in 16 bits: 2 * 4 * 31 * 128 and 2 * 2 * 63 * 128 stay below 2^15.
+template <bool Wide, int ValueBits> IMP_INLINE Ints dot16(Ints acc, const Bytes* w, const int32_t* a, int stride) {
+    if constexpr (ValueBits > 6) {
+        for (int i = 0; i < 4; ++i) acc = dot4<Wide>(acc, w[i], a[i * stride]);
+        return acc;
+    }
+    __m256i lo[4], hi[4];
+    for (int i = 0; i < 4; ++i) {
+        const __m256i quad = _mm256_set1_epi32(a[i * stride]);
+        lo[i] = _mm256_maddubs_epi16(w[i].lo, quad);
+        hi[i] = _mm256_maddubs_epi16(w[i].hi, quad);
+    }
+    const __m256i lo_a = _mm256_add_epi16(lo[0], lo[1]), lo_b = _mm256_add_epi16(lo[2], lo[3]);
+    const __m256i hi_a = _mm256_add_epi16(hi[0], hi[1]), hi_b = _mm256_add_epi16(hi[2], hi[3]);
+    if constexpr (ValueBits == 6)
+        return {plus_pairs(plus_pairs(acc.lo, lo_a), lo_b), plus_pairs(plus_pairs(acc.hi, hi_a), hi_b)};
+    return {plus_pairs(acc.lo, _mm256_add_epi16(lo_a, lo_b)), plus_pairs(acc.hi, _mm256_add_epi16(hi_a, hi_b))};
+}
+#endif
 IMP_INLINE float sum_lanes(Floats a) {
     const __m256 h = _mm256_add_ps(a.lo, a.hi);
     const __m128 q = _mm_add_ps(_mm256_castps256_ps128(h), _mm256_extractf128_ps(h, 1));
@@ -261,6 +307,145 @@ IMP_INLINE float largest_lane(Floats a) {
     const __m128 q = _mm_max_ps(_mm256_castps256_ps128(h), _mm256_extractf128_ps(h, 1));
     const __m128 d = _mm_max_ps(q, _mm_movehl_ps(q, q));
     return _mm_cvtss_f32(_mm_max_ss(d, _mm_shuffle_ps(d, d, 1)));
+}
+
+#elif defined(__ARM_FEATURE_DOTPROD)
+
+struct Floats { float32x4_t v[4]; };
+struct Ints { int32x4_t v[4]; };
+struct Bytes { uint8x16_t v[4]; };
+
+#define IMP_QUARTERS for (int i = 0; i < 4; ++i)
+IMP_INLINE Floats load(const float* p) { Floats r; IMP_QUARTERS r.v[i] = vld1q_f32(p + 4 * i); return r; }
+IMP_INLINE void store(float* p, Floats a) { IMP_QUARTERS vst1q_f32(p + 4 * i, a.v[i]); }
+IMP_INLINE Floats splat(float a) { Floats r; IMP_QUARTERS r.v[i] = vdupq_n_f32(a); return r; }
+IMP_INLINE Floats zeros() { return splat(0.0f); }
+IMP_INLINE Floats add(Floats a, Floats b) { IMP_QUARTERS a.v[i] = vaddq_f32(a.v[i], b.v[i]); return a; }
+IMP_INLINE Floats sub(Floats a, Floats b) { IMP_QUARTERS a.v[i] = vsubq_f32(a.v[i], b.v[i]); return a; }
+IMP_INLINE Floats mul(Floats a, Floats b) { IMP_QUARTERS a.v[i] = vmulq_f32(a.v[i], b.v[i]); return a; }
+IMP_INLINE Floats divide(Floats a, Floats b) { IMP_QUARTERS a.v[i] = vdivq_f32(a.v[i], b.v[i]); return a; }
+// The second operand where one isn't a number, as everywhere.
+IMP_INLINE Floats larger(Floats a, Floats b) { IMP_QUARTERS a.v[i] = vbslq_f32(vcgtq_f32(a.v[i], b.v[i]), a.v[i], b.v[i]); return a; }
+IMP_INLINE Floats smaller(Floats a, Floats b) { IMP_QUARTERS a.v[i] = vbslq_f32(vcltq_f32(a.v[i], b.v[i]), a.v[i], b.v[i]); return a; }
+IMP_INLINE Floats magnitude(Floats a) { IMP_QUARTERS a.v[i] = vabsq_f32(a.v[i]); return a; }
+IMP_INLINE Floats fused(Floats a, Floats b, Floats c) { IMP_QUARTERS c.v[i] = vfmaq_f32(c.v[i], a.v[i], b.v[i]); return c; }
+IMP_INLINE Floats negated_fused(Floats a, Floats b, Floats c) { IMP_QUARTERS c.v[i] = vfmsq_f32(c.v[i], a.v[i], b.v[i]); return c; }
+IMP_INLINE Floats replace_below(Floats a, float bound, Floats value, float other) {
+    IMP_QUARTERS value.v[i] = vbslq_f32(vcltq_f32(a.v[i], vdupq_n_f32(bound)), vdupq_n_f32(other), value.v[i]);
+    return value;
+}
+IMP_INLINE Floats keep_range(Floats a, int first, int end, float other) {
+    const int32_t lanes[4] = {0, 1, 2, 3};
+    IMP_QUARTERS {
+        const int32x4_t lane = vaddq_s32(vld1q_s32(lanes), vdupq_n_s32(4 * i));
+        const uint32x4_t keep = vandq_u32(vcgeq_s32(lane, vdupq_n_s32(first)), vcltq_s32(lane, vdupq_n_s32(end)));
+        a.v[i] = vbslq_f32(keep, a.v[i], vdupq_n_f32(other));
+    }
+    return a;
+}
+IMP_INLINE Floats load_halves(const uint16_t* p) {
+    Floats r;
+    IMP_QUARTERS r.v[i] = vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p + 4 * i)));
+    return r;
+}
+IMP_INLINE Floats load_bf16(const uint16_t* p) {
+    Floats r;
+    IMP_QUARTERS r.v[i] = vreinterpretq_f32_u32(vshlq_n_u32(vmovl_u16(vld1_u16(p + 4 * i)), 16));
+    return r;
+}
+IMP_INLINE Floats load_int8(const int8_t* p) {
+    const int8x16_t bytes = vld1q_s8(p);
+    const int16x8_t low = vmovl_s8(vget_low_s8(bytes)), high = vmovl_s8(vget_high_s8(bytes));
+    return {{vcvtq_f32_s32(vmovl_s16(vget_low_s16(low))), vcvtq_f32_s32(vmovl_s16(vget_high_s16(low))),
+             vcvtq_f32_s32(vmovl_s16(vget_low_s16(high))), vcvtq_f32_s32(vmovl_s16(vget_high_s16(high)))}};
+}
+IMP_INLINE void load_pairs(const uint16_t* p, Floats& first, Floats& second) {
+    IMP_QUARTERS {
+        const uint32x4_t both = vreinterpretq_u32_u16(vld1q_u16(p + 8 * i));
+        first.v[i] = vreinterpretq_f32_u32(vshlq_n_u32(both, 16));
+        second.v[i] = vreinterpretq_f32_u32(vandq_u32(both, vdupq_n_u32(0xffff0000u)));
+    }
+}
+IMP_INLINE Floats times_two_to(Floats a, Floats whole) {
+    IMP_QUARTERS {
+        const int32x4_t n = vaddq_s32(vcvtnq_s32_f32(whole.v[i]), vdupq_n_s32(127));
+        a.v[i] = vmulq_f32(a.v[i], vreinterpretq_f32_s32(vshlq_n_s32(n, 23)));
+    }
+    return a;
+}
+IMP_INLINE Floats to_floats(Ints a) { Floats r; IMP_QUARTERS r.v[i] = vcvtq_f32_s32(a.v[i]); return r; }
+IMP_INLINE Ints int_splat(int32_t a) { Ints r; IMP_QUARTERS r.v[i] = vdupq_n_s32(a); return r; }
+IMP_INLINE Ints int_zeros() { return int_splat(0); }
+template <int N> IMP_INLINE Ints shift_left(Ints a) { IMP_QUARTERS a.v[i] = vshlq_n_s32(a.v[i], N); return a; }
+IMP_INLINE int8x16_t rounded(Floats a) {
+    int16x4_t words[4];
+    IMP_QUARTERS words[i] = vqmovn_s32(vcvtnq_s32_f32(a.v[i]));
+    return vcombine_s8(vqmovn_s16(vcombine_s16(words[0], words[1])), vqmovn_s16(vcombine_s16(words[2], words[3])));
+}
+IMP_INLINE void round_to_int8(Floats a, int8_t* p) { vst1q_s8(p, rounded(a)); }
+IMP_INLINE Bytes load_bytes(const uint8_t* p) { Bytes r; IMP_QUARTERS r.v[i] = vld1q_u8(p + 16 * i); return r; }
+template <int From, int To, int Count> IMP_INLINE Bytes bits(Bytes a) {
+    IMP_QUARTERS {
+        if constexpr (To > From) a.v[i] = vshlq_n_u8(a.v[i], To - From);
+        if constexpr (From > To) a.v[i] = vshrq_n_u8(a.v[i], From - To);
+        a.v[i] = vandq_u8(a.v[i], vdupq_n_u8(uint8_t(((1 << Count) - 1) << To)));
+    }
+    return a;
+}
+IMP_INLINE Bytes either(Bytes a, Bytes b) { IMP_QUARTERS a.v[i] = vorrq_u8(a.v[i], b.v[i]); return a; }
+IMP_INLINE Bytes look_up(const uint8_t* table, Bytes index) {
+    const uint8x16_t values = vld1q_u8(table);
+    IMP_QUARTERS index.v[i] = vqtbl1q_u8(values, index.v[i]);
+    return index;
+}
+IMP_INLINE uint8x16_t shifted_down(const uint8_t* p, int shift, int mask) {
+    return vandq_u8(vshlq_u8(vld1q_u8(p), vdupq_n_s8(int8_t(-shift))), vdupq_n_u8(uint8_t(mask)));
+}
+IMP_INLINE Ints widened(uint8x16_t bytes) {
+    const uint16x8_t low = vmovl_u8(vget_low_u8(bytes)), high = vmovl_u8(vget_high_u8(bytes));
+    return {{vreinterpretq_s32_u32(vmovl_u16(vget_low_u16(low))), vreinterpretq_s32_u32(vmovl_u16(vget_high_u16(low))),
+             vreinterpretq_s32_u32(vmovl_u16(vget_low_u16(high))), vreinterpretq_s32_u32(vmovl_u16(vget_high_u16(high)))}};
+}
+IMP_INLINE Floats load_nibbles(const uint8_t* p, int shift) { return to_floats(widened(shifted_down(p, shift, 15))); }
+IMP_INLINE Floats load_sixes(const uint8_t* low, int low_shift, const uint8_t* top, int top_shift) {
+    return to_floats(widened(vorrq_u8(shifted_down(low, low_shift, 15), vshlq_n_u8(shifted_down(top, top_shift, 3), 4))));
+}
+IMP_INLINE Floats load_e8m0(const uint8_t* p) {
+    const Ints e = widened(vld1q_u8(p));
+    const int32x4_t one = vdupq_n_s32(1);
+    Floats r;
+    IMP_QUARTERS {
+        const int32x4_t tiny = vshlq_n_s32(vaddq_s32(vminq_s32(e.v[i], one), one), 21);
+        r.v[i] = vreinterpretq_f32_s32(vmaxq_s32(vshlq_n_s32(vsubq_s32(e.v[i], one), 23), tiny));
+    }
+    return r;
+}
+// Signed by signed; or, with the matrix extension, unsigned by signed.
+#if defined(__ARM_FEATURE_MATMUL_INT8)
+constexpr bool kWideIsSigned = false;
+template <bool Wide> IMP_INLINE int32x4_t dot4_quarter(int32x4_t acc, uint8x16_t w, int8x16_t a) { return vusdotq_s32(acc, w, a); }
+#else
+constexpr bool kWideIsSigned = true;
+template <bool Wide> IMP_INLINE int32x4_t dot4_quarter(int32x4_t acc, uint8x16_t w, int8x16_t a) {
+    return vdotq_s32(acc, vreinterpretq_s8_u8(Wide ? veorq_u8(w, vdupq_n_u8(0x80)) : w), a);
+}
+#endif
+template <bool Wide> IMP_INLINE Ints dot4(Ints acc, Bytes w, int32_t quad) {
+    const int8x16_t a = vreinterpretq_s8_s32(vdupq_n_s32(quad));
+    IMP_QUARTERS acc.v[i] = dot4_quarter<Wide>(acc.v[i], w.v[i], a);
+    return acc;
+}
+template <bool Wide, int ValueBits> IMP_INLINE Ints dot16(Ints acc, const Bytes* w, const int32_t* a, int stride) {
+    for (int i = 0; i < 4; ++i) acc = dot4<Wide>(acc, w[i], a[i * stride]);
+    return acc;
+}
+IMP_INLINE float sum_lanes(Floats a) {
+    const float32x4_t q = vaddq_f32(vaddq_f32(a.v[0], a.v[2]), vaddq_f32(a.v[1], a.v[3]));
+    const float32x2_t d = vadd_f32(vget_low_f32(q), vget_high_f32(q));
+    return vget_lane_f32(d, 0) + vget_lane_f32(d, 1);
+}
+IMP_INLINE float largest_lane(Floats a) {
+    return vmaxvq_f32(vmaxq_f32(vmaxq_f32(a.v[0], a.v[1]), vmaxq_f32(a.v[2], a.v[3])));
 }
 
 #else
@@ -318,11 +503,23 @@ IMP_INLINE Ints int_zeros() { return int_splat(0); }
 template <int N> IMP_INLINE Ints shift_left(Ints a) { IMP_LANES a.v[i] *= 1 << N; return a; }
 IMP_INLINE void round_to_int8(Floats a, int8_t* p) { IMP_LANES p[i] = int8_t(std::nearbyintf(a.v[i])); }
 IMP_INLINE Bytes load_bytes(const uint8_t* p) { Bytes r; std::memcpy(r.v, p, 64); return r; }
-IMP_INLINE Bytes low_nibbles(Bytes a) { for (auto& b : a.v) b &= 15; return a; }
-IMP_INLINE Bytes high_nibbles(Bytes a) { for (auto& b : a.v) b >>= 4; return a; }
-template <int Q> IMP_INLINE Bytes with_bit_4_from(Bytes low, Bytes bits) {
-    for (int i = 0; i < 64; ++i) low.v[i] = uint8_t(low.v[i] | (bits.v[i] >> Q & 1) << 4);
-    return low;
+template <int From, int To, int Count> IMP_INLINE Bytes bits(Bytes a) {
+    for (auto& b : a.v) b = uint8_t((b >> From & ((1 << Count) - 1)) << To);
+    return a;
+}
+IMP_INLINE Bytes either(Bytes a, Bytes b) { for (int i = 0; i < 64; ++i) a.v[i] |= b.v[i]; return a; }
+IMP_INLINE Floats load_nibbles(const uint8_t* p, int shift) { Floats r; IMP_LANES r.v[i] = float(p[i] >> shift & 15); return r; }
+IMP_INLINE float power_of(int e) {
+    const uint32_t bits = e < 2 ? 0x200000u << e : uint32_t(e - 1) << 23;
+    float power;
+    std::memcpy(&power, &bits, 4);
+    return power;
+}
+IMP_INLINE Floats load_e8m0(const uint8_t* p) { Floats r; IMP_LANES r.v[i] = power_of(p[i]); return r; }
+IMP_INLINE Floats load_sixes(const uint8_t* low, int low_shift, const uint8_t* top, int top_shift) {
+    Floats r;
+    IMP_LANES r.v[i] = float((low[i] >> low_shift & 15) | (top[i] >> top_shift & 3) << 4);
+    return r;
 }
 IMP_INLINE Bytes look_up(const uint8_t* table, Bytes index) { for (auto& b : index.v) b = table[b]; return index; }
 constexpr bool kWideIsSigned = false;
@@ -330,6 +527,10 @@ template <bool Wide> IMP_INLINE Ints dot4(Ints acc, Bytes w, int32_t quad) {
     int8_t a[4];
     std::memcpy(a, &quad, 4);
     IMP_LANES acc.v[i] += w.v[4 * i] * a[0] + w.v[4 * i + 1] * a[1] + w.v[4 * i + 2] * a[2] + w.v[4 * i + 3] * a[3];
+    return acc;
+}
+template <bool Wide, int ValueBits> IMP_INLINE Ints dot16(Ints acc, const Bytes* w, const int32_t* a, int stride) {
+    for (int i = 0; i < 4; ++i) acc = dot4<Wide>(acc, w[i], a[i * stride]);
     return acc;
 }
 IMP_INLINE float sum_lanes(Floats a) {
@@ -344,6 +545,40 @@ IMP_INLINE float largest_lane(Floats a) {
 }
 #undef IMP_LANES
 
+#endif
+
+#if defined(__AVX2__)
+// 16 bytes widened to lanes; 16 powers 2^(e - 128) of unsigned bytes e, subnormal for e < 2.
+#if IMP_LANES_512
+IMP_INLINE Floats lanes_of(__m128i bytes) { return {_mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(bytes))}; }
+IMP_INLINE Floats load_e8m0(const uint8_t* p) {
+    const __m512i one = _mm512_set1_epi32(1), e = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i*)p));
+    const __m512i tiny = _mm512_slli_epi32(_mm512_add_epi32(_mm512_min_epi32(e, one), one), 21);
+    return {_mm512_castsi512_ps(_mm512_max_epi32(_mm512_slli_epi32(_mm512_sub_epi32(e, one), 23), tiny))};
+}
+#else
+IMP_INLINE Floats lanes_of(__m128i bytes) {
+    return {_mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(bytes)),
+            _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_unpackhi_epi64(bytes, bytes)))};
+}
+IMP_INLINE __m256 powers_of_half(const uint8_t* p) {
+    const __m256i one = _mm256_set1_epi32(1), e = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i*)p));
+    const __m256i tiny = _mm256_slli_epi32(_mm256_add_epi32(_mm256_min_epi32(e, one), one), 21);
+    return _mm256_castsi256_ps(_mm256_max_epi32(_mm256_slli_epi32(_mm256_sub_epi32(e, one), 23), tiny));
+}
+IMP_INLINE Floats load_e8m0(const uint8_t* p) { return {powers_of_half(p), powers_of_half(p + 8)}; }
+#endif
+IMP_INLINE __m128i shifted_down(const uint8_t* p, int shift, int mask) {
+    const __m128i words = _mm_srl_epi16(_mm_loadu_si128((const __m128i*)p), _mm_cvtsi32_si128(shift));
+    return _mm_and_si128(words, _mm_set1_epi8(int8_t(mask)));
+}
+// 16 unsigned numbers of 4 bits, from bit `shift` of each byte on.
+IMP_INLINE Floats load_nibbles(const uint8_t* p, int shift) { return lanes_of(shifted_down(p, shift, 15)); }
+// 16 unsigned numbers of 6 bits: 4 from bit `low_shift` of `low`, the upper 2 from bit `top_shift` of `top`.
+IMP_INLINE Floats load_sixes(const uint8_t* low, int low_shift, const uint8_t* top, int top_shift) {
+    const __m128i upper = _mm_slli_epi16(shifted_down(top, top_shift, 3), 4);
+    return lanes_of(_mm_or_si128(shifted_down(low, low_shift, 15), upper));
+}
 #endif
 
 IMP_INLINE Floats sub_from_zero(Floats a) { return sub(zeros(), a); }

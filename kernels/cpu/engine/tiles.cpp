@@ -1,12 +1,15 @@
 #include "tiles.h"
 
+#include <initializer_list>
+
 namespace imp {
 namespace {
 
 TileKernel kernel_of(FormatId id, int n_rows) {
     if (is_float(id)) return float_kernel(id, n_rows);
-    const TileKernel q4 = q4_kernel(id, n_rows);
-    return q4 ? q4 : q8_kernel(id, n_rows);
+    for (const auto by_width : {narrow_kernel, four_kernel, middle_kernel, wide_kernel})
+        if (const TileKernel kernel = by_width(id, n_rows)) return kernel;
+    return nullptr;
 }
 
 struct KernelTable {
@@ -20,30 +23,26 @@ struct KernelTable {
 const KernelTable kKernels;
 
 template <class F> void dequantise(const uint8_t* panel, int lane, int n_in, float* out) {
-    const uint8_t* header = panel;
-    const uint8_t* payload = panel + F::kHeader;
-    for (int block = 0, i = 0; block * kBlock < n_in; ++block, ++i) {
-        if (i == F::kSpan) {
-            header = payload;
-            payload += F::kHeader;
-            i = 0;
+    const int n_blocks = (n_in + kBlock - 1) / kBlock;
+    const uint8_t *at = panel, *header = panel, *rest = panel + F::stream_bytes(n_blocks);
+    for (int block = 0; block < n_blocks; ++block, at += F::kPayload, rest += F::kRest) {
+        if (block % F::kSpan == 0) {
+            header = at;
+            at += F::header_bytes(n_blocks - block < F::kSpan ? n_blocks - block : F::kSpan);
         }
-        const BlockScales<F> scales = block_scales<F>(header, i);
+        const BlockScales<F> scales = block_scales<F>(header, block % F::kSpan);
         float scale[F::kGroups][16], minimum[F::kGroups][16];
         for (int g = 0; g < F::kGroups; ++g) {
             store(scale[g], scales.scale[g]);
             if constexpr (F::kMinimum) store(minimum[g], scales.minimum[g]);
         }
         for (int k = 0; k < kBlock && block * kBlock + k < n_in; ++k) {
-            const uint8_t byte = payload[64 * (F::kBits == 8 ? k / 4 : k % 16 / 4) + 4 * lane + k % 4];
-            int value = F::kBits == 8 ? byte : k < 16 ? byte & 15 : byte >> 4;
-            if constexpr (F::kTable) value = value_table<F>()[value];
+            int value = value_at<F>(at, rest, lane, k);
             if constexpr (F::kZeroShift >= 0) value -= 1 << F::kZeroShift;
             const int g = k * F::kGroups / kBlock;
             const float scaled = scale[g][lane] * float(value);
             out[block * kBlock + k] = F::kMinimum ? scaled + minimum[g][lane] : scaled;
         }
-        payload += F::kPayload;
     }
 }
 

@@ -41,46 +41,56 @@ void dequantise_row(const Matrix& matrix, int64_t index, float* out);
 
 int64_t format_panel_bytes(FormatId id, int n_blocks);
 
-// Kernel tables, by format and number of rows - 1. Filled in tiles_q4.cpp, tiles_q8.cpp, tiles_float.cpp.
+// Kernel tables, by format and number of rows - 1: a file for each width of values, so that they compile side by side,
+// filled in tiles_narrow.cpp, tiles_four.cpp, tiles_middle.cpp, tiles_wide.cpp, tiles_float.cpp.
 using TileKernel = void (*)(const uint8_t* panels, int64_t panel_bytes, int n_panels, int n_blocks, const void* rows, float* out);
-TileKernel q4_kernel(FormatId id, int n_rows);
-TileKernel q8_kernel(FormatId id, int n_rows);
+TileKernel narrow_kernel(FormatId id, int n_rows);
+TileKernel four_kernel(FormatId id, int n_rows);
+TileKernel middle_kernel(FormatId id, int n_rows);
+TileKernel wide_kernel(FormatId id, int n_rows);
 TileKernel float_kernel(FormatId id, int n_rows);
 
-// The exact dots of half h of a block: 16 inputs of R rows with 16 outputs.
-template <class F, int R> IMP_INLINE void half_dots(const uint8_t* payload, const ActivationBlock<R>& x, int h, Ints* dot) {
+// Quads 4 H .. 4 H + 3 of a block's weights.
+template <class F, int H> IMP_INLINE void half_values(const uint8_t* payload, const uint8_t* rest, Bytes* w) {
+    w[0] = quad_values<F, 4 * H>(payload, rest);
+    w[1] = quad_values<F, 4 * H + 1>(payload, rest);
+    w[2] = quad_values<F, 4 * H + 2>(payload, rest);
+    w[3] = quad_values<F, 4 * H + 3>(payload, rest);
+}
+
+// The exact dot of half h of a block: 16 inputs of row r with 16 outputs.
+template <class F, int R> IMP_INLINE Floats half_dot(const Bytes* w, const ActivationBlock<R>& x, int h, int r) {
     constexpr bool kOffset = F::kZeroShift >= 0 && !(F::kWide && kWideIsSigned);
-    for (int r = 0; r < R; ++r)
-        dot[r] = kOffset ? shift_left<(F::kZeroShift > 0 ? F::kZeroShift : 0)>(int_splat(x.minus_sum[h][r])) : int_zeros();
-    IMP_UNROLL
-    for (int quad = 4 * h; quad < 4 * h + 4; ++quad) {
-        const Bytes w = quad_values<F>(payload, quad);
-        IMP_UNROLL
-        for (int r = 0; r < R; ++r) dot[r] = dot4<F::kWide>(dot[r], w, x.quad[quad][r]);
-    }
+    const Ints zero = kOffset ? shift_left<(F::kZeroShift > 0 ? F::kZeroShift : 0)>(int_splat(x.minus_sum[h][r])) : int_zeros();
+    return to_floats(dot16<F::kWide, F::kValueBits>(zero, w, &x.quad[4 * h][r], R));
 }
 
 template <class F, int R>
-IMP_INLINE void multiply_block(const BlockScales<F>& scales, const uint8_t* payload, const ActivationBlock<R>& x, Floats* acc) {
-    Ints dot[R];
+IMP_INLINE void multiply_block(const BlockScales<F>& scales, const uint8_t* payload, const uint8_t* rest,
+                               const ActivationBlock<R>& x, Floats* acc) {
+    Bytes w[4];
     Floats scaled[R];
+    half_values<F, 0>(payload, rest, w);
     IMP_UNROLL
-    for (int h = 0; h < 2; ++h) {
-        half_dots<F, R>(payload, x, h, dot);
-        for (int r = 0; r < R; ++r) {
-            const Floats d = splat(x.d[h][r]);
-            if constexpr (F::kGroups == 1) {
-                scaled[r] = h == 0 ? mul(to_floats(dot[r]), d) : fused(to_floats(dot[r]), d, scaled[r]);
-            } else {
-                acc[r] = fused(scales.scale[h], mul(to_floats(dot[r]), d), acc[r]);
-                if constexpr (F::kMinimum) acc[r] = fused(scales.minimum[h], splat(x.d_sum[h][r]), acc[r]);
-            }
+    for (int r = 0; r < R; ++r) {
+        const Floats dot = mul(half_dot<F, R>(w, x, 0, r), splat(x.d[0][r]));
+        if constexpr (F::kGroups == 1) {
+            scaled[r] = dot;
+        } else {
+            acc[r] = fused(scales.scale[0], dot, acc[r]);
+            if constexpr (F::kMinimum) acc[r] = fused(scales.minimum[0], splat(x.d_sum[0][r]), acc[r]);
         }
     }
-    if constexpr (F::kGroups == 1) {
-        for (int r = 0; r < R; ++r) {
-            acc[r] = fused(scales.scale[0], scaled[r], acc[r]);
+    half_values<F, 1>(payload, rest, w);
+    IMP_UNROLL
+    for (int r = 0; r < R; ++r) {
+        const Floats dot = half_dot<F, R>(w, x, 1, r), d = splat(x.d[1][r]);
+        if constexpr (F::kGroups == 1) {
+            acc[r] = fused(scales.scale[0], fused(dot, d, scaled[r]), acc[r]);
             if constexpr (F::kMinimum) acc[r] = fused(scales.minimum[0], splat(x.d_sum_both[r]), acc[r]);
+        } else {
+            acc[r] = fused(scales.scale[1], mul(dot, d), acc[r]);
+            if constexpr (F::kMinimum) acc[r] = fused(scales.minimum[1], splat(x.d_sum[1][r]), acc[r]);
         }
     }
 }
@@ -90,21 +100,25 @@ constexpr int kAhead = 6144;
 
 template <class F, int R>
 void multiply_panels(const uint8_t* panels, int64_t panel_bytes, int n_panels, int n_blocks, const void* rows, float* out) {
+    constexpr int kLines = (F::kPayload + int(F::header_bytes(F::kSpan)) / F::kSpan + 63) / 64;
     for (int p = 0; p < n_panels; ++p) {
         const uint8_t* at = panels + p * panel_bytes;
+        const uint8_t* rest = at + F::stream_bytes(n_blocks);
         const auto* x = (const ActivationBlock<R>*)rows;
         Floats acc[R];
         for (int r = 0; r < R; ++r) acc[r] = zeros();
         for (int first = 0; first < n_blocks; first += F::kSpan) {
             const uint8_t* header = at;
-            at += F::kHeader;
             const int count = n_blocks - first < F::kSpan ? n_blocks - first : F::kSpan;
-            for (int i = 0; i < count; ++i, ++x, at += F::kPayload) {
+            at += F::header_bytes(count);
+            for (int i = 0; i < count; ++i, ++x, at += F::kPayload, rest += F::kRest) {
                 if constexpr (R <= 2) {
-            IMP_UNROLL
-                    for (int line = 0; line < F::kPayload + F::kHeader / F::kSpan; line += 64) prefetch(at + kAhead + line);
+                    IMP_UNROLL
+                    for (int line = 0; line < kLines; ++line) prefetch(at + kAhead + 64 * line);
+                    IMP_UNROLL
+                    for (int line = 0; line < F::kRest; line += 64) prefetch(rest + kAhead + line);
                 }
-                multiply_block<F, R>(block_scales<F>(header, i), at, *x, acc);
+                multiply_block<F, R>(block_scales<F>(header, i), at, rest, *x, acc);
             }
         }
         for (int r = 0; r < R; ++r) store(out + r * kUnitColumns + p * kPanelRows, acc[r]);

@@ -10,8 +10,11 @@ from imp_server.native import usable_isas
 from tests.backends.cpu.running import logits_in_chunks, open_backend
 from tests.backends.cpu.synthetic_models import VARIANTS, SyntheticSource
 
+# AVX-VNNI differs from AVX2 in the dot products alone, which tests/kernels hold against their twin.
+ISAS = [isa for isa in usable_isas() if isa != "avxvnni"]
 
-@pytest.mark.parametrize("isa", usable_isas())
+
+@pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("kv", ["bf16", "int8"])
 @pytest.mark.parametrize("variant", VARIANTS, ids=lambda v: v.name)
 def test_logits_equal_the_twins(variant, kv, isa):

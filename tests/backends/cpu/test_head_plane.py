@@ -1,4 +1,4 @@
-"""A backend with a plane of its head's high bits gives the ids of one without."""
+"""A backend that searches its head by the upper bits gives the ids of one that doesn't (cpu.head_plane)."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 from imp_server.backends.base import WANT_NOTHING, WANT_SAMPLE, StepRow
-from imp_server.backends.cpu import head_plane
 from imp_server.backends.cpu.backend import CpuBackend
+from imp_server.backends.cpu.layouts import SPLIT
+from imp_server.backends.cpu.lowering import head_name
 from imp_server.core import SamplingParams
 from imp_server.decode.state import SamplerState
 from imp_server.models.opening import open_model
@@ -73,7 +74,7 @@ def test_a_small_model_samples_its_argmax(n_threads: int) -> None:
     """A vocabulary that ends within a panel."""
     variant = VARIANTS[0]
     backend = open_backend(SyntheticSource(variant.architecture, variant.types), n_threads=n_threads)
-    assert variant.architecture.vocab_size % 16 and head_plane.NAME in backend.weights.shapes
+    assert variant.architecture.vocab_size % 16 and is_split(backend)
     ids = np.random.default_rng(2).integers(0, 331, 60).tolist()
     best = logits_in_chunks(backend, ids, 64).argmax(1)
     for n in range(1, 60, 7):
@@ -81,18 +82,30 @@ def test_a_small_model_samples_its_argmax(n_threads: int) -> None:
     backend.close()
 
 
-def test_only_heads_that_it_fits_have_a_plane() -> None:
-    """8-bit ones whose product is the logit. It counts as weights held, not as weights read."""
-    has_plane = {}
+def is_split(backend: CpuBackend) -> bool:
+    return backend.weights.shapes[head_name(backend.architecture)].type == SPLIT
+
+
+def test_only_heads_that_it_fits_are_split() -> None:
+    """8-bit ones whose product is the logit. No copy of anything is kept; a greedy step reads the upper bits alone."""
+    split = {}
     for variant in VARIANTS:
-        backend = CpuBackend(SyntheticSource(variant.architecture, variant.types))
-        has_plane[variant.name] = head_plane.NAME in backend.weights.shapes
-        plane = backend.weights.shapes[head_plane.NAME].nbytes if has_plane[variant.name] else 0
-        assert backend.info.weight_bytes - backend.info.step_bytes == plane
-    assert has_plane["llama"] and not has_plane["gemma"] and not has_plane["qwen3"]
-    llama = SyntheticSource(VARIANTS[0].architecture, VARIANTS[0].types)
-    bare = CpuBackend(llama, with_head_plane=False)
-    assert head_plane.NAME not in bare.weights.shapes
-    assert bare.greedy_step_bytes == bare.weights.nbytes
-    full = CpuBackend(llama)
-    assert full.greedy_step_bytes == full.weights.nbytes - full.weights.shapes["embedding"].nbytes
+        source = SyntheticSource(variant.architecture, variant.types)
+        backend, bare = CpuBackend(source), CpuBackend(source, with_head_plane=False)
+        split[variant.name] = is_split(backend)
+        assert not is_split(bare) and bare.greedy_step_bytes == bare.step_bytes == backend.step_bytes
+        assert backend.info.weight_bytes == bare.info.weight_bytes
+        head = backend.weights.shapes[head_name(variant.architecture)]
+        lower = head.n_panels * head.n_blocks * 192 if split[variant.name] else 0
+        assert backend.greedy_step_bytes == backend.step_bytes - lower
+    assert split["llama"] and not split["gemma"] and not split["qwen3"]
+
+
+def test_a_step_reads_the_chosen_experts_and_no_embedding_beside_a_head() -> None:
+    """Of 7 experts 3, of which a prefill may need all."""
+    variant = next(v for v in VARIANTS if v.name == "experts with biases")
+    backend = CpuBackend(SyntheticSource(variant.architecture, variant.types))
+    shapes = backend.weights.shapes
+    experts = sum(shape.nbytes for name, shape in shapes.items() if ".experts_" in name)
+    whole = backend.weights.nbytes - (0 if backend.architecture.tied_head else shapes["embedding"].nbytes)
+    assert abs(backend.step_bytes - (whole - experts + experts * 3 / 7)) < len(shapes)

@@ -112,7 +112,6 @@ class ModelPlan(ctypes.Structure):
     _fields_ = [
         ("embedding", Matrix),
         ("head", Matrix),
-        ("head_plane", Matrix),
         ("final_norm", Norm),
         ("head_bias", c_void_p),
         ("layers", POINTER(LayerPlan)),
@@ -249,12 +248,14 @@ def library(isa: str | None = None) -> ctypes.CDLL:
     loaded.imp_cpu_masked_panels.restype = c_int32
     loaded.imp_cpu_multiply.argtypes = [POINTER(Matrix), c_void_p, c_int32, c_void_p]
     loaded.imp_cpu_multiply.restype = c_int32
-    loaded.imp_cpu_plane_best.argtypes = [POINTER(Matrix), POINTER(Matrix), c_void_p, c_int32, POINTER(c_int32)]
+    loaded.imp_cpu_plane_best.argtypes = [POINTER(Matrix), c_void_p, c_int32, POINTER(c_int32)]
     loaded.imp_cpu_plane_best.restype = c_int32
-    loaded.imp_cpu_plane_bytes.argtypes = [c_int32]
-    loaded.imp_cpu_plane_bytes.restype = c_int64
     loaded.imp_cpu_dequantise.argtypes = [POINTER(Matrix), c_int64, c_int64, c_void_p]
     loaded.imp_cpu_sample.argtypes = [POINTER(SamplerPlan), c_void_p, c_int32]
     loaded.imp_cpu_read_all.argtypes = [c_void_p, c_int64]
     loaded.imp_cpu_read_all.restype = c_uint64
+    loaded.imp_cpu_read_loop.argtypes = [c_int32, c_void_p, c_int64]
+    loaded.imp_cpu_dot_registers.argtypes = [c_int64, POINTER(c_int32)]
+    loaded.imp_cpu_dot_registers.restype = c_int64
+    loaded.imp_cpu_repeat.argtypes = [POINTER(Matrix), c_void_p, c_int32, c_int64]
     return loaded

@@ -9,12 +9,12 @@ import numpy as np
 import numpy.typing as npt
 
 from imp_server.backends.base import BLOCK_TOKENS, NO_ADAPTERS, BackendInfo, Int32s, KvSpec, Step, StepResult
-from imp_server.backends.cpu import abi, head_plane
+from imp_server.backends.cpu import abi
 from imp_server.backends.cpu.layouts import LAYOUT_VERSION
 from imp_server.backends.cpu.lowering import (
     LoweredModel,
-    head_for_plane,
     head_name,
+    head_to_split,
     matrix_names,
     refuse_what_we_lack,
 )
@@ -23,6 +23,7 @@ from imp_server.backends.cpu.step import StepRunner
 from imp_server.backends.cpu.threads import affinity, default_threads
 from imp_server.backends.kv_layout import block_bytes
 from imp_server.core import ConfigError, HostOutOfMemory, UnsupportedModel
+from imp_server.models.feed_forwards import Experts
 from imp_server.models.source import ModelSource
 from imp_server.native import isa_in_use, library_digest
 
@@ -62,7 +63,7 @@ class CpuBackend:
             pack_folder,
             on_progress,
             in_huge_pages=huge_pages,
-            plane_of=head_for_plane(source) if with_head_plane else "",
+            split=head_to_split(source) if with_head_plane else "",
         )
         self._pools: list[npt.NDArray[np.uint8]] = []
         self._runner: StepRunner | None = None
@@ -71,7 +72,7 @@ class CpuBackend:
             detail=f"{isa_in_use('engine', isa)}, up to {self._n_threads} threads",
             default_kv_dtype="bf16",
             weight_bytes=self.weights.nbytes,
-            step_bytes=self.weights.nbytes - self._bytes_of(head_plane.NAME),
+            step_bytes=self.step_bytes,
             arithmetic=f"{library_digest('engine', isa)} layout {LAYOUT_VERSION} quantize {quantize}",
             waits_for_masks=True,
         )
@@ -148,13 +149,27 @@ class CpuBackend:
         return self._ready().read_bandwidth(self.weights.buffer)
 
     @property
-    def greedy_step_bytes(self) -> int:
-        """Bytes of weights that a step of one greedy row reads, but for the few panels that its plane leaves open."""
-        has_plane = head_plane.NAME in self.weights.shapes
-        return self.weights.nbytes - (self._bytes_of(head_name(self.architecture)) if has_plane else 0)
+    def step_bytes(self) -> int:
+        """Bytes of weights that a step of one row reads: of experts the chosen ones, of an embedding that isn't the
+        head none to speak of.
+        """
+        return sum(self._bytes_read(name) for name in self.weights.shapes)
 
-    def _bytes_of(self, name: str) -> int:
-        return self.weights.shapes[name].nbytes if name in self.weights.shapes else 0
+    @property
+    def greedy_step_bytes(self) -> int:
+        """The same of a greedy row, but for the few panels of a split head that its upper bits leave open."""
+        head = self.weights.shapes[head_name(self.architecture)]
+        return self.step_bytes - head.nbytes + head.upper_bytes
+
+    def _bytes_read(self, name: str) -> int:
+        if name == "embedding" and not self.architecture.tied_head:
+            return 0
+        n_bytes = self.weights.shapes[name].nbytes
+        kind, index, part = (*name.split("."), "", "")[:3]
+        feed_forward = self.architecture.layers[int(index)].feed_forward if kind == "layers" else None
+        if isinstance(feed_forward, Experts) and part.startswith("experts_"):
+            return n_bytes * feed_forward.top_k // feed_forward.count
+        return n_bytes
 
     def _ready(self) -> StepRunner:
         if self._runner is None:

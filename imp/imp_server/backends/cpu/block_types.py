@@ -24,17 +24,17 @@ def _view(blocks: Bytes, start: int, stop: int, dtype: str) -> npt.NDArray[Any]:
     return field[:, :, 0] if field.shape[2] == 1 else field
 
 
-def _pair(values: Bytes) -> Bytes:
-    """[.., 32] 4-bit codes -> [.., 16] bytes holding inputs k (low) and 16 + k (high)."""
-    return np.asarray(values[..., :16] | (values[..., 16:] << 4), dtype=np.uint8)
+def _nibbles(qs: Bytes) -> Bytes:
+    """[.., 16] bytes -> [.., 32] codes: inputs k (low) and 16 + k (high)."""
+    return np.concatenate([qs & 15, qs >> 4], axis=-1)
 
 
 def _q4_0(b: Bytes) -> Parts:
-    return Parts(b[:, :, 2:], _view(b, 0, 2, "<u2"))
+    return Parts(_nibbles(b[:, :, 2:]), _view(b, 0, 2, "<u2"))
 
 
 def _q4_1(b: Bytes) -> Parts:
-    return Parts(b[:, :, 4:], _view(b, 0, 2, "<u2"), _view(b, 2, 4, "<u2"))
+    return Parts(_nibbles(b[:, :, 4:]), _view(b, 0, 2, "<u2"), _view(b, 2, 4, "<u2"))
 
 
 def _q8_0(b: Bytes) -> Parts:
@@ -48,20 +48,16 @@ def _fifth_bits(b: Bytes, start: int) -> Bytes:
 
 
 def _q5_0(b: Bytes) -> Parts:
-    low = np.concatenate([b[:, :, 6:] & 15, b[:, :, 6:] >> 4], axis=2)
-    return Parts(low | _fifth_bits(b, 2), _view(b, 0, 2, "<u2"))
+    return Parts(_nibbles(b[:, :, 6:]) | _fifth_bits(b, 2), _view(b, 0, 2, "<u2"))
 
 
 def _q5_1(b: Bytes) -> Parts:
-    low = np.concatenate([b[:, :, 8:] & 15, b[:, :, 8:] >> 4], axis=2)
-    return Parts(low | _fifth_bits(b, 4), _view(b, 0, 2, "<u2"), _view(b, 2, 4, "<u2"))
+    return Parts(_nibbles(b[:, :, 8:]) | _fifth_bits(b, 4), _view(b, 0, 2, "<u2"), _view(b, 2, 4, "<u2"))
 
 
 def _mxfp4(b: Bytes) -> Parts:
-    """E8M0 exponent e, halved because the codes are doubled: 2^(e - 128) as bf16, subnormal for e < 2."""
-    e = b[:, :, 0].astype(np.uint16)
-    scale = np.where(e < 2, np.uint16(0x20) << e, (np.maximum(e, 1) - 1) << 7).astype(np.uint16)
-    return Parts(b[:, :, 1:], scale)
+    """E8M0 exponents, read as 2^(e - 128): half of what they say, because the codes are doubled."""
+    return Parts(_nibbles(b[:, :, 1:]), b[:, :, 0])
 
 
 def _k_scales(b: Bytes) -> tuple[npt.NDArray[np.int8], npt.NDArray[np.int8]]:
@@ -81,7 +77,7 @@ def _low_then_high(qs: Bytes) -> Bytes:
 
 def _q4_k(b: Bytes) -> Parts:
     scale, minimum = _k_scales(b[:, :, 4:16])
-    payload = _pair(_low_then_high(b[:, :, 16:])).reshape(len(b), -1, 16)
+    payload = _low_then_high(b[:, :, 16:]).reshape(len(b), -1, 32)
     return Parts(payload, _view(b, 0, 2, "<u2"), _view(b, 2, 4, "<u2"), scale, minimum)
 
 
@@ -112,7 +108,7 @@ def _two_bits(qs: Bytes) -> Bytes:
 
 def _q2_k(b: Bytes) -> Parts:
     scales = b[:, :, :16].reshape(len(b), -1, 2)
-    payload = _pair(_two_bits(b[:, :, 16:80])).reshape(len(b), -1, 16)
+    payload = _two_bits(b[:, :, 16:80]).reshape(len(b), -1, 32)
     scale, minimum = (scales & 15).view(np.int8), (scales >> 4).view(np.int8)
     return Parts(payload, _view(b, 80, 82, "<u2"), _view(b, 82, 84, "<u2"), scale, minimum)
 
@@ -120,7 +116,7 @@ def _q2_k(b: Bytes) -> Parts:
 def _q3_k(b: Bytes) -> Parts:
     shifts = np.arange(8, dtype=np.uint8)[:, None]
     high = ((b[:, :, None, :32] >> shifts) & 1) << 2
-    payload = _pair(np.asarray(_two_bits(b[:, :, 32:96]) | high, dtype=np.uint8)).reshape(len(b), -1, 16)
+    payload = np.asarray(_two_bits(b[:, :, 32:96]) | high, dtype=np.uint8).reshape(len(b), -1, 32)
     packed = b[:, :, 96:108]
     low = np.concatenate([packed[:, :, :8] & 15, packed[:, :, :8] >> 4], axis=2)
     top = (packed[:, :, None, 8:] >> np.arange(0, 8, 2, dtype=np.uint8)[:, None]) & 3
@@ -132,7 +128,8 @@ def _iq4_xs(b: Bytes) -> Parts:
     high = _view(b, 2, 4, "<u2")[:, :, None] >> np.arange(0, 16, 2, dtype=np.uint16)
     low = np.stack([b[:, :, 4:8] & 15, b[:, :, 4:8] >> 4], axis=3).reshape(*b.shape[:2], 8)
     scale = (low | ((high & 3).astype(np.uint8) << 4)).astype(np.int8) - np.int8(32)
-    return Parts(b[:, :, 8:].reshape(len(b), -1, 16), _view(b, 0, 2, "<u2"), sub_scale=scale.reshape(len(b), -1, 1))
+    payload = _nibbles(b[:, :, 8:].reshape(len(b), -1, 16))
+    return Parts(payload, _view(b, 0, 2, "<u2"), sub_scale=scale.reshape(len(b), -1, 1))
 
 
 _TYPES: dict[str, Callable[[Bytes], Parts]] = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Iterator
 
-from imp_server.backends.cpu import abi, head_plane
+from imp_server.backends.cpu import abi
 from imp_server.backends.cpu.feed_forwards import feed_forward_lowering
 from imp_server.backends.cpu.mixers import LayerPart, mixer_lowering
 from imp_server.backends.cpu.pack_cache import PackedWeights
@@ -55,8 +55,8 @@ def head_name(architecture: Architecture) -> str:
     return "embedding" if architecture.tied_head else "head"
 
 
-def head_for_plane(source: ModelSource) -> str:
-    """Name of the head if a plane may stand in for it, else empty: its bound is that of the bare product."""
+def head_to_split(source: ModelSource) -> str:
+    """Name of the head if its upper bits may stand in for it, else empty: their bound is that of the bare product."""
     a = source.architecture
     is_bare = a.logit_scale == 1.0 and a.logit_softcap == 0.0 and "head.bias" not in source
     return head_name(a) if is_bare else ""
@@ -75,7 +75,6 @@ class LoweredModel(PlanTensors):
         self.plan = abi.ModelPlan(
             embedding=self.matrix("embedding"),
             head=self.matrix(head_name(a)),
-            head_plane=self.matrix(head_plane.NAME) if head_plane.NAME in weights.shapes else abi.Matrix(),
             final_norm=self.norm("final_norm"),
             head_bias=self.vector("head.bias"),
             layers=ctypes.cast(self._layers, ctypes.POINTER(abi.LayerPlan)),

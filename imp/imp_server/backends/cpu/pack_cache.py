@@ -22,7 +22,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from imp_server.backends.cpu import head_plane, pages
+from imp_server.backends.cpu import pages
 from imp_server.backends.cpu.layouts import LAYOUT_VERSION
 from imp_server.backends.cpu.pack_files import (
     END_BYTES,
@@ -82,27 +82,24 @@ def load_packed(
     on_progress: Callable[[float], None] | None = None,
     *,
     in_huge_pages: bool = True,
-    plane_of: str = "",
+    split: str = "",
 ) -> PackedWeights:
     """The packed matrices of `names`, from `folder` if they are there, else packed and, if possible, left there.
 
-    `plane_of`: the head, if a plane of its high bits is wanted; it gets one if it is packed as head_plane.SOURCE.
+    `split`: the head, if it shall be searched by its upper bits; an 8-bit one can be.
     Raises UnsupportedModel for a tensor type without a layout.
     """
     state = _state(source) if folder else None
-    path = folder / _file_name(source, state, names, quantize, plane_of) if folder and state else None
+    path = folder / _file_name(source, state, names, quantize, split) if folder and state else None
     kept = _map(path, in_huge_pages) if path else None
     if kept is not None:
         return PackedWeights(pages.moved(kept[0]) if in_huge_pages else kept[0], kept[1], from_cache=True)
-    shapes = {name: packed_shape(*_description(source, name), _how(name, quantize)) for name in names}
-    if plane_of and shapes[plane_of].type == head_plane.SOURCE:
-        head = shapes[plane_of]
-        shapes[head_plane.NAME] = PackedShape(head_plane.TYPE, head.n_out, head.n_in)
+    shapes = {
+        name: packed_shape(*_description(source, name), _how(name, quantize), is_split=name == split) for name in names
+    }
     entries, total = _placed(shapes)
     buffer, partial = _room(total, path, in_huge_pages)
     _pack_all(source, shapes, entries, buffer, on_progress)
-    if head_plane.NAME in shapes:
-        _pack_plane({e.name: e for e in entries}, shapes, plane_of, buffer)
     if path is not None and partial is not None and state is not None:
         _publish(buffer, Table(os.fsencode(state.path), state.n_bytes, state.mtime_ns, entries), partial, path)
     return PackedWeights(pages.moved(buffer) if in_huge_pages else buffer, entries, from_cache=False)
@@ -131,7 +128,7 @@ def _state(source: ModelSource) -> ModelState:
     return ModelState(path, source.header.file_bytes, path.stat().st_mtime_ns)
 
 
-def _file_name(source: ModelSource, state: ModelState, names: list[str], quantize: str, plane_of: str) -> str:
+def _file_name(source: ModelSource, state: ModelState, names: list[str], quantize: str, split: str) -> str:
     facts = (
         FORMAT,
         LAYOUT_VERSION,
@@ -140,7 +137,7 @@ def _file_name(source: ModelSource, state: ModelState, names: list[str], quantiz
         quantize,
         repr(source.architecture),
         names,
-        plane_of,
+        split,
     )
     return f"{model_digest(state.path)}-{hashlib.sha256(repr(facts).encode()).hexdigest()[:32]}{SUFFIX}"
 
@@ -222,21 +219,13 @@ def _pack_all(
         return shape.nbytes
 
     # Largest first, so that no thread is left with the embedding at the end.
-    ordered = sorted((e for e in entries if e.name != head_plane.NAME), key=lambda e: -shapes[e.name].nbytes)
+    ordered = sorted(entries, key=lambda e: -shapes[e.name].nbytes)
     total, done = sum(shapes[e.name].nbytes for e in ordered), 0
     with ThreadPoolExecutor(len(affinity())) as pool:
         for nbytes in pool.map(one, ordered):
             done += nbytes
             if on_progress:
                 on_progress(done / total)
-
-
-def _pack_plane(entries: Mapping[str, Entry], shapes: Mapping[str, PackedShape], head: str, buffer: Bytes) -> None:
-    def panels(name: str) -> Bytes:
-        shape, at = shapes[name], entries[name].offset
-        return buffer[at : at + shape.nbytes].reshape(shape.n_panels, shape.panel_bytes)
-
-    head_plane.make_plane(panels(head), shapes[head].n_blocks, panels(head_plane.NAME))
 
 
 def _publish(buffer: Bytes, table: Table, partial: Path, path: Path) -> None:

@@ -8,13 +8,14 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from imp_server.backends.cpu import head_plane
 from imp_server.backends.cpu.block_types import take_apart
 from imp_server.backends.cpu.layouts import (
+    ALL_LAYOUTS,
     BLOCK,
     FLOAT_LAYOUTS,
     LAYOUTS,
     PANEL_ROWS,
+    SPLIT,
     Parts,
     assemble,
     assemble_floats,
@@ -46,26 +47,31 @@ class PackedShape:
 
     @property
     def format_index(self) -> int:
-        """FormatId; of a plane, that of the head it was made from."""
-        if self.type == head_plane.TYPE:
-            return LAYOUTS[head_plane.SOURCE].index
-        return FLOAT_LAYOUTS[self.type] if self.type in FLOAT_LAYOUTS else LAYOUTS[self.type].index
+        """FormatId."""
+        return FLOAT_LAYOUTS[self.type] if self.type in FLOAT_LAYOUTS else ALL_LAYOUTS[self.type].index
 
     @property
     def panel_bytes(self) -> int:
-        if self.type == head_plane.TYPE:
-            return head_plane.panel_bytes(self.n_blocks)
         if self.type in FLOAT_LAYOUTS:
             return self.n_blocks * BLOCK * PANEL_ROWS * (4 if self.type == "F32" else 2)
-        return LAYOUTS[self.type].panel_bytes(self.n_blocks)
+        return ALL_LAYOUTS[self.type].panel_bytes(self.n_blocks)
+
+    @property
+    def upper_bytes(self) -> int:
+        """Of a split layout what a search reads: headers and upper bits; else all."""
+        layout = ALL_LAYOUTS.get(self.type)
+        return self.n_panels * layout.stream_bytes(self.n_blocks) if layout else self.nbytes
 
     @property
     def nbytes(self) -> int:
         return self.n_panels * self.panel_bytes
 
 
-def packed_shape(type_name: str, shape: tuple[int, ...], quantize: str = "none") -> PackedShape:
-    """The layout a tensor of a file is packed to; all but its last axis are rows.
+def packed_shape(
+    type_name: str, shape: tuple[int, ...], quantize: str = "none", *, is_split: bool = False
+) -> PackedShape:
+    """The layout a tensor of a file is packed to; all but its last axis are rows. `is_split`: a head to be searched by
+    its upper bits, if it is an 8-bit one.
 
     Raises UnsupportedModel if there is none for its type.
     """
@@ -76,6 +82,8 @@ def packed_shape(type_name: str, shape: tuple[int, ...], quantize: str = "none")
     else:
         known = ", ".join([*LAYOUTS, *FLOAT_LAYOUTS])
         raise UnsupportedModel(f"the cpu backend has no layout for tensors of type {type_name} (it has {known})")
+    if is_split and target == "Q8_0":
+        target = SPLIT
     return PackedShape(target, math.prod(shape[:-1]), shape[-1])
 
 
@@ -88,7 +96,7 @@ def pack(raw: RawTensor, shape: PackedShape, out: Bytes) -> None:
         target = panels[first // PANEL_ROWS : -(-(first + len(part)) // PANEL_ROWS)]
         if raw.type.name not in FLOAT_LAYOUTS:
             assemble(
-                LAYOUTS[shape.type],
+                ALL_LAYOUTS[shape.type],
                 take_apart(raw.type.name, part.reshape(len(part), -1, raw.type.block_bytes)),
                 target,
             )
@@ -97,7 +105,7 @@ def pack(raw: RawTensor, shape: PackedShape, out: Bytes) -> None:
         if shape.type in FLOAT_LAYOUTS:
             assemble_floats(values, target)
         else:
-            assemble(LAYOUTS[shape.type], quantise(shape.type, widened(raw.type.name, values)), target)
+            assemble(ALL_LAYOUTS[shape.type], quantise(shape.type, widened(raw.type.name, values)), target)
 
 
 def widened(type_name: str, bits: npt.NDArray[np.generic]) -> npt.NDArray[np.float32]:
@@ -110,19 +118,19 @@ def widened(type_name: str, bits: npt.NDArray[np.generic]) -> npt.NDArray[np.flo
 
 
 def quantise(type_name: str, values: npt.NDArray[np.float32]) -> Parts:
-    """Round-to-nearest Q8_0 or Q4_1 of [n_out, n_in], in blocks of 32, against the scale as stored (f16)."""
+    """Round-to-nearest Q8_0 (or its split) or Q4_1 of [n_out, n_in], in blocks of 32, against the scale as stored."""
     n_out, n_in = values.shape
     blocks = np.zeros((n_out, -(-n_in // BLOCK) * BLOCK), dtype=np.float32)
     blocks[:, :n_in] = values
     blocks = blocks.reshape(n_out, -1, BLOCK)
-    if type_name == "Q8_0":
+    if type_name != "Q4_1":
         scale = (np.abs(blocks).max(axis=2) / 127).astype(np.float16)
         codes = np.clip(np.rint(_divided(blocks, scale)), -127, 127)
         return Parts((codes + 128).astype(np.uint8), scale.view(np.uint16))
     low = blocks.min(axis=2).astype(np.float16)
     scale = ((blocks.max(axis=2) - low.astype(np.float32)) / 15).astype(np.float16)
     codes = np.clip(np.rint(_divided(blocks - low.astype(np.float32)[:, :, None], scale)), 0, 15).astype(np.uint8)
-    return Parts(codes[:, :, :16] | (codes[:, :, 16:] << 4), scale.view(np.uint16), low.view(np.uint16))
+    return Parts(codes, scale.view(np.uint16), low.view(np.uint16))
 
 
 def _divided(blocks: npt.NDArray[np.float32], scale: npt.NDArray[np.float16]) -> npt.NDArray[np.float32]:

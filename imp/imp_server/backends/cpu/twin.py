@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -136,12 +137,10 @@ class TwinMatrix:
         else:
             parts = take_apart(raw.type.name, rows.reshape(shape.n_out, -1, raw.type.block_bytes))
         layout = LAYOUTS[shape.type]
-        payload = parts.payload
-        values = payload if layout.bits == 8 else np.concatenate([payload & 15, payload >> 4], axis=2)
         if layout.table:
-            signed = np.array(layout.table, dtype=np.int8)[values]
+            signed = np.array(layout.table, dtype=np.int8)[parts.payload]
         else:
-            signed = (values.astype(np.int16) - layout.zero).astype(np.int8)
+            signed = (parts.payload.astype(np.int16) - layout.zero).astype(np.int8)
         self.groups = layout.n_groups
         self.values = signed.reshape(shape.n_out, shape.n_blocks, 2, BLOCK // 2)
         self.minimum: Floats | None = None
@@ -153,7 +152,7 @@ class TwinMatrix:
                 wide = np.repeat(_half(parts.minimum), 8, axis=1)[:, : shape.n_blocks, None]
                 self.minimum = -(wide * parts.sub_minimum.astype(F))
         else:
-            decode = _bf16 if layout.scales == "bf16" else _half
+            decode = _power if layout.scales == "e8m0" else _half
             self.scale = decode(parts.scale)[:, :, None]
             self.minimum = None if parts.minimum is None else _half(parts.minimum)[:, :, None]
 
@@ -192,12 +191,13 @@ class TwinMatrix:
         return acc
 
 
-def _half(bits: npt.NDArray[np.uint16]) -> Floats:
+def _half(bits: npt.NDArray[Any]) -> Floats:
     return np.asarray(np.ascontiguousarray(bits).view(np.float16), dtype=F)
 
 
-def _bf16(bits: npt.NDArray[np.uint16]) -> Floats:
-    return np.asarray((bits.astype(np.uint32) << np.uint32(16)).view(F))
+def _power(exponents: npt.NDArray[Any]) -> Floats:
+    """2^(e - 128)."""
+    return np.ldexp(F(1), exponents.astype(np.int32) - 128).astype(F)
 
 
 def round_bf16(x: Floats) -> Floats:

@@ -2,7 +2,7 @@
 
 namespace imp {
 
-TileKernel q4_kernel(FormatId id, int n_rows) {
+TileKernel four_kernel(FormatId id, int n_rows) {
     TileKernel kernel = nullptr;
     with_format(id, [&](auto format) {
         if constexpr (format.kBits == 4) kernel = kernel_for_rows<decltype(format)>(n_rows);

@@ -2,7 +2,7 @@
 
 namespace imp {
 
-TileKernel q8_kernel(FormatId id, int n_rows) {
+TileKernel wide_kernel(FormatId id, int n_rows) {
     TileKernel kernel = nullptr;
     with_format(id, [&](auto format) {
         if constexpr (format.kBits == 8) kernel = kernel_for_rows<decltype(format)>(n_rows);

@@ -1,0 +1,13 @@
+#include "tiles.h"
+
+namespace imp {
+
+TileKernel middle_kernel(FormatId id, int n_rows) {
+    TileKernel kernel = nullptr;
+    with_format(id, [&](auto format) {
+        if constexpr (format.kBits == 5 || format.kBits == 6) kernel = kernel_for_rows<decltype(format)>(n_rows);
+    });
+    return kernel;
+}
+
+}  // namespace imp
