@@ -9,7 +9,7 @@ ARGS ?=
 
 # make codex, make claude-code: the real program from npm against a scripted model
 .PHONY: serve test test-fast test-browser test-all check-degeneration fuzz mutants asan wheels codex claude-code
-.PHONY: lint setup setup-test native docs oracle-files clean
+.PHONY: lint setup setup-test native docs site oracle-files clean
 
 setup: $(VENV)/.base
 setup-test: $(VENV)/.test
@@ -107,6 +107,11 @@ oracle-files: setup-test
 docs: setup
 	$(VENV)/bin/imp config docs > docs/config.md
 	$(VENV)/bin/imp config docs --page llama-server > docs/llama-server.md
+
+# The pages as a site in build/site, to be read without a network.
+site: | $(PY)
+	$(PIP) --editable '.[site]'
+	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build
 
 clean:
 	rm -rf $(VENV) build dist imp/imp_server/_native
