@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 from imp_server.cli import serve
+from imp_server.cli.main import run
 from imp_server.cli.serve import addresses, warnings
 from imp_server.config import Config
+from imp_server.core import UnsupportedModel
 
 
 @pytest.mark.parametrize(("share", "warns"), [(1.0, True), (0.99, False), (0.5, False)])
@@ -49,3 +51,16 @@ def test_addresses_that_work(monkeypatch: pytest.MonkeyPatch) -> None:
     assert addresses("http://10.0.0.0:80") == ("http://10.0.0.0:80", "")
     monkeypatch.setattr(serve, "_own_address", lambda family, far: "")
     assert addresses("http://0.0.0.0:80") == ("http://127.0.0.1:80", "")
+
+
+def test_a_grammar_library_of_another_version_is_refused_at_once(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Started with it, each process that checks grammars would end, and the model would load for ever."""
+
+    def refuse() -> None:
+        raise UnsupportedModel("the native grammar library is from another version of imp: run 'make native' again")
+
+    monkeypatch.setattr("imp_server.grammar.machines.abi.grammar_library", refuse)
+    assert run(["serve", "--port", "0", "--model", "none"]) == 6
+    assert "make native" in capsys.readouterr().err

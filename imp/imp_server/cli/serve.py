@@ -43,7 +43,9 @@ def command(loaded: Loaded, model: str | None, opens_page: bool) -> None:
 def run_server(loaded: Loaded, model: str | None = None, *, opens_page: bool = False) -> None:
     """Until SIGINT or SIGTERM."""
     from imp_server.api.server import bind, serve
+    from imp_server.grammar.machines.abi import grammar_library
 
+    grammar_library()  # of another version, it would end each process that checks a grammar
     announce = partial(_announce, prefix=loaded.config.server.api_prefix, opens_page=opens_page)
     if serves_several(loaded.config, model):
         _serve_several(loaded, announce)
