@@ -68,6 +68,7 @@ HARMLESS = {
     "machines.position_machine": ["FEW_STATES", "MAX_LOOKED_AT"],
     "machines.nodes": ["FEW_RANGES"],
     "machines.product": ["GUESSED"],
+    "machines.tracked": ["MAX_OWED", "MAX_WAYS", "MAX_WORDS"],
     "masks.distance": ["MAX_LEGS", "MAX_WAYS"],
     "masks.fitting": ["FEW", "MAX_KEPT"],
     "masks.masks": ["MOST_UNDER_WAY"],

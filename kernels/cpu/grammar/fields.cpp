@@ -16,7 +16,7 @@ struct Field {
 #define SIZE(s) {#s, int64_t(sizeof(s))}
 #define AT(s, f) {#s "." #f, int64_t(offsetof(s, f))}
 
-constexpr int64_t CALLS = 2;  // raised whenever a call takes or answers something else; so is CALLS of library.py
+constexpr int64_t CALLS = 3;  // raised whenever a call takes or answers something else; so is CALLS of library.py
 
 const Field kFields[] = {
     {"calls", CALLS},

@@ -34,9 +34,19 @@ int32_t escaped(int32_t byte) {
 
 }  // namespace
 
-void Positions::follow(const uint64_t* here, uint64_t* out) const {
-  const int32_t n = n_words;
-  std::memset(out, 0, 8 * static_cast<size_t>(n));
+size_t Moves::fill(int32_t n, const int32_t* distances, int32_t n_shifts, const uint64_t* moved, const int32_t* from, int32_t n_jumps,
+                   const uint64_t* words) {
+  shifts.assign(distances, distances + n_shifts);
+  shifted.assign(moved, moved + static_cast<size_t>(n) * n_shifts);
+  for (; n_jumps--; from += 4) {
+    jumps.push_back({from[0], from[1], from[2], from[3], bits.size()});
+    const uint64_t* own = words + bits.size();
+    bits.insert(bits.end(), own, own + from[1] + from[3]);
+  }
+  return bits.size();
+}
+
+void Moves::add(const uint64_t* here, int32_t n, uint64_t* out) const {
   const uint64_t* among = shifted.data();
   for (const int32_t distance : shifts) {
     if (distance == 0) {
@@ -63,6 +73,23 @@ void Positions::follow(const uint64_t* here, uint64_t* out) const {
     if (!meets(here + jump.source, words, jump.n_source)) continue;
     words += jump.n_source;
     for (int32_t i = 0; i < jump.n_target; ++i) out[jump.target + i] |= words[i];
+  }
+}
+
+void Positions::follow(const uint64_t* here, uint64_t* out) const {
+  std::memset(out, 0, 8 * static_cast<size_t>(n_words));
+  if (links.empty()) return moves.add(here, n_words, out);
+  const int32_t n = track_words;
+  uint64_t next[MAX_WORDS];
+  for (int32_t track = 0; track * n < n_words; ++track, here += n) {
+    if (!std::any_of(here, here + n, [](uint64_t word) { return word != 0; })) continue;
+    for (const Link& link : links) {
+      if (link.then[track].empty()) continue;
+      std::memset(next, 0, 8 * static_cast<size_t>(n));
+      link.moves.add(here, n, next);
+      for (const int32_t then : link.then[track])
+        for (int32_t i = 0; i < n; ++i) out[then * n + i] |= next[i];
+    }
   }
 }
 
@@ -289,15 +316,9 @@ Positions* imp_grammar_positions(int32_t n_words, int64_t cost, const int32_t* s
   sets += n * n_classes;
   p->ends.assign(sets, sets + n);
   sets += n;
-  p->shifts.assign(shifts, shifts + n_shifts);
-  p->shifted.assign(sets, sets + n * n_shifts);
+  words += p->moves.fill(n_words, shifts, n_shifts, sets, jumps, n_jumps, words);
   sets += n * n_shifts;
   p->lost.assign(sets, sets + n);
-  for (; n_jumps--; jumps += 4) {
-    p->jumps.push_back({jumps[0], jumps[1], jumps[2], jumps[3], p->bits.size()});
-    p->bits.insert(p->bits.end(), words, words + jumps[1] + jumps[3]);
-    words += jumps[1] + jumps[3];
-  }
   p->goal = static_cast<Goal>(goal);
   for (; n_done--; done += 2) {
     p->done.push_back({done[0], done[1], p->bits.size()});
@@ -308,6 +329,18 @@ Positions* imp_grammar_positions(int32_t n_words, int64_t cost, const int32_t* s
   p->far.assign(counted + n * n_near, counted + n * (n_near + static_cast<size_t>(n_far)));
   p->missing.assign(missing, missing + n_missing);
   return p;
+}
+
+// One more way to go on, of positions in tracks of `track_words`. `then`: by track how many may come next, and which.
+void imp_grammar_positions_link(Positions* positions, int32_t track_words, const int32_t* shifts, int32_t n_shifts,
+                                const uint64_t* moved, const int32_t* jumps, int32_t n_jumps, const uint64_t* words,
+                                const int32_t* then) {
+  Link link;
+  link.moves.fill(track_words, shifts, n_shifts, moved, jumps, n_jumps, words);
+  for (int32_t track = 0; track * track_words < positions->n_words; ++track, then += *then + 1)
+    link.then.emplace_back(then + 1, then + 1 + *then);
+  positions->track_words = track_words;
+  positions->links.push_back(std::move(link));
 }
 
 void imp_grammar_positions_free(Positions* positions) { delete positions; }

@@ -10,7 +10,7 @@
 
 namespace imp_grammar {
 
-constexpr size_t MAX_WORDS = 32;  // of a set: MAX_POSITIONS of glushkov.py
+constexpr size_t MAX_WORDS = 64;  // of a set: MAX_POSITIONS of glushkov.py, MAX_WORDS of tracked.py
 
 struct Kinds {
   uint64_t words[2];  // bits of classes of characters: 128 at most
@@ -27,12 +27,32 @@ struct Count {
   Count behind() const { return {needed ? needed - 1 : 0, allowed > 0 ? allowed - 1 : allowed}; }
 };
 
-// Sets are `n_words` words; bit p is position p.
-struct Positions {
+// What may come behind the positions of a set, all at once.
+struct Moves {
   struct Jump {  // the parts of both sets that aren't empty, in `bits`
     int32_t source, n_source, target, n_target;  // first words, and how many
     size_t bits;
   };
+
+  std::vector<int32_t> shifts;
+  std::vector<uint64_t> shifted;  // per shift: the positions that it moves
+  std::vector<Jump> jumps;
+  std::vector<uint64_t> bits;
+
+  // Of `n` words, shifts and jumps (source, n_source, target, n_target) as told; how many words of `words` were read.
+  size_t fill(int32_t n, const int32_t* shifts, int32_t n_shifts, const uint64_t* moved, const int32_t* jumps, int32_t n_jumps,
+              const uint64_t* words);
+  void add(const uint64_t* here, int32_t n, uint64_t* out) const;
+};
+
+// The positions of a pattern stand side by side in tracks: one for each thing that its lookarounds may be waiting for.
+struct Link {
+  Moves moves;  // within a track
+  std::vector<std::vector<int32_t>> then;  // by track: those that may come next
+};
+
+// Sets are `n_words` words; bit p is position p.
+struct Positions {
 
   struct Part {  // a set: its words that aren't empty
     int32_t first, n;
@@ -46,12 +66,12 @@ struct Positions {
   int32_t ascii[128];            // class of each ASCII character
   std::vector<uint64_t> chars;   // per class: the positions that read it
   std::vector<uint64_t> ends;
-  std::vector<int32_t> shifts;
-  std::vector<uint64_t> shifted;  // per shift: the positions that it moves
-  std::vector<Jump> jumps;
+  Moves moves;
+  std::vector<Link> links;  // none where there is one track: then `moves` are all
+  int32_t track_words = 0;
   std::vector<uint64_t> bits;
   Goal goal;
-  std::vector<Part> done;      // sets of the goal; their words are in `bits`
+  std::vector<Part> done;      // sets of the goal, in `bits`
   std::vector<uint64_t> lost;  // behind these nothing ends
   // By number: positions from which an end is within so many code points, and those from which it may be as far. Empty
   // where none are counted.

@@ -73,7 +73,8 @@ struct Scratch {
   uint64_t* set(size_t level) { return sets.data() + level * MAX_WORDS; }
 };
 
-constexpr int64_t LOOKED_AT = 2, READ = 8;  // words in the time in which a node is looked at, and in which one is read
+// Words in the time in which a node is looked at, in which a row is read, and in which a set is, but for its own words.
+constexpr int64_t LOOKED_AT = 4, READ = 16, SET_READ = 64;
 
 // The way back to where a walk gave way: along the nodes that were open, of which nothing has to be told again.
 struct Resuming {
@@ -202,7 +203,7 @@ int32_t walk(Walker* walker, const Trie* trie, int32_t n_stack, uint32_t* out) {
       const size_t at = level - scratch.levels.data();
       uint64_t* const read = scratch.set(scratch.levels.size());
       Positions* const positions = scratch.inners[at].positions;
-      n_words += positions->n_words;
+      n_words += positions->n_words + SET_READ / 2;
       const int32_t kind = plain_kind(scratch.inners[at], byte);
       if (kind >= 0) {  // as read_byte, without what a plain set doesn't need
         const Links *from = trie->links + node, *to = from + 1;
@@ -222,6 +223,7 @@ int32_t walk(Walker* walker, const Trie* trie, int32_t n_stack, uint32_t* out) {
       }
       Inner after;
       bool moved;
+      n_words += SET_READ / 2;
       const Outcome outcome = read_byte(scratch.inners[at], scratch.set(at), byte, &after, read, &moved);
       if (outcome == Outcome::DEAD) continue;
       if (outcome == Outcome::ALIVE) {
@@ -357,7 +359,7 @@ void imp_grammar_nearest(Walker* walker, const Trie* trie, int32_t local, const 
       const size_t at = level - scratch.levels.data();
       Inner after;
       bool moved;
-      n_words += positions.n_words;
+      n_words += positions.n_words + SET_READ;
       if (read_byte(scratch.inners[at], scratch.set(at), trie->byte[node], &after, read, &moved) != Outcome::ALIVE) continue;
       const Links *from = trie->links + node, *to = from + 1;
       if (moved && from->first_id < to->first_id) {

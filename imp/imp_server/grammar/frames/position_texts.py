@@ -19,7 +19,7 @@ from imp_server.grammar.frames.store import Local
 from imp_server.grammar.frames.tables import Tables
 from imp_server.grammar.frames.verdicts import Reading
 from imp_server.grammar.machines.abi import built_library
-from imp_server.grammar.machines.glushkov import lowest
+from imp_server.grammar.machines.glushkov import Jump, Tracks, lowest
 from imp_server.grammar.machines.position_machine import PositionMachine
 
 NEVER = (1 << 31) - 1
@@ -28,6 +28,7 @@ _P, _I, _I64 = ctypes.c_void_p, ctypes.c_int32, ctypes.c_int64
 _CALLS: dict[str, tuple[Any, list[Any]]] = {
     "positions": (_P, [_I, _I64, _P, _I, _P, _I, _P, _I, _P, _I, _P, _I, _P, _I, _P, _I, _I, _P, _I]),
     "positions_free": (None, [_P]),
+    "positions_link": (None, [_P, _I, _P, _I, _P, _P, _I, _P, _P]),
     "position_texts": (_P, []),
     "position_texts_free": (None, [_P]),
     "position_text": (None, [_P, _I, _P, ctypes.c_char_p, _I, ctypes.c_uint32, ctypes.c_uint32, _I, _I, _I]),
@@ -82,10 +83,9 @@ class NativePositions:
         call, positions = _calls(), machine.positions
         n_words, goal = positions.n_words, positions.goal
         among = [*positions.chars, positions.ends, *(moved for _, moved in positions.shifts), goal.lost]
-        cuts = [(_cut(source), _cut(target)) for source, target in positions.jumps]
+        jumps, words = _cut_jumps(positions.jumps)
         parts = [_cut(found) for found in goal.done]
-        words = [part for _, part in (*(part for pair in cuts for part in pair), *parts)]
-        jumps = [[s[0], len(s[1]), t[0], len(t[1])] for s, t in cuts]
+        words += [part for _, part in parts]
         near, far = machine.counted
         ints: list[Any] = [
             [*positions.starts, *positions.kinds],
@@ -107,6 +107,26 @@ class NativePositions:
         arguments += [counted.ctypes.data, len(near), len(far), missing.ctypes.data, len(machine.missing)]
         self.at = int(call["positions"](*arguments))
         weakref.finalize(self, call["positions_free"], self.at)
+        if positions.tracks is not None:
+            for link in range(len(positions.tracks.links)):
+                self._add_link(positions.tracks, link)
+
+    def _add_link(self, tracks: Tracks, link: int) -> None:
+        shifts, jumps = tracks.links[link]
+        cuts, words = _cut_jumps(jumps)
+        then = [number for after in tracks.then[link] for number in (len(after), *after)]
+        ints = [np.array(numbers or [0], np.int32) for numbers in ([distance for distance, _ in shifts], cuts, then)]
+        moved = _words([among for _, among in shifts], tracks.width)
+        bits = np.concatenate(words or [np.zeros(1, np.uint64)])
+        charge(moved.nbytes + bits.nbytes + ints[2].nbytes, 5)
+        moves = [ints[0].ctypes.data, len(shifts), moved.ctypes.data, ints[1].ctypes.data, len(cuts), bits.ctypes.data]
+        _calls()["positions_link"](self.at, tracks.width, *moves, ints[2].ctypes.data)
+
+
+def _cut_jumps(jumps: list[Jump]) -> tuple[list[list[int]], list[NDArray[np.uint64]]]:
+    """(source, n_source, target, n_target) of each, and their words one after another."""
+    cuts = [(_cut(source), _cut(target)) for source, target in jumps]
+    return [[s[0], len(s[1]), t[0], len(t[1])] for s, t in cuts], [part for pair in cuts for _, part in pair]
 
 
 def _words(sets: list[int], n_words: int) -> NDArray[np.uint64]:

@@ -9,7 +9,7 @@ from functools import cache
 from imp_server.core import UnsupportedModel
 from imp_server.native import load_library
 
-CALLS = 2
+CALLS = 3
 """Raised whenever a call takes or answers something else; so is that of fields.cpp."""
 
 FILL = ctypes.CFUNCTYPE(c_int32, c_int32, c_int32)

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from functools import reduce
+from operator import or_
 from typing import Literal, NamedTuple
 
 from imp_server.core.turns import charge, spend
@@ -17,6 +19,8 @@ from imp_server.grammar.machines.codepoints import ANY, LAST, Ranges, sample
 from imp_server.grammar.machines.nodes import INFINITE, Kind, Node
 
 MAX_POSITIONS = 2048
+COUNTED_UP_TO = 1 << 20
+"""Positions beyond which they aren't counted."""
 MAX_CLASSES = 128
 MAX_COST = 256
 """Words read and written for one step: a mask takes at most this for each node of a vocabulary's trie."""
@@ -55,6 +59,85 @@ class Goal(NamedTuple):
 
 ANY_END = Goal("any")
 
+Moves = tuple[list[tuple[int, int]], list[Jump]]
+"""Shifts and jumps."""
+
+
+class Tracks(NamedTuple):
+    """Positions of one expression side by side, in tracks of equal width (tracked.py)."""
+
+    width: int
+    """Words of a track."""
+    n: int
+    links: list[Moves]
+    """What may follow within a track; there are several where it depends on what stands between."""
+    then: list[list[list[int]]]
+    """By link and track: the tracks that may come next."""
+    live: int
+    """All positions that lead to an end."""
+    is_single: bool = False
+    """Sets are never of two tracks at once."""
+
+    @property
+    def cost(self) -> int:
+        """Words read and written for a step."""
+        costs = [0] * self.n
+        for (shifts, jumps), then in zip(self.links, self.then, strict=True):
+            moved = self.width * (2 * len(shifts) + 1) + n_jump_words(jumps)
+            for track, after in enumerate(then):
+                costs[track] += moved + self.width * len(after) if after else 0
+        return max(costs) if self.is_single else sum(costs)
+
+    def follow(self, here: int) -> int:
+        found, n = 0, 64 * self.width
+        for track in self._among(here):
+            own = here >> track * n & (1 << n) - 1
+            for moves, then in zip(self.links, self.then, strict=True):
+                after = followed(moves, own) if then[track] else 0
+                for number in then[track] if after else ():
+                    found |= after << number * n
+        return found & self.live if self.live else found
+
+    def before(self, here: int) -> int:
+        found, n = 0, 64 * self.width
+        here = here & self.live if self.live else here
+        parts = {track: here >> track * n & (1 << n) - 1 for track in self._among(here)}
+        for moves, then in zip(self.links, self.then, strict=True):
+            for track, after in enumerate(then):
+                own = reduce(or_, (parts.get(number, 0) for number in after), 0)
+                if own:
+                    found |= preceded(moves, own) << track * n
+        return found & self.live if self.live else found
+
+    def _among(self, here: int) -> Iterator[int]:
+        n = 64 * self.width
+        while here:
+            track = lowest(here) // n
+            yield track
+            here = here >> (track + 1) * n << (track + 1) * n
+
+
+def followed(moves: Moves, here: int) -> int:
+    found = 0
+    for distance, among in moves[0]:
+        moved = here & among
+        if moved:
+            found |= moved << distance if distance >= 0 else moved >> -distance
+    for source, target in moves[1]:
+        if here & source:
+            found |= target
+    return found
+
+
+def preceded(moves: Moves, here: int) -> int:
+    found = 0
+    for distance, among in moves[0]:
+        found |= (here >> distance if distance >= 0 else here << -distance) & among
+    for source, target in moves[1]:
+        if here & target:
+            found |= source
+    return found
+
 
 class Positions(NamedTuple):
     """An automaton as plain data. Sets are ints: bit p is position p."""
@@ -76,6 +159,14 @@ class Positions(NamedTuple):
     chars: list[int]
     """By class: the positions that read it."""
     goal: Goal = ANY_END
+    tracks: Tracks | None = None
+    """Then shifts and jumps are theirs."""
+
+    @property
+    def n_ops(self) -> int:
+        """Shifts and jumps of a step."""
+        moves = [(self.shifts, self.jumps)] if self.tracks is None else self.tracks.links
+        return sum(len(shifts) + len(jumps) for shifts, jumps in moves)
 
     @property
     def n_words(self) -> int:
@@ -90,20 +181,14 @@ class Positions(NamedTuple):
     @property
     def cost(self) -> int:
         """Words read and written for a step."""
-        jumps = sum(_n_words(source) + _n_words(target) for source, target in self.jumps)
+        if self.tracks is not None:
+            return 3 * self.n_words + self.tracks.cost
+        jumps = n_jump_words(self.jumps)
         return self.n_words * (2 * len(self.shifts) + 3) + jumps + sum(map(_n_words, self.goal.done))
 
     def follow(self, here: int) -> int:
         """What may come behind any of the positions."""
-        found = 0
-        for distance, among in self.shifts:
-            moved = here & among
-            if moved:
-                found |= moved << distance if distance >= 0 else moved >> -distance
-        for source, target in self.jumps:
-            if here & source:
-                found |= target
-        return found
+        return followed((self.shifts, self.jumps), here) if self.tracks is None else self.tracks.follow(here)
 
     def character(self, kind: int, low: int, high: int) -> int:
         """A code point of the class in [low, high]; -1 if there is none."""
@@ -117,18 +202,16 @@ class Positions(NamedTuple):
 
     def before(self, here: int) -> int:
         """Behind what any of the positions may come."""
-        found = 0
-        for distance, among in self.shifts:
-            found |= (here >> distance if distance >= 0 else here << -distance) & among
-        for source, target in self.jumps:
-            if here & target:
-                found |= source
-        return found
+        return preceded((self.shifts, self.jumps), here) if self.tracks is None else self.tracks.before(here)
 
 
 def _n_words(positions: int) -> int:
     """Words from the first that isn't empty to the last."""
     return (positions.bit_length() + 63) // 64 - lowest(positions) // 64
+
+
+def n_jump_words(jumps: list[Jump]) -> int:
+    return sum(_n_words(source) + _n_words(target) for source, target in jumps)
 
 
 def lowest(positions: int) -> int:
@@ -147,37 +230,47 @@ def positions_of(*roots: Node) -> Positions | None:
 
     None where they are too many, a step costs too much, or an expression isn't made of characters alone.
     """
-    if sum(1 + _size(root, {}) for root in roots) > MAX_POSITIONS:
+    if sum(1 + size_of(root) for root in roots) > MAX_POSITIONS:
         return None
-    built = _Builder()
+    built = Builder()
     first = ends = 0
     for root in roots:
         before, last = built.whole(root)
         first, ends = first | before, ends | last
-    shifts, jumps = _spelled(built.jumps())
-    table = _segments(built.ranges)
+    shifts, jumps = spelled(built.jumps())
+    table = segments_of(built.ranges)
     found = Positions(len(built.ranges), built.ranges, first, ends, shifts, jumps, *table)
     is_cheap = found.cost <= MAX_COST and found.n_words * found.n_wide <= MAX_READ
     return found if is_cheap and len(found.chars) <= MAX_CLASSES else None
 
 
-def _size(node: Node, known: dict[int, int]) -> int:
-    """Positions of an expression: a number that grows no further where they are too many."""
+def size_of(node: Node, *, marked: bool = False) -> int:
+    """Positions of an expression: a number that grows little further where they are too many.
+
+    `marked`: marks are none (tracked.py); else there may not be any.
+    """
+    return _size(node, {}, 0 if marked else MAX_POSITIONS)
+
+
+def _size(node: Node, known: dict[int, int], rest: int) -> int:
+    """`rest`: what a mark counts for."""
     if node.id in known:
         return known[node.id]
     start, total = node, 0
-    while node.kind is Kind.SEQUENCE and total < MAX_POSITIONS:
-        total += _size(node.first, known)
+    while node.kind is Kind.SEQUENCE and total < COUNTED_UP_TO:
+        total += _size(node.first, known, rest)
         node = node.rest
     if node.kind is Kind.CLASS:
         total += 1
     elif node.kind is Kind.EITHER:
-        total += sum(_size(option, known) for option in node.options)
+        total += sum(_size(option, known, rest) for option in node.options)
     elif node.kind is Kind.LOOP:
-        total += _size(node.first, known) * _rounds(node)
-    elif node.kind in (Kind.REST, Kind.RULE):
-        total = MAX_POSITIONS
-    known[start.id] = found = min(total, MAX_POSITIONS)
+        total += _size(node.first, known, rest) * _rounds(node)
+    elif node.kind is Kind.REST:
+        total += rest
+    elif node.kind is Kind.RULE:
+        total = COUNTED_UP_TO
+    known[start.id] = found = min(total, COUNTED_UP_TO)
     return found
 
 
@@ -190,7 +283,7 @@ Part = tuple[bool, int, int]
 """(it may be left out, positions with which it begins, positions with which it ends)"""
 
 
-class _Builder:
+class Builder:
     def __init__(self) -> None:
         self.ranges: list[Ranges] = []
         self._sources: dict[int, int] = {}
@@ -201,11 +294,7 @@ class _Builder:
             self._sources[target] = self._sources.get(target, 0) | source
 
     def jumps(self) -> list[Jump]:
-        """Those of one source made one."""
-        targets: dict[int, int] = {}
-        for target, source in self._sources.items():
-            targets[source] = targets.get(source, 0) | target
-        return list(targets.items())
+        return joined(self._sources)
 
     def whole(self, root: Node) -> tuple[int, int]:
         """(the position before the first, positions at whose end the expression ends)"""
@@ -259,7 +348,15 @@ class _Builder:
         return nullable, first, last
 
 
-def _spelled(jumps: list[Jump]) -> tuple[list[tuple[int, int]], list[Jump]]:
+def joined(sources: dict[int, int]) -> list[Jump]:
+    """The sources by target, those of one source made one."""
+    targets: dict[int, int] = {}
+    for target, source in sources.items():
+        targets[source] = targets.get(source, 0) | target
+    return list(targets.items())
+
+
+def spelled(jumps: list[Jump]) -> Moves:
     """The distances that many pairs of positions have in common as shifts; all others as jumps."""
     pairs = [_distances(jump) for jump in jumps]
     counts = Counter(distance for among in pairs if among for distance, _ in among)
@@ -285,13 +382,13 @@ def _distances(jump: Jump) -> list[tuple[int, int]] | None:
     return [(q - p, p) for p in members(source) for q in members(target)]
 
 
-class _Segments(NamedTuple):
+class Segments(NamedTuple):
     starts: list[int]
     kinds: list[int]
     chars: list[int]
 
 
-def _segments(ranges: list[Ranges]) -> _Segments:
+def segments_of(ranges: list[Ranges]) -> Segments:
     """The code points sorted by the positions that read them."""
     reading: dict[Ranges, int] = {}
     for position, among in enumerate(ranges):
@@ -302,7 +399,7 @@ def _segments(ranges: list[Ranges]) -> _Segments:
         for low, high in among:
             changes[low] = changes.get(low, 0) ^ positions
             changes[high + 1] = changes.get(high + 1, 0) ^ positions
-    found = _Segments([0], [-1], [])
+    found = Segments([0], [-1], [])
     numbers: dict[int, int] = {0: -1}
     here = 0
     for at in sorted(changes):

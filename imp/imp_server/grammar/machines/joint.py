@@ -170,7 +170,7 @@ def _reset(positions: Positions, universal: int) -> bytes | None:
         all_, start, n = (1 << positions.n) - 1 & ~universal, positions.first, 0
         while n_left > 0:
             n_left -= 1
-            spend(1 + (len(positions.shifts) + len(positions.jumps)) // 16)
+            spend(1 + positions.n_ops // 16)
             before = all_
             all_, start, n = positions.follow(all_) & chars, positions.follow(start) & chars, n + 1
             if all_ == start and positions.follow(start) == beginning:

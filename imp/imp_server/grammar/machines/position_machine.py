@@ -79,7 +79,7 @@ class Ways:
         No more of them than lead within `until` bytes of the end.
         """
         table, word = self._table, bytearray()
-        spend(1 + (at - until) * (len(table.shifts) + len(table.jumps)) // OPS_PER_UNIT)
+        spend(1 + (at - until) * table.n_ops // OPS_PER_UNIT)
         while at > until:
             following = table.follow(1 << position)
             sizes = range(1, min(4, at) + 1)
@@ -104,7 +104,7 @@ class Ways:
             sizes[utf8_size(sample(ranges)) if ranges else 0] |= 1 << position
         levels, left = [self._ends], (1 << table.n) - 1 & ~self._ends
         while any(levels[-4:]) and left:
-            charge(table.n // 8, 1 + (len(table.shifts) + len(table.jumps)) // OPS_PER_UNIT)
+            charge(table.n // 8, 1 + table.n_ops // OPS_PER_UNIT)
             near = 0
             for size in range(1, min(4, len(levels)) + 1):
                 among = levels[-size] & sizes[size]
@@ -123,17 +123,13 @@ class PositionMachine:
     """The nearest position alone tells the way to the end."""
 
     def __init__(self, roots: Sequence[Node], positions: Positions) -> None:
-        """`positions` of the roots."""
+        """`positions` of the roots; none where they are of more than expressions (tracked.py)."""
         self.positions = positions
         self.roots = roots
         self.root: Node | None = roots[0] if len(roots) == 1 else None
         self.classes = byte_classes(set(positions.ranges))
-        self.reach = max(root.reach for root in roots)
-        """Bound on the fewest code points still missing in any state."""
-        spread = reduce(Spread.either, (root.spread for root in roots))
-        self._gap = max(1, self.reach, spread.gap)
         self._samples = representatives(self.classes)
-        self.n_units = 1 + (len(positions.shifts) + len(positions.jumps)) // OPS_PER_UNIT
+        self.n_units = 1 + positions.n_ops // OPS_PER_UNIT
         self._free = free_positions(positions)
         self._universal = universal_positions(positions)
         self._within: dict[tuple[int, int], list[int]] = {}
@@ -143,6 +139,11 @@ class PositionMachine:
         self._rows: list[dict[int, int]] = []
         self.ways = Ways(positions, positions.ends)
         self._lengths: tuple[list[int], list[int]] | None = None
+        # without expressions the positions themselves are asked
+        self.reach = max(root.reach for root in roots) if roots else max(self.counts()[0])
+        """Bound on the fewest code points still missing in any state."""
+        gap = reduce(Spread.either, (root.spread for root in roots)).gap if roots else INFINITE
+        self._gap = max(1, self.reach, gap)
         self.counted: tuple[list[int], list[int]] = [], []
         """By number of code points: positions from which an end is that near, and from which it may be that far."""
         self.missing: list[int] = []
@@ -342,7 +343,7 @@ def is_small(machine: PositionMachine) -> bool:
 
 def _is_ambiguous(positions: Positions) -> bool:
     """Whether some position may be followed by two that read the same character; True where it takes long to tell."""
-    n_ops = len(positions.shifts) + len(positions.jumps) + len(positions.chars)
+    n_ops = positions.n_ops + len(positions.chars)
     if positions.n * n_ops > MAX_LOOKED_AT:
         return True
     spend(positions.n * n_ops // OPS_PER_UNIT)

@@ -16,9 +16,9 @@ from imp_server.grammar.masks.trie import TokenTrie
 from imp_server.grammar.masks.walk import Walk
 
 MAX_ASKS = 4096
-WORDS_PER_UNIT = 2048
+WORDS_PER_UNIT = 4096
 """Words that steps of positions read and write in the time of a unit, and some more."""
-PIECE_UNITS = 1000
+PIECE_UNITS = 500
 """What a walk does at a stretch: nobody can stop it meanwhile."""
 
 

@@ -6,7 +6,7 @@ from imp_server.core import GrammarRefused
 from imp_server.grammar.languages.regex.anchors import Parts, Splitter
 from imp_server.grammar.languages.regex.lookarounds import has_lookarounds, looking_machine
 from imp_server.grammar.languages.regex.parser import parse
-from imp_server.grammar.languages.regex.tree import Alt, Begin, Cat, End, Look, Tree
+from imp_server.grammar.languages.regex.tree import Alt, Begin, Cat, End, Look, Tree, flat
 from imp_server.grammar.machines.ambiguity import excessive
 from imp_server.grammar.machines.combine import union
 from imp_server.grammar.machines.lazy_product import either_product
@@ -68,19 +68,12 @@ def _options(tree: Tree) -> tuple[Tree, ...]:
     return tree.options if isinstance(tree, Alt) else (tree,)
 
 
-def _flat(tree: Tree) -> list[Tree]:
-    """The parts of a sequence, those of groups that aren't repeated included."""
-    if isinstance(tree, Cat):
-        return [part for inner in tree.parts for part in _flat(inner)]
-    return [tree]
-
-
 def _without_looks(tree: Tree, search: bool) -> tuple[Tree, list[Look]]:
     """The tree without the lookaheads right after its leading ^ and the lookbehinds right before its last $.
 
     Unless it is searched for, both may be left out.
     """
-    parts = _flat(tree)
+    parts = flat(tree)
     if not search:
         parts = [*([] if parts and isinstance(parts[0], Begin) else [Begin()]), *parts]
         parts += [] if isinstance(parts[-1], End) else [End()]

@@ -15,15 +15,17 @@ from typing import NamedTuple
 from imp_server.core import GrammarRefused
 from imp_server.core.turns import charge, kept
 from imp_server.grammar.languages.regex.parser import parse
-from imp_server.grammar.languages.regex.tree import Alt, Begin, Cat, Chars, End, Look, Repeat, Tree
+from imp_server.grammar.languages.regex.tree import Alt, Begin, Cat, Chars, End, Look, Repeat, Tree, flat
 from imp_server.grammar.machines.ambiguity import excessive
 from imp_server.grammar.machines.codepoints import ANY
 from imp_server.grammar.machines.explored import explore, refined
 from imp_server.grammar.machines.lazy_product import lazy_product
+from imp_server.grammar.machines.lengths import with_length
 from imp_server.grammar.machines.machine import DEAD, GROWING, UNBOUNDED, Machine
 from imp_server.grammar.machines.memo import remembered
-from imp_server.grammar.machines.nodes import Node, Nodes
+from imp_server.grammar.machines.nodes import INFINITE, Node, Nodes
 from imp_server.grammar.machines.terms import TermMachine
+from imp_server.grammar.machines.tracked import Mark, tracked_machine
 
 MARK = 0x80
 """The byte of the first mark. Where a character ends, text has no continuation bytes."""
@@ -34,13 +36,6 @@ MAX_WORK = 150_000
 
 N_BYTES, N_BYTES_WAY = 900, 400
 """Memory of a state, and of each way in it and in its duties."""
-
-
-class Mark(NamedTuple):
-    body: int
-    """Number of its body; those inside a body come before it."""
-    ahead: bool
-    wanted: bool
 
 
 class Duty(NamedTuple):
@@ -313,17 +308,67 @@ class Looking:
                 raise self._refuse(f"its lookarounds take more than {MAX_WORK} steps to combine; simplify them")
 
 
+class _Asked(NamedTuple):
+    """What is asked of a pattern: anchors at its edges say whether the text is more than the match."""
+
+    parts: tuple[Tree, ...]
+    more_before: bool
+    more_behind: bool
+
+
+def _asked(pattern: str, search: bool) -> _Asked:
+    parts = flat(parse(pattern))
+    first, end = 0, len(parts)
+    while first < end and isinstance(parts[first], Begin):
+        first += 1
+    while end > first and isinstance(parts[end - 1], End):
+        end -= 1
+    return _Asked(tuple(parts[first:end]), search and not first, search and end == len(parts))
+
+
+def _counted(asked: _Asked, bodies: Bodies) -> Repeat | None:
+    """The loop over single characters that is all of the pattern: its counts are those of the text."""
+    loop = asked.parts[0] if len(asked.parts) == 1 and not (asked.more_before or asked.more_behind) else None
+    if not isinstance(loop, Repeat) or (loop.low <= 1 and loop.high in (1, INFINITE)):
+        return None
+    return loop if bodies.node(loop.body).spread[:2] == (1, 1) else None
+
+
+def _read(pattern: str, search: bool, *, any_count: bool) -> tuple[Bodies, Node]:
+    """`any_count`: the loop that is the pattern as often as one likes."""
+    bodies, asked = Bodies(pattern), _asked(pattern, search)
+    nodes = bodies.nodes
+    loop = asked.parts[0] if any_count else None
+    if isinstance(loop, Repeat):
+        return bodies, nodes.loop(bodies.node(loop.body), 0, INFINITE)
+    edges = [[nodes.anything] if more else [] for more in (asked.more_before, asked.more_behind)]
+    return bodies, nodes.sequence([*edges[0], *map(bodies.node, asked.parts), *edges[1]])
+
+
 @remembered(maxsize=32)
-def _looking(pattern: str, search: bool) -> Looking:
+def _looking(pattern: str, search: bool, any_count: bool) -> Looking:
     """Known again when a turn ran out in the middle of its exploration: what it has found isn't lost."""
-    bodies = Bodies(pattern)
-    body, anything = bodies.node(parse(pattern)), bodies.nodes.anything
-    return Looking(bodies, bodies.nodes.sequence([anything, body, anything]) if search else body)
+    return Looking(*_read(pattern, search, any_count=any_count))
 
 
 def looking_machine(pattern: str, search: bool) -> Machine:
     """The texts in which the pattern is found (`search`) or which it matches as a whole. Raises GrammarRefused."""
-    looking = _looking(pattern, search)
+    loop = _counted(_asked(pattern, search), Bodies(pattern))
+    if loop is not None:
+        try:
+            inner = _machine(pattern, search, any_count=True)
+            return with_length(inner, loop.low, None if loop.high == INFINITE else loop.high)
+        except GrammarRefused:
+            pass  # counting doesn't tell its dead ends
+    return _machine(pattern, search, any_count=False)
+
+
+def _machine(pattern: str, search: bool, *, any_count: bool) -> Machine:
+    bodies, root = _read(pattern, search, any_count=any_count)
+    sets = tracked_machine(root, bodies.marks, bodies.roots)
+    if sets is not None:
+        return sets
+    looking = _looking(pattern, search, any_count)
 
     def step(state: int, byte: int) -> int | None:
         target = looking.step(state, byte)

@@ -43,3 +43,10 @@ class Look(NamedTuple):
 
 
 Tree = Chars | Cat | Alt | Repeat | Begin | End | Look
+
+
+def flat(tree: Tree) -> list[Tree]:
+    """The parts of a sequence, those of groups that aren't repeated included."""
+    if isinstance(tree, Cat):
+        return [part for inner in tree.parts for part in flat(inner)]
+    return [tree]
