@@ -8,9 +8,10 @@ import time
 from pathlib import Path
 
 import numpy as np
-from imp_server.backends.base import BLOCK_TOKENS, WANT_NOTHING, WANT_SAMPLE, KvSpec, Step, StepRow
+from imp_server.backends.base import BLOCK_TOKENS, WANT_NOTHING, WANT_SAMPLE, KvSpec, StepRow
 from imp_server.backends.cpu.backend import CpuBackend
 from imp_server.backends.cpu.probes import Probes, mixed_ceiling, ops_by_layout
+from imp_server.backends.step_builder import StepBuilder
 from imp_server.core import SamplingParams
 from imp_server.decode.state import SamplerState
 from imp_server.engine.warming import warm_up
@@ -30,7 +31,6 @@ class Own:
         warm_up(self.backend, kv, CostTable(), CHUNK)  # as a server does at its start: a look at each number of threads
         self.vocab = self.backend.architecture.vocab_size
         self.table = np.arange(n_sequences * self.n_blocks, dtype=np.int32).reshape(n_sequences, self.n_blocks)
-        self.starts = np.arange(n_sequences + 1, dtype=np.int32)
         greedy = SamplingParams(temperature=0.0)
         self.state = SamplerState(greedy, 0, np.zeros(1, dtype=np.int32), 1)
         self.probes = Probes(n_threads)
@@ -38,20 +38,19 @@ class Own:
 
     def forward(self, ids: np.ndarray, first: int, sequence: int, *, wants: bool) -> int:
         """A chunk of one sequence from position `first` on; the id that follows if it is wanted."""
-        positions = np.arange(first, first + len(ids), dtype=np.int32)
-        starts = np.array([0, len(ids)], dtype=np.int32)
+        builder = StepBuilder(1)
         row = StepRow(WANT_SAMPLE if wants else WANT_NOTHING, sampler=self.state)
-        step = Step(ids.astype(np.int32), positions, starts, [row], (self.table[sequence : sequence + 1],))
-        tokens = self.backend.run(step).rows[0].tokens
+        builder.add_alone(row, ids.astype(np.int32), first, [self.table[sequence]])
+        tokens = self.backend.run(builder.finish()).rows[0].tokens
         return int(tokens[0]) if wants else -1
 
     def forward_all(self, ids: list[int], position: int) -> list[int]:
         """One token of each sequence, all at the same position; the ids that follow."""
-        n = len(ids)
-        rows = [StepRow(WANT_SAMPLE, sampler=self.state) for _ in range(n)]
-        positions = np.full(n, position, dtype=np.int32)
-        step = Step(np.array(ids, dtype=np.int32), positions, self.starts[: n + 1], rows, (self.table[:n],))
-        return [int(row.tokens[0]) for row in self.backend.run(step).rows]
+        builder = StepBuilder(1)
+        for sequence, token_id in enumerate(ids):
+            row = StepRow(WANT_SAMPLE, sampler=self.state)
+            builder.add_alone(row, np.array([token_id], dtype=np.int32), position, [self.table[sequence]])
+        return [int(row.tokens[0]) for row in self.backend.run(builder.finish()).rows]
 
     def fill(self, n_tokens: int, sequence: int) -> int:
         ids = np.random.default_rng(sequence).integers(100, self.vocab - 100, max(1, n_tokens))

@@ -13,26 +13,26 @@ import pytest
 @contextmanager
 def none_allowed() -> Iterator[None]:
     """Over the engines of this process."""
-    from imp_server.engine.loop import EngineLoop
+    from imp_server.engine.row_life import RowLife
 
-    counted, fail = EngineLoop._dead_end, EngineLoop._grammar_failed
+    counted, fail = RowLife.dead_end, RowLife.grammar_failed
     found: list[object] = []
 
-    def count(self: EngineLoop, live: object) -> None:
-        before = self._counters["grammar_dead_ends_total"]
+    def count(self: RowLife, live: object) -> None:
+        before = self.counters["grammar_dead_ends_total"]
         counted(self, live)  # type: ignore[arg-type]
-        if self._counters["grammar_dead_ends_total"] != before:
+        if self.counters["grammar_dead_ends_total"] != before:
             found.append(live)
 
-    def count_costly(self: EngineLoop, live: object, error: BaseException | None) -> None:
-        before = self._counters["grammar_blown_caps_total"]
+    def count_costly(self: RowLife, live: object, error: BaseException | None) -> None:
+        before = self.counters["grammar_blown_caps_total"]
         fail(self, live, error)  # type: ignore[arg-type]
-        if self._counters["grammar_blown_caps_total"] != before:
+        if self.counters["grammar_blown_caps_total"] != before:
             found.append(live)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(EngineLoop, "_grammar_failed", count_costly)
-        patch.setattr(EngineLoop, "_dead_end", count)
+        patch.setattr(RowLife, "grammar_failed", count_costly)
+        patch.setattr(RowLife, "dead_end", count)
         yield
     assert not found, f"{len(found)} completions ended where their grammar allows no token, or takes too much work"
 

@@ -13,9 +13,9 @@ from imp_server.backends.base import (
     Backend,
     KvSpec,
     RowResult,
-    Step,
     StepRow,
 )
+from imp_server.backends.step_builder import StepBuilder
 
 
 @dataclass
@@ -45,16 +45,10 @@ class Driver:
         self, parts: Sequence[tuple[Lane, Sequence[int]]], rows: Sequence[StepRow] | None = None, **fields: Any
     ) -> list[RowResult]:
         """One step: each sequence gets its next ids. Without `rows`, raw logits of every position are wanted."""
-        ids = np.concatenate([np.asarray(chunk, dtype=np.int32) for _, chunk in parts])
-        positions = np.concatenate([np.arange(s.n_done, s.n_done + len(c), dtype=np.int32) for s, c in parts])
-        starts = np.cumsum([0, *(len(c) for _, c in parts)]).astype(np.int32)
-        tables = []
-        for group in range(len(self._free)):
-            width = max(len(s.tables[group]) for s, _ in parts)
-            padded = [np.pad(s.tables[group], (0, width - len(s.tables[group])), constant_values=-1) for s, _ in parts]
-            tables.append(np.stack(padded).astype(np.int32))
-        rows = list(rows or [StepRow(wants=WANT_PROMPT_LOGITS) for _ in parts])
-        results = self.backend.run(Step(ids, positions, starts, rows, tuple(tables), **fields)).rows
+        builder = StepBuilder(len(self._free))
+        for (lane, chunk), row in zip(parts, rows or [StepRow(wants=WANT_PROMPT_LOGITS) for _ in parts], strict=True):
+            builder.add_alone(row, np.asarray(chunk, dtype=np.int32), lane.n_done, lane.tables)
+        results = self.backend.run(builder.finish(**fields)).rows
         for (sequence, chunk), result in zip(parts, results):
             sequence.n_done += len(chunk)
             if result.logits is not None:

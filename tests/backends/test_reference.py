@@ -14,10 +14,10 @@ from imp_server.backends.base import (
     WANT_POOLED,
     WANT_SAMPLE,
     KvSpec,
-    Step,
     StepRow,
 )
 from imp_server.backends.reference.backend import ReferenceBackend
+from imp_server.backends.step_builder import StepBuilder
 from imp_server.core import ConfigError, SamplingParams
 from imp_server.decode.state import SamplerState
 from imp_server.models.architecture import Architecture
@@ -211,12 +211,10 @@ def test_encoders_have_no_cache() -> None:
     )
     backend = ReferenceBackend(source)
     texts = [IDS[:9], IDS[20:110]]
-    starts = np.array([0, 9, 99], dtype=np.int32)
-    positions = np.concatenate([np.arange(len(t)) for t in texts]).astype(np.int32)
-    step = Step(
-        np.array([*texts[0], *texts[1]], dtype=np.int32), positions, starts, [StepRow(wants=WANT_POOLED)] * 2, ()
-    )
-    for text, result in zip(texts, backend.run(step).rows):
+    builder = StepBuilder(0)
+    for text in texts:
+        builder.add_alone(StepRow(wants=WANT_POOLED), np.array(text, dtype=np.int32), 0, ())
+    for text, result in zip(texts, backend.run(builder.finish()).rows):
         np.testing.assert_allclose(result.pooled, plain_model.forward(source, text)[0].mean(0), atol=1e-4)
 
 

@@ -58,7 +58,7 @@ def test_the_toml_that_is_shown_gives_the_same_configuration(
     tomllib.loads(text)
     (empty_folder / "imp.toml").write_text(text)
     config = load(file=empty_folder / "imp.toml").config
-    assert config.server.port == 9 and config.adapters.lora == ("a=b", "c=d") and not config.engine.overlap
+    assert config.server.port == 9 and config.adapters.lora == ("a=b", "c=d") and config.engine.overlap == "off"
 
 
 def test_origins(empty_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -31,6 +31,8 @@ from imp_server.engine.drafting.draft_model import ModelDrafter
 from imp_server.engine.drafting.speculation import Speculation
 from imp_server.engine.loop import EngineLoop
 from imp_server.engine.messages import Cancel, FromEngine, RequestAccepted, StepDone, Submit
+from imp_server.engine.overlapped import OverlappedLoop
+from imp_server.engine.parts import EngineParts
 from imp_server.engine.row_rules import RowRules
 from imp_server.models.architecture import Architecture
 from imp_server.schedule.cache import Offload, PrefixCache
@@ -159,6 +161,7 @@ class Engine:
     keeps: bool = False
     tier: Tier | None = None
     takes_only: bool = True
+    overlap: bool = False
     answers: dict[int, list[Answer]] = field(default_factory=dict)
     n_cancelled: int = 0
 
@@ -178,17 +181,19 @@ class Engine:
             make_index=self._make_index(),
         )
         self.speculation = self._make_speculation(costs)
-        self.loop = EngineLoop(
-            self.backend,
-            self.scheduler,
-            self.words,
-            Limits(self.context, architecture.vocab_size, self.n_rows),
-            emit=self._take,
-            post=self._inbox.append,
-            make_constraint=self._make_constraint(),
-            speculation=self.speculation,
-            rules=RowRules(takes_only=self.takes_only),
-            clock=self._clock,
+        self.loop = (OverlappedLoop if self.overlap else EngineLoop)(
+            EngineParts(
+                self.backend,
+                self.scheduler,
+                self.words,
+                Limits(self.context, architecture.vocab_size, self.n_rows),
+                emit=self._take,
+                post=self._inbox.append,
+                make_constraint=self._make_constraint(),
+                speculation=self.speculation,
+                rules=RowRules(takes_only=self.takes_only),
+                clock=self._clock,
+            )
         )
         masks = self.loop.requests._masks
         masks.stop()

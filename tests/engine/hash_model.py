@@ -7,7 +7,18 @@ a fault by itself. Logits depend on the hash, too, and mostly say one of a few w
 from __future__ import annotations
 
 import numpy as np
-from imp_server.backends.base import BLOCK_TOKENS, BackendInfo, Int32s, KvSpec, Step, StepResult
+from imp_server.backends.base import (
+    BLOCK_TOKENS,
+    BackendInfo,
+    Int32s,
+    KvSpec,
+    Pending,
+    RowResult,
+    Step,
+    StepResult,
+    StepRow,
+)
+from imp_server.backends.host_queue import HostQueue, PlainStep
 from imp_server.backends.results import row_results, wanted_positions
 from imp_server.models.architecture import Architecture, CacheGroup
 from numpy.typing import NDArray
@@ -26,6 +37,7 @@ class HashModel:
         self.architecture = architecture
         self.info = BackendInfo("hash", "", "f32", waits_for_masks=waits_for_masks)
         self.faults: list[str] = []
+        self._queue = HostQueue(self._run)
         self._salt = salt
         self._pools: list[UInt64s] = []
         n_ids = architecture.vocab_size
@@ -37,17 +49,30 @@ class HashModel:
         return (8 * BLOCK_TOKENS,) * len(self.architecture.cache_groups)
 
     def allocate(self, kv: KvSpec) -> None:
+        self._queue.forget()
         self._pools = [np.full((n, BLOCK_TOKENS), 77, dtype=np.uint64) for n in kv.n_blocks]
 
+    def launch(self, step: Step) -> Pending:
+        return self._queue.launch(step)
+
     def run(self, step: Step) -> StepResult:
+        return self.launch(step).collect()
+
+    def on_host_reason(self, row: StepRow) -> str:
+        return "mirostat" if row.sampler is not None and row.sampler.params.mirostat == 2 else ""
+
+    def _run(self, step: PlainStep) -> list[RowResult]:
         hashes = np.concatenate([self._row(step, index) for index in range(len(step.rows))])
         wanted = wanted_positions(step)
         logits = np.empty((len(wanted.flat), self.architecture.vocab_size), dtype=np.float32)
         for n, flat in enumerate(wanted.flat.tolist()):
             logits[n] = self._logits(int(step.ids[flat]), int(hashes[flat]))
-        return StepResult(row_results(step, wanted, logits))
+        return row_results(step, wanted, logits)
 
     def copy_blocks(self, group: int, pairs: Int32s) -> None:
+        self._queue.move(lambda: self._copy(group, pairs))
+
+    def _copy(self, group: int, pairs: Int32s) -> None:
         pool = self._pools[group]
         at_once, one_by_one = pool.copy(), pool.copy()
         at_once[pairs[:, 1]] = pool[pairs[:, 0]]
@@ -58,9 +83,11 @@ class HashModel:
         self._pools[group] = one_by_one
 
     def read_blocks(self, group: int, block_ids: Int32s) -> bytes:
+        self._queue.finish()
         return self._pools[group][block_ids].tobytes()
 
     def write_blocks(self, group: int, block_ids: Int32s, data: bytes) -> None:
+        self._queue.finish()
         self._pools[group][block_ids] = np.frombuffer(data, dtype=np.uint64).reshape(len(block_ids), -1)
 
     def load_adapter(self, path: str) -> int:
@@ -71,7 +98,7 @@ class HashModel:
 
     def close(self) -> None: ...
 
-    def _row(self, step: Step, index: int) -> UInt64s:
+    def _row(self, step: PlainStep, index: int) -> UInt64s:
         """Writes the row's new positions; their hashes."""
         begin, end = int(step.row_starts[index]), int(step.row_starts[index + 1])
         sampler, start = step.rows[index].sampler, int(step.positions[begin])
@@ -79,7 +106,9 @@ class HashModel:
         text = np.concatenate([sampler.history[:start], step.ids[begin:end]])
         true = hashes_of(text)
         n_own = end - begin - step.rows[index].n_drafts
-        if not np.array_equal(text[: start + n_own], sampler.history[: start + n_own]):
+        # A row still waits for an id where there was none to be sampled: nobody reads what it computes.
+        is_void = step.rows[index].is_ahead
+        if not is_void and not np.array_equal(text[: start + n_own], sampler.history[: start + n_own]):
             self.faults.append("a step's ids aren't the row's")
         for group, description in enumerate(self.architecture.cache_groups):
             self._check_seen(group, description, step.block_tables[group][index], true[:start])

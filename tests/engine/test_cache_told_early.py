@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from imp_server.backends.base import Backend, Step, StepResult
+from imp_server.backends.base import Backend, Pending, Step
 from imp_server.engine.client.inline import InlineEngine
 from imp_server.schedule.cache import PrefixCache
 from imp_server.schedule.tiers.host import HostTier
@@ -26,9 +26,9 @@ class Held:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._backend, name)
 
-    def run(self, step: Step) -> StepResult:
+    def launch(self, step: Step) -> Pending:
         assert self._gate.wait(20)
-        return self._backend.run(step)
+        return self._backend.launch(step)
 
 
 @pytest.mark.parametrize("keeps", [True, False])

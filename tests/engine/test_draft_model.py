@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from imp_server.backends.base import WANT_HIDDEN, Backend, KvSpec, Step, StepResult, StepRow
 from imp_server.backends.reference.backend import ReferenceBackend
+from imp_server.backends.step_builder import StepBuilder
 from imp_server.core import OutputPlan, SamplingParams, pack_ids
 from imp_server.decode.drafter import Draft, DraftedRow, Float32s, RowDrafter
 from imp_server.decode.ngram import NgramDrafter
@@ -216,7 +217,7 @@ def test_drafting_that_costs_more_than_it_saves_is_not_done() -> None:
         costs = table({1: 10.0, 3: 11.0, 9: 12.0})
         costs.observe = lambda *_: None  # type: ignore[method-assign]
         # What drafting really takes, on a busy machine, isn't the table's business.
-        setup.loop.speculation = Speculation([model], costs=costs, clock=lambda: 0.0)
+        setup.loop.parts.speculation = Speculation([model], costs=costs, clock=lambda: 0.0)
         model.price_ms = lambda n_rows: 50.0  # type: ignore[method-assign]
         (answer,) = await ask(engine, request(engine, [3, 4], 60))
         assert answer.finish and not answer.finish.usage.drafted_tokens and not backend.rows
@@ -289,9 +290,9 @@ def hidden_states(ids: list[int]) -> list[Float32s]:
     out = []
     for n in range(1, len(ids) + 1):
         part = np.array(ids[:n], dtype=np.int32)
-        tables = (np.arange(8, dtype=np.int32)[None, :],)
-        positions, starts = np.arange(n, dtype=np.int32), np.array([0, n], dtype=np.int32)
-        (row,) = backend.run(Step(part, positions, starts, [StepRow(WANT_HIDDEN)], tables)).rows
+        builder = StepBuilder(1)
+        builder.add_alone(StepRow(WANT_HIDDEN), part, 0, [np.arange(8, dtype=np.int32)])
+        (row,) = backend.run(builder.finish()).rows
         assert row.hidden is not None
         out.append(row.hidden)
     return out

@@ -53,7 +53,9 @@ def test_the_next_turn_and_the_same_prompt_are_not_read_again(keeps: bool) -> No
         assert n_first > 150
         assert (n_again < 50 and n_next < 60) if keeps else (n_again > 150 and n_next > 170)
         assert is_empty(model)
-        hits = setup.loop.speculation.counters().get("draft_prefix_cache_hit_tokens_total", 0) if setup.loop else 0
+        hits = (
+            setup.loop.parts.speculation.counters().get("draft_prefix_cache_hit_tokens_total", 0) if setup.loop else 0
+        )
         assert hits >= 149 + 160 if keeps else not hits
 
     with_engine(body, drafters=[model], n_blocks=96)

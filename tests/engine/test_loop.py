@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from imp_server.backends.base import Backend, Step, StepResult
+from imp_server.backends.base import Backend, Pending, Step
 from imp_server.core import (
     EngineFaulted,
     GrammarDeadEnd,
@@ -199,10 +199,10 @@ class Failing:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._backend, name)
 
-    def run(self, step: Step) -> StepResult:
+    def launch(self, step: Step) -> Pending:
         if (step.ids == self._poison).any():
             raise RuntimeError("poisoned")
-        return self._backend.run(step)
+        return self._backend.launch(step)
 
 
 def test_a_failed_step_takes_its_own_requests_only() -> None:

@@ -21,10 +21,10 @@ def test_a_mask_that_was_late_once_is_not_waited_for_again(monkeypatch: pytest.M
     live: Any = SimpleNamespace(grammar=grammar, undecided=None, row=row, held_since_s=0.0)
     waits = MaskWaits(Counter(), lambda: 1.0, overlaps_masks=True)
     for _ in range(3):
-        assert not waits.hold_back([live], 2) and row.is_held_back
+        assert not waits.hold_back([live], is_alone=False) and row.is_held_back
     assert waited == [[job], [], []]
     job.set_result(None)
-    assert not waits.hold_back([live], 2) and not row.is_held_back
+    assert not waits.hold_back([live], is_alone=False) and not row.is_held_back
 
 
 def test_a_mask_that_waits_behind_those_of_others_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -34,9 +34,9 @@ def test_a_mask_that_waits_behind_those_of_others_is_not_waited_for(monkeypatch:
     row = SimpleNamespace(is_held_back=False)
     live: Any = SimpleNamespace(grammar=grammar, undecided=None, row=row, held_since_s=0.0)
     waits = MaskWaits(Counter(), lambda: 1.0, overlaps_masks=True)
-    assert not waits.hold_back([live], 2) and row.is_held_back and waited == [[]]
+    assert not waits.hold_back([live], is_alone=False) and row.is_held_back and waited == [[]]
     grammar.is_quick = True
-    waits.hold_back([live], 2)
+    waits.hold_back([live], is_alone=False)
     assert not row.is_held_back, "it is filled under the row's own forward"
 
 
@@ -48,5 +48,5 @@ def test_new_requests_do_not_wait_for_masks(monkeypatch: pytest.MonkeyPatch) -> 
     live: Any = SimpleNamespace(
         grammar=grammar, undecided=None, row=SimpleNamespace(is_held_back=False), held_since_s=0.0
     )
-    MaskWaits(Counter(), lambda: 1.0, overlaps_masks=True).hold_back([live], 1)
+    MaskWaits(Counter(), lambda: 1.0, overlaps_masks=True).hold_back([live], is_alone=True)
     assert timeouts and timeouts[0] <= 0.01

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from imp_server.backends.base import Backend, Step, StepResult
+from imp_server.backends.base import Backend, Pending, Step
 from imp_server.core import SamplingParams
 from imp_server.engine.client.inline import InlineEngine
 from imp_server.vocab.table import Vocabulary
@@ -26,13 +26,13 @@ class Ticking:
         return self.now_s
 
     def wrap(self, backend: Backend) -> Backend:
-        run = backend.run
+        launch = backend.launch
 
-        def ticking(step: Step) -> StepResult:
+        def ticking(step: Step) -> Pending:
             self.now_s += 1.0
-            return run(step)
+            return launch(step)
 
-        backend.run = ticking  # type: ignore[method-assign]
+        backend.launch = ticking  # type: ignore[method-assign]
         return backend
 
 

@@ -216,7 +216,7 @@ def test_useless_drafts_cost_little() -> None:
         assert setup.loop
         costs = table({1: 10.0, 3: 13.0, 9: 20.0})
         costs.observe = lambda *_: None  # type: ignore[method-assign]
-        setup.loop.speculation = Speculation([Fixed()], costs=costs)
+        setup.loop.parts.speculation = Speculation([Fixed()], costs=costs)
         banned = SamplingParams(temperature=0.0, banned_ids=(1,))
         (answer,) = await ask(engine, request(engine, [3, 4], 200, sampling=banned))
         assert answer.finish and answer.finish.usage.verify_steps <= 12
@@ -244,7 +244,7 @@ def test_drafts_that_do_not_pay_are_looked_for_less_and_less_until_they_do() -> 
         assert setup.loop
         dear, cheap = table({1: 10.0, 2: 40.0, 64: 900.0}), table({1: 10.0, 64: 11.0})
         dear.observe = cheap.observe = lambda *_: None  # type: ignore[method-assign]
-        speculation = setup.loop.speculation = Speculation([Watched()], costs=dear)
+        speculation = setup.loop.parts.speculation = Speculation([Watched()], costs=dear)
         only = SamplingParams(temperature=0.0, logit_bias=((7, 100.0),))
         (answer,) = await ask(engine, request(engine, [3, 4], 150, sampling=only))
         assert answer.finish and answer.finish.usage.drafted_tokens == 0

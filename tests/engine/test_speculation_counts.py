@@ -75,8 +75,7 @@ def test_drafts_that_cost_too_much_are_declined() -> None:
             costs.observe(n, ms)
         costs.observe = lambda *_: None  # type: ignore[method-assign]
         assert setup.loop
-        setup.loop.speculation = Speculation([NgramDrafter(EAGER)], costs=costs)
-        setup.loop.requests._more_counters = setup.loop.speculation.counters
+        setup.loop.parts.speculation = Speculation([NgramDrafter(EAGER)], costs=costs)
         (answer,) = await ask(engine, request(engine, LOOP, 20))
         assert answer.finish and answer.finish.usage.verify_steps == 0
         counters, _ = await engine.stats()

@@ -110,6 +110,7 @@ class World:
             keeps=chance.random() < 0.7,
             tier=chance.choice((None, HostTier(1 << 12), HostTier(1 << 20))),
             takes_only=chance.random() < 0.7,
+            overlap=chance.random() < 0.6,
         )
 
     def _drafters(self) -> list[Any]:

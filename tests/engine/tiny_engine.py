@@ -21,6 +21,8 @@ from imp_server.engine.constrained.constraint import MakeConstraint
 from imp_server.engine.drafting.speculation import Speculation
 from imp_server.engine.loop import EngineLoop
 from imp_server.engine.messages import ModelInfo, RowFinish
+from imp_server.engine.overlapped import OverlappedLoop
+from imp_server.engine.parts import EngineParts
 from imp_server.engine.row_rules import RowRules
 from imp_server.models.architecture import Architecture
 from imp_server.schedule.cache import Offload, PrefixCache
@@ -68,6 +70,7 @@ class Tiny:
     takes_only: bool = True
     words: Vocabulary | None = None
     """Instead of `vocabulary()`."""
+    overlap: bool = False
     loop: EngineLoop | None = None
     """The loop once it is built."""
 
@@ -83,17 +86,19 @@ class Tiny:
         limits = Limits(self.context, VOCAB, self.n_rows, self.max_queue, tasks)
         schedule = ScheduleLimits(self.n_rows, self.context, self.step_ms, 4 * self.step_ms, self.prefill_chunk)
         scheduler = Scheduler(schedule, groups, [self.n_blocks] * len(groups), make_index=self.make_index)
-        self.loop = EngineLoop(
-            backend,
-            scheduler,
-            self.words or vocabulary(),
-            limits,
-            emit=emit,
-            post=post,
-            rules=RowRules(takes_only=self.takes_only),
-            make_constraint=self.make_constraint,
-            speculation=Speculation(self.drafters),
-            clock=self.clock,
+        self.loop = (OverlappedLoop if self.overlap else EngineLoop)(
+            EngineParts(
+                backend,
+                scheduler,
+                self.words or vocabulary(),
+                limits,
+                emit=emit,
+                post=post,
+                rules=RowRules(takes_only=self.takes_only),
+                **({} if self.make_constraint is None else {"make_constraint": self.make_constraint}),
+                speculation=Speculation(self.drafters),
+                clock=self.clock,
+            )
         )
         info = ModelInfo("tiny", "tiny", "", self.context, self.context, VOCAB, 64, 0, "F32")
         return BuiltEngine(self.loop, info)

@@ -9,7 +9,18 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from imp_server.backends.base import BLOCK_TOKENS, BackendInfo, Int32s, KvSpec, RowResult, Step, StepResult
+from imp_server.backends.base import (
+    BLOCK_TOKENS,
+    BackendInfo,
+    Int32s,
+    KvSpec,
+    Pending,
+    RowResult,
+    Step,
+    StepResult,
+    StepRow,
+)
+from imp_server.backends.host_queue import HostQueue, PlainStep
 from imp_server.backends.results import row_results, wanted_positions
 from imp_server.models.architecture import Architecture, CacheGroup
 
@@ -31,6 +42,7 @@ class ToyState:
         self.late_every, self.n_sampled, self.n_late = late_every, 0, 0
         self.architecture = architecture
         self.info = BackendInfo("toy", "", "f32")
+        self._queue = HostQueue(self._run)
         self.kinds = [group.kind for group in architecture.cache_groups]
         self.pools = [np.full((n_blocks, BLOCK_TOKENS), 77, dtype=np.int64) for _ in self.kinds]
 
@@ -39,7 +51,16 @@ class ToyState:
 
     def allocate(self, kv: KvSpec) -> None: ...
 
+    def launch(self, step: Step) -> Pending:
+        return self._queue.launch(step)
+
     def run(self, step: Step) -> StepResult:
+        return self.launch(step).collect()
+
+    def on_host_reason(self, row: StepRow) -> str:
+        return ""
+
+    def _run(self, step: PlainStep) -> list[RowResult]:
         seen = np.zeros(len(step.ids), dtype=np.int64)
         for index in range(len(step.rows)):
             begin, end = int(step.row_starts[index]), int(step.row_starts[index + 1])
@@ -48,7 +69,7 @@ class ToyState:
         vocab = self.architecture.vocab_size
         logits = [np.random.default_rng(int(seen[i])).normal(0, 3, vocab).astype(np.float32) for i in wanted.flat]
         results = row_results(step, wanted, np.array(logits, dtype=np.float32).reshape(-1, vocab))
-        return StepResult([self._perhaps_late(result) for result in results])
+        return [self._perhaps_late(result) for result in results]
 
     def _perhaps_late(self, result: RowResult) -> RowResult:
         self.n_sampled += bool(len(result.tokens))
@@ -57,7 +78,7 @@ class ToyState:
         self.n_late += 1
         return RowResult(tokens=np.empty(0, dtype=np.int32), mask_late=True)
 
-    def _row(self, step: Step, index: int, begin: int, end: int) -> list[int]:
+    def _row(self, step: PlainStep, index: int, begin: int, end: int) -> list[int]:
         """The state after each id of the row's chunk."""
         tables = [step.block_tables[group][index] for group in range(len(self.kinds))]
         at = self.kinds.index("state")
@@ -80,13 +101,18 @@ class ToyState:
         return out
 
     def copy_blocks(self, group: int, pairs: Int32s) -> None:
+        self._queue.move(lambda: self._copy(group, pairs))
+
+    def _copy(self, group: int, pairs: Int32s) -> None:
         for source, target in pairs.tolist():
             self.pools[group][target] = self.pools[group][source]
 
     def read_blocks(self, group: int, block_ids: Int32s) -> bytes:
+        self._queue.finish()
         return self.pools[group][block_ids].tobytes()
 
     def write_blocks(self, group: int, block_ids: Int32s, data: bytes) -> None:
+        self._queue.finish()
         self.pools[group][block_ids] = np.frombuffer(data, dtype=np.int64).reshape(len(block_ids), -1)
 
     def load_adapter(self, path: str) -> int:

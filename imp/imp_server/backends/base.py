@@ -1,8 +1,13 @@
-"""The contract of a backend: `run(step) -> StepResult`.
+"""The contract of a backend: `launch(step) -> Pending`, `Pending.collect() -> StepResult`.
 
 A step is a ragged batch: row r owns ids[row_starts[r]:row_starts[r+1]], a chunk of its prefill or one
 token of its decode followed by its drafts. Prefill chunks and decode rows mix freely. Everything is
 flat numpy on the host; a backend moves what it needs.
+
+Whatever is asked of a backend takes effect in the order in which it was asked: a step reads what the steps and block
+moves before it have left, so blocks may change hands while steps are under way. A row has a slot for its life. Under it
+the backend keeps its block tables, of which a step brings the changes only, and what it sampled last, which is a legal
+id of the next step: so that one can be launched before this one is collected (docs/backends.md).
 
 Rows are independent: on `cpu` and `reference` a row's logits are bitwise a function of its
 own ids, positions and adapter, whatever the batch, the chunking and the number of threads.
@@ -11,7 +16,7 @@ own ids, positions and adapter, whatever the batch, the chunking and the number 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,11 +53,42 @@ WANT_LOGITS = 8
 """Raw logits of `logit_ids` (all of them if None) at the row's last position."""
 WANT_PROMPT_LOGITS = 16
 """Raw logits at every position of the row's chunk (prompt_logprobs, golden tests)."""
+WANT_ALL_HIDDEN = 32
+"""As WANT_HIDDEN, of every position of the row's chunk (drafters that read them). Provisional: nobody asks yet."""
+
+LAST_SAMPLED = -1
+"""As a step's id: what the row's slot sampled last, in a step that may be under way yet. Where that sampled nothing the
+row's result is void."""
+
+
+class TableChanges(NamedTuple):
+    """Of one cache group: from this step on, column `columns[i]` of the table of slot `slots[i]` is `blocks[i]`.
+
+    Column c is the block that holds positions [16 c, 16 c + 16); -1 = given up. Of what a row before left in the slot
+    nothing is read.
+    """
+
+    slots: Int32s
+    columns: Int32s
+    blocks: Int32s
+
+
+class Embeddings(NamedTuple):
+    """`vectors[i]` [width] is the input of ids[tokens[i]] instead of that id's embedding; `tokens` ascend.
+
+    They are taken as they are, not scaled. Provisional: nobody sends any yet (images).
+    """
+
+    tokens: Int32s
+    vectors: Float32s
 
 
 @dataclass(slots=True)
 class StepRow:
-    """What one row asks for. `sampler` is the row's own state; the backend reads it and never advances it."""
+    """What one row asks for. `sampler` is the row's own state; the backend reads it and never advances it.
+
+    A slot that comes with another `sampler` than before belongs to a new row.
+    """
 
     wants: int = WANT_NOTHING
     n_drafts: int = 0
@@ -66,13 +102,20 @@ class StepRow:
     """They are those that tokens are drawn with, after temperature and truncations, instead of before these."""
     logit_ids: Int32s | None = None
     adapter: int = 0
+    slot: int = 0
+    """The row's place with the backend: another one for each row that lives, and in each row of a step."""
+    n_history: int = -1
+    """Ids in front of the one to be sampled, drafts not counted; -1 = all that `sampler` has when the step is launched.
+    Its history may grow before the step runs."""
+    is_ahead: bool = False
+    """The last of these ids is LAST_SAMPLED: `sampler` doesn't have it yet."""
 
 
 @dataclass(slots=True)
 class Step:
-    """`block_tables[g][r, i]` is the block of group g that holds positions [16 i, 16 i + 16) of row r.
+    """Made by step_builder.py alone.
 
-    The tables cover the positions that this step writes; unused entries are -1. A group of kind
+    With `table_changes[g]` the tables of group g cover the positions that this step writes. A group of kind
     `state` has one column: the row's state slot. The backend advances the slot over the row's ids. A slot comes
     with whatever it held before: a row whose chunk starts at position 0 begins with the initial state, any other
     with what the slot holds, which the scheduler has put there.
@@ -82,15 +125,16 @@ class Step:
     positions: Int32s
     row_starts: Int32s
     rows: list[StepRow]
-    block_tables: tuple[Int32s, ...]
+    table_changes: tuple[TableChanges, ...]
     masks: UInt32s | None = None
     """[n_mask_rows, ceil(vocab / 32)], bit i of word w allows id 32 w + i."""
     mask_flags: UInt32s | None = None
     """[n_mask_rows], nonzero once that row of `masks` is filled; None = all of them are.
 
-    Another thread fills the rest while the forward runs. A backend that `waits_for_masks` waits for them before it
-    samples, MASK_PATIENCE_S at most.
+    Other threads fill the rest while the forward runs, or before: those of rows that are ahead once the step before has
+    been collected. A backend that `waits_for_masks` waits for them before it samples, MASK_PATIENCE_S at most.
     """
+    embeddings: Embeddings | None = None
 
 
 @dataclass(slots=True)
@@ -115,6 +159,7 @@ class RowResult:
     logprobs: SampledLogprobs | None = None
     logits: Float32s | None = None
     hidden: Float32s | None = None
+    """[width], or [positions of the chunk, width] for WANT_ALL_HIDDEN."""
     pooled: Float32s | None = None
     dead_end: bool = False
     """The mask allowed no token at all."""
@@ -164,10 +209,20 @@ class BackendInfo:
     """Blocks live apart from host memory, so host memory is a tier below them."""
     waits_for_masks: bool = False
     """It can be given masks that are still being filled (Step.mask_flags)."""
+    overlaps: bool = False
+    """Steps run while the host does something else, and that pays: the overlapped loop is the default."""
+
+
+class Pending(Protocol):
+    """A step that was launched."""
+
+    def collect(self) -> StepResult:
+        """Wait for it. Called once, and in the order in which steps were launched. Raises EngineFaulted."""
+        ...
 
 
 class Backend(Protocol):
-    """Owner of a model's weights and KV memory. Used by one thread, the engine's step loop."""
+    """Owner of a model's weights, its KV memory and its slots. Used by one thread, the engine's step loop."""
 
     architecture: Architecture
     info: BackendInfo
@@ -177,11 +232,20 @@ class Backend(Protocol):
         ...
 
     def allocate(self, kv: KvSpec) -> None:
-        """Make the pools. Called once before the first step; contents start undefined."""
+        """Make the pools. Called before the first step, never while one is under way; contents start undefined, and
+        slots know nothing."""
+        ...
+
+    def launch(self, step: Step) -> Pending:
+        """Begin one forward, writing K and V of every id of the step, drafts included."""
         ...
 
     def run(self, step: Step) -> StepResult:
-        """Run one forward, writing K and V of every id of the step, drafts included."""
+        """Launch and collect."""
+        ...
+
+    def on_host_reason(self, row: StepRow) -> str:
+        """One of ON_HOST_REASONS where the row is sampled on the host, so that its slot doesn't know the id, or ""."""
         ...
 
     def copy_blocks(self, group: int, pairs: Int32s) -> None:

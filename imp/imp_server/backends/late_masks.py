@@ -5,11 +5,12 @@ from __future__ import annotations
 import time
 
 from imp_server.backends.base import MASK_PATIENCE_S, Step, StepRow
+from imp_server.backends.host_queue import PlainStep
 
 _POLL_S = 50e-6
 
 
-def await_masks(step: Step, row: StepRow) -> tuple[int, float]:
+def await_masks(step: Step | PlainStep, row: StepRow) -> tuple[int, float]:
     """(masks of the row that are filled, of its 1 + n_drafts, and the milliseconds that was waited for).
 
     0 = the row can't be sampled in this step.

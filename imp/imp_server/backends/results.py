@@ -20,6 +20,7 @@ from imp_server.backends.base import (
     StepRow,
     UInt32s,
 )
+from imp_server.backends.host_queue import PlainStep
 from imp_server.backends.late_masks import await_masks
 from imp_server.decode.logprobs import PositionLogprobs
 from imp_server.decode.verify import sample_row
@@ -32,7 +33,7 @@ class Wanted(NamedTuple):
     starts: list[int]
 
 
-def wanted_positions(step: Step) -> Wanted:
+def wanted_positions(step: PlainStep) -> Wanted:
     """The LM head runs on these alone."""
     flat: list[NDArray[np.int64]] = []
     starts = [0]
@@ -51,7 +52,7 @@ def wanted_positions(step: Step) -> Wanted:
     return Wanted(np.concatenate(flat), starts)
 
 
-def row_results(step: Step, wanted: Wanted, logits: Float32s) -> list[RowResult]:
+def row_results(step: PlainStep, wanted: Wanted, logits: Float32s) -> list[RowResult]:
     """Results with tokens and logits filled in; `logits` [len(wanted.flat), vocab] raw."""
     results = []
     for index, row in enumerate(step.rows):
@@ -61,7 +62,7 @@ def row_results(step: Step, wanted: Wanted, logits: Float32s) -> list[RowResult]
     return results
 
 
-def _row_result(step: Step, row: StepRow, logits: Float32s, drafts: Int32s) -> RowResult:
+def _row_result(step: PlainStep, row: StepRow, logits: Float32s, drafts: Int32s) -> RowResult:
     result = RowResult(tokens=np.empty(0, dtype=np.int32))
     if row.wants & WANT_PROMPT_LOGITS:
         result.logits = logits
@@ -72,7 +73,9 @@ def _row_result(step: Step, row: StepRow, logits: Float32s, drafts: Int32s) -> R
     return result
 
 
-def sample_when_masked(step: Step, row: StepRow, logits: Float32s, drafts: Int32s, result: RowResult) -> None:
+def sample_when_masked(
+    step: Step | PlainStep, row: StepRow, logits: Float32s, drafts: Int32s, result: RowResult
+) -> None:
     """`sample_on_host` with as many drafts as masks are filled in time."""
     n_ready, result.mask_wait_ms = await_masks(step, row)
     if n_ready == 0:

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from imp_server.backends.base import Backend, Step, StepResult
+from imp_server.backends.base import Backend, Pending, Step, StepResult
 from imp_server.core import GenerateRequest, GenerationOptions, OutputPlan, SamplingParams, pack_ids
 from imp_server.engine.build import BuiltEngine
 from imp_server.engine.client.inline import InlineEngine
@@ -31,15 +31,25 @@ class TimedBackend:
     def reset(self) -> None:
         self.n_steps, self.native_s = 0, 0.0
 
-    def run(self, step: Step) -> StepResult:
-        began = time.perf_counter()
-        result = self.inner.run(step)
-        self.n_steps += 1
-        self.native_s += getattr(self.inner, "native_s", time.perf_counter() - began)
-        return result
+    def launch(self, step: Step) -> Pending:
+        return _TimedStep(self, self.inner.launch(step))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.inner, name)
+
+
+class _TimedStep:
+    """A step that tells a TimedBackend what it took."""
+
+    def __init__(self, backend: TimedBackend, inner: Pending) -> None:
+        self._backend, self._inner = backend, inner
+
+    def collect(self) -> StepResult:
+        backend, began = self._backend, time.perf_counter()
+        result = self._inner.collect()
+        backend.n_steps += 1
+        backend.native_s += getattr(backend.inner, "native_s", time.perf_counter() - began)
+        return result
 
 
 class Measured(msgspec.Struct, frozen=True):

@@ -17,8 +17,8 @@ class Engine(msgspec.Struct, frozen=True):
     """What runs the model; auto = cuda if there is one, else cpu, else reference."""
     deterministic: bool = False
     """Same tokens from run to run on cuda, at some cost; cpu and reference always are."""
-    overlap: bool = True
-    """Prepare step N+1 while step N runs; off = the plain loop."""
+    overlap: Literal["auto", "on", "off"] = "auto"
+    """Launch step N+1 before step N is read; off = the plain loop, auto = whichever is faster on the backend."""
     warmup: bool = True
     """Run a few steps and measure the cost table before saying ready."""
     heartbeat_s: Seconds = 1

@@ -52,6 +52,15 @@ class SamplerState:
         """Output position of the next token: the low half of the noise counter."""
         return self.length - self.n_prompt
 
+    def as_of(self, length: int, then: Sequence[int] = ()) -> SamplerState:
+        """A copy as if the history were its first `length` ids followed by `then`."""
+        twin = SamplerState(
+            self.params, self.choice, self._history[: self.n_prompt], length + len(then), self.token_bytes
+        )
+        twin.append([*self._history[self.n_prompt : length].tolist(), *then])
+        twin.mirostat_mu = self.mirostat_mu
+        return twin
+
     def append(self, ids: Iterable[int]) -> None:
         for token_id in ids:
             self._history[self.length] = token_id

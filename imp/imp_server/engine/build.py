@@ -22,7 +22,8 @@ from imp_server.engine.loop import EngineLoop
 from imp_server.engine.lower_tier import lower_tier
 from imp_server.engine.messages import FromEngine, Loading, ModelInfo
 from imp_server.engine.model_files import open_with_tokenizer
-from imp_server.engine.request_handler import GrammarReady
+from imp_server.engine.overlapped import OverlappedLoop
+from imp_server.engine.parts import EngineParts, GrammarReady
 from imp_server.engine.row_rules import RowRules
 from imp_server.engine.warming import measure_drafts, warm_up
 from imp_server.models.architecture import Architecture
@@ -56,7 +57,7 @@ def build_engine(
 ) -> BuiltEngine:
     """Blocks until the model is loaded, saying so with Loading messages. Raises UserFaults.
 
-    `note_running`, `clock`: of EngineLoop.
+    `note_running`, `clock`: of EngineParts.
     """
     before = resident_bytes()
     source, tokenizer, backend = _load(path, config, emit)
@@ -87,20 +88,28 @@ def build_engine(
         decode_costs=decode_costs,
         make_index=prefix_index(config.prefix_cache, lower_tier(config, source, backend, kv)),
     )
-    loop = EngineLoop(
-        backend,
-        scheduler,
-        vocabulary,
-        limits,
-        emit=emit,
-        post=post,
-        rules=_row_rules(config),
-        make_constraint=_grammars(config, vocabulary),
-        speculation=speculation,
-        note_running=note_running,
-        clock=clock,
+    loop = choose_loop(config.engine.overlap, backend)(
+        EngineParts(
+            backend,
+            scheduler,
+            vocabulary,
+            limits,
+            emit=emit,
+            post=post,
+            rules=_row_rules(config),
+            make_constraint=_grammars(config, vocabulary),
+            speculation=speculation,
+            note_running=note_running,
+            clock=clock,
+        )
     )
     return BuiltEngine(loop, _measured(_model_info(source, backend, kv, limits, model_id, draft), before))
+
+
+def choose_loop(overlap: str, backend: Backend) -> type[EngineLoop]:
+    """`overlap`: engine.overlap."""
+    wins = backend.info.overlaps if overlap == "auto" else overlap == "on"
+    return OverlappedLoop if wins else EngineLoop
 
 
 def _measured(info: ModelInfo, before: int) -> ModelInfo:

@@ -32,6 +32,7 @@ _FROM_THE_START = (
     "grammar_blown_caps_total",
     "grammar_dead_ends_total",
     "integrity_faults_total",
+    "overlap_void_chunks_total",
     "requests_failed_total",
     "steps_failed_total",
     "steps_total",

@@ -35,6 +35,8 @@ class LiveRow:
     """The token sampled last, while the mask thread finds out whether it may be taken."""
     held_since_s: float = 0.0
     """Since when it waits for the mask thread, on the loop's clock; 0.0 = it doesn't."""
+    host_reason: str | None = None
+    """Backend.on_host_reason of it; None = nobody has asked yet."""
     prompt_logprobs: list[TokenLogprob] = field(default_factory=list)
     keeps_session: bool = True
     """Its session hasn't been closed meanwhile."""
@@ -54,6 +56,8 @@ class LiveRequests:
     def __init__(self) -> None:
         self._requests: dict[int, LiveRequest] = {}
         self._by_row: dict[Row, LiveRow] = {}
+        self.touched: dict[LiveRow, None] = {}
+        """Those with something to send."""
 
     def __len__(self) -> int:
         return len(self._requests)

@@ -1,90 +1,41 @@
-"""The step loop: admit, schedule, run, settle, emit. One thread owns everything here."""
+"""The step loop: admit, schedule, launch, collect, settle, emit. One thread owns everything here."""
 
 from __future__ import annotations
 
 import logging
-import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-
-from imp_server.backends.base import Backend, RowResult
-from imp_server.core import (
-    EngineFaulted,
-    GrammarDeadEnd,
-    GrammarRefused,
-    GrammarTooCostly,
-    ImpError,
-    Unavailable,
-)
-from imp_server.engine.acceptance import Limits
-from imp_server.engine.assemble import assemble
-from imp_server.engine.constrained.constraint import MakeConstraint
+from imp_server.core import EngineFaulted, ImpError, Unavailable
 from imp_server.engine.constrained.mask_waits import MaskWaits
-from imp_server.engine.drafting.speculation import Speculation
-from imp_server.engine.errors import failed
-from imp_server.engine.live import LiveRow, Sampled
-from imp_server.engine.messages import FromEngine, StepDone, ToEngine
-from imp_server.engine.request_handler import GrammarReady, RequestHandler
-from imp_server.engine.results import prompt_logprobs, sampled_logprobs, vectors
-from imp_server.engine.row_rules import RowRules
-from imp_server.engine.step_meter import StepMeter
-from imp_server.schedule.rows import Chunk, StepPlan
-from imp_server.schedule.scheduler import Scheduler
-from imp_server.vocab.table import Vocabulary
+from imp_server.engine.flight import Flight, launch
+from imp_server.engine.intake import Intake
+from imp_server.engine.landing import Landing
+from imp_server.engine.live import LiveRow
+from imp_server.engine.messages import StepDone, ToEngine
+from imp_server.engine.parts import EngineParts, GrammarReady
+from imp_server.engine.row_life import RowLife
+from imp_server.schedule.rows import StepPlan
 
 log = logging.getLogger(__name__)
 
 
 class EngineLoop:
-    """Owner of the model's work: the scheduler, the live requests and the order in which they are served."""
+    """The plain loop: a step is collected before the next one is planned. Owner of the order in which things happen."""
 
-    def __init__(
-        self,
-        backend: Backend,
-        scheduler: Scheduler,
-        vocabulary: Vocabulary,
-        limits: Limits,
-        *,
-        emit: Callable[[FromEngine], None],
-        post: Callable[[GrammarReady], None],
-        rules: RowRules | None = None,
-        make_constraint: MakeConstraint | None = None,
-        speculation: Speculation | None = None,
-        note_running: Callable[[Collection[int]], None] | None = None,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        """`emit` takes what goes to the client; `post` puts a message into this loop's own inbox from any thread.
-
-        `note_running` hears the keys of the requests in a step before it runs.
-        """
-        self.backend = backend
-        self.scheduler = scheduler
-        self.speculation = speculation or Speculation()
-        self._meter = StepMeter(clock)
-        self.requests = RequestHandler(
-            scheduler,
-            backend,
-            vocabulary,
-            limits,
-            emit=emit,
-            post=post,
-            rules=rules or RowRules(),
-            make=make_constraint or _refuse,
-            clock=clock,
-            more_counters=lambda: {**self.speculation.counters(), **self._meter.counters()},
-        )
-        self._live = self.requests.live
-        self._emit = emit
-        self._note_running = note_running
-        self._clock = clock
-        self._counters = self.requests.counters
+    def __init__(self, parts: EngineParts) -> None:
+        self.backend, self.scheduler = parts.backend, parts.scheduler
+        self.parts = parts
+        self._counters, self._clock, self._live = parts.counters, parts.clock, parts.live
+        self._life = RowLife(parts)
+        self.requests = Intake(parts, self._life)
         # A late mask has its position run again, which a recurrent state can't.
-        overlaps = backend.info.waits_for_masks and not scheduler.memory.has_state
-        self._waits = MaskWaits(self._counters, clock, overlaps_masks=overlaps)
-        self._n_mask_words = -(-limits.vocab_size // 32)
-        self._never_sampled = vocabulary.never_sampled
+        overlaps = parts.backend.info.waits_for_masks and not parts.scheduler.memory.has_state
+        self._waits = MaskWaits(parts.counters, parts.clock, overlaps_masks=overlaps)
+        self._landing = Landing(parts, self._life, self._waits)
+        self.requests.telling.sources.append(self._landing.meter.counters)
+        self._n_mask_words = -(-parts.limits.vocab_size // 32)
+        self._landed_s = self._waited_s = 0.0
 
     @property
     def has_work(self) -> bool:
@@ -100,20 +51,9 @@ class EngineLoop:
 
     def step(self) -> None:
         """One forward. Whatever a row gained since its last hand-off leaves with this step's."""
-        self._expire()
-        self.requests.note_admitted(self.scheduler.admit())
-        self._decide()
-        self._await_masks()
-        self._propose_drafts()
-        plan = self.scheduler.plan()
-        self.speculation.note_planned()
-        if self.requests.note_started(self.scheduler.take_started()):
-            self._hand_off()  # before a forward that may take long: an opening event waits for it
-        if plan.chunks:
-            began_s = self._clock()
-            results = self._run(plan)
-            if results is not None:
-                self._settle(plan, results, 1e3 * (self._clock() - began_s))
+        flight = self._launch()
+        if flight is not None:
+            self._land(flight)
         self._hand_off()
 
     def rest(self) -> bool:
@@ -129,16 +69,32 @@ class EngineLoop:
         self.requests.fail_all(reason or Unavailable("the engine was stopped"))
         self.requests.close()
         self.scheduler.index.close()
-        self.speculation.close()
+        self.parts.speculation.close()
         self.backend.close()
 
+    def stats(self) -> tuple[Mapping[str, float], tuple[dict[str, Any], ...]]:
+        return self.requests.telling.stats()
+
     # --- before the forward ---------------------------------------------------------------------
+
+    def _launch(self) -> Flight | None:
+        """The next step, of all rows that may run now; None if there is nothing to run, or it failed."""
+        self._expire()
+        self._life.note_admitted(self.scheduler.admit())
+        self._decide()
+        self._await_masks()
+        self._propose_drafts()
+        plan = self.scheduler.plan()
+        self.parts.speculation.note_planned()
+        if self._life.note_started(self.scheduler.take_started()):
+            self._hand_off()  # before a forward that may take long: an opening event waits for it
+        return self._launched(plan) if plan.chunks else None
 
     def _expire(self) -> None:
         for live in self._live.overdue(self._clock()):
             live.output.stop("length", "timed_out")
-            self.requests.touch(live)
-        self.requests.retire_finished()
+            self._life.touch(live)
+        self._life.retire_finished()
 
     def _decide(self) -> None:
         """Tokens on which the mask thread has found a verdict meanwhile."""
@@ -149,197 +105,76 @@ class EngineLoop:
             live.undecided = None
             error = grammar.judging.exception()
             if error is None:
-                self._take(live, [sampled])
-                self.requests.touch(live)
+                self._life.take(live, [sampled])
+                self._life.touch(live)
             else:
-                self._grammar_failed(live, error)
-        self.requests.retire_finished()
+                self._life.grammar_failed(live, error)
+        self._life.retire_finished()
 
     def _await_masks(self) -> None:
         """A row whose mask isn't ready sits out the step, so a slow grammar holds nobody else."""
-        constrained = self._constrained()
-        for live in self._waits.hold_back(constrained, len(self.scheduler.rows)) if constrained else ():
+        constrained = [live for live in self._constrained() if not live.row.awaits_token]
+        held = self._waits.hold_back(constrained, is_alone=self._is_alone(constrained)) if constrained else ()
+        for live in held:
             assert live.grammar is not None
-            self._grammar_failed(live, live.grammar.job.exception())
+            self._life.grammar_failed(live, live.grammar.job.exception())
+
+    def _is_alone(self, constrained: list[LiveRow]) -> bool:
+        """Nobody but these rows could run."""
+        return len(constrained) == len(self.scheduler.rows)
 
     def _constrained(self) -> list[LiveRow]:
         return [live for live in self._admitted() if live.grammar is not None and live.output.finish is None]
 
     def _propose_drafts(self) -> None:
-        decoding = [live for live in self._admitted() if live.row.is_decoding and not live.row.is_held_back]
-        self.speculation.propose(decoding, self._waits.overlaps_masks)
+        rows = [live for live in self._admitted() if live.row.is_decoding]
+        decoding = [live for live in rows if not (live.row.is_held_back or live.row.awaits_token)]
+        self.parts.speculation.propose(decoding, self._waits.overlaps_masks)
 
     def _admitted(self) -> list[LiveRow]:
         return [self._live.of_row(row) for row in self.scheduler.rows if row.leader is None]
 
     # --- the forward and after ------------------------------------------------------------------
 
-    def _run(self, plan: StepPlan) -> list[RowResult] | None:
-        """None: the step failed, and with it its requests; the engine goes on."""
+    def _launched(self, plan: StepPlan) -> Flight | None:
         lives = [self._live.of_row(chunk.row) for chunk in plan.chunks]
-        if self._note_running is not None:
-            self._note_running({chunk.row.key for chunk in plan.chunks})
+        if self.parts.note_running is not None:
+            self.parts.note_running({chunk.row.key for chunk in (*plan.chunks, *self._chunks_under_way())})
         try:
-            for group in range(len(self.scheduler.memory.groups)):
-                pairs = [(c.source, c.target) for c in plan.copies if c.group == group]
-                if pairs:
-                    self.backend.copy_blocks(group, np.array(pairs, dtype=np.int32))
-            step = assemble(plan.chunks, lives, len(self.scheduler.memory.groups), self._n_mask_words)
-            return self.backend.run(step).rows
+            flight = launch(self.backend, plan, lives, self._n_mask_words, self._clock())
         except Exception:
-            log.exception("a step of %d rows failed", len(plan.chunks))
-            self._counters["steps_failed_total"] += 1
-            self.scheduler.failed(plan)
-            for live in lives:
-                self._fail(live, EngineFaulted("the engine failed at this step; its other requests go on"))
+            self._failed(plan)
             return None
+        for chunk in plan.chunks:
+            chunk.row.n_begun = chunk.end
+        return flight
 
-    def _settle(self, plan: StepPlan, results: Sequence[RowResult], elapsed_ms: float) -> None:
-        self.scheduler.settle(plan, [result.n_accepted for result in results], elapsed_ms)
-        self._counters["steps_total"] += 1
-        self._meter.note(plan.chunks, [len(result.tokens) for result in results], elapsed_ms)
-        self._counters["computed_tokens_total"] += plan.n_tokens
-        self.speculation.note_verified([self._live.of_row(c.row) for c in plan.chunks if c.n_drafts], elapsed_ms)
-        for chunk, result in zip(plan.chunks, results, strict=True):
-            live = self._live.of_row(chunk.row)
-            live.output.counts.evicted_tokens = chunk.row.n_evicted
-            self._note_progress(live, chunk, result)
-            if chunk.is_last:
-                self._take_result(live, chunk, result)
-            self.requests.touch(live)
-        self.scheduler.publish(plan)
+    def _chunks_under_way(self) -> list[Any]:
+        return []
 
-    def _note_progress(self, live: LiveRow, chunk: Chunk, result: RowResult) -> None:
-        row, output = live.row, live.output
-        n_prompt = row.sampler.n_prompt
-        if chunk.start < n_prompt and not output.n_tokens:
-            output.note_prefilled(min(row.n_computed, n_prompt))
-        if row.n_computed >= n_prompt and not output.clock.prefilled_s:
-            output.clock.prefilled_s = self._clock()
-        k = output.request.options.prompt_logprobs
-        if k is not None and row.choice == 0 and result.logits is not None:
-            # A row that was preempted computes its prompt again.
-            entries = prompt_logprobs(row.sampler.history[:n_prompt], chunk, result.logits, k, self._never_sampled)
-            live.prompt_logprobs += entries[max(0, len(live.prompt_logprobs) - chunk.start) :]
-            if len(live.prompt_logprobs) == n_prompt - 1:
-                output.note_prompt_logprobs(live.prompt_logprobs)
-
-    def _take_result(self, live: LiveRow, chunk: Chunk, result: RowResult) -> None:
-        output = live.output
-        request = output.request
-        if live.grammar is not None:
-            self._waits.note_sampled(live, result)
-        if chunk.n_drafts > result.n_left_out and len(result.tokens):
-            self.speculation.settle(live, chunk.n_drafts - result.n_left_out, result.n_accepted)
-        elif chunk.n_drafts:
-            self.speculation.note_late_masks(live)
-        if request.task != "generate":
-            output.note_vectors(vectors(result))
-            output.stop("stop")
-        elif request.plan.max_tokens == 0:
-            output.stop("length")
-        elif len(result.tokens):
-            if not self._take_tokens(live, chunk, result):
-                return
-            if result.hidden is not None:
-                self.speculation.take_hidden(live, chunk.start + chunk.n_tokens - 1 + result.n_accepted, result.hidden)
-        elif result.mask_late:
-            # The position is run again when the mask is there.
-            self.scheduler.rewind(live.row, live.row.sampler.length - 1)
-        elif not result.dead_end:
-            self._fail(live, EngineFaulted("the model's logits weren't numbers for this request"))
+    def _land(self, flight: Flight) -> None:
+        """Wait for the step and settle it. If it failed its requests did; the engine goes on."""
+        waits_s = self._clock()
+        try:
+            results = flight.pending.collect().rows
+        except Exception:
+            self._failed(flight.plan)
             return
-        if result.dead_end and output.finish is None:
-            self._dead_end(live)
+        # It began when it was launched, or when the one before was done.
+        began_s, self._landed_s = max(flight.launched_s, self._landed_s), self._clock()
+        self._waited_s += self._landed_s - waits_s
+        self._landing.settle(flight.plan, results, 1e3 * (self._landed_s - began_s))
 
-    def _take_tokens(self, live: LiveRow, chunk: Chunk, result: RowResult) -> bool:
-        """False: not all of them, so what the result says about the place behind them is void."""
-        clock = live.output.clock
-        clock.first_token_s = clock.first_token_s or self._clock()
-        ids: list[int] = result.tokens.tolist()
-        logprobs, mus = sampled_logprobs(ids, result), result.mirostat_mus
-        return self._take(
-            live,
-            [
-                Sampled(token_id, logprobs[i : i + 1], bool(chunk.n_drafts), mus[i] if mus else None)
-                for i, token_id in enumerate(ids)
-            ],
-        )
-
-    def _take(self, live: LiveRow, tokens: Sequence[Sampled]) -> bool:
-        """False as above."""
-        output, sampler = live.output, live.row.sampler
-        n_taken = 0
-        for sampled in tokens:
-            if not self._may_take(live, sampled):
-                return False
-            if sampled.was_drafting:
-                output.counts.verified_tokens += 1
-            output.push([sampled.token_id], sampled.logprobs)
-            self._counters["completion_tokens_total"] += 1
-            if sampled.mu is not None:
-                sampler.mirostat_mu = sampled.mu
-            if not self.requests.append(live, [sampled.token_id]):
-                self._dead_end(live)
-                return False
-            n_taken += 1
-            if output.finish is not None or output.must_force:
-                break
-        # Accepted drafts that the end or the closing of reasoning left out are forgotten.
-        self.scheduler.rewind(live.row, sampler.length)
-        self.requests.force(live)
-        self.requests.take_only(live)
-        output.note_steered(live.grammar)
-        return n_taken == len(tokens)
-
-    def _may_take(self, live: LiveRow, sampled: Sampled) -> bool:
-        """What the grammar says of a token. False: it has to wait for that, or the position is run again without it."""
-        grammar = live.grammar
-        if grammar is None:
-            return True
-        verdict = grammar.judge(sampled.token_id)
-        if verdict in ("ok", "forbidden"):
-            return True
-        is_undecided = verdict == "later"
-        live.undecided = sampled if is_undecided else None
-        self.scheduler.rewind(live.row, live.row.sampler.length - (not is_undecided))
-        return False
-
-    def _dead_end(self, live: LiveRow) -> None:
-        """Nothing may follow: an end where the grammar is complete, else an error that should never be seen."""
-        if live.grammar is not None and live.grammar.is_done:
-            live.output.stop("stop")
-            live.output.note_steered(live.grammar)
-            return
-        self._counters["grammar_dead_ends_total"] += 1
-        what = "its grammar" if live.grammar is not None else "logit_bias or ignore_eos"
-        self._fail(live, GrammarDeadEnd(f"no token may follow under {what}, though the completion isn't finished"))
-
-    def _grammar_failed(self, live: LiveRow, error: BaseException | None) -> None:
-        if isinstance(error, GrammarTooCostly):
-            self._counters["grammar_blown_caps_total"] += 1
-            self._fail(live, error)
-            return
-        log.error("the mask thread failed", exc_info=error)
-        self._fail(live, EngineFaulted("the grammar of this request failed; the engine goes on"))
-
-    def _fail(self, live: LiveRow, error: ImpError) -> None:
-        """The whole request is lost; idempotent."""
-        if live.row.key not in self._live:
-            return
-        self._counters["requests_failed_total"] += 1
-        for each in self._live.rows_of(live.row.key):
-            self.requests.forget(each)
-        self._emit(failed(live.row.key, error))
+    def _failed(self, plan: StepPlan) -> None:
+        log.exception("a step of %d rows failed", len(plan.chunks))
+        self._counters["steps_failed_total"] += 1
+        self.scheduler.failed(plan)
+        for chunk in plan.chunks:
+            if not chunk.is_void:
+                live = self._live.of_row(chunk.row)
+                self._life.fail(live, EngineFaulted("the engine failed at this step; its other requests go on"))
 
     def _hand_off(self) -> None:
-        deltas = self.requests.take_deltas()
+        deltas = self._life.take_deltas()
         if deltas:
-            self._emit(StepDone(tuple(deltas), self.requests.gauges()))
-
-    def stats(self) -> tuple[Mapping[str, float], tuple[dict[str, Any], ...]]:
-        return self.requests.stats()
-
-
-def _refuse(_plan: object) -> Any:
-    raise GrammarRefused("this engine has no grammar support")
+            self.parts.emit(StepDone(tuple(deltas), self.requests.telling.gauges()))

@@ -8,7 +8,7 @@ from queue import Empty, SimpleQueue
 
 from imp_server.engine.loop import EngineLoop
 from imp_server.engine.messages import ToEngine
-from imp_server.engine.request_handler import GrammarReady
+from imp_server.engine.parts import GrammarReady
 
 InboxMessage = ToEngine | GrammarReady | None
 """None ends the loop."""

@@ -6,7 +6,8 @@ import time
 
 import numpy as np
 
-from imp_server.backends.base import BLOCK_TOKENS, WANT_SAMPLE, Backend, KvSpec, Step, StepRow
+from imp_server.backends.base import BLOCK_TOKENS, WANT_SAMPLE, Backend, KvSpec, StepRow
+from imp_server.backends.step_builder import StepBuilder
 from imp_server.core import SamplingParams
 from imp_server.decode.state import SamplerState
 from imp_server.schedule.cost import CostTable
@@ -44,8 +45,10 @@ def _timed_step(backend: Backend, size: int, n_drafts: int = 0) -> float:
     state = SamplerState(SamplingParams(temperature=0.0), 0, ids[: size - n_drafts], size + 1)
     row = StepRow(wants=WANT_SAMPLE, n_drafts=n_drafts, sampler=state)
     kinds = [group.kind for group in backend.architecture.cache_groups]
-    tables = tuple(np.arange(1 if kind == "state" else n_columns, dtype=np.int32)[None, :] for kind in kinds)
-    step = Step(ids, np.arange(size, dtype=np.int32), np.array([0, size], dtype=np.int32), [row], tables)
+    tables = [np.arange(1 if kind == "state" else n_columns, dtype=np.int32) for kind in kinds]
+    builder = StepBuilder(len(kinds))
+    builder.add_alone(row, ids, 0, tables)
+    step = builder.finish()
     began = time.perf_counter()
     backend.run(step)
     return 1e3 * (time.perf_counter() - began)

@@ -84,7 +84,10 @@ class Memory:
 
 
 class RowTables:
-    """Owner of one row's block tables, one per cache group. Unused columns are -1."""
+    """Owner of one row's block tables, one per cache group, and of what the backend has yet to hear of them.
+
+    Unused columns are -1.
+    """
 
     def __init__(self, memory: Memory, max_positions: int) -> None:
         self._memory = memory
@@ -93,9 +96,24 @@ class RowTables:
         ]
         self._n_columns = [0] * len(memory.groups)
         self._first_kept = [0] * len(memory.groups)
+        self._changed: list[list[int]] = [[] for _ in memory.groups]
+        """By group: columns that were written to since the last step."""
 
     def columns(self, group: int) -> NDArray[np.int32]:
         return self._tables[group][: self._n_columns[group]]
+
+    def take_changes(self, group: int) -> tuple[NDArray[np.int32], NDArray[np.int32]] | None:
+        """Columns that changed since the last call and their blocks; None if none did."""
+        changed = self._changed[group]
+        if not changed:
+            return None
+        columns = np.array(changed, dtype=np.int32)
+        self._changed[group] = []
+        return columns, self._tables[group][columns]
+
+    def tell_all(self) -> None:
+        """The tables belong to another slot from now on, which knows nothing of them."""
+        self._changed = [list(range(n)) for n in self._n_columns]
 
     def held(self, group: int) -> list[int]:
         columns = self.columns(group)
@@ -122,6 +140,7 @@ class RowTables:
                 if block is None:
                     return copies, False
                 self._tables[group][self._n_columns[group]] = block
+                self._changed[group].append(self._n_columns[group])
                 self._n_columns[group] += 1
         return copies, True
 
@@ -131,6 +150,7 @@ class RowTables:
         twin._tables = [table.copy() for table in self._tables]
         twin._n_columns = list(self._n_columns)
         twin._first_kept = list(self._first_kept)
+        twin.tell_all()
         for group in range(len(self._tables)):
             for block in self.held(group):
                 self._memory.pools[group].share(block)
@@ -144,15 +164,18 @@ class RowTables:
                 if block != EMPTY:
                     self._memory.pools[group].share(block)
             self._n_columns[group] = len(blocks)
+        self.tell_all()
 
     def fill(self, group: int, column: int, block: int) -> None:
         """A column of an adopted prefix that was missing. The row holds the block from now on, as counted already."""
         self._tables[group][column] = block
+        self._changed[group].append(column)
 
     def hold_state(self, group: int, slot: int) -> None:
         """The row's slot of a state group, held already. Only for a table without one."""
         self._tables[group][0] = slot
         self._n_columns[group] = 1
+        self._changed[group].append(0)
 
     def trim(self, n_computed: int) -> None:
         """Release blocks that no later position of a window group can see."""
@@ -165,6 +188,7 @@ class RowTables:
                 if block != EMPTY:
                     self._memory.pools[group].release(block)
                     self._tables[group][column] = EMPTY
+                    self._changed[group].append(column)
             self._first_kept[group] = max(self._first_kept[group], first)
 
     def release(self) -> None:
@@ -187,6 +211,7 @@ class RowTables:
         # The source may be free from here on, even be written by this very step: copies run before it.
         pool.release(source)
         self._tables[group][column] = target
+        self._changed[group].append(column)
         pool.expect_copy(target)
         copies.append(BlockCopy(group, source, target))
         return True

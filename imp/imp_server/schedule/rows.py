@@ -47,6 +47,12 @@ class Row:
     tables: RowTables | None = None
     n_computed: int = 0
     """Positions whose K and V are in the tables."""
+    n_begun: int = 0
+    """These, and those that steps under way compute."""
+    generation: int = 0
+    """Steps under way that were planned in an earlier one are void for this row."""
+    goes_ahead: bool = False
+    """It may be run on with the token that a step under way is sampling; set by the engine before `plan`."""
     n_cached: int = 0
     """Of them, how many came from the prefix index when the row was admitted first."""
     n_evicted: int = 0
@@ -76,10 +82,29 @@ class Row:
         return self.sampler.length - self.n_computed
 
     @property
+    def n_left(self) -> int:
+        """Of these, ids that no step under way runs."""
+        return self.sampler.length - self.n_begun
+
+    @property
+    def is_under_way(self) -> bool:
+        return self.n_begun > self.n_computed
+
+    @property
+    def awaits_token(self) -> bool:
+        """A step under way samples behind the end of its history: what follows depends on that."""
+        return self.n_begun > self.n_computed and self.n_begun == self.sampler.length
+
+    @property
     def is_decoding(self) -> bool:
-        """Its prompt is computed: what is pending are sampled ids, or a few forced ones."""
-        at_the_end = self.n_computed >= self.sampler.n_prompt - 1
-        return at_the_end and self.leader is None and self.n_pending <= _MOST_FORCED
+        """Its prompt is computed, or will be: what is pending are sampled ids, or a few forced ones."""
+        at_the_end = self.n_begun >= self.sampler.n_prompt - 1
+        return at_the_end and self.leader is None and self.n_left <= _MOST_FORCED
+
+    def void_steps(self) -> None:
+        """What is under way for the row is of no use any more."""
+        self.generation += 1
+        self.n_begun = self.n_computed
 
     @property
     def rank(self) -> tuple[int, int]:
@@ -88,17 +113,37 @@ class Row:
 
 
 class Chunk(NamedTuple):
-    """A row's part of a step: `n_tokens` ids of the history from `start`, then the row's drafts."""
+    """A row's part of a step: `n_tokens` ids of the history from `start`, then the row's drafts.
+
+    `is_ahead`: its only id is the one that a step under way is sampling.
+    """
 
     row: Row
     start: int
     n_tokens: int
     n_drafts: int = 0
+    is_ahead: bool = False
+    generation: int = 0
+
+    @property
+    def end(self) -> int:
+        """Ids of the history in front of what is sampled or drafted."""
+        return self.start + self.n_tokens
+
+    @property
+    def may_sample(self) -> bool:
+        """When the step is made: the chunk reaches the end of what the row will have by then."""
+        return self.end == self.row.sampler.length + self.is_ahead
 
     @property
     def is_last(self) -> bool:
-        """The chunk reaches the end of the history, so the row can be sampled."""
-        return self.start + self.n_tokens == self.row.sampler.length
+        """When the step is done: it has reached the end of the history, so the row was sampled."""
+        return self.end == self.row.sampler.length
+
+    @property
+    def is_void(self) -> bool:
+        """Its row was removed, or lost its memory, or turned out to go on in another way."""
+        return self.generation != self.row.generation
 
 
 @dataclass(slots=True)

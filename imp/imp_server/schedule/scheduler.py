@@ -51,6 +51,8 @@ class Scheduler:
         self.decode_costs = decode_costs or VerifyCosts()
         self.queue = RequestQueue()
         self.n_preemptions = 0
+        self.n_kept_back = 0
+        """Rows that weren't run on beside a step of their own, since memory was short."""
         self.n_refused_rollbacks = 0
         self.n_resumed_tokens = 0
         """Of rows that lost their memory, what was found again."""
@@ -139,15 +141,15 @@ class Scheduler:
         self.memory.settle_copies()
         self._bring_back()
         self._fork_followers()
-        runnable = [row for row in self._rows if row.leader is None and _n_runnable(row) > 0]
+        runnable = [row for row in self._rows if row.leader is None and self._n_runnable(row) > 0]
         decoding = [row for row in runnable if row.is_decoding]
         for row in decoding:
             if row.slot >= 0:
-                self._plan_row(row, _n_runnable(row), planned)
+                self._plan_row(row, self._n_runnable(row), planned)
         prefilling = [row for row in runnable if row.slot >= 0 and not row.is_decoding]
         prefilling = in_order(prefilling)
         if prefilling:
-            left = self._prefill_tokens(sum(row.n_pending + len(row.drafts) for row in decoding))
+            left = self._prefill_tokens(sum(self._n_runnable(row) + len(row.drafts) for row in decoding))
             for row in prefilling:
                 if left > 0 and row.slot >= 0 and (size := self._chunk_size(row, left)) > 0:
                     left -= self._plan_row(row, size, planned)
@@ -161,7 +163,10 @@ class Scheduler:
             self.decode_costs.observe(plan.n_tokens, elapsed_ms)
         for chunk, accepted in zip(plan.chunks, n_accepted, strict=True):
             row = chunk.row
-            row.n_computed = chunk.start + chunk.n_tokens + accepted
+            if chunk.is_void:
+                continue
+            row.n_computed = chunk.end + accepted
+            row.n_begun = max(row.n_begun, row.n_computed)
             row.n_written = max(row.n_written, row.n_computed)
             row.drafts = row.drafts[:0]
             self._charge(row, chunk.n_tokens)
@@ -178,35 +183,39 @@ class Scheduler:
     def rewind(self, row: Row, n_computed: int) -> None:
         """The row's positions from `n_computed` on aren't what they should be; they may be run again.
 
-        A state can't be rolled back: such a row is cleared and resumes from its newest snapshot, or from zero.
+        What is under way beyond is void. A state can't be rolled back: such a row is cleared and resumes from its
+        newest snapshot, or from zero.
         """
+        if n_computed < row.n_begun:
+            row.void_steps()
         if n_computed >= row.n_computed:
             return
         if not self.memory.has_state or row.tables is None:
-            row.n_computed = n_computed
+            row.n_computed = row.n_begun = n_computed
             return
         self.n_refused_rollbacks += 1
         self.index.disown(row)
         row.tables.release()
-        row.n_computed = 0
+        row.n_computed = row.n_begun = 0
         self._begin(row, self._match(Ticket([row])))
 
     def failed(self, plan: StepPlan) -> None:
         """The step raised: what its rows' blocks hold is unknown. Call before the rows are removed."""
         for chunk in plan.chunks:
-            self.index.disown(chunk.row)
+            if not chunk.is_void:
+                self.index.disown(chunk.row)
 
     def publish(self, plan: StepPlan) -> None:
         """Tell the prefix index what the step computed. Call after the sampled ids were appended."""
         for chunk in plan.chunks:
             row = chunk.row
-            if row.tables is None:
+            if row.tables is None or chunk.is_void:
                 continue
             if row.reuse_prefix:
                 self.index.publish(row)
             # After publishing, so that a window can be resumed anywhere. Not to n_computed: a sampled token or an
             # accepted draft may yet be taken back.
-            row.tables.trim(max(0, min(row.n_computed, chunk.start + chunk.n_tokens) - 1))
+            row.tables.trim(max(0, min(row.n_computed, chunk.end) - 1))
 
     def check(self) -> None:
         """Integrity: blocks, slots and ranks agree. Raises AssertionError."""
@@ -306,7 +315,7 @@ class Scheduler:
 
     def _start_at(self, row: Row, n_tokens: int) -> None:
         """The row's tables hold its first `n_tokens` positions."""
-        row.n_computed = n_tokens
+        row.n_computed = row.n_begun = n_tokens
         if row.n_written == 0:
             row.n_cached = n_tokens
             self._started.append(row)
@@ -337,7 +346,7 @@ class Scheduler:
             leader = row.leader
             if leader is not None and leader.tables is not None and leader.n_computed >= leader.sampler.n_prompt - 1:
                 row.tables = leader.tables.fork()
-                row.n_computed = row.n_written = leader.n_computed
+                row.n_computed = row.n_begun = row.n_written = leader.n_computed
                 row.leader = None
                 self._started.append(row)
                 if row.reuse_prefix:
@@ -357,7 +366,10 @@ class Scheduler:
             self._begin(heir, self._match(Ticket([heir, *followers[1:]])))
             return
         heir.tables, row.tables = row.tables, None
-        heir.n_computed, heir.n_written, heir.n_cached = row.n_computed, row.n_written, row.n_cached
+        heir.n_computed = heir.n_begun = row.n_computed
+        heir.n_written, heir.n_cached = row.n_written, row.n_cached
+        if heir.tables is not None:
+            heir.tables.tell_all()
         if heir.tables is not None and heir.reuse_prefix:
             self.index.begin(heir)
 
@@ -372,29 +384,29 @@ class Scheduler:
         return max(BLOCK_TOKENS, self.costs.tokens_within(budget_ms) - n_decoding)
 
     def _chunk_size(self, row: Row, left: int) -> int:
-        pending = _n_runnable(row)
+        pending = self._n_runnable(row)
         if self._has_followers(row):
             # n > 1: the leader stops before the last prompt token, which every choice runs for itself.
-            pending = row.sampler.n_prompt - 1 - row.n_computed
+            pending = row.sampler.n_prompt - 1 - row.n_begun
         if row.whole:
             return pending
-        point = next((p for p in row.snapshot_points if p > row.n_computed), None)
+        point = next((p for p in row.snapshot_points if p > row.n_begun), None)
         if point is not None:
-            pending = min(pending, point - row.n_computed)
+            pending = min(pending, point - row.n_begun)
         limits = [pending, left] + [n for n in (row.max_chunk, self.limits.prefill_chunk) if n]
         return min(limits)
 
     def _plan_row(self, row: Row, n_tokens: int, planned: PlanBuilder) -> int:
         """Reserve memory for the row's part, at the cost of lower ranks if need be; tokens planned."""
         assert row.tables is not None
-        start = row.n_computed
+        start, is_ahead = row.n_begun, row.awaits_token
         while True:
             n_before = self.index.n_evicted_tokens
             copies, enough = row.tables.reserve(start, start + n_tokens + len(row.drafts))
             row.n_evicted += self.index.n_evicted_tokens - n_before
             planned.copies += copies
             if enough:
-                planned.add(Chunk(row, start, n_tokens, len(row.drafts)))
+                planned.add(Chunk(row, start, n_tokens, len(row.drafts), is_ahead, row.generation))
                 return n_tokens
             if len(row.drafts):
                 row.drafts = row.drafts[:0]
@@ -402,6 +414,9 @@ class Scheduler:
             if n_tokens > BLOCK_TOKENS and not row.whole:
                 n_tokens //= 2
                 continue
+            if row.is_under_way:
+                self.n_kept_back += 1  # once its step is done it may take what it needs from others
+                return 0
             victim = next(other for other in reversed(self._rows) if other.tables is not None)
             self._preempt(victim, planned)
             if victim is row:
@@ -428,6 +443,7 @@ class Scheduler:
         self.queue.shares.charge(row.client, -row.n_paid)
         row.n_paid = 0.0
         row.n_computed = row.n_run = 0
+        row.void_steps()
         row.is_restoring = False
         row.drafts = row.drafts[:0]
 
@@ -436,7 +452,17 @@ class Scheduler:
         for ticket in self.queue:
             yield from ticket.rows
 
+    def _n_runnable(self, row: Row) -> int:
+        """Pending ids that may run; a row without its mask keeps the last one, since it would sample behind that."""
+        if row.is_restoring:
+            return 0
+        if not row.is_under_way:
+            return max(0, row.n_left - row.is_held_back)
+        # A snapshot is the state behind the newest step that is done.
+        if self.memory.has_state or self._waits_to_fork(row):
+            return 0
+        return int(row.goes_ahead) if row.awaits_token else max(0, row.n_left - row.is_held_back)
 
-def _n_runnable(row: Row) -> int:
-    """Pending ids that may run; a row without its mask keeps its last one, since that is the one it samples after."""
-    return 0 if row.is_restoring else max(0, row.n_pending - row.is_held_back)
+    def _waits_to_fork(self, row: Row) -> bool:
+        """Once what is under way is done, others will go on from the same place."""
+        return row.n_begun >= row.sampler.n_prompt - 1 and self._has_followers(row)

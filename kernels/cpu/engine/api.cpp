@@ -2,9 +2,23 @@
 #include <exception>
 #include <new>
 
-#include "forward.h"
+#include "step_queue.h"
 
 using namespace imp;
+
+namespace {
+
+// A model's forward and the steps that wait for it.
+struct Model {
+    Model(const ModelPlan& plan, int n_threads, int spin_us) : forward(plan, n_threads, spin_us), queue(forward) {}
+
+    Forward forward;
+    StepQueue queue;
+};
+
+Model& of(void* model) { return *(Model*)model; }
+
+}  // namespace
 
 extern "C" {
 
@@ -12,35 +26,52 @@ int64_t imp_cpu_panel_bytes(int32_t format, int32_t n_blocks) { return format_pa
 
 void* imp_cpu_open(const ModelPlan* model, int32_t n_threads, int32_t spin_us) {
     try {
-        return new Forward(*model, n_threads, spin_us);
+        return new Model(*model, n_threads, spin_us);
     } catch (...) {
         return nullptr;
     }
 }
 
-void imp_cpu_close(void* forward) { delete (Forward*)forward; }
+void imp_cpu_close(void* model) { delete (Model*)model; }
 
-void imp_cpu_set_pools(void* forward, const PoolPlan* pools) { ((Forward*)forward)->set_pools(pools); }
+// Not while steps are under way. What slots knew is forgotten.
+void imp_cpu_set_pools(void* model, const PoolPlan* pools) { of(model).forward.set_pools(pools); }
 
-// 0; 1 rows, 2 positions, 3 block tables, 4 ids, 5 rope tables are wrong; -1 out of memory.
-int32_t imp_cpu_run(void* forward, const StepPlan* step) {
+// -1 out of memory: it wasn't launched.
+int32_t imp_cpu_launch(void* model, StepPlan* step) {
     try {
-        Forward& f = *(Forward*)forward;
-        const int wrong = f.check(*step);
-        if (!wrong) f.run(*step);
-        return wrong;
+        of(model).queue.launch(step);
+        return 0;
     } catch (const std::exception&) {
         return -1;
     }
 }
 
-int64_t imp_cpu_waited_ns(void* forward) { return ((Forward*)forward)->threads().take_waited_ns(); }
+// 0; 1 rows, 2 positions, 3 block tables, 4 ids, 5 rope tables, 6 slots are wrong; -1 out of memory.
+int32_t imp_cpu_collect(void* model, StepPlan* step) {
+    of(model).queue.collect(step);
+    return step->code;
+}
+
+int32_t imp_cpu_copy_blocks(void* model, int32_t group, const int32_t* pairs, int32_t n_pairs) {
+    try {
+        of(model).queue.copy(group, std::vector<int32_t>(pairs, pairs + 2 * int64_t(n_pairs)));
+        return 0;
+    } catch (const std::exception&) {
+        return -1;
+    }
+}
+
+// Returns once all steps and copies that were asked for are done.
+void imp_cpu_finish(void* model) { of(model).queue.finish(); }
+
+int64_t imp_cpu_waited_ns(void* model) { return of(model).forward.threads().take_waited_ns(); }
 
 // Panels of the head that the last search by its plane multiplied; 0 if it left the row to the full product.
-int32_t imp_cpu_panels_evaluated(void* forward) { return ((Forward*)forward)->plane_search().n_evaluated(); }
+int32_t imp_cpu_panels_evaluated(void* model) { return of(model).forward.plane_search().n_evaluated(); }
 
 // Panels of the head that the last step multiplied for rows whose masks allow few.
-int32_t imp_cpu_masked_panels(void* forward) { return ((Forward*)forward)->n_masked_panels(); }
+int32_t imp_cpu_masked_panels(void* model) { return of(model).forward.n_masked_panels(); }
 
 // For tests: out[n_rows, n_out] = x[n_rows, n_in] times the packed matrix, in the arithmetic of the forward.
 int32_t imp_cpu_multiply(const Matrix* matrix, const float* x, int32_t n_rows, float* out) {

@@ -73,13 +73,17 @@ const Field kFields[] = {
     AT(SamplerPlan, n_drafts), AT(SamplerPlan, top_k), AT(SamplerPlan, n_logprobs), AT(SamplerPlan, choice),
     AT(SamplerPlan, first_head), AT(SamplerPlan, keep_logits), AT(SamplerPlan, n_tokens), AT(SamplerPlan, n_accepted),
     AT(SamplerPlan, dead_end), AT(SamplerPlan, not_numbers), AT(SamplerPlan, mask_late), AT(SamplerPlan, mask_wait_us),
-    AT(SamplerPlan, n_left_out),
+    AT(SamplerPlan, n_left_out), AT(SamplerPlan, slot), AT(SamplerPlan, n_ahead), AT(SamplerPlan, ahead),
+    SIZE(TableChanges),
+    AT(TableChanges, slots), AT(TableChanges, columns), AT(TableChanges, blocks), AT(TableChanges, n),
     SIZE(StepPlan),
-    AT(StepPlan, ids), AT(StepPlan, positions), AT(StepPlan, row_starts), AT(StepPlan, tables),
-    AT(StepPlan, table_widths), AT(StepPlan, rope_tables), AT(StepPlan, rope_positions), AT(StepPlan, head_tokens),
+    AT(StepPlan, ids), AT(StepPlan, positions), AT(StepPlan, row_starts), AT(StepPlan, slots),
+    AT(StepPlan, best_heads), AT(StepPlan, table_changes), AT(StepPlan, embedded_tokens), AT(StepPlan, embeddings),
+    AT(StepPlan, rope_tables), AT(StepPlan, rope_positions), AT(StepPlan, head_tokens),
     AT(StepPlan, logits), AT(StepPlan, best), AT(StepPlan, hidden_tokens), AT(StepPlan, hidden), AT(StepPlan, samplers),
     AT(StepPlan, n_tokens), AT(StepPlan, n_rows), AT(StepPlan, n_head), AT(StepPlan, n_hidden),
-    AT(StepPlan, n_samplers), AT(StepPlan, n_threads),
+    AT(StepPlan, n_samplers), AT(StepPlan, n_threads), AT(StepPlan, n_embedded), AT(StepPlan, code),
+    AT(StepPlan, is_done), AT(StepPlan, elapsed_ns),
 };
 
 }  // namespace

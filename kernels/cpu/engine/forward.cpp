@@ -1,10 +1,12 @@
 #include "forward.h"
 
 #include <algorithm>
+#include <cstring>
 
 namespace imp {
 namespace {
 
+constexpr int32_t kMostSlots = 1 << 16, kMostColumns = 1 << 24;
 constexpr int kByWorkerRows = 4;         // up to here each worker normalises and quantises for itself: no barrier
 constexpr int64_t kChunkBytes = 192 << 10;  // weights of a chunk that meets many row groups
 // Rows that one thread takes through a whole layer: their activations stay in its second-level cache, while each weight
@@ -18,25 +20,88 @@ Forward::Forward(const ModelPlan& model, int n_threads, int spin_us)
     threads_.use(n_threads);
 }
 
+void Forward::set_pools(const PoolPlan* pools) {
+    pools_.assign(pools, pools + model_.n_groups);
+    slots_.clear();
+}
+
+void Forward::copy_block(int group, int32_t source, int32_t target) {
+    const PoolPlan& pool = pools_[size_t(group)];
+    std::memcpy(pool.data + target * pool.block_bytes, pool.data + source * pool.block_bytes, size_t(pool.block_bytes));
+}
+
+int Forward::begin(const StepPlan& step) {
+    row_slots_.clear();
+    for (int row = 0; row < step.n_rows; ++row) {
+        const int32_t slot = step.slots[row];
+        if (slot < 0 || slot >= kMostSlots) return 6;
+        if (size_t(slot) >= slots_.size()) slots_.resize(size_t(slot) + 1);
+        if (!slots_[size_t(slot)])
+            slots_[size_t(slot)] = std::make_unique<Slot>(Slot{-1, std::vector<std::vector<int32_t>>(size_t(model_.n_groups))});
+        row_slots_.push_back(slots_[size_t(slot)].get());
+    }
+    if (const int wrong = change_tables(step)) return wrong;
+    if (step.row_starts[0] != 0 || step.row_starts[step.n_rows] != step.n_tokens) return 1;
+    for (int row = 0; row < step.n_rows; ++row)
+        if (step.row_starts[row] >= step.row_starts[row + 1]) return 1;
+    ids_.assign(step.ids, step.ids + step.n_tokens);
+    for (int row = 0; row < step.n_rows; ++row) {
+        const int32_t last = row_slots_[size_t(row)]->last;
+        for (int t = step.row_starts[row]; t < step.row_starts[row + 1]; ++t)
+            if (ids_[size_t(t)] == kLastSampled && last != -1) ids_[size_t(t)] = last < 0 ? 0 : last;
+    }
+    return check(step);
+}
+
+int Forward::change_tables(const StepPlan& step) {
+    for (int g = 0; g < model_.n_groups; ++g) {
+        const TableChanges& changes = step.table_changes[g];
+        for (int64_t i = 0; i < changes.n; ++i) {
+            const int32_t slot = changes.slots[i], column = changes.columns[i];
+            if (slot < 0 || size_t(slot) >= slots_.size() || !slots_[size_t(slot)] || column < 0 || column >= kMostColumns) return 3;
+            std::vector<int32_t>& table = slots_[size_t(slot)]->tables[size_t(g)];
+            if (size_t(column) >= table.size()) table.resize(size_t(column) + 1, -1);
+            table[size_t(column)] = changes.blocks[i];
+        }
+    }
+    return 0;
+}
+
+void Forward::note_sampled(const StepPlan& step) {
+    for (int row = 0; row < step.n_rows; ++row)
+        if (step.best_heads[row] >= 0) {
+            const int32_t best = step.best[step.best_heads[row]];
+            row_slots_[size_t(row)]->last = best < 0 ? -2 : best;
+        }
+    for (int i = 0; i < step.n_samplers; ++i) {
+        const SamplerPlan& plan = step.samplers[i];
+        slots_[size_t(plan.slot)]->last = plan.n_tokens > 0 ? plan.tokens[plan.n_tokens - 1] : -2;
+    }
+}
+
 int Forward::check(const StepPlan& step) const {
     for (int row = 0; row < step.n_rows; ++row) {
-        if (step.row_starts[row] >= step.row_starts[row + 1]) return 1;
         for (int t = step.row_starts[row] + 1; t < step.row_starts[row + 1]; ++t)
             if (step.positions[t] != step.positions[t - 1] + 1) return 2;
     }
-    if (step.row_starts[0] != 0 || step.row_starts[step.n_rows] != step.n_tokens) return 1;
     for (int row = 0; row < step.n_rows; ++row) {
         const int first = step.positions[step.row_starts[row]], last = step.positions[step.row_starts[row + 1] - 1];
         if (first < 0) return 2;
         for (int g = 0; g < model_.n_groups; ++g) {
-            if (last / kKvBlock >= step.table_widths[g]) return 3;
-            const int32_t* table = step.tables[g] + int64_t(row) * step.table_widths[g];
-            for (int i = 0; i <= last / kKvBlock; ++i)
-                if (table[i] >= pools_[g].n_blocks || (i >= first / kKvBlock && table[i] < 0)) return 3;
+            const std::vector<int32_t>& table = row_slots_[size_t(row)]->tables[size_t(g)];
+            if (size_t(last / kKvBlock) >= table.size()) return 3;
+            for (size_t i = 0; i <= size_t(last / kKvBlock); ++i)
+                if (table[i] >= pools_[g].n_blocks || (i >= size_t(first / kKvBlock) && table[i] < 0)) return 3;
         }
     }
     for (int t = 0; t < step.n_tokens; ++t)
-        if (step.ids[t] < 0 || step.ids[t] >= model_.vocab_size) return 4;
+        if (ids_[size_t(t)] < 0 || ids_[size_t(t)] >= model_.vocab_size) return 4;
+    for (int i = 0; i < step.n_embedded; ++i)
+        if (step.embedded_tokens[i] < 0 || step.embedded_tokens[i] >= step.n_tokens) return 4;
+    for (int i = 0; i < step.n_samplers; ++i) {
+        const int32_t slot = step.samplers[i].slot;
+        if (slot < 0 || size_t(slot) >= slots_.size() || !slots_[size_t(slot)]) return 6;
+    }
     for (int l = 0; l < model_.n_layers; ++l) {
         const LayerPlan& layer = model_.layers[l];
         const int rope = layer.mixer == MixerKind::attention ? layer.attention.rope : layer.latent.rope;
@@ -53,6 +118,10 @@ void Forward::run(const StepPlan& step) {
     row_of_token_.resize(size_t(step.n_tokens));
     for (int row = 0; row < step.n_rows; ++row)
         std::fill(row_of_token_.begin() + step.row_starts[row], row_of_token_.begin() + step.row_starts[row + 1], row);
+    for (int i = 0; i < step.n_samplers; ++i) {
+        SamplerPlan& plan = step.samplers[i];
+        plan.ahead = slots_[size_t(plan.slot)]->last;
+    }
     wanted_.clear();
     std::set_union(step.head_tokens, step.head_tokens + step.n_head, step.hidden_tokens, step.hidden_tokens + step.n_hidden,
                    std::back_inserter(wanted_));
@@ -62,6 +131,7 @@ void Forward::run(const StepPlan& step) {
     if (n_rows_ == 0) return;
     head(step);
     sample(step);
+    note_sampled(step);
 }
 
 void Forward::embed(const StepPlan& step) {
@@ -70,11 +140,14 @@ void Forward::embed(const StepPlan& step) {
     threads_.run(ceil_div(step.n_tokens, per_chunk), [&](int chunk, int) {
         for (int t = chunk * per_chunk; t < std::min(step.n_tokens, (chunk + 1) * per_chunk); ++t) {
             float* row = x + int64_t(t) * model_.width;
-            dequantise_row(model_.embedding, step.ids[t], row);
+            dequantise_row(model_.embedding, ids_[size_t(t)], row);
             if (model_.embedding_scale != 1.0f)
                 for (int i = 0; i < model_.width; ++i) row[i] *= model_.embedding_scale;
         }
     });
+    for (int i = 0; i < step.n_embedded; ++i)
+        std::memcpy(x + int64_t(step.embedded_tokens[i]) * model_.width, step.embeddings + int64_t(i) * model_.width,
+                    size_t(model_.width) * sizeof(float));
 }
 
 // Few rows: all threads share each matrix.

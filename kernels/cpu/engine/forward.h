@@ -18,13 +18,15 @@ class Forward {
 public:
     Forward(const ModelPlan& model, int n_threads, int spin_us);
 
-    void set_pools(const PoolPlan* pools) { pools_.assign(pools, pools + model_.n_groups); }
+    void set_pools(const PoolPlan* pools);
+    void copy_block(int group, int32_t source, int32_t target);
     Pool& threads() { return threads_; }
     const PlaneSearch& plane_search() const { return plane_search_; }
     int n_masked_panels() const { return n_masked_panels_; }  // multiplied in the last step for rows whose masks allow few
 
-    // 0, or the code of what is wrong with the step (api.cpp gives the words). Nothing is written then.
-    int check(const StepPlan& step) const;
+    // Takes in what the step brings for its slots. 0, or the code of what is wrong with it (api.cpp gives the words).
+    int begin(const StepPlan& step);
+    // After `begin` said 0.
     void run(const StepPlan& step);
 
 private:
@@ -65,6 +67,11 @@ private:
     const Activations& activations(Input& input, int worker);
     void fill(const Activations& to, int group, const Input& input, int worker);
     Activations room(Buffer<uint8_t>& bytes, Buffer<float>& floats, int n_rows, int n_in, bool quantised, bool with_floats);
+
+    int change_tables(const StepPlan& step);
+    int check(const StepPlan& step) const;
+    void note_sampled(const StepPlan& step);
+    const int32_t* table_of(int group, int row) const { return row_slots_[size_t(row)]->tables[size_t(group)].data(); }
 
     void embed(const StepPlan& step);
     void layers_together(const StepPlan& step);
@@ -151,6 +158,14 @@ private:
     const ModelPlan model_;
     Pool threads_;
     std::vector<PoolPlan> pools_;
+    // What is kept of a row from step to step.
+    struct Slot {
+        int32_t last;  // the id sampled last; -1 = none yet, -2 = the last step sampled nothing
+        std::vector<std::vector<int32_t>> tables;
+    };
+    std::vector<std::unique_ptr<Slot>> slots_;
+    std::vector<Slot*> row_slots_;
+    std::vector<int32_t> ids_;  // of the step, with what slots sampled last
     int n_rows_ = 0;  // rows of x that are still of interest
     uint64_t serial_ = 0;
     int max_in_blocks_ = 0;

@@ -42,7 +42,7 @@ void Forward::write_position(const AttentionPlan& plan, const StepPlan& step, in
 // Where the layer's data of the token's block begin.
 uint8_t* Forward::position_in_cache(const StepPlan& step, int token, int cache_group, int64_t offset) const {
     const int row = row_of_token_[size_t(token)];
-    const int32_t block = step.tables[cache_group][int64_t(row) * step.table_widths[cache_group] + step.positions[token] / kKvBlock];
+    const int32_t block = table_of(cache_group, row)[step.positions[token] / kKvBlock];
     return pools_[size_t(cache_group)].data + block * pools_[size_t(cache_group)].block_bytes + offset;
 }
 
@@ -94,7 +94,7 @@ void Forward::attend(const Heads& heads, const StepPlan& step) {
 void Forward::attend_item(const Heads& heads, const StepPlan& step, const Item& item, int kv_head) {
     const int sharing = heads.sharing(), g = heads.cache_group, size = heads.value_size;
     const KvView kv{pools_[size_t(g)].data + heads.kv_offset + kv_head * heads.kv.stride, pools_[size_t(g)].block_bytes,
-                    step.tables[g] + int64_t(item.row) * step.table_widths[g], heads.kv};
+                    table_of(g, item.row), heads.kv};
     Queries queries;
     Partial whole, next;
     const int n = item.n_tokens * sharing, per_group = ceil_div(n, ceil_div(n, kVectors));

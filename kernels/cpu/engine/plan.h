@@ -114,10 +114,22 @@ struct PoolPlan {
     int64_t n_blocks;
 };
 
+// Of one cache group: columns of slots' block tables that are other blocks from this step on.
+struct TableChanges {
+    const int32_t *slots, *columns, *blocks;
+    int64_t n;
+};
+
+// An id that means: what the row's slot sampled last.
+constexpr int32_t kLastSampled = -1;
+
 struct StepPlan {
     const int32_t *ids, *positions, *row_starts;
-    const int32_t* const* tables;     // [n_groups]: [n_rows, table_widths[g]]
-    const int32_t* table_widths;
+    const int32_t* slots;             // [n_rows]: where a row's tables and its last id are kept; no two alike
+    const int32_t* best_heads;        // [n_rows]: index of the head token whose best id is what the row samples; -1 = none
+    const TableChanges* table_changes;  // [n_groups]
+    const int32_t* embedded_tokens;   // tokens whose input isn't that of their id
+    const float* embeddings;          // [n_embedded, width]: their inputs
     const float* const* rope_tables;  // [n_ropes]: [position][dims]: cosines, then sines
     const int32_t* rope_positions;    // positions each table holds
     const int32_t* head_tokens;       // tokens of the step whose logits are wanted, ascending
@@ -126,7 +138,10 @@ struct StepPlan {
     const int32_t* hidden_tokens;     // ascending
     float* hidden;                    // [n_hidden, width]: after the final norm
     SamplerPlan* samplers;            // of the rows that want ids
-    int32_t n_tokens, n_rows, n_head, n_hidden, n_samplers, n_threads;
+    int32_t n_tokens, n_rows, n_head, n_hidden, n_samplers, n_threads, n_embedded;
+    int32_t code;                     // out, of Forward::check; -1 = out of memory
+    int32_t is_done;                  // out, read under the queue's lock
+    int64_t elapsed_ns;               // out
 };
 
 }  // namespace imp

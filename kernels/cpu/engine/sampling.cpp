@@ -50,6 +50,7 @@ uint32_t philox(uint64_t seed, int64_t position, uint32_t id, uint32_t choice) {
 void Sampler::run(SamplerPlan& plan, float* const* logits, const int32_t* best) {
     plan.n_tokens = plan.n_accepted = plan.dead_end = plan.not_numbers = plan.mask_late = plan.mask_wait_us = 0;
     plan.n_left_out = 0;
+    if (plan.n_ahead && plan.ahead < 0) return;
     if (!has_mask(plan, 0)) {
         plan.mask_late = 1;
         plan.n_left_out = plan.n_drafts;
@@ -129,7 +130,11 @@ void Sampler::penalise(const SamplerPlan& plan, int j, float* logits) {
     const bool counts = plan.presence != 0.0f || plan.frequency != 0.0f;
     if (plan.repetition == 1.0f && !counts) return;
     const int n = plan.n_history + j;
-    const auto at = [&](int i) { return i < plan.n_history ? plan.history[i] : plan.drafts[i - plan.n_history]; };
+    const int n_known = plan.n_history - plan.n_ahead;
+    const auto at = [&](int i) {
+        if (i < n_known) return plan.history[i];
+        return i < plan.n_history ? plan.ahead : plan.drafts[i - plan.n_history];
+    };
     const int start = plan.repeat_last_n > 0 ? std::max(0, n - plan.repeat_last_n) : 0;
     counts_.resize(size_t(vocab_), 0);
     if (plan.repetition != 1.0f) {

@@ -9,7 +9,7 @@ namespace imp {
 
 // One row of a step that wants ids. Positions j = 0 .. n_drafts have their logits at logits[j] (null: only best[j] matters).
 struct SamplerPlan {
-    const int32_t* history;       // prompt and output ids so far
+    const int32_t* history;       // prompt and output ids so far, but for those ahead
     const int32_t* bias_ids;
     const float* bias;
     const int32_t* banned;
@@ -31,6 +31,9 @@ struct SamplerPlan {
     int32_t n_drafts, top_k, n_logprobs, choice;
     int32_t first_head;           // index of position 0 among the step's head tokens
     int32_t keep_logits;          // the raw logits are wanted as well
+    int32_t slot;                 // of the row
+    int32_t n_ahead;              // 1: the last of the ids so far is what the slot sampled last
+    int32_t ahead;                // that id, filled in when the step runs; negative = there is none, so nothing is sampled
     int32_t n_tokens, n_accepted, dead_end, not_numbers;  // out
     int32_t mask_late;            // out: the first mask came too late, nothing was sampled
     int32_t mask_wait_us;         // out

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
 from imp_server.backends.base import BLOCK_TOKENS, WANT_PROMPT_LOGITS, KvSpec, Step, StepRow
 from imp_server.backends.cpu.backend import CpuBackend
+from imp_server.backends.step_builder import StepBuilder
 
 Ids = Sequence[int] | npt.NDArray[np.integer]
 
@@ -28,21 +30,10 @@ def table_of(row: int, n_tokens: int, n_groups: int = 1, spread: int = 7) -> lis
 
 def step_of(chunks: list[tuple[Ids, int, list[npt.NDArray[np.int32]], StepRow]], masks=None) -> Step:
     """Rows of (ids, first position, tables per group, what is wanted)."""
-    starts = np.cumsum([0, *(len(ids) for ids, *_ in chunks)]).astype(np.int32)
-    n_groups = len(chunks[0][2])
-    width = max(len(t) for _, _, tables, _ in chunks for t in tables)
-    tables = tuple(np.full((len(chunks), width), -1, dtype=np.int32) for _ in range(n_groups))
-    for i, (_, _, own, _) in enumerate(chunks):
-        for g in range(n_groups):
-            tables[g][i, : len(own[g])] = own[g]
-    return Step(
-        ids=np.concatenate([np.asarray(ids, dtype=np.int32) for ids, *_ in chunks]),
-        positions=np.concatenate([np.arange(p, p + len(ids), dtype=np.int32) for ids, p, *_ in chunks]),
-        row_starts=starts,
-        rows=[row for *_, row in chunks],
-        block_tables=tables,
-        masks=masks,
-    )
+    builder = StepBuilder(len(chunks[0][2]))
+    for ids, first, tables, row in chunks:
+        builder.add_alone(replace(row), np.asarray(ids, dtype=np.int32), first, tables)
+    return builder.finish(masks)
 
 
 def logits_in_chunks(

@@ -15,6 +15,7 @@ from imp_server.backends.base import (
     WANT_SAMPLE,
     KvSpec,
     StepRow,
+    TableChanges,
 )
 from imp_server.backends.cpu.backend import CpuBackend
 from imp_server.backends.cpu.twin_model import TwinModel
@@ -113,13 +114,18 @@ def test_blocks_are_copied_and_come_back_bit_for_bit(backend):
         np.testing.assert_array_equal(row.logits[0], want[-1])
 
 
+def changed(block):
+    columns = np.arange(4, dtype=np.int32)
+    return TableChanges(np.zeros(4, dtype=np.int32), columns, np.full(4, block, dtype=np.int32))
+
+
 def test_steps_that_contradict_themselves_are_refused_whole(backend):
     good = step_of([(IDS, 0, table_of(0, 50), StepRow(WANT_NOTHING))])
     for change, words in [
         ({"ids": np.full(50, 331, dtype=np.int32)}, "vocabulary"),
         ({"positions": np.zeros(50, dtype=np.int32)}, "consecutive"),
-        ({"block_tables": (np.full((1, 4), -1, dtype=np.int32),)}, "block table"),
-        ({"block_tables": (np.full((1, 4), 10_000, dtype=np.int32),)}, "block table"),
+        ({"table_changes": (changed(-1),)}, "block table"),
+        ({"table_changes": (changed(10_000),)}, "block table"),
         ({"row_starts": np.array([0, 49], dtype=np.int32)}, "cover"),
     ]:
         with pytest.raises(EngineFaulted, match=words):

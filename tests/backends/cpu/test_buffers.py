@@ -6,8 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 from imp_server.backends.base import WANT_LOGITS, WANT_SAMPLE, StepRow
-from imp_server.backends.cpu.buffers import Buffer
-from imp_server.backends.cpu.step import StepRunner
+from imp_server.backends.cpu.buffers import Buffer, StepRoom
 from imp_server.core import SamplingParams
 from imp_server.decode.state import SamplerState
 
@@ -31,11 +30,10 @@ def test_growing_keeps_the_type():
 
 
 def test_the_room_for_logits_is_given_back_after_a_much_wider_step():
-    runner = StepRunner.__new__(StepRunner)
-    runner._vocab, runner._logits = 7, np.empty((0, 7), dtype=np.float32)
-    sizes = [len(runner.buffer_for_logits(n)) for n in (1, 400, 100, 99, 64, 1, 60)]
+    room = StepRoom(1, 7)
+    sizes = [len(room.logits_of(n)) for n in (1, 400, 100, 99, 64, 1, 60)]
     assert sizes == [1, 400, 400, 99, 99, 1, 60], "four times what is needed is kept, more isn't"
-    assert runner.buffer_for_logits(60).shape == (60, 7) and runner.buffer_for_logits(15) is runner._logits
+    assert room.logits_of(60).shape == (60, 7) and room.logits_of(15) is room.logits_of(60)
 
 
 def test_results_outlive_the_next_step():

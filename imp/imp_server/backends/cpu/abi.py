@@ -143,9 +143,14 @@ class SamplerPlan(ctypes.Structure):
         *((name, c_int32) for name in ("n_history", "n_prompt", "repeat_last_n", "n_bias", "n_banned", "mask_words")),
         ("mask_patience_us", c_int32),
         *((name, c_int32) for name in ("n_drafts", "top_k", "n_logprobs", "choice", "first_head", "keep_logits")),
+        *((name, c_int32) for name in ("slot", "n_ahead", "ahead")),
         *((name, c_int32) for name in ("n_tokens", "n_accepted", "dead_end", "not_numbers")),
         *((name, c_int32) for name in ("mask_late", "mask_wait_us", "n_left_out")),
     ]
+
+
+class TableChanges(ctypes.Structure):
+    _fields_ = [("slots", c_void_p), ("columns", c_void_p), ("blocks", c_void_p), ("n", c_int64)]
 
 
 class StepPlan(ctypes.Structure):
@@ -153,8 +158,11 @@ class StepPlan(ctypes.Structure):
         ("ids", c_void_p),
         ("positions", c_void_p),
         ("row_starts", c_void_p),
-        ("tables", c_void_p),
-        ("table_widths", c_void_p),
+        ("slots", c_void_p),
+        ("best_heads", c_void_p),
+        ("table_changes", POINTER(TableChanges)),
+        ("embedded_tokens", c_void_p),
+        ("embeddings", c_void_p),
         ("rope_tables", c_void_p),
         ("rope_positions", c_void_p),
         ("head_tokens", c_void_p),
@@ -169,6 +177,10 @@ class StepPlan(ctypes.Structure):
         ("n_hidden", c_int32),
         ("n_samplers", c_int32),
         ("n_threads", c_int32),
+        ("n_embedded", c_int32),
+        ("code", c_int32),
+        ("is_done", c_int32),
+        ("elapsed_ns", c_int64),
     ]
 
 
@@ -184,6 +196,7 @@ SHARED = (
     ModelPlan,
     PoolPlan,
     SamplerPlan,
+    TableChanges,
     StepPlan,
 )
 
@@ -238,8 +251,13 @@ def library(isa: str | None = None) -> ctypes.CDLL:
     loaded.imp_cpu_open.restype = c_void_p
     loaded.imp_cpu_close.argtypes = [c_void_p]
     loaded.imp_cpu_set_pools.argtypes = [c_void_p, POINTER(PoolPlan)]
-    loaded.imp_cpu_run.argtypes = [c_void_p, POINTER(StepPlan)]
-    loaded.imp_cpu_run.restype = c_int32
+    loaded.imp_cpu_launch.argtypes = [c_void_p, POINTER(StepPlan)]
+    loaded.imp_cpu_launch.restype = c_int32
+    loaded.imp_cpu_collect.argtypes = [c_void_p, POINTER(StepPlan)]
+    loaded.imp_cpu_collect.restype = c_int32
+    loaded.imp_cpu_copy_blocks.argtypes = [c_void_p, c_int32, c_void_p, c_int32]
+    loaded.imp_cpu_copy_blocks.restype = c_int32
+    loaded.imp_cpu_finish.argtypes = [c_void_p]
     loaded.imp_cpu_waited_ns.argtypes = [c_void_p]
     loaded.imp_cpu_waited_ns.restype = c_int64
     loaded.imp_cpu_panels_evaluated.argtypes = [c_void_p]

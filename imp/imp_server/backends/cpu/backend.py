@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from imp_server.backends.base import BLOCK_TOKENS, NO_ADAPTERS, BackendInfo, Int32s, KvSpec, Step, StepResult
+from imp_server.backends.base import BLOCK_TOKENS, NO_ADAPTERS, BackendInfo, Int32s, KvSpec, Step, StepResult, StepRow
 from imp_server.backends.cpu import abi
 from imp_server.backends.cpu.layouts import LAYOUT_VERSION
 from imp_server.backends.cpu.lowering import (
@@ -18,8 +18,9 @@ from imp_server.backends.cpu.lowering import (
     matrix_names,
     refuse_what_we_lack,
 )
+from imp_server.backends.cpu.outputs import reason_of
 from imp_server.backends.cpu.pack_cache import load_packed
-from imp_server.backends.cpu.step import StepRunner
+from imp_server.backends.cpu.step import PendingStep, StepRunner
 from imp_server.backends.cpu.threads import affinity, default_threads
 from imp_server.backends.kv_layout import block_bytes
 from imp_server.core import ConfigError, HostOutOfMemory, UnsupportedModel
@@ -99,18 +100,24 @@ class CpuBackend:
             n_beside_masks=min(self._n_threads, max(1, len(affinity()) - 1)),
         )
 
+    def launch(self, step: Step) -> PendingStep:
+        return self._ready().launch(step)
+
     def run(self, step: Step) -> StepResult:
-        return self._ready().run(step)
+        return self.launch(step).collect()
+
+    def on_host_reason(self, row: StepRow) -> str:
+        return reason_of(row) if row.sampler is not None else ""
 
     def copy_blocks(self, group: int, pairs: Int32s) -> None:
-        pool = self._pools[group]
-        for source, destination in pairs.tolist():
-            pool[destination] = pool[source]
+        self._ready().copy_blocks(group, pairs)
 
     def read_blocks(self, group: int, block_ids: Int32s) -> bytes:
+        self._ready().finish_all()
         return self._pools[group][block_ids].tobytes()
 
     def write_blocks(self, group: int, block_ids: Int32s, data: bytes) -> None:
+        self._ready().finish_all()
         pool = self._pools[group]
         pool[block_ids] = np.frombuffer(data, dtype=np.uint8).reshape(len(block_ids), -1)
 

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from imp_server.backends.cpu import abi
+
 
 class Buffer:
     """Owner of one array of one type that grows and never shrinks. `address` is that of its first element."""
@@ -37,12 +39,33 @@ class Buffer:
 
 
 class StepBuffers:
-    """The buffers of one model's steps, both ways."""
+    """The buffers of a step, both ways."""
 
     def __init__(self, n_groups: int) -> None:
         self.ids, self.positions, self.row_starts = Buffer(np.int32), Buffer(np.int32), Buffer(np.int32)
-        self.tables = [Buffer(np.int32) for _ in range(n_groups)]
-        self.table_pointers, self.table_widths = Buffer(np.uint64, n_groups), Buffer(np.int32, n_groups)
+        self.slots, self.best_heads, self.embedded_tokens = Buffer(np.int32), Buffer(np.int32), Buffer(np.int32)
+        self.changes = [(Buffer(np.int32), Buffer(np.int32), Buffer(np.int32)) for _ in range(n_groups)]
+        """Slots, columns and blocks."""
+        self.rope_tables, self.rope_positions = Buffer(np.uint64, 1), Buffer(np.int32, 1)
         self.head_tokens, self.best = Buffer(np.int32), Buffer(np.int32)
         self.logit_pointers = Buffer(np.uint64)
         self.hidden_tokens = Buffer(np.int32)
+
+
+class StepRoom:
+    """Owner of all that a step is made of, from its launch until it is collected; then it is the next one's."""
+
+    def __init__(self, n_groups: int, vocab_size: int) -> None:
+        self.vocab_size = vocab_size
+        self.buffers = StepBuffers(n_groups)
+        self.plan = abi.StepPlan()
+        self.changes = (abi.TableChanges * max(1, n_groups))()
+        self.plan.table_changes = self.changes
+        self.embeddings = np.empty((0, 0), dtype=np.float32)
+        self._logits = np.empty((0, vocab_size), dtype=np.float32)
+
+    def logits_of(self, n: int) -> npt.NDArray[np.float32]:
+        """[at least n, vocab], reused from step to step and given back after a much wider one."""
+        if n > len(self._logits) or len(self._logits) > 4 * max(n, 16):
+            self._logits = np.empty((n, self.vocab_size), dtype=np.float32)
+        return self._logits

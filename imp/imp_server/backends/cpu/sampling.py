@@ -40,8 +40,14 @@ def is_plain_best(row: StepRow) -> bool:
         return False
     p = row.sampler.params
     changed = p.presence_penalty or p.frequency_penalty or p.repetition_penalty != 1.0 or p.dry_multiplier > 0
-    banned = p.banned_at(row.sampler.length - row.sampler.n_prompt)
+    banned = p.banned_at(n_history(row) - row.sampler.n_prompt)
     return not (p.temperature > 0 or changed or p.logit_bias or banned)
+
+
+def n_history(row: StepRow) -> int:
+    """Ids in front of the one to be sampled."""
+    assert row.sampler is not None
+    return row.sampler.length if row.n_history < 0 else row.n_history
 
 
 class NativeSampling:
@@ -64,13 +70,15 @@ class NativeSampling:
         self.tokens = np.empty(n, dtype=np.int32)
         if p.repetition_penalty != 1.0 or p.presence_penalty or p.frequency_penalty:
             plan.history = state.history.ctypes.data
-        plan.n_history, plan.n_prompt = state.length, state.n_prompt
+        plan.n_history, plan.n_prompt = n_history(row), state.n_prompt
+        plan.slot, plan.n_ahead = row.slot, row.is_ahead
+        n_output = plan.n_history - state.n_prompt
         if row.n_drafts:
             self._drafts = np.ascontiguousarray(drafts)
             plan.drafts, plan.n_drafts = self._drafts.ctypes.data, row.n_drafts
         plan.tokens = self.tokens.ctypes.data
         plan.temperature, plan.top_k, plan.top_p, plan.min_p = p.temperature, max(0, p.top_k), p.top_p, p.min_p
-        plan.seed, plan.choice, plan.position = p.seed & 0xFFFFFFFFFFFFFFFF, state.choice, state.position
+        plan.seed, plan.choice, plan.position = p.seed & 0xFFFFFFFFFFFFFFFF, state.choice, n_output
         plan.repetition, plan.repeat_last_n = p.repetition_penalty, p.repeat_last_n
         plan.presence, plan.frequency = p.presence_penalty, p.frequency_penalty
         plan.n_logprobs = self._n_logprobs
@@ -78,7 +86,7 @@ class NativeSampling:
             self._bias_ids = np.array([i for i, _ in p.logit_bias], dtype=np.int32)
             self._bias = np.array([b for _, b in p.logit_bias], dtype=np.float32)
             plan.bias_ids, plan.bias, plan.n_bias = self._bias_ids.ctypes.data, self._bias.ctypes.data, len(self._bias)
-        if banned := p.banned_at(state.length - state.n_prompt):  # the same for all drafts: none go beyond min_tokens
+        if banned := p.banned_at(n_output):  # the same for all drafts: none go beyond min_tokens
             self._banned = np.array(banned, dtype=np.int32)
             plan.banned, plan.n_banned = self._banned.ctypes.data, len(self._banned)
         if row.mask_row >= 0 and masks is not None:

@@ -9,15 +9,19 @@ import torch
 
 from imp_server.backends.base import (
     NO_ADAPTERS,
+    WANT_ALL_HIDDEN,
     WANT_HIDDEN,
     WANT_POOLED,
     BackendInfo,
     Int32s,
     KvSpec,
+    Pending,
     RowResult,
     Step,
     StepResult,
+    StepRow,
 )
+from imp_server.backends.host_queue import HostQueue, PlainStep
 from imp_server.backends.kv_layout import block_bytes
 from imp_server.backends.reference.forward import Forward
 from imp_server.backends.reference.pools import DTYPE, Pools
@@ -44,6 +48,7 @@ class ReferenceBackend:
                 on_progress((done + 1) / len(names))
         self._forward = Forward(self.architecture, tensors)
         self._pools: Pools | None = None
+        self._queue = HostQueue(self._run)
         self.info = BackendInfo(
             name="reference",
             detail=f"torch {torch.__version__}, float32, {torch.get_num_threads()} thread(s)",
@@ -59,10 +64,21 @@ class ReferenceBackend:
         return block_bytes(self.architecture, dtype)
 
     def allocate(self, kv: KvSpec) -> None:
+        self._queue.forget()
         self._pools = Pools(self.architecture, kv)
 
-    @torch.inference_mode()
+    def launch(self, step: Step) -> Pending:
+        return self._queue.launch(step)
+
     def run(self, step: Step) -> StepResult:
+        return self.launch(step).collect()
+
+    def on_host_reason(self, row: StepRow) -> str:
+        """By the law itself every row is, in order: only mu, which the engine keeps, isn't known yet."""
+        return "mirostat" if row.sampler is not None and row.sampler.params.mirostat == 2 else ""
+
+    @torch.inference_mode()
+    def _run(self, step: PlainStep) -> list[RowResult]:
         hidden = self._forward.hidden(step, None if self.architecture.is_encoder else self._required_pools())
         wanted = wanted_positions(step)
         logits = np.empty((0, self.architecture.vocab_size), dtype=np.float32)
@@ -71,16 +87,17 @@ class ReferenceBackend:
         results = row_results(step, wanted, logits)
         for index, result in enumerate(results):
             self._add_vectors(step, index, hidden, result)
-        return StepResult(results)
+        return results
 
     def copy_blocks(self, group: int, pairs: Int32s) -> None:
-        self._required_pools().copy(group, pairs)
+        self._queue.move(lambda: self._required_pools().copy(group, pairs))
 
     def read_blocks(self, group: int, block_ids: Int32s) -> bytes:
+        self._queue.finish()
         return self._required_pools().read_bytes(group, block_ids)
 
     def write_blocks(self, group: int, block_ids: Int32s, data: bytes) -> None:
-        self._required_pools().write_bytes(group, block_ids, data)
+        self._queue.move(lambda: self._required_pools().write_bytes(group, block_ids, data))
 
     def load_adapter(self, path: str) -> int:
         raise UnsupportedModel(NO_ADAPTERS)
@@ -96,11 +113,13 @@ class ReferenceBackend:
             raise RuntimeError("allocate() comes before the first step")
         return self._pools
 
-    def _add_vectors(self, step: Step, index: int, hidden: torch.Tensor, result: RowResult) -> None:
+    def _add_vectors(self, step: PlainStep, index: int, hidden: torch.Tensor, result: RowResult) -> None:
         wants = step.rows[index].wants
         begin, end = int(step.row_starts[index]), int(step.row_starts[index + 1])
         if wants & WANT_HIDDEN:
             result.hidden = hidden[end - 1 - step.rows[index].n_drafts + result.n_accepted].numpy().copy()
+        if wants & WANT_ALL_HIDDEN:
+            result.hidden = hidden[begin:end].numpy().copy()
         if wants & WANT_POOLED:
             result.pooled = self._pooled(hidden[begin:end]).numpy().copy()
 

@@ -8,7 +8,8 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from imp_server.backends.base import BLOCK_TOKENS, Int32s, Step
+from imp_server.backends.base import BLOCK_TOKENS, Int32s
+from imp_server.backends.host_queue import PlainStep
 from imp_server.backends.reference.pools import Kept, Pools
 from imp_server.backends.reference.tiles import padded
 
@@ -24,10 +25,11 @@ class Span(NamedTuple):
 class Batch:
     """Padded with copies of its last id to a multiple of 16."""
 
-    def __init__(self, step: Step) -> None:
+    def __init__(self, step: PlainStep) -> None:
         self.n = len(step.ids)
         self.n_rows = len(step.rows)
         self._step = step
+        self.embeddings = step.embeddings
         n_more = padded(self.n) - self.n
         self.ids = torch.from_numpy(np.pad(step.ids.astype(np.int64), (0, n_more), mode="edge"))
         self.positions = torch.from_numpy(np.pad(step.positions.astype(np.int64), (0, n_more), mode="edge"))

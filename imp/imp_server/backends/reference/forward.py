@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from imp_server.backends.base import Step
+from imp_server.backends.host_queue import PlainStep
 from imp_server.backends.reference.batch import Batch, LayerCache
 from imp_server.backends.reference.feed_forwards import FEED_FORWARDS
 from imp_server.backends.reference.mixers import MIXERS, MixerForward, Shared
@@ -26,7 +26,7 @@ class Forward:
             _Layer(self, layer, _of_layer(tensors, i), shared) for i, layer in enumerate(architecture.layers)
         ]
 
-    def hidden(self, step: Step, pools: Pools | None) -> torch.Tensor:
+    def hidden(self, step: PlainStep, pools: Pools | None) -> torch.Tensor:
         """Hidden states after the final norm [n_ids, width]."""
         batch = Batch(step)
         x = self._embed(batch)
@@ -50,6 +50,9 @@ class Forward:
     def _embed(self, batch: Batch) -> torch.Tensor:
         a, t = self.architecture, self._tensors
         x = t["embedding"][batch.ids] * a.embedding_scale
+        if batch.embeddings is not None:
+            tokens, vectors = (torch.from_numpy(part) for part in batch.embeddings)
+            x[tokens.long()] = vectors
         if a.position_embeddings:
             x = x + t["position_embedding"][batch.positions.clamp(max=a.position_embeddings - 1)]
         if a.token_types:

@@ -14,7 +14,7 @@ from imp_server.engine.client.base import OnLoading
 from imp_server.engine.client.message_client import MessageClient
 from imp_server.engine.errors import load_failed
 from imp_server.engine.messages import PROTOCOL, Drain, FromEngine, LoadFailed, Ready, ToEngine
-from imp_server.engine.request_handler import GrammarReady
+from imp_server.engine.parts import GrammarReady
 from imp_server.engine.runner import InboxMessage, run_loop
 
 log = logging.getLogger(__name__)

@@ -25,14 +25,14 @@ class MaskWaits:
         self._clock = clock
         self.overlaps_masks = overlaps_masks
 
-    def hold_back(self, rows: Sequence[LiveRow], n_admitted: int) -> list[LiveRow]:
+    def hold_back(self, rows: Sequence[LiveRow], *, is_alone: bool) -> list[LiveRow]:
         """Mark the constrained rows that sit out the next step; those whose mask or verdict failed are returned.
 
-        Waits a little for what isn't there, and longer if nobody else could run.
+        Waits a little for what isn't there, and longer if nobody else could run (`is_alone`: but for these rows).
         """
         missing = [(live, job) for live in rows if (job := self._missing(live)) is not None]
         if missing:
-            if len(missing) == n_admitted:
+            if is_alone and len(missing) == len(rows):
                 wait_for_some([job for _, job in missing], _MASK_POLL_S)
             # What takes long, or waits behind others' questions, the others would pay for with every step.
             wait_for_all([job for live, job in missing if not live.held_since_s and _is_quick(live)], MASK_GRACE_S)

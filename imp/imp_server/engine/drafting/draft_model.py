@@ -14,11 +14,11 @@ from math import exp
 
 import numpy as np
 
-from imp_server.backends.base import BLOCK_TOKENS, WANT_NOTHING, WANT_SAMPLE, Backend, KvSpec, RowResult, Step, StepRow
+from imp_server.backends.base import BLOCK_TOKENS, WANT_NOTHING, WANT_SAMPLE, Backend, KvSpec, RowResult, StepRow
+from imp_server.backends.step_builder import StepBuilder
 from imp_server.core import SamplingParams
 from imp_server.decode.drafter import Draft, DraftedRow, RowDrafter
 from imp_server.decode.state import SamplerState
-from imp_server.engine.assemble import padded_tables
 from imp_server.engine.drafting.draft_rows import DraftMemory, ModelRow
 from imp_server.schedule.cost import CostTable, VerifyCosts
 from imp_server.schedule.memory import BlockCopy, RowTables
@@ -108,11 +108,13 @@ class ModelDrafter:
     def _timed(self, n_rows: int) -> float:
         """Milliseconds of a step of one position for each of `n_rows`, in memory that nobody holds yet."""
         state = SamplerState(SamplingParams(temperature=0.0), 0, np.zeros(1, np.int32), 2)
-        tables = tuple(np.arange(n_rows, dtype=np.int32)[:, None] for _ in range(self.memory.n_groups))
-        rows = [StepRow(WANT_SAMPLE, sampler=state) for _ in range(n_rows)]
-        zeros = np.zeros(n_rows, dtype=np.int32)
+        builder = StepBuilder(self.memory.n_groups)
+        for block in range(n_rows):
+            tables = [np.array([block], dtype=np.int32)] * self.memory.n_groups
+            builder.add_alone(StepRow(WANT_SAMPLE, sampler=state), np.zeros(1, dtype=np.int32), 0, tables)
+        step = builder.finish()
         began = time.perf_counter()
-        self._backend.run(Step(zeros, zeros, np.arange(n_rows + 1, dtype=np.int32), rows, tables))
+        self._backend.run(step)
         return 1e3 * (time.perf_counter() - began)
 
     def _draft(self, asked: Sequence[tuple[ModelRow, int]], drafts: dict[RowDrafter, list[int]]) -> None:
@@ -192,18 +194,12 @@ class ModelDrafter:
                 self._backend.copy_blocks(group, np.array(pairs, dtype=np.int32))
         wants = WANT_SAMPLE if sample else WANT_NOTHING
         n_logprobs = 0 if self._p_min > 0 else -1
-        step = Step(
-            ids=np.concatenate([row.state.history[row.n_computed : row.n_computed + n] for row, _, n in parts]),
-            positions=np.concatenate([np.arange(row.n_computed, row.n_computed + n) for row, _, n in parts]).astype(
-                np.int32
-            ),
-            row_starts=np.cumsum([0, *(n for _, _, n in parts)]).astype(np.int32),
-            rows=[StepRow(wants, sampler=row.state, n_logprobs=n_logprobs) for row, _, _ in parts],
-            block_tables=tuple(
-                padded_tables([tables for _, tables, _ in parts], group) for group in range(self.memory.n_groups)
-            ),
-        )
-        results = self._backend.run(step).rows
+        builder = StepBuilder(self.memory.n_groups)
+        for row, tables, n in parts:
+            first, columns = row.n_computed, [tables.columns(group) for group in range(self.memory.n_groups)]
+            wanted_of_row = StepRow(wants, sampler=row.state, n_logprobs=n_logprobs)
+            builder.add_alone(wanted_of_row, row.state.history[first : first + n], first, columns)
+        results = self._backend.run(builder.finish()).rows
         self.memory.settle_copies()
         for row, _, n in parts:
             row.place.n_computed += n

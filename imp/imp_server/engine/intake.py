@@ -1,17 +1,13 @@
-"""Handles the requests of the loop: takes messages in, keeps what is alive, and gives deltas out."""
+"""Takes messages in: requests are accepted or refused, given up, told to end; and what the engine says of itself."""
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
-from typing import Any, NamedTuple
 
 import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from imp_server.backends.base import Backend
 from imp_server.core import (
     Draining,
     GenerateRequest,
@@ -22,17 +18,16 @@ from imp_server.core import (
     Unavailable,
 )
 from imp_server.decode.state import SamplerState
-from imp_server.engine.acceptance import Limits, check_request
+from imp_server.engine.acceptance import check_request
 from imp_server.engine.adapters import Adapters
 from imp_server.engine.choice import ChoiceOutput
-from imp_server.engine.constrained.constraint import Constraint, MakeConstraint
+from imp_server.engine.constrained.constraint import Constraint
 from imp_server.engine.constrained.grammar_row import GrammarRow
 from imp_server.engine.constrained.masking import Asker, MaskThread
 from imp_server.engine.constrained.turn_queue import TOO_COSTLY
-from imp_server.engine.counters import row_facts, scheduler_counters, zeros
 from imp_server.engine.errors import failed, rejected
 from imp_server.engine.known_plans import KnownPlans
-from imp_server.engine.live import LiveRequest, LiveRequests, LiveRow
+from imp_server.engine.live import LiveRequest, LiveRow
 from imp_server.engine.messages import (
     AdapterDone,
     AskStats,
@@ -40,76 +35,49 @@ from imp_server.engine.messages import (
     CloseSession,
     Drain,
     EndReasoning,
-    FromEngine,
     LoadAdapter,
     NeedGrammar,
     ReasoningEnded,
     ReasoningVerdict,
     RequestAccepted,
     RequestFailed,
-    RowDelta,
     SessionClosed,
     StatsReply,
     Submit,
     ToEngine,
     UnloadAdapter,
 )
-from imp_server.engine.row_rules import RowRules
+from imp_server.engine.parts import EngineParts, GrammarReady
+from imp_server.engine.row_life import RowLife
+from imp_server.engine.telling import Telling
 from imp_server.schedule.rows import Row
-from imp_server.schedule.scheduler import Scheduler
 from imp_server.schedule.snapshots import snapshot_points
 from imp_server.schedule.tiers.record import scoped_group
-from imp_server.vocab.table import Vocabulary
 
-_MOST_ONLY = 32
-"""Tokens taken in a row without logits: they wait to be computed, in one step."""
 _PROMPT_LOGITS_CHUNK = 64
 """Tokens of a step when logits of every prompt position are wanted: they take vocab x 4 bytes each."""
 
 
-class GrammarReady(NamedTuple):
-    """The mask thread has started a request's grammar (or refused it); goes to the loop's own inbox."""
+class Intake:
+    """Owner of the requests that haven't been accepted yet, of the mask thread and of the drain."""
 
-    key: int
-    constraint: Future[Constraint]
-
-
-class RequestHandler:
-    """Owner of the live requests, the counters and the rows with something to send."""
-
-    def __init__(
-        self,
-        scheduler: Scheduler,
-        backend: Backend,
-        vocabulary: Vocabulary,
-        limits: Limits,
-        *,
-        emit: Callable[[FromEngine], None],
-        post: Callable[[GrammarReady], None],
-        rules: RowRules,
-        make: MakeConstraint,
-        clock: Callable[[], float],
-        more_counters: Callable[[], Mapping[str, float]] = dict,
-    ) -> None:
-        self._more_counters = more_counters
-        self.live = LiveRequests()
-        self.counters: defaultdict[str, float] = defaultdict(float)
-        self._scheduler = scheduler
-        self._backend = backend
-        self._never_sampled = vocabulary.never_sampled
+    def __init__(self, parts: EngineParts, life: RowLife) -> None:
+        self.live, self.counters = parts.live, parts.counters
+        self._life = life
+        self._scheduler, self._backend = parts.scheduler, parts.backend
+        self._limits, self._rules = parts.limits, parts.rules
+        self._never_sampled = parts.vocabulary.never_sampled
         # Ids of the embedding that the tokenizer doesn't know write nothing.
-        self._token_bytes = vocabulary.token_bytes + [b""] * (limits.vocab_size - vocabulary.size)
-        self._limits, self._rules = limits, rules
-        self._emit = emit
-        self._post = post
-        self._clock = clock
-        self._masks = MaskThread(limits.vocab_size, make, self._rows_run, self._clients_run)
+        n_unknown = parts.limits.vocab_size - parts.vocabulary.size
+        self._token_bytes = parts.vocabulary.token_bytes + [b""] * n_unknown
+        self._emit, self._post, self._clock = parts.emit, parts.post, parts.clock
+        self._masks = MaskThread(parts.limits.vocab_size, parts.make_constraint, self._rows_run, self._clients_run)
         self._plans = KnownPlans()
         self._starting: dict[int, GenerateRequest] = {}
         self._start_jobs: dict[int, Future[Constraint]] = {}
-        self._adapters = Adapters(backend)
-        self._touched: dict[LiveRow, None] = {}
+        self._adapters = Adapters(parts.backend)
         self._drain_until_s: float | None = None
+        self.telling = Telling(parts, lambda: len(self._starting), self._masks)
 
     # --- messages in ----------------------------------------------------------------------------
 
@@ -126,7 +94,7 @@ class RequestHandler:
             case LoadAdapter() | UnloadAdapter():
                 self._emit(self._change_adapter(message))
             case AskStats():
-                counters, rows = self.stats()
+                counters, rows = self.telling.stats()
                 self._emit(StatsReply(message.ticket, dict(counters), rows))
             case Drain():
                 self._drain_until_s = self._clock() + message.timeout_s
@@ -191,9 +159,9 @@ class RequestHandler:
         deadline = None if request.deadline_s is None else now + request.deadline_s
         self.live.add(LiveRequest(request, rows, deadline))
         n_cached = self._scheduler.n_known(rows[0].row)
-        self._emit(RequestAccepted(request.key, len(ids), n_cached, self._n_to_cache(rows[0].row, n_cached)))
+        self._emit(RequestAccepted(request.key, len(ids), n_cached, self._life.n_to_cache(rows[0].row, n_cached)))
         for live in rows:
-            self.force(live)
+            self._life.force(live)
             if live.grammar is not None:
                 live.grammar.request_mask()
         self._scheduler.submit([live.row for live in rows], n_cached)
@@ -230,7 +198,7 @@ class RequestHandler:
                 self._masks,
                 output.room_left,
                 n_early=request.plan.n_early,
-                steers=self._may_steer(output),
+                steers=self._life.may_steer(output),
                 asker=Asker(request.owner, request.key),
             )
         return LiveRow(row, output, grammar)
@@ -258,13 +226,13 @@ class RequestHandler:
         rows = self.live.rows_of(message.key, message.choice)
         self.counters["choices_cancelled_total"] += len(rows)
         for live in rows:
-            self.forget(live)
+            self._life.forget(live)
 
     def _end_reasoning(self, key: int) -> ReasoningVerdict:
         rows = self.live.rows_of(key)
         verdicts = [live.output.end_reasoning() for live in rows]
         for live in rows:
-            self.force(live)
+            self._life.force(live)
         return next((v for v in ("ending", "no_closer", "already_closed") if v in verdicts), "unknown")
 
     def _close_session(self, session_id: str) -> int:
@@ -285,146 +253,12 @@ class RequestHandler:
             return AdapterDone(message.ticket, False, error.code, error.message)
         return AdapterDone(message.ticket, True)
 
-    # --- rows -----------------------------------------------------------------------------------
-
-    def note_admitted(self, rows: Iterable[Row]) -> None:
-        now = self._clock()
-        for row in rows:
-            clock = self.live.of_row(row).output.clock
-            clock.admitted_s = clock.admitted_s or now
-
-    def note_started(self, rows: Iterable[Row]) -> bool:
-        """They are about to compute their prompts; True if somebody waits to hear what the cache gave."""
-        started = [self.live.of_row(row) for row in rows if row.tables is not None]
-        for live in started:
-            live.output.note_started(live.row.n_cached, self._n_to_cache(live.row, live.row.n_cached))
-            self.touch(live)
-        return any(live.output.request.task == "generate" for live in started)
-
-    def _n_to_cache(self, row: Row, n_cached: int) -> int:
-        """0 for the further choices of a prompt: they share it."""
-        is_kept = row.reuse_prefix and self._scheduler.index.keeps and not row.choice
-        return row.sampler.n_prompt - n_cached if is_kept else 0
-
-    def append(self, live: LiveRow, ids: Sequence[int], *, closing: bool = False) -> bool:
-        """New ids join the history and the grammar, whose next mask is begun; False if it forbids one.
-
-        `closing`: of a thinking, by force."""
-        live.row.sampler.append(ids)
-        grammar = live.grammar
-        if grammar is None:
-            return True
-        if not all(grammar.advance(token_id) for token_id in ids):
-            return False
-        if closing:
-            grammar.closed_by_force()
-        grammar.steers = self._may_steer(live.output)
-        if live.output.finish is None:
-            grammar.request_mask()
-        return True
-
-    def _may_steer(self, output: ChoiceOutput) -> bool:
-        return self._rules.length_steering and output.may_be_steered
-
-    def force(self, live: LiveRow) -> None:
-        """Feed what must come next whatever the model thinks: the closing of reasoning."""
-        while live.output.finish is None and (forced := live.output.forced()):
-            n_taken = live.output.push(forced)
-            self.touch(live)
-            if not self.append(live, forced[:n_taken], closing=True):
-                # A plan whose grammar doesn't know its own closer is a bug of whoever made it.
-                live.output.stop("stop")
-
-    def take_only(self, live: LiveRow) -> None:
-        """Tokens about which the grammar leaves no choice are taken without logits, as they would be with them."""
-        output, grammar = live.output, live.grammar
-        request = output.request
-        law = request.sampling
-        changes_nothing = request.options.logprobs is None and not (law.mirostat or law.logit_bias or law.banned_ids)
-        if grammar is None or not self._rules.takes_only or not changes_nothing:
-            return
-        for _ in range(_MOST_ONLY):
-            token_id = None if output.finish is not None or output.must_force else grammar.only()
-            if token_id is None:
-                return
-            output.push([token_id])
-            self.append(live, [token_id])
-            self.counters["completion_tokens_total"] += 1
-            self.counters["constrained_only_total"] += 1
-
-    def touch(self, live: LiveRow) -> None:
-        """The row has something to send."""
-        self._touched[live] = None
-
-    def retire_finished(self) -> None:
-        """Rows that ended outside a step (deadline, forced closing) leave the scheduler before the next plan."""
-        for live in self._touched:
-            if live.output.finish is not None:
-                self._scheduler.remove(live.row)
-
-    def forget(self, live: LiveRow) -> None:
-        """The choice is over or lost: its slot, blocks and place in the queue are free at once."""
-        self._scheduler.remove(live.row)
-        if live.drafting is not None:
-            live.drafting.close()
-        if live.grammar is not None:
-            live.grammar.close()
-        self.live.remove(live)
-        self._touched.pop(live, None)
-
-    def take_deltas(self) -> list[RowDelta]:
-        """What the touched rows gained; finished ones are forgotten."""
-        deltas = []
-        now = self._clock()
-        for live in list(self._touched):
-            live.output.look_at_clock(now)
-            delta = live.output.take_delta()
-            if delta is not None:
-                deltas.append(delta)
-            if live.output.finish is not None:
-                self.counters["choices_finished_total"] += 1
-                self.counters["prefill_ms_total"] += 0.0 if live.row.choice else live.output.finish.prefill_ms
-                self.counters["decode_ms_total"] += live.output.finish.decode_ms
-                self.counters["grammar_steered_total"] += live.grammar.n_steered if live.grammar is not None else 0
-                self.forget(live)
-                self._pin(live)
-        self._touched.clear()
-        return deltas
-
-    def _pin(self, live: LiveRow) -> None:
-        """What the request wanted pinned, now that its blocks are published."""
-        marks, row = live.output.request.cache, live.row
-        if row.choice or not row.reuse_prefix:
-            return
-        index = self._scheduler.index
-        index.expire()
-        if marks.pin_until:
-            index.pin(row.sampler.history[: min(marks.pin_until, row.sampler.n_prompt)], row.reuse_group)
-        if marks.session_id is not None and live.keeps_session:
-            index.pin(row.sampler.history[:-1], row.reuse_group, marks.session_id)
-
-    # --- what the outside may know --------------------------------------------------------------
-
-    def gauges(self) -> dict[str, float]:
-        counts = self._scheduler.memory.counts()
-        return {
-            "rows_running": float(len(self._scheduler.rows)),
-            "requests_waiting": float(self._scheduler.n_waiting + len(self._starting)),
-            "blocks_free": float(sum(c.free for c in counts)),
-            "blocks_held": float(sum(c.held for c in counts)),
-            "blocks_cached": float(sum(c.cached for c in counts)),
-        }
-
-    def stats(self) -> tuple[Mapping[str, float], tuple[dict[str, Any], ...]]:
-        """Counters and gauges by name, and one dict per admitted row."""
-        others = self._scheduler.index.counters() | dict(self._more_counters()) | dict(self._masks.seconds)
-        counters = zeros() | dict(self.counters) | scheduler_counters(self._scheduler) | others | self.gauges()
-        return counters, tuple(map(row_facts, self._scheduler.rows))
+    # --- the end ----------------------------------------------------------------------------------
 
     def fail_all(self, error: ImpError) -> None:
         for key in self.live.keys_of([live.row for live in self.live.rows()]):
             for live in self.live.rows_of(key):
-                self.forget(live)
+                self._life.forget(live)
             self._emit(failed(key, error))
         for key in list(self._starting):
             self._starting.pop(key)
