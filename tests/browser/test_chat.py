@@ -123,6 +123,55 @@ def test_a_continued_answer_that_breaks_again_keeps_its_beginning(server: LiveSe
     person.page.get_by_text("a b c", exact=True).wait_for()
 
 
+def test_the_answer_to_continue_is_found_by_its_id(server: LiveServer, person: Person) -> None:
+    """Also where another version was shown, and written, last."""
+    play(server, text_ids("one"), Wait(60))
+    person.say("Numbers")
+    person.page.get_by_text("one", exact=True).wait_for()
+    person.button("Stop").click()
+    person.done()
+    play(server, text_ids("two"))
+    person.button("Answer again").click()
+    person.shows("two")
+    person.done()
+    person.button("Previous version").click()
+    play(server, text_ids(" and a half"))
+    person.button("Continue this answer").click()
+    person.shows("one and a half")
+    person.done()
+    assert prompt_of(server).endswith("<|im_start|>assistant\none")
+    person.button("Next version").click()
+    person.shows("two")
+
+
+def test_long_texts_are_pasted_as_files(server: LiveServer, person: Person) -> None:
+    server.on_loop(server.engine.always, text_ids("ok"))
+    person.page.evaluate(
+        """() => {
+            const clipboardData = new DataTransfer();
+            clipboardData.setData("text/plain", "pasted ".repeat(1500));
+            document.querySelector(".composer textarea").dispatchEvent(
+                new ClipboardEvent("paste", { clipboardData, cancelable: true }));
+            const dataTransfer = new DataTransfer();
+            dataTransfer.items.add(new File(["dropped"], "d.txt"));
+            const drop = new DragEvent("drop", { dataTransfer, cancelable: true });
+            document.querySelector(".composer").dispatchEvent(drop);
+        }"""
+    )
+    person.button("Remove d.txt").wait_for()
+    person.button("Remove pasted.txt").click()
+    person.ask("What is it?")
+    assert "d.txt\n```\ndropped\n```" in prompt_of(server) and "pasted" not in prompt_of(server)
+
+
+def test_the_console_is_silent_unless_it_is_asked_for(server: LiveServer, meet: Meet) -> None:
+    person = meet()
+    person.open("/?debug")
+    person.page.wait_for_timeout(300)
+    assert any("debug GET" in line for line in person.faults)
+    person.faults.clear()
+
+
 def test_settings_are_those_of_the_conversation(server: LiveServer, person: Person) -> None:
     server.on_loop(server.engine.always, text_ids("ok"))
     person.button("Settings of this conversation").click()

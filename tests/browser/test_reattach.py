@@ -94,6 +94,32 @@ def test_spinners_of_conversations_that_are_not_shown(server: LiveServer, person
     check_whole(person, "Hm ü")
 
 
+def test_spinners_need_no_answer_of_the_server(server: LiveServer, person: Person) -> None:
+    go_on = half(server, person)
+    for path in (LOOKUP, f"{STREAM}?*"):
+        person.context.route(f"**{path}", lambda route: route.abort())
+    person.page.goto(person.url + "/#/")
+    person.page.reload()
+    person.page.get_by_role("img", name=SPINNER).wait_for()
+    go_on()
+
+
+def test_what_came_last_is_written_when_the_page_goes(server: LiveServer, person: Person) -> None:
+    """A quarter of a second of text waits to be written at any time; a reload doesn't wait for it."""
+    event = gate(server)
+    play(server, text_ids("early "), Wait(0.6), text_ids("last"), Gate(event), text_ids(" end"))
+    person.say("Hello")
+    person.page.wait_for_function("() => document.querySelector('article.assistant')?.innerText.includes('last')")
+    with person.page.expect_request(f"**{STREAM}?*") as sent:
+        person.page.reload()
+    offset = int(parse_qs(urlsplit(sent.value.url).query)["from"][0])
+    (row,) = person.stored("streams")
+    with httpx.stream("GET", f"{server.url}{STREAM}?conv_id={row['conversation']}::toy&from={offset}") as stream:
+        assert not next(stream.iter_raw()).startswith(b'data: {"id"'), "only signs of life are new"
+    server.on_loop(event.set)
+    person.shows("early last end")
+
+
 def test_what_is_known_before_the_request_is_sent(server: LiveServer, person: Person) -> None:
     seen: list[dict[str, Any]] = []
 

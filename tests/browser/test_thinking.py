@@ -112,5 +112,6 @@ def test_calls_of_tools(server: LiveServer, person: Person) -> None:
     assert json.loads(sent.value.post_data)["id"].startswith("chatcmpl-"), "also in the turn of a tool"
     server.on_loop(event.set)
     person.done(2)
+    assert person.button("Send result").count() == 0, "it has its result"
     assert "sunny" in prompt_of(server) and '"city": "Bern"' in prompt_of(server)
     assert person.questions.count() == 1 and person.page.get_by_label("Result of a tool").count() == 1

@@ -148,6 +148,7 @@ class Endpoint:
             services=self._hub,
             n_bytes=n_bytes,
             turn=turn_of(request.scope),
+            client=client_of(request),
         )
         self._parameters.check_headers(headers)
         watch = DisconnectWatch(getattr(request.content, "receive", None) if self._media else None)

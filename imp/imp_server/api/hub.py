@@ -304,8 +304,8 @@ class Hub:
         name = session_name(current_owner(), session_id)
         return sum([await host.client.close_session(name) for host in self.models])
 
-    async def rendered(self, blocks: Sequence[str]) -> list[list[Any] | None] | None:
-        return await self.renderer.rendered(blocks)
+    async def rendered(self, blocks: Sequence[str], client: str) -> list[list[Any] | None] | None:
+        return await self.renderer.rendered(blocks, client)
 
     async def in_pool(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         return await self.pool.run(function, *args, **kwargs)

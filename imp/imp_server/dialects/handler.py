@@ -173,9 +173,9 @@ class Services(Protocol):
         """Prompt tokens of the request."""
         ...
 
-    async def rendered(self, blocks: Sequence[str]) -> list[list[Any] | None] | None:
+    async def rendered(self, blocks: Sequence[str], client: str) -> list[list[Any] | None] | None:
         """Markdown as nodes (ui/allowed.py): None for a block that there was no time for, and for all if a limit ended
-        the work."""
+        the work. `client`: as of a Call."""
         ...
 
     async def end_reasoning(self, name: str) -> ReasoningEnd:
@@ -246,6 +246,8 @@ class Call:
     """Size of the body as it was sent."""
     turn: Turn | None = None
     """The message of a WebSocket connection that this is; None for a request of its own."""
+    client: str = ""
+    """Whose work it is, for fairness: the key's, without keys the connection's."""
 
     async def worked(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """The result of `function`, whose work grows with the body: in the pool if the body is large."""

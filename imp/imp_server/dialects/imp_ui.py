@@ -36,5 +36,5 @@ async def render(call: Call) -> Reply:
     blocks: list[str] = call.body["blocks"]
     if sum(len(block.encode("utf-8", "replace")) for block in blocks) > MOST_BYTES:
         raise InvalidRequest(f"blocks hold more than {MOST_BYTES} bytes: send fewer", param="blocks")
-    nodes = await call.services.rendered(blocks)
+    nodes = await call.services.rendered(blocks, call.client)
     return JsonReply({"blocks": [None] * len(blocks) if nodes is None else nodes, "ended": nodes is None})

@@ -9,7 +9,6 @@ import msgspec
 
 from imp_server.core.errand import NotWanted, carried, current_errand
 from imp_server.core.lanes import Lane
-from imp_server.core.owner import current_owner
 from imp_server.ui.allowed import Node
 from imp_server.workers.client import Workers
 from imp_server.workers.jobs import Places
@@ -26,7 +25,7 @@ _N_WORKERS = 2
 class Renderer:
     """Owner of the processes that render. The first call begins them: servers that nobody looks at have none.
 
-    Used from one event loop. Its threads are its own, so that no request waits behind a page; owners go by turns.
+    Used from one event loop. Its threads are its own, so that no request waits behind a page.
     """
 
     def __init__(self) -> None:
@@ -40,14 +39,14 @@ class Renderer:
         """Questions that a limit ended."""
         return self._lasting.n_killed
 
-    async def rendered(self, blocks: Sequence[str]) -> list[list[Node] | None] | None:
+    async def rendered(self, blocks: Sequence[str], client: str) -> list[list[Node] | None] | None:
         """For each block its nodes, None for one that wasn't reached; None for all where a limit ended the work.
 
-        Raises Unavailable, NotWanted.
+        Clients go by turns. Raises Unavailable, NotWanted.
         """
         if self._lane is None:
             self._lane = Lane("imp-render", _N_WORKERS)
-        await self._places.take(current_owner())
+        await self._places.take(client)
         try:
             if current_errand().is_over:
                 raise NotWanted

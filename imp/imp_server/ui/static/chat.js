@@ -37,7 +37,8 @@ export class Chat {
       stop: () => this.stop(),
       editLast: () => this.editLast(),
     });
-    this.element = h("section", { class: "chat", "aria-label": "Chat" }, this.scroller, this.composer.element);
+    this.told = h("p", { class: "off-screen", role: "status" });
+    this.element = h("section", { class: "chat", "aria-label": "Chat" }, this.scroller, this.told, this.composer.element);
     this.scroller.addEventListener("scroll", () => this.#noteScroll(), { passive: true });
     for (const type of ["delta", "reset", "state", "end", "changed", "running"]) {
       streams.addEventListener(type, ({ detail }) => detail.conversation === this.conversation.id && this.#happened(type, detail));
@@ -95,12 +96,16 @@ export class Chat {
     const told = store.newMessage(this.conversation.id, "tool", this.#lastResult(message), { call: call.id, content: text });
     this.#messages.set(told.id, told);
     this.conversation.leaf = told.id;
-    const answered = new Set([...this.#messages.values()].filter((one) => one.role === "tool").map((one) => one.call));
-    if (message.calls.every((one) => answered.has(one.id))) await this.#ask([told], told.id);
+    if (message.calls.every((one) => this.isAnswered(one.id))) await this.#ask([told], told.id);
     else {
       await store.save(this.conversation, [told]);
       this.#draw();
     }
+  }
+
+  /** Whether a call of a tool has its result, on the path that is shown. */
+  isAnswered(call) {
+    return path(this.#messages, this.conversation.leaf).some((one) => one.role === "tool" && one.call === call);
   }
 
   #lastResult(message) {
@@ -278,7 +283,10 @@ export class Chat {
   }
 
   #showRunning() {
-    this.composer.running = this.#streams.isRunning(this.conversation.id);
+    const isRunning = this.#streams.isRunning(this.conversation.id);
+    if (this.composer.isRunning && !isRunning) this.told.textContent = "The answer has ended.";
+    else if (isRunning) this.told.textContent = "An answer is being written.";
+    this.composer.running = isRunning;
   }
 
   showContext() {

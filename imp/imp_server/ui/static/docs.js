@@ -80,7 +80,8 @@ function form(contract, path, method, parameters, content) {
     return { parameter, field, row: h("label", { class: "field" }, h("span", { title: parameter.description ?? "" }, text), field) };
   });
   const examples = Object.entries(content?.examples ?? {});
-  const body = content && h("textarea", { rows: "8", class: "mono", spellcheck: "false", "aria-label": "Body", value: JSON.stringify(examples[0]?.[1].value ?? {}, null, 2) });
+  const first = JSON.stringify(examples[0]?.[1].value ?? {}, null, 2);
+  const body = content && h("textarea", { rows: String(Math.min(16, first.split("\n").length + 1)), class: "mono", spellcheck: "false", "aria-label": "Body", value: first });
   const pick = examples.length > 1 && h("select", { "aria-label": "Example" }, ...examples.map(([name]) => h("option", { value: name }, name)));
   if (pick) pick.addEventListener("change", () => (body.value = JSON.stringify(content.examples[pick.value].value, null, 2)));
   const send = h("button", { type: "button", class: "primary" }, "Send");

@@ -236,7 +236,7 @@ export class Answer extends Shell {
       h("div", { class: "call-head" }, icon("flask"), "Calls ", h("code", {}, call.name)),
       h("pre", { tabindex: "0" }, prettyJson(call.text) ?? call.text),
     );
-    if (!this.isRunning && this.message.finish === "tool_calls") {
+    if (!this.isRunning && this.message.finish === "tool_calls" && !this.actions.isAnswered(call.id)) {
       const field = h("textarea", { rows: "2", "aria-label": "Result of the tool", placeholder: "Result of the tool" });
       const send = () => this.actions.result(this.message, call, field.value);
       box.append(field, h("button", { type: "button", class: "plain", onclick: send }, "Send result"));

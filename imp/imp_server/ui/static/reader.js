@@ -79,9 +79,10 @@ export class Reader {
     this.#abort.abort(new Kicked());
   }
 
-  /** The page is being closed, and another tab may take it: what is begun now is carried out, what is awaited isn't. */
+  /** The page is being closed. */
   leaveAtOnce() {
-    this.#write();
+    if (!this.#pending || this.#isOver) return;
+    store.writeLast(this.#owner, { message: this.message.id, n: this.#n, delta: this.#pending, offset: this.#bytes.offset });
   }
 
   // --- connections --------------------------------------------------------------------------

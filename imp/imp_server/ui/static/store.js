@@ -2,7 +2,8 @@
 //
 //   conversations  {id, title, created, updated, leaf, model, system, settings}
 //   messages       {id, conversation, parent, role, created, content, ...}: whole, or what an answer began with
-//   pieces         {message, n, delta}: what a running answer has been given since, in order
+//   pieces         {message, n, delta}: what a running answer has been given since, in order; with n = -1 the last words of
+//                  a page that was closed, which hold if they fit
 //   streams        {conversation, model, message, offset, owner, beat}: the one answer that is being made
 //
 // The text of a running answer and the offset that it reaches to are written in one transaction, so that they always fit.
@@ -71,6 +72,7 @@ function done(request) {
 }
 
 const piecesOf = (message) => IDBKeyRange.bound([message, 0], [message, Infinity]);
+const allOf = (message) => IDBKeyRange.bound([message, -1], [message, Infinity]);
 
 /** All, the newest first. */
 export async function conversations() {
@@ -127,7 +129,7 @@ export function remove(id) {
   return transaction("readwrite", async (s) => {
     for (const message of await done(s.messages.index("conversation").getAllKeys(id))) {
       s.messages.delete(message);
-      s.pieces.delete(piecesOf(message));
+      s.pieces.delete(allOf(message));
     }
     s.streams.delete(id);
     s.conversations.delete(id);
@@ -158,7 +160,7 @@ export function begin(conversation, messages, stream) {
   return transaction("readwrite", (s) => {
     s.conversations.put(conversation);
     for (const message of messages) s.messages.put(message);
-    s.pieces.delete(piecesOf(stream.message));
+    s.pieces.delete(allOf(stream.message));
     s.streams.put(stream);
   });
 }
@@ -174,6 +176,23 @@ export function write(conversation, owner, { message, n, delta, offset }) {
   });
 }
 
+/** As write, by a page that is being closed: nothing can be asked any more, so whether it fits is seen by takeOver. */
+export function writeLast(owner, { message, n, delta, offset }) {
+  if (!opened) return;
+  const tx = opened.transaction("pieces", "readwrite");
+  tx.objectStore("pieces").put({ message, n: -1, next: n, owner, delta, offset });
+  tx.commit();
+}
+
+async function readLast(s, row) {
+  const last = await done(s.pieces.get([row.message, -1]));
+  const n = await done(s.pieces.count(piecesOf(row.message)));
+  s.pieces.delete([row.message, -1]);
+  if (!last || last.owner !== row.owner || last.next !== n || last.offset <= row.offset) return row;
+  s.pieces.put({ message: row.message, n, delta: last.delta });
+  return { ...row, offset: last.offset };
+}
+
 /** {stream, message} for the tab `owner`, which writes from now on; null if another one does, or nothing runs. */
 export function takeOver(conversation, owner) {
   return transaction("readwrite", async (s) => {
@@ -185,8 +204,8 @@ export function takeOver(conversation, owner) {
       s.streams.delete(conversation);
       return null;
     }
+    const stream = { ...(await readLast(s, row)), owner, beat: Date.now() };
     await addPieces(s, message);
-    const stream = { ...row, owner, beat: Date.now() };
     s.streams.put(stream);
     return { stream, message };
   });
@@ -197,7 +216,7 @@ export function restart(conversation, owner) {
   return transaction("readwrite", async (s) => {
     const row = await done(s.streams.get(conversation));
     if (row?.owner !== owner) return null;
-    s.pieces.delete(piecesOf(row.message));
+    s.pieces.delete(allOf(row.message));
     s.streams.put({ ...row, offset: 0, beat: Date.now() });
     return done(s.messages.get(row.message));
   });
@@ -209,7 +228,7 @@ export function finish(conversation, owner, message) {
     const row = await done(s.streams.get(conversation));
     if (row?.owner !== owner || row.message !== message.id) return false;
     s.streams.delete(conversation);
-    s.pieces.delete(piecesOf(message.id));
+    s.pieces.delete(allOf(message.id));
     const { pieces, ...kept } = message;
     s.messages.put(kept);
     const own = await done(s.conversations.get(conversation));
