@@ -10,7 +10,7 @@ import pytest
 from gguf import quants
 from imp_server.backends.cpu import abi
 from imp_server.backends.cpu.layouts import FLOAT_LAYOUTS, LAYOUTS, SPLIT
-from imp_server.backends.cpu.packing import PackedShape, pack, packed_shape
+from imp_server.backends.cpu.packing import PackedShape, pack, pack_plainly, packed_shape
 from imp_server.backends.cpu.twin import Arithmetic, TwinMatrix
 from imp_server.models.source import RawTensor
 from imp_server.native import usable_isas
@@ -81,6 +81,37 @@ def test_a_packed_matrix_takes_the_bytes_of_the_file(isa, type_name, n_in):
     theirs = 64 * n_in // kind.block * kind.block_bytes
     assert theirs <= shape.nbytes <= 1.01 * theirs
     assert abi.library(isa).imp_cpu_panel_bytes(shape.format_index, shape.n_blocks) == shape.panel_bytes
+
+
+@pytest.mark.parametrize("type_name", [*LAYOUTS, SPLIT])
+@pytest.mark.parametrize("n_out, n_blocks", [(1, 1), (37, 3), (32, 8), (50, 9)])
+def test_native_packing_equals_the_plain_one(type_name, n_out, n_blocks):
+    """Every byte, unfinished spans and panels included."""
+    rng = np.random.default_rng(n_blocks)
+    kind = BY_NAME["Q8_0" if type_name == SPLIT else type_name]
+    shape = packed_shape(kind.name, (n_out, columns(kind.name, n_blocks)), is_split=type_name == SPLIT)
+    data = rng.integers(0, 256, n_out * shape.n_in // kind.block * kind.block_bytes, dtype=np.uint8)
+    raw = RawTensor(kind, (n_out, shape.n_in), data)
+    plain = np.full(shape.nbytes, 0xA5, dtype=np.uint8)
+    pack_plainly(raw, shape, plain)
+    for isa in ISAS:
+        native = np.full(shape.nbytes, 0x5A, dtype=np.uint8)
+        arguments = shape.format_index, data.ctypes.data, n_out, shape.n_blocks, native.ctypes.data
+        assert abi.library(isa).imp_cpu_pack(*arguments) == 1
+        np.testing.assert_array_equal(native, plain)
+
+
+def test_a_digest_sees_every_bit_and_is_equal_everywhere():
+    words = np.random.default_rng(1).integers(0, 2**32, 1000, dtype=np.uint32)
+    digests = {abi.library(isa).imp_cpu_digest(words.ctypes.data, len(words)) for isa in ISAS}
+    for at in (0, 63, 64, 500, 999):
+        for bit in (0, 13, 31):
+            changed = words.copy()
+            changed[at] ^= np.uint32(1 << bit)
+            digests.add(abi.library().imp_cpu_digest(changed.ctypes.data, len(words)))
+    zeros = np.zeros(1000, dtype=np.uint32)
+    digests |= {abi.library().imp_cpu_digest(zeros.ctypes.data, n) for n in (1000, 999, 1)}
+    assert len(digests) == 1 + 15 + 3
 
 
 @pytest.mark.parametrize("isa", ISAS)

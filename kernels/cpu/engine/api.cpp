@@ -2,6 +2,7 @@
 #include <exception>
 #include <new>
 
+#include "packing.h"
 #include "step_queue.h"
 
 using namespace imp;
@@ -72,6 +73,13 @@ int32_t imp_cpu_panels_evaluated(void* model) { return of(model).forward.plane_s
 
 // Panels of the head that the last step multiplied for rows whose masks allow few.
 int32_t imp_cpu_masked_panels(void* model) { return of(model).forward.n_masked_panels(); }
+
+// Rows of a file's tensor as panels: 1, or 0 if this layout is packed elsewhere.
+int32_t imp_cpu_pack(int32_t format, const uint8_t* rows, int64_t n_rows, int32_t n_blocks, uint8_t* panels) {
+    return pack_rows(FormatId(format), rows, n_rows, n_blocks, panels);
+}
+
+uint64_t imp_cpu_digest(const uint32_t* words, int64_t n) { return digest_of(words, n); }
 
 // For tests: out[n_rows, n_out] = x[n_rows, n_in] times the packed matrix, in the arithmetic of the forward.
 int32_t imp_cpu_multiply(const Matrix* matrix, const float* x, int32_t n_rows, float* out) {

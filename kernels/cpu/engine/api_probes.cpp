@@ -9,7 +9,7 @@ using namespace imp;
 
 namespace {
 
-constexpr int kDots = 12;  // independent sums, which hide the latency of the instruction
+constexpr int kDots = IMP_LANES_512 ? 12 : 6;  // independent sums: enough to hide the latency, few enough to stay in registers
 
 // Streams that are read side by side, and how far ahead of each is prefetched (0: left to the hardware).
 struct ReadLoop {

@@ -6,7 +6,7 @@ import os
 
 import numpy as np
 import pytest
-from imp_server.backends.cpu import pack_files
+from imp_server.backends.cpu import pack_cache, pack_files
 from imp_server.backends.cpu.backend import CpuBackend
 from imp_server.backends.cpu.lowering import matrix_names
 from imp_server.backends.cpu.pack_cache import load_packed
@@ -133,6 +133,19 @@ def test_without_a_writable_folder_the_model_runs_from_memory(model, tmp_path, c
     weights = load(model, blocked / "packs")
     assert not weights.from_cache
     assert "each start will pack them" in caplog.text
+
+
+def test_a_full_disk_is_left_alone(model, tmp_path, monkeypatch, caplog):
+    """What the weights need is said before it is taken."""
+    folder = tmp_path / "packs"
+    caplog.set_level("INFO")
+    usage = type(pack_cache.shutil.disk_usage(tmp_path))
+    monkeypatch.setattr(pack_cache.shutil, "disk_usage", lambda path: usage(2**40, 2**40 - 2**30, 2**30))
+    assert not load(model, folder).from_cache and not list(folder.iterdir())
+    assert "1024 MiB are free" in caplog.text and "each start will pack them" in caplog.text
+    monkeypatch.setattr(pack_cache.shutil, "disk_usage", lambda path: usage(2**40, 2**39, 2**39))
+    load(model, folder)
+    assert f"MiB in {folder}, where {2**39 >> 20} MiB are free" in caplog.text and len(list(folder.iterdir())) == 1
 
 
 def test_progress_ends_at_one(model):

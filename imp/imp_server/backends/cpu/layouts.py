@@ -214,8 +214,9 @@ def _headers(layout: Layout, parts: Parts, n_panels: int, n_blocks: int) -> Byte
     if layout.two_level:
         assert parts.sub_scale is not None
         n = SUPER_BLOCKS * layout.n_groups
+        offset = np.uint8(32 if layout.scales == "sixes" and not layout.minimum else 0)
         subs = [
-            lanes(sub.reshape(len(sub), n_units, n)).reshape(n_panels, n_units, n, PANEL_ROWS)
+            lanes(sub.view(np.uint8).reshape(len(sub), n_units, n) + offset).reshape(n_panels, n_units, n, PANEL_ROWS)
             for sub in (parts.sub_scale, parts.sub_minimum)
             if sub is not None
         ]
@@ -229,9 +230,8 @@ def _sub_pieces(layout: Layout, subs: list[Bytes]) -> list[Bytes]:
     if layout.scales == "nibbles":
         subs = [subs[0] | subs[1] << np.uint8(4)]
     elif layout.scales == "sixes":
-        above = [sub if layout.minimum else sub + np.uint8(32) for sub in subs]
-        lows = [_fours(six[:, :, : n // 2], six[:, :, n // 2 :]) for six in above]
-        tops = [_twos((six >> 4) & 3) for six in above]
+        lows = [_fours(six[:, :, : n // 2], six[:, :, n // 2 :]) for six in subs]
+        tops = [_twos((six >> 4) & 3) for six in subs]
         subs = [half for pair in zip(lows, tops, strict=True) for half in pair]
     return [np.asarray(sub, dtype=np.uint8).reshape(n_panels, n_units, -1) for sub in subs]
 

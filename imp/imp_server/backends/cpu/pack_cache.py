@@ -9,12 +9,13 @@ packed integers tells which layout holds them exactly.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import logging
 import mmap
 import os
+import shutil
 import tempfile
-import zlib
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -22,7 +23,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from imp_server.backends.cpu import pages
+from imp_server.backends.cpu import abi, pages
 from imp_server.backends.cpu.layouts import LAYOUT_VERSION
 from imp_server.backends.cpu.pack_files import (
     END_BYTES,
@@ -50,6 +51,8 @@ _TAIL = 4096
 """Readable bytes past the last matrix: kernels prefetch and load whole vectors."""
 
 _SUMMED = 16 * 2**20
+_SPARE_DISK = 1 << 30
+"""That packs leave to others."""
 
 
 class PackedWeights:
@@ -182,9 +185,15 @@ def _aligned(nbytes: int) -> int:
 
 
 def _sums(buffer: Bytes) -> bytes:
-    parts = [buffer[at : at + _SUMMED] for at in range(0, len(buffer), _SUMMED)]
+    digest = abi.library().imp_cpu_digest
+
+    def one(at: int) -> int:
+        part = buffer[at : at + _SUMMED]
+        return int(digest(part.ctypes.data, len(part) // 4))
+
+    starts = range(0, len(buffer), _SUMMED)
     with ThreadPoolExecutor(len(affinity())) as pool:
-        return np.fromiter(pool.map(zlib.crc32, parts), dtype="<u4", count=len(parts)).tobytes()
+        return np.fromiter(pool.map(one, starts), dtype="<u8", count=len(starts)).tobytes()
 
 
 def _room(total: int, path: Path | None, in_huge_pages: bool) -> tuple[Bytes, Path | None]:
@@ -192,6 +201,7 @@ def _room(total: int, path: Path | None, in_huge_pages: bool) -> tuple[Bytes, Pa
     if path is not None:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
+            _ask_for_disk(total, path.parent)
             handle, name = tempfile.mkstemp(prefix=path.stem[:16], suffix=PARTIAL, dir=path.parent)
             with os.fdopen(handle, "r+b") as file:
                 os.posix_fallocate(file.fileno(), 0, total)
@@ -202,6 +212,14 @@ def _room(total: int, path: Path | None, in_huge_pages: bool) -> tuple[Bytes, Pa
         except OSError as error:
             log.warning("packed weights can't be kept in %s (%s): each start will pack them", path.parent, error)
     return pages.room(total) if in_huge_pages else np.zeros(total, np.uint8), None
+
+
+def _ask_for_disk(n_bytes: int, folder: Path) -> None:
+    """Says what the weights need. Raises OSError where the disk would be left with less than _SPARE_DISK."""
+    free = shutil.disk_usage(folder).free
+    if free < n_bytes + _SPARE_DISK:
+        raise OSError(errno.ENOSPC, f"they need {n_bytes >> 20} MiB, and {free >> 20} MiB are free")
+    log.info("packing the weights: %d MiB in %s, where %d MiB are free", n_bytes >> 20, folder, free >> 20)
 
 
 def _pack_all(

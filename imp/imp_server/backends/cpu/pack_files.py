@@ -1,8 +1,8 @@
 """The files that keep packed weights: their names, what stands at their end, and whether a model still uses them.
 
-A file is each matrix at a multiple of 64 bytes, a CRC-32 of each 16 MiB of that, the table (JSON), and the end: magic,
-length and CRC-32 of the table, CRC-32 of these. A file of zeros, which a power cut can leave, has no magic. The name
-begins with a digest of the model's path, so that all files of a model are found by it.
+A file is each matrix at a multiple of 64 bytes, a digest of each 16 MiB of that (packing.h), the table (JSON), and the
+end: magic, length and CRC-32 of the table, CRC-32 of these. A file of zeros, which a power cut can leave, has no magic.
+The name begins with a digest of the model's path, so that all files of a model are found by it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import msgspec
 from imp_server.config.environment import imp_home
 from imp_server.core import readable
 
-FORMAT = 2
+FORMAT = 3
 """Of the file's end."""
 SUFFIX = ".pack"
 PARTIAL = ".partial"

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from imp_server.backends.cpu import abi
 from imp_server.backends.cpu.block_types import take_apart
 from imp_server.backends.cpu.layouts import (
     ALL_LAYOUTS,
@@ -22,6 +23,7 @@ from imp_server.backends.cpu.layouts import (
 )
 from imp_server.core import UnsupportedModel
 from imp_server.models.source import RawTensor
+from imp_server.native import library_path
 
 Bytes = npt.NDArray[np.uint8]
 _DTYPES = {"F16": "<u2", "BF16": "<u2", "F32": "<f4"}
@@ -88,7 +90,19 @@ def packed_shape(
 
 
 def pack(raw: RawTensor, shape: PackedShape, out: Bytes) -> None:
-    """Pack a matrix into `out` [nbytes]."""
+    """Pack a matrix into `out` [nbytes]: natively where that is built and knows the type."""
+    if raw.type.name in FLOAT_LAYOUTS or library_path("engine") is None or not _packed_natively(raw, shape, out):
+        pack_plainly(raw, shape, out)
+
+
+def _packed_natively(raw: RawTensor, shape: PackedShape, out: Bytes) -> bool:
+    rows = np.ascontiguousarray(raw.data)
+    sizes = shape.n_out, shape.n_blocks
+    return bool(abi.library().imp_cpu_pack(shape.format_index, rows.ctypes.data, *sizes, out.ctypes.data))
+
+
+def pack_plainly(raw: RawTensor, shape: PackedShape, out: Bytes) -> None:
+    """The same in numpy: the native packing's twin, and the way of types that it doesn't know."""
     panels = out.reshape(shape.n_panels, shape.panel_bytes)
     rows = raw.data.reshape(shape.n_out, -1)
     for first in range(0, shape.n_out, _ROWS_AT_ONCE):

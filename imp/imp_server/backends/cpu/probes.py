@@ -10,7 +10,6 @@ import ctypes
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -28,6 +27,8 @@ _MATRIX = (32, 512)
 """Of an inner loop's probe: two panels, which the first-level cache holds with their activations."""
 _SECONDS = 0.05
 """Of one probe: short enough to be repeated between the turns of a bench."""
+_WINDOW = 0.0005
+"""Of one look at the clock: the best of them is what the machine can do when nobody takes its core away."""
 
 
 class Probes:
@@ -67,11 +68,8 @@ class Probes:
         )
 
     def _rate(self, ops: int, rounds: Callable[[int], object]) -> float:
-        """Operations per second of all threads, each doing as many rounds of `ops` as fill the time of a probe."""
-        n = 64
-        while (seconds := self._timed(partial(_ignoring_thread, rounds, n))) < _SECONDS:
-            n = max(2 * n, int(1.2 * n * _SECONDS / seconds))
-        return self._n_threads * n * ops / seconds
+        """Operations per second of all threads at once, each by the best of its windows; a round is `ops`."""
+        return sum(self._pool.map(lambda _thread: ops * _rounds_per_second(rounds), range(self._n_threads)))
 
     def _timed(self, work: Callable[[int], object]) -> float:
         began = time.perf_counter()
@@ -79,8 +77,17 @@ class Probes:
         return time.perf_counter() - began
 
 
-def _ignoring_thread(rounds: Callable[[int], object], n: int, _thread: int) -> None:
-    rounds(n)
+def _rounds_per_second(rounds: Callable[[int], object]) -> float:
+    n, best, until = 1, 0.0, time.perf_counter() + _SECONDS
+    while True:
+        began = time.perf_counter()
+        rounds(n)
+        now = time.perf_counter()
+        best = max(best, n / (now - began))
+        if now > until:
+            return best
+        if now - began < _WINDOW:
+            n *= 2
 
 
 def ops_by_layout(shapes: Mapping[str, PackedShape], architecture: Architecture) -> dict[str, int]:
