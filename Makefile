@@ -8,8 +8,7 @@ PYTEST := $(PY) -m pytest
 ARGS ?=
 
 # make codex, make claude-code: the real program from npm against a scripted model
-.PHONY: serve test test-fast test-browser test-all check-degeneration fuzz mutants asan wheels codex claude-code
-.PHONY: lint setup setup-test native docs site oracle-files clean
+.PHONY: serve test test-fast test-browser test-all check-degeneration fuzz mutants asan wheels emulated codex claude-code
 
 setup: $(VENV)/.base
 setup-test: $(VENV)/.test
@@ -90,6 +89,10 @@ wheels: setup-test
 	    $(PY) -m build --wheel --no-isolation --outdir dist || exit 1; \
 	done
 	ls -l dist
+
+# The kernels' tests on aarch64 under qemu; ARGS="--serve MODEL" starts a server there, too.
+emulated: setup-test
+	$(PY) analysis/emulated.py $(ARGS)
 
 codex: setup-test
 	npm install --prefix build/codex --no-audit --no-fund --loglevel=error @openai/codex

@@ -30,18 +30,40 @@ _NEEDS = {
     "aarch64": {"i8mm": {"asimddp", "i8mm"}, "dotprod": {"asimddp"}, "portable": set[str]()},
 }
 
+_AT_HWCAP, _AT_HWCAP2 = 16, 26
+_HWCAP_ASIMDDP, _HWCAP2_I8MM = 20, 13
+"""Bits of the kernel's table for aarch64."""
+
 
 @cache
 def cpu_features() -> frozenset[str]:
     """Feature flags of this CPU as Linux names them; empty where no one tells."""
     if sys.platform == "darwin":
         return _features_of_macos()
+    if _machine() == "aarch64":
+        return _features_of_arm()
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
         return frozenset()
-    flags = next((line for line in lines if line.startswith(("flags", "Features"))), "")
+    flags = next((line for line in lines if line.startswith("flags")), "")
     return frozenset(flags.partition(":")[2].split())
+
+
+def _machine() -> str:
+    return {"arm64": "aarch64", "AMD64": "x86_64"}.get(platform.machine(), platform.machine())
+
+
+def _features_of_arm() -> frozenset[str]:
+    """What Linux tells each process, under emulation, too; /proc/cpuinfo is the host's there."""
+    try:
+        tell = ctypes.CDLL(None).getauxval
+    except (OSError, AttributeError):
+        return frozenset()
+    tell.restype, tell.argtypes = ctypes.c_ulong, [ctypes.c_ulong]
+    capabilities, more = tell(_AT_HWCAP), tell(_AT_HWCAP2)
+    found = {"asimddp"} if capabilities >> _HWCAP_ASIMDDP & 1 else set[str]()
+    return frozenset(found | ({"i8mm"} if more >> _HWCAP2_I8MM & 1 else set[str]()))
 
 
 def _features_of_macos() -> frozenset[str]:
@@ -59,7 +81,7 @@ def _features_of_macos() -> frozenset[str]:
 
 def usable_isas() -> tuple[str, ...]:
     """Instruction sets this CPU can run, best first."""
-    needs = _NEEDS.get({"arm64": "aarch64"}.get(platform.machine(), platform.machine()), {"portable": set[str]()})
+    needs = _NEEDS.get(_machine(), {"portable": set[str]()})
     return tuple(isa for isa in ISAS if isa in needs and needs[isa] <= cpu_features())
 
 
