@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterator
 
 import pytest
-from imp_server.config.serving import Log
+from imp_server.config.serving import LogSettings
 from imp_server.logs import set_up_logging
 
 
@@ -23,7 +23,7 @@ def restored() -> Iterator[None]:
     [("debug", "debug info warning"), ("info", "info warning"), ("warning", "warning"), ("error", "")],
 )
 def test_our_lines_obey_the_level(level: str, shown: str, capsys: pytest.CaptureFixture[str]) -> None:
-    set_up_logging(Log(level=level))  # type: ignore[arg-type]
+    set_up_logging(LogSettings(level=level))  # type: ignore[arg-type]
     ours = logging.getLogger("imp_server.engine.client.process")
     for name in ("debug", "info", "warning"):
         getattr(ours, name)(name)
@@ -31,7 +31,7 @@ def test_our_lines_obey_the_level(level: str, shown: str, capsys: pytest.Capture
 
 
 def test_others_speak_from_warnings_on(capsys: pytest.CaptureFixture[str]) -> None:
-    set_up_logging(Log(level="debug"))
+    set_up_logging(LogSettings(level="debug"))
     logging.getLogger("library").info("chatter")
     logging.getLogger("library").warning("trouble")
     assert capsys.readouterr().err.split()[-1] == "trouble"

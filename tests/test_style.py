@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
@@ -83,3 +84,23 @@ def test_the_rules_find_what_they_forbid() -> None:
     assert list(names_of_nothing(Path("imp/utils/x.py"), "")) == ["imp/utils/x.py"]
     assert list(names_of_nothing(Path("imp/useful.py"), "")) == []
     assert list(missing_docstrings(Path("a.py"), "x = 1\n")) == ["a.py"]
+
+
+# Classes that share a name, and why.
+TWINS = {
+    "Alt": "a node of an envelope and of a regex: each notation's tree has its own",
+    "End": "a node of an envelope and of a regex",
+    "Ref": "a node of an envelope and of a Lark grammar",
+    "Repeat": "a node of an envelope and of a regex",
+}
+
+
+def test_a_class_name_means_one_thing() -> None:
+    places: dict[str, list[str]] = {}
+    for path in sources("imp"):
+        for name in re.findall(r"^class (\w+)", path.read_text(encoding="utf-8"), flags=re.M):
+            places.setdefault(name, []).append(str(path.relative_to(ROOT)))
+    twins = {name: found for name, found in places.items() if len(found) > 1}
+    assert len(places) > 900
+    assert {name: found for name, found in twins.items() if name not in TWINS} == {}
+    assert TWINS.keys() <= twins.keys()

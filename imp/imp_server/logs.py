@@ -9,7 +9,7 @@ import time
 import traceback
 from typing import Any
 
-from imp_server.config.serving import Log
+from imp_server.config.serving import LogSettings
 
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
@@ -81,7 +81,7 @@ def _json_handler() -> logging.Handler | None:
     return next((handler for handler in handlers if isinstance(handler.formatter, JsonFormatter)), None)
 
 
-def set_up_logging(log: Log) -> None:
+def set_up_logging(log: LogSettings) -> None:
     """Install the handler of our process; other libraries speak from warnings on."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter() if log.format == "json" else PrettyFormatter())

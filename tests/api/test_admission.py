@@ -17,7 +17,7 @@ from imp_server.api.admission.body_memory import BodyMemory
 from imp_server.api.admission.gate import Gate
 from imp_server.api.admission.rare_log import RareLog
 from imp_server.api.admission.rates import MOST_ADDRESSES, RateLimit
-from imp_server.config.serving import Server
+from imp_server.config.serving import ServerSettings
 from imp_server.core import ConfigError, Overloaded, PayloadTooLarge, Unavailable
 
 from tests.api.byte_text import ByteText
@@ -280,7 +280,7 @@ def test_there_are_as_many_connections_as_descriptors_are_left(monkeypatch: pyte
     in_use = 100
     monkeypatch.setattr(connections, "_descriptor_limit", lambda: 600)
     monkeypatch.setattr(connections, "_descriptors_in_use", lambda: in_use)
-    table = connections.Connections(Server(head_timeout_s=0.04), Proxies(()))
+    table = connections.Connections(ServerSettings(head_timeout_s=0.04), Proxies(()))
     assert table.limit == 600 - 100 - connections.SPARE_DESCRIPTORS
     in_use = 500
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from imp_server.api.checks import REFUSED, Checks, Unanswered, Verdicts
+from imp_server.api.checks import REFUSED, Checks, KnownVerdicts, Unanswered
 from imp_server.core import GrammarRefused, GrammarTooCostly, ResponseFormat, Tool, ToolChoice
 from imp_server.core.limits import Limit
 from imp_server.grammar.check import schema_plan
@@ -77,7 +77,7 @@ def test_a_request_seen_before_costs_a_fraction_of_its_check(workers: Workers) -
 
 
 def test_verdicts_stay_within_their_memory() -> None:
-    verdicts = Verdicts(most_bytes=100_000)
+    verdicts = KnownVerdicts(most_bytes=100_000)
     for i in range(2000):
         verdicts.put(i.to_bytes(16, "big"), Verdict(Refusal("refused", "x" * 100) if i % 2 else None))
         verdicts.get((0).to_bytes(16, "big"))

@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 from imp_server.api.hosts import HostCheck, host_headers
-from imp_server.config.serving import Server
+from imp_server.config.serving import ServerSettings
 from imp_server.core import Forbidden
 
 from tests.api.live_server import live_server
@@ -52,7 +52,7 @@ BAD = [
 
 
 def test_which_names_are_its_own() -> None:
-    check = HostCheck(Server(), has_keys=False)
+    check = HostCheck(ServerSettings(), has_keys=False)
     assert [host for host in GOOD if not allows(check, host)] == []
     assert [host for host in BAD if allows(check, host)] == []
 
@@ -72,20 +72,20 @@ def test_which_names_are_its_own() -> None:
     ],
 )
 def test_only_where_whoever_reaches_it_is_trusted(hosts: tuple[str, ...], has_keys: bool, is_on: bool) -> None:
-    assert HostCheck(Server(host=hosts), has_keys=has_keys).is_on == is_on
+    assert HostCheck(ServerSettings(host=hosts), has_keys=has_keys).is_on == is_on
 
 
 def test_names_that_the_operator_allows() -> None:
-    check = HostCheck(Server(allowed_hosts=("llm.example", ".corp.example", "*.dev.example")), has_keys=False)
+    check = HostCheck(ServerSettings(allowed_hosts=("llm.example", ".corp.example", "*.dev.example")), has_keys=False)
     for host in ("llm.example:80", "LLM.example", "a.corp.example", "a.b.dev.example", "localhost"):
         assert allows(check, host), host
     for host in ("x.llm.example", "corp.example.evil", "evil.example", "notcorp.example"):
         assert not allows(check, host), host
-    assert not HostCheck(Server(allowed_hosts=("*",)), has_keys=False).is_on
+    assert not HostCheck(ServerSettings(allowed_hosts=("*",)), has_keys=False).is_on
 
 
 def test_every_host_header_counts() -> None:
-    check = HostCheck(Server(), has_keys=False)
+    check = HostCheck(ServerSettings(), has_keys=False)
     with pytest.raises(Forbidden):
         check.check(host_headers([(b"Host", b"evil.example"), (b"accept", b"*/*"), (b"host", b"localhost")]))
     check.check(host_headers([(b"accept", b"evil.example")]))
@@ -93,7 +93,7 @@ def test_every_host_header_counts() -> None:
 
 def test_a_name_that_no_terminal_should_see_is_shown_without_it() -> None:
     with pytest.raises(Forbidden) as caught:
-        HostCheck(Server(), has_keys=False).check(["evil\x1b[2J\u202e" + "x" * 500])
+        HostCheck(ServerSettings(), has_keys=False).check(["evil\x1b[2J\u202e" + "x" * 500])
     assert "\x1b" not in caught.value.message and "\u202e" not in caught.value.message
     assert len(caught.value.message) < 400
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import httpx
 import pytest
 from imp_server.api.server import bind
-from imp_server.config.serving import Server
+from imp_server.config.serving import ServerSettings
 
 from tests.api.byte_text import ByteText
 from tests.api.conftest import scripted
@@ -298,15 +298,15 @@ def test_a_socket_left_behind_is_replaced(tmp_path: Path) -> None:
     path = tmp_path / "imp.sock"
     with socket.socket(socket.AF_UNIX) as dead:
         dead.bind(str(path))
-    (sock,) = bind(Server(host=(f"unix:{path}",)))
+    (sock,) = bind(ServerSettings(host=(f"unix:{path}",)))
     with sock, pytest.raises(Exception, match="can't listen on"):
-        bind(Server(host=(str(path),)))
+        bind(ServerSettings(host=(str(path),)))
 
 
 def test_without_a_port_for_one_there_is_none_for_any() -> None:
-    (taken,) = bind(Server(host=("127.0.0.2",), port=0))
+    (taken,) = bind(ServerSettings(host=("127.0.0.2",), port=0))
     port = taken.getsockname()[1]
     with taken, pytest.raises(Exception, match="choose another --port"):
-        bind(Server(host=("127.0.0.1", "127.0.0.2"), port=port))
-    for sock in bind(Server(host=("127.0.0.1",), port=port)):  # the first was let go again
+        bind(ServerSettings(host=("127.0.0.1", "127.0.0.2"), port=port))
+    for sock in bind(ServerSettings(host=("127.0.0.1",), port=port)):  # the first was let go again
         sock.close()

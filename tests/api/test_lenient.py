@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 from imp_server.engine.client.scripted import text_ids
-from imp_server.workers.wire import Limits
+from imp_server.workers.wire import JobLimits
 
 from tests.api.live_server import LiveServer
 from tests.live.toy_server import toy_server
@@ -89,14 +89,14 @@ def test_by_default_it_is_a_refusal() -> None:
 def test_a_judgement_that_never_comes_is_none(server: LiveServer, monkeypatch: pytest.MonkeyPatch, job: str) -> None:
     assert "schema_violated" not in ask(server, "chat", '{"a b": "a cat"}').text
     monkeypatch.setattr("imp_server.api.checks.JUDGE", f"tests.workers.some_jobs:{job}")
-    monkeypatch.setattr(server.hub.checks, "_limits", Limits(cpu_s=0.2))
+    monkeypatch.setattr(server.hub.checks, "_limits", JobLimits(cpu_s=0.2))
     assert "schema_violated" in ask(server, "chat", '{"a b": "a cat"}').text
 
 
 def test_a_judgement_ends_with_its_client(server: LiveServer, monkeypatch: pytest.MonkeyPatch) -> None:
     ask(server, "chat", '{"a b": "a cat"}')
     monkeypatch.setattr("imp_server.api.checks.JUDGE", "tests.workers.some_jobs:never")
-    monkeypatch.setattr(server.hub.checks, "_limits", Limits(cpu_s=500))
+    monkeypatch.setattr(server.hub.checks, "_limits", JobLimits(cpu_s=500))
     server.engine.play(text_ids('{"a b": "a cat"}'))
     path, body = ASKS["chat"]
     with pytest.raises(httpx.ReadTimeout):

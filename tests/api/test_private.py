@@ -12,7 +12,7 @@ from typing import Any
 
 import httpx
 import pytest
-from imp_server.config.serving import Log
+from imp_server.config.serving import LogSettings
 from imp_server.engine.client.script import text_ids
 from imp_server.logs import JsonFormatter, PrettyFormatter, set_up_logging
 
@@ -134,7 +134,7 @@ def test_lines_of_json_hold_no_message_of_an_exception(capsys: pytest.CaptureFix
     root, ours = logging.getLogger(), logging.getLogger("imp_server")
     before = root.handlers[:], root.level, ours.level
     try:
-        set_up_logging(Log(format="json"))
+        set_up_logging(LogSettings(format="json"))
         try:
             raise RuntimeError(SECRET)
         except RuntimeError:

@@ -12,7 +12,7 @@ import pytest
 from imp_server.api.auth import KeyRing, keys_from_file
 from imp_server.api.headers import sanitised_id
 from imp_server.api.server import bind
-from imp_server.config.serving import Server
+from imp_server.config.serving import ServerSettings
 from imp_server.core import ConfigError, Unauthorized, UserFault
 
 from tests.api.byte_text import ByteText
@@ -254,10 +254,10 @@ class Broken:
 
 
 def test_a_taken_port() -> None:
-    (sock,) = bind(Server(port=0))
+    (sock,) = bind(ServerSettings(port=0))
     try:
         with pytest.raises(UserFault, match="choose another --port"):
-            bind(Server(port=sock.getsockname()[1]))
+            bind(ServerSettings(port=sock.getsockname()[1]))
     finally:
         sock.close()
 

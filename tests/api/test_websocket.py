@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 from imp_server.core import EngineFaulted
-from imp_server.dialects.openai_responses.turns import Memory
+from imp_server.dialects.openai_responses.turns import TurnMemory
 from imp_server.engine.client.scripted import Fail, Wait, text_ids
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
@@ -222,7 +222,7 @@ def test_generate_false_computes_the_prompt_and_writes_nothing(server: LiveServe
 
 
 def test_memory_has_a_bound() -> None:
-    memory = Memory()
+    memory = TurnMemory()
     for i in range(100):
         memory.remember({"id": f"r{i}", "previous_response_id": None, "output": []}, [], [{"id": f"i{i}"}])
     assert memory.conversation("r99") == [{"id": "i99"}] and memory.conversation("r0") is None

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from imp_server.cli._chat_answer import Answer
+from imp_server.cli._chat_answer import ChatAnswer
 
 
 def told(tokens: int, first_s: float, total_s: float) -> str:
-    return Answer(tokens=tokens, first_s=first_s, total_s=total_s).line()
+    return ChatAnswer(tokens=tokens, first_s=first_s, total_s=total_s).line()
 
 
 def test_the_speed_is_that_after_what_came_first():
     assert told(9, 1.0, 3.0) == "9 tokens · 4.0 tokens/s · first token after 1.00 s"
-    burst = Answer(tokens=12, first_tokens=4, first_s=1.0, total_s=3.0)
+    burst = ChatAnswer(tokens=12, first_tokens=4, first_s=1.0, total_s=3.0)
     assert burst.tokens_per_s == 4.0, "what came with the first token took the prompt's time"
 
 

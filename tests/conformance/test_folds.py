@@ -7,11 +7,11 @@ import json
 from typing import Any
 
 import pytest
-from imp_server.conformance.exchange import Frame, read_reply
+from imp_server.conformance.exchange import SseEvent, read_reply
 from imp_server.conformance.folds import fold_chat, fold_completions, fold_messages, fold_responses, payloads
 
 
-def frames(*events: Any, done: bool = False, named: bool = False) -> list[Frame]:
+def frames(*events: Any, done: bool = False, named: bool = False) -> list[SseEvent]:
     text = "".join((f"event: {e['type']}\n" if named else "") + f"data: {json.dumps(e)}\n\n" for e in events)
     data = (text + "data: [DONE]\n\n" * done).encode()
     return read_reply(200, {"content-type": "text/event-stream; charset=utf-8"}, io.BytesIO(data)).frames
@@ -48,7 +48,7 @@ def test_done_is_last_and_all_else_is_json() -> None:
     with pytest.raises(ValueError, match="no events"):
         payloads([])
     with pytest.raises(ValueError, match="not JSON"):
-        payloads([Frame(None, "{oops"), *frames(done=True)])
+        payloads([SseEvent(None, "{oops"), *frames(done=True)])
 
 
 def test_completions_need_dense_choices() -> None:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from imp_server.degeneration.asker import Asker
+from imp_server.degeneration.asker import ProbeAsker
 from imp_server.degeneration.client import Client
 from imp_server.degeneration.findings import CATEGORIES, Finding
 from imp_server.degeneration.run import run
@@ -18,7 +18,7 @@ from tests.degeneration.fake_server import Rule, Said, fake_server, last_text, s
 
 
 def findings(url: str) -> list[Finding]:
-    return list(run(Asker(Client(url, timeout_s=10), "fake", quick=True), CATEGORIES, []))
+    return list(run(ProbeAsker(Client(url, timeout_s=10), "fake", quick=True), CATEGORIES, []))
 
 
 def failing(found: list[Finding]) -> set[str]:

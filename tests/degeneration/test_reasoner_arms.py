@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from imp_server.core import GenerateRequest
-from imp_server.degeneration.asker import Asker, reasons
+from imp_server.degeneration.asker import ProbeAsker, reasons
 from imp_server.degeneration.client import Client
 from imp_server.degeneration.findings import Finding
 from imp_server.degeneration.run import run
@@ -39,7 +39,7 @@ def writes(thought: str, answer: str) -> Callable[[GenerateRequest, int], tuple[
 def findings(server: LiveServer) -> list[Finding]:
     client = Client(server.url, timeout_s=20)
     assert reasons(client, "toy")
-    return list(run(Asker(client, "toy", reasons=True), ARMS, []))
+    return list(run(ProbeAsker(client, "toy", reasons=True), ARMS, []))
 
 
 def failing(found: list[Finding]) -> set[str]:

@@ -39,9 +39,10 @@ DIALECTS = {
     "chat": Dialect("openai_chat.create_chat_completion", "chatcmpl-", "max_tokens", {"messages": USER}, chat_request,
                     ChatFold, ChatStream, "stop"),
     "responses": Dialect("openai_responses.create_response", "resp_", "max_output_tokens", {"input": "hi"},
-                         openai_responses.parse, openai_responses.Fold, openai_responses.Stream),
+                         openai_responses.parse, openai_responses.ResponseFold, openai_responses.ResponseStream),
     "messages": Dialect("anthropic_messages.create_message", "msg_", "max_tokens", {"messages": USER},
-                        anthropic_messages.parse, anthropic_messages.Fold, anthropic_messages.Stream, "stop_sequences"),
+                        anthropic_messages.parse, anthropic_messages.MessageFold, anthropic_messages.MessageStream,
+                        "stop_sequences"),
 }  # fmt: skip
 
 

@@ -14,7 +14,7 @@ from imp_server.dialects.base import ReplyContext
 from imp_server.dialects.free_form import InputReader, free_form_tool, wrapped
 from imp_server.dialects.openai_chat.reply import ChatFold, ChatStream
 from imp_server.dialects.openai_chat.request import chat_request
-from imp_server.dialects.openai_responses.handlers import Fold, Stream, parse
+from imp_server.dialects.openai_responses.handlers import ResponseFold, ResponseStream, parse
 from imp_server.dialects.openai_responses.tools import tool_table
 from openai.types.chat import ChatCompletion, ChatCompletionMessageCustomToolCall
 
@@ -89,12 +89,12 @@ TEXTS = st.text(st.characters(codec="utf-8", exclude_categories=("Cs",)), min_si
 def test_responses(text: str, at: list[int]) -> None:
     body = {"model": "toy", "input": "x", "tools": [PATCH | {"format": GRAMMAR}]}
     assert [tool.name for tool in parse(body).tools] == ["apply_patch"]
-    whole = played(Fold, body, "resp_1", text, [])
+    whole = played(ResponseFold, body, "resp_1", text, [])
     check_reply("openai_responses.create_response", whole)
     call = whole["output"][0]
     assert (call["type"], call["input"], call["status"]) == ("custom_tool_call", text, "completed")
     assert whole["tools"] == body["tools"]
-    frames = played(Stream, body, "resp_1", text, at)
+    frames = played(ResponseStream, body, "resp_1", text, at)
     check_frames("openai_responses.create_response", frames)
     told = [json.loads(frame.data) for frame in frames[:-1]]
     assert "".join(e["delta"] for e in told if e["type"] == "response.custom_tool_call_input.delta") == text

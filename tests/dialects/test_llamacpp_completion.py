@@ -25,7 +25,7 @@ from imp_server.core import (
 )
 from imp_server.dialects.base import ReplyContext
 from imp_server.dialects.llamacpp.fields import BANNED, bias_of, prompts_of
-from imp_server.dialects.llamacpp.reply import CompletionFold, CompletionStream
+from imp_server.dialects.llamacpp.reply import LlamaCompletionFold, LlamaCompletionStream
 from imp_server.dialects.llamacpp.request import prompt_requests
 from imp_server.dialects.timings import timings_body
 
@@ -192,7 +192,7 @@ def test_what_is_not_offered_is_refused(body: dict[str, Any]) -> None:
 def test_several_completions_of_each_prompt() -> None:
     assert parsed(n_cmpl=3).options.n == 3 and parsed(n=2).options.n == 2 and parsed().options.n == 1
     ctx = context("a", "b", n_cmpl=2)
-    fold, stream = CompletionFold(ctx), CompletionStream(ctx)
+    fold, stream = LlamaCompletionFold(ctx), LlamaCompletionStream(ctx)
     frames = []
     for choice in (1, 0, 3, 2):
         for event in (Accepted(choice, 10, 0), TextDelta(choice, f"t{choice}"), Finish(choice, "stop", Usage())):
@@ -212,7 +212,7 @@ DONE = Finish(0, "stop", USAGE, timings=Timings(1.0, 12.0, 20.0, 13.0))
 
 
 def test_final_object() -> None:
-    fold = CompletionFold(context(n_probs=1, return_tokens=True, id_slot=1))
+    fold = LlamaCompletionFold(context(n_probs=1, return_tokens=True, id_slot=1))
     entry = LogprobEntry(72, b"H", -0.5, ((72, b"H", -0.5),))
     for event in (Accepted(0, 10, 4), Logprobs(0, (entry,)), TextDelta(0, "H\n"), DONE):
         fold.feed(event)
@@ -226,7 +226,7 @@ def test_final_object() -> None:
 def test_probabilities_after_sampling_have_names_of_their_own() -> None:
     ctx = context(n_probs=2, post_sampling_probs=True, stream=True)
     entry = LogprobEntry(72, b"H", log(0.25), ((73, b"I", log(0.75)), (72, b"H", log(0.25))))
-    fold, stream, frames = CompletionFold(ctx), CompletionStream(ctx), []
+    fold, stream, frames = LlamaCompletionFold(ctx), LlamaCompletionStream(ctx), []
     for event in (Accepted(0, 10, 4), Logprobs(0, (entry,)), TextDelta(0, "H"), DONE):
         fold.feed(event)
         frames += stream.feed(event)
@@ -248,7 +248,7 @@ def test_probabilities_after_sampling_have_names_of_their_own() -> None:
     ],
 )
 def test_stop_type(finish: Finish, kind: str, word: str) -> None:
-    fold = CompletionFold(context())
+    fold = LlamaCompletionFold(context())
     fold.feed(finish)
     assert (fold.body()["stop_type"], fold.body()["stopping_word"]) == (kind, word)
 
@@ -261,7 +261,7 @@ def test_timings_are_finite_and_leave_the_first_token_out() -> None:
 
 
 def test_response_fields_choose_and_take_out() -> None:
-    fold = CompletionFold(context(response_fields=["content", "timings/prompt_n", "nothing"], n_predict=3))
+    fold = LlamaCompletionFold(context(response_fields=["content", "timings/prompt_n", "nothing"], n_predict=3))
     fold.feed(TextDelta(0, "x"))
     fold.feed(DONE)
     assert fold.body() == {"content": "x", "timings/prompt_n": 6}
@@ -269,7 +269,7 @@ def test_response_fields_choose_and_take_out() -> None:
 
 def test_several_prompts_are_an_array_and_a_mixed_stream() -> None:
     events: list[OutputEvent] = [TextDelta(1, "b"), TextDelta(0, "a"), DONE, Finish(1, "length", USAGE)]
-    fold, stream = CompletionFold(context("p", "q")), CompletionStream(context("p", "q"))
+    fold, stream = LlamaCompletionFold(context("p", "q")), LlamaCompletionStream(context("p", "q"))
     frames = stream.open()
     for event in events:
         fold.feed(event)
@@ -286,7 +286,7 @@ def test_several_prompts_are_an_array_and_a_mixed_stream() -> None:
 
 def test_progress_only_when_asked_for() -> None:
     for asked in (False, True):
-        stream = CompletionStream(context(return_progress=asked))
+        stream = LlamaCompletionStream(context(return_progress=asked))
         stream.feed(Accepted(0, 10, 4))
         frames = stream.feed(Progress(0, 6, 10))
         check_frames(CREATE, frames)
@@ -298,7 +298,7 @@ def test_progress_only_when_asked_for() -> None:
 def test_the_stream_adds_up_to_the_fold(events: list[OutputEvent]) -> None:
     spoken = [e for e in events if isinstance(e, Accepted | Progress | TextDelta | Logprobs | Finish)]
     body = {"n_probs": 2, "return_tokens": True}
-    fold, stream = CompletionFold(context(**body)), CompletionStream(context(**body))
+    fold, stream = LlamaCompletionFold(context(**body)), LlamaCompletionStream(context(**body))
     frames = stream.open()
     for event in spoken:
         fold.feed(event)
@@ -319,7 +319,7 @@ def test_the_stream_adds_up_to_the_fold(events: list[OutputEvent]) -> None:
 def test_a_stream_counts_tokens_not_pieces_of_text() -> None:
     assert parsed(stream=True).options.logprobs == 0
     assert parsed().options.logprobs is None
-    stream = CompletionStream(context(stream=True))
+    stream = LlamaCompletionStream(context(stream=True))
     stream.feed(Logprobs(0, tuple(LogprobEntry(i, b"x", -1.0) for i in range(3))))
     (frame,) = stream.feed(TextDelta(0, "xxx"))
     assert json.loads(frame.data)["tokens_predicted"] == 3

@@ -22,9 +22,9 @@ from imp_server.core import (
     Usage,
     VisionUnavailable,
 )
-from imp_server.dialects.base import Acceptance, ReplyContext
+from imp_server.dialects.base import AcceptedPrompts, ReplyContext
 from imp_server.dialects.llamacpp.fields import prompts_of
-from imp_server.dialects.llamacpp.reply import CompletionFold, CompletionStream
+from imp_server.dialects.llamacpp.reply import LlamaCompletionFold, LlamaCompletionStream
 from imp_server.dialects.llamacpp.request import prompt_requests
 from imp_server.dialects.llamacpp.settings import settings_body
 from imp_server.dialects.openai_chat.reply import ChatStream
@@ -177,7 +177,7 @@ def context(clock: Seconds, **body: Any) -> ReplyContext:
     content = {"prompt": "hi", "stream": True} | body
     ctx = ReplyContext(id="chatcmpl-1", model="m", created=0, request_id="r", body=content, clock=clock)
     ctx.extra |= {"prompts": ["hi"], "context_length": 32}
-    ctx.accepted = Acceptance(sampling=(SamplingParams(seed=77, temperature=0.5),))
+    ctx.accepted = AcceptedPrompts(sampling=(SamplingParams(seed=77, temperature=0.5),))
     return ctx
 
 
@@ -196,7 +196,7 @@ SCRIPT: list[OutputEvent] = [
 def test_progress_and_timings_of_a_stream(dialect: str) -> None:
     clock = Seconds()
     ctx = context(clock, return_progress=True, timings_per_token=True)
-    stream: Any = CompletionStream(ctx) if dialect == "native" else ChatStream(ctx)
+    stream: Any = LlamaCompletionStream(ctx) if dialect == "native" else ChatStream(ctx)
     frames = stream.open()
     for event in SCRIPT:
         clock.now_s += 0.5
@@ -220,7 +220,7 @@ def test_progress_and_timings_of_a_stream(dialect: str) -> None:
     assert timings[1]["predicted_per_second"] == 3.0, "the first token belongs to the prompt's time"
 
 
-@pytest.mark.parametrize("stream_of", [CompletionStream, ChatStream])
+@pytest.mark.parametrize("stream_of", [LlamaCompletionStream, ChatStream])
 def test_nothing_is_told_unasked(stream_of: Any) -> None:
     stream = stream_of(context(Seconds()))
     frames = [frame for event in SCRIPT[:-1] for frame in stream.feed(event)]
@@ -228,7 +228,7 @@ def test_nothing_is_told_unasked(stream_of: Any) -> None:
 
 
 def test_the_last_item_tells_what_was_in_force_and_that_the_context_was_full() -> None:
-    fold = CompletionFold(context(Seconds(), n_predict=40, stop="END", n_keep=4))
+    fold = LlamaCompletionFold(context(Seconds(), n_predict=40, stop="END", n_keep=4))
     for event in SCRIPT:
         fold.feed(event)
     body = fold.body()
@@ -239,7 +239,7 @@ def test_the_last_item_tells_what_was_in_force_and_that_the_context_was_full() -
     assert body["truncated"] is True
     assert found["samplers"] == list(_ALL) and found["logit_bias"] == [] and found["speculative.types"] == "auto"
     assert set(found) >= _ELSE_IN_FORCE
-    shorter = CompletionFold(context(Seconds()))
+    shorter = LlamaCompletionFold(context(Seconds()))
     for event in (Accepted(0, 19, 0), END):
         shorter.feed(event)
     assert shorter.body()["truncated"] is False
@@ -265,7 +265,7 @@ def test_biases_in_force_name_the_ends_that_are_ignored() -> None:
 
 
 def test_a_streams_items_list_their_tokens_unasked() -> None:
-    stream = CompletionStream(context(Seconds()))
+    stream = LlamaCompletionStream(context(Seconds()))
     items = [json.loads(frame.data) for event in SCRIPT for frame in stream.feed(event)]
     n_tokens = sum(len(event.entries) for event in SCRIPT if isinstance(event, Logprobs))
     assert n_tokens and sum(len(item["tokens"]) for item in items) == n_tokens

@@ -25,9 +25,9 @@ from imp_server.core import (
     Usage,
 )
 from imp_server.dialects.anthropic.call_ids import call_id_of, tool_use_id
-from imp_server.dialects.anthropic.messages import Fold, Stream
+from imp_server.dialects.anthropic.messages import MessageFold, MessageStream
 from imp_server.dialects.anthropic.thinking import signature
-from imp_server.dialects.base import Acceptance
+from imp_server.dialects.base import AcceptedPrompts
 from pydantic import TypeAdapter
 
 from tests.dialects.contract_check import check_frames, check_reply
@@ -41,13 +41,13 @@ CALL: list[OutputEvent] = [CallStart(0, 0, "call_a", "weather"), CallArgs(0, 0, 
 
 
 def payloads(events: list[OutputEvent], **body: Any) -> list[dict[str, Any]]:
-    frames = frames_of(Stream(context("msg", BODY | body)), events)
+    frames = frames_of(MessageStream(context("msg", BODY | body)), events)
     assert all(frame.event == json.loads(frame.data)["type"] for frame in frames)
     return [json.loads(frame.data) for frame in frames]
 
 
 def folded(events: list[OutputEvent], **body: Any) -> dict[str, Any]:
-    fold = Fold(context("msg", BODY | body))
+    fold = MessageFold(context("msg", BODY | body))
     for event in events:
         fold.feed(event)
     return fold.body()
@@ -59,7 +59,7 @@ def test_the_sdk_accumulates_the_fold(events: list[OutputEvent]) -> None:
     for payload in payloads(events):
         if payload["type"] != "ping":
             EVENT.validate_json(json.dumps(payload), strict=True)
-    frames = frames_of(Stream(context("msg", BODY)), events)
+    frames = frames_of(MessageStream(context("msg", BODY)), events)
     check_frames("anthropic_messages.create_message", frames)
     with anthropic_client(frames).messages.stream(model="toy", max_tokens=64, messages=[]) as stream:
         accumulated = stream.get_final_message().to_dict()
@@ -186,8 +186,8 @@ def test_cache_writes_count_for_those_who_asked_for_them() -> None:
     finish = Finish(0, "stop", Usage(prompt_tokens=10, cached_tokens=4, cache_write_tokens=6))
     asked = context("msg", BODY)
     for pin_until, counts in [(10, (0, 6)), (9, (1, 5)), (3, (6, 0)), (0, (6, 0))]:
-        asked.accepted = Acceptance(pin_until=pin_until)
-        fold = Fold(asked)
+        asked.accepted = AcceptedPrompts(pin_until=pin_until)
+        fold = MessageFold(asked)
         fold.feed(finish)
         marked = fold.body()["usage"]
         assert (marked["input_tokens"], marked["cache_creation_input_tokens"]) == counts
@@ -207,7 +207,7 @@ def test_a_full_context_is_told_apart_from_max_tokens() -> None:
         (Finish(0, "length", Usage(9, 2)), "max_tokens"),
         (Finish(0, "length", Usage(8, 3), detail="timed_out"), "max_tokens"),
     ):
-        fold = Fold(asked)
+        fold = MessageFold(asked)
         fold.feed(finish)
         assert fold.body()["stop_reason"] == reason
 
@@ -244,7 +244,7 @@ def test_an_id_of_the_models_own_survives_in_anthropics_alphabet(name: str) -> N
 
 
 def test_failure_is_an_error_event_and_no_end() -> None:
-    stream = Stream(context("msg", BODY))
+    stream = MessageStream(context("msg", BODY))
     frames = stream.open() + stream.feed(TextDelta(0, "par")) + stream.fail(EngineCrashed("the engine died"))
     check_frames("anthropic_messages.create_message", frames)
     error = json.loads(frames[-1].data)

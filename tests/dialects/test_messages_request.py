@@ -18,9 +18,9 @@ from imp_server.core import (
     Usage,
 )
 from imp_server.dialects.anthropic.input import last_ttl
-from imp_server.dialects.anthropic.messages import Fold, parse
+from imp_server.dialects.anthropic.messages import MessageFold, parse
 from imp_server.dialects.anthropic.thinking import signature
-from imp_server.dialects.base import Acceptance, ReplyContext
+from imp_server.dialects.base import AcceptedPrompts, ReplyContext
 
 from tests.dialects.contract_check import checked, contract
 from tests.toy import byte_model
@@ -131,8 +131,8 @@ def test_what_is_written_counts_for_the_last_marks_ttl(ttls: list[str | None], b
     late = {"type": "text", "text": "x", "cache_control": {"type": "ephemeral", "ttl": "1h"}}
     assert last_ttl(body | {"messages": [blocks("user", late)]}) == "1h"
     context = ReplyContext("msg_1", "toy", 7, "req", body)
-    context.accepted = Acceptance(pin_until=10)
-    fold = Fold(context)
+    context.accepted = AcceptedPrompts(pin_until=10)
+    fold = MessageFold(context)
     fold.feed(Finish(0, "stop", Usage(prompt_tokens=10, cache_write_tokens=6)))
     other = {"1h": "5m", "5m": "1h"}[bucket]
     assert fold.body()["usage"]["cache_creation"] == {

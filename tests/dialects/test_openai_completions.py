@@ -15,7 +15,7 @@ from imp_server.api.disconnect import DisconnectWatch
 from imp_server.api.generations import Generations
 from imp_server.api.model_text_side import ModelTextSide
 from imp_server.core import InvalidRequest, LogprobEntry, OutputEvent, PromptLogprobs
-from imp_server.dialects.base import Acceptance, ReplyContext, SseFrame
+from imp_server.dialects.base import AcceptedPrompts, ReplyContext, SseFrame
 from imp_server.dialects.llamacpp.fields import prompts_of
 from imp_server.dialects.openai_completions.handlers import completion_requests
 from imp_server.dialects.openai_completions.reply import (
@@ -49,7 +49,7 @@ async def play(body: dict[str, Any], plays: list[list[Any]]) -> tuple[list[Outpu
     found = [event async for batch in running.events() for event in batch]
     await engine.stop()
     context = ReplyContext("cmpl-1", "m", 7, "req_1", body, len(requests) * per_prompt, {"per_prompt": per_prompt})
-    context.accepted = Acceptance(prompt_texts=tuple(p.prompt_text for p in prompts))
+    context.accepted = AcceptedPrompts(prompt_texts=tuple(p.prompt_text for p in prompts))
     return found, context
 
 

@@ -20,7 +20,7 @@ from imp_server.core import (
     TextDelta,
     Usage,
 )
-from imp_server.dialects.openai_responses.handlers import Fold, Stream
+from imp_server.dialects.openai_responses.handlers import ResponseFold, ResponseStream
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
 
@@ -41,13 +41,13 @@ EVENT: TypeAdapter[Any] = TypeAdapter(ResponseStreamEvent)
 
 
 def payloads(events: list[OutputEvent], **body: Any) -> list[dict[str, Any]]:
-    frames = frames_of(Stream(context("resp", BODY | body)), events)
+    frames = frames_of(ResponseStream(context("resp", BODY | body)), events)
     assert frames[-1].data == b"[DONE]" and frames[-1].event is None
     return [json.loads(frame.data) for frame in frames[:-1]]
 
 
 def folded(events: list[OutputEvent], **body: Any) -> dict[str, Any]:
-    fold = Fold(context("resp", BODY | body))
+    fold = ResponseFold(context("resp", BODY | body))
     for event in events:
         fold.feed(event)
     return fold.body()
@@ -66,7 +66,7 @@ def test_stream_is_what_the_sdk_accepts_and_ends_in_the_fold(events: list[Output
     assert [payload["sequence_number"] for payload in sent] == list(range(len(sent)))
     assert timeless(sent[-1]["response"]) == timeless(folded(events))
 
-    frames = frames_of(Stream(context("resp", BODY)), events)
+    frames = frames_of(ResponseStream(context("resp", BODY)), events)
     check_frames("openai_responses.create_response", frames)
     with openai_client(frames).responses.stream(model="toy", input="hi") as stream:
         seen = list(stream)
@@ -125,7 +125,7 @@ def test_text_events_in_the_published_order() -> None:
 
 
 def test_event_names_equal_the_types() -> None:
-    frames = frames_of(Stream(context("resp", BODY)), [ReasoningDelta(0, "hm"), TextDelta(0, "a"), DONE])
+    frames = frames_of(ResponseStream(context("resp", BODY)), [ReasoningDelta(0, "hm"), TextDelta(0, "a"), DONE])
     assert all(frame.event == json.loads(frame.data)["type"] for frame in frames[:-1])
 
 
@@ -165,7 +165,7 @@ def test_reasoning_is_a_summary_for_those_who_asked_for_one() -> None:
     assert asked["summary"] == [{"type": "summary_text", "text": "because"}] and asked["content"] == []
     kinds = {payload["type"] for payload in payloads(events, reasoning={"summary": "auto"})}
     assert "response.reasoning_summary_text.delta" in kinds and "response.reasoning_text.delta" not in kinds
-    frames = frames_of(Stream(context("resp", BODY | {"reasoning": {"summary": "auto"}})), events)
+    frames = frames_of(ResponseStream(context("resp", BODY | {"reasoning": {"summary": "auto"}})), events)
     check_frames("openai_responses.create_response", frames)
     for frame in frames[:-1]:
         EVENT.validate_json(frame.data, strict=True)
@@ -250,7 +250,7 @@ def test_a_namespaced_call_goes_back_under_its_namespace() -> None:
 
 
 def test_failure_is_both_error_shapes_then_failed() -> None:
-    stream = Stream(context("resp", BODY))
+    stream = ResponseStream(context("resp", BODY))
     frames = stream.open() + stream.feed(TextDelta(0, "par")) + stream.fail(EngineCrashed("the engine died"))
     error, failed = json.loads(frames[-3].data), json.loads(frames[-2].data)
     assert error["type"] == "error" and error["code"] == error["error"]["code"] == "engine_crashed"
@@ -264,7 +264,7 @@ def test_failure_is_both_error_shapes_then_failed() -> None:
 
 
 def test_the_sdk_raises_on_a_failure_mid_stream() -> None:
-    stream = Stream(context("resp", BODY))
+    stream = ResponseStream(context("resp", BODY))
     frames = stream.open() + stream.feed(TextDelta(0, "par")) + stream.fail(Overloaded("busy"))
     with (
         pytest.raises(openai.APIError, match="busy"),

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 from imp_server.config import Config
-from imp_server.config.generating import Reasoning
+from imp_server.config.generating import ReasoningSettings
 from imp_server.core import ChatRequest, Message, OutputPlan, TextPart, Tool
 from imp_server.engine.constrained.grammar_row import GrammarRow
 from imp_server.engine.constrained.grammars import Grammars
@@ -25,7 +25,7 @@ OPENER = b"<think>"
 
 @pytest.fixture
 def row() -> Iterator[tuple[GrammarRow, OutputPlan, TextModel]]:
-    model = byte_model(TEMPLATE, config=Config(reasoning=Reasoning(agent_scan_tokens=N_EARLY)))
+    model = byte_model(TEMPLATE, config=Config(reasoning=ReasoningSettings(agent_scan_tokens=N_EARLY)))
     chat = ChatRequest((Message("user", (TextPart("hi"),)),), tools=(Tool("f"),))
     plan = model.prepare_chat(chat, 1).request.plan
     assert plan.grammar is not None and plan.n_early == N_EARLY

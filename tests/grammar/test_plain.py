@@ -18,7 +18,7 @@ from imp_server.grammar.frames.warm_up import warm_up
 from imp_server.grammar.languages.envelope import Alt, Branch, Free, Lit, Node, Raw, Seq, Value, Words
 from imp_server.grammar.machines.memo import alone
 from imp_server.grammar.plain import FORMATS, MAX_NAMES, Told, plain_envelope, plain_schema
-from imp_server.grammar.plan import Normal, begin, make_plan
+from imp_server.grammar.plan import PlanPayload, begin, make_plan
 from imp_server.grammar.proving import ProofJob, Verdict, prove, proved, verdict_at_once
 from imp_server.grammar.values.schema.closing import with_closing
 
@@ -277,7 +277,7 @@ ENVELOPES: list[Node] = [
 
 @pytest.mark.parametrize("number", range(len(ENVELOPES)))
 def test_plain_envelopes_are_proved_and_start_within_their_cost(number: int) -> None:
-    plan, cost = make_plan("envelope", Normal(node=ENVELOPES[number])), plain_envelope(ENVELOPES[number], known)
+    plan, cost = make_plan("envelope", PlanPayload(node=ENVELOPES[number])), plain_envelope(ENVELOPES[number], known)
     assert cost is not None
     prove(plan)
     told = start_cost(plan)
@@ -298,9 +298,9 @@ def test_plain_envelopes_are_proved_and_start_within_their_cost(number: int) -> 
 )
 def test_other_envelopes_are_not_plain(node: Node) -> None:
     assert plain_envelope(node, known) is None
-    assert verdict_at_once(make_plan("envelope", Normal(node=node)), lambda _: None) is None
+    assert verdict_at_once(make_plan("envelope", PlanPayload(node=node)), lambda _: None) is None
 
 
 def test_a_schema_nested_beyond_reading_is_no_matter_of_counting() -> None:
-    plan = make_plan("json_schema", Normal(schema='{"items":' * 5_000 + "{}" + "}" * 5_000))
+    plan = make_plan("json_schema", PlanPayload(schema='{"items":' * 5_000 + "{}" + "}" * 5_000))
     assert verdict_at_once(plan, lambda _: None) is None

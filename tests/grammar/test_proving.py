@@ -23,7 +23,7 @@ from imp_server.grammar.frames.space import Space
 from imp_server.grammar.frames.warm_up import warm_up as warm_start
 from imp_server.grammar.languages.envelope import Alt, Branch, Free, Lit, Seq, Value
 from imp_server.grammar.machines.memo import alone
-from imp_server.grammar.plan import Normal, begin, make_plan
+from imp_server.grammar.plan import PlanPayload, begin, make_plan
 from imp_server.grammar.proving import ProofJob, Verdict, definition_plan, prove, proved, verdict_key
 from imp_server.grammar.values.schema.closing import with_closing
 
@@ -32,7 +32,7 @@ GOOD = {"type": "object", "properties": {"a": {"type": "integer"}}}
 
 
 def words(kind: str, text: str) -> GrammarPlan:
-    return make_plan(kind, Normal(text=text))
+    return make_plan(kind, PlanPayload(text=text))
 
 
 CASES: list[tuple[GrammarPlan, Callable[[], Any]]] = [
@@ -46,12 +46,12 @@ CASES: list[tuple[GrammarPlan, Callable[[], Any]]] = [
     (words("gbnf", "root ::= b"), lambda: check_gbnf("root ::= b")),
     (words("lark", 'start: "a"'), lambda: check_lark('start: "a"')),
     (words("lark", "start: b"), lambda: check_lark("start: b")),
-    (make_plan("choice", Normal(choices=())), lambda: check_choices(())),
-    (make_plan("choice", Normal(choices=("a", "b"))), lambda: check_choices(("a", "b"))),
+    (make_plan("choice", PlanPayload(choices=())), lambda: check_choices(())),
+    (make_plan("choice", PlanPayload(choices=("a", "b"))), lambda: check_choices(("a", "b"))),
     (definition_plan("regex", "["), lambda: check_definition("regex", "[")),
     (definition_plan("lark", 'start: "a"'), lambda: check_definition("lark", 'start: "a"')),
     (
-        make_plan("envelope", Normal(node=Seq((Lit(b"<"), Value(BAD))))),
+        make_plan("envelope", PlanPayload(node=Seq((Lit(b"<"), Value(BAD))))),
         lambda: check_envelope(Seq((Lit(b"<"), Value(BAD)))),
     ),
 ]
@@ -95,7 +95,7 @@ def verdicts_of(job: ProofJob) -> list[Verdict]:
 def calls(schemas: list[dict[str, Any]]) -> GrammarPlan:
     """As free text in which any of the functions may be called."""
     options = tuple(Seq((Lit(b"f%d(" % i), Value(schema), Lit(b")"))) for i, schema in enumerate(schemas))
-    return make_plan("envelope", Normal(node=Free((Branch(b"<call>", Alt(options)),), may_end=True)))
+    return make_plan("envelope", PlanPayload(node=Free((Branch(b"<call>", Alt(options)),), may_end=True)))
 
 
 def test_an_envelope_costs_its_own_frames_where_its_schemas_are_proved_apart() -> None:

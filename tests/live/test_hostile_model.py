@@ -15,7 +15,7 @@ from imp_server.config import Config
 from imp_server.text import model_workers
 from imp_server.text.model import TextModel
 from imp_server.text.model_workers import ModelWorkers
-from imp_server.workers.wire import Limits
+from imp_server.workers.wire import JobLimits
 
 from tests.api.live_server import LiveServer
 from tests.live.toy_server import toy_server
@@ -38,7 +38,7 @@ def hostile_server(cpu_s: float, **settings: Any) -> Iterator[LiveServer]:
         )
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(model_workers, "TEMPLATE_LIMITS", Limits(cpu_s=cpu_s))
+        patched.setattr(model_workers, "TEMPLATE_LIMITS", JobLimits(cpu_s=cpu_s))
         with toy_server(ENDLESS + CHATML, make_model=hostile, settings=settings) as server:
             yield server
     workers.close()

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from imp_server.core import InvalidModel, UnsupportedModel
 from imp_server.models.gguf_rope import rope_of_gguf
-from imp_server.models.keys import Keys
+from imp_server.models.keys import Hyperparameters
 from imp_server.models.rotation import magnitude
 
 
-def keys(**values: Any) -> Keys:
+def keys(**values: Any) -> Hyperparameters:
     header: Any = SimpleNamespace(hyperparameters=values, format="checkpoint", architecture="m", path=Path("x"))
-    return Keys(header)
+    return Hyperparameters(header)
 
 
 @pytest.mark.parametrize("value", [0, -1, 0.0, "1", True, None])

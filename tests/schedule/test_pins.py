@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from imp_server.backends.base import BLOCK_TOKENS
 from imp_server.schedule.pins import Pins
-from imp_server.schedule.tree import Node, PrefixTree, key_of
+from imp_server.schedule.tree import PrefixTree, TreeNode, key_of
 
 BUDGET = 12
 
@@ -21,7 +21,7 @@ class World:
         self.tree = PrefixTree()
         self.pins = Pins(self.tree, budget, ttl_s, lambda: self.now_s)
 
-    def path(self, *tokens: int) -> list[Node]:
+    def path(self, *tokens: int) -> list[TreeNode]:
         """Nodes from the root down, one block of equal tokens for each of these."""
         node, found = self.tree.root(0), []
         for token in tokens:
@@ -29,7 +29,7 @@ class World:
             found.append(node)
         return found
 
-    def pinned(self) -> set[Node]:
+    def pinned(self) -> set[TreeNode]:
         return {node for node in self.tree.nodes() if node.n_pins}
 
 
@@ -61,18 +61,18 @@ class Plain:
 
     def __init__(self, budget: int, ttl_s: float) -> None:
         self._budget, self._ttl_s = budget, ttl_s
-        self._list: list[tuple[tuple[Node, ...], str | None, float]] = []
+        self._list: list[tuple[tuple[TreeNode, ...], str | None, float]] = []
 
-    def held(self) -> set[Node]:
+    def held(self) -> set[TreeNode]:
         return {node for nodes, _, _ in self._list for node in nodes}
 
     def sessions(self) -> set[str]:
         return {session for _, session, _ in self._list if session is not None}
 
-    def session_nodes(self) -> set[Node]:
+    def session_nodes(self) -> set[TreeNode]:
         return {node for nodes, session, _ in self._list if session is not None for node in nodes}
 
-    def pin(self, nodes: list[Node], session: str | None, now_s: float) -> None:
+    def pin(self, nodes: list[TreeNode], session: str | None, now_s: float) -> None:
         self.close(session)
         self._list.append((tuple(nodes[: self._budget]), session, now_s))
         while len(self.sessions()) > self._budget:

@@ -24,14 +24,14 @@ from imp_server.vocab.known_steps import steps_are_known
 from imp_server.vocab.pre_kinds import PRE_KINDS
 from imp_server.weights.header import read_header
 from imp_server.workers.client import Workers
-from imp_server.workers.wire import Limits
+from imp_server.workers.wire import JobLimits
 
 from tests.models.tiny_gguf import write_tiny_llama
 from tests.text.asking import chat, message
 from tests.text.hostile_templates import DOUBLING, TOKENIZERS, sequence, split, tokenizer_file
 from tests.toy import CHATML, byte_tokenizer
 
-QUICK = Limits(cpu_s=0.3, memory_bytes=512 << 20)
+QUICK = JobLimits(cpu_s=0.3, memory_bytes=512 << 20)
 CONTEXT = 4096
 ENDLESS = (
     "{% if messages[0].content == 'stuck' %}{% set a, b = 'x' * 9999999, 'x' * 9999999 %}"

@@ -14,7 +14,7 @@ import torch
 from imp_server.backends.cpu.backend import CpuBackend
 from imp_server.models.opening import open_model
 from imp_server.models.source import CheckpointSource, RawTensor
-from imp_server.models.tensor_names import Place
+from imp_server.models.tensor_names import TensorPlace
 from imp_server.weights.checkpoint import Checkpoint
 from imp_server.weights.dequantise import dequantise
 from imp_server.weights.float_blocks import Microscaled
@@ -155,7 +155,9 @@ def source(stored: Stored, path: Path) -> CheckpointSource:
     """The one tensor as `q`."""
     folder(path, stored[0], quantization_config=stored[1])
     architecture = cast(Any, None)  # not looked at for tensors
-    return CheckpointSource(Checkpoint(HfFolder(path)), read_header(path), architecture, {"q": Place(W + "weight")})
+    return CheckpointSource(
+        Checkpoint(HfFolder(path)), read_header(path), architecture, {"q": TensorPlace(W + "weight")}
+    )
 
 
 @pytest.mark.parametrize("name", EXACT)

@@ -16,9 +16,9 @@ from imp_server.core import Unavailable
 from imp_server.workers.child import NICE
 from imp_server.workers.client import Workers
 from imp_server.workers.jobs import JobBroken, JobFault, Jobs
-from imp_server.workers.wire import Limits
+from imp_server.workers.wire import JobLimits
 
-ROOMY = Limits(cpu_s=20.0)
+ROOMY = JobLimits(cpu_s=20.0)
 JOBS = "tests.workers.some_jobs"
 
 
@@ -59,7 +59,7 @@ def first_line(path: Path) -> str:
         return file.readline()
 
 
-async def ask(jobs: Jobs, name: str, data: bytes = b"", limits: Limits = ROOMY, owner: str = "") -> bytes:
+async def ask(jobs: Jobs, name: str, data: bytes = b"", limits: JobLimits = ROOMY, owner: str = "") -> bytes:
     return await jobs.run(f"{JOBS}:{name}", data, limits, owner)
 
 
@@ -79,11 +79,11 @@ def test_limits_end_a_job(workers: Workers, tmp_path: Path) -> None:
     jobs = Jobs(workers)
     began = time.monotonic()
     with pytest.raises(JobBroken, match="cpu"):
-        asyncio.run(ask(jobs, "spin", b"100", Limits(cpu_s=0.1)))
+        asyncio.run(ask(jobs, "spin", b"100", JobLimits(cpu_s=0.1)))
     assert time.monotonic() - began < 5
     with pytest.raises(JobBroken, match="memory"):
-        asyncio.run(ask(jobs, "eat", b"%d" % (200 << 20), Limits(memory_bytes=100 << 20)))
-    assert asyncio.run(ask(jobs, "eat", b"%d" % (200 << 20), Limits(memory_bytes=400 << 20))) == b"%d" % (200 << 20)
+        asyncio.run(ask(jobs, "eat", b"%d" % (200 << 20), JobLimits(memory_bytes=100 << 20)))
+    assert asyncio.run(ask(jobs, "eat", b"%d" % (200 << 20), JobLimits(memory_bytes=400 << 20))) == b"%d" % (200 << 20)
     with pytest.raises(JobBroken, match="crashed"):
         asyncio.run(ask(jobs, "crash"))
     with pytest.raises(JobFault, match="no"):

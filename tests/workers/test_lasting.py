@@ -12,7 +12,7 @@ import pytest
 from imp_server.core.errand import Errand, NotWanted, running
 from imp_server.workers.client import Workers
 from imp_server.workers.lasting import GRACE_S, LastingWorkers, WorkerEnded, WorkerFault
-from imp_server.workers.wire import Limits
+from imp_server.workers.wire import JobLimits
 
 from tests.workers.test_jobs import gone_within
 
@@ -28,7 +28,7 @@ def workers() -> Iterator[Workers]:
 
 
 def counters(workers: Workers, cpu_s: float = 5.0, opening: bytes = b"0") -> LastingWorkers:
-    return LastingWorkers(workers, f"{JOBS}:open_counter", opening, Limits(cpu_s=cpu_s))
+    return LastingWorkers(workers, f"{JOBS}:open_counter", opening, JobLimits(cpu_s=cpu_s))
 
 
 def asked(own: LastingWorkers, question: bytes = b"") -> tuple[int, int]:

@@ -20,7 +20,7 @@ from imp_server.api.admission.body_memory import Charge
 from imp_server.api.big_json import LARGE_LEVELS, TooDeepForItsSize, decode_in_pieces
 from imp_server.api.content_codings import TooLarge, inflate
 from imp_server.api.json_size import json_size
-from imp_server.config.serving import Server
+from imp_server.config.serving import ServerSettings
 from imp_server.core import InvalidJson, InvalidRequest, PayloadTooLarge, RequestTimeout, UnsupportedMediaType
 from imp_server.dialects.handler import INLINE_BYTES
 
@@ -117,7 +117,7 @@ def too_large(max_bytes: int) -> PayloadTooLarge:
     )
 
 
-def check_json_size(data: bytes | bytearray, server: Server, charge: Charge) -> None:
+def check_json_size(data: bytes | bytearray, server: ServerSettings, charge: Charge) -> None:
     """Before anything is made of `data`. Raises InvalidRequest for more parts than a body may have.
 
     `charge` pays for what will be made, if that is much.

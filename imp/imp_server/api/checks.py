@@ -23,13 +23,13 @@ from imp_server.grammar.proving import ProofJob, Refusal, Verdict, verdict_at_on
 from imp_server.grammar.whole_schema import JOB as JUDGE
 from imp_server.grammar.whole_schema import Unjudged
 from imp_server.workers.jobs import JobBroken, JobFault, Jobs
-from imp_server.workers.wire import Limits
+from imp_server.workers.wire import JobLimits
 
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
 PROOF = "imp_server.grammar.proving:proved"
 WARM_UP = "imp_server.grammar.proving:warm_up"
-LIMITS = Limits(cpu_s=5.0, memory_bytes=384 << 20)
+LIMITS = JobLimits(cpu_s=5.0, memory_bytes=384 << 20)
 """A backstop: the units and bytes of the check itself end far below it."""
 REFUSED = "grammar_refused_total"
 """Counts requests refused for their grammar."""
@@ -47,12 +47,12 @@ NOTHING: Mapping[bytes, Refusal] = {}
 class Unanswered(Exception):
     """Plans nobody knows about yet."""
 
-    def __init__(self, questions: Questions) -> None:
+    def __init__(self, questions: RequestProver) -> None:
         super().__init__()
         self.questions = questions
 
 
-class Verdicts:
+class KnownVerdicts:
     """Owner of what is known of plans, the least recently used forgotten first. Thread-safe."""
 
     def __init__(self, most_bytes: int = 8 << 20) -> None:
@@ -96,10 +96,10 @@ def _size(verdict: Verdict) -> int:
     return _ENTRY_BYTES + (len(refusal.message) + len(refusal.pointer) if refusal is not None else 0)
 
 
-class Questions:
+class RequestProver:
     """The prover of one try at a request: answers from what is known, and notes the rest."""
 
-    def __init__(self, verdicts: Verdicts, ended: Mapping[bytes, Refusal]) -> None:
+    def __init__(self, verdicts: KnownVerdicts, ended: Mapping[bytes, Refusal]) -> None:
         """`ended`: plans whose proofs were ended from outside, for this request alone."""
         self._verdicts, self._ended = verdicts, ended
         self.open: dict[bytes, GrammarPlan] = {}
@@ -139,18 +139,18 @@ class Questions:
 class Checks:
     """Owner of the verdicts; the jobs are its own."""
 
-    def __init__(self, jobs: Jobs, *, limits: Limits = LIMITS) -> None:
-        self.verdicts = Verdicts()
+    def __init__(self, jobs: Jobs, *, limits: JobLimits = LIMITS) -> None:
+        self.verdicts = KnownVerdicts()
         self.jobs = jobs
         self.counters: Counter[str] = Counter({REFUSED: 0, KILLED: 0})
         self._limits = limits
 
-    def attempt(self, plan_output: Callable[[Questions], T], ended: Mapping[bytes, Refusal] = NOTHING) -> T:
+    def attempt(self, plan_output: Callable[[RequestProver], T], ended: Mapping[bytes, Refusal] = NOTHING) -> T:
         """One try, on any thread. Raises Unanswered where the prover has to learn something first.
 
         `ended`: what `answer` said before.
         """
-        questions = Questions(self.verdicts, ended)
+        questions = RequestProver(self.verdicts, ended)
         try:
             return plan_output(questions)
         except GrammarRefused:
@@ -164,7 +164,7 @@ class Checks:
         refusal = Refusal("too_costly", error.message, error.pointer)
         self.verdicts.replace(verdict_key(plan.kind, plan.digest), Verdict(refusal))
 
-    async def answer(self, questions: Questions, owner: str) -> dict[bytes, Refusal]:
+    async def answer(self, questions: RequestProver, owner: str) -> dict[bytes, Refusal]:
         """Learn what is open. Cancelling ends the work at once. Raises Unavailable.
 
         What only a process's limits ended is told, for the next `attempt` of the same request.
@@ -215,7 +215,7 @@ class Checks:
 
     async def _learn(
         self,
-        questions: Questions,
+        questions: RequestProver,
         keys: list[bytes],
         apart: frozenset[str],
         owner: str,

@@ -16,16 +16,16 @@ from imp_server.api.disconnect import DisconnectWatch
 from imp_server.api.generations import Generations
 from imp_server.api.sse import KEEP_ALIVE, encode_frame
 from imp_server.core import ImpError, InternalError, OutputEvent
-from imp_server.dialects.base import Acceptance, Fold, SseFrame, Stream
+from imp_server.dialects.base import AcceptedPrompts, Fold, SseFrame, Stream
 from imp_server.dialects.handler import Generate, KeepsFailures, OpensLate, Pings
 from imp_server.text.session import Prepared
 
 _log = logging.getLogger(__name__)
 
 
-def acceptance(running: Generations, prompts: Sequence[Prepared]) -> Acceptance:
+def acceptance(running: Generations, prompts: Sequence[Prepared]) -> AcceptedPrompts:
     """Of generations that the engine has accepted."""
-    return Acceptance(
+    return AcceptedPrompts(
         usage=running.usage_at_acceptance(),
         prompt_texts=tuple(prompt.prompt_text for prompt in prompts),
         sampling=tuple(prompt.request.sampling for prompt in prompts),

@@ -22,7 +22,7 @@ _FORWARDED = ("x-forwarded-for", "forwarded", "x-real-ip", "via")
 """Headers of which each tells that a proxy has passed the request on."""
 
 
-class Wanted(Protocol):
+class WantedBody(Protocol):
     """What is asked for, as far as it matters here; as of an Operation."""
 
     @property
@@ -44,7 +44,7 @@ class Anything(NamedTuple):
     changes_server: bool = False
 
 
-def enter(hub: Hub, scope: Scope, headers: Headers, client: str, wanted: Wanted) -> Caller:
+def enter(hub: Hub, scope: Scope, headers: Headers, client: str, wanted: WantedBody) -> Caller:
     """Raises what keeps the request out. `client`: the address to count, behind proxies that are trusted."""
     if client != UNIX:
         hub.hosts.check(host_headers(scope["headers"]), always=wanted.changes_server and hub.keys.is_open)

@@ -10,7 +10,7 @@ import ipaddress
 import socket
 from collections.abc import Iterable, Sequence
 
-from imp_server.config.serving import Server
+from imp_server.config.serving import ServerSettings
 from imp_server.core import Forbidden
 
 _LONGEST_SHOWN = 100
@@ -20,7 +20,7 @@ _PATHS = ("unix:", "/")
 class HostCheck:
     """On where the server has no key and listens on loopback addresses only: there it trusts whoever reaches it."""
 
-    def __init__(self, server: Server, *, has_keys: bool) -> None:
+    def __init__(self, server: ServerSettings, *, has_keys: bool) -> None:
         addresses = [host for host in server.host or ("127.0.0.1",) if not host.startswith(_PATHS)]
         allowed = [_bare(name) for name in server.allowed_hosts]
         self._takes_any = "*" in allowed

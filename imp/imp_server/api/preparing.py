@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 
-from imp_server.api.checks import Checks, Questions, Unanswered
+from imp_server.api.checks import Checks, RequestProver, Unanswered
 from imp_server.api.pool import WorkerPool
 from imp_server.api.text_side import TextSide
 from imp_server.core import ChatRequest, PromptRequest, Unavailable
@@ -13,7 +13,7 @@ from imp_server.core.errand import Errand, NotWanted, running
 from imp_server.grammar.proving import Refusal
 from imp_server.text.session import Prepared
 
-PlanOutput = Callable[[Questions], Prepared]
+PlanOutput = Callable[[RequestProver], Prepared]
 
 
 class Preparing:
@@ -79,7 +79,7 @@ class Preparing:
                 break
         return prepared
 
-    async def _learn(self, questions: Questions) -> bool:
+    async def _learn(self, questions: RequestProver) -> bool:
         """False if that was stopped."""
         if self.is_stopped:
             return False

@@ -72,14 +72,14 @@ _PURGE = """DELETE FROM responses WHERE hidden = 1
 
 
 @dataclass(slots=True)
-class Counts:
+class StoreCounts:
     """Since the process started."""
 
     evicted: int = 0
     expired: int = 0
 
 
-class Found(NamedTuple):
+class StoredResponse(NamedTuple):
     """A stored response."""
 
     resource: Json
@@ -110,7 +110,7 @@ class ResponsesStore:
         self._max_bytes = max_bytes
         self._now = now
         self._last_use = 0
-        self.counts = Counts()
+        self.counts = StoreCounts()
 
     @mended
     def put(self, owner: Owner, resource: Json, items: list[Json], is_streamed: bool = False) -> bool:
@@ -161,7 +161,7 @@ class ResponsesStore:
         return found.resource if found else None
 
     @mended
-    def find(self, owner: Owner, response_id: str) -> Found | None:
+    def find(self, owner: Owner, response_id: str) -> StoredResponse | None:
         """Reading refreshes the order of eviction, not the time to live."""
         with self._db as db:
             self._expire()
@@ -177,7 +177,7 @@ class ResponsesStore:
         if resource is not None and run and not self.file.runs.is_alive(run):
             resource = as_lost(resource)
             self.finish(owner, resource)
-        return Found(resource, run == self.file.runs.own, bool(is_streamed)) if resource is not None else None
+        return StoredResponse(resource, run == self.file.runs.own, bool(is_streamed)) if resource is not None else None
 
     @mended
     def history_bytes(self, owner: Owner, response_id: str) -> int:

@@ -37,7 +37,7 @@ from imp_server.api.visit import Front
 from imp_server.api.websocket import WebSocketFront
 from imp_server.api.websocket_frames import ImpWebSocketProtocol
 from imp_server.config import Config
-from imp_server.config.serving import Server as ServerKnobs
+from imp_server.config.serving import ServerSettings as ServerKnobs
 from imp_server.core import UserFault
 from imp_server.workers.client import Workers
 

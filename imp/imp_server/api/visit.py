@@ -11,11 +11,11 @@ from typing import Any, Protocol
 from imp_server.api.admission import Admission
 from imp_server.api.admission.addresses import UNIX, Proxies
 from imp_server.api.admission.body_memory import Charge
-from imp_server.api.admission.gate import Place
+from imp_server.api.admission.gate import GatePlace
 from imp_server.api.admission.rare_log import left_out
 from imp_server.api.generations import Generations
 from imp_server.api.headers import sanitised_id
-from imp_server.api.reports import Ended, Reports
+from imp_server.api.reports import EndedRequest, Reports
 from imp_server.api.reports.reply import ReplyReport
 from imp_server.api.reports.traces import TraceContext
 from imp_server.api.returned_memory import LARGE_BYTES
@@ -30,7 +30,7 @@ Send = Callable[[dict[str, Any]], Awaitable[None]]
 Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
-class Counts(Protocol):
+class VisitCounter(Protocol):
     """A connection, as far as answers concern it."""
 
     n_answered: int
@@ -48,7 +48,7 @@ class Visit:
     method: str
     path: str = ""
     """Of the contract's operation; "" for a path that it doesn't have."""
-    place: Place | None = None
+    place: GatePlace | None = None
     leases: Leases = field(default_factory=Leases)
     is_probe: bool = False
     model: str = ""
@@ -80,7 +80,7 @@ class Visit:
         if not self.is_probe:
             status = self.status or 499
             self.reports.end(
-                Ended(
+                EndedRequest(
                     self.path,
                     status,
                     self.began_s,
@@ -193,7 +193,7 @@ class Front:
             scope["method"],
         )
         scope[KEY] = visit
-        connection: Counts | None = scope.get("imp.connection")
+        connection: VisitCounter | None = scope.get("imp.connection")
         sent = [value for name, value in scope["headers"] if name.lower() == b"x-request-id"]
         visit.sent_id = sanitised_id(sent[-1].decode("latin-1")) if sent else ""
         traced = {name: value.decode("latin-1") for name, value in scope["headers"] if name.startswith(b"trace")}

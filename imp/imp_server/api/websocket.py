@@ -27,7 +27,7 @@ from imp_server.api.visit import address_of
 from imp_server.api.websocket_frames import IN_FLIGHT
 from imp_server.core import ImpError, InvalidRequest, Overloaded, UnknownUrl
 from imp_server.dialects.handler import INLINE_BYTES
-from imp_server.dialects.openai_responses.turns import TURN, Memory, Turn
+from imp_server.dialects.openai_responses.turns import TURN, Turn, TurnMemory
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Any]]
@@ -105,7 +105,7 @@ class Connection:
         self._scope = scope
         self._receive = receive
         self._send = send
-        self._memory = Memory()
+        self._memory = TurnMemory()
         self._charge = hub.admission.bodies.charge()
         """For the messages that wait, and the one whose turn it is until it is a request."""
         self._message = b""

@@ -37,7 +37,7 @@ _LEAST_ROOM = 4
 
 
 @dataclass(slots=True)
-class Answer:
+class ChatAnswer:
     """`first_s`: from the question to the first token. `stopped`: by Ctrl-C; what had come is kept.
 
     `exact`: `tokens` is the model's count, not that of the pieces that came, of which each holds one token or more.
@@ -94,7 +94,7 @@ class LocalModel:
     max_tokens: int = 0
     """Of an answer, where the request says nothing; 0 = no limit of its own."""
 
-    def answer(self, request: ChatRequest, write: Write) -> Answer:
+    def answer(self, request: ChatRequest, write: Write) -> ChatAnswer:
         """Without max_tokens an answer gets half of the context at most, to leave room for the next question.
 
         Raises ContextLengthExceeded where older turns could be left out to make room.
@@ -111,10 +111,10 @@ class LocalModel:
         return result
 
 
-async def answer(client: EngineClient, text: TextSide, request: ChatRequest, write: Write) -> Answer:
+async def answer(client: EngineClient, text: TextSide, request: ChatRequest, write: Write) -> ChatAnswer:
     """Runs `request` to its end. Raises ImpError (context too long, template refused, engine crashed)."""
     started = time.perf_counter()
-    result = Answer()
+    result = ChatAnswer()
     with _ctrl_c_cancels(result) as cancels:
         prepared = text.begin_chat(request)(PROVES_HERE)
         generation = await client.submit(replace(prepared.request, key=client.new_key()))
@@ -134,7 +134,7 @@ async def answer(client: EngineClient, text: TextSide, request: ChatRequest, wri
     return result
 
 
-def _take(event: OutputEvent, result: Answer, write: Write) -> None:
+def _take(event: OutputEvent, result: ChatAnswer, write: Write) -> None:
     if isinstance(event, TextDelta):
         result.text += event.text
         write(event.text, False)
@@ -149,7 +149,7 @@ def _take(event: OutputEvent, result: Answer, write: Write) -> None:
 
 
 @contextmanager
-def _ctrl_c_cancels(result: Answer) -> Iterator[Callable[[Generation], None]]:
+def _ctrl_c_cancels(result: ChatAnswer) -> Iterator[Callable[[Generation], None]]:
     """Yields what takes the generation to cancel, at once if Ctrl-C came before there was one."""
     loop = asyncio.get_running_loop()
     begun: list[Generation] = []

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from imp_server.cli._chat_answer import Answer, Write
+from imp_server.cli._chat_answer import ChatAnswer, Write
 from imp_server.cli._conversation import SETTINGS, Conversation
 from imp_server.cli._markdown_stream import MarkdownStream
 from imp_server.cli._message import fitted
@@ -34,7 +34,7 @@ DIM, PLAIN = "\x1b[2m", "\x1b[0m"
 class ChatModel(Protocol):
     """What answers: a model in this process, or one behind a URL."""
 
-    def answer(self, request: ChatRequest, write: Write) -> Answer: ...
+    def answer(self, request: ChatRequest, write: Write) -> ChatAnswer: ...
 
 
 @dataclass(slots=True)
@@ -121,7 +121,7 @@ class ChatLoop:
         if messages:
             self._answer()
 
-    def ask(self, question: str) -> Answer:
+    def ask(self, question: str) -> ChatAnswer:
         """Add the question and print the answer; a question that is refused is taken back."""
         self.conversation.add("user", question)
         try:
@@ -130,7 +130,7 @@ class ChatLoop:
             self.conversation.messages.pop()
             raise
 
-    def _answer(self) -> Answer:
+    def _answer(self) -> ChatAnswer:
         """Where the context is full the oldest turns are left out, which is told once."""
         printer = _Printer(self.colour, self.markdown)
         while True:

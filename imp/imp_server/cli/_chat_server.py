@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from imp_server.cli._chat_answer import Answer, Write
+from imp_server.cli._chat_answer import ChatAnswer, Write
 from imp_server.core import (
     ChatRequest,
     ConfigError,
@@ -48,9 +48,9 @@ class ServerModel:
             raise UserFault(f"{found.url} lists no model; name one: imp chat --url {found.url} MODEL")
         return cls(found.url, key, str(models[0]["id"]))
 
-    def answer(self, request: ChatRequest, write: Write) -> Answer:
+    def answer(self, request: ChatRequest, write: Write) -> ChatAnswer:
         """Runs `request` to its end or to Ctrl-C. Raises UserFault."""
-        result = Answer(exact=False)
+        result = ChatAnswer(exact=False)
         started = time.perf_counter()
         try:
             with self._reply("POST", "/v1/chat/completions", _body(self.model, request)) as response:
@@ -171,7 +171,7 @@ def _chunk(text: str) -> dict[str, Any]:
     return chunk
 
 
-def _take(chunk: dict[str, Any], result: Answer, write: Write, now: float) -> None:
+def _take(chunk: dict[str, Any], result: ChatAnswer, write: Write, now: float) -> None:
     if usage := chunk.get("usage"):
         result.exact = True
         result.tokens = usage.get("completion_tokens") or result.tokens

@@ -38,7 +38,7 @@ Verdict = Literal["ok", "note", "bad"]
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class DoctorFinding:
     """`bad`: a model can't be served here until it is mended. `note`: worth knowing."""
 
     topic: str
@@ -51,7 +51,7 @@ class Finding:
 @with_config("server", "model", "engine", "cpu", "cuda", "router", "prefix_cache")
 def command(loaded: Loaded, as_json: bool) -> int:
     """Look at this machine and this installation. Exit code 1 if something stands in the way of serving."""
-    findings: list[Finding] = []
+    findings: list[DoctorFinding] = []
     for check in CHECKS:
         for finding in check(loaded.config):
             findings.append(finding)
@@ -62,7 +62,7 @@ def command(loaded: Loaded, as_json: bool) -> int:
     return int(any(finding.verdict == "bad" for finding in findings))
 
 
-def _print(finding: Finding) -> None:
+def _print(finding: DoctorFinding) -> None:
     mark = {"ok": "", "note": "note: ", "bad": "bad: "}[finding.verdict]
     colour = {"ok": None, "note": "yellow", "bad": "red"}[finding.verdict]
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 1000
@@ -70,18 +70,18 @@ def _print(finding: Finding) -> None:
     click.echo(click.style(text, fg=colour) if colour else text)
 
 
-def versions(_: Config) -> list[Finding]:
+def versions(_: Config) -> list[DoctorFinding]:
     python = platform.python_version()
-    found = [Finding("imp", f"{__version__}, Python {python} at {sys.executable}")]
+    found = [DoctorFinding("imp", f"{__version__}, Python {python} at {sys.executable}")]
     names = [f"{name} {_version(name)}" for name in PACKAGES if _version(name)]
     missing = [name for name in PACKAGES if not _version(name)]
-    found.append(Finding("packages", ", ".join(names)))
+    found.append(DoctorFinding("packages", ", ".join(names)))
     if missing:
-        found.append(Finding("packages", f"{', '.join(missing)} missing; reinstall imp", "bad"))
+        found.append(DoctorFinding("packages", f"{', '.join(missing)} missing; reinstall imp", "bad"))
     optional = {name: why for name, why in OPTIONAL.items() if name == "torch" or exists("cuda")}
     extras = [f"{name} {_version(name)}" for name in optional if _version(name)]
     absent = [f"no {name} (only needed for {why})" for name, why in optional.items() if not _version(name)]
-    found.append(Finding("extras", ", ".join(extras + absent)))
+    found.append(DoctorFinding("extras", ", ".join(extras + absent)))
     return found
 
 
@@ -92,126 +92,132 @@ def _version(name: str) -> str:
         return ""
 
 
-def processor(_: Config) -> list[Finding]:
+def processor(_: Config) -> list[DoctorFinding]:
     features = [name for name in SHOWN_FEATURES if name in cpu_features()]
     cores = _machine.cores()
     quota = f", quota {cores.quota:g}" if isfinite(cores.quota) else ""
     return [
-        Finding("cpu", f"{_machine.cpu_name()}; {' '.join(features) or 'no vector features known'}"),
-        Finding("cores", f"{cores.logical} logical, {cores.usable} allowed{quota}: {cores.threads} threads"),
+        DoctorFinding("cpu", f"{_machine.cpu_name()}; {' '.join(features) or 'no vector features known'}"),
+        DoctorFinding("cores", f"{cores.logical} logical, {cores.usable} allowed{quota}: {cores.threads} threads"),
     ]
 
 
-def memory(_: Config) -> list[Finding]:
+def memory(_: Config) -> list[DoctorFinding]:
     total, available = total_bytes(), available_bytes()
     threads = _machine.cores().threads
-    found = [Finding("memory", f"{size_text(available)} of {size_text(total)} free" if total else "unknown")]
+    found = [DoctorFinding("memory", f"{size_text(available)} of {size_text(total)} free" if total else "unknown")]
     if available < _machine.BANDWIDTH_BUFFER_BYTES * 2:
-        return [*found, Finding("bandwidth", "not measured: too little memory is free", "note")]
+        return [*found, DoctorFinding("bandwidth", "not measured: too little memory is free", "note")]
     speed = _machine.read_bandwidth(threads)
     text = f"{speed / 1e9:.1f} GB/s read by {threads} threads just now; it bounds tokens/s (GB/s : GB of weights)"
-    return [*found, Finding("bandwidth", text)]
+    return [*found, DoctorFinding("bandwidth", text)]
 
 
-def native(config: Config) -> list[Finding]:
+def native(config: Config) -> list[DoctorFinding]:
     """The libraries that lie here, and the variant of each that this CPU loads."""
     names = sorted({path.name[3:].rpartition("-")[0] for path in native_folder().glob("lib*-*.so")})
     torch = util.find_spec("torch") is not None
     if CPU_LIBRARY not in names:
         if torch:
             return [
-                Finding("native", f"the cpu backend isn't built; the slow reference backend is used; {MEND}", "note")
+                DoctorFinding(
+                    "native", f"the cpu backend isn't built; the slow reference backend is used; {MEND}", "note"
+                )
             ]
         return [
-            Finding("native", f"the cpu backend isn't built and there is no torch: no model can run; {MEND}", "bad")
+            DoctorFinding(
+                "native", f"the cpu backend isn't built and there is no torch: no model can run; {MEND}", "bad"
+            )
         ]
     found = []
     for name in names:
         try:
             path = library_path(name, config.cpu.isa or None)
         except UserFault as fault:
-            return [Finding("native", fault.message, "bad")]
+            return [DoctorFinding("native", fault.message, "bad")]
         found.append(path.name if path else f"{name}: no variant for this CPU")
     isas = ", ".join(usable_isas())
-    return [Finding("native", f"{', '.join(found)} (this CPU can run {isas})")]
+    return [DoctorFinding("native", f"{', '.join(found)} (this CPU can run {isas})")]
 
 
-def backend(config: Config) -> list[Finding]:
+def backend(config: Config) -> list[DoctorFinding]:
     chosen = choose(config.engine.backend)
     asked = "" if chosen == config.engine.backend else f" (--backend {config.engine.backend})"
     if chosen == "reference" and util.find_spec("torch") is None:
         return []  # `native` has said it
     slow = "; it is slow: see native" if chosen == "reference" else ""
-    return [Finding("backend", f"{chosen}{asked}{slow}")]
+    return [DoctorFinding("backend", f"{chosen}{asked}{slow}")]
 
 
-def gpu(_: Config) -> list[Finding]:
+def gpu(_: Config) -> list[DoctorFinding]:
     cards = _machine.gpus()
     if not cards:
-        return [Finding("gpu", "none found: the cpu backend is used")]
+        return [DoctorFinding("gpu", "none found: the cpu backend is used")]
     if not exists("cuda"):
-        return [Finding("gpu", f"{'; '.join(cards)}; this imp has no GPU backend: the cpu backend is used")]
+        return [DoctorFinding("gpu", f"{'; '.join(cards)}; this imp has no GPU backend: the cpu backend is used")]
     ready = util.find_spec("torch") is not None and util.find_spec("cupy") is not None
     advice = "" if ready else f"; to use it: pip install {NEEDS['cuda']}"
-    return [Finding("gpu", f"{'; '.join(cards)}{advice}", "ok" if ready else "note")]
+    return [DoctorFinding("gpu", f"{'; '.join(cards)}{advice}", "ok" if ready else "note")]
 
 
-def disk(config: Config) -> list[Finding]:
+def disk(config: Config) -> list[DoctorFinding]:
     home = imp_home()
     folder = home
     while not folder.exists():
         folder = folder.parent
     if not os.access(folder, os.W_OK | os.X_OK):
-        return [Finding("disk", f"{home} can't be written; set IMP_HOME to a folder that you can write", "bad")]
+        return [DoctorFinding("disk", f"{home} can't be written; set IMP_HOME to a folder that you can write", "bad")]
     models = pulled_models()
     size = sum(pulled.manifest.size for pulled in models)
     free = shutil.disk_usage(folder).free
     count = f"{len(models)} model{'s' if len(models) != 1 else ''}"
     text = f"{home}: {count}, {size_text(size)}; {size_text(free)} free"
-    found = [Finding("disk", text, "ok" if free > 1e9 else "note")]
+    found = [DoctorFinding("disk", text, "ok" if free > 1e9 else "note")]
     if unused := leftovers(config):
         n_bytes = sum(each.n_bytes for each in unused)
         what = f"{len(unused)} thing{'s' if len(unused) != 1 else ''} that no model uses"
-        found.append(Finding("disk", f"{size_text(n_bytes)} in {what}; `imp gc` lists and frees them", "note"))
+        found.append(DoctorFinding("disk", f"{size_text(n_bytes)} in {what}; `imp gc` lists and frees them", "note"))
     return found
 
 
-def model(config: Config) -> list[Finding]:
+def model(config: Config) -> list[DoctorFinding]:
     try:
         wanted = find(config.model.path, config.router.models_dir)
     except ImpError as error:
-        return [Finding("model", error.message, "bad")]
+        return [DoctorFinding("model", error.message, "bad")]
     if wanted is None:
-        return [Finding("model", "none: the server starts without one")]
+        return [DoctorFinding("model", "none: the server starts without one")]
     if wanted.local is None:
-        return [Finding("model", f"{wanted.name} isn't here yet; `imp serve` or `imp pull {wanted.name}` fetches it")]
-    return [Finding("model", f"{wanted.name}: {wanted.local}")]
+        return [
+            DoctorFinding("model", f"{wanted.name} isn't here yet; `imp serve` or `imp pull {wanted.name}` fetches it")
+        ]
+    return [DoctorFinding("model", f"{wanted.name}: {wanted.local}")]
 
 
-def port(config: Config) -> list[Finding]:
+def port(config: Config) -> list[DoctorFinding]:
     findings = []
     for host in config.server.host:
         if host.startswith(("unix:", "/")):
             continue
         where = f"{host}:{config.server.port}"
         if why := _machine.port_is_free(host, config.server.port):
-            findings.append(Finding("port", f"{where}: {why.lower()}; choose another with --port", "note"))
+            findings.append(DoctorFinding("port", f"{where}: {why.lower()}; choose another with --port", "note"))
         else:
-            findings.append(Finding("port", f"{where} is free"))
+            findings.append(DoctorFinding("port", f"{where} is free"))
     return findings
 
 
-def files(_: Config) -> list[Finding]:
+def files(_: Config) -> list[DoctorFinding]:
     missing = []
     for name in ("spec", "kernels", "conformance"):
         try:
             data_folder(name)
         except UserFault as fault:
             missing.append(fault.message)
-    return [Finding("files", text, "bad") for text in missing]
+    return [DoctorFinding("files", text, "bad") for text in missing]
 
 
-CHECKS: tuple[Callable[[Config], list[Finding]], ...] = (
+CHECKS: tuple[Callable[[Config], list[DoctorFinding]], ...] = (
     versions,
     files,
     processor,

@@ -10,7 +10,7 @@ from imp_server.cli._completion import model_names
 from imp_server.cli._model_facts import SOME_CONTEXT, ModelFacts, memory_of_known, model_facts
 from imp_server.cli._terminal import age_text, count_text, print_table, size_text
 from imp_server.core import ModelFileMissing, UnsupportedModel
-from imp_server.weights.catalogue import Pulled, Wanted, find
+from imp_server.weights.catalogue import NamedModel, Pulled, find
 from imp_server.weights.known import KNOWN
 from imp_server.weights.manifest import FileRecord
 
@@ -36,7 +36,7 @@ def command(model: str, as_json: bool) -> int:
     return facts.exit_code
 
 
-def _not_here(wanted: Wanted | None, as_json: bool) -> int:
+def _not_here(wanted: NamedModel | None, as_json: bool) -> int:
     if wanted is None or wanted.name not in KNOWN:
         name = wanted.name if wanted else "none"
         raise ModelFileMissing(f"{name} isn't here; `imp pull {name}` fetches it")

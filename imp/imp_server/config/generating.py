@@ -19,7 +19,7 @@ from imp_server.config.types import (
 )
 
 
-class Model(msgspec.Struct, frozen=True):
+class ModelSettings(msgspec.Struct, frozen=True):
     """Which model is served, and how its text is made."""
 
     path: Annotated[str, Meta(extra={"flag": "model"})] = ""
@@ -38,7 +38,7 @@ class Model(msgspec.Struct, frozen=True):
     """Sampling of requests that say nothing: the model's own, or with repetition_penalty 1.05 as the original had."""
 
 
-class Sampling(msgspec.Struct, frozen=True):
+class SamplingSettings(msgspec.Struct, frozen=True):
     """Sampling of requests that don't say; -1 = the model's own."""
 
     temperature: OrModels = -1
@@ -61,7 +61,7 @@ class Sampling(msgspec.Struct, frozen=True):
     """Seed of requests that send none; -1 = another one each time."""
 
 
-class Adapters(msgspec.Struct, frozen=True):
+class AdapterSettings(msgspec.Struct, frozen=True):
     """LoRA adapters, chosen per request."""
 
     lora: Words = ()
@@ -70,7 +70,7 @@ class Adapters(msgspec.Struct, frozen=True):
     """Most adapters in memory."""
 
 
-class Grammar(msgspec.Struct, frozen=True):
+class GrammarSettings(msgspec.Struct, frozen=True):
     """Constrained answers: JSON schema, regex, GBNF."""
 
     key_order: Literal["any", "schema"] = "any"
@@ -91,7 +91,7 @@ class Grammar(msgspec.Struct, frozen=True):
     """MiB for states, machines and masks of all grammars; what no live reply stands on makes room."""
 
 
-class Reasoning(msgspec.Struct, frozen=True):
+class ReasoningSettings(msgspec.Struct, frozen=True):
     """Thinking before the answer."""
 
     format: Literal["deepseek", "none"] = "deepseek"

@@ -10,7 +10,7 @@ from msgspec import Meta
 from imp_server.config.types import Count, Fraction, Milliseconds, Percent, Positive, Seconds, Words
 
 
-class Engine(msgspec.Struct, frozen=True):
+class EngineSettings(msgspec.Struct, frozen=True):
     """The process that owns the model."""
 
     backend: Literal["auto", "cpu", "reference", "cuda"] = "auto"
@@ -38,7 +38,7 @@ class Engine(msgspec.Struct, frozen=True):
     """Seconds without a request after which the model leaves memory until the next one; 0 = never."""
 
 
-class Scheduler(msgspec.Struct, frozen=True):
+class SchedulerSettings(msgspec.Struct, frozen=True):
     """What goes into one step."""
 
     step_ms: Milliseconds = 50
@@ -51,7 +51,7 @@ class Scheduler(msgspec.Struct, frozen=True):
     """Most prompt tokens of one row in a step; 0 = as many as the time budget allows."""
 
 
-class KvCache(msgspec.Struct, frozen=True):
+class KvCacheSettings(msgspec.Struct, frozen=True):
     """Memory of keys and values."""
 
     dtype: Literal["auto", "f32", "f16", "bf16", "int8", "fp8", "int4", "nvfp4", "mxfp4"] = "auto"
@@ -68,7 +68,7 @@ class KvCache(msgspec.Struct, frozen=True):
     With prefix_cache.path set, that folder's file takes them instead."""
 
 
-class PrefixCache(msgspec.Struct, frozen=True):
+class PrefixCacheSettings(msgspec.Struct, frozen=True):
     """Reuse of prompts that begin alike."""
 
     enabled: bool = True
@@ -97,7 +97,7 @@ class PrefixCache(msgspec.Struct, frozen=True):
     """Most MiB of state snapshots, for such layers."""
 
 
-class Speculative(msgspec.Struct, frozen=True):
+class SpeculativeSettings(msgspec.Struct, frozen=True):
     """Drafts: they change the speed, never the tokens."""
 
     enabled: Literal["auto", "on", "off"] = "auto"
@@ -134,7 +134,7 @@ class Speculative(msgspec.Struct, frozen=True):
     """A draft of the draft model ends before a token that it finds less likely than this; 0 = it never does."""
 
 
-class Cpu(msgspec.Struct, frozen=True):
+class CpuSettings(msgspec.Struct, frozen=True):
     """The native CPU backend."""
 
     threads: Count = 0
@@ -155,7 +155,7 @@ class Cpu(msgspec.Struct, frozen=True):
     """Split an 8-bit head (Q8_0): greedy rows of one stream read its upper bits first, same ids."""
 
 
-class Cuda(msgspec.Struct, frozen=True):
+class CudaSettings(msgspec.Struct, frozen=True):
     """The CUDA backend."""
 
     device: Count = 0

@@ -9,7 +9,7 @@ import msgspec
 from imp_server.config.types import Count, Delay, Norm, Port, Positive, Seconds, Secrets, Words
 
 
-class Server(msgspec.Struct, frozen=True):
+class ServerSettings(msgspec.Struct, frozen=True):
     """The HTTP side: where it listens, who may ask, and how much."""
 
     host: Words = ("127.0.0.1",)
@@ -102,7 +102,7 @@ class Server(msgspec.Struct, frozen=True):
     """Most values of any kind in a request body."""
 
 
-class Responses(msgspec.Struct, frozen=True):
+class ResponsesSettings(msgspec.Struct, frozen=True):
     """The store behind /v1/responses and /v1/conversations, and WebSocket connections."""
 
     store: Literal["on", "off"] = "on"
@@ -128,7 +128,7 @@ class Responses(msgspec.Struct, frozen=True):
     """Seconds after which a WebSocket connection takes no more requests; 0 = never."""
 
 
-class Streams(msgspec.Struct, frozen=True):
+class StreamSettings(msgspec.Struct, frozen=True):
     """Server-sent events."""
 
     keep_alive_s: Seconds = 15
@@ -145,7 +145,7 @@ class Streams(msgspec.Struct, frozen=True):
     """Seconds without a reader after which a resumable stream that is being written is ended; 0 = never."""
 
 
-class Router(msgspec.Struct, frozen=True):
+class RouterSettings(msgspec.Struct, frozen=True):
     """Several models behind one server, each in a process of its own (docs/router.md)."""
 
     models_dir: str = ""
@@ -164,7 +164,7 @@ class Router(msgspec.Struct, frozen=True):
     """Seconds that running requests get to finish when their model is taken out of memory by hand."""
 
 
-class Log(msgspec.Struct, frozen=True):
+class LogSettings(msgspec.Struct, frozen=True):
     """Log lines on stderr, in which prompts and keys never are, and files about requests."""
 
     level: Literal["debug", "info", "warning", "error"] = "info"
@@ -179,7 +179,7 @@ class Log(msgspec.Struct, frozen=True):
     """Folder that gets a file with the prompt, as the model sees it, for every request that generates."""
 
 
-class Metrics(msgspec.Struct, frozen=True):
+class MetricsSettings(msgspec.Struct, frozen=True):
     """GET /metrics, and traces."""
 
     enabled: bool = True

@@ -7,25 +7,46 @@ from typing import Any
 
 import msgspec
 
-from imp_server.config.generating import Adapters, Grammar, Model, Reasoning, Sampling
-from imp_server.config.running import Cpu, Cuda, Engine, KvCache, PrefixCache, Scheduler, Speculative
-from imp_server.config.serving import Log, Metrics, Responses, Router, Server, Streams
+from imp_server.config.generating import (
+    AdapterSettings,
+    GrammarSettings,
+    ModelSettings,
+    ReasoningSettings,
+    SamplingSettings,
+)
+from imp_server.config.running import (
+    CpuSettings,
+    CudaSettings,
+    EngineSettings,
+    KvCacheSettings,
+    PrefixCacheSettings,
+    SchedulerSettings,
+    SpeculativeSettings,
+)
+from imp_server.config.serving import (
+    LogSettings,
+    MetricsSettings,
+    ResponsesSettings,
+    RouterSettings,
+    ServerSettings,
+    StreamSettings,
+)
 from imp_server.core import ConfigError
 
 
 class EngineConfig(msgspec.Struct, frozen=True):
     """What an engine knows of the configuration: its own sections, and no key of a client or an operator."""
 
-    model: Model = Model()
-    engine: Engine = Engine()
-    scheduler: Scheduler = Scheduler()
-    kv_cache: KvCache = KvCache()
-    prefix_cache: PrefixCache = PrefixCache()
-    speculative: Speculative = Speculative()
-    grammar: Grammar = Grammar()
-    cpu: Cpu = Cpu()
-    cuda: Cuda = Cuda()
-    log: Log = Log()
+    model: ModelSettings = ModelSettings()
+    engine: EngineSettings = EngineSettings()
+    scheduler: SchedulerSettings = SchedulerSettings()
+    kv_cache: KvCacheSettings = KvCacheSettings()
+    prefix_cache: PrefixCacheSettings = PrefixCacheSettings()
+    speculative: SpeculativeSettings = SpeculativeSettings()
+    grammar: GrammarSettings = GrammarSettings()
+    cpu: CpuSettings = CpuSettings()
+    cuda: CudaSettings = CudaSettings()
+    log: LogSettings = LogSettings()
     max_input_tokens: int = 0
     """server.max_input_tokens: the engine checks it, too."""
     models_dir: str = ""
@@ -35,24 +56,24 @@ class EngineConfig(msgspec.Struct, frozen=True):
 class Config(msgspec.Struct, frozen=True):
     """All sections, as the API process and the commands have them."""
 
-    server: Server = Server()
-    model: Model = Model()
-    engine: Engine = Engine()
-    scheduler: Scheduler = Scheduler()
-    kv_cache: KvCache = KvCache()
-    prefix_cache: PrefixCache = PrefixCache()
-    speculative: Speculative = Speculative()
-    grammar: Grammar = Grammar()
-    reasoning: Reasoning = Reasoning()
-    sampling: Sampling = Sampling()
-    cpu: Cpu = Cpu()
-    cuda: Cuda = Cuda()
-    adapters: Adapters = Adapters()
-    router: Router = Router()
-    responses: Responses = Responses()
-    streams: Streams = Streams()
-    log: Log = Log()
-    metrics: Metrics = Metrics()
+    server: ServerSettings = ServerSettings()
+    model: ModelSettings = ModelSettings()
+    engine: EngineSettings = EngineSettings()
+    scheduler: SchedulerSettings = SchedulerSettings()
+    kv_cache: KvCacheSettings = KvCacheSettings()
+    prefix_cache: PrefixCacheSettings = PrefixCacheSettings()
+    speculative: SpeculativeSettings = SpeculativeSettings()
+    grammar: GrammarSettings = GrammarSettings()
+    reasoning: ReasoningSettings = ReasoningSettings()
+    sampling: SamplingSettings = SamplingSettings()
+    cpu: CpuSettings = CpuSettings()
+    cuda: CudaSettings = CudaSettings()
+    adapters: AdapterSettings = AdapterSettings()
+    router: RouterSettings = RouterSettings()
+    responses: ResponsesSettings = ResponsesSettings()
+    streams: StreamSettings = StreamSettings()
+    log: LogSettings = LogSettings()
+    metrics: MetricsSettings = MetricsSettings()
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Config:

@@ -34,7 +34,7 @@ METHODS = ("get", "post", "put", "delete", "head", "options")
 _ID = re.compile(r"[a-z0-9-]+/[a-z0-9-]+/[0-9]+")
 
 
-class Step(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class CaseStep(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One exchange of a case: one method with its path, what is sent, what must hold of the reply."""
 
     get: str | None = None
@@ -71,7 +71,7 @@ class Case(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     id: str
     requires: str
     source: str
-    steps: tuple[Step, ...]
+    steps: tuple[CaseStep, ...]
     level: Literal["MUST", "SHOULD"] = "MUST"
     needs: tuple[str, ...] = ()
 

@@ -13,7 +13,7 @@ from imp_server.conformance.boxes import MISSING, box
 
 
 @dataclass(slots=True)
-class Frame:
+class SseEvent:
     """One server-sent event."""
 
     event: str | None
@@ -28,7 +28,7 @@ class Reply:
     headers: dict[str, str]
     """Names in lower case."""
     content: bytes
-    frames: list[Frame] = field(default_factory=list)
+    frames: list[SseEvent] = field(default_factory=list)
     comments: list[str] = field(default_factory=list)
     json: Any = MISSING
     took_s: float = 0.0
@@ -123,7 +123,7 @@ def _read_events(response: ByteSource, reply: Reply, hang_up_after: int) -> None
         if not text:
             if data or event is not None:
                 payload = "\n".join(data)
-                reply.frames.append(Frame(event, payload, _parse(payload)))
+                reply.frames.append(SseEvent(event, payload, _parse(payload)))
             event, data = None, []
             if 0 <= hang_up_after <= len(reply.frames):
                 return

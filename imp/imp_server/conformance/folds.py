@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from imp_server.conformance.boxes import MISSING, Box
-from imp_server.conformance.exchange import Frame
+from imp_server.conformance.exchange import SseEvent
 
 
 def _ensure(condition: bool, complaint: str) -> None:
@@ -19,7 +19,7 @@ def _ensure(condition: bool, complaint: str) -> None:
         raise ValueError(complaint)
 
 
-def payloads(frames: Iterable[Frame]) -> list[Any]:
+def payloads(frames: Iterable[SseEvent]) -> list[Any]:
     """JSON payloads of an OpenAI stream: every frame but the final [DONE], which must be there and last."""
     frames = list(frames)
     _ensure(bool(frames), "the stream has no events")
@@ -29,7 +29,7 @@ def payloads(frames: Iterable[Frame]) -> list[Any]:
     return found
 
 
-def fold_chat(frames: Iterable[Frame]) -> Box:
+def fold_chat(frames: Iterable[SseEvent]) -> Box:
     """Chat chunks -> {choices: [{content, reasoning, tool_calls, finish_reason, n_finishes}], usage, heads, ...}."""
     chunks = payloads(frames)
     choices: list[dict[str, Any]] = []
@@ -79,7 +79,7 @@ def _add_delta(held: dict[str, Any], choice: Any) -> None:
         held["finish_reason"], held["n_finishes"] = choice.finish_reason, held["n_finishes"] + 1
 
 
-def fold_completions(frames: Iterable[Frame]) -> Box:
+def fold_completions(frames: Iterable[SseEvent]) -> Box:
     """Completions chunks -> {choices: [{text, finish_reason, n_finishes}], usage}."""
     choices: dict[int, dict[str, Any]] = {}
     usage = None
@@ -98,7 +98,7 @@ def fold_completions(frames: Iterable[Frame]) -> Box:
 _TERMINAL = ("response.completed", "response.incomplete", "response.failed")
 
 
-def fold_responses(frames: Iterable[Frame]) -> Box:
+def fold_responses(frames: Iterable[SseEvent]) -> Box:
     """Responses events -> {response, items, n_terminal}; raises on any break of order, index or identity."""
     events = [f for f in frames if f.data != "[DONE]"]
     _ensure(bool(events), "the stream has no events")
@@ -145,7 +145,7 @@ def _take_item_event(items: list[dict[str, Any]], event: Any) -> None:
         held["item"], held["done"] = event.item.value, True
 
 
-def fold_messages(frames: Iterable[Frame]) -> Box:
+def fold_messages(frames: Iterable[SseEvent]) -> Box:
     """Anthropic events -> {message, blocks, stop_reason, stop_sequence, usage}; raises on any break of order."""
     events = [f for f in frames if f.json is not MISSING and f.json.type != "ping"]
     _ensure(bool(events) and events[0].json.type == "message_start", "the first event is not message_start")

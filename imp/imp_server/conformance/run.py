@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from imp_server.conformance.boxes import unbox
 from imp_server.conformance.capabilities import Capabilities
-from imp_server.conformance.case import Case, Step
+from imp_server.conformance.case import Case, CaseStep
 from imp_server.conformance.exchange import Reply, Sender, Target
 from imp_server.conformance.expressions import evaluate
 from imp_server.conformance.vocabulary import FUNCTIONS, reply_names
@@ -110,7 +110,7 @@ def run_case(
     return Outcome(case, "passed", "", time.monotonic() - start)
 
 
-def _run_step(target: Sender, step: Step, names: dict[str, Any]) -> None:
+def _run_step(target: Sender, step: CaseStep, names: dict[str, Any]) -> None:
     reply: Reply | None = None
     if step.request is not None:
         reply = _exchange(target, step, names)
@@ -142,7 +142,7 @@ def _value(expression: str, names: dict[str, Any], reply: Reply | None) -> Any:
         raise _Failed(f"{expression}: {type(error).__name__}: {error}; {_shown(reply)}") from None
 
 
-def _exchange(target: Sender, step: Step, names: dict[str, Any]) -> Reply:
+def _exchange(target: Sender, step: CaseStep, names: dict[str, Any]) -> Reply:
     assert step.request is not None
     method, path = step.request
     body, headers = None, {k: str(_filled(v, names)) for k, v in step.headers.items()}

@@ -29,28 +29,28 @@ XTC_ID = 0xFFFFFFFF
 """The counter of the draw that decides on XTC, where those of tokens have their ids."""
 
 
-class Sampled(NamedTuple):
+class SampledId(NamedTuple):
     """`id` -1: no token was allowed. `mu`: mirostat's running value after this token."""
 
     id: int
     mu: float
 
 
-def sample(logits: Float32s, params: SamplingParams, choice: int, position: int, mu: float) -> Sampled:
+def sample(logits: Float32s, params: SamplingParams, choice: int, position: int, mu: float) -> SampledId:
     """One token from processed logits [vocab]. Raises FloatingPointError if they aren't numbers."""
     best = int(np.argmax(logits))
     if np.isnan(logits[best]):
         raise FloatingPointError("the model's logits aren't numbers (NaN)")
     if logits[best] == -np.inf:
-        return Sampled(-1, mu)
+        return SampledId(-1, mu)
     if params.temperature <= 0.0:
-        return Sampled(best, mu)
+        return SampledId(best, mu)
     ids, scaled = candidates(logits, params, choice, position, mu)
     index = _gumbel_argmax(ids, scaled, params.seed, choice, position)
     if params.mirostat == 2:
         surprise = -float(np.log2(softmax(scaled)[index]))
         mu -= params.mirostat_eta * (surprise - params.mirostat_tau)
-    return Sampled(int(ids[index]), mu)
+    return SampledId(int(ids[index]), mu)
 
 
 def candidates(

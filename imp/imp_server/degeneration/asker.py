@@ -12,7 +12,7 @@ PROBE_TOKENS = 400
 
 
 @dataclass(frozen=True, slots=True)
-class Asker:
+class ProbeAsker:
     client: Client
     model: str
     reasons: bool = False
@@ -40,7 +40,7 @@ class Asker:
 
 def reasons(client: Client, model: str) -> bool:
     """Whether the model thinks first: reasoning, or thinking tags, in a stream or in a whole reply."""
-    asker = Asker(client, model)
+    asker = ProbeAsker(client, model)
     for stream in (True, False):
         answer = asker.chat("How many days are there in three weeks?", PROBE_TOKENS, stream=stream)
         if answer.reasoning.strip() or "<think>" in answer.content:

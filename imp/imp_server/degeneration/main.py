@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from imp_server.degeneration.asker import Asker, reasons
+from imp_server.degeneration.asker import ProbeAsker, reasons
 from imp_server.degeneration.baseline import BaselineError, compare, read_baseline, write_baseline
 from imp_server.degeneration.client import Client, Unreachable
 from imp_server.degeneration.corpus import CorpusError, Record, load_corpus
@@ -89,7 +89,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return UNREACHABLE
     if thinks is None:
         return UNREACHABLE
-    ask = Asker(client, model, thinks, options.quick, not options.skip_deterministic)
+    ask = ProbeAsker(client, model, thinks, options.quick, not options.skip_deterministic)
     findings = _told(run(ask, categories, records))
     compare(findings, reference)
     if options.write_baseline:
@@ -117,7 +117,7 @@ def _records(corpus: str | None) -> list[Record]:
 
 def _probe(client: Client, model: str) -> bool | None:
     """Whether it reasons; None, told, where the server refuses a plain question."""
-    answer = Asker(client, model).chat("Say hello.", 8)
+    answer = ProbeAsker(client, model).chat("Say hello.", 8)
     if not answer.ok:
         print(f"imp degen: a plain question is refused: HTTP {answer.status}: {answer.error[:200]}", file=sys.stderr)
         return None

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from imp_server.degeneration.asker import Asker
+from imp_server.degeneration.asker import ProbeAsker
 from imp_server.degeneration.checks import NEEDS_SECOND, fault_of
 from imp_server.degeneration.client import Answer, Unreachable
 from imp_server.degeneration.corpus import Record
 from imp_server.degeneration.findings import Finding, judged, skipped
 from imp_server.degeneration.probes import constrained, memory, protocol, texts, thinking
 
-PROBES: dict[str, Callable[[Asker], Iterator[Finding]]] = {
+PROBES: dict[str, Callable[[ProbeAsker], Iterator[Finding]]] = {
     "repetition": texts.repetition,
     "think-leak": thinking.think_leak,
     "special-tokens": texts.special_tokens,
@@ -28,7 +28,7 @@ PROBES: dict[str, Callable[[Asker], Iterator[Finding]]] = {
 _REASONER_RECORD_TOKENS = 800
 
 
-def run(ask: Asker, categories: Iterable[str], records: Iterable[Record]) -> Iterator[Finding]:
+def run(ask: ProbeAsker, categories: Iterable[str], records: Iterable[Record]) -> Iterator[Finding]:
     """Findings as they come. A category whose server went away is one failure, and the run goes on."""
     chosen = list(categories)
     for category in chosen:
@@ -46,7 +46,7 @@ def _guarded(category: str, name: str, findings: Iterator[Finding]) -> Iterator[
         yield judged(category, name, "answers", str(wrong))
 
 
-def of_record(ask: Asker, record: Record) -> Iterator[Finding]:
+def of_record(ask: ProbeAsker, record: Record) -> Iterator[Finding]:
     """The record's checks, held against the answer to its last turn."""
     messages: list[dict[str, Any]] = [{"role": "system", "content": record.system}] if record.system else []
     fields = {"temperature": record.temperature, "seed": record.seed, **record.extra}

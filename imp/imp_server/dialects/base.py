@@ -23,7 +23,7 @@ class SseFrame(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Acceptance:
+class AcceptedPrompts:
     """What is known of a reply's prompts once the engine has accepted them."""
 
     usage: Usage = field(default_factory=Usage)
@@ -55,7 +55,7 @@ class ReplyContext:
     """What a dialect's handler tells its own Fold and Stream; nobody else reads it."""
     clock: Callable[[], float] = time.monotonic
     """Seconds, for streams that tell how long things took."""
-    accepted: Acceptance = field(default_factory=Acceptance)
+    accepted: AcceptedPrompts = field(default_factory=AcceptedPrompts)
     """Told before the Fold or the Stream is made."""
     failed: dict[str, Any] | None = None
     """The reply as it stands behind an error in its stream, where the dialect has it kept like any other."""

@@ -16,7 +16,7 @@ from prometheus_client.core import Metric
 from imp_server.config import Config
 from imp_server.core import ChatRequest, ImpError, PromptRequest
 from imp_server.dialects.base import Fold, ReplyContext, SseFrame, Stream
-from imp_server.dialects.resumable import Readable, Streams
+from imp_server.dialects.resumable import OwnStreamsView, Readable
 
 if TYPE_CHECKING:
     from imp_server.dialects.openai_conversations.kept import Conversations
@@ -122,7 +122,7 @@ class Services(Protocol):
         ...
 
     @property
-    def streams(self) -> Streams:
+    def streams(self) -> OwnStreamsView:
         """Resumable streams of the owner of the request."""
         ...
 

@@ -22,7 +22,7 @@ Json = dict[str, Any]
 _OUTPUT = (TextDelta, ReasoningDelta, CallStart, Finish)
 
 
-class _Choice:
+class _ChoiceProgress:
     """Owner of one choice's counts."""
 
     def __init__(self) -> None:
@@ -38,12 +38,12 @@ class Underway:
         self._began_s = context.clock()
         self._tells_progress = bool(context.body.get("return_progress"))
         self._tells_timings = bool(context.body.get("timings_per_token"))
-        self._choices: dict[int, _Choice] = {}
+        self._choices: dict[int, _ChoiceProgress] = {}
 
     def feed(self, event: OutputEvent) -> list[Json]:
         """Fields to be sent before what the event itself makes: `prompt_progress`, from what was cached to all, and
         `timings` as they stand."""
-        choice = self._choices.setdefault(event.choice, _Choice())
+        choice = self._choices.setdefault(event.choice, _ChoiceProgress())
         if isinstance(event, _OUTPUT) and choice.first_s is None:
             choice.first_s = self._clock()
         match event:
@@ -68,7 +68,7 @@ class Underway:
         """{"timings": ...} as of now, by this side's clock; {} if they weren't asked for."""
         if not self._tells_timings:
             return {}
-        one, now_s = self._choices.setdefault(choice, _Choice()), self._clock()
+        one, now_s = self._choices.setdefault(choice, _ChoiceProgress()), self._clock()
         first_s = now_s if one.first_s is None else one.first_s
         usage = Usage(prompt_tokens=one.total, cached_tokens=one.cache, completion_tokens=n_predicted)
         took = Timings(prefill_ms=1e3 * (first_s - self._began_s), decode_ms=1e3 * (now_s - first_s))

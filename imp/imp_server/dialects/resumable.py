@@ -29,7 +29,7 @@ class StreamRow(NamedTuple):
     """Unix seconds; 0 while it is being written."""
 
 
-class Streams(Protocol):
+class OwnStreamsView(Protocol):
     """Resumable streams, as one owner's requests see them."""
 
     def reader(self, name: str, offset: int) -> Readable:

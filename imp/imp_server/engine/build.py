@@ -12,7 +12,7 @@ import msgspec
 from imp_server.backends.base import BLOCK_TOKENS, Backend, KvSpec
 from imp_server.backends.machine import available_bytes, resident_bytes
 from imp_server.config import EngineConfig
-from imp_server.config.running import PrefixCache as PrefixCacheKnobs
+from imp_server.config.running import PrefixCacheSettings as PrefixCacheKnobs
 from imp_server.core import CapacityExceeded, readable
 from imp_server.engine.acceptance import Limits
 from imp_server.engine.constrained.grammars import Grammars

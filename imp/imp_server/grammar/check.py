@@ -24,7 +24,7 @@ from imp_server.grammar.machines.memo import alone
 from imp_server.grammar.masks.distance import Distances
 from imp_server.grammar.plan import (
     Begun,
-    Normal,
+    PlanPayload,
     begin,
     begin_envelope,
     envelope_frames,
@@ -193,22 +193,22 @@ def schema_plan(schema: Any, *, integers: Integers = "digits", key_order: KeyOrd
         text = json.dumps(schema, allow_nan=False)
     except (ValueError, TypeError, RecursionError) as error:
         raise GrammarRefused(f"the schema isn't JSON: {error}") from None
-    return make_plan("json_schema", Normal(schema=text, integers=integers, key_order=key_order))
+    return make_plan("json_schema", PlanPayload(schema=text, integers=integers, key_order=key_order))
 
 
 def check_regex(pattern: str) -> GrammarPlan:
     """A text that the regex matches as a whole."""
-    return _check_words("regex", Normal(text=pattern))
+    return _check_words("regex", PlanPayload(text=pattern))
 
 
 def check_gbnf(grammar: str) -> GrammarPlan:
     """A text of a GBNF grammar's rule `root`."""
-    return _check_words("gbnf", Normal(text=grammar))
+    return _check_words("gbnf", PlanPayload(text=grammar))
 
 
 def check_lark(grammar: str) -> GrammarPlan:
     """A text of a lark grammar's rule `start`."""
-    return _check_words("lark", Normal(text=grammar))
+    return _check_words("lark", PlanPayload(text=grammar))
 
 
 def check_definition(syntax: str, definition: str) -> None:
@@ -223,10 +223,10 @@ def check_choices(choices: Sequence[str]) -> GrammarPlan:
         raise GrammarRefused("choices must be a non-empty list of strings")
     if any(has_surrogates(c) for c in choices):
         raise GrammarRefused("a choice with a lone surrogate can't be written")
-    return _check_words("choice", Normal(choices=tuple(choices)))
+    return _check_words("choice", PlanPayload(choices=tuple(choices)))
 
 
-def _check_words(kind: str, normal: Normal) -> GrammarPlan:
+def _check_words(kind: str, normal: PlanPayload) -> GrammarPlan:
     plan = make_plan(kind, normal)
     with _limited("pattern" if kind == "regex" else "grammar"):
         space = Space(n_locals=64)
@@ -236,7 +236,7 @@ def _check_words(kind: str, normal: Normal) -> GrammarPlan:
 
 def check_envelope(node: Node, *, key_order: KeyOrder = "any") -> GrammarPlan:
     """Values, free and raw text between tags (envelope.py). Raises as check_schema for each schema inside."""
-    plan = make_plan("envelope", Normal(node=node, key_order=key_order))
+    plan = make_plan("envelope", PlanPayload(node=node, key_order=key_order))
     prove_around(plan.digest, node, (), key_order=key_order)
     return plan
 

@@ -9,11 +9,11 @@ from imp_server.core import GrammarPlan
 from imp_server.grammar.frames.free_texts import FreeText
 from imp_server.grammar.frames.plain_values import Scalar
 from imp_server.grammar.frames.stack import Cell, State
-from imp_server.grammar.frames.store import Local
+from imp_server.grammar.frames.store import Frame
 from imp_server.grammar.frames.tables import DEAD
 from imp_server.grammar.frames.texts import Text
 from imp_server.grammar.frames.warm_up import warm_up
-from imp_server.grammar.generations import Generations
+from imp_server.grammar.generations import GrammarGenerations
 from imp_server.grammar.plan import begin
 from imp_server.vocab.table import Vocabulary
 
@@ -22,7 +22,7 @@ __all__ = ["GrammarSpace", "Matcher", "State"]
 MAX_FORCED = 256
 
 
-class GrammarSpace(Generations):
+class GrammarSpace(GrammarGenerations):
     """The grammars of one engine and vocabulary."""
 
     def matcher(self, plan: GrammarPlan) -> Matcher:
@@ -112,7 +112,7 @@ class Matcher:
         with self._lock:
             return self._distances.route(state)
 
-    def local(self, number: int) -> Local:
+    def local(self, number: int) -> Frame:
         return self._space.locals[number]
 
     def is_done(self, state: State) -> bool:

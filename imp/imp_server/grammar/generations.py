@@ -72,7 +72,7 @@ class SpaceLock:
         self.release()
 
 
-class Generation:
+class GrammarGeneration:
     """Owner of everything that the grammars started in it share."""
 
     def __init__(self, vocabulary: Vocabulary, n_blanks: int, native: bool) -> None:
@@ -104,7 +104,7 @@ class Generation:
         yield from self.space.given_up()
 
 
-class Generations:
+class GrammarGenerations:
     """Owner of the generations of one vocabulary: one that grows, older ones, and what is left of one given up."""
 
     def __init__(
@@ -117,7 +117,7 @@ class Generations:
         self.vocabulary = vocabulary
         self._n_blanks, self._native = n_blanks, native
         self._most = n_bytes
-        self._old: tuple[Generation, ...] = ()
+        self._old: tuple[GrammarGeneration, ...] = ()
         """Replaced, never changed: the loop looks through them while another thread begins one."""
         self._leaving: Iterator[None] | None = None
         self._n_leaving = 0
@@ -125,8 +125,8 @@ class Generations:
         self._lock = RLock()
         self.current = self._begun()
 
-    def _begun(self) -> Generation:
-        return Generation(self.vocabulary, self._n_blanks, self._native)
+    def _begun(self) -> GrammarGeneration:
+        return GrammarGeneration(self.vocabulary, self._n_blanks, self._native)
 
     @property
     def space(self) -> Space:
@@ -145,7 +145,7 @@ class Generations:
         """Of all generations."""
         return self._n_leaving + sum(generation.n_bytes for generation in (self.current, *self._old))
 
-    def of(self, plan: GrammarPlan) -> Generation:
+    def of(self, plan: GrammarPlan) -> GrammarGeneration:
         """The generation in which a grammar lives, or may begin. Raises GrammarMemoryFull.
 
         Who begins a grammar pays for the room that is made for it.

@@ -29,7 +29,7 @@ from imp_server.grammar.values.schema.expand import Expander
 from imp_server.grammar.values.schema.plain_closing import plainly_closed
 
 
-class Normal(msgspec.Struct, frozen=True):
+class PlanPayload(msgspec.Struct, frozen=True):
     """The payload of a GrammarPlan."""
 
     schema: str = ""
@@ -41,7 +41,7 @@ class Normal(msgspec.Struct, frozen=True):
     choices: tuple[str, ...] = ()
 
 
-def make_plan(kind: str, normal: Normal) -> GrammarPlan:
+def make_plan(kind: str, normal: PlanPayload) -> GrammarPlan:
     try:
         payload = msgspec.msgpack.encode(normal)
     except (OverflowError, TypeError, UnicodeEncodeError) as error:
@@ -59,7 +59,7 @@ class Begun(NamedTuple):
 
 def begin(plan: GrammarPlan, space: Space) -> Begun:
     """Raises GrammarRefused for an unknown kind."""
-    normal = msgspec.msgpack.decode(plan.payload, type=Normal)
+    normal = msgspec.msgpack.decode(plan.payload, type=PlanPayload)
     if plan.kind == "json_schema":
         formula = schema_formula(space, json.loads(normal.schema), plan.digest, normal.integers, normal.key_order)
         return Begun(space.values.start(space.store.goal(formula), True).id)

@@ -31,7 +31,7 @@ from imp_server.grammar.check import (
 )
 from imp_server.grammar.languages.envelope import Lit, Seq, Value, Words
 from imp_server.grammar.plain import Told, plain_envelope, plain_text
-from imp_server.grammar.plan import Normal, make_plan
+from imp_server.grammar.plan import PlanPayload, make_plan
 from imp_server.grammar.whole_schema import read_whole
 
 
@@ -94,7 +94,7 @@ class ProofJob(msgspec.Struct, frozen=True):
 
 def definition_plan(syntax: str, definition: str) -> GrammarPlan:
     """What `check_definition` is asked, as a plan: no engine takes it."""
-    return make_plan(_DEFINITION, Normal(node=Words(syntax, definition)))
+    return make_plan(_DEFINITION, PlanPayload(node=Words(syntax, definition)))
 
 
 class Proof(NamedTuple):
@@ -106,7 +106,7 @@ class Proof(NamedTuple):
 
 def prove(plan: GrammarPlan, apart: Container[str] = ()) -> Proof:
     """Raises GrammarRefused, GrammarUnsatisfiable."""
-    normal = msgspec.msgpack.decode(plan.payload, type=Normal)
+    normal = msgspec.msgpack.decode(plan.payload, type=PlanPayload)
     match plan.kind:
         case "json_schema":
             asked = json.loads(normal.schema)
@@ -137,7 +137,7 @@ def verdict_at_once(plan: GrammarPlan, known: Callable[[GrammarPlan], Verdict | 
     """
     if plan.kind not in ("json_schema", "envelope"):
         return None
-    normal = msgspec.msgpack.decode(plan.payload, type=Normal)
+    normal = msgspec.msgpack.decode(plan.payload, type=PlanPayload)
     order = _order(normal.key_order)
     if normal.node is None:
         digits = _integers(normal.integers)
@@ -213,7 +213,7 @@ def warm_up() -> None:
         "additionalProperties": False,
         "$defs": {"d": {"type": "object", "properties": {"e": {"type": "boolean"}}}},
     }
-    whole = make_plan("envelope", Normal(node=Seq((Lit(b"<"), Value(schema), Lit(b">")))))
+    whole = make_plan("envelope", PlanPayload(node=Seq((Lit(b"<"), Value(schema), Lit(b">")))))
     for _ in range(3):
         prove(whole)
         check_regex(r"[a-c]+\d{2}")

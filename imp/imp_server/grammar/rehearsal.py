@@ -22,7 +22,7 @@ from imp_server.grammar.frames.space import Space
 from imp_server.grammar.frames.stack import State, Stepper
 from imp_server.grammar.frames.tables import FIRST_OP, FOREIGN
 from imp_server.grammar.frames.texts import Text
-from imp_server.grammar.frames.values import Start
+from imp_server.grammar.frames.values import ValueStart
 from imp_server.grammar.machines.machine import DEAD, UNBOUNDED
 from imp_server.grammar.masks.distance import Distances
 
@@ -62,7 +62,7 @@ def rehearse(space: Space, local: int) -> None:
         at = todo.popleft()
         if space.simple is not None and space.tables.kind_of[at] == OPEN:
             targets = space.simple.starts(at)[:MAX_NAMES]
-        elif isinstance(frame := space.locals[at], Start | ObjectPhase | ArrayPhase | Text | Scalar):
+        elif isinstance(frame := space.locals[at], ValueStart | ObjectPhase | ArrayPhase | Text | Scalar):
             n_left -= 1
             targets, n_more = _rehearsed(space, frame)
             n_units += n_more
@@ -74,7 +74,7 @@ def rehearse(space: Space, local: int) -> None:
                 todo.append(target)
 
 
-def _rehearsed(space: Space, frame: Start | ObjectPhase | ArrayPhase | Text | Scalar) -> tuple[list[int], int]:
+def _rehearsed(space: Space, frame: ValueStart | ObjectPhase | ArrayPhase | Text | Scalar) -> tuple[list[int], int]:
     """The frames that may follow, and the units that it took to tell."""
     budget = MOST.budget()
     try:
@@ -151,9 +151,9 @@ def _after(space: Space, local: int, text: bytes, *, skips: bool = False) -> int
     return local
 
 
-def _led_to(space: Space, frame: Start | ObjectPhase | ArrayPhase) -> Iterator[int]:
+def _led_to(space: Space, frame: ValueStart | ObjectPhase | ArrayPhase) -> Iterator[int]:
     space.tables.entry(frame.id, BLANK)
-    if isinstance(frame, Start):
+    if isinstance(frame, ValueStart):
         yield from _values(space, frame)
     elif isinstance(frame, ObjectPhase):
         yield from _members(frame)
@@ -164,7 +164,7 @@ def _led_to(space: Space, frame: Start | ObjectPhase | ArrayPhase) -> Iterator[i
             yield space.arrays.phase(waiting.after(bits), "after", False).id
 
 
-def _values(space: Space, frame: Start) -> Iterator[int]:
+def _values(space: Space, frame: ValueStart) -> Iterator[int]:
     for entry in dict.fromkeys(space.tables.rows[frame.id].tolist()):
         if entry >= 0:
             yield entry

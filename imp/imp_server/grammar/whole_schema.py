@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from imp_server.core import GrammarPlan, GrammarRefused
-from imp_server.grammar.plan import Normal, make_plan
+from imp_server.grammar.plan import PlanPayload, make_plan
 
 KIND = "validator"
 JOB = "imp_server.grammar.whole_schema:judged"
@@ -28,7 +28,7 @@ class Unjudged(msgspec.Struct, frozen=True):
 def validator_plan(schema: Any) -> GrammarPlan:
     """The question whether a validator can read a schema, as a plan: no engine takes it. Raises GrammarRefused."""
     try:
-        return make_plan(KIND, Normal(schema=json.dumps(schema, allow_nan=False)))
+        return make_plan(KIND, PlanPayload(schema=json.dumps(schema, allow_nan=False)))
     except (ValueError, TypeError, RecursionError) as error:
         raise GrammarRefused(f"the schema isn't JSON: {error}") from None
 

@@ -16,7 +16,7 @@ TOP_LEVEL = ("rope_theta", "partial_rotary_factor", "original_max_position_embed
 """Keys that stand beside the nested object in some configs."""
 
 
-class _Values:
+class _RopeValues:
     """The nested object's values, then the config's own; remembers which were asked for."""
 
     def __init__(self, config: Mapping[str, Any], nested: Mapping[str, Any], where: str) -> None:
@@ -81,7 +81,7 @@ def rope_of_config(
     kind = str(nested.get("rope_type", nested.get("type", "default")))
     if kind not in _KINDS:
         raise UnsupportedModel(f"{where}: rope scaling '{kind}' isn't known for this family")
-    values = _Values(config, nested, where)
+    values = _RopeValues(config, nested, where)
     values.note(*own)
     dims = int(head_size * values.number("partial_rotary_factor", turning))
     if dims < 2 or dims % 2 or dims > head_size:
@@ -102,7 +102,7 @@ def rope_of_config(
     return Rope(style, base, dims, scaling)
 
 
-def _scaling(values: _Values, kind: str, where: str) -> RopeScaling:
+def _scaling(values: _RopeValues, kind: str, where: str) -> RopeScaling:
     factor = values.number("factor", 1.0)
     if factor <= 0:
         raise InvalidModel(f"{where}: the rope scaling's 'factor' is {factor:g}, not a positive number")
@@ -120,7 +120,7 @@ def _scaling(values: _Values, kind: str, where: str) -> RopeScaling:
     )
 
 
-def _longrope(values: _Values, dims: int) -> RopeScaling:
+def _longrope(values: _RopeValues, dims: int) -> RopeScaling:
     """The factors are chosen once, by the context that is served: the model's own."""
     context = values.number("max_position_embeddings", 0)
     original = values.number("original_max_position_embeddings", context)
@@ -138,7 +138,7 @@ def _longrope(values: _Values, dims: int) -> RopeScaling:
     )
 
 
-def _attention_factor(values: _Values, factor: float) -> float:
+def _attention_factor(values: _RopeValues, factor: float) -> float:
     """What the config says on top of yarn's own 0.1 ln(factor) + 1, which it may replace."""
     share, share_of_all = values.number("mscale", 0), values.number("mscale_all_dim", 0)
     own = yarn_magnitude(factor)

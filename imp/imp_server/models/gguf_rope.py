@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from imp_server.core import InvalidModel, UnsupportedModel
-from imp_server.models.keys import Keys
+from imp_server.models.keys import Hyperparameters
 from imp_server.models.rotation import Rope, RopeScaling, RopeStyle, yarn_magnitude
 from imp_server.weights.dequantise import dequantise
 from imp_server.weights.gguf import GgufFile
 
 
-def rope_of_gguf(keys: Keys, file: GgufFile, head_size: int, style: RopeStyle, turning: int) -> Rope:
+def rope_of_gguf(keys: Hyperparameters, file: GgufFile, head_size: int, style: RopeStyle, turning: int) -> Rope:
     """`turning`: dimensions of a head that turn where the header doesn't say. Raises InvalidModel for a value of the
     wrong kind, UnsupportedModel for an unknown scaling."""
     dims = keys.integer("rope.dimension_count", turning, low=2, high=head_size)
@@ -46,7 +46,7 @@ def rope_of_gguf(keys: Keys, file: GgufFile, head_size: int, style: RopeStyle, t
     return Rope(style, keys.number("rope.freq_base", 10000.0), dims, scaling)
 
 
-def _longrope(keys: Keys, file: GgufFile, dims: int) -> RopeScaling:
+def _longrope(keys: Hyperparameters, file: GgufFile, dims: int) -> RopeScaling:
     """The factors are chosen once, by the context that is served: the model's own."""
     context = keys.integer("context_length", high=1 << 30)
     original = keys.integer("rope.scaling.original_context_length", context, high=1 << 30)

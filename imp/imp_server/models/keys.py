@@ -15,7 +15,7 @@ from imp_server.weights.header import ModelHeader
 from imp_server.weights.key_rules import KeyRules
 
 
-class Keys:
+class Hyperparameters:
     """Hyperparameters of one header."""
 
     def __init__(self, header: ModelHeader) -> None:

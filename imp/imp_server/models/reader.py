@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Literal
 from imp_server.core import InvalidModel, UnsupportedModel
 from imp_server.models.architecture import Architecture, Layer, grouped
 from imp_server.models.feed_forwards import Activation, Dense
-from imp_server.models.keys import Keys
+from imp_server.models.keys import Hyperparameters
 from imp_server.models.mixers import Attention
 from imp_server.models.rotation import Rope
 from imp_server.weights.header import ModelHeader
@@ -37,7 +37,7 @@ class Reader(ABC):
 
     def __init__(self, header: ModelHeader) -> None:
         self.header = header
-        self.keys = Keys(header)
+        self.keys = Hyperparameters(header)
         self.kind = header.architecture
         """GGUF's `general.architecture`, config.json's `model_type`."""
         self.n_layers = self.integer("block_count", "num_hidden_layers", high=4096)

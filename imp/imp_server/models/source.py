@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from imp_server.core import InvalidModel
 from imp_server.models.architecture import Architecture
-from imp_server.models.tensor_names import Place, Places
+from imp_server.models.tensor_names import Places, TensorPlace
 from imp_server.weights.checkpoint import Checkpoint
 from imp_server.weights.dequantise import dequantise
 from imp_server.weights.ggml_types import BY_NAME, GgmlType
@@ -35,7 +35,7 @@ class RawTensor(NamedTuple):
     shape: tuple[int, ...]
     data: npt.NDArray[np.uint8]
 
-    def cut(self, place: Place) -> RawTensor:
+    def cut(self, place: TensorPlace) -> RawTensor:
         """What is at a place of this tensor. Rows lie one after the other, and blocks never cross them."""
         if place.heads:
             by_head = RawTensor(self.type, (place.heads, self.shape[0] // place.heads, *self.shape[1:]), self.data)
@@ -170,7 +170,7 @@ class CheckpointSource:
             return whole
         return whole[..., slice(*place.rows)] if place.is_bias else whole[..., slice(*place.rows), :]
 
-    def _stored(self, name: str) -> Place:
+    def _stored(self, name: str) -> TensorPlace:
         if name not in self._places:
             raise InvalidModel(f"{self._checkpoint.folder.path.name}: the tensor for '{name}' is missing")
         return self._places[name]

@@ -25,7 +25,7 @@ Name = str | tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class TensorPlace:
     """Where a tensor is: the whole of what is named, or some of its rows: first, behind the last, step."""
 
     name: Name
@@ -42,7 +42,7 @@ class Place:
         return (self.name,) if isinstance(self.name, str) else self.name
 
 
-Places = dict[str, Place]
+Places = dict[str, TensorPlace]
 
 
 def present_names(
@@ -105,7 +105,7 @@ def placed(
             last = "gate_up"  # GGUF files of fused models call both of them `ffn_up`
         parts = [f"{prefix}.{part}{bias}" for part in (FUSED | ALTERNATING).get(last, ())]
         if not parts:
-            places[ours] = Place(theirs, None, is_bias, turned)
+            places[ours] = TensorPlace(theirs, None, is_bias, turned)
             continue
         axis = -1 if is_bias or turned else -2
         counts = [expected[part][-1 if is_bias else -2] if part in expected else 0 for part in parts]
@@ -114,7 +114,7 @@ def placed(
             raise InvalidModel(f"{where}: the tensor {theirs!r} has {n_rows} rows, not {sum(counts)}")
         for i, part in enumerate(parts):
             rows = (i, n_rows, len(parts)) if last in ALTERNATING else (sum(counts[:i]), sum(counts[: i + 1]), 1)
-            places[part] = Place(theirs, rows, is_bias, turned)
+            places[part] = TensorPlace(theirs, rows, is_bias, turned)
     return places
 
 
@@ -124,12 +124,12 @@ def _by_head(name: Name, parts: list[str], expected: Shapes, shape: tuple[int, .
     if not heads or shape[0] != heads * ends[1]:
         raise InvalidModel(f"{where}: the tensor {name!r} has {shape[0]} rows, not {heads * ends[1]}")
     return {
-        parts[0]: Place(name, (0, ends[0], 1), transposed=True, heads=heads),
-        parts[1]: Place(name, (ends[0], ends[1], 1), heads=heads),
+        parts[0]: TensorPlace(name, (0, ends[0], 1), transposed=True, heads=heads),
+        parts[1]: TensorPlace(name, (ends[0], ends[1], 1), heads=heads),
     }
 
 
-def shape_of(place: Place, whole: tuple[int, ...]) -> tuple[int, ...]:
+def shape_of(place: TensorPlace, whole: tuple[int, ...]) -> tuple[int, ...]:
     """Of what is at a place. `whole`: of what it names, in the file's order."""
     shape = list(whole)
     if place.heads and place.rows is not None:

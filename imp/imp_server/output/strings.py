@@ -18,7 +18,7 @@ _OPENS_JSON = b'{["'
 _BETWEEN, _HEAD, _FIRST, _RAW, _JSON, _STRING, _ESCAPED, _QUOTED = range(8)
 
 
-class Place(NamedTuple):
+class StringPlace(NamedTuple):
     mode: int
     number: int = 0
     """Of the pair of tags, or of the quote mark, that the mode is about."""
@@ -30,16 +30,16 @@ class Place(NamedTuple):
         return self.mode in (_STRING, _ESCAPED, _QUOTED)
 
 
-class Strings:
+class StringRule:
     """The rule of one segment (its `json_body`, `quotes` and `values`). Immutable."""
 
     def __init__(self, segment: Segment) -> None:
         self._values = segment.values
         self._quotes = segment.quotes
-        self.start = Place(_JSON if segment.json_body else _BETWEEN)
+        self.start = StringPlace(_JSON if segment.json_body else _BETWEEN)
         self._plain = not self._values and not self._quotes
 
-    def scan(self, place: Place, data: bytes) -> list[Place]:
+    def scan(self, place: StringPlace, data: bytes) -> list[StringPlace]:
         """The place before each byte of `data` (marked bytes, special tokens whole) and behind the last."""
         if self._plain:
             return _scan_json(place, data)
@@ -54,7 +54,7 @@ class Strings:
             place, at = after, end
         return places
 
-    def _after(self, place: Place, unit: bytes) -> Place:
+    def _after(self, place: StringPlace, unit: bytes) -> StringPlace:
         """Behind one byte or one special token."""
         waiting = place.begun + unit
         while waiting:
@@ -68,27 +68,27 @@ class Strings:
             place, waiting = self._plainly(place, waiting[:size]), waiting[size:]
         return place
 
-    def _marks(self, place: Place) -> list[tuple[bytes, Place]]:
+    def _marks(self, place: StringPlace) -> list[tuple[bytes, StringPlace]]:
         """What changes the mode, and to which."""
         mode, number, _ = place
         if mode == _BETWEEN:
-            return [(v.lead, Place(_HEAD if v.end else _FIRST, i)) for i, v in enumerate(self._values)]
+            return [(v.lead, StringPlace(_HEAD if v.end else _FIRST, i)) for i, v in enumerate(self._values)]
         if mode == _HEAD:
-            return [(self._values[number].end, Place(_FIRST, number))]
+            return [(self._values[number].end, StringPlace(_FIRST, number))]
         if mode == _QUOTED:
-            return [(self._quotes[number], Place(_JSON))]
+            return [(self._quotes[number], StringPlace(_JSON))]
         if self._values:
-            return [(self._values[number].close, Place(_BETWEEN))] if mode in (_FIRST, _RAW, _JSON) else []
-        return [(quote, Place(_QUOTED, i)) for i, quote in enumerate(self._quotes)] if mode == _JSON else []
+            return [(self._values[number].close, StringPlace(_BETWEEN))] if mode in (_FIRST, _RAW, _JSON) else []
+        return [(quote, StringPlace(_QUOTED, i)) for i, quote in enumerate(self._quotes)] if mode == _JSON else []
 
-    def _plainly(self, place: Place, unit: bytes) -> Place:
+    def _plainly(self, place: StringPlace, unit: bytes) -> StringPlace:
         """Behind what is no part of a mark. A line break is in no JSON string, so then the value is something else."""
         mode, number, _ = place
         if mode == _FIRST and unit not in _BLANKS:
             mode = _JSON if unit in _OPENS_JSON else _RAW
         if mode in (_JSON, _STRING, _ESCAPED):
             mode = _RAW if self._values and mode != _JSON and unit < b" " else _json_mode(mode, unit[0])
-        return Place(mode, number)
+        return StringPlace(mode, number)
 
 
 def _json_mode(mode: int, byte: int) -> int:
@@ -101,10 +101,10 @@ def _json_mode(mode: int, byte: int) -> int:
     return mode
 
 
-_JSON_PLACES = {mode: Place(mode) for mode in (_JSON, _STRING, _ESCAPED)}
+_JSON_PLACES = {mode: StringPlace(mode) for mode in (_JSON, _STRING, _ESCAPED)}
 
 
-def _scan_json(place: Place, data: bytes) -> list[Place]:
+def _scan_json(place: StringPlace, data: bytes) -> list[StringPlace]:
     """The same where the whole text is JSON."""
     mode = place.mode
     places = [place]

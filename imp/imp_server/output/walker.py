@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple
 
 from imp_server.core import SPECIAL_CLOSE, SPECIAL_OPEN, SPECIAL_SPAN, OutputPlan, unpack_ids
 from imp_server.output.indent import IndentWatch
-from imp_server.output.strings import Place, Strings
+from imp_server.output.strings import StringPlace, StringRule
 
 
 class Piece(NamedTuple):
@@ -61,7 +61,7 @@ class PlanWalker:
         self._called = False
         self._held = b""
         self._blank = True
-        self._place = Place(0)
+        self._place = StringPlace(0)
         self._enter_strings()
         self._indent = IndentWatch(plan.min_indent) if plan.min_indent > 0 else None
         self._closer = tuple(unpack_ids(plan.think_closer))
@@ -195,10 +195,10 @@ class PlanWalker:
 
     def _enter_strings(self) -> None:
         segment = self.plan.segments[self.segment]
-        self._strings = Strings(segment) if segment.json_body or segment.values else None
-        self._place = self._strings.start if self._strings is not None else Place(0)
+        self._strings = StringRule(segment) if segment.json_body or segment.values else None
+        self._place = self._strings.start if self._strings is not None else StringPlace(0)
 
-    def _places(self, buffer: bytes) -> list[Place] | None:
+    def _places(self, buffer: bytes) -> list[StringPlace] | None:
         """Per offset of `buffer` where it is; None if that doesn't matter."""
         return None if self._strings is None else self._strings.scan(self._place, buffer)
 
@@ -225,7 +225,7 @@ class PlanWalker:
 
 
 def _first_complete(
-    patterns: tuple[_Pattern, ...], buffer: bytes, places: list[Place] | None
+    patterns: tuple[_Pattern, ...], buffer: bytes, places: list[StringPlace] | None
 ) -> tuple[_Pattern | None, int]:
     best: _Pattern | None = None
     best_end, best_start = len(buffer) + 1, 0
@@ -239,7 +239,7 @@ def _first_complete(
     return best, best_start
 
 
-def _find(pattern: _Pattern, buffer: bytes, places: list[Place] | None) -> int:
+def _find(pattern: _Pattern, buffer: bytes, places: list[StringPlace] | None) -> int:
     """First occurrence where the pattern counts: not inside a special token, nor inside a string."""
     start = buffer.find(pattern.data)
     if pattern.at_start:
@@ -252,7 +252,7 @@ def _find(pattern: _Pattern, buffer: bytes, places: list[Place] | None) -> int:
     return start
 
 
-def _n_possible_prefix(patterns: tuple[_Pattern, ...], buffer: bytes, places: list[Place] | None) -> int:
+def _n_possible_prefix(patterns: tuple[_Pattern, ...], buffer: bytes, places: list[StringPlace] | None) -> int:
     """Length of the longest suffix of `buffer` that is a proper prefix of some pattern, where that counts."""
     longest = 0
     for pattern in patterns:

@@ -26,7 +26,7 @@ from imp_server.schedule.snapshots import SnapshotLimits, Snapshots
 from imp_server.schedule.spill import Spill
 from imp_server.schedule.tiers.record import BlockStore
 from imp_server.schedule.tiers.tier import Tier
-from imp_server.schedule.tree import BLOCK_BYTES, Node, PrefixTree, key_of
+from imp_server.schedule.tree import BLOCK_BYTES, PrefixTree, TreeNode, key_of
 
 _SAVED_AT_ONCE = 4
 """Blocks that one call of `tidy` writes: a few milliseconds, so a message that arrives isn't kept waiting."""
@@ -51,7 +51,7 @@ class Offload:
 class _Cursor:
     """How far a row is published: `node` holds its tokens up to `n_tokens` (whole blocks)."""
 
-    node: Node
+    node: TreeNode
     n_tokens: int = 0
 
 
@@ -197,7 +197,7 @@ class PrefixCache:
         self._restoring.abandon(row)
         self._cursors.pop(row, None)
 
-    def _keep(self, row: Row, cursor: _Cursor, key: bytes) -> Node | None:
+    def _keep(self, row: Row, cursor: _Cursor, key: bytes) -> TreeNode | None:
         assert row.tables is not None
         column = cursor.n_tokens // BLOCK_TOKENS
         blocks = [
@@ -286,7 +286,7 @@ class PrefixCache:
         self._pins.expire()
 
 
-def _is_there(node: Node) -> bool:
+def _is_there(node: TreeNode) -> bool:
     """A root, or a node whose blocks the pools hold."""
     return node.parent is None or (node.lives and node.is_resident)
 

@@ -9,7 +9,7 @@ from imp_server.models.architecture import CacheGroup
 from imp_server.schedule.blocks import EMPTY, BlockPool
 from imp_server.schedule.pins import Pins
 from imp_server.schedule.spill import Spill
-from imp_server.schedule.tree import Node, PrefixTree
+from imp_server.schedule.tree import PrefixTree, TreeNode
 
 _STRIPPED_AT_ONCE = 32
 """Blocks that one walk along the rows' paths frees, if there are as many."""
@@ -30,7 +30,7 @@ class KeptBlocks:
         self.n_evicted_tokens = 0
         self._tree, self._groups, self._pools, self._pins, self._spill = tree, groups, pools, pins, spill
 
-    def keep(self, parent: Node, key: bytes, blocks: list[int]) -> Node | None:
+    def keep(self, parent: TreeNode, key: bytes, blocks: list[int]) -> TreeNode | None:
         """The child of `parent` for these tokens; `blocks`: a row's, per cache group.
 
         None: a block doesn't hold the tokens yet, since a copy into it was planned and has not run.
@@ -50,7 +50,7 @@ class KeptBlocks:
             self._spill.note_new(node)
         return node
 
-    def _attach(self, node: Node, blocks: list[int]) -> None:
+    def _attach(self, node: TreeNode, blocks: list[int]) -> None:
         """A row has computed again what the pools lacked."""
         if node.is_resident and EMPTY not in node.blocks:
             return
@@ -61,7 +61,7 @@ class KeptBlocks:
                 gained[group] = block
         self.gain(node, gained)
 
-    def gain(self, node: Node, blocks: Sequence[int]) -> None:
+    def gain(self, node: TreeNode, blocks: Sequence[int]) -> None:
         """The pools hold more of the node: `blocks`, EMPTY where nothing is new. They are kept already."""
         merged = [new if new != EMPTY else old for old, new in zip(node.blocks, blocks, strict=True)]
         if node.is_resident:
@@ -124,15 +124,15 @@ class KeptBlocks:
                 break
         return n_freed
 
-    def _before_leaves(self) -> Iterator[Node]:
+    def _before_leaves(self) -> Iterator[TreeNode]:
         """The paths to the leaves that are left, from the root; once all that could go has gone these are the rows'."""
-        seen: set[Node] = set()
+        seen: set[TreeNode] = set()
         for leaf in list(self._tree.leaves_by_age()):
             path = list(takewhile(lambda node: node not in seen, leaf.path()))
             seen.update(path)
             yield from reversed(path)
 
-    def _leave(self, node: Node) -> None:
+    def _leave(self, node: TreeNode) -> None:
         """Give up its blocks. What a tier has stays known, what none has is forgotten."""
         if self._spill is None or not self._spill.store(node):
             self.forget(node)
@@ -141,7 +141,7 @@ class KeptBlocks:
         self._tree.demote(node)
         self._drop(blocks)
 
-    def forget(self, node: Node) -> None:
+    def forget(self, node: TreeNode) -> None:
         """The node and what continues it, all of which at most a tier has."""
         family = [node]
         for each in family:
@@ -152,7 +152,7 @@ class KeptBlocks:
             self._tree.remove(each)
             self._drop(each.blocks)
 
-    def lose_copy(self, node: Node) -> None:
+    def lose_copy(self, node: TreeNode) -> None:
         """The tier's copy can't be read."""
         if not node.is_resident:
             self.forget(node)

@@ -12,7 +12,7 @@ from imp_server.models.architecture import CacheGroup
 from imp_server.schedule.blocks import EMPTY
 from imp_server.schedule.prefix import PrefixHit
 from imp_server.schedule.snapshots import Snapshot, Snapshots
-from imp_server.schedule.tree import TOKEN_BYTES, Match, Node, PrefixTree, key_of
+from imp_server.schedule.tree import TOKEN_BYTES, Match, PrefixTree, TreeNode, key_of
 
 
 class Lookup:
@@ -87,7 +87,7 @@ class Lookup:
             n_tokens = len(nodes) * BLOCK_TOKENS
         return Match(nodes, n_tokens)
 
-    def _resumes(self, group: int, nodes: tuple[Node, ...], n_tokens: int, may_load: bool) -> bool:
+    def _resumes(self, group: int, nodes: tuple[TreeNode, ...], n_tokens: int, may_load: bool) -> bool:
         seen = nodes[self.first_seen(group, n_tokens) :]
         if may_load:
             return all(node.blocks[group] != EMPTY or node.stored_mask >> group & 1 for node in seen)

@@ -10,12 +10,12 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from imp_server.schedule.tree import Node, PrefixTree
+from imp_server.schedule.tree import PrefixTree, TreeNode
 
 
 @dataclass(slots=True)
 class _Pin:
-    nodes: tuple[Node, ...]
+    nodes: tuple[TreeNode, ...]
     session_id: str | None
     expires_at: float
 
@@ -29,11 +29,11 @@ class Pins:
         self._budget = budget
         self._session_ttl_s = session_ttl_s
         self._clock = clock
-        self._pins: OrderedDict[str | Node, _Pin] = OrderedDict()
+        self._pins: OrderedDict[str | TreeNode, _Pin] = OrderedDict()
         """Oldest first; by session, or by the last node."""
         self._sessions: OrderedDict[str, _Pin] = OrderedDict()
         """Those of them that sessions hold, oldest first."""
-        self._in_sessions: Counter[Node] = Counter()
+        self._in_sessions: Counter[TreeNode] = Counter()
         self._n_nodes = 0
 
     def __len__(self) -> int:
@@ -55,7 +55,7 @@ class Pins:
             "kv_session_pinned_blocks": float(len(self._in_sessions)),
         }
 
-    def pin(self, nodes: Sequence[Node], session_id: str | None) -> None:
+    def pin(self, nodes: Sequence[TreeNode], session_id: str | None) -> None:
         """Hold these nodes of one path, from its root, as many as the budget takes. A session's earlier pin ends."""
         held = tuple(nodes[: self._budget])
         if session_id is not None:
@@ -96,7 +96,7 @@ class Pins:
         while self._sessions and next(iter(self._sessions.values())).expires_at <= now:
             self._release(next(iter(self._sessions)))
 
-    def _release(self, name: str | Node) -> None:
+    def _release(self, name: str | TreeNode) -> None:
         pin = self._pins.pop(name)
         if pin.session_id is not None:
             del self._sessions[pin.session_id]

@@ -14,7 +14,7 @@ from imp_server.schedule.blocks import BlockPool
 from imp_server.schedule.memory import Memory
 from imp_server.schedule.rows import Row
 from imp_server.schedule.snapshots import Snapshot
-from imp_server.schedule.tree import Node
+from imp_server.schedule.tree import TreeNode
 
 
 def n_common(a: NDArray[np.int32], b: NDArray[np.int32]) -> int:
@@ -35,7 +35,7 @@ class PrefixHit:
     n_tokens: int = 0
     blocks: tuple[tuple[int, ...], ...] = ()
     wait_for: Row | None = field(default=None, compare=False)
-    nodes: tuple[Node, ...] = field(default=(), compare=False)
+    nodes: tuple[TreeNode, ...] = field(default=(), compare=False)
     """The index's own."""
     is_below: bool = False
     """Some blocks, or the state, are missing yet. `PrefixIndex.restore` brings them back."""

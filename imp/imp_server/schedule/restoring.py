@@ -14,12 +14,12 @@ from imp_server.schedule.prefix import PrefixHit
 from imp_server.schedule.rows import Row
 from imp_server.schedule.snapshots import Snapshot, Snapshots
 from imp_server.schedule.spill import Spill
-from imp_server.schedule.tree import Match, Node, PrefixTree
+from imp_server.schedule.tree import Match, PrefixTree, TreeNode
 
 
 @dataclass(slots=True)
-class _Job:
-    nodes: tuple[Node, ...]
+class _Restore:
+    nodes: tuple[TreeNode, ...]
     n_tokens: int
     snapshot: Snapshot | None
     n_done: int = 0
@@ -44,7 +44,7 @@ class Restoring:
         """Jobs that ended before their prefix did: a fault of the tier, or no block to restore into."""
         self._tree, self._kept, self._lookup, self._pools = tree, kept, lookup, pools
         self._spill, self._snapshots = spill, snapshots
-        self._jobs: dict[Row, _Job] = {}
+        self._jobs: dict[Row, _Restore] = {}
 
     @property
     def n_jobs(self) -> int:
@@ -59,7 +59,7 @@ class Restoring:
         """The row has adopted what the pools hold of the hit."""
         for node in hit.nodes:
             node.n_holds += 1
-        self._jobs[row] = _Job(hit.nodes, hit.n_tokens, hit.snapshot)
+        self._jobs[row] = _Restore(hit.nodes, hit.n_tokens, hit.snapshot)
 
     def go_on(self, row: Row, budget_ms: float) -> int | None:
         """At least a block more; None while some are missing, else the tokens that the row's tables hold."""
@@ -85,7 +85,7 @@ class Restoring:
             node.n_holds -= 1
             self._tree.offer(node)
 
-    def _bring(self, row: Row, job: _Job) -> bool:
+    def _bring(self, row: Row, job: _Restore) -> bool:
         """The next node's blocks into the row's tables; False if they can't be had."""
         node, column = job.nodes[job.n_done], job.n_done
         assert row.tables is not None
@@ -102,7 +102,7 @@ class Restoring:
                 row.tables.fill(group, column, node.blocks[group])
         return True
 
-    def _load(self, node: Node) -> bool:
+    def _load(self, node: TreeNode) -> bool:
         """All that the tier has of the node and the pools lack."""
         if self._spill is None:
             return False
@@ -131,7 +131,7 @@ class Restoring:
             if block != EMPTY:
                 pool.release(block)
 
-    def _cut_short(self, row: Row, job: _Job) -> int:
+    def _cut_short(self, row: Row, job: _Restore) -> int:
         """Go on with what is there: the longest part of it after which every group can resume."""
         self.n_cut_short += 1
         self.abandon(row)

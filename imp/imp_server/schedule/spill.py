@@ -10,7 +10,7 @@ import numpy as np
 from imp_server.schedule.blocks import EMPTY
 from imp_server.schedule.tiers.record import BlockRecord, BlockStore, content_hash, is_lasting
 from imp_server.schedule.tiers.tier import KnownEntry, Tier
-from imp_server.schedule.tree import BLOCK_BYTES, Node, PrefixTree
+from imp_server.schedule.tree import BLOCK_BYTES, PrefixTree, TreeNode
 
 _MOST_UNSAVED = 1 << 16
 """New nodes remembered for saving; beyond that the oldest are saved only when they are evicted."""
@@ -25,12 +25,12 @@ class Spill:
         self._tree, self._tier, self._store = tree, tier, store
         self._block_bytes = tuple(block_bytes)
         self._nothing = [EMPTY] * len(self._block_bytes)
-        self._unsaved: deque[Node] = deque(maxlen=_MOST_UNSAVED)
+        self._unsaved: deque[TreeNode] = deque(maxlen=_MOST_UNSAVED)
         self._adopt_known()
 
     def _adopt_known(self) -> None:
         """Nodes for what an earlier process left; entries whose prefix is gone are dropped."""
-        by_digest: dict[bytes, Node] = {}
+        by_digest: dict[bytes, TreeNode] = {}
         waiting: dict[bytes, list[KnownEntry]] = {}
         for entry in self._tier.known():
             root = self._tree.root(entry.reuse_group)
@@ -49,13 +49,13 @@ class Spill:
             for entry in orphans:
                 self._tier.drop(entry.digest)
 
-    def _is_sound(self, entry: KnownEntry, parent: Node) -> bool:
+    def _is_sound(self, entry: KnownEntry, parent: TreeNode) -> bool:
         true = entry.digest == content_hash(parent.digest, entry.key) and entry.key not in parent.children
         return true and 0 < len(entry.key) <= BLOCK_BYTES and not entry.mask >> len(self._block_bytes)
 
     # --- down -----------------------------------------------------------------------------------
 
-    def store(self, node: Node) -> bool:
+    def store(self, node: TreeNode) -> bool:
         """A tier has the node's contents after this; False if it can't be had. The pools must hold them."""
         if node.is_stored:
             return True
@@ -77,7 +77,7 @@ class Spill:
         self._tree.store(node, mask)
         return True
 
-    def _make_room(self, node: Node, n_payload: int) -> bool:
+    def _make_room(self, node: TreeNode, n_payload: int) -> bool:
         """By giving up what was used longer ago than the node."""
         if self._tier.has_room(n_payload):
             return True
@@ -92,7 +92,7 @@ class Spill:
                 return True
         return False
 
-    def unstore(self, node: Node) -> None:
+    def unstore(self, node: TreeNode) -> None:
         """Give up the tier's copy; a node that had nothing else leaves the tree."""
         self._tier.drop(node.digest)
         if node.is_resident:
@@ -100,14 +100,14 @@ class Spill:
         else:
             self._tree.remove(node)  # no child is stored, so none is there
 
-    def forget(self, node: Node) -> None:
+    def forget(self, node: TreeNode) -> None:
         """Give up the tier's copy alone; the caller sees to the node."""
         self._tier.drop(node.digest)
         self._tree.unstore(node)
 
     # --- up -------------------------------------------------------------------------------------
 
-    def load(self, node: Node, blocks: Sequence[int]) -> bool:
+    def load(self, node: TreeNode, blocks: Sequence[int]) -> bool:
         """Fill `blocks` (one per cache group, EMPTY = not wanted) with the node's contents.
 
         False: the entry can't be read or lacks a group; it is unusable from now on, and so is what continues it.
@@ -136,7 +136,7 @@ class Spill:
 
     # --- saving for the next process ------------------------------------------------------------
 
-    def note_new(self, node: Node) -> None:
+    def note_new(self, node: TreeNode) -> None:
         """A node that the next process shall find, too."""
         if self._tier.persists and is_lasting(node.reuse_group):
             self._unsaved.append(node)

@@ -34,16 +34,16 @@ def key_of(ids: NDArray[np.int32]) -> bytes:
 
 
 @dataclass(slots=True, eq=False)
-class Node:
+class TreeNode:
     """A kept block: its tokens, one block id per cache group (-1 = that group lacks it), its place in the tree."""
 
     key: bytes
-    parent: Node | None
+    parent: TreeNode | None
     digest: bytes
     """Content hash of all tokens up to this block's last, and of the reuse group."""
     reuse_group: int
     blocks: list[int] = field(default_factory=list)
-    children: dict[bytes, Node] = field(default_factory=dict)
+    children: dict[bytes, TreeNode] = field(default_factory=dict)
     order: list[bytes] = field(default_factory=list)
     """Keys of the children, sorted."""
     last_used: int = 0
@@ -81,17 +81,17 @@ class Node:
     def n_tokens(self) -> int:
         return len(self.key) // TOKEN_BYTES
 
-    def add(self, child: Node) -> None:
+    def add(self, child: TreeNode) -> None:
         self.children[child.key] = child
         insort(self.order, child.key)
 
-    def remove(self, child: Node) -> None:
+    def remove(self, child: TreeNode) -> None:
         del self.children[child.key]
         del self.order[bisect_left(self.order, child.key)]
 
-    def path(self) -> Iterator[Node]:
+    def path(self) -> Iterator[TreeNode]:
         """This node and its ancestors, without the root."""
-        node: Node | None = self
+        node: TreeNode | None = self
         while node is not None and node.parent is not None:
             yield node
             node = node.parent
@@ -101,7 +101,7 @@ class Node:
 class Match:
     """Nodes from the root down; the last one may be covered in part. `n_tokens` counts all matched tokens."""
 
-    nodes: tuple[Node, ...]
+    nodes: tuple[TreeNode, ...]
     n_tokens: int
 
 
@@ -109,21 +109,21 @@ class PrefixTree:
     """Owner of the nodes and of their order of use. Knows nothing of pools: whoever holds it keeps and drops blocks."""
 
     def __init__(self) -> None:
-        self._roots: dict[int, Node] = {}
+        self._roots: dict[int, TreeNode] = {}
         self._clock = count(1)
-        self._resident: AgeOrder[Node] = AgeOrder(lambda node: node.may_leave)
-        self._stored: AgeOrder[Node] = AgeOrder(lambda node: node.may_be_unstored)
+        self._resident: AgeOrder[TreeNode] = AgeOrder(lambda node: node.may_leave)
+        self._stored: AgeOrder[TreeNode] = AgeOrder(lambda node: node.may_be_unstored)
         self.n_nodes = 0
         self.n_resident = 0
 
-    def root(self, reuse_group: int) -> Node:
+    def root(self, reuse_group: int) -> TreeNode:
         """Prefixes of different groups (Row.reuse_group) share nothing."""
         found = self._roots.get(reuse_group)
         if found is None:
-            found = self._roots[reuse_group] = Node(b"", None, root_hash(reuse_group), reuse_group)
+            found = self._roots[reuse_group] = TreeNode(b"", None, root_hash(reuse_group), reuse_group)
         return found
 
-    def forget_empty_roots(self, but: Collection[Node]) -> None:
+    def forget_empty_roots(self, but: Collection[TreeNode]) -> None:
         """Groups come and go with what clients choose (salts): those of which nothing is known take no memory."""
         if len(self._roots) > _MOST_EMPTY_ROOTS:
             self._roots = {group: node for group, node in self._roots.items() if node.children or node in but}
@@ -148,7 +148,7 @@ class PrefixTree:
         self.touch(nodes)
         return Match(tuple(nodes), at // TOKEN_BYTES)
 
-    def insert(self, parent: Node, key: bytes, blocks: list[int]) -> tuple[Node, bool]:
+    def insert(self, parent: TreeNode, key: bytes, blocks: list[int]) -> tuple[TreeNode, bool]:
         """The child of `parent` for the tokens `key`, and whether it is new (its blocks then are `blocks`).
 
         A new full block makes partial leaves that begin it useless; `covered` names them.
@@ -164,20 +164,20 @@ class PrefixTree:
         self.touch([node])
         return node, True
 
-    def insert_stored(self, parent: Node, key: bytes, blocks: list[int], mask: int) -> Node:
+    def insert_stored(self, parent: TreeNode, key: bytes, blocks: list[int], mask: int) -> TreeNode:
         """A node whose blocks only a lower tier has. The caller knows that it isn't there yet."""
         node = self._add(parent, key, list(blocks))
         self.store(node, mask)
         self.touch([node])
         return node
 
-    def _add(self, parent: Node, key: bytes, blocks: list[int]) -> Node:
-        node = Node(key, parent, content_hash(parent.digest, key), parent.reuse_group, blocks, is_resident=False)
+    def _add(self, parent: TreeNode, key: bytes, blocks: list[int]) -> TreeNode:
+        node = TreeNode(key, parent, content_hash(parent.digest, key), parent.reuse_group, blocks, is_resident=False)
         parent.add(node)
         self.n_nodes += 1
         return node
 
-    def covered(self, node: Node) -> list[Node]:
+    def covered(self, node: TreeNode) -> list[TreeNode]:
         """Unpinned partial siblings of `node` whose tokens it begins with: it serves every match that they do."""
         if node.parent is None:
             return []
@@ -190,7 +190,7 @@ class PrefixTree:
 
     # --- where a node's contents are ------------------------------------------------------------
 
-    def demote(self, node: Node) -> None:
+    def demote(self, node: TreeNode) -> None:
         """The pools no longer have it; a lower tier does."""
         assert node.may_leave and node.is_stored and node.parent is not None
         node.is_resident = False
@@ -198,7 +198,7 @@ class PrefixTree:
         self.n_resident -= 1
         self._resident.offer(node.parent)
 
-    def promote(self, node: Node, blocks: list[int]) -> None:
+    def promote(self, node: TreeNode, blocks: list[int]) -> None:
         """The pools have it again. Its parent must be resident."""
         assert not node.is_resident and node.parent is not None
         node.blocks, node.is_resident = blocks, True
@@ -206,21 +206,21 @@ class PrefixTree:
         self.n_resident += 1
         self._resident.offer(node)
 
-    def store(self, node: Node, mask: int) -> None:
+    def store(self, node: TreeNode, mask: int) -> None:
         """A lower tier has a copy of the cache groups in `mask` (bit g = group g)."""
         assert mask and not node.is_stored and node.parent is not None
         node.stored_mask = mask
         node.parent.n_stored += 1
         self._stored.offer(node)
 
-    def unstore(self, node: Node) -> None:
+    def unstore(self, node: TreeNode) -> None:
         """The lower tier's copy is gone. Whoever isn't resident either must be removed."""
         assert node.is_stored and node.parent is not None
         node.stored_mask = 0
         node.parent.n_stored -= 1
         self._stored.offer(node.parent)
 
-    def remove(self, node: Node) -> None:
+    def remove(self, node: TreeNode) -> None:
         """Take a node without children out of the tree."""
         if node.children or node.parent is None:
             raise RuntimeError("only leaves can be removed")
@@ -237,15 +237,15 @@ class PrefixTree:
 
     # --- order of use ---------------------------------------------------------------------------
 
-    def leaves_by_age(self) -> Iterator[Node]:
+    def leaves_by_age(self) -> Iterator[TreeNode]:
         """Unpinned nodes that may leave, least recently used first. What the caller leaves alone is offered again."""
         return self._resident.oldest_first()
 
-    def stored_by_age(self) -> Iterator[Node]:
+    def stored_by_age(self) -> Iterator[TreeNode]:
         """Unpinned nodes whose stored copy may be given up, least recently used first."""
         return self._stored.oldest_first()
 
-    def touch(self, nodes: list[Node]) -> None:
+    def touch(self, nodes: list[TreeNode]) -> None:
         now = next(self._clock)
         for node in nodes:
             node.last_used = now
@@ -254,12 +254,12 @@ class PrefixTree:
             if node.stored_mask and not node.n_stored:
                 self._stored.offer(node)
 
-    def offer(self, node: Node) -> None:
+    def offer(self, node: TreeNode) -> None:
         """The node may be given up again (its pin is gone)."""
         self._resident.offer(node)
         self._stored.offer(node)
 
-    def nodes(self) -> Iterator[Node]:
+    def nodes(self) -> Iterator[TreeNode]:
         """All nodes, parents before children."""
         stack = [child for root in self._roots.values() for child in root.children.values()]
         while stack:
@@ -267,7 +267,7 @@ class PrefixTree:
             yield node
             stack.extend(node.children.values())
 
-    def serves(self, parent: Node, key: bytes) -> bool:
+    def serves(self, parent: TreeNode, key: bytes) -> bool:
         """Some child of `parent` begins with all of `key`."""
         return _longest_common(parent, key)[1] * TOKEN_BYTES == len(key)
 
@@ -285,7 +285,7 @@ class PrefixTree:
             assert node.digest == content_hash(node.parent.digest, node.key)
 
 
-def _longest_common(node: Node, rest: bytes) -> tuple[Node | None, int]:
+def _longest_common(node: TreeNode, rest: bytes) -> tuple[TreeNode | None, int]:
     """The child that shares most leading tokens with `rest`, and how many."""
     best, n_best = None, 0
     place = bisect_left(node.order, rest)

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from imp_server.core import CallArgs, CallEnd, CallStart, OutputEvent
 from imp_server.text.call_ids import unique_id
-from imp_server.text.tools.base import Begin, CallPiece, CallReader, Cut, End, json_unmarked, unmarked
+from imp_server.text.tools.base import CallBegins, CallEnds, CallPiece, CallReader, Cut, json_unmarked, unmarked
 
 
 class CallReaders(Protocol):
@@ -66,14 +66,14 @@ class Calls:
     def _events(self, pieces: list[CallPiece]) -> list[OutputEvent]:
         events: list[OutputEvent] = []
         for piece in pieces:
-            if isinstance(piece, Begin):
+            if isinstance(piece, CallBegins):
                 self.n_calls += 1
                 self._is_open = True
                 call_id = self._id(piece.id and unmarked(piece.id))
                 events.append(CallStart(self._choice, self.n_calls - 1, call_id, unmarked(piece.name)))
             elif isinstance(piece, Cut) and not self._is_open:
                 self.has_begun = True
-            elif isinstance(piece, End | Cut):
+            elif isinstance(piece, CallEnds | Cut):
                 is_cut = isinstance(piece, Cut)
                 self.has_cut, self._is_open = self.has_cut or is_cut, False
                 events.append(CallEnd(self._choice, self.n_calls - 1, is_cut))

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from imp_server.core import ChatRequest, GrammarPlan, GrammarRefused, ResponseFormat, Segment
 from imp_server.grammar.check import Rules, schema_plan
 from imp_server.grammar.languages.envelope import Alt, Branch, Free, Lit, Node, Parts, Ref, Seq, Value, Words
-from imp_server.grammar.plan import Normal, make_plan
+from imp_server.grammar.plan import PlanPayload, make_plan
 from imp_server.grammar.proving import PROVES_HERE, Prover
 from imp_server.text.free_reply import free_reply
 from imp_server.text.thinking import Mark, ThinkTags, spellings
@@ -73,7 +73,7 @@ def constraint(
             answer = None if wanted.kind == "text" else _answer(wanted, rules, prover)
             calls = forced_calls(chat, form, tools, mark, template) if tools and form is not None else None
             node = _bound(answer, calls, thinking, mark)
-        plan = make_plan("envelope", Normal(node=node, key_order=rules.key_order))
+        plan = make_plan("envelope", PlanPayload(node=node, key_order=rules.key_order))
         prover.prove(plan)
         prover.settle()
         return plan
@@ -101,9 +101,9 @@ def _plain(wanted: ResponseFormat, rules: Rules, prover: Prover) -> GrammarPlan:
         case "json_schema":
             plan = schema_plan(rules.of_answer(wanted.schema), key_order=rules.key_order)
         case "choice":
-            plan = make_plan("choice", Normal(choices=wanted.choices))
+            plan = make_plan("choice", PlanPayload(choices=wanted.choices))
         case _:
-            plan = make_plan("gbnf" if wanted.kind == "grammar" else wanted.kind, Normal(text=wanted.text))
+            plan = make_plan("gbnf" if wanted.kind == "grammar" else wanted.kind, PlanPayload(text=wanted.text))
     prover.prove(plan)
     prover.settle()
     return plan

@@ -11,7 +11,7 @@ import msgspec
 
 from imp_server.core import GrammarRefused, ResponseFormat
 from imp_server.grammar.check import Rules
-from imp_server.grammar.plan import Normal
+from imp_server.grammar.plan import PlanPayload
 from imp_server.grammar.proving import PROVES_HERE, Prover
 from imp_server.grammar.relaxed import relaxed_schema
 from imp_server.grammar.whole_schema import validator_plan
@@ -38,7 +38,7 @@ def lenient(wanted: ResponseFormat, rules: Rules, prover: Prover = PROVES_HERE) 
         whole = validator_plan(wanted.schema)
         prover.prove(whole)
         prover.settle()
-        text = msgspec.msgpack.decode(whole.payload, type=Normal).schema
+        text = msgspec.msgpack.decode(whole.payload, type=PlanPayload).schema
         return Leniency(msgspec.structs.replace(wanted, schema=schema), ignored, text)
     except GrammarRefused as refused:
         refused.param = refused.param or wanted.param

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from imp_server.config import Config
-from imp_server.config.generating import Reasoning as ReasoningKnobs
+from imp_server.config.generating import ReasoningSettings as ReasoningKnobs
 from imp_server.core import (
     ChatRequest,
     ConfigError,

@@ -18,13 +18,13 @@ from imp_server.text.worker_jobs import Opened, Rendered
 from imp_server.vocab.encoder import Ids
 from imp_server.workers.client import Workers
 from imp_server.workers.lasting import LastingWorkers, WorkerEnded, WorkerFault
-from imp_server.workers.wire import Limits
+from imp_server.workers.wire import JobLimits
 
 T = TypeVar("T")
 _JOBS = "imp_server.text.worker_jobs"
 WARM_UP = f"{_JOBS}:warm_up"
-TEMPLATE_LIMITS = Limits(cpu_s=5.0, memory_bytes=512 << 20)
-TOKENIZER_LIMITS = Limits(cpu_s=10.0, memory_bytes=1 << 30)
+TEMPLATE_LIMITS = JobLimits(cpu_s=5.0, memory_bytes=512 << 20)
+TOKENIZER_LIMITS = JobLimits(cpu_s=10.0, memory_bytes=1 << 30)
 BYTES_PER_TOKEN = 8
 """Of the context: what a template may write."""
 _ROOM = 1 << 20
@@ -81,7 +81,7 @@ class ModelWorkers:
         for own in self._own.values():
             own.close()
 
-    def _opened(self, name: str, job: str, opening: bytes, limits: Limits) -> LastingWorkers:
+    def _opened(self, name: str, job: str, opening: bytes, limits: JobLimits) -> LastingWorkers:
         own = LastingWorkers(self._workers, f"{_JOBS}:{job}", opening, limits)
         try:
             own.open()

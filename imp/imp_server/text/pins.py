@@ -14,7 +14,7 @@ import msgspec
 
 from imp_server.core import ChatRequest, MessageSpan, TextPart, message_text
 from imp_server.text.guard import Guard
-from imp_server.text.spans import Place
+from imp_server.text.spans import TextSpan
 
 
 class _Mark(NamedTuple):
@@ -38,7 +38,7 @@ def _last_mark(chat: ChatRequest) -> _Mark | None:
 
 
 def end_inside(
-    chat: ChatRequest, text: str, places: Sequence[Place | None], where: Sequence[int], guard: Guard
+    chat: ChatRequest, text: str, places: Sequence[TextSpan | None], where: Sequence[int], guard: Guard
 ) -> int | None:
     """Where the last marked block ends in the guarded prompt, if other parts of its message follow it.
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from imp_server.config.generating import Reasoning
+from imp_server.config.generating import ReasoningSettings
 from imp_server.core import (
     ChatRequest,
     ContextLengthExceeded,
@@ -39,7 +39,7 @@ class ThinkWish:
     """First tokens in which an opener is looked for."""
 
 
-def think_wish(chat: ChatRequest, knobs: Reasoning, tags: ThinkTags | None) -> ThinkWish:
+def think_wish(chat: ChatRequest, knobs: ReasoningSettings, tags: ThinkTags | None) -> ThinkWish:
     intent = chat.reasoning
     structured = bool(chat.tools) or chat.output.response_format.kind != "text"
     default = chat.reasoning_default_on and not structured
@@ -61,7 +61,7 @@ def _asked(intent: ReasoningIntent) -> bool | None:
     return None
 
 
-def think_budget(intent: ReasoningIntent, knobs: Reasoning, max_tokens: int) -> int:
+def think_budget(intent: ReasoningIntent, knobs: ReasoningSettings, max_tokens: int) -> int:
     """Reasoning tokens after which it is closed by force; -1 = never.
 
     A share of max_tokens, less if that would leave the answer less than its reserve (or than half, if half is less).

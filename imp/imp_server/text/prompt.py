@@ -18,7 +18,7 @@ from imp_server.text.fold_systems import fold_systems
 from imp_server.text.guard import Guard, SpecialTexts, unused_characters
 from imp_server.text.pins import end_inside, pin_until
 from imp_server.text.prompt_ids import PromptEncoder
-from imp_server.text.spans import Boundaries, Marks, Place, places_by_search
+from imp_server.text.spans import Boundaries, Marks, TextSpan, places_by_search
 from imp_server.text.template import Template
 from imp_server.text.template_traits import TemplateTraits, traits_of
 from imp_server.text.thinking import ThinkTags, ends_in_thinking, think_tags
@@ -194,7 +194,7 @@ def _plain_content(content: Any) -> str:
 
 
 def _cut_after_final(
-    text: str, places: Sequence[Place | None], messages: Sequence[Message], guard: Guard
+    text: str, places: Sequence[TextSpan | None], messages: Sequence[Message], guard: Guard
 ) -> tuple[str, str]:
     final = messages[-1] if messages else None
     if final is None or final.role != "assistant" or final.tool_calls:
@@ -220,7 +220,7 @@ def _cut_after_final(
     return text[:end], guard.clean(text[place.start : end])
 
 
-def _starts_thinking(tags: ThinkTags | None, text: str, places: Sequence[Place | None], continues: bool) -> bool:
+def _starts_thinking(tags: ThinkTags | None, text: str, places: Sequence[TextSpan | None], continues: bool) -> bool:
     if tags is None:
         return False
     if not continues:

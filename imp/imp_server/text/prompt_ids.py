@@ -12,7 +12,7 @@ from imp_server.core import special
 from imp_server.text.guard import Guard
 from imp_server.text.transcripts import TextState, Transcripts, Written, hashed
 from imp_server.vocab.encoder import Ids
-from imp_server.vocab.tokenizer import Piece, Tokenizer
+from imp_server.vocab.tokenizer import TextPiece, Tokenizer
 
 
 class PromptEncoder:
@@ -28,7 +28,7 @@ class PromptEncoder:
         `scope`: whose transcripts may be used.
         """
         pieces = self._tokenizer.split(text, control=True)
-        clean = [p if p.token is not None else Piece(guard.clean(p.text), p.start, p.end) for p in pieces]
+        clean = [p if p.token is not None else TextPiece(guard.clean(p.text), p.start, p.end) for p in pieces]
         marked = [self._marked(piece) for piece in clean]
         places = [0, *accumulate(map(len, marked))]
         whole = b"".join(marked)
@@ -60,7 +60,9 @@ class PromptEncoder:
             offset += self._tokenizer.n_ids_before(whole[start : piece[1]].decode(), n_inside)
         return offset
 
-    def _joined(self, known: Written | None, rest: Sequence[Piece], whole: bytes, state: TextState | None) -> Written:
+    def _joined(
+        self, known: Written | None, rest: Sequence[TextPiece], whole: bytes, state: TextState | None
+    ) -> Written:
         parts = self._tokenizer.encode_pieces(rest)
         opening = [known.ids] if known is not None else self._opening(parts)
         places = [0 if known is None else known.n_bytes]
@@ -83,11 +85,11 @@ class PromptEncoder:
         opened = self._tokenizer.with_bos_eos(parts)
         return opened[:1] if len(opened) - self._tokenizer.add_eos > len(parts) else []
 
-    def _marked(self, piece: Piece) -> bytes:
+    def _marked(self, piece: TextPiece) -> bytes:
         is_special = piece.token is not None and self._tokenizer.vocabulary.is_special(piece.token.id)
         return special(piece.text) if is_special else piece.text.encode()
 
-    def _may_end(self, pieces: Sequence[Piece], places: Sequence[int]) -> list[tuple[int, int]]:
+    def _may_end(self, pieces: Sequence[TextPiece], places: Sequence[int]) -> list[tuple[int, int]]:
         """Places where a message may end: before a token, and before the blanks that a template puts there."""
         found = []
         for index, piece in enumerate(pieces):
@@ -100,7 +102,7 @@ class PromptEncoder:
         return found
 
 
-def _rest(pieces: Sequence[Piece], places: Sequence[int], n_known: int) -> list[Piece]:
+def _rest(pieces: Sequence[TextPiece], places: Sequence[int], n_known: int) -> list[TextPiece]:
     """The pieces behind the first `n_known` bytes, the first of them cut."""
     rest = []
     for index, piece in enumerate(pieces):
@@ -108,5 +110,5 @@ def _rest(pieces: Sequence[Piece], places: Sequence[int], n_known: int) -> list[
             rest.append(piece)
         elif places[index + 1] > n_known:
             text = piece.text.encode()[n_known - places[index] :].decode()
-            rest.append(Piece(text, piece.end - len(text), piece.end))
+            rest.append(TextPiece(text, piece.end - len(text), piece.end))
     return rest

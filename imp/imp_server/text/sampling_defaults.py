@@ -6,7 +6,7 @@ import secrets
 from collections.abc import Mapping
 from typing import Any
 
-from imp_server.config.generating import Sampling
+from imp_server.config.generating import SamplingSettings
 from imp_server.core import InvalidRequest, SamplingIntent, SamplingParams
 
 # What the model cards of these families recommend; keys as in generation_config.json.
@@ -63,10 +63,10 @@ def default_sampling(architecture: str, generation: Mapping[str, Any], *, origin
     return values
 
 
-def configured(values: Mapping[str, float], sampling: Sampling) -> dict[str, float]:
+def configured(values: Mapping[str, float], sampling: SamplingSettings) -> dict[str, float]:
     """`values` of the model, overlaid with what the server was started with."""
     chosen = dict(values)
-    for name in Sampling.__struct_fields__:
+    for name in SamplingSettings.__struct_fields__:
         value = getattr(sampling, name)
         if name == "seed":
             if value >= 0:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from imp_server.vocab.end_tokens import TURN_ENDS
 
 
-class Place(NamedTuple):
+class TextSpan(NamedTuple):
     """Characters [start, end) of a message's content in the rendered prompt."""
 
     start: int
@@ -32,9 +32,9 @@ class Marks:
     def edges(self, index: int) -> tuple[str, str]:
         return f"{self._start}{index}{self._start}", f"{self._end}{index}{self._end}"
 
-    def places(self, plain: str, marked: str, n_messages: int) -> list[Place | None] | None:
+    def places(self, plain: str, marked: str, n_messages: int) -> list[TextSpan | None] | None:
         """Places of the marked contents; None if `marked` isn't `plain` with marks."""
-        found: list[Place | None] = [None] * n_messages
+        found: list[TextSpan | None] = [None] * n_messages
         starts: dict[int, int] = {}
         out: list[str] = []
         size = at = 0
@@ -46,14 +46,14 @@ class Marks:
             if match.group(1) == self._start:
                 starts.setdefault(index, size)
             elif found[index] is None:
-                found[index] = Place(starts.get(index, size), size)
+                found[index] = TextSpan(starts.get(index, size), size)
         out.append(marked[at:])
         return found if "".join(out) == plain else None
 
 
-def places_by_search(plain: str, contents: Sequence[str]) -> list[Place | None]:
+def places_by_search(plain: str, contents: Sequence[str]) -> list[TextSpan | None]:
     """The fallback: each content's first occurrence behind the one before it."""
-    found: list[Place | None] = []
+    found: list[TextSpan | None] = []
     at = 0
     for content in contents:
         start = plain.find(content, at) if content else -1
@@ -61,7 +61,7 @@ def places_by_search(plain: str, contents: Sequence[str]) -> list[Place | None]:
             found.append(None)
             continue
         at = start + len(content)
-        found.append(Place(start, at))
+        found.append(TextSpan(start, at))
     return found
 
 
@@ -72,7 +72,7 @@ class Boundaries:
         texts = sorted((t for t in special_texts if t in TURN_ENDS), key=len, reverse=True)
         self._turn_end = re.compile("(?:" + "|".join(map(re.escape, texts)) + r")\s*") if texts else None
 
-    def ends(self, prompt: str, places: Sequence[Place | None]) -> list[int]:
+    def ends(self, prompt: str, places: Sequence[TextSpan | None]) -> list[int]:
         """The end of each message; ascending, all within the prompt."""
         ends: list[int] = []
         at = 0

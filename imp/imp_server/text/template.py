@@ -14,7 +14,7 @@ from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 
 from imp_server.core import InvalidModel, TemplateRefused, TemplateTooCostly
-from imp_server.text.template_budget import MAX_STEPS, STEPS_PER_MESSAGE, Budget, LimitExceeded, spending
+from imp_server.text.template_budget import MAX_STEPS, STEPS_PER_MESSAGE, LimitExceeded, RenderingBudget, spending
 from imp_server.text.template_limits import BoundedEnvironment
 
 MAX_SOURCE = 1 << 20
@@ -72,7 +72,7 @@ class ChatTemplate:
         if len(source) > MAX_SOURCE:
             raise InvalidModel(f"the chat template has more than {MAX_SOURCE} characters")
         try:
-            with spending(Budget()):
+            with spending(RenderingBudget()):
                 self._template = environment.bounded(source)
         except TemplateSyntaxError as error:
             raise InvalidModel(f"the chat template has a fault in line {error.lineno}: {error.message}") from None
@@ -101,7 +101,7 @@ class ChatTemplate:
             "add_generation_prompt": add_generation_prompt,
         }
         try:
-            with spending(Budget(MAX_STEPS + STEPS_PER_MESSAGE * len(messages))):
+            with spending(RenderingBudget(MAX_STEPS + STEPS_PER_MESSAGE * len(messages))):
                 return self._template.render(**variables)
         except _Refusal as refusal:
             raise TemplateRefused(

@@ -29,7 +29,7 @@ class LimitExceeded(Exception):
     """The template does too much."""
 
 
-class Budget:
+class RenderingBudget:
     """Owner of what one rendering has left."""
 
     def __init__(self, steps: int = MAX_STEPS) -> None:
@@ -51,19 +51,19 @@ class Budget:
 
 
 class _Current(local):
-    budget: Budget = Budget()
+    budget: RenderingBudget = RenderingBudget()
 
 
 _current = _Current()
 
 
-def budget() -> Budget:
+def budget() -> RenderingBudget:
     """Of the rendering on this thread."""
     return _current.budget
 
 
 @contextmanager
-def spending(given: Budget) -> Iterator[None]:
+def spending(given: RenderingBudget) -> Iterator[None]:
     before, _current.budget = _current.budget, given
     try:
         yield

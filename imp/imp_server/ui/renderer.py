@@ -11,11 +11,11 @@ from imp_server.core.errand import NotWanted, carried, current_errand
 from imp_server.core.lanes import Lane
 from imp_server.ui.allowed import Node
 from imp_server.workers.client import Workers
-from imp_server.workers.jobs import Places
+from imp_server.workers.jobs import WorkerPlaces
 from imp_server.workers.lasting import LastingWorkers, WorkerEnded, WorkerFault
-from imp_server.workers.wire import Limits
+from imp_server.workers.wire import JobLimits
 
-_LIMITS = Limits(cpu_s=2.0, memory_bytes=128 << 20)
+_LIMITS = JobLimits(cpu_s=2.0, memory_bytes=128 << 20)
 """Of a process; a question has less (ui/markdown.py)."""
 _WARM_UP, _JOB = "imp_server.ui.markdown:warm_up", "imp_server.ui.markdown:open_renderer"
 _MOST_ANSWER = 8 << 20
@@ -31,7 +31,7 @@ class Renderer:
     def __init__(self) -> None:
         self._workers = Workers((_WARM_UP,))
         self._lasting = LastingWorkers(self._workers, _JOB, b"", _LIMITS, n_workers=_N_WORKERS)
-        self._places = Places(_N_WORKERS)
+        self._places = WorkerPlaces(_N_WORKERS)
         self._lane: Lane | None = None
 
     @property

@@ -30,7 +30,7 @@ class AddedToken(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class TextPiece:
     """A stretch of a text: literal text (`token` is None) or one added token. `start`, `end` in characters."""
 
     text: str
@@ -79,10 +79,10 @@ class Tokenizer:
         if encoder.unknown_id is not None:
             self._forbidden[encoder.unknown_id] = False
 
-    def split(self, text: str, *, control: bool) -> list[Piece]:
+    def split(self, text: str, *, control: bool) -> list[TextPiece]:
         """Cut out the added tokens, leftmost and longest first; control tokens only if `control`."""
         matcher = self._all if control else self._plain
-        pieces: list[Piece] = []
+        pieces: list[TextPiece] = []
         at = 0
         if matcher is not None:
             for match in matcher.finditer(text):
@@ -91,13 +91,13 @@ class Tokenizer:
                 if token.strip_left:
                     literal = literal.rstrip()
                 if literal:
-                    pieces.append(Piece(literal, at, at + len(literal)))
-                pieces.append(Piece(token.text, match.start(), match.end(), token))
+                    pieces.append(TextPiece(literal, at, at + len(literal)))
+                pieces.append(TextPiece(token.text, match.start(), match.end(), token))
                 at = match.end()
                 if token.strip_right:
                     at += len(text) - at - len(text[at:].lstrip())
         if at < len(text):
-            pieces.append(Piece(text[at:], at, len(text)))
+            pieces.append(TextPiece(text[at:], at, len(text)))
         return pieces
 
     def marked(self, text: str) -> bytes:
@@ -108,7 +108,7 @@ class Tokenizer:
             special(p.text) if p.token is not None and p.token.id in control else p.text.encode() for p in pieces
         )
 
-    def encode_pieces(self, pieces: Sequence[Piece]) -> list[Ids]:
+    def encode_pieces(self, pieces: Sequence[TextPiece]) -> list[Ids]:
         """Ids of each piece, in order."""
         literal = [p.text for p in pieces if p.token is None]
         encoded = iter(self._encoder.encode(literal))

@@ -40,7 +40,7 @@ class Pulled:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class NamedModel:
     """What a name means: `pulled` if it is here, else the source to pull it from, or a plain `path`."""
 
     name: str
@@ -93,7 +93,7 @@ def hub_source(text: str) -> tuple[str, HubModel] | None:
     return f"hf:{repo}:{file}" if file else f"hf:{repo}", HubModel(repo, file)
 
 
-def find(name: str, models_dir: str = "") -> Wanted | None:
+def find(name: str, models_dir: str = "") -> NamedModel | None:
     """What `name` means; "" = the default model. None for the name `none`: no model.
 
     In this order: an existing path, a file or folder in `models_dir`, a model that is here, a known name, a
@@ -103,10 +103,10 @@ def find(name: str, models_dir: str = "") -> Wanted | None:
     if name == NO_MODEL:
         return None
     if found := _on_disk(name, models_dir):
-        return Wanted(_stem(found), path=found)
+        return NamedModel(_stem(found), path=found)
     if name in KNOWN or (pulled := find_pulled(name)) is None:
         return _to_pull(name)
-    return Wanted(name, pulled=pulled)
+    return NamedModel(name, pulled=pulled)
 
 
 def _on_disk(name: str, models_dir: str) -> Path | None:
@@ -123,13 +123,13 @@ def _stem(path: Path) -> str:
     return readable(_SUFFIX.sub("", path.name) if path.is_file() else path.resolve().name)
 
 
-def _to_pull(name: str) -> Wanted:
+def _to_pull(name: str) -> NamedModel:
     known: Known | None = KNOWN.get(name)
     if known:
-        return Wanted(name, pulled=find_pulled(name), source=known.source)
+        return NamedModel(name, pulled=find_pulled(name), source=known.source)
     looks_like_path = name.startswith((".", "/", "~")) or (_SUFFIX.search(name) and not name.startswith("hf:"))
     if not looks_like_path and (hub := hub_source(name)):
-        return Wanted(hub[0], pulled=find_pulled(hub[0]), source=hub[1])
+        return NamedModel(hub[0], pulled=find_pulled(hub[0]), source=hub[1])
     if looks_like_path:
         raise ModelFileMissing(f"no model file {name}")
     if name.startswith("hf:"):

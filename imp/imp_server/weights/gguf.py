@@ -119,9 +119,9 @@ class GgufFile:
     def __init__(self, path: str | os.PathLike[str], *, follow_parts: bool = True) -> None:
         """`follow_parts`: open the sibling files of a split model, too; `path` may be any of its parts."""
         self.path = Path(path)
-        first = _Part(self.path)
+        first = _FilePart(self.path)
         names = _part_paths(self.path, first.metadata) if follow_parts else [self.path]
-        self._parts = [first if p == self.path else _Part(p) for p in names]
+        self._parts = [first if p == self.path else _FilePart(p) for p in names]
         self.metadata: Mapping[str, Any] = self._parts[0].metadata
         self.tensors: dict[str, TensorInfo] = {}
         for number, part in enumerate(self._parts):
@@ -176,7 +176,7 @@ def _part_paths(path: Path, metadata: Mapping[str, Any]) -> list[Path]:
     return paths
 
 
-class _Part:
+class _FilePart:
     """One mapped file with its own header."""
 
     def __init__(self, path: Path) -> None:

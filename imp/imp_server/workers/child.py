@@ -17,7 +17,7 @@ from imp_server.workers.wire import (
     FAULT,
     LASTING,
     NO_MEMORY,
-    Limits,
+    JobLimits,
     Order,
     frame,
     read_frame,
@@ -57,7 +57,7 @@ def named(function: str) -> Callable[..., Any]:
     return found
 
 
-def _serve(opening: Callable[[bytes], Callable[[bytes], bytes]], limits: Limits, sock: socket.socket) -> int:
+def _serve(opening: Callable[[bytes], Callable[[bytes], bytes]], limits: JobLimits, sock: socket.socket) -> int:
     """The first question opens the worker; what comes back answers the others. Each has the CPU time of one job."""
     handler: Callable[[bytes], bytes] | None = None
     while (asked := read_frame(sock)) is not None:
@@ -98,7 +98,7 @@ def set_cpu(seconds: float) -> None:
     resource.setrlimit(resource.RLIMIT_CPU, (soft if hard < 0 else min(soft, hard), hard))
 
 
-def set_memory(limits: Limits) -> None:
+def set_memory(limits: JobLimits) -> None:
     """Nothing may grow beyond the limit; where the system can't tell the size of a process there is none."""
     try:
         with open("/proc/self/statm", "rb") as statm:

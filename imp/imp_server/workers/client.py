@@ -25,7 +25,7 @@ from imp_server.workers.wire import (
     START,
     STOP,
     Ending,
-    Limits,
+    JobLimits,
     Notice,
     Order,
     read_exactly,
@@ -99,7 +99,7 @@ class Workers:
     def spawn(
         self,
         function: str,
-        limits: Limits,
+        limits: JobLimits,
         *,
         lasting: bool = False,
         slice_s: float = 0.0,

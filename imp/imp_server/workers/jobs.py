@@ -20,7 +20,7 @@ from typing import Literal, TypeVar
 from imp_server.core import ImpError, Unavailable
 from imp_server.core.credit import Credits
 from imp_server.workers.client import Child, Workers, ending
-from imp_server.workers.wire import ANSWER, ASK, HEAD_BYTES, NO_MEMORY, Ending, Limits, Notice, frame, frame_head
+from imp_server.workers.wire import ANSWER, ASK, HEAD_BYTES, NO_MEMORY, Ending, JobLimits, Notice, frame, frame_head
 
 T = TypeVar("T")
 _PIECE = 1 << 18
@@ -61,7 +61,7 @@ class _Lost(Exception):
     """The zygote died, and the child with it."""
 
 
-class Places:
+class WorkerPlaces:
     """Owner of so many places, and of who waits for one: owners by turns."""
 
     def __init__(self, n: int) -> None:
@@ -92,10 +92,10 @@ class Places:
 
 
 @dataclass(slots=True, eq=False)
-class _Running:
+class _RunningJob:
     child: Child
     owner: str
-    place: Places
+    place: WorkerPlaces
     lane: Literal["quick", "slow", "waiting", "over"] = "quick"
     refused: ImpError | None = field(default=None)
 
@@ -111,9 +111,9 @@ class Jobs:
         self._workers = workers
         self.n_quick, self._n_slow, self._max_slow = n_quick, n_slow, max_slow
         self._credits = Credits(OWN, SHARED)
-        self._paid, self._poor = Places(n_quick), Places(n_quick)
-        self._slow: list[_Running] = []
-        self._waiting: OrderedDict[str, deque[_Running]] = OrderedDict()
+        self._paid, self._poor = WorkerPlaces(n_quick), WorkerPlaces(n_quick)
+        self._slow: list[_RunningJob] = []
+        self._waiting: OrderedDict[str, deque[_RunningJob]] = OrderedDict()
         self._timer: asyncio.TimerHandle | None = None
         self.killed: Counter[str] = Counter()
         """Jobs that a backstop ended, by function."""
@@ -129,7 +129,7 @@ class Jobs:
         """Jobs that have sunk, running or waiting."""
         return len(self._slow) + sum(map(len, self._waiting.values()))
 
-    async def run(self, function: str, data: bytes, limits: Limits, owner: str = "") -> bytes:
+    async def run(self, function: str, data: bytes, limits: JobLimits, owner: str = "") -> bytes:
         """The job's answer. Cancelling the caller ends the process at once.
 
         Raises JobBroken where a limit ended it, JobFault, Unavailable where too much is under way.
@@ -142,7 +142,7 @@ class Jobs:
                 await asyncio.sleep(0.02)
         raise Unavailable("the worker processes are being restarted; try again", retry_after_s=1.0)
 
-    async def _run(self, function: str, data: bytes, limits: Limits, owner: str) -> bytes:
+    async def _run(self, function: str, data: bytes, limits: JobLimits, owner: str) -> bytes:
         loop = asyncio.get_running_loop()
 
         def on_sunk() -> None:  # in a thread of the client's
@@ -161,7 +161,7 @@ class Jobs:
                 loop.call_soon_threadsafe(self._settle, owner, slice_s, ended.result().cpu_s)
 
         child.ended.add_done_callback(on_ended)
-        running = _Running(child, owner, place)
+        running = _RunningJob(child, owner, place)
         child.sock.setblocking(False)
         try:
             answer = await self._talk(loop, child, data)
@@ -209,7 +209,7 @@ class Jobs:
 
     # --- the quick lane -------------------------------------------------------------------------
 
-    async def _take_place(self, owner: str) -> tuple[float, Places]:
+    async def _take_place(self, owner: str) -> tuple[float, WorkerPlaces]:
         """The CPU seconds paid for, and the place."""
         loop = asyncio.get_running_loop()
         slice_s = self._credits.grant(owner, LEAST_SLICE_S, MOST_SLICE_S, loop.time())
@@ -223,7 +223,7 @@ class Jobs:
 
     # --- the large ones -------------------------------------------------------------------------
 
-    def _sink(self, running: _Running) -> None:
+    def _sink(self, running: _RunningJob) -> None:
         if running.lane != "quick":
             return
         running.place.free()
@@ -242,7 +242,7 @@ class Jobs:
             if self._timer is None:
                 self._timer = asyncio.get_running_loop().call_later(_TURN_S, self._rotate)
 
-    def _wait(self, running: _Running) -> None:
+    def _wait(self, running: _RunningJob) -> None:
         running.lane = "waiting"
         self._workers.stop(running.child)
         self._waiting.setdefault(running.owner, deque()).append(running)
@@ -262,7 +262,7 @@ class Jobs:
         self._go_on()
         self._timer = asyncio.get_running_loop().call_later(_TURN_S, self._rotate)
 
-    def _leave(self, running: _Running) -> None:
+    def _leave(self, running: _RunningJob) -> None:
         lane, running.lane = running.lane, "over"
         if lane == "quick":
             running.place.free()

@@ -14,7 +14,7 @@ from threading import Condition, Lock, Timer
 from imp_server.core import Unavailable
 from imp_server.core.errand import Errand, NotWanted, current_errand
 from imp_server.workers.client import Child, Workers, ending
-from imp_server.workers.wire import ANSWER, ASK, NO_MEMORY, Ending, Limits, frame, read_frame
+from imp_server.workers.wire import ANSWER, ASK, NO_MEMORY, Ending, JobLimits, frame, read_frame
 
 _WALL = 10
 """Times the CPU limit: seconds after which a worker that neither answers nor works is killed, too."""
@@ -37,7 +37,7 @@ class WorkerFault(Exception):
     """What opening it, or the question, raised: the text of it."""
 
 
-class _Place:
+class _WorkerPlace:
     """Owner of one worker at a time."""
 
     def __init__(self) -> None:
@@ -74,11 +74,13 @@ class _Question:
 class LastingWorkers:
     """Owner of a model's workers. Thread-safe."""
 
-    def __init__(self, workers: Workers, function: str, opening: bytes, limits: Limits, *, n_workers: int = 2) -> None:
+    def __init__(
+        self, workers: Workers, function: str, opening: bytes, limits: JobLimits, *, n_workers: int = 2
+    ) -> None:
         """`function`, module:name, takes `opening` and gives what answers questions."""
         self._workers = workers
         self._function, self._opening, self._limits = function, opening, limits
-        self._places = [_Place() for _ in range(n_workers)]
+        self._places = [_WorkerPlace() for _ in range(n_workers)]
         self._freed = Condition()
         self._free = self._places[::-1]
         self.n_killed = 0
@@ -112,7 +114,7 @@ class LastingWorkers:
         finally:
             self._put_back(place)
 
-    def _taken(self, errand: Errand) -> _Place:
+    def _taken(self, errand: Errand) -> _WorkerPlace:
         """The place that was used last. Raises NotWanted."""
         with errand.ending_with(self._wake), self._freed:
             self._freed.wait_for(lambda: self._free or errand.is_over)
@@ -124,7 +126,7 @@ class LastingWorkers:
         with self._freed:
             self._freed.notify_all()
 
-    def _put_back(self, place: _Place) -> None:
+    def _put_back(self, place: _WorkerPlace) -> None:
         with self._freed:
             self._free.append(place)
             self._freed.notify_all()
@@ -133,7 +135,7 @@ class LastingWorkers:
         for place in self._places:
             self._give_up(place)
 
-    def _asked(self, place: _Place, data: bytes, most_bytes: int) -> bytes | None:
+    def _asked(self, place: _WorkerPlace, data: bytes, most_bytes: int) -> bytes | None:
         """None if the worker went down with the zygote, whatever it did."""
         child = self._opened(place)
         if child is None:
@@ -152,7 +154,7 @@ class LastingWorkers:
             raise WorkerEnded("memory")
         raise WorkerFault(answer.decode(errors="replace"))
 
-    def _opened(self, place: _Place) -> Child | None:
+    def _opened(self, place: _WorkerPlace) -> Child | None:
         """None if it went down with the zygote."""
         if place.child is None:
             self._begin(place)
@@ -169,7 +171,7 @@ class LastingWorkers:
             place.is_open = True
         return child
 
-    def _begin(self, place: _Place) -> None:
+    def _begin(self, place: _WorkerPlace) -> None:
         until = time.monotonic() + _RESTART_S
         self._workers.start()
         while not self._workers.is_up and time.monotonic() < until:
@@ -186,7 +188,7 @@ class LastingWorkers:
                 self._begin(place)
 
     def _talk(
-        self, place: _Place, child: Child, data: bytes | None, most_bytes: int, question: _Question
+        self, place: _WorkerPlace, child: Child, data: bytes | None, most_bytes: int, question: _Question
     ) -> tuple[bytes, bytes] | None:
         """Ask (None: what was asked before) and read. None if the worker went down with the zygote."""
         how: Ending = "killed"
@@ -218,7 +220,7 @@ class LastingWorkers:
         self.n_killed += 1
         self.n_in_row += 1
 
-    def _give_up(self, place: _Place) -> None:
+    def _give_up(self, place: _WorkerPlace) -> None:
         child, place.child = place.child, None
         if child is not None:
             with contextlib.suppress(OSError):

@@ -25,7 +25,7 @@ ORDER_BYTES, NOTICE_BYTES, HEAD_BYTES = _ORDER.size, _NOTICE.size, _HEAD.size
 Ending = Literal["done", "cpu", "memory", "killed", "crashed"]
 
 
-class Limits(NamedTuple):
+class JobLimits(NamedTuple):
     """What one job may use. `memory_bytes`: address space beyond what its process begins with."""
 
     cpu_s: float = 2.0
@@ -40,7 +40,7 @@ class Order(NamedTuple):
 
     kind: bytes
     id: int
-    limits: Limits = Limits()
+    limits: JobLimits = JobLimits()
     function: str = ""
     slice_s: float = 0.0
 
@@ -52,7 +52,7 @@ class Order(NamedTuple):
     @classmethod
     def unpacked(cls, record: bytes) -> Order:
         kind, number, cpu_s, memory, slice_s, name = _ORDER.unpack(record)
-        return cls(kind, number, Limits(cpu_s, memory), name.rstrip(b"\0").decode(), slice_s)
+        return cls(kind, number, JobLimits(cpu_s, memory), name.rstrip(b"\0").decode(), slice_s)
 
 
 class Notice(NamedTuple):

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from imp_server.api.resumable import StreamSessions
 from imp_server.api.resumable.session import OffsetLost, StreamKey, StreamSession
-from imp_server.config.serving import Streams
+from imp_server.config.serving import StreamSettings
 from imp_server.core import ImpError, Overloaded
 from imp_server.core.owner import NOBODY, Owner
 
@@ -61,7 +61,7 @@ async def rest(chunks: AsyncGenerator[bytes, None]) -> bytes:
 @on_a_loop
 async def test_a_reader_that_falls_behind_is_told() -> None:
     for shape, kind in (("openai", "invalid_request_error"), ("anthropic", "invalid_request_error")):
-        tap = Tap(StreamSessions(Streams(ring_kib=1)), shape=shape)
+        tap = Tap(StreamSessions(StreamSettings(ring_kib=1)), shape=shape)
         events = numbered(30)
         await tap.write(events[0])
         slow = tap.session.reader(0).chunks()
@@ -83,7 +83,7 @@ async def test_a_reader_that_falls_behind_is_told() -> None:
 
 @on_a_loop
 async def test_a_reader_of_what_makes_room_is_told_too() -> None:
-    sessions = StreamSessions(Streams(max_sessions=1))
+    sessions = StreamSessions(StreamSettings(max_sessions=1))
     tap = Tap(sessions)
     await tap.write(*numbered(3), None)
     late, done = tap.session.reader(0).chunks(), tap.session.reader(2 * len(EVENT)).chunks()
@@ -95,7 +95,7 @@ async def test_a_reader_of_what_makes_room_is_told_too() -> None:
 
 @on_a_loop
 async def test_all_of_them_together_hold_no_more_than_they_may() -> None:
-    sessions = StreamSessions(Streams(max_mib=1, ring_kib=600))
+    sessions = StreamSessions(StreamSettings(max_mib=1, ring_kib=600))
     ended = [Tap(sessions, f"ended {i}") for i in range(3)]
     for tap in ended:
         await tap.write(*[EVENT] * 4000, None)
@@ -111,14 +111,14 @@ async def test_all_of_them_together_hold_no_more_than_they_may() -> None:
     assert min(len(tap.session.ring) for tap in live) > (1 << 20) // 4, "what one loses is lost by the largest"
     for tap in live:
         assert tap.session.ring.end == 50 * 200 * len(EVENT) and tap.session.ring.start % len(EVENT) == 0
-    sessions = StreamSessions(Streams(max_mib=1, ring_kib=2048))
+    sessions = StreamSessions(StreamSettings(max_mib=1, ring_kib=2048))
     await Tap(sessions).write(*[EVENT] * ((1 << 20) // len(EVENT)), EVENT)
     assert sessions.n_bytes <= 1 << 20
 
 
 @on_a_loop
 async def test_live_ones_that_hold_everything_leave_no_room() -> None:
-    sessions = StreamSessions(Streams(max_mib=1, ring_kib=2048))
+    sessions = StreamSessions(StreamSettings(max_mib=1, ring_kib=2048))
     tap = Tap(sessions)
     await tap.write(b"data: " + b"x" * (1 << 20) + b"\n\n")
     assert sessions.n_bytes == 1 << 20
@@ -130,7 +130,7 @@ async def test_live_ones_that_hold_everything_leave_no_room() -> None:
 
 @on_a_loop
 async def test_reservations_count_and_are_given_back() -> None:
-    sessions = StreamSessions(Streams(max_sessions=2))
+    sessions = StreamSessions(StreamSettings(max_sessions=2))
     first, second = sessions.reserve(StreamKey(NOBODY, "a")), sessions.reserve(StreamKey(Owner("k"), "a"))
     again = sessions.reserve(StreamKey(NOBODY, "a"))
     with pytest.raises(Overloaded):
@@ -151,7 +151,7 @@ async def test_reservations_count_and_are_given_back() -> None:
 
 @on_a_loop
 async def test_an_end_leaves_nothing_behind() -> None:
-    sessions, before = StreamSessions(Streams()), asyncio.all_tasks()
+    sessions, before = StreamSessions(StreamSettings()), asyncio.all_tasks()
     taps = [Tap(sessions, str(i)) for i in range(20)]
     for tap in taps:
         await tap.write(EVENT)

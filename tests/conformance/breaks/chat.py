@@ -162,7 +162,7 @@ CHAT_BREAKS = [
     after(
         "chat: arguments are an object",
         "openai-chat/tools",
-        openai_chat_reply._Call,
+        openai_chat_reply._ChatCall,
         "body",
         lambda c: c["function"].update(arguments={}),
     ),

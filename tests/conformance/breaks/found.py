@@ -41,7 +41,7 @@ def _no_fields(*_: Any) -> list[str]:
 
 
 FOUND_BREAKS = [
-    after("found: a cut call is completed", "openai-chat/tools/11", openai_chat_reply._Call, "body", _completed),
+    after("found: a cut call is completed", "openai-chat/tools/11", openai_chat_reply._ChatCall, "body", _completed),
     after("found: a cut call is in the message", "anthropic-messages/tools/7", MessageEvents, "message", _with_a_call),
     after("found: a cut item is completed", "openai-responses/tools/14", ResponseEvents, "response", _all_completed),
     instead("found: the schema of json_object is forgotten", "openai-chat/structured/7", response_formats,
@@ -54,7 +54,7 @@ FOUND_BREAKS = [
             lambda hub, path, headers: "openai"),
     instead("found: the template is shown without tools", "llamacpp/template/1", llamacpp, "_TEMPLATE_FIELDS",
             ("messages",)),
-    after("found: tokens of bytes", "tgi/generate/1", tgi_reply.Texts, "of", _as_bytes),
+    after("found: tokens of bytes", "tgi/generate/1", tgi_reply.TokenTexts, "of", _as_bytes),
     after("found: the prompt's tokens are missing", "tgi/generate/3", tgi_reply._Generation, "prefill",
           lambda tokens: tokens.clear()),
     instead("found: ignored fields aren't told", "imp/ignored-fields", Validators, "ignored_fields", _no_fields),

@@ -70,7 +70,11 @@ MESSAGES_BREAKS = [
         lambda f: [SseFrame(x.data) for x in f],
     ),
     after(
-        "messages: [DONE] at the end", M_STREAM, anthropic_messages.Stream, "close", lambda f: [*f, SseFrame(b"[DONE]")]
+        "messages: [DONE] at the end",
+        M_STREAM,
+        anthropic_messages.MessageStream,
+        "close",
+        lambda f: [*f, SseFrame(b"[DONE]")],
     ),
     after("messages: stop_reason is end_turn", M, MessageEvents, "_stop", lambda s: s | {"stop_reason": "end_turn"}),
     after(

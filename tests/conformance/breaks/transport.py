@@ -12,7 +12,7 @@ from imp_server.api.auth import KeyRing
 from imp_server.api.headers import Cors
 from imp_server.api.parameters import ParameterReader
 from imp_server.api.resumable import sessions
-from imp_server.api.resumable.session import Reader
+from imp_server.api.resumable.session import SessionReader
 from imp_server.api.resumable.sessions import OwnStreams
 from imp_server.core import InvalidRequest, ModelNotFound
 from imp_server.core.owner import Caller
@@ -51,7 +51,9 @@ def _lenient(_reader: Any, raw: bytes) -> dict[str, Any]:
 
 _STREAM_BREAKS = [
     before("streams: one byte too late", "llamacpp/streams", OwnStreams, "reader", lambda s, n, at: (s, n, at + 1)),
-    instead("streams: none survives its client", "llamacpp/streams", Reader, "leave", lambda r: r._session.cut()),
+    instead(
+        "streams: none survives its client", "llamacpp/streams", SessionReader, "leave", lambda r: r._session.cut()
+    ),
     after(
         "streams: rows count kept bytes", "llamacpp/streams", OwnStreams, "rows", _rows(lambda r: {"total_bytes": 0})
     ),

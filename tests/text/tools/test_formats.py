@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from imp_server.core import OutputPlan, Segment, Tool
 from imp_server.output import PlanWalker
-from imp_server.text.tools.base import Args, Begin, CallPiece, Cut, End, mark, reader_text
+from imp_server.text.tools.base import Args, CallBegins, CallEnds, CallPiece, Cut, mark, reader_text
 from imp_server.text.tools.formats import all_formats, choose_format
 
 TOOLS = (
@@ -240,7 +240,7 @@ def collect(pieces: list[CallPiece]) -> list[tuple[str, str]]:
     calls: list[tuple[str, str]] = []
     is_open = False
     for piece in pieces:
-        if isinstance(piece, Begin):
+        if isinstance(piece, CallBegins):
             assert not is_open
             calls.append((piece.name, ""))
             is_open = True
@@ -259,9 +259,9 @@ def endings(pieces: list[CallPiece]) -> list[bool]:
     """For each named call whether it is whole."""
     found: list[bool] = []
     for piece in pieces:
-        if isinstance(piece, Begin):
+        if isinstance(piece, CallBegins):
             found.append(False)
-        elif isinstance(piece, End):
+        elif isinstance(piece, CallEnds):
             found[-1] = True
     return found
 

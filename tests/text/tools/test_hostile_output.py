@@ -25,7 +25,7 @@ from imp_server.core import (
 )
 from imp_server.output import PlanWalker
 from imp_server.text.model import TextModel
-from imp_server.text.tools.base import Args, Begin, Cut, mark
+from imp_server.text.tools.base import Args, CallBegins, Cut, mark
 from imp_server.text.tools.formats import all_formats
 
 from tests.text.tools.own_way import own_way
@@ -179,7 +179,7 @@ def test_deep_and_long_values_that_pythons_parser_refuses(value: str) -> None:
     for size in (1, len(text)):
         reader = all_formats()["hermes"].reader(TOOLS, 0, "<tool_call>")
         told = [p for at in range(0, len(text), size) for p in reader.feed(text[at : at + size])]
-        assert told[0] == Begin("first", value[1:-1] if value[0] == '"' else None) and told[-1] == Cut()
+        assert told[0] == CallBegins("first", value[1:-1] if value[0] == '"' else None) and told[-1] == Cut()
         assert "".join(p.text for p in told if isinstance(p, Args)) == value, "no object: as it was written"
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from imp_server.config import Config
-from imp_server.config.generating import Reasoning
+from imp_server.config.generating import ReasoningSettings
 from imp_server.core import CallArgs, OutputPlan, ReasoningIntent, Tool, ToolChoice, Usage, pack_ids, special
 from imp_server.grammar.engine import GrammarSpace, Matcher, State
 from imp_server.output import PlanWalker
@@ -62,7 +62,7 @@ def model_of(form: str, thinking: str, as_tokens: bool) -> TextModel:
     control = CONTROL_TOKENS + (HARMONY_TOKENS if form == "harmony" else ())
     if as_tokens:
         control += tags_of(form) + (("<think>", "</think>") if form != "harmony" else ())
-    config = Config(reasoning=Reasoning(agent_scan_tokens=N_EARLY))
+    config = Config(reasoning=ReasoningSettings(agent_scan_tokens=N_EARLY))
     return byte_model(base.replace("{% for message", shown, 1), control=control, config=config, context_length=200_000)
 
 

@@ -13,13 +13,13 @@ from imp_server.api.admission.gate import Gate
 from imp_server.api.admission.queued_tokens import QueuedTokens
 from imp_server.api.admission.rates import RateLimit
 from imp_server.api.returned_memory import ReturnedMemory
-from imp_server.config.serving import Server
+from imp_server.config.serving import ServerSettings
 
 
 class Admission:
     """Owner of all that is limited before a request is read. Used from one event loop."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: ServerSettings) -> None:
         """Raises ConfigError for a proxy that is neither an address nor a network."""
         self.proxies = Proxies(server.trusted_proxy)
         self.rates = RateLimit(server.rate_limit)

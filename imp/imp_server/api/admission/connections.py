@@ -11,7 +11,7 @@ from typing import Literal, Protocol
 
 from imp_server.api.admission.addresses import Proxies, limited_as
 from imp_server.api.admission.rare_log import RareLog
-from imp_server.config.serving import Server
+from imp_server.config.serving import ServerSettings
 
 try:
     import resource
@@ -52,7 +52,7 @@ class Open(Protocol):
 class Connections:
     """Owner of the open connections, oldest first. Used from one event loop."""
 
-    def __init__(self, server: Server, proxies: Proxies) -> None:
+    def __init__(self, server: ServerSettings, proxies: Proxies) -> None:
         self._server = server
         self._proxies = proxies
         self._open: dict[Open, tuple[int, float]] = {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from imp_server.core import Overloaded
 
 
-class Place:
+class GatePlace:
     """A request's place, taken until `leave`, which may be called more than once."""
 
     def __init__(self, gate: Gate) -> None:
@@ -33,8 +33,8 @@ class Gate:
                 retry_after_s=1.0,
             )
 
-    def take(self) -> Place:
+    def take(self) -> GatePlace:
         """Raises Overloaded while every place is taken."""
         self.check()
         self.n_taken += 1
-        return Place(self)
+        return GatePlace(self)

@@ -14,7 +14,7 @@ from imp_server.api.reports.traces import TraceContext, TracedRequest, Traces
 from imp_server.config import Config
 
 
-class Ended(NamedTuple):
+class EndedRequest(NamedTuple):
     """A request that has been answered, or given up."""
 
     path: str
@@ -59,7 +59,7 @@ class Reports:
         if self._prompt_files is not None:
             self._prompt_files.put(prompts)
 
-    def end(self, ended: Ended) -> None:
+    def end(self, ended: EndedRequest) -> None:
         """Once what its reply still makes is over."""
         if ended.report is None:
             self._tell(ended)
@@ -77,7 +77,7 @@ class Reports:
         counts = _NO_TRACES if self.traces is None else self.traces.counts
         return {f"otlp_{name}_total": float(n) for name, n in counts.items()}
 
-    def _tell(self, ended: Ended) -> None:
+    def _tell(self, ended: EndedRequest) -> None:
         now_s, endpoint = time.monotonic(), endpoint_of(ended.path)
         ids: dict[str, str] = {}
         if endpoint:
@@ -91,7 +91,7 @@ class Reports:
 _NO_TRACES = {"spans_exported": 0, "export_failures": 0, "unsampled_requests": 0}
 
 
-def _traced(ended: Ended, now_s: float) -> TracedRequest:
+def _traced(ended: EndedRequest, now_s: float) -> TracedRequest:
     fields, report = ended.fields(), ended.report
     attributes: dict[str, Any] = {"http.response.status_code": ended.status, "http.route": ended.path}
     names = {
@@ -127,7 +127,7 @@ def _traced(ended: Ended, now_s: float) -> TracedRequest:
     )
 
 
-def outcome(ended: Ended) -> str:
+def outcome(ended: EndedRequest) -> str:
     """failed, rejected or cancelled; "" if it went well."""
     report = ended.report
     if ended.status >= 500 or (report is not None and report.has_failed):
@@ -137,7 +137,7 @@ def outcome(ended: Ended) -> str:
     return "rejected" if ended.status >= 400 else ""
 
 
-def _line(ended: Ended) -> dict[str, Any]:
+def _line(ended: EndedRequest) -> dict[str, Any]:
     line: dict[str, Any] = {"time": round(time.time(), 3), **ended.fields(), "outcome": outcome(ended) or "ok"}
     if ended.code:
         line["code"] = ended.code

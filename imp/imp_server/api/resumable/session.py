@@ -16,7 +16,7 @@ from imp_server.api.disconnect import DisconnectWatch
 from imp_server.api.errors import shape_module
 from imp_server.api.resumable.ring import Ring
 from imp_server.api.sse import encode_frame
-from imp_server.config.serving import Streams
+from imp_server.config.serving import StreamSettings
 from imp_server.core import ImpError, InvalidRequest
 from imp_server.core.owner import Owner
 from imp_server.dialects.base import SseFrame
@@ -48,7 +48,7 @@ class SessionsOwner(Protocol):
     """Who keeps sessions, as each of them sees him."""
 
     @property
-    def knobs(self) -> Streams: ...
+    def knobs(self) -> StreamSettings: ...
 
     def note_growth(self, n_bytes: int) -> None: ...
 
@@ -149,13 +149,13 @@ class StreamSession:
 
     # --- readers --------------------------------------------------------------------------------
 
-    def reader(self, offset: int) -> Reader:
+    def reader(self, offset: int) -> SessionReader:
         """Raises OffsetLost if bytes from `offset` on are gone already."""
         if offset < self.ring.start:
             raise OffsetLost(_gone(self.ring.start), param="from")
-        return Reader(self, offset)
+        return SessionReader(self, offset)
 
-    def reader_of_events(self, after: int) -> Reader:
+    def reader_of_events(self, after: int) -> SessionReader:
         """Of those with a higher number. Raises OffsetLost; InvalidRequest if there is no event `after` yet."""
         if after >= self.events.n:
             message = f"no event has the number {after} yet"
@@ -163,7 +163,7 @@ class StreamSession:
         offset = self.events.offset(after + 1, self.ring.end)
         if offset is None or offset < self.ring.start:
             raise OffsetLost("the events behind this one are no longer kept", param="starting_after")
-        return Reader(self, offset)
+        return SessionReader(self, offset)
 
     async def change(self) -> None:
         """Until there are more bytes, there is an end, or somebody calls `wake`."""
@@ -209,7 +209,7 @@ def _gone(start: int) -> str:
     return f"the bytes at this offset are no longer kept; the first that are have offset {start}"
 
 
-class Reader:
+class SessionReader:
     """Follows a session from one offset on. Owner of its place in it."""
 
     def __init__(self, session: StreamSession, offset: int) -> None:

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from imp_server.api.disconnect import DisconnectWatch
-from imp_server.api.resumable.session import Keeping, OffsetLost, Reader, StreamKey, StreamSession
-from imp_server.config.serving import Streams
+from imp_server.api.resumable.session import Keeping, OffsetLost, SessionReader, StreamKey, StreamSession
+from imp_server.config.serving import StreamSettings
 from imp_server.core import InvalidRequest, NotFound, Overloaded, Unavailable
 from imp_server.core.owner import Owner
 from imp_server.dialects.resumable import StreamRow
@@ -48,7 +48,7 @@ class Reservation:
 class StreamSessions:
     """Owner of the sessions and of the names reserved for others. Used from one event loop."""
 
-    def __init__(self, knobs: Streams) -> None:
+    def __init__(self, knobs: StreamSettings) -> None:
         self.knobs = knobs
         self._sessions: dict[StreamKey, StreamSession] = {}
         self._done: dict[StreamKey, StreamSession] = {}
@@ -209,7 +209,7 @@ class OwnStreams:
         self._sessions = sessions
         self._owner = owner
 
-    def reader(self, name: str, offset: int) -> Reader:
+    def reader(self, name: str, offset: int) -> SessionReader:
         return self._sessions.find(StreamKey(self._owner, name)).reader(offset)
 
     def stop(self, name: str) -> None:
@@ -234,7 +234,7 @@ class OwnBackground:
         self._sessions = sessions
         self._owner = owner
 
-    def events(self, response_id: str, after: int) -> Reader:
+    def events(self, response_id: str, after: int) -> SessionReader:
         try:
             session = self._sessions.find(StreamKey(self._owner, response_id, "events"))
         except NotFound:

@@ -12,7 +12,7 @@ from imp_server.api.models import Models
 from imp_server.api.pool import WorkerPool
 from imp_server.api.router.catalogue import Catalogue
 from imp_server.api.router.downloads import MOST, Downloads, Progress
-from imp_server.api.router.events import DOWNLOADING_S, Json, Listener, ModelEvents
+from imp_server.api.router.events import DOWNLOADING_S, EventListener, Json, ModelEvents
 from imp_server.api.router.residency import Residency, load_failed
 from imp_server.core import (
     Conflict,
@@ -183,7 +183,7 @@ class Control:
 
     # --- events and the end ---------------------------------------------------------------------
 
-    def events(self) -> Listener:
+    def events(self) -> EventListener:
         return self._events.listener()
 
     def _states(self) -> Iterator[tuple[str, Json]]:

@@ -40,7 +40,7 @@ class ModelEvents:
         self._states = states
         self._keep_alive_s = keep_alive_s or None
         self._told: dict[str, _Told] = {}
-        self._listeners: set[Listener] = set()
+        self._listeners: set[EventListener] = set()
         self.is_closed = False
 
     def tell(self, model: str, data: Json, *, pause_s: float = LOADING_S) -> None:
@@ -66,9 +66,9 @@ class ModelEvents:
         self.tell(model, {"status": "removed"})
         self._told.pop(model, None)
 
-    def listener(self) -> Listener:
+    def listener(self) -> EventListener:
         """It listens once it is read."""
-        return Listener(self, self._keep_alive_s)
+        return EventListener(self, self._keep_alive_s)
 
     def close(self) -> None:
         """The server ends: so do all streams."""
@@ -76,12 +76,12 @@ class ModelEvents:
         for listener in list(self._listeners):
             listener.leave()
 
-    def come(self, listener: Listener) -> None:
+    def come(self, listener: EventListener) -> None:
         self._listeners.add(listener)
         if self.is_closed:
             listener.leave()
 
-    def gone(self, listener: Listener) -> None:
+    def gone(self, listener: EventListener) -> None:
         self._listeners.discard(listener)
 
     def snapshot(self) -> list[bytes]:
@@ -104,7 +104,7 @@ class ModelEvents:
             listener.put(frame)
 
 
-class Listener:
+class EventListener:
     """Owner of what one listener hasn't been sent yet."""
 
     def __init__(self, events: ModelEvents, keep_alive_s: float | None) -> None:

@@ -36,7 +36,7 @@ class Room:
 
 
 @dataclass(slots=True, eq=False)
-class Turn:
+class LoadTurn:
     """One model that is to be loaded, for all who wait for it."""
 
     host: ModelHost
@@ -66,7 +66,7 @@ class Residency:
         """`hosts`: those that the server has now. `autoload`: a request loads the model that it names."""
         self._hosts, self._pool, self._room = hosts, pool, room or Room()
         self._autoload, self._clock = autoload, clock
-        self._queue: list[Turn] = []
+        self._queue: list[LoadTurn] = []
         self._worker: asyncio.Task[None] | None = None
         self._resting: set[asyncio.Task[None]] = set()
         self._leaving: set[ModelHost] = set()
@@ -156,13 +156,13 @@ class Residency:
 
     # --- the queue ------------------------------------------------------------------------------
 
-    def _find(self, host: ModelHost) -> Turn | None:
+    def _find(self, host: ModelHost) -> LoadTurn | None:
         return next((turn for turn in self._queue if turn.host is host and not turn.done.done()), None)
 
-    def _turn_of(self, host: ModelHost) -> Turn:
+    def _turn_of(self, host: ModelHost) -> LoadTurn:
         turn = self._find(host)
         if turn is None:
-            turn = Turn(host, asyncio.get_running_loop().create_future())
+            turn = LoadTurn(host, asyncio.get_running_loop().create_future())
             self._queue.append(turn)
             host.is_queued = True
             host.tell()
@@ -171,7 +171,7 @@ class Residency:
             self._worker = asyncio.get_running_loop().create_task(self._work(), context=Context())
         return turn
 
-    def _remove(self, turn: Turn) -> None:
+    def _remove(self, turn: LoadTurn) -> None:
         if turn in self._queue:
             self._queue.remove(turn)
             turn.host.is_queued = self._find(turn.host) is not None
@@ -201,7 +201,7 @@ class Residency:
             self._remove(turn)
             self._settle(turn)
 
-    def _settle(self, turn: Turn) -> None:
+    def _settle(self, turn: LoadTurn) -> None:
         assert turn.loading is not None
         if turn.loading.cancelled():
             error: ImpError | None = Unavailable(f"the load of model {turn.host.id!r} was given up")
@@ -231,7 +231,7 @@ class Residency:
 
     # --- room -----------------------------------------------------------------------------------
 
-    async def _makes_room(self, turn: Turn) -> bool:
+    async def _makes_room(self, turn: LoadTurn) -> bool:
         """Lets idle models go until there is room; False if the turn isn't wanted any more."""
         while turn in self._queue and turn.is_wanted:
             if not turn.host.on_demand or not self._is_full(turn.host):

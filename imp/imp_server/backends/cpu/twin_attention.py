@@ -19,7 +19,7 @@ class Rule:
 
 
 @dataclass(slots=True)
-class _Partial:
+class _TwinPartial:
     m: Floats
     l: Floats  # noqa: E741 (the letter of the literature)
     o: Floats
@@ -101,12 +101,12 @@ def _weighted(
     return whole.o * (keep / whole.l)[..., None]
 
 
-def _nothing(scores: Floats, size: int) -> _Partial:
+def _nothing(scores: Floats, size: int) -> _TwinPartial:
     shape = scores.shape[:2]
-    return _Partial(np.full(shape, NOTHING), np.zeros(shape, dtype=F), np.zeros((*shape, size), dtype=F))
+    return _TwinPartial(np.full(shape, NOTHING), np.zeros(shape, dtype=F), np.zeros((*shape, size), dtype=F))
 
 
-def _tile(rules: Arithmetic, rule: Rule, scores: Floats, v: Floats, v_scale: Floats) -> _Partial:
+def _tile(rules: Arithmetic, rule: Rule, scores: Floats, v: Floats, v_scale: Floats) -> _TwinPartial:
     m = scores.max(axis=2)
     safe = np.where(m == NOTHING, F(0), m)
     p = rules.exponential(scores - safe[..., None])
@@ -120,14 +120,14 @@ def _tile(rules: Arithmetic, rule: Rule, scores: Floats, v: Floats, v_scale: Flo
     o = np.zeros((*p.shape[:2], v.shape[2]), dtype=F)
     for j in range(p.shape[2]):
         o = rules.fused(p[:, :, j, None], v[None, j], o)
-    return _Partial(m, sum_lanes(lanes), o)
+    return _TwinPartial(m, sum_lanes(lanes), o)
 
 
-def _merged(rules: Arithmetic, a: _Partial, b: _Partial) -> _Partial:
+def _merged(rules: Arithmetic, a: _TwinPartial, b: _TwinPartial) -> _TwinPartial:
     m = np.maximum(a.m, b.m)
     safe = np.where(m == NOTHING, F(0), m)
     keep, take = rules.exponential(a.m - safe), rules.exponential(b.m - safe)
     unseen = b.m == NOTHING
     l = np.where(unseen, a.l, rules.fused(b.l, take, a.l * keep))  # noqa: E741
     o = np.where(unseen[..., None], a.o, rules.fused(b.o, take[..., None], a.o * keep[..., None]))
-    return _Partial(m, l, o)
+    return _TwinPartial(m, l, o)

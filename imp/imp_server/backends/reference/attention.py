@@ -18,7 +18,7 @@ _LOWEST = -1e30
 
 
 @dataclass(frozen=True, slots=True)
-class Keys:
+class KeysAndValues:
     """K [n, kv_heads, head_size] and V [n, kv_heads, value_size] of positions [first, first + n); first % 64 == 0."""
 
     k: torch.Tensor
@@ -26,7 +26,9 @@ class Keys:
     first: int
 
 
-def attend(q: torch.Tensor, start: int, keys: Keys, mixer: Attention, sinks: torch.Tensor | None) -> torch.Tensor:
+def attend(
+    q: torch.Tensor, start: int, keys: KeysAndValues, mixer: Attention, sinks: torch.Tensor | None
+) -> torch.Tensor:
     """q [n, heads, head_size] at positions [start, start + n) -> [n, heads, value_size].
 
     `keys` end with the last position that the row has.

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 import torch
 
-from imp_server.backends.reference.attention import Keys, attend
+from imp_server.backends.reference.attention import KeysAndValues, attend
 from imp_server.backends.reference.batch import Batch, LayerCache
 from imp_server.backends.reference.parts import Tensors, norm
 from imp_server.backends.reference.rope import RotaryTable
@@ -49,7 +49,7 @@ class AttentionForward:
         out = x.new_zeros((len(x), mixer.n_heads, mixer.value_size))
         for row, span in enumerate(batch.spans()):
             kept = cache.read(row, span, mixer.window)
-            keys = Keys(kept.parts["k"], kept.parts["v"], kept.first)
+            keys = KeysAndValues(kept.parts["k"], kept.parts["v"], kept.first)
             out[span.begin : span.end] = attend(q[span.begin : span.end], span.start, keys, mixer, t.get("sinks"))
         if gate is not None:
             out = out * torch.sigmoid(gate)
@@ -104,7 +104,9 @@ class LatentForward:
         seen = q.new_zeros((len(x), mixer.n_heads, mixer.rank))
         for row, span in enumerate(batch.spans()):
             kept = cache.read(row, span)
-            keys = Keys(torch.cat([kept.parts["latent"], kept.parts["turned"]], -1), kept.parts["latent"], kept.first)
+            keys = KeysAndValues(
+                torch.cat([kept.parts["latent"], kept.parts["turned"]], -1), kept.parts["latent"], kept.first
+            )
             seen[span.begin : span.end] = attend(q[span.begin : span.end], span.start, keys, self._over_latents, None)
         return linear(by_head(seen, t["v_b"]).flatten(1), t["o"], t.get("o.bias"))
 

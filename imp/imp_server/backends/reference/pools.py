@@ -16,7 +16,7 @@ from imp_server.models.architecture import Architecture
 DTYPE = "f32"
 
 
-class Kept(NamedTuple):
+class KeptParts(NamedTuple):
     """The parts [n, heads, size] of positions [first, first + n); first % 64 == 0."""
 
     parts: dict[str, torch.Tensor]
@@ -42,7 +42,7 @@ class Pools:
         """Name of the part -> [slots, heads, size]."""
         return self._parts[index]
 
-    def read(self, layer: int, table: Int32s, first: int, stop: int) -> Kept:
+    def read(self, layer: int, table: Int32s, first: int, stop: int) -> KeptParts:
         """Positions from the key tile of `first` to `stop`."""
         start = first // KEY_TILE * KEY_TILE
         columns = table[start // BLOCK_TOKENS : -(-stop // BLOCK_TOKENS)]
@@ -53,7 +53,7 @@ class Pools:
             gone = torch.from_numpy(np.repeat(columns < 0, BLOCK_TOKENS)[: stop - start])
             for part in found.values():
                 part[gone] = 0.0
-        return Kept(found, start)
+        return KeptParts(found, start)
 
     def copy(self, group: int, pairs: Int32s) -> None:
         source, target = _slots(pairs[:, 0]), _slots(pairs[:, 1])

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from imp_server.degeneration.asker import Asker
+from imp_server.degeneration.asker import ProbeAsker
 from imp_server.degeneration.checks import fault_of
 from imp_server.degeneration.client import Answer
 from imp_server.degeneration.findings import Finding, judged, skipped
@@ -64,7 +64,7 @@ _DECODING: dict[str, dict[str, Any]] = {
 """How the schema's answers are decoded; mirostat is a sampler that fast paths of a step lack."""
 
 
-def constrained(ask: Asker) -> Iterator[Finding]:
+def constrained(ask: ProbeAsker) -> Iterator[Finding]:
     free = ask.chat("Reply with a JSON object that has a key city.", 200, response_format={"type": "json_object"})
     yield _json(free, "json-object", fault_of("json_parse", free, True))
     schema = {"type": "json_schema", "json_schema": {"name": "report", "strict": True, "schema": _REPORT}}
@@ -103,7 +103,7 @@ def _json(answer: Answer, probe: str, fault: str | None) -> Finding:
     return judged(_NAME, probe, "fits", fault)
 
 
-def _calls(ask: Asker) -> Iterator[Finding]:
+def _calls(ask: ProbeAsker) -> Iterator[Finding]:
     forced = {"type": "function", "function": {"name": "set_reminder"}}
     answer = ask.chat(
         "Remind me at seven in the evening to water the plants.", 200, tools=[_REMINDER], tool_choice=forced

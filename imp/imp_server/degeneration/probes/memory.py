@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from imp_server.degeneration.asker import Asker
+from imp_server.degeneration.asker import ProbeAsker
 from imp_server.degeneration.checks import fault_of
 from imp_server.degeneration.corpus import prose
 from imp_server.degeneration.findings import Finding, judged, skipped
@@ -13,7 +13,7 @@ from imp_server.degeneration.findings import Finding, judged, skipped
 _GROWTH_SENTENCES = 400
 
 
-def long_context(ask: Asker) -> Iterator[Finding]:
+def long_context(ask: ProbeAsker) -> Iterator[Finding]:
     text = prose(30 if ask.quick else 120, "The secret code of the warehouse is ZEBRA-9134.", "needle")
     prompt = f"{text}\n\nWhat is the secret code of the warehouse? Answer with the code alone."
     answer = ask.chat(prompt, 60)
@@ -23,7 +23,7 @@ def long_context(ask: Asker) -> Iterator[Finding]:
     yield judged("long-context", "needle", "contains", fault_of("contains", answer, "ZEBRA-9134"))
 
 
-def multi_turn(ask: Asker) -> Iterator[Finding]:
+def multi_turn(ask: ProbeAsker) -> Iterator[Finding]:
     messages: list[dict[str, Any]] = [{"role": "user", "content": "My lucky number is 271. Please remember it."}]
     for turn in ("Name a fruit that is yellow.", "What is my lucky number? Answer with the number."):
         answer = ask.chat(messages, 80)
@@ -34,7 +34,7 @@ def multi_turn(ask: Asker) -> Iterator[Finding]:
     yield judged("multi-turn", "third", "contains", fault_of("contains", answer, "271"))
 
 
-def kv_growth(ask: Asker) -> Iterator[Finding]:
+def kv_growth(ask: ProbeAsker) -> Iterator[Finding]:
     """The same greedy answer before and behind a growth of the cache's pool, where the server says that it grew."""
     before = _blocks(ask)
     if before is None:
@@ -56,7 +56,7 @@ def kv_growth(ask: Asker) -> Iterator[Finding]:
     yield judged("kv-growth", "pool", "same_answer", fault)
 
 
-def _blocks(ask: Asker) -> tuple[int, int] | None:
+def _blocks(ask: ProbeAsker) -> tuple[int, int] | None:
     health = ask.client.get("/health")
     if not isinstance(health, dict):
         return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
-from imp_server.degeneration.asker import Asker
+from imp_server.degeneration.asker import ProbeAsker
 from imp_server.degeneration.checks import fault_of
 from imp_server.degeneration.client import Answer
 from imp_server.degeneration.findings import Finding, judged, skipped
@@ -15,7 +15,7 @@ _WORDS = ("falcon", "marble", "cinnamon", "glacier", "trumpet", "orchid", "saddl
 _SAMPLED = "Write one sentence about the sea."
 
 
-def stream(ask: Asker) -> Iterator[Finding]:
+def stream(ask: ProbeAsker) -> Iterator[Finding]:
     streamed = ask.chat(_NUMBERS, 120, stream=True)
     whole = ask.chat(_NUMBERS, 120)
     yield judged("stream", "numbers", "done", None if streamed.done else "no [DONE] at the end")
@@ -36,7 +36,7 @@ def different(streamed: Answer, whole: Answer) -> str | None:
     return f"from character {at}: streamed {one[at : at + 40]!r}, whole {other[at : at + 40]!r}"
 
 
-def isolation(ask: Asker) -> Iterator[Finding]:
+def isolation(ask: ProbeAsker) -> Iterator[Finding]:
     """Eight words at a time, each in its own conversation; then sampled answers, alone and all at once."""
     with ThreadPoolExecutor(len(_WORDS)) as pool:
         prompts = [f"The password is {word}. Say the password, nothing else." for word in _WORDS]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from imp_server.degeneration.asker import Asker
+from imp_server.degeneration.asker import ProbeAsker
 from imp_server.degeneration.checks import fault_of
 from imp_server.degeneration.findings import Finding, judged
 
@@ -13,7 +13,7 @@ _ANIMAL = "Describe an animal that nobody has seen yet: how it looks, what it ea
 _SEAS = "Name three seas and say one thing about each."
 
 
-def repetition(ask: Asker) -> Iterator[Finding]:
+def repetition(ask: ProbeAsker) -> Iterator[Finding]:
     story = ask.chat(_STORY, 200 if ask.quick else 512, temperature=0.7)
     for check in ("not_empty", "no_loop", "vocab_div", "not_garbled", "finish_set"):
         yield judged("repetition", "story", check, fault_of(check, story, True))
@@ -25,14 +25,14 @@ def repetition(ask: Asker) -> Iterator[Finding]:
         yield judged("repetition", f"top-k-{top_k}", "vocab_div", fault_of("vocab_div", seas, True))
 
 
-def special_tokens(ask: Asker) -> Iterator[Finding]:
+def special_tokens(ask: ProbeAsker) -> Iterator[Finding]:
     prompts = ("Write two sentences about rain.", "What is a violin?", "Give me a plan for a short walk.")
     for seed, prompt in enumerate(prompts, 100):
         answer = ask.chat(prompt, 120 if ask.quick else 300, temperature=0.9, seed=seed)
         yield judged("special-tokens", f"seed-{seed}", "no_markers", fault_of("no_markers", answer, True))
 
 
-def adherence(ask: Asker) -> Iterator[Finding]:
+def adherence(ask: ProbeAsker) -> Iterator[Finding]:
     asked = {
         "echo": ("Repeat exactly this word and nothing else: BANANA42", "banana42"),
         "sum": ("What is 17 + 25? Answer with the number.", "42"),

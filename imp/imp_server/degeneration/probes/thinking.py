@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from imp_server.degeneration.asker import Asker
+from imp_server.degeneration.asker import ProbeAsker
 from imp_server.degeneration.checks import fault_of
 from imp_server.degeneration.client import Answer
 from imp_server.degeneration.findings import Finding, judged, skipped
@@ -14,7 +14,7 @@ _LEAK = "think-leak"
 _SHOWN = "anthropic-thinking"
 
 
-def think_leak(ask: Asker) -> Iterator[Finding]:
+def think_leak(ask: ProbeAsker) -> Iterator[Finding]:
     if not ask.reasons:
         answer = ask.chat(_QUESTION, 120)
         yield judged(_LEAK, "plain", "no_think_tags", fault_of("no_think_tags", answer, True))
@@ -40,7 +40,7 @@ def _thinks_though_off(answer: Answer) -> str | None:
     return fault_of("no_think_tags", answer, True) or fault_of("not_empty", answer, True)
 
 
-def anthropic_thinking(ask: Asker) -> Iterator[Finding]:
+def anthropic_thinking(ask: ProbeAsker) -> Iterator[Finding]:
     plain = ask.messages(_QUESTION, 120)
     if plain.status in (404, 405, 501):
         yield skipped(_SHOWN, "messages", f"the server has no /v1/messages (HTTP {plain.status})")

@@ -35,7 +35,7 @@ Json = dict[str, Any]
 
 
 @dataclass(slots=True)
-class _Block:
+class _ContentBlock:
     kind: str
     head: Json
     """The block as content_block_start shows it."""
@@ -70,7 +70,7 @@ class MessageEvents:
     def __init__(self, ctx: ReplyContext) -> None:
         self._ctx = ctx
         self._done: list[Json] = []
-        self._open: _Block | None = None
+        self._open: _ContentBlock | None = None
         self._index = 0
         """Of the next block to be closed."""
         self._finish = Finish(0, "cancelled", Usage())
@@ -157,7 +157,7 @@ class MessageEvents:
         if self._open and self._open.kind == kind:
             return
         yield from self._close_block()
-        self._open = _Block(kind, head)
+        self._open = _ContentBlock(kind, head)
         yield {"type": "content_block_start", "index": self._index, "content_block": head}
 
     def _delta(self, kind: str, name: str, text: str) -> Iterator[Json]:

@@ -188,7 +188,7 @@ async def create_message(call: Call) -> Reply:
     with suppress(ImpError):  # what is wrong with the request is said before that there is no model
         context.extra["context_length"] = call.services.card(request.model).context_length
     streamed = present(call.body, "stream", False)
-    return Generate((request,), context, streamed, Fold, Stream, headers=_echoed(call))
+    return Generate((request,), context, streamed, MessageFold, MessageStream, headers=_echoed(call))
 
 
 @handler
@@ -208,7 +208,7 @@ def _version(call: Call) -> str:
     return call.headers.get("anthropic-version", "2023-06-01")
 
 
-class Fold:
+class MessageFold:
     def __init__(self, ctx: ReplyContext) -> None:
         self._events = MessageEvents(ctx)
 
@@ -219,7 +219,7 @@ class Fold:
         return self._events.message()
 
 
-class Stream:
+class MessageStream:
     """Every frame is named by its type; there is no sentinel."""
 
     opening_wait_s = 1.0

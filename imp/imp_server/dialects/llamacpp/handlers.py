@@ -13,7 +13,7 @@ from imp_server.dialects.handler import BytesReply, Call, Generate, JsonReply, M
 from imp_server.dialects.ids import new_id
 from imp_server.dialects.llamacpp.fields import Prompt, bias_by_id, prompts_of, with_bias_by_id
 from imp_server.dialects.llamacpp.metrics import CONTENT_TYPE, STARTED_UNIX, exposition
-from imp_server.dialects.llamacpp.reply import CompletionFold, CompletionStream
+from imp_server.dialects.llamacpp.reply import LlamaCompletionFold, LlamaCompletionStream
 from imp_server.dialects.llamacpp.request import prompt_requests
 from imp_server.dialects.llamacpp.settings import default_settings
 from imp_server.dialects.openai.embeddings import EmbeddingFold, check_embeds, create_embedding, embed
@@ -94,7 +94,7 @@ async def _completion(call: Call) -> Reply:
     )
     context.extra["context_length"] = card.context_length
     context.extra["prompts"] = [await _prompt_text(call, request.prompt) for request in requests]
-    return Generate(requests, context, call.body.get("stream", False), CompletionFold, CompletionStream)
+    return Generate(requests, context, call.body.get("stream", False), LlamaCompletionFold, LlamaCompletionStream)
 
 
 async def _prompt_text(call: Call, prompt: Prompt) -> str:

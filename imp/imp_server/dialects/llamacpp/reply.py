@@ -160,7 +160,7 @@ def chosen(whole: Mapping[str, Any], names: Sequence[str]) -> Json:
     return found
 
 
-class CompletionFold:
+class LlamaCompletionFold:
     def __init__(self, ctx: ReplyContext) -> None:
         self._completions = _Completions(ctx)
 
@@ -174,7 +174,7 @@ class CompletionFold:
         return bodies if len(bodies) > 1 else bodies[0]
 
 
-class CompletionStream:
+class LlamaCompletionStream:
     """Items without names and without a sentinel; the last item of each prompt says stop."""
 
     def __init__(self, ctx: ReplyContext) -> None:

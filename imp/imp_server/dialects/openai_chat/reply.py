@@ -42,7 +42,7 @@ def finish_reason(event: Finish, *, named: bool) -> str:
 
 
 @dataclass(slots=True)
-class _Call:
+class _ChatCall:
     id: str
     name: str
     is_free_form: bool
@@ -60,10 +60,10 @@ class _Call:
 
 
 @dataclass(slots=True)
-class _Choice:
+class _ChatChoice:
     text: list[str] = field(default_factory=list)
     reasoning: list[str] = field(default_factory=list)
-    calls: list[_Call] = field(default_factory=list)
+    calls: list[_ChatCall] = field(default_factory=list)
     logprobs: list[msgspec.Raw] = field(default_factory=list)
     finish: Finish | None = None
 
@@ -88,7 +88,7 @@ class ChatFold:
         self._context = context
         self._with_logprobs, self._named = _settings(context)
         self._free_form = _free_form(context)
-        self._choices = [_Choice() for _ in range(context.n)]
+        self._choices = [_ChatChoice() for _ in range(context.n)]
         self._usage = UsageSum(context.n)
 
     def feed(self, event: OutputEvent) -> None:
@@ -99,7 +99,7 @@ class ChatFold:
             case ReasoningDelta():
                 choice.reasoning.append(event.text)
             case CallStart():
-                choice.calls.append(_Call(event.id, event.name, event.name in self._free_form))
+                choice.calls.append(_ChatCall(event.id, event.name, event.name in self._free_form))
             case CallArgs():
                 choice.calls[event.index].arguments.append(event.text)
             case CallEnd():
@@ -122,7 +122,7 @@ class ChatFold:
             "timings": self._usage.timings(),
         }
 
-    def _choice(self, index: int, choice: _Choice) -> dict[str, Any]:
+    def _choice(self, index: int, choice: _ChatChoice) -> dict[str, Any]:
         assert choice.finish is not None
         body = {
             "index": index,
@@ -135,7 +135,7 @@ class ChatFold:
         return body
 
 
-def _message(choice: _Choice) -> dict[str, Any]:
+def _message(choice: _ChatChoice) -> dict[str, Any]:
     text = "".join(choice.text)
     message: dict[str, Any] = {
         "role": "assistant",

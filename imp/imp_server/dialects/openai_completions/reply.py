@@ -115,7 +115,7 @@ class _Wanted:
 
 
 @dataclass(slots=True)
-class _Choice:
+class _CompletionChoice:
     text: list[str] = field(default_factory=list)
     entries: list[LogprobEntry] = field(default_factory=list)
     finish: Finish | None = None
@@ -131,7 +131,7 @@ class CompletionFold:
     def __init__(self, context: ReplyContext) -> None:
         self._context = context
         self._wanted = _Wanted.by(context)
-        self._choices = [_Choice() for _ in range(context.n)]
+        self._choices = [_CompletionChoice() for _ in range(context.n)]
         self._prompts: dict[int, PromptLogprobs] = {}
         self._usage = UsageSum(context.n)
 
@@ -159,10 +159,10 @@ class CompletionFold:
             "timings": self._usage.timings(),
         }
 
-    def _chosen(self) -> list[tuple[int, _Choice]]:
+    def _chosen(self) -> list[tuple[int, _CompletionChoice]]:
         """(prompt, choice) of those that are shown: all, or the most likely by mean logprob."""
         wanted = self._wanted
-        chosen: list[tuple[int, _Choice]] = []
+        chosen: list[tuple[int, _CompletionChoice]] = []
         for prompt, start in enumerate(range(0, len(self._choices), wanted.per_prompt)):
             made = self._choices[start : start + wanted.per_prompt]
             if wanted.shown < wanted.per_prompt:
@@ -170,7 +170,7 @@ class CompletionFold:
             chosen += [(prompt, choice) for choice in made]
         return chosen
 
-    def _choice(self, index: int, prompt: int, choice: _Choice) -> dict[str, Any]:
+    def _choice(self, index: int, prompt: int, choice: _CompletionChoice) -> dict[str, Any]:
         assert choice.finish is not None
         echo = self._context.accepted.prompt_texts[prompt] if self._wanted.echo else ""
         scored = self._prompts.get(prompt)
@@ -186,7 +186,7 @@ class CompletionFold:
             body["imp_finish_detail"] = choice.finish.detail
         return body
 
-    def _logprobs(self, scored: PromptLogprobs | None, choice: _Choice) -> dict[str, list[Any]]:
+    def _logprobs(self, scored: PromptLogprobs | None, choice: _CompletionChoice) -> dict[str, list[Any]]:
         arrays = LegacyLogprobs()
         if self._wanted.echo and scored is not None:
             _add_prompt(arrays, scored)

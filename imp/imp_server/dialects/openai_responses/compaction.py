@@ -27,7 +27,7 @@ from imp_server.dialects.base import ReplyContext
 from imp_server.dialects.handler import Call, Generate, Reply, handler
 from imp_server.dialects.ids import new_id
 from imp_server.dialects.intents import Body
-from imp_server.dialects.openai_responses.handlers import Stream, parse
+from imp_server.dialects.openai_responses.handlers import ResponseStream, parse
 from imp_server.dialects.openai_responses.input import Item, items_of
 from imp_server.dialects.openai_responses.kept import history_of, resolved
 from imp_server.dialects.openai_responses.resource import usage
@@ -79,7 +79,7 @@ async def compact_response(call: Call) -> Reply:
         id=new_id("resp_imp"), model=call.model, created=int(time.time()), request_id=call.request_id, body=body
     )
     context.extra["said"] = user_messages([*history, *body["input"]], context.id)
-    return Generate((request,), context, False, CompactionFold, Stream)
+    return Generate((request,), context, False, CompactionFold, ResponseStream)
 
 
 def user_messages(items: Sequence[Item], response_id: str) -> list[dict[str, Any]]:

@@ -28,7 +28,7 @@ from imp_server.dialects.intents import Body, options_of, present
 from imp_server.dialects.openai.sampling import budget_tokens_of, cache_of, sampling_of, whole
 from imp_server.dialects.openai_conversations.kept import ConversationNotFound
 from imp_server.dialects.openai_responses.events import ResponseEvents, shows_logprobs
-from imp_server.dialects.openai_responses.input import Conversation, Item, items_of
+from imp_server.dialects.openai_responses.input import InputItems, Item, items_of
 from imp_server.dialects.openai_responses.keeping import Keeping
 from imp_server.dialects.openai_responses.kept import Finds, KeptResponse, ResponseNotFound, history_of, resolved
 from imp_server.dialects.openai_responses.resource import conversation_of
@@ -49,7 +49,7 @@ def parse(body: Body, history: Sequence[Item] = ()) -> ChatRequest:
     Instructions, tools and sampling are never inherited from it (OpenAI's rule).
     """
     table = tool_table(body)
-    conversation = Conversation(table, must_answer=bool(history))
+    conversation = InputItems(table, must_answer=bool(history))
     if instructions := present(body, "instructions"):
         conversation.messages.append(Message("system", (TextPart(instructions),)))
     before = "previous_response_id" if conversation_of(body) is None else "conversation"
@@ -170,8 +170,8 @@ async def create_response(call: Call) -> Reply:
         output = msgspec.structs.replace(request.output, max_tokens=0)
         request = msgspec.structs.replace(request, output=output)
 
-    def fold(context: ReplyContext) -> Fold:
-        folded = Fold(context)
+    def fold(context: ReplyContext) -> ResponseFold:
+        folded = ResponseFold(context)
         if stored:
             kept.begin(context.id, folded.events)
         return folded
@@ -181,7 +181,7 @@ async def create_response(call: Call) -> Reply:
         context,
         present(body, "stream", False),
         fold,
-        Stream,
+        ResponseStream,
         keeping.end if keeping.is_needed else None,
         background=keeping.queue if keeping.is_background else None,
     )
@@ -269,7 +269,7 @@ async def list_input_items(call: Call) -> Reply:
 # --- replies ------------------------------------------------------------------------------------
 
 
-class Fold:
+class ResponseFold:
     def __init__(self, ctx: ReplyContext) -> None:
         self.events = ResponseEvents(ctx)
 
@@ -280,7 +280,7 @@ class Fold:
         return self.events.response()
 
 
-class Stream:
+class ResponseStream:
     def __init__(self, ctx: ReplyContext) -> None:
         self.events = ResponseEvents(ctx)
 

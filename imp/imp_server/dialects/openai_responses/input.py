@@ -58,7 +58,7 @@ class _Turn:
 
 
 @dataclass(slots=True)
-class Conversation:
+class InputItems:
     """Collects items in order; owner of the turn under way."""
 
     table: ToolTable

@@ -27,7 +27,7 @@ class _Remembered(NamedTuple):
     n_bytes: int
 
 
-class Memory:
+class TurnMemory:
     """Owner of the last responses of one connection."""
 
     def __init__(self) -> None:
@@ -67,7 +67,7 @@ class Memory:
 class Turn:
     """One message of a connection."""
 
-    memory: Memory
+    memory: TurnMemory
     generates: bool = True
     """False: the prompt is computed, for the turns after it, and nothing is written."""
 
@@ -81,7 +81,7 @@ def turn_of(scope: Mapping[str, Any]) -> Turn | None:
 class Beside:
     """Looks on the connection first, then in the store."""
 
-    memory: Memory
+    memory: TurnMemory
     kept: Kept
 
     async def conversation(self, response_id: str, *, with_output: bool) -> list[Json] | None:

@@ -45,7 +45,7 @@ def wants_details(parameters: Mapping[str, Any]) -> bool:
     return bool(parameters.get("details") or parameters.get("decoder_input_details"))
 
 
-class Texts:
+class TokenTexts:
     """Owner of the bytes of tokens in a row that form no whole character yet."""
 
     def __init__(self) -> None:
@@ -103,7 +103,7 @@ class _Generation:
     def prefill(self) -> list[Json]:
         if self.prompt is None:
             return []
-        texts = Texts()
+        texts = TokenTexts()
         found: list[Json] = [{"id": self.prompt.first_id, "text": texts.of(self.prompt.first_data), "logprob": None}]
         found += (
             {"id": entry.id, "text": texts.of(entry.data), "logprob": min(entry.logprob, 0.0)}
@@ -128,7 +128,7 @@ class GenerateFold:
         generation = self._generation
         if not self._wanted:
             return {"generated_text": generation.text}
-        entries, texts = generation.entries, Texts()
+        entries, texts = generation.entries, TokenTexts()
         details = generation.details() | {
             "prefill": generation.prefill(),
             "tokens": [_token(entry.id, texts.of(entry.data), entry.logprob) for entry in entries],
@@ -152,7 +152,7 @@ class GenerateStream:
         self._generation = _Generation(ctx)
         self._n_most = new_tokens_of(parameters_of(ctx))
         self._n_sent = 0
-        self._texts = Texts()
+        self._texts = TokenTexts()
 
     def open(self) -> list[SseFrame]:
         return []

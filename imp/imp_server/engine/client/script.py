@@ -24,7 +24,7 @@ class Wait:
 
 
 @dataclass(frozen=True, slots=True)
-class Gate:
+class ScriptGate:
     """The play goes on when the test sets `event`."""
 
     event: asyncio.Event
@@ -40,7 +40,7 @@ class Prefilled:
 
 
 @dataclass(frozen=True, slots=True)
-class Vectors:
+class PlayedVectors:
     """What an embedding or a scoring request gets (float32 bytes)."""
 
     vectors: tuple[bytes, ...]
@@ -58,7 +58,7 @@ class Crash:
     """The engine dies under all its requests, and comes back."""
 
 
-Action = int | Sequence[int] | Emit | Wait | Gate | Prefilled | Vectors | Fail | Crash
+Action = int | Sequence[int] | Emit | Wait | ScriptGate | Prefilled | PlayedVectors | Fail | Crash
 """An int is one token in a hand-off of its own; a sequence of ints one hand-off per token."""
 Player = Callable[[GenerateRequest, int], Iterable[Action]]
 """(request, choice) -> its play."""

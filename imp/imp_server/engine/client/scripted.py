@@ -38,10 +38,10 @@ from imp_server.engine.client.script import (
     Crash,
     Emit,
     Fail,
-    Gate,
+    PlayedVectors,
     Player,
     Prefilled,
-    Vectors,
+    ScriptGate,
     Wait,
     byte_vocabulary,
     text_ids,
@@ -65,10 +65,10 @@ __all__ = [
     "Crash",
     "Emit",
     "Fail",
-    "Gate",
+    "PlayedVectors",
     "Prefilled",
+    "ScriptGate",
     "ScriptedEngine",
-    "Vectors",
     "Wait",
     "byte_vocabulary",
     "text_ids",
@@ -323,14 +323,14 @@ class ScriptedEngine:
                 await asyncio.sleep(0)
             case Wait():
                 await asyncio.sleep(action.seconds)
-            case Gate():
+            case ScriptGate():
                 await action.event.wait()
             case Prefilled():
                 output.note_prefilled(action.n_prefilled)
                 if action.n_cached >= 0:
                     output.note_started(action.n_cached, action.n_to_cache)
                 self._hand_off(output)
-            case Vectors():
+            case PlayedVectors():
                 output.note_vectors(action.vectors)
             case Fail():
                 raise action.error

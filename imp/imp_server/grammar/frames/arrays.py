@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from imp_server.core import GrammarDeadEnd
 from imp_server.grammar.frames.goals import ROW, Bits, Goal, Judge, n_rows
-from imp_server.grammar.frames.store import Listed, Local, Store
+from imp_server.grammar.frames.store import Frame, ListedFrame, Store
 from imp_server.grammar.frames.tables import ASK, POP
 from imp_server.grammar.frames.texts import Text, Texts
 from imp_server.grammar.frames.values import ValueKind, Values
@@ -97,7 +97,7 @@ def holds_at_close(leaf: Leaf) -> bool:
     return leaf.low <= 0 if isinstance(leaf, Length | Contains) else True
 
 
-class WaitingItem(Local):
+class WaitingItem(Frame):
     """The array's frame while an item is read above it."""
 
     __slots__ = ("_leaves", "arrays", "goal", "judge", "of_leaves", "unique")
@@ -196,7 +196,7 @@ class WaitingItem(Local):
         return self.arrays.phase(self.after(bits, value), "after", False).id
 
 
-class ArrayPhase(Listed):
+class ArrayPhase(ListedFrame):
     """Between the items: after the bracket, after an item."""
 
     __slots__ = ("phase", "state", "tight")
@@ -241,7 +241,7 @@ class ArrayPhase(Listed):
         return (b"," if text and self.phase == "after" else b"") + text + b"]"
 
 
-class LooseStart(Listed):
+class LooseStart(ListedFrame):
     """Before an item that must differ from one whose value the walk doesn't know."""
 
     __slots__ = ("arrays", "free", "tight")

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from imp_server.grammar.frames.store import Listed, Store
+from imp_server.grammar.frames.store import ListedFrame, Store
 
 
-class Done(Listed):
+class Done(ListedFrame):
     """The completion is over: only an end token may follow."""
 
     __slots__ = ()
@@ -17,7 +17,7 @@ class Done(Listed):
         return b""
 
 
-class Ended(Listed):
+class Ended(ListedFrame):
     """All of an envelope was read: the frame ends without a byte."""
 
     __slots__ = ()
@@ -33,7 +33,7 @@ class Ended(Listed):
         return b""
 
 
-class Root(Listed):
+class Root(ListedFrame):
     """Waits for the one value of the completion."""
 
     __slots__ = ("done",)

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from imp_server.core import SPECIAL_CLOSE, SPECIAL_OPEN
-from imp_server.grammar.frames.store import Listed, Store
-from imp_server.grammar.frames.threads import UNTYPED, EnvelopeFrames, Rest, Seen
+from imp_server.grammar.frames.store import ListedFrame, Store
+from imp_server.grammar.frames.threads import UNTYPED, EnvelopeFrames, Rest, SeenTag
 from imp_server.grammar.languages import envelope as env
 
 
-class FreeText(Listed):
+class FreeText(ListedFrame):
     """Free text. `past`: the first tokens are over."""
 
     __slots__ = ("envelope", "frames", "here", "past", "seen")
 
-    def __init__(self, frames: FreeTexts, envelope: EnvelopeFrames, here: Rest, seen: Seen, past: bool) -> None:
+    def __init__(self, frames: FreeTexts, envelope: EnvelopeFrames, here: Rest, seen: SeenTag, past: bool) -> None:
         super().__init__(frames.store)
         self.frames = frames
         self.envelope = envelope
@@ -39,7 +39,7 @@ class FreeText(Listed):
                 found[byte] = self._at(seen, self.past).id
         return found
 
-    def _at(self, seen: Seen, past: bool) -> FreeText:
+    def _at(self, seen: SeenTag, past: bool) -> FreeText:
         return self.frames.text(self.envelope, self.here, seen, past)
 
     def past_early(self) -> FreeText:
@@ -66,11 +66,11 @@ class FreeTexts:
 
     def __init__(self, store: Store) -> None:
         self.store = store.owned_by(self)
-        self._texts: dict[tuple[EnvelopeFrames, Rest, Seen, bool], FreeText] = store.table()
+        self._texts: dict[tuple[EnvelopeFrames, Rest, SeenTag, bool], FreeText] = store.table()
 
-    def text(self, envelope: EnvelopeFrames, here: Rest, seen: Seen, past: bool) -> FreeText:
+    def text(self, envelope: EnvelopeFrames, here: Rest, seen: SeenTag, past: bool) -> FreeText:
         key = envelope, here, seen, past
         return self.store.local(self._texts, key, lambda: FreeText(self, *key))
 
     def start(self, envelope: EnvelopeFrames, here: Rest) -> FreeText:
-        return self.text(envelope, here, Seen(), False)
+        return self.text(envelope, here, SeenTag(), False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import cast
 
 from imp_server.grammar.frames.native_store import AFTER_GAP
-from imp_server.grammar.frames.store import Listed, Local, Store
+from imp_server.grammar.frames.store import Frame, ListedFrame, Store
 from imp_server.grammar.frames.tables import DEAD, POP_AGAIN
 
 N_BEFORE = 2
@@ -15,7 +15,7 @@ N_BLANKS = 48
 BLANKS = (0x20, 0x09, 0x0A)
 
 
-class Gap(Local):
+class Gap(Frame):
     """A run of whitespace: at most one newline, bounded blanks."""
 
     __slots__ = ("gaps", "used")
@@ -42,7 +42,7 @@ class Gap(Local):
         return b""
 
 
-class AfterGap(Listed):
+class AfterGap(ListedFrame):
     """Waits for a gap to end; the frame then goes on as `tight`, which allows no more whitespace."""
 
     __slots__ = ("tight",)

@@ -10,14 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from imp_server.grammar.frames.keys import Keys
-from imp_server.grammar.frames.store import Listed, Local
+from imp_server.grammar.frames.store import Frame, ListedFrame
 from imp_server.grammar.frames.tables import HOLE
 from imp_server.grammar.frames.texts import BACKSLASH, QUOTE, WIDTHS, Texts
 from imp_server.grammar.machines.machine import DEAD
 from imp_server.grammar.values.json_values import spelled
 
 
-class KeyText(Local):
+class KeyText(Frame):
     """On the trie. `missing`: continuation bytes that the current code point still needs."""
 
     __slots__ = ("_filled", "frames", "keys", "missing", "state")
@@ -87,7 +87,7 @@ class KeyText(Local):
         return rest[: self.missing] + spelled(("string", rest[self.missing :].decode())).encode()[1:]
 
 
-class WaitingKey(Listed):
+class WaitingKey(ListedFrame):
     """The object's frame while an undeclared name is read above it."""
 
     __slots__ = ("_leaving", "_texts", "keys")

@@ -14,9 +14,9 @@ from typing import Protocol
 
 from imp_server.core.turns import GaveUp, spend
 from imp_server.grammar.frames.goals import Goal
-from imp_server.grammar.frames.plain_values import Words
+from imp_server.grammar.frames.plain_values import WordFrames
 from imp_server.grammar.frames.shapes import UNDECLARED, KeyKind, Shape, accepts
-from imp_server.grammar.frames.store import Listed
+from imp_server.grammar.frames.store import ListedFrame
 from imp_server.grammar.frames.texts import needs_escape
 from imp_server.grammar.frames.verdicts import Verdicts
 from imp_server.grammar.machines.combine import anything, nothing
@@ -63,7 +63,7 @@ class Keyed(Protocol):
     def remaining_after_one(self) -> Found | None: ...
 
 
-class WaitingName(Listed):
+class WaitingName(ListedFrame):
     """The object's frame while the rest of its only possible key is read above it."""
 
     __slots__ = ("keys", "result")
@@ -85,7 +85,7 @@ class Keys:
     strict = True
     is_sparse = False
 
-    def __init__(self, words: Words, state: Keyed) -> None:
+    def __init__(self, words: WordFrames, state: Keyed) -> None:
         self.words = words
         self.object = state
         self._algebra = algebra = words.store.owned_by(self).algebra

@@ -14,9 +14,9 @@ from imp_server.core import GrammarDeadEnd
 from imp_server.grammar.frames.goals import ROW, Bits, Goal, Judge, n_rows
 from imp_server.grammar.frames.key_texts import KeyTexts
 from imp_server.grammar.frames.keys import Keys
-from imp_server.grammar.frames.plain_values import Words
+from imp_server.grammar.frames.plain_values import WordFrames
 from imp_server.grammar.frames.shapes import KeyKind, Shape
-from imp_server.grammar.frames.store import Listed, Local
+from imp_server.grammar.frames.store import Frame, ListedFrame
 from imp_server.grammar.frames.tables import ASK, DEAD, POP
 from imp_server.grammar.frames.values import ValueKind, Values
 from imp_server.grammar.values.formula import Formula, Leaf
@@ -216,7 +216,7 @@ def holds_at_close(leaf: Leaf) -> bool:
     return leaf.low <= 0 if isinstance(leaf, Count) else True
 
 
-class WaitingMember(Local):
+class WaitingMember(Frame):
     """The object's frame while a member's value is read above it."""
 
     __slots__ = ("goal", "judge", "loose", "objects", "of_leaves", "seen")
@@ -284,7 +284,7 @@ class WaitingMember(Local):
         return entry
 
 
-class Colon(Listed):
+class Colon(ListedFrame):
     """Between a key and its value."""
 
     __slots__ = ("goal", "tight", "waiting")
@@ -310,7 +310,7 @@ class Colon(Listed):
         return b":"
 
 
-class ObjectPhase(Listed):
+class ObjectPhase(ListedFrame):
     """Between the members: after the brace, after a value, after a comma."""
 
     __slots__ = ("phase", "state", "tight")
@@ -360,7 +360,7 @@ def key_size(name: str) -> int:
 class Objects(ValueKind):
     """The frames of objects."""
 
-    def __init__(self, values: Values, words: Words, key_texts: KeyTexts) -> None:
+    def __init__(self, values: Values, words: WordFrames, key_texts: KeyTexts) -> None:
         self.store = store = values.store.owned_by(self)
         self.values = values
         self.words = words

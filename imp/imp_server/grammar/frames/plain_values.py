@@ -8,7 +8,7 @@ from typing import cast
 import numpy as np
 
 from imp_server.grammar.frames.goals import Goal
-from imp_server.grammar.frames.store import Listed, Store
+from imp_server.grammar.frames.store import ListedFrame, Store
 from imp_server.grammar.frames.tables import POP, POP_AGAIN
 from imp_server.grammar.frames.texts import Texts
 from imp_server.grammar.frames.values import ValueKind
@@ -19,12 +19,12 @@ from imp_server.grammar.values.json_values import spelled
 from imp_server.grammar.values.sat.found import Found, found
 
 
-class Word(Listed):
+class Word(ListedFrame):
     """The rest of true, false or null."""
 
     __slots__ = ("rest", "result", "words")
 
-    def __init__(self, words: Words, rest: bytes, result: int) -> None:
+    def __init__(self, words: WordFrames, rest: bytes, result: int) -> None:
         super().__init__(words.store)
         self.words = words
         self.rest = rest
@@ -39,7 +39,7 @@ class Word(Listed):
         return self.rest
 
 
-class Words:
+class WordFrames:
     """The frames of texts that are spelled in one way."""
 
     def __init__(self, store: Store) -> None:
@@ -130,7 +130,7 @@ def _firsts(classes: bytes) -> tuple[tuple[int, int], ...]:
 
 
 class Nulls(ValueKind):
-    def __init__(self, words: Words) -> None:
+    def __init__(self, words: WordFrames) -> None:
         self._words = words
         self._true = words.store.owned_by(self).algebra.formulas.true
 
@@ -147,7 +147,7 @@ class Nulls(ValueKind):
 
 
 class Booleans(ValueKind):
-    def __init__(self, words: Words) -> None:
+    def __init__(self, words: WordFrames) -> None:
         self._words = words
         self._holds = words.store.owned_by(self).solver.boolean_holds
 
@@ -189,7 +189,7 @@ class Numbers(ValueKind):
         return None if verdicts.start == DEAD else found(verdicts.shortest(verdicts.start))
 
 
-class Strings(ValueKind):
+class StringValues(ValueKind):
     def __init__(self, texts: Texts) -> None:
         self._texts = texts
         texts.store.owned_by(self)

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from imp_server.core.turns import charge
-from imp_server.grammar.frames.store import Local
+from imp_server.grammar.frames.store import Frame
 from imp_server.grammar.frames.tables import Tables
 from imp_server.grammar.frames.verdicts import Reading
 from imp_server.grammar.machines.abi import built_library
@@ -45,7 +45,7 @@ def _calls() -> dict[str, Callable[..., Any]]:
     return found
 
 
-def machine_of(local: Local) -> PositionMachine | None:
+def machine_of(local: Frame) -> PositionMachine | None:
     """The machine of a frame that is a text of positions."""
     return local.positions if isinstance(local, Reading) else None
 

@@ -6,7 +6,7 @@ from collections import deque
 from typing import NamedTuple
 
 from imp_server.core.turns import GaveUp, spend
-from imp_server.grammar.frames.store import Listed, Store
+from imp_server.grammar.frames.store import ListedFrame, Store
 from imp_server.grammar.frames.threads import UNTYPED, EnvelopeFrames, Rest, Threads, longest_beginning
 from imp_server.grammar.languages import envelope as env
 from imp_server.grammar.machines.machine import DEAD
@@ -26,7 +26,7 @@ class Tail(NamedTuple):
     """The node's opener stands in the text."""
 
 
-class RawText(Listed):
+class RawText(ListedFrame):
     """Raw text under a machine."""
 
     __slots__ = ("envelope", "frames", "here", "machine", "state", "tail")

@@ -11,7 +11,7 @@ from imp_server.grammar.frames.free_texts import FreeTexts
 from imp_server.grammar.frames.goals import Goal
 from imp_server.grammar.frames.plain_values import Scalars
 from imp_server.grammar.frames.raw_texts import RawTexts
-from imp_server.grammar.frames.store import Listed, Store
+from imp_server.grammar.frames.store import ListedFrame, Store
 from imp_server.grammar.frames.threads import EnvelopeFrames, RawEnds, Rest, Tags, Threads, read_on
 from imp_server.grammar.frames.values import Values
 from imp_server.grammar.frames.verdicts import Verdicts
@@ -20,7 +20,7 @@ from imp_server.grammar.machines.machine import DEAD, Machine
 from imp_server.grammar.values.sat.found import MAX_LEAD
 
 
-class Script(Listed):
+class Script(ListedFrame):
     """Several threads at their next byte."""
 
     __slots__ = ("envelope", "threads")
@@ -59,7 +59,7 @@ class Script(Listed):
         return min((found for found in leads if found[1]), key=lambda found: (found[0], len(found[1])))[1]
 
 
-class AfterValue(Listed):
+class AfterValue(ListedFrame):
     """Waits for a value pushed above an envelope."""
 
     __slots__ = ("envelope", "then")
@@ -193,7 +193,7 @@ class PlannedFrames(EnvelopeFrames):
         row = tables.rows[local.id]
         return {byte: int(row[byte]) for byte in range(256) if row[byte] != DEAD}
 
-    def _text(self, thread: Rest) -> Listed:
+    def _text(self, thread: Rest) -> ListedFrame:
         texts = self._scripts.free_texts if isinstance(thread.node, env.Free) else self._scripts.raw_texts
         return texts.start(self, thread)
 

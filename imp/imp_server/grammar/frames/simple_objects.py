@@ -34,12 +34,12 @@ from imp_server.grammar.frames.native_store import (
     NativeStore,
 )
 from imp_server.grammar.frames.objects import Colon, ObjectPhase, Objects, ObjectState, Phase, WaitingMember
-from imp_server.grammar.frames.plain_values import Word, Words
+from imp_server.grammar.frames.plain_values import Word, WordFrames
 from imp_server.grammar.frames.shapes import UNDECLARED, KeyKind, Shape
-from imp_server.grammar.frames.store import Local, Store
+from imp_server.grammar.frames.store import Frame, Store
 from imp_server.grammar.frames.tables import FIRST_OP
 from imp_server.grammar.frames.texts import Text, Texts, needs_escape
-from imp_server.grammar.frames.values import Start, Values
+from imp_server.grammar.frames.values import Values, ValueStart
 from imp_server.grammar.machines.machine import DEAD
 from imp_server.grammar.values.formula import Formula, Leaf
 
@@ -70,7 +70,7 @@ def native_store(store: Store, gaps: Gaps, texts: Texts) -> NativeStore:
     return NativeStore(store.tables, between, free.id, escape.id)
 
 
-class Family:
+class ObjectFamily:
     """Objects with the same shape and the same names to be told apart."""
 
     def __init__(self, number: int, shape: Shape, names: list[str], starts: list[int]) -> None:
@@ -100,8 +100,8 @@ class SimpleObjects:
         self._store = values.store.owned_by(self)
         self._native = native
         self._values = values
-        self._families: dict[tuple[Shape, frozenset[str]], Family | None] = {}
-        self._by_number: list[Family] = []
+        self._families: dict[tuple[Shape, frozenset[str]], ObjectFamily | None] = {}
+        self._by_number: list[ObjectFamily] = []
         self.states: dict[int, ObjectState] = {}
 
     def number(self, state: ObjectState) -> int:
@@ -120,21 +120,21 @@ class SimpleObjects:
         self.states.setdefault(number, state)
         return number
 
-    def family(self, shape: Shape, others: frozenset[str]) -> Family | None:
+    def family(self, shape: Shape, others: frozenset[str]) -> ObjectFamily | None:
         """None if its names can't be told apart byte by byte: some has several spellings, or they are too many."""
         key = shape, others - shape.names
         if key not in self._families:
             self._families[key] = self._made(shape, sorted(shape.names | others))
         return self._families[key]
 
-    def _made(self, shape: Shape, names: list[str]) -> Family | None:
+    def _made(self, shape: Shape, names: list[str]) -> ObjectFamily | None:
         if len(names) > MAX_NAMES or not all(n.isascii() and not any(map(needs_escape, n.encode())) for n in names):
             return None
         starts = [self._start(shape, KeyKind(n, frozenset(), ())) for n in names]
         undeclared = self._start(shape, UNDECLARED)
         number = self._native.family(names, starts or [DEAD], undeclared)
         possible = [at for at in dict.fromkeys([*(starts or [DEAD]), undeclared]) if at != DEAD]
-        family = Family(number, shape, names, possible)
+        family = ObjectFamily(number, shape, names, possible)
         self._by_number.append(family)
         return family
 
@@ -144,7 +144,7 @@ class SimpleObjects:
             return DEAD
         return self._values.start(self._store.goal(shape.value(kind)), False).id
 
-    def family_of(self, state: int) -> Family:
+    def family_of(self, state: int) -> ObjectFamily:
         return self._by_number[self._native.family_of(state)]
 
     def starts(self, local: int) -> list[int]:
@@ -175,7 +175,7 @@ class NativeKeyTexts(KeyTexts):
 class NativeObjects(Objects):
     """The same; the frames of simple objects are made natively."""
 
-    def __init__(self, values: Values, words: Words, key_texts: KeyTexts, simple: SimpleObjects) -> None:
+    def __init__(self, values: Values, words: WordFrames, key_texts: KeyTexts, simple: SimpleObjects) -> None:
         super().__init__(values, words, key_texts)
         self._simple = simple
 
@@ -208,7 +208,7 @@ class Views:
         self._simple = simple
         self._objects = objects
 
-    def of(self, local: int, kind: int) -> Callable[[], Local]:
+    def of(self, local: int, kind: int) -> Callable[[], Frame]:
         """What makes the frame of a local of that kind."""
         objects, native = self._objects, self._native
         a, b = native.describe(local)
@@ -220,14 +220,14 @@ class Views:
             return partial(ObjectPhase, self._state(a), NAMES[kind], bool(b))
         if kind in (COLON, COLON_TIGHT):
             waiting, start = self._store.native_local(WAITING_MEMBER, a), self._store.locals[b]
-            assert isinstance(waiting, WaitingMember) and isinstance(start, Start)
+            assert isinstance(waiting, WaitingMember) and isinstance(start, ValueStart)
             return partial(Colon, waiting, start.goal, kind == COLON_TIGHT)
         state = self._state(a)
         if kind == WAITING_MEMBER:
             return partial(WaitingMember, objects, state.goal, state.seen, state.loose, {})
         return self._of_keys(kind, state.keys, a, b)
 
-    def _of_keys(self, kind: int, keys: Keys, state: int, b: int) -> Callable[[], Local]:
+    def _of_keys(self, kind: int, keys: Keys, state: int, b: int) -> Callable[[], Frame]:
         key_texts, family = self._objects.key_texts, self._simple.family_of(state)
         if kind == WAITING_KEY:
             return partial(WaitingKey, key_texts.texts, keys)

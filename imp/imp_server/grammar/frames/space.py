@@ -12,7 +12,7 @@ from imp_server.grammar.frames.ends import Ends
 from imp_server.grammar.frames.gaps import N_BLANKS, Gaps
 from imp_server.grammar.frames.key_texts import KeyTexts
 from imp_server.grammar.frames.objects import Objects
-from imp_server.grammar.frames.plain_values import Booleans, Nulls, Numbers, Scalars, Strings, Words
+from imp_server.grammar.frames.plain_values import Booleans, Nulls, Numbers, Scalars, StringValues, WordFrames
 from imp_server.grammar.frames.position_texts import PositionTexts
 from imp_server.grammar.frames.scripts import Scripts
 from imp_server.grammar.frames.simple_objects import NativeKeyTexts, NativeObjects, SimpleObjects, Views, native_store
@@ -42,7 +42,7 @@ class Space:
         self.gaps = Gaps(store)
         self.ends = Ends(store)
         self.values = Values(store, self.gaps)
-        self.words = Words(store)
+        self.words = WordFrames(store)
         self.scalars = Scalars(self.texts)
         self.arrays = Arrays(self.values, self.texts)
         self.scripts = Scripts(self.values, self.scalars, self.ends)
@@ -55,7 +55,7 @@ class Space:
             NULL: Nulls(self.words),
             BOOLEAN: Booleans(self.words),
             NUMBER: Numbers(self.scalars),
-            STRING: Strings(self.texts),
+            STRING: StringValues(self.texts),
             ARRAY: self.arrays,
             OBJECT: self.objects,
         }

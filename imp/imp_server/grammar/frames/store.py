@@ -24,10 +24,10 @@ N_BYTES, N_BYTES_LOCAL, N_BYTES_VIEW, N_BYTES_NATIVE = 600, 1700, 300, 1200
 
 K = TypeVar("K", bound=Hashable)
 T = TypeVar("T")
-L = TypeVar("L", bound="Local")
+L = TypeVar("L", bound="Frame")
 
 
-class Local(ABC):
+class Frame(ABC):
     """One frame: what can be on top of a configuration, known to the tables by a number.
 
     Subclasses fill their row of the table; a waiting frame's row is indexed by results.
@@ -62,7 +62,7 @@ class Local(ABC):
         raise AssertionError(f"{type(self).__name__} is never on top")
 
 
-class Listed(Local):
+class ListedFrame(Frame):
     """A frame that few bytes lead on from."""
 
     __slots__ = ()
@@ -81,14 +81,14 @@ class Listed(Local):
         return entries.get(byte, DEAD)
 
 
-class Locals(dict[int, Local]):
+class Frames(dict[int, Frame]):
     """The frames by number; those that native code has made are there as soon as somebody looks."""
 
-    def __init__(self, adopt: Callable[[int], Local]) -> None:
+    def __init__(self, adopt: Callable[[int], Frame]) -> None:
         super().__init__()
         self._adopt = adopt
 
-    def __missing__(self, local: int) -> Local:
+    def __missing__(self, local: int) -> Frame:
         found = self[local] = self._adopt(local)
         return found
 
@@ -105,10 +105,10 @@ class Store:
         self.algebra = Algebra()
         self.solver = Solver(self.algebra)
         self.tables = Tables(self._fill, n_locals)
-        self.locals = Locals(self._adopt)
+        self.locals = Frames(self._adopt)
         self.native: NativeStore | None = None
         """Where native code makes the frames of simple objects."""
-        self.view: Callable[[int, int], Callable[[], Local]] | None = None
+        self.view: Callable[[int, int], Callable[[], Frame]] | None = None
         """What makes the frame of a local, and its kind, that native code has made."""
         self._claimed = -1
         self._interned: list[dict[Any, Any]] = []
@@ -170,11 +170,11 @@ class Store:
         charge(N_BYTES_LOCAL * (n_rows - 1), n_rows - 1)
         return self.tables.new_local(n_rows)
 
-    def native_local(self, kind: int, a: int, b: int = 0) -> Local:
+    def native_local(self, kind: int, a: int, b: int = 0) -> Frame:
         assert self.native is not None
         return self.locals[self.native.local(kind, a, b)]
 
-    def _adopt(self, local: int) -> Local:
+    def _adopt(self, local: int) -> Frame:
         """The frame of a local that native code has made."""
         assert self.view is not None
         make = self.view(local, self.tables.kind_of[local])

@@ -46,7 +46,7 @@ class Tables:
         self.fill = fill
         self.intern: Callable[[int, int], int] | None = None
         """Who makes operations, if it isn't this class."""
-        self.head = abi.Tables()
+        self.head = abi.TablesHead()
         self.rows: NDArray[np.int32] = np.empty((capacity, 256), dtype=np.int32)
         self.kinds: NDArray[np.uint8] = np.zeros(capacity, dtype=np.uint8)
         self._ops: NDArray[np.int32] = np.zeros((4096, 2), dtype=np.int32)

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from imp_server.grammar.frames.position_texts import PositionTexts
-from imp_server.grammar.frames.store import Listed, Store
+from imp_server.grammar.frames.store import ListedFrame, Store
 from imp_server.grammar.frames.tables import HOLE, POP
 from imp_server.grammar.frames.verdicts import AllVerdicts, Reading, Single, Verdicts
 from imp_server.grammar.machines.explored import refined, representatives
@@ -170,7 +170,7 @@ class Host(Protocol):
     def takes(self, low: int, high: int) -> bool: ...
 
 
-class Escape(Listed):
+class Escape(ListedFrame):
     """After a backslash. `read`: what followed it so far, up to a surrogate pair."""
 
     __slots__ = ("host", "read", "texts")

@@ -35,7 +35,7 @@ def read_on(thread: Rest) -> Rest | None:
     return thread._replace(at=thread.at + 1) if thread.at + 1 < len(thread.node.data) else thread.then
 
 
-class Seen(NamedTuple):
+class SeenTag(NamedTuple):
     """What counts of a text: the longest beginning of a tag at its end, and whether only blanks precede that."""
 
     matched: bytes = b""
@@ -53,16 +53,16 @@ class Tags:
             {tag[:n] for tag in tags for n in range(1, len(tag) + 1)} for tags in (self._anywhere, self._at_start)
         ]
 
-    def after(self, seen: Seen, text: bytes) -> Seen:
+    def after(self, seen: SeenTag, text: bytes) -> SeenTag:
         """`text`: what `seen` has matched, and perhaps one byte more."""
         anywhere, at_start = self._beginnings
         for at in range(len(text)) if text[-1:] in self._letters else ():
             blank = seen.blank and not text[:at].strip()
             if text[at:] in anywhere or (blank and text[at:] in at_start):
-                return Seen(text[at:], blank)
-        return Seen(b"", seen.blank and not text.strip())
+                return SeenTag(text[at:], blank)
+        return SeenTag(b"", seen.blank and not text.strip())
 
-    def complete(self, seen: Seen) -> env.Branch | None:
+    def complete(self, seen: SeenTag) -> env.Branch | None:
         """The branch of the longest tag that is complete. A tag's text inside a special token is none."""
         text = seen.matched
         for at in range(len(text)):

@@ -7,13 +7,13 @@ from abc import ABC, abstractmethod
 from imp_server.core import GrammarDeadEnd
 from imp_server.grammar.frames.gaps import Gaps
 from imp_server.grammar.frames.goals import Goal
-from imp_server.grammar.frames.store import Listed, Store
+from imp_server.grammar.frames.store import ListedFrame, Store
 from imp_server.grammar.values.formula import Formula
 from imp_server.grammar.values.leaves import ARRAY, BOOLEAN, NULL, NUMBER, OBJECT, STRING
 from imp_server.grammar.values.sat.found import MAX_LEAD, Found
 
 
-class Start(Listed):
+class ValueStart(ListedFrame):
     """Before the first byte of a value. `tight`: no whitespace may come."""
 
     __slots__ = ("goal", "tight", "values")
@@ -62,12 +62,12 @@ class Values:
         self.gaps = gaps
         self.kinds: dict[int, ValueKind] = {}
         """By type; all six are there before anything is asked."""
-        self._starts: dict[tuple[Goal, bool], Start] = store.table()
+        self._starts: dict[tuple[Goal, bool], ValueStart] = store.table()
         self._first: dict[Goal, dict[int, int]] = store.memo()
         self._shortest: dict[Goal, Found | None] = store.memo()
 
-    def start(self, goal: Goal, tight: bool) -> Start:
-        return self.store.local(self._starts, (goal, tight), lambda: Start(self, goal, tight))
+    def start(self, goal: Goal, tight: bool) -> ValueStart:
+        return self.store.local(self._starts, (goal, tight), lambda: ValueStart(self, goal, tight))
 
     def first_bytes(self, goal: Goal) -> dict[int, int]:
         """First byte of a value -> number of the local it leads to."""

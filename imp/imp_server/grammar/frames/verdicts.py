@@ -8,7 +8,7 @@ from typing import Any, Protocol, cast
 from imp_server.core import GrammarRefused
 from imp_server.core.turns import GaveUp, spend
 from imp_server.grammar.frames.goals import Bits, Goal, is_open
-from imp_server.grammar.frames.store import Local, Store
+from imp_server.grammar.frames.store import Frame, Store
 from imp_server.grammar.machines.combine import anything, nothing
 from imp_server.grammar.machines.literals import Literals
 from imp_server.grammar.machines.machine import DEAD, Machine
@@ -132,7 +132,7 @@ class Several:
 Constants = Literals | ListedNumbers
 
 
-class Told(Several):
+class ToldApart(Several):
     """As Several, where nothing but constants matters to the watches: one trie tells them apart, however many."""
 
     def __init__(self, algebra: Algebra, must: Machine, goal: Goal, kind: int) -> None:
@@ -208,7 +208,7 @@ class AllVerdicts:
         if is_settled and goal.result(tuple(w is algebra.formulas.true for w in goal.watches)) < 0:
             return Single(nothing(), False)
         if is_settled or (goal.is_wide and all(map(is_listed, goal.watches))):
-            return Told(algebra, must(algebra, goal.must), goal, kind)
+            return ToldApart(algebra, must(algebra, goal.must), goal, kind)
         machines = [watched(algebra, f) for f in goal.watches]
         return Several(must(algebra, goal.must), machines, goal, lambda: algebra.place_of(goal.must))
 
@@ -228,7 +228,7 @@ class AllVerdicts:
         return self._store.get(self._of_lengths, (low, high), lambda: Single(PlainLength(low, high), False))
 
 
-class Reading(Local):
+class Reading(Frame):
     """A frame that reads by verdicts."""
 
     __slots__ = ("_known", "state", "verdicts")

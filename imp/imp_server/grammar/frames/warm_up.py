@@ -11,10 +11,10 @@ from collections import deque
 from imp_server.grammar.frames.arrays import ArrayPhase, WaitingItem
 from imp_server.grammar.frames.native_store import OPEN
 from imp_server.grammar.frames.space import Space
-from imp_server.grammar.frames.store import Local
+from imp_server.grammar.frames.store import Frame
 from imp_server.grammar.frames.tables import FIRST_OP, FOREIGN
 from imp_server.grammar.frames.texts import Text
-from imp_server.grammar.frames.values import Start
+from imp_server.grammar.frames.values import ValueStart
 
 MAX_FRAMES = 100
 """Frames filled for one schema: what it takes stays far below the time that reading a large schema takes."""
@@ -37,20 +37,20 @@ def warm_up(space: Space, local: int, n_frames: int = MAX_FRAMES) -> None:
                 todo.append(target)
 
 
-def _filled(space: Space, frame: Local) -> list[int]:
+def _filled(space: Space, frame: Frame) -> list[int]:
     """Fill the frame; the frames that it leads to, as far as they are of interest."""
     tables = space.tables
     if isinstance(frame, Text):
         tables.entry(frame.id, 0x61)
     if isinstance(frame, WaitingItem) and not frame.of_leaves:
         return [tables.entry(frame.id, 0)]
-    if not isinstance(frame, Start | ArrayPhase):
+    if not isinstance(frame, ValueStart | ArrayPhase):
         return []
-    if frame.tight and isinstance(frame, Start):
+    if frame.tight and isinstance(frame, ValueStart):
         tables.entry(frame.id, 0x20)
         return []
     tables.entry(frame.id, 0x20)
-    found: list[int] = [space.values.start(frame.goal, True).id] if isinstance(frame, Start) else []
+    found: list[int] = [space.values.start(frame.goal, True).id] if isinstance(frame, ValueStart) else []
     for entry in dict.fromkeys(tables.rows[frame.id].tolist()):
         if entry >= 0:
             found.append(entry)

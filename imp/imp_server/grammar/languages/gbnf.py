@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from imp_server.core import GrammarRefused, GrammarUnsatisfiable
 from imp_server.grammar.languages.positions import position
-from imp_server.grammar.languages.rules import Rules, settle
+from imp_server.grammar.languages.rules import GrammarRules, settle
 from imp_server.grammar.machines.ambiguity import excessive
 from imp_server.grammar.machines.codepoints import ANY, Ranges, negated, normal
 from imp_server.grammar.machines.memo import remembered
@@ -33,8 +33,8 @@ def compile_gbnf(text: str) -> TermMachine:
     """
     if len(text) > MAX_LENGTH:
         raise GrammarRefused(f"the grammar has {len(text)} characters; at most {MAX_LENGTH} are supported")
-    rules = Rules()
-    _Parser(text, rules).whole()
+    rules = GrammarRules()
+    _GbnfParser(text, rules).whole()
     if "root" not in rules.bodies:
         raise GrammarRefused("the grammar has no rule named root")
     nodes, root, bodies = settle(rules)
@@ -50,10 +50,10 @@ def compile_gbnf(text: str) -> TermMachine:
     return TermMachine(nodes, root, bodies)
 
 
-class _Parser:
+class _GbnfParser:
     """Recursive descent over the grammar's text; expressions go to `rules` as they are read."""
 
-    def __init__(self, text: str, rules: Rules) -> None:
+    def __init__(self, text: str, rules: GrammarRules) -> None:
         self.text = text
         self.at = 0
         self.rules = rules

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from imp_server.grammar.languages.rules import RuleRefused, Rules, first_references, least
+from imp_server.grammar.languages.rules import GrammarRules, RuleRefused, first_references, least
 from imp_server.grammar.machines.nodes import INFINITE, Kind, Node
 
 MAX_GROUP = 40
@@ -20,7 +20,7 @@ Heads = dict[int, Node]
 """Rule -> what follows where a word begins with it."""
 
 
-def without_left_recursion(rules: Rules, start: str) -> None:
+def without_left_recursion(rules: GrammarRules, start: str) -> None:
     """Every rule is defined, and none uses `start`. Raises RuleRefused where it would cost too much."""
     for name in rules.bodies:
         rules.number(name)
@@ -39,7 +39,7 @@ def without_left_recursion(rules: Rules, start: str) -> None:
         _Rewriter(rules, group).rewrite({number: bodies[number] for number in sorted(group)})
 
 
-def _leave_out_empty_words(rules: Rules, nullable: list[bool], start: str) -> None:
+def _leave_out_empty_words(rules: GrammarRules, nullable: list[bool], start: str) -> None:
     """Of all rules but `start`: whoever uses a rule that had one may leave it out."""
     nodes, filler = rules.nodes, _Rewriter(rules, frozenset())
     memo: dict[int, Node] = {}
@@ -72,7 +72,7 @@ def _leave_out_empty_words(rules: Rules, nullable: list[bool], start: str) -> No
 class _Rewriter:
     """Of one group of rules. No rule is empty."""
 
-    def __init__(self, rules: Rules, group: frozenset[int]) -> None:
+    def __init__(self, rules: GrammarRules, group: frozenset[int]) -> None:
         self._rules = rules
         self._nodes = rules.nodes
         self._group = group

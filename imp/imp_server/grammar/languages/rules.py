@@ -27,7 +27,7 @@ class RuleRefused(GrammarRefused):
         self.rule = rule
 
 
-class Rules:
+class GrammarRules:
     """Bodies by name as they are read, and the numbers by which they refer to each other."""
 
     def __init__(self) -> None:
@@ -47,7 +47,7 @@ class Rules:
         return self.nodes.rule(self.number(name), False, 1, NOTHING)
 
 
-def settle(rules: Rules, start: str = "root") -> tuple[Nodes, Node, list[Node]]:
+def settle(rules: GrammarRules, start: str = "root") -> tuple[Nodes, Node, list[Node]]:
     """(nodes, rule `start`, bodies by number) with references that know what they match. Raises GrammarRefused."""
     root = rules.number(start)
     for name in rules.bodies:

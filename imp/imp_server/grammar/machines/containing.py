@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from imp_server.core.turns import charge, spend
 from imp_server.grammar.machines.codepoints import ANY, Ranges, common, negated
-from imp_server.grammar.machines.glushkov import Goal, Positions, positions_of
+from imp_server.grammar.machines.glushkov import Positions, SideBySide, positions_of
 from imp_server.grammar.machines.machine import DEAD, UNBOUNDED, Machine
 from imp_server.grammar.machines.nodes import INFINITE, Kind, Node, Nodes
 from imp_server.grammar.machines.plain_length import PlainLength
@@ -142,7 +142,7 @@ def containing_machine(wanted: Sequence[Machine], without: Sequence[Machine]) ->
     if positions is None:
         return None
     last = [0b11 << (4 * i + 2) for i in range(len(parts))]
-    positions = positions._replace(goal=Goal("all", tuple(last)))
+    positions = positions._replace(goal=SideBySide("all", tuple(last)))
     return ContainingMachine(roots, positions, low, high)
 
 

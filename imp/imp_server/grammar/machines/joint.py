@@ -17,8 +17,8 @@ from itertools import pairwise
 from imp_server.core.turns import spend
 from imp_server.grammar.machines.glushkov import (
     MAX_COST,
-    Goal,
     Positions,
+    SideBySide,
     lowest,
     members,
     positions_of,
@@ -26,7 +26,7 @@ from imp_server.grammar.machines.glushkov import (
 )
 from imp_server.grammar.machines.machine import DEAD, UNBOUNDED, Machine
 from imp_server.grammar.machines.nodes import Node
-from imp_server.grammar.machines.position_machine import Place, PositionMachine, Ways, bounds, is_small
+from imp_server.grammar.machines.position_machine import PositionMachine, PositionPlace, Ways, bounds, is_small
 
 MAX_STEPS = 4096
 """Steps in which a reset is looked for."""
@@ -118,7 +118,7 @@ class JointMachine(PositionMachine):
         table = self.positions
         return table.follow(here) & table.chars[table.kinds[bisect_right(table.starts, code_point) - 1]]
 
-    def _completed(self, place: Place) -> tuple[bytes, int]:
+    def _completed(self, place: PositionPlace) -> tuple[bytes, int]:
         """The rest of the character that was begun, in a way that leads on, and the positions behind it."""
         low, high = bounds(place.value, place.due, place.floor)
         table = self.positions
@@ -155,7 +155,9 @@ def joint_machine(wanted: Sequence[Machine], without: Sequence[Machine], *, one:
     if positions.ends != universal or not all(found):
         return None
     n_wanted = len(wanted)
-    positions = positions._replace(goal=Goal("one" if one else "all", tuple(found[:n_wanted]), sum(found[n_wanted:])))
+    positions = positions._replace(
+        goal=SideBySide("one" if one else "all", tuple(found[:n_wanted]), sum(found[n_wanted:]))
+    )
     reset = _reset(positions, universal)
     if reset is None or positions.cost > MAX_COST:
         return None

@@ -30,7 +30,7 @@ SEARCHED = 200
 """Code points that may be needed where one is looked for: each takes more than one of these states."""
 
 
-class Bounded:
+class BoundedLength:
     """`inner`, between `low` and `high` code points long; only made where counting alone tells dead ends.
 
     A state is (inner state, code points still needed, code points still allowed), so equal remainders of
@@ -188,7 +188,7 @@ def with_length(machine: Machine, low: int, high: int | None, what: str = "patte
     Raises GrammarRefused where neither counting nor a product under the budget is exact.
     """
     top = INFINITE if high is None else high
-    if isinstance(machine, Bounded | CountedMachine):
+    if isinstance(machine, BoundedLength | CountedMachine):
         low, top = max(low, machine.low), min(top, machine.high)
         machine = machine.inner
     if machine.start == DEAD or low > top:
@@ -206,13 +206,13 @@ def with_length(machine: Machine, low: int, high: int | None, what: str = "patte
         widest = widest_gap(machine)
         if widest is not None and top - low + 1 >= widest:
             return _bounded(machine, low, top)
-    return intersect([machine, Bounded(anything(), low, top)], what=what)
+    return intersect([machine, BoundedLength(anything(), low, top)], what=what)
 
 
 def _bounded(machine: Machine, low: int, high: int) -> Machine:
     if isinstance(machine, PositionMachine) and machine.is_directed and low <= MOST_COUNTED:
         return CountedMachine(machine, low, high)
-    return Bounded(machine, low, high)
+    return BoundedLength(machine, low, high)
 
 
 @remembered(maxsize=256)

@@ -35,7 +35,7 @@ N_BYTES = 500
 OPS_PER_UNIT = 32
 
 
-class Place(NamedTuple):
+class PositionPlace(NamedTuple):
     """What a state is. In the middle of a code point: the positions that may read it."""
 
     positions: int
@@ -133,8 +133,8 @@ class PositionMachine:
         self._free = free_positions(positions)
         self._universal = universal_positions(positions)
         self._within: dict[tuple[int, int], list[int]] = {}
-        self._numbers: dict[Place, int] = {}
-        self._places: list[Place] = []
+        self._numbers: dict[PositionPlace, int] = {}
+        self._places: list[PositionPlace] = []
         self._follows: list[int] = []
         self._rows: list[dict[int, int]] = []
         self.ways = Ways(positions, positions.ends)
@@ -150,7 +150,7 @@ class PositionMachine:
         """By the sets of the goal that are met, as bits: the fewest code points that meet all; empty: not asked for."""
         self.native: Any = None
         """What frames/position_texts.py keeps of it."""
-        self.start = self.intern(Place(positions.first))
+        self.start = self.intern(PositionPlace(positions.first))
 
     # --- the Machine protocol ---------------------------------------------------------------
 
@@ -204,7 +204,7 @@ class PositionMachine:
 
     # --- for frames and walks ---------------------------------------------------------------
 
-    def place(self, state: int) -> Place:
+    def place(self, state: int) -> PositionPlace:
         return self._places[state]
 
     def only_byte(self, state: int) -> int:
@@ -231,7 +231,7 @@ class PositionMachine:
         """Positions with the same future, the same for many."""
         return 1 << lowest(self._universal & self._free) if positions & self._universal else positions
 
-    def intern(self, place: Place) -> int:
+    def intern(self, place: PositionPlace) -> int:
         if not place.due:
             place = place._replace(positions=self.settled(place.positions))
         number = self._numbers.get(place)
@@ -266,8 +266,8 @@ class PositionMachine:
             return DEAD
         found = reduce(or_, read)  # what is dead included: the character isn't known yet
         if due:
-            return self.intern(Place(found, due, value, floor, needed, allowed))
-        return self.intern(Place(found, needed=needed, allowed=allowed))
+            return self.intern(PositionPlace(found, due, value, floor, needed, allowed))
+        return self.intern(PositionPlace(found, needed=needed, allowed=allowed))
 
     def _lives(self, positions: int, needed: int, allowed: int) -> bool:
         """Whether a text may end behind these positions."""

@@ -19,7 +19,7 @@ from imp_server.grammar.frames.plain_values import Scalar
 from imp_server.grammar.frames.position_texts import machine_of
 from imp_server.grammar.frames.stack import Cell, State, Stepper
 from imp_server.grammar.frames.texts import Text
-from imp_server.grammar.frames.values import Start
+from imp_server.grammar.frames.values import ValueStart
 from imp_server.grammar.frames.verdicts import Single
 from imp_server.grammar.machines.giving_up import dropped
 from imp_server.grammar.machines.position_machine import PositionMachine
@@ -204,7 +204,7 @@ class Distances:
             return b"", after
         if isinstance(local, ArrayPhase | ObjectPhase):
             goal = local.state.goal
-        elif isinstance(local, Start):
+        elif isinstance(local, ValueStart):
             goal = local.goal
         else:
             goal = None

@@ -9,7 +9,7 @@ from imp_server.grammar.values.algebra import Algebra
 from imp_server.grammar.values.formula import Formula, Leaf
 from imp_server.grammar.values.leaves import ARRAY, OBJECT, Items, Props
 from imp_server.grammar.values.sat.solver import Solver
-from imp_server.grammar.values.schema.closing import Place, closing
+from imp_server.grammar.values.schema.closing import ValuePlace, closing
 from imp_server.grammar.values.schema.document import Document
 from imp_server.grammar.values.schema.expand import Expander
 from imp_server.grammar.values.subschema import Sub
@@ -26,7 +26,7 @@ def closed_formula(solver: Solver, expander: Expander, digest: str) -> Formula:
         n_made += 1
         return Expander(Document(schema), algebra, f"{digest}/closing/{n_made}").raw_root()
 
-    def leaves_values(place: Place, schema: Any) -> bool:
+    def leaves_values(place: ValuePlace, schema: Any) -> bool:
         own = fs.conj(expander.formula(p.schema, p.at) for p in place.parts if not p.is_constant)
         parts = [expander.formula(n.schema, n.at) for n in place.nodes if not n.is_constant]
         shut = second(schema)

@@ -41,36 +41,36 @@ MAX_DEPTH = 6
 """Levels of objects in which a tag is looked for."""
 
 
-class Listed(NamedTuple):
+class ListedConstants(NamedTuple):
     """Some constants, or all others."""
 
     values: frozenset[Hashable] = frozenset()
     is_rest: bool = True
 
-    def both(self, other: Listed) -> Listed:
+    def both(self, other: ListedConstants) -> ListedConstants:
         if self.is_rest and other.is_rest:
-            return Listed(self.values | other.values)
+            return ListedConstants(self.values | other.values)
         if self.is_rest:
             return other.both(self)
-        return Listed(self.values - other.values if other.is_rest else self.values & other.values, False)
+        return ListedConstants(self.values - other.values if other.is_rest else self.values & other.values, False)
 
-    def either(self, other: Listed) -> Listed:
+    def either(self, other: ListedConstants) -> ListedConstants:
         if not self.is_rest and not other.is_rest:
-            return Listed(self.values | other.values, False)
+            return ListedConstants(self.values | other.values, False)
         if not self.is_rest:
             return other.either(self)
-        return Listed(self.values & other.values if other.is_rest else self.values - other.values)
+        return ListedConstants(self.values & other.values if other.is_rest else self.values - other.values)
 
     @property
     def is_empty(self) -> bool:
         return not self.is_rest and not self.values
 
 
-ANY = Listed()
-NONE = Listed(is_rest=False)
+ANY = ListedConstants()
+NONE = ListedConstants(is_rest=False)
 
 
-class Way(NamedTuple):
+class ExtentWay(NamedTuple):
     """One kind of object, or of array: leaves that all hold of it."""
 
     needed: frozenset[str] = frozenset()
@@ -80,8 +80,8 @@ class Way(NamedTuple):
     low: int = 0
     """Fewest items."""
 
-    def and_(self, other: Way) -> Way:
-        return Way(
+    def and_(self, other: ExtentWay) -> ExtentWay:
+        return ExtentWay(
             self.needed | other.needed,
             self.absent | other.absent,
             tuple(dict.fromkeys((*self.props, *other.props))),
@@ -90,17 +90,17 @@ class Way(NamedTuple):
         )
 
 
-Ways = tuple[Way, ...]
-FREE: Ways = (Way(),)
+Ways = tuple[ExtentWay, ...]
+FREE: Ways = (ExtentWay(),)
 
 
 class Extent(NamedTuple):
     """`constants`: booleans, numbers and strings by type."""
 
     types: int = ANY_TYPE
-    booleans: Listed = ANY
-    numbers: Listed = ANY
-    strings: Listed = ANY
+    booleans: ListedConstants = ANY
+    numbers: ListedConstants = ANY
+    strings: ListedConstants = ANY
     objects: Ways = FREE
     arrays: Ways = FREE
 
@@ -216,7 +216,7 @@ class Extents:
             return False
         return not both & ARRAY or all(self._arrays_apart(x, y, depth - 1) for x in a.arrays for y in b.arrays)
 
-    def _objects_apart(self, a: Way, b: Way, depth: int) -> bool:
+    def _objects_apart(self, a: ExtentWay, b: ExtentWay, depth: int) -> bool:
         if not a.needed.isdisjoint(b.absent) or not b.needed.isdisjoint(a.absent):
             return True
         return any(
@@ -224,7 +224,7 @@ class Extents:
             for name in sorted(a.needed | b.needed)
         )
 
-    def _arrays_apart(self, a: Way, b: Way, depth: int) -> bool:
+    def _arrays_apart(self, a: ExtentWay, b: ExtentWay, depth: int) -> bool:
         return any(
             self.are_apart(self._item(a.items, at), self._item(b.items, at), depth)
             for at in range(min(max(a.low, b.low), MAX_DEPTH))
@@ -264,17 +264,17 @@ def _of_leaf(leaf: Leaf) -> Extent:
     if isinstance(leaf, TypeIs):
         return EVERYTHING._replace(types=leaf.mask)
     if isinstance(leaf, BoolIs):
-        return EVERYTHING._replace(booleans=Listed(frozenset([leaf.value]), False))
+        return EVERYTHING._replace(booleans=ListedConstants(frozenset([leaf.value]), False))
     if isinstance(leaf, TextLeaf | NumberLeaf) and leaf.kind in ("literals", "listed"):
-        listed = Listed(cast("frozenset[Hashable]", leaf.what), False)
+        listed = ListedConstants(cast("frozenset[Hashable]", leaf.what), False)
         return EVERYTHING._replace(strings=listed) if leaf.about == STRING else EVERYTHING._replace(numbers=listed)
     if isinstance(leaf, Props):
-        return EVERYTHING._replace(objects=(Way(props=(leaf,)),))
+        return EVERYTHING._replace(objects=(ExtentWay(props=(leaf,)),))
     if isinstance(leaf, Required):
-        return EVERYTHING._replace(objects=(Way(needed=leaf.names),))
+        return EVERYTHING._replace(objects=(ExtentWay(needed=leaf.names),))
     if isinstance(leaf, Items):
-        return EVERYTHING._replace(arrays=(Way(items=(leaf,)),))
-    return EVERYTHING._replace(arrays=(Way(low=leaf.low),)) if isinstance(leaf, Length) else EVERYTHING
+        return EVERYTHING._replace(arrays=(ExtentWay(items=(leaf,)),))
+    return EVERYTHING._replace(arrays=(ExtentWay(low=leaf.low),)) if isinstance(leaf, Length) else EVERYTHING
 
 
 def _of_no_leaf(leaf: Leaf) -> Extent:
@@ -283,10 +283,10 @@ def _of_no_leaf(leaf: Leaf) -> Extent:
     if isinstance(leaf, TypeIs):
         return EVERYTHING._replace(types=ANY_TYPE & ~leaf.mask)
     if isinstance(leaf, BoolIs):
-        return own._replace(booleans=Listed(frozenset([not leaf.value]), False))
+        return own._replace(booleans=ListedConstants(frozenset([not leaf.value]), False))
     if isinstance(leaf, TextLeaf | NumberLeaf) and leaf.kind in ("literals", "listed"):
-        rest = Listed(cast("frozenset[Hashable]", leaf.what))
+        rest = ListedConstants(cast("frozenset[Hashable]", leaf.what))
         return own._replace(strings=rest) if leaf.about == STRING else own._replace(numbers=rest)
     if isinstance(leaf, Required) and len(leaf.names) == 1:
-        return own._replace(objects=(Way(absent=leaf.names),))
+        return own._replace(objects=(ExtentWay(absent=leaf.names),))
     return own

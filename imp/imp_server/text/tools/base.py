@@ -18,7 +18,7 @@ from imp_server.text.tools.json_stream import MARK_CLOSE, MARK_OPEN
 from imp_server.text.tools.spelling import BoundTool, Section, TagBytes
 
 
-class Begin(NamedTuple):
+class CallBegins(NamedTuple):
     """A call begins. `id` is the model's own call id, if its format has one."""
 
     name: str
@@ -31,7 +31,7 @@ class Args(NamedTuple):
     text: str
 
 
-class End(NamedTuple):
+class CallEnds(NamedTuple):
     """The call is over, as its notation says; its pieces of arguments concatenate to a JSON object."""
 
 
@@ -42,7 +42,7 @@ class Cut(NamedTuple):
     """
 
 
-CallPiece = Begin | Args | End | Cut
+CallPiece = CallBegins | Args | CallEnds | Cut
 
 
 class CallReader(Protocol):

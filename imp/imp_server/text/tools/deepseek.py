@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from imp_server.core import Segment, Tool
 from imp_server.grammar.languages.envelope import Node, Repeat, Seq, Value
-from imp_server.text.tools.base import Args, Begin, CallPiece, CallReader, Cut, both, unmarked
+from imp_server.text.tools.base import Args, CallBegins, CallPiece, CallReader, Cut, both, unmarked
 from imp_server.text.tools.gathered import Gathered
 from imp_server.text.tools.json_calls import ArgumentsRelay, ending
 from imp_server.text.tools.spelling import BoundTool, Section, TagBytes, lit, one_of
@@ -109,7 +109,7 @@ class DeepseekReader:
         before, lead = self._head.take().strip(), self._lead.take().split("```")[0].strip()
         self._state = "between"
         if found.tag == "{":
-            pieces.append(Begin(lead or before))
+            pieces.append(CallBegins(lead or before))
             self._arguments = ArgumentsRelay()
             self._scanner.add("{" + self._scanner.rest())
             self._state = "body"

@@ -12,11 +12,11 @@ from typing import Any
 
 from imp_server.core import Segment, Tool
 from imp_server.grammar.languages.envelope import Alt, Node, Raw, Seq
-from imp_server.text.tools.base import Args, Begin, CallPiece, CallReader, Cut, End, both, mark, unmarked
+from imp_server.text.tools.base import Args, CallBegins, CallEnds, CallPiece, CallReader, Cut, both, mark, unmarked
 from imp_server.text.tools.gathered import Gathered
 from imp_server.text.tools.json_stream import JsonScanner
 from imp_server.text.tools.key_values import PYTHON_WORDS, is_json
-from imp_server.text.tools.spelling import BoundTool, Parameter, Section, TagBytes, lit, one_of, parameters
+from imp_server.text.tools.spelling import BoundTool, Section, TagBytes, ToolParameter, lit, one_of, parameters
 from imp_server.text.tools.tag_scanner import TagScanner
 
 name = "gemma"
@@ -62,13 +62,13 @@ def sections(tools: Sequence[BoundTool], tag: TagBytes, template: str, many: boo
     return [Section(tag("<|tool_call>"), one_of(calls))]
 
 
-def _listed(found: list[Parameter]) -> Node:
+def _listed(found: list[ToolParameter]) -> Node:
     """Required ones first; whichever comes first has no comma."""
 
-    def pair(parameter: Parameter, comma: str) -> Node:
+    def pair(parameter: ToolParameter, comma: str) -> Node:
         return Seq((lit(comma, parameter.key, ":"), parameter.value))
 
-    def tail(rest: list[Parameter]) -> list[Node]:
+    def tail(rest: list[ToolParameter]) -> list[Node]:
         return [pair(p, ",") if p.required else Alt((pair(p, ","), Seq(()))) for p in rest]
 
     if not found or found[0].required:
@@ -105,14 +105,14 @@ class GemmaReader:
         """A quote's beginning and a bare word that nothing ended are left out: more might have followed."""
         if not self._is_named:
             return [Cut()] if self._collected.take().strip() else []
-        return [End() if self._written.done else Cut()]
+        return [CallEnds() if self._written.done else Cut()]
 
     def _in_name(self, pieces: list[CallPiece]) -> bool:
         found = self._scanner.next(["{"])
         self._collected.add(found.before)
         if found.tag is None:
             return False
-        pieces.append(Begin(unmarked(self._collected.take()).strip().removeprefix("call:").strip()))
+        pieces.append(CallBegins(unmarked(self._collected.take()).strip().removeprefix("call:").strip()))
         self._is_named = True
         self._send("{", pieces)
         self._state = "body"

@@ -10,7 +10,7 @@ from typing import Any
 
 from imp_server.core import SPECIAL_OPEN, Segment, Tool, ValueTags
 from imp_server.grammar.languages.envelope import Node, Raw, Seq
-from imp_server.text.tools.base import Args, Begin, CallPiece, CallReader, Cut, End, both, mark, unmarked
+from imp_server.text.tools.base import Args, CallBegins, CallEnds, CallPiece, CallReader, Cut, both, mark, unmarked
 from imp_server.text.tools.gathered import Gathered
 from imp_server.text.tools.json_stream import JsonScanner
 from imp_server.text.tools.key_values import ObjectWriter
@@ -96,12 +96,12 @@ class GlmReader:
             return [Cut()]
         if self._state in ("json", "value"):
             self._send(self._writer.text(unmarked(self._scanner.rest())) + self._writer.end(), pieces)
-        return [*pieces, Args(self._writer.close()), End()]
+        return [*pieces, Args(self._writer.close()), CallEnds()]
 
     def _begin(self, pieces: list[CallPiece]) -> None:
         called = unmarked(self._collected.take()).strip()
         if called:
-            pieces.append(Begin(called))
+            pieces.append(CallBegins(called))
             self._writer = ObjectWriter(self._tools, called)
 
     def _in_name(self, pieces: list[CallPiece]) -> bool:

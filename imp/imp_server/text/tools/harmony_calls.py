@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from imp_server.core import Segment, Tool, special
 from imp_server.grammar.languages.envelope import Node, Seq, Value
-from imp_server.text.tools.base import Args, Begin, CallPiece, CallReader, Cut, mark
+from imp_server.text.tools.base import Args, CallBegins, CallPiece, CallReader, Cut, mark
 from imp_server.text.tools.gathered import Gathered
 from imp_server.text.tools.json_calls import ArgumentsRelay, ending
 from imp_server.text.tools.spelling import BoundTool, Section, TagBytes, lit, one_of
@@ -78,7 +78,7 @@ class HarmonyCallReader:
         if recipient is None:
             return []
         self._arguments = ArgumentsRelay()
-        return [Begin(recipient.group(1)), *self._send(self._scanner.rest())]
+        return [CallBegins(recipient.group(1)), *self._send(self._scanner.rest())]
 
     def _send(self, text: str) -> list[CallPiece]:
         if self._arguments is None or self._arguments.done:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection
 
-from imp_server.text.tools.base import Args, Begin, CallPiece, Cut, End
+from imp_server.text.tools.base import Args, CallBegins, CallEnds, CallPiece, Cut
 from imp_server.text.tools.json_stream import JsonScanner
 
 _NAMES = ("name", "tool_name", "function")
@@ -52,8 +52,8 @@ class ArgumentsRelay:
     def close(self, *, closed: bool) -> tuple[str, CallPiece]:
         """(what is still to be sent, how the call ends). `closed`: it was ended by what ends a call."""
         if closed and not self._lead:
-            return "{}", End()
-        return "", End() if self.is_whole else Cut()
+            return "{}", CallEnds()
+        return "", CallEnds() if self.is_whole else Cut()
 
     def _unwrapped(self) -> str:
         """What stands in place of an object: the object it stands for, or the text as it was written."""
@@ -189,7 +189,7 @@ class JsonCallReader:
             self._early.append(ready)
             return
         if not self._begun:
-            pieces.append(Begin(self._name, self._id))
+            pieces.append(CallBegins(self._name, self._id))
             self._begun = True
             ready, self._early = "".join(self._early) + ready, []
         if ready:

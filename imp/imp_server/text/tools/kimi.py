@@ -11,7 +11,7 @@ from collections.abc import Collection, Sequence
 
 from imp_server.core import Segment, Tool, ToolCall
 from imp_server.grammar.languages.envelope import Node, Repeat, Seq, Value
-from imp_server.text.tools.base import Args, Begin, CallPiece, CallReader, Cut, both, unmarked
+from imp_server.text.tools.base import Args, CallBegins, CallPiece, CallReader, Cut, both, unmarked
 from imp_server.text.tools.gathered import Gathered
 from imp_server.text.tools.json_calls import ArgumentsRelay, ending
 from imp_server.text.tools.spelling import BoundTool, Section, TagBytes, lit, one_of
@@ -105,7 +105,7 @@ class KimiReader:
             return True
         called, _, number = call_id.rpartition(":")
         called = called if number.isdecimal() and called else call_id
-        pieces.append(Begin(called.removeprefix("functions."), call_id))
+        pieces.append(CallBegins(called.removeprefix("functions."), call_id))
         self._arguments = ArgumentsRelay()
         self._state = "body"
         return True

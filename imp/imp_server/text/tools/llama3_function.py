@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from imp_server.core import Segment, Tool
 from imp_server.grammar.languages.envelope import Seq, Value
-from imp_server.text.tools.base import Args, Begin, CallPiece, CallReader
+from imp_server.text.tools.base import Args, CallBegins, CallPiece, CallReader
 from imp_server.text.tools.json_calls import ArgumentsRelay, ending
 from imp_server.text.tools.spelling import BoundTool, Section, TagBytes, lit
 
@@ -44,7 +44,7 @@ class NamedArgumentsReader:
     """One call whose name the opener gave: the segment's text is its arguments."""
 
     def __init__(self, name: str, call_id: str | None = None) -> None:
-        self._first: list[CallPiece] = [Begin(name, call_id)]
+        self._first: list[CallPiece] = [CallBegins(name, call_id)]
         self._arguments = ArgumentsRelay()
 
     def feed(self, text: str) -> list[CallPiece]:

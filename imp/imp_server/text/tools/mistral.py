@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from imp_server.core import Segment, Tool
 from imp_server.grammar.languages.envelope import Node, Seq, Value
-from imp_server.text.tools.base import Args, Begin, CallPiece, CallReader, Cut, both, mark, unmarked
+from imp_server.text.tools.base import Args, CallBegins, CallPiece, CallReader, Cut, both, mark, unmarked
 from imp_server.text.tools.gathered import Gathered
 from imp_server.text.tools.json_calls import ArgumentsRelay, JsonCallReader, ending
 from imp_server.text.tools.spelling import BoundTool, Section, TagBytes, json_call, json_list, lit, one_of
@@ -66,7 +66,7 @@ class MistralReader:
         plain = unmarked(head.replace(mark("[ARGS]"), "[ARGS]").replace(mark("[CALL_ID]"), "[CALL_ID]"))
         call_name, _, call_id = plain.partition("[ARGS]")[0].partition("[CALL_ID]")
         self._arguments = ArgumentsRelay()
-        return [Begin(call_name.strip(), call_id.strip() or None), *self._send(body)]
+        return [CallBegins(call_name.strip(), call_id.strip() or None), *self._send(body)]
 
     def _send(self, text: str) -> list[CallPiece]:
         if self._arguments is None or self._arguments.done:

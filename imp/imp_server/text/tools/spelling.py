@@ -71,7 +71,7 @@ _MOST_SPREAD = 4 << 20
 """Characters of definitions, once for each parameter."""
 
 
-class Parameter(NamedTuple):
+class ToolParameter(NamedTuple):
     key: str
     value: Node
     required: bool
@@ -90,7 +90,7 @@ def key_value_pairs(tool: BoundTool, pair: Callable[[str, Node], Node], text: Sp
     return Seq(tuple(parts))
 
 
-def parameters(tool: BoundTool, text: SpellText, end: bytes) -> list[Parameter]:
+def parameters(tool: BoundTool, text: SpellText, end: bytes) -> list[ToolParameter]:
     """The declared parameters in the schema's order: `text` spells a string value, `end` closes any other value.
 
     Raises GrammarRefused if a strict tool's schema says more than single parameters can obey.
@@ -113,7 +113,7 @@ def parameters(tool: BoundTool, text: SpellText, end: bytes) -> list[Parameter]:
             value: Node = Seq((Value(value_schema), lit(end)))
         else:
             value = text(value_schema, written == "text_or_null")
-        found.append(Parameter(key, value, key in required))
+        found.append(ToolParameter(key, value, key in required))
     return found
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 
-class Found(NamedTuple):
+class FoundTag(NamedTuple):
     before: str
     """Text that surely precedes the tag (or any tag to come)."""
     tag: str | None
@@ -21,7 +21,7 @@ class TagScanner:
     def add(self, text: str) -> None:
         self._held += text
 
-    def next(self, tags: Sequence[str]) -> Found:
+    def next(self, tags: Sequence[str]) -> FoundTag:
         """Release up to and including the first tag; without one, all that can't be the beginning of one."""
         hits = [(place, -len(tag), tag) for tag in tags if (place := self._held.find(tag)) >= 0]
         # What may yet become a tag that begins no later than the first complete one decides before it does.
@@ -29,9 +29,9 @@ class TagScanner:
         if hits and min(hits)[0] < split:
             place, _, tag = min(hits)
             before, self._held = self._held[:place], self._held[place + len(tag) :]
-            return Found(before, tag)
+            return FoundTag(before, tag)
         before, self._held = self._held[:split], self._held[split:]
-        return Found(before, None)
+        return FoundTag(before, None)
 
     def rest(self) -> str:
         """Everything still held."""

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from imp_server.core import Segment, Tool, ValueTags, special
 from imp_server.grammar.languages.envelope import Alt, Lit, Node, Raw, Seq
-from imp_server.text.tools.base import Args, Begin, CallPiece, Cut, End, both, unmarked
+from imp_server.text.tools.base import Args, CallBegins, CallEnds, CallPiece, Cut, both, unmarked
 from imp_server.text.tools.gathered import Gathered
 from imp_server.text.tools.key_values import ObjectWriter
 from imp_server.text.tools.spelling import BoundTool, key_value_pairs, lit, or_null
@@ -125,7 +125,7 @@ class XmlCallReader:
         if found.tag is None:
             return False
         called = unmarked(self._collected.take()).strip()
-        pieces.append(Begin(called))
+        pieces.append(CallBegins(called))
         self._writer = ObjectWriter(self._tools, called)
         self._state = "function"
         return True
@@ -179,7 +179,7 @@ class XmlCallReader:
 
     def _end_call(self, pieces: list[CallPiece]) -> None:
         assert self._writer is not None
-        pieces += [Args(self._writer.close()), End()]
+        pieces += [Args(self._writer.close()), CallEnds()]
         self._writer, self._state = None, "outside"
 
     @staticmethod

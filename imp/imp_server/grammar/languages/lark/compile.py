@@ -14,17 +14,17 @@ from imp_server.grammar.languages.lark.terminals import COMMON
 from imp_server.grammar.languages.lark.tree import (
     Definition,
     Expression,
-    Grammar,
+    LarkGrammar,
+    LarkRow,
     Literal,
     Options,
     Ref,
-    Row,
     Times,
     is_terminal,
 )
 from imp_server.grammar.languages.left_recursion import without_left_recursion
 from imp_server.grammar.languages.positions import position
-from imp_server.grammar.languages.rules import RuleRefused, Rules, settle
+from imp_server.grammar.languages.rules import GrammarRules, RuleRefused, settle
 from imp_server.grammar.machines.ambiguity import excessive
 from imp_server.grammar.machines.memo import remembered
 from imp_server.grammar.machines.nodes import INFINITE, Node
@@ -43,7 +43,7 @@ _ROOT = "start, and what may be ignored behind it"
 @remembered(maxsize=64)
 def compile_lark(text: str) -> TermMachine:
     """Raises GrammarRefused, naming line and column, and GrammarUnsatisfiable if `start` derives no finite text."""
-    rules = Rules()
+    rules = GrammarRules()
     grammar = read(text, rules.nodes)
     _Builder(text, grammar, rules).whole()
     try:
@@ -69,7 +69,7 @@ def compile_lark(text: str) -> TermMachine:
 class _Builder:
     """Looks names up and writes each rule's body to `rules`."""
 
-    def __init__(self, text: str, grammar: Grammar, rules: Rules) -> None:
+    def __init__(self, text: str, grammar: LarkGrammar, rules: GrammarRules) -> None:
         self.text = text
         self.grammar = grammar
         self.rules = rules
@@ -108,7 +108,7 @@ class _Builder:
             part = todo.pop()
             if isinstance(part, Literal):
                 total += part.size
-            elif isinstance(part, Row):
+            elif isinstance(part, LarkRow):
                 todo += part.parts
             elif isinstance(part, Options):
                 todo += part.options
@@ -128,7 +128,7 @@ class _Builder:
             if part.name not in self.grammar.rules:
                 raise self.refuse(f"the rule {part.name} isn't defined", part.at)
             return self.rules.reference(part.name)
-        if isinstance(part, Row):
+        if isinstance(part, LarkRow):
             return self.nodes.sequence([self._inside_rule(p) for p in part.parts])
         if isinstance(part, Options):
             return self.nodes.either([self._inside_rule(p) for p in part.options])
@@ -142,7 +142,7 @@ class _Builder:
             return part.node
         if isinstance(part, Ref):
             return self._terminal(part)
-        if isinstance(part, Row):
+        if isinstance(part, LarkRow):
             return self.nodes.sequence([self._inside_terminal(p) for p in part.parts])
         if isinstance(part, Options):
             return self.nodes.either([self._inside_terminal(p) for p in part.options])

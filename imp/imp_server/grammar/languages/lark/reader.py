@@ -16,11 +16,11 @@ from imp_server.grammar.languages.lark.terminals import COMMON
 from imp_server.grammar.languages.lark.tree import (
     Definition,
     Expression,
-    Grammar,
+    LarkGrammar,
+    LarkRow,
     Literal,
     Options,
     Ref,
-    Row,
     Times,
     is_terminal,
 )
@@ -40,21 +40,21 @@ _NUMBER = re.compile(r"[+-]?[0-9]{1,15}")
 _DIRECTIVE = re.compile(r"%[a-z_]*")
 
 
-def read(text: str, nodes: Nodes) -> Grammar:
+def read(text: str, nodes: Nodes) -> LarkGrammar:
     """Raises GrammarRefused, naming line and column."""
     if len(text) > MAX_LENGTH:
         raise GrammarRefused(f"the grammar has {len(text)} characters; at most {MAX_LENGTH} are supported")
-    reader = _Reader(text, nodes)
+    reader = _LarkReader(text, nodes)
     reader.whole()
     return reader.grammar
 
 
-class _Reader:
+class _LarkReader:
     def __init__(self, text: str, nodes: Nodes) -> None:
         self.text = text
         self.at = 0
         self.nodes = nodes
-        self.grammar = Grammar({}, {}, {}, [])
+        self.grammar = LarkGrammar({}, {}, {}, [])
 
     def refuse(self, what: str, at: int | None = None) -> GrammarRefused:
         return GrammarRefused(f"{position(self.text, self.at if at is None else at)}: {what}")
@@ -196,7 +196,7 @@ class _Reader:
             if not self.match(_RULE):
                 raise self.refuse(f"an alias is a name in small letters, {self.shown()}")
             self.space(depth)
-        return parts[0] if len(parts) == 1 else Row(tuple(parts))
+        return parts[0] if len(parts) == 1 else LarkRow(tuple(parts))
 
     def atom(self, depth: int) -> Expression | None:
         start = self.at

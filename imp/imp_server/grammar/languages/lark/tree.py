@@ -21,7 +21,7 @@ class Literal(NamedTuple):
     size: int
 
 
-class Row(NamedTuple):
+class LarkRow(NamedTuple):
     parts: tuple[Expression, ...]
 
 
@@ -35,7 +35,7 @@ class Times(NamedTuple):
     high: int
 
 
-Expression = Ref | Literal | Row | Options | Times
+Expression = Ref | Literal | LarkRow | Options | Times
 
 
 class Definition(NamedTuple):
@@ -43,7 +43,7 @@ class Definition(NamedTuple):
     at: int
 
 
-class Grammar(NamedTuple):
+class LarkGrammar(NamedTuple):
     """Names are unique; those of terminals are in capitals."""
 
     rules: dict[str, Definition]

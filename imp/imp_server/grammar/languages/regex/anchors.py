@@ -13,7 +13,7 @@ from imp_server.grammar.languages.regex.tree import Alt, Begin, Chars, End, Look
 from imp_server.grammar.machines.nodes import INFINITE, Node, Nodes
 
 
-class Parts(NamedTuple):
+class AnchoredWords(NamedTuple):
     """Words of a pattern by the anchors they used."""
 
     plain: Node
@@ -32,30 +32,30 @@ class Splitter:
     def __init__(self, nodes: Nodes) -> None:
         self._nodes = nodes
 
-    def split(self, tree: Tree) -> Parts:
+    def split(self, tree: Tree) -> AnchoredWords:
         """Raises GrammarRefused for a lookaround."""
         nodes = self._nodes
         never, empty = nodes.never, nodes.empty
         if isinstance(tree, Chars):
-            return Parts(nodes.chars(tree.ranges), never, never, never)
+            return AnchoredWords(nodes.chars(tree.ranges), never, never, never)
         if isinstance(tree, Begin):
-            return Parts(never, empty, never, never)
+            return AnchoredWords(never, empty, never, never)
         if isinstance(tree, End):
-            return Parts(never, never, empty, never)
+            return AnchoredWords(never, never, empty, never)
         if isinstance(tree, Look):
             kind = "lookahead" if tree.ahead else "lookbehind"
             raise GrammarRefused(f"a {kind} isn't supported in a grammar", at=tree.at)
         if isinstance(tree, Alt):
             options = [self.split(option) for option in tree.options]
-            return Parts(*(nodes.either(column) for column in zip(*options, strict=True)))
+            return AnchoredWords(*(nodes.either(column) for column in zip(*options, strict=True)))
         if isinstance(tree, Repeat):
             return self._repeat(self.split(tree.body), tree.low, tree.high)
         return self._sequence([self.split(part) for part in tree.parts])
 
-    def _sequence(self, parts: list[Parts]) -> Parts:
+    def _sequence(self, parts: list[AnchoredWords]) -> AnchoredWords:
         """Runs of plain parts are joined at once: the pairwise rule would cost a quadratic number of nodes."""
         nodes = self._nodes
-        whole = Parts(nodes.empty, nodes.never, nodes.never, nodes.never)
+        whole = AnchoredWords(nodes.empty, nodes.never, nodes.never, nodes.never)
         run: list[Node] = []
         never = nodes.never
         for part in reversed(parts):
@@ -66,11 +66,11 @@ class Splitter:
             run = []
         return self._pair(self._plain(run), whole)
 
-    def _plain(self, reversed_run: list[Node]) -> Parts:
+    def _plain(self, reversed_run: list[Node]) -> AnchoredWords:
         never = self._nodes.never
-        return Parts(self._nodes.sequence(reversed(reversed_run)), never, never, never)
+        return AnchoredWords(self._nodes.sequence(reversed(reversed_run)), never, never, never)
 
-    def _pair(self, left: Parts, right: Parts) -> Parts:
+    def _pair(self, left: AnchoredWords, right: AnchoredWords) -> AnchoredWords:
         nodes = self._nodes
         found: list[list[Node]] = [[], [], [], []]
         for i, first in enumerate(left):
@@ -82,14 +82,14 @@ class Splitter:
                     continue
                 word = [] if ends and begins else [first] if ends else [second] if begins else [first, second]
                 found[i | j].append(nodes.sequence(word))
-        return Parts(*(nodes.either(options) for options in found))
+        return AnchoredWords(*(nodes.either(options) for options in found))
 
-    def _repeat(self, body: Parts, low: int, high: int) -> Parts:
+    def _repeat(self, body: AnchoredWords, low: int, high: int) -> AnchoredWords:
         nodes = self._nodes
         never, loop = nodes.never, nodes.loop
         plain = loop(body.plain, low, high)
         if high == 0 or (body.begin is never and body.end is never and body.both is never):
-            return Parts(plain, never, never, never)
+            return AnchoredWords(plain, never, never, never)
 
         def times(used: int, filled: bool) -> Node:
             """The plain rounds beside `used` others; `filled`: empty rounds may make up the number."""
@@ -102,4 +102,4 @@ class Splitter:
         both = [nodes.sequence([body.begin, between, body.end])]
         if low <= 1 or body.nullable:
             both.append(body.both)
-        return Parts(nodes.either([plain, nodes.empty]) if low == 0 else plain, begin, end, nodes.either(both))
+        return AnchoredWords(nodes.either([plain, nodes.empty]) if low == 0 else plain, begin, end, nodes.either(both))

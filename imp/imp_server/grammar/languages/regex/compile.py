@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from imp_server.core import GrammarRefused
-from imp_server.grammar.languages.regex.anchors import Parts, Splitter
+from imp_server.grammar.languages.regex.anchors import AnchoredWords, Splitter
 from imp_server.grammar.languages.regex.lookarounds import has_lookarounds, looking_machine
 from imp_server.grammar.languages.regex.parser import parse
 from imp_server.grammar.languages.regex.tree import Alt, Begin, Cat, End, Look, Tree, flat
@@ -89,7 +89,7 @@ def _without_looks(tree: Tree, search: bool) -> tuple[Tree, list[Look]]:
     return (Cat(tuple(parts)), looks) if looks else (tree, [])
 
 
-def _found(nodes: Nodes, parts: Parts, search: bool) -> Node:
+def _found(nodes: Nodes, parts: AnchoredWords, search: bool) -> Node:
     if not search:
         return nodes.either(parts)
     if parts.plain.nullable:
@@ -98,7 +98,7 @@ def _found(nodes: Nodes, parts: Parts, search: bool) -> Node:
     return nodes.either([inside, _from_begin(nodes, parts, own=True), _to_end(nodes, parts, own=True), parts.both])
 
 
-def _from_begin(nodes: Nodes, parts: Parts, *, own: bool = False) -> Node:
+def _from_begin(nodes: Nodes, parts: AnchoredWords, *, own: bool = False) -> Node:
     """Texts that begin with a match; `own`: one that asked for the beginning."""
     if own:
         return nodes.sequence([parts.begin, nodes.anything])
@@ -106,7 +106,7 @@ def _from_begin(nodes: Nodes, parts: Parts, *, own: bool = False) -> Node:
     return nodes.either([begun, parts.end, parts.both])
 
 
-def _to_end(nodes: Nodes, parts: Parts, *, own: bool = False) -> Node:
+def _to_end(nodes: Nodes, parts: AnchoredWords, *, own: bool = False) -> Node:
     """Texts that end with a match; `own`: one that asked for the end."""
     if own:
         return nodes.sequence([nodes.anything, parts.end])

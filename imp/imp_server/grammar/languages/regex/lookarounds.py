@@ -43,25 +43,25 @@ class Duty(NamedTuple):
 
     body: int
     wanted: bool
-    ways: frozenset[Way]
+    ways: frozenset[LookReading]
 
 
-class Way(NamedTuple):
+class LookReading(NamedTuple):
     """One reading of the text so far: a state of the body's automaton, and what the text ahead owes it."""
 
     state: int
     duties: frozenset[Duty]
 
 
-class State(NamedTuple):
+class LookState(NamedTuple):
     due: int
     """Continuation bytes still to come of the character begun."""
-    behind: tuple[frozenset[Way], ...]
+    behind: tuple[frozenset[LookReading], ...]
     """Per body: how a lookbehind's text could have come so far. Empty for those of lookaheads."""
-    ways: frozenset[Way]
+    ways: frozenset[LookReading]
 
 
-Ways = frozenset[Way]
+Ways = frozenset[LookReading]
 NO_DUTIES: frozenset[Duty] = frozenset()
 
 
@@ -133,10 +133,12 @@ class Looking:
             self._is_behind[mark.body] |= not mark.ahead
         self.classes = refined([m.classes for m in self._parts])
         self._work_left: int | None = None
-        self._states: list[State] = []
-        self._numbers: dict[State, int] = {}
+        self._states: list[LookState] = []
+        self._numbers: dict[LookState, int] = {}
         self._rows: list[dict[int, int]] = []
-        begun = tuple(self._begun(body) if known else frozenset[Way]() for body, known in enumerate(self._is_behind))
+        begun = tuple(
+            self._begun(body) if known else frozenset[LookReading]() for body, known in enumerate(self._is_behind)
+        )
         self.start = self._settled(0, begun, self._begun(self._main))
 
     def _part(self, bodies: Bodies, node: Node) -> TermMachine:
@@ -182,7 +184,7 @@ class Looking:
 
     # --- steps ------------------------------------------------------------------------------
 
-    def _step(self, here: State, byte: int) -> int:
+    def _step(self, here: LookState, byte: int) -> int:
         due = _due_after(here.due, byte)
         if due < 0:
             return DEAD
@@ -198,7 +200,7 @@ class Looking:
             part = self._parts[body]
             after = ((part.step(way.state, byte), way.duties) for way in ways)
             found = known[body, ways] = frozenset(
-                Way(state, frozenset(d._replace(ways=self._moved(d.body, d.ways, byte, known)) for d in duties))
+                LookReading(state, frozenset(d._replace(ways=self._moved(d.body, d.ways, byte, known)) for d in duties))
                 for state, duties in after
                 if state != DEAD
             )
@@ -219,7 +221,7 @@ class Looking:
                 behind = ()
         if not ways:
             return DEAD
-        state = State(due, behind, ways)
+        state = LookState(due, behind, ways)
         number = self._numbers.get(state)
         if number is None:
             charge(N_BYTES + N_BYTES_WAY * _n_ways(state), 2 + _n_ways(state) // 2)
@@ -233,7 +235,7 @@ class Looking:
         found = closed.get((body, ways))
         if found is not None:
             return found
-        reached: dict[Way, None] = {}
+        reached: dict[LookReading, None] = {}
         todo = [w for way in ways if (w := self._with_duties(way, truths, closed)) is not None]
         part = self._parts[body]
         while todo:
@@ -252,11 +254,13 @@ class Looking:
                     if duty is False:
                         continue
                     duties = duties if duty is True else duties | {duty}
-                todo.append(Way(state, duties))
+                todo.append(LookReading(state, duties))
         closed[body, ways] = found = self._fewest(body, reached)
         return found
 
-    def _with_duties(self, way: Way, truths: list[bool], closed: dict[tuple[int, Ways], Ways]) -> Way | None:
+    def _with_duties(
+        self, way: LookReading, truths: list[bool], closed: dict[tuple[int, Ways], Ways]
+    ) -> LookReading | None:
         duties: set[Duty] = set()
         for duty in way.duties:
             kept = self._kept(duty.body, duty.wanted, duty.ways, truths, closed)
@@ -264,7 +268,7 @@ class Looking:
                 return None
             if kept is not True:
                 duties.add(kept)
-        return Way(way.state, frozenset(duties))
+        return LookReading(way.state, frozenset(duties))
 
     def _kept(
         self, body: int, wanted: bool, ways: Ways, truths: list[bool], closed: dict[tuple[int, Ways], Ways]
@@ -275,7 +279,7 @@ class Looking:
             return not wanted
         return wanted if self._is_universal(body, ways) else Duty(body, wanted, ways)
 
-    def _fewest(self, body: int, ways: dict[Way, None]) -> Ways:
+    def _fewest(self, body: int, ways: dict[LookReading, None]) -> Ways:
         """Without the ways that owe more than another one in the same state, or than one that takes any text."""
         least: dict[int, list[frozenset[Duty]]] = {}
         for way in sorted(ways, key=lambda w: len(w.duties)):
@@ -284,11 +288,11 @@ class Looking:
             kept = least.setdefault(way.state, [])
             if not any(duties <= way.duties for duties in kept):
                 kept.append(way.duties)
-        return frozenset(Way(state, duties) for state, kept in least.items() for duties in kept)
+        return frozenset(LookReading(state, duties) for state, kept in least.items() for duties in kept)
 
     def _begun(self, body: int) -> Ways:
         start = self._parts[body].start
-        return frozenset([Way(start, NO_DUTIES)]) if start != DEAD else frozenset()
+        return frozenset([LookReading(start, NO_DUTIES)]) if start != DEAD else frozenset()
 
     def _accepts(self, body: int, ways: Ways) -> bool:
         part = self._parts[body]
@@ -385,7 +389,7 @@ def _machine(pattern: str, search: bool, *, any_count: bool) -> Machine:
         return lazy
 
 
-def _n_ways(state: State) -> int:
+def _n_ways(state: LookState) -> int:
     return sum(map(_ways_in, (*state.behind, state.ways)))
 
 

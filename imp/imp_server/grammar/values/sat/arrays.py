@@ -31,7 +31,7 @@ Ranges = tuple[tuple[int, int | None], ...]
 EVERY: Ranges = ((0, None),)
 
 
-class Task(NamedTuple):
+class ItemTask(NamedTuple):
     items: tuple[Items, ...]
     contains: tuple[Contains, ...]
     low: int
@@ -80,7 +80,7 @@ def _counted(solver: Questions, counted: Sub | None, low: int, high: int | None)
     return leaves.get(Length, low, high) if counted is None else leaves.get(Contains, counted, low, high)
 
 
-def _task(literals: Iterable[tuple[Leaf, bool]]) -> Task:
+def _task(literals: Iterable[tuple[Leaf, bool]]) -> ItemTask:
     found: dict[type[Leaf], list[Any]] = {Items: [], Contains: []}
     against: list[Items] = []
     repeated: list[Unique] = []
@@ -99,7 +99,9 @@ def _task(literals: Iterable[tuple[Leaf, bool]]) -> Task:
             high = leaf.high if high is None or (leaf.high is not None and leaf.high < high) else high
         else:
             found[type(leaf)].append(leaf)
-    return Task(tuple(found[Items]), tuple(found[Contains]), low, high, unique, seen, tuple(against), tuple(repeated))
+    return ItemTask(
+        tuple(found[Items]), tuple(found[Contains]), low, high, unique, seen, tuple(against), tuple(repeated)
+    )
 
 
 def item_formula(algebra: Algebra, leaves: Iterable[Items], index: int) -> Formula:
@@ -109,7 +111,7 @@ def item_formula(algebra: Algebra, leaves: Iterable[Items], index: int) -> Formu
     )
 
 
-def _solve(solver: Questions, task: Task) -> Found | None:
+def _solve(solver: Questions, task: ItemTask) -> Found | None:
     if task.high is not None and task.low > task.high:
         return None
     if task.contains or task.against or task.repeated:
@@ -138,7 +140,7 @@ def _solve(solver: Questions, task: Task) -> Found | None:
     return joined(parts)
 
 
-def _distinct(solver: Questions, task: Task) -> Found | None:
+def _distinct(solver: Questions, task: ItemTask) -> Found | None:
     if task.low > MAX_DISTINCT:
         solver.give_up()
         return None
@@ -178,7 +180,7 @@ def _shortest_values(solver: Questions, formula: Formula, used: Set[Any], n: int
     return parts
 
 
-def _matched(solver: Questions, task: Task, prefix: int) -> Found | None:
+def _matched(solver: Questions, task: ItemTask, prefix: int) -> Found | None:
     """Different values where the shortest ones got in each other's way: a matching of places and values.
 
     As many values of each place as there are places will do: the others can't take them all.
@@ -212,7 +214,7 @@ def unlike(algebra: Algebra, formula: Formula, used: Iterable[Any]) -> Formula:
 class _Search:
     """Spreads obligations over positions, depth first, fewest items first."""
 
-    def __init__(self, solver: Questions, task: Task) -> None:
+    def __init__(self, solver: Questions, task: ItemTask) -> None:
         self._solver = solver
         self._task = task
         self._left = MAX_SEARCH

@@ -35,7 +35,7 @@ N_BYTES = 300
 """Memory of what is kept of one property's value."""
 
 
-class Task(NamedTuple):
+class MemberTask(NamedTuple):
     """A conjunction, sorted by what it asks."""
 
     props: tuple[Props, ...]
@@ -80,7 +80,7 @@ def members(
 
 
 def _broken(
-    solver: Questions, task: Task, seen: frozenset[str], known: Members, options: list[list[Choice]]
+    solver: Questions, task: MemberTask, seen: frozenset[str], known: Members, options: list[list[Choice]]
 ) -> Found | None:
     """Members under one choice of each list."""
     if prod(map(len, options)) > FEW:
@@ -176,36 +176,38 @@ def _leaf_holds(algebra: Algebra, leaf: Leaf, needed: Set[str]) -> bool | None:
     return True if isinstance(leaf, Names) and not needed else None
 
 
-class Begun(NamedTuple):
+class BegunChoices(NamedTuple):
     """Choices put together so far, and what they come to."""
 
     chosen: tuple[Choice, ...]
     extras: dict[str, Formula]
     forbidden: frozenset[str]
 
-    def and_(self, choice: Choice, task: Task, known: Members) -> Begun | None:
+    def and_(self, choice: Choice, task: MemberTask, known: Members) -> BegunChoices | None:
         """With one more choice; None if that is impossible."""
         chosen, (extras, forbidden) = (*self.chosen, choice), self[1:]
         if choice.forbid is not None:
             is_wanted = choice.forbid in task.needed or choice.forbid in extras
-            return None if is_wanted else Begun(chosen, extras, forbidden | {choice.forbid})
+            return None if is_wanted else BegunChoices(chosen, extras, forbidden | {choice.forbid})
         if choice.name is None or choice.extra is None:
-            return Begun(chosen, extras, forbidden)
+            return BegunChoices(chosen, extras, forbidden)
         both = known.joint(extras.get(choice.name), choice.extra)
         if choice.name in forbidden or known.get(choice.name, both) is None:
             return None
         extras = {**extras, choice.name: both}
         if task.high is not None and len(task.needed | extras.keys()) > task.high:
             return None
-        return Begun(chosen, extras, forbidden)
+        return BegunChoices(chosen, extras, forbidden)
 
 
-def _together(task: Task, options: Sequence[Sequence[Choice]], known: Members) -> Iterator[tuple[Choice, ...] | None]:
+def _together(
+    task: MemberTask, options: Sequence[Sequence[Choice]], known: Members
+) -> Iterator[tuple[Choice, ...] | None]:
     """One choice of each list, in order, without those of which some are impossible together.
 
     None, and no more of them, where too many were begun in vain.
     """
-    todo = [Begun((), {}, frozenset())]
+    todo = [BegunChoices((), {}, frozenset())]
     n_left = MAX_BEGUN
     while todo:
         begun = todo.pop()
@@ -222,7 +224,7 @@ def _together(task: Task, options: Sequence[Sequence[Choice]], known: Members) -
         todo += reversed(grown)
 
 
-def _is_possible(task: Task, choice: Choice, known: Members) -> bool:
+def _is_possible(task: MemberTask, choice: Choice, known: Members) -> bool:
     """Whether nothing speaks against the choice by itself."""
     if choice.high is not None and choice.high < max(task.low, len(task.needed)):
         return False
@@ -231,7 +233,7 @@ def _is_possible(task: Task, choice: Choice, known: Members) -> bool:
     return known.get(choice.name, choice.extra) is not None
 
 
-def _task(literals: Iterable[tuple[Leaf, bool]], order: tuple[str, ...]) -> Task:
+def _task(literals: Iterable[tuple[Leaf, bool]], order: tuple[str, ...]) -> MemberTask:
     props, names, against = [], [], []
     needed: set[str] = set()
     low, high = 0, None
@@ -248,14 +250,14 @@ def _task(literals: Iterable[tuple[Leaf, bool]], order: tuple[str, ...]) -> Task
             needed |= leaf.names
         elif isinstance(leaf, Count):
             low, high = max(low, leaf.low), _least(high, leaf.high)
-    return Task(tuple(props), tuple(names), frozenset(needed), low, high, tuple(against), order)
+    return MemberTask(tuple(props), tuple(names), frozenset(needed), low, high, tuple(against), order)
 
 
 def _least(a: int | None, b: int | None) -> int | None:
     return min(x for x in (a, b) if x is not None) if a is not None or b is not None else None
 
 
-def _ways(solver: Questions, task: Task, leaf: Leaf, seen: frozenset[str]) -> Iterator[Choice]:
+def _ways(solver: Questions, task: MemberTask, leaf: Leaf, seen: frozenset[str]) -> Iterator[Choice]:
     """Every way to make `leaf` false that is worth trying, likely ones first."""
     fs = solver.algebra.formulas
     if isinstance(leaf, Required):
@@ -294,7 +296,7 @@ def _ways(solver: Questions, task: Task, leaf: Leaf, seen: frozenset[str]) -> It
 
 def _with_fresh(
     solver: Questions,
-    task: Task,
+    task: MemberTask,
     leaf: Props,
     taken: frozenset[str],
     pattern: str | None,
@@ -305,7 +307,7 @@ def _with_fresh(
         yield Choice(name=name, extra=solver.algebra.formulas.neg(value))
 
 
-def _is_exhaustive(solver: Questions, task: Task, leaf: Leaf, seen: frozenset[str]) -> bool:
+def _is_exhaustive(solver: Questions, task: MemberTask, leaf: Leaf, seen: frozenset[str]) -> bool:
     """Whether `_ways` leaves out no name that could make the leaf false: those unknown to all leaves are alike."""
     if isinstance(leaf, Required | Count):
         return True
@@ -321,7 +323,7 @@ def _is_exhaustive(solver: Questions, task: Task, leaf: Leaf, seen: frozenset[st
 
 
 def _thorough_ways(
-    solver: Questions, task: Task, leaf: Leaf, seen: frozenset[str], regions: Sequence[Sequence[str]]
+    solver: Questions, task: MemberTask, leaf: Leaf, seen: frozenset[str], regions: Sequence[Sequence[str]]
 ) -> list[Choice]:
     """As `_ways`, with all known names, and some of each region."""
     fs = solver.algebra.formulas
@@ -337,12 +339,12 @@ def _thorough_ways(
     return list(ways)
 
 
-def _patterns(task: Task) -> tuple[str, ...]:
+def _patterns(task: MemberTask) -> tuple[str, ...]:
     props = (*task.props, *(leaf for leaf in task.against if isinstance(leaf, Props)))
     return tuple(dict.fromkeys(p for leaf in props for p, _ in leaf.patterns))
 
 
-def _regions(solver: Questions, task: Task, n: int, taken: Collection[str] = ()) -> Iterator[list[str]]:
+def _regions(solver: Questions, task: MemberTask, n: int, taken: Collection[str] = ()) -> Iterator[list[str]]:
     """`n` lawful names, or all there are, of each set of names that the same patterns and negated rules tell apart."""
     rules = [leaf for leaf in task.against if isinstance(leaf, Names)]
     parts = [pattern_machine(p) for p in _patterns(task)] + [_names_machine(solver.algebra, leaf) for leaf in rules]
@@ -363,7 +365,7 @@ def _regions(solver: Questions, task: Task, n: int, taken: Collection[str] = ())
 class Members:
     """Owner of the members of one task found so far: its choices ask for the same ones again and again."""
 
-    def __init__(self, solver: Questions, task: Task) -> None:
+    def __init__(self, solver: Questions, task: MemberTask) -> None:
         self._solver, self._task = solver, task
         self._found: dict[tuple[str, Formula], Found | None] = {}
 
@@ -380,7 +382,7 @@ class Members:
 
 
 def _complete(
-    solver: Questions, task: Task, seen: frozenset[str], choices: Iterable[Choice], known: Members
+    solver: Questions, task: MemberTask, seen: frozenset[str], choices: Iterable[Choice], known: Members
 ) -> Found | None:
     spend(2)
     fs = solver.algebra.formulas
@@ -412,7 +414,7 @@ def _complete(
     return joined(parts.values())
 
 
-def _member(solver: Questions, task: Task, name: str, extra: Formula) -> Found | None:
+def _member(solver: Questions, task: MemberTask, name: str, extra: Formula) -> Found | None:
     spend(1)
     if not all(_accepts(_names_machine(solver.algebra, n), name) for n in task.names):
         return None
@@ -428,7 +430,7 @@ def _member(solver: Questions, task: Task, name: str, extra: Formula) -> Found |
     return made
 
 
-def _optional(solver: Questions, task: Task, taken: frozenset[str] | set[str], n: int) -> dict[str, Found] | None:
+def _optional(solver: Questions, task: MemberTask, taken: frozenset[str] | set[str], n: int) -> dict[str, Found] | None:
     """`n` more members by name, whatever they are called."""
     parts: dict[str, Found] = {}
     declared = sorted({name for p in task.props for name in p.names} - set(taken))
@@ -459,7 +461,12 @@ def _optional(solver: Questions, task: Task, taken: frozenset[str] | set[str], n
 
 
 def fresh_names(
-    solver: Questions, task: Task, taken: frozenset[str], pattern: str | None, n: int, unmatched: Collection[str] = ()
+    solver: Questions,
+    task: MemberTask,
+    taken: frozenset[str],
+    pattern: str | None,
+    n: int,
+    unmatched: Collection[str] = (),
 ) -> Iterator[str]:
     """Undeclared, unused names: those matching `pattern`, or matching none of the patterns if it is None.
 

@@ -34,7 +34,7 @@ from imp_server.grammar.values.sat.questions import Questions
 from imp_server.grammar.values.sat.search import literal, propagated
 
 
-class Case(NamedTuple):
+class TagCase(NamedTuple):
     """What is left of a formula where the property has some of its values, or isn't there (`member` None)."""
 
     member: Found | None
@@ -99,7 +99,7 @@ def is_listed(f: Formula) -> bool:
     return isinstance(leaf, TextLeaf | NumberLeaf) and leaf.kind in ("literals", "listed")
 
 
-def cases(solver: Questions, tag: Tag, seen: frozenset[str]) -> Iterator[Case]:
+def cases(solver: Questions, tag: Tag, seen: frozenset[str]) -> Iterator[TagCase]:
     """All of them that are possible."""
     algebra, f = solver.algebra, tag.formula
     fs = algebra.formulas
@@ -110,7 +110,7 @@ def cases(solver: Questions, tag: Tag, seen: frozenset[str]) -> Iterator[Case]:
     if not tag.is_needed:
         absent = _without(algebra, f, changes)
         if absent is not fs.false:
-            yield Case(None, absent)
+            yield TagCase(None, absent)
     key = spelled(("string", tag.name)).encode() + b":"
     told: set[Formula] = {fs.false}
     is_plain = is_listed(own)
@@ -124,7 +124,7 @@ def cases(solver: Questions, tag: Tag, seen: frozenset[str]) -> Iterator[Case]:
             value_found = solver.value(fs.conj([own, values.said(value, kind)]))
             if value_found is not None:
                 told.add(rest)
-                yield Case(_member(key, value_found), rest)
+                yield TagCase(_member(key, value_found), rest)
 
 
 class _Values:

@@ -49,7 +49,7 @@ class Part(NamedTuple):
 Key = frozenset[tuple[int, str]]
 
 
-class Place(NamedTuple):
+class ValuePlace(NamedTuple):
     """Where a value stands. `parts`: what is said of it; `nodes`: the same with everything applied in place."""
 
     key: Key
@@ -71,7 +71,7 @@ class Closing:
         """`opened`: places that stay open."""
         self._expander = expander
         self._opened = opened
-        self.places: dict[Key, Place] = {}
+        self.places: dict[Key, ValuePlace] = {}
         """Inner ones first."""
         self._numbers: dict[Key, int] = {}
         self._referred: set[Key] = set()
@@ -100,7 +100,7 @@ class Closing:
         self._numbers[key] = len(self._numbers)
         below: list[Key] = []
         schema = {**self._object(nodes, key), **self._array(nodes, below)} or True
-        self.places[key] = Place(key, tuple(parts), nodes, schema, tuple(below))
+        self.places[key] = ValuePlace(key, tuple(parts), nodes, schema, tuple(below))
         return schema
 
     def _in_place(self, parts: Iterable[Part]) -> Iterator[Part]:
@@ -272,7 +272,7 @@ def _matches(pattern: str, name: str) -> bool:
     return state >= 0 and machine.accepts(state)
 
 
-Holds = Callable[[Place, Any], bool]
+Holds = Callable[[ValuePlace, Any], bool]
 """Whether closing a place to what the second schema says leaves it the objects and arrays that it needs."""
 
 
@@ -311,5 +311,5 @@ def closing(expander: Expander, leaves_values: Holds) -> Any:
         opened |= {lacking.key, *lacking.below}
 
 
-def _all_open(place: Place, opened: frozenset[Key]) -> bool:
+def _all_open(place: ValuePlace, opened: frozenset[Key]) -> bool:
     return place.key in opened and opened.issuperset(place.below)

@@ -22,7 +22,7 @@ from imp_server.grammar.values.subschema import Sub
 MAX_CONDITIONS = 8
 
 
-class Seen(NamedTuple):
+class Evaluated(NamedTuple):
     """What one in-place part evaluates. `everything`: all properties (or items)."""
 
     names: frozenset[str] = frozenset()
@@ -31,8 +31,8 @@ class Seen(NamedTuple):
     contains: frozenset[Sub] = frozenset()
     everything: bool = False
 
-    def __or__(self, other: Seen) -> Seen:
-        return Seen(
+    def __or__(self, other: Evaluated) -> Evaluated:
+        return Evaluated(
             self.names | other.names,
             self.patterns | other.patterns,
             max(self.n_items, other.n_items),
@@ -46,7 +46,7 @@ def properties(e: Expanding, schema: dict[str, Any], at: At) -> Formula:
         return e.algebra.formulas.true
     rest = e.sub(schema["unevaluatedProperties"], at.down("unevaluatedProperties"))
 
-    def leaf(seen: Seen) -> Formula:
+    def leaf(seen: Evaluated) -> Formula:
         anything = e.algebra.any
         names = dict.fromkeys(sorted(seen.names), anything)
         return e.algebra.props(names, [(p, anything) for p in sorted(seen.patterns)], rest)
@@ -59,7 +59,7 @@ def items(e: Expanding, schema: dict[str, Any], at: At) -> Formula:
         return e.algebra.formulas.true
     rest = e.sub(schema["unevaluatedItems"], at.down("unevaluatedItems"))
 
-    def leaf(seen: Seen) -> Formula:
+    def leaf(seen: Evaluated) -> Formula:
         last = rest
         if seen.contains:
             # a lazy disjunction: expanding here would recurse
@@ -72,13 +72,13 @@ def items(e: Expanding, schema: dict[str, Any], at: At) -> Formula:
 
 def _choose(e: Expanding, schema: dict[str, Any], keyword_at: At, at: At, arrays: bool, leaf: Any) -> Formula:
     fs = e.algebra.formulas
-    always = Seen()
-    conditional: dict[Formula, Seen] = {}
+    always = Evaluated()
+    conditional: dict[Formula, Evaluated] = {}
     for condition, seen in _parts(e, schema, at, fs.true, arrays, top=True):
         if condition is fs.true:
             always |= seen
         elif condition is not fs.false:
-            conditional[condition] = conditional.get(condition, Seen()) | seen
+            conditional[condition] = conditional.get(condition, Evaluated()) | seen
     if always.everything:
         return fs.true
     if len(conditional) > MAX_CONDITIONS:
@@ -100,17 +100,17 @@ def _choose(e: Expanding, schema: dict[str, Any], keyword_at: At, at: At, arrays
 
 def _parts(
     e: Expanding, schema: Any, at: At, condition: Formula, arrays: bool, top: bool = False
-) -> Iterator[tuple[Formula, Seen]]:
+) -> Iterator[tuple[Formula, Evaluated]]:
     """(condition, what it evaluates) of a schema and of everything applied in place."""
     if not isinstance(schema, dict):
         return
     at = e.document.place(schema, at)
     own = _own_items(e, schema, at, top) if arrays else _own_properties(schema, top)
-    if own != Seen():
+    if own != Evaluated():
         yield condition, own
     fs = e.algebra.formulas
 
-    def below(sub: Any, place: At, extra: Formula) -> Iterator[tuple[Formula, Seen]]:
+    def below(sub: Any, place: At, extra: Formula) -> Iterator[tuple[Formula, Evaluated]]:
         yield from _parts(e, sub, place, fs.conj([condition, extra]), arrays)
 
     for name in ("$ref", "$dynamicRef", "$recursiveRef"):
@@ -133,14 +133,14 @@ def _parts(
             yield from below(sub, at.down(name, key), e.algebra.required([key]))
 
 
-def _own_properties(schema: dict[str, Any], top: bool) -> Seen:
+def _own_properties(schema: dict[str, Any], top: bool) -> Evaluated:
     everything = "additionalProperties" in schema or (not top and "unevaluatedProperties" in schema)
-    return Seen(
+    return Evaluated(
         frozenset(schema.get("properties", ())), frozenset(schema.get("patternProperties", ())), everything=everything
     )
 
 
-def _own_items(e: Expanding, schema: dict[str, Any], at: At, top: bool) -> Seen:
+def _own_items(e: Expanding, schema: dict[str, Any], at: At, top: bool) -> Evaluated:
     prefix = schema.get("prefixItems", ())
     items_ = schema.get("items")
     everything = not top and "unevaluatedItems" in schema
@@ -152,4 +152,4 @@ def _own_items(e: Expanding, schema: dict[str, Any], at: At, top: bool) -> Seen:
     contains: frozenset[Sub] = frozenset()
     if "contains" in schema and at.draft >= 2020:
         contains = frozenset([e.sub(schema["contains"], at.down("contains"))])
-    return Seen(n_items=len(prefix), contains=contains, everything=everything)
+    return Evaluated(n_items=len(prefix), contains=contains, everything=everything)
