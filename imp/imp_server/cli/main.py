@@ -1,4 +1,4 @@
-"""Entry points `imp` and `imp-server`: finds commands by folder, turns every error into one line and an exit code."""
+"""The command line: finds commands by folder, turns every error into one line and an exit code."""
 
 from __future__ import annotations
 
@@ -124,16 +124,6 @@ def imp() -> None:
 def main() -> None:
     """The command `imp`."""
     sys.exit(run(sys.argv[1:]))
-
-
-def serve_main() -> None:
-    """The command `imp-server`: `imp serve` under the original's name."""
-    sys.exit(run(["serve", *sys.argv[1:]]))
-
-
-def llama_server_main() -> None:
-    """The command `imp-llama-server`: llama-server's own command line."""
-    sys.exit(run(["llama-server", *sys.argv[1:]]))
 
 
 def run(arguments: list[str]) -> int:
