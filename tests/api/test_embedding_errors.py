@@ -7,7 +7,7 @@ from typing import Any
 
 import httpx
 import pytest
-from imp_server.engine.client.scripted import Vectors
+from imp_server.engine.client.scripted import PlayedVectors
 
 from tests.api.live_server import LiveServer
 from tests.live.toy_server import CHATML, toy_server
@@ -47,7 +47,7 @@ def test_an_input_at_fault_is_called_input(server: LiveServer, given: Any, code:
 
 
 def test_the_whole_context_is_for_the_input(server: LiveServer) -> None:
-    server.engine.play(Vectors((bytes(32),)))
+    server.engine.play(PlayedVectors((bytes(32),)))
     assert httpx.post(f"{server.url}/v1/embeddings", json={"model": "toy", "input": "x" * 64}).status_code == 200
 
 
@@ -58,7 +58,7 @@ def test_ids_at_fault_are_called_by_the_name_they_came_under(server: LiveServer)
 
 
 def test_dimensions(server: LiveServer) -> None:
-    server.engine.play(Vectors((bytes(32),)))
+    server.engine.play(PlayedVectors((bytes(32),)))
     ask = {"model": "toy", "input": "hi"}
     reply = httpx.post(f"{server.url}/v1/embeddings", json=ask | {"dimensions": 3})
     assert len(reply.json()["data"][0]["embedding"]) == 3

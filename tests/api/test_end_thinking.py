@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx
 import pytest
-from imp_server.engine.client.scripted import Emit, Gate
+from imp_server.engine.client.scripted import Emit, ScriptGate
 
 from tests.api.live_server import LiveServer
 from tests.live.toy_server import toy_server
@@ -43,7 +43,7 @@ class Reply:
     def __init__(self, server: LiveServer, dialect: str, thought: str = "so far", **fields: Any) -> None:
         self._server = server
         self._gate = server.on_loop(asyncio.Event)
-        server.engine.play(Emit(thought.encode()), Gate(self._gate), Emit(b"The answer."))
+        server.engine.play(Emit(thought.encode()), ScriptGate(self._gate), Emit(b"The answer."))
         path, body = DIALECTS[dialect]
         headers = {"x-request-id": fields.pop("x_request_id")} if "x_request_id" in fields else {}
         self._context = httpx.stream(

@@ -219,11 +219,11 @@ def test_the_oldest_idle_connection_makes_room(caplog: pytest.LogCaptureFixture)
 
 
 def test_answers_under_way_are_never_cut_for_new_connections() -> None:
-    from tests.api.test_streams import Gate, gate, new_engine
+    from tests.api.test_streams import ScriptGate, gate, new_engine
 
     with live_server(new_engine, ByteText, settings={"server.max_connections": 4}) as live, ExitStack() as open_:
         gates = [gate(live)]
-        live.engine.answer_with(lambda _r, _c: [Gate(gates[0])])
+        live.engine.answer_with(lambda _r, _c: [ScriptGate(gates[0])])
         busy = [open_.enter_context(connect(live.url)) for _ in range(4)]
         for sock in busy:
             sock.sendall(posted(BODY))

@@ -12,7 +12,7 @@ import httpx
 import pytest
 from imp_server.api.headers import listed
 from imp_server.api.ignored_fields import KnownFields
-from imp_server.engine.client.scripted import Vectors, text_ids
+from imp_server.engine.client.scripted import PlayedVectors, text_ids
 
 from tests.api.live_server import LiveServer
 from tests.live.toy_server import CHATML, toy_server
@@ -54,7 +54,7 @@ def test_every_dialect_tells(server: LiveServer, dialect: str, streamed: bool) -
 
 
 def test_embeddings_tell(server: LiveServer) -> None:
-    server.engine.play(Vectors((bytes(32),)))
+    server.engine.play(PlayedVectors((bytes(32),)))
     body = {"model": "toy", "input": "hi", "dimension": 3}
     reply = httpx.post(f"{server.url}/v1/embeddings", json=body, timeout=10)
     assert (reply.status_code, reply.headers[HEADER]) == (200, "/dimension")

@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 from imp_server.core import EngineFaulted
-from imp_server.engine.client.scripted import Emit, Fail, Gate, Prefilled, ScriptedEngine, Wait, text_ids
+from imp_server.engine.client.scripted import Emit, Fail, Prefilled, ScriptedEngine, ScriptGate, Wait, text_ids
 
 from tests.api.byte_text import ByteText
 from tests.api.live_server import LiveServer, live_server
@@ -42,7 +42,7 @@ def usage(event: dict[str, Any]) -> tuple[int, int]:
 
 def test_it_has_the_counts_of_the_row_that_starts(live: LiveServer) -> None:
     computed = live.on_loop(asyncio.Event)
-    live.engine.play(Wait(0.2), Prefilled(2, 2), Gate(computed), text_ids("x"))
+    live.engine.play(Wait(0.2), Prefilled(2, 2), ScriptGate(computed), text_ids("x"))
     with httpx.stream("POST", live.url + "/v1/messages", json=BODY, timeout=5) as response:
         found = events(response)
         start = next(found)
@@ -54,7 +54,7 @@ def test_it_has_the_counts_of_the_row_that_starts(live: LiveServer) -> None:
 
 def test_a_row_that_waits_longer_is_told_what_was_known_at_first(live: LiveServer) -> None:
     ahead = live.on_loop(asyncio.Event)
-    live.engine.play(Gate(ahead), text_ids("first"))
+    live.engine.play(ScriptGate(ahead), text_ids("first"))
     live.engine.play(Prefilled(2, 2), text_ids("x"))
     url = live.url + "/v1/messages"
     began = time.monotonic()

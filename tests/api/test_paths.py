@@ -10,7 +10,7 @@ import openai
 import pytest
 from imp_server.api.paths import Paths
 from imp_server.core import ConfigError
-from imp_server.engine.client.scripted import Vectors
+from imp_server.engine.client.scripted import PlayedVectors
 
 from tests.api.byte_text import ByteText
 from tests.api.conftest import scripted
@@ -37,14 +37,14 @@ def test_openai_s_client_works_with_and_without_v1(server: LiveServer, base: str
 
 @pytest.mark.parametrize("base", ["", "/v1"])
 def test_embeddings_without_v1(toy: LiveServer, base: str) -> None:
-    toy.engine.play(Vectors((bytes(32),)))
+    toy.engine.play(PlayedVectors((bytes(32),)))
     client = openai.OpenAI(base_url=toy.url + base, api_key="x", max_retries=0)
     assert len(client.embeddings.create(model="toy", input="hi").data[0].embedding) == 8
 
 
 def test_llama_cpp_s_own_embeddings_stay(toy: LiveServer) -> None:
     for body in ({"content": "hi"}, {"input": "hi"}):
-        toy.engine.play(Vectors((bytes(32),)))
+        toy.engine.play(PlayedVectors((bytes(32),)))
         assert httpx.post(toy.url + "/embeddings", json=body).json() == [{"index": 0, "embedding": [[0.0] * 8]}]
     wrong = {"model": "toy", "input": "hi", "encoding_format": "x"}
     assert httpx.post(toy.url + "/embeddings", json=wrong).status_code == 400

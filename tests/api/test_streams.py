@@ -13,7 +13,7 @@ import httpx
 import pytest
 from imp_server.core import EngineFaulted, GrammarRefused, Overloaded
 from imp_server.dialects.openai_chat.reply import ChatStream
-from imp_server.engine.client.scripted import Crash, Emit, Fail, Gate, ScriptedEngine, Wait, text_ids
+from imp_server.engine.client.scripted import Crash, Emit, Fail, ScriptedEngine, ScriptGate, Wait, text_ids
 
 from tests.api.byte_text import ByteText
 from tests.api.live_server import LiveServer, live_server
@@ -68,8 +68,8 @@ def delta(event: dict[str, Any]) -> dict[str, Any]:
 
 def test_events_arrive_as_they_happen(live: LiveServer) -> None:
     gates = [gate(live) for _ in range(4)]
-    actions = [a for g, letter in zip(gates, "abc", strict=False) for a in (Gate(g), ord(letter))]
-    live.engine.play(*actions, Gate(gates[3]))
+    actions = [a for g, letter in zip(gates, "abc", strict=False) for a in (ScriptGate(g), ord(letter))]
+    live.engine.play(*actions, ScriptGate(gates[3]))
     with httpx.stream("POST", live.url + CHAT, json=body(), timeout=5) as response:
         events = Events(response)
         # The prompt's prefill hasn't ended: no token is there yet.
@@ -240,7 +240,7 @@ def test_choices_are_interleaved_and_opened_in_order(live: LiveServer) -> None:
 def test_the_queue_shows_in_health() -> None:
     with live_server(lambda: new_engine(n_rows=2), ByteText) as live:
         gates = [gate(live)]
-        live.engine.answer_with(lambda _r, _c: [Gate(gates[0])])
+        live.engine.answer_with(lambda _r, _c: [ScriptGate(gates[0])])
         client = httpx.Client(base_url=live.url, timeout=10)
         with client, client.stream("POST", CHAT, json=body(n=2)), client.stream("POST", CHAT, json=body()):
             assert client.get("/health").json()["queue_depth"] == 3, "running ones, too"

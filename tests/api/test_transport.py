@@ -303,11 +303,11 @@ def test_a_request_that_succeeds_is_one_line(http: httpx.Client, caplog: pytest.
 
 
 def test_a_client_that_left_is_a_line_too(caplog: pytest.LogCaptureFixture) -> None:
-    from tests.api.test_streams import Gate, gate, new_engine, until
+    from tests.api.test_streams import ScriptGate, gate, new_engine, until
 
     with live_server(new_engine, ByteText) as live, caplog.at_level(logging.INFO, logger="imp_server.api"):
         hold = gate(live)
-        live.engine.answer_with(lambda _r, _c: [104, Gate(hold)])
+        live.engine.answer_with(lambda _r, _c: [104, ScriptGate(hold)])
         with httpx.stream("POST", live.url + CHAT, json={**BODY, "stream": True}) as stream:
             next(stream.iter_lines())
         until(lambda: any(record.name == "imp_server.api.visit" for record in caplog.records), 5)

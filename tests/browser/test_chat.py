@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 import pytest
-from imp_server.engine.client.scripted import Gate, ScriptedEngine, Wait, text_ids
+from imp_server.engine.client.scripted import ScriptedEngine, ScriptGate, Wait, text_ids
 
 from tests.api.live_server import LiveServer
 from tests.browser.conftest import Meet
@@ -25,7 +25,7 @@ def gate(server: LiveServer) -> asyncio.Event:
 
 def test_an_answer_is_streamed(server: LiveServer, person: Person) -> None:
     event = gate(server)
-    play(server, text_ids("The first half, "), Gate(event), text_ids("and the second."))
+    play(server, text_ids("The first half, "), ScriptGate(event), text_ids("and the second."))
     person.say("Hello")
     person.page.get_by_text("The first half,").wait_for()
     assert person.answer.get_attribute("aria-busy") == "true"
@@ -113,7 +113,7 @@ def test_a_continued_answer_that_breaks_again_keeps_its_beginning(server: LiveSe
     person.button("Stop").click()
     person.done()
     event = gate(server)
-    play(server, text_ids(" b"), Gate(event), text_ids(" c"))
+    play(server, text_ids(" b"), ScriptGate(event), text_ids(" c"))
     person.button("Continue this answer").click()
     person.page.get_by_text("a b", exact=True).wait_for()
     person.page.wait_for_timeout(400)
@@ -304,7 +304,7 @@ def test_it_works_without_a_mouse(server: LiveServer, person: Person) -> None:
 
 def test_two_conversations_do_not_disturb_each_other(server: LiveServer, person: Person) -> None:
     event = gate(server)
-    play(server, text_ids("slow "), Gate(event), text_ids("end"))
+    play(server, text_ids("slow "), ScriptGate(event), text_ids("end"))
     person.say("first")
     person.page.get_by_text("slow").wait_for()
     person.button("New chat").click()
@@ -327,7 +327,7 @@ def test_progress_of_a_long_prompt(server: LiveServer, person: Person) -> None:
     from imp_server.engine.client.scripted import Prefilled
 
     event = gate(server)
-    play(server, Prefilled(20, 10), Gate(event), text_ids("ok"))
+    play(server, Prefilled(20, 10), ScriptGate(event), text_ids("ok"))
     person.say("x" * 40)
     person.page.get_by_text("Reading the prompt:").wait_for()
     server.on_loop(event.set)

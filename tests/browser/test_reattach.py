@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import httpx
-from imp_server.engine.client.scripted import Gate, Wait, text_ids
+from imp_server.engine.client.scripted import ScriptGate, Wait, text_ids
 
 from tests.api.live_server import LiveServer
 from tests.browser.conftest import Meet
@@ -41,7 +41,7 @@ def check_whole(tab: Tab, thinking: str = "") -> None:
 def half(server: LiveServer, person: Person) -> Any:
     """Begins an answer that waits in its middle; sets the event that lets it go on."""
     event = gate(server)
-    play(server, text_ids("<think>Hm ü</think>" + FIRST), Gate(event), text_ids(SECOND))
+    play(server, text_ids("<think>Hm ü</think>" + FIRST), ScriptGate(event), text_ids(SECOND))
     person.say("Hello")
     person.page.get_by_text("«one»").wait_for()
     return lambda: server.on_loop(event.set)
@@ -170,7 +170,7 @@ def test_a_wire_that_breaks_before_the_answer_begins(server: LiveServer, meet: M
         person = meet(url=wire.url)
         person.open()
         event = gate(server)
-        play(server, Gate(event), text_ids(WHOLE))
+        play(server, ScriptGate(event), text_ids(WHOLE))
         person.say("Hello")
         server.on_loop(lambda: None)
         person.page.wait_for_timeout(400)
@@ -257,7 +257,7 @@ def test_back_in_sight_a_silent_reader_is_kicked_after_a_second(server: LiveServ
 
 def test_back_in_sight_a_living_reader_is_left_alone(server: LiveServer, person: Person) -> None:
     event = gate(server)
-    play(server, text_ids("«one»"), *[a for _ in range(16) for a in (120, Wait(0.1))], Gate(event))
+    play(server, text_ids("«one»"), *[a for _ in range(16) for a in (120, Wait(0.1))], ScriptGate(event))
     person.say("Hello")
     person.page.get_by_text("«one»").wait_for()
     visible(person)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 
-from imp_server.engine.client.scripted import Gate, Wait, text_ids
+from imp_server.engine.client.scripted import ScriptGate, Wait, text_ids
 
 from tests.api.live_server import LiveServer
 from tests.browser.person import Person
@@ -17,7 +17,7 @@ TOOLS = [{"type": "function", "function": {"name": "weather", "parameters": {"ty
 
 def test_thinking_is_folded_with_its_time(server: LiveServer, person: Person) -> None:
     event = gate(server)
-    play(server, text_ids("<think>Hidden *thought*"), Gate(event), Wait(0.6), text_ids("</think>\nShown"))
+    play(server, text_ids("<think>Hidden *thought*"), ScriptGate(event), Wait(0.6), text_ids("</think>\nShown"))
     person.say("Hello")
     person.page.get_by_text("Thinking for").wait_for()
     assert person.button("Skip thinking").is_visible() and not person.page.get_by_text("Hidden").is_visible()
@@ -34,7 +34,7 @@ def test_thinking_is_folded_with_its_time(server: LiveServer, person: Person) ->
 
 def test_skip_goes_by_the_control_route(server: LiveServer, person: Person) -> None:
     event = gate(server)
-    play(server, text_ids("<think>Long"), Gate(event), text_ids("Answer"))
+    play(server, text_ids("<think>Long"), ScriptGate(event), text_ids("Answer"))
     person.say("Hello")
     person.page.get_by_text("Thinking for").wait_for()
     with person.page.expect_request("**/v1/chat/completions/control") as sent:
@@ -51,7 +51,7 @@ def test_skip_goes_by_the_control_route(server: LiveServer, person: Person) -> N
 
 def test_skip_says_when_there_was_nothing_to_skip(server: LiveServer, person: Person) -> None:
     event = gate(server)
-    play(server, text_ids("<think>Long"), Gate(event))
+    play(server, text_ids("<think>Long"), ScriptGate(event))
     person.say("Hello")
     person.page.get_by_text("Thinking for").wait_for()
     (stream,) = person.stored("streams")
@@ -80,7 +80,7 @@ def test_skip_without_an_id_says_so(server: LiveServer, person: Person) -> None:
 
 def test_the_flag_follows_the_conversation(server: LiveServer, person: Person) -> None:
     event = gate(server)
-    play(server, text_ids("<think>Deep"), Gate(event), text_ids("</think>Out"))
+    play(server, text_ids("<think>Deep"), ScriptGate(event), text_ids("</think>Out"))
     person.say("first")
     person.page.get_by_text("Thinking for").wait_for()
     person.button("New chat").click()
@@ -103,7 +103,7 @@ def test_calls_of_tools(server: LiveServer, person: Person) -> None:
     call = person.page.get_by_role("region", name="Tool call")
     assert "weather" in call.inner_text() and '"city": "Bern"' in call.locator("pre").inner_text()
     event = gate(server)
-    play(server, text_ids("<think>Hm"), Gate(event), text_ids("</think>It is sunny."))
+    play(server, text_ids("<think>Hm"), ScriptGate(event), text_ids("</think>It is sunny."))
     person.page.get_by_role("textbox", name="Result of the tool").fill("sunny")
     person.button("Send result").click()
     person.page.get_by_text("Thinking for").wait_for()

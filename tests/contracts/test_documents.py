@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from imp_server.api.model_text_side import ModelTextSide
 from imp_server.core import GenerateRequest
-from imp_server.engine.client.scripted import Action, ScriptedEngine, Vectors, text_ids
+from imp_server.engine.client.scripted import Action, PlayedVectors, ScriptedEngine, text_ids
 
 from tests.api.live_server import KEY, LiveServer, live_server
 from tests.contracts import fuzzing
@@ -25,7 +25,7 @@ EXAMPLES = 8
 def answer(request: GenerateRequest, choice: int) -> list[Action]:
     """Small and deterministic: depends on the prompt's length alone."""
     if request.task == "embed":
-        return [Vectors((struct.pack("<8f", *range(8)),))]
+        return [PlayedVectors((struct.pack("<8f", *range(8)),))]
     return [text_ids(f"answer {len(request.ids) % 7}.{choice} é")]
 
 

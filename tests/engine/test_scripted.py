@@ -23,7 +23,16 @@ from imp_server.core import (
     special,
     unpack_ids,
 )
-from imp_server.engine.client.scripted import Crash, Emit, Fail, Gate, ScriptedEngine, Wait, byte_vocabulary, text_ids
+from imp_server.engine.client.scripted import (
+    Crash,
+    Emit,
+    Fail,
+    ScriptedEngine,
+    ScriptGate,
+    Wait,
+    byte_vocabulary,
+    text_ids,
+)
 from imp_server.engine.messages import RowDelta
 
 from tests.asked import made
@@ -133,7 +142,7 @@ def test_the_budget_forces_the_closer() -> None:
 def test_reasoning_can_be_closed_on_demand() -> None:
     async def body(engine: ScriptedEngine) -> None:
         gate = asyncio.Event()
-        engine.play(text_ids("ab"), Gate(gate), text_ids("cd"))
+        engine.play(text_ids("ab"), ScriptGate(gate), text_ids("cd"))
         generation = await engine.submit(request(engine, plan=THINK))
         await asyncio.sleep(0.02)
         assert await generation.end_reasoning() == "ending"
@@ -182,7 +191,7 @@ def test_logprobs_come_from_the_script() -> None:
 
 def test_cancel_frees_the_row_and_ends_the_iteration() -> None:
     async def body(engine: ScriptedEngine) -> None:
-        engine.play(text_ids("a"), Gate(asyncio.Event()))
+        engine.play(text_ids("a"), ScriptGate(asyncio.Event()))
         generation = await engine.submit(request(engine))
         await anext(generation)
         assert engine.n_running == 1
@@ -196,7 +205,7 @@ def test_cancel_frees_the_row_and_ends_the_iteration() -> None:
 
 def test_a_cancelled_submit_leaves_nothing() -> None:
     async def body(engine: ScriptedEngine) -> None:
-        engine.always(Gate(asyncio.Event()))
+        engine.always(ScriptGate(asyncio.Event()))
         first = await engine.submit(request(engine))
         await asyncio.sleep(0)
         queued = await engine.submit(request(engine))
@@ -224,7 +233,7 @@ def test_fail_is_raised_after_the_tokens() -> None:
 
 def test_a_crash_retries_what_has_emitted_nothing_and_fails_the_rest() -> None:
     async def body(engine: ScriptedEngine) -> None:
-        engine.play(Emit(text_ids("seen")), Gate(asyncio.Event()))
+        engine.play(Emit(text_ids("seen")), ScriptGate(asyncio.Event()))
         emitted = await engine.submit(request(engine))
         await anext(emitted)
         engine.play(Crash())
@@ -250,7 +259,7 @@ def test_a_request_is_retried_once() -> None:
 
 def test_deadline() -> None:
     async def body(engine: ScriptedEngine) -> None:
-        engine.play(text_ids("a"), Gate(asyncio.Event()))
+        engine.play(text_ids("a"), ScriptGate(asyncio.Event()))
         got, last = (await collect(engine, request(engine, deadline_s=0.05)))[0]
         assert got == [97] and last.finish
         assert (last.finish.reason, last.finish.detail) == ("length", "timed_out")

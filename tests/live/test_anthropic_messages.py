@@ -11,7 +11,7 @@ import anthropic
 import httpx
 import pytest
 from imp_server.core import EngineFaulted
-from imp_server.engine.client.scripted import Fail, Gate, Prefilled, text_ids
+from imp_server.engine.client.scripted import Fail, Prefilled, ScriptGate, text_ids
 
 from tests.api.live_server import LiveServer
 from tests.live.toy_server import TOOLS_CHATML, anthropic_sdk, call_text, prompt_of, toy_server
@@ -201,7 +201,7 @@ def test_failure_mid_stream_is_an_error_event(server: LiveServer, sdk: anthropic
 
 def test_message_start_comes_before_prefill_ends_and_pings_follow(server: LiveServer) -> None:
     gate = server.on_loop(asyncio.Event)
-    server.engine.play(Prefilled(3), Gate(gate), text_ids("x"))
+    server.engine.play(Prefilled(3), ScriptGate(gate), text_ids("x"))
     body = {"model": "toy", "max_tokens": 32, "messages": HI, "stream": True}
     with httpx.stream("POST", f"{server.url}/v1/messages", json=body) as reply:
         lines = (line for line in reply.iter_lines() if line)

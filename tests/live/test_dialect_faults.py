@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 from imp_server.core import EngineFaulted
-from imp_server.engine.client.scripted import Fail, Gate, text_ids
+from imp_server.engine.client.scripted import Fail, ScriptGate, text_ids
 
 from tests.api.live_server import LiveServer
 from tests.live.toy_server import TOOLS_CHATML, call_text, toy_server
@@ -88,7 +88,7 @@ def test_every_event_is_named_and_ends_in_a_blank_line(server: LiveServer, diale
 @pytest.mark.parametrize("streamed", [True, False])
 def test_a_dropped_client_frees_its_row(server: LiveServer, dialect: str, streamed: bool) -> None:
     gate = server.on_loop(asyncio.Event)
-    server.engine.play(text_ids("a"), Gate(gate))
+    server.engine.play(text_ids("a"), ScriptGate(gate))
     url, body = server.url + PATHS[dialect], body_of(dialect, stream=streamed)
     with (
         httpx.Client(timeout=httpx.Timeout(20, read=0.3)) as client,

@@ -11,7 +11,7 @@ from typing import Any
 
 import httpx
 import pytest
-from imp_server.engine.client.scripted import Gate, Vectors, text_ids
+from imp_server.engine.client.scripted import PlayedVectors, ScriptGate, text_ids
 
 from tests.api.live_server import LiveServer, live_server
 from tests.live.toy_server import TOOLS_CHATML, prompt_of, toy_server
@@ -120,7 +120,7 @@ def test_slots_show_what_runs_and_fail_when_all_are_busy(server: LiveServer) -> 
     gate = server.on_loop(asyncio.Event)
     before = len(server.engine.requests_seen)
     for _ in range(n_slots):
-        server.engine.play(Gate(gate))
+        server.engine.play(ScriptGate(gate))
     threads = [threading.Thread(target=post, args=(server,), kwargs={"prompt": "a"}) for _ in range(n_slots)]
     for thread in threads:
         thread.start()
@@ -179,7 +179,7 @@ def test_tgi_generate(server: LiveServer) -> None:
 def test_native_embeddings_are_those_of_the_openai_route(server: LiveServer) -> None:
     vector = struct.pack("<3f", 3.0, 0.0, -4.0)
     for _ in range(7):
-        server.engine.play(Vectors((vector,)))
+        server.engine.play(PlayedVectors((vector,)))
     openai = post(server, "/v1/embeddings", model="toy", input=["hello", "hi"]).json()
     for path, body in (("/embedding", {"content": ["hello", "hi"]}), ("/embeddings", {"input": ["hello", "hi"]})):
         native = post(server, path, **body).json()
@@ -211,7 +211,7 @@ def test_a_model_that_makes_no_embeddings_says_so(path: str, field: str) -> None
 def test_the_servers_own_norm_yields_to_the_requests() -> None:
     with toy_server(settings={"server.embd_normalize": -1}) as live:
         for _ in range(3):
-            live.engine.play(Vectors((struct.pack("<3f", 3.0, 0.0, -4.0),)))
+            live.engine.play(PlayedVectors((struct.pack("<3f", 3.0, 0.0, -4.0),)))
         assert post(live, "/embedding", content="hello").json()[0]["embedding"][0] == [3.0, 0.0, -4.0]
         openai = post(live, "/v1/embeddings", model="toy", input="hello").json()
         assert openai["data"][0]["embedding"] == [3.0, 0.0, -4.0]

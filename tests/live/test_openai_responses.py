@@ -14,7 +14,7 @@ import openai
 import pydantic
 import pytest
 from imp_server.core import EngineFaulted
-from imp_server.engine.client.scripted import Fail, Gate, text_ids
+from imp_server.engine.client.scripted import Fail, ScriptGate, text_ids
 
 from tests.api.live_server import LiveServer
 from tests.live.toy_server import TOOLS_CHATML, call_text, openai_sdk, prompt_of, toy_server
@@ -294,7 +294,7 @@ def test_an_unknown_tool_type_never_fails_a_request(server: LiveServer) -> None:
 
 def test_opening_events_come_before_the_first_token_and_a_live_response_can_be_cancelled(server: LiveServer) -> None:
     gate = server.on_loop(asyncio.Event)
-    server.engine.play(text_ids("par"), Gate(gate))
+    server.engine.play(text_ids("par"), ScriptGate(gate))
     with httpx.stream(
         "POST", f"{server.url}/v1/responses", json={"model": "toy", "input": "hi", "stream": True}
     ) as reply:
@@ -313,7 +313,7 @@ def test_opening_events_come_before_the_first_token_and_a_live_response_can_be_c
 
 def test_a_waiting_call_returns_when_it_is_cancelled(server: LiveServer) -> None:
     gate = server.on_loop(asyncio.Event)
-    server.engine.play(text_ids("par"), Gate(gate))
+    server.engine.play(text_ids("par"), ScriptGate(gate))
     live = server.hub.shelf.live
     earlier = set(live)
     box: dict[str, Any] = {}

@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import openai
 import pytest
-from imp_server.engine.client.scripted import Vectors, text_ids
+from imp_server.engine.client.scripted import PlayedVectors, text_ids
 
 from tests.api.live_server import LiveServer
 from tests.live.toy_server import openai_sdk, prompt_of, toy_server
@@ -110,15 +110,15 @@ def test_embeddings(server: LiveServer) -> None:
     sdk = openai.OpenAI(base_url=f"{server.url}/v1", api_key="k", max_retries=0)
     vector = struct.pack("<8f", *range(1, 9))
     for encoding in ({}, {"encoding_format": "float"}):
-        server.engine.play(Vectors((vector,)))
-        server.engine.play(Vectors((vector,)))
+        server.engine.play(PlayedVectors((vector,)))
+        server.engine.play(PlayedVectors((vector,)))
         options: Any = encoding  # without one the SDK asks for base64 and decodes it
         reply = sdk.embeddings.create(model="toy", input=["hello", "hi"], **options)
         assert [entry.index for entry in reply.data] == [0, 1]
         assert sum(x * x for x in reply.data[0].embedding) == pytest.approx(1.0)
         assert len(reply.data[0].embedding) == 8
         assert reply.usage.prompt_tokens == reply.usage.total_tokens == 7
-    server.engine.play(Vectors((vector,)))
+    server.engine.play(PlayedVectors((vector,)))
     assert len(sdk.embeddings.create(model="toy", input=[1, 2, 3]).data) == 1
     with pytest.raises(openai.BadRequestError) as caught:
         sdk.embeddings.create(model="toy", input="x", dimensions=9)

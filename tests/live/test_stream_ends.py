@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 from imp_server.core import EngineFaulted
-from imp_server.engine.client.scripted import Emit, Fail, Gate, text_ids
+from imp_server.engine.client.scripted import Emit, Fail, ScriptGate, text_ids
 
 from tests.api.live_server import LiveServer
 from tests.live.toy_server import TOOLS_CHATML, toy_server
@@ -53,7 +53,7 @@ def test_it_is_open_while_its_prompt_is_computed_and_nobody_else_can_read_that(
 ) -> None:
     """A client that hears nothing until the first token takes a long prompt for a lost stream."""
     gate = server.on_loop(asyncio.Event)
-    server.engine.play(Gate(gate), Emit(text_ids("done")))
+    server.engine.play(ScriptGate(gate), Emit(text_ids("done")))
     with http.stream("POST", path, json=STREAMS[path]) as response:
         assert response.status_code == 200 and response.headers["content-type"].startswith("text/event-stream")
         wait_for_rows(server, 1)
@@ -76,7 +76,7 @@ def test_what_can_be_refused_is_refused_before_it_opens(http: httpx.Client, path
 
 @every_stream
 def test_a_reader_that_leaves_frees_its_row(server: LiveServer, http: httpx.Client, path: str) -> None:
-    server.engine.play(Gate(server.on_loop(asyncio.Event)))
+    server.engine.play(ScriptGate(server.on_loop(asyncio.Event)))
     with http.stream("POST", path, json=STREAMS[path]):
         wait_for_rows(server, 1)
     wait_for_rows(server, 0)

@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx
 import pytest
-from imp_server.engine.client.scripted import Gate, text_ids
+from imp_server.engine.client.scripted import ScriptGate, text_ids
 
 from tests.api.live_server import LiveServer
 from tests.live.toy_server import toy_server
@@ -62,8 +62,10 @@ def texts(value: Any) -> Iterator[str]:
 def test_nothing_waits_for_what_comes_later(server: LiveServer, path: str) -> None:
     body, opens = DIALECTS[path]
     gates = [server.on_loop(asyncio.Event) for _ in range(4)]
-    script = [action for gate, piece in zip(gates, PIECES, strict=False) for action in (Gate(gate), text_ids(piece))]
-    server.engine.play(*script, Gate(gates[-1]))
+    script = [
+        action for gate, piece in zip(gates, PIECES, strict=False) for action in (ScriptGate(gate), text_ids(piece))
+    ]
+    server.engine.play(*script, ScriptGate(gates[-1]))
     with httpx.stream("POST", server.url + path, json=body | {"stream": True}, timeout=10) as reply:
         assert reply.status_code == 200
         lines = reply.iter_lines()

@@ -16,7 +16,7 @@ from imp_server.decode.state import SamplerState
 from imp_server.models.architecture import CacheGroup
 from imp_server.schedule.cache import Offload, PrefixCache
 from imp_server.schedule.prefix import MakeIndex
-from imp_server.schedule.rows import Row, StepPlan
+from imp_server.schedule.rows import PlannedStep, Row
 from imp_server.schedule.scheduler import ScheduleLimits, Scheduler
 from imp_server.schedule.snapshots import SnapshotLimits
 from imp_server.schedule.tiers.tier import Tier
@@ -61,7 +61,7 @@ class Simulation:
         self.context = context
         self.lengths: dict[Row, int] = {}
         self.done: list[Row] = []
-        self.plans: list[StepPlan] = []
+        self.plans: list[PlannedStep] = []
 
     def submit(
         self,
@@ -95,7 +95,7 @@ class Simulation:
             self.scheduler.remove(row)
             self.scheduler.check()
 
-    def step(self) -> StepPlan:
+    def step(self) -> PlannedStep:
         scheduler = self.scheduler
         scheduler.admit()
         scheduler.check()

@@ -147,7 +147,7 @@ class Chunk(NamedTuple):
 
 
 @dataclass(slots=True)
-class StepPlan:
+class PlannedStep:
     chunks: list[Chunk]
     copies: list[BlockCopy]
 
@@ -169,7 +169,7 @@ class PlanBuilder:
     def drop(self, row: Row) -> None:
         self.chunks.pop(row, None)
 
-    def finish(self) -> StepPlan:
+    def finish(self) -> PlannedStep:
         # A block whose row was preempted after its copy was planned may be the target of a later one: the last wins.
         last = {(copy.group, copy.target): copy for copy in self.copies}
-        return StepPlan(list(self.chunks.values()), list(last.values()))
+        return PlannedStep(list(self.chunks.values()), list(last.values()))

@@ -12,7 +12,7 @@ from imp_server.schedule.cost import CostTable, VerifyCosts
 from imp_server.schedule.memory import Memory, RowTables
 from imp_server.schedule.prefix import MakeIndex, PrefixHit, index_over
 from imp_server.schedule.queue import RequestQueue, Ticket, in_order
-from imp_server.schedule.rows import Chunk, PlanBuilder, Row, StepPlan
+from imp_server.schedule.rows import Chunk, PlanBuilder, PlannedStep, Row
 
 _TURN_TOKENS = 8
 """That a row computes at least before it makes place for another client's."""
@@ -135,7 +135,7 @@ class Scheduler:
         started, self._started = self._started, []
         return started
 
-    def plan(self) -> StepPlan:
+    def plan(self) -> PlannedStep:
         """The next step: every decode first, then prompts, shortest first with ageing, within the time budget."""
         planned = PlanBuilder()
         self.memory.settle_copies()
@@ -155,7 +155,7 @@ class Scheduler:
                     left -= self._plan_row(row, size, planned)
         return planned.finish()
 
-    def settle(self, plan: StepPlan, n_accepted: Iterable[int], elapsed_ms: float) -> None:
+    def settle(self, plan: PlannedStep, n_accepted: Iterable[int], elapsed_ms: float) -> None:
         """The step has run; `n_accepted`: accepted drafts per chunk. Call before appending sampled ids."""
         self.memory.settle_copies()
         self.costs.observe(max(1, plan.n_tokens), elapsed_ms)
@@ -199,13 +199,13 @@ class Scheduler:
         row.n_computed = row.n_begun = 0
         self._begin(row, self._match(Ticket([row])))
 
-    def failed(self, plan: StepPlan) -> None:
+    def failed(self, plan: PlannedStep) -> None:
         """The step raised: what its rows' blocks hold is unknown. Call before the rows are removed."""
         for chunk in plan.chunks:
             if not chunk.is_void:
                 self.index.disown(chunk.row)
 
-    def publish(self, plan: StepPlan) -> None:
+    def publish(self, plan: PlannedStep) -> None:
         """Tell the prefix index what the step computed. Call after the sampled ids were appended."""
         for chunk in plan.chunks:
             row = chunk.row

@@ -12,7 +12,7 @@ import pytest
 from imp_server.api.router.residency import Room
 from imp_server.config import Config
 from imp_server.core import ConfigError, InvalidModel
-from imp_server.engine.client.scripted import Gate, text_ids
+from imp_server.engine.client.scripted import ScriptGate, text_ids
 
 from tests.api.raw_http import BODY, CHAT
 from tests.api.router.several import Followed, ScriptedCatalogue, ask, said, several, statuses
@@ -114,7 +114,7 @@ def test_a_busy_model_never_goes_and_its_place_is_waited_for() -> None:
     catalogue = ScriptedCatalogue("a", "b", room=Room(n_models=1))
     with several(catalogue) as live, ThreadPoolExecutor() as pool:
         said(live, "a")
-        gate = Gate(asyncio.Event())
+        gate = ScriptGate(asyncio.Event())
         catalogue["a"].play(text_ids("slow"), gate, text_ids("ly"))
         slow = pool.submit(said, live, "a")
         until(lambda: catalogue["a"].n_running == 1, 20)
@@ -130,7 +130,7 @@ def test_who_waits_is_served_in_turn_and_shares_a_load() -> None:
     catalogue = ScriptedCatalogue("a", "b", "c", "d", room=Room(n_models=1))
     with several(catalogue) as live, ThreadPoolExecutor(12) as pool:
         said(live, "a")
-        gate = Gate(asyncio.Event())
+        gate = ScriptGate(asyncio.Event())
         catalogue["a"].play(gate, text_ids("x"))
         running = [pool.submit(said, live, "a")]
         until(lambda: catalogue["a"].n_running == 1, 20)
@@ -148,7 +148,7 @@ def test_who_leaves_takes_his_claim_along() -> None:
     catalogue = ScriptedCatalogue("a", "b", "c", room=Room(n_models=1))
     with several(catalogue) as live, ThreadPoolExecutor() as pool:
         said(live, "a")
-        gate = Gate(asyncio.Event())
+        gate = ScriptGate(asyncio.Event())
         catalogue["a"].play(gate, text_ids("x"))
         slow = pool.submit(said, live, "a")
         until(lambda: catalogue["a"].n_running == 1, 20)
@@ -295,7 +295,7 @@ def test_a_reply_is_ended_by_its_id_alone() -> None:
     catalogue = ScriptedCatalogue("a", "b")
     with several(catalogue) as live, ThreadPoolExecutor() as pool:
         said(live, "b")
-        gate = Gate(asyncio.Event())
+        gate = ScriptGate(asyncio.Event())
         catalogue["b"].play(text_ids("x"), gate)
         body = {**BODY, "model": "b"}
         running = pool.submit(httpx.post, live.url + CHAT, json=body, headers={"x-request-id": "mine"}, timeout=20)

@@ -11,7 +11,7 @@ import httpx
 import pytest
 from imp_server.core import HostOutOfMemory
 from imp_server.engine.client.base import OnLoading
-from imp_server.engine.client.scripted import Gate, ScriptedEngine, Wait, text_ids
+from imp_server.engine.client.scripted import ScriptedEngine, ScriptGate, Wait, text_ids
 
 from tests.api.byte_text import ByteText
 from tests.api.live_server import LiveServer, live_server
@@ -116,7 +116,7 @@ def test_an_operator_lets_it_sleep_until_he_wakes_it() -> None:
 
 def test_it_waits_for_what_runs() -> None:
     with live_server(sleepy(), ByteText) as live, ThreadPoolExecutor() as pool:
-        gate = Gate(asyncio.Event())
+        gate = ScriptGate(asyncio.Event())
         engine_of(live).play(text_ids("slow"), gate, text_ids("ly"))
         running = pool.submit(said, live)
         until(lambda: engine_of(live).n_running == 1, 20)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from imp_server.grammar.frames.tables import Tables
+from imp_server.grammar.frames.tables import TransitionTables
 from imp_server.grammar.machines.abi import built_library
 
 AFTER_GAP, WORD, OPEN, AFTER, COMMA, KEY, KEY_TEXT = range(1, 8)
@@ -43,7 +43,7 @@ Bitset = NDArray[np.uint64]
 class NativeStore:
     """Owner of the native memory of one store. Whoever makes one sees that the library is there."""
 
-    def __init__(self, tables: Tables, gaps: tuple[int, int], free: int, escape: int) -> None:
+    def __init__(self, tables: TransitionTables, gaps: tuple[int, int], free: int, escape: int) -> None:
         """Locals: gaps behind a blank and behind a newline, a free text, an escape that begins an undeclared name."""
         library = built_library()
         self._call: dict[str, Callable[..., Any]] = {}

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from imp_server.core.turns import charge
 from imp_server.grammar.frames.store import Frame
-from imp_server.grammar.frames.tables import Tables
+from imp_server.grammar.frames.tables import TransitionTables
 from imp_server.grammar.frames.verdicts import Reading
 from imp_server.grammar.machines.abi import built_library
 from imp_server.grammar.machines.glushkov import Jump, Tracks, lowest
@@ -53,7 +53,7 @@ def machine_of(local: Frame) -> PositionMachine | None:
 class PositionTexts:
     """Owner of the native store of one space's texts of positions."""
 
-    def __init__(self, tables: Tables) -> None:
+    def __init__(self, tables: TransitionTables) -> None:
         """The store is made when there is something to keep in it: without one a walk needn't look."""
         self._tables = tables
         self._call = _calls()

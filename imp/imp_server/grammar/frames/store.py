@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from imp_server.core.turns import OverBudget, charge, kept, spend
 from imp_server.grammar.frames.goals import Goal, Judge
 from imp_server.grammar.frames.native_store import NativeStore
-from imp_server.grammar.frames.tables import DEAD, FOREIGN, Tables
+from imp_server.grammar.frames.tables import DEAD, FOREIGN, TransitionTables
 from imp_server.grammar.machines.giving_up import dropped, emptied, part
 from imp_server.grammar.values.algebra import Algebra
 from imp_server.grammar.values.formula import Formula
@@ -104,7 +104,7 @@ class Store:
         self.n_blanks = n_blanks
         self.algebra = Algebra()
         self.solver = Solver(self.algebra)
-        self.tables = Tables(self._fill, n_locals)
+        self.tables = TransitionTables(self._fill, n_locals)
         self.locals = Frames(self._adopt)
         self.native: NativeStore | None = None
         """Where native code makes the frames of simple objects."""

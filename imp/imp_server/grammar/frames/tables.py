@@ -36,7 +36,7 @@ FOREIGN = 0
 """The kind of a local that `fill` knows; all others belong to native code."""
 
 
-class Tables:
+class TransitionTables:
     """Owner of the rows and operations."""
 
     def __init__(self, fill: Callable[[int, int], int], capacity: int = 256) -> None:
@@ -46,7 +46,7 @@ class Tables:
         self.fill = fill
         self.intern: Callable[[int, int], int] | None = None
         """Who makes operations, if it isn't this class."""
-        self.head = abi.TablesHead()
+        self.head = abi.Tables()
         self.rows: NDArray[np.int32] = np.empty((capacity, 256), dtype=np.int32)
         self.kinds: NDArray[np.uint8] = np.zeros(capacity, dtype=np.uint8)
         self._ops: NDArray[np.int32] = np.zeros((4096, 2), dtype=np.int32)

@@ -15,7 +15,7 @@ CALLS = 3
 FILL = ctypes.CFUNCTYPE(c_int32, c_int32, c_int32)
 
 
-class TablesHead(ctypes.Structure):
+class Tables(ctypes.Structure):
     _fields_ = [
         *((name, c_void_p) for name in ("rows", "ops", "kinds", "objects")),
         *((name, c_int32) for name in ("n_locals", "capacity", "n_ops", "ops_capacity", "n_ready")),
@@ -55,7 +55,7 @@ class Walker(ctypes.Structure):
 
 def fields_here() -> dict[str, int]:
     """`Struct.field` -> offset, and `Struct` -> size, of everything that Python and the library share."""
-    structs = (TablesHead, Trie, Cursor, Walker)
+    structs = (Tables, Trie, Cursor, Walker)
     sizes = {struct.__name__: ctypes.sizeof(struct) for struct in structs}
     offsets = {f"{s.__name__}.{field[0]}": getattr(s, field[0]).offset for s in structs for field in s._fields_}
     return {"calls": CALLS} | sizes | offsets

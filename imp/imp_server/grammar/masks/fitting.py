@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from imp_server.core.turns import spend
 from imp_server.grammar.frames.position_texts import machine_of
 from imp_server.grammar.frames.stack import State, Stepper
-from imp_server.grammar.frames.tables import DEAD, HOLE, Tables
+from imp_server.grammar.frames.tables import DEAD, HOLE, TransitionTables
 from imp_server.grammar.frames.texts import QUOTE
 from imp_server.grammar.machines.position_machine import PositionMachine
 from imp_server.grammar.masks.distance import NEVER, Distances
@@ -169,7 +169,7 @@ class Fitting:
         return out
 
 
-def _entries(tables: Tables, tops: Int32s, read: NDArray[np.uint8]) -> Int32s:
+def _entries(tables: TransitionTables, tops: Int32s, read: NDArray[np.uint8]) -> Int32s:
     """The entries of pairs of frame and byte, holes filled."""
     found: Int32s = tables.rows[tops, read]
     holes = found == HOLE

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from imp_server.grammar.frames.tables import DEAD, HOLE, Tables
+from imp_server.grammar.frames.tables import DEAD, HOLE, TransitionTables
 from imp_server.grammar.machines import abi
 from imp_server.grammar.machines.abi import built_library, grammar_library
 from imp_server.grammar.masks.packed_trie import PackedTrie
@@ -29,7 +29,7 @@ def available() -> bool:
 class NativeWalker:
     """Owner of the pointers that one space's tables are read through. Not thread-safe, as its tables aren't."""
 
-    def __init__(self, tables: Tables, packed: dict[int, PackedTrie] | None = None) -> None:
+    def __init__(self, tables: TransitionTables, packed: dict[int, PackedTrie] | None = None) -> None:
         """`packed`: tries that are packed already, by the id of the trie."""
         library = built_library()
         self._walk: Callable[..., int] = library.imp_grammar_walk

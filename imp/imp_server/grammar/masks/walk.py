@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from imp_server.grammar.frames.tables import ASK, DEAD, FIRST_OP, POP, Tables
+from imp_server.grammar.frames.tables import ASK, DEAD, FIRST_OP, POP, TransitionTables
 from imp_server.grammar.masks.trie import TokenTrie
 
 MAX_LISTS = 16
@@ -68,7 +68,7 @@ def _as_lists(trie: TokenTrie) -> _Lists:
     return found
 
 
-def walk(tables: Tables, done: Walk, locals_: list[int]) -> None:
+def walk(tables: TransitionTables, done: Walk, locals_: list[int]) -> None:
     """Set in `done.out` the bit of every token that the stack can read (`locals_[0]` is its top)."""
     stack: Stack = (locals_[-1], None)
     for local in reversed(locals_[:-1]):
@@ -112,7 +112,7 @@ def walk(tables: Tables, done: Walk, locals_: list[int]) -> None:
     done.depth_used, done.asks, done.is_over = -lowest, asks, True
 
 
-def step_stack(tables: Tables, stack: Stack, height: int, byte: int) -> tuple[Stack | int, int, int]:
+def step_stack(tables: TransitionTables, stack: Stack, height: int, byte: int) -> tuple[Stack | int, int, int]:
     """(stack after the byte, or DEAD or ASK; its height; the lowest height read on the way)."""
     lowest = height
     while True:
