@@ -16,6 +16,7 @@ from imp_server.backends.base import (
     KvSpec,
     StepRow,
 )
+from imp_server.backends.options import BackendOptions
 from imp_server.backends.reference.backend import ReferenceBackend
 from imp_server.backends.step_builder import StepBuilder
 from imp_server.core import ConfigError, SamplingParams
@@ -239,12 +240,12 @@ def test_blocks_are_copied_and_moved_bit_for_bit() -> None:
 
 def test_the_factory() -> None:
     source = ArraySource(tiny())
-    assert make_backend("reference", source, {}).info.name == "reference"
+    assert make_backend("reference", source, BackendOptions()).info.name == "reference"
     assert choose("reference") == "reference"
     with pytest.raises(ConfigError, match="has no backend"):
-        make_backend("abacus", source, {})
+        make_backend("abacus", source, BackendOptions())
     with pytest.raises(ConfigError, match="f32 only"):
-        make_backend("reference", source, {}).allocate(KvSpec((4,), "int8"))
+        make_backend("reference", source, BackendOptions()).allocate(KvSpec((4,), "int8"))
 
 
 def test_a_step_that_writes_beyond_its_table_is_refused() -> None:

@@ -13,8 +13,10 @@ import numpy as np
 import pytest
 from imp_server.backends import choose, make_backend
 from imp_server.backends.base import KvSpec
+from imp_server.backends.options import BackendOptions
 from imp_server.backends.reference.backend import ReferenceBackend
 from imp_server.config import Config
+from imp_server.config.running import CpuSettings
 from imp_server.core import ConfigError, SamplingParams
 from imp_server.engine import lower_tier as module
 from imp_server.engine.build import build_engine
@@ -99,7 +101,7 @@ def test_the_fingerprint_knows_model_kernel_and_kv_type(tmp_path: Path) -> None:
 
     def mark(options: dict[str, Any], dtype: str = "bf16") -> bytes:
         source = open_model(str(copy))
-        backend = make_backend("cpu", source, {"cpu": {"pack_cache": False, **options}})
+        backend = make_backend("cpu", source, BackendOptions(CpuSettings(pack_cache=False, **options)))
         try:
             return fingerprint(source, backend, KvSpec((8,), dtype))
         finally:

@@ -6,9 +6,10 @@ import logging
 from collections.abc import Callable
 from importlib import import_module
 from importlib.util import find_spec
-from typing import Any, Protocol, cast
+from typing import Protocol, cast
 
 from imp_server.backends.base import Backend
+from imp_server.backends.options import BackendOptions
 from imp_server.core import ConfigError, UnsupportedModel
 from imp_server.models.source import ModelSource
 from imp_server.native import MEND
@@ -24,7 +25,7 @@ on no package index."""
 class _Module(Protocol):
     """What backends/NAME/making.py offers."""
 
-    def make(self, source: ModelSource, options: dict[str, Any], on_progress: Progress | None) -> Backend: ...
+    def make(self, source: ModelSource, options: BackendOptions, on_progress: Progress | None) -> Backend: ...
 
     def check(self, source: ModelSource) -> None:
         """Raises UnsupportedModel for a model that it can't run; reads no weights."""
@@ -36,9 +37,9 @@ class _Module(Protocol):
 
 
 def make_backend(
-    name: str, source: ModelSource, options: dict[str, Any], on_progress: Progress | None = None
+    name: str, source: ModelSource, options: BackendOptions, on_progress: Progress | None = None
 ) -> Backend:
-    """`name`: auto | cpu | reference | cuda. `options`: the sections `cpu`, `cuda` and `engine` as plain dicts.
+    """`name`: auto | cpu | reference | cuda.
 
     auto falls back to reference for a model that the chosen backend can't run. Raises ConfigError if the backend
     isn't installed, UnsupportedModel if it can't run this model.
@@ -54,7 +55,7 @@ def make_backend(
     return module.make(source, options, on_progress)
 
 
-def _make_best(name: str, source: ModelSource, options: dict[str, Any], on_progress: Progress | None) -> Backend:
+def _make_best(name: str, source: ModelSource, options: BackendOptions, on_progress: Progress | None) -> Backend:
     reference = _module("reference")
     spare = reference is not None and reference.is_usable()
     if name == "reference" and not spare:

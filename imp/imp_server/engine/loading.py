@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import msgspec
-
 from imp_server.backends import make_backend
 from imp_server.backends.base import Backend
+from imp_server.backends.options import BackendOptions
 from imp_server.config import EngineConfig
 from imp_server.engine.messages import FromEngine, Loading
 from imp_server.models.source import ModelSource
@@ -15,8 +14,8 @@ from imp_server.models.source import ModelSource
 
 def load_backend(config: EngineConfig, source: ModelSource, emit: Callable[[FromEngine], None]) -> Backend:
     """Blocks while weights are read, saying so with Loading messages. Raises UnsupportedModel, ConfigError."""
-    sections = {name: msgspec.to_builtins(getattr(config, name)) for name in ("engine", "cpu", "cuda")}
-    return make_backend(config.engine.backend, source, sections, lambda value: emit(Loading("read", value)))
+    options = BackendOptions(config.cpu, config.cuda)
+    return make_backend(config.engine.backend, source, options, lambda value: emit(Loading("read", value)))
 
 
 def kv_dtype(config: EngineConfig, backend: Backend) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Literal
 
@@ -11,12 +12,12 @@ Activation = Literal["silu", "gelu_tanh", "gelu", "relu2", "swiglu_clamped"]
 
 
 @dataclass(frozen=True, slots=True)
-class FeedForward:
+class FeedForward(ABC):
     """What every kind says of itself."""
 
+    @abstractmethod
     def tensors(self, width: int) -> Shapes:
         """Name below `layers.N.` -> shape, of every tensor that it can't do without."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True, slots=True)

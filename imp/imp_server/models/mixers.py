@@ -6,6 +6,7 @@ A kind says here which tensors it has and what it keeps of a position; how it ru
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -25,21 +26,21 @@ class CachedPart:
 
 
 @dataclass(frozen=True, slots=True)
-class Mixer:
+class Mixer(ABC):
     """What every kind says of itself."""
 
     @property
+    @abstractmethod
     def cache(self) -> tuple[CacheKind, int]:
         """Kind of its cache group, and the group's window (0 = none)."""
-        raise NotImplementedError
 
+    @abstractmethod
     def cached(self) -> tuple[CachedPart, ...]:
         """What it keeps, in the order in which a block holds it."""
-        raise NotImplementedError
 
+    @abstractmethod
     def tensors(self, width: int) -> Shapes:
         """Name below `layers.N.` -> shape, of every tensor that it can't do without."""
-        raise NotImplementedError
 
     def ropes(self) -> tuple[Rope, ...]:
         """The rotary positions that it uses."""

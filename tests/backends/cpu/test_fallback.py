@@ -10,6 +10,8 @@ from pathlib import Path
 import imp_server.backends as backends
 import pytest
 from imp_server.backends import make_backend
+from imp_server.backends.options import BackendOptions
+from imp_server.config.running import CpuSettings
 from imp_server.core import ConfigError, UnsupportedModel
 
 from tests.backends.array_source import altered
@@ -27,15 +29,15 @@ def source(**changes):
 
 
 def test_auto_takes_cpu():
-    assert make_backend("auto", source(), {"cpu": {"pack_cache": False}}).info.name == "cpu"
+    assert make_backend("auto", source(), BackendOptions(CpuSettings(pack_cache=False))).info.name == "cpu"
 
 
 def test_what_cpu_lacks_goes_to_reference_with_one_warning(caplog):
     model = source(causal=False)
-    assert make_backend("auto", model, {}).info.name == "reference"
+    assert make_backend("auto", model, BackendOptions()).info.name == "reference"
     assert len(caplog.records) == 1 and "reference" in caplog.text and "causal" in caplog.text
     with pytest.raises(UnsupportedModel, match="causal"):
-        make_backend("cpu", model, {})
+        make_backend("cpu", model, BackendOptions())
 
 
 def without(monkeypatch, *missing):
@@ -45,20 +47,20 @@ def without(monkeypatch, *missing):
 
 def test_without_the_library_reference_serves_and_says_so(monkeypatch, caplog):
     without(monkeypatch, "cpu", "cuda")
-    assert make_backend("auto", source(), {}).info.name == "reference"
+    assert make_backend("auto", source(), BackendOptions()).info.name == "reference"
     assert "isn't built" in caplog.text
 
 
 def test_without_anything_one_line_says_what_to_install(monkeypatch):
     without(monkeypatch, "cpu", "cuda", "reference")
     with pytest.raises(ConfigError, match=r"C\+\+ compiler.*pip install 'torch"):
-        make_backend("auto", source(), {})
+        make_backend("auto", source(), BackendOptions())
 
 
 def test_a_backend_that_this_imp_lacks(monkeypatch):
     without(monkeypatch, "cuda")
     with pytest.raises(ConfigError, match="this imp has no backend 'cuda': use --backend auto"):
-        make_backend("cuda", source(), {})
+        make_backend("cuda", source(), BackendOptions())
 
 
 def test_the_advice_names_what_the_extras_hold():

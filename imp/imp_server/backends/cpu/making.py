@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from imp_server.backends.base import Backend
 from imp_server.backends.cpu.lowering import matrix_names, refuse_what_we_lack
 from imp_server.backends.cpu.pack_files import pack_folder
 from imp_server.backends.cpu.packing import packed_shape
+from imp_server.backends.options import BackendOptions
 from imp_server.models.source import ModelSource
 from imp_server.native import library_path
 
@@ -26,20 +26,19 @@ def check(source: ModelSource) -> None:
             packed_shape(raw.type.name, raw.shape)
 
 
-def make(source: ModelSource, options: dict[str, Any], on_progress: Callable[[float], None] | None) -> Backend:
-    """`options["cpu"]`: the config section `cpu` as a dict."""
+def make(source: ModelSource, options: BackendOptions, on_progress: Callable[[float], None] | None) -> Backend:
     from imp_server.backends.cpu.backend import CpuBackend
 
-    cpu = options.get("cpu", {})
-    folder = pack_folder(cpu.get("pack_cache_path", ""))
+    cpu = options.cpu
+    folder = pack_folder(cpu.pack_cache_path)
     return CpuBackend(
         source,
-        n_threads=int(cpu.get("threads", 0)),
-        isa=cpu.get("isa") or None,
-        quantize=cpu.get("quantize", "none"),
-        pack_folder=folder if cpu.get("pack_cache", True) else None,
-        spin_us=int(cpu.get("spin_us", 75)),
-        huge_pages=bool(cpu.get("huge_pages", True)),
-        with_head_plane=bool(cpu.get("head_plane", True)),
+        n_threads=cpu.threads,
+        isa=cpu.isa or None,
+        quantize=cpu.quantize,
+        pack_folder=folder if cpu.pack_cache else None,
+        spin_us=cpu.spin_us,
+        huge_pages=cpu.huge_pages,
+        with_head_plane=cpu.head_plane,
         on_progress=on_progress,
     )

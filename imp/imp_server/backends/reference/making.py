@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from importlib.util import find_spec
-from typing import Any
 
 from imp_server.backends.base import Backend
+from imp_server.backends.options import BackendOptions
 from imp_server.models.rotation import frequencies
 from imp_server.models.source import ModelSource
 
@@ -21,8 +21,8 @@ def check(source: ModelSource) -> None:
         frequencies(rope)
 
 
-def make(source: ModelSource, options: dict[str, Any], on_progress: Callable[[float], None] | None) -> Backend:
+def make(source: ModelSource, options: BackendOptions, on_progress: Callable[[float], None] | None) -> Backend:
     from imp_server.backends.reference.backend import ReferenceBackend
 
-    threads = int(options.get("cpu", {}).get("threads", 0) or 1)
+    threads = options.cpu.threads or 1
     return ReferenceBackend(source, threads=threads, on_progress=on_progress)

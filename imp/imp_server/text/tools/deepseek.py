@@ -74,7 +74,7 @@ class DeepseekReader:
     def feed(self, text: str) -> list[CallPiece]:
         self._scanner.add(unmarked(text))
         pieces: list[CallPiece] = []
-        while getattr(self, f"_in_{self._state}")(pieces):
+        while self._STEPS[self._state](self, pieces):
             pass
         return pieces
 
@@ -129,3 +129,11 @@ class DeepseekReader:
 
     def close(self, *, closed: bool) -> list[CallPiece]:
         return [Cut()] if self._state in ("head", "lead", "body") else []
+
+    _STEPS = {
+        "between": _in_between,
+        "behind": _in_behind,
+        "head": _in_head,
+        "lead": _in_lead,
+        "body": _in_body,
+    }

@@ -97,7 +97,7 @@ class GemmaReader:
     def feed(self, text: str) -> list[CallPiece]:
         self._scanner.add(text)
         pieces: list[CallPiece] = []
-        while getattr(self, f"_in_{self._state}")(pieces):
+        while self._STEPS[self._state](self, pieces):
             pass
         return pieces
 
@@ -166,3 +166,10 @@ class GemmaReader:
         ready, _ = self._written.split(text)
         if ready:
             pieces.append(Args(ready))
+
+    _STEPS = {
+        "name": _in_name,
+        "body": _in_body,
+        "text": _in_text,
+        "json_text": _in_json_text,
+    }

@@ -78,7 +78,7 @@ class GlmReader:
     def feed(self, text: str) -> list[CallPiece]:
         self._scanner.add(text)
         pieces: list[CallPiece] = []
-        while getattr(self, f"_in_{self._state}")(pieces):
+        while self._STEPS[self._state](self, pieces):
             pass
         return pieces
 
@@ -165,3 +165,12 @@ class GlmReader:
     def _send(text: str, pieces: list[CallPiece]) -> None:
         if text:
             pieces.append(Args(text))
+
+    _STEPS = {
+        "name": _in_name,
+        "key": _in_key,
+        "gap": _in_gap,
+        "json": _in_json,
+        "value": _in_value,
+        "next": _in_next,
+    }

@@ -102,7 +102,7 @@ class JsonCallReader:
         while text:
             if self._first_only and self._ended:
                 return pieces
-            text = getattr(self, f"_in_{self._state}")(text, pieces)
+            text = self._STEPS[self._state](self, text, pieces)
         return pieces
 
     def close(self, *, closed: bool) -> list[CallPiece]:
@@ -212,3 +212,9 @@ class JsonCallReader:
         pieces.append(Cut())
         self._ended += self._begun
         self._state, self._begun = "between", False
+
+    _STEPS = {
+        "between": _in_between,
+        "key": _in_key,
+        "value": _in_value,
+    }

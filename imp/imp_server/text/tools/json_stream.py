@@ -54,8 +54,8 @@ class JsonScanner:
 
     def _step(self, char: str) -> bool:
         """Take one character; False if it isn't part of the value (then done or broken is set)."""
-        step = getattr(self, f"_in_{self._mode}")
-        accepted: bool = step(char)
+        step = self._STEPS[self._mode]
+        accepted: bool = step(self, char)
         if not accepted and not self.done:
             self.broken = True
         return accepted
@@ -174,6 +174,20 @@ class JsonScanner:
             return False
         self._value_ended()
         return False if self.done else self._in_after(char)
+
+    _STEPS = {
+        "value": _in_value,
+        "first": _in_first,
+        "key": _in_key,
+        "string": _in_string,
+        "marked": _in_marked,
+        "escape": _in_escape,
+        "hex": _in_hex,
+        "colon": _in_colon,
+        "after": _in_after,
+        "literal": _in_literal,
+        "number": _in_number,
+    }
 
 
 def _matches(char: str, accepted: str) -> bool:

@@ -79,7 +79,7 @@ class KimiReader:
     def feed(self, text: str) -> list[CallPiece]:
         self._scanner.add(unmarked(text))
         pieces: list[CallPiece] = []
-        while getattr(self, f"_in_{self._state}")(pieces):
+        while self._STEPS[self._state](self, pieces):
             pass
         return pieces
 
@@ -122,3 +122,9 @@ class KimiReader:
         pieces += ending(arguments, closed=rest.startswith(_CALL_END))
         self._arguments, self._state = None, "between"
         return True
+
+    _STEPS = {
+        "between": _in_between,
+        "head": _in_head,
+        "body": _in_body,
+    }

@@ -92,7 +92,7 @@ class XmlCallReader:
     def feed(self, text: str) -> list[CallPiece]:
         self._scanner.add(text)
         pieces: list[CallPiece] = []
-        while getattr(self, f"_in_{self._state}")(pieces):
+        while self._STEPS[self._state](self, pieces):
             pass
         return pieces
 
@@ -186,3 +186,12 @@ class XmlCallReader:
     def _send(text: str, pieces: list[CallPiece]) -> None:
         if text:
             pieces.append(Args(text))
+
+    _STEPS = {
+        "outside": _in_outside,
+        "name": _in_name,
+        "function": _in_function,
+        "key": _in_key,
+        "value_start": _in_value_start,
+        "value": _in_value,
+    }
