@@ -29,7 +29,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from contextlib import suppress
 from itertools import pairwise
@@ -260,7 +260,7 @@ def counted(port: int) -> dict[str, float]:
     connection.request("GET", "/metrics")
     told = connection.getresponse().read().decode()
     connection.close()
-    found: Counter[str] = Counter()
+    found: dict[str, float] = defaultdict(float)
     for name, labels, value in re.findall(r"^(\w+)(?:\{(.*)\})? (\S+)$", told, re.MULTILINE):
         others = [label for label in re.findall(r'\w+="[^"]*"', labels) if not label.startswith("model")]
         found[f"{name}{{{','.join(others)}}}" if others else name] += float(value)
@@ -288,7 +288,7 @@ class Shares(NamedTuple):
     def since(self, before: Shares) -> Shares:
         """Parts of one core."""
         seconds = self.now - before.now
-        return Shares(*((here - there) / seconds for here, there in zip(self[:-1], before[:-1], strict=True)), seconds)
+        return Shares._make([*((a - b) / seconds for a, b in zip(self[:-1], before[:-1], strict=True)), seconds])
 
     def __str__(self) -> str:
         names = (

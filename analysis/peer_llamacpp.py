@@ -80,7 +80,7 @@ class Peer:
         return n, time.perf_counter() - start
 
 
-@llama_cpp.llama_log_callback
+@llama_cpp.llama_log_callback  # type: ignore[untyped-decorator]
 def _quiet(level: int, text: bytes, user_data: ctypes.c_void_p) -> None:
     pass
 

@@ -22,8 +22,9 @@ _PARTS = {"output": OutputIntent, "options": GenerationOptions}
 def made(kind: type[R], *positional: Any, **fields: Any) -> R:
     """`made(ChatRequest, messages, n=2, stop=("x",), tools=tools)`."""
     parts = {part: _taken(struct, fields) for part, struct in _PARTS.items() if part in kind.__struct_fields__}
-    made_of = {part: _PARTS[part](**its) for part, its in parts.items() if its}
-    return kind(*positional, **made_of, **fields)
+    make: Any = kind
+    found: R = make(*positional, **{part: _PARTS[part](**its) for part, its in parts.items() if its}, **fields)
+    return found
 
 
 def changed(request: R, **fields: Any) -> R:

@@ -99,7 +99,7 @@ class Writer:
         return self._rng.choice([{"type": "boolean"}, {}, {"type": several, "minLength": 2}, {"type": several}])
 
     def _array(self, depth: int) -> Schema:
-        found = {"type": "array", "items": self._any(depth + 1)}
+        found: Schema = {"type": "array", "items": self._any(depth + 1)}
         if self._draft and self._often(0.15):
             found["items"] = [self._any(depth + 1), self._any(depth + 1)]
             found |= self._maybe(additionalItems=(0.5, [False, {"type": "integer"}]))

@@ -51,8 +51,9 @@ def measured(model: Path) -> Told:
     kept = float(re.findall(r"tokens/s (\S+) of the baseline", told)[0])
     hurt, fair = (line for line in told.splitlines() if "waited for by the step loop" in line)
     waited = part(fair, "waited for by the step loop")
-    parts = [part(hurt, name) for name in (", step loop", "mask thread", "checks")]
-    return Told(kept, waited, *parts, [float(ms) for ms in re.findall(r"(\d+) ms beside hostile ones", told)])
+    loop, masks, checks = (part(hurt, name) for name in (", step loop", "mask thread", "checks"))
+    firsts = [float(ms) for ms in re.findall(r"(\d+) ms beside hostile ones", told)]
+    return Told(kept, waited, loop, masks, checks, firsts)
 
 
 def part(line: str, name: str) -> float:

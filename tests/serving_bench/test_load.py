@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from imp_server.cli.main import run as imp
-from imp_server.serving_bench.exchange import Target, Timing
+from imp_server.serving_bench.exchange import BenchTarget, Timing
 from imp_server.serving_bench.figures import Promise, figures, percentile
 from imp_server.serving_bench.load import Plan, run
 from imp_server.serving_bench.metrics import told
@@ -24,7 +24,7 @@ def four_words(_: dict[str, Any]) -> Said:
 
 def test_closed_and_open() -> None:
     with fake_server(four_words) as url:
-        target = Target(url + "/v1", "", "fake", 10)
+        target = BenchTarget(url + "/v1", "", "fake", 10)
         closed = asyncio.run(run(target, Plan(("chat", "json"), 12, 16, clients=3)))
         opened = asyncio.run(run(target, Plan(("chat",), 8, 16, rate=400)))
     assert len(closed) == 12 and all(t.ok for t in closed), [t.error for t in closed]
@@ -47,9 +47,9 @@ def test_what_fails_is_told() -> None:
         return frames[:-1]
 
     with fake_server(four_words, cut) as url:
-        (timing,) = asyncio.run(run(Target(url, "", "fake", 10), Plan(("chat",), 1, 4, clients=1)))
+        (timing,) = asyncio.run(run(BenchTarget(url, "", "fake", 10), Plan(("chat",), 1, 4, clients=1)))
     assert timing.error == "the stream has no [DONE]" and not timing.ok
-    (timing,) = asyncio.run(run(Target("http://127.0.0.1:9", "", "fake", 10), Plan(("chat",), 1, 4, clients=1)))
+    (timing,) = asyncio.run(run(BenchTarget("http://127.0.0.1:9", "", "fake", 10), Plan(("chat",), 1, 4, clients=1)))
     assert timing.status == 0 and timing.error
 
 

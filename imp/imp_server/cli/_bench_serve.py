@@ -15,7 +15,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from imp_server.cli._terminal import print_table
 from imp_server.core import ConfigError
-from imp_server.serving_bench.exchange import Target, Timing
+from imp_server.serving_bench.exchange import BenchTarget, Timing
 from imp_server.serving_bench.figures import Promise, errors, figures
 from imp_server.serving_bench.load import Plan, run
 from imp_server.serving_bench.metrics import drafts
@@ -96,8 +96,8 @@ async def _measure(options: dict[str, Any]) -> tuple[dict[str, Any], bool]:
     return {**facts, "max_tokens": options["max_tokens"], "runs": runs}, failed
 
 
-async def _target(options: dict[str, Any]) -> Target:
-    target = Target(options["url"], options["key"], options["model"], options["timeout"])
+async def _target(options: dict[str, Any]) -> BenchTarget:
+    target = BenchTarget(options["url"], options["key"], options["model"], options["timeout"])
     status, body = await target.get("/v1/models")
     if status == 0:
         raise ConfigError(f"no answer from {options['url']}")
@@ -128,7 +128,7 @@ def _numbers(text: str, option: str) -> list[float]:
     return numbers
 
 
-async def _with_progress(target: Target, name: str, plan: Plan) -> list[Timing]:
+async def _with_progress(target: BenchTarget, name: str, plan: Plan) -> list[Timing]:
     if not sys.stderr.isatty():
         return await run(target, plan)
     columns = (TextColumn(name), BarColumn(bar_width=30), TextColumn("{task.completed:.0f} of {task.total:.0f}"))

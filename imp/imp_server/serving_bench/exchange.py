@@ -43,7 +43,7 @@ class Timing:
         return (self.end_s - self.first_token_s) / (self.n_output - 1)
 
 
-class Target:
+class BenchTarget:
     """Where requests go: a base URL with or without /v1, a key, a model."""
 
     def __init__(self, url: str, key: str, model: str, timeout_s: float) -> None:
@@ -64,7 +64,7 @@ class Target:
 
     async def get(self, path: str) -> tuple[int, bytes]:
         """Status and body; status 0 where there is no answer."""
-        reader = _Reply(lambda _: None)
+        reader = _TimedReply(lambda _: None)
         try:
             async with asyncio.timeout(10):
                 await self._run(self.head("GET", path, 0), reader)
@@ -72,7 +72,7 @@ class Target:
             return 0, b""
         return reader.status, bytes(reader.body)
 
-    async def _run(self, sent: bytes, reply: _Reply) -> None:
+    async def _run(self, sent: bytes, reply: _TimedReply) -> None:
         incoming, outgoing = await self.open()
         try:
             outgoing.write(sent)
@@ -86,7 +86,7 @@ class Target:
         payload = json.dumps({"model": self.model, **body}).encode()
         begin = time.perf_counter()
         events = _Events(timing, begin)
-        reply = _Reply(events.feed)
+        reply = _TimedReply(events.feed)
         try:
             async with asyncio.timeout(self.timeout_s):
                 await self._run(self.head("POST", path, len(payload)) + payload, reply)
@@ -102,7 +102,7 @@ class Target:
             _take_usage(timing, json.loads(reply.body or b"{}").get("usage"))
 
 
-def _fault(reply: _Reply, events: _Events, *, streamed: bool) -> str:
+def _fault(reply: _TimedReply, events: _Events, *, streamed: bool) -> str:
     if not reply.complete:
         return "the reply was cut off"
     if reply.status != 200:
@@ -112,7 +112,7 @@ def _fault(reply: _Reply, events: _Events, *, streamed: bool) -> str:
     return events.error
 
 
-class _Reply:
+class _TimedReply:
     """Callbacks of the parser. Owner of status and body."""
 
     def __init__(self, on_data: Any) -> None:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from imp_server.serving_bench.exchange import Target, Timing
+from imp_server.serving_bench.exchange import BenchTarget, Timing
 from imp_server.serving_bench.shapes import SHAPES
 
 
@@ -24,7 +24,7 @@ class Plan:
     seed: int = 0
 
 
-async def run(target: Target, plan: Plan, on_end: Callable[[Timing], None] = lambda _: None) -> list[Timing]:
+async def run(target: BenchTarget, plan: Plan, on_end: Callable[[Timing], None] = lambda _: None) -> list[Timing]:
     """Every request's timing, in the order of asking. What is asked depends on the seed alone."""
     draw = random.Random(plan.seed)
     asked = [

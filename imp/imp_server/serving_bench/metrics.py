@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from imp_server.serving_bench.exchange import Target
+from imp_server.serving_bench.exchange import BenchTarget
 
 _NAMES = (
     ("imp_spec_drafted_total", "imp_spec_accepted_total"),
@@ -25,7 +25,7 @@ class Drafts:
         return (self.n_accepted - before.n_accepted) / drafted if drafted > 0 else None
 
 
-async def drafts(target: Target) -> Drafts:
+async def drafts(target: BenchTarget) -> Drafts:
     status, body = await target.get("/metrics")
     return told(body.decode(errors="replace")) if status == 200 else Drafts()
 

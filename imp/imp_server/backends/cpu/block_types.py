@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from imp_server.backends.cpu.layouts import Parts
+from imp_server.backends.cpu.layouts import MatrixParts
 
 Bytes = npt.NDArray[np.uint8]
 
 
-def take_apart(type_name: str, blocks: Bytes) -> Parts:
+def take_apart(type_name: str, blocks: Bytes) -> MatrixParts:
     """`blocks` [n_out, blocks per row, bytes of a block] of one of the types in LAYOUTS."""
     return _TYPES[type_name](blocks)
 
@@ -29,16 +29,16 @@ def _nibbles(qs: Bytes) -> Bytes:
     return np.concatenate([qs & 15, qs >> 4], axis=-1)
 
 
-def _q4_0(b: Bytes) -> Parts:
-    return Parts(_nibbles(b[:, :, 2:]), _view(b, 0, 2, "<u2"))
+def _q4_0(b: Bytes) -> MatrixParts:
+    return MatrixParts(_nibbles(b[:, :, 2:]), _view(b, 0, 2, "<u2"))
 
 
-def _q4_1(b: Bytes) -> Parts:
-    return Parts(_nibbles(b[:, :, 4:]), _view(b, 0, 2, "<u2"), _view(b, 2, 4, "<u2"))
+def _q4_1(b: Bytes) -> MatrixParts:
+    return MatrixParts(_nibbles(b[:, :, 4:]), _view(b, 0, 2, "<u2"), _view(b, 2, 4, "<u2"))
 
 
-def _q8_0(b: Bytes) -> Parts:
-    return Parts(b[:, :, 2:] ^ np.uint8(0x80), _view(b, 0, 2, "<u2"))
+def _q8_0(b: Bytes) -> MatrixParts:
+    return MatrixParts(b[:, :, 2:] ^ np.uint8(0x80), _view(b, 0, 2, "<u2"))
 
 
 def _fifth_bits(b: Bytes, start: int) -> Bytes:
@@ -47,17 +47,17 @@ def _fifth_bits(b: Bytes, start: int) -> Bytes:
     return np.asarray(bits << 4, dtype=np.uint8)
 
 
-def _q5_0(b: Bytes) -> Parts:
-    return Parts(_nibbles(b[:, :, 6:]) | _fifth_bits(b, 2), _view(b, 0, 2, "<u2"))
+def _q5_0(b: Bytes) -> MatrixParts:
+    return MatrixParts(_nibbles(b[:, :, 6:]) | _fifth_bits(b, 2), _view(b, 0, 2, "<u2"))
 
 
-def _q5_1(b: Bytes) -> Parts:
-    return Parts(_nibbles(b[:, :, 8:]) | _fifth_bits(b, 4), _view(b, 0, 2, "<u2"), _view(b, 2, 4, "<u2"))
+def _q5_1(b: Bytes) -> MatrixParts:
+    return MatrixParts(_nibbles(b[:, :, 8:]) | _fifth_bits(b, 4), _view(b, 0, 2, "<u2"), _view(b, 2, 4, "<u2"))
 
 
-def _mxfp4(b: Bytes) -> Parts:
+def _mxfp4(b: Bytes) -> MatrixParts:
     """E8M0 exponents, read as 2^(e - 128): half of what they say, because the codes are doubled."""
-    return Parts(_nibbles(b[:, :, 1:]), b[:, :, 0])
+    return MatrixParts(_nibbles(b[:, :, 1:]), b[:, :, 0])
 
 
 def _k_scales(b: Bytes) -> tuple[npt.NDArray[np.int8], npt.NDArray[np.int8]]:
@@ -75,28 +75,28 @@ def _low_then_high(qs: Bytes) -> Bytes:
     return np.stack([chunks & 15, chunks >> 4], axis=3).reshape(*qs.shape[:2], 8, 32)
 
 
-def _q4_k(b: Bytes) -> Parts:
+def _q4_k(b: Bytes) -> MatrixParts:
     scale, minimum = _k_scales(b[:, :, 4:16])
     payload = _low_then_high(b[:, :, 16:]).reshape(len(b), -1, 32)
-    return Parts(payload, _view(b, 0, 2, "<u2"), _view(b, 2, 4, "<u2"), scale, minimum)
+    return MatrixParts(payload, _view(b, 0, 2, "<u2"), _view(b, 2, 4, "<u2"), scale, minimum)
 
 
-def _q5_k(b: Bytes) -> Parts:
+def _q5_k(b: Bytes) -> MatrixParts:
     scale, minimum = _k_scales(b[:, :, 4:16])
     shifts = np.arange(8, dtype=np.uint8)[:, None]
     high = ((b[:, :, None, 16:48] >> shifts) & 1) << 4
     payload = np.asarray(_low_then_high(b[:, :, 48:]) | high, dtype=np.uint8).reshape(len(b), -1, 32)
-    return Parts(payload, _view(b, 0, 2, "<u2"), _view(b, 2, 4, "<u2"), scale, minimum)
+    return MatrixParts(payload, _view(b, 0, 2, "<u2"), _view(b, 2, 4, "<u2"), scale, minimum)
 
 
-def _q6_k(b: Bytes) -> Parts:
+def _q6_k(b: Bytes) -> MatrixParts:
     low = b[:, :, :128].reshape(*b.shape[:2], 2, 64)
     high = b[:, :, 128:192].reshape(*b.shape[:2], 2, 1, 32)
     fours = np.concatenate([low & 15, low >> 4], axis=3).reshape(*b.shape[:2], 2, 4, 32)
     shifts = np.arange(0, 8, 2, dtype=np.uint8)[:, None]
     sixes: Bytes = np.asarray(fours | (((high >> shifts) & 3) << 4), dtype=np.uint8)
     scale = b[:, :, 192:208].reshape(len(b), -1, 2).view(np.int8)
-    return Parts(sixes.reshape(len(b), -1, 32), _view(b, 208, 210, "<u2"), sub_scale=scale)
+    return MatrixParts(sixes.reshape(len(b), -1, 32), _view(b, 208, 210, "<u2"), sub_scale=scale)
 
 
 def _two_bits(qs: Bytes) -> Bytes:
@@ -106,14 +106,14 @@ def _two_bits(qs: Bytes) -> Bytes:
     return np.asarray((halves >> shifts) & 3, dtype=np.uint8).reshape(*qs.shape[:2], 8, 32)
 
 
-def _q2_k(b: Bytes) -> Parts:
+def _q2_k(b: Bytes) -> MatrixParts:
     scales = b[:, :, :16].reshape(len(b), -1, 2)
     payload = _two_bits(b[:, :, 16:80]).reshape(len(b), -1, 32)
     scale, minimum = (scales & 15).view(np.int8), (scales >> 4).view(np.int8)
-    return Parts(payload, _view(b, 80, 82, "<u2"), _view(b, 82, 84, "<u2"), scale, minimum)
+    return MatrixParts(payload, _view(b, 80, 82, "<u2"), _view(b, 82, 84, "<u2"), scale, minimum)
 
 
-def _q3_k(b: Bytes) -> Parts:
+def _q3_k(b: Bytes) -> MatrixParts:
     shifts = np.arange(8, dtype=np.uint8)[:, None]
     high = ((b[:, :, None, :32] >> shifts) & 1) << 2
     payload = np.asarray(_two_bits(b[:, :, 32:96]) | high, dtype=np.uint8).reshape(len(b), -1, 32)
@@ -121,18 +121,18 @@ def _q3_k(b: Bytes) -> Parts:
     low = np.concatenate([packed[:, :, :8] & 15, packed[:, :, :8] >> 4], axis=2)
     top = (packed[:, :, None, 8:] >> np.arange(0, 8, 2, dtype=np.uint8)[:, None]) & 3
     scale = (low | (top.reshape(*low.shape) << 4)).astype(np.int8) - np.int8(32)
-    return Parts(payload, _view(b, 108, 110, "<u2"), sub_scale=scale.reshape(len(b), -1, 2))
+    return MatrixParts(payload, _view(b, 108, 110, "<u2"), sub_scale=scale.reshape(len(b), -1, 2))
 
 
-def _iq4_xs(b: Bytes) -> Parts:
+def _iq4_xs(b: Bytes) -> MatrixParts:
     high = _view(b, 2, 4, "<u2")[:, :, None] >> np.arange(0, 16, 2, dtype=np.uint16)
     low = np.stack([b[:, :, 4:8] & 15, b[:, :, 4:8] >> 4], axis=3).reshape(*b.shape[:2], 8)
     scale = (low | ((high & 3).astype(np.uint8) << 4)).astype(np.int8) - np.int8(32)
     payload = _nibbles(b[:, :, 8:].reshape(len(b), -1, 16))
-    return Parts(payload, _view(b, 0, 2, "<u2"), sub_scale=scale.reshape(len(b), -1, 1))
+    return MatrixParts(payload, _view(b, 0, 2, "<u2"), sub_scale=scale.reshape(len(b), -1, 1))
 
 
-_TYPES: dict[str, Callable[[Bytes], Parts]] = {
+_TYPES: dict[str, Callable[[Bytes], MatrixParts]] = {
     "Q4_0": _q4_0,
     "Q4_1": _q4_1,
     "Q5_0": _q5_0,

@@ -114,7 +114,7 @@ FLOAT_LAYOUTS = {"F16": 14, "BF16": 15, "F32": 16}
 
 
 @dataclass(slots=True)
-class Parts:
+class MatrixParts:
     """A matrix taken apart, rows first. Absent parts are None.
 
     `payload` [n_out, n_blocks, 32]: codes, one a byte. Plain scales `scale`, `minimum` [n_out, n_blocks] as the bits of
@@ -129,7 +129,7 @@ class Parts:
     sub_minimum: SignedBytes | None = None
 
 
-def assemble(layout: Layout, parts: Parts, out: Bytes) -> None:
+def assemble(layout: Layout, parts: MatrixParts, out: Bytes) -> None:
     """Write panels to `out` [n_panels, panel_bytes]. Rows past n_out get scale 0 where the layout can say so."""
     n_blocks = parts.payload.shape[1]
     quads = _quads(parts.payload, len(out))
@@ -201,7 +201,7 @@ def _twos(values: npt.NDArray[Any]) -> Bytes:
     )
 
 
-def _headers(layout: Layout, parts: Parts, n_panels: int, n_blocks: int) -> Bytes:
+def _headers(layout: Layout, parts: MatrixParts, n_panels: int, n_blocks: int) -> Bytes:
     """The pieces of headers one after the other: [n_panels, units, unit_header]."""
     n_units = -(-n_blocks // layout.unit_blocks)
 

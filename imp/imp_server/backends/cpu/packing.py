@@ -17,7 +17,7 @@ from imp_server.backends.cpu.layouts import (
     LAYOUTS,
     PANEL_ROWS,
     SPLIT,
-    Parts,
+    MatrixParts,
     assemble,
     assemble_floats,
 )
@@ -131,7 +131,7 @@ def widened(type_name: str, bits: npt.NDArray[np.generic]) -> npt.NDArray[np.flo
     return bits.astype(np.float32)
 
 
-def quantise(type_name: str, values: npt.NDArray[np.float32]) -> Parts:
+def quantise(type_name: str, values: npt.NDArray[np.float32]) -> MatrixParts:
     """Round-to-nearest Q8_0 (or its split) or Q4_1 of [n_out, n_in], in blocks of 32, against the scale as stored."""
     n_out, n_in = values.shape
     blocks = np.zeros((n_out, -(-n_in // BLOCK) * BLOCK), dtype=np.float32)
@@ -140,11 +140,11 @@ def quantise(type_name: str, values: npt.NDArray[np.float32]) -> Parts:
     if type_name != "Q4_1":
         scale = (np.abs(blocks).max(axis=2) / 127).astype(np.float16)
         codes = np.clip(np.rint(_divided(blocks, scale)), -127, 127)
-        return Parts((codes + 128).astype(np.uint8), scale.view(np.uint16))
+        return MatrixParts((codes + 128).astype(np.uint8), scale.view(np.uint16))
     low = blocks.min(axis=2).astype(np.float16)
     scale = ((blocks.max(axis=2) - low.astype(np.float32)) / 15).astype(np.float16)
     codes = np.clip(np.rint(_divided(blocks - low.astype(np.float32)[:, :, None], scale)), 0, 15).astype(np.uint8)
-    return Parts(codes, scale.view(np.uint16), low.view(np.uint16))
+    return MatrixParts(codes, scale.view(np.uint16), low.view(np.uint16))
 
 
 def _divided(blocks: npt.NDArray[np.float32], scale: npt.NDArray[np.float16]) -> npt.NDArray[np.float32]:
