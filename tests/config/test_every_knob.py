@@ -17,10 +17,12 @@ import pytest
 from imp_server.api import endpoint, responses_kept
 from imp_server.backends.cpu import backend as cpu_backend
 from imp_server.backends.cpu import making
+from imp_server.backends.options import BackendOptions
 from imp_server.config import Config
 from imp_server.config.knobs import knobs
 from imp_server.config.load import load
 from imp_server.config.names import NOT_YET
+from imp_server.config.running import CpuSettings
 from imp_server.config.tree import EngineConfig
 from imp_server.engine import build, child, lower_tier
 from imp_server.engine.client import process
@@ -156,7 +158,7 @@ def test_what_thinking_leaves_to_the_answer() -> None:
 
 def test_the_cpu_backend(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(cpu_backend, "CpuBackend", Taken)
-    options = {"cpu": {"pack_cache_path": str(tmp_path), "spin_us": 12, "huge_pages": False}}
+    options = BackendOptions(CpuSettings(pack_cache_path=str(tmp_path), spin_us=12, huge_pages=False))
     source: Any = None
     given = Taken.by(making.make, source, options, None).given
     assert (given["pack_folder"], given["spin_us"], given["huge_pages"]) == (tmp_path, 12, False)
