@@ -42,6 +42,10 @@ class Before(Mixer):
         return {"turn": (width, width)}
 
 
+class Unknown(Before):
+    """One that no table has."""
+
+
 class BeforeForward:
     def __init__(self, mixer: Before, tensors: dict[str, torch.Tensor], shared: Shared) -> None:
         self._distance, self._turn = mixer.distance, tensors["turn"]
@@ -102,12 +106,12 @@ def test_its_blocks_have_the_size_that_it_says() -> None:
 def test_a_backend_without_it_refuses_it_by_name() -> None:
     with pytest.raises(UnsupportedModel, match="can't run Before layers"):
         refuse_what_we_lack(with_before())
-    with pytest.raises(UnsupportedModel, match="no Mixer layers"):
+    with pytest.raises(UnsupportedModel, match="no Unknown layers"):
         ReferenceBackend(_Without(tiny()))
 
 
 class _Without(ArraySource):
     def __init__(self, architecture: Architecture) -> None:
         super().__init__(architecture)
-        layers = tuple(Layer(Mixer(), layer.feed_forward) for layer in architecture.layers)
+        layers = tuple(Layer(Unknown(1), layer.feed_forward) for layer in architecture.layers)
         self.architecture = tiny(layers=layers, cache_groups=architecture.cache_groups)

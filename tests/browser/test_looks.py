@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from imp_server.api.model_text_side import ModelTextSide
-from imp_server.engine.client.scripted import Action, Emit, Gate, ScriptedEngine, Wait, text_ids
+from imp_server.engine.client.scripted import Action, Emit, ScriptedEngine, ScriptGate, Wait, text_ids
 
 from tests.api.live_server import LiveServer, live_server
 from tests.browser.conftest import Meet
@@ -159,7 +159,7 @@ def test_colours_are_chosen_and_kept(meet: Meet) -> None:
 
 def test_what_a_screen_reader_finds(server: LiveServer, person: Person) -> None:
     event: asyncio.Event = gate(server)
-    play(server, text_ids("half"), Gate(event), text_ids(" whole"))
+    play(server, text_ids("half"), ScriptGate(event), text_ids(" whole"))
     person.say("Hello")
     person.page.get_by_text("half").wait_for()
     page = person.page

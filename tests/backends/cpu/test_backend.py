@@ -22,7 +22,7 @@ from imp_server.backends.cpu.twin_model import TwinModel
 from imp_server.core import ConfigError, EngineFaulted, SamplingParams, UnsupportedModel
 from imp_server.decode.state import SamplerState
 from imp_server.models.feed_forwards import Experts
-from imp_server.models.mixers import Mixer
+from imp_server.models.mixers import CachedPart, CacheKind, Mixer, Shapes
 
 from tests.backends.array_source import altered
 from tests.backends.cpu.running import logits_in_chunks, open_backend, step_of, table_of
@@ -140,10 +140,24 @@ def test_unknown_cache_types_are_refused(source):
         backend.allocate(KvSpec((4,), "fp8"))
 
 
+class Unknown(Mixer):
+    """A kind that no table has."""
+
+    @property
+    def cache(self) -> tuple[CacheKind, int]:
+        return "full", 0
+
+    def cached(self) -> tuple[CachedPart, ...]:
+        return ()
+
+    def tensors(self, width: int) -> Shapes:
+        return {}
+
+
 @pytest.mark.parametrize(
     "change, words",
     [
-        ({"mixer": Mixer()}, "Mixer layers"),
+        ({"mixer": Unknown()}, "Unknown layers"),
         ({"feed_forward": Experts(4, 2, 24)}, "experts of 24"),
         ({"feed_forward": Experts(4, 2, 64, n_groups=2)}, "experts in groups"),
         ({"gated": True}, "gated"),
