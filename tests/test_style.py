@@ -92,6 +92,7 @@ TWINS = {
     "End": "a node of an envelope and of a regex",
     "Ref": "a node of an envelope and of a Lark grammar",
     "Repeat": "a node of an envelope and of a regex",
+    "TableChanges": "a step's part, and its mirror in native memory: such mirrors are called as the library calls them",
 }
 
 

@@ -107,7 +107,7 @@ def test_spinners_need_no_answer_of_the_server(server: LiveServer, person: Perso
 def test_what_came_last_is_written_when_the_page_goes(server: LiveServer, person: Person) -> None:
     """A quarter of a second of text waits to be written at any time; a reload doesn't wait for it."""
     event = gate(server)
-    play(server, text_ids("early "), Wait(0.6), text_ids("last"), Gate(event), text_ids(" end"))
+    play(server, text_ids("early "), Wait(0.6), text_ids("last"), ScriptGate(event), text_ids(" end"))
     person.say("Hello")
     person.page.wait_for_function("() => document.querySelector('article.assistant')?.innerText.includes('last')")
     with person.page.expect_request(f"**{STREAM}?*") as sent:

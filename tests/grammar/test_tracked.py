@@ -16,7 +16,7 @@ from imp_server.grammar.languages.regex.lookarounds import Bodies
 from imp_server.grammar.languages.regex.parser import parse
 from imp_server.grammar.machines import tracked
 from imp_server.grammar.machines.counted import CountedMachine
-from imp_server.grammar.machines.lengths import Bounded, with_length
+from imp_server.grammar.machines.lengths import BoundedLength, with_length
 from imp_server.grammar.machines.machine import DEAD, Machine
 from imp_server.grammar.machines.memo import forgotten
 from imp_server.grammar.machines.tracked import TrackedMachine, tracked_machine
@@ -27,8 +27,8 @@ from tests.grammar.test_masks import VOCABULARY, walk_states
 from tests.grammar.test_regex import accepted, ours
 
 DEAR: dict[str, type] = {
-    "^(?:(?!foo).){1,500}$": Bounded,
-    "^(?:(?!foo|bar).){1,200}$": Bounded,
+    "^(?:(?!foo).){1,500}$": BoundedLength,
+    "^(?:(?!foo|bar).){1,200}$": BoundedLength,
     "^-(?:(?!foo).){1,500}$": TrackedMachine,
     "^-(?:(?!foo|bar).){1,200}$": TrackedMachine,
     r"\bfoo\b.{1,300}\bbar\b": TrackedMachine,

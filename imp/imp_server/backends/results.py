@@ -26,14 +26,14 @@ from imp_server.decode.logprobs import PositionLogprobs
 from imp_server.decode.verify import sample_row
 
 
-class Wanted(NamedTuple):
+class WantedLogits(NamedTuple):
     """`flat`: indices into the step's ids whose logits are needed; row r owns flat[starts[r]:starts[r + 1]]."""
 
     flat: NDArray[np.int64]
     starts: list[int]
 
 
-def wanted_positions(step: PlainStep) -> Wanted:
+def wanted_positions(step: PlainStep) -> WantedLogits:
     """The LM head runs on these alone."""
     flat: list[NDArray[np.int64]] = []
     starts = [0]
@@ -49,10 +49,10 @@ def wanted_positions(step: PlainStep) -> Wanted:
             first = end
         flat.append(np.arange(first, end))
         starts.append(starts[-1] + end - first)
-    return Wanted(np.concatenate(flat), starts)
+    return WantedLogits(np.concatenate(flat), starts)
 
 
-def row_results(step: PlainStep, wanted: Wanted, logits: Float32s) -> list[RowResult]:
+def row_results(step: PlainStep, wanted: WantedLogits, logits: Float32s) -> list[RowResult]:
     """Results with tokens and logits filled in; `logits` [len(wanted.flat), vocab] raw."""
     results = []
     for index, row in enumerate(step.rows):

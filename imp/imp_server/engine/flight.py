@@ -27,7 +27,7 @@ from imp_server.backends.base import (
 from imp_server.backends.step_builder import StepBuilder
 from imp_server.engine.constrained.masking import Made
 from imp_server.engine.live import LiveRow
-from imp_server.schedule.rows import Chunk, StepPlan
+from imp_server.schedule.rows import Chunk, PlannedStep
 
 _AHEAD = np.array([LAST_SAMPLED], dtype=np.int32)
 
@@ -66,7 +66,7 @@ class LateMask(NamedTuple):
 class Flight:
     """A step that was launched."""
 
-    plan: StepPlan
+    plan: PlannedStep
     lives: list[LiveRow]
     """Of its chunks."""
     pending: Pending
@@ -92,7 +92,7 @@ class Flight:
             self.mask_rows.flags[:] = 1
 
 
-def launch(backend: Backend, plan: StepPlan, lives: list[LiveRow], n_mask_words: int, now_s: float) -> Flight:
+def launch(backend: Backend, plan: PlannedStep, lives: list[LiveRow], n_mask_words: int, now_s: float) -> Flight:
     """`lives[i]` belongs to `plan.chunks[i]`."""
     n_groups = len(backend.architecture.cache_groups)
     for group in range(n_groups):

@@ -12,7 +12,7 @@ from imp_server.engine.parts import EngineParts
 from imp_server.engine.results import prompt_logprobs, sampled_logprobs, vectors
 from imp_server.engine.row_life import RowLife
 from imp_server.engine.step_meter import StepMeter
-from imp_server.schedule.rows import Chunk, StepPlan
+from imp_server.schedule.rows import Chunk, PlannedStep
 
 
 class Landing:
@@ -25,7 +25,7 @@ class Landing:
         self._counters, self._clock = parts.counters, parts.clock
         self._never_sampled = parts.vocabulary.never_sampled
 
-    def settle(self, plan: StepPlan, results: Sequence[RowResult], elapsed_ms: float) -> None:
+    def settle(self, plan: PlannedStep, results: Sequence[RowResult], elapsed_ms: float) -> None:
         """The step is done: tokens are taken, and what it computed is published."""
         self._scheduler.settle(plan, [result.n_accepted for result in results], elapsed_ms)
         self._counters["steps_total"] += 1

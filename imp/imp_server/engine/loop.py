@@ -15,7 +15,7 @@ from imp_server.engine.live import LiveRow
 from imp_server.engine.messages import StepDone, ToEngine
 from imp_server.engine.parts import EngineParts, GrammarReady
 from imp_server.engine.row_life import RowLife
-from imp_server.schedule.rows import StepPlan
+from imp_server.schedule.rows import PlannedStep
 
 log = logging.getLogger(__name__)
 
@@ -136,7 +136,7 @@ class EngineLoop:
 
     # --- the forward and after ------------------------------------------------------------------
 
-    def _launched(self, plan: StepPlan) -> Flight | None:
+    def _launched(self, plan: PlannedStep) -> Flight | None:
         lives = [self._live.of_row(chunk.row) for chunk in plan.chunks]
         if self.parts.note_running is not None:
             self.parts.note_running({chunk.row.key for chunk in (*plan.chunks, *self._chunks_under_way())})
@@ -165,7 +165,7 @@ class EngineLoop:
         self._waited_s += self._landed_s - waits_s
         self._landing.settle(flight.plan, results, 1e3 * (self._landed_s - began_s))
 
-    def _failed(self, plan: StepPlan) -> None:
+    def _failed(self, plan: PlannedStep) -> None:
         log.exception("a step of %d rows failed", len(plan.chunks))
         self._counters["steps_failed_total"] += 1
         self.scheduler.failed(plan)

@@ -130,7 +130,7 @@ class Channel:
             account(data, False)
 
 
-class _Part(NamedTuple):
+class _TextPart(NamedTuple):
     kind: Kind
     data: bytearray
 
@@ -139,7 +139,7 @@ class _Part(NamedTuple):
 class _Open:
     logprob: TokenLogprob
     n_left: int
-    parts: list[_Part] = field(default_factory=list)
+    parts: list[_TextPart] = field(default_factory=list)
 
 
 class Ledger:
@@ -164,7 +164,7 @@ class Ledger:
                 if token.parts and token.parts[-1].kind == kind:
                     token.parts[-1].data.extend(part)
                 else:
-                    token.parts.append(_Part(kind, bytearray(part)))
+                    token.parts.append(_TextPart(kind, bytearray(part)))
             if token.n_left == 0:
                 self._close(self._open.popleft())
 

@@ -20,7 +20,7 @@ from imp_server.weights.pull import pull
 _PAUSE_S = 0.1
 
 
-class Telling:
+class FetchTelling:
     """Owner of what was told of each file; called from several threads."""
 
     def __init__(self) -> None:
@@ -48,7 +48,7 @@ def _end_with_stdin() -> None:
 
 def main(name: str) -> int:
     threading.Thread(target=_end_with_stdin, daemon=True).start()
-    telling = Telling()
+    telling = FetchTelling()
     try:
         pulled = pull(name, telling.progress)
     except UserFault as error:

@@ -10,7 +10,7 @@ import torch
 
 from imp_server.backends.base import BLOCK_TOKENS, Int32s
 from imp_server.backends.host_queue import PlainStep
-from imp_server.backends.reference.pools import Kept, Pools
+from imp_server.backends.reference.pools import KeptParts, Pools
 from imp_server.backends.reference.tiles import padded
 
 
@@ -70,10 +70,10 @@ class LayerCache:
             for name, pool in self._pools.of_layer(self._layer).items():
                 pool[slots] = parts[name][: self._batch.n]
 
-    def read(self, row: int, span: Span, window: int = 0) -> Kept:
+    def read(self, row: int, span: Span, window: int = 0) -> KeptParts:
         """What the row has up to the end of its ids, of positions that a window of this size sees."""
         if self._pools is None:
-            return Kept({name: part[span.begin : span.end] for name, part in self._new.items()}, 0)
+            return KeptParts({name: part[span.begin : span.end] for name, part in self._new.items()}, 0)
         first = max(0, span.start - window + 1) if window else 0
         table = self._batch.table(self._group, row)
         return self._pools.read(self._layer, table, first, span.start + span.end - span.begin)

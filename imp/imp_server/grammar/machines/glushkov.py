@@ -38,7 +38,7 @@ Jump = tuple[int, int]
 """If any position of the first set was read, all of the second may come."""
 
 
-class Goal(NamedTuple):
+class SideBySide(NamedTuple):
     """What several expressions that are read side by side are to do. Sets that are met stay met."""
 
     kind: Literal["any", "all", "one"]
@@ -57,7 +57,7 @@ class Goal(NamedTuple):
         return bool(here) and not here & self.lost
 
 
-ANY_END = Goal("any")
+ANY_END = SideBySide("any")
 
 Moves = tuple[list[tuple[int, int]], list[Jump]]
 """Shifts and jumps."""
@@ -158,7 +158,7 @@ class Positions(NamedTuple):
     """Class of each segment; -1 where no position reads such a character."""
     chars: list[int]
     """By class: the positions that read it."""
-    goal: Goal = ANY_END
+    goal: SideBySide = ANY_END
     tracks: Tracks | None = None
     """Then shifts and jumps are theirs."""
 

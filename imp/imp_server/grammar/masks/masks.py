@@ -56,7 +56,7 @@ MANY = 4096
 """Nodes of residual tokens from which on known names borrow the mask of an undeclared one: fewer are walked sooner."""
 
 
-class MaskRows:
+class SpareRows:
     """Owner of the memory of masks: empty rows, touched before they are needed.
 
     A fresh page costs microseconds, a large mask has seven: so while one slab is used up a thread touches the next.
@@ -128,7 +128,7 @@ class Masks:
         self._memo_near: dict[int, Any] = {}
         self._memo_far: dict[int, Any] = {}
         self._rows: dict[Cell, Found] = {}
-        self._fresh = MaskRows(self.n_words)
+        self._fresh = SpareRows(self.n_words)
         self._exact: dict[State, Row] = {}
         self._under_way: dict[tuple[Any, ...], Walk] = {}
         self._free = space.texts.free().id

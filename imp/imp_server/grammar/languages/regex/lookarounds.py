@@ -38,7 +38,7 @@ N_BYTES, N_BYTES_WAY = 900, 400
 """Memory of a state, and of each way in it and in its duties."""
 
 
-class Duty(NamedTuple):
+class LookDuty(NamedTuple):
     """What must, or must not, match from a place that was passed."""
 
     body: int
@@ -50,7 +50,7 @@ class LookReading(NamedTuple):
     """One reading of the text so far: a state of the body's automaton, and what the text ahead owes it."""
 
     state: int
-    duties: frozenset[Duty]
+    duties: frozenset[LookDuty]
 
 
 class LookState(NamedTuple):
@@ -62,7 +62,7 @@ class LookState(NamedTuple):
 
 
 Ways = frozenset[LookReading]
-NO_DUTIES: frozenset[Duty] = frozenset()
+NO_DUTIES: frozenset[LookDuty] = frozenset()
 
 
 class Bodies:
@@ -261,7 +261,7 @@ class Looking:
     def _with_duties(
         self, way: LookReading, truths: list[bool], closed: dict[tuple[int, Ways], Ways]
     ) -> LookReading | None:
-        duties: set[Duty] = set()
+        duties: set[LookDuty] = set()
         for duty in way.duties:
             kept = self._kept(duty.body, duty.wanted, duty.ways, truths, closed)
             if kept is False:
@@ -272,16 +272,16 @@ class Looking:
 
     def _kept(
         self, body: int, wanted: bool, ways: Ways, truths: list[bool], closed: dict[tuple[int, Ways], Ways]
-    ) -> Duty | bool:
+    ) -> LookDuty | bool:
         """The duty, or whether it is met whatever follows (True) or can't be met (False)."""
         ways = self._closed(body, ways, truths, closed)
         if not ways:
             return not wanted
-        return wanted if self._is_universal(body, ways) else Duty(body, wanted, ways)
+        return wanted if self._is_universal(body, ways) else LookDuty(body, wanted, ways)
 
     def _fewest(self, body: int, ways: dict[LookReading, None]) -> Ways:
         """Without the ways that owe more than another one in the same state, or than one that takes any text."""
-        least: dict[int, list[frozenset[Duty]]] = {}
+        least: dict[int, list[frozenset[LookDuty]]] = {}
         for way in sorted(ways, key=lambda w: len(w.duties)):
             if not way.duties and self._parts[body].universal(way.state):
                 return frozenset([way])
