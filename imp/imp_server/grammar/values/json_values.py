@@ -10,7 +10,11 @@ import json
 from decimal import Decimal
 from typing import Any
 
+from imp_server.core.turns import spend
+
 Value = tuple[str, Any]
+_PIECE = 64
+"""Characters that are read for a unit."""
 
 
 def number_of(value: int | float | Decimal | str) -> Decimal:
@@ -18,6 +22,8 @@ def number_of(value: int | float | Decimal | str) -> Decimal:
     if isinstance(value, float):
         value = repr(value)
     number = Decimal(value)
+    if isinstance(value, int) and value % 10:
+        return number
     if not number.is_finite():
         raise ValueError("JSON has no such number")
     sign, digits, exponent = number.as_tuple()
@@ -46,6 +52,7 @@ def canonical(value: Any) -> Value:
 
 def parse_exact(text: str | bytes) -> Value:
     """The canonical value of a JSON text."""
+    spend(len(text) // _PIECE)
     return canonical(json.loads(text, parse_float=Decimal))
 
 

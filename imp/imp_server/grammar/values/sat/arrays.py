@@ -289,6 +289,7 @@ class _Search:
         fs = self._solver.algebra.formulas
         left = n - index
         for truths in product((True, False), repeat=len(counts)):
+            spend(2 + len(counts))
             after, parts = [], []
             for contains, (low, high), truth in zip(self._task.contains, counts, truths):
                 if truth and high == 0:
