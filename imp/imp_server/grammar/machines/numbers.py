@@ -12,10 +12,13 @@ from fractions import Fraction
 from math import gcd, lcm
 from typing import NamedTuple
 
+from imp_server.core.turns import spend
 from imp_server.grammar.machines.machine import DEAD, GROWING
 
 POINT, MINUS, ZERO = 0x2E, 0x2D, 0x30
 LESS, SAME, MORE = -1, 0, 1
+DIGITS = 100
+"""Of a number that are calculated with for a unit."""
 
 _CLASSES = bytearray(256)
 for _at, _byte in enumerate(b"0123456789.-", start=1):
@@ -243,9 +246,10 @@ class Decimals:
         span = self._ranges[state.negative]
         best: str | None = None
         most = 0 if state.phase == "zero" else (span.high.n_whole if span.high else self._enough) - state.n_digits
-        for n_more in range(most + 1):
+        for n_more in range(max(0, span.low.n_whole - state.n_digits), most + 1):
             if best is not None and len(best) <= n_more:
                 break
+            spend(1 + (n_more + self._scale) // DIGITS)
             settled = self._limits(state, span, n_more)
             found = None if settled is None else self._fitting(state, n_more, *settled)
             if found is not None and (best is None or len(found) < len(best)):
@@ -254,11 +258,11 @@ class Decimals:
 
     def _limits(self, state: _State, span: _Range, n_more: int) -> tuple[int, int] | None:
         """Least and greatest number of units that may be added after `n_more` further digits of the whole part."""
-        width = 10 ** (n_more + self._scale)
-        least, most = 0, width - 1
         total = state.n_digits + n_more
         if total < span.low.n_whole or (total == span.low.n_whole and state.low == LESS):
             return None
+        width = 10 ** (n_more + self._scale)
+        least, most = 0, width - 1
         if total == span.low.n_whole and state.low == SAME:
             least = span.low.units % width + span.low.strict
         if span.high is not None and total == span.high.n_whole:
