@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
+from threading import Thread
 from typing import Any
 
 import numpy as np
@@ -160,3 +162,20 @@ def test_what_was_never_collected_ends_with_the_backend(make: Callable[[Any], Ba
     for n in range(3):
         backend.launch(step(StepRow(WANT_NOTHING), PROMPT, 0, TABLE if not n else None))
     backend.close()
+
+
+def test_a_step_that_is_launched_when_those_before_are_done_runs(backend: Backend) -> None:
+    """Nobody has collected them yet, so nobody has noticed that there is nothing left to be done."""
+
+    def launched() -> Any:
+        return backend.launch(step(StepRow(WANT_LOGITS), PROMPT, 0, TABLE))
+
+    first, second = launched(), launched()
+    first.collect()
+    time.sleep(0.05)  # the second one is done by now, where steps run by themselves
+    third = launched()
+    second.collect()
+    collected = Thread(target=third.collect, daemon=True)
+    collected.start()
+    collected.join(20)
+    assert not collected.is_alive()

@@ -39,23 +39,27 @@ void StepQueue::copy(int group, std::vector<int32_t> pairs) {
 
 void StepQueue::push(Item item) {
     std::lock_guard<std::mutex> lock(mutex_);
-    const bool is_behind = running_ || !waiting_.empty();
-    waiting_.push_back(std::move(item));
-    if (!is_behind) return;
-    in_background_ = true;
-    if (!thread_.joinable()) {
-#if defined(__linux__)
-        // Signals belong to the interpreter's thread.
-        sigset_t all, old;
-        sigfillset(&all);
-        pthread_sigmask(SIG_SETMASK, &all, &old);
-#endif
-        thread_ = std::thread([this] { work(); });
-#if defined(__linux__)
-        pthread_sigmask(SIG_SETMASK, &old, nullptr);
-#endif
+    if (running_ || !waiting_.empty()) {
+        start_thread();
+        in_background_ = true;
     }
-    changed_.notify_all();
+    waiting_.push_back(std::move(item));
+    // The thread may have run out of work since, and nobody has noticed yet: it is still its turn.
+    if (in_background_) changed_.notify_all();
+}
+
+void StepQueue::start_thread() {
+    if (thread_.joinable()) return;
+#if defined(__linux__)
+    // Signals belong to the interpreter's thread.
+    sigset_t all, old;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &old);
+#endif
+    thread_ = std::thread([this] { work(); });
+#if defined(__linux__)
+    pthread_sigmask(SIG_SETMASK, &old, nullptr);
+#endif
 }
 
 void StepQueue::collect(StepPlan* step) {

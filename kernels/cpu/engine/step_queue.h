@@ -37,6 +37,7 @@ private:
     void run_first(std::unique_lock<std::mutex>& lock);
     template <class Fn> void run_here_until(std::unique_lock<std::mutex>& lock, Fn&& done);
     void push(Item item);
+    void start_thread();
     void work();
 
     Forward& forward_;
