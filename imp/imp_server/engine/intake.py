@@ -171,7 +171,10 @@ class Intake:
     ) -> LiveRow:
         room = max(0, self._limits.context_length - len(ids))
         most = len(ids) + min(room, request.plan.max_tokens) + 1
-        sampler = SamplerState(self._law(request.sampling), choice, ids, most, self._token_bytes)
+        law = self._law(request.sampling)
+        # under a grammar the mask itself holds ends back: it knows whether anything else may come
+        law = law if constraint is None else replace(law, held_ids=())
+        sampler = SamplerState(law, choice, ids, most, self._token_bytes)
         plain = request.task == "generate" and request.options.prompt_logprobs is None
         adapter = self._adapters.get(request.options.adapter)
         row = Row(
@@ -198,6 +201,7 @@ class Intake:
                 self._masks,
                 output.room_left,
                 n_early=request.plan.n_early,
+                n_least=request.sampling.min_tokens,
                 steers=self._life.may_steer(output),
                 asker=Asker(request.owner, request.key),
             )

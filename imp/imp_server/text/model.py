@@ -211,7 +211,7 @@ class TextModel:
             chat, self.tokenizer.marked, thinking, segments, form, use.template.source, self._rules(), prover
         )
         plan = chat_plan(self.tokenizer, chat, think, segments, max_tokens, grammar)
-        check_least(chat.sampling.min_tokens, max_tokens, is_bound=plan.grammar is not None)
+        check_least(chat.sampling.min_tokens, max_tokens)
         return plan, readers
 
     def prepare_prompt(self, prompt: PromptRequest, key: int) -> Prepared:
@@ -228,7 +228,7 @@ class TextModel:
         prompt = _with_format(prompt, answer.format)
         max_tokens = self._token_limit(0 if prompt.task == "embed" else prompt.output.max_tokens, len(ids), "prompt")
         plan = text_plan(self.tokenizer, prompt, max_tokens, bound_text(answer.format, self._rules(), prover))
-        check_least(prompt.sampling.min_tokens, plan.max_tokens, is_bound=plan.grammar is not None)
+        check_least(prompt.sampling.min_tokens, plan.max_tokens)
         request = GenerateRequest(
             key=key,
             ids=pack_ids(ids),

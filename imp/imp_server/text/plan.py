@@ -231,14 +231,8 @@ def chat_end_ids(tokenizer: Tokenizer, tags: ThinkTags | None) -> tuple[int, ...
     return tuple(i for i in vocabulary.end_ids if i != inner)
 
 
-def check_least(min_tokens: int, max_tokens: int, *, is_bound: bool) -> None:
-    """Raises InvalidRequest for a least length that can't be kept. `is_bound`: a grammar says where the text ends."""
-    if min_tokens and is_bound:
-        raise InvalidRequest(
-            '"min_tokens" isn\'t supported beside a constrained answer or tools: its schema says how long it is',
-            param="min_tokens",
-            code="unsupported_value",
-        )
+def check_least(min_tokens: int, max_tokens: int) -> None:
+    """Raises InvalidRequest for a least length that can't be kept."""
     if min_tokens > max_tokens:
         message = f'"min_tokens" must be at most the limit of the answer, {max_tokens}'
         raise InvalidRequest(message, param="min_tokens", code="unsupported_value")

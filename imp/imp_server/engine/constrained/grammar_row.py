@@ -55,10 +55,14 @@ class GrammarRow:
         n_left: int,
         *,
         n_early: int = -1,
+        n_least: int = 0,
         steers: bool = True,
         asker: Asker = NOBODY,
     ) -> None:
-        """`n_left`: tokens that the reply may have. `n_early`: behind how many of them early tags don't count."""
+        """`n_left`: tokens that the reply may have. `n_early`: behind how many of them early tags don't count.
+
+        `n_least`: before so many nothing ends it where the grammar allows anything else.
+        """
         self._constraint = constraint
         self._end_ids = end_ids
         self._masks = masks
@@ -66,6 +70,7 @@ class GrammarRow:
         self.steers = steers
         """The place is one whose end may be steered to."""
         self._past_at = n_left - n_early if n_early > 0 else -1
+        self._goes_on_above = n_left - n_least
         self._spot = Spot(constraint.start, n_left)
         self._refused: frozenset[int] = frozenset()
         self._next: tuple[int, Spot] | None = None
@@ -123,11 +128,15 @@ class GrammarRow:
             tight = True
         if tight:
             return self._masks.call(lambda: self._make_tight(spot, refused), self._constraint, self._asker)
-        return self._masks.submit(Wanted(self._constraint, spot.place, self._end_ids, refused=refused), self._asker)
+        return self._masks.submit(self._wanted(spot, refused), self._asker)
+
+    def _wanted(self, spot: Spot, refused: frozenset[int]) -> Wanted:
+        goes_on = spot.n_left > self._goes_on_above
+        return Wanted(self._constraint, spot.place, self._end_ids, refused=refused, goes_on=goes_on)
 
     def _make_tight(self, spot: Spot, refused: frozenset[int]) -> Made:
         """On the mask thread."""
-        wanted = Wanted(self._constraint, spot.place, self._end_ids, refused=refused)
+        wanted = self._wanted(spot, refused)
         if not self._is_tight(spot, refused, None):
             return self._masks.fill(wanted)
         route = self._constraint.route(spot.place) if spot.route is None else spot.route

@@ -44,6 +44,8 @@ class Wanted(NamedTuple):
     keep: int = -1
     refused: frozenset[int] = frozenset()
     """Ids left out although the grammar allows them."""
+    goes_on: bool = False
+    """The reply is too short yet: nothing ends it where the grammar allows anything else."""
 
 
 class Asker(NamedTuple):
@@ -154,9 +156,10 @@ class MaskThread:
         if wanted.refused:
             return _done(self._made(wanted, known))
         finished = self._finished_masks(wanted.place)
-        ready = finished.get(wanted.end_ids)
+        key = (*wanted.end_ids, -1) if wanted.goes_on else wanted.end_ids
+        ready = finished.get(key)
         if ready is None:
-            ready = finished[wanted.end_ids] = _done(self._made(wanted, known))
+            ready = finished[key] = _done(self._made(wanted, known))
         return ready
 
     def _finished_masks(self, place: Any) -> dict[tuple[int, ...], Future[Made]]:
@@ -201,7 +204,7 @@ class MaskThread:
             _set(bits, wanted.keep, True)
         for token_id in wanted.refused:
             _set(bits, token_id, False)
-        return bits
+        return _going_on(bits, wanted.end_ids) if wanted.goes_on and may_end else bits
 
 
 def _done(made: Made) -> Future[Made]:
@@ -225,6 +228,14 @@ def _only(bits: Mask) -> int:
     words = np.flatnonzero(bits)
     word = int(bits[words[0]]) if len(words) == 1 else 0
     return 32 * int(words[0]) + word.bit_length() - 1 if word and not word & (word - 1) else -1
+
+
+def _going_on(bits: Mask, end_ids: tuple[int, ...]) -> Mask:
+    """Without what ends the reply, if anything is left then."""
+    others = bits.copy()
+    for token_id in end_ids:
+        _set(others, token_id, False)
+    return others if others.any() else bits
 
 
 def _set(bits: Mask, token_id: int, allowed: bool) -> None:
