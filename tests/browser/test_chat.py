@@ -190,9 +190,10 @@ def test_settings_are_those_of_the_conversation(server: LiveServer, person: Pers
     assert body["sse_ping_interval"] == 1 and body["return_progress"] is True
     person.button("New chat").click()
     with person.page.expect_request("**/v1/chat/completions") as sent:
-        person.ask("Hello")
+        person.ask("Bye")
     assert "temperature" not in json.loads(sent.value.post_data)
     person.items.nth(1).get_by_role("link").click()
+    person.page.get_by_role("heading", name="Hello").wait_for()
     person.button("Settings of this conversation").click()
     assert person.page.get_by_label("Temperature").input_value() == "0.25"
 
@@ -258,6 +259,21 @@ def test_errors_are_words(server: LiveServer, person: Person) -> None:
     person.ask("short")
     person.shows("ok")
     assert person.answer.get_by_role("alert").count() == 0
+
+
+def test_the_state_of_the_server_is_words(server: LiveServer, person: Person) -> None:
+    loading = {"status": "loading", "error": {"code": 503, "message": "Loading model", "type": "unavailable_error"}}
+    person.page.route("**/health", lambda route: route.fulfill(status=503, json=loading))
+    person.page.reload()
+    person.page.get_by_role("status").get_by_text("Loading model.").wait_for()
+    person.page.unroute("**/health")
+    person.page.get_by_text("Loading model.").wait_for(state="hidden")
+    person.page.route("**/health", lambda route: route.fulfill(json={"state": "suspended"}))
+    person.page.reload()
+    person.page.get_by_role("status").get_by_text("put to sleep by the operator").wait_for()
+    person.page.route("**/health", lambda route: route.abort())
+    person.page.reload()
+    person.page.get_by_role("status").get_by_text("The server can't be reached.").wait_for()
 
 
 def test_the_context_meter(server: LiveServer, person: Person) -> None:

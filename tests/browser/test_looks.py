@@ -48,13 +48,13 @@ TITLES = ("Plan a week in Bern", "Why is the sky blue?", "Regex for ISO dates")
 
 @pytest.fixture(scope="module")
 def shown() -> Iterator[LiveServer]:
-    """A server whose model has a name that people know."""
+    """Its model's name says what it is: the pictures are no claim about a model."""
     model = byte_model(TOOLS_CHATML, context_length=8192)
 
     def engine() -> ScriptedEngine:
         return ScriptedEngine(model.vocabulary, context_length=8192)
 
-    with live_server(engine, lambda: ModelTextSide(model), model="smollm2", check_replies=False) as live:
+    with live_server(engine, lambda: ModelTextSide(model), model="scripted", check_replies=False) as live:
         yield live
 
 

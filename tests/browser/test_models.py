@@ -78,6 +78,29 @@ def test_load_and_unload(chooser: Person, router: LiveServer, catalogue: Scripte
     assert statuses(router)["alpha"] == "unloaded"
 
 
+def test_a_reload_while_the_model_is_being_loaded(
+    chooser: Person, router: LiveServer, catalogue: ScriptedCatalogue
+) -> None:
+    """The question is the server's by then: its 503 is asked again, and the answer comes once."""
+    if statuses(router)["beta"] != "unloaded":
+        open_menu(chooser)
+        chooser.button("Unload beta").click()
+        chooser.button("Load beta").wait_for()
+        chooser.page.keyboard.press("Escape")
+    router.on_loop(catalogue["beta"].may_load.clear)
+    open_menu(chooser)
+    chooser.page.get_by_role("button", name=re.compile("^beta")).first.click()
+    chooser.say("Who?")
+    chooser.page.locator("article.running").wait_for()
+    chooser.page.wait_for_timeout(300)
+    chooser.page.reload()
+    chooser.page.get_by_text("Waiting for the model").wait_for()
+    router.on_loop(catalogue["beta"].may_load.set)
+    chooser.done()
+    chooser.shows("beta")
+    assert chooser.asked("POST", "/v1/chat/completions") == 1 and catalogue.loads.count("beta") <= 2
+
+
 def test_a_download_with_progress(chooser: Person, catalogue: ScriptedCatalogue) -> None:
     catalogue.fetch_script = FETCH
     open_menu(chooser)

@@ -69,6 +69,8 @@ def test_the_wheel_carries_data_and_kernels(wheel: Path, repo_root: Path) -> Non
     built = list((repo_root / "imp/imp_server/_native").glob("*.so"))
     assert built, "no native library was built: is there a C++ compiler?"
     assert {f"imp_server/_native/{path.name}" for path in built} <= set(names)
+    page = {path.name for path in (repo_root / "imp/imp_server/ui/static").iterdir()}
+    assert {f"imp_server/ui/static/{name}" for name in page} <= set(names)
     assert not [n for n in names if n.startswith(("tests/", "imp/", "docs/"))]
 
 

@@ -110,7 +110,6 @@ function factsOf(m, rate) {
     [whole(m.imp_kv_host_spill_hits_total), "blocks found there again"],
     [share(m["llamacpp:spec_decode_num_accepted_tokens_total"], m["llamacpp:spec_decode_num_draft_tokens_total"]), "of drafts accepted"],
     [whole(m.imp_tokens_completion_total), "tokens written in all"],
-    [whole(m.imp_requests_total), "requests in all"],
   ];
 }
 
