@@ -17,7 +17,6 @@ from imp_server.core import (
     ToolCall,
     Usage,
 )
-from imp_server.dialects.anthropic.input import last_ttl
 from imp_server.dialects.anthropic.messages import MessageFold, parse
 from imp_server.dialects.anthropic.thinking import signature
 from imp_server.dialects.base import AcceptedPrompts, ReplyContext
@@ -119,26 +118,28 @@ def test_neighbours_of_one_role_are_one_turn() -> None:
     assert alternating.apply_template(parse(body)).count(";") == 1
 
 
-@pytest.mark.parametrize(
-    ("ttls", "bucket"),
-    [(["1h"], "1h"), (["5m"], "5m"), ([None], "5m"), (["1h", "5m"], "5m"), (["1h", "1h"], "1h"), (["1h", None], "5m")],
-)
-def test_what_is_written_counts_for_the_last_marks_ttl(ttls: list[str | None], bucket: str) -> None:
-    marks = [{"type": "ephemeral"} | ({} if ttl is None else {"ttl": ttl}) for ttl in ttls]
-    system = [{"type": "text", "text": "s", "cache_control": mark} for mark in marks]
-    body = {"model": "toy", "max_tokens": 8, "system": system, "messages": [USER]}
-    assert last_ttl(body) == bucket
-    late = {"type": "text", "text": "x", "cache_control": {"type": "ephemeral", "ttl": "1h"}}
-    assert last_ttl(body | {"messages": [blocks("user", late)]}) == "1h"
-    context = ReplyContext("msg_1", "toy", 7, "req", body)
-    context.accepted = AcceptedPrompts(pin_until=10)
-    fold = MessageFold(context)
-    fold.feed(Finish(0, "stop", Usage(prompt_tokens=10, cache_write_tokens=6)))
-    other = {"1h": "5m", "5m": "1h"}[bucket]
-    assert fold.body()["usage"]["cache_creation"] == {
-        f"ephemeral_{bucket}_input_tokens": 6,
-        f"ephemeral_{other}_input_tokens": 0,
-    }
+def test_what_is_written_counts_for_the_mark_that_its_prefix_ends_with() -> None:
+    context = ReplyContext("msg_1", "toy", 7, "req", {"model": "toy", "max_tokens": 8, "messages": [USER]})
+    usage = Usage(prompt_tokens=12, cached_tokens=2, cache_write_tokens=10)
+    for hour_until, buckets in [(0, (0, 8)), (1, (0, 8)), (6, (4, 4)), (10, (8, 0))]:
+        context.accepted = AcceptedPrompts(pin_until=10, hour_until=hour_until)
+        fold = MessageFold(context)
+        fold.feed(Finish(0, "stop", usage))
+        found = fold.body()["usage"]["cache_creation"]
+        assert (found["ephemeral_1h_input_tokens"], found["ephemeral_5m_input_tokens"]) == buckets
+
+
+def test_a_mark_says_for_how_long() -> None:
+    def block(ttl: str | None) -> Any:
+        mark = {"type": "ephemeral"} | ({} if ttl is None else {"ttl": ttl})
+        return {"type": "text", "text": "s", "cache_control": mark}
+
+    body = {"model": "toy", "max_tokens": 8, "system": [block("1h"), block("5m"), block(None)], "messages": [USER]}
+    found = parse(body)
+    system = [part for part in found.messages[0].parts if isinstance(part, TextPart)]
+    assert [part.for_hour for part in system] == [True, False, False] and all(part.cache_mark for part in system)
+    whole = parse(body | {"cache_control": {"type": "ephemeral", "ttl": "1h"}})
+    assert whole.cache.pin_prompt and whole.cache.for_hour and not found.cache.for_hour
 
 
 def test_redacted_thinking_is_skipped() -> None:

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from imp_server.core import ChatRequest, Message, TextPart, Tool, ToolCall
+from imp_server.core import CacheIntent, ChatRequest, Message, TextPart, Tool, ToolCall
 from imp_server.text.model import TextModel
 from imp_server.text.templates import builtin_templates
 
@@ -100,6 +100,21 @@ def test_the_last_mark_counts_and_tools_pin_everything() -> None:
     tooled = msgspec.structs.replace(both, tools=(Tool("f", cache_mark=True),))
     prepared = model.prepare_chat(tooled, 1).request
     assert prepared.cache.pin_until == len(prepared.ids) // 4
+
+
+def test_marks_for_an_hour_pin_as_far_as_they_stand() -> None:
+    model = byte_level("chatml")
+    system = (TextPart("long", True, for_hour=True), TextPart("short", True))
+    chat = ChatRequest((Message("system", system), Message("user", (TextPart("q", cache_mark=True),))))
+    prepared = model.prepare_chat(chat, 1).request
+    ids = list(memoryview(prepared.ids).cast("i"))
+    assert model.detokenize(ids[: prepared.cache.hour_until]).endswith("long")
+    assert prepared.cache.pin_until == prepared.spans[1].end
+    tooled = msgspec.structs.replace(chat, tools=(Tool("f", cache_mark=True, for_hour=True),))
+    prepared = model.prepare_chat(tooled, 1).request
+    assert prepared.cache.hour_until == prepared.spans[1].start < prepared.cache.pin_until
+    whole = msgspec.structs.replace(chat, cache=CacheIntent(pin_prompt=True, for_hour=True))
+    assert model.prepare_chat(whole, 1).request.cache.hour_until == len(ids)
 
 
 def test_a_marked_call_pins_its_message() -> None:

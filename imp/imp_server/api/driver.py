@@ -30,6 +30,7 @@ def acceptance(running: Generations, prompts: Sequence[Prepared]) -> AcceptedPro
         prompt_texts=tuple(prompt.prompt_text for prompt in prompts),
         sampling=tuple(prompt.request.sampling for prompt in prompts),
         pin_until=prompts[0].request.cache.pin_until,
+        hour_until=prompts[0].request.cache.hour_until,
         cancel=running.end,
     )
 

@@ -17,6 +17,8 @@ Role = Literal["system", "user", "assistant", "tool"]
 class TextPart(msgspec.Struct, frozen=True, tag="text"):
     text: str
     cache_mark: bool = False
+    for_hour: bool = False
+    """The mark asks for an hour, not five minutes."""
 
 
 class MediaPart(msgspec.Struct, frozen=True, tag="media"):
@@ -36,6 +38,7 @@ class ToolCall(msgspec.Struct, frozen=True):
     arguments: str
     """JSON text, exactly as the client sent it (`{}` when there was none)."""
     cache_mark: bool = False
+    for_hour: bool = False
 
 
 class Message(msgspec.Struct, frozen=True):
@@ -61,6 +64,7 @@ class Tool(msgspec.Struct, frozen=True):
     parameters: Mapping[str, Any] = {}
     strict: bool = False
     cache_mark: bool = False
+    for_hour: bool = False
     input_grammar: InputGrammar | None = None
     """Of the parameter `input`, the only one: the tool takes text."""
     param: str = ""
@@ -137,6 +141,8 @@ class CacheIntent(msgspec.Struct, frozen=True):
     """Prefixes are shared among requests with the same salt only (cache_salt)."""
     owner: Owner = NOBODY
     """Whose sessions and transcripts these are."""
+    for_hour: bool = False
+    """The whole prompt is pinned for an hour."""
 
 
 class OutputIntent(msgspec.Struct, frozen=True):

@@ -65,6 +65,8 @@ class CacheMarks(msgspec.Struct, frozen=True):
     session_id: str | None = None
     scope: str = ""
     """Blocks are shared among requests of one scope only."""
+    hour_until: int = 0
+    """As `pin_until`, of the marks that ask for an hour."""
 
 
 class GrammarPlan(msgspec.Struct, frozen=True):

@@ -34,6 +34,8 @@ class AcceptedPrompts:
     """In force, by prompt."""
     pin_until: int = 0
     """Tokens of the first prompt up to its last cache mark."""
+    hour_until: int = 0
+    """The same of the marks that ask for an hour."""
     cancel: Callable[[], None] = lambda: None
     """Frees the rows."""
 

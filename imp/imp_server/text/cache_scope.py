@@ -9,10 +9,10 @@ import msgspec
 from imp_server.core import CacheIntent, CacheMarks
 
 
-def cache_marks(cache: CacheIntent, pin_until: int, *, isolate_keys: bool) -> CacheMarks:
+def cache_marks(cache: CacheIntent, pin_until: int, hour_until: int = 0, *, isolate_keys: bool) -> CacheMarks:
     """What the engine is told. `isolate_keys`: requests of different owners share no blocks."""
     session_id = None if cache.session_id is None else session_name(cache.owner, cache.session_id)
-    return CacheMarks(pin_until, session_id, _scope(cache, isolate_keys=isolate_keys))
+    return CacheMarks(pin_until, session_id, _scope(cache, isolate_keys=isolate_keys), hour_until)
 
 
 def session_name(owner: str, session_id: str) -> str:

@@ -163,7 +163,7 @@ class TextModel:
             sampling=self._sampling(chat.sampling),
             options=chat.options,
             spans=prompt.spans,
-            cache=cache_marks(chat.cache, prompt.pin_until, isolate_keys=self.config.prefix_cache.isolate_keys),
+            cache=cache_marks(chat.cache, *prompt.pins, isolate_keys=self.config.prefix_cache.isolate_keys),
             prediction=self._prediction(chat.prediction),
         )
         session = OutputSession(

@@ -24,28 +24,47 @@ class _Mark(NamedTuple):
     part: int
 
 
-def _last_mark(chat: ChatRequest) -> _Mark | None:
-    """None: nothing in the messages is marked."""
+class MarkedPrefix(NamedTuple):
+    """Tokens that the client wants kept; 0 = none."""
+
+    until: int
+    hour_until: int
+    """As far as it wants them for an hour."""
+
+
+def _last_mark(chat: ChatRequest, *, for_hour: bool) -> _Mark | None:
+    """None: nothing in the messages is marked, or nothing for an hour."""
     for index in range(len(chat.messages) - 1, -1, -1):
         parts = chat.messages[index].parts
-        if any(call.cache_mark for call in chat.messages[index].tool_calls):
+        if any(call.for_hour if for_hour else call.cache_mark for call in chat.messages[index].tool_calls):
             return _Mark(index, len(parts) - 1)
         for at in range(len(parts) - 1, -1, -1):
             part = parts[at]
-            if isinstance(part, TextPart) and part.cache_mark:
+            if isinstance(part, TextPart) and (part.for_hour if for_hour else part.cache_mark):
                 return _Mark(index, at)
     return None
 
 
-def end_inside(
+def ends_inside(
     chat: ChatRequest, text: str, places: Sequence[TextSpan | None], where: Sequence[int], guard: Guard
-) -> int | None:
-    """Where the last marked block ends in the guarded prompt, if other parts of its message follow it.
+) -> list[int | None]:
+    """Where the last marked block ends in the guarded prompt, and the last for an hour, if parts of its message follow.
 
     `places` of the rendered messages; `where`: which of them each message is in. None: nothing is marked, the block
     ends with its message, the message was folded into another, or the template shows it in a way of its own.
     """
-    mark = _last_mark(chat)
+    marks = [_last_mark(chat, for_hour=for_hour) for for_hour in (False, True)]
+    return [_end_inside(chat, mark, text, places, where, guard) for mark in marks]
+
+
+def _end_inside(
+    chat: ChatRequest,
+    mark: _Mark | None,
+    text: str,
+    places: Sequence[TextSpan | None],
+    where: Sequence[int],
+    guard: Guard,
+) -> int | None:
     if mark is None:
         return None
     message, index = chat.messages[mark.message], where[mark.message]
@@ -63,14 +82,23 @@ def end_inside(
     return place.start + end
 
 
-def pin_until(chat: ChatRequest, spans: Sequence[MessageSpan], n_ids: int, inside: int | None) -> int:
-    """Tokens that the client wants kept; 0 = none. `inside`: tokens before the end of a block within its message.
+def pins_of(chat: ChatRequest, spans: Sequence[MessageSpan], n_ids: int, inside: Sequence[int | None]) -> MarkedPrefix:
+    """`inside`: tokens before the ends of `ends_inside`.
 
-    A mark on tools pins the whole prompt.
+    A mark on tools pins the whole prompt; for an hour no more than what stands before the conversation.
     """
+    until, hour_until = (
+        _until(spans, n_ids, _last_mark(chat, for_hour=for_hour), at)
+        for for_hour, at in zip((False, True), inside, strict=True)
+    )
     if chat.cache.pin_prompt or any(tool.cache_mark for tool in chat.tools):
-        return n_ids
-    mark = _last_mark(chat)
+        until = n_ids
+    if any(tool.for_hour for tool in chat.tools):
+        hour_until = max(hour_until, next((s.start for s in spans if s.role != "system"), n_ids))
+    return MarkedPrefix(until, n_ids if chat.cache.for_hour else hour_until)
+
+
+def _until(spans: Sequence[MessageSpan], n_ids: int, mark: _Mark | None, inside: int | None) -> int:
     if mark is None:
         return 0
     if inside is not None:

@@ -16,7 +16,7 @@ from imp_server.text.call_ids import settled, short_id
 from imp_server.text.chat_messages import MessageDicts, request_strings, tool_dict
 from imp_server.text.fold_systems import fold_systems
 from imp_server.text.guard import Guard, SpecialTexts, unused_characters
-from imp_server.text.pins import end_inside, pin_until
+from imp_server.text.pins import MarkedPrefix, ends_inside, pins_of
 from imp_server.text.prompt_ids import PromptEncoder
 from imp_server.text.spans import Boundaries, Marks, TextSpan, places_by_search
 from imp_server.text.template import Template
@@ -37,8 +37,8 @@ class ChatPrompt:
     """The rendered prompt as a person reads it; control tokens and text that looks like them are the same here."""
     spans: tuple[MessageSpan, ...]
     """One per message of the request, in order; neighbours touch."""
-    pin_until: int
-    """Tokens up to the end of the block with the last cache mark."""
+    pins: MarkedPrefix
+    """Tokens up to the ends of the blocks with the last cache marks."""
     starts_thinking: bool
     has_closed_thinking: bool = False
     """It ends behind thinking that it opened and closed."""
@@ -117,16 +117,16 @@ class PromptMaker:
         if chat.continue_final_message:
             ends[-1] = len(text)
         check(text)
-        block_end = end_inside(chat, text, places, where, rendering.guard)
-        ends += [] if block_end is None else [block_end]
+        block_ends = ends_inside(chat, text, places, where, rendering.guard)
+        ends += [end for end in block_ends if end is not None]
         written, offsets = self._encoder.encode(text, rendering.guard, ends, transcript_scope(chat.cache))
-        inside = None if block_end is None else offsets.pop()
+        inside = [None if end is None else offsets.pop() for end in reversed(block_ends)][::-1]
         spans = _spans(chat.messages, where, offsets)
         return ChatPrompt(
             ids=written.ids,
             text=rendering.guard.clean(text),
             spans=spans,
-            pin_until=pin_until(chat, spans, len(written.ids), inside),
+            pins=pins_of(chat, spans, len(written.ids), inside),
             starts_thinking=starts_thinking,
             has_closed_thinking=has_closed,
             continues=continues,

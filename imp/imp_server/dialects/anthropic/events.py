@@ -25,7 +25,6 @@ from imp_server.core import (
     Usage,
 )
 from imp_server.dialects.anthropic.call_ids import tool_use_id
-from imp_server.dialects.anthropic.input import last_ttl
 from imp_server.dialects.anthropic.thinking import Signer
 from imp_server.dialects.base import ReplyContext
 from imp_server.dialects.intents import present
@@ -78,7 +77,6 @@ class MessageEvents:
         self._is_open = False
         self._at_start: Usage = ctx.accepted.usage
         """What message_start says: of the row that starts, or as things stood when the request was accepted."""
-        self._ttl = last_ttl(ctx.body)
         self._hidden = present(ctx.body, "thinking", {}).get("display") == "omitted"
 
     # --- the life of a message
@@ -122,7 +120,8 @@ class MessageEvents:
             "stop_details": None,
             "container": None,
             "usage": usage
-            | {"service_tier": "standard", "server_tool_use": None, "cache_creation": _written(usage, self._ttl)},
+            | {"service_tier": "standard", "server_tool_use": None}
+            | {"cache_creation": _written(usage, self._ctx.accepted.hour_until)},
         }
 
     # --- one event
@@ -222,6 +221,8 @@ class MessageEvents:
         }
 
 
-def _written(usage: Json, ttl: str) -> Json:
-    buckets = {"ephemeral_5m_input_tokens": 0, "ephemeral_1h_input_tokens": 0}
-    return buckets | {f"ephemeral_{ttl}_input_tokens": usage["cache_creation_input_tokens"]}
+def _written(usage: Json, hour_until: int) -> Json:
+    """What was written by how long it was asked to stay: a prefix as long as the longest mark behind it says."""
+    n_written = usage["cache_creation_input_tokens"]
+    n_hour = min(n_written, max(0, hour_until - usage["cache_read_input_tokens"]))
+    return {"ephemeral_5m_input_tokens": n_written - n_hour, "ephemeral_1h_input_tokens": n_hour}

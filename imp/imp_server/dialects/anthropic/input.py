@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from imp_server.core import MediaPart, Message, Part, TextPart, ToolCall
@@ -23,7 +23,7 @@ _BILLING_HASHES = re.compile(r"(\bcch=|\bcc_version=\d+\.\d+\.\d+[^.;\s]*\.)[0-9
 def system_parts(system: str | Sequence[Block] | None) -> tuple[TextPart, ...]:
     if isinstance(system, str):
         system = [{"type": "text", "text": system}]
-    return tuple(TextPart(_BILLING.sub(_without_hashes, block["text"]), marked(block)) for block in system or ())
+    return tuple(_text(_BILLING.sub(_without_hashes, block["text"]), block) for block in system or ())
 
 
 def _without_hashes(header: re.Match[str]) -> str:
@@ -34,23 +34,14 @@ def marked(block: Block) -> bool:
     return block.get("cache_control") is not None
 
 
-def last_ttl(body: Mapping[str, Any]) -> str:
-    """Of the last cache mark of a request: `5m` or `1h`."""
-    ttl = "5m"
-    for mark in (*_marks([body.get("tools"), body.get("system"), body["messages"]]), body.get("cache_control")):
-        ttl = mark.get("ttl") or "5m" if mark else ttl
-    return ttl
+def for_hour(block: Block) -> bool:
+    """The block's mark asks for an hour."""
+    return marked(block) and block["cache_control"].get("ttl") == "1h"
 
 
-def _marks(node: Any) -> Iterator[Mapping[str, Any] | None]:
-    """In the order of the prompt."""
-    if isinstance(node, list):
-        for item in node:
-            yield from _marks(item)
-    elif isinstance(node, Mapping):
-        for name in ("content", "source"):
-            yield from _marks(node.get(name))
-        yield node.get("cache_control")
+def _text(text: str, block: Block) -> TextPart:
+    """A text that is as marked as its block."""
+    return TextPart(text, marked(block), for_hour(block))
 
 
 def in_turns(messages: Sequence[Message]) -> list[Message]:
@@ -80,15 +71,16 @@ def parts(content: str | Sequence[Block], path: str) -> tuple[Part, ...]:
 def _parts(block: Block, path: str) -> tuple[Part, ...]:
     kind = block["type"]
     if kind == "text":
-        return (TextPart(block["text"], marked(block)),)
+        return (_text(block["text"], block),)
     if kind == "search_result":
         head = f"{block['title']} ({block['source']})\n"
-        is_marked = marked(block) or any(map(marked, block["content"]))
-        return (TextPart(head + "\n".join(part["text"] for part in block["content"]), is_marked),)
+        blocks = (block, *block["content"])
+        text = head + "\n".join(part["text"] for part in block["content"])
+        return (TextPart(text, any(map(marked, blocks)), any(map(for_hour, blocks))),)
     if kind == "document":
         return _document(block, path)
     if kind == "tool_reference":
-        return (TextPart(block["tool_name"], marked(block)),)
+        return (_text(block["tool_name"], block),)
     return (MediaPart(kind, path),)
 
 
@@ -96,19 +88,19 @@ def _document(block: Block, path: str) -> tuple[Part, ...]:
     source = block["source"]
     title = f"{block['title']}\n" if block.get("title") else ""
     if source["type"] == "text":
-        return (TextPart(title + source["data"], marked(block)),)
+        return (_text(title + source["data"], block),)
     if source["type"] == "content":
         inner = parts(source["content"], f"{path}.source.content")
         inner = (TextPart(title), *inner) if title else inner
-        return _marked_at_the_end(inner) if marked(block) else inner
+        return _marked_at_the_end(inner, block) if marked(block) else inner
     return (MediaPart("document", path),)
 
 
-def _marked_at_the_end(inner: tuple[Part, ...]) -> tuple[Part, ...]:
+def _marked_at_the_end(inner: tuple[Part, ...], block: Block) -> tuple[Part, ...]:
     """The parts of a block that is marked itself."""
     if not inner or not isinstance(inner[-1], TextPart):
         return inner
-    return (*inner[:-1], TextPart(inner[-1].text, cache_mark=True))
+    return (*inner[:-1], _text(inner[-1].text, block))
 
 
 def user_messages(content: str | Sequence[Block], path: str) -> list[Message]:
@@ -138,7 +130,7 @@ def _tool_result(block: Block, path: str) -> Message:
     # No content and empty content are the same, also to a template that tells no parts from an empty one.
     inner = parts(content, f"{path}.content") or (TextPart(""),)
     if marked(block):
-        inner = _marked_at_the_end(inner)
+        inner = _marked_at_the_end(inner, block)
     return Message("tool", inner, tool_call_id=call_id_of(block["tool_use_id"]))
 
 
@@ -161,7 +153,7 @@ def assistant_message(content: str | Sequence[Block], path: str) -> Message:
                 reasoning.append(block["thinking"])
         elif kind == "tool_use":
             arguments = json.dumps(block["input"], ensure_ascii=False)
-            calls.append(ToolCall(call_id_of(block["id"]), block["name"], arguments, marked(block)))
+            calls.append(ToolCall(call_id_of(block["id"]), block["name"], arguments, marked(block), for_hour(block)))
         elif kind != "redacted_thinking" and not _is_hosted(kind):
             said += _parts(block, here)
     return Message("assistant", tuple(said), "".join(reasoning) or None, tuple(calls))

@@ -28,6 +28,7 @@ from imp_server.dialects.anthropic.events import MessageEvents
 from imp_server.dialects.anthropic.input import (
     Block,
     assistant_message,
+    for_hour,
     in_turns,
     marked,
     system_parts,
@@ -105,6 +106,7 @@ def _tools(body: Body) -> tuple[Tool, ...]:
             parameters=tool["input_schema"],
             strict=present(tool, "strict", False),
             cache_mark=marked(tool),
+            for_hour=for_hour(tool),
             param=f"tools[{i}].input_schema",
         )
         for i, tool in enumerate(present(body, "tools", ()))
@@ -152,7 +154,7 @@ def _reasoning(body: Body) -> ReasoningIntent:
 def _cache(body: Body) -> CacheIntent:
     """A mark on the body itself means: cache all of this prompt."""
     found = cache_of(body)
-    return msgspec.structs.replace(found, pin_prompt=True) if marked(body) else found
+    return msgspec.structs.replace(found, pin_prompt=True, for_hour=for_hour(body)) if marked(body) else found
 
 
 def _check_strict(body: Body) -> None:
