@@ -8,7 +8,7 @@ PYTEST := $(PY) -m pytest
 ARGS ?=
 
 # make codex, make claude-code: the real program from npm against a scripted model
-.PHONY: serve test test-fast test-browser test-all check-degeneration fuzz mutants asan wheels emulated codex claude-code
+.PHONY: llama-server-tests serve test test-fast test-browser test-all check-degeneration fuzz mutants asan wheels emulated codex claude-code
 
 setup: $(VENV)/.base
 setup-test: $(VENV)/.test
@@ -65,6 +65,12 @@ fuzz: setup-test native
 # After each change of what computes answers: a server of its own, and whether the default model's answers are still language.
 check-degeneration: setup-test native
 	$(PYTEST) -n 0 tests/degeneration $(ARGS)
+
+# llama.cpp's own tests of its server against imp; SDIST is llama-cpp-python's source distribution, a file or a folder.
+# One file: make llama-server-tests SDIST=... ARGS=test_basic.py
+llama-server-tests: setup-test native
+	@[ -n "$(SDIST)" ] || { echo "SDIST=FILE is needed: pip download --no-binary :all: --no-deps llama-cpp-python"; exit 2; }
+	$(PY) conformance/llama_server/run.py $(SDIST) $(ARGS)
 
 # Small faults put into the code by chance, and whether the nearest tests notice them.
 mutants: setup-test native
