@@ -10,6 +10,8 @@ import hashlib
 from functools import cache
 from importlib.resources import files
 
+from imp_server.text.templates.named import named_templates
+
 
 @cache
 def builtin_templates() -> dict[str, str]:
@@ -29,4 +31,5 @@ _VETTED = frozenset({"10deff9cbf67494c687db783aabee114"})
 def is_ours(source: str) -> bool:
     """It may run in the server's own process: every other template is a stranger's program."""
     digest = hashlib.blake2b(source.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
-    return source in builtin_templates().values() or digest in _VETTED
+    ours = (builtin_templates(), named_templates())
+    return any(source in table.values() for table in ours) or digest in _VETTED
