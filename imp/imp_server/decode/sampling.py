@@ -1,7 +1,7 @@
 """The sampling law; every backend's sampler is compared with this one.
 
 logits -> bias -> penalties -> grammar mask (decode/processors.py, float32) -> temperature (dynamic: by the entropy of
-what is allowed) -> top-n-sigma -> top-k -> top-p -> min-p -> typical -> XTC; mirostat 2 replaces the truncations.
+what is allowed) -> top-n-sigma -> top-k -> top-p -> min-p -> typical -> XTC; mirostat replaces the truncations.
 Survivors are ordered by (logit descending, id ascending); token = argmax(log p + Gumbel), the first of them on ties.
 Temperature 0 = argmax, lowest id on ties.
 After the processors everything is float64. Each truncation keeps at least one token and sees probabilities
@@ -47,7 +47,7 @@ def sample(logits: Float32s, params: SamplingParams, choice: int, position: int,
         return SampledId(best, mu)
     ids, scaled = candidates(logits, params, choice, position, mu)
     index = _gumbel_argmax(ids, scaled, params.seed, choice, position)
-    if params.mirostat == 2:
+    if params.mirostat:
         surprise = -float(np.log2(softmax(scaled)[index]))
         mu -= params.mirostat_eta * (surprise - params.mirostat_tau)
     return SampledId(int(ids[index]), mu)
@@ -61,7 +61,7 @@ def candidates(
     Temperature is above 0.
     """
     ids, scaled = survivors(logits, params, mu)
-    if params.xtc_probability > 0.0 and params.mirostat != 2:
+    if params.xtc_probability > 0.0 and not params.mirostat:
         n_cut = _n_top_choices(scaled, params, choice, position)
         ids, scaled = ids[n_cut:], scaled[n_cut:]
     return ids, scaled
@@ -72,13 +72,13 @@ def survivors(logits: Float32s, params: SamplingParams, mu: float) -> tuple[Int6
 
     All truncations but XTC, which is an event of the position.
     """
-    k = params.top_k if params.mirostat != 2 else 0
+    k = 0 if params.mirostat else params.top_k
     ids = best_ids(logits, k if k > 0 else len(logits))
     scaled = logits[ids].astype(np.float64) / _temperature(logits, params)
     n_finite = int(np.count_nonzero(scaled > -np.inf))
     ids, scaled = ids[:n_finite], scaled[:n_finite]
-    if params.mirostat == 2:
-        n_kept = max(1, int(np.count_nonzero(_surprise(softmax(scaled)) / np.log(2.0) <= mu)))
+    if params.mirostat:
+        n_kept = _zipf_cut(scaled, mu, len(logits)) if params.mirostat == 1 else _surprise_cut(scaled, mu)
         return ids[:n_kept], scaled[:n_kept]
     if params.top_n_sigma > 0.0:
         n_kept = max(1, int(np.count_nonzero(logits[ids] >= _sigma_floor(logits, params.top_n_sigma))))
@@ -93,6 +93,34 @@ def survivors(logits: Float32s, params: SamplingParams, mu: float) -> tuple[Int6
         kept = _typical(scaled, params.typical_p)
         ids, scaled = ids[kept], scaled[kept]
     return ids, scaled
+
+
+def _surprise_cut(scaled: Float64s, mu: float) -> int:
+    """Mirostat 2: how many of the best surprise by at most `mu` bits; at least 1."""
+    return max(1, int(np.count_nonzero(_surprise(softmax(scaled)) / np.log(2.0) <= mu)))
+
+
+_ZIPF_LOOK = 100
+"""Of the best tokens, by which mirostat 1 estimates how steeply probabilities fall."""
+
+
+def _zipf_cut(scaled: Float64s, mu: float, n_vocab: int) -> int:
+    """Mirostat 1: how many of the best to keep so that the surprise is about `mu` bits, if probabilities fall by Zipf's
+    law; at least 1."""
+    looked = scaled[:_ZIPF_LOOK]
+    n = len(looked)
+    if n < 2:
+        return 1
+    ranks = np.arange(1, n)
+    steps = np.log((ranks + 1) / ranks)
+    exponent = float(np.sum(steps * (looked[:-1] - looked[1:])) / np.sum(steps * steps))
+    excess = exponent - 1.0
+    with np.errstate(all="ignore"):
+        share = np.float64(excess) / (1.0 - np.float64(n_vocab) ** -excess)  # both near 0: it is 1 / log n_vocab
+        k = (share * np.exp2(mu)) ** (1.0 / np.float64(exponent))
+    if not np.isfinite(k):
+        return len(scaled)
+    return int(min(len(scaled), max(1.0, float(k))))
 
 
 def _temperature(logits: Float32s, params: SamplingParams) -> float:
