@@ -24,6 +24,7 @@ from imp_server.engine.messages import ModelInfo, RowFinish
 from imp_server.engine.overlapped import OverlappedLoop
 from imp_server.engine.parts import EngineParts
 from imp_server.engine.row_rules import RowRules
+from imp_server.engine.slot_files import SlotStore
 from imp_server.models.architecture import Architecture
 from imp_server.schedule.cache import Offload, PrefixCache
 from imp_server.schedule.prefix import MakeIndex
@@ -71,6 +72,8 @@ class Tiny:
     words: Vocabulary | None = None
     """Instead of `vocabulary()`."""
     overlap: bool = False
+    keeps_slots: bool = False
+    """What slots held can be saved."""
     loop: EngineLoop | None = None
     """The loop once it is built."""
 
@@ -78,7 +81,7 @@ class Tiny:
         backend: Backend = ReferenceBackend(ArraySource(self.architecture))
         backend = self.wrap(backend)
         groups = self.architecture.cache_groups
-        if self.tier is not None or any(group.kind == "state" for group in groups):
+        if self.tier is not None or self.keeps_slots or any(group.kind == "state" for group in groups):
             offload = Offload(backend, backend.block_bytes("f32"), self.tier, self.snapshots)
             self.make_index = partial(PrefixCache, offload=offload)
         backend.allocate(KvSpec((self.n_blocks,) * len(groups), "f32"))
@@ -97,11 +100,18 @@ class Tiny:
                 rules=RowRules(takes_only=self.takes_only),
                 **({} if self.make_constraint is None else {"make_constraint": self.make_constraint}),
                 speculation=Speculation(self.drafters),
+                slot_store=self._slot_store(scheduler, backend),
                 clock=self.clock,
             )
         )
         info = ModelInfo("tiny", "tiny", "", self.context, self.context, VOCAB, 64, 0, "F32")
         return BuiltEngine(self.loop, info)
+
+    def _slot_store(self, scheduler: Scheduler, backend: Backend) -> SlotStore | None:
+        if not self.keeps_slots:
+            return None
+        assert isinstance(scheduler.index, PrefixCache) and scheduler.index.files is not None
+        return SlotStore(scheduler.index.files, lambda: bytes(32), sum(backend.block_bytes("f32")))
 
 
 @dataclass

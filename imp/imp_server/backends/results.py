@@ -104,7 +104,7 @@ def sample_on_host(row: StepRow, logits: Float32s, drafts: Int32s, masks: UInt32
     result.dead_end = verified.dead_end
     if row.n_logprobs >= 0:
         result.logprobs = _packed(verified.logprobs, row.n_logprobs)
-    if row.sampler.params.mirostat == 2:
+    if row.sampler.params.mirostat:
         result.mirostat_mus = tuple(verified.mus)
 
 

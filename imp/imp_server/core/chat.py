@@ -106,8 +106,8 @@ class ReasoningIntent(msgspec.Struct, frozen=True):
     budget_message: str | None = None
     """What the model is made to think last when its thinking is closed for it; None = the server's."""
     shown: bool = True
-    format: Literal["deepseek", "none"] | None = None
-    """none: thinking stays in the text, with its tags; None = the server's."""
+    format: Literal["deepseek", "deepseek-legacy", "none"] | None = None
+    """none: thinking stays in the text, with its tags; deepseek-legacy: so in streams alone; None = the server's."""
 
 
 class SamplingIntent(msgspec.Struct, frozen=True):
@@ -176,6 +176,8 @@ class ChatRequest(msgspec.Struct, frozen=True):
     template_kwargs: Mapping[str, Any] = {}
     add_generation_prompt: bool = True
     continue_final_message: bool = False
+    streamed: bool = False
+    """Where the form of thinking depends on it."""
 
 
 class PromptRequest(msgspec.Struct, frozen=True):

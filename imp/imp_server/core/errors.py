@@ -114,6 +114,12 @@ class Forbidden(ImpError):
     default_code = "forbidden"
 
 
+class FeatureDisabled(Forbidden):
+    """A route of llama-server's that is never served."""
+
+    default_code = "feature_disabled"
+
+
 class NotFound(ImpError):
     status = 404
     default_code = "not_found"

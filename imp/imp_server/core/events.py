@@ -38,6 +38,8 @@ class Usage(msgspec.Struct, frozen=True):
     """Drafts not tried for lack of KV blocks."""
     accepted_prediction_tokens: int = 0
     rejected_prediction_tokens: int = 0
+    shifted_tokens: int = 0
+    """Tokens of prompt and reply that went where the context was full."""
     accepted_by_position: tuple[int, ...] = ()
     """Of the first, second, ... token of the drafts, how many were accepted; they add up to accepted_tokens."""
 

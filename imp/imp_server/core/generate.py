@@ -175,6 +175,18 @@ class GenerationOptions(msgspec.Struct, frozen=True):
     """As clients write it: lower first, among the owner's own requests."""
     row_preference: int | None = None
     """llama.cpp's `id_slot`."""
+    n_keep: int | None = None
+    """First tokens of the prompt that are kept where the context is shifted; -1 = all, None = as the server has it."""
+    n_discard: int = 0
+    """Tokens that go at a time there; 0 = half of what may go."""
+
+
+class ContextShift(msgspec.Struct, frozen=True):
+    """What becomes of a full context: behind the first `keep` tokens `discard` go (0 = half of them), the rest moves up
+    and is computed anew."""
+
+    keep: int = 0
+    discard: int = 0
 
 
 class GenerateRequest(msgspec.Struct, frozen=True):
@@ -197,6 +209,8 @@ class GenerateRequest(msgspec.Struct, frozen=True):
     """Seconds from acceptance after which the request ends with `length`."""
     prediction: bytes = b""
     """int32 ids of the client's predicted output: an extra region for drafters."""
+    shift: ContextShift | None = None
+    """None: the completion ends where the context is full."""
     score_ids: bytes = b""
     """For task `score`: int32 ids whose logits after the prompt are wanted."""
     digest: str = ""

@@ -116,7 +116,8 @@ class NgramRow:
 
     def _is_as_predicted(self, position: int) -> bool:
         """A reply too short to be looked up is the prediction's beginning."""
-        return bool((self._sampler.output == self._prediction[:position]).all())
+        written = self._sampler.output
+        return len(written) == position and bool((written == self._prediction[:position]).all())
 
     def _draft(self, ids: Int32s, end: int) -> Draft:
         return Draft(ids, is_prediction=end < len(self._prediction))

@@ -22,7 +22,7 @@ class Limits:
     tasks: tuple[str, ...] = ("generate",)
     max_prompt: int = 0
     """Ids of a prompt; 0 = what the context holds."""
-    max_logprobs: int = 128
+    max_logprobs: int = 1024
 
 
 def check_request(

@@ -10,11 +10,12 @@ from imp_server.engine.live import LiveRow
 from imp_server.engine.parts import EngineParts
 from imp_server.schedule.rows import Chunk
 
-REASONS = ("drafts", "hidden", "steering", "grammar", "state", "host_sampling", "memory", "company")
+REASONS = ("drafts", "hidden", "steering", "grammar", "state", "host_sampling", "memory", "company", "shift")
 """Why a row waits for its token. drafts: what may be drafted depends on it. hidden: a drafter reads the hidden state.
 steering: the grammar may take it back. grammar: its mask takes long, or the backend takes no late ones. state: a
 recurrent state can't be rolled back. host_sampling: the host samples it. memory: it would have to take others' blocks.
-company: so many others wait that a step without them wouldn't pay."""
+company: so many others wait that a step without them wouldn't pay.
+shift: the context may be full by then, and moves."""
 
 
 class Ahead:
@@ -53,6 +54,8 @@ class Ahead:
         """One of REASONS; empty if it may go ahead."""
         if self._scheduler.memory.has_state:
             return "state"
+        if live.output.request.shift is not None:
+            return "shift"
         if len(live.row.drafts):  # how many will be accepted isn't known, so neither is the next position
             return "drafts"
         grammar = live.grammar

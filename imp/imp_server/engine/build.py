@@ -17,6 +17,7 @@ from imp_server.core import CapacityExceeded, readable
 from imp_server.engine.acceptance import Limits
 from imp_server.engine.constrained.grammars import Grammars
 from imp_server.engine.drafting.drafters import DraftModel, load_draft_model, make_model_drafter, make_speculation
+from imp_server.engine.fingerprint import fingerprint
 from imp_server.engine.loading import kv_dtype, load_backend
 from imp_server.engine.loop import EngineLoop
 from imp_server.engine.lower_tier import lower_tier
@@ -25,6 +26,7 @@ from imp_server.engine.model_files import open_with_tokenizer
 from imp_server.engine.overlapped import OverlappedLoop
 from imp_server.engine.parts import EngineParts, GrammarReady
 from imp_server.engine.row_rules import RowRules
+from imp_server.engine.slot_files import SlotStore
 from imp_server.engine.warming import measure_drafts, warm_up
 from imp_server.models.architecture import Architecture
 from imp_server.models.source import ModelSource
@@ -100,6 +102,7 @@ def build_engine(
             make_constraint=_grammars(config, vocabulary),
             speculation=speculation,
             note_running=note_running,
+            slot_store=_slot_store(config, source, backend, scheduler, kv),
             clock=clock,
         )
     )
@@ -110,6 +113,17 @@ def choose_loop(overlap: str, backend: Backend) -> type[EngineLoop]:
     """`overlap`: engine.overlap."""
     wins = backend.info.overlaps if overlap == "auto" else overlap == "on"
     return OverlappedLoop if wins else EngineLoop
+
+
+def _slot_store(
+    config: EngineConfig, source: ModelSource, backend: Backend, scheduler: Scheduler, kv: KvSpec
+) -> SlotStore | None:
+    """None = slots aren't kept in files."""
+    index = scheduler.index
+    if not (config.prefix_cache.slots_path and isinstance(index, PrefixCache) and index.files is not None):
+        return None
+    sizes = sum(backend.block_bytes(kv.dtype))
+    return SlotStore(index.files, partial(fingerprint, source, backend, kv), sizes)
 
 
 def _measured(info: ModelInfo, before: int) -> ModelInfo:

@@ -48,6 +48,7 @@ class Counts:
     declined_cost: int = 0
     declined_masks: int = 0
     declined_memory: int = 0
+    shifted_tokens: int = 0
     accepted_prediction_tokens: int = 0
     rejected_prediction_tokens: int = 0
     accepted_by_position: list[int] = field(default_factory=list)
@@ -91,6 +92,7 @@ class ChoiceOutput:
         self._has_newline = False
         self._has_calls = any(segment.kind == "call" for segment in request.plan.segments)
         self._room = room
+        self._shifts = request.shift is not None
         self._closer = unpack_ids(request.plan.think_closer)
         self._close_asked = False
         self._detail: FinishDetail | None = None
@@ -104,6 +106,11 @@ class ChoiceOutput:
     def room_left(self) -> int:
         """Tokens that context and max_tokens leave."""
         return min(self._room, self.request.plan.max_tokens) - self._walker.n_tokens
+
+    def note_shifted(self, n_tokens: int) -> None:
+        """The context has lost so many, and so has room for them."""
+        self._room += n_tokens
+        self.counts.shifted_tokens += n_tokens
 
     @property
     def may_be_steered(self) -> bool:
@@ -132,7 +139,7 @@ class ChoiceOutput:
             if end is not None:
                 self._end(end.reason, stop_string=end.stop_string, end_id=end.end_id)
                 return index + 1
-            if self._walker.n_tokens >= self._room:
+            if self._walker.n_tokens >= self._room and not self._shifts:
                 self._end("length")
                 return index + 1
         return len(ids)

@@ -22,6 +22,7 @@ host because of a part of the sampling law that only it knows."""
 _FROM_THE_START = (
     "choices_cancelled_total",
     "choices_finished_total",
+    "context_shifts_total",
     "completion_tokens_total",
     "computed_tokens_total",
     "decode_ms_total",

@@ -42,6 +42,7 @@ from imp_server.engine.messages import (
     RequestAccepted,
     RequestFailed,
     SessionClosed,
+    SlotAction,
     StatsReply,
     Submit,
     ToEngine,
@@ -54,6 +55,8 @@ from imp_server.schedule.rows import Row
 from imp_server.schedule.snapshots import snapshot_points
 from imp_server.schedule.tiers.record import scoped_group
 
+_MOST_FORCED = 256
+"""Ids that may be appended at a time."""
 _PROMPT_LOGITS_CHUNK = 64
 """Tokens of a step when logits of every prompt position are wanted: they take vocab x 4 bytes each."""
 
@@ -98,6 +101,8 @@ class Intake:
                 self._emit(StatsReply(message.ticket, dict(counters), rows))
             case Drain():
                 self._drain_until_s = self._clock() + message.timeout_s
+            case SlotAction():
+                self._life.slots.handle(message)
             case CloseSession():
                 self._emit(SessionClosed(message.ticket, self._close_session(message.session_id)))
             case _:
@@ -170,7 +175,7 @@ class Intake:
         self, request: GenerateRequest, ids: NDArray[np.int32], choice: int, constraint: Constraint | None
     ) -> LiveRow:
         room = max(0, self._limits.context_length - len(ids))
-        most = len(ids) + min(room, request.plan.max_tokens) + 1
+        most = len(ids) + min(room, request.plan.max_tokens) + 1 + (_MOST_FORCED if request.shift else 0)
         law = self._law(request.sampling)
         # under a grammar the mask itself holds ends back: it knows whether anything else may come
         law = law if constraint is None else replace(law, held_ids=())

@@ -62,7 +62,8 @@ class EngineLoop:
         if fault:
             self._counters["integrity_faults_total"] += 1
             log.error("the KV memory isn't whole: %s", fault)
-        return self.scheduler.index.tidy()
+        has_more = self._life.slots.go_on()
+        return self.scheduler.index.tidy() or has_more
 
     def close(self, reason: ImpError | None = None) -> None:
         """Fail what is left and release the backend."""
@@ -80,6 +81,7 @@ class EngineLoop:
     def _launch(self) -> Flight | None:
         """The next step, of all rows that may run now; None if there is nothing to run, or it failed."""
         self._expire()
+        self._life.slots.go_on()
         self._life.note_admitted(self.scheduler.admit())
         self._decide()
         self._await_masks()

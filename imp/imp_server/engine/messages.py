@@ -64,6 +64,19 @@ class CloseSession(msgspec.Struct, frozen=True, tag="close_session"):
     session_id: str
 
 
+class SlotAction(msgspec.Struct, frozen=True, tag="slot_action"):
+    """Save what the slot held last to the file `path`, read such a file, or forget it; answered by SlotDone."""
+
+    ticket: int
+    action: Literal["save", "restore", "erase"]
+    slot: int
+    path: str = ""
+    owner: str = ""
+    """Whose text it must be; "" = anybody's."""
+    most_bytes: int = 0
+    """Of a file."""
+
+
 class AskStats(msgspec.Struct, frozen=True, tag="ask_stats"):
     ticket: int
 
@@ -74,7 +87,9 @@ class Drain(msgspec.Struct, frozen=True, tag="drain"):
     timeout_s: float
 
 
-ToEngine = Start | Submit | Cancel | EndReasoning | LoadAdapter | UnloadAdapter | CloseSession | AskStats | Drain
+ToEngine = (
+    Start | Submit | Cancel | EndReasoning | LoadAdapter | UnloadAdapter | CloseSession | SlotAction | AskStats | Drain
+)
 
 # --- from the engine ----------------------------------------------------------------------------
 
@@ -227,6 +242,17 @@ class SessionClosed(msgspec.Struct, frozen=True, tag="session_closed"):
     n_blocks: int
 
 
+class SlotDone(msgspec.Struct, frozen=True, tag="slot_done"):
+    """`problem`: "" if it was done, else one of those of engine/slot_files.py."""
+
+    ticket: int
+    n_tokens: int = 0
+    n_bytes: int = 0
+    """Of the file."""
+    took_ms: float = 0.0
+    problem: str = ""
+
+
 class StatsReply(msgspec.Struct, frozen=True, tag="stats"):
     """Counters and gauges by metric name; `rows` for /slots."""
 
@@ -254,6 +280,7 @@ FromEngine = (
     | ReasoningEnded
     | AdapterDone
     | SessionClosed
+    | SlotDone
     | StatsReply
     | Heartbeat
 )

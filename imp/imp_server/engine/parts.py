@@ -17,6 +17,7 @@ from imp_server.engine.drafting.speculation import Speculation
 from imp_server.engine.live import LiveRequests
 from imp_server.engine.messages import FromEngine
 from imp_server.engine.row_rules import RowRules
+from imp_server.engine.slot_files import SlotStore
 from imp_server.schedule.scheduler import Scheduler
 from imp_server.vocab.table import Vocabulary
 
@@ -47,6 +48,8 @@ class EngineParts:
     speculation: Speculation = field(default_factory=Speculation)
     note_running: Callable[[Collection[int]], None] | None = None
     """Hears the keys of the requests in a step before it runs."""
+    slot_store: SlotStore | None = None
+    """None: what slots held isn't kept in files."""
     clock: Callable[[], float] = time.monotonic
     live: LiveRequests = field(default_factory=LiveRequests)
     counters: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))

@@ -11,10 +11,13 @@ from imp_server.engine.errors import failed
 from imp_server.engine.live import LiveRow, Sampled
 from imp_server.engine.messages import RowDelta
 from imp_server.engine.parts import EngineParts
+from imp_server.engine.slot_files import SlotFiles
 from imp_server.schedule.rows import Row
 
 log = logging.getLogger(__name__)
 
+_LEAST_MOVED = 4
+"""Positions behind what is kept that a shift leaves at least."""
 _MOST_ONLY = 32
 """Tokens taken in a row without logits: they wait to be computed, in one step."""
 
@@ -26,6 +29,8 @@ class RowLife:
         self.live, self.counters = parts.live, parts.counters
         self._scheduler, self._rules = parts.scheduler, parts.rules
         self._emit, self._clock = parts.emit, parts.clock
+        self._n_most = parts.limits.context_length
+        self.slots = SlotFiles(parts.slot_store, parts.emit, lambda: parts.scheduler.rows)
 
     def note_admitted(self, rows: Iterable[Row]) -> None:
         now = self._clock()
@@ -50,6 +55,7 @@ class RowLife:
         """New ids join the history and the grammar, whose next mask is begun; False if it forbids one.
 
         `closing`: of a thinking, by force."""
+        self._make_room(live, len(ids))
         live.row.sampler.append(ids)
         grammar = live.grammar
         if grammar is None:
@@ -62,6 +68,21 @@ class RowLife:
         if live.output.finish is None:
             grammar.request_mask()
         return True
+
+    def _make_room(self, live: LiveRow, n_new: int) -> None:
+        """Where the context is full and may be shifted; elsewhere the completion has ended before that."""
+        shift, sampler = live.output.request.shift, live.row.sampler
+        if shift is None or live.output.finish is not None or sampler.length + n_new <= self._n_most:
+            return
+        keep = max(0, min(shift.keep, self._n_most - _LEAST_MOVED))
+        n_free = sampler.length - keep
+        discard = min(n_free, max(shift.discard or n_free // 2, sampler.length + n_new - self._n_most))
+        if live.drafting is not None:  # what they know of the row's text is another one's now
+            live.drafting.close()
+            live.drafting = None
+        self._scheduler.shift(live.row, keep, discard)
+        live.output.note_shifted(discard)
+        self.counters["context_shifts_total"] += 1
 
     def may_steer(self, output: ChoiceOutput) -> bool:
         return self._rules.length_steering and output.may_be_steered
@@ -100,10 +121,12 @@ class RowLife:
         """Rows that ended outside a step (deadline, forced closing) leave the scheduler before the next plan."""
         for live in self.live.touched:
             if live.output.finish is not None:
+                self.slots.note(live.row)
                 self._scheduler.remove(live.row)
 
     def forget(self, live: LiveRow) -> None:
         """The choice is over or lost: its slot, blocks and place in the queue are free at once."""
+        self.slots.note(live.row)
         self._scheduler.remove(live.row)
         if live.drafting is not None:
             live.drafting.close()

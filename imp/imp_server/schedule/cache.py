@@ -22,6 +22,7 @@ from imp_server.schedule.pins import Pins
 from imp_server.schedule.prefix import PrefixHit, n_common
 from imp_server.schedule.restoring import Restoring
 from imp_server.schedule.rows import Row
+from imp_server.schedule.session_files import SessionFiles
 from imp_server.schedule.snapshots import SnapshotLimits, Snapshots
 from imp_server.schedule.spill import Spill
 from imp_server.schedule.tiers.record import BlockStore
@@ -94,6 +95,12 @@ class PrefixCache:
             self.tree, self._kept, self._lookup, self._pools, spill=self._spill, snapshots=self._snapshots
         )
         self._cursors: dict[Row, _Cursor] = {}
+        self.files: SessionFiles | None = None
+        """None: there is nothing that could be in files, or a state that only snapshots hold."""
+        if offload is not None and self._usable and self._snapshots is None:
+            self.files = SessionFiles(
+                self.tree, self._kept, self._groups, self._pools, offload.store, offload.block_bytes
+            )
 
     @property
     def keeps(self) -> bool:

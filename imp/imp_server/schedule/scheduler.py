@@ -199,6 +199,19 @@ class Scheduler:
         row.n_computed = row.n_begun = 0
         self._begin(row, self._match(Ticket([row])))
 
+    def shift(self, row: Row, keep: int, discard: int) -> None:
+        """The row's history loses ids from its middle; what is behind them is computed anew, at its new positions."""
+        self.index.disown(row)
+        if row.tables is not None:
+            row.tables.release()
+        row.void_steps()
+        row.n_computed = row.n_begun = 0
+        row.drafts = row.drafts[:0]
+        row.snapshot_points = ()
+        row.sampler.shift(keep, discard)
+        if row.tables is not None:
+            self._begin(row, self._match(Ticket([row])))
+
     def failed(self, plan: PlannedStep) -> None:
         """The step raised: what its rows' blocks hold is unknown. Call before the rows are removed."""
         for chunk in plan.chunks:

@@ -25,7 +25,7 @@ def on_host_reason(params: SamplingParams, *, logprobs_as_drawn: bool = False) -
     if params.temperature <= 0:
         return ""
     rare = {
-        "mirostat": params.mirostat == 2,
+        "mirostat": params.mirostat != 0,
         "typical_p": params.typical_p < 1.0,
         "dynatemp": params.dynatemp_range > 0.0,
         "top_n_sigma": params.top_n_sigma > 0.0,

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any, Literal, NamedTuple, Protocol
 
 from imp_server.core import GenerateRequest
-from imp_server.engine.messages import ModelInfo, ReasoningVerdict, RowDelta
+from imp_server.engine.messages import ModelInfo, ReasoningVerdict, RowDelta, SlotAction, SlotDone
 
 EngineState = Literal["loading", "ready", "restarting", "draining", "stopped", "failed"]
 OnLoading = Callable[[str, float], None]
@@ -85,6 +85,10 @@ class EngineClient(Protocol):
 
     async def close_session(self, session_id: str) -> int:
         """Release the session's pins, also those that its running requests would make; blocks that became free."""
+        ...
+
+    async def slot_action(self, action: SlotAction) -> SlotDone:
+        """What became of it; its ticket is chosen here. Raises as `submit`."""
         ...
 
     async def load_adapter(self, name: str, path: str) -> None: ...

@@ -6,6 +6,8 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 
+from msgspec.structs import replace
+
 from imp_server.core import (
     Draining,
     EngineRestarting,
@@ -33,6 +35,8 @@ from imp_server.engine.messages import (
     ModelInfo,
     Ready,
     SessionClosed,
+    SlotAction,
+    SlotDone,
     StatsReply,
     ToEngine,
     UnloadAdapter,
@@ -86,6 +90,10 @@ class MessageClient(ABC):
         except ImpError:
             return 0
 
+    async def slot_action(self, action: SlotAction) -> SlotDone:
+        self._check_state()
+        return await self._tickets.ask(lambda ticket: replace(action, ticket=ticket), SlotDone)
+
     async def load_adapter(self, name: str, path: str) -> None:
         await self._change_adapter(lambda ticket: LoadAdapter(ticket, name, path))
 
@@ -120,7 +128,7 @@ class MessageClient(ABC):
             case LoadFailed():
                 self._state = "failed"
                 self._settle_load(user_fault(message))
-            case AdapterDone() | SessionClosed() | StatsReply():
+            case AdapterDone() | SessionClosed() | SlotDone() | StatsReply():
                 self._tickets.answer(message)
             case Heartbeat():
                 pass

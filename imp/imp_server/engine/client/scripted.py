@@ -54,6 +54,8 @@ from imp_server.engine.messages import (
     ReasoningEnded,
     ReasoningVerdict,
     RequestAccepted,
+    SlotAction,
+    SlotDone,
     StepDone,
     Submit,
     ToEngine,
@@ -101,6 +103,7 @@ class ScriptedEngine:
         self.limits = Limits(context_length, vocabulary.size, n_rows, max_queue, tasks)
         self.requests_seen: list[GenerateRequest] = []
         self.cancelled_keys: list[int] = []
+        self.slot_actions: list[SlotAction] = []
         self.sessions_closed: list[str] = []
         self.n_crashes = 0
         self._info = ModelInfo(
@@ -193,6 +196,11 @@ class ScriptedEngine:
     async def close_session(self, session_id: str) -> int:
         self.sessions_closed.append(session_id)
         return 0
+
+    async def slot_action(self, action: SlotAction) -> SlotDone:
+        """As if all slots were empty, and every file a whole one."""
+        self.slot_actions.append(action)
+        return SlotDone(0, 12, 3456, 1.5) if action.action == "restore" else SlotDone(0, problem="nothing")
 
     async def load_adapter(self, name: str, path: str) -> None:
         self._adapters[name] = path

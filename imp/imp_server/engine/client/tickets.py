@@ -7,10 +7,10 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from imp_server.core import ImpError
-from imp_server.engine.messages import AdapterDone, SessionClosed, StatsReply, ToEngine
+from imp_server.engine.messages import AdapterDone, SessionClosed, SlotDone, StatsReply, ToEngine
 
-Answer = AdapterDone | SessionClosed | StatsReply
-A = TypeVar("A", AdapterDone, SessionClosed, StatsReply)
+Answer = AdapterDone | SessionClosed | SlotDone | StatsReply
+A = TypeVar("A", AdapterDone, SessionClosed, SlotDone, StatsReply)
 
 
 class Tickets:
