@@ -15,6 +15,8 @@ from imp_server.core.owner import NOBODY, Caller, is_admin, owner_of
 _log = logging.getLogger(__name__)
 _LARGEST_FILE = 1 << 20
 Stamp = tuple[int, int, int]
+_FINE: Stamp = (-1, -1, -1)
+"""Of no file."""
 
 
 class KeyRing:
@@ -27,6 +29,9 @@ class KeyRing:
         self._admin = _known(admin)
         self._file = file
         self._stamp = _stamp(file) if file else None
+        """Of the file whose keys are in force."""
+        self._wrong: Stamp | None = _FINE
+        """Of the file that couldn't be used, as was told."""
         self._filed = _known(keys_from_file(file)) if file else {}
         self._all: dict[bytes, Caller] = {}
         self._put_together()
@@ -76,17 +81,23 @@ class KeyRing:
         stamp = _stamp(self._file) if self._file else None
         if stamp == self._stamp:
             return
-        self._stamp = stamp
         if stamp is None:
-            _log.error("the API key file %s isn't there; the keys read before stay in force", self._file)
+            self._complain(stamp, f"the API key file {self._file} isn't there")
             return
         try:
-            self._filed = _known(keys_from_file(self._file))
-        except ConfigError as error:
-            _log.error("%s; the keys read before stay in force", error)
+            filed = _known(keys_from_file(self._file))
+        except ConfigError as error:  # it is read again with the next request: the reason may have gone by then
+            self._complain(stamp, error.message)
             return
+        self._stamp, self._wrong, self._filed = stamp, _FINE, filed
         _log.info("the API key file has changed: %d keys", len(self._filed))
         self._put_together()
+
+    def _complain(self, stamp: Stamp | None, message: str) -> None:
+        """Once for each state of the file."""
+        if stamp != self._wrong:
+            self._wrong = stamp
+            _log.error("%s; the keys read before stay in force", message)
 
     def _put_together(self) -> None:
         keys = self._own | self._filed

@@ -17,6 +17,7 @@ from imp_server.api.responses_store import UNCOUNTED
 from imp_server.api.store_file import DamagedStore, StoreFile, columns, mended
 from imp_server.core import PayloadTooLarge
 from imp_server.core.owner import Owner
+from imp_server.dialects.ids import new_id
 from imp_server.dialects.openai_conversations.kept import ItemPage
 
 Json = dict[str, Any]
@@ -200,9 +201,9 @@ class ConversationsStore:
         added: list[Json] = []
         taken: set[str] = set()
         for item in items:
-            here = place + len(added)
-            if item["id"] in taken or self._item(db, name, item["id"]) is not None:
-                item = item | {"id": f"{item['id'].partition('_')[0][:16]}_{name.removeprefix('conv_')}_{here}"}
+            kind, _, _ = item["id"].partition("_")
+            while item["id"] in taken or self._item(db, name, item["id"]) is not None:
+                item = item | {"id": new_id(f"{kind[:16]}_")}  # random: a client can't have sent it before
             taken.add(item["id"])
             added.append(item)
         texts = [json.dumps(item) for item in added]

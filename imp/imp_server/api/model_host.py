@@ -84,6 +84,8 @@ class ModelHost:
     on_demand: bool = False
     """One of several: loaded when somebody asks for it, gone when another needs its place."""
     loads_at_start: bool = False
+    is_hidden: bool = False
+    """It is served, and not listed."""
     broken: str = ""
     """What is wrong with its configuration; it is never loaded then."""
     file_bytes: int = 0
@@ -108,6 +110,12 @@ class ModelHost:
     _carried: dict[str, float] = field(default_factory=dict)
     """What engines of it counted that have ended."""
     _opening: asyncio.Lock = field(default_factory=asyncio.Lock)
+    read_s: float = field(default_factory=time.monotonic)
+    """When its text side was used last."""
+    _readers: Counter[TextSide] = field(default_factory=Counter)
+    """Requests that use a text side, by text side."""
+    _unread: dict[TextSide, asyncio.Event] = field(default_factory=dict)
+    """Set once nobody uses one any more that is to be closed."""
 
     # --- its life -------------------------------------------------------------------------------
 
@@ -172,12 +180,42 @@ class ModelHost:
             self._carry((await self._ask_engine()).counters)
             self._told = EngineStats({}, ())
         await self.client.drain(0.0 if self.queue_depth else _SAVING_S)
-        if self.rest == "unloaded" and self.text is not None:
-            text, self.text = self.text, None
-            await asyncio.to_thread(text.close)
-            if self.pool is not None:
-                self.pool.close()
-                self.pool = None
+        if self.rest == "unloaded":
+            await self.close_text()
+
+    def reading(self) -> Callable[[], None]:
+        """The text side stays open until what this gives is called."""
+        text = self.text
+        assert text is not None
+        self._readers[text] += 1
+
+        def end() -> None:
+            self._readers[text] -= 1
+            self.read_s = time.monotonic()
+            if not self._readers[text]:
+                del self._readers[text]
+                if (unread := self._unread.pop(text, None)) is not None:
+                    unread.set()
+
+        return end
+
+    @property
+    def is_read(self) -> bool:
+        """Somebody uses its text side."""
+        return bool(self.text is not None and self._readers[self.text])
+
+    async def close_text(self) -> None:
+        """Whoever asks next opens another; who uses this one may finish."""
+        text, pool = self.text, self.pool
+        self.text = self.pool = None
+        if text is None:
+            return
+        if self._readers[text]:
+            unread = self._unread[text] = asyncio.Event()
+            await unread.wait()
+        await asyncio.to_thread(text.close)
+        if pool is not None:
+            pool.close()
 
     def _carry(self, counters: dict[str, float]) -> None:
         for name, value in counters.items():

@@ -51,6 +51,10 @@ class Control:
         self._events = ModelEvents(self._states, keep_alive_s)
         self._downloads = Downloads(self._told, self._fetched)
         self._scanning = asyncio.Lock()
+        self._fresh: set[str] = set()
+        """Downloaded, and not found yet."""
+        self._next_scan: asyncio.Task[None] | None = None
+        """One that hasn't begun yet."""
         self._tasks: set[asyncio.Task[None]] = set()
         for host in models:
             self._attach(host)
@@ -151,15 +155,31 @@ class Control:
         return model if model in self._downloads else f"hf:{model}"
 
     async def scan(self) -> None:
-        """Finds models that have come; those that have gone, and aren't in memory, are forgotten."""
+        """Finds models that have come; those that have gone, and aren't in memory, are forgotten.
+
+        All who ask before a scan begins share it.
+        """
         if self._catalogue is None:
             return
+        if self._next_scan is None:
+            self._next_scan = asyncio.get_running_loop().create_task(self._scan(self._catalogue))
+        await asyncio.shield(self._next_scan)
+
+    async def _scan(self, catalogue: Catalogue) -> None:
         async with self._scanning:
-            found = {host.id: host for host in await self._pool.run(self._catalogue.hosts)}
+            self._next_scan = None
+            fresh, self._fresh = self._fresh, set()
+            found = {host.id: host for host in await self._pool.run(catalogue.hosts)}
             known = {host.id: host for host in self._models}
+            for model_id in fresh - found.keys():
+                self._events.tell(model_id, {"status": "downloaded"})
             for model_id, host in found.items():
                 old = known.get(model_id)
-                if old is None or (old.broken and old.broken != host.broken):
+                if old is not None:
+                    old.is_hidden = host.is_hidden
+                if model_id in fresh:  # told once it is listed
+                    self._events.tell(model_id, {"status": "downloaded"})
+                if old is None or _is_other(old, host):
                     self._models.add(host)
                     self._attach(host)
                     host.tell()
@@ -176,7 +196,7 @@ class Control:
             _log.warning("model %r wasn't fetched: %s", model[:200], error)
             self._events.tell(model, {"status": "unloaded", "error": error})
             return
-        self._events.tell(model, {"status": "downloaded"})
+        self._fresh.add(model)
         task = asyncio.get_running_loop().create_task(self.scan())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -199,6 +219,12 @@ class Control:
         self._events.close()
         await self._downloads.close()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+
+
+def _is_other(old: ModelHost, new: ModelHost) -> bool:
+    """What is known of it by now is something else, and nobody has it in memory."""
+    is_at_rest = old.rest == "unloaded" and not old.is_queued and old.is_idle
+    return (bool(old.broken) and old.broken != new.broken) or (is_at_rest and old.config != new.config)
 
 
 def _state(host: ModelHost) -> Json:

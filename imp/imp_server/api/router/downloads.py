@@ -52,6 +52,8 @@ class Download:
         )
         try:
             assert self._process.stdout is not None
+            if self.was_cancelled:  # while it was begun, when there was no process to be told
+                return "the download was cancelled"
             while line := await self._process.stdout.readline():
                 self._take(line)
             code = await self._process.wait()

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from imp_server.api.model_host import ModelHost
+    from imp_server.api.text_side import TextSide
 
 
 class Leases:
@@ -16,6 +17,7 @@ class Leases:
 
     def __init__(self) -> None:
         self._hosts: list[ModelHost] = []
+        self._readings: dict[TextSide, Callable[[], None]] = {}
 
     def take(self, host: ModelHost) -> None:
         """Once for each model, however often it is asked for."""
@@ -23,8 +25,16 @@ class Leases:
             self._hosts.append(host)
             host.n_leases += 1
 
+    def read(self, host: ModelHost) -> None:
+        """The text side that the model has now stays open, though the model may leave memory."""
+        if host.text is not None and host.text not in self._readings:
+            self._readings[host.text] = host.reading()
+
     def close(self) -> None:
         """Idempotent."""
+        readings, self._readings = self._readings, {}
+        for end in readings.values():
+            end()
         hosts, self._hosts = self._hosts, []
         for host in hosts:
             host.n_leases -= 1

@@ -21,6 +21,8 @@ from imp_server.core import Draining, ImpError, ModelLoadFailed, ModelNotLoaded,
 _log = logging.getLogger(__name__)
 RETRY_S = 5.0
 """So long the cause of a failed load is told again before the load is tried again."""
+_TEXT_S, _MOST_TEXTS = 60.0, 8
+"""Of models that aren't in memory: seconds for which a text side stays open when it was used, and how many may."""
 _LOOK_S = 0.25
 """How often idle models are looked for."""
 
@@ -301,11 +303,23 @@ class Residency:
         self._changed.set()
         self._trim()
 
+    def _close_texts(self) -> None:
+        """Of models that aren't in memory, the text sides that nobody has used for a while; and the oldest of many."""
+        idle = [h for h in self._hosts() if h.rest == "unloaded" and h.text is not None and not h.is_read]
+        idle = [h for h in idle if not h.is_queued and h not in self._leaving]
+        idle.sort(key=lambda host: host.read_s, reverse=True)
+        for place, host in enumerate(idle):
+            if place >= _MOST_TEXTS or self._clock() - host.read_s > _TEXT_S:
+                task = asyncio.get_running_loop().create_task(host.close_text())
+                self._resting.add(task)
+                task.add_done_callback(self._resting.discard)
+
     async def watch(self) -> None:
         """Puts models to sleep that nobody has used for `engine.idle_unload_s`."""
         while True:
             await asyncio.sleep(_LOOK_S)
             self._changed.set()  # an engine that starts again, or fails to, tells nobody here
+            self._close_texts()
             for host in self._hosts():
                 limit_s = host.config.engine.idle_unload_s
                 idle_s = self._clock() - host.used_s
