@@ -8,7 +8,8 @@ PYTEST := $(PY) -m pytest
 ARGS ?=
 
 # make codex, make claude-code: the real program from npm against a scripted model
-.PHONY: llama-server-tests serve test test-fast test-browser test-all check-degeneration fuzz mutants asan wheels emulated codex claude-code
+.PHONY: serve test test-fast test-browser test-all check-degeneration fuzz mutants asan wheels emulated codex claude-code
+.PHONY: lint llama-server-tests setup setup-test native docs site oracle-files clean
 
 setup: $(VENV)/.base
 setup-test: $(VENV)/.test

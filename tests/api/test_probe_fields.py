@@ -68,8 +68,3 @@ def test_metrics_tell_when_the_process_started(server: LiveServer) -> None:
     assert int(reply.headers["process-start-time-unix"]) > 1_600_000_000
     for name in ("prompt_tokens_total", "tokens_predicted_total", "n_decode_total", "requests_processing"):
         assert f"\nllamacpp:{name} " in reply.text
-
-
-@pytest.mark.parametrize("path", ["/lora-adapters", "/tools", "/cors-proxy"])
-def test_what_is_not_there_is_a_404(server: LiveServer, path: str) -> None:
-    assert httpx.get(server.url + path).status_code == 404

@@ -26,6 +26,7 @@ REFUSED: dict[str, tuple[Any, str, dict[str, Any], int]] = {
     "server.max_n": (1, CHAT, {**BODY, "n": 2}, 400),
     "server.max_tools": (1, CHAT, {**BODY, "tools": [TOOL, TOOL | {"function": {"name": "g"}}]}, 400),
     "server.max_logit_bias": (1, CHAT, {**BODY, "logit_bias": {"1": 1, "2": 1}}, 400),
+    "server.max_n_probs": (2, "/completion", {"prompt": "a", "n_probs": 3}, 400),
     "server.max_batch_items": (1, "/v1/embeddings", {"model": "m", "input": ["a", "b"]}, 400),
 }
 """Knob -> (a value, path, a body that is served by default, the status that it gets then)."""

@@ -11,14 +11,17 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import httpx
 import pytest
+from imp_server.api import auth
 from imp_server.api import hub as hub_module
 from imp_server.api.auth import KeyRing
 from imp_server.api.contract import Contract
 from imp_server.api.entrance import check_browser
 from imp_server.api.headers import Cors
+from imp_server.config.serving import ServerSettings
 from imp_server.core import ConfigError, Forbidden, Unauthorized, UserFault
 from imp_server.core.owner import NOBODY, owner_of
 
@@ -60,6 +63,17 @@ def test_a_key_file_is_read_anew_when_it_changes(tmp_path: Path, caplog: pytest.
     other.write_text("four")
     other.rename(file)
     assert ring.check(bearer("four")).owner == owner_of("four")
+
+
+def test_a_key_file_that_cannot_be_read_once_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "keys"
+    file.write_text("one")
+    ring = KeyRing([], file=str(file))
+    file.write_text("twice")
+    with monkeypatch.context() as patch:
+        patch.setattr(auth, "keys_from_file", Mock(side_effect=ConfigError("the disk is slow")))
+        assert ring.check(bearer("one")).owner == owner_of("one")
+    assert ring.check(bearer("twice")).owner == owner_of("twice"), "though the file is the one it was"
 
 
 def test_a_key_file_that_cannot_be_used_is_an_error_at_start(tmp_path: Path) -> None:
@@ -289,7 +303,7 @@ def test_cors_for_everybody_is_never_for_changes(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_listed_origin_beside_the_star() -> None:
-    cors = Cors(("*", "https://a.example"))
+    cors = Cors(ServerSettings(cors_origins=("*", "https://a.example")))
     listed, other = (cors.headers(o, "GET", "") for o in ("https://a.example", "https://b.example"))
     assert listed["access-control-allow-origin"] == "https://a.example" and listed["vary"] == other["vary"] == "Origin"
     assert other["access-control-allow-origin"] == "*" and "access-control-allow-credentials" not in other
@@ -384,4 +398,4 @@ def test_whose_priority_counts_against_other_keys() -> None:
 @pytest.mark.parametrize("origin", ["http://[", "http://[::1", "http://a]", "null", "", "://"])
 def test_an_origin_that_is_no_url_is_another_site(origin: str) -> None:
     with pytest.raises(Forbidden):
-        check_browser({"origin": origin, "host": "localhost:8080"}, Cors(()), changes_server=False)
+        check_browser({"origin": origin, "host": "localhost:8080"}, Cors(ServerSettings()), changes_server=False)

@@ -7,7 +7,6 @@ import math
 from pathlib import Path
 
 import pytest
-from imp_server.cli._offline import command
 from imp_server.cli.main import run
 
 from tests.real_model import smollm2
@@ -19,7 +18,7 @@ BENCHED = {"prefill_tps", "decode_tps", "pp_tokens", "pp_ms", "tg_tokens", "tg_m
 
 
 def offline(*arguments: str) -> int:
-    return run(list(arguments), command, "imp-cli")
+    return run(list(arguments), "imp-cli")
 
 
 @pytest.mark.parametrize(

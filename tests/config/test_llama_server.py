@@ -44,19 +44,35 @@ def test_no_flag_is_made_up_and_each_sets_something_that_is_there() -> None:
         ("--host 0.0.0.0,/run/a.sock", {"server.host": "0.0.0.0,unix:/run/a.sock"}),
         ("-md d.gguf", {}),
         ("-md d.gguf --spec-type draft-simple,ngram-mod",
-         {"speculative.draft_model": "d.gguf", "speculative.drafters": "forced,ngram,model"}),
+         {"speculative.draft_model": "d.gguf", "speculative.drafters": "forced,ngram,model",
+          "speculative.enabled": "on", "speculative.cost_gate": "false"}),
+        ("-c 512 -np 2", {"model.max_seq_len": "256", "scheduler.max_rows": "2"}),
+        ("-c 512 -np 2 -kvu", {"model.max_seq_len": "512", "scheduler.max_rows": "2"}),
+        ("-c 512 -np 2 -kvu -no-kvu", {"model.max_seq_len": "256", "scheduler.max_rows": "2"}),
+        ("-c 0 -np 2", {"model.max_seq_len": "0", "scheduler.max_rows": "2"}),
+        ("-n 64", {"server.max_tokens": "64", "server.most_tokens": "64"}),
+        ("-a b,a", {"model.alias": "a,b"}),
+        ("--context-shift --keep 5", {"model.context_shift": "true", "model.keep_tokens": "5"}),
+        ("--no-jinja --no-ui --props", {"server.tools": "false", "server.ui": "false", "server.props": "true"}),
+        ("--no-prefill-assistant --slot-save-path d",
+         {"server.prefill_assistant": "false", "prefix_cache.slots_path": "d"}),
+        ("--repeat-last-n -1 --mirostat 1 --xtc-probability 0.5",
+         {"sampling.repeat_last_n": "0", "sampling.mirostat": "1", "sampling.xtc_probability": "0.5"}),
+        ("--reasoning-format deepseek-legacy --embedding",
+         {"reasoning.format": "deepseek-legacy", "server.only_embeddings": "true"}),
+        ("--cors-methods GET --no-cors-credentials", {"server.cors_methods": "GET", "server.cors_credentials": "off"}),
         ("--spec_type none", {"speculative.drafters": "forced"}),
         ("-to 600", {"server.send_timeout_s": "600", "server.body_timeout_s": "600"}),
         ("--no-cache-prompt --no-warmup", {"prefix_cache.enabled": "false", "engine.warmup": "false"}),
-        ("-v", {"log.level": "debug"}),
+        ("-v", {"log.level": "debug", "server.verbose_replies": "true"}),
         ("--models-dir d --models-max 2 --no-models-autoload",
          {"router.models_dir": "d", "router.models_max": "2", "router.models_autoload": "false"}),
         ("--sleep-idle-seconds 30 --tags a,b", {"engine.idle_unload_s": "30", "model.tags": "a,b"}),
         ("-lv 2 --log-jsonl", {"log.level": "warning", "log.format": "json"}),
-        ("--reasoning-budget 0", {"reasoning.think_budget": "0"}),
+        ("--reasoning-budget 0", {"reasoning.budget_tokens": "0"}),
         ("-rea auto", {}),
         ("-ctk q8_0 -ctv q8_0", {"kv_cache.dtype": "int8"}),
-        ("--samplers penalties;dry;top_n_sigma;top_k;typ_p;top_p;min_p;xtc;temperature --mirostat 0", {}),
+        ("--samplers penalties;dry;top_n_sigma;top_k;typ_p;top_p;min_p;xtc;temperature", {}),
     ],
 )  # fmt: skip
 def test_what_is_served_sets_our_knobs(line: str, knobs_set: dict[str, str]) -> None:
@@ -71,6 +87,8 @@ def test_what_is_served_sets_our_knobs(line: str, knobs_set: dict[str, str]) -> 
         ("-ctk q4_0", "-ctk q4_0 isn't served: it can be f32, f16, bf16, q8_0"),
         ("-ctk f16 -ctv q8_0", "keys and values have one type here"),
         ("--ignore-eos", "send it in the request"),
+        ("--repeat-last-n 0", "is --repeat-penalty 1"),
+        ("--pooling mean", "decoders by their last token"),
         ("--nonsense", "no option of llama-server"),
         ("-c", "-c wants a value"),
         ("-hff x.gguf", "give that with -hf"),
@@ -90,7 +108,7 @@ def test_what_has_no_effect_is_named() -> None:
 def test_variables_hold_and_the_command_line_is_stronger() -> None:
     variables = {"LLAMA_ARG_CTX_SIZE": "1024", "LLAMA_ARG_N_PARALLEL": "3", "LLAMA_ARG_CACHE_PROMPT": "off"}
     found = translated(["-c", "2048"], variables).knobs
-    assert found == {"model.max_seq_len": "2048", "scheduler.max_rows": "3", "prefix_cache.enabled": "false"}
+    assert found == {"model.max_seq_len": "682", "scheduler.max_rows": "3", "prefix_cache.enabled": "false"}
     assert translated(["--offline", "-hft", "t"], {}).variables == {"HF_HUB_OFFLINE": "1", "HF_TOKEN": "t"}
     with pytest.raises(ConfigError, match="LLAMA_ARG_TOOLS"):
         translated([], {"LLAMA_ARG_TOOLS": "all"})
@@ -101,7 +119,7 @@ def test_habits_are_weaker_than_whatever_is_asked(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     monkeypatch.setenv("IMP_TEMPERATURE", "0.3")
     (tmp_path / "imp.toml").write_text("[sampling]\ntop_k = 7\n")
-    config = configuration(translated(["--min-p", "0.2"], {})).config
+    config = configuration(translated(["-m", "a.gguf", "--min-p", "0.2"], {})).config
     sampling = config.sampling
     assert (sampling.temperature, sampling.top_k, sampling.min_p, sampling.top_p) == (0.3, 7, 0.2, 0.95)
     assert config.server.model_names == "any"
@@ -110,6 +128,12 @@ def test_habits_are_weaker_than_whatever_is_asked(monkeypatch: pytest.MonkeyPatc
 def test_the_page_is_made_of_the_table(repo_root: Path) -> None:
     assert (repo_root / "docs" / "llama-server.md").read_text() == page(), "make docs"
     assert all(flag.names[0] in usage() for flag in FLAGS)
+
+
+def test_no_model_means_all_that_were_fetched(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("IMP_HOME", str(tmp_path))
+    several = configuration(translated([], {})).config
+    assert several.router.models_dir == str(tmp_path / "models") and several.server.model_names == "strict"
 
 
 def test_several_models_have_names_that_mean_them(tmp_path: Path) -> None:

@@ -180,7 +180,7 @@ def test_probabilities_and_tokens_ask_for_logprobs() -> None:
         {"n_indent": -1},
         {"n_keep": -2},
         {"n_discard": -1},
-        {"mirostat": 1},
+        {"mirostat": 3},
         {"logit_bias": [[1]]},
     ],
 )

@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 from imp_server.config import Config
-from imp_server.core import InvalidRequest, SamplingIntent, SamplingParams
+from imp_server.core import ChatRequest, InvalidRequest, ReasoningIntent, SamplingIntent, SamplingParams, Tool
 from imp_server.text.model import TextModel
+from imp_server.text.plan import think_budget, think_wish
 from imp_server.text.sampling_defaults import configured, default_sampling, sampling_params
+from imp_server.text.thinking import ThinkTags
 
 from tests.asked import sampling
 from tests.toy import CHATML, byte_tokenizer
@@ -83,6 +85,28 @@ def test_what_the_server_was_started_with() -> None:
     made = sampling_params(asked, model.sampling_defaults, end_ids=(), vocab_size=9)
     assert (made.temperature, made.presence_penalty, made.top_k) == (0.9, 0.0, 7)
     assert configured(default_sampling("qwen3", {}), Config().sampling) == default_sampling("qwen3", {})
+
+
+def test_every_value_that_a_server_may_be_started_with() -> None:
+    values = {
+        "dry_multiplier": 1.0, "dry_base": 1.1, "dry_allowed_length": 12, "dry_penalty_last_n": 13, "repeat_last_n": 9,
+        "mirostat": 1, "mirostat_tau": 1.4, "mirostat_eta": 1.5, "dynatemp_range": 1.7, "dynatemp_exponent": 1.8,
+        "top_n_sigma": 1.9, "xtc_probability": 0.2, "xtc_threshold": 0.21,
+    }  # fmt: skip
+    config = Config.of({f"sampling.{name}": value for name, value in values.items()})
+    model = TextModel(byte_tokenizer(), {"default": CHATML}, config)
+    made = sampling_params(SamplingIntent(), model.sampling_defaults, end_ids=(), vocab_size=9)
+    assert {name: getattr(made, name) for name in values} == values
+
+
+def test_thinking_beside_tools_and_its_budget() -> None:
+    tags, tools = ThinkTags("<think>", "</think>", "</think>"), (Tool("f", "", {}),)
+    for knobs, on in (({}, False), ({"beside_tools": True}, True), ({"beside_tools": True, "budget_tokens": 0}, False)):
+        reasoning = Config.of({f"reasoning.{name}": value for name, value in knobs.items()}).reasoning
+        assert think_wish(ChatRequest((), tools=tools), reasoning, tags).on is on
+    own = Config.of({"reasoning.budget_tokens": 7}).reasoning
+    assert think_budget(ReasoningIntent(), own, 100) == 7
+    assert think_budget(ReasoningIntent(budget_tokens=3), own, 100) == 3
 
 
 def test_ids_that_end_and_ids_that_wait() -> None:

@@ -21,9 +21,9 @@ from imp_server.api.endpoint import (
 from imp_server.api.entrance import Anything, enter
 from imp_server.api.errors import shape_of
 from imp_server.api.headers import request_id_of, sanitised_id
-from imp_server.api.hub import Hub
+from imp_server.api.hub import Hub, has_pages
 from imp_server.api.paths import Paths
-from imp_server.api.visit import visit_of
+from imp_server.api.visit import Front, visit_of
 from imp_server.core import ImpError, MethodNotAllowed, UnknownUrl
 
 
@@ -36,15 +36,25 @@ def build_app(hub: Hub) -> Application:
     fallback = _fallback(app, hub, paths)
     literal = frozenset(o.path for o in hub.contract.operations if "{" not in o.path)
     for operation, handler in bind(hub.contract, find_handlers()):
+        if not operation.path or (operation.id == _INDEX and not has_pages(hub.config.server)):
+            continue
         respond: Responder = Endpoint(hub, operation, handler).answer
         if "{" in operation.path:
             respond = _unless_literal(respond, literal, paths, fallback)
         # uvicorn drops the body of an answer to HEAD
+        routes = paths.served(_route(operation))
+        if operation.path == "/health" and hub.config.server.health_route:
+            routes += (paths.prefix + hub.config.server.health_route,)
         for method in ("GET", "HEAD") if operation.method == "GET" else (operation.method,):
-            for path in paths.served(_route(operation)):
+            for path in routes:
                 app.router.add(method, path, _plain(respond))
     app.router.fallback = fallback
+    hub.front = Front(app, hub.admission, hub.reports)
     return app
+
+
+_INDEX = "imp_native.index"
+"""What server.ui switches off beside /docs; its path has another method."""
 
 
 def _route(operation: Operation) -> str:
@@ -82,15 +92,16 @@ def _unless_literal(respond: Responder, literal: frozenset[str], paths: Paths, f
 
 def _fallback(app: Application, hub: Hub, paths: Paths) -> Responder:
     """Unknown paths 404, known paths with another method 405 and Allow, both for those with a key only; OPTIONS 204."""
-    changes = [(o.method, _pattern(o.path)) for o in hub.contract.operations if o.changes_server]
+    changes = [(o.method, _pattern(o.path)) for o in hub.contract.operations if o.path and o.changes_server]
 
     async def respond(request: Request) -> Response:
         headers = lower_headers(request)
         path = paths.meant(request.path)
-        allow = _allowed(app, hub, path, request)
+        is_off = path == "/" and not has_pages(hub.config.server) and request.method in ("GET", "HEAD")
+        allow = () if is_off else _allowed(app, hub, path, request)
         error: ImpError
         if request.method == "OPTIONS":
-            response = Response(204, [(b"allow", ", ".join(allow or ("OPTIONS",)).encode())])
+            response = Response(hub.cors.status, [(b"allow", ", ".join(allow or ("OPTIONS",)).encode())])
         else:
             request_id = request_id_of(headers)
             what = _printable(f"{request.method[:16]} {request.path[:128]}")
@@ -128,7 +139,7 @@ def _refusal(hub: Hub, path: str, headers: dict[str, str], request: Request) -> 
 
 def _allowed(app: Application, hub: Hub, path: str, request: Request) -> tuple[str, ...]:
     """The methods of the request's path, which is `path` in the contract; () for an unknown one."""
-    found = {o.method for o in hub.contract.operations if o.path == path}
+    found = {o.method for o in hub.contract.operations if o.path and o.path == path}
     if "GET" in found:
         found.add("HEAD")
     if not found:
@@ -138,7 +149,7 @@ def _allowed(app: Application, hub: Hub, path: str, request: Request) -> tuple[s
 
 
 def _shape(hub: Hub, path: str, headers: dict[str, str]) -> str:
-    operation = next((one for one in hub.contract.operations if one.path == path), None)
+    operation = next((one for one in hub.contract.operations if path and one.path == path), None)
     if operation is not None:
         return shape_of(operation, headers)
     # A client of Anthropic's that went astray reads no other shape.

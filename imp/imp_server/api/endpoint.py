@@ -35,6 +35,7 @@ from imp_server.api.headers import MOST_POINTERS, PAGE_HEADERS, listed, request_
 from imp_server.api.hub import Hub, owned
 from imp_server.api.model_host import ModelHost
 from imp_server.api.parameters import ParameterReader
+from imp_server.api.predictions import formats, replies_to
 from imp_server.api.preparing import Preparing
 from imp_server.api.resumable import Resumable, relayed
 from imp_server.api.resumable.opening import Chunks
@@ -42,7 +43,7 @@ from imp_server.api.resumable.session import StreamKey
 from imp_server.api.router.leases import leasing
 from imp_server.api.text_side import check_for_any_model
 from imp_server.api.visit import Visit, visit_of
-from imp_server.core import ChatRequest, Draining, ImpError, InternalError, PromptRequest
+from imp_server.core import ChatRequest, Draining, ImpError, InternalError, NotSupported, PromptRequest
 from imp_server.core.errand import Errand, NotWanted, running
 from imp_server.core.owner import acting_for, current_owner
 from imp_server.dialects.base import SseFrame
@@ -55,6 +56,7 @@ from imp_server.dialects.handler import (
     JsonReply,
     RelayReply,
     Reply,
+    SubRequests,
 )
 from imp_server.dialects.openai_responses.turns import turn_of
 from imp_server.text.session import Prepared
@@ -158,6 +160,8 @@ class Endpoint:
                 if isinstance(reply, Generate):
                     with self._unattended(call, reply, watch) as background:
                         return await self._generate(request, reply, ignored, visit, watch, background or resumable)
+            if isinstance(reply, SubRequests):
+                reply = JsonReply(await self._asked(request, reply, watch))
             watch.close()
             if isinstance(reply, RelayReply):
                 return self._relayed(request, reply)
@@ -168,6 +172,14 @@ class Endpoint:
             if isinstance(error, ImpError) and error.param is not None:
                 error.param = self.operation.field_names.get(error.param, error.param)
             raise
+
+    async def _asked(self, request: Request, reply: SubRequests, watch: DisconnectWatch) -> Any:
+        hub = self._hub
+        assert hub.front is not None
+        prefix = hub.config.server.api_prefix.strip("/")
+        known = formats(hub.contract.operations)
+        scope: Any = request.scope
+        return await replies_to(hub.front, scope, reply, known, f"/{prefix}" if prefix else "", watch)
 
     async def _handled(self, call: Call, watch: DisconnectWatch) -> Any:
         """What the handler gives to threads ends once the client has left. Raises ClientGone."""
@@ -271,6 +283,8 @@ class Endpoint:
         requests = [owned(one) for one in reply.requests]
         for one in requests:
             check_for_any_model(one)
+        if self._hub.config.server.only_embeddings and _generates(requests[0]):
+            raise NotSupported("this server makes embeddings only (server.only_embeddings, --embedding)")
         errand = Errand()
         watch.when_gone(errand.end)
         with running(errand):
@@ -278,6 +292,7 @@ class Endpoint:
         limit_s = host.config.server.request_timeout_s or None
         if resumable is not None:
             await resumable.loaded(host, limit_s)
+        visit.leases.read(host)
         prepared = await self._prepared(host, requests, watch, client_of(request))
         visit.report = self._hub.reports.begin(
             self.operation.path, host.id, visit.began_s, reply.context.id, streamed=reply.streamed
@@ -366,6 +381,10 @@ class Endpoint:
             except ImpError as violation:
                 return self._failed(violation, request, headers, request_id)
         return response
+
+
+def _generates(request: ChatRequest | PromptRequest) -> bool:
+    return isinstance(request, ChatRequest) or request.task == "generate"
 
 
 def client_of(request: Request) -> str:

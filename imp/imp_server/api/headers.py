@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
+from imp_server.api.admission.addresses import parsed
+from imp_server.config.serving import ServerSettings
 from imp_server.dialects.ids import new_id
 
 _MAX_ID = 128
@@ -53,31 +55,55 @@ PAGE_HEADERS = {
 """Of every page: it runs no script, loads nothing of others, and is shown in no page of others."""
 
 
-class Cors:
-    """Which origins a browser may call from. Immutable; () = no CORS headers at all.
+_LOCAL = "localhost"
 
-    * is for everybody, and not for what changes the server. Credentials are for listed origins only.
+
+def _is_loopback(origin: str) -> bool:
+    """An origin of this machine, whatever its port."""
+    try:
+        parts = urlsplit(origin)
+        host = parts.hostname or ""
+    except ValueError:
+        return False
+    if parts.scheme not in ("http", "https") or host == _LOCAL:
+        return host == _LOCAL and parts.scheme in ("http", "https")
+    address = parsed(host)
+    return address is not None and address.is_loopback
+
+
+class Cors:
+    """Which origins a browser may call from. Immutable; without any there are no CORS headers at all.
+
+    * is for everybody, and not for what changes the server; localhost is for every page of this machine.
     """
 
-    def __init__(self, origins: Sequence[str]) -> None:
-        self.allows_any = "*" in origins
-        self._origins = frozenset(origins)
+    def __init__(self, knobs: ServerSettings) -> None:
+        self.allows_any = "*" in knobs.cors_origins
+        self._origins = frozenset(knobs.cors_origins)
+        self._methods, self._headers = ", ".join(knobs.cors_methods), ", ".join(knobs.cors_headers)
+        self._credentials = knobs.cors_credentials
+        self.status = 200 if knobs.habits == "llama-server" else 204
+        """Of an answer to OPTIONS."""
 
     def allows(self, origin: str, *, listed_only: bool = False) -> bool:
-        return origin in self._origins - {"*"} or (self.allows_any and not listed_only)
+        is_listed = origin in self._origins - {"*", _LOCAL} or (_LOCAL in self._origins and _is_loopback(origin))
+        return is_listed or (self.allows_any and not listed_only)
 
     def headers(self, origin: str, methods: str, asked: str, *, listed_only: bool = False) -> dict[str, str]:
         """`asked`: the preflight's access-control-request-headers, echoed because SDKs send many x-stainless-*."""
         if not self._origins:
             return {}
         is_listed = self.allows(origin, listed_only=True)
-        out: dict[str, str] = {} if self._origins == {"*"} else {"vary": "Origin"}
+        # a browser takes no * together with credentials
+        with_credentials = self._credentials == "on" or (is_listed and self._credentials == "listed")
+        is_echoed = is_listed or (with_credentials and bool(origin))
+        out: dict[str, str] = {} if self._origins == {"*"} and not with_credentials else {"vary": "Origin"}
         if is_listed or self.allows(origin, listed_only=listed_only):
-            out["access-control-allow-origin"] = origin if is_listed else "*"
-            if is_listed:
+            out["access-control-allow-origin"] = origin if is_echoed else "*"
+            if with_credentials:
                 out["access-control-allow-credentials"] = "true"
-            out["access-control-allow-methods"] = methods
-            out["access-control-allow-headers"] = asked or "Authorization, Content-Type, x-api-key"
+            out["access-control-allow-methods"] = self._methods or methods
+            out["access-control-allow-headers"] = self._headers or asked or "Authorization, Content-Type, x-api-key"
             out["access-control-expose-headers"] = (
                 "x-request-id, request-id, retry-after, x-imp-ignored, x-imp-ignored-fields"
             )

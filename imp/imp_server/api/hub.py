@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, ParamSpec, TypeVar
@@ -15,7 +15,7 @@ from imp_server.api.admission import Admission
 from imp_server.api.auth import KeyRing
 from imp_server.api.body import ClientGone
 from imp_server.api.checks import WARM_UP, Checks
-from imp_server.api.contract import Contract, load
+from imp_server.api.contract import Contract, Operation, load
 from imp_server.api.conversations_kept import KeptConversations
 from imp_server.api.headers import Cors
 from imp_server.api.hosts import HostCheck
@@ -29,21 +29,26 @@ from imp_server.api.router.catalogue import Catalogue
 from imp_server.api.router.control import Control
 from imp_server.api.router.leases import current_leases
 from imp_server.api.router.residency import Residency
-from imp_server.api.text_side import TextSide, check_for_any_model
+from imp_server.api.slot_actions import act
+from imp_server.api.text_side import TextSide, check_for_any_model, tokenised
 from imp_server.api.validation import Validators
+from imp_server.api.visit import Application
 from imp_server.config import Config
+from imp_server.config.serving import ServerSettings
 from imp_server.core import (
     ChatRequest,
     ConfigError,
     ContextLengthExceeded,
     ModelLoadFailed,
+    NotSupported,
     PromptRequest,
     Unavailable,
     UserFault,
 )
 from imp_server.core.errand import NotWanted, current_errand
-from imp_server.core.owner import current_owner
-from imp_server.dialects.handler import ModelCard, ReasoningEnd, ServerState, TextFacts
+from imp_server.core.json_pointer import escaped
+from imp_server.core.owner import current_owner, is_admin
+from imp_server.dialects.handler import ModelCard, ReasoningEnd, ServerState, SlotOutcome, SlotVerb, TextFacts
 from imp_server.dialects.openai_responses.kept import Kept
 from imp_server.resources import data_folder
 from imp_server.text.cache_scope import session_name
@@ -54,6 +59,7 @@ from imp_server.workers.jobs import Jobs, available_cores
 
 P = ParamSpec("P")
 T = TypeVar("T")
+K = TypeVar("K")
 
 
 @dataclass(slots=True)
@@ -80,6 +86,8 @@ class Hub:
     check_replies: bool = False
     """Check every reply and event against the contract (tests, log.level=debug)."""
     draining: bool = False
+    front: Application | None = None
+    """The server itself, for requests inside requests."""
 
     # --- Services -------------------------------------------------------------------------------
 
@@ -161,7 +169,7 @@ class Hub:
         self.shelf.lane.look()
 
     def cards(self) -> tuple[ModelCard, ...]:
-        return tuple(host.card() for host in self.models)
+        return tuple(host.card() for host in self.models if not host.is_hidden)
 
     def card(self, model: str) -> ModelCard:
         return self.models.find(model).card()
@@ -194,14 +202,18 @@ class Hub:
 
     async def _text(self, host: ModelHost) -> TextSide:
         """Without its engine, of a model that isn't in memory. Raises ModelLoadFailed for one that has no text."""
-        if not host.on_demand or host.text is not None:
-            return host.ready_text()
-        if host.broken:
-            raise ModelLoadFailed(f"model {host.id!r} can't be loaded: {host.broken}")
-        try:
-            return await host.open_text(self.pool)
-        except UserFault as error:
-            raise ModelLoadFailed(f"model {host.id!r} can't be loaded: {error.message}") from None
+        if host.on_demand and host.text is None:
+            if host.broken:
+                raise ModelLoadFailed(f"model {host.id!r} can't be loaded: {host.broken}")
+            try:
+                await host.open_text(self.pool)
+            except UserFault as error:
+                raise ModelLoadFailed(f"model {host.id!r} can't be loaded: {error.message}") from None
+        side = host.ready_text()
+        leases = current_leases()
+        if leases is not None:
+            leases.read(host)
+        return side
 
     def text_facts(self, model: str) -> TextFacts:
         side = self.models.find(model).ready_text()
@@ -234,11 +246,13 @@ class Hub:
         """For work of its text side; `renders`: with its template, too."""
         return host.own_pool(renders=renders) or self.pool
 
-    async def tokenize(self, model: str, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
+    async def tokenize(
+        self, model: str, pieces: Sequence[str | int], *, add_special: bool, parse_special: bool
+    ) -> list[int]:
         host = self.models.find(model)
         side = await self._text(host)
         pool = self.pool_of(host, renders=False)
-        work = pool.run(side.tokenize, text, add_special=add_special, parse_special=parse_special)
+        work = pool.run(tokenised, side, pieces, add_special=add_special, parse_special=parse_special)
         ids = await self._in_time(host, work)
         self._check_length(host, len(ids), "content")
         return ids
@@ -307,6 +321,12 @@ class Hub:
     async def rendered(self, blocks: Sequence[str], client: str) -> list[list[Any] | None] | None:
         return await self.renderer.rendered(blocks, client)
 
+    async def slot_action(self, model: str, action: SlotVerb, slot: int, filename: str = "") -> SlotOutcome:
+        self.models.find(model)
+        if not self.config.prefix_cache.slots_path:
+            raise NotSupported("this server keeps no slots in files (prefix_cache.slots_path, --slot-save-path)")
+        return await act(await self.awake(model), current_owner(), action, slot, filename, is_admin=is_admin())
+
     async def in_pool(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         return await self.pool.run(function, *args, **kwargs)
 
@@ -347,6 +367,11 @@ def build_hub(
     contract = load(data_folder("spec"), limits)
     if config.server.habits == "llama-server":
         contract = reshaped(contract, "openai", "llamacpp")
+        schemas = contract.document["components"]["schemas"]
+        schemas["OpenAIError"] = schemas["LlamaServerError"]
+        schemas["LlamaOneText"]["anyOf"][0]["minLength"] = 0
+        schemas["ChatResponseFormat"]["oneOf"][3]["properties"]["json_schema"]["required"] = ["schema"]
+    contract = with_own_routes(contract, config.server)
     if config.metrics.require_auth:
         contract = closed(contract, "/metrics")
     if ring.is_open:
@@ -365,7 +390,7 @@ def build_hub(
         contract=contract,
         validators=validators,
         keys=ring,
-        cors=Cors(config.server.cors_origins),
+        cors=Cors(server),
         hosts=HostCheck(config.server, has_keys=not ring.is_open),
         models=models,
         pool=pool,
@@ -396,6 +421,48 @@ def _models(
         residency,
         Control(models, residency, pool, keep_alive_s, catalogue, stop_timeout_s=knobs.stop_timeout_s),
     )
+
+
+def has_pages(server: ServerSettings) -> bool:
+    """Whether / and /docs are there."""
+    return server.ui or server.habits == "imp"
+
+
+def with_own_routes(contract: Contract, server: ServerSettings) -> Contract:
+    """The contract with those routes of which it is configured where they are, or whether they are there at all."""
+    paths = contract.document["paths"]
+    moved = {_PREDICT: server.predict_route}
+    if not has_pages(server):
+        moved |= {"/docs": ""}
+        del paths["/"]["get"]
+    if server.health_route:
+        paths[server.health_route] = paths["/health"]
+    for path, route in moved.items():
+        item = paths.pop(path)
+        if route in paths:
+            raise ConfigError(f"server.predict_route {route} is another route of this server")
+        if route:
+            paths[route] = item
+    operations = [_moved(one, moved[one.path]) if one.path in moved else one for one in contract.operations]
+    return replace(contract, operations=tuple(operations))
+
+
+def _moved(operation: Operation, route: str) -> Operation:
+    """Where its schemas are follows its path. `route` "": it is nowhere."""
+    old, new = (f"/paths/{escaped(path)}/" for path in (operation.path, route))
+
+    def places(pointers: Mapping[K, str]) -> dict[K, str]:
+        return {key: pointer.replace(old, new, 1) for key, pointer in pointers.items()} if route else {}
+
+    return replace(
+        operation,
+        path=route,
+        body_pointers=places(operation.body_pointers),
+        response_pointers=places(operation.response_pointers),
+    )
+
+
+_PREDICT = "/predict"
 
 
 def loaded_by_hand(contract: Contract) -> Contract:

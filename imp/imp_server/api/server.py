@@ -33,7 +33,6 @@ from imp_server.api.model_host import ModelHost
 from imp_server.api.returned_memory import map_large_blocks
 from imp_server.api.router.catalogue import Catalogue
 from imp_server.api.service_manager import READY, STOPPING, tell_service_manager
-from imp_server.api.visit import Front
 from imp_server.api.websocket import WebSocketFront
 from imp_server.api.websocket_frames import ImpWebSocketProtocol
 from imp_server.config import Config
@@ -248,7 +247,8 @@ async def run(hub: Hub, sockets: Sockets, announce: Announce, *, ends_process: b
     map_large_blocks()
     app = build_app(hub)
     await app.start()  # type: ignore[no-untyped-call]
-    front = WebSocketFront(Front(app, hub.admission, hub.reports), hub)
+    assert hub.front is not None
+    front = WebSocketFront(hub.front, hub)
     last_resort = partial(_end_in_time, hub) if ends_process else _nothing
     server = ImpServer(_uvicorn_config(front, hub), hub, sockets, last_resort)
     serving = asyncio.create_task(server.serve())

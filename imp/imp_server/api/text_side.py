@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
-from imp_server.core import ChatRequest, PromptRequest, check_media
+from imp_server.core import ChatRequest, InvalidRequest, PromptRequest, check_media
+from imp_server.core.errand import NotWanted, current_errand
 from imp_server.grammar.proving import Prover
 from imp_server.text.fim import check_gap
 from imp_server.text.session import Prepared
@@ -81,6 +82,26 @@ class TextSide(Protocol):
     def begin_prompt(self, request: PromptRequest) -> Callable[[Prover], Prepared]:
         """Tokenise. Raises InvalidRequest (unknown_token, fim_not_supported)."""
         ...
+
+
+def tokenised(side: TextSide, pieces: Sequence[str | int], *, add_special: bool, parse_special: bool) -> list[int]:
+    """Texts and ids as one sequence. The opening token comes before a first text, and alone where there is nothing.
+
+    Raises InvalidRequest (unknown_token), NotWanted.
+    """
+    errand, size = current_errand(), side.vocabulary.size
+    ids: list[int] = []
+    for i, piece in enumerate(pieces):
+        if errand.is_over:
+            raise NotWanted
+        if isinstance(piece, str):
+            ids += side.tokenize(piece, add_special=add_special and i == 0, parse_special=parse_special)
+        elif piece < size:
+            ids.append(piece)
+        else:
+            message = f"token id {piece} isn't in the vocabulary (0 to {size - 1})"
+            raise InvalidRequest(message, param=f"content[{i}]", code="unknown_token")
+    return ids
 
 
 def check_for_any_model(request: ChatRequest | PromptRequest) -> None:

@@ -52,6 +52,9 @@ class ChatAnswer:
     cached_tokens: int = 0
     first_s: float = 0.0
     total_s: float = 0.0
+    prefill_ms: float = 0.0
+    """As the engine measured it, like the next; 0 where it didn't tell."""
+    decode_ms: float = 0.0
     finish: str = ""
     detail: str = ""
     stopped: bool = False
@@ -143,6 +146,7 @@ def _take(event: OutputEvent, result: ChatAnswer, write: Write) -> None:
         write(event.text, True)
     elif isinstance(event, Finish):
         result.finish, result.detail = event.reason, event.detail or ""
+        result.prefill_ms, result.decode_ms = event.timings.prefill_ms, event.timings.decode_ms
         result.tokens = event.usage.completion_tokens or result.tokens
     elif isinstance(event, Failed):
         raise EngineFaulted(event.message, code=event.code)

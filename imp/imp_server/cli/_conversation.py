@@ -59,8 +59,8 @@ def _setting(name: str, text: str) -> Any:
         value = msgspec.convert(json.loads(text), _KINDS[name])
     except (ValueError, msgspec.ValidationError, RecursionError):
         value = None
-    if name == "mirostat" and value not in (0, 2):
-        raise UserFault(f"{text} isn't a value for mirostat (0 = off, 2 = on)")
+    if name == "mirostat" and value not in (0, 1, 2):
+        raise UserFault(f"{text} isn't a value for mirostat (0 = off, 1, 2)")
     within = low <= value <= high if name in _BOUNDS and value is not None else value is not None
     if not within:
         raise UserFault(f"{text} isn't a value for {name}{_bounds_text(name)}")

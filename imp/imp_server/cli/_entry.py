@@ -14,14 +14,14 @@ def _interrupted(_number: int, _frame: FrameType | None) -> NoReturn:
     raise KeyboardInterrupt
 
 
-def _run(arguments: list[str]) -> NoReturn:
+def _run(arguments: list[str], name: str = "imp") -> NoReturn:
     signal.signal(signal.SIGTERM, _interrupted)  # a server's own handlers replace it
     try:
         from imp_server.cli.main import run
 
-        code = run(arguments)
+        code = run(arguments, name)
     except KeyboardInterrupt:
-        print("imp: cancelled", file=sys.stderr)
+        print(f"{name}: cancelled", file=sys.stderr)
         code = EXIT_CANCELLED
     sys.exit(code)
 
@@ -39,6 +39,11 @@ def serve_main() -> NoReturn:
 def llama_server_main() -> NoReturn:
     """The command `imp-llama-server`: llama-server's own command line."""
     _run(["llama-server", *sys.argv[1:]])
+
+
+def offline_main() -> NoReturn:
+    """The command `imp-cli`: one prompt, no server."""
+    _run(sys.argv[1:], "imp-cli")
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ import msgspec
 
 from imp_server.api.hub import new_workers
 from imp_server.api.model_text_side import ModelTextSide
-from imp_server.cli._chat_answer import Answer, LocalModel
+from imp_server.cli._chat_answer import ChatAnswer, LocalModel
 from imp_server.cli._chat_loop import ChatLoop
 from imp_server.cli._chat_prompt import read_message, set_up_history
 from imp_server.cli._conversation import Conversation
@@ -61,7 +61,7 @@ _NOT_HERE = {
 
 
 @dataclass(slots=True)
-class Asked:
+class OfflineWish:
     """What the command line says, beside the configuration."""
 
     prompt: str
@@ -121,7 +121,7 @@ def command(loaded: Loaded, **given: Any) -> None:
         _tell_answer(_run(config, lambda run: _answer(run, asked)), as_json=asked.as_json)
 
 
-def _asked(given: Json) -> Asked:
+def _asked(given: Json) -> OfflineWish:
     if sum(bool(given[name]) for name in ("interactive", "bench", "corpus")) > 1:
         raise ConfigError("--interactive, --bench and --perplexity can't go together")
     if given["interactive"] and given["as_json"]:
@@ -137,7 +137,7 @@ def _asked(given: Json) -> Asked:
     if chosen["seed"] < 0:
         del chosen["seed"]
     limit = given["max_tokens"] or (_MAX_TOKENS_TALKING if given["interactive"] else _MAX_TOKENS)
-    return Asked(prompt, given["interactive"], limit, SamplingIntent(chosen), given["stop"], given["as_json"])
+    return OfflineWish(prompt, given["interactive"], limit, SamplingIntent(chosen), given["stop"], given["as_json"])
 
 
 def _read(name: str) -> str:
@@ -175,11 +175,11 @@ def _run(config: Config, work: Callable[[Run], Any]) -> Any:
             loop.run(client.stop())
 
 
-def _conversation(asked: Asked) -> Conversation:
+def _conversation(asked: OfflineWish) -> Conversation:
     return Conversation(sampling=asked.sampling, max_tokens=asked.max_tokens)
 
 
-def _answer(run: Run, asked: Asked) -> Answer:
+def _answer(run: Run, asked: OfflineWish) -> ChatAnswer:
     talk = _conversation(asked)
     talk.add("user", asked.prompt)
     request = talk.request()
@@ -189,7 +189,7 @@ def _answer(run: Run, asked: Asked) -> Answer:
     return model.answer(request, _nothing if asked.as_json else _write)
 
 
-def _talk(run: Run, asked: Asked, config: Config) -> None:
+def _talk(run: Run, asked: OfflineWish, config: Config) -> None:
     talk = _conversation(asked)
     loop = ChatLoop(LocalModel(run.client, run.text, run.loop, config.server.max_tokens), talk)
     if asked.prompt:
@@ -205,7 +205,7 @@ def _write(text: str, _is_reasoning: bool) -> None:
 def _nothing(_text: str, _is_reasoning: bool) -> None: ...
 
 
-def _tell_answer(answer: Answer, *, as_json: bool) -> None:
+def _tell_answer(answer: ChatAnswer, *, as_json: bool) -> None:
     if not as_json:
         click.echo()
         return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -21,12 +22,14 @@ from imp_server.config.tree import Config
 from imp_server.core import ConfigError, ImpError, InvalidRequest
 from imp_server.engine.client.base import EngineClient
 from imp_server.engine.client.process import ProcessEngine
-from imp_server.weights.catalogue import find, hub_source, models_folder, remove
+from imp_server.logs import tell
+from imp_server.weights.catalogue import find, hub_source, models_folder, remove, tagged
 from imp_server.weights.known import KNOWN
 from imp_server.weights.model_folder import FoundModel, models_in
 from imp_server.workers.client import Workers
 
 MakeEngine = Callable[[Path, str, Config], EngineClient]
+_HUB = "hf:"
 _MEMORY_SHARE = 0.9
 """Of what is free at start, for all models together, where nothing is configured."""
 
@@ -50,19 +53,28 @@ class DiskCatalogue:
         """Raises ConfigError for a preset file that can't be read, and for a folder that isn't there."""
         self._loaded, self._workers, self._make_engine = loaded, workers, make_engine
         knobs = loaded.config.router
+        self._short_names = loaded.config.server.habits == "llama-server"
         self._folder = Path(knobs.models_dir).expanduser() if knobs.models_dir else None
         if self._folder is not None and not self._folder.is_dir():
             raise ConfigError(f"--models-dir {knobs.models_dir}: there is no such folder")
-        self._presets = read_presets(Path(knobs.models_preset).expanduser() if knobs.models_preset else None, loaded)
+        self._preset_file = Path(knobs.models_preset).expanduser() if knobs.models_preset else None
+        self._presets = read_presets(self._preset_file, loaded)
         if loaded.config.model.alias:
             raise ConfigError("--alias names one model; give each of several its own in --models-preset")
         n_bytes = loaded.config.router.memory_mib << 20 or int(available_bytes() * _MEMORY_SHARE)
         self.room = Room(knobs.models_max, n_bytes)
 
     def hosts(self) -> list[ModelHost]:
+        """The preset file is read anew; one that can't be read any more leaves what it said before."""
+        try:
+            self._presets = read_presets(self._preset_file, self._loaded)
+        except ConfigError as error:
+            tell(f"imp: {error.message}", logging.WARNING)
+        hidden = [name for preset in self._presets.sections.values() for name in preset.hides]
         hosts: dict[str, ModelHost] = {}
         for entry in self._entries():
             host = self._host(entry)
+            host.is_hidden = host.source == "catalogue" and _is_of(host.id.removeprefix(_HUB), hidden)
             hosts.setdefault(host.id, host)
         return list(hosts.values())
 
@@ -78,13 +90,22 @@ class DiskCatalogue:
                 f"{name[:200]!r} is nothing that can be fetched: give a known name (`imp ls --known`) or "
                 "org/repo[:file or quantisation] of the hub"
             )
-        return found[0]
+        return self._name(found[0])
+
+    def _name(self, model: str) -> str:
+        """llama-server's ids are those of the hub, without hf: in front."""
+        return model.removeprefix(_HUB) if self._short_names else model
 
     def fetch_command(self, name: str) -> Sequence[str]:
-        return (sys.executable, "-P", "-m", "imp_server.weights.fetching", self.checked(name))
+        return (sys.executable, "-P", "-m", "imp_server.weights.fetching", self._long_name(self.checked(name)))
 
     def remove(self, name: str) -> None:
-        remove(name)
+        remove(self._long_name(name))
+
+    def _long_name(self, name: str) -> str:
+        """Under which it is kept."""
+        is_short = self._short_names and name not in KNOWN and "/" in name
+        return f"{_HUB}{name}" if is_short and not name.startswith(_HUB) else name
 
     # --- entries --------------------------------------------------------------------------------
 
@@ -95,6 +116,8 @@ class DiskCatalogue:
         entries = [self._of_section(preset, by_name) for preset in self._presets.sections.values()]
         taken = {entry.path for entry in entries}
         pulled = models_in(models_folder()) if self._loaded.config.router.catalogue else []
+        if self._short_names:  # there a model in the cache is listed beside the section that names it
+            taken -= {model.path for model in pulled}
         return entries + [self._of_file(model) for model in (*found, *pulled) if model.path not in taken]
 
     def _of_section(self, preset: Preset, found: dict[str, FoundModel]) -> _Entry:
@@ -103,7 +126,7 @@ class DiskCatalogue:
         if beside is not None:
             return _Entry(preset.name, beside.path, preset, "preset", beside.file_bytes, preset.problem)
         try:
-            model = find(wanted, self._loaded.config.router.models_dir)
+            model = find(tagged(wanted) if self._short_names else wanted, self._loaded.config.router.models_dir)
         except ImpError as error:
             return _Entry(preset.name, Path(wanted), preset, "preset", problem=preset.problem or error.message)
         path = None if model is None else model.local
@@ -116,7 +139,9 @@ class DiskCatalogue:
     def _of_file(self, model: FoundModel) -> _Entry:
         own = self._presets.shared
         is_ours = model.is_pulled and model.path.is_relative_to(models_folder())
-        return _Entry(model.name, model.path, own, "catalogue" if is_ours else "folder", model.file_bytes, own.problem)
+        return _Entry(
+            self._name(model.name), model.path, own, "catalogue" if is_ours else "folder", model.file_bytes, own.problem
+        )
 
     def _host(self, entry: _Entry) -> ModelHost:
         first, more = named(entry.preset.config.model.alias, entry.name)
@@ -137,6 +162,11 @@ class DiskCatalogue:
             file_bytes=entry.file_bytes,
             rest="unloaded",
         )
+
+
+def _is_of(model: str, repositories: Sequence[str]) -> bool:
+    """One of these repositories, or what was fetched of it by a file or a quantisation."""
+    return any(model == repository or model.startswith(f"{repository}:") for repository in repositories)
 
 
 def _not_fetchable(message: str) -> InvalidRequest:

@@ -13,6 +13,7 @@ from imp_server.config.llama_server_page import usage
 from imp_server.config.load import Loaded, find_file, load
 from imp_server.config.presets import serves_several
 from imp_server.logs import tell
+from imp_server.weights.catalogue import models_folder, tagged
 
 
 @click.command(
@@ -45,6 +46,12 @@ def configuration(asked: Translated) -> Loaded:
     user = Path(environment("XDG_CONFIG_HOME") or "~/.config").expanduser() / "imp"
     file = find_file("", variables, Path.cwd(), user)
     asked_for = load(flags, (), variables, file)
+    if not (asked_for.config.model.path or serves_several(asked_for.config, None)):
+        models_folder().mkdir(parents=True, exist_ok=True)
+        flags["router.models_dir"] = [str(models_folder())]  # there no model means all that were fetched
+        asked_for = load(flags, (), variables, file)
+    if asked_for.config.model.path.startswith("hf:"):
+        flags["model.path"] = [tagged(asked_for.config.model.path)]
     known = {*asked_for.origins, *(("server.model_names",) if serves_several(asked_for.config, None) else ())}
     habits = {key: [text] for key, text in HABITS.items() if key not in known}
     return load({**habits, **flags}, (), variables, file)

@@ -126,13 +126,13 @@ def main() -> None:
     sys.exit(run(sys.argv[1:]))
 
 
-def run(arguments: list[str]) -> int:
-    """Run one command line; the exit code. Every expected failure is one line on stderr."""
+def run(arguments: list[str], name: str = "imp") -> int:
+    """Run one command line of the command `name`; the exit code. Every expected failure is one line on stderr."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a name that the terminal can't spell is no error
     try:
-        result: Any = imp.main(arguments, prog_name="imp", standalone_mode=False)
+        result: Any = _command(name).main(arguments, prog_name=name, standalone_mode=False)
         return result if isinstance(result, int) else 0
     except click.exceptions.Exit as exit_:
         return exit_.exit_code
@@ -153,6 +153,14 @@ def run(arguments: list[str]) -> int:
         if environment("IMP_LOG_LEVEL") == "debug":
             traceback.print_exc()
         return _say(f"internal error: {type(error).__name__}: {error} (IMP_LOG_LEVEL=debug shows where)", EXIT_INTERNAL)
+
+
+def _command(name: str) -> click.Command:
+    if name == "imp":
+        return imp
+    from imp_server.cli._offline import command
+
+    return command
 
 
 def _say(message: str, exit_code: int) -> int:

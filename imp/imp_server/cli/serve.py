@@ -7,6 +7,7 @@ import socket
 import webbrowser
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,7 @@ from imp_server.cli._knob_options import KnobCommand, with_config, with_model
 from imp_server.cli._launch import Located, loading_progress, locate
 from imp_server.config import Config
 from imp_server.config.load import Loaded
+from imp_server.config.prediction import for_predictions
 from imp_server.config.presets import serves_several
 from imp_server.core import readable
 from imp_server.logs import is_json, set_up_logging, tell, tell_json
@@ -46,6 +48,7 @@ def run_server(loaded: Loaded, model: str | None = None, *, opens_page: bool = F
     from imp_server.grammar.machines.abi import grammar_library
 
     grammar_library()  # of another version, it would end each process that checks a grammar
+    loaded = replace(loaded, config=for_predictions(loaded.config))
     announce = partial(_announce, prefix=loaded.config.server.api_prefix, opens_page=opens_page)
     if serves_several(loaded.config, model):
         _serve_several(loaded, announce)

@@ -33,7 +33,12 @@ class ModelSettings(msgspec.Struct, frozen=True):
     max_seq_len: Count = 0
     """Most tokens of prompt and answer together; 0 = what the model was trained for and memory holds."""
     chat_template: str = "auto"
-    """auto (the model's own), none, chatml, llama2, llama3, nemotron, gemma, deepseek_r1, phi, or a Jinja file."""
+    """auto (the model's own), none, chatml, llama3 or another name of docs/models.md, a Jinja file, or Jinja itself."""
+    context_shift: bool = False
+    """An answer that reaches the end of the context goes on: what comes behind keep_tokens moves up, half of it is
+    dropped. What is kept is computed anew."""
+    keep_tokens: Annotated[int, Meta(ge=-1)] = 0
+    """First tokens of a prompt that are never dropped, where the request doesn't say; -1 = all of it."""
     sampling_defaults: Literal["model", "original"] = "model"
     """Sampling of requests that say nothing: the model's own, or with repetition_penalty 1.05 as the original had."""
 
@@ -59,6 +64,32 @@ class SamplingSettings(msgspec.Struct, frozen=True):
     """0 = off."""
     seed: Annotated[int, Meta(ge=-1)] = -1
     """Seed of requests that send none; -1 = another one each time."""
+    repeat_last_n: OrModelsCount = -1
+    """Window of the three penalties in tokens; 0 = all of the answer."""
+    dry_multiplier: OrModels = -1
+    """0 = off."""
+    dry_base: OrModels = -1
+    """Of DRY's penalty, by token of a repetition."""
+    dry_allowed_length: OrModelsCount = -1
+    """Longest repetition that DRY lets pass."""
+    dry_penalty_last_n: OrModelsCount = -1
+    """Window of DRY in tokens; 0 = all."""
+    mirostat: Annotated[int, Meta(ge=-1, le=2)] = -1
+    """0 = off."""
+    mirostat_tau: Annotated[float, Meta(ge=-1)] = -1
+    """Surprise that mirostat aims at."""
+    mirostat_eta: OrModels = -1
+    """How fast mirostat learns."""
+    dynatemp_range: OrModels = -1
+    """How far the temperature may go from its value; 0 = off."""
+    dynatemp_exponent: OrModels = -1
+    """Of the entropy by which it goes."""
+    top_n_sigma: OrModels = -1
+    """0 = off."""
+    xtc_probability: OrModelsShare = -1
+    """0 = off."""
+    xtc_threshold: OrModelsShare = -1
+    """Least probability of a token that XTC may leave out."""
 
 
 class AdapterSettings(msgspec.Struct, frozen=True):
@@ -94,10 +125,15 @@ class GrammarSettings(msgspec.Struct, frozen=True):
 class ReasoningSettings(msgspec.Struct, frozen=True):
     """Thinking before the answer."""
 
-    format: Literal["deepseek", "none"] = "deepseek"
-    """deepseek = thinking in a field of its own; none = left in the text with its tags."""
+    format: Literal["deepseek", "deepseek-legacy", "none"] = "deepseek"
+    """deepseek = thinking in a field of its own; none = left in the text with its tags; deepseek-legacy = none in
+    streams, deepseek else."""
+    beside_tools: bool = False
+    """Think by default beside tools and answers of a given form, too."""
     think_budget: Fraction = 0.5
     """Share of max_tokens that thinking may take; 0 = no thinking, 1 = no limit (the answer may then never begin)."""
+    budget_tokens: Annotated[int, Meta(ge=-1)] = -1
+    """Tokens that thinking may take, where the request doesn't say; -1 = as think_budget has it."""
     answer_reserve: Count = 256
     """Tokens of max_tokens that a share leaves to the answer at least, or half of them if that is less."""
     budget_message: str = ""

@@ -30,6 +30,8 @@ class Flag:
     """Values of theirs that are spelled otherwise here."""
     only: tuple[str, ...] = ()
     """The only values that are served."""
+    but: tuple[str, ...] = ()
+    """Values that aren't served."""
     harmless: tuple[str, ...] = ()
     """Values of a refused flag that ask for nothing."""
 
@@ -56,7 +58,6 @@ _PLACE = "where and how weights are computed is imp's own choice; the answers ar
 _SPEED = "it tunes speed in that server; imp measures its own"
 _LOOKS = "how lines of the log look"
 _DRAFTS = "drafts never change an answer; imp decides from measured costs"
-_NO_SHIFT = "nothing is ever shifted out of a context"
 _IMAGES = "images aren't supported yet"
 _MODEL = "it would change what the model computes; imp takes the file's own values"
 _BY_REQUEST = "imp has no default of it for the whole server: send it in the request"
@@ -168,9 +169,9 @@ FLAGS: tuple[Flag, ...] = (
     _silent("-dt --defrag-thold", "blocks needn't be side by side", "DEFRAG_THOLD"),
     _silent("--swa-full", "what is reused of a window is decided by what is there", "SWA_FULL", n_values=0),
     _served("-np --parallel", "scheduler.max_rows", "N_PARALLEL", words=(("-1", "0"),)),
-    _refused("--kv-unified-per-slot", "all rows share one cache", "KV_UNIFIED_PER_SLOT"),
-    _silent("-kvu --kv-unified", "all rows share one cache", "KV_UNIFIED", n_values=0),
-    _refused("-no-kvu --no-kv-unified", "all rows share one cache", n_values=0),
+    _served("--kv-unified-per-slot", "model.max_seq_len", "KV_UNIFIED_PER_SLOT"),
+    _served("-kvu --kv-unified", "model.max_seq_len", "KV_UNIFIED", n_values=0, off="-no-kvu --no-kv-unified",
+            why="a row may hold all of -c; without it, and with -np N, an Nth of it"),
     _served("-ctxcp --ctx-checkpoints --swa-checkpoints", "prefix_cache.max_snapshots", "CTX_CHECKPOINTS"),
     _served("-cms --checkpoint-min-step", "prefix_cache.checkpoint_min_step", "CHECKPOINT_MIN_SPACING_NT"),
     _served("-cram --cache-ram", "kv_cache.host_spill_mib", "CACHE_RAM", words=(("-1", "1048576"),)),
@@ -181,13 +182,12 @@ FLAGS: tuple[Flag, ...] = (
     _silent("-cb --cont-batching", "rows join and leave at every step", "CONT_BATCHING", n_values=0,
             off="-nocb --no-cont-batching"),
     _silent("-sps --slot-prompt-similarity", "a prompt finds its prefix in any row's blocks"),
-    _refused("--context-shift", _NO_SHIFT, "CONTEXT_SHIFT", n_values=0),
-    _silent("--no-context-shift", _NO_SHIFT, n_values=0),
-    _silent("--keep", _NO_SHIFT),
-    _refused("--slot-save-path", "slots aren't saved to files; --prefix-cache FOLDER of imp serve keeps the cache"),
+    _served("--context-shift", "model.context_shift", "CONTEXT_SHIFT", n_values=0, off="--no-context-shift"),
+    _served("--keep", "model.keep_tokens", why="of requests that send no n_keep"),
+    _served("--slot-save-path", "prefix_cache.slots_path"),
     # what is sampled
-    _served("-n --predict --n-predict", "server.max_tokens", "N_PREDICT", words=(("-1", "1000000000"),),
-            why="of requests that name no limit"),
+    _served("-n --predict --n-predict", "server.max_tokens server.most_tokens", "N_PREDICT",
+            words=(("-1", "1000000000"),), why="a request may ask for less"),
     _served("--temp --temperature", "sampling.temperature", "TEMPERATURE"),
     _served("--top-k", "sampling.top_k", "TOP_K"),
     _served("--top-p", "sampling.top_p", "TOP_P"),
@@ -201,22 +201,24 @@ FLAGS: tuple[Flag, ...] = (
     _refused("--sampler-seq --sampling-seq", "their order is fixed", harmless=("edskypmxt",)),
     _served("-s --seed", "sampling.seed", why="of requests that send none"),
     _refused("--ignore-eos", _BY_REQUEST, n_values=0),
-    _refused("--top-nsigma --top-n-sigma", _BY_REQUEST, harmless=("-1", "-1.0", "-1.00")),
-    _refused("--xtc-probability", _BY_REQUEST, harmless=_ZERO),
-    _refused("--xtc-threshold", _BY_REQUEST, harmless=("0.1", "0.10")),
-    _refused("--repeat-last-n", _BY_REQUEST, harmless=("64",)),
-    _refused("--dry-multiplier", _BY_REQUEST, harmless=_ZERO),
-    _refused("--dry-base", _BY_REQUEST, harmless=("1.75",)),
-    _refused("--dry-allowed-length", _BY_REQUEST, harmless=("2",)),
-    _refused("--dry-penalty-last-n", _BY_REQUEST, harmless=("64", "-1")),
+    _served("--top-nsigma --top-n-sigma", "sampling.top_n_sigma"),
+    _served("--xtc-probability", "sampling.xtc_probability"),
+    _served("--xtc-threshold", "sampling.xtc_threshold"),
+    _served("--repeat-last-n", "sampling.repeat_last_n", words=(("-1", "0"),), but=("0",),
+            why="-1 is all of the answer; 0, no penalties, is --repeat-penalty 1"),
+    _served("--dry-multiplier", "sampling.dry_multiplier"),
+    _served("--dry-base", "sampling.dry_base"),
+    _served("--dry-allowed-length", "sampling.dry_allowed_length"),
+    _served("--dry-penalty-last-n", "sampling.dry_penalty_last_n", words=(("-1", "0"),), but=("0",),
+            why="-1 is all; 0, no penalty, is --dry-multiplier 0"),
     _refused("--dry-sequence-breaker", _BY_REQUEST),
     _refused("--adaptive-target", "adaptive-p isn't supported", harmless=("-1", "-1.0", "-1.00")),
     _silent("--adaptive-decay", "adaptive-p isn't supported"),
-    _refused("--dynatemp-range", _BY_REQUEST, harmless=_ZERO),
-    _refused("--dynatemp-exp", _BY_REQUEST, harmless=("1", "1.0", "1.00")),
-    _refused("--mirostat", _BY_REQUEST, harmless=("0",)),
-    _refused("--mirostat-lr", _BY_REQUEST, harmless=("0.1", "0.10")),
-    _refused("--mirostat-ent", _BY_REQUEST, harmless=("5", "5.0", "5.00")),
+    _served("--dynatemp-range", "sampling.dynatemp_range"),
+    _served("--dynatemp-exp", "sampling.dynatemp_exponent"),
+    _served("--mirostat", "sampling.mirostat"),
+    _served("--mirostat-lr", "sampling.mirostat_eta"),
+    _served("--mirostat-ent", "sampling.mirostat_tau"),
     _refused("-l --logit-bias", _BY_REQUEST),
     _refused("--grammar", _BY_REQUEST),
     _refused("--grammar-file", _BY_REQUEST),
@@ -227,26 +229,25 @@ FLAGS: tuple[Flag, ...] = (
     _refused("-sp --special", "special tokens never stand in an answer's text", n_values=0),
     _silent("-e --escape", "no flag that is served has escapes", n_values=0, off="--no-escape"),
     # templates and thinking
-    _silent("--jinja", "templates are always rendered", "JINJA", n_values=0),
-    _refused("--no-jinja", "templates are always rendered", n_values=0),
-    _served("--chat-template", "model.chat_template", "CHAT_TEMPLATE"),
+    _served("--jinja", "server.tools", "JINJA", n_values=0, off="--no-jinja",
+            why="templates are always rendered; without it requests with tools are refused, as there"),
+    _served("--chat-template", "model.chat_template", "CHAT_TEMPLATE", why="a name of theirs, or Jinja itself"),
     _served("--chat-template-file", "model.chat_template", "CHAT_TEMPLATE_FILE"),
     _refused("--chat-template-kwargs", _BY_REQUEST, "CHAT_TEMPLATE_KWARGS", harmless=("{}",)),
     _refused("--skip-chat-parsing", "imp always reads calls and thinking", "SKIP_CHAT_PARSING", n_values=0),
     _silent("--no-skip-chat-parsing", "imp always reads calls and thinking", n_values=0),
     _served("--reasoning-format", "reasoning.format", "THINK", words=(("auto", "deepseek"),),
-            only=("none", "deepseek", "auto")),
+            only=("none", "deepseek", "deepseek-legacy", "auto")),
     _served("-rea --reasoning", "reasoning.think_budget", "REASONING",
             words=(("off", "0"), ("on", ""), ("auto", "")), only=("on", "off", "auto")),
     _refused("--reasoning-effort", _BY_REQUEST, "REASONING_EFFORT", harmless=("default",)),
-    _served("--reasoning-budget", "reasoning.think_budget", "THINK_BUDGET", words=(("-1", "1"), ("0", "0")),
-            only=("-1", "0"), why="a number of tokens can be sent in the request"),
+    _served("--reasoning-budget", "reasoning.budget_tokens", "THINK_BUDGET"),
     _served("--reasoning-budget-message", "reasoning.budget_message", "THINK_BUDGET_MESSAGE"),
     _silent("--reasoning-preserve", "what a client sends of earlier thinking is up to the template",
             "REASONING_PRESERVE", n_values=0),
     _refused("--no-reasoning-preserve", "what a client sends of earlier thinking is up to the template", n_values=0),
-    _silent("--prefill-assistant", "an answer that a client began is gone on with", "PREFILL_ASSISTANT", n_values=0),
-    _refused("--no-prefill-assistant", "an answer that a client began is gone on with", n_values=0),
+    _served("--prefill-assistant", "server.prefill_assistant", "PREFILL_ASSISTANT", n_values=0,
+            off="--no-prefill-assistant"),
     _refused("--spm-infill", "the model's own tokens say how a gap is filled", n_values=0),
     # the server
     _served("--host", "server.host", "HOST", why="PATH.sock is unix:PATH.sock here"),
@@ -259,21 +260,22 @@ FLAGS: tuple[Flag, ...] = (
     _served("--ssl-key-file", "server.ssl_keyfile", "SSL_KEY_FILE"),
     _served("--ssl-cert-file", "server.ssl_certfile", "SSL_CERT_FILE"),
     _served("--cors-origins", "server.cors_origins", "CORS_ORIGINS"),
-    _refused("--cors-methods", "the methods of the routes are allowed", "CORS_METHODS",
-             harmless=("GET, POST, DELETE, OPTIONS", "GET,POST,DELETE,OPTIONS", "*")),
-    _refused("--cors-headers", "all headers are allowed", "CORS_HEADERS", harmless=("*",)),
-    _silent("--cors-credentials", "credentials are allowed for listed origins only", "CORS_CREDENTIALS", n_values=0,
-            off="--no-cors-credentials"),
+    _served("--cors-methods", "server.cors_methods", "CORS_METHODS"),
+    _served("--cors-headers", "server.cors_headers", "CORS_HEADERS"),
+    _served("--cors-credentials", "server.cors_credentials", "CORS_CREDENTIALS", n_values=0,
+            off="--no-cors-credentials", words=(("true", "on"), ("false", "off"))),
     _served("-to --timeout", "server.send_timeout_s server.body_timeout_s", "TIMEOUT"),
     _served("--sse-ping-interval", "streams.keep_alive_s", "SSE_PING_INTERVAL", words=(("-1", "0"),)),
     _silent("--threads-http", _SPEED, "THREADS_HTTP"),
     _served("--metrics", "metrics.enabled", "ENDPOINT_METRICS", n_values=0),
-    _refused("--props", "nothing can be changed through POST /props", "ENDPOINT_PROPS", n_values=0),
+    _served("--props", "server.props", "ENDPOINT_PROPS", n_values=0, why="nothing can be changed through it yet"),
     _served("--slots", "server.slots", "ENDPOINT_SLOTS", n_values=0, off="--no-slots"),
     _refused("--media-path", _IMAGES),
     _served("--embd-normalize", "server.embd_normalize"),
-    _refused("--pooling", "the model says how its embeddings are pooled", "POOLING"),
-    _refused("--embedding --embeddings", "every route stays open; leave it out", "EMBEDDINGS", n_values=0),
+    _refused("--pooling", "the model says how its embeddings are pooled, decoders by their last token", "POOLING",
+             harmless=("last",)),
+    _served("--embedding --embeddings", "server.only_embeddings", "EMBEDDINGS", n_values=0,
+            why="without it embeddings are served beside the rest"),
     _refused("--rerank --reranking", "no model that ranks can be served yet", "RERANKING", n_values=0),
     _served("--ui --webui", "server.ui", "UI", n_values=0, off="--no-ui --no-webui"),
     _silent("--ui-config --webui-config", "the page has no settings", "UI_CONFIG"),
@@ -292,7 +294,7 @@ FLAGS: tuple[Flag, ...] = (
     _served("--log-jsonl", "log.format=json", "LOG_JSONL", n_values=0),
     _silent("--no-log-jsonl", _LOOKS, n_values=0),
     _silent("--log-colors", _LOOKS, "LOG_COLORS"),
-    _served("-v --verbose --log-verbose", "log.level=debug", n_values=0),
+    _served("-v --verbose --log-verbose", "log.level=debug server.verbose_replies=true", n_values=0),
     _served("-lv --verbosity --log-verbosity", "log.level", "LOG_VERBOSITY",
             words=(("0", "error"), ("1", "error"), ("2", "warning"), ("3", "info"), ("4", "debug"), ("5", "debug")),
             only=("0", "1", "2", "3", "4", "5")),
@@ -369,8 +371,13 @@ PRINTS = {"-h": "--help", "--help": "--help", "--usage": "--help", "--version": 
 HABITS: dict[str, str] = {
     "server.habits": "llama-server",
     "server.model_names": "any",
+    "server.prefill_assistant": "true",
+    "server.max_n_probs": "1000",
     "metrics.enabled": "false",
     "server.cors_origins": "*",
+    "server.cors_methods": "GET, POST, DELETE, OPTIONS",
+    "server.cors_headers": "*",
+    "server.cors_credentials": "on",
     "server.max_tokens": "1000000000",
     "server.request_timeout_s": "0",
     "server.max_concurrent": "0",
@@ -379,7 +386,10 @@ HABITS: dict[str, str] = {
     "sampling.top_p": "0.95",
     "sampling.min_p": "0.05",
     "sampling.repetition_penalty": "1",
+    "sampling.repeat_last_n": "64",
+    "sampling.dry_penalty_last_n": "64",
     "reasoning.think_budget": "1",
+    "reasoning.beside_tools": "true",
     "streams.keep_alive_s": "30",
 }
 """What that server does by default and imp doesn't: weaker than whatever is asked for."""
@@ -415,9 +425,35 @@ def translated(arguments: Sequence[str], variables: Mapping[str, str]) -> Transl
     for one in given:
         _apply(one, found)
     _one_cache_type(given)
-    _name_model({one.flag.names[0]: one.values[0] for one in given if one.values}, found)
-    _choose_drafters({one.flag.names[0]: one.values[0] for one in given if one.values}, found)
+    texts = {one.flag.names[0]: one.values[0] for one in given if one.values}
+    _name_model(texts, found)
+    _choose_drafters(texts, found)
+    _divide_context(texts, found, is_shared=[one.is_on for one in given if one.flag.names[0] == "-kvu"][-1:] == [True])
     return found
+
+
+def of_llama_server(entries: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
+    """A section of that server's preset file: what its flags ask for, by our knobs, beside what are ours already; and
+    the repositories that it names. Raises ConfigError as `translated`."""
+    known, ours, arguments = flags_by_name(), dict[str, str](), list[str]()
+    by_variable = {flag.env: flag for flag in FLAGS if flag.env}
+    repositories: list[str] = []
+    for key, text in entries.items():
+        bare = key.lstrip("-")
+        name = next((word for word in (f"-{bare}", f"--{bare}") if word in known), "")
+        flag = by_variable.get(key) or (known[name][0] if name else None)
+        if flag is None:
+            ours[key] = text
+            continue
+        if flag.names[0] in ("-hf", "--spec-draft-hf"):
+            repositories.append(text)
+        if flag.n_values:
+            arguments += [name or flag.names[0], text]
+        elif text.lower() not in _FALSE:
+            arguments.append(name or flag.names[0])
+        elif flag.off:
+            arguments.append(flag.off[0])
+    return ours | translated(arguments, {}).knobs, repositories
 
 
 def flags_by_name() -> dict[str, tuple[Flag, bool]]:
@@ -461,11 +497,13 @@ def _apply(given: _Given, found: Translated) -> None:
         raise ConfigError(f"{name} isn't served: {flag.why}")
     if flag.verdict == "no effect":
         found.notes.append(f"{name} has no effect here: {flag.why}")
-    if flag.verdict != "served" or flag.names[0] in {"-hf", "-hff", "--spec-type", *PRINTS}:
+    if flag.verdict != "served" or flag.names[0] in {"-hf", "-hff", "--spec-type", "-kvu", *PRINTS}:
         return
     if flag.only and value not in flag.only:
         more = f"; {flag.why}" if flag.why else ""
         raise ConfigError(f"{name} {value} isn't served: it can be {', '.join(flag.only)}{more}")
+    if value and value in flag.but:
+        raise ConfigError(f"{name} {value} isn't served: {flag.why}")
     if not flag.n_values:
         value = "true" if given.is_on else "false"
     text = dict(flag.words).get(value, value)
@@ -480,6 +518,8 @@ def _apply(given: _Given, found: Translated) -> None:
 def _respelled(flag: Flag, text: str) -> str:
     if flag.knob == "server.host":
         return ",".join(f"unix:{one}" if one.endswith(".sock") else one for one in text.split(","))
+    if flag.knob == "model.alias":  # there the first in the order of letters is the id
+        return ",".join(sorted(filter(None, (name.strip() for name in text.split(",")))))
     if flag.names[0] == "--spec-draft-hf":
         return f"hf:{text}"
     return text
@@ -510,3 +550,15 @@ def _choose_drafters(given: Mapping[str, str], found: Translated) -> None:
         found.knobs.pop("speculative.draft_model", None)
     if "--spec-type" in given:
         found.knobs["speculative.drafters"] = ",".join(drafters)
+    if asked:  # there whoever asks for drafts gets them, whether or not they pay
+        found.knobs |= {"speculative.enabled": "on", "speculative.cost_gate": "false"}
+
+
+def _divide_context(given: Mapping[str, str], found: Translated, *, is_shared: bool) -> None:
+    """There -np N gives each row an Nth of -c, unless rows share one cache; a context of the model's own isn't divided,
+    which would leave less than anybody expects."""
+    total, rows = (given.get(name, "0") for name in ("-c", "-np"))
+    if is_shared or "--kv-unified-per-slot" in given or not (total.isdecimal() and rows.isdecimal()):
+        return
+    if int(total) and int(rows):
+        found.knobs["model.max_seq_len"] = str(max(1, int(total) // int(rows)))

@@ -22,10 +22,35 @@ could differ, and imp names such a flag when it starts; a refused one stops it w
 _HABITS = """## Habits
 
 Errors are `{"error": {"code": STATUS, "message", "type"}}`; a prompt that is too long is an
-`exceed_context_size_error` with `n_prompt_tokens` and `n_ctx`. `/metrics` without `--metrics`, and `/slots` with
-`--no-slots`, are 501. `system_fingerprint` begins with `b`, and a streamed chat with a delta whose content is null.
-Anthropic's and TGI's routes keep the shapes of their own. Not there yet: `--context-shift`, slot files, `POST /props`,
-`__verbose`, `--no-jinja`.
+`exceed_context_size_error` with `n_prompt_tokens` and `n_ctx`. `/metrics` without `--metrics`, `/slots` with
+`--no-slots` and `POST /props` without `--props` are 501. `system_fingerprint` begins with `b`, and a streamed chat with
+a delta whose content is null. A stream of Responses ends with timings. Anthropic's and TGI's routes keep the shapes of
+their own.
+
+* `-n` is the most that any request gets, also one that asks for more. `-c` is divided among `-np` rows, unless `-kvu`.
+* An assistant message at the end is gone on with (`--no-prefill-assistant`: it is a turn like others). Texts of one
+  message are joined with an empty line. `enable_thinking` counts beside tools, too.
+* `--no-jinja` refuses requests with tools; templates are always rendered. `--chat-template` takes Jinja itself and the
+  names of docs/models.md. `-v`, or `"verbose": true` in a request, adds `__verbose`: what the model was sent and wrote.
+* `-md` loads a draft model, `--spec-type draft-simple` uses it.
+* `--context-shift`: at the end of the context the ids behind the first `n_keep` move up by `n_discard` (0 = half of
+  them), and what is kept is **computed anew**. There they are moved with the keys and values that they got from what is
+  gone.
+* `--slot-save-path DIR`: `POST /slots/ID?action=save|restore|erase` with a `filename`. A file is a session of the
+  prefix cache with its blocks and the model's fingerprint: another model's is refused, and each API key has its own
+  names. Files of llama.cpp can't be read. `save` takes what the slot's last request left, `erase` forgets it.
+* `POST /props` is answered and changes nothing. `--no-ui` leaves `/` and `/docs` out.
+* CORS: only pages of this machine with `localhost` as the origins, `--cors-methods` and `--cors-headers` are told as
+  they are, credentials unless the origin is `*`; and yet pages of other origins than those named are refused on every
+  route.
+* Without a model the server is a router of what `imp pull` has fetched (docs/router.md).
+
+Vertex AI's `AIP_MODE=PREDICTION` is heeded in every mode: `AIP_HTTP_PORT`, `AIP_HEALTH_ROUTE` and `AIP_PREDICT_ROUTE`
+hold, and the latter takes `{"instances": [...]}`, at most 128, each with an `@requestFormat`.
+
+`/lora-adapters` is empty: adapters come later. **Never built** are the tools that run on the server (`/tools`), MCP
+servers and `/cors-proxy`: whoever can write a prompt would run programs, read files and reach other machines of the
+server's network. These routes are 403 `feature_disabled`, and `/props` says `cors_proxy_enabled: false`.
 
 What llama-server does by default and imp doesn't, set in this mode unless something else is asked for:
 

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from imp_server.config.knobs import Knob, knobs, variable_of
+from imp_server.config.llama_server import of_llama_server
 from imp_server.config.load import Loaded, nearest
 from imp_server.config.names import FOREIGN_FLAGS
 from imp_server.config.tree import Config
@@ -34,7 +35,7 @@ OF_A_MODEL = frozenset({
 })  # fmt: skip
 """Sections of the configuration that each model may have its own of."""
 _ALSO = frozenset({"server.max_tokens", "server.max_input_tokens", "server.request_timeout_s"})
-_LOADS = "load-on-startup"
+_LOADS, _HIDES = "load-on-startup", "dedup-cache-models"
 _TOP = "(above all sections)"
 
 
@@ -56,6 +57,8 @@ class Preset:
     loads_at_start: bool = False
     problem: str = ""
     """What is wrong with the section, for people; the model can't be loaded then."""
+    hides: tuple[str, ...] = ()
+    """Repositories whose models aren't listed by themselves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,12 +112,17 @@ def _preset(name: str, layers: Sequence[Mapping[str, str]], loaded: Loaded) -> P
 def _read(name: str, layers: Sequence[Mapping[str, str]], loaded: Loaded) -> Preset:
     """`layers`: the stronger ones last."""
     plain = loaded.config.plain()
-    loads = False
+    is_theirs = loaded.config.server.habits == "llama-server"
+    loads = hides = False
+    hidden: list[str] = []
     for entries, origin in zip(layers, (f"[{ALL}]", f"[{name}]")):
-        for key, text in entries.items():
-            if key == _LOADS:
-                loads = _switch(text, f"{origin} {_LOADS}")
-                continue
+        loads = _switch(entries[_LOADS], f"{origin} {_LOADS}") if _LOADS in entries else loads
+        hides = _switch(entries[_HIDES], f"{origin} {_HIDES}") if _HIDES in entries else hides
+        own = {key: text for key, text in entries.items() if key not in (_LOADS, _HIDES)}
+        if is_theirs:
+            own, repositories = of_llama_server(own)
+            hidden += repositories
+        for key, text in own.items():
             knob = _knob(key, origin)
             value = from_text(knob, text, f"{origin} {key}")
             if not _is_strong(loaded.origins.get(knob.key, "")):
@@ -123,6 +131,7 @@ def _read(name: str, layers: Sequence[Mapping[str, str]], loaded: Loaded) -> Pre
         name,
         Config.from_plain(plain),
         loads,
+        hides=tuple(hidden) if hides else (),
     )
 
 

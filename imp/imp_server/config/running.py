@@ -75,6 +75,8 @@ class PrefixCacheSettings(msgspec.Struct, frozen=True):
     """Keep prompts and answers for the next request that begins with them."""
     path: str = ""
     """Folder that keeps the cache over restarts, one file per model; empty = none."""
+    slots_path: str = ""
+    """Folder in which POST /slots/N?action=save keeps what a row has computed; empty = 501."""
     path_mib: Count = 4096
     """Most MiB of a model's file in that folder."""
     pin_budget_pct: Percent = 25

@@ -23,9 +23,21 @@ class ServerSettings(msgspec.Struct, frozen=True):
     habits: Literal["imp", "llama-server"] = "imp"
     """llama-server = its shape of errors and its small ways in replies (docs/llama-server.md)."""
     ui: bool = True
-    """Serve the page for people at / and the forms of /docs; off = two plain pages without scripts."""
+    """Serve the page for people at / and the forms of /docs; off = two plain pages without scripts, with llama-server's
+    habits none."""
     slots: bool = True
     """Answer /slots; off = 501."""
+    props: bool = False
+    """Take POST /props, which changes nothing; off = 501."""
+    tools: bool = True
+    """Take requests with tools; off = 400."""
+    only_embeddings: bool = False
+    """Answer requests for embeddings and no others that need the model; off = both."""
+    prefill_assistant: bool = False
+    """An assistant message at the end of a chat is gone on with; off = where continue_final_message asks for it."""
+    verbose_replies: bool = False
+    """Chats are answered with `__verbose`, the raw prompt and text beside the reply; off = where a request asks for it
+    with `verbose`."""
     api_key: Secrets = ()
     """Key that clients must send as Bearer or x-api-key; repeatable. None = open to everybody who can connect."""
     api_key_file: str = ""
@@ -41,14 +53,27 @@ class ServerSettings(msgspec.Struct, frozen=True):
     """Further names in the Host header, or * for all. Checked without a key on loopback addresses only, where pages of
     strangers could reach the server otherwise; .example.com = every name below it."""
     cors_origins: Words = ()
-    """Browser origins that may call the server, exact, or * for all; none = no page of another site. * is never for
-    routes that change the server."""
+    """Browser origins that may call the server, exact, localhost for all of this machine, or * for all; none = no page
+    of another site. * is never for routes that change the server."""
+    cors_methods: Words = ()
+    """Methods that pages of other sites are told they may use; none = those of the route."""
+    cors_headers: Words = ()
+    """Headers that pages of other sites are told they may send, or *; none = those that they ask for."""
+    cors_credentials: Literal["listed", "on", "off"] = "listed"
+    """Whether pages of other sites may send credentials: those that cors_origins lists, all that may call, none."""
+    predict_route: str = ""
+    """Path of POST {instances: [...]}, as prediction services of clouds send it; empty = none. AIP_MODE=PREDICTION sets
+    it to AIP_PREDICT_ROUTE, or /predict."""
+    health_route: str = ""
+    """Further path of /health; empty = none. AIP_MODE=PREDICTION sets it to AIP_HEALTH_ROUTE."""
     max_body_mib: Positive = 100
     """Largest request body in MiB; a larger one is answered with 413."""
     max_json_depth: Positive = 64
     """Deepest nesting of arrays and objects in a request body."""
     max_tokens: Positive = 8192
     """Tokens generated for a request that names no limit."""
+    most_tokens: Count = 0
+    """Most tokens generated for a request, whatever limit it names; 0 = any number."""
     max_input_tokens: Count = 0
     """Longest prompt in tokens; 0 = what the context holds."""
     max_n: Positive = 8
@@ -59,6 +84,8 @@ class ServerSettings(msgspec.Struct, frozen=True):
     """Most stop strings per request."""
     embd_normalize: Norm = 2
     """Norm of embeddings whose request names none: 2 unit length, 1 sum of magnitudes, 0 largest, -1 as they are."""
+    max_n_probs: Positive = 100
+    """Most likeliest tokens told at each place of a raw completion (n_probs)."""
     max_tools: Positive = 1024
     """Most tools per request."""
     max_batch_items: Positive = 512

@@ -100,6 +100,18 @@ ReasoningEnd = Literal["ending", "already_closed", "no_closer", "not_allowed", "
 told to stop; not_allowed: the request forbade it; unknown: no such reply is being made."""
 
 
+SlotVerb = Literal["save", "restore", "erase"]
+
+
+class SlotOutcome(NamedTuple):
+    """What became of a slot action."""
+
+    n_tokens: int
+    n_bytes: int
+    """Of the file."""
+    took_ms: float
+
+
 class Services(Protocol):
     """What a handler may ask of the server. Every method that needs a model raises NoModel or ModelLoading
     without one, and ModelNotFound for another name; `model` "" means the loaded one."""
@@ -157,7 +169,11 @@ class Services(Protocol):
         """What this process counts of requests and replies, for the metrics."""
         ...
 
-    async def tokenize(self, model: str, text: str, *, add_special: bool, parse_special: bool) -> list[int]: ...
+    async def tokenize(
+        self, model: str, pieces: Sequence[str | int], *, add_special: bool, parse_special: bool
+    ) -> list[int]:
+        """Ids among the pieces stand as they are."""
+        ...
 
     def token_writer(self, model: str) -> Callable[[int], bytes]:
         """What a token shows when it is named: its own bytes, not always whole characters."""
@@ -184,6 +200,10 @@ class Services(Protocol):
 
     async def close_session(self, session_id: str) -> int:
         """Releases the pins of the session on every model; cache blocks that became free to go."""
+        ...
+
+    async def slot_action(self, model: str, action: SlotVerb, slot: int, filename: str = "") -> SlotOutcome:
+        """Of the owner of the request. Raises NotSupported, InvalidRequest, Unavailable."""
         ...
 
     async def in_pool(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -339,7 +359,15 @@ class RelayReply:
     reader: Readable
 
 
-Reply = JsonReply | BytesReply | RelayReply | Generate
+@dataclass(frozen=True, slots=True)
+class SubRequests:
+    """Requests inside this one: the route of each, or a name of it, and its body. `merge` makes the reply of theirs."""
+
+    requests: tuple[tuple[str, dict[str, Any]], ...]
+    merge: Callable[[list[Any]], Any]
+
+
+Reply = JsonReply | BytesReply | RelayReply | Generate | SubRequests
 Handler = Callable[[Call], Awaitable[Reply]]
 
 _MARK = "__imp_operation__"

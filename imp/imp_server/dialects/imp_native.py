@@ -93,9 +93,10 @@ async def ready(call: Call) -> Reply:
 
 @handler
 async def tokenize(call: Call) -> Reply:
+    content = call.body.get("content", call.body.get("prompt", ""))
     ids = await call.services.tokenize(
         call.model,
-        call.body.get("content", call.body.get("prompt", "")),
+        [content] if isinstance(content, str) else await call.worked(_whole, content),
         add_special=call.body.get("add_special", False),
         parse_special=call.body.get("parse_special", True),
     )
@@ -103,6 +104,11 @@ async def tokenize(call: Call) -> Reply:
     if len(ids) <= _AT_ONCE:
         return JsonReply(_tokens_body(ids, writer))
     return JsonReply(await call.services.in_pool(_tokens_body, ids, writer))
+
+
+def _whole(pieces: list[Any]) -> list[str | int]:
+    """JSON Schema takes 3.0 for an integer."""
+    return [piece if isinstance(piece, str) else int(piece) for piece in pieces]
 
 
 _AT_ONCE = 2048

@@ -62,7 +62,8 @@ class Underway:
         time_ms = 1e3 * (self._clock() - self._began_s)
         progress = {"total": choice.total, "cache": choice.cache, "processed": processed, "time_ms": time_ms}
         so_far = Usage(prompt_tokens=processed, cached_tokens=choice.cache)
-        return [{"prompt_progress": progress, "timings": timings_body(so_far, Timings(prefill_ms=time_ms))}]
+        took = Timings(prefill_ms=time_ms if processed > choice.cache else 0.0)  # nothing was computed before
+        return [{"prompt_progress": progress, "timings": timings_body(so_far, took)}]
 
     def timings(self, choice: int, n_predicted: int) -> Json:
         """{"timings": ...} as of now, by this side's clock; {} if they weren't asked for."""

@@ -40,7 +40,7 @@ class SlotStore:
 
 
 @dataclass(frozen=True, slots=True)
-class _Text:
+class _SlotText:
     """`ids`: those that were computed."""
 
     ids: NDArray[np.int32]
@@ -55,7 +55,7 @@ class SlotFiles:
         self, store: SlotStore | None, emit: Callable[[SlotDone], None], rows: Callable[[], list[Row]]
     ) -> None:
         self._store, self._emit, self._rows = store, emit, rows
-        self._texts: dict[int, _Text] = {}
+        self._texts: dict[int, _SlotText] = {}
         self._jobs: deque[Iterator[SlotDone | None]] = deque()
         self._mark = b""
 
@@ -63,7 +63,7 @@ class SlotFiles:
         """The row is about to give its slot back."""
         if row.slot >= 0 and row.reuse_prefix and self._store is not None:
             ids = row.sampler.history[: min(row.n_computed, row.sampler.length)].copy()
-            self._texts[row.slot] = _Text(ids, row.reuse_group, row.client)
+            self._texts[row.slot] = _SlotText(ids, row.reuse_group, row.client)
 
     def handle(self, message: SlotAction) -> None:
         text = self._texts.get(message.slot)
@@ -94,7 +94,7 @@ class SlotFiles:
                 break
         return bool(self._jobs)
 
-    def _saved(self, message: SlotAction, text: _Text | None) -> Iterator[SlotDone | None]:
+    def _saved(self, message: SlotAction, text: _SlotText | None) -> Iterator[SlotDone | None]:
         """Into a file beside it, which takes its place when it is whole."""
         assert text is not None and self._store is not None
         began_s, path = time.monotonic(), Path(message.path)
@@ -146,7 +146,7 @@ class SlotFiles:
         except OSError:
             n_tokens = 0
         if n_tokens:
-            self._texts[message.slot] = _Text(ids_of(b"".join(key)), group, message.owner)
+            self._texts[message.slot] = _SlotText(ids_of(b"".join(key)), group, message.owner)
         took_ms = 1e3 * (time.monotonic() - began_s)
         yield SlotDone(message.ticket, n_tokens, n_bytes, took_ms, "" if n_tokens else UNUSABLE)
 

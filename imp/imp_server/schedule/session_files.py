@@ -15,7 +15,7 @@ from imp_server.schedule.blocks import EMPTY, BlockPool
 from imp_server.schedule.kept_blocks import KeptBlocks
 from imp_server.schedule.tiers.record import BlockRecord, BlockStore, content_hash
 from imp_server.schedule.tiers.tier import KnownEntry, Tier
-from imp_server.schedule.tree import BLOCK_BYTES, Node, PrefixTree, key_of
+from imp_server.schedule.tree import BLOCK_BYTES, PrefixTree, TreeNode, key_of
 
 Ids = NDArray[np.int32]
 
@@ -48,7 +48,7 @@ class SessionFiles:
             n_tokens = min(n_tokens + node.n_tokens, match.n_tokens)
             yield n_tokens
 
-    def _record(self, node: Node) -> BlockRecord:
+    def _record(self, node: TreeNode) -> BlockRecord:
         groups = [g for g, block in enumerate(node.blocks) if block != EMPTY]
         payload = b"".join(self._store.read_blocks(g, np.array([node.blocks[g]], dtype=np.int32)) for g in groups)
         assert node.parent is not None
@@ -71,7 +71,7 @@ class SessionFiles:
             if not (node.lives and node.is_resident):
                 return
 
-    def _taken_in(self, tier: Tier, entry: KnownEntry, parent: Node) -> Node | None:
+    def _taken_in(self, tier: Tier, entry: KnownEntry, parent: TreeNode) -> TreeNode | None:
         """The node with the entry's contents; None if it isn't sound, or there is no room."""
         known = parent.children.get(entry.key)
         if known is not None and known.is_resident and EMPTY not in known.blocks:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -19,7 +19,9 @@ from imp_server.config.generating import ReasoningSettings as ReasoningKnobs
 from imp_server.core import (
     ChatRequest,
     ConfigError,
+    ContextShift,
     GenerateRequest,
+    GenerationOptions,
     InvalidRequest,
     OutputPlan,
     PromptRequest,
@@ -45,6 +47,7 @@ from imp_server.text.plan import (
     check_least,
     check_size,
     n_fixed_segments,
+    shifting_limit,
     text_plan,
     think_budget,
     think_closer,
@@ -56,6 +59,7 @@ from imp_server.text.sampling_defaults import configured, default_sampling, samp
 from imp_server.text.session import OutputSession, Prepared
 from imp_server.text.template import ChatTemplate, Template
 from imp_server.text.templates import builtin_templates, is_ours
+from imp_server.text.templates.named import named_templates
 from imp_server.text.tools.base import CallReader, ToolFormat, reader_text
 from imp_server.text.tools.enforce import offered_tools
 from imp_server.text.transcripts import Transcripts
@@ -94,6 +98,8 @@ class TextModel:
         self.workers = workers
         self.tokenizer = tokenizer
         self.config = config
+        self._longest = context_length or 1 << 17
+        """Of a reply that names no limit, where the context is shifted: what the model was trained for."""
         self.context_length = context_length or 1 << 30
         """Positions of prompt and completion together; the engine's figure once it is known."""
         chosen = _chosen_templates(config.model.chat_template, templates)
@@ -162,6 +168,7 @@ class TextModel:
             plan=plan,
             sampling=self._sampling(chat.sampling),
             options=chat.options,
+            shift=self._shift(chat.options, len(prompt.ids)),
             spans=prompt.spans,
             cache=cache_marks(chat.cache, *prompt.pins, isolate_keys=self.config.prefix_cache.isolate_keys),
             prediction=self._prediction(chat.prediction),
@@ -177,7 +184,7 @@ class TextModel:
         remember = None
         if self.transcripts is not None and prompt.written is not None:
             remember = partial(self.transcripts.note, prompt.written)
-        return Prepared(_with_digest(request), session, prompt.text, remember, answer.ignored)
+        return Prepared(_with_digest(request), session, self._shown(prompt.ids, prompt.text), remember, answer.ignored)
 
     def _chat_output(
         self, chat: ChatRequest, prompt: ChatPrompt, prover: Prover
@@ -185,7 +192,8 @@ class TextModel:
         use = self.prompts.use_for(chat)
         knobs = self._reasoning_knobs(chat)
         wish = think_wish(chat, knobs, use.tags)
-        max_tokens = self._token_limit(chat.output.max_tokens, len(prompt.ids), "messages")
+        shifts = self._shift(chat.options, len(prompt.ids)) is not None
+        max_tokens = self._token_limit(chat.output.max_tokens, len(prompt.ids), "messages", shifts=shifts)
         tools = offered_tools(chat)
         form = use.tool_format if tools else None
         calls, readers = _call_segments(form, tools, n_fixed_segments(use.tags))
@@ -226,7 +234,9 @@ class TextModel:
     def _finish_prompt(self, prompt: PromptRequest, ids: list[int], text: str, key: int, prover: Prover) -> Prepared:
         answer = self._leniency(prompt.output.response_format, prover)
         prompt = _with_format(prompt, answer.format)
-        max_tokens = self._token_limit(0 if prompt.task == "embed" else prompt.output.max_tokens, len(ids), "prompt")
+        shift = self._shift(prompt.options, len(ids)) if prompt.task == "generate" else None
+        wanted = 0 if prompt.task == "embed" else prompt.output.max_tokens
+        max_tokens = self._token_limit(wanted, len(ids), "prompt", shifts=shift is not None)
         plan = text_plan(self.tokenizer, prompt, max_tokens, bound_text(answer.format, self._rules(), prover))
         check_least(prompt.sampling.min_tokens, plan.max_tokens)
         request = GenerateRequest(
@@ -236,6 +246,7 @@ class TextModel:
             sampling=self._sampling(prompt.sampling),
             options=prompt.options,
             task=prompt.task,
+            shift=shift,
             cache=cache_marks(
                 prompt.cache,
                 len(ids) if prompt.cache.pin_prompt else 0,
@@ -245,7 +256,13 @@ class TextModel:
         session = OutputSession(
             plan, self.vocabulary, logprobs=prompt.options.logprobs is not None, whole_schema=answer.whole
         )
-        return Prepared(_with_digest(request), session, text, ignored=answer.ignored)
+        return Prepared(_with_digest(request), session, self._shown(ids, text), ignored=answer.ignored)
+
+    def _shown(self, ids: Iterable[int], text: str) -> str:
+        """llama-server shows what the model sees, its opening token included."""
+        if self.config.server.habits == "llama-server":
+            return self.tokenizer.decode(ids, skip_special=False)
+        return text
 
     def _prompt_ids(self, prompt: PromptRequest) -> tuple[list[int], str]:
         """Its ids, and its text as a person reads it."""
@@ -264,12 +281,25 @@ class TextModel:
                 ids += self.tokenize(piece, add_special=i == 0) if isinstance(piece, str) else [piece]
         return ids, self.detokenize(ids, skip_special=False, param=param)
 
-    def _token_limit(self, asked: int | None, n_prompt: int, param: str) -> int:
-        return token_limit(asked, self.config.server.max_tokens, n_prompt, self.context_length, param)
+    def _token_limit(self, asked: int | None, n_prompt: int, param: str, *, shifts: bool = False) -> int:
+        if not shifts:
+            return token_limit(asked, self.config.server, n_prompt, self.context_length, param)
+        token_limit(asked, self.config.server, n_prompt, self.context_length, param)
+        return shifting_limit(asked, self.config.server, self._longest)
+
+    def _shift(self, options: GenerationOptions, n_prompt: int) -> ContextShift | None:
+        """What becomes of a full context; the opening token is always kept."""
+        if not self.config.model.context_shift or options.prompt_logprobs is not None:
+            return None
+        keep = self.config.model.keep_tokens if options.n_keep is None else options.n_keep
+        return ContextShift(n_prompt if keep < 0 else keep + self.tokenizer.add_bos, options.n_discard)
 
     def _reasoning_knobs(self, chat: ChatRequest) -> ReasoningKnobs:
         own = self.config.reasoning
-        return own if chat.reasoning.format is None else msgspec.structs.replace(own, format=chat.reasoning.format)
+        wanted = chat.reasoning.format or own.format
+        if wanted == "deepseek-legacy":
+            wanted = "none" if chat.streamed else "deepseek"
+        return msgspec.structs.replace(own, format=wanted)
 
     def _leniency(self, wanted: ResponseFormat, prover: Prover) -> Leniency:
         return lenient(wanted, self._rules(), prover) if self.config.grammar.lenient else Leniency(wanted)
@@ -353,12 +383,15 @@ def _chosen_templates(choice: str, own: Mapping[str, str]) -> dict[str, str]:
     """`--chat-template`: auto, a name of the table, or a file. Raises ConfigError."""
     if choice == "auto":
         return dict(own) if "default" in own else {**own, "default": builtin_templates()["chatml"]}
-    if choice in builtin_templates():
-        return {"default": builtin_templates()[choice]}
+    named = {**named_templates(), **builtin_templates()}
+    if choice in named:
+        return {"default": named[choice]}
+    if "{" in choice or " " in choice.strip():  # Jinja itself: no name, and no path that anybody has
+        return {"default": choice}
     path = Path(choice)
     if not path.is_file():
-        names = ", ".join(["auto", *builtin_templates()])
-        raise ConfigError(f"there is no chat template '{choice}': use {names}, or the path of a Jinja file")
+        names = ", ".join(["auto", *named])
+        raise ConfigError(f"there is no chat template '{choice}': use {names}, the path of a Jinja file, or Jinja")
     try:
         return {"default": path.read_text(encoding="utf-8")}
     except (OSError, UnicodeDecodeError) as error:

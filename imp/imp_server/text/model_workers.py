@@ -27,6 +27,8 @@ TEMPLATE_LIMITS = JobLimits(cpu_s=5.0, memory_bytes=512 << 20)
 TOKENIZER_LIMITS = JobLimits(cpu_s=10.0, memory_bytes=1 << 30)
 BYTES_PER_TOKEN = 8
 """Of the context: what a template may write."""
+LEAST_BYTES = 1 << 16
+"""That it may write in any case: a small context takes less, and says so itself."""
 _ROOM = 1 << 20
 """Bytes of an answer besides."""
 
@@ -111,7 +113,7 @@ class RemoteTemplate:
         extra: Mapping[str, Any] | None = None,
     ) -> str:
         """Raises TemplateRefused; TemplateTooCostly where a limit ended it; ContextLengthExceeded."""
-        most = BYTES_PER_TOKEN * self._context_length()
+        most = max(LEAST_BYTES, BYTES_PER_TOKEN * self._context_length())
         options = {
             "tools": None if tools is None else list(tools),
             "add_generation_prompt": add_generation_prompt,

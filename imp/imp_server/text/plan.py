@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import msgspec
 
 from imp_server.config.generating import ReasoningSettings
+from imp_server.config.serving import ServerSettings
 from imp_server.core import (
     ChatRequest,
     ContextLengthExceeded,
@@ -23,6 +24,9 @@ from imp_server.core import (
 )
 from imp_server.text.thinking import Mark, ThinkTags, spellings, think_segments
 from imp_server.vocab.tokenizer import Tokenizer
+
+NO_LIMIT = 2**31 - 1
+"""Of tokens, as a client may ask for it: more than any context holds."""
 
 # Share of max_tokens that thinking may take, for clients that name an effort.
 EFFORT_FRACTIONS = {"none": 0.0, "minimal": 0.1, "low": 0.25, "medium": 0.5, "high": 0.8, "xhigh": 0.9, "max": 0.95}
@@ -42,10 +46,10 @@ class ThinkWish:
 def think_wish(chat: ChatRequest, knobs: ReasoningSettings, tags: ThinkTags | None) -> ThinkWish:
     intent = chat.reasoning
     structured = bool(chat.tools) or chat.output.response_format.kind != "text"
-    default = chat.reasoning_default_on and not structured
+    default = chat.reasoning_default_on and (knobs.beside_tools or not structured)
     asked = _asked(intent)
     on = default if asked is None else asked
-    if knobs.think_budget == 0.0 or intent.budget_tokens == 0 or intent.budget_fraction == 0.0:
+    if 0 in (knobs.think_budget, knobs.budget_tokens) or 0 in (intent.budget_tokens, intent.budget_fraction):
         on = False
     scan = knobs.agent_scan_tokens if chat.tools else knobs.scan_tokens
     return ThinkWish(on and tags is not None, asked is not None, scan)
@@ -71,6 +75,8 @@ def think_budget(intent: ReasoningIntent, knobs: ReasoningSettings, max_tokens: 
         return intent.budget_tokens
     if intent.budget_fraction is not None:
         fraction = intent.budget_fraction
+    elif knobs.budget_tokens >= 0 and intent.effort not in EFFORT_FRACTIONS:
+        return knobs.budget_tokens
     elif intent.effort in EFFORT_FRACTIONS:
         fraction = EFFORT_FRACTIONS[intent.effort]
     if fraction >= 1.0:
@@ -79,10 +85,14 @@ def think_budget(intent: ReasoningIntent, knobs: ReasoningSettings, max_tokens: 
     return max(min(int(fraction * max_tokens), max_tokens - reserve), 1)
 
 
-def token_limit(asked: int | None, default: int, n_prompt: int, context_length: int, param: str = "messages") -> int:
+def token_limit(
+    asked: int | None, knobs: ServerSettings, n_prompt: int, context_length: int, param: str = "messages"
+) -> int:
     """max_tokens in force. Raises ContextLengthExceeded if the prompt leaves no room."""
     room = context_length - n_prompt
-    wanted = default if asked is None else asked
+    wanted = knobs.max_tokens if asked is None else asked
+    if knobs.most_tokens:
+        wanted = min(wanted, knobs.most_tokens)
     if room < 1 and wanted > 0:
         raise ContextLengthExceeded(
             f"this model's maximum context length is {context_length} tokens, completion included, and the prompt "
@@ -90,6 +100,13 @@ def token_limit(asked: int | None, default: int, n_prompt: int, context_length: 
             param=param,
         ).sized(n_prompt, context_length)
     return min(wanted, max(room, 0))
+
+
+def shifting_limit(asked: int | None, knobs: ServerSettings, longest: int) -> int:
+    """max_tokens in force where a full context is shifted. `longest`: of a reply that names no limit."""
+    wanted = knobs.max_tokens if asked is None else asked
+    wanted = min(wanted, knobs.most_tokens or wanted)
+    return wanted if wanted < longest or asked not in (None, NO_LIMIT) else longest
 
 
 _SHRINKING = 4

@@ -38,6 +38,16 @@ _MORE: dict[str, type] = {
     "mirostat_eta": float,
 }
 """What a model file may say besides; off where it doesn't."""
+_CONFIGURED = (
+    "dry_multiplier",
+    "dry_base",
+    "dry_allowed_length",
+    "dry_penalty_last_n",
+    "dynatemp_range",
+    "dynatemp_exponent",
+    "top_n_sigma",
+)
+"""What a server may be started with besides."""
 _PENALTIES = ("presence_penalty", "frequency_penalty")
 ORIGINAL_REPETITION_PENALTY = 1.05
 
@@ -98,7 +108,7 @@ def sampling_params(
     chosen: dict[str, Any] = {
         name: value
         for name, value in defaults.items()
-        if name in _OURS or name in _MORE or name in (*_PENALTIES, "seed")
+        if name in _OURS or name in _MORE or name in (*_PENALTIES, *_CONFIGURED, "seed")
     }
     chosen |= {name: value for name, value in intent.asked.items() if value is not None}
     chosen["top_k"] = max(0, int(chosen["top_k"]))

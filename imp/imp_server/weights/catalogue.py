@@ -140,6 +140,15 @@ def _to_pull(name: str) -> NamedModel:
     raise ModelFileMissing(f"no model {name}: it is no file and no known name; {hint}")
 
 
+def tagged(name: str) -> str:
+    """hf:org/repo as it was fetched, where that was with a quantisation or a file, and only once; else as it is."""
+    hub = hub_source(name) if name.startswith("hf:") else None
+    if hub is None or hub[1].file or find_pulled(hub[0]) is not None:
+        return name
+    there = [pulled.name for pulled in pulled_models() if pulled.name.startswith(f"{hub[0]}:")]
+    return there[0] if len(there) == 1 else name
+
+
 def model_paths(name: str) -> list[Path]:
     """What a server may have opened of a model that is here: its file and its folder. Empty if it isn't here."""
     folder = models_folder() / folder_name(name)

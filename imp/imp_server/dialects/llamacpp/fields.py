@@ -28,7 +28,9 @@ def prompts_of(value: Any) -> list[Prompt]:
 
 
 def _text_of(prompt: Mapping[str, Any]) -> str:
-    """Of a prompt with media. Raises VisionUnavailable if it has any."""
+    """Of a prompt with media, or of the parts of a message. Raises VisionUnavailable if it has any media."""
+    if "content" in prompt:
+        return "".join(part["text"] for part in prompt["content"])
     if prompt.get("multimodal_data"):
         raise VisionUnavailable("this model reads text only", param="prompt.multimodal_data")
     text: str = prompt["prompt_string"]
@@ -61,7 +63,7 @@ async def bias_by_id(call: Call) -> dict[int, float]:
         if isinstance(token, int):
             found[token] = value
         else:
-            ids = await call.services.tokenize(call.model, token, add_special=False, parse_special=True)
+            ids = await call.services.tokenize(call.model, [token], add_special=False, parse_special=True)
             found |= dict.fromkeys(ids, value)
     return found
 

@@ -17,7 +17,7 @@ from imp_server.dialects.llamacpp.reply import LlamaCompletionFold, LlamaComplet
 from imp_server.dialects.llamacpp.request import prompt_requests
 from imp_server.dialects.llamacpp.settings import default_settings
 from imp_server.dialects.openai.embeddings import EmbeddingFold, check_embeds, create_embedding, embed
-from imp_server.dialects.openai_chat.request import chat_request
+from imp_server.dialects.openai_chat.request import ChatHabits, chat_request
 from imp_server.dialects.response_formats import ANSWER_FIELDS
 
 _TEMPLATE_FIELDS = (
@@ -89,10 +89,16 @@ class NativeEmbeddingFold(EmbeddingFold):
 async def _completion(call: Call) -> Reply:
     requests = await call.worked(prompt_requests, call.body, await bias_by_id(call))
     card = call.services.card(call.model)
+    server = call.services.config.server
     context = ReplyContext(
-        id=new_id("cmpl-"), model=card.id, created=int(time.time()), request_id=call.request_id, body=call.body
+        id=new_id("cmpl-"),
+        model=card.id,
+        created=int(time.time()),
+        request_id=call.request_id,
+        body=call.body,
+        habits=server.habits,
     )
-    context.extra["context_length"] = card.context_length
+    context.extra |= {"context_length": card.context_length, "most_tokens": server.most_tokens}
     context.extra["prompts"] = [await _prompt_text(call, request.prompt) for request in requests]
     return Generate(requests, context, call.body.get("stream", False), LlamaCompletionFold, LlamaCompletionStream)
 
@@ -113,13 +119,14 @@ async def _prompt_text(call: Call, prompt: Prompt) -> str:
 @handler
 async def apply_template(call: Call) -> Reply:
     known = {name: call.body[name] for name in _TEMPLATE_FIELDS if name in call.body}
-    request = await call.worked(chat_request, {"model": call.model, **known})
+    request = await call.worked(chat_request, {"model": call.model, **known}, ChatHabits.of(call))
     return JsonReply({"prompt": await call.services.render(request)})
 
 
 @handler
 async def chat_input_tokens(call: Call) -> Reply:
-    n_tokens = await call.services.count_tokens(await call.worked(chat_request, await with_bias_by_id(call)))
+    request = await call.worked(chat_request, await with_bias_by_id(call), ChatHabits.of(call))
+    n_tokens = await call.services.count_tokens(request)
     return JsonReply({"object": "response.input_tokens", "input_tokens": n_tokens})
 
 
@@ -159,9 +166,7 @@ async def props(call: Call) -> Reply:
             "model_ftype": card.quantisation if card else "",
             "model_path": card.path if card else "",
             "modalities": {"vision": False, "audio": False, "video": False},
-            "endpoint_slots": True,
-            "endpoint_props": False,
-            "endpoint_metrics": True,
+            **_routes(call),
             "chat_template": facts.chat_template,
             "bos_token": "",
             "eos_token": "",
@@ -171,6 +176,26 @@ async def props(call: Call) -> Reply:
             "is_sleeping": state.state in ("sleeping", "suspended"),
         }
     )
+
+
+def _routes(call: Call) -> dict[str, bool]:
+    """Which of the routes that can be switched off are there; tools, and a proxy for pages, never are."""
+    config = call.services.config
+    return {
+        "endpoint_slots": config.server.slots,
+        "endpoint_props": config.server.props,
+        "endpoint_metrics": config.metrics.enabled,
+        "ui": config.server.ui,
+        "cors_proxy_enabled": False,
+    }
+
+
+@handler
+async def set_props(call: Call) -> Reply:
+    """llama-server, too, has nothing yet that could be changed by it."""
+    if not call.services.config.server.props:
+        raise NotSupported("this server was started without POST /props (server.props)")
+    return JsonReply({"success": True})
 
 
 def _router_props(call: Call) -> Reply:
@@ -188,9 +213,7 @@ def _router_props(call: Call) -> Reply:
             "model_ftype": "",
             "model_path": "",
             "modalities": {"vision": False, "audio": False, "video": False},
-            "endpoint_slots": True,
-            "endpoint_props": False,
-            "endpoint_metrics": True,
+            **_routes(call),
             "chat_template": "",
             "bos_token": "",
             "eos_token": "",

@@ -22,10 +22,10 @@ from imp_server.core import (
     Usage,
 )
 from imp_server.dialects.base import ReplyContext, SseFrame
+from imp_server.dialects.llamacpp.errors import error_body_of
 from imp_server.dialects.llamacpp.fields import choices_of
 from imp_server.dialects.llamacpp.request import n_probs_of
 from imp_server.dialects.llamacpp.settings import settings_body
-from imp_server.dialects.openai.errors import error_body
 from imp_server.dialects.openai.usage import token_text
 from imp_server.dialects.progress import Underway
 from imp_server.dialects.timings import timings_body
@@ -85,8 +85,11 @@ class _Completions:
         self._ctx = ctx
         self._body = ctx.body
         self._n_probs = n_probs_of(ctx.body)
-        samplings = ctx.accepted.sampling or [SamplingParams()] * len(ctx.extra["prompts"])
-        each = zip(ctx.extra["prompts"], samplings, strict=True)
+        prompts = ctx.extra["prompts"]
+        if ctx.habits == "llama-server" and ctx.accepted.prompt_texts:
+            prompts = ctx.accepted.prompt_texts
+        samplings = ctx.accepted.sampling or [SamplingParams()] * len(prompts)
+        each = zip(prompts, samplings, strict=True)
         wanted = [one for one in each for _ in range(choices_of(ctx.body))]
         self.all = [Completion(i, prompt, sampling) for i, (prompt, sampling) in enumerate(wanted)]
 
@@ -98,6 +101,16 @@ class _Completions:
             as_drawn = bool(self._body.get("post_sampling_probs"))
             fields["completion_probabilities"] = [_probability(entry, as_drawn=as_drawn) for entry in entries]
         return fields
+
+    def pieces(self, one: Completion, text: str) -> list[Json]:
+        """One per token, as llama.cpp's clients read probabilities, where each token writes whole characters."""
+        fresh = one.fresh()
+        if not self._n_probs or len(fresh) < 2 or b"".join(entry.data for entry in fresh) != text.encode():
+            return [self.piece(one, text, fresh)]
+        try:
+            return [self.piece(one, entry.data.decode(), [entry]) for entry in fresh]
+        except UnicodeDecodeError:
+            return [self.piece(one, text, fresh)]
 
     def piece(self, one: Completion, content: str, fresh: Sequence[LogprobEntry] = ()) -> Json:
         n_evaluated = one.prompt_tokens or (self._ctx.accepted.usage.prompt_tokens if len(self.all) == 1 else 0)
@@ -123,7 +136,7 @@ class _Completions:
             "tokens_predicted": usage.completion_tokens,
             "tokens_evaluated": usage.prompt_tokens or one.prompt_tokens,
             "tokens_cached": usage.cached_tokens,
-            "generation_settings": settings_body(one.sampling, self._body),
+            "generation_settings": settings_body(one.sampling, self._body, most=self._ctx.extra.get("most_tokens", 0)),
             "prompt": one.prompt,
             "has_new_line": "\n" in text,
             "truncated": self._is_truncated(one, finish),
@@ -135,7 +148,9 @@ class _Completions:
         return chosen(whole, self._body["response_fields"]) if self._body.get("response_fields") else whole
 
     def _is_truncated(self, one: Completion, finish: Finish) -> bool:
-        """It was the context that ended it: nothing is ever shifted out."""
+        """The context was full: that ended it, or it was shifted."""
+        if finish.usage.shifted_tokens:
+            return True
         limit = self._ctx.extra.get("context_length")
         if limit is None or finish.reason != "length":
             return False
@@ -192,7 +207,7 @@ class LlamaCompletionStream:
         match event:
             case TextDelta(text=text) if text:
                 timings = self._underway.timings(one.index, len(one.entries))
-                items.append(self._completions.piece(one, text, one.fresh()) | timings)
+                items += [piece | timings for piece in self._completions.pieces(one, text)]
             case Finish():
                 items.append(self._completions.final(one, streamed=True))
         return _frames(items)
@@ -203,7 +218,7 @@ class LlamaCompletionStream:
         return _frames([self._completions.final(one, streamed=True) for one in open_ones])
 
     def fail(self, error: ImpError) -> list[SseFrame]:
-        return _frames([error_body(error, self._ctx.request_id)])
+        return _frames([error_body_of(self._ctx.habits, error, self._ctx.request_id)])
 
 
 def _frames(items: list[Json]) -> list[SseFrame]:

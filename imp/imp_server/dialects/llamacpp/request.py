@@ -9,7 +9,15 @@ import msgspec
 
 from imp_server.core import CacheIntent, GenerationOptions, OutputIntent, PromptRequest, ResponseFormat, SamplingIntent
 from imp_server.dialects.llamacpp.fields import choices_of, prompts_of
-from imp_server.dialects.openai.sampling import predict_s_of, row_of, sampling_of, speculative_of, stop_of, whole
+from imp_server.dialects.openai.sampling import (
+    keep_of,
+    predict_s_of,
+    row_of,
+    sampling_of,
+    speculative_of,
+    stop_of,
+    whole,
+)
 from imp_server.dialects.sampler_names import with_samplers
 
 _LIMITS = ("n_predict", "max_completion_tokens", "max_tokens")
@@ -27,6 +35,7 @@ def prompt_requests(body: Mapping[str, Any], logit_bias: Mapping[int, float]) ->
         speculative=speculative_of(body.get("speculative")),
         priority=int(body.get("priority", 0)),
         row_preference=row_of(body.get("id_slot")),
+        **keep_of(body),
     )
     return tuple(
         PromptRequest(

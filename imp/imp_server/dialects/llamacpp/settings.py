@@ -32,9 +32,12 @@ _NEUTRAL: Mapping[str, Any] = {
 """Of what a raw completion has no use for here, at the values that do nothing."""
 
 
-def settings_body(sampling: SamplingParams, body: Mapping[str, Any]) -> dict[str, Any]:
-    """Of a request with this body that is sampled so. -1 is no limit of its own."""
-    n_predict = whole(next((body[n] for n in ("n_predict", "max_completion_tokens", "max_tokens") if n in body), -1))
+def settings_body(sampling: SamplingParams, body: Mapping[str, Any], *, most: int = 0) -> dict[str, Any]:
+    """Of a request with this body that is sampled so. -1 is no limit of its own. `most`: server.most_tokens."""
+    asked = whole(next((body[n] for n in ("n_predict", "max_completion_tokens", "max_tokens") if n in body), -1))
+    n_predict = -1 if asked is None else asked
+    if most and not 0 <= n_predict <= most:
+        n_predict = most
     found = {k: v for k, v in msgspec.to_builtins(sampling).items() if k not in _LISTED}
     return {_OWN_NAMES.get(name, name): value for name, value in found.items()} | {
         **_NEUTRAL,
@@ -68,4 +71,5 @@ def _biases(sampling: SamplingParams) -> list[dict[str, Any]]:
 def default_settings(defaults: Mapping[str, float]) -> dict[str, Any]:
     """Of a request that names nothing; its seed, -1, is a random one. `defaults`: by our names of the parameters."""
     whole_numbers = {name: int(value) for name, value in defaults.items() if name == "top_k"}
-    return settings_body(SamplingParams(**{**defaults, **whole_numbers}), {}) | {"seed": -1}  # type: ignore[arg-type]
+    found = settings_body(SamplingParams(**{**defaults, **whole_numbers}), {})  # type: ignore[arg-type]
+    return found | {"seed": int(defaults.get("seed", -1))}

@@ -31,7 +31,7 @@ async def _listed(call: Call) -> Reply:
     page = cards[start:end][: call.query.get("limit", 1000)]
     body = {
         "object": "list",
-        "data": [model_body(card) for card in page],
+        "data": [_body(call, card) for card in page],
         "models": [{"name": card.id, "model": card.id, "capabilities": _capabilities(card)} for card in page],
         "has_more": len(page) < len(cards[start:end]),
         "first_id": page[0].id if page else None,
@@ -44,9 +44,17 @@ async def _listed(call: Call) -> Reply:
 async def retrieve_model(call: Call) -> Reply:
     name = call.path["model"]
     try:
-        return JsonReply(model_body(call.services.card(name)))
+        return JsonReply(_body(call, call.services.card(name)))
     except NoModel:
         raise ModelNotFound(f"model {name[:200]!r} not found; no model is loaded", param="model") from None
+
+
+def _body(call: Call, card: ModelCard) -> dict[str, Any]:
+    """llama-server lists the id among the aliases, too, where there are any."""
+    body = model_body(card)
+    if call.services.config.server.habits == "llama-server" and card.aliases:
+        body["aliases"] = sorted({card.id, *card.aliases})
+    return body
 
 
 def _capabilities(card: ModelCard) -> list[str]:

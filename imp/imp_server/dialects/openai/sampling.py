@@ -58,6 +58,11 @@ ALL_TOKENS = 2**31 - 1
 """More than any context holds."""
 
 
+def keep_of(body: Mapping[str, Any]) -> dict[str, Any]:
+    """llama.cpp's n_keep and n_discard, as GenerationOptions has them."""
+    return {"n_keep": whole(body.get("n_keep")), "n_discard": whole(body.get("n_discard")) or 0}
+
+
 def limit_of(body: Mapping[str, Any], names: Sequence[str]) -> int | None:
     """The limit of an answer by the first of its `names` that is there; None is the server's own.
 

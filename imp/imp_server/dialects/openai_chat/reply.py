@@ -21,7 +21,8 @@ from imp_server.core import (
 )
 from imp_server.dialects.base import ReplyContext, SseFrame
 from imp_server.dialects.free_form import InputReader
-from imp_server.dialects.openai.errors import error_body
+from imp_server.dialects.llamacpp.errors import error_body_of
+from imp_server.dialects.llamacpp.verbose import verbose
 from imp_server.dialects.openai.usage import UsageSum, logprob_body, usage_body
 from imp_server.dialects.progress import Underway
 
@@ -120,6 +121,7 @@ class ChatFold:
             "choices": [self._choice(i, choice) for i, choice in enumerate(self._choices)],
             "usage": usage_body(self._usage.total),
             "timings": self._usage.timings(),
+            **verbose(self._context, "".join(self._choices[0].text), self._choices[0].finish),
         }
 
     def _choice(self, index: int, choice: _ChatChoice) -> dict[str, Any]:
@@ -163,6 +165,7 @@ class ChatStream:
         """Entries that wait for the text they belong to."""
         self._free_form = _free_form(context)
         self._underway = Underway(context)
+        self._first_finish: Finish | None = None
         self._n_tokens = [0] * context.n
         """Of text and thinking, as far as their logprobs came."""
         self._readers: dict[tuple[int, int], InputReader] = {}
@@ -200,6 +203,7 @@ class ChatStream:
                     self._logprobs[event.choice] += map(logprob_body, event.entries)
             case Finish():
                 self._usage.add(event)
+                self._first_finish = event if event.choice == 0 else self._first_finish
                 return [self._delta(event.choice, {}, finish=event, logprobs=self._take(event.choice))]
         return []
 
@@ -209,7 +213,7 @@ class ChatStream:
         return [self._chunk([], usage=usage_body(self._usage.total), is_last=True), DONE]
 
     def fail(self, error: ImpError) -> list[SseFrame]:
-        return [SseFrame(msgspec.json.encode(error_body(error, self._context.request_id)))]
+        return [SseFrame(msgspec.json.encode(error_body_of(self._context.habits, error, self._context.request_id)))]
 
     def _call_start(self, event: CallStart) -> SseFrame:
         call: dict[str, Any] = {"index": event.index, "id": event.id}
@@ -270,4 +274,5 @@ class ChatStream:
             chunk["usage"] = usage
         if is_last:
             chunk["timings"] = self._usage.timings()
+            chunk |= verbose(self._context, "", self._first_finish)
         return SseFrame(msgspec.json.encode(chunk))

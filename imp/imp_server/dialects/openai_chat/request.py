@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple, Self
 
 from imp_server.core import (
     ChatRequest,
@@ -21,10 +21,12 @@ from imp_server.core import (
     ToolChoice,
 )
 from imp_server.dialects.free_form import free_form_tool, wrapped
+from imp_server.dialects.handler import Call
 from imp_server.dialects.llamacpp.fields import adapter_of, choices_of
 from imp_server.dialects.openai.sampling import (
     budget_tokens_of,
     cache_of,
+    keep_of,
     limit_of,
     predict_s_of,
     prediction_of,
@@ -46,12 +48,37 @@ _ROLES: dict[str, Role] = {
     "function": "tool",
 }
 _LIMITS = ("max_completion_tokens", "max_tokens", "n_predict")
-_FORMATS: dict[str | None, Literal["deepseek", "none"]] = {"deepseek": "deepseek", "none": "none"}
+_FORMATS: dict[str | None, Literal["deepseek", "deepseek-legacy", "none"]] = {
+    "deepseek": "deepseek",
+    "deepseek-legacy": "deepseek-legacy",
+    "none": "none",
+}
 """Of reasoning_format; `auto` is the server's own."""
 
 
-def chat_request(body: Mapping[str, Any]) -> ChatRequest:
+class ChatHabits(NamedTuple):
+    """What a server does that this dialect leaves open."""
+
+    prefills: bool = False
+    """An assistant message at the end is gone on with, where the request doesn't say."""
+    takes_tools: bool = True
+
+    @classmethod
+    def of(cls, call: Call) -> Self:
+        server = call.services.config.server
+        return cls(server.prefill_assistant, server.tools)
+
+
+USUAL = ChatHabits()
+
+
+def chat_request(body: Mapping[str, Any], ways: ChatHabits = USUAL) -> ChatRequest:
     """`body` satisfies the contract. Raises InvalidRequest for a tool_choice that names no tool."""
+    if body.get("tools") and not ways.takes_tools:
+        message = "this server takes no tools (server.tools, --jinja of llama-server): leave them out"
+        raise InvalidRequest(message, param="tools", code="unsupported_value")
+    if ways.prefills and "continue_final_message" not in body:
+        body = _prefilled(body)
     if body.get("add_generation_prompt") and body.get("continue_final_message"):
         raise InvalidRequest(
             "the last message is continued or a new one is begun: send one of the two fields",
@@ -84,12 +111,29 @@ def chat_request(body: Mapping[str, Any]) -> ChatRequest:
             adapter=adapter_of(body),
             priority=int(body.get("priority", 0)),
             row_preference=row_of(body.get("id_slot")),
+            **keep_of(body),
         ),
         prediction=prediction_of(body.get("prediction")),
         template_kwargs=body.get("chat_template_kwargs", {}),
         add_generation_prompt=body.get("add_generation_prompt", True),
         continue_final_message=bool(body.get("continue_final_message", False)),
+        streamed=bool(body.get("stream")),
     )
+
+
+def _prefilled(body: Mapping[str, Any]) -> Mapping[str, Any]:
+    """As llama-server has it: the parts of such a message stand a blank line apart."""
+    messages = body["messages"]
+    if not messages or messages[-1]["role"] != "assistant" or messages[-1].get("tool_calls"):
+        return body
+    if len(messages) > 1 and messages[-2]["role"] == "assistant":
+        message = "two assistant messages at the end can't be gone on with: send one"
+        raise InvalidRequest(message, param="messages", code="invalid_history")
+    last = dict(messages[-1])
+    if isinstance(content := last.get("content"), list):
+        last["content"] = "\n\n".join(part.get("text", part.get("refusal", "")) for part in content)
+    more = {"add_generation_prompt": False, "continue_final_message": True}
+    return {**body, "messages": [*messages[:-1], last], **more}
 
 
 def _message(message: Mapping[str, Any], path: str) -> Message:

@@ -11,8 +11,8 @@ import msgspec
 
 from imp_server.core import Finish, ImpError, LogprobEntry, Logprobs, OutputEvent, PromptLogprobs, TextDelta
 from imp_server.dialects.base import ReplyContext, SseFrame
+from imp_server.dialects.llamacpp.errors import error_body_of
 from imp_server.dialects.llamacpp.fields import choices_of
-from imp_server.dialects.openai.errors import error_body
 from imp_server.dialects.openai.usage import UsageSum, token_text, usage_body
 from imp_server.dialects.openai_chat.reply import DONE, fingerprint
 from imp_server.dialects.progress import Underway
@@ -251,7 +251,7 @@ class CompletionStream:
         return [self._chunk([], usage_body(self._usage.total), is_last=True), DONE]
 
     def fail(self, error: ImpError) -> list[SseFrame]:
-        return [SseFrame(msgspec.json.encode(error_body(error, self._context.request_id)))]
+        return [SseFrame(msgspec.json.encode(error_body_of(self._context.habits, error, self._context.request_id)))]
 
     def _prompt_text(self, choice: int) -> str:
         return self._context.accepted.prompt_texts[choice // self._wanted.per_prompt]

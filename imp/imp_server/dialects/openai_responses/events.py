@@ -89,6 +89,8 @@ class ResponseEvents:
 
     def close(self) -> list[Json]:
         final = self.response()
+        if self._ctx.habits == "llama-server":  # it knows no other end, and tells how long it took beside it
+            return self._numbered([{"type": "response.completed", "response": final, "timings": final["timings"]}])
         return self._numbered([{"type": f"response.{_terminal(final['status'])}", "response": final}])
 
     def fail(self, error: ImpError) -> list[Json]:

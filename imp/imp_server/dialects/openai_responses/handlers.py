@@ -161,7 +161,12 @@ async def create_response(call: Call) -> Reply:
     if call.body.get("truncation") == "auto":
         request = await _truncated(call, request, await call.services.ready_card(request.model))
     context = ReplyContext(
-        id=new_id("resp_imp"), model=call.model, created=int(time.time()), request_id=call.request_id, body=body
+        id=new_id("resp_imp"),
+        model=call.model,
+        created=int(time.time()),
+        request_id=call.request_id,
+        body=body,
+        habits=call.services.config.server.habits,
     )
     stored = kept.is_on and present(body, "store", True) and not _continues_unstored(call)
     keeping = Keeping(call, context, items, history, is_stored=stored)

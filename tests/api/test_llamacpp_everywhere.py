@@ -1,0 +1,156 @@
+"""What llama.cpp's clients send that every server of ours takes, whatever its habits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+from imp_server.dialects.llamacpp.fields import prompts_of
+
+from tests.api.byte_text import ByteText
+from tests.api.conftest import scripted
+from tests.api.live_server import live_server
+from tests.api.raw_http import BODY, CHAT
+from tests.dialects.contract_check import checked
+
+SETTINGS = {"server.predict_route": "/v9/ask", "server.health_route": "/alive", "server.max_n_probs": 30}
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    with live_server(scripted, ByteText, settings=SETTINGS) as live:
+        yield live.url
+
+
+@pytest.mark.parametrize(
+    ("body", "ids"),
+    [
+        ({}, []),
+        ({"content": ""}, []),
+        ({"content": None}, []),
+        ({"content": "ab"}, [97, 98]),
+        ({"content": ["a", 5, "b", 7]}, [97, 5, 98, 7]),
+        ({"content": []}, []),
+        ({"prompt": [3]}, [3]),
+    ],
+)
+def test_tokenize(url: str, body: dict[str, Any], ids: list[int]) -> None:
+    assert httpx.post(url + "/tokenize", json=body).json() == {"tokens": ids}
+
+
+def test_tokenize_names_an_id_that_is_none(url: str) -> None:
+    error = httpx.post(url + "/tokenize", json={"content": ["a", 2**30]}).json()["error"]
+    assert (error["code"], error["param"]) == ("unknown_token", "content[1]")
+
+
+@pytest.mark.parametrize(
+    ("given", "n_vectors"),
+    [
+        ({"prompt_string": "ab"}, 1),
+        ({"content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}, 1),
+        ([12, 34, "ab", 56], 1),
+        (["a", [12, 34]], 2),
+        ([[12], [12, "a", 34]], 2),
+        (["a", {"prompt_string": "b"}, {"content": [{"type": "text", "text": "c"}]}], 3),
+    ],
+)
+def test_embedding_inputs(given: Any, n_vectors: int) -> None:
+    body = checked("openai_embeddings.create_embedding", {"model": "m", "input": given})
+    assert len(prompts_of(body["input"])) == n_vectors
+    assert prompts_of(checked("llamacpp.embedding", {"content": given})["content"]) == prompts_of(given)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        [],
+        "",
+        {"content": "a"},
+        {"content": [{"type": "unknown"}]},
+        {"content": [{"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}]},
+    ],
+)
+def test_embedding_inputs_that_are_none(url: str, given: Any) -> None:
+    assert httpx.post(url + "/v1/embeddings", json={"model": BODY["model"], "input": given}).status_code == 400
+
+
+def test_the_parts_of_an_embedding_input_are_one_text() -> None:
+    parts = {"content": [{"type": "text", "text": "a "}, {"type": "text", "text": "b"}]}
+    assert prompts_of(parts) == prompts_of("a b") == [("a b",)]
+
+
+def test_n_probs_up_to_the_knob(url: str) -> None:
+    statuses = [
+        httpx.post(url + "/completion", json={"prompt": "a", "n_predict": 1, "n_probs": n}).status_code
+        for n in (30, 31)
+    ]
+    assert statuses == [200, 400]
+
+
+def test_no_adapters(url: str) -> None:
+    assert httpx.get(url + "/lora-adapters").json() == []
+    assert httpx.post(url + "/lora-adapters", json=[]).json() == {"success": True}
+    refused = httpx.post(url + "/lora-adapters", json=[{"id": 0, "scale": 1.0}])
+    assert (refused.status_code, refused.json()["error"]["code"]) == (400, "lora_not_found")
+
+
+@pytest.mark.parametrize(("method", "path"), [("GET", "/tools"), ("POST", "/tools"), ("GET", "/cors-proxy?url=x")])
+def test_what_is_never_built(url: str, method: str, path: str) -> None:
+    reply = httpx.request(method, url + path)
+    assert (reply.status_code, reply.json()["error"]["code"]) == (403, "feature_disabled")
+    assert httpx.get(url + "/props").json()["cors_proxy_enabled"] is False
+
+
+@pytest.mark.parametrize("path", ["/chat/completions/input_tokens", "/responses/input_tokens"])
+def test_counts_without_v1(url: str, path: str) -> None:
+    body = {"model": BODY["model"], "messages": BODY["messages"], "input": "hello"}
+    del body["input" if "chat" in path else "messages"]
+    reply = httpx.post(url + path, json=body).json()
+    assert reply["object"] == "response.input_tokens" and reply["input_tokens"] > 0
+
+
+def test_predictions(url: str) -> None:
+    instances = [
+        {"@requestFormat": "chatCompletions", **BODY, "stream": True},
+        {"@requestFormat": "/tokenize", "content": "ab"},
+        {"@requestFormat": "chatCompletions", "model": BODY["model"]},
+    ]
+    reply = httpx.post(url + "/v9/ask", json={"instances": instances})
+    whole, tokens, wrong = reply.json()["predictions"]
+    assert whole["object"] == "chat.completion" and whole["choices"][0]["message"]["content"]
+    assert tokens == {"tokens": [97, 98]} and wrong["error"]["param"] == "messages"
+
+
+@pytest.mark.parametrize(
+    ("instances", "param"),
+    [
+        ([], "instances"),
+        ([{"messages": []}], "instances[0].@requestFormat"),
+        ([{"@requestFormat": "nonsense"}], "instances[0].@requestFormat"),
+        ([{"@requestFormat": "/admin/suspend"}], "instances[0].@requestFormat"),
+        ([{"@requestFormat": "/v9/ask", "instances": []}], "instances[0].@requestFormat"),
+        ([{"@requestFormat": "tokenize"}] * 129, "instances"),
+    ],
+)
+def test_predictions_that_are_refused(url: str, instances: list[Any], param: str) -> None:
+    reply = httpx.post(url + "/v9/ask", json={"instances": instances})
+    assert (reply.status_code, reply.json()["error"]["param"]) == (400, param)
+
+
+def test_where_predictions_are_asked_for(url: str) -> None:
+    assert httpx.get(url + "/alive").status_code == 200
+    assert httpx.post(url + "/predict", json={"instances": []}).status_code == 404
+    with live_server(scripted, ByteText) as plain:
+        assert httpx.post(plain.url + "/predict", json={"instances": []}).status_code == 404
+        assert httpx.get(plain.url + "/alive").status_code == 404
+
+
+def test_requests_inside_are_their_owners(url: str) -> None:
+    with live_server(scripted, ByteText, settings={**SETTINGS, "server.api_key": ("k",)}) as live:
+        body = {"instances": [{"@requestFormat": "chatCompletions", **BODY}]}
+        assert httpx.post(live.url + "/v9/ask", json=body).status_code == 401
+        reply = httpx.post(live.url + "/v9/ask", json=body, headers={"authorization": "Bearer k"})
+        assert reply.json()["predictions"][0]["object"] == "chat.completion"
+        assert httpx.post(live.url + CHAT, json=BODY).status_code == 401
