@@ -55,6 +55,18 @@ def test_a_key_is_asked_for_and_kept_in_the_tab_alone(locked: LiveServer, meet: 
     other.page.get_by_role("dialog", name="Key needed").wait_for()
 
 
+def test_it_is_asked_for_once_if_it_is_declined(locked: LiveServer, meet: Meet) -> None:
+    person = meet(url=f"{locked.url}/llm")
+    person.open()
+    person.page.get_by_role("dialog", name="Key needed").get_by_role("button", name="Cancel").click()
+    person.page.evaluate("() => document.dispatchEvent(new Event('visibilitychange'))")
+    person.page.wait_for_timeout(400)
+    assert person.page.get_by_role("dialog").count() == 0
+    person.say("Hello")
+    give_key(person, KEY)
+    person.done()
+
+
 def test_the_docs_page_asks_for_it_too(locked: LiveServer, meet: Meet) -> None:
     person = meet(url=f"{locked.url}/llm")
     person.open("/docs")

@@ -261,6 +261,22 @@ def test_errors_are_words(server: LiveServer, person: Person) -> None:
     assert person.answer.get_by_role("alert").count() == 0
 
 
+def test_what_cannot_be_sent_is_put_back(server: LiveServer, person: Person) -> None:
+    server.on_loop(server.engine.always, text_ids("ok"))
+    person.button("Settings of this conversation").click()
+    person.page.get_by_label("Tools that the model may call").fill("[{")
+    person.button("Save").click()
+    person.say("Hello")
+    person.says("The tools in the settings aren't JSON.")
+    assert person.field.input_value() == "Hello" and person.page.get_by_role("article").count() == 0
+    assert person.stored("conversations") == [] == person.stored("messages")
+    person.button("Settings of this conversation").click()
+    person.page.get_by_label("Tools that the model may call").fill("")
+    person.button("Save").click()
+    person.ask("Hello")
+    assert "/" not in person.questions.inner_text(), "there is no other version of it"
+
+
 def test_the_state_of_the_server_is_words(server: LiveServer, person: Person) -> None:
     loading = {"status": "loading", "error": {"code": 503, "message": "Loading model", "type": "unavailable_error"}}
     person.page.route("**/health", lambda route: route.fulfill(status=503, json=loading))

@@ -322,6 +322,19 @@ def test_the_model_is_that_of_the_beginning(server: LiveServer, person: Person) 
     check_whole(person, "Hm ü")
 
 
+def test_a_conversation_that_another_tab_deletes(server: LiveServer, person: Person) -> None:
+    server.on_loop(server.engine.always, text_ids("ok"))
+    person.ask("Hello")
+    other = person.tab("/#" + urlsplit(person.page.url).fragment)
+    other.done()
+    person.button("Delete Hello").focus()
+    person.page.keyboard.press("Enter")
+    person.button("Delete").click()
+    other.page.get_by_role("heading", name="What shall we work on?").wait_for()
+    other.ask("Anew")
+    assert len(other.stored("conversations")) == 1
+
+
 def test_a_deleted_conversation_stays_deleted(server: LiveServer, person: Person) -> None:
     half(server, person)
     person.button("Delete Hello").focus()

@@ -21,6 +21,7 @@ export class Chat {
   #messages = new Map();
   #grown = new Map();
   #isDrawing = false;
+  #turn = 0;
   #follows = true;
 
   /** `onchange`: the conversation's title or its place changed. */
@@ -53,6 +54,7 @@ export class Chat {
   // --- which conversation -------------------------------------------------------------------
 
   fresh() {
+    this.#turn += 1;
     this.conversation = store.newConversation();
     this.isNew = true;
     this.#messages = new Map();
@@ -62,7 +64,9 @@ export class Chat {
 
   /** False if there is no such conversation any more. */
   async open(id) {
+    const turn = ++this.#turn;
     const loaded = await store.load(id);
+    if (turn !== this.#turn) return true;
     if (!loaded) return false;
     this.conversation = loaded.conversation;
     this.isNew = false;
@@ -79,7 +83,7 @@ export class Chat {
     const parent = this.conversation.leaf;
     const question = store.newMessage(this.conversation.id, "user", parent, files.length ? { content: text, files } : { content: text });
     if (this.isNew) this.conversation.title = titleOf(text || files[0].name);
-    await this.#ask([question], question.id);
+    if (!(await this.#ask([question], question.id))) this.composer.putBack(text, files);
   }
 
   /** The question as it is now, beside the one that it was. */
@@ -120,18 +124,21 @@ export class Chat {
     await this.#begin(beginning, path(this.#messages, target.id), [beginning]);
   }
 
+  /** Whether it was sent; else nothing has changed. */
   async #ask(questions, parent) {
     for (const one of questions) this.#messages.set(one.id, one);
     const answer = store.newMessage(this.conversation.id, "assistant", parent, { model: this.model });
     answer.created += 1;
-    await this.#begin(answer, path(this.#messages, parent), [...questions, answer]);
+    const isSent = await this.#begin(answer, path(this.#messages, parent), [...questions, answer]);
+    if (!isSent) for (const one of questions) this.#messages.delete(one.id);
+    return isSent;
   }
 
   async #begin(answer, asked, changed) {
     const { conversation } = this;
     if (this.#streams.isRunning(conversation.id)) {
       notify("An answer is being written; stop it first.");
-      return;
+      return false;
     }
     let body;
     try {
@@ -139,23 +146,24 @@ export class Chat {
       body = bodyOf(conversation, asked, answer.model || this.model);
     } catch (error) {
       notify(error instanceof SyntaxError ? "The tools in the settings aren't JSON." : words(error));
-      return;
+      return false;
     }
     answer.model = body.model;
-    conversation.model = body.model;
-    conversation.leaf = answer.id;
-    conversation.updated = Date.now();
+    const begun = { ...conversation, model: body.model, leaf: answer.id, updated: Date.now() };
+    try {
+      await this.#streams.start(begun, changed, answer, body);
+    } catch (error) {
+      notify(`This can't be kept: ${words(error)}`);
+      return false;
+    }
+    Object.assign(conversation, begun);
+    if (this.conversation !== conversation) return true;
     this.#messages.set(answer.id, answer);
     this.isNew = false;
     this.#follows = true;
-    try {
-      await this.#streams.start(conversation, changed, answer, body);
-    } catch (error) {
-      notify(`This can't be kept: ${words(error)}`);
-      return;
-    }
     this.onchange(conversation);
-    if (this.conversation === conversation) this.#draw();
+    this.#draw();
+    return true;
   }
 
   async stop() {
@@ -233,8 +241,13 @@ export class Chat {
   }
 
   async #reload() {
-    const loaded = await store.load(this.conversation.id);
-    if (!loaded || loaded.conversation.id !== this.conversation.id) return;
+    const { id } = this.conversation;
+    const loaded = await store.load(id);
+    if (id !== this.conversation.id) return;
+    if (!loaded) {
+      location.hash = "#/"; // another tab has deleted it
+      return;
+    }
     this.conversation = loaded.conversation;
     this.#messages = loaded.messages;
     this.#draw();

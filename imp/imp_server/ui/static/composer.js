@@ -72,6 +72,13 @@ export class Composer {
     this.focus();
   }
 
+  /** What couldn't be sent. */
+  putBack(text, files) {
+    this.#files = files;
+    this.#showFiles();
+    this.fill(text);
+  }
+
   showContext(used, most) {
     this.context.hidden = !used || !most;
     if (!used || !most) return;

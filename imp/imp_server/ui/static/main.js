@@ -193,7 +193,7 @@ async function lookAtServer() {
     const { state, loading } = await (await call("health")).json();
     text = STATES[state] ?? "";
     if (loading?.value) text += ` ${Math.round(loading.value * 100)} % of ${loading.stage}.`;
-    if (!text && !models.list.length) await models.load();
+    if (!text && !models.list.length) await models.load({ quiet: true });
   } catch (error) {
     const isLoading = error.status === 503;
     text = isLoading ? `${words(error).replace(/\.?$/, ".")}` : error.status === 0 ? "The server can't be reached." : words(error);

@@ -11,10 +11,10 @@ class Models extends EventTarget {
   /** By model: progress of a load (0 to 1) or of a download ({done, total}). */
   progress = new Map();
 
-  /** The list; fetched once, whoever asks. `anew`: fetched again. */
-  load(anew = false) {
+  /** The list; fetched once, whoever asks. `anew`: fetched again. `quiet`: without asking for a key. */
+  load({ anew = false, quiet = anew } = {}) {
     if (anew) this.#loading = null;
-    this.#loading ??= callJson(anew ? "v1/models?reload=true" : "v1/models").then(
+    this.#loading ??= callJson(anew ? "v1/models?reload=true" : "v1/models", { quiet }).then(
       ({ data }) => {
         this.list = data;
         this.#told();
@@ -65,7 +65,7 @@ class Models extends EventTarget {
     this.#following = true;
     for (;;) {
       try {
-        const response = await call("models/sse");
+        const response = await call("models/sse", { quiet: true });
         const reader = response.body.getReader();
         const bytes = new EventBytes();
         for (;;) {
@@ -94,9 +94,9 @@ class Models extends EventTarget {
       found.status = { value: status, failed: Boolean(error), ...(error ? { error } : {}) };
       found.loaded = status === "loaded";
     } else if (status === "downloaded" || status === "removed" || (!found && status !== "downloading")) {
-      await this.load(true).catch(() => {});
+      await this.load({ anew: true }).catch(() => {});
     }
-    if (status === "loaded" && found && !found.max_model_len) await this.load(true).catch(() => {});
+    if (status === "loaded" && found && !found.max_model_len) await this.load({ anew: true }).catch(() => {});
     this.#told();
   }
 

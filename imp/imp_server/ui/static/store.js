@@ -244,9 +244,9 @@ const FORMAT = "imp-conversations";
 export function exported() {
   return transaction("readonly", async (s) => {
     const all = await done(s.conversations.getAll());
-    const messages = await done(s.messages.getAll());
-    const one = (conversation) => ({ ...conversation, messages: messages.filter((m) => m.conversation === conversation.id) });
-    return { format: FORMAT, version: 1, conversations: all.map(one) };
+    const messages = new Map(all.map((one) => [one.id, []]));
+    for (const one of await done(s.messages.getAll())) messages.get(one.conversation)?.push(one);
+    return { format: FORMAT, version: 1, conversations: all.map((one) => ({ ...one, messages: messages.get(one.id) })) };
   });
 }
 
