@@ -149,13 +149,18 @@ def main() -> None:
     parser.add_argument("--store", type=int, default=0)
     parser.add_argument("--hostile", type=int, default=0)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--cases", default="")
+    parser.add_argument("--cases", default="", help="folder of schemas and request bodies, as JSON")
+    parser.add_argument("--seconds", type=float, default=3600.0, help="after which it stops")
     options = parser.parse_args()
     for _ in range(2):
         warm_up()
     counts: Counter[str] = Counter()
     worst: dict[str, float] = {"check_s": 0.0, "check_mb": 0.0, "start_s": 0.0, "start_mb": 0.0}
+    end = time.monotonic() + options.seconds
     for asked in everything(options):
+        if time.monotonic() > end:
+            print("time is up")
+            break
         found = cost_apart(asked.what)
         for _ in range(2):
             if found.is_dear:
