@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
-from tests.models.oracle import ABSENT, Case, Config, Tensors
+from tests.models.oracle import ABSENT, VOCABULARY, Case, Config, Tensors
 
 WINDOW = {"sliding_window": 9}
 
@@ -251,6 +251,189 @@ def _kimi(tensors: Tensors, config: Config) -> tuple[Tensors, Config]:
     tensors, config = _latent(tensors, config)
     config |= {"scoring_func": "sigmoid", "topk_method": "noaux_tc", "num_nextn_predict_layers": 0}
     return tensors, config | {"model_type": "kimi_k2", "architectures": ["DeepseekV3ForCausalLM"]}
+
+
+SIGMOID_ROUTER = {
+    "moe_intermediate_size": 48,
+    "num_experts_per_tok": 3,
+    "n_routed_experts": 8,
+    "n_group": 4,
+    "topk_group": 2,
+    "routed_scaling_factor": 1.7,
+    "first_k_dense_replace": 1,
+    "num_mtp_layers": 0,
+    "head_dim": 32,
+    "tie_word_embeddings": False,
+}
+"""Of GLM-4.5 and those that are like it."""
+
+
+def _expert_by_expert(tensors: Tensors, config: Config) -> tuple[Tensors, Config]:
+    config.pop("layer_types", None)
+    return _each_expert(tensors, "gate_proj.weight", "up_proj.weight", "down_proj.weight"), config
+
+
+def _minimax(tensors: Tensors, config: Config) -> tuple[Tensors, Config]:
+    tensors, config = _mixtral(tensors, config)
+    del config["partial_rotary_factor"]
+    own = {"rotary_dim": 16, "use_qk_norm": True, "qk_norm_type": "per_layer", "use_routing_bias": True}
+    own |= {"scoring_func": "sigmoid", "shared_intermediate_size": 0, "num_mtp_modules": 3, "mtp_transformer_layers": 1}
+    return tensors, config | own | {"attn_type_list": [1] * config["num_hidden_layers"]}
+
+
+def _ernie_moe(tensors: Tensors, config: Config) -> tuple[Tensors, Config]:
+    tensors, config = _expert_by_expert(tensors, config)
+    renamed = {name.replace("mlp.gate.moe_statics", "mlp.moe_statics"): value for name, value in tensors.items()}
+    renamed["model.mtp_linear_proj.0.weight"] = torch.ones(64, 128)
+    return renamed, config | {"num_nextn_predict_layers": 1}
+
+
+def _hunyuan_moe(tensors: Tensors, config: Config) -> tuple[Tensors, Config]:
+    tensors, config = _expert_by_expert(tensors, config)
+    n = config["num_hidden_layers"]
+    top_k = config.pop("num_experts_per_tok", None) or config["moe_topk"]
+    lists = {"moe_topk": [top_k] * n, "num_shared_expert": [1] * n}
+    lists["moe_intermediate_size"] = [config["intermediate_size"]] * n
+    return tensors, config | lists | {"use_qk_norm": True, "use_cla": False, "use_mixed_mlp_moe": True}
+
+
+def _bailing(tensors: Tensors, config: Config) -> tuple[Tensors, Config]:
+    """Ling's names for what GLM-4.5 has, too."""
+    tensors, config = _expert_by_expert(tensors, config)
+    names = {
+        "embed_tokens": "word_embeddings",
+        "self_attn.o_proj": "attention.dense",
+        "self_attn.q_norm": "attention.query_layernorm",
+        "self_attn.k_norm": "attention.key_layernorm",
+        "gate.e_score_correction_bias": "gate.expert_bias",
+    }
+    found: Tensors = {}
+    for name, tensor in tensors.items():
+        for theirs, published in names.items():
+            name = name.replace(theirs, published)
+        found[name] = tensor
+    for q in [name for name in found if "q_proj" in name]:
+        parts = [found.pop(q.replace("q_proj", f"{part}_proj")) for part in "qkv"]
+        found[q.replace("self_attn.q_proj", "attention.query_key_value")] = torch.cat(parts)
+    config |= {"num_experts": config.pop("n_routed_experts"), "num_shared_experts": config.pop("n_shared_experts")}
+    config |= {"score_function": "sigmoid", "moe_router_enable_expert_bias": True, "use_qkv_bias": False}
+    config |= {"model_type": "bailing_moe_v2", "architectures": ["BailingMoeV2ForCausalLM"], "use_qk_norm": True}
+    return found, config
+
+
+GRANITE4: dict[str, Any] = {
+    "attention_multiplier": 0.4,
+    "embedding_multiplier": 3.0,
+    "residual_multiplier": 0.6,
+    "logits_scaling": 4.0,
+    "tie_word_embeddings": True,
+    "layer_types": ["attention"] * 2,
+    "shared_intermediate_size": 48,
+    "position_embedding_type": "rope",
+    "intermediate_size": 48,
+    "mamba_n_heads": 4,
+    "mamba_d_head": 32,
+    "num_local_experts": 0,
+    "num_experts_per_tok": 0,
+}
+
+
+def _granite4(tensors: Tensors, config: Config) -> tuple[Tensors, Config]:
+    config["layer_types"] = ["attention"] * config["num_hidden_layers"]
+    return _granite_moe(tensors, config)
+
+
+PHI_MOE: dict[str, Any] = {
+    "num_local_experts": 6,
+    "num_experts_per_tok": 2,
+    "intermediate_size": 48,
+    "attention_bias": True,
+    "lm_head_bias": True,
+    "router_jitter_noise": 0.2,
+    "sliding_window": 40,
+    "rope_parameters": {
+        "rope_type": "longrope",
+        "rope_theta": 1e4,
+        "short_factor": [1.0, 1.1, 1.2, 1.3, 1.5, 1.7, 1.8, 1.9],
+        "long_factor": [1.5, 2.0, 3.0, 4.0, 6.0, 9.0, 9.5, 10.0],
+        "short_mscale": 1.2,
+        "long_mscale": 1.4,
+        "original_max_position_embeddings": 64,
+    },
+}
+
+
+JITTER = ("layers.0.feed_forward.jitter",)
+"""As published, which GGUF files don't say: so little that hardly any expert comes so near."""
+
+
+def long_factors(model: torch.nn.Module) -> None:
+    """transformers takes the long factors' magnitude, but always the short ones; Microsoft's own code takes both."""
+    rotary = model.model.rotary_emb
+    own = rotary.rope_init_fn
+    rotary.rope_init_fn = lambda config: own(config, seq_len=config.max_position_embeddings)
+
+
+def _phi_moe(tensors: Tensors, config: Config) -> tuple[Tensors, Config]:
+    tensors, config = _mixtral(tensors, config)
+    renamed = {name.replace(".router.", ".gate."): tensor for name, tensor in tensors.items()}
+    return renamed, config | {"architectures": ["PhiMoEForCausalLM"]}
+
+
+def _expert_by_expert_with_windows(tensors: Tensors, config: Config) -> tuple[Tensors, Config]:
+    return _each_expert(tensors, "gate_proj.weight", "up_proj.weight", "down_proj.weight"), config
+
+
+BARE_NORMS = ("layers.0.mixer.qk_norm=per_head", "layers.1.mixer.qk_norm=per_head")
+"""Without weights a norm may as well come before the rotation."""
+LLAMA4: dict[str, Any] = {
+    "num_hidden_layers": 4,
+    "head_dim": 32,
+    "intermediate_size": 48,
+    "intermediate_size_mlp": 96,
+    "num_local_experts": 4,
+    "num_experts_per_tok": 1,
+    "attn_scale": 0.4,
+    "use_qk_norm": True,
+    "rope_parameters": {
+        "rope_type": "llama3",
+        "rope_theta": 50.0,
+        "factor": 4.0,
+        "original_max_position_embeddings": 64,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+    },
+}
+GEMMA4: dict[str, Any] = {
+    "head_dim": 16,
+    "global_head_dim": 32,
+    "layer_types": ["sliding_attention", "full_attention"],
+    "rms_norm_eps": 0.5,
+    "final_logit_softcapping": 15.0,
+    "rope_parameters": {
+        "sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
+        "full_attention": {"rope_type": "proportional", "partial_rotary_factor": 0.5, "rope_theta": 1000.0},
+    },
+    **WINDOW,
+}
+
+
+def layer_scalars(model: torch.nn.Module) -> None:
+    for index, layer in enumerate(model.model.layers):
+        layer.layer_scalar.fill_(1 + 0.2 * (index % 2) + 0.1 * index)
+
+
+def _gemma4(tensors: Tensors, config: Config) -> tuple[Tensors, Config]:
+    """With keys of layers that share others', as published files have them."""
+    config["rope_parameters"] = config.pop("rope_scaling", None) or GEMMA4["rope_parameters"]
+    own = config.pop("per_layer_config", None) or {}
+    config["global_head_dim"] = 32
+    if any("num_key_value_heads" in layer for layer in own.values()):
+        config["num_global_key_value_heads"] = 1
+    for index in range(config["num_hidden_layers"] - config["num_kv_shared_layers"], config["num_hidden_layers"]):
+        for name in ("k_proj", "v_proj", "k_norm"):
+            tensors[f"model.layers.{index}.self_attn.{name}.weight"] = torch.ones(32, 64)
+    return tensors, config
 
 
 CASES: dict[str, Case] = {
@@ -563,6 +746,205 @@ CASES: dict[str, Case] = {
         prepare=small_latents,
         seed=2,
         model_class="Mistral4ForCausalLM",
+        has_gguf=False,
+    ),
+    "glm4-moe": Case(
+        "glm4_moe",
+        {**SIGMOID_ROUTER, "attention_bias": True, "use_qk_norm": True, "n_shared_experts": 1},
+        _expert_by_expert,
+        pre="glm4",
+        specials=GLM_SPECIALS,
+    ),
+    "glm4-moe air": Case(
+        "glm4_moe",
+        {**SIGMOID_ROUTER, "n_group": 1, "topk_group": 1, "n_shared_experts": 1, "attention_bias": True},
+        _expert_by_expert,
+        pre="glm4",
+        specials=GLM_SPECIALS,
+    ),
+    "minimax-m2": Case(
+        "minimax_m2",
+        {
+            "num_local_experts": 8,
+            "num_experts_per_tok": 3,
+            "intermediate_size": 48,
+            "head_dim": 32,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 50.0, "partial_rotary_factor": 0.5},
+        },
+        _minimax,
+        pre="minimax-m2",
+    ),
+    "ernie4.5-moe": Case(
+        "ernie4_5_moe",
+        {
+            "moe_num_experts": 8,
+            "moe_k": 3,
+            "moe_intermediate_size": 48,
+            "moe_num_shared_experts": 2,
+            "moe_layer_start_index": 1,
+        },
+        _ernie_moe,
+        seed=1,
+        pre="",
+        sizes={"e_score_correction_bias": 0.1},
+    ),
+    "hunyuan-moe": Case(
+        "hunyuan_v1_moe",
+        {"num_experts": 8, "moe_topk": 3, "intermediate_size": 48, "head_dim": 32},
+        _hunyuan_moe,
+        seed=1,
+        pre="hunyuan",
+    ),
+    "bailing-moe2": Case(
+        "glm4_moe",
+        {**SIGMOID_ROUTER, "use_qk_norm": True, "n_shared_experts": 1},
+        _bailing,
+        pre="bailingmoe2",
+        is_saved=False,  # transformers has it by its own code only: GLM-4.5's parts are the same
+    ),
+    "granite4": Case("granitemoehybrid", GRANITE4, _granite4, pre="refact"),
+    "granite4 moe": Case(
+        "granitemoehybrid",
+        {**GRANITE4, "num_local_experts": 6, "num_experts_per_tok": 2, "position_embedding_type": "nope"},
+        _granite4,
+        seed=1,
+        has_gguf=False,  # the converter gives layers without rope to hybrids only
+    ),
+    "granite-moe shared": Case(
+        "granitemoeshared",
+        {
+            **{
+                name: value
+                for name, value in GRANITE4.items()
+                if name.endswith(("multiplier", "scaling", "embeddings"))
+            },
+            **EXPERTS,
+            "shared_intermediate_size": 48,
+        },
+        _granite_moe,
+        pre="refact",
+    ),
+    "cohere2-moe": Case(
+        "cohere2_moe",
+        {
+            "num_hidden_layers": 5,
+            "rms_norm_eps": ABSENT,
+            "layer_norm_eps": 1e-2,
+            "logit_scale": 0.25,
+            "num_experts": 8,
+            "num_experts_per_tok": 3,
+            "num_shared_experts": 1,
+            "head_dim": 16,
+            "intermediate_size": 48,
+            "prefix_dense_intermediate_size": 80,
+            "mlp_layer_types": ["dense"] + ["sparse"] * 4,
+            "layer_types": ["full_attention"] + ["sliding_attention"] * 3 + ["full_attention"],
+            **WINDOW,
+        },
+        _expert_by_expert_with_windows,
+        pre="command-r",
+    ),
+    "cohere2-moe sigmoid": Case(
+        "cohere2_moe",
+        {
+            "rms_norm_eps": 1e-2,
+            "logit_scale": 0.25,
+            "num_experts": 8,
+            "num_experts_per_tok": 3,
+            "head_dim": 16,
+            "intermediate_size": 48,
+            "expert_selection_fn": "sigmoid",
+            "norm_topk_prob": False,
+            "mlp_layer_types": ["sparse"] * 2,
+            "layer_types": ["sliding_attention", "full_attention"],
+            **WINDOW,
+        },
+        _expert_by_expert_with_windows,
+        pre="command-r",
+        seed=1,
+        has_gguf=False,
+    ),
+    "phi-moe": Case(
+        "phimoe",
+        {
+            **PHI_MOE,
+            **LONG,
+            "router_jitter_noise": 0.01,
+            "rope_parameters": {**PHI_MOE["rope_parameters"], "long_mscale": 1.1547005383792515},
+        },
+        _phi_moe,
+        pre="",
+        prepare=long_factors,
+        seed=9,
+        untouched=JITTER,
+    ),
+    "phi-moe short": Case(
+        "phimoe",
+        {
+            **PHI_MOE,
+            "rope_parameters": {**PHI_MOE["rope_parameters"], "original_max_position_embeddings": 128},
+            "max_position_embeddings": 128,
+        },
+        _phi_moe,
+        has_gguf=False,
+    ),
+    "llama4": Case(
+        "llama4_text",
+        {**LLAMA4, "attention_chunk_size": 24, "floor_scale": 20},
+        has_gguf=False,
+        seed=4,
+        untouched=BARE_NORMS,
+    ),
+    "llama4 whole": Case(
+        "llama4_text",
+        {
+            **LLAMA4,
+            "attention_chunk_size": 8192,
+            "floor_scale": 8192,
+            "attn_scale": 0.1,
+            "use_qk_norm": True,
+            "interleave_moe_layer_step": 2,
+        },
+        pre="llama4",
+        # both are longer than the text
+        untouched=("layers.0.mixer.chunk", "layers.1.mixer.chunk", "layers.3.mixer.temperature", *BARE_NORMS),
+    ),
+    "gemma4": Case(
+        "gemma4_text",
+        {
+            **GEMMA4,
+            "num_hidden_layers": 6,
+            "layer_types": ["sliding_attention", "full_attention"] * 3,
+            "num_kv_shared_layers": 2,
+            "use_double_wide_mlp": True,
+            "hidden_size_per_layer_input": 16,
+            "vocab_size_per_layer_input": VOCABULARY,
+        },
+        _gemma4,
+        prepare=layer_scalars,
+        has_cpu=False,
+        has_gguf=False,
+    ),
+    "gemma4 dense": Case(
+        "gemma4_text",
+        {**GEMMA4, "hidden_size_per_layer_input": 0, "attention_k_eq_v": True, "num_global_key_value_heads": 1},
+        _gemma4,
+        prepare=layer_scalars,
+        has_gguf=False,
+    ),
+    "gemma4 experts": Case(
+        "gemma4_text",
+        {
+            **GEMMA4,
+            "hidden_size_per_layer_input": 0,
+            "enable_moe_block": True,
+            "num_experts": 6,
+            "top_k_experts": 2,
+            "moe_intermediate_size": 48,
+        },
+        _gemma4,
+        prepare=layer_scalars,
+        has_cpu=False,
         has_gguf=False,
     ),
 }

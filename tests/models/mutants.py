@@ -77,13 +77,19 @@ def ropes_like(rope: Rope) -> Iterator[Rope]:
 
 def is_idle(part: Any, name: str) -> bool:
     """A field that says nothing beside another's value."""
+    if isinstance(part, Attention):
+        return name in ("bare_qk_norm", "keys_are_values") and part.qk_norm == "none" and not part.v_norm
     if not isinstance(part, Experts):
         return False
     alone = {
+        **dict.fromkeys(("n_groups", "top_groups", "group_strength"), part.gating == "sparse_mixer"),
+        "jitter": part.gating != "sparse_mixer",
+        "normalise_top_k": part.gating == "sparse_mixer",
+        "shared_scale": part.shared_hidden == 0,
         "shared_gate": part.shared_hidden == 0,
-        "top_groups": part.n_groups == 1,
-        "group_strength": part.n_groups == 1,
     }
+    if part.n_groups == 1:
+        alone |= {"top_groups": True, "group_strength": True}
     return alone.get(name, False)
 
 

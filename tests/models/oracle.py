@@ -79,6 +79,8 @@ class Case:
     """False: llama.cpp's converter doesn't take it, or loses something."""
     model_class: str = ""
     """transformers' own, where it isn't found by the config."""
+    has_cpu: bool = True
+    """False: the kernels lack a part of it."""
     tokenizer_class: str = "PreTrainedTokenizerFast"
     untouched: tuple[str, ...] = ()
     """Fields of the description that may change without a trace in the logits, with the reason beside the case."""

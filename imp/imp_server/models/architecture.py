@@ -29,6 +29,10 @@ class Layer:
     """A further norm on the output of either half before the residual is added (gemma)."""
     parallel: bool = False
     """Both halves read what the first norm made, and are added together."""
+    embedding: int = 0
+    """Size of what each id says to this layer alone, behind the feed-forward; 0 = nothing."""
+    scaled: bool = False
+    """What comes out is multiplied with a number of the layer's own."""
     cache_group: int = 0
 
 
@@ -61,6 +65,7 @@ class Architecture:
     """Learned absolute positions; 0 = none."""
     token_types: int = 0
     tied_head: bool = False
+    head_bias: bool = False
     logit_softcap: float = 0.0
     logit_scale: float = 1.0
     residual_scale: float = 1.0
@@ -70,6 +75,11 @@ class Architecture:
     @property
     def is_encoder(self) -> bool:
         return not self.cache_groups
+
+    @property
+    def layer_embedding(self) -> int:
+        """Size of what each id says to each layer."""
+        return self.layers[0].embedding
 
     def ropes(self) -> set[Rope]:
         return {rope for layer in self.layers for rope in layer.mixer.ropes()}

@@ -12,7 +12,14 @@ from imp_server.models.tensor_names import Name, present_names
 from imp_server.weights.checkpoint import Checkpoint
 from imp_server.weights.header import ModelHeader
 
-_WHOLE = {"embedding": "model.embed_tokens", "final_norm": "model.norm", "head": "lm_head"}
+_WHOLE = {
+    "embedding": "model.embed_tokens",
+    "layer_embedding": "model.embed_tokens_per_layer",
+    "layer_projection": "model.per_layer_model_projection",
+    "layer_projection_norm": "model.per_layer_projection_norm",
+    "final_norm": "model.norm",
+    "head": "lm_head",
+}
 _LAYER = {
     "attn_norm": "input_layernorm",
     "q": "self_attn.q_proj",
@@ -48,7 +55,9 @@ def names_in_checkpoint(
     n_layers: int, checkpoint: Checkpoint, own: Mapping[str, str], *, tied_head: bool
 ) -> dict[str, Name]:
     """Canonical name -> name in the checkpoint, of the tensors that are there. `own`: stems where a family differs."""
-    found = present_names(_WHOLE, {**_LAYER, **own}, "model.layers.{}.", n_layers, checkpoint.__contains__)
+    whole = {name: own.get(name, stem) for name, stem in _WHOLE.items()}
+    of_layer = {**_LAYER, **{name: stem for name, stem in own.items() if name not in whole}}
+    found = present_names(whole, of_layer, "model.layers.{}.", n_layers, checkpoint.__contains__)
     if tied_head:
         found.pop("head", None)  # some tied checkpoints store the same matrix twice
     return found
@@ -67,7 +76,9 @@ class CheckpointReader(Reader):
     def n_tensors(self) -> int:
         return len(self._checkpoint.names())
 
-    def has(self, name: str, layer: int = 0) -> bool:
+    def has(self, name: str, layer: int = 0, config_stem: str = "") -> bool:
+        if config_stem:
+            return f"model.layers.{layer}.{config_stem}" in self._checkpoint
         stem, bias, _ = name.partition(".bias")
         if _LAYER.get(stem, "").startswith("="):
             return f"model.layers.{layer}.{_LAYER[stem][1:]}" in self._checkpoint

@@ -50,7 +50,9 @@ class Experts(FeedForward):
     top_k: int
     hidden: int
     """Width of one expert."""
-    gating: Literal["softmax", "sigmoid"] = "softmax"
+    gating: Literal["softmax", "sigmoid", "sparse_mixer"] = "softmax"
+    """`sparse_mixer`: an expert's weight is its softmax among those that come near to it, by twice `jitter`; those that
+    were chosen before it are left out."""
     normalise_top_k: bool = True
     """The weights of those that were chosen are made to add up to one."""
     scale: float = 1.0
@@ -67,6 +69,11 @@ class Experts(FeedForward):
     """Width of the always-active expert; 0 = none."""
     shared_gate: bool = False
     """The always-active one is multiplied with a sigmoid of its own."""
+    shared_scale: float = 1.0
+    """And with this."""
+    weights_on_input: bool = False
+    """What an expert reads is multiplied with its weight, not what it says."""
+    jitter: float = 0.0
     activation: Activation = "silu"
 
     def tensors(self, width: int) -> Shapes:
@@ -86,3 +93,20 @@ class Experts(FeedForward):
             if self.shared_gate:
                 shapes["shared_router"] = (width,)
         return shapes
+
+
+@dataclass(frozen=True, slots=True)
+class DenseAndExperts(FeedForward):
+    """Both, added: each with a norm behind it. The experts and their router have norms of their own before them, of
+    what comes to the layer's second half: that of the router is without weights, then times `router_scale` /
+    sqrt(width). Each expert's weight is multiplied with its own of `expert_scale`.
+    """
+
+    dense: Dense
+    experts: Experts
+
+    def tensors(self, width: int) -> Shapes:
+        shapes = self.dense.tensors(width) | self.experts.tensors(width)
+        norms = ("post_dense_norm", "experts_norm", "post_experts_norm")
+        shapes |= dict.fromkeys((*norms, "router_scale"), (width,))
+        return shapes | {"expert_scale": (self.experts.count,)}

@@ -17,6 +17,9 @@ _WHOLE = {
     "embedding": "token_embd",
     "position_embedding": "position_embd",
     "embedding_norm": "token_embd_norm",
+    "layer_embedding": "per_layer_token_embd",
+    "layer_projection": "per_layer_model_proj",
+    "layer_projection_norm": "per_layer_proj_norm",
     "final_norm": "output_norm",
     "head": "output",
 }
@@ -75,7 +78,7 @@ class GgufReader(Reader):
     def n_tensors(self) -> int:
         return len(self._file.tensors)
 
-    def has(self, name: str, layer: int = 0) -> bool:
+    def has(self, name: str, layer: int = 0, config_stem: str = "") -> bool:
         stem, bias, _ = name.partition(".bias")
         if _LAYER.get(stem, "").startswith("="):
             return f"blk.{layer}.{_LAYER[stem][1:]}" in self._file.tensors

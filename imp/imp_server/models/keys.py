@@ -27,8 +27,10 @@ class Hyperparameters:
     def integer(self, name: str, default: int | None = None, *, low: int = 1, high: int = 1 << 20) -> int:
         """A list with one value for all layers is that value."""
         value = self._value(name, default)
-        if isinstance(value, np.ndarray) and len(value) and (value == value[0]).all():
-            value = value[0].item()
+        if isinstance(value, np.ndarray):
+            value = value.tolist()
+        if isinstance(value, list) and value and all(item == value[0] for item in value):
+            value = value[0]
         if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
             raise self.wrong(name, value, f"a whole number between {low} and {high}")
         return value

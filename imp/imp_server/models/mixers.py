@@ -49,10 +49,11 @@ class Mixer(ABC):
 
 @dataclass(frozen=True, slots=True)
 class Temperature:
-    """Queries are multiplied with 1 + share ln(1 + position / step), the quotient rounded down."""
+    """Queries are multiplied with 1 + share ln(1 + (position + offset) / step), the quotient rounded down."""
 
     share: float
     step: int
+    offset: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +67,19 @@ class Attention(Mixer):
     """0 = head_size."""
     window: int = 0
     """Positions a query sees, itself included; 0 = all."""
+    chunk: int = 0
+    """The text is cut into chunks of so many positions, and a query sees its own alone; 0 = it isn't cut."""
     causal: bool = True
     rope: Rope | None = None
     qk_norm: Literal["none", "per_head", "per_head_after_rope", "whole"] = "none"
+    bare_qk_norm: bool = False
+    """That norm has no weights."""
+    v_norm: bool = False
+    """Values are normalised by heads, without weights."""
+    keys_are_values: bool = False
+    """There is no projection of values: they are the keys before these are normalised and turned."""
+    shares: int = -1
+    """The layer whose keys and values it sees instead of some of its own; -1 = none."""
     temperature: Temperature | None = None
     scale: float = 0.0
     """Multiplies q.k; 0 = 1/sqrt(head_size)."""
@@ -90,9 +101,12 @@ class Attention(Mixer):
 
     @property
     def cache(self) -> tuple[CacheKind, int]:
-        return ("window", self.window) if self.window else ("full", 0)
+        seen = self.chunk or self.window
+        return ("window", seen) if seen else ("full", 0)
 
     def cached(self) -> tuple[CachedPart, ...]:
+        if self.shares >= 0:
+            return ()
         keys = CachedPart("k", self.n_kv_heads, self.head_size)
         return keys, CachedPart("v", self.n_kv_heads, self.value_size)
 
@@ -114,7 +128,12 @@ class Attention(Mixer):
             shapes |= {"q_norm": (q,), "k_norm": shapes["k"][:1]}
         if self.sinks:
             shapes["sinks"] = (self.n_heads,)
-        return shapes
+        without = {"q_norm", "k_norm"} if self.bare_qk_norm else set()
+        if self.shares >= 0:
+            without |= {"k", "v", "k.bias", "v.bias", "k_norm"}
+        elif self.keys_are_values:
+            without |= {"v", "v.bias"}
+        return {name: shape for name, shape in shapes.items() if name not in without}
 
     def ropes(self) -> tuple[Rope, ...]:
         return () if self.rope is None else (self.rope,)

@@ -29,10 +29,12 @@ def experts_of(reader: Reader, *, names: Mapping[str, str] | None = None, **fiel
     family's own."""
     theirs = {**CONFIG_NAMES, **(names or {})}
     count = reader.integer("expert_count", theirs["count"], high=4096)
-    hidden = reader.integer("expert_feed_forward_length", theirs["hidden"])
+    hidden = fields.pop("hidden", None) or reader.integer("expert_feed_forward_length", theirs["hidden"])
     own: dict[str, Any] = {"activation": reader.activation()}
     if "gating" not in fields:
         own["gating"] = _gating(reader)
+    elif reader.format == "gguf" and fields["gating"] in _GATINGS.values():
+        reader.keys.only("expert_gating_func", 0, *(n for n, name in _GATINGS.items() if name == fields["gating"]))
     if "normalise_top_k" not in fields:
         own["normalise_top_k"] = _flag(reader, "expert_weights_norm", theirs["normalise"])
     if "scale" not in fields:
@@ -62,8 +64,9 @@ def _gating(reader: Reader) -> Gating:
     return _GATINGS[number]
 
 
-def has_selection_bias(reader: Reader) -> bool:
-    return reader.has("selection_bias", reader.n_layers - 1)
+def has_selection_bias(reader: Reader, config_stem: str = "") -> bool:
+    """`config_stem`: its name in a layer of a checkpoint, where that is the family's own."""
+    return reader.has("selection_bias", reader.n_layers - 1, config_stem)
 
 
 def _flag(reader: Reader, gguf: str, config: str) -> bool:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import pkgutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import cache
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
-from typing import Protocol, cast
+from typing import Any, Protocol, cast
 
 from imp_server.core import ModelFileMissing, UnsupportedModel
 from imp_server.models import families
@@ -21,9 +22,9 @@ from imp_server.models.refused import reason
 from imp_server.models.shapes import check_shapes, expected_shapes
 from imp_server.models.source import CheckpointSource, GgufSource, ModelSource
 from imp_server.models.tensor_names import Name, Places, placed, refuse_unclaimed, shape_of
-from imp_server.weights.checkpoint import Checkpoint
+from imp_server.weights.checkpoint import Checkpoint, text_part
 from imp_server.weights.gguf import GgufFile, is_gguf
-from imp_server.weights.header import header_of_checkpoint, header_of_gguf, no_model_at
+from imp_server.weights.header import ModelHeader, header_of_checkpoint, header_of_gguf, no_model_at
 from imp_server.weights.hf_folder import HfFolder
 
 INERT_TENSORS = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight", "rotary_emb.inv_freq")
@@ -32,8 +33,10 @@ INERT_TENSORS = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_
 
 class Family(Protocol):
     """What a module of models/families offers. It may also have GGUF_NAMES and CHECKPOINT_NAMES: canonical name of a
-    layer's tensor -> its stem in such a file, where that isn't what most families have; and is_turned(name, scheme):
-    whether a checkpoint's tensor has its last two axes exchanged.
+    layer's tensor -> its stem in such a file, where that isn't what most families have; or functions instead,
+    gguf_names(architecture) and checkpoint_names(model type, description); CONFIG_DEFAULTS: model type -> values of
+    keys that published configs leave out; and is_turned(name, scheme): whether a checkpoint's tensor has its last two
+    axes exchanged.
     """
 
     GGUF_ARCHITECTURES: tuple[str, ...]
@@ -59,30 +62,48 @@ def open_model(path: str | os.PathLike[str]) -> ModelSource:
     reader = GgufReader(header, file)
     architecture = family.describe(reader)
     reader.finish()
-    names = names_in_gguf(architecture.n_layers, file, getattr(family, "GGUF_NAMES", {}))
+    by_kind = getattr(family, "gguf_names", None)
+    own = by_kind(header.architecture) if by_kind else getattr(family, "GGUF_NAMES", {})
+    names = _without(names_in_gguf(architecture.n_layers, file, own), reader)
     tensors = {name for name in file.tensors if not reader.is_left_out(name)}
     places = _checked(architecture, names, lambda name: file.tensors[name].shape, tensors, path.name)
     return GgufSource(file, header, architecture, places)
 
 
 def _open_checkpoint(path: Path) -> ModelSource:
-    checkpoint = Checkpoint(HfFolder(path))
+    checkpoint = text_part(Checkpoint(HfFolder(path)))
     header = header_of_checkpoint(checkpoint)
     family = families_by_model_type().get(header.architecture)
     if family is None:
         raise _unsupported(path.name, "model type", header.architecture, sorted(families_by_model_type()))
+    header = _with_defaults(header, getattr(family, "CONFIG_DEFAULTS", {}).get(header.architecture, {}))
     reader = CheckpointReader(header, checkpoint)
     architecture = family.describe(reader)
     reader.finish()
     by_kind = getattr(family, "checkpoint_names", None)
-    own = by_kind(header.architecture) if by_kind else getattr(family, "CHECKPOINT_NAMES", {})
+    own = by_kind(header.architecture, architecture) if by_kind else getattr(family, "CHECKPOINT_NAMES", {})
     names = names_in_checkpoint(architecture.n_layers, checkpoint, own, tied_head=architecture.tied_head)
+    names = _without(names, reader)
     tensors = {name for name in checkpoint.names() if not reader.is_left_out(name)}
     tensors -= {"lm_head.weight"} if architecture.tied_head else set()
     is_turned = getattr(family, "is_turned", None)
     turned = (lambda name: is_turned(name, checkpoint.scheme(name))) if is_turned else (lambda _: False)
     places = _checked(architecture, names, checkpoint.shape, tensors, path.name, turned)
     return CheckpointSource(checkpoint, header, architecture, places)
+
+
+def _with_defaults(header: ModelHeader, defaults: Mapping[str, Any]) -> ModelHeader:
+    """What a config leaves to the code that it was published with."""
+    values = {**defaults, **{name: value for name, value in header.hyperparameters.items() if value is not None}}
+    context = header.context_length or int(defaults.get("max_position_embeddings", 0))
+    return replace(header, hyperparameters=values, context_length=context) if defaults else header
+
+
+def _without(names: dict[str, Name], reader: Reader) -> dict[str, Name]:
+    """But for those of tensors that aren't read."""
+    return {
+        ours: theirs for ours, theirs in names.items() if not isinstance(theirs, str) or not reader.is_left_out(theirs)
+    }
 
 
 def _unsupported(where: str, what: str, name: str, known: list[str]) -> UnsupportedModel:

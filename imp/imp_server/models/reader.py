@@ -48,6 +48,7 @@ class Reader(ABC):
 
         self.n_draft_layers = 0
         """Layers behind the model's own that aren't read."""
+        self._left_out: tuple[str, ...] = ()
 
     @property
     def where(self) -> str:
@@ -59,8 +60,10 @@ class Reader(ABC):
     def n_tensors(self) -> int: ...
 
     @abstractmethod
-    def has(self, name: str, layer: int = 0) -> bool:
-        """A tensor of this canonical name (models/source.py) is there, under the name that most families give it."""
+    def has(self, name: str, layer: int = 0, config_stem: str = "") -> bool:
+        """A tensor of this canonical name (models/source.py) is there, under the name that most families give it, or
+        under `config_stem` of a checkpoint's layer.
+        """
 
     @abstractmethod
     def rope(
@@ -93,15 +96,24 @@ class Reader(ABC):
     @abstractmethod
     def tied_head(self) -> bool: ...
 
-    def leave_out_draft_layers(self) -> None:
-        """Layers that guess further ids (MTP), behind the model's own, aren't read."""
+    def leave_out_draft_layers(self, *prefixes: str) -> None:
+        """Layers that guess further ids (MTP), behind the model's own, aren't read. `prefixes`: how further tensors of
+        theirs begin.
+        """
+        self._left_out = prefixes
         n = self.integer("nextn_predict_layers", "num_nextn_predict_layers", 0, low=0, high=self.n_layers)
         self.n_draft_layers = n
         if self.format == "gguf":  # which counts them among its blocks
             self.n_layers -= n
 
+    def leave_out(self, *prefixes: str) -> None:
+        """Tensors of the file that begin so aren't read."""
+        self._left_out += prefixes
+
     def is_left_out(self, tensor: str) -> bool:
         """A tensor of the file, by its name there, belongs to a layer that isn't read."""
+        if self._left_out and tensor.startswith(self._left_out):
+            return True
         found = re.match(r"(?:model\.layers|blk)\.(\d+)\.", tensor)
         return found is not None and self.n_layers <= int(found[1]) < self.n_layers + self.n_draft_layers
 

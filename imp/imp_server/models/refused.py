@@ -4,6 +4,7 @@ from __future__ import annotations
 
 _SPARSE = "its attention chooses the positions that it sees (sparse attention), which isn't supported"
 _RECURRENT = "it has layers with a recurrent state, which aren't supported yet"
+_STREAMS = "its layers work on several streams at once (AltUp), which isn't supported yet"
 _ENCODER = "it is no decoder"
 
 REASONS: dict[str, str] = {
@@ -11,12 +12,13 @@ REASONS: dict[str, str] = {
     **dict.fromkeys(
         (
             "qwen3next", "qwen3_next", "qwen35", "qwen3_5", "qwen3_5_text", "qwen35moe", "qwen3_5_moe", "mamba",
-            "mamba2", "jamba", "falcon-h1", "falcon_h1", "granitehybrid", "granitemoehybrid", "nemotron_h",
+            "mamba2", "jamba", "falcon-h1", "falcon_h1", "granitehybrid", "nemotron_h",
             "nemotron_h_moe",
             "lfm2", "lfm2moe", "lfm2_moe", "kimi-linear", "kimi_linear", "rwkv6", "rwkv7", "bamba", "zamba2",
         ),
         _RECURRENT,
     ),
+    **dict.fromkeys(("gemma3n", "gemma3n_text"), _STREAMS),
     **dict.fromkeys(("bert", "nomic-bert", "nomic_bert", "modernbert", "modern-bert", "jina-bert-v2", "t5"), _ENCODER),
 }  # fmt: skip
 

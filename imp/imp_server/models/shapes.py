@@ -15,6 +15,12 @@ def expected_shapes(architecture: Architecture) -> Shapes:
     shapes: Shapes = {"embedding": (architecture.vocab_size, width), "final_norm": (width,)}
     if not architecture.tied_head and not architecture.is_encoder:
         shapes["head"] = (architecture.vocab_size, width)
+    if size := architecture.layer_embedding:
+        whole = architecture.n_layers * size
+        shapes["layer_embedding"] = (architecture.vocab_size, whole)
+        shapes |= {"layer_projection": (whole, width), "layer_projection_norm": (size,)}
+    if architecture.head_bias:
+        shapes["head.bias"] = (architecture.vocab_size,)
     if architecture.position_embeddings:
         shapes["position_embedding"] = (architecture.position_embeddings, width)
     for index, layer in enumerate(architecture.layers):
@@ -25,6 +31,10 @@ def expected_shapes(architecture: Architecture) -> Shapes:
                 named["ffn_norm"] = (width,)
         if layer.post_norm:
             named |= {"post_attn_norm": (width,), "post_ffn_norm": (width,)}
+        if size := layer.embedding:
+            named |= {"embedding_gate": (size, width), "embedding_up": (width, size), "post_embedding_norm": (width,)}
+        if layer.scaled:
+            named["scale"] = (1,)
         shapes |= {f"layers.{index}.{name}": shape for name, shape in named.items()}
     if architecture.norm in ("layer", "layer_plus_one"):
         shapes |= {f"{name}.bias": shape for name, shape in list(shapes.items()) if name.endswith("norm")}

@@ -149,7 +149,7 @@ class CheckpointSource:
     def _whole(self, theirs: str) -> RawTensor:
         kind = BY_NAME.get(self._checkpoint.scheme(theirs))
         if kind is not None and kind.name in ("F32", "F16", "BF16"):
-            return RawTensor(kind, self._checkpoint.shape(theirs), self._checkpoint.folder.data(theirs))
+            return RawTensor(kind, self._checkpoint.shape(theirs), self._checkpoint.data(theirs))
         content = self._checkpoint.content(theirs)
         if not isinstance(content, np.ndarray):
             if (packed := repack(content)) is not None:

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from imp_server.core import InvalidModel, UnsupportedModel
 from imp_server.weights import float_blocks, packed_ints
-from imp_server.weights.blocks import Floats
+from imp_server.weights.blocks import Bytes, Floats
 from imp_server.weights.elements import FLOAT8, floats, integers
 from imp_server.weights.hf_folder import HfFolder
 
@@ -68,6 +68,10 @@ class Checkpoint:
     def scheme(self, name: str) -> str:
         """The stored type or the packing, for people."""
         return self._entry(name).scheme
+
+    def data(self, name: str) -> Bytes:
+        """The bytes of a tensor that is stored as plain numbers."""
+        return self.folder.data(name)
 
     def array(self, name: str) -> Floats:
         """float32 in its plain shape ([out, in]; experts [count, out, in]). Raises InvalidModel naming the tensor."""
@@ -271,3 +275,39 @@ class Checkpoint:
         missing = [n for n in names if n not in self.folder.tensors]
         if missing:
             raise InvalidModel(f"tensor '{missing[0]}' is missing; the packed weight can't be read without it")
+
+
+_TEXT_PREFIXES = (("language_model.model.", "model."), ("model.language_model.", "model."), ("language_model.", ""))
+"""What stands before the names of a text part's tensors -> before those of a model of text alone."""
+_OTHER_PARTS = (
+    "vision_tower.", "vision_model.", "multi_modal_projector.", "embed_vision.", "audio_tower.", "embed_audio.",
+    "vision_embedder.", "patch_merger.",
+)  # fmt: skip
+
+
+class TextPart(Checkpoint):
+    """The tensors of a model's text part, named as in a model of text alone, without those of images and sounds."""
+
+    def __init__(self, whole: Checkpoint) -> None:
+        self.folder, self.quantisation = whole.folder, whole.quantisation
+        self._stored = {_as_text_alone(name): name for name in whole.names() if not _is_of_another_part(name)}
+        self._packed = {ours: whole._packed[theirs] for ours, theirs in self._stored.items()}
+
+    def data(self, name: str) -> Bytes:
+        return self.folder.data(self._stored[name])
+
+
+def text_part(checkpoint: Checkpoint) -> Checkpoint:
+    """What there is of text: the whole, where the config has no parts."""
+    return TextPart(checkpoint) if isinstance(checkpoint.folder.config.get("text_config"), dict) else checkpoint
+
+
+def _as_text_alone(name: str) -> str:
+    for theirs, ours in _TEXT_PREFIXES:
+        if name.startswith(theirs):
+            return ours + name.removeprefix(theirs)
+    return name
+
+
+def _is_of_another_part(name: str) -> bool:
+    return name.removeprefix("model.").startswith(_OTHER_PARTS)

@@ -130,7 +130,7 @@ IMP_INLINE void latent_dots(const TileBlocks& blocks, const Queries& queries, co
 template <KvKind Kind, int N>
 IMP_INLINE void finish_scores(const KvView& kv, const TileBlocks& blocks, const AttentionRule& rule, const Queries& queries, int start, int n_blocks, Tile& tile) {
     for (int v = 0; v < N; ++v) {
-        const int end = queries.positions[v] - start + 1, first = rule.window ? end - rule.window : 0;
+        const int end = queries.positions[v] - start + 1, first = rule.first_seen(queries.positions[v]) - start;
         const bool all_seen = first <= 0 && end >= kKvBlock * n_blocks;
         Floats best = splat(kNothing);
         for (int b = 0; b < n_blocks; ++b) {
@@ -235,7 +235,7 @@ void span_of(const KvView& kv, const AttentionRule& rule, const Queries& queries
         for (int d = 0; d < kv.form.head_size; d += 16) store(out.o[v] + d, zeros());
     }
     int start = span * kSpan;
-    if (rule.window && lowest - rule.window + 1 > start) start = (lowest - rule.window + 1) / kTile * kTile;
+    if (rule.first_seen(lowest) > start) start = rule.first_seen(lowest) / kTile * kTile;
     const int end = highest + 1 < (span + 1) * kSpan ? highest + 1 : (span + 1) * kSpan;
     Tile tile;
     for (; start < end; start += kTile) {

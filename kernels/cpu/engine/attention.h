@@ -60,6 +60,13 @@ struct AttentionRule {
     float scale;
     float softcap;  // 0 = none
     int window;     // 0 = all
+    int chunk;      // a query sees its own chunk of so many positions; 0 = there are none
+
+    // The first position that a query sees; it may be below 0.
+    int first_seen(int position) const {
+        if (chunk) return position / chunk * chunk;
+        return window ? position - window + 1 : 0;
+    }
 };
 
 // Up to kVectors query vectors of head_size floats and what they have seen so far.
@@ -76,10 +83,10 @@ struct Partial {
 
 // Spans that some query of the group sees.
 IMP_INLINE int first_span(const Queries& queries, const AttentionRule& rule) {
-    if (!rule.window) return 0;
     int lowest = queries.positions[0];
     for (int v = 1; v < queries.n; ++v) lowest = queries.positions[v] < lowest ? queries.positions[v] : lowest;
-    return lowest - rule.window + 1 <= 0 ? 0 : (lowest - rule.window + 1) / kSpan;
+    const int first = rule.first_seen(lowest);
+    return first <= 0 ? 0 : first / kSpan;
 }
 IMP_INLINE int end_span(const Queries& queries) {
     int highest = queries.positions[0];

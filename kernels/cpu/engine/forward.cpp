@@ -255,9 +255,12 @@ void Forward::end_mixer(const LayerPlan& plan, const Share& share) {
 
 void Forward::feed_forward(const LayerPlan& plan, const Share& share) {
     switch (plan.feed_forward) {
-        case FeedForwardKind::dense: return feed_dense(plan, plan.dense, share);
-        case FeedForwardKind::experts: return feed_experts(plan, plan.experts);
+        case FeedForwardKind::dense: feed_dense(plan, plan.dense, share); break;
+        case FeedForwardKind::experts: feed_experts(plan, plan.experts);
     }
+    const int width = model_.width;
+    for (int64_t i = int64_t(share.first) * width; plan.scale != 1.0f && i < int64_t(share.first + share.n) * width; ++i)
+        x_.data()[i] *= plan.scale;
 }
 
 Activations Forward::room(Buffer<uint8_t>& bytes, Buffer<float>& floats, int n_rows, int n_in, bool quantised, bool with_floats) {

@@ -114,7 +114,7 @@ private:
     struct Heads {
         KvForm kv;
         int64_t kv_offset, row_width;  // row_width: of qkv_, which begins with the queries
-        int n_heads, n_kv_heads, window, cache_group;
+        int n_heads, n_kv_heads, cache_group;
         int query_size, value_size;
         const float* sinks;
         AttentionRule rule;
@@ -170,7 +170,7 @@ private:
     uint64_t serial_ = 0;
     int max_in_blocks_ = 0;
     std::vector<Item> items_;
-    int n_partials_ = 0, items_heads_ = 0, items_window_ = -1, items_threads_ = 0;
+    int n_partials_ = 0, items_heads_ = 0, items_window_ = -1, items_chunk_ = 0, items_threads_ = 0;
     std::vector<int> row_of_token_;
     std::vector<int32_t> wanted_;
     Buffer<float> x_, before_, qkv_, mixed_, by_head_, delta_, final_, input_floats_;

@@ -15,14 +15,18 @@ void Forward::write_position(const AttentionPlan& plan, const StepPlan& step, in
     const int hd = plan.head_size(), q_width = plan.q_width(), kv_width = plan.kv_width();
     float* q = qkv_.data() + int64_t(token) * (q_width + 2 * kv_width);
     float* k = q + q_width;
-    const float* v = k + kv_width;
+    float* v = k + kv_width;
+    const bool has_keys = plan.k.present();
+    if (has_keys && !plan.v.present()) std::memcpy(v, k, size_t(kv_width) * sizeof(float));
+    for (int head = 0; has_keys && head < plan.n_kv_heads; ++head)
+        normalise(model_.norm, model_.norm_eps, plan.v_norm, v + head * hd, hd, v + head * hd);
     if (plan.qk_norm_whole) {
         normalise(model_.norm, model_.norm_eps, plan.q_norm, q, q_width, q);
         normalise(model_.norm, model_.norm_eps, plan.k_norm, k, kv_width, k);
     }
     const int position = step.positions[token];
     const float* table = plan.rope >= 0 ? step.rope_tables[plan.rope] + int64_t(position) * plan.rope_dims : nullptr;
-    for (int head = 0; head < plan.n_heads + plan.n_kv_heads; ++head) {
+    for (int head = 0; head < plan.n_heads + (has_keys ? plan.n_kv_heads : 0); ++head) {
         const bool is_q = head < plan.n_heads;
         const Norm& norm = is_q ? plan.q_norm : plan.k_norm;
         float* at = q + head * hd;
@@ -31,9 +35,10 @@ void Forward::write_position(const AttentionPlan& plan, const StepPlan& step, in
         if (plan.norm_after_rope) normalise(model_.norm, model_.norm_eps, norm, at, hd, at);
     }
     if (plan.temperature != 0.0f) {
-        const float factor = float(1.0 + double(plan.temperature) * std::log(1.0 + position / plan.temperature_step));
+        const float factor = float(1.0 + double(plan.temperature) * std::log(1.0 + (position + plan.temperature_offset) / plan.temperature_step));
         for (int i = 0; i < q_width; ++i) q[i] *= factor;
     }
+    if (!has_keys) return;
     uint8_t* at = position_in_cache(step, token, plan.cache_group, plan.kv_offset);
     for (int head = 0; head < plan.n_kv_heads; ++head)
         write_kv(plan.kv, at + head * plan.kv.stride, position % kKvBlock, k + head * hd, v + head * hd);
@@ -47,26 +52,27 @@ uint8_t* Forward::position_in_cache(const StepPlan& step, int token, int cache_g
 }
 
 Forward::Heads Forward::heads_of(const AttentionPlan& plan) {
-    return {plan.kv, plan.kv_offset, plan.row_width(), plan.n_heads, plan.n_kv_heads, plan.window, plan.cache_group,
-            plan.head_size(), plan.head_size(), plan.sinks, {plan.scale, plan.softcap, plan.window}};
+    return {plan.kv, plan.kv_offset, plan.row_width(), plan.n_heads, plan.n_kv_heads, plan.cache_group,
+            plan.head_size(), plan.head_size(), plan.sinks, {plan.scale, plan.softcap, plan.window, plan.chunk}};
 }
 
 Forward::Heads Forward::heads_of(const LatentPlan& plan) {
-    return {plan.kv, plan.kv_offset, plan.row_width(), plan.n_heads, 1, 0, plan.cache_group,
-            plan.key_width(), plan.rank(), nullptr, {plan.scale, 0.0f, 0}};
+    return {plan.kv, plan.kv_offset, plan.row_width(), plan.n_heads, 1, plan.cache_group,
+            plan.key_width(), plan.rank(), nullptr, {plan.scale, 0.0f, 0, 0}};
 }
 
 // Cuts the rows into items. How is free: an item's numbers don't depend on it.
 void Forward::plan_attention(const StepPlan& step, const Heads& layer) {
-    if (items_window_ == layer.window && items_heads_ == layer.sharing()) return;
-    items_window_ = layer.window;
+    if (items_window_ == layer.rule.window && items_chunk_ == layer.rule.chunk && items_heads_ == layer.sharing()) return;
+    items_window_ = layer.rule.window;
+    items_chunk_ = layer.rule.chunk;
     items_heads_ = layer.sharing();
     items_.clear();
     n_partials_ = 0;
     for (int row = 0; row < step.n_rows; ++row) {
         for (int token = step.row_starts[row]; token < step.row_starts[row + 1]; token += kItemTokens) {
             const int n = std::min(kItemTokens, step.row_starts[row + 1] - token);
-            const int first = layer.window ? std::max(0, step.positions[token] - layer.window + 1) / kSpan : 0;
+            const int first = std::max(0, layer.rule.first_seen(step.positions[token])) / kSpan;
             const int end = step.positions[token + n - 1] / kSpan + 1;
             const bool split = threads_.in_use() > 1 && end - first > 1 && n * items_heads_ <= kVectors && step.n_rows < 4;
             if (!split) {

@@ -8,7 +8,8 @@
 //   then times the scale
 //   with groups or a bias of the choice a softmax's w are divided by their sum first, as the choice goes by them: the
 //   bias is added, and of the groups those count whose best expert, or two best together, are strongest (then the lowest)
-//   total = w of the best * its output, then + w * output in that order; then + the shared expert's
+//   total = w of the best * its output, then + w * output in that order; then + the shared expert's, times its scale;
+//   with weights on the input an expert's rows are multiplied with w instead
 #include <algorithm>
 #include <cmath>
 
@@ -54,8 +55,29 @@ void score(const ExpertsPlan& plan, const float* logits, float* scores) {
     for (int e = 0; e < n; ++e) scores[e] /= sum;
 }
 
+// Phi's: the weight of the best is its softmax among those that come near to it, by a share of the larger of both; then the
+// same again without it.
+void mix_sparsely(const ExpertsPlan& plan, const float* logits, float* scores, int32_t* ids, float* weights) {
+    const int n = plan.count;
+    std::copy(logits, logits + n, scores);
+    for (int place = 0; place < plan.top_k; ++place) {
+        const int best = int(std::max_element(scores, scores + n) - scores);
+        const float largest = scores[best];
+        float sum = 0.0f;
+        for (int e = 0; e < n; ++e) {
+            const float factor = std::max(std::fabs(logits[e]), largest);
+            if (scores[e] == -INFINITY || (largest - logits[e]) / factor > 2.0f * plan.jitter) continue;
+            sum += exponential_scalar(logits[e] - largest);
+        }
+        ids[place] = best;
+        weights[place] = 1.0f / sum * plan.scale;
+        scores[best] = -INFINITY;
+    }
+}
+
 // The chosen experts' ids and weights, best first, for the router's numbers of one row; `scores` and `order` are room.
 void choose(const ExpertsPlan& plan, const float* logits, float* scores, int* order, int32_t* ids, float* weights) {
+    if (plan.gating == GatingKind::sparse_mixer) return mix_sparsely(plan, logits, scores, ids, weights);
     const int n = plan.count, k = plan.top_k;
     const bool by_score = plan.gating == GatingKind::sigmoid || plan.selection_bias || plan.n_groups > 1;
     if (by_score) score(plan, logits, scores);
@@ -171,8 +193,10 @@ void Forward::run_experts(const ExpertsPlan& plan) {
         const Job& job = experts_.jobs[size_t(index)];
         float* rows = workers_[size_t(worker)].rows.get(int64_t(kGroupRows) * width);
         for (int r = 0; r < job.n; ++r) {
-            const int row = experts_.choice_of_slot[size_t(job.slot + r)] / plan.top_k;
-            std::memcpy(rows + int64_t(r) * width, experts_.normed.data() + int64_t(row) * width, size_t(width) * sizeof(float));
+            const int choice = experts_.choice_of_slot[size_t(job.slot + r)];
+            const float* from = experts_.normed.data() + int64_t(choice / plan.top_k) * width;
+            const float weight = plan.weights_on_input ? experts_.weights[size_t(choice)] : 1.0f;
+            for (int i = 0; i < width; ++i) rows[int64_t(r) * width + i] = from[i] * weight;
         }
         put_group(at_slot(inputs, job.slot, job.n), 0, rows, width, width);
     });
@@ -232,12 +256,12 @@ void Forward::feed_experts(const LayerPlan& layer, const ExpertsPlan& plan) {
             float* total = delta + int64_t(row) * width;
             for (int place = 0; place < k; ++place) {
                 const size_t choice = size_t(row) * size_t(k) + size_t(place);
-                const float weight = experts_.weights[choice];
+                const float weight = plan.weights_on_input ? 1.0f : experts_.weights[choice];
                 const float* out = experts_.outs.data() + int64_t(experts_.slot_of_choice[choice]) * width;
                 for (int i = 0; i < width; ++i) total[i] = place ? total[i] + weight * out[i] : weight * out[i];
             }
             const float* shared = experts_.shared.data() + int64_t(row) * width;
-            for (int i = 0; has_shared && i < width; ++i) total[i] += shared[i];
+            for (int i = 0; has_shared && i < width; ++i) total[i] += shared[i] * plan.shared_scale;
             float* x = x_.data() + int64_t(row) * width;
             for (int i = 0; residual_first && i < width; ++i) x[i] += total[i] * model_.residual_scale;
         }

@@ -13,15 +13,16 @@ namespace imp {
 // The mixers and feed-forwards that there are: a layer names its own, and fills in that plan alone.
 enum class MixerKind : int32_t { attention, latent };
 enum class FeedForwardKind : int32_t { dense, experts };
-enum class GatingKind : int32_t { softmax, sigmoid };
+enum class GatingKind : int32_t { softmax, sigmoid, sparse_mixer };
 
 struct AttentionPlan {
-    Matrix q, k, v, o;
-    Norm q_norm, k_norm;
+    Matrix q, k, v, o;                           // v absent: values are the keys before these are normalised and turned;
+                                                 // k and v absent: those of another layer, where kv_offset points
+    Norm q_norm, k_norm, v_norm;
     const float *q_bias, *k_bias, *v_bias, *o_bias, *sinks;
     int64_t kv_offset;                           // of this layer's data in a block
     KvForm kv;
-    int32_t n_heads, n_kv_heads, window;
+    int32_t n_heads, n_kv_heads, window, chunk;
     int32_t rope;                                // index of the step's table; -1 = none
     int32_t rope_dims, rope_interleaved;
     int32_t qk_norm_whole;                       // q_norm and k_norm span all heads
@@ -29,7 +30,7 @@ struct AttentionPlan {
     int32_t cache_group;
     float scale, softcap;
     float temperature;                           // queries times 1 + temperature ln(1 + position / temperature_step)
-    int32_t temperature_step;                    // rounded down
+    int32_t temperature_step, temperature_offset;  // the position and this over the step, rounded down
 
     int head_size() const { return kv.head_size; }
     int q_width() const { return n_heads * kv.head_size; }
@@ -82,14 +83,17 @@ struct ExpertsPlan {
     int32_t n_groups, top_groups, best_two;      // best_two: a group is as strong as its two best, not its best
     GatingKind gating;
     int32_t normalise;
+    int32_t weights_on_input;                    // an expert's input is weighted, not its output
     ActivationKind activation;
-    float scale;
+    float scale, shared_scale;
+    float jitter;                                // of sparse_mixer
 };
 
 struct LayerPlan {
     Norm attn_norm, ffn_norm, post_attn_norm, post_ffn_norm;
     MixerKind mixer;
     FeedForwardKind feed_forward;
+    float scale;                                 // x times this when the layer is through
     int32_t parallel;                            // the feed-forward reads what came in, not what the mixer has added to
     AttentionPlan attention;
     LatentPlan latent;

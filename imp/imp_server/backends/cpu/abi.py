@@ -39,11 +39,11 @@ class KvForm(ctypes.Structure):
 class AttentionPlan(ctypes.Structure):
     _fields_ = [
         *((name, Matrix) for name in ("q", "k", "v", "o")),
-        *((name, Norm) for name in ("q_norm", "k_norm")),
+        *((name, Norm) for name in ("q_norm", "k_norm", "v_norm")),
         *((name, c_void_p) for name in ("q_bias", "k_bias", "v_bias", "o_bias", "sinks")),
         ("kv_offset", c_int64),
         ("kv", KvForm),
-        *((name, c_int32) for name in ("n_heads", "n_kv_heads", "window")),
+        *((name, c_int32) for name in ("n_heads", "n_kv_heads", "window", "chunk")),
         *(
             (name, c_int32)
             for name in ("rope", "rope_dims", "rope_interleaved", "qk_norm_whole", "norm_after_rope", "cache_group")
@@ -52,6 +52,7 @@ class AttentionPlan(ctypes.Structure):
         ("softcap", c_float),
         ("temperature", c_float),
         ("temperature_step", c_int32),
+        ("temperature_offset", c_int32),
     ]
 
 
@@ -85,8 +86,9 @@ class ExpertsPlan(ctypes.Structure):
         ("shared", DensePlan),
         ("shared_router", Matrix),
         *((name, c_int32) for name in ("count", "top_k", "hidden")),
-        *((name, c_int32) for name in ("n_groups", "top_groups", "best_two", "gating", "normalise", "activation")),
-        ("scale", c_float),
+        *((name, c_int32) for name in ("n_groups", "top_groups", "best_two", "gating", "normalise")),
+        *((name, c_int32) for name in ("weights_on_input", "activation")),
+        *((name, c_float) for name in ("scale", "shared_scale", "jitter")),
     ]
 
 
@@ -100,6 +102,7 @@ class LayerPlan(ctypes.Structure):
         *((name, Norm) for name in LAYER_NORMS),
         ("mixer", c_int32),
         ("feed_forward", c_int32),
+        ("scale", c_float),
         ("parallel", c_int32),
         ("attention", AttentionPlan),
         ("latent", LatentPlan),

@@ -11,7 +11,7 @@ from imp_server.core import UnsupportedModel
 from imp_server.models.feed_forwards import Dense, Experts, FeedForward
 
 ACTIVATIONS = {"silu": 0, "gelu_tanh": 1, "gelu": 2, "relu2": 3, "swiglu_clamped": 4}
-_GATINGS = {"softmax": 0, "sigmoid": 1}
+_GATINGS = {"softmax": 0, "sigmoid": 1, "sparse_mixer": 2}
 
 
 class FeedForwardLowering(Protocol):
@@ -83,7 +83,8 @@ class ExpertsLowering:
         own.best_two = feed_forward.group_strength == "best_two"
         own.gating = _GATINGS[feed_forward.gating]
         own.normalise = feed_forward.normalise_top_k
-        own.scale = feed_forward.scale
+        own.scale, own.shared_scale = feed_forward.scale, feed_forward.shared_scale
+        own.weights_on_input, own.jitter = feed_forward.weights_on_input, feed_forward.jitter
 
 
 FEED_FORWARDS: dict[type[FeedForward], FeedForwardLowering] = {Dense: DenseLowering(), Experts: ExpertsLowering()}

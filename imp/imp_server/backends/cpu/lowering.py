@@ -14,6 +14,7 @@ from imp_server.backends.kv_layout import KvLayout, kv_layouts
 from imp_server.core import UnsupportedModel
 from imp_server.models.architecture import Architecture, Layer
 from imp_server.models.feed_forwards import Experts
+from imp_server.models.mixers import Attention
 from imp_server.models.source import ModelSource
 
 
@@ -33,6 +34,8 @@ def _lacks(a: Architecture) -> Iterator[str]:
     for layer in a.layers:
         yield from mixer_lowering(layer.mixer).lacks(layer.mixer)
         yield from feed_forward_lowering(layer.feed_forward).lacks(layer.feed_forward)
+        if layer.embedding:
+            yield "embeddings of each layer's own"
         if not (layer.pre_norm or layer.post_norm):
             yield "layers whose norm follows the sum"
         if isinstance(layer.feed_forward, Experts) and a.width % 16:
@@ -99,5 +102,8 @@ class LoweredModel(PlanTensors):
             plan.ffn_norm = plan.attn_norm
         mixer, feed_forward = mixer_lowering(layer.mixer), feed_forward_lowering(layer.feed_forward)
         plan.mixer, plan.feed_forward = mixer.kind, feed_forward.kind
-        mixer.lower(self, plan, layer.mixer, LayerPart(prefix, layer.cache_group, layout[index]))
+        plan.scale = float(self._source.array(f"{prefix}scale")[0]) if layer.scaled else 1.0
+        shared = layer.mixer.shares if isinstance(layer.mixer, Attention) else -1
+        place = layout[shared if shared >= 0 else index]
+        mixer.lower(self, plan, layer.mixer, LayerPart(prefix, layer.cache_group, place))
         feed_forward.lower(self, plan, layer.feed_forward, prefix)

@@ -57,23 +57,34 @@ class AttentionLowering:
             yield "gated attention"
 
     def matrices(self, mixer: Attention) -> list[str]:
-        return ["q", "k", "v", "o"]
+        return [name for name in ("q", "k", "v", "o") if name in mixer.tensors(1)]
 
     def lower(self, model: PlanTensors, plan: abi.LayerPlan, mixer: Attention, part: LayerPart) -> None:
         own, prefix = plan.attention, part.prefix
-        for name in ("q", "k", "v", "o"):
+        for name in self.matrices(mixer):
             setattr(own, name, model.matrix(prefix + name))
             setattr(own, f"{name}_bias", model.vector(f"{prefix}{name}.bias"))
-        own.q_norm, own.k_norm = model.norm(f"{prefix}q_norm"), model.norm(f"{prefix}k_norm")
+        if mixer.bare_qk_norm and mixer.qk_norm != "none":
+            size = mixer.head_size
+            own.q_norm, own.k_norm = (
+                model.ones(n if mixer.qk_norm == "whole" else size)
+                for n in (mixer.n_heads * size, mixer.n_kv_heads * size)
+            )
+        else:
+            own.q_norm, own.k_norm = model.norm(f"{prefix}q_norm"), model.norm(f"{prefix}k_norm")
+        if mixer.v_norm:
+            own.v_norm = model.ones(mixer.value_size)
         own.sinks = model.vector(f"{prefix}sinks")
         own.kv_offset, own.cache_group = part.place.offset, part.cache_group
         own.kv = kv_form(model.kv_dtype, part.place)
         own.n_heads, own.n_kv_heads, own.window = mixer.n_heads, mixer.n_kv_heads, mixer.window
+        own.chunk = mixer.chunk
         own.rope, own.rope_dims, own.rope_interleaved = model.rope(mixer.rope)
         own.qk_norm_whole = mixer.qk_norm == "whole"
         own.norm_after_rope = mixer.qk_norm == "per_head_after_rope"
         if mixer.temperature:
             own.temperature, own.temperature_step = mixer.temperature.share, mixer.temperature.step
+            own.temperature_offset = mixer.temperature.offset
         own.scale = mixer.scale or 1.0 / math.sqrt(mixer.head_size)
         own.softcap = mixer.softcap
 
@@ -89,6 +100,8 @@ class LatentLowering:
             yield f"latents, turned keys and values of {sizes} (multiples of 16)"
         if mixer.rank > MAX_HEAD_SIZE or mixer.rank + mixer.rope.dims > MAX_LATENT_KEY:
             yield f"latents of {mixer.rank} (up to {MAX_HEAD_SIZE})"
+        if mixer.temperature and mixer.temperature.offset:
+            yield "latents whose temperature begins elsewhere"
 
     def matrices(self, mixer: LatentAttention) -> list[str]:
         return [*(["q_a", "q_b"] if mixer.q_rank else ["q"]), "kv_a", "k_b", "v_b", "o"]

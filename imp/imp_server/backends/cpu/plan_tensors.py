@@ -49,6 +49,10 @@ class PlanTensors:
         plus_one = self.architecture.norm.endswith("plus_one")
         return abi.Norm(self._kept(weight + np.float32(1) if plus_one else weight), self.vector(f"{name}.bias"))
 
+    def ones(self, n: int) -> abi.Norm:
+        """A norm without weights."""
+        return abi.Norm(self._kept(np.ones(n, dtype=np.float32)), None)
+
     def _kept(self, values: npt.NDArray[np.float32]) -> int:
         kept = np.zeros(values.size + 16, dtype=np.float32)  # kernels read whole vectors
         kept[: values.size] = values.reshape(-1)

@@ -16,6 +16,7 @@ class Rule:
     softcap: float
     window: int
     kv_dtype: str
+    chunk: int = 0
 
 
 @dataclass(slots=True)
@@ -83,6 +84,8 @@ def _weighted(
     seen = at[None] <= positions[:, None]
     if rule.window:
         seen &= at[None] > positions[:, None] - rule.window
+    if rule.chunk:
+        seen &= at[None] >= (positions // rule.chunk * rule.chunk)[:, None]
     scores = np.where(seen[:, None], scores, NOTHING)
 
     whole = None

@@ -50,6 +50,8 @@ class TwinModel:
         self._kv_dtype = kv_dtype
         self._rules = Arithmetic(has_fma)
         self._ends: list[int] = []
+        self._kept: dict[str, tuple[Floats, Floats]] = {}
+        """Keys and values of layers by their prefix, for those that share them."""
         self._matrix = lru_cache(maxsize=None)(lambda name: TwinMatrix(source.raw(name), quantize))
 
     def logits(self, ids: npt.NDArray[np.integer]) -> Floats:
@@ -73,6 +75,8 @@ class TwinModel:
             prefix, before = f"layers.{index}.", x
             x = x + self._mixer(prefix, layer.mixer, x) * F(a.residual_scale)
             x = x + self._ffn(prefix, layer, before if layer.parallel else x) * F(a.residual_scale)
+            if layer.scaled:
+                x = x * F(self._source.array(f"{prefix}scale")[0])
         return self._norm("final_norm", x)
 
     def head(self, hidden: Floats) -> Floats:
@@ -127,29 +131,51 @@ class TwinModel:
     def _tempered(self, temperature: Temperature | None, q: Floats) -> Floats:
         if temperature is None:
             return q
-        steps = (self._positions() // temperature.step).astype(np.float64)
+        steps = ((self._positions() + temperature.offset) // temperature.step).astype(np.float64)
         factor = (1.0 + float(F(temperature.share)) * np.log(1.0 + steps)).astype(F)
         return np.asarray(q * factor[:, None, None], dtype=F)
 
     def _attention(self, prefix: str, layer: Attention, normed: Floats) -> Floats:
-        q, k, v = (self._project(prefix + name, normed) for name in ("q", "k", "v"))
-        if layer.qk_norm == "whole":
-            q, k = self._norm(f"{prefix}q_norm", q), self._norm(f"{prefix}k_norm", k)
-        q, k, v = (y.reshape(len(normed), -1, layer.head_size) for y in (q, k, v))
-        if layer.qk_norm == "per_head":
-            q, k = self._norm(f"{prefix}q_norm", q), self._norm(f"{prefix}k_norm", k)
-        if layer.rope is not None:
-            q, k = self._rotated(layer.rope, q), self._rotated(layer.rope, k)
-        if layer.qk_norm == "per_head_after_rope":
-            q, k = self._norm(f"{prefix}q_norm", q), self._norm(f"{prefix}k_norm", k)
+        q = self._placed(f"{prefix}q", layer, self._project(f"{prefix}q", normed))
         q = self._tempered(layer.temperature, q)
+        if layer.shares >= 0:
+            k, v = self._kept[f"layers.{layer.shares}."]
+        else:
+            k = self._project(f"{prefix}k", normed)
+            v = k if layer.keys_are_values else self._project(f"{prefix}v", normed)
+            v = v.reshape(len(normed), -1, layer.head_size)
+            if layer.v_norm:
+                v = self._rules.norm(v, np.ones(layer.head_size, dtype=F), None, self._eps, centred=self._is_centred)
+            k = self._placed(f"{prefix}k", layer, k)
+            self._kept[prefix] = k, v
         mixed = self._mixed(prefix, layer, q, k, v)
         return self._norm(f"{prefix}post_attn_norm", self._project(f"{prefix}o", mixed))
+
+    def _placed(self, name: str, layer: Attention, x: Floats) -> Floats:
+        """Queries or keys, normalised and turned: [rows, heads, size]."""
+        x = self._head_norm(name, layer, x) if layer.qk_norm == "whole" else x
+        x = x.reshape(len(x), -1, layer.head_size)
+        x = self._head_norm(name, layer, x) if layer.qk_norm == "per_head" else x
+        x = self._rotated(layer.rope, x) if layer.rope is not None else x
+        return self._head_norm(name, layer, x) if layer.qk_norm == "per_head_after_rope" else x
+
+    def _head_norm(self, name: str, layer: Attention, x: Floats) -> Floats:
+        if not layer.bare_qk_norm:
+            return self._norm(f"{name}_norm", x)
+        return self._rules.norm(x, np.ones(x.shape[-1], dtype=F), None, self._eps, centred=self._is_centred)
+
+    @property
+    def _eps(self) -> float:
+        return self._source.architecture.norm_eps
+
+    @property
+    def _is_centred(self) -> bool:
+        return self._source.architecture.norm.startswith("layer")
 
     def _mixed(self, prefix: str, layer: Attention, q: Floats, k: Floats, v: Floats) -> Floats:
         """Attention, sequence by sequence: [rows, heads * size]."""
         scale = layer.scale or 1 / math.sqrt(layer.head_size)
-        rule = Rule(scale, layer.softcap, layer.window, self._kv_dtype)
+        rule = Rule(scale, layer.softcap, layer.window, self._kv_dtype, layer.chunk)
         sinks = self._source.array(f"{prefix}sinks") if layer.sinks else None
         cuts = self._ends[:-1]
         parts = zip(np.split(q, cuts), np.split(k, cuts), np.split(v, cuts), strict=True)
@@ -176,21 +202,26 @@ class TwinModel:
         every = (len(x), kind.count, -1)
         gate, up = (self._stacked(f"{prefix}experts_{name}", x).reshape(every) for name in ("gate", "up"))
         total = np.zeros_like(x)
+        rows = np.arange(len(x))
         for place in range(kind.top_k):
-            rows = np.arange(len(x))
+            if kind.weights_on_input:
+                own = np.asarray(x * weights[:, place, None], dtype=F)
+                gate, up = (self._stacked(f"{prefix}experts_{name}", own).reshape(every) for name in ("gate", "up"))
             hidden = self._rules.gated(kind.activation, gate[rows, ids[:, place]], up[rows, ids[:, place]])
             out = self._stacked(f"{prefix}experts_down", hidden).reshape(every)[rows, ids[:, place]]
-            weighted = weights[:, place, None] * out
+            weighted = out if kind.weights_on_input else weights[:, place, None] * out
             total = total + weighted if place else weighted
         if kind.shared_hidden:
             shared = (self._project(f"{prefix}shared_{name}", x) for name in ("gate", "up"))
             out = self._project(f"{prefix}shared_down", self._rules.gated(kind.activation, *shared))
             if kind.shared_gate:
                 out = out * self._sigmoid(self._project(f"{prefix}shared_router", x))
-            total = total + out
+            total = total + out * F(kind.shared_scale)
         return np.asarray(total, dtype=F)
 
     def _chosen(self, prefix: str, kind: Experts, logits: Floats) -> tuple[npt.NDArray[np.intp], Floats]:
+        if kind.gating == "sparse_mixer":
+            return self._mixed_sparsely(kind, logits)
         by_score = kind.gating == "sigmoid" or kind.selection_bias or kind.n_groups > 1
         scores = self._scores(kind, logits) if by_score else logits
         choice = scores + self._source.array(f"{prefix}selection_bias") if kind.selection_bias else scores
@@ -205,6 +236,18 @@ class TwinModel:
         if kind.normalise_top_k:
             weights = np.asarray(weights / np.maximum(_in_order(weights), F(1e-20)), dtype=F)
         return ids, np.asarray(weights * F(kind.scale), dtype=F)
+
+    def _mixed_sparsely(self, kind: Experts, logits: Floats) -> tuple[npt.NDArray[np.intp], Floats]:
+        left, ids, weights = logits.copy(), [], []
+        for _ in range(kind.top_k):
+            best = left.argmax(axis=1)[:, None]
+            largest = np.take_along_axis(left, best, 1)
+            is_far = (largest - logits) / np.maximum(np.abs(logits), largest) > F(2) * F(kind.jitter)
+            powers = np.where(is_far | np.isinf(left), F(0), self._rules.exponential(logits - largest))
+            weights.append(F(1) / _in_order(powers) * F(kind.scale))
+            ids.append(best)
+            np.put_along_axis(left, best, NOTHING, 1)
+        return np.concatenate(ids, axis=1), np.asarray(np.concatenate(weights, axis=1), dtype=F)
 
     def _scores(self, kind: Experts, logits: Floats) -> Floats:
         if kind.gating == "sigmoid":

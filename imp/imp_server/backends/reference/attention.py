@@ -70,6 +70,8 @@ def _visible(queries: torch.Tensor, keys: torch.Tensor, n_keys: int, mixer: Atte
         seen = seen & (keys <= queries)
         if mixer.window:
             seen = seen & (keys > queries - mixer.window)
+        if mixer.chunk:
+            seen = seen & (keys >= queries // mixer.chunk * mixer.chunk)
     elif mixer.window:
         # A two-sided window: half of it to each side.
         seen = seen & ((keys - queries).abs() <= mixer.window // 2)

@@ -70,10 +70,12 @@ class LayerCache:
             for name, pool in self._pools.of_layer(self._layer).items():
                 pool[slots] = parts[name][: self._batch.n]
 
-    def read(self, row: int, span: Span, window: int = 0) -> KeptParts:
-        """What the row has up to the end of its ids, of positions that a window of this size sees."""
+    def read(self, row: int, span: Span, window: int = 0, layer: int = -1) -> KeptParts:
+        """What the row has up to the end of its ids, of positions that a window of this size sees. `layer`: another one
+        of its group.
+        """
         if self._pools is None:
             return KeptParts({name: part[span.begin : span.end] for name, part in self._new.items()}, 0)
         first = max(0, span.start - window + 1) if window else 0
         table = self._batch.table(self._group, row)
-        return self._pools.read(self._layer, table, first, span.start + span.end - span.begin)
+        return self._pools.read(layer if layer >= 0 else self._layer, table, first, span.start + span.end - span.begin)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 
 from imp_server.backends.host_queue import PlainStep
 from imp_server.backends.reference.batch import Batch, LayerCache
-from imp_server.backends.reference.feed_forwards import FEED_FORWARDS
+from imp_server.backends.reference.feed_forwards import FEED_FORWARDS, Entering
 from imp_server.backends.reference.mixers import MIXERS, MixerForward, Shared
-from imp_server.backends.reference.parts import Tensors, norm
+from imp_server.backends.reference.parts import Tensors, activated, norm
 from imp_server.backends.reference.pools import Pools
 from imp_server.backends.reference.tiles import linear, pad_rows
 from imp_server.core import UnsupportedModel
@@ -30,8 +32,9 @@ class Forward:
         """Hidden states after the final norm [n_ids, width]."""
         batch = Batch(step)
         x = self._embed(batch)
+        said = self._said_to_layers(x, batch)
         for index, layer in enumerate(self._layers):
-            x = layer.forward(x, batch, LayerCache(pools, index, layer.description.cache_group, batch))
+            x = layer.forward(x, batch, LayerCache(pools, index, layer.description.cache_group, batch), said[:, index])
         if "final_norm" in self._tensors:
             x = self._norm(x, self._tensors, "final_norm")
         return x[: batch.n]
@@ -59,6 +62,16 @@ class Forward:
             x = x + t["token_types"][0]
         return self._norm(x, t, "embedding_norm") if a.embedding_norm else x
 
+    def _said_to_layers(self, x: torch.Tensor, batch: Batch) -> torch.Tensor:
+        """[n, layers, size]: what each id says to each layer, and what its embedding does."""
+        a, t = self.architecture, self._tensors
+        shape = (len(x), a.n_layers, a.layer_embedding)
+        if not a.layer_embedding:
+            return x.new_zeros(shape)
+        own = t["layer_embedding"][batch.ids].view(shape) * math.sqrt(a.layer_embedding)
+        projected = (linear(x, t["layer_projection"]) / math.sqrt(a.width)).view(shape)
+        return (self._norm(projected, t, "layer_projection_norm") + own) * math.sqrt(0.5)
+
     def _norm(self, x: torch.Tensor, t: Tensors, name: str) -> torch.Tensor:
         a = self.architecture
         return norm(x, a.norm, a.norm_eps, t[name], t.get(f"{name}.bias"))
@@ -78,27 +91,35 @@ class _Layer:
         self._mix: MixerForward = MIXERS[kinds[0]](description.mixer, tensors, shared)
         self._feed = FEED_FORWARDS[kinds[1]]
 
-    def forward(self, x: torch.Tensor, batch: Batch, cache: LayerCache) -> torch.Tensor:
+    def forward(self, x: torch.Tensor, batch: Batch, cache: LayerCache, said: torch.Tensor) -> torch.Tensor:
+        """`said` [n, size]: Layer.embedding of the ids."""
+        x, t = self._halves(x, batch, cache), self._tensors
+        if self.description.embedding:
+            gate = activated("gelu_tanh", linear(x, t["embedding_gate"]))
+            x = x + self._norm(linear(gate * said, t["embedding_up"]), t, "post_embedding_norm")
+        return x * self._tensors["scale"] if self.description.scaled else x
+
+    def _halves(self, x: torch.Tensor, batch: Batch, cache: LayerCache) -> torch.Tensor:
         layer, t, scale = self.description, self._tensors, self._residual_scale
         inner = self._norm(x, t, "attn_norm") if layer.pre_norm else x
         out = self._mix(inner, batch, cache)
         if layer.post_norm:
             out = self._norm(out, t, "post_attn_norm")
         if layer.parallel:
-            return x + (out + self._feed_forward(inner)) * scale
+            return x + (out + self._feed_forward(inner, x)) * scale
         x = x + out * scale
         norm_after_sum = not layer.pre_norm and not layer.post_norm
         if norm_after_sum:
             x = self._norm(x, t, "attn_norm")
         inner = self._norm(x, t, "ffn_norm") if layer.pre_norm else x
-        out = self._feed_forward(inner)
+        out = self._feed_forward(inner, x)
         if layer.post_norm:
             out = self._norm(out, t, "post_ffn_norm")
         x = x + out * scale
         return self._norm(x, t, "ffn_norm") if norm_after_sum else x
 
-    def _feed_forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self._feed(x, self._tensors, self.description.feed_forward)
+    def _feed_forward(self, normed: torch.Tensor, raw: torch.Tensor) -> torch.Tensor:
+        return self._feed(Entering(normed, raw, self._norm), self._tensors, self.description.feed_forward)
 
 
 def _of_layer(tensors: Tensors, index: int) -> Tensors:

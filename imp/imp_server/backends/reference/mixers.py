@@ -44,40 +44,53 @@ class AttentionForward:
 
     def __call__(self, x: torch.Tensor, batch: Batch, cache: LayerCache) -> torch.Tensor:
         mixer, t = self._mixer, self._tensors
-        q, k, v, gate = self._qkv(x, batch)
-        cache.write(k=k, v=v)
+        q, gate = self._queries(x, batch)
+        if mixer.shares < 0:
+            k, v = self._keys_and_values(x, batch)
+            cache.write(k=k, v=v)
         out = x.new_zeros((len(x), mixer.n_heads, mixer.value_size))
         for row, span in enumerate(batch.spans()):
-            kept = cache.read(row, span, mixer.window)
+            kept = cache.read(row, span, mixer.chunk or mixer.window, mixer.shares)
             keys = KeysAndValues(kept.parts["k"], kept.parts["v"], kept.first)
             out[span.begin : span.end] = attend(q[span.begin : span.end], span.start, keys, mixer, t.get("sinks"))
         if gate is not None:
             out = out * torch.sigmoid(gate)
         return linear(out.flatten(1), t["o"], t.get("o.bias"))
 
-    def _qkv(
-        self, x: torch.Tensor, batch: Batch
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor | None]:
-        mixer, t, own_norm = self._mixer, self._tensors, self._shared.norm
-        q, k, v = (linear(x, t[name], t.get(f"{name}.bias")) for name in ("q", "k", "v"))
-        gate = None
+    def _queries(self, x: torch.Tensor, batch: Batch) -> tuple[torch.Tensor, torch.Tensor | None]:
+        mixer, t = self._mixer, self._tensors
+        q, gate = linear(x, t["q"], t.get("q.bias")), None
         if mixer.gated:
             # per head: q, then its gate
             q, gate = q.view(len(x), mixer.n_heads, 2, mixer.head_size).unbind(2)
             q = q.reshape(len(x), -1)
-        if mixer.qk_norm == "whole":
-            q, k = own_norm(q, t, "q_norm"), own_norm(k, t, "k_norm")
-        q = q.view(len(x), mixer.n_heads, mixer.head_size)
-        k = k.view(len(x), mixer.n_kv_heads, mixer.head_size)
+        q = self._placed(q, "q_norm", batch)
+        return tempered(q, mixer.temperature, batch.positions), gate
+
+    def _keys_and_values(self, x: torch.Tensor, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+        mixer, t = self._mixer, self._tensors
+        k = linear(x, t["k"], t.get("k.bias"))
+        v = k if mixer.keys_are_values else linear(x, t["v"], t.get("v.bias"))
         v = v.view(len(x), mixer.n_kv_heads, mixer.value_size)
+        if mixer.v_norm:
+            v = self._shared.norm(v, {"ones": torch.ones(mixer.value_size)}, "ones")
+        return self._placed(k, "k_norm", batch), v
+
+    def _placed(self, x: torch.Tensor, norm_name: str, batch: Batch) -> torch.Tensor:
+        """Queries or keys [n, heads * size], normalised and turned: [n, heads, size]."""
+        mixer = self._mixer
+        if mixer.qk_norm == "whole":
+            x = self._norm(x, norm_name)
+        x = x.view(len(x), -1, mixer.head_size)
         if mixer.qk_norm == "per_head":
-            q, k = own_norm(q, t, "q_norm"), own_norm(k, t, "k_norm")
+            x = self._norm(x, norm_name)
         if mixer.rope is not None:
-            table = self._shared.rotary(mixer.rope)
-            q, k = table.rotate(q, batch.positions), table.rotate(k, batch.positions)
-        if mixer.qk_norm == "per_head_after_rope":
-            q, k = own_norm(q, t, "q_norm"), own_norm(k, t, "k_norm")
-        return tempered(q, mixer.temperature, batch.positions), k, v, gate
+            x = self._shared.rotary(mixer.rope).rotate(x, batch.positions)
+        return self._norm(x, norm_name) if mixer.qk_norm == "per_head_after_rope" else x
+
+    def _norm(self, x: torch.Tensor, name: str) -> torch.Tensor:
+        tensors = {name: torch.ones(x.shape[-1])} if self._mixer.bare_qk_norm else self._tensors
+        return self._shared.norm(x, tensors, name)
 
 
 class LatentForward:
@@ -131,7 +144,7 @@ def tempered(q: torch.Tensor, temperature: Temperature | None, positions: torch.
     """q [n, heads, size] at `positions`."""
     if temperature is None:
         return q
-    steps = torch.div(positions, temperature.step, rounding_mode="floor").double()
+    steps = torch.div(positions + temperature.offset, temperature.step, rounding_mode="floor").double()
     return q * (1 + temperature.share * torch.log1p(steps)).float()[:, None, None]
 
 

@@ -17,7 +17,7 @@ HF_MODEL_TYPES = ("deepseek_v2", "deepseek_v3", "kimi_k2", "glm4_moe_lite", "mis
 MISTRAL_NAMES = {"experts_gate_up": "=mlp.experts.gate_up_proj", "experts_down": "=mlp.experts.down_proj"}
 
 
-def checkpoint_names(kind: str) -> dict[str, str]:
+def checkpoint_names(kind: str, _: Architecture) -> dict[str, str]:
     return MISTRAL_NAMES if kind == "mistral4" else {}
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from imp_server.models.architecture import Architecture, Layer
+from imp_server.models.families.granite import HYBRID_KEYS
 from imp_server.models.feed_forwards import Experts, FeedForward
 from imp_server.models.reader import Reader
 
@@ -29,7 +30,7 @@ GRANITE_NAMES = {
 }
 
 
-def checkpoint_names(kind: str) -> dict[str, str]:
+def checkpoint_names(kind: str, _: Architecture) -> dict[str, str]:
     return {"mixtral": MIXTRAL_NAMES, "granitemoe": GRANITE_NAMES}.get(kind, CHECKPOINT_NAMES)
 
 
@@ -37,6 +38,7 @@ def describe(reader: Reader) -> Architecture:
     kind = reader.kind.replace("_", "")
     fields: dict[str, Any] = {}
     if kind == "granitemoe":
+        reader.keys.note(*HYBRID_KEYS)
         fields = {
             "embedding_scale": reader.number("embedding_scale", "embedding_multiplier", 1.0),
             "residual_scale": reader.number("residual_scale", "residual_multiplier", 1.0),
@@ -67,7 +69,7 @@ def _experts(reader: Reader, kind: str) -> Experts:
     else:
         hidden = reader.integer("expert_feed_forward_length", width)
     shared = 0
-    if kind == "qwen2moe":
+    if kind in ("qwen2moe", "granitemoe"):
         shared = reader.integer("expert_shared_feed_forward_length", "shared_expert_intermediate_size", 0, low=0)
     return Experts(
         count,
@@ -75,7 +77,7 @@ def _experts(reader: Reader, kind: str) -> Experts:
         hidden,
         normalise_top_k=_normalises(reader, kind),
         shared_hidden=shared,
-        shared_gate=shared > 0,
+        shared_gate=kind == "qwen2moe" and shared > 0,
         activation=reader.activation(),
     )
 

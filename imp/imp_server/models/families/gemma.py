@@ -16,6 +16,23 @@ CHECKPOINT_NAMES = {
     "post_ffn_norm": "post_feedforward_layernorm",
 }
 
+CONFIG_DEFAULTS = {
+    "gemma3_text": {
+        "vocab_size": 262208,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 4,
+        "head_dim": 256,
+        "hidden_activation": "gelu_pytorch_tanh",
+        "max_position_embeddings": 131072,
+        "rms_norm_eps": 1e-6,
+        "rope_theta": 1e6,
+        "rope_local_base_freq": 1e4,
+        "query_pre_attn_scalar": 256,
+        "tie_word_embeddings": True,
+    }
+}
+"""Of the models with images, whose configs state little of their text side."""
+
 
 def describe(reader: Reader) -> Architecture:
     is_second = reader.kind == "gemma2"

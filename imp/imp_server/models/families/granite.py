@@ -9,12 +9,14 @@ GGUF_ARCHITECTURES = ("granite",)
 HF_MODEL_TYPES = ("granite",)
 
 
-_HYBRID_KEYS = ("conv_kernel", "state_size", "group_count", "inner_size", "time_step_rank")
+HYBRID_KEYS = tuple(
+    f"ssm.{name}" for name in ("conv_kernel", "state_size", "group_count", "inner_size", "time_step_rank")
+)
 """Granite 4's GGUF files have them in dense models, too, which hold no such tensors."""
 
 
 def describe(reader: Reader) -> Architecture:
-    reader.keys.note(*(f"ssm.{name}" for name in _HYBRID_KEYS), "expert_shared_feed_forward_length")
+    reader.keys.note(*HYBRID_KEYS, "expert_shared_feed_forward_length")
     attention = reader.attention(
         rope=reader.rope(reader.head_size(), permuted=True),
         scale=reader.number("attention.scale", "attention_multiplier", 0.0),
