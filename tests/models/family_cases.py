@@ -408,7 +408,6 @@ GEMMA4: dict[str, Any] = {
     "head_dim": 16,
     "global_head_dim": 32,
     "layer_types": ["sliding_attention", "full_attention"],
-    "rms_norm_eps": 0.5,
     "final_logit_softcapping": 15.0,
     "rope_parameters": {
         "sliding_attention": {"rope_type": "default", "rope_theta": 100.0},

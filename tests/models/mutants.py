@@ -77,6 +77,8 @@ def ropes_like(rope: Rope) -> Iterator[Rope]:
 
 def is_idle(part: Any, name: str) -> bool:
     """A field that says nothing beside another's value."""
+    if isinstance(part, Attention) and part.shares >= 0 and name in ("v_norm", "keys_are_values"):
+        return True
     if isinstance(part, Attention):
         return name in ("bare_qk_norm", "keys_are_values") and part.qk_norm == "none" and not part.v_norm
     if not isinstance(part, Experts):

@@ -62,7 +62,8 @@ def describe(reader: Reader) -> Architecture:
     for index, window in enumerate(windows):
         mixer = kinds[bool(window)].seeing(window)
         if index >= n_own:
-            mixer = replace(mixer, shares=_sharing(reader, windows[:n_own], bool(window)))
+            shared = _sharing(reader, windows[:n_own], bool(window))
+            mixer = replace(mixer, shares=shared, v_norm=False, keys_are_values=False)
         layers.append(Layer(mixer, halves[index], post_norm=True, embedding=size, scaled=True))
     return reader.architecture(
         "gemma4",
