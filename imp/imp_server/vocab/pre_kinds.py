@@ -24,6 +24,14 @@ _GPT4O = (
     rf"|[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*{_CONTRACTION}?|\p{{N}}{{1,3}}|{_CASED_TAIL}"
 )
 _TEKKEN = rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+|[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*|\p{{N}}|{_CASED_TAIL}"
+_NO_HAN_UPPER, _NO_HAN_LOWER = (
+    rf"[\p{{{first}}}{more}\p{{Lm}}\p{{Lo}}\p{{M}}&&[^\p{{Han}}]]" for first, more in (("Lu", r"\p{Lt}"), ("Ll", ""))
+)
+_KIMI = (
+    rf"[\p{{Han}}]+|[^\r\n\p{{L}}\p{{N}}]?{_NO_HAN_UPPER}*{_NO_HAN_LOWER}+{_CONTRACTION}?"
+    rf"|[^\r\n\p{{L}}\p{{N}}]?{_NO_HAN_UPPER}+{_NO_HAN_LOWER}*{_CONTRACTION}?|\p{{N}}{{1,3}}|{_TAIL}"
+)
+_THOUSANDS = r"\d{1,3}(?=(?:\d{3})*\b)"
 _DEEPSEEK3 = (
     r"""[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+"""
     r"| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -65,7 +73,10 @@ _FAMILIES: tuple[tuple[str, PreKind], ...] = (
         "llama-bpe llama3 llama-v3 falcon3 falcon-h1 pixtral midm-2.0 lfm2 jina-v5-nano",
         PreKind((_LLAMA3,), whole_words=True, adds_bos=True),
     ),
-    ("dbrx smaug-bpe glm4 chatglm-bpe", PreKind((_LLAMA3,))),
+    ("dbrx smaug-bpe chatglm-bpe", PreKind((_LLAMA3,))),
+    ("glm4 glm5", PreKind((_LLAMA3,), whole_words=True)),
+    ("kimi-k2", PreKind((_KIMI,), whole_words=True)),
+    ("cohere2moe tiny_aya", PreKind((_THOUSANDS, _GPT4O))),
     # The tokenizer.json of these models normalises to NFC.
     ("qwen2 deepseek-r1-qwen kormo f2llmv2 megrez stablelm2", PreKind((_QWEN2,), nfc=True)),
     ("qwen35", PreKind((_QWEN35,), nfc=True)),
