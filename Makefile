@@ -9,7 +9,7 @@ ARGS ?=
 
 # make codex, make claude-code: the real program from npm against a scripted model
 .PHONY: serve test test-fast test-browser test-all check-degeneration fuzz mutants asan wheels emulated codex claude-code
-.PHONY: lint llama-server-tests setup setup-test native docs site oracle-files clean
+.PHONY: lint llama-server-tests setup setup-test native docs site oracle-files peers clean
 
 setup: $(VENV)/.base
 setup-test: $(VENV)/.test
@@ -113,6 +113,11 @@ claude-code: setup-test
 # requirements/requirements-convert_hf_to_gguf.txt pins.
 oracle-files: setup-test
 	$(PY) -m tests.models.oracle_files $(CONVERTER_PYTHON) $(CONVERTER) $(ARGS)
+
+# llama.cpp's greedy ids of each of those files against ours. PEERS_PYTHON: a Python with llama-cpp-python and numpy
+# (`pip install llama-cpp-python` compiles it, for about ten minutes; nothing else here needs it).
+peers: setup-test
+	$(PY) -m tests.models.peers $(PEERS_PYTHON) $(ARGS)
 
 docs: setup
 	$(VENV)/bin/imp config docs > docs/config.md
