@@ -285,7 +285,7 @@ _OTHER_PARTS = (
 )  # fmt: skip
 
 
-class TextPart(Checkpoint):
+class TextTensors(Checkpoint):
     """The tensors of a model's text part, named as in a model of text alone, without those of images and sounds."""
 
     def __init__(self, whole: Checkpoint) -> None:
@@ -299,7 +299,7 @@ class TextPart(Checkpoint):
 
 def text_part(checkpoint: Checkpoint) -> Checkpoint:
     """What there is of text: the whole, where the config has no parts."""
-    return TextPart(checkpoint) if isinstance(checkpoint.folder.config.get("text_config"), dict) else checkpoint
+    return TextTensors(checkpoint) if isinstance(checkpoint.folder.config.get("text_config"), dict) else checkpoint
 
 
 def _as_text_alone(name: str) -> str:
