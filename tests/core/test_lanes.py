@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import pytest
 from imp_server.core.lanes import Lane
@@ -58,7 +59,7 @@ def stick(lane: Lane, doors: Doors, clock: Clock) -> None:
 def test_order_results_and_errors() -> None:
     lane = Lane("test")
     seen: list[int] = []
-    jobs = [lane.submit(lambda i=i: seen.append(i)) for i in range(20)]
+    jobs = [lane.submit(partial(seen.append, i)) for i in range(20)]
     failing = lane.submit(lambda: 1 // 0)
     assert lane.submit(lambda: "fine").result(5) == "fine"
     assert seen == list(range(20)) and all(job.done() for job in jobs)

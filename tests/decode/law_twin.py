@@ -85,7 +85,8 @@ def temperature_of(logits: Sequence[float], p: SamplingParams) -> float:
     entropy = -math.fsum(x * math.log(x) for x in q if x > 0)
     share = entropy / math.log(len(q)) if len(q) > 1 else 0.0
     low, high = max(0.0, p.temperature - p.dynatemp_range), p.temperature + p.dynatemp_range
-    return max(0.01, low + (high - low) * min(max(share, 0.0), 1.0) ** p.dynatemp_exponent)
+    curved: float = min(max(share, 0.0), 1.0) ** p.dynatemp_exponent
+    return max(0.01, low + (high - low) * curved)
 
 
 def xtc_cut(kept: list[tuple[int, float]], p: SamplingParams) -> list[tuple[int, float]]:
@@ -127,13 +128,13 @@ def survivors(logits: Sequence[float], p: SamplingParams, mu: float) -> list[tup
         best = probabilities(kept)[0]
         kept = [t for t, q in zip(kept, probabilities(kept)) if q >= p.min_p * best] or kept[:1]
     if p.typical_p < 1:
-        q = probabilities(kept)
-        entropy = -sum(x * math.log(x) for x in q if x > 0)
-        near = sorted(range(len(kept)), key=lambda n: (abs(surprise(q[n]) - entropy), n))
+        shares = probabilities(kept)
+        entropy = -sum(x * math.log(x) for x in shares if x > 0)
+        near = sorted(range(len(kept)), key=lambda n: (abs(surprise(shares[n]) - entropy), n))
         total, chosen = 0.0, []
         for n in near:
             chosen.append(n)
-            total += q[n]
+            total += shares[n]
             if total >= p.typical_p:
                 break
         kept = [kept[n] for n in sorted(chosen)]

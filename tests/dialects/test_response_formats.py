@@ -54,6 +54,7 @@ def test_a_text_by_any_name(kind: Any, bodies: list[dict[str, Any]]) -> None:
 
 
 def test_the_other_kinds() -> None:
+    body: dict[str, Any]
     for body in ({"guided_choice": ["a", "b"]}, {"structured_outputs": {"choice": ["a", "b"]}}):
         assert meaning(body) == ResponseFormat("choice", choices=("a", "b"), param="")
     for body in ({"response_format": {"type": "json_object"}}, {"structured_outputs": {"json_object": True}}):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -19,7 +20,7 @@ class Finds:
         return {"id": item_id, "type": "message", "text": "x" * 1000}
 
 
-def named(*ids: str) -> list[dict[str, Any]]:
+def named(*ids: str) -> list[Mapping[str, Any]]:
     return [{"type": "item_reference", "id": item_id} for item_id in ids]
 
 
