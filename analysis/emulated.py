@@ -48,7 +48,7 @@ def main() -> int:
     HOME.mkdir(parents=True, exist_ok=True)
     package = compiled()
     python = emulated_python()
-    environment = dict(os.environ, PYTHONPATH=os.pathsep.join(map(str, (package, ROOT, packages()))))
+    environment = dict(os.environ, PYTHONPATH=os.pathsep.join(map(str, (HOME / "named", package, ROOT, packages()))))
     tests = rest or [*(f"tests/kernels/{name}" for name in TESTS), FORWARD]
     # Neither the usual options, which ask for parallel workers, nor the fixtures of servers.
     pytest = ["-m", "pytest", "-q", "-c", os.devnull, f"--rootdir={ROOT}", "--noconftest", "-p", "no:cacheprovider"]
@@ -85,7 +85,14 @@ def emulated_python() -> list[str]:
         subprocess.run(["apt-get", *apart, "download", *named], cwd=debs, check=True)
         for deb in sorted(debs.glob("*.deb")):
             subprocess.run(["dpkg", "-x", str(deb), str(system)], check=True)
-    return ["qemu-aarch64", "-cpu", "max", "-L", str(system), str(system / "usr" / "bin" / f"python{PYTHON}")]
+    # A program that the host can start by itself, since a server starts its engine by the name of its own interpreter.
+    launcher = HOME / "python"
+    program = system / "usr" / "bin" / f"python{PYTHON}"
+    launcher.write_text(f'#!/bin/sh\nexec qemu-aarch64 -cpu max -L "{system}" "{program}" "$@"\n')
+    launcher.chmod(0o755)
+    (HOME / "named").mkdir(exist_ok=True)
+    (HOME / "named" / "sitecustomize.py").write_text(f"import sys\n\nsys.executable = {str(launcher)!r}\n")
+    return [str(launcher)]
 
 
 def packages() -> Path:

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from imp_server.backends.base import BLOCK_TOKENS, WANT_NOTHING, WANT_SAMPLE, KvSpec, StepRow
 from imp_server.backends.cpu.backend import CpuBackend
-from imp_server.backends.cpu.probes import Probes, mixed_ceiling, ops_by_layout
+from imp_server.backends.cpu.probes import Probes
 from imp_server.backends.step_builder import StepBuilder
 from imp_server.core import SamplingParams
 from imp_server.decode.state import SamplerState
@@ -34,7 +34,6 @@ class Own:
         greedy = SamplingParams(temperature=0.0)
         self.state = SamplerState(greedy, 0, np.zeros(1, dtype=np.int32), 1)
         self.probes = Probes(n_threads)
-        self.ops = ops_by_layout(self.backend.weights.shapes, self.backend.architecture)
 
     def forward(self, ids: np.ndarray, first: int, sequence: int, *, wants: bool) -> int:
         """A chunk of one sequence from position `first` on; the id that follows if it is wanted."""
@@ -79,12 +78,12 @@ class Own:
 
     def probe(self) -> dict[str, float]:
         """Rates of this machine now: bytes and operations per second, and operations per token of a prefill."""
-        ceilings = {name: self.probes.ceiling(name) for name in self.ops}
+        bounds = self.backend.compute_bounds()
         return {
             "read": self.probes.read_bandwidth(self.backend.weights.buffer),
-            "peak": self.probes.dot_peak(),
-            "ceiling": mixed_ceiling(self.ops, ceilings.__getitem__),
-            "ops": sum(self.ops.values()),
+            "peak": bounds.peak,
+            "ceiling": bounds.ceiling,
+            "ops": bounds.ops_per_token,
         }
 
 

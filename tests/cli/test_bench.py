@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,8 @@ def test_json(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     said = json.loads(capsys.readouterr().out)
     assert said["loop"] == "EngineLoop" and said["speculation"] == "off"
     assert [r["scenario"] for r in said["results"]] == ["decode, 1 stream", "prefill 20", "3 streams"]
+    compute = said["compute"]
+    assert 0 < compute["gops"] < compute["ceiling_gops"] and compute["peak_gops"] > 0
     for result in said["results"]:
         assert result["low"] <= result["tokens_per_s"] <= result["high"]
         assert result["host_us_per_step"] > 0 and result["n_drafted"] == 0
@@ -38,3 +41,4 @@ def test_text(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert [line[:16].strip() for line in table[1:]] == ["decode, 1 stream", "prefill 20", "3 streams"]
     assert all(line.endswith("none") and "%" in line for line in (table[1], table[3]))
     assert max(map(len, table)) < 80 and "quantisation" in out
+    assert re.search(r"^compute +\d+ GOP/s in the prefill: \d+% of \d+", out, re.MULTILINE)

@@ -66,6 +66,23 @@ class Measured(msgspec.Struct, frozen=True):
     n_accepted: int
 
 
+class Compute(msgspec.Struct, frozen=True):
+    """Of the prefill, in 10^9 operations per second: what it did, what its layouts' inner loops and what dot products
+    on registers reach, all in this run.
+    """
+
+    gops: float
+    ceiling_gops: float
+    peak_gops: float
+
+    def __str__(self) -> str:
+        of_ceiling, of_peak = self.gops / self.ceiling_gops, self.gops / self.peak_gops
+        return (
+            f"{self.gops:.0f} GOP/s in the prefill: {of_ceiling:.0%} of {self.ceiling_gops:.0f}, the ceiling of its "
+            f"layouts; {of_peak:.0%} of {self.peak_gops:.0f}, the peak of dot products"
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class Sizes:
     n_prompt: int
@@ -82,6 +99,7 @@ class Bench:
         self._sizes = sizes
         self._timed: TimedBackend | None = None
         self.loop_name = ""
+        self.compute: Compute | None = None
 
         def timed(emit: Callable[..., None], post: Callable[..., None]) -> BuiltEngine:
             built = build(emit, post)
@@ -94,11 +112,18 @@ class Bench:
 
     async def run(self) -> list[Measured]:
         s = self._sizes
-        return [
-            await self._measure("decode, 1 stream", 1, 8, s.n_tokens),
-            await self._measure(f"prefill {s.n_prompt}", 1, s.n_prompt, 1),
-            await self._measure(f"{s.n_rows} streams", s.n_rows, 8, s.n_tokens),
-        ]
+        decode = await self._measure("decode, 1 stream", 1, 8, s.n_tokens)
+        prefill = await self._measure(f"prefill {s.n_prompt}", 1, s.n_prompt, 1)
+        self.compute = self._compute(prefill)
+        return [decode, prefill, await self._measure(f"{s.n_rows} streams", s.n_rows, 8, s.n_tokens)]
+
+    def _compute(self, prefill: Measured) -> Compute | None:
+        """None where the backend can't say what would be possible."""
+        bounds = getattr(self.backend.inner, "compute_bounds", None)
+        if bounds is None:
+            return None
+        ops, ceiling, peak = bounds()
+        return Compute(prefill.tokens_per_s * ops / 1e9, ceiling / 1e9, peak / 1e9)
 
     @property
     def backend(self) -> TimedBackend:

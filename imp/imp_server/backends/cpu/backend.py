@@ -20,6 +20,7 @@ from imp_server.backends.cpu.lowering import (
 )
 from imp_server.backends.cpu.outputs import reason_of
 from imp_server.backends.cpu.pack_cache import load_packed
+from imp_server.backends.cpu.probes import ComputeBounds, Probes
 from imp_server.backends.cpu.step import PendingStep, StepRunner
 from imp_server.backends.cpu.threads import affinity, default_threads
 from imp_server.backends.kv_layout import block_bytes
@@ -52,7 +53,7 @@ class CpuBackend:
         """
         self.architecture = source.architecture
         refuse_what_we_lack(self.architecture)
-        self._library = abi.library(isa)
+        self._library, self._isa = abi.library(isa), isa
         self._source = source
         self._n_threads = n_threads or default_threads()
         self._spin_us = spin_us
@@ -154,6 +155,10 @@ class CpuBackend:
     def read_bandwidth(self) -> float:
         """Bytes per second of one thread reading all packed weights once, measured now."""
         return self._ready().read_bandwidth(self.weights.buffer)
+
+    def compute_bounds(self) -> ComputeBounds:
+        """What a prefill could reach on this machine now, with all threads."""
+        return Probes(self._n_threads, self._isa).bounds(self.weights.shapes, self.architecture)
 
     @property
     def step_bytes(self) -> int:

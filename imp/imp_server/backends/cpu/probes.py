@@ -10,6 +10,7 @@ import ctypes
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -29,6 +30,14 @@ _SECONDS = 0.05
 """Of one probe: short enough to be repeated between the turns of a bench."""
 _WINDOW = 0.0005
 """Of one look at the clock: the best of them is what the machine can do when nobody takes its core away."""
+
+
+class ComputeBounds(NamedTuple):
+    """Of a prefill: operations per token; per second what its layouts and what dot products allow at best."""
+
+    ops_per_token: int
+    ceiling: float
+    peak: float
 
 
 class Probes:
@@ -66,6 +75,10 @@ class Probes:
             2 * GROUP_ROWS * shape.n_out * shape.n_in,
             lambda n: self._library.imp_cpu_repeat(ctypes.byref(matrix), x.ctypes.data, GROUP_ROWS, n),
         )
+
+    def bounds(self, shapes: Mapping[str, PackedShape], architecture: Architecture) -> ComputeBounds:
+        ops = ops_by_layout(shapes, architecture)
+        return ComputeBounds(sum(ops.values()), mixed_ceiling(ops, self.ceiling), self.dot_peak())
 
     def _rate(self, ops: int, rounds: Callable[[int], object]) -> float:
         """Operations per second of all threads at once, each by the best of its windows; a round is `ops`."""
