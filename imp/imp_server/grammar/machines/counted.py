@@ -97,7 +97,7 @@ class CountedMachine(PositionMachine):
         """`counted`: by code points allowed, and by those needed."""
         if self.high <= MOST_COUNTED:
             self._just(self.high)
-            return _windows(self._exact, self.low), [(1 << self.positions.n) - 1]
+            return windows(self._exact, self.low), [(1 << self.positions.n) - 1]
         least, most = self.inner.counts()
         return [] if self.high >= INFINITE else _upwards(least), _downwards(most)
 
@@ -131,7 +131,7 @@ class CountedMachine(PositionMachine):
         return bytes(word)
 
 
-def _windows(sets: list[int], low: int) -> list[int]:
+def windows(sets: list[int], low: int) -> list[int]:
     """By the number of code points allowed: the sets of those needed to those allowed, made one."""
     high = len(sets) - 1
     width = high - low + 1

@@ -9,8 +9,12 @@ from imp_server.core.turns import GaveUp
 from imp_server.grammar.machines.combine import anything, exactly_one, intersect, universal
 from imp_server.grammar.machines.containing import containing_machine
 from imp_server.grammar.machines.joint import JointMachine, joint_machine
+from imp_server.grammar.machines.lengths import counted_table
 from imp_server.grammar.machines.machine import DEAD, UNBOUNDED, Machine
+from imp_server.grammar.machines.nodes import INFINITE, Kind, Nodes
+from imp_server.grammar.machines.plain_length import PlainLength
 from imp_server.grammar.machines.product import SEARCH, Product, States, accepting, one_by_one
+from imp_server.grammar.machines.terms import TermMachine
 
 
 class LazyMachine:
@@ -119,6 +123,27 @@ def lazy_one(machines: Sequence[Machine]) -> LazyMachine:
     return LazyMachine(product, is_universal)
 
 
+def counted_apart(wanted: Sequence[Machine], without: Sequence[Machine]) -> Machine | None:
+    """Where all but a length makes a small table: that table, counted."""
+    low, high, nodes = 0, INFINITE, Nodes()
+    rest: list[Machine] = []
+    for machine in wanted:
+        root = getattr(machine, "root", None)
+        if isinstance(machine, PlainLength):
+            low, high = max(low, machine.low), min(high, INFINITE if machine.high is None else machine.high)
+        elif root is not None and root.kind is Kind.LOOP and root.first.kind is Kind.CLASS:
+            low, high = max(low, root.low), min(high, root.high)
+            rest.append(TermMachine(nodes, nodes.loop(nodes.chars(root.first.ranges), 0, INFINITE)))
+        else:
+            rest.append(machine)
+    if high == INFINITE or low > high:
+        return None
+    try:
+        return counted_table(intersect(rest or [anything()], without), low, high)
+    except GrammarRefused:
+        return None
+
+
 def either_product(wanted: Sequence[Machine], without: Sequence[Machine]) -> Machine:
     """The whole product where it is small, else a lazy one. Raises GrammarRefused as the lazy one does."""
     sets = _sets(wanted, without)
@@ -127,7 +152,7 @@ def either_product(wanted: Sequence[Machine], without: Sequence[Machine]) -> Mac
     try:
         return intersect(wanted, without)
     except GrammarRefused:
-        return searched_product(wanted or [anything()], without)
+        return counted_apart(wanted, without) or searched_product(wanted or [anything()], without)
 
 
 def either_one(machines: Sequence[Machine]) -> Machine:

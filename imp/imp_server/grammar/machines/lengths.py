@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
+from functools import reduce
+from operator import or_
 
 from imp_server.core.turns import charge, spend
 from imp_server.grammar.machines.combine import (
@@ -15,8 +17,9 @@ from imp_server.grammar.machines.combine import (
     spread_of,
     universal,
 )
-from imp_server.grammar.machines.counted import MOST_COUNTED, CountedMachine
-from imp_server.grammar.machines.explored import BUDGET, refined, representatives
+from imp_server.grammar.machines.counted import MOST_COUNTED, CountedMachine, windows
+from imp_server.grammar.machines.explored import BUDGET, Explored, refined, representatives
+from imp_server.grammar.machines.glushkov import members
 from imp_server.grammar.machines.machine import DEAD, GROWING, UNBOUNDED, Machine
 from imp_server.grammar.machines.memo import remembered
 from imp_server.grammar.machines.nodes import INFINITE, Spread
@@ -26,6 +29,8 @@ N_BYTES = 500
 """Memory of a state."""
 SEARCH = 5_000
 """States looked at for a shortest continuation."""
+MOST_SETS = 200_000
+"""States of a table times code points that are counted."""
 SEARCHED = 200
 """Code points that may be needed where one is looked for: each takes more than one of these states."""
 
@@ -180,6 +185,57 @@ class BoundedLength:
         spread = spread_of(self.inner, inner)
         assert spread is not None
         return needed, spread.low
+
+
+class CountedTable(BoundedLength):
+    """A finished table between `low` and `high` code points: by their number it is known what ends there."""
+
+    def __init__(self, inner: Explored, low: int, high: int) -> None:
+        self._within = windows(_just(inner, high), low)
+        """By code points allowed: the states from which an end is as near as that, and as far as is needed then."""
+        super().__init__(inner, low, high)
+
+    def _possible(self, state: int, needed: int, allowed: int) -> bool:
+        return bool(self._within[allowed] >> state & 1)
+
+
+def _just(table: Explored, most: int) -> list[int]:
+    """By number of code points, up to `most`: the states from which a text may end behind just so many."""
+    begun, more = [0] * table.n_states, [0] * table.n_states
+    for byte in representatives(_with_continuations(table.classes)):
+        spend(1 + table.n_states // 8)
+        sources = more if byte & 0xC0 == 0x80 else begun
+        for state in range(table.n_states):
+            target = table.step(state, byte)
+            if target != DEAD:
+                sources[target] |= 1 << state
+    ending, found = sum(1 << s for s in range(table.n_states) if table.accepts(s)), list[int]()
+    for _ in range(most + 1):
+        charge(table.n_states // 8, 1 + table.n_states // 8)
+        here = new = ending
+        while new:  # in the middle of a code point that was counted
+            new = before(more, new) & ~here
+            here |= new
+        found.append(here)
+        ending = before(begun, here)
+    return found
+
+
+def before(sources: list[int], states: int) -> int:
+    """All sources of the states."""
+    return reduce(or_, (sources[state] for state in members(states)), 0)
+
+
+def counted_table(table: Machine, low: int, high: int) -> Machine | None:
+    """The texts of a finished table that are `low` to `high` code points long. None where that takes too many sets."""
+    if (
+        not isinstance(table, Explored)
+        or table.start == DEAD
+        or high > MOST_COUNTED
+        or table.n_states * high > MOST_SETS
+    ):
+        return None
+    return CountedTable(table, low, high)
 
 
 def with_length(machine: Machine, low: int, high: int | None, what: str = "pattern and length") -> Machine:
