@@ -159,7 +159,6 @@ class Unknown(Mixer):
     [
         ({"mixer": Unknown()}, "Unknown layers"),
         ({"feed_forward": Experts(4, 2, 24)}, "experts of 24"),
-        ({"feed_forward": Experts(4, 2, 64, n_groups=2)}, "experts in groups"),
         ({"gated": True}, "gated"),
         ({"head_size": 24, "value_head_size": 24}, "heads of 24"),
         ({"value_head_size": 64}, "value heads"),
