@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import httpx
 from imp_server.engine.client.scripted import text_ids
 
 from tests.api.live_server import LiveServer
@@ -20,7 +21,10 @@ def reader(meet: Meet) -> Person:
 
 def test_a_form_for_every_route(server: LiveServer, meet: Meet) -> None:
     person = reader(meet)
-    operations = {operation.id for operation in server.hub.contract.operations}
+    paths = httpx.get(f"{server.url}/openapi.json").json()["paths"].values()
+    methods = [one for item in paths for one in item.values() if isinstance(one, dict) and "operationId" in one]
+    operations = {one["operationId"] for one in methods}
+    assert len(operations) > 50
     shown = person.page.evaluate(
         """() => [...document.querySelectorAll("details.route[data-operation]")].map((one) => {
             one.open = true;
@@ -30,7 +34,7 @@ def test_a_form_for_every_route(server: LiveServer, meet: Meet) -> None:
     assert set(shown) == operations and len(shown) == len(operations)
     person.page.wait_for_function("n => document.querySelectorAll('.form').length === n", arg=len(operations))
     assert person.page.locator(".form button.primary").count() == len(operations)
-    sent = {operation.id for operation in server.hub.contract.operations if operation.body_pointers}
+    sent = [one for one in methods if "application/json" in one.get("requestBody", {}).get("content", {})]
     assert person.page.locator(".form textarea").count() == len(sent)
 
 
@@ -46,9 +50,9 @@ def test_a_route_is_tried(server: LiveServer, meet: Meet) -> None:
     route.get_by_role("textbox", name="Body").fill("{")
     route.get_by_role("button", name="Send").click()
     person.says("The body isn't JSON")
-    route.get_by_role("textbox", name="Body").fill("{}")
+    route.get_by_role("textbox", name="Body").fill('{"content": {}}')
     route.get_by_role("button", name="Send").click()
-    person.page.get_by_text("400", exact=True).first.wait_for()
+    route.locator(".result-status", has_text="400").wait_for()
 
 
 def test_a_stream_and_a_path(server: LiveServer, meet: Meet) -> None:

@@ -29,13 +29,11 @@ def answer_of(tab: Tab) -> dict[str, Any]:
 
 
 def check_whole(tab: Tab, thinking: str = "") -> None:
-    tab.page.wait_for_function(
-        "() => !document.querySelector('.running') && document.querySelector('article.assistant')"
-    )
+    tab.page.get_by_text("Énd 🦊").wait_for()
+    tab.page.wait_for_function("() => !document.querySelector('.running')")
     found = answer_of(tab)
     assert (found["content"], found["thinking"], found["finish"]) == (WHOLE, thinking, "stop")
     assert tab.stored("streams") == [] and tab.stored("pieces") == []
-    tab.page.get_by_text("Énd 🦊").wait_for()
 
 
 def half(server: LiveServer, person: Person) -> Any:
