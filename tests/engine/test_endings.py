@@ -23,6 +23,12 @@ from tests.engine.tiny_engine import IDS, SAMPLED, UNTHINK, Tiny, ask, greedy_tw
 NO_SPECIALS = SamplingParams(temperature=0.0, banned_ids=(94, 95, 96))
 
 
+@pytest.fixture(params=[False, True], ids=["plain", "overlapped"], autouse=True)
+def loops(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every test runs under both."""
+    monkeypatch.setattr(Tiny, "overlaps", request.param)
+
+
 @pytest.mark.parametrize("n_shown", [0, 1, 5])
 def test_end_ids_and_stop_strings(n_shown: int) -> None:
     async def body(engine: InlineEngine, _: Tiny) -> None:

@@ -26,6 +26,12 @@ from tests.backends.array_source import ArraySource, mixed_groups, tiny
 from tests.engine.tiny_engine import IDS, SAMPLED, Tiny, ask, greedy_twin, request, with_engine
 
 
+@pytest.fixture(params=[False, True], ids=["plain", "overlapped"], autouse=True)
+def loops(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every test runs under both."""
+    monkeypatch.setattr(Tiny, "overlaps", request.param)
+
+
 def test_greedy_equals_the_plain_model() -> None:
     async def body(engine: InlineEngine, _: Tiny) -> None:
         (answer,) = await ask(engine, request(engine, IDS[:20], 12))

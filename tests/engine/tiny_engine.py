@@ -7,7 +7,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from imp_server.backends.base import Backend, KvSpec
@@ -71,7 +71,8 @@ class Tiny:
     takes_only: bool = True
     words: Vocabulary | None = None
     """Instead of `vocabulary()`."""
-    overlap: bool = False
+    overlaps: ClassVar[bool] = False
+    """Which loop it is: the overlapped one."""
     keeps_slots: bool = False
     """What slots held can be saved."""
     loop: EngineLoop | None = None
@@ -89,7 +90,7 @@ class Tiny:
         limits = Limits(self.context, VOCAB, self.n_rows, self.max_queue, tasks)
         schedule = ScheduleLimits(self.n_rows, self.context, self.step_ms, 4 * self.step_ms, self.prefill_chunk)
         scheduler = Scheduler(schedule, groups, [self.n_blocks] * len(groups), make_index=self.make_index)
-        self.loop = (OverlappedLoop if self.overlap else EngineLoop)(
+        self.loop = (OverlappedLoop if self.overlaps else EngineLoop)(
             EngineParts(
                 backend,
                 scheduler,

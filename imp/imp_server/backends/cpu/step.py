@@ -87,7 +87,7 @@ class StepRunner:
         self._plan_inputs(step, room)
         outputs = Outputs(step, room, self._lowered.architecture.width)
         chosen = n_threads or self.threads.threads_for(n_tokens, depth)
-        if n_tokens <= _NARROW and step.mask_flags is not None and not step.mask_flags.all():
+        if n_tokens <= _NARROW and _waits_for_masks(step):
             chosen = min(chosen, self._n_beside_masks)
         room.plan.n_threads = chosen
         if self._library.imp_cpu_launch(self._handle, ctypes.byref(room.plan)):
@@ -164,6 +164,15 @@ class StepRunner:
         n = min(1 << max(0, n_positions - 1).bit_length(), max(self._max_positions, n_positions))
         self._ropes.append([np.ascontiguousarray(rotation.table(rope, n)) for rope in self._lowered.ropes])
         self._n_rope_positions = n
+
+
+def _waits_for_masks(step: Step) -> bool:
+    """The mask thread is at work for it now. For rows that are ahead it begins when the step in front is done."""
+    flags = step.mask_flags
+    if flags is None:
+        return False
+    asked = (row for row in step.rows if row.mask_row >= 0 and not row.is_ahead)
+    return not all(flags[row.mask_row : row.mask_row + 1 + row.n_drafts].all() for row in asked)
 
 
 class PendingStep:
