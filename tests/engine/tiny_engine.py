@@ -72,7 +72,8 @@ class Tiny:
     words: Vocabulary | None = None
     """Instead of `vocabulary()`."""
     overlaps: ClassVar[bool] = False
-    """Which loop it is: the overlapped one."""
+    """Which loop it is, unless it is said: the overlapped one."""
+    overlap: bool | None = None
     keeps_slots: bool = False
     """What slots held can be saved."""
     loop: EngineLoop | None = None
@@ -90,7 +91,7 @@ class Tiny:
         limits = Limits(self.context, VOCAB, self.n_rows, self.max_queue, tasks)
         schedule = ScheduleLimits(self.n_rows, self.context, self.step_ms, 4 * self.step_ms, self.prefill_chunk)
         scheduler = Scheduler(schedule, groups, [self.n_blocks] * len(groups), make_index=self.make_index)
-        self.loop = (OverlappedLoop if self.overlaps else EngineLoop)(
+        self.loop = (OverlappedLoop if (self.overlaps if self.overlap is None else self.overlap) else EngineLoop)(
             EngineParts(
                 backend,
                 scheduler,
