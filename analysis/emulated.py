@@ -113,8 +113,8 @@ def packages() -> Path:
 
 
 def served(python: list[str], environment: dict[str, str], model: str) -> None:
-    """Start a server, wait until it is ready, let it complete one token."""
-    options = ["--port", str(PORT), "--no-cpu-pack-cache", "--kv-cache-size-mib", "64"]
+    """Start a server, wait until it is ready, let it complete a few tokens; how long that takes says nothing."""
+    options = ["--port", str(PORT), "--no-cpu-pack-cache", "--kv-cache-size-mib", "64", "--watchdog-s", "0"]
     command = [*python, "-m", "imp_server.cli.main", "serve", model, *options]
     server = subprocess.Popen(command, cwd=ROOT, env=environment)
     url = f"http://127.0.0.1:{PORT}"
