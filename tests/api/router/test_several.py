@@ -236,6 +236,33 @@ def test_a_load_under_way_is_given_up() -> None:
         until(lambda: statuses(live)["a"] == "unloaded", 20)
 
 
+@pytest.mark.parametrize("at_once", [True, False])
+def test_who_asks_while_a_load_is_given_up_waits_for_the_next(monkeypatch: pytest.MonkeyPatch, at_once: bool) -> None:
+    catalogue = ScriptedCatalogue("a")
+    catalogue.hosts()
+    engine = catalogue["a"]
+    engine.may_load.clear()
+    start = engine.start
+
+    async def slow_to_end(on_progress: Any = None) -> None:
+        try:
+            await start(on_progress)
+        except asyncio.CancelledError:
+            await asyncio.sleep(0.3)
+            raise
+
+    monkeypatch.setattr(engine, "start", slow_to_end)
+    with several(catalogue) as live, ThreadPoolExecutor() as pool:
+        waits = pool.submit(ask, live, "a")
+        until(lambda: catalogue.loads == ["a"], 20)
+        httpx.post(live.url + "/models/unload", json={"model": "a"}).raise_for_status()
+        if not at_once:
+            assert waits.result(20).status_code == 503
+        live.on_loop(engine.may_load.set)
+        assert said(live, "a") == "a" and catalogue.loads == ["a", "a"]
+        assert waits.result(20).status_code == 503
+
+
 def test_probes_reach_their_model_and_load_none() -> None:
     catalogue = ScriptedCatalogue("a", "b")
     with several(catalogue) as live, httpx.Client(base_url=live.url) as http:
