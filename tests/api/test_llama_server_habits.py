@@ -76,6 +76,11 @@ def test_replies(url: str, usual: str) -> None:
     assert '"content":null' in firsts[0] and '"content":""' in firsts[1]
 
 
+def test_messages_have_no_timings_there(url: str, usual: str) -> None:
+    replies = [httpx.post(each + "/v1/messages", json={**BODY, "max_tokens": 5}).json() for each in (url, usual)]
+    assert ["timings" in reply for reply in replies] == [False, True]
+
+
 def test_other_dialects_keep_their_shapes(url: str) -> None:
     reply = httpx.post(url + "/v1/messages", json={})
     assert reply.json()["type"] == "error"

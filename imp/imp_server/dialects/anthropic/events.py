@@ -106,6 +106,8 @@ class MessageEvents:
         return self._message(self._usage(self._finish.usage)) | self._stop() | self._timings()
 
     def _timings(self) -> Json:
+        if self._ctx.habits == "llama-server":
+            return {}  # there this dialect has none
         return {"timings": timings_body(self._finish.usage, self._finish.timings)}
 
     def _message(self, usage: Json) -> Json:

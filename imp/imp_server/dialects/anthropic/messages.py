@@ -184,7 +184,12 @@ def _check_strict_block(role: str, block: Block, path: str) -> None:
 @handler
 async def create_message(call: Call) -> Reply:
     context = ReplyContext(
-        id=new_id("msg_imp"), model=call.model, created=int(time.time()), request_id=call.request_id, body=call.body
+        id=new_id("msg_imp"),
+        model=call.model,
+        created=int(time.time()),
+        request_id=call.request_id,
+        body=call.body,
+        habits=call.services.config.server.habits,
     )
     request = await call.services.in_pool(parse, call.body, _version(call))
     with suppress(ImpError):  # what is wrong with the request is said before that there is no model
