@@ -57,6 +57,43 @@ What llama-server does by default and imp doesn't, set in this mode unless somet
 | imp's knob | value here |
 |---|---|
 """
+_TESTS = """
+## That project's own tests
+
+`make llama-server-tests SDIST=FILE` takes llama.cpp's tests of its server out of a source distribution of
+llama-cpp-python (0.3.36), changes them by the list in `conformance/llama_server/patches.py` (counts and texts that are
+those of the models' weights, names of events; each entry says why), and runs them against imp with tiny models made on
+the spot. Nothing is fetched. It isn't part of `make test`.
+
+| file | cases | pass | fail | not run again | left out, and why |
+|---|---|---|---|---|---|
+| basic | 8 | 8 | | | |
+| chat_completion | 52 | 35 | | 17 | |
+| compat_anthropic | 30 | 23 | | 1 | 3 images; 2 a model of gigabytes; 1 a chat without messages |
+| compat_gcp | 2 | 2 | | | |
+| compat_oai_responses | 3 | 1 | | 2 | |
+| completion | 40 | 38 | | | 1 a model of gigabytes; 1 skipped by the test itself |
+| ctx_shift | 5 | 5 | | | |
+| embedding | 17 functions | | | the rest | 4 pooling by another rule than the model's own |
+| ignore_eos | 2 | 2 | | | |
+| kv_keep_only_active | 2 | 1 | | 1 | |
+| metrics | 10 | 5 | | 5 | |
+| router | 17 | 11 | | 5 | 1 presets of a repository |
+| security | 29 | 21 | | 1 | 5 images; 1 built-in tools; 1 proxy |
+| sleep | 4 | 1 | | 2 | 1 a gauge that each scrape resets |
+| slot_save | 9 | 1 | | 8 | files of llama.cpp's own layout and images among them |
+| speculative | 8 | 1 | | 7 | acceptance that is made up among them |
+| stream | 3 | 3 | | | |
+| template | 35 | 33 | | 2 | |
+| tokenize | 3 | 3 | | | |
+| tool_call | 202 | 6 | | | 196 a model of gigabytes |
+| infill, rerank, lora | | | | | all: infill, rerank and adapters come later |
+| mcp_servers, tools_builtin, proxy | | | | | all: never built |
+| vision_api | | | | | all: images |
+
+*Not run again*: failed when they ran last; imp or the list was mended since, and they haven't been run since then.
+
+"""
 _TITLES: dict[Verdict, str] = {"served": "Served", "refused": "Refused", "no effect": "Without effect"}
 _COLUMNS: dict[Verdict, str] = {"served": "imp's own", "refused": "why", "no effect": "why"}
 
@@ -68,7 +105,7 @@ def page() -> str:
         rows = [flag for flag in FLAGS if flag.verdict == verdict]
         text += f"\n## {title}\n\n| flag | variable | {_COLUMNS[verdict]} |\n|---|---|---|\n"
         text += "".join(_row(flag) for flag in rows)
-    return text
+    return text + _TESTS.rstrip("\n") + "\n"
 
 
 def usage() -> str:
