@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from imp_server.core import GrammarRefused
 from imp_server.core.limits import CHECK, QUESTION
 from imp_server.grammar.check import check_schema
 from imp_server.grammar.engine import GrammarSpace
@@ -157,3 +158,11 @@ def test_dear_ones_are_sets_whose_masks_are_cheap(pattern: str) -> None:
 
 def test_what_tracks_cannot_read_is_read_otherwise() -> None:
     assert tracked_of("(?=a(?!b)).*") is None and accepted(compile_regex("^(?:(?=a(?!b)).)+$"), "aaa")
+
+
+def test_what_has_no_bound_is_refused_with_its_place() -> None:
+    """It was served with a search behind each state: one such mask took more than a question may."""
+    pattern = "^(?:x(?:(?:(?=.*w.{3}b)w?.)*(?:(?=.*z.{3}j)z?.)*|y)+)$"
+    with pytest.raises(GrammarRefused, match="lookarounds take too many states") as refused:
+        check_schema({"properties": {"a": {"type": "string", "pattern": pattern}}})
+    assert refused.value.pointer == "/properties/a/pattern"

@@ -19,7 +19,6 @@ from imp_server.grammar.languages.regex.tree import Alt, Begin, Cat, Chars, End,
 from imp_server.grammar.machines.ambiguity import excessive
 from imp_server.grammar.machines.codepoints import ANY
 from imp_server.grammar.machines.explored import explore, refined
-from imp_server.grammar.machines.lazy_product import lazy_product
 from imp_server.grammar.machines.lengths import with_length
 from imp_server.grammar.machines.machine import DEAD, GROWING, UNBOUNDED, Machine
 from imp_server.grammar.machines.memo import remembered
@@ -382,11 +381,9 @@ def _machine(pattern: str, search: bool, *, any_count: bool) -> Machine:
     try:
         return explore(looking.start, looking.classes, step, looking.accepts, looking.universal, "the pattern")
     except GrammarRefused:
-        # more states than are worth visiting: each is entered with a proof that it can end
-        looking.allow(MAX_WORK)
-        lazy = lazy_product([looking], [])
-        looking.allow(None)
-        return lazy
+        # each state would have to be proved by a search, and no bound is known for how many a mask meets
+        what = "its lookarounds take too many states to combine; simplify them, or lower its counts"
+        raise bodies.refuse(what) from None
 
 
 def _n_ways(state: LookState) -> int:
