@@ -67,6 +67,24 @@ def test_the_package_and_the_build_know_the_same_instruction_sets() -> None:
     assert {isa for variants in build_native.VARIANTS.values() for isa in variants} == set(native.ISAS)
 
 
+@pytest.mark.parametrize(
+    ("machine", "features", "usable"),
+    [
+        ("x86_64", "avx2 fma f16c bmi2", ["avx2", "portable"]),
+        ("x86_64", "avx2 fma f16c bmi2 avx_vnni", ["avxvnni", "avx2", "portable"]),
+        ("aarch64", "asimddp", ["dotprod", "portable"]),
+        ("aarch64", "asimddp i8mm", ["i8mm", "dotprod", "portable"]),
+        ("riscv64", "", ["portable"]),
+    ],
+)
+def test_a_processor_gets_what_it_can_run(
+    monkeypatch: pytest.MonkeyPatch, machine: str, features: str, usable: list[str]
+) -> None:
+    monkeypatch.setattr(native, "_machine", lambda: machine)
+    monkeypatch.setattr(native, "cpu_features", lambda: frozenset(features.split()))
+    assert list(native.usable_isas()) == usable
+
+
 def test_instruction_sets_as_zig_spells_them() -> None:
     assert as_zig_has_it(["-march=x86-64-v4", "-mavx512vnni"]) == ["-march=x86_64_v4+avx512vnni"]
     assert as_zig_has_it(["-march=armv8.2-a+dotprod"]) == ["-march=generic+dotprod"]
