@@ -11,6 +11,7 @@ results, never speed.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import shutil
 import subprocess
@@ -124,8 +125,9 @@ def served(python: list[str], environment: dict[str, str], model: str) -> None:
             if server.poll() is not None or time.monotonic() > until:
                 raise SystemExit("the emulated server isn't ready")
             time.sleep(2)
-        body = b'{"prompt": "The capital of France is", "max_tokens": 4, "temperature": 0}'
-        asked = urllib.request.Request(f"{url}/v1/completions", body, {"Content-Type": "application/json"})
+        body = {"model": Path(model).stem, "prompt": "The capital of France is", "max_tokens": 4, "temperature": 0}
+        headers = {"Content-Type": "application/json"}
+        asked = urllib.request.Request(f"{url}/v1/completions", json.dumps(body).encode(), headers)
         print(urllib.request.urlopen(asked, timeout=600).read().decode())
     finally:
         server.terminate()
