@@ -132,6 +132,7 @@ def test_predictions(url: str) -> None:
         ([{"@requestFormat": "/admin/suspend"}], "instances[0].@requestFormat"),
         ([{"@requestFormat": "/v9/ask", "instances": []}], "instances[0].@requestFormat"),
         ([{"@requestFormat": "tokenize"}] * 129, "instances"),
+        ([{"@requestFormat": "generateStream", "inputs": "a"}], "instances[0].@requestFormat"),
     ],
 )
 def test_predictions_that_are_refused(url: str, instances: list[Any], param: str) -> None:

@@ -26,12 +26,12 @@ PREDICT = "llamacpp_predictions.predict"
 
 def formats(operations: Iterable[Operation]) -> dict[str, str]:
     """Name -> path of what may be asked inside: paths themselves, and those in camel case without /v1, as
-    chatCompletions is. Where two have one name, it is that below /v1."""
+    chatCompletions is. Where two have one name, it is that below /v1. What can only be streamed isn't there."""
     paths = [
         one.path
         for one in operations
         if one.method == "POST" and one.body_pointers and not one.changes_server and "{" not in one.path
-        if one.id != PREDICT
+        if one.id != PREDICT and ("200", "application/json") in one.response_pointers
     ]
     names = {_camel(path): path for path in sorted(paths)}  # /v1/... comes behind what lacks it
     return names | {path: path for path in paths}
@@ -56,6 +56,8 @@ async def replies_to(
 
     async def one(name: str, body: Json) -> Any:
         async with places:
+            if gone.is_set():
+                return None
             return await _reply(app, _inner(scope, prefix + known[name]), msgspec.json.encode(body), gone)
 
     try:
