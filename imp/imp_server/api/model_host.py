@@ -217,6 +217,12 @@ class ModelHost:
         if pool is not None:
             pool.close()
 
+    async def retire(self) -> None:
+        """Behind its last request: a text side that is being opened is closed, too."""
+        async with self._opening:
+            pass
+        await self.close_text()
+
     def _carry(self, counters: dict[str, float]) -> None:
         for name, value in counters.items():
             if name.partition("{")[0].endswith("_total") and name != _OWN_TOTAL:

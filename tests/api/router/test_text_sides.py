@@ -15,6 +15,8 @@ from imp_server.api.router.control import Control
 from imp_server.api.router.downloads import Download
 from imp_server.api.router.leases import Leases
 from imp_server.api.router.residency import Residency
+from imp_server.config import Config
+from imp_server.core.errand import Errand, running
 
 from tests.api.byte_text import ByteText
 from tests.api.router.several import ScriptedCatalogue
@@ -88,6 +90,68 @@ def test_who_asks_for_a_scan_before_it_begins_shares_it() -> None:
         await asyncio.sleep(0.02)  # it looks already, perhaps too early for what has just come
         await asyncio.gather(first, control.scan(), control.scan())
         assert n_scans == 3
+
+    asyncio.run(check())
+
+
+def control_of(catalogue: ScriptedCatalogue, models: Models) -> Control:
+    residency: Any = SimpleNamespace(was_used=None)
+    return Control(models, residency, WorkerPool(), 1.0, catalogue)
+
+
+def test_who_leaves_takes_no_scan_from_those_who_share_it() -> None:
+    async def check() -> None:
+        catalogue, models, errand = ScriptedCatalogue("a"), Models(), Errand()
+        control = control_of(catalogue, models)
+        async with control._scanning:  # one is under way
+            with running(errand):
+                first = asyncio.create_task(control.scan())
+            await asyncio.sleep(0)
+            second = asyncio.create_task(control.scan())
+            await asyncio.sleep(0)
+            errand.end()
+        await asyncio.gather(first, second)
+        assert [host.id for host in models] == ["a"]
+
+    asyncio.run(check())
+
+
+def test_text_sides_of_models_that_are_gone_or_other_ones_now_are_closed() -> None:
+    async def check() -> None:
+        catalogue = ScriptedCatalogue("a", "b", "c")
+        hosts = made_hosts("a", "b", "c")
+        texts, models = [host.text for host in hosts], Models(hosts)
+        control = control_of(catalogue, models)
+        del catalogue.options["a"]
+        catalogue.options["b"] = {"config": Config.of({"server.max_tokens": 7})}
+        leave = hosts[1].reading()
+        await control.scan()
+        await asyncio.sleep(0.05)
+        assert [text.n_closed for text in texts] == [1, 0, 0] and [host.id for host in models] == ["b", "c"]
+        leave()
+        await control.close()
+        assert [text.n_closed for text in texts] == [1, 1, 0]
+
+    asyncio.run(check())
+
+
+def test_a_model_that_is_being_deleted_is_no_new_one_to_a_scan() -> None:
+    async def check() -> None:
+        catalogue, host = ScriptedCatalogue("a"), made_hosts("a")[0]
+        host.source, models, may_go = "catalogue", Models([host]), asyncio.Event()
+
+        async def let_go(*_: Any) -> None:
+            await may_go.wait()
+
+        control = control_of(catalogue, models)
+        control._residency.let_go = let_go  # type: ignore[method-assign, assignment]
+        removal = asyncio.create_task(control.remove("a"))
+        await asyncio.sleep(0)
+        await control.scan()
+        assert list(models) == [host]
+        may_go.set()
+        await removal
+        assert not list(models) and catalogue.removed == ["a"]
 
     asyncio.run(check())
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
+from contextvars import Context
 from typing import Any
 
 from imp_server.api.model_host import ModelHost
@@ -162,14 +163,17 @@ class Control:
         if self._catalogue is None:
             return
         if self._next_scan is None:
-            self._next_scan = asyncio.get_running_loop().create_task(self._scan(self._catalogue))
+            # not for who happens to ask first, who may leave while others wait for it
+            scan = self._scan(self._catalogue)
+            self._next_scan = asyncio.get_running_loop().create_task(scan, context=Context())
         await asyncio.shield(self._next_scan)
 
     async def _scan(self, catalogue: Catalogue) -> None:
         async with self._scanning:
             self._next_scan = None
-            fresh, self._fresh = self._fresh, set()
+            fresh = set(self._fresh)
             found = {host.id: host for host in await self._pool.run(catalogue.hosts)}
+            self._fresh -= fresh
             known = {host.id: host for host in self._models}
             for model_id in fresh - found.keys():
                 self._events.tell(model_id, {"status": "downloaded"})
@@ -181,12 +185,24 @@ class Control:
                     self._events.tell(model_id, {"status": "downloaded"})
                 if old is None or _is_other(old, host):
                     self._models.add(host)
+                    self._retire(old)
                     self._attach(host)
                     host.tell()
             for model_id, host in known.items():
                 if model_id not in found and host.rest and not host.is_queued and host.is_idle:
                     self._models.remove(host)
+                    self._retire(host)
                     self._events.forget(model_id)
+
+    def _retire(self, host: ModelHost | None) -> None:
+        """Nobody finds it any more; who uses its text side may finish."""
+        if host is not None:
+            self._in_background(host.retire())
+
+    def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     def _told(self, model: str, progress: Progress) -> None:
         self._events.tell(model, _downloading(progress), pause_s=DOWNLOADING_S)
@@ -197,9 +213,7 @@ class Control:
             self._events.tell(model, {"status": "unloaded", "error": error})
             return
         self._fresh.add(model)
-        task = asyncio.get_running_loop().create_task(self.scan())
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._in_background(self.scan())
 
     # --- events and the end ---------------------------------------------------------------------
 
@@ -222,7 +236,9 @@ class Control:
 
 
 def _is_other(old: ModelHost, new: ModelHost) -> bool:
-    """What is known of it by now is something else, and nobody has it in memory."""
+    """What is known of it by now is something else, and nobody has it in memory, or deletes it."""
+    if old.broken == _DELETED:
+        return False
     is_at_rest = old.rest == "unloaded" and not old.is_queued and old.is_idle
     return (bool(old.broken) and old.broken != new.broken) or (is_at_rest and old.config != new.config)
 
