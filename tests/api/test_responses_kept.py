@@ -12,6 +12,7 @@ from pathlib import Path
 import httpx
 import pytest
 from imp_server.api import responses_kept
+from imp_server.api.admission.body_memory import BodyMemory, charging
 from imp_server.api.responses_kept import ResponseShelf, response_shelf
 from imp_server.config import Config
 from imp_server.core import Unavailable
@@ -45,6 +46,27 @@ def test_what_is_kept_is_found_by_its_owner(shelf: ResponseShelf) -> None:
         assert await shelf.of(A).resource("r1") == answer("r1")
         assert await shelf.of(B).resource("r1") is None and not await shelf.of(B).delete("r1")
         assert (await shelf.of(B).totals()).entries == 1
+
+    asyncio.run(keep())
+
+
+def test_what_an_item_takes_is_counted_beside_the_event_loop(
+    shelf: ResponseShelf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads = []
+
+    def counted(*_: str) -> int:
+        threads.append(threading.current_thread())
+        return 9
+
+    monkeypatch.setattr(responses_kept, "memory_of", counted)
+
+    async def keep() -> None:
+        assert await shelf.of(A).put(answer("r1"), asked("r1"))
+        charge = BodyMemory(1 << 30).charge()
+        with charging(charge):
+            assert await shelf.of(A).item("in_r1")
+        assert charge.n_bytes == 9 and threads and threading.main_thread() not in threads
 
     asyncio.run(keep())
 

@@ -161,6 +161,8 @@ def test_what_was_stored_before_anybody_counted_counts_by_its_text(tmp_path: Pat
         db.execute("ALTER TABLE responses DROP COLUMN memory")
     store = make(path)
     assert store.history_bytes(A, "r1") == 10 * store.totals()[1] > 1000
+    store.finish(A, answer("r1"))
+    assert store.history_bytes(A, "r1") == 10 * store.totals()[1] > 1000
     store.close()
 
 

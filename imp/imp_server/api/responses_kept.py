@@ -172,7 +172,7 @@ class KeptResponses:
         if found is None and conversations is not None:
             found = await self._shelf.ask(None, conversations.item_anywhere, self._owner, item_id)
         if found is not None:
-            current_charge().add(memory_of(json.dumps(found)), NAMED)
+            current_charge().add(await self._shelf.ask(0, _memory_of, found), NAMED)
         return found
 
     async def delete(self, response_id: str) -> bool:
@@ -199,6 +199,10 @@ class KeptResponses:
 
     def _note_written(self, _: asyncio.Future[bool]) -> None:
         self._shelf.n_unwritten -= 1
+
+
+def _memory_of(item: Json) -> int:
+    return memory_of(json.dumps(item))
 
 
 async def _within(limit_s: float, job: asyncio.Future[T], *, late: L, broken: B) -> T | L | B:

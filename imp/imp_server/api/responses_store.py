@@ -146,8 +146,8 @@ class ResponsesStore:
         with self._db as db:
             self._expire()
             changed = db.execute(
-                "UPDATE responses SET resource = ?, size = ? + length(CAST(input AS BLOB)), memory = memory + ?,"
-                " run = '' WHERE id = ? AND owner = ? AND hidden = 0",
+                "UPDATE responses SET resource = ?, size = ? + length(CAST(input AS BLOB)), run = '',"
+                " memory = CASE memory WHEN 0 THEN 0 ELSE memory + ? END WHERE id = ? AND owner = ? AND hidden = 0",
                 (answer, len(answer), memory_of(answer), name, owner),
             ).rowcount
             if changed:
