@@ -7,7 +7,9 @@ import math
 from pathlib import Path
 
 import pytest
+from imp_server.cli._offline import OfflineWish, _conversation
 from imp_server.cli.main import run
+from imp_server.core import SamplingIntent
 
 from tests.real_model import smollm2
 
@@ -39,6 +41,11 @@ def offline(*arguments: str) -> int:
 def test_what_can_not_be_meant(line: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert offline(*line.split()) == 1
     assert message in capsys.readouterr().err
+
+
+def test_what_ends_an_answer_does_so_in_a_talk_too() -> None:
+    wish = OfflineWish("", True, 8, SamplingIntent({}), ("END",), False)
+    assert _conversation(wish).request().output.stop == ("END",)
 
 
 @pytest.mark.slow

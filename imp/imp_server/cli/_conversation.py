@@ -76,6 +76,7 @@ class Conversation:
     sampling: SamplingIntent = field(default_factory=SamplingIntent)
     max_tokens: int | None = None
     thinking: bool | None = None
+    stop: tuple[str, ...] = ()
 
     def add(self, role: Role, text: str, reasoning: str | None = None) -> None:
         self.messages.append(Message(role, (TextPart(text),), reasoning=reasoning))
@@ -85,7 +86,7 @@ class Conversation:
         return ChatRequest(
             messages=(*first, *self.messages),
             sampling=self.sampling,
-            output=OutputIntent(max_tokens=self.max_tokens),
+            output=OutputIntent(max_tokens=self.max_tokens, stop=self.stop),
             reasoning=ReasoningIntent(enabled=self.thinking),
         )
 

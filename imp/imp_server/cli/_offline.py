@@ -176,7 +176,7 @@ def _run(config: Config, work: Callable[[Run], Any]) -> Any:
 
 
 def _conversation(asked: OfflineWish) -> Conversation:
-    return Conversation(sampling=asked.sampling, max_tokens=asked.max_tokens)
+    return Conversation(sampling=asked.sampling, max_tokens=asked.max_tokens, stop=asked.stop)
 
 
 def _answer(run: Run, asked: OfflineWish) -> ChatAnswer:
