@@ -150,5 +150,7 @@ def _note(found: Capabilities, name: str, reply: Reply) -> None:
     if name == "models" and reply.json.data:
         first = next((m for m in reply.json.data if m.id == found.model), reply.json.data[0])
         found.context_length = int(first.max_model_len or (first.meta or MISSING).n_ctx_train or found.context_length)
+    if name == "health" and reply.json.suspended is not MISSING:
+        found.claimed.add("suspend")
     if name == "props":
         found.context_length = int(reply.json.default_generation_settings.n_ctx or found.context_length)

@@ -8,6 +8,8 @@ from typing import Any
 import msgspec
 from imp_server.api.validation import Validators
 from imp_server.core import PromptRequest
+from imp_server.dialects import imp_native
+from imp_server.dialects.handler import JsonReply
 from imp_server.dialects.llamacpp import handlers as llamacpp
 from imp_server.dialects.llamacpp import reply as llamacpp_reply
 from imp_server.dialects.openai import embeddings as openai_embeddings
@@ -135,4 +137,11 @@ OTHER_BREAKS = [
     ),
     after("native: settings hide the seed", "llamacpp/completion/18", llamacpp_reply, "settings_body", without("seed")),
     instead("misspelt fields aren't named", "imp/ignored-fields", Validators, "ignored_fields", lambda *_: []),
+    after(
+        "a suspended server says that its model is there",
+        "imp/state",
+        imp_native,
+        "_health",
+        lambda reply: JsonReply({**reply.body, "model_loaded": True}),
+    ),
 ]
