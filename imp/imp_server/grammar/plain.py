@@ -36,7 +36,7 @@ MAX_NODES = 8_000
 """Of an envelope."""
 
 _DOCUMENT, _SCALAR, _COMPOUND, _FORMAT = (
-    Limit(500, 80_000),
+    Limit(500, 100_000),
     Limit(150, 15_000),
     Limit(500, 80_000),
     Limit(6_000, 800_000),
@@ -357,6 +357,7 @@ class _Reading:
 
     def _string(self, schema: dict[str, Any]) -> int:
         low, _ = _counts(schema, "minLength", "maxLength", MOST_LENGTH)
+        self._pay(Limit(0, low))  # of a shortest one, which is kept
         name = schema.get("format")
         if name is not None and name not in ANNOTATED:
             if name not in FORMATS or "minLength" in schema or "maxLength" in schema:
