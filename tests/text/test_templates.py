@@ -212,6 +212,14 @@ def test_a_file(tmp_path: Any) -> None:
     assert text_model.apply_template(ChatRequest(TALK[:1])).endswith("!")
 
 
+def test_a_path_may_have_blanks(tmp_path: Any) -> None:
+    path = tmp_path / "my template.jinja"
+    path.write_text("{{ messages | length }}!")
+    assert TextModel(byte_tokenizer(), {}, Config.of({"model.chat_template": str(path)})).chat_template.endswith("!")
+    with pytest.raises(ConfigError, match="there is no chat template"):
+        TextModel(byte_tokenizer(), {}, Config.of({"model.chat_template": str(path) + "2"}))
+
+
 def test_an_unknown_name_lists_the_known_ones() -> None:
     with pytest.raises(ConfigError, match=r"klingon.*auto, chatml, deepseek_r1"):
         TextModel(byte_tokenizer(), {}, Config.of({"model.chat_template": "klingon"}))

@@ -383,10 +383,10 @@ def _chosen_templates(choice: str, own: Mapping[str, str]) -> dict[str, str]:
     """`--chat-template`: auto, a name of the table, or a file. Raises ConfigError."""
     if choice == "auto":
         return dict(own) if "default" in own else {**own, "default": builtin_templates()["chatml"]}
-    named = {**named_templates(), **builtin_templates()}
+    named = {**builtin_templates(), **named_templates()}
     if choice in named:
         return {"default": named[choice]}
-    if "{" in choice or " " in choice.strip():  # Jinja itself: no name, and no path that anybody has
+    if "{" in choice:  # Jinja itself: no name, and no path that anybody has
         return {"default": choice}
     path = Path(choice)
     if not path.is_file():
