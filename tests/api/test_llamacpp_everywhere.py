@@ -7,6 +7,9 @@ from typing import Any
 
 import httpx
 import pytest
+from imp_server.api.hub import build_hub
+from imp_server.config import Config
+from imp_server.core import ConfigError
 from imp_server.dialects.llamacpp.fields import prompts_of
 
 from tests.api.byte_text import ByteText
@@ -146,6 +149,39 @@ def test_where_predictions_are_asked_for(url: str) -> None:
     with live_server(scripted, ByteText) as plain:
         assert httpx.post(plain.url + "/predict", json={"instances": []}).status_code == 404
         assert httpx.get(plain.url + "/alive").status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("knob", "route"),
+    [
+        ("server.health_route", "/v1/models"),
+        ("server.health_route", "/models"),
+        ("server.health_route", "/completion"),
+        ("server.health_route", "alive"),
+        ("server.predict_route", "/health"),
+        ("server.predict_route", "/chat/completions"),
+        ("server.predict_route", "/a/{b}"),
+        ("server.predict_route", "/:a"),
+        ("server.predict_route", "/"),
+    ],
+)
+def test_routes_that_can_not_be(knob: str, route: str) -> None:
+    with pytest.raises(ConfigError, match=f"{knob} "):
+        build_hub(Config.of({knob: route}), [])
+
+
+@pytest.mark.parametrize("health", ["/health", "/v1/health", "/v1/endpoints/1/deployedModels/2"])
+def test_routes_as_clouds_choose_them(health: str) -> None:
+    predict = "/v1/endpoints/1/deployedModels/2:predict"
+    with live_server(
+        scripted, ByteText, settings={"server.health_route": health, "server.predict_route": predict}
+    ) as live:
+        assert httpx.get(live.url + health).status_code == 200
+        instances = [{"@requestFormat": "tokenize", "content": "a"}]
+        assert httpx.post(live.url + predict, json={"instances": instances}).json() == {
+            "predictions": [{"tokens": [97]}]
+        }
+        assert httpx.post(live.url + predict.replace("predict", "other"), json={}).status_code == 404
 
 
 def test_requests_inside_are_their_owners(url: str) -> None:

@@ -21,7 +21,8 @@ from imp_server.api.endpoint import (
 from imp_server.api.entrance import Anything, enter
 from imp_server.api.errors import shape_of
 from imp_server.api.headers import request_id_of, sanitised_id
-from imp_server.api.hub import Hub, has_pages
+from imp_server.api.hub import Hub
+from imp_server.api.own_routes import further_health, has_pages
 from imp_server.api.paths import Paths
 from imp_server.api.visit import Front, visit_of
 from imp_server.core import ImpError, MethodNotAllowed, UnknownUrl
@@ -43,8 +44,8 @@ def build_app(hub: Hub) -> Application:
             respond = _unless_literal(respond, literal, paths, fallback)
         # uvicorn drops the body of an answer to HEAD
         routes = paths.served(_route(operation))
-        if operation.path == "/health" and hub.config.server.health_route:
-            routes += (paths.prefix + hub.config.server.health_route,)
+        if operation.path == "/health" and (further := further_health(hub.config.server)):
+            routes += (paths.prefix + further,)
         for method in ("GET", "HEAD") if operation.method == "GET" else (operation.method,):
             for path in routes:
                 app.router.add(method, path, _plain(respond))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, ParamSpec, TypeVar
@@ -15,12 +15,13 @@ from imp_server.api.admission import Admission
 from imp_server.api.auth import KeyRing
 from imp_server.api.body import ClientGone
 from imp_server.api.checks import WARM_UP, Checks
-from imp_server.api.contract import Contract, Operation, load
+from imp_server.api.contract import Contract, load
 from imp_server.api.conversations_kept import KeptConversations
 from imp_server.api.headers import Cors
 from imp_server.api.hosts import HostCheck
 from imp_server.api.model_host import THINK_END, ModelHost
 from imp_server.api.models import Models
+from imp_server.api.own_routes import with_own_routes
 from imp_server.api.pool import WorkerPool
 from imp_server.api.reports import Reports
 from imp_server.api.responses_kept import ResponseShelf, response_shelf
@@ -34,7 +35,6 @@ from imp_server.api.text_side import TextSide, check_for_any_model, tokenised
 from imp_server.api.validation import Validators
 from imp_server.api.visit import Application
 from imp_server.config import Config
-from imp_server.config.serving import ServerSettings
 from imp_server.core import (
     ChatRequest,
     ConfigError,
@@ -46,7 +46,6 @@ from imp_server.core import (
     UserFault,
 )
 from imp_server.core.errand import NotWanted, current_errand
-from imp_server.core.json_pointer import escaped
 from imp_server.core.owner import current_owner, is_admin
 from imp_server.dialects.handler import ModelCard, ReasoningEnd, ServerState, SlotOutcome, SlotVerb, TextFacts
 from imp_server.dialects.openai_responses.kept import Kept
@@ -421,48 +420,6 @@ def _models(
         residency,
         Control(models, residency, pool, keep_alive_s, catalogue, stop_timeout_s=knobs.stop_timeout_s),
     )
-
-
-def has_pages(server: ServerSettings) -> bool:
-    """Whether / and /docs are there."""
-    return server.ui or server.habits == "imp"
-
-
-def with_own_routes(contract: Contract, server: ServerSettings) -> Contract:
-    """The contract with those routes of which it is configured where they are, or whether they are there at all."""
-    paths = contract.document["paths"]
-    moved = {_PREDICT: server.predict_route}
-    if not has_pages(server):
-        moved |= {"/docs": ""}
-        del paths["/"]["get"]
-    if server.health_route:
-        paths[server.health_route] = paths["/health"]
-    for path, route in moved.items():
-        item = paths.pop(path)
-        if route in paths:
-            raise ConfigError(f"server.predict_route {route} is another route of this server")
-        if route:
-            paths[route] = item
-    operations = [_moved(one, moved[one.path]) if one.path in moved else one for one in contract.operations]
-    return replace(contract, operations=tuple(operations))
-
-
-def _moved(operation: Operation, route: str) -> Operation:
-    """Where its schemas are follows its path. `route` "": it is nowhere."""
-    old, new = (f"/paths/{escaped(path)}/" for path in (operation.path, route))
-
-    def places(pointers: Mapping[K, str]) -> dict[K, str]:
-        return {key: pointer.replace(old, new, 1) for key, pointer in pointers.items()} if route else {}
-
-    return replace(
-        operation,
-        path=route,
-        body_pointers=places(operation.body_pointers),
-        response_pointers=places(operation.response_pointers),
-    )
-
-
-_PREDICT = "/predict"
 
 
 def loaded_by_hand(contract: Contract) -> Contract:
