@@ -19,7 +19,7 @@ def zipf(exponent: float, n: int) -> np.ndarray:
 def kept(exponent: float, n: int, mu: float) -> float:
     """The paper's k for a vocabulary of `n` whose probabilities fall by Zipf's law."""
     excess = exponent - 1
-    return (excess * 2**mu / (1 - n**-excess)) ** (1 / exponent)
+    return float((excess * 2**mu / (1 - n**-excess)) ** (1 / exponent))
 
 
 @pytest.mark.parametrize("exponent", [0.7, 1.3, 2.5])
