@@ -175,7 +175,7 @@ JITTER = ("layers.0.feed_forward.jitter",)
 """As published, which GGUF files don't say: so little that hardly any expert comes so near."""
 
 
-def long_factors(model: torch.nn.Module) -> None:
+def long_factors(model: Any) -> None:
     """transformers takes the long factors' magnitude, but always the short ones; Microsoft's own code takes both."""
     rotary = model.model.rotary_emb
     own = rotary.rope_init_fn

@@ -116,7 +116,7 @@ GEMMA4: dict[str, Any] = {
 }
 
 
-def layer_scalars(model: torch.nn.Module) -> None:
+def layer_scalars(model: Any) -> None:
     for index, layer in enumerate(model.model.layers):
         layer.layer_scalar.fill_(1 + 0.2 * (index % 2) + 0.1 * index)
 

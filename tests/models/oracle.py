@@ -91,13 +91,13 @@ class Case:
         return {name: value for name, value in {**SMALL, **self.config}.items() if value is not ABSENT}
 
 
-def model_of(case: Case) -> torch.nn.Module:
+def model_of(case: Case) -> Any:
     """transformers' own, in float32, its parameters drawn by their names."""
     torch.set_num_threads(1)
     config = AutoConfig.for_model(case.kind, **case.full_config())
     config._attn_implementation = "eager"
-    maker = getattr(transformers, case.model_class) if case.model_class else AutoModelForCausalLM
-    model = (maker(config) if case.model_class else maker.from_config(config)).eval().float()
+    maker: Any = getattr(transformers, case.model_class) if case.model_class else AutoModelForCausalLM
+    model: Any = (maker(config) if case.model_class else maker.from_config(config)).eval().float()
     named = [*model.named_parameters(), *_drawn_buffers(model)]
     for name, parameter in named:
         parameter.data = torch.from_numpy(_drawn(case, name, tuple(parameter.shape)))
@@ -111,7 +111,7 @@ def _drawn_buffers(model: torch.nn.Module) -> list[tuple[str, torch.Tensor]]:
     return [(name, buffer) for name, buffer in model.named_buffers() if name in saved]
 
 
-def _drawn(case: Case, name: str, shape: tuple[int, ...]) -> Floats:
+def _drawn(case: Case, name: str, shape: tuple[int, ...]) -> Any:
     rng = np.random.default_rng(zlib.crc32(name.encode()) + case.seed)
     values = np.clip(np.rint(rng.standard_normal(shape) * 2), -3, 3) / 2
     scale = next((scale for part, scale in case.sizes.items() if part in name), None)
@@ -124,7 +124,7 @@ def _drawn(case: Case, name: str, shape: tuple[int, ...]) -> Floats:
     return (values * 2.0 ** np.round(np.log2(1.6 * shape[-1] ** -0.5))).astype(np.float32)
 
 
-def write_checkpoint(case: Case, model: torch.nn.Module, path: Path, *, published: bool) -> None:
+def write_checkpoint(case: Case, model: Any, path: Path, *, published: bool) -> None:
     """config.json and model.safetensors, as transformers saves them or as published files have them."""
     model.save_pretrained(path)
     if not published:
