@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import socket
+import threading
 import webbrowser
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -159,7 +160,12 @@ def _announce(line: str, *, prefix: str = "", opens_page: bool = False) -> None:
     _say(f"In a browser:      {url}/\nOpenAI clients:    {url}/v1\nAnthropic clients: {url}")
     _say(f"Every route:       {url}/docs")
     if opens_page:
-        webbrowser.open(f"{here}{end}/")
+        _open_page(f"{here}{end}/")
+
+
+def _open_page(url: str) -> None:
+    """Beside the event loop: a browser for terminals is waited for until it is closed."""
+    threading.Thread(target=webbrowser.open, args=(url,), name="imp-browser", daemon=True).start()
 
 
 def addresses(url: str) -> tuple[str, str]:
