@@ -116,6 +116,7 @@ class ModelHost:
     """Requests that use a text side, by text side."""
     _unread: dict[TextSide, asyncio.Event] = field(default_factory=dict)
     """Set once nobody uses one any more that is to be closed."""
+    _closing: set[asyncio.Task[None]] = field(default_factory=set)
 
     # --- its life -------------------------------------------------------------------------------
 
@@ -181,7 +182,10 @@ class ModelHost:
             self._told = EngineStats({}, ())
         await self.client.drain(0.0 if self.queue_depth else _SAVING_S)
         if self.rest == "unloaded":
-            await self.close_text()
+            was_read = self.is_read
+            closing = self.close_text()
+            if not was_read:  # others needn't wait for who reads: the engine's memory is free
+                await asyncio.shield(closing)
 
     def reading(self) -> Callable[[], None]:
         """The text side stays open until what this gives is called."""
@@ -204,10 +208,16 @@ class ModelHost:
         """Somebody uses its text side."""
         return bool(self.text is not None and self._readers[self.text])
 
-    async def close_text(self) -> None:
-        """Whoever asks next opens another; who uses this one may finish."""
+    def close_text(self) -> asyncio.Task[None]:
+        """Whoever asks next opens another; who uses this one may finish, and then it is closed."""
         text, pool = self.text, self.pool
         self.text = self.pool = None
+        task = asyncio.get_running_loop().create_task(self._close(text, pool))
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
+        return task
+
+    async def _close(self, text: TextSide | None, pool: WorkerPool | None) -> None:
         if text is None:
             return
         if self._readers[text]:

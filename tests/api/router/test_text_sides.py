@@ -42,11 +42,24 @@ def test_who_reads_keeps_a_text_side_open() -> None:
         text, leases = host.text, Leases()
         leases.read(host)
         leases.read(host)  # once more in the same request
-        closing = asyncio.create_task(host.close_text())
+        closing = host.close_text()
         await asyncio.sleep(0.02)
         assert host.text is None and not closing.done() and text.n_closed == 0
         leases.close()
         await closing
+        assert text.n_closed == 1
+
+    asyncio.run(check())
+
+
+def test_a_model_leaves_memory_while_its_text_side_is_read() -> None:
+    async def check() -> None:
+        (host,) = made_hosts("a")
+        text, end = host.text, host.reading()
+        await asyncio.wait_for(host.put_to_rest(), 5)
+        assert host.text is None and text.n_closed == 0
+        end()
+        await asyncio.gather(*host._closing)
         assert text.n_closed == 1
 
     asyncio.run(check())

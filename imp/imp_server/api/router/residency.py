@@ -310,7 +310,7 @@ class Residency:
         idle.sort(key=lambda host: host.read_s, reverse=True)
         for place, host in enumerate(idle):
             if place >= _MOST_TEXTS or self._clock() - host.read_s > _TEXT_S:
-                task = asyncio.get_running_loop().create_task(host.close_text())
+                task = host.close_text()
                 self._resting.add(task)
                 task.add_done_callback(self._resting.discard)
 
