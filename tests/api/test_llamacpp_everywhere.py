@@ -99,6 +99,24 @@ def test_no_adapters(url: str) -> None:
     assert (refused.status_code, refused.json()["error"]["code"]) == (400, "lora_not_found")
 
 
+@pytest.mark.parametrize(
+    ("body", "message", "param"),
+    [
+        ({"x": 1}, "the request body must be an array, not an object", None),
+        (7, "the request body must be an array, not an integer", None),
+        ([7], '"[0]" must be an object, not an integer', "[0]"),
+        ([{"scale": 1}], '"[0].id" is missing', "[0].id"),
+        ([{"id": 1.5, "scale": 1}], '"[0].id" must be an integer, not a number', "[0].id"),
+        ([{"id": 0, "scale": 1}] * 1025, "the request body must be an array of at most 1024", None),
+    ],
+)
+def test_bodies_that_are_arrays(url: str, body: Any, message: str, param: str | None) -> None:
+    reply = httpx.post(url + "/lora-adapters", json=body)
+    found = reply.json()["error"]
+    assert reply.status_code == 400 and found["message"].startswith(message), found
+    assert found["param"] == param
+
+
 @pytest.mark.parametrize(("method", "path"), [("GET", "/tools"), ("POST", "/tools"), ("GET", "/cors-proxy?url=x")])
 def test_what_is_never_built(url: str, method: str, path: str) -> None:
     reply = httpx.request(method, url + path)

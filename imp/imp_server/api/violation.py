@@ -41,7 +41,7 @@ def json_path(body: Any, parts: Sequence[str | int], starts: Mapping[int, int] =
 
 
 def too_long(name: str, limit: int) -> InvalidRequest:
-    return InvalidRequest(f'"{name}" must be an array of at most {limit} element(s)', param=name)
+    return InvalidRequest(f"{_shown(name)} must be an array of at most {limit} element(s)", param=name or None)
 
 
 def unsupported(name: str, advice: str) -> InvalidRequest:
@@ -70,8 +70,10 @@ def explain(
     body: Any, errors: Sequence[Any], schema_at: SchemaAt, starts: Mapping[int, int] = NOTHING
 ) -> InvalidRequest:
     """The error to answer with. `errors`: jsonschema_rs.ValidationError, at least one. `starts`: see json_path."""
-    if not isinstance(body, dict):
-        return InvalidRequest(f"the request body must be a JSON object, not {type_name(body)}", code="invalid_type")
+    wants_array = all(map(_is_of_an_array, errors))
+    if not isinstance(body, dict) and not (isinstance(body, list) and wants_array):
+        wanted = "an array" if wants_array else "a JSON object"
+        return InvalidRequest(f"the request body must be {wanted}, not {type_name(body)}", code="invalid_type")
     return _Explainer(body, schema_at, starts).best(errors)
 
 
@@ -127,18 +129,28 @@ class _Explainer:
             if "minimum" in schema and "maximum" in schema:
                 bounds = f"{schema['minimum']}..{schema['maximum']}"
                 return InvalidRequest(f'"{name}" must be within {bounds}', param=name)
-        return InvalidRequest(f'"{name}" {_rule(kind)}', param=name)
+        return InvalidRequest(f"{_shown(name)} {_rule(kind)}", param=name or None)
 
     def wrong_type(self, path: Sequence[str | int], kinds: Sequence[str], value: Any) -> InvalidRequest:
         wanted = [_NAMES[k] for k in dict.fromkeys(kinds) if k != "null"] or ["null"]
         name = json_path(self.body, path, self.starts)
-        message = f'"{name}" must be {" or ".join(wanted)}, not {type_name(value)}'
-        return InvalidRequest(message, param=name, code="invalid_type")
+        message = f"{_shown(name)} must be {' or '.join(wanted)}, not {type_name(value)}"
+        return InvalidRequest(message, param=name or None, code="invalid_type")
 
     def not_one_of(self, path: Sequence[str | int], values: Sequence[Any]) -> InvalidRequest:
         name = json_path(self.body, path, self.starts)
         known = ", ".join(json.dumps(v, ensure_ascii=False) for v in dict.fromkeys(values) if v is not None)
         return InvalidRequest(f'"{name}" must be one of {known}', param=name)
+
+
+def _shown(name: str) -> str:
+    return f'"{name}"' if name else "the request body"
+
+
+def _is_of_an_array(error: Any) -> bool:
+    """So only where the body has to be one."""
+    is_no_array = error.kind.name == "type" and [str(kind) for kind in error.kind.types] == ["array"]
+    return len(error.instance_path) > 0 or is_no_array or error.kind.name in ("minItems", "maxItems")
 
 
 def _is_type_only(branch: list[Any], base: int) -> bool:
