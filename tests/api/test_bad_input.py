@@ -71,7 +71,7 @@ def test_not_json(http: httpx.Client, body: bytes, says: str) -> None:
 def test_broken_json_is_a_refusal_on_every_route(http: httpx.Client) -> None:
     routes = {(o.method, o.path) for o in load(data_folder("spec")).operations if "application/json" in o.body_pointers}
     assert len(routes) > 15
-    for method, path in routes:
+    for method, path in routes - {("POST", "/predict")}:  # that is there only where it is configured
         response = http.request(method, path.replace("{", "").replace("}", ""), content=b'{"a":', headers=JSON)
         is_tgi = path == "/" or path.startswith("/generate")
         assert response.status_code == (422 if is_tgi else 400), (path, response.text)
@@ -257,7 +257,7 @@ def test_media_parts_are_named(http: httpx.Client) -> None:
     assert error["param"] == "messages[2].content[0]"
 
 
-@pytest.mark.parametrize("body", [{}, {"content": ""}, {"content": 3}, {"prompt": None}])
+@pytest.mark.parametrize("body", [{"content": 3}, {"content": {}}, {"content": [None]}, {"prompt": [-1]}])
 def test_tokenize_needs_text(http: httpx.Client, body: Any) -> None:
     assert http.post("/tokenize", json=body).status_code == 400
 
@@ -271,7 +271,7 @@ def test_without_a_model_validation_comes_first() -> None:
     with live_server(None) as s:
         refused(httpx.post(s.url + CHAT, json=chat(temperature=9)), 400, "invalid_value")
         refused(httpx.post(s.url + CHAT, json=chat()), 503, "no_model")
-        refused(httpx.post(s.url + "/tokenize", json={"content": ""}), 400, "invalid_value")
+        refused(httpx.post(s.url + "/tokenize", json={"content": 3}), 400, "invalid_type")
         refused(httpx.post(s.url + "/tokenize", json={"content": "x"}), 503, "no_model")
         assert httpx.get(s.url + "/v1/models").json()["data"] == []
         refused(httpx.get(s.url + "/v1/models/m"), 404, "model_not_found")
