@@ -129,6 +129,10 @@ class _Explainer:
             if "minimum" in schema and "maximum" in schema:
                 bounds = f"{schema['minimum']}..{schema['maximum']}"
                 return InvalidRequest(f'"{name}" must be within {bounds}', param=name)
+        if kind.name == "contains":
+            wanted = self.schema_at(error.absolute_keyword_location or "").get("contains", {}).get("type")
+            if wanted in _NAMES:
+                return InvalidRequest(f"{_shown(name)} must hold at least {_NAMES[wanted]}", param=name or None)
         return InvalidRequest(f"{_shown(name)} {_rule(kind)}", param=name or None)
 
     def wrong_type(self, path: Sequence[str | int], kinds: Sequence[str], value: Any) -> InvalidRequest:
