@@ -172,7 +172,7 @@ def test_settings(chat: ChatLoop) -> None:
         ("max_tokens", "0", "from 1"),
         ("max_tokens", "1.5", "isn't a value"),
         ("top_k", "true", "isn't a value"),
-        ("mirostat", "1", "0 = off, 2 = on"),
+        ("mirostat", "3", "0 = off, 1, 2"),
         ("thinking", "3", "isn't a value"),
     ):
         with pytest.raises(UserFault, match=words):
