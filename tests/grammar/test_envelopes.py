@@ -149,3 +149,8 @@ def test_forced_text_ends_where_a_choice_begins() -> None:
     after = m.advance_bytes(m.start, b'<tool_call>\n{"name": "when')
     assert after is not None
     assert m.forced(after) == b'", "arguments": {'
+
+
+def test_a_raw_text_whose_every_word_holds_the_closer_has_none() -> None:
+    with pytest.raises(GrammarUnsatisfiable, match="no text satisfies"):
+        check_envelope(Seq((Lit(b"<p>"), Raw(b"</p>", {"enum": ["</p>"]}))))

@@ -29,6 +29,8 @@ MAX_NAMES = 100
 MAX_NAME = 128
 MAX_SHORTEST = 4_000
 """Bytes of a shortest value, about."""
+MAX_SHORTEST_TEXT = 400
+"""The same of a text as it is, whose way to the end is looked for."""
 MOST_LENGTH = 100_000
 MOST_ITEMS, MIN_ITEMS = 1_000, 16
 MOST_DIGITS = 15
@@ -153,7 +155,7 @@ def _cost_of_node(node: Node, ask: Ask) -> Limit | None:
         case Value():
             return _limit(ask(node.schema))
         case Raw():
-            return _cost_of_text(node.schema, ask) if node.closer else None
+            return _cost_of_text(node.schema, ask) if _ends_plainly(node) else None
         case Free():
             return _NODE if all(branch.tag for branch in node.branches) else None
         case Lit():
@@ -167,6 +169,13 @@ def _limit(told: Told | None) -> Limit | None:
     return told and Limit(told.n_units, told.n_bytes)
 
 
+def _ends_plainly(node: Raw) -> bool:
+    """Whether the closer is short, and nothing that the schema spells can hold it or what else may not be there."""
+    spelled = b"" if node.schema is True else json.dumps(node.schema, ensure_ascii=False).encode(errors="replace")
+    barred = (node.closer, *node.never)
+    return 0 < len(node.closer) <= MAX_NAME and all(text[:1] not in spelled for text in barred if text)
+
+
 def _cost_of_text(schema: Any, ask: Ask) -> Limit | None:
     """Of a text as it is, which may be one word besides; None if no text would do, too."""
     cost = Limit(0, 0)
@@ -174,11 +183,13 @@ def _cost_of_text(schema: Any, ask: Ask) -> Limit | None:
         cost, schema = _SCALAR, {**schema, "anyOf": schema["anyOf"][:-1]}
     try:
         reading = _Reading(schema, nobody)
-        own = _limit(reading.told() if reading.types() & STRING else None)
+        told = reading.told() if reading.types() & STRING else None
     except NotPlain:
         is_text = isinstance(schema, dict) and schema.get("type") == "string"
-        own = _limit(ask(schema)) if is_text else None
-    return own and Limit(cost.n_units + own.n_units, cost.n_bytes + own.n_bytes)
+        told = ask(schema) if is_text else None
+    if told is None or told.shortest > MAX_SHORTEST_TEXT:
+        return None
+    return Limit(cost.n_units + told.n_units, cost.n_bytes + told.n_bytes)
 
 
 class _Reading:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from typing import NamedTuple
 
+from imp_server.core import GrammarUnsatisfiable
 from imp_server.core.turns import GaveUp, spend
 from imp_server.grammar.frames.store import ListedFrame, Store
 from imp_server.grammar.frames.threads import UNTYPED, EnvelopeFrames, Rest, Threads, longest_beginning
@@ -102,7 +103,8 @@ class RawText(ListedFrame):
 
     def lead(self) -> bytes:
         way = self.way()
-        assert way is not None
+        if way is None:
+            raise GrammarUnsatisfiable("no text satisfies a raw parameter's schema")
         return way
 
 
