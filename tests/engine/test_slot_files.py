@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -154,3 +155,21 @@ def test_restoring_into_a_pool_that_is_too_small_keeps_a_beginning(tmp_path: Pat
 
     run(save)
     run(restore, n_blocks=6, context=96)
+
+
+def test_all_files_of_a_folder_share_the_room_and_old_parts_go(tmp_path: Path) -> None:
+    folder = tmp_path / "owner"
+
+    async def body(engine: InlineEngine, _: Tiny) -> None:
+        await ask(engine, in_slot(engine, 2))
+        first = await engine.slot_action(action("save", 2, folder / "a.bin"))
+        assert first.problem == ""
+        left = folder / ".b.bin.7.part"
+        left.write_bytes(b"x" * 4096)
+        os.utime(left, (0, 0))
+        most = first.n_bytes + first.n_bytes // 2
+        assert (await engine.slot_action(action("save", 2, folder / "b.bin", most=most))).problem == "full"
+        assert (await engine.slot_action(action("save", 2, folder / "a.bin", most=most))).problem == ""
+        assert [p.name for p in folder.iterdir()] == ["a.bin"]
+
+    run(body)

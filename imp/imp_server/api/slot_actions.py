@@ -64,7 +64,7 @@ def _check(done: SlotDone, verb: SlotVerb, slot: int) -> None:
     if done.problem == "nothing":
         raise InvalidRequest(f"slot {slot} holds nothing of yours", param="id_slot", code="unknown_slot")
     if done.problem == "full":
-        raise PayloadTooLarge("the slot holds more than prefix_cache.path_mib")
+        raise PayloadTooLarge("the slot and what is saved beside it are more than prefix_cache.path_mib")
     if done.problem == "unusable":
         message = "there is no such file of yours, or it was made by another model, layout or kernel"
         raise InvalidRequest(message, param="filename")

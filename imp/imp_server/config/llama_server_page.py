@@ -38,7 +38,8 @@ their own.
   gone.
 * `--slot-save-path DIR`: `POST /slots/ID?action=save|restore|erase` with a `filename`. A file is a session of the
   prefix cache with its blocks and the model's fingerprint: another model's is refused, and each API key has its own
-  names. Files of llama.cpp can't be read. `save` takes what the slot's last request left, `erase` forgets it.
+  names, and all its files together at most `prefix_cache.path_mib`. Files of llama.cpp can't be read. `save` takes
+  what the slot's last request left, `erase` forgets it.
 * `POST /props` is answered and changes nothing. `--no-ui` leaves `/` and `/docs` out.
 * CORS: only pages of this machine with `localhost` as the origins, `--cors-methods` and `--cors-headers` are told as
   they are, credentials unless the origin is `*`; and yet pages of other origins than those named are refused on every

@@ -27,6 +27,8 @@ log = logging.getLogger(__name__)
 _AT_ONCE = 8
 """Blocks between two steps of the engine."""
 _OPEN = os.O_RDWR | os.O_CLOEXEC
+_LEFT_BEHIND_S = 3600.0
+"""Age of an unfinished file from which nobody writes it any more."""
 BUSY, NOTHING, UNUSABLE, FULL, FAULT = "busy", "nothing", "unusable", "full", "fault"
 
 
@@ -102,7 +104,8 @@ class SlotFiles:
         n_tokens = 0
         try:
             part.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            tier = self._tier(os.open(part, _OPEN | os.O_CREAT | os.O_TRUNC, 0o600), message.most_bytes)
+            room = message.most_bytes - _taken_beside(path)
+            tier = self._tier(os.open(part, _OPEN | os.O_CREAT | os.O_TRUNC, 0o600), max(0, room))
             try:
                 for so_far in self._store.files.save(text.ids, text.reuse_group, tier):
                     n_tokens = so_far
@@ -158,3 +161,15 @@ class SlotFiles:
         assert self._store is not None
         self._mark = self._mark or self._store.mark()
         return self._mark
+
+
+def _taken_beside(path: Path) -> int:
+    """Bytes of the other files in the folder of `path`; what a killed engine left unfinished goes. Raises OSError."""
+    n_bytes = 0
+    for other in path.parent.iterdir():
+        facts = other.stat()
+        if other.suffix == ".part" and time.time() - facts.st_mtime > _LEFT_BEHIND_S:
+            other.unlink()
+        elif other.name != path.name:
+            n_bytes += facts.st_size
+    return n_bytes
