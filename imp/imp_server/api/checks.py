@@ -77,18 +77,20 @@ class KnownVerdicts:
         with self._lock:
             if key in self._known:
                 self.n_bytes -= _size(self._known.pop(key))
-        self.put(key, verdict)
+            self._keep(key, verdict)
 
     def put(self, key: bytes, verdict: Verdict) -> None:
         """A whole one."""
         with self._lock:
-            if key in self._known:
-                return
-            self._known[key] = verdict
-            self.n_bytes += _size(verdict)
-            while self.n_bytes > self._most_bytes:
-                _, oldest = self._known.popitem(last=False)
-                self.n_bytes -= _size(oldest)
+            if key not in self._known:
+                self._keep(key, verdict)
+
+    def _keep(self, key: bytes, verdict: Verdict) -> None:
+        self._known[key] = verdict
+        self.n_bytes += _size(verdict)
+        while self.n_bytes > self._most_bytes:
+            _, oldest = self._known.popitem(last=False)
+            self.n_bytes -= _size(oldest)
 
 
 def _size(verdict: Verdict) -> int:
