@@ -170,7 +170,7 @@ def test_help_shows_the_common_options_and_an_example_first(capsys: pytest.Captu
     before, _, options = out.partition("\nOptions:\n")
     assert before.split("\n\n")[1].startswith("Example: imp serve ")
     shown = [line.split()[0] for line in options.splitlines() if line.startswith("  -")]
-    assert len(shown) == len(COMMON) + len(["--config", "--set", "--help-all", "-h"])
+    assert len(shown) == len(COMMON) + len(["--open", "--config", "--set", "--help-all", "-h"])
     assert "more options: imp serve --help-all" in options
     assert run(["serve", "--help-all"]) == 0
     everything = capsys.readouterr().out

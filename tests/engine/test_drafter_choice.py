@@ -128,7 +128,7 @@ def test_on_for_dense_models_and_off_for_mixtures(tmp_path: Path, wanted: str, o
 def test_a_request_decides_for_itself(default: bool, wish: bool | None) -> None:
     async def body(engine: InlineEngine, setup: Tiny) -> None:
         assert setup.loop
-        setup.loop.speculation = Speculation([Guess("always")], on_by_default=default)
+        setup.loop.parts.speculation = Speculation([Guess("always")], on_by_default=default)
         (answer,) = await ask(engine, request(engine, [3, 4], 12, speculative=wish))
         assert answer.finish
         assert (answer.finish.usage.drafted_tokens > 0) == (default if wish is None else wish)

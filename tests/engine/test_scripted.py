@@ -281,7 +281,7 @@ def test_deadline() -> None:
         {"plan": OutputPlan(end_ids=(5000,))},
         {"plan": OutputPlan(think_closer=pack_ids([70000]))},
         {"score_ids": pack_ids([-3])},
-        {"logprobs": 1000},
+        {"logprobs": 2000},
     ],
 )
 def test_hostile_requests_are_refused(fields: dict[str, Any]) -> None:

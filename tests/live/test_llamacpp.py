@@ -230,4 +230,4 @@ def test_props_tell_the_template_and_the_settings_in_force(server: LiveServer) -
     server.engine.play(text_ids("x"))
     used = post(server, prompt="a").json()["generation_settings"]
     assert used["seed"] >= 0 and {**used, "seed": -1} == params
-    assert httpx.post(f"{server.url}/props", json={}).status_code == 405
+    assert httpx.post(f"{server.url}/props", json={}).status_code == 501

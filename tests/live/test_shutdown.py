@@ -17,7 +17,7 @@ from imp_server.api.model_text_side import ModelTextSide
 from imp_server.api.model_host import ModelHost
 from imp_server.api.server import serve
 from imp_server.config import Config
-from imp_server.config.serving import Log
+from imp_server.config.serving import LogSettings
 from imp_server.engine.client.scripted import ScriptedEngine, Wait
 from imp_server.logs import set_up_logging
 from tests.toy import byte_model
@@ -25,7 +25,7 @@ from tests.toy import byte_model
 model = ModelTextSide(byte_model())
 engine = ScriptedEngine(model.vocabulary)
 engine.always(*[action for _ in range(40) for action in (120, Wait(0.05))])
-set_up_logging(Log())
+set_up_logging(LogSettings())
 config = Config.of({"server.port": 0, "server.drain_timeout_s": DRAIN})
 serve(config, [ModelHost("m", engine, lambda: model)], announce=lambda line: print(line, flush=True))
 """

@@ -32,7 +32,7 @@ from tests.text.hostile_templates import DOUBLING, TOKENIZERS, sequence, split, 
 from tests.toy import CHATML, byte_tokenizer
 
 QUICK = JobLimits(cpu_s=0.3, memory_bytes=512 << 20)
-CONTEXT = 4096
+CONTEXT = 16384
 ENDLESS = (
     "{% if messages[0].content == 'stuck' %}{% set a, b = 'x' * 9999999, 'x' * 9999999 %}"
     "{% for i in range(99999) %}{% if a == b %}{% endif %}{% endfor %}{% endif %}"

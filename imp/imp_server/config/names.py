@@ -75,7 +75,7 @@ FOREIGN_FLAGS: dict[str, str] = {
     "--no-mmap": "leave it out: weights are packed once, then mapped",
     "--jinja": "leave it out: templates are always rendered",
     "--chat-template-file": "--chat-template FILE",
-    "--override-generation-config": "--temperature, --top-p and their like",
+    "--override-generation-config": "--temperature",
     "--speculative-config": "--draft-model",
     "--enable-prefix-caching": "leave it out: the prefix cache is on",
     "--cache-reuse": "leave it out: the prefix cache is on",
