@@ -32,7 +32,10 @@ def check(form: str, n: int, n_times: int) -> None:
     """`n` drawn outputs, and each beginning of a call that goes on for `n_times` letters."""
     model = model_of(form, "none", False)
     words = [b"".join(found) for found in drawn(1, n, st.lists(pieces(model, form), max_size=14))]
-    words += [f"<tool_call>{begun}".encode() + b"[{" * (n_times // 2) for begun in BEGINNINGS.get(form, [""])]
+    words += [
+        f"<tool_call>{begun}".encode(errors="surrogateescape") + b"[{" * (n_times // 2)
+        for begun in BEGINNINGS.get(form, [""])
+    ]
 
     def engine() -> ScriptedEngine:
         return ScriptedEngine(model.vocabulary, context_length=200_000)

@@ -83,6 +83,7 @@ HARMLESS = {
         "MAX_NODES",
         "MAX_PARTS",
         "MAX_SHORTEST",
+        "MAX_SHORTEST_TEXT",
         "MAX_SUBS",
         "MAX_TEXT",
         "MOST_DIGITS",

@@ -228,7 +228,7 @@ CHAT_BREAKS = [
         "_with_input_grammar",
         lambda parameters, grammar: dict(parameters),
     ),
-    instead("chat: max_tokens is ignored", "openai-chat/limits", openai_chat_request, "whole", lambda value: None),
+    instead("chat: max_tokens is ignored", "openai-chat/limits", openai_chat_request, "_LIMITS", ()),
     instead(
         "chat: sampling is ignored",
         CHAT,

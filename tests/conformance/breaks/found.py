@@ -32,6 +32,10 @@ def _all_completed(response: Json) -> None:
         item["status"] = "completed"
 
 
+def _five_minutes(usage: dict[str, Any]) -> dict[str, Any]:
+    return {"ephemeral_5m_input_tokens": usage["cache_creation_input_tokens"], "ephemeral_1h_input_tokens": 0}
+
+
 def _as_bytes(text: str) -> str:
     return text + "\\x9f"
 
@@ -48,8 +52,8 @@ FOUND_BREAKS = [
             "_OBJECT_SCHEMAS", ("schema",)),
     instead("found: neighbours of one role stay apart", "anthropic-messages/input/13", anthropic_messages, "in_turns",
             list),
-    instead("found: 1h is written as 5m", "anthropic-messages/cache/3", anthropic_messages_events, "last_ttl",
-            lambda body: "5m"),
+    instead("found: 1h is written as 5m", "anthropic-messages/cache/3", anthropic_messages_events, "_written",
+            lambda usage, hour_until: _five_minutes(usage)),
     instead("found: unknown paths speak one shape", "anthropic-messages/errors/10", app, "_shape",
             lambda hub, path, headers: "openai"),
     instead("found: the template is shown without tools", "llamacpp/template/1", llamacpp, "_TEMPLATE_FIELDS",

@@ -85,11 +85,11 @@ MESSAGES_BREAKS = [
         lambda s: s | {"stop_sequence": None},
     ),
     after(
-        "messages: no cache counters",
+        "messages: cache counters are no counts",
         "anthropic-messages/reply",
         MessageEvents,
         "_usage",
-        lambda u: u.update(cache_creation_input_tokens=None, cache_read_input_tokens=None),
+        lambda u: u.update(cache_creation_input_tokens=0.5, cache_read_input_tokens=0.5),
     ),
     after(
         "messages: an empty block leads",

@@ -140,9 +140,9 @@ RESPONSES_BREAKS = [
     instead(
         "responses: a cut reply is completed",
         "openai-responses/reply",
-        openai_responses_events,
+        ResponseEvents,
         "_outcome",
-        lambda finish: ("completed", None),
+        lambda events, finish: ("completed", None),
     ),
     after(
         "responses: the resource lacks a key",

@@ -18,6 +18,7 @@ TRUE_OP, FALSE_OP, LEAF, AND, OR, NOT, ONE = range(7)
 MASK_BITS = 240
 MANY, FEW = 8, 8
 """Parts of a formula, and leaves of one, from which and up to which it is remembered what becomes of a part."""
+_PARTS_PER_UNIT = 8
 N_BYTES, N_BYTES_ARG, N_BYTES_PART = 500, 16, 300
 """Memory of a formula, of each of its arguments, and of what became of one."""
 
@@ -137,7 +138,7 @@ class Formulas:
             elif f is not unit:
                 parts[f] = None
         if n_parts > FEW:
-            spend(n_parts // FEW)
+            spend(n_parts // _PARTS_PER_UNIT)
         for f in parts:
             if f.op == NOT and f.args[0] in parts:
                 return zero
