@@ -6,11 +6,12 @@ import ctypes
 import hashlib
 import platform
 import sys
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 
 from imp_server.config import environment
-from imp_server.core import ConfigError
+from imp_server.core import ConfigError, UnsupportedModel
 from imp_server.resources import native_folder
 
 ISAS = ("avx512vnni", "avxvnni", "avx2", "i8mm", "dotprod", "portable")
@@ -126,3 +127,40 @@ def library_digest(name: str, isa: str | None = None) -> str:
     if path is None:
         return "none"
     return f"{isa_in_use(name, isa)} {hashlib.blake2b(path.read_bytes(), digest_size=16).hexdigest()}"
+
+
+# --- whether a library is of this version -------------------------------------------------------
+
+
+def shared_fields(structs: Iterable[type[ctypes.Structure]]) -> dict[str, int]:
+    """`Struct.field` -> offset, and `Struct` -> size, as Python has them."""
+    found: dict[str, int] = {}
+    for struct in structs:
+        found[struct.__name__] = ctypes.sizeof(struct)
+        found |= {f"{struct.__name__}.{field[0]}": getattr(struct, field[0]).offset for field in struct._fields_}
+    return found
+
+
+def compiled_fields(loaded: ctypes.CDLL, prefix: str) -> dict[str, int]:
+    """The same as `PREFIX_field` of the library tells; empty for one from before it could."""
+    try:
+        field, n_fields = getattr(loaded, f"{prefix}_field"), getattr(loaded, f"{prefix}_n_fields")
+    except AttributeError:
+        return {}
+    field.argtypes = [ctypes.c_int32, ctypes.POINTER(ctypes.c_int64)]
+    field.restype = ctypes.c_char_p
+    offset = ctypes.c_int64()
+    found = {}
+    for index in range(n_fields()):
+        name = field(index, ctypes.byref(offset)).decode()
+        found[name] = offset.value
+    return found
+
+
+def refuse_difference(library: str, here: dict[str, int], there: dict[str, int]) -> None:
+    """Raises UnsupportedModel naming the first thing that isn't in the library as Python thinks."""
+    wrong = sorted(name for name in here.keys() | there.keys() if here.get(name) != there.get(name))
+    if wrong:
+        raise UnsupportedModel(
+            f"the native {library} library is from another version of imp ({wrong[0]} differs): run 'make native' again"
+        )

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import http.client
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
 MAX_BODY = 64 << 20
+_UNREADABLE = (LookupError, ValueError, TypeError, AttributeError, http.client.HTTPException, OSError)
+"""What a reply of another shape, or a connection that breaks, ends in."""
 
 
 class Unreachable(Exception):
@@ -67,41 +69,25 @@ class Client:
 
     def chat(self, body: dict[str, Any]) -> Answer:
         """Raises Unreachable where there is no answer at all."""
-        with self._exchange("POST", "/v1/chat/completions", body) as reply:
-            if reply.status != 200:
-                return Answer(reply.status, error=reply.read(4096).decode(errors="replace"))
-            try:
-                return _chat_stream(_events(reply)) if body.get("stream") else _chat_whole(json.loads(reply.read()))
-            except (
-                ValueError,
-                KeyError,
-                IndexError,
-                TypeError,
-                AttributeError,
-                http.client.HTTPException,
-                OSError,
-            ) as wrong:
-                return Answer(200, error=f"the reply can't be read: {type(wrong).__name__}: {wrong}")
+        return self._ask("/v1/chat/completions", body, _chat_stream, _chat_whole)
 
     def messages(self, body: dict[str, Any]) -> Answer:
-        with self._exchange("POST", "/v1/messages", body) as reply:
+        """As `chat`."""
+        return self._ask("/v1/messages", body, _messages_stream, _messages_whole)
+
+    def _ask(
+        self,
+        path: str,
+        body: dict[str, Any],
+        streamed: Callable[[Iterator[str]], Answer],
+        whole: Callable[[dict[str, Any]], Answer],
+    ) -> Answer:
+        with self._exchange("POST", path, body) as reply:
             if reply.status != 200:
                 return Answer(reply.status, error=reply.read(4096).decode(errors="replace"))
             try:
-                return (
-                    _messages_stream(_events(reply))
-                    if body.get("stream")
-                    else _messages_whole(json.loads(reply.read()))
-                )
-            except (
-                ValueError,
-                KeyError,
-                IndexError,
-                TypeError,
-                AttributeError,
-                http.client.HTTPException,
-                OSError,
-            ) as wrong:
+                return streamed(_events(reply)) if body.get("stream") else whole(json.loads(reply.read()))
+            except _UNREADABLE as wrong:
                 return Answer(200, error=f"the reply can't be read: {type(wrong).__name__}: {wrong}")
 
     def _exchange(self, method: str, path: str, body: dict[str, Any] | None) -> _Exchange:

@@ -7,7 +7,7 @@ from ctypes import POINTER, c_double, c_float, c_int32, c_int64, c_uint64, c_voi
 from functools import cache
 
 from imp_server.core import UnsupportedModel
-from imp_server.native import MEND, load_library
+from imp_server.native import MEND, compiled_fields, load_library, refuse_difference, shared_fields
 
 
 class Matrix(ctypes.Structure):
@@ -205,35 +205,18 @@ SHARED = (
 
 
 def fields_here() -> dict[str, int]:
-    """`Struct.field` -> offset, and `Struct` -> size, of everything that Python and the library share."""
-    sizes = {struct.__name__: ctypes.sizeof(struct) for struct in SHARED}
-    offsets = {f"{s.__name__}.{field[0]}": getattr(s, field[0]).offset for s in SHARED for field in s._fields_}
-    return sizes | offsets
+    """Everything that Python and the library share, as Python has it."""
+    return shared_fields(SHARED)
 
 
 def fields_there(loaded: ctypes.CDLL) -> dict[str, int]:
-    """The same as the library was compiled; empty for one from before it could tell."""
-    try:
-        loaded.imp_cpu_field.argtypes = [c_int32, POINTER(c_int64)]
-    except AttributeError:
-        return {}
-    loaded.imp_cpu_field.restype = ctypes.c_char_p
-    offset = c_int64()
-    found = {}
-    for index in range(loaded.imp_cpu_n_fields()):
-        name = loaded.imp_cpu_field(index, ctypes.byref(offset)).decode()
-        found[name] = offset.value
-    return found
+    """The same as the library was compiled."""
+    return compiled_fields(loaded, "imp_cpu")
 
 
 def refuse_another_version(there: dict[str, int]) -> None:
-    """Raises UnsupportedModel naming the first field that doesn't lie where Python thinks."""
-    here = fields_here()
-    wrong = sorted(name for name in here.keys() | there.keys() if here.get(name) != there.get(name))
-    if wrong:
-        raise UnsupportedModel(
-            f"the native CPU library is from another version of imp ({wrong[0]} differs): run 'make native' again"
-        )
+    """Raises UnsupportedModel."""
+    refuse_difference("CPU", fields_here(), there)
 
 
 @cache

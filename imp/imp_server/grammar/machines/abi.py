@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import ctypes
-from ctypes import POINTER, c_int32, c_int64, c_void_p
+from ctypes import c_int32, c_int64, c_void_p
 from functools import cache
 
-from imp_server.core import UnsupportedModel
-from imp_server.native import load_library
+from imp_server.native import compiled_fields, load_library, refuse_difference, shared_fields
 
 CALLS = 3
 """Raised whenever a call takes or answers something else; so is that of fields.cpp."""
@@ -54,36 +53,18 @@ class Walker(ctypes.Structure):
 
 
 def fields_here() -> dict[str, int]:
-    """`Struct.field` -> offset, and `Struct` -> size, of everything that Python and the library share."""
-    structs = (Tables, Trie, Cursor, Walker)
-    sizes = {struct.__name__: ctypes.sizeof(struct) for struct in structs}
-    offsets = {f"{s.__name__}.{field[0]}": getattr(s, field[0]).offset for s in structs for field in s._fields_}
-    return {"calls": CALLS} | sizes | offsets
+    """Everything that Python and the library share, as Python has it."""
+    return {"calls": CALLS} | shared_fields((Tables, Trie, Cursor, Walker))
 
 
 def fields_there(loaded: ctypes.CDLL) -> dict[str, int]:
-    """The same as the library was compiled; empty for one from before it could tell."""
-    try:
-        loaded.imp_grammar_field.argtypes = [c_int32, POINTER(c_int64)]
-    except AttributeError:
-        return {}
-    loaded.imp_grammar_field.restype = ctypes.c_char_p
-    offset = c_int64()
-    found = {}
-    for index in range(loaded.imp_grammar_n_fields()):
-        name = loaded.imp_grammar_field(index, ctypes.byref(offset)).decode()
-        found[name] = offset.value
-    return found
+    """The same as the library was compiled."""
+    return compiled_fields(loaded, "imp_grammar")
 
 
 def refuse_another_version(there: dict[str, int]) -> None:
-    """Raises UnsupportedModel naming the first thing that isn't as Python thinks."""
-    here = fields_here()
-    wrong = sorted(name for name in here.keys() | there.keys() if here.get(name) != there.get(name))
-    if wrong:
-        raise UnsupportedModel(
-            f"the native grammar library is from another version of imp ({wrong[0]} differs): run 'make native' again"
-        )
+    """Raises UnsupportedModel."""
+    refuse_difference("grammar", fields_here(), there)
 
 
 @cache
