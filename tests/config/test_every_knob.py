@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from imp_server.api import endpoint, responses_kept
 from imp_server.backends.cpu import backend as cpu_backend
-from imp_server.backends.cpu import making
+from imp_server.backends.cpu import factory
 from imp_server.backends.options import BackendOptions
 from imp_server.config import Config
 from imp_server.config.knobs import knobs
@@ -160,7 +160,7 @@ def test_the_cpu_backend(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Non
     monkeypatch.setattr(cpu_backend, "CpuBackend", Taken)
     options = BackendOptions(CpuSettings(pack_cache_path=str(tmp_path), spin_us=12, huge_pages=False))
     source: Any = None
-    given = Taken.by(making.make, source, options, None).given
+    given = Taken.by(factory.make, source, options, None).given
     assert (given["pack_folder"], given["spin_us"], given["huge_pages"]) == (tmp_path, 12, False)
 
 

@@ -23,7 +23,7 @@ on no package index."""
 
 
 class _Module(Protocol):
-    """What backends/NAME/making.py offers."""
+    """What backends/NAME/factory.py offers."""
 
     def make(self, source: ModelSource, options: BackendOptions, on_progress: Progress | None) -> Backend: ...
 
@@ -106,8 +106,8 @@ def choose(name: str) -> str:
 def _module(name: str) -> _Module | None:
     path = f"{__name__}.{name}"
     try:
-        if find_spec(path) is None or find_spec(f"{path}.making") is None:
+        if find_spec(path) is None or find_spec(f"{path}.factory") is None:
             return None
     except ModuleNotFoundError:
         return None
-    return cast(_Module, import_module(f"{path}.making"))
+    return cast(_Module, import_module(f"{path}.factory"))
