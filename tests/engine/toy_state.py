@@ -21,7 +21,7 @@ from imp_server.backends.base import (
     StepRow,
 )
 from imp_server.backends.host_queue import HostQueue, PlainStep
-from imp_server.backends.results import row_results, wanted_positions
+from imp_server.backends.host_sampling import row_results, wanted_positions
 from imp_server.models.architecture import Architecture, CacheGroup
 
 from tests.backends.array_source import tiny

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from imp_server.backends.base import WANT_SAMPLE, RowResult, StepRow
 from imp_server.backends.cpu.twin import Arithmetic, TwinMatrix
-from imp_server.backends.results import sample_on_host
+from imp_server.backends.host_sampling import sample_on_host
 from imp_server.core import SamplingParams
 from imp_server.decode.state import SamplerState
 from imp_server.native import usable_isas

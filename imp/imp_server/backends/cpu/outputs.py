@@ -22,7 +22,7 @@ from imp_server.backends.base import (
 from imp_server.backends.cpu import abi
 from imp_server.backends.cpu.buffers import StepRoom
 from imp_server.backends.cpu.sampling import NativeSampling, is_plain_best, on_host_reason
-from imp_server.backends.results import sample_when_masked
+from imp_server.backends.host_sampling import sample_when_masked
 
 _LOGITS_WANTED = WANT_LOGITS | WANT_PROMPT_LOGITS
 _VECTOR_WANTED = WANT_HIDDEN | WANT_POOLED | WANT_ALL_HIDDEN
@@ -154,7 +154,7 @@ class Outputs:
 
 
 def _head_positions(row: StepRow, begin: int, end: int) -> range:
-    """The positions of a row that the LM head runs on (backends/results.py `wanted_positions`)."""
+    """The positions of a row that the LM head runs on (backends/host_sampling.py `wanted_positions`)."""
     if row.wants & WANT_PROMPT_LOGITS:
         return range(begin, end)
     if row.wants & WANT_SAMPLE:

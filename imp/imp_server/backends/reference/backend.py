@@ -22,10 +22,10 @@ from imp_server.backends.base import (
     StepRow,
 )
 from imp_server.backends.host_queue import HostQueue, PlainStep
+from imp_server.backends.host_sampling import row_results, wanted_positions
 from imp_server.backends.kv_layout import block_bytes
 from imp_server.backends.reference.forward import Forward
 from imp_server.backends.reference.pools import DTYPE, Pools
-from imp_server.backends.results import row_results, wanted_positions
 from imp_server.core import ConfigError, UnsupportedModel
 from imp_server.models.architecture import Architecture
 from imp_server.models.source import ModelSource
