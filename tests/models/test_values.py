@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from imp_server.core import InvalidModel, UnsupportedModel
 from imp_server.models.gguf_rope import rope_of_gguf
-from imp_server.models.keys import Hyperparameters
+from imp_server.models.hyperparameters import Hyperparameters
 from imp_server.models.rotation import magnitude
 
 

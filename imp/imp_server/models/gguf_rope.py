@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from imp_server.core import InvalidModel, UnsupportedModel
-from imp_server.models.keys import Hyperparameters
+from imp_server.models.hyperparameters import Hyperparameters
 from imp_server.models.rotation import Rope, RopeScaling, RopeStyle, yarn_magnitude
 from imp_server.weights.dequantise import dequantise
 from imp_server.weights.gguf import GgufFile

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Literal
 from imp_server.core import InvalidModel, UnsupportedModel
 from imp_server.models.architecture import Architecture, Layer, grouped
 from imp_server.models.feed_forwards import Activation, Dense
-from imp_server.models.keys import Hyperparameters
+from imp_server.models.hyperparameters import Hyperparameters
 from imp_server.models.mixers import Attention
 from imp_server.models.rotation import Rope
 from imp_server.weights.header import ModelHeader
