@@ -17,7 +17,7 @@ ARROWS: dict[str, set[str]] = {
     "resources": {"core"},
     "config": {"core"},
     "logs": {"config"},
-    "output": {"core"},
+    "plan_walk": {"core"},
     "weights": {"core", "config"},
     "models": {"core", "weights"},
     "vocab": {"core", "weights"},
@@ -27,9 +27,9 @@ ARROWS: dict[str, set[str]] = {
     "decode": {"core"},
     "schedule": {"core", "decode", "backends", "models"},
     "backends": {"core", "config", "models", "decode", "native"},
-    "engine": {"core", "config", "logs", "output", "vocab", "grammar", "decode", "schedule", "backends", "models"}
+    "engine": {"core", "config", "logs", "plan_walk", "vocab", "grammar", "decode", "schedule", "backends", "models"}
     | {"weights"},
-    "text": {"core", "config", "output", "vocab", "weights", "grammar", "workers"},
+    "text": {"core", "config", "plan_walk", "vocab", "weights", "grammar", "workers"},
     "ui": {"core", "workers"},
     "dialects": {"core", "config", "ui"},
     "conformance": {"core", "resources"},

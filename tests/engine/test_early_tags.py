@@ -11,7 +11,7 @@ from imp_server.core import ChatRequest, Message, OutputPlan, TextPart, Tool
 from imp_server.engine.constrained.grammar_row import GrammarRow
 from imp_server.engine.constrained.grammars import Grammars
 from imp_server.engine.constrained.masking import MaskThread
-from imp_server.output import PlanWalker
+from imp_server.plan_walk import PlanWalker
 from imp_server.text.model import TextModel
 
 from tests.toy import THINKING_CHATML, byte_model

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from imp_server.core import OutputPlan, Segment, special
-from imp_server.output import PlanWalker
-from imp_server.output.walker import WalkEnd
+from imp_server.plan_walk import PlanWalker
+from imp_server.plan_walk.walker import WalkEnd
 
 EOS, SILENT, SHORT = 256, 257, WalkEnd("length")
 

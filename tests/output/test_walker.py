@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from imp_server.core import OutputPlan, Segment, pack_ids, special
-from imp_server.output import Piece, PlanWalker
+from imp_server.plan_walk import Piece, PlanWalker
 
 THINK, END_THINK, EOS, TOOL = 256, 257, 258, 259
 TABLE = [bytes([i]) for i in range(256)] + [

@@ -30,7 +30,7 @@ from imp_server.core import (
     pack_ids,
     special,
 )
-from imp_server.output import PlanWalker
+from imp_server.plan_walk import PlanWalker
 from imp_server.text.session import OutputSession
 from imp_server.text.tools.base import reader_text
 from imp_server.text.tools.formats import all_formats

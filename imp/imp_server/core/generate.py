@@ -123,7 +123,7 @@ class Segment(msgspec.Struct, frozen=True):
 
 
 class OutputPlan(msgspec.Struct, frozen=True):
-    """How a completion is cut. Walked token by token by output/walker.py, in the engine and in the API process."""
+    """How a completion is cut. Walked token by token by plan_walk/walker.py, in the engine and in the API process."""
 
     segments: tuple[Segment, ...] = (Segment(kind="answer"),)
     start: int = 0

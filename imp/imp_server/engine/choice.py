@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from imp_server.core import FinishDetail, FinishReason, GenerateRequest, TokenLogprob, Usage, pack_ids, unpack_ids
 from imp_server.engine.constrained.grammar_row import GrammarRow
 from imp_server.engine.messages import ReasoningVerdict, RowDelta, RowFinish
-from imp_server.output import PlanWalker
+from imp_server.plan_walk import PlanWalker
 
 
 @dataclass(slots=True)

@@ -31,7 +31,7 @@ from imp_server.core import (
     unpack_ids,
 )
 from imp_server.grammar.whole_schema import Unjudged
-from imp_server.output import Piece, PlanWalker
+from imp_server.plan_walk import Piece, PlanWalker
 from imp_server.text.calls import CallReaders, Calls
 from imp_server.text.detokenizer import Channel, Kind, Ledger
 from imp_server.vocab.table import Vocabulary

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from imp_server.core import OutputPlan, Segment, Tool
-from imp_server.output import PlanWalker
+from imp_server.plan_walk import PlanWalker
 from imp_server.text.tools.base import Args, CallBegins, CallEnds, CallPiece, Cut, mark, reader_text
 from imp_server.text.tools.formats import all_formats, choose_format
 

@@ -23,7 +23,7 @@ from imp_server.core import (
     Usage,
     pack_ids,
 )
-from imp_server.output import PlanWalker
+from imp_server.plan_walk import PlanWalker
 from imp_server.text.model import TextModel
 from imp_server.text.tools.base import Args, CallBegins, Cut, mark
 from imp_server.text.tools.formats import all_formats

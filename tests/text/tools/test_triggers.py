@@ -12,7 +12,7 @@ from imp_server.config import Config
 from imp_server.config.generating import ReasoningSettings
 from imp_server.core import CallArgs, OutputPlan, ReasoningIntent, Tool, ToolChoice, Usage, pack_ids, special
 from imp_server.grammar.engine import GrammarSpace, Matcher, State
-from imp_server.output import PlanWalker
+from imp_server.plan_walk import PlanWalker
 from imp_server.text.model import TextModel
 from imp_server.text.tools.formats import all_formats
 from imp_server.text.tools.spelling import BoundTool

@@ -1,4 +1,4 @@
-"""Free text up to a tag. When a tag counts is decided as output/walker.py decides it for the same tags."""
+"""Free text up to a tag. When a tag counts is decided as plan_walk/walker.py decides it for the same tags."""
 
 from __future__ import annotations
 

@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 from imp_server.core import SPECIAL_CLOSE, SPECIAL_OPEN, SPECIAL_SPAN, OutputPlan, unpack_ids
-from imp_server.output.indent import IndentWatch
-from imp_server.output.strings import StringPlace, StringRule
+from imp_server.plan_walk.indent import IndentWatch
+from imp_server.plan_walk.strings import StringPlace, StringRule
 
 
 class Piece(NamedTuple):
