@@ -1,6 +1,7 @@
 """Typed access to a header's hyperparameters; a missing or absurd one is an InvalidModel that names it.
 
-`Hyperparameters` remembers what was asked for: what a family never looks at must be known to change nothing (key_rules.py).
+`Hyperparameters` remembers what was asked for: what a family never looks at must be known to change nothing
+(key_rules.py).
 """
 
 from __future__ import annotations
