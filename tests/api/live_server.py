@@ -9,10 +9,10 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
 import uvloop
-from imp_server.api.hub import Hub, build_hub
 from imp_server.api.model_host import ModelHost
 from imp_server.api.router.catalogue import Catalogue
 from imp_server.api.server import bind, run, url_of
+from imp_server.api.services import ServerServices, build_services
 from imp_server.api.text_side import TextSide
 from imp_server.config import Config
 from imp_server.engine.client.base import EngineClient
@@ -25,9 +25,11 @@ KEY = "test-key"
 class LiveServer:
     """Owner of the thread and its loop. `engine` is the scripted engine, if that is what serves."""
 
-    def __init__(self, url: str, hub: Hub, loop: asyncio.AbstractEventLoop, client: EngineClient | None) -> None:
+    def __init__(
+        self, url: str, services: ServerServices, loop: asyncio.AbstractEventLoop, client: EngineClient | None
+    ) -> None:
         self.url = url
-        self.hub = hub
+        self.services = services
         self.loop = loop
         self.client = client
 
@@ -75,11 +77,11 @@ def live_server(
         engine = client() if callable(client) else client
         engines = {model: engine, **{name: make() for name, make in others.items()}}
         hosts = [ModelHost(name, one, load_text, config) for name, one in engines.items() if one and load_text]
-        hub = build_hub(config, hosts, check_replies=check_replies, catalogue=catalogue)
-        box["server"] = LiveServer(url_of(sockets[0]), hub, loop, engine)
+        services = build_services(config, hosts, check_replies=check_replies, catalogue=catalogue)
+        box["server"] = LiveServer(url_of(sockets[0]), services, loop, engine)
         if not wait_ready:
             ready.set()
-        await run(hub, sockets, lambda _line: ready.set())
+        await run(services, sockets, lambda _line: ready.set())
 
     task: asyncio.Task[None] | None = None
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 _SERVE = """
 import asyncio
-from imp_server.api.hub import build_hub
+from imp_server.api.services import build_services
 from imp_server.api.model_host import ModelHost
 from imp_server.api.model_text_side import ModelTextSide
 from imp_server.api.server import bind, run
@@ -23,8 +23,8 @@ async def main():
     model = ModelTextSide(byte_model())
     engine = ScriptedEngine(model.vocabulary, context_length=4096)
     engine.always(text_ids("x"))
-    hub = build_hub(config, [ModelHost("m", engine, lambda: model, config)])
-    await run(hub, bind(config.server), lambda line: print(line, flush=True))
+    services = build_services(config, [ModelHost("m", engine, lambda: model, config)])
+    await run(services, bind(config.server), lambda line: print(line, flush=True))
 
 asyncio.run(main())
 """

@@ -100,7 +100,7 @@ def test_a_body_that_ends_after_the_drain_began_is_refused() -> None:
 
         def slowly() -> Any:
             yield body[:20]
-            live.hub.draining = True
+            live.services.draining = True
             yield body[20:]
 
         headers = {"content-type": "application/json", "content-length": str(len(body))}
@@ -113,7 +113,7 @@ def test_ready_tells_what_is_lost_and_nothing_else() -> None:
 
     with toy_server() as live, httpx.Client(base_url=live.url, timeout=10) as http:
         assert http.get("/ready").status_code == 200
-        lane, client = live.hub.pool.lane, live.hub.models.find("toy").client
+        lane, client = live.services.pool.lane, live.services.models.find("toy").client
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(Lane, "is_lost", property(lambda self: self is lane))
             reply = http.get("/ready")
@@ -126,7 +126,7 @@ def test_ready_tells_what_is_lost_and_nothing_else() -> None:
             reply = http.get("/ready")
             assert reply.status_code == 503 and "made no token for 31 s" in reply.json()["message"]
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(Workers, "is_failing", property(lambda self: self is live.hub.workers))
+            patch.setattr(Workers, "is_failing", property(lambda self: self is live.services.workers))
             reply = http.get("/ready")
             assert reply.status_code == 503 and "can't be started" in reply.json()["message"]
         with pytest.MonkeyPatch.context() as patch:

@@ -64,7 +64,7 @@ def full() -> Iterator[LiveServer]:
 
 
 def inference_paths(live: LiveServer) -> list[str]:
-    return [one.path for one in live.hub.contract.operations if one.is_inference]
+    return [one.path for one in live.services.contract.operations if one.is_inference]
 
 
 def test_a_full_gate_refuses_on_every_dialect_by_the_head_alone(full: LiveServer) -> None:
@@ -86,13 +86,13 @@ def test_a_wrong_key_is_told_so_whether_the_gate_is_full_or_not(full: LiveServer
 
 
 def test_draining_comes_before_all_else(full: LiveServer) -> None:
-    full.hub.draining = True
+    full.services.draining = True
     try:
         for path in inference_paths(full):
             response = httpx.post(full.url + path, content=b"{", headers={"x-api-key": "no"})
             assert (response.status_code, response.headers["retry-after"]) == (503, "5"), path
     finally:
-        full.hub.draining = False
+        full.services.draining = False
 
 
 def test_a_place_is_free_when_the_answer_is_complete() -> None:
@@ -102,7 +102,7 @@ def test_a_place_is_free_when_the_answer_is_complete() -> None:
     with live_server(scripted, ByteText, settings=settings) as live, httpx.Client(base_url=live.url) as client:
         for body in bodies * 5:
             assert client.post(CHAT, json=body).status_code != 429
-            assert live.hub.admission.gate.n_taken == 0
+            assert live.services.admission.gate.n_taken == 0
 
 
 def test_a_client_that_leaves_frees_its_place() -> None:
@@ -114,7 +114,7 @@ def test_a_client_that_leaves_frees_its_place() -> None:
             sock.recv(100)
             assert httpx.post(live.url + CHAT, json=BODY).status_code == 429
         end = time.monotonic() + 5
-        while live.hub.admission.gate.n_taken:
+        while live.services.admission.gate.n_taken:
             assert time.monotonic() < end
             time.sleep(0.02)
 
@@ -237,7 +237,7 @@ def test_bodies_being_received_count() -> None:
     with live_server(scripted, ByteText, settings=settings) as live, connect(live.url) as slow:
         slow.sendall(head(CHAT, "content-type: application/json", "content-length: 1900000") + b" " * 1_800_000)
         end = time.monotonic() + 5
-        while live.hub.admission.bodies.n_taken < 1_800_000:
+        while live.services.admission.bodies.n_taken < 1_800_000:
             assert time.monotonic() < end
             time.sleep(0.01)
         refused = httpx.post(live.url + CHAT, content=b" " * 500_000, headers={"content-type": "application/json"})
@@ -246,7 +246,7 @@ def test_bodies_being_received_count() -> None:
         assert httpx.post(live.url + CHAT, json=BODY).status_code == 200
         slow.close()
         end = time.monotonic() + 5
-        while live.hub.admission.bodies.n_taken:
+        while live.services.admission.bodies.n_taken:
             assert time.monotonic() < end
             time.sleep(0.01)
 
@@ -269,7 +269,7 @@ def test_every_charge_ends_with_its_request() -> None:
             thread.start()
         for thread in threads:
             thread.join()
-        assert live.hub.admission.bodies.n_taken == 0
+        assert live.services.admission.bodies.n_taken == 0
 
 
 # --- descriptors --------------------------------------------------------------------------------

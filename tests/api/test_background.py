@@ -107,7 +107,7 @@ def test_cancelling_again_changes_nothing(server: LiveServer, http: httpx.Client
     assert first["status"] == "cancelled" and first["output"][0]["status"] == "incomplete"
     assert until(lambda: server.engine.n_running == 0) < 0.25
     assert http.post(f"/v1/responses/{name}/cancel").json() == first == ended(http, name)
-    until(lambda: len(server.hub.sessions._running) == 0)
+    until(lambda: len(server.services.sessions._running) == 0)
     assert http.post(f"/v1/responses/{name}/cancel").json() == first == resource(http, name)
     done = begun(http)
     whole = ended(http, done)
@@ -154,7 +154,7 @@ def test_it_has_its_place_at_the_gate_and_its_deadline() -> None:
         assert http.post("/v1/responses", json=asked()).status_code == 429
         whole = ended(http, name)
         assert whole["status"] == "incomplete" and whole["output"][0]["content"][0]["text"] == "so far"
-        until(lambda: live.hub.admission.gate.n_taken == 0)
+        until(lambda: live.services.admission.gate.n_taken == 0)
 
 
 def test_nobody_else_finds_it() -> None:
@@ -221,7 +221,7 @@ def test_only_what_was_made_with_stream_has_events(server: LiveServer, http: htt
         reply = http.get(f"/v1/responses/{name}?stream=true")
         assert (reply.status_code, code_of(reply)) == (400, "not_streamed")
     assert http.get("/v1/responses/resp_none?stream=true").status_code == 404
-    until(lambda: len(server.hub.sessions._running) == 0)
+    until(lambda: len(server.services.sessions._running) == 0)
 
 
 def test_events_are_forgotten_before_the_response() -> None:

@@ -172,7 +172,7 @@ def test_only_an_end_adds_anything(server: LiveServer, http: httpx.Client) -> No
     until(lambda: http.get(f"/v1/responses/{made}").json()["output"])
     assert items_of(http, name) == []
     assert http.post(f"/v1/responses/{made}/cancel").json()["status"] == "cancelled"
-    until(lambda: len(server.hub.sessions._running) == 0)
+    until(lambda: len(server.services.sessions._running) == 0)
     assert items_of(http, name) == []
     cut = respond(http, name, max_output_tokens=2).json()
     assert cut["status"] == "incomplete" and texts(items_of(http, name)) == ["hi", "Ay"]
@@ -258,7 +258,7 @@ def test_what_came_before_counts_for_the_memory_of_bodies(way: str) -> None:
             elif way == "previous_response_id":
                 before = {way: reply.json()["id"]}
         assert reply.status_code == 413 and "names of earlier ones" in reply.json()["error"]["message"]
-        assert live.hub.admission.bodies.n_taken == 0
+        assert live.services.admission.bodies.n_taken == 0
         assert http.post("/v1/responses", json={"model": "toy", "input": "hi"}).status_code == 200
 
 

@@ -53,7 +53,7 @@ def test_every_body_is_answered(server: LiveServer, body: HostileBody) -> None:
     assert len(response.content) < 20_000
     assert time.process_time() - cpu < 3
     assert httpx.get(server.url + "/health", timeout=5).status_code == 200
-    assert server.hub.admission.bodies.n_taken == server.hub.admission.gate.n_taken == 0
+    assert server.services.admission.bodies.n_taken == server.services.admission.gate.n_taken == 0
 
 
 @pytest.mark.slow

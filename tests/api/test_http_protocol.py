@@ -191,8 +191,8 @@ def test_a_client_that_reads_nothing_is_let_go(quick: LiveServer) -> None:
     with connect(quick.url) as sock:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         sock.sendall(head("/openapi.json", method="GET") * 30)
-        until(lambda: len(quick.hub.admission.connections) > 0, 2)
-        until(lambda: len(quick.hub.admission.connections) == 0, 5)
+        until(lambda: len(quick.services.admission.connections) > 0, 2)
+        until(lambda: len(quick.services.admission.connections) == 0, 5)
 
 
 def until(condition: object, seconds: float) -> None:
@@ -213,7 +213,7 @@ def test_the_oldest_idle_connection_makes_room(caplog: pytest.LogCaptureFixture)
             assert httpx.get(live.url + "/health", timeout=5).status_code == 200
         socks[0].settimeout(2)
         assert to_end(socks[0]) == b"", "the oldest was closed"
-        assert len(live.hub.admission.connections) <= 8
+        assert len(live.services.admission.connections) <= 8
     lines = [r.getMessage() for r in caplog.records if "too many connections" in r.getMessage()]
     assert 1 <= len(lines) <= 4, "one line a second at most"
 
@@ -227,7 +227,7 @@ def test_answers_under_way_are_never_cut_for_new_connections() -> None:
         busy = [open_.enter_context(connect(live.url)) for _ in range(4)]
         for sock in busy:
             sock.sendall(posted(BODY))
-        until(lambda: live.hub.admission.gate.n_taken == 4, 5)
+        until(lambda: live.services.admission.gate.n_taken == 4, 5)
         with connect(live.url) as late:
             data = to_end(late)
         assert data.startswith(b"HTTP/1.1 503 ") and b"as many connections as it can take" in data
@@ -254,11 +254,11 @@ time.sleep(60)
 SERVE = """
 import asyncio, resource, sys
 resource.setrlimit(resource.RLIMIT_NOFILE, (96, 96))
-from imp_server.api.hub import build_hub
+from imp_server.api.services import build_services
 from imp_server.api.server import bind, run
 from imp_server.config import Config
 config = Config.of({"server.port": 0, "responses.store_path": ":memory:"})
-asyncio.run(run(build_hub(config), bind(config.server), lambda line: print(line, flush=True)))
+asyncio.run(run(build_services(config), bind(config.server), lambda line: print(line, flush=True)))
 """
 
 

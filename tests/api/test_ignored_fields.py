@@ -142,7 +142,7 @@ def test_our_own_answers_come_back_without_complaint(server: LiveServer) -> None
 
 def test_a_million_parts_are_looked_through_in_the_time_of_one_reading(server: LiveServer) -> None:
     parts = [{"type": "text", "text": "a"}] * 100_000
-    known = KnownFields(server.hub.contract, {"$ref": "#/components/schemas/ChatRequest"})
+    known = KnownFields(server.services.contract, {"$ref": "#/components/schemas/ChatRequest"})
     began = time.process_time()
     assert known.ignored({"messages": [{"role": "user", "content": [*parts, {"type": "text", "x": 1}]}]}, 17) == [
         "/messages/0/content/100000/x"
@@ -151,7 +151,7 @@ def test_a_million_parts_are_looked_through_in_the_time_of_one_reading(server: L
 
 
 def test_tags_of_a_clients_own_are_not_remembered_without_end(server: LiveServer) -> None:
-    known = KnownFields(server.hub.contract, {"$ref": "#/components/schemas/ResponsesHostedTool"})
+    known = KnownFields(server.services.contract, {"$ref": "#/components/schemas/ResponsesHostedTool"})
     for i in range(1000):
         assert known.ignored({"type": f"tool_{i}"}, 17) == [""]
     assert len(known._shapes) <= 64

@@ -89,19 +89,19 @@ def test_by_default_it_is_a_refusal() -> None:
 def test_a_judgement_that_never_comes_is_none(server: LiveServer, monkeypatch: pytest.MonkeyPatch, job: str) -> None:
     assert "schema_violated" not in ask(server, "chat", '{"a b": "a cat"}').text
     monkeypatch.setattr("imp_server.api.checks.JUDGE", f"tests.workers.some_jobs:{job}")
-    monkeypatch.setattr(server.hub.checks, "_limits", JobLimits(cpu_s=0.2))
+    monkeypatch.setattr(server.services.checks, "_limits", JobLimits(cpu_s=0.2))
     assert "schema_violated" in ask(server, "chat", '{"a b": "a cat"}').text
 
 
 def test_a_judgement_ends_with_its_client(server: LiveServer, monkeypatch: pytest.MonkeyPatch) -> None:
     ask(server, "chat", '{"a b": "a cat"}')
     monkeypatch.setattr("imp_server.api.checks.JUDGE", "tests.workers.some_jobs:never")
-    monkeypatch.setattr(server.hub.checks, "_limits", JobLimits(cpu_s=500))
+    monkeypatch.setattr(server.services.checks, "_limits", JobLimits(cpu_s=500))
     server.engine.play(text_ids('{"a b": "a cat"}'))
     path, body = ASKS["chat"]
     with pytest.raises(httpx.ReadTimeout):
         httpx.post(server.url + path, json={"model": "toy", **body}, timeout=1)
     until = time.monotonic() + 5
-    while server.hub.workers.n_children:
+    while server.services.workers.n_children:
         assert time.monotonic() < until
         time.sleep(0.02)

@@ -7,7 +7,7 @@ from typing import Any
 
 import httpx
 import pytest
-from imp_server.api.hub import build_hub
+from imp_server.api.services import build_services
 from imp_server.config import Config
 from imp_server.core import ConfigError
 from imp_server.dialects.llamacpp.fields import prompts_of
@@ -185,7 +185,7 @@ def test_where_predictions_are_asked_for(url: str) -> None:
 )
 def test_routes_that_can_not_be(knob: str, route: str) -> None:
     with pytest.raises(ConfigError, match=f"{knob} "):
-        build_hub(Config.of({knob: route}), [])
+        build_services(Config.of({knob: route}), [])
 
 
 @pytest.mark.parametrize("health", ["/health", "/v1/health", "/v1/endpoints/1/deployedModels/2"])

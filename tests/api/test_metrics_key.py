@@ -14,5 +14,5 @@ def test_metrics_and_the_key(require_auth: bool, status: int) -> None:
     with live_server(None, settings=settings) as server:
         assert httpx.get(f"{server.url}/metrics").status_code == status
         assert httpx.get(f"{server.url}/metrics", headers={"x-api-key": "k"}).status_code == 200
-        operation = server.hub.document()["paths"]["/metrics"]["get"]
+        operation = server.services.document()["paths"]["/metrics"]["get"]
         assert (operation["security"] == []) == (not require_auth)

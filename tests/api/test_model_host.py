@@ -43,13 +43,13 @@ def test_each_model_answers_by_its_own_engine(two: LiveServer) -> None:
 
 
 def test_each_model_has_its_own_state_and_counters(two: LiveServer) -> None:
-    host = two.hub.models.find("n")
+    host = two.services.models.find("n")
     host.counters["apples_total"] = 3
     assert isinstance(host.client, ScriptedEngine)
     host.client.n_crashes = 2
 
     async def counters(model: str) -> dict[str, float]:
-        return (await two.hub.stats(model))[0]
+        return (await two.services.stats(model))[0]
 
     m, n = two.wait(counters("m")), two.wait(counters("n"))
     assert (m["engine_crashes_total"], n["engine_crashes_total"]) == (0, 2)
@@ -57,19 +57,19 @@ def test_each_model_has_its_own_state_and_counters(two: LiveServer) -> None:
     assert "grammar_refused_total" in m  # the server's
     host.client._state = "restarting"
     try:
-        assert (two.hub.state().state, two.hub.state("n").state) == ("ready", "restarting")
+        assert (two.services.state().state, two.services.state("n").state) == ("ready", "restarting")
         assert httpx.get(two.url + "/health").status_code == 200
         assert httpx.post(two.url + CHAT, json={**BODY, "model": "n"}).status_code == 503
         assert said(two, "m") == "one"
     finally:
         host.client._state = "ready"
     with pytest.raises(ModelNotFound):
-        two.hub.state("o")
+        two.services.state("o")
 
 
 def test_all_of_them_are_stopped() -> None:
     with live_server(lambda: answering("one"), ByteText, others={"n": lambda: answering("another")}) as live:
-        clients = [host.client for host in live.hub.models]
+        clients = [host.client for host in live.services.models]
         assert [client.state for client in clients] == ["ready", "ready"]
     assert [client.state for client in clients] == ["stopped", "stopped"]
 

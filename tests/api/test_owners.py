@@ -177,7 +177,7 @@ def test_an_answer_sent_back_is_found_by_its_owner_alone(
     first = alice.post("/v1/chat/completions", json={"model": "toy", "messages": hello, "max_tokens": 4})
     answer = first.json()["choices"][0]["message"]["content"]
     assert answer == "okü"
-    text = server.hub.models.find("toy").text.model.transcripts
+    text = server.services.models.find("toy").text.model.transcripts
     assert text is not None
     found: list[bool] = []
     original = text.find
@@ -237,7 +237,7 @@ def test_a_server_without_keys_has_one_owner() -> None:
 @contextmanager
 def hanging(live: LiveServer) -> Iterator[threading.Event]:
     """The disk of the store hangs until the event is set."""
-    store = live.hub.shelf.store
+    store = live.services.shelf.store
     assert store is not None
     door, original = threading.Event(), store.put
 

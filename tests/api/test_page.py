@@ -113,10 +113,10 @@ def test_what_is_too_much_is_refused(http: httpx.Client) -> None:
 
 
 def test_what_takes_too_long_is_ended_and_the_next_is_served(server: LiveServer, http: httpx.Client) -> None:
-    before = server.hub.renderer.n_killed
+    before = server.services.renderer.n_killed
     reply = http.post("/ui/render", json={"blocks": ["[" * 60_000, "b"]}).json()
     assert reply == {"blocks": [None, None], "ended": True}
-    assert server.hub.renderer.n_killed == before + 1
+    assert server.services.renderer.n_killed == before + 1
     assert http.post("/ui/render", json={"blocks": ["b"]}).json()["blocks"] == [[["p", {}, "b"]]]
 
 
@@ -128,7 +128,7 @@ def test_late_blocks_are_left_for_the_next_question(http: httpx.Client) -> None:
 
 def test_it_isnt_counted_as_inference_and_takes_no_place() -> None:
     with live_server(scripted, ByteText, settings={"server.max_concurrent": 1}) as live:
-        live.on_loop(lambda: setattr(live.hub.admission.gate, "n_taken", 1))
+        live.on_loop(lambda: setattr(live.services.admission.gate, "n_taken", 1))
         assert httpx.post(f"{live.url}/ui/render", json={"blocks": ["x"]}).status_code == 200
         assert "imp_requests_total 0" in httpx.get(f"{live.url}/metrics").text
 

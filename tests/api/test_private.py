@@ -101,7 +101,7 @@ def test_no_word_of_a_client_reaches_the_log(server: LiveServer) -> None:
 
 
 def test_a_fault_is_told_by_place_and_type(server: LiveServer) -> None:
-    model = server.hub.models.find("toy").text
+    model = server.services.models.find("toy").text
     assert model is not None
 
     def fail(*_: Any) -> Any:

@@ -58,16 +58,16 @@ def test_prompts_that_wait_are_counted_until_they_are_computed() -> None:
         live.engine.answer_with(lambda _r, _c: [Hold(hold)])
         first = posted_later(live)  # an empty queue takes any size
         until_queued(live, 1)
-        n_waiting = live.hub.admission.queued.n_tokens
+        n_waiting = live.services.admission.queued.n_tokens
         assert n_waiting == len(live.engine.requests_seen[0].ids) // 4 > 1
         refused = httpx.post(live.url + CHAT, json=BODY)
         assert (refused.status_code, refused.headers["retry-after"]) == (429, "1")
         assert "--max-queued-tokens" in refused.json()["error"]["message"]
-        assert live.hub.admission.queued.n_tokens == n_waiting
+        assert live.services.admission.queued.n_tokens == n_waiting
         assert f"imp_queued_prompt_tokens {n_waiting}" in httpx.get(live.url + "/metrics").text
         live.on_loop(hold.set)
         first.join(10)
-        assert live.hub.admission.queued.n_tokens == 0
+        assert live.services.admission.queued.n_tokens == 0
         assert httpx.post(live.url + CHAT, json=BODY).status_code == 200
 
 
@@ -77,7 +77,7 @@ def test_a_prompt_that_is_answered_waits_no_more() -> None:
         live.engine.answer_with(lambda _r, _c: [ord("x"), Hold(hold)])
         with httpx.stream("POST", live.url + CHAT, json=BODY | {"stream": True}) as stream:
             next(line for line in stream.iter_lines() if '"x"' in line)
-            assert live.hub.admission.queued.n_tokens == 0
+            assert live.services.admission.queued.n_tokens == 0
             with httpx.stream("POST", live.url + CHAT, json=BODY | {"stream": True}) as second:
                 assert second.status_code == 200
         live.on_loop(hold.set)
@@ -90,14 +90,14 @@ def test_whoever_leaves_or_fails_waits_no_more() -> None:
         with pytest.raises(httpx.ReadTimeout):
             httpx.post(live.url + CHAT, json=BODY, timeout=0.3)
         end = time.monotonic() + 5
-        while live.hub.admission.queued.n_tokens:
+        while live.services.admission.queued.n_tokens:
             assert time.monotonic() < end
             time.sleep(0.01)
         live.on_loop(hold.set)
     with live_server(scripted, ByteText, settings={"server.max_queued_tokens": 50}) as live:
         for body in (BODY | {"logit_bias": {"99999999": 1}}, BODY | {"max_tokens": 0, "n": 2}, BODY):
             httpx.post(live.url + CHAT, json=body)
-            assert live.hub.admission.queued.n_tokens == 0
+            assert live.services.admission.queued.n_tokens == 0
 
 
 def test_the_longest_input_holds_for_whatever_counts_tokens() -> None:

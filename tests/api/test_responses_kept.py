@@ -110,7 +110,7 @@ def test_few_wait_for_the_disk(shelf: ResponseShelf, monkeypatch: pytest.MonkeyP
 def test_a_reply_that_could_not_be_kept_says_so_in_time() -> None:
     with toy_server() as live, httpx.Client(base_url=live.url, timeout=10) as http:
         live.engine.always(text_ids("ok"))
-        disk = HangingDisk(live.hub.shelf)
+        disk = HangingDisk(live.services.shelf)
         began = time.monotonic()
         stream = http.post("/v1/responses", json={"model": "toy", "input": "hi", "stream": True}).text
         took_s = time.monotonic() - began

@@ -64,7 +64,7 @@ def test_connections_of_one_address() -> None:
     """Loopback has no such limit; the address that is counted is made one that has."""
     settings = {"server.max_connections_per_address": 2}
     with live_server(scripted, ByteText, settings=settings) as live:
-        connections = live.hub.admission.connections
+        connections = live.services.admission.connections
         for _ in range(5):
             with connect(live.url) as sock:
                 sock.sendall(b"GET /health HTTP/1.0\r\n\r\n")

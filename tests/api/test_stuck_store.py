@@ -45,7 +45,7 @@ def until(condition: Callable[[], Any], limit_s: float = 8.0) -> None:
 
 def hang(live: LiveServer, door: threading.Event) -> threading.Event:
     """The store's thread waits inside of a transaction, as for a disk; the event tells that it does."""
-    store, begun = live.hub.shelf.store, threading.Event()
+    store, begun = live.services.shelf.store, threading.Event()
     assert store is not None
 
     def job() -> None:
@@ -55,7 +55,7 @@ def hang(live: LiveServer, door: threading.Event) -> threading.Event:
             door.wait(30)
             db.execute("SELECT 2")
 
-    live.hub.shelf.lane.submit(job)
+    live.services.shelf.lane.submit(job)
     return begun
 
 
@@ -83,27 +83,27 @@ def test_nothing_piles_up_before_a_store_that_hangs(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(responses_kept, "_FIND_S", 0.5)
     door = threading.Event()
     with serving(tmp_path) as (live, http):
-        live.hub.shelf.lane._stuck_s = 0.0  # no other thread comes
+        live.services.shelf.lane._stuck_s = 0.0  # no other thread comes
         assert hang(live, door).wait(5)
         for _ in range(12):
             assert "imp_responses_store_entries" in http.get("/metrics").text
-        assert live.hub.shelf.lane.n_waiting == 1, "one question for all scrapes"
+        assert live.services.shelf.lane.n_waiting == 1, "one question for all scrapes"
         with ThreadPoolExecutor(16) as clients:
             asked = list(clients.map(lambda i: http.get(f"/v1/responses/resp_{i}").status_code, range(16)))
         assert set(asked) == {503}
-        assert live.hub.shelf.lane.n_waiting <= 1 + 16
+        assert live.services.shelf.lane.n_waiting <= 1 + 16
         door.set()
-        until(lambda: live.hub.shelf.lane.n_waiting == 0)
+        until(lambda: live.services.shelf.lane.n_waiting == 0)
         assert http.get("/v1/responses/resp_x").status_code == 404
 
 
 def test_a_flood_of_questions_to_a_store_that_hangs_is_refused(tmp_path: Path) -> None:
     door = threading.Event()
     with serving(tmp_path) as (live, http):
-        live.hub.shelf.lane._stuck_s = 0.0
+        live.services.shelf.lane._stuck_s = 0.0
         assert hang(live, door).wait(5)
         for _ in range(256):
-            live.hub.shelf.lane.submit(lambda: None)
+            live.services.shelf.lane.submit(lambda: None)
         begun = time.monotonic()
         assert http.get("/v1/responses/resp_x").status_code == 503
         assert time.monotonic() - begun < 2

@@ -232,7 +232,7 @@ def test_the_document(http: httpx.Client) -> None:
 
 
 def test_a_fault_of_ours_has_the_dialects_shape(server: LiveServer, http: httpx.Client) -> None:
-    host = server.hub.models.find("m")
+    host = server.services.models.find("m")
     text, host.text = host.text, Broken()  # type: ignore[assignment]
     try:
         openai = http.post(CHAT, json=BODY)

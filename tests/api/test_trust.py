@@ -16,7 +16,7 @@ from unittest.mock import Mock
 import httpx
 import pytest
 from imp_server.api import auth
-from imp_server.api import hub as hub_module
+from imp_server.api import services as services_module
 from imp_server.api.auth import KeyRing
 from imp_server.api.contract import Contract
 from imp_server.api.entrance import check_browser
@@ -143,7 +143,7 @@ def test_public_paths(keyed: LiveServer, path: str) -> None:
 
 
 def test_every_other_operation_asks_for_the_key(keyed: LiveServer) -> None:
-    asked = [one for one in keyed.hub.contract.operations if not one.public]
+    asked = [one for one in keyed.services.contract.operations if not one.public]
     assert len(asked) > 25
     with httpx.Client() as http:
         for one in asked:
@@ -157,7 +157,7 @@ def test_every_other_operation_asks_for_the_key(keyed: LiveServer) -> None:
 @contextmanager
 def changing_server(monkeypatch: pytest.MonkeyPatch, **settings: Any) -> Iterator[LiveServer]:
     """A server on which closing a session counts as a change of the server."""
-    original = hub_module.load
+    original = services_module.load
 
     def load(*args: Any) -> Contract:
         contract = original(*args)
@@ -165,7 +165,7 @@ def changing_server(monkeypatch: pytest.MonkeyPatch, **settings: Any) -> Iterato
         contract.document["paths"][CHANGING]["post"]["x-changes-server"] = True
         return replace(contract, operations=tuple(operations))
 
-    monkeypatch.setattr(hub_module, "load", load)
+    monkeypatch.setattr(services_module, "load", load)
     dotted = {name.replace("__", "."): value for name, value in settings.items()}
     with live_server(scripted, ByteText, settings=dotted) as live:
         yield live
@@ -180,7 +180,7 @@ def test_a_change_takes_an_admin_key_where_there_is_one(monkeypatch: pytest.Monk
         statuses = [httpx.post(live.url + CLOSE, headers=h).status_code for h in ({}, bearer("k"), bearer("a"))]
         assert statuses == [401, 403, 200]
         assert httpx.post(live.url + CHAT, json=BODY).status_code == 200
-        paths = live.hub.document()["paths"]
+        paths = live.services.document()["paths"]
         assert "security" in paths[CHANGING]["post"] and "security" not in paths[CHAT]["post"]
 
 
@@ -221,7 +221,7 @@ MARKS = ("/admin", "/models/", "/slots/", "/lora", "/adapters", "/props", "/susp
 
 def test_whatever_changes_the_server_says_so_in_the_contract(keyed: LiveServer) -> None:
     """Reading is free; a POST or DELETE on such a path isn't."""
-    changes = [o for o in keyed.hub.contract.operations if o.method != "GET" and any(m in o.path for m in MARKS)]
+    changes = [o for o in keyed.services.contract.operations if o.method != "GET" and any(m in o.path for m in MARKS)]
     assert [o.path for o in changes if not o.changes_server] == []
 
 
@@ -245,9 +245,9 @@ def open_server() -> Iterator[LiveServer]:
 @pytest.mark.parametrize("headers", STRANGERS)
 def test_pages_of_other_sites_are_kept_out_of_every_route(open_server: LiveServer, headers: dict[str, str]) -> None:
     url = open_server.url
-    assert len(open_server.hub.contract.operations) > 30
+    assert len(open_server.services.contract.operations) > 30
     with httpx.Client() as http:
-        for one in open_server.hub.contract.operations:
+        for one in open_server.services.contract.operations:
             path = one.path.replace("{", "").replace("}", "")
             # A body that a browser sends without asking first.
             plain = headers | {"content-type": "text/plain"}

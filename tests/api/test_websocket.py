@@ -91,8 +91,8 @@ def test_the_events_are_those_of_http(server: LiveServer, socket: ClientConnecti
     for one, other in zip(over_socket, over_http, strict=True):
         if "response" in one:
             assert timeless(one) == timeless(other)
-    validators = server.hub.validators
-    operation = next(o for o in server.hub.contract.operations if o.id == "openai_responses.create_response")
+    validators = server.services.validators
+    operation = next(o for o in server.services.contract.operations if o.id == "openai_responses.create_response")
     for event in over_socket:
         validators.check_event(operation, {"event": event["type"], "data": event})
 
@@ -250,7 +250,7 @@ def test_the_key_is_asked_for_at_the_handshake() -> None:
         for headers in ({"authorization": "Bearer secret"}, {"x-api-key": "secret"}):
             with opened(live, **headers) as socket:
                 assert answered(socket, input="hi")["status"] == "completed"
-        live.hub.draining = True  # comes before the key, as for every request
+        live.services.draining = True  # comes before the key, as for every request
         assert status_of(live) == (503, "draining")
 
 
@@ -312,7 +312,7 @@ def eventually(attempt: Callable[[], bool]) -> None:
 def test_it_has_its_place_among_the_connections_and_leaves_it() -> None:
     with toy_server(CHATML) as live:
         live.engine.always(text_ids("ok"))
-        table = live.hub.admission.connections
+        table = live.services.admission.connections
         with opened(live) as socket:
             assert len(table) == 1
             assert answered(socket, input="hi")["status"] == "completed"
@@ -356,7 +356,7 @@ def begin_message(socket: ClientConnection, n_bytes: int) -> None:
 def test_a_message_being_received_counts_as_a_body_does() -> None:
     with toy_server(CHATML, settings={"server.max_body_memory_mib": 1, "server.max_body_mib": 2}) as live:
         live.engine.always(text_ids("ok"))
-        bodies = live.hub.admission.bodies
+        bodies = live.services.admission.bodies
         with opened(live) as first, opened(live) as second:
             begin_message(first, 700_000)
             eventually(lambda: bodies.n_taken >= 700_000)
@@ -444,7 +444,7 @@ def test_a_server_that_drains_finishes_the_response_and_closes() -> None:
         live.engine.always(text_ids("slow"), Wait(0.2))
         socket.send(json.dumps({"type": "response.create", "model": "toy", "input": "hi"}))
         assert json.loads(socket.recv(10))["type"] == "response.created"
-        live.hub.draining = True
+        live.services.draining = True
         assert events_of(socket)[-1]["type"] == "response.completed"
         assert close_code(socket) == 1012
         assert status_of(live) == (503, "draining")

@@ -233,7 +233,7 @@ def test_a_stream_that_the_server_has_forgotten(server: LiveServer, person: Pers
     half(server, person)
     person.page.wait_for_timeout(400)
     (row,) = person.stored("streams")
-    server.on_loop(server.hub.sessions.of("").stop, f"{row['conversation']}::toy")
+    server.on_loop(server.services.sessions.of("").stop, f"{row['conversation']}::toy")
     person.page.get_by_text("The server no longer has this answer").wait_for()
     assert answer_of(person)["content"] == FIRST.rstrip() and person.stored("streams") == []
 

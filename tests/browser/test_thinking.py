@@ -59,7 +59,7 @@ def test_skip_says_when_there_was_nothing_to_skip(server: LiveServer, person: Pe
 
     def refuse(route: object) -> None:
         """The answer ended while the button was on its way."""
-        server.on_loop(server.hub.sessions.of("").stop, name)
+        server.on_loop(server.services.sessions.of("").stop, name)
         route.continue_()  # type: ignore[attr-defined]
 
     person.page.route("**/v1/chat/completions/control", refuse)

@@ -61,9 +61,9 @@ def engine_of(config: Config) -> EngineConfig:
 
 def test_slow_bodies(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(endpoint, "BodyLimits", Taken)
-    hub: Any = SimpleNamespace(config=configured("server.min_body_kib_s", 9))
+    services: Any = SimpleNamespace(config=configured("server.min_body_kib_s", 9))
     operation: Any = SimpleNamespace(parameters=(), body_pointers={}, response_pointers={})
-    taken = Taken.by(endpoint.Endpoint, hub, operation, None)
+    taken = Taken.by(endpoint.Endpoint, services, operation, None)
     assert taken.args[2] == 9 * 1024
 
 

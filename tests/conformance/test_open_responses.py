@@ -74,9 +74,9 @@ def test_the_documented_command_line_holds_15(suite: ModuleType, smollm2_path: P
 def test_the_checks_see_what_is_wrong(suite: ModuleType, server: LiveServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """The fault that once cost five of them: a resource without its temperature."""
     monkeypatch.setattr(resource, "_IN_FORCE", ("top_p", "presence_penalty", "frequency_penalty"))
-    server.hub.check_replies = False
+    server.services.check_replies = False
     outcomes = found(suite, server)
-    server.hub.check_replies = True
+    server.services.check_replies = True
     failed = {name for name, why in outcomes.items() if "temperature" in why}
     assert failed >= {"basic-response", "streaming-response", "websocket-response", "multi-turn", "tool-calling"}
 

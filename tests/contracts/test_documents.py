@@ -46,8 +46,8 @@ def fuzzed() -> Iterator[LiveServer]:
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("name", DOCUMENTS)
 def test_document(fuzzed: LiveServer, name: str) -> None:
-    hub = fuzzed.hub
-    found = fuzzing.run(hub.contract, hub.validators, name, fuzzed.url, KEY, max_examples=EXAMPLES)
+    services = fuzzed.services
+    found = fuzzing.run(services.contract, services.validators, name, fuzzed.url, KEY, max_examples=EXAMPLES)
     assert not found, "\n\n".join(found[:20])
 
 
@@ -55,6 +55,6 @@ def test_document(fuzzed: LiveServer, name: str) -> None:
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("name", DOCUMENTS)
 def test_document_at_length(fuzzed: LiveServer, name: str, fuzz_seed: int) -> None:
-    hub = fuzzed.hub
-    found = fuzzing.run(hub.contract, hub.validators, name, fuzzed.url, KEY, max_examples=300, seed=fuzz_seed)
+    services = fuzzed.services
+    found = fuzzing.run(services.contract, services.validators, name, fuzzed.url, KEY, max_examples=300, seed=fuzz_seed)
     assert not found, "\n\n".join([f"--fuzz-seed {fuzz_seed}", *found[:20]])

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from imp_server.api.hub import Hub
 from imp_server.api.model_text_side import ModelTextSide
+from imp_server.api.services import ServerServices
 from imp_server.core import InvalidRequest
 from imp_server.dialects import imp_native
 from imp_server.engine.client.scripted import ScriptedEngine
@@ -20,18 +20,18 @@ def _extra_key(ids: list[int], _writer: Any) -> Any:
     return {"tokens": ids, "extra": 1}
 
 
-async def _refuses(self: Hub, model: str, ids: list[int]) -> str:
+async def _refuses(self: ServerServices, model: str, ids: list[int]) -> str:
     raise InvalidRequest("no")
 
 
-async def _breaks(self: Hub, model: str, ids: list[int]) -> str:
+async def _breaks(self: ServerServices, model: str, ids: list[int]) -> str:
     raise RuntimeError("kaput")
 
 
 FAULTS: dict[str, tuple[Any, str, Any, str]] = {
     "a key too many": (imp_native, "_tokens_body", _extra_key, "response_schema_conformance"),
-    "valid data refused": (Hub, "detokenize", _refuses, "valid_data_accepted"),
-    "an exception": (Hub, "detokenize", _breaks, "not_a_server_error"),
+    "valid data refused": (ServerServices, "detokenize", _refuses, "valid_data_accepted"),
+    "an exception": (ServerServices, "detokenize", _breaks, "not_a_server_error"),
 }
 
 
@@ -43,5 +43,5 @@ def test_a_fault_is_found(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with live_server(
         lambda: ScriptedEngine(model.vocabulary), lambda: model, model=fuzzing.MODEL, check_replies=False
     ) as live:
-        found = fuzzing.run(live.hub.contract, live.hub.validators, "imp", live.url, "k", max_examples=3)
+        found = fuzzing.run(live.services.contract, live.services.validators, "imp", live.url, "k", max_examples=3)
     assert any(check in text for text in found), found

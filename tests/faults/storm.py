@@ -310,8 +310,8 @@ class Left(NamedTuple):
 
 
 def left(live: LiveServer) -> Left:
-    counters, _ = live.wait(live.hub.stats())
-    admission = live.hub.admission
+    counters, _ = live.wait(live.services.stats())
+    admission = live.services.admission
 
     def own() -> tuple[int, ...]:
         gc.collect()
@@ -319,7 +319,7 @@ def left(live: LiveServer) -> Left:
             admission.gate.n_taken,
             admission.queued.n_tokens,
             admission.bodies.n_taken,
-            sum(reply.n_choices > 0 for host in live.hub.models for reply in host.replies),
+            sum(reply.n_choices > 0 for host in live.services.models for reply in host.replies),
             len(admission.connections),
             len(asyncio.all_tasks(live.loop)),
         )

@@ -231,7 +231,7 @@ def test_half_open_sockets_are_closed_and_keep_nobody_out(tmp_path: Path) -> Non
                 sock.sendall(parts[i % 3])
                 if i % 20 == 19:
                     assert httpx.get(live.url + "/health", timeout=10).status_code == 200
-            assert len(live.hub.admission.connections) <= 40
+            assert len(live.services.admission.connections) <= 40
             assert fulfil(httpx.Client(base_url=live.url, timeout=LIMIT_S), Ask("chat", 1, 4)).is_whole
             end = time.monotonic() + 20
             while left(live).connections > 1:

@@ -111,7 +111,7 @@ def test_more_connections_than_there_may_be(live: LiveServer) -> None:
             sock.sendall(b"" if i % 2 else b"POST ")
             if i % 50 == 49:
                 assert httpx.get(live.url + "/health", timeout=10).status_code == 200
-        assert len(live.hub.admission.connections) <= 64
+        assert len(live.services.admission.connections) <= 64
 
 
 def test_more_bytes_than_bodies_may_have(live: LiveServer) -> None:
@@ -134,7 +134,7 @@ def test_more_bytes_than_bodies_may_have(live: LiveServer) -> None:
                 continue
             assert ((status, headers["retry-after"]) == (503, "1") and b"max" in data) or b"memory" in data
             refused += 1
-        assert live.hub.admission.bodies.n_taken <= 8 << 20
+        assert live.services.admission.bodies.n_taken <= 8 << 20
         print(f"\n{refused} of 20 stalled bodies of 1 MiB were refused")
         assert refused >= 10
         assert httpx.post(live.url + CHAT, json=body(), timeout=LIMIT_S).status_code == 200

@@ -164,10 +164,10 @@ def storm_of_leavers(
 
 def forget(live: LiveServer) -> None:
     """All streams."""
-    names = [session.key.name for session in live.on_loop(lambda: live.hub.sessions.owned(""))]
+    names = [session.key.name for session in live.on_loop(lambda: live.services.sessions.owned(""))]
     for name in names:
         assert httpx.delete(f"{live.url}/v1/stream/{name}").status_code == 204
-    assert live.on_loop(lambda: (len(live.hub.sessions), live.hub.sessions.n_bytes)) == (0, 0)
+    assert live.on_loop(lambda: (len(live.services.sessions), live.services.sessions.n_bytes)) == (0, 0)
 
 
 @pytest.mark.parametrize(("n_streams", "n_clients"), [(30, 6), pytest.param(500, 32, marks=pytest.mark.slow)])
@@ -184,13 +184,13 @@ def test_streams_whose_clients_leave_are_read_again_right_to_the_byte(
     took_s = time.monotonic() - began
     assert [fault for one in found for fault in one.faults] == [] and len(found) == n_streams
     assert all(read_stream(one.sent.ask, one.whole)[1] for one in found), "nothing failed, so each came to its end"
-    n_bytes = live.on_loop(lambda: live.hub.sessions.n_bytes)
+    n_bytes = live.on_loop(lambda: live.services.sessions.n_bytes)
     assert n_bytes == sum(len(one.whole) for one in found)
     after = until_peace(live, before)
     print(f"\n{n_streams} streams of {n_clients} clients: {took_s:.1f} s, {n_bytes >> 10} KiB kept; {after}")
     print(f"MiB: process {mib:.0f} -> {taken(os.getpid()).api_mib:.0f}")
     forget(live)
-    counters, _ = live.wait(live.hub.stats())
+    counters, _ = live.wait(live.services.stats())
     assert counters["blocks_free"] + counters["blocks_cached"] == N_BLOCKS
 
 
@@ -258,7 +258,7 @@ def test_deleting_at_any_stage_leaves_nothing(live: LiveServer) -> None:
         thread.join(LIMIT_S)
     http.close()
     assert len(stopped) == len(wanted)
-    assert live.on_loop(lambda: (len(live.hub.sessions), live.hub.sessions.n_bytes)) == (0, 0)
+    assert live.on_loop(lambda: (len(live.services.sessions), live.services.sessions.n_bytes)) == (0, 0)
     until_peace(live, before)
 
 
@@ -287,4 +287,4 @@ def test_background_responses_of_many_clients_end_and_leave_nothing(live: LiveSe
             time.sleep(0.1)
         assert set(states) <= {"incomplete", "completed", "cancelled"} and "incomplete" in states
     until_peace(live, before)
-    assert live.on_loop(lambda: (len(live.hub.sessions), live.hub.sessions.n_bytes)) == (0, 0)
+    assert live.on_loop(lambda: (len(live.services.sessions), live.services.sessions.n_bytes)) == (0, 0)

@@ -68,7 +68,7 @@ def test_every_request_of_many_clients_gets_its_answer(live: LiveServer, n_reque
     print(f"\n{n_requests} requests of {n_clients} clients: {took_s:.1f} s; before {before}, after {after}")
     print(f"MiB: process {mib.api_mib:.0f} -> {now.api_mib:.0f}, engine {mib.engine_mib:.0f} -> {now.engine_mib:.0f}")
     assert now.api_mib < mib.api_mib + 60 and now.engine_mib < mib.engine_mib + 60
-    counters, _ = live.wait(live.hub.stats())
+    counters, _ = live.wait(live.services.stats())
     assert counters["blocks_free"] + counters["blocks_cached"] == N_BLOCKS
     assert counters["integrity_faults_total"] == counters["steps_failed_total"] == 0
 

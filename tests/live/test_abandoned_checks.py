@@ -23,7 +23,7 @@ N_CLIENTS = 17
 @pytest.fixture(scope="module")
 def live() -> Iterator[LiveServer]:
     with toy_server(TOOLS_CHATML, settings={"server.request_timeout_s": 20}) as server:
-        server.hub.workers.start()
+        server.services.workers.start()
         yield server
 
 
@@ -42,7 +42,7 @@ def schema(name: str) -> dict[str, Any]:
 
 
 def children(live: LiveServer) -> int:
-    return live.hub.workers.n_children
+    return live.services.workers.n_children
 
 
 def test_seventeen_clients_leave_and_nothing_runs_on(live: LiveServer, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -55,9 +55,9 @@ def test_seventeen_clients_leave_and_nothing_runs_on(live: LiveServer, monkeypat
                 for i in range(N_CLIENTS)
             ]
             until = time.monotonic() + 20
-            while live.hub.checks.jobs.n_large < 8 and time.monotonic() < until:
+            while live.services.checks.jobs.n_large < 8 and time.monotonic() < until:
                 await asyncio.sleep(0.02)
-            assert live.hub.checks.jobs.n_large >= 8
+            assert live.services.checks.jobs.n_large >= 8
             began = time.monotonic()
             plain = await client.post("/v1/chat/completions", json=body())
             assert plain.status_code == 200 and time.monotonic() - began < 5
@@ -70,7 +70,7 @@ def test_seventeen_clients_leave_and_nothing_runs_on(live: LiveServer, monkeypat
     while children(live):
         assert time.monotonic() < until, f"{children(live)} checks run on for nobody"
         time.sleep(0.02)
-    jobs = live.hub.checks.jobs
+    jobs = live.services.checks.jobs
     assert not jobs.n_large and jobs.n_free == jobs.n_quick
 
 
@@ -81,7 +81,7 @@ def test_nothing_broken_off_is_remembered(live: LiveServer, monkeypatch: pytest.
         assert refused.status_code == 400 and "too much work" in refused.text
     served = httpx.post(f"{live.url}/v1/chat/completions", json=body(response_format=schema("broken")))
     assert served.status_code == 200
-    assert live.hub.checks.counters[KILLED] == 1
+    assert live.services.checks.counters[KILLED] == 1
 
 
 def test_a_check_ends_at_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,7 +108,7 @@ def test_a_schema_is_checked_once(live: LiveServer) -> None:
         }
 
     asked: list[tuple[int, int]] = []
-    jobs = live.hub.checks.jobs
+    jobs = live.services.checks.jobs
     run = jobs.run
 
     async def counted(function: str, data: bytes, *rest: Any) -> bytes:
@@ -146,7 +146,7 @@ def test_a_schema_is_checked_once(live: LiveServer) -> None:
             texts.append({k: v for k, v in reply.json()["error"].items() if k != "request_id"})
             assert asked == calls
         assert texts[0] == texts[1]
-        assert live.hub.checks.counters["grammar_refused_total"] >= 2
+        assert live.services.checks.counters["grammar_refused_total"] >= 2
     finally:
         del jobs.run  # type: ignore[method-assign]
 
@@ -159,7 +159,7 @@ def test_metrics_count_refusals_from_the_start(live: LiveServer) -> None:
 def test_a_client_that_leaves_while_it_waits_for_a_thread(live: LiveServer) -> None:
     gate = threading.Event()
     for _ in range(2):
-        live.loop.call_soon_threadsafe(lambda: live.loop.create_task(live.hub.pool.run(gate.wait, 5)))
+        live.loop.call_soon_threadsafe(lambda: live.loop.create_task(live.services.pool.run(gate.wait, 5)))
     try:
         with pytest.raises(httpx.ReadTimeout):
             httpx.post(

@@ -10,7 +10,7 @@ from typing import Any
 
 import httpx
 import pytest
-from imp_server.api.hub import new_workers
+from imp_server.api.services import new_workers
 from imp_server.config import Config
 from imp_server.text import model_workers
 from imp_server.text.model import TextModel

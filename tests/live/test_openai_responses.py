@@ -314,7 +314,7 @@ def test_opening_events_come_before_the_first_token_and_a_live_response_can_be_c
 def test_a_waiting_call_returns_when_it_is_cancelled(server: LiveServer) -> None:
     gate = server.on_loop(asyncio.Event)
     server.engine.play(text_ids("par"), ScriptGate(gate))
-    live = server.hub.shelf.live
+    live = server.services.shelf.live
     earlier = set(live)
     box: dict[str, Any] = {}
     thread = threading.Thread(target=lambda: box.update(post(server).json()))

@@ -21,36 +21,36 @@ from imp_server.api.endpoint import (
 from imp_server.api.entrance import Anything, enter
 from imp_server.api.errors import shape_of
 from imp_server.api.headers import request_id_of, sanitised_id
-from imp_server.api.hub import Hub
 from imp_server.api.own_routes import further_health, has_pages
 from imp_server.api.paths import Paths
+from imp_server.api.services import ServerServices
 from imp_server.api.visit import Front, visit_of
 from imp_server.core import ImpError, MethodNotAllowed, UnknownUrl
 
 
-def build_app(hub: Hub) -> Application:
+def build_app(services: ServerServices) -> Application:
     """Raises ConfigError when contract and handlers don't match."""
     app = Application(router=Router(), show_error_details=False)
-    paths = Paths([o.path for o in hub.contract.operations], hub.config.server.api_prefix)
+    paths = Paths([o.path for o in services.contract.operations], services.config.server.api_prefix)
     if paths.prefix:
-        hub.contract.document["servers"] = [{"url": paths.prefix}]
-    fallback = _fallback(app, hub, paths)
-    literal = frozenset(o.path for o in hub.contract.operations if "{" not in o.path)
-    for operation, handler in bind(hub.contract, find_handlers()):
-        if not operation.path or (operation.id == _INDEX and not has_pages(hub.config.server)):
+        services.contract.document["servers"] = [{"url": paths.prefix}]
+    fallback = _fallback(app, services, paths)
+    literal = frozenset(o.path for o in services.contract.operations if "{" not in o.path)
+    for operation, handler in bind(services.contract, find_handlers()):
+        if not operation.path or (operation.id == _INDEX and not has_pages(services.config.server)):
             continue
-        respond: Responder = Endpoint(hub, operation, handler).answer
+        respond: Responder = Endpoint(services, operation, handler).answer
         if "{" in operation.path:
             respond = _unless_literal(respond, literal, paths, fallback)
         # uvicorn drops the body of an answer to HEAD
         routes = paths.served(_route(operation))
-        if operation.path == "/health" and (further := further_health(hub.config.server)):
+        if operation.path == "/health" and (further := further_health(services.config.server)):
             routes += (paths.prefix + further,)
         for method in ("GET", "HEAD") if operation.method == "GET" else (operation.method,):
             for path in routes:
                 app.router.add(method, path, _plain(respond))
     app.router.fallback = fallback
-    hub.front = Front(app, hub.admission, hub.reports)
+    services.front = Front(app, services.admission, services.reports)
     return app
 
 
@@ -91,28 +91,28 @@ def _unless_literal(respond: Responder, literal: frozenset[str], paths: Paths, f
     return route
 
 
-def _fallback(app: Application, hub: Hub, paths: Paths) -> Responder:
+def _fallback(app: Application, services: ServerServices, paths: Paths) -> Responder:
     """Unknown paths 404, known paths with another method 405 and Allow, both for those with a key only; OPTIONS 204."""
-    changes = [(o.method, _pattern(o.path)) for o in hub.contract.operations if o.path and o.changes_server]
+    changes = [(o.method, _pattern(o.path)) for o in services.contract.operations if o.path and o.changes_server]
 
     async def respond(request: Request) -> Response:
         headers = lower_headers(request)
         path = paths.meant(request.path)
-        is_off = path == "/" and not has_pages(hub.config.server) and request.method in ("GET", "HEAD")
-        allow = () if is_off else _allowed(app, hub, path, request)
+        is_off = path == "/" and not has_pages(services.config.server) and request.method in ("GET", "HEAD")
+        allow = () if is_off else _allowed(app, services, path, request)
         error: ImpError
         if request.method == "OPTIONS":
-            response = Response(hub.cors.status, [(b"allow", ", ".join(allow or ("OPTIONS",)).encode())])
+            response = Response(services.cors.status, [(b"allow", ", ".join(allow or ("OPTIONS",)).encode())])
         else:
             request_id = request_id_of(headers)
             what = _printable(f"{request.method[:16]} {request.path[:128]}")
-            if refusal := _refusal(hub, path, headers, request):
+            if refusal := _refusal(services, path, headers, request):
                 error = refusal
             elif allow:
                 error = MethodNotAllowed(f"{what} isn't there; this path has {', '.join(allow)}", allow=allow)
             else:
                 error = UnknownUrl(f"Unknown endpoint: {what}{paths.advice(request.path)}")
-            response = error_response(_shape(hub, path, headers), error, request_id)
+            response = error_response(_shape(services, path, headers), error, request_id)
             add_ids(response, request_id)
             note_refusal(request, error)
         methods = ", ".join(allow) if allow else "GET, POST, DELETE, OPTIONS"
@@ -120,7 +120,7 @@ def _fallback(app: Application, hub: Hub, paths: Paths) -> Responder:
         method = headers.get("access-control-request-method", request.method)
         listed_only = any(method == m and pattern.fullmatch(path) for m, pattern in changes)
         origin = headers.get("origin", "")
-        add_headers(response, hub.cors.headers(origin, methods, asked, listed_only=listed_only))
+        add_headers(response, services.cors.headers(origin, methods, asked, listed_only=listed_only))
         if request.method == "OPTIONS" and "x-request-id" in headers:
             add_ids(response, sanitised_id(headers["x-request-id"]))
         return response
@@ -128,19 +128,19 @@ def _fallback(app: Application, hub: Hub, paths: Paths) -> Responder:
     return respond
 
 
-def _refusal(hub: Hub, path: str, headers: dict[str, str], request: Request) -> ImpError | None:
+def _refusal(services: ServerServices, path: str, headers: dict[str, str], request: Request) -> ImpError | None:
     """Why the request doesn't even hear what isn't there. Another method of a public path is no secret."""
-    is_public = any(o.public for o in hub.contract.operations if o.path == path)
+    is_public = any(o.public for o in services.contract.operations if o.path == path)
     try:
-        enter(hub, request.scope, headers, visit_of(request.scope).client, Anything(public=is_public))
+        enter(services, request.scope, headers, visit_of(request.scope).client, Anything(public=is_public))
     except ImpError as error:
         return error
     return None
 
 
-def _allowed(app: Application, hub: Hub, path: str, request: Request) -> tuple[str, ...]:
+def _allowed(app: Application, services: ServerServices, path: str, request: Request) -> tuple[str, ...]:
     """The methods of the request's path, which is `path` in the contract; () for an unknown one."""
-    found = {o.method for o in hub.contract.operations if o.path and o.path == path}
+    found = {o.method for o in services.contract.operations if o.path and o.path == path}
     if "GET" in found:
         found.add("HEAD")
     if not found:
@@ -149,12 +149,12 @@ def _allowed(app: Application, hub: Hub, path: str, request: Request) -> tuple[s
     return (*sorted(found), "OPTIONS") if found else ()
 
 
-def _shape(hub: Hub, path: str, headers: dict[str, str]) -> str:
-    operation = next((one for one in hub.contract.operations if path and one.path == path), None)
+def _shape(services: ServerServices, path: str, headers: dict[str, str]) -> str:
+    operation = next((one for one in services.contract.operations if path and one.path == path), None)
     if operation is not None:
         return shape_of(operation, headers)
     # A client of Anthropic's that went astray reads no other shape.
-    return "anthropic" if "anthropic-version" in headers else hub.contract.shape_of_path(path)
+    return "anthropic" if "anthropic-version" in headers else services.contract.shape_of_path(path)
 
 
 def _printable(text: str) -> str:

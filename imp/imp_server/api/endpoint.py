@@ -32,7 +32,6 @@ from imp_server.api.entrance import enter
 from imp_server.api.errors import error_headers, error_status, shape_module, shape_of
 from imp_server.api.generations import Generations, Terms
 from imp_server.api.headers import MOST_POINTERS, PAGE_HEADERS, listed, request_id_of
-from imp_server.api.hub import Hub, owned
 from imp_server.api.model_host import ModelHost
 from imp_server.api.parameters import ParameterReader
 from imp_server.api.predictions import formats, replies_to
@@ -41,6 +40,7 @@ from imp_server.api.resumable import Resumable, relayed
 from imp_server.api.resumable.opening import Chunks
 from imp_server.api.resumable.session import StreamKey
 from imp_server.api.router.leases import leasing
+from imp_server.api.services import ServerServices, owned
 from imp_server.api.text_side import check_for_any_model
 from imp_server.api.visit import Visit, visit_of
 from imp_server.core import ChatRequest, Draining, ImpError, InternalError, NotSupported, PromptRequest
@@ -80,19 +80,19 @@ def lower_headers(request: Request) -> dict[str, str]:
 class Endpoint:
     """An operation bound to its handler. Immutable."""
 
-    def __init__(self, hub: Hub, operation: Operation, handler: Handler) -> None:
+    def __init__(self, services: ServerServices, operation: Operation, handler: Handler) -> None:
         self.operation = operation
-        self._hub = hub
+        self._services = services
         self._handler = handler
         self._parameters = ParameterReader(operation.parameters)
         self._media = tuple(operation.body_pointers)
         self._only_streams = ("200", "application/json") not in operation.response_pointers
         self._is_resumable = any(parameter.name.lower() == STREAM_NAME for parameter in operation.parameters)
-        self._takes_any_name = hub.config.server.model_names == "any" and any(
-            "model" in hub.contract.resolve(pointer).get("properties", {})
+        self._takes_any_name = services.config.server.model_names == "any" and any(
+            "model" in services.contract.resolve(pointer).get("properties", {})
             for pointer in operation.body_pointers.values()
         )
-        server = hub.config.server
+        server = services.config.server
         self._limits = BodyLimits(server.max_body_mib * 2**20, server.body_timeout_s, server.min_body_kib_s * 1024)
 
     async def answer(self, request: Request) -> Response:
@@ -114,11 +114,11 @@ class Endpoint:
             add_ids(response, request_id)
         changes = self.operation.changes_server
         origin, method = headers.get("origin", ""), self.operation.method
-        add_headers(response, self._hub.cors.headers(origin, method, "", listed_only=changes))
+        add_headers(response, self._services.cors.headers(origin, method, "", listed_only=changes))
         return response
 
     async def _answer(self, request: Request, headers: dict[str, str], request_id: str, visit: Visit) -> Response:
-        caller = enter(self._hub, request.scope, headers, visit.client, self.operation)
+        caller = enter(self._services, request.scope, headers, visit.client, self.operation)
         with acting_for(caller.owner, is_admin=caller.is_admin), leasing(visit.leases), charging(visit.charge):
             return await self._owned_answer(request, headers, request_id, visit)
 
@@ -127,27 +127,27 @@ class Endpoint:
         ignored: list[str] = []
         n_bytes = 0
         data = await self._data(request, headers, visit) if self._media else bytearray()
-        if self._hub.draining and not self.operation.public:  # since the head came
+        if self._services.draining and not self.operation.public:  # since the head came
             raise Draining("the server is shutting down", retry_after_s=5.0)
         if self.operation.is_inference:
             visit.take_place()
         if self._media:
             n_bytes = len(data)
             if n_bytes > INLINE_BYTES:
-                body, ignored = await self._hub.pool.run(self._parsed, data, visit.charge)
+                body, ignored = await self._services.pool.run(self._parsed, data, visit.charge)
             elif data or self.operation.body_required:
                 body, ignored = self._parsed(data, visit.charge)
             del data
             visit.charge.give_back(n_bytes)
         if self._takes_any_name:
-            body = {**body, "model": self._hub.state().model or body.get("model") or "none"}
+            body = {**body, "model": self._services.state().model or body.get("model") or "none"}
         call = Call(
             body=body,
             path=self._parameters.path(request.route_values or {}),
             query=self._parameters.query(request.url.query or b""),
             headers=headers,
             request_id=request_id,
-            services=self._hub,
+            services=self._services,
             n_bytes=n_bytes,
             turn=turn_of(request.scope),
             client=client_of(request),
@@ -174,12 +174,12 @@ class Endpoint:
             raise
 
     async def _asked(self, request: Request, reply: SubRequests, watch: DisconnectWatch) -> Any:
-        hub = self._hub
-        assert hub.front is not None
-        prefix = hub.config.server.api_prefix.strip("/")
-        known = formats(hub.contract.operations)
+        services = self._services
+        assert services.front is not None
+        prefix = services.config.server.api_prefix.strip("/")
+        known = formats(services.contract.operations)
         scope: Any = request.scope
-        return await replies_to(hub.front, scope, reply, known, f"/{prefix}" if prefix else "", watch)
+        return await replies_to(services.front, scope, reply, known, f"/{prefix}" if prefix else "", watch)
 
     async def _handled(self, call: Call, watch: DisconnectWatch) -> Any:
         """What the handler gives to threads ends once the client has left. Raises ClientGone."""
@@ -195,27 +195,27 @@ class Endpoint:
         data = await read_body(request, headers, self._limits, visit.charge)
         if not codings or not data:
             return data
-        return await self._hub.pool.run(inflated, data, codings, self._limits.max_bytes, visit.charge)
+        return await self._services.pool.run(inflated, data, codings, self._limits.max_bytes, visit.charge)
 
     def _parsed(self, data: bytearray, charge: Charge) -> tuple[dict[str, Any], list[str]]:
         """The body, and JSON pointers of what has no effect in it."""
-        check_json_size(data, self._hub.config.server, charge)
-        value = decode_json(data, self._hub.config.server.max_json_depth)
+        check_json_size(data, self._services.config.server, charge)
+        value = decode_json(data, self._services.config.server.max_json_depth)
         pointer = next(iter(self.operation.body_pointers.values()))
-        body: dict[str, Any] = self._hub.validators.check_request(pointer, value, is_big=len(data) > INLINE_BYTES)
-        return body, self._hub.validators.ignored_fields(pointer, body, MOST_POINTERS + 1)
+        body: dict[str, Any] = self._services.validators.check_request(pointer, value, is_big=len(data) > INLINE_BYTES)
+        return body, self._services.validators.ignored_fields(pointer, body, MOST_POINTERS + 1)
 
     # --- replies --------------------------------------------------------------------------------
 
     async def _plain(self, reply: Reply, *, is_big: bool) -> Response:
         if isinstance(reply, JsonReply):
-            if self._hub.check_replies:
+            if self._services.check_replies:
                 self._check(reply.status, "application/json", reply.body)
             if is_big:
                 return await self._big_response(reply.status, reply.body, reply.headers)
             return json_response(reply.status, reply.body, reply.headers)
         assert isinstance(reply, BytesReply)
-        if self._hub.check_replies:
+        if self._services.check_replies:
             self._check(reply.status, reply.content_type.partition(";")[0], reply.content)
         content = Content(reply.content_type.encode(), reply.content) if reply.content_type else None
         own = PAGE_HEADERS if reply.content_type.startswith("text/html") else {}
@@ -227,7 +227,7 @@ class Endpoint:
         if name is None or not call.body.get("stream", self._only_streams):
             return nullcontext()
         key = StreamKey(current_owner(), name)
-        return Resumable(self._hub.sessions, key, watch, shape_of(self.operation, call.headers))
+        return Resumable(self._services.sessions, key, watch, shape_of(self.operation, call.headers))
 
     def _unattended(
         self, call: Call, reply: Generate, watch: DisconnectWatch
@@ -236,7 +236,7 @@ class Endpoint:
         if reply.background is None:
             return nullcontext()
         key = StreamKey(current_owner(), reply.context.id, "events" if reply.streamed else "nothing")
-        return Resumable(self._hub.sessions, key, watch, shape_of(self.operation, call.headers))
+        return Resumable(self._services.sessions, key, watch, shape_of(self.operation, call.headers))
 
     async def _generate(
         self,
@@ -256,7 +256,7 @@ class Endpoint:
             more = _reply_headers(request, reply, prepared, unread)
             at_once = await reply.background() if reply.background else None
             if reply.streamed or at_once is not None:
-                silence = silence_s(reply.context.body, self._hub.config.streams.keep_alive_s)
+                silence = silence_s(reply.context.body, self._services.config.streams.keep_alive_s)
                 run = StreamRun(reply, generations, watch, silence)
                 chunks: Chunks = partial(encoded, self._checked(run.frames()))
                 if resumable is not None:
@@ -270,7 +270,7 @@ class Endpoint:
         client.close()
         if body is None:
             raise ClientGone
-        if self._hub.check_replies:
+        if self._services.check_replies:
             self._check(200, "application/json", body)
         if len(prepared) > _FEW:
             return await self._big_response(200, body, more)
@@ -283,26 +283,26 @@ class Endpoint:
         requests = [owned(one) for one in reply.requests]
         for one in requests:
             check_for_any_model(one)
-        if self._hub.config.server.only_embeddings and _generates(requests[0]):
+        if self._services.config.server.only_embeddings and _generates(requests[0]):
             raise NotSupported("this server makes embeddings only (server.only_embeddings, --embedding)")
         errand = Errand()
         watch.when_gone(errand.end)
         with running(errand):
-            host = await self._hub.awake(requests[0].model)
+            host = await self._services.awake(requests[0].model)
         limit_s = host.config.server.request_timeout_s or None
         if resumable is not None:
             await resumable.loaded(host, limit_s)
         visit.leases.read(host)
         prepared = await self._prepared(host, requests, watch, client_of(request))
-        visit.report = self._hub.reports.begin(
+        visit.report = self._services.reports.begin(
             self.operation.path, host.id, visit.began_s, reply.context.id, streamed=reply.streamed
         )
         if prepared[0].request.task == "generate":
-            self._hub.reports.take_prompts([prompt.prompt_text for prompt in prepared])
+            self._services.reports.take_prompts([prompt.prompt_text for prompt in prepared])
         terms = Terms(
             names=frozenset((reply.context.id, reply.context.request_id)),
             sender=client_of(request),
-            outranks=self._hub.keys.may_outrank(),
+            outranks=self._services.keys.may_outrank(),
             reasoning_control=reply.context.body.get("reasoning_control", True) is not False,
             deadline_s=limit_s,
             report=visit.report,
@@ -312,8 +312,8 @@ class Endpoint:
             prepared,
             terms,
             counters=host.counters,
-            checks=self._hub.checks,
-            queued=self._hub.admission.queued,
+            checks=self._services.checks,
+            queued=self._services.admission.queued,
         )
         host.replies.add(generations)
         visit.model, visit.generations = host.id, generations
@@ -327,10 +327,10 @@ class Endpoint:
         self, host: ModelHost, requests: Sequence[ChatRequest | PromptRequest], watch: DisconnectWatch, owner: str
     ) -> list[Prepared]:
         """Raises ClientGone once the client has left: nothing goes on for nobody."""
-        hub = self._hub
+        services = self._services
         preparing = Preparing(
-            hub.pool_of(host, renders=isinstance(requests[0], ChatRequest)),
-            hub.checks,
+            services.pool_of(host, renders=isinstance(requests[0], ChatRequest)),
+            services.checks,
             owner,
             host.config.server.request_timeout_s or None,
         )
@@ -342,7 +342,7 @@ class Endpoint:
 
     async def _big_response(self, status: int, body: Any, headers: Mapping[str, str]) -> Response:
         """Encoded in the pool, and given to the socket in pieces."""
-        data = await self._hub.pool.run(encode_in_pieces, body)
+        data = await self._services.pool.run(encode_in_pieces, body)
         if len(data) <= INLINE_BYTES:
             return Response(status, _raw(headers), Content(b"application/json", data))
         return Response(status, _raw(headers), StreamedContent(b"application/json", partial(_pieces, data)))
@@ -356,17 +356,17 @@ class Endpoint:
     async def _checked(self, frames: AsyncGenerator[SseFrame | None, None]) -> AsyncGenerator[SseFrame | None, None]:
         async with aclosing(frames):
             async for frame in frames:
-                if frame is not None and self._hub.check_replies:
+                if frame is not None and self._services.check_replies:
                     event: dict[str, Any] = {"data": _decoded(frame.data)}
                     if frame.event is not None:
                         event["event"] = frame.event
-                    self._hub.validators.check_event(self.operation, event)
+                    self._services.validators.check_event(self.operation, event)
                 yield frame
 
     def _check(self, status: int, media: str, body: Any) -> None:
         if media == "application/json":
             body = msgspec.json.decode(msgspec.json.encode(body))
-        self._hub.validators.check_reply(self.operation, status, media, body)
+        self._services.validators.check_reply(self.operation, status, media, body)
 
     # --- errors ---------------------------------------------------------------------------------
 
@@ -374,7 +374,7 @@ class Endpoint:
         shape = shape_of(self.operation, headers)
         response = error_response(shape, error, request_id)
         note_refusal(request, error)
-        if self._hub.check_replies and error.code != "contract_violation":
+        if self._services.check_replies and error.code != "contract_violation":
             try:
                 body = shape_module(shape).error_body(error, request_id)
                 self._check(response.status, "application/json", body)

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from imp_server.api.admission.addresses import UNIX, parsed
 from imp_server.api.headers import Cors
 from imp_server.api.hosts import host_headers
-from imp_server.api.hub import Hub
+from imp_server.api.services import ServerServices
 from imp_server.core import Draining, Forbidden
 from imp_server.core.owner import Caller
 
@@ -44,25 +44,25 @@ class Anything(NamedTuple):
     changes_server: bool = False
 
 
-def enter(hub: Hub, scope: Scope, headers: Headers, client: str, wanted: WantedBody) -> Caller:
+def enter(services: ServerServices, scope: Scope, headers: Headers, client: str, wanted: WantedBody) -> Caller:
     """Raises what keeps the request out. `client`: the address to count, behind proxies that are trusted."""
     if client != UNIX:
-        hub.hosts.check(host_headers(scope["headers"]), always=wanted.changes_server and hub.keys.is_open)
-    check_browser(headers, hub.cors, changes_server=wanted.changes_server)
+        services.hosts.check(host_headers(scope["headers"]), always=wanted.changes_server and services.keys.is_open)
+    check_browser(headers, services.cors, changes_server=wanted.changes_server)
     if wanted.public:
         return Caller()
-    if hub.draining:
+    if services.draining:
         raise Draining("the server is shutting down", retry_after_s=5.0)
     if not wanted.is_probe:
-        hub.admission.rates.check(client)
-    caller = hub.keys.check_admin(headers) if wanted.changes_server else hub.keys.check(headers)
-    if wanted.changes_server and hub.keys.is_open and not hub.keys.has_admin and not is_local(scope, headers):
+        services.admission.rates.check(client)
+    caller = services.keys.check_admin(headers) if wanted.changes_server else services.keys.check(headers)
+    if wanted.changes_server and services.keys.is_open and not services.keys.has_admin and not is_local(scope, headers):
         raise Forbidden(
             "this changes the server, and without keys it takes that from its own machine only; "
             "start it with --admin-api-key or --api-key"
         )
     if wanted.is_inference:
-        hub.admission.gate.check()
+        services.admission.gate.check()
     return caller
 
 

@@ -28,11 +28,11 @@ import uvicorn
 from imp_server.api.admission.listener import Listener
 from imp_server.api.app import build_app
 from imp_server.api.http_protocol import ImpHttpProtocol, error_bytes
-from imp_server.api.hub import Hub, build_hub
 from imp_server.api.model_host import ModelHost
 from imp_server.api.returned_memory import map_large_blocks
 from imp_server.api.router.catalogue import Catalogue
 from imp_server.api.service_manager import READY, STOPPING, tell_service_manager
+from imp_server.api.services import ServerServices, build_services
 from imp_server.api.websocket import WebSocketFront
 from imp_server.api.websocket_frames import ImpWebSocketProtocol
 from imp_server.config import Config
@@ -159,10 +159,10 @@ def serve(
     ConfigError if the contract is broken.
     """
     listening = sockets or bind(config.server)
-    hub = build_hub(config, hosts, workers=workers, catalogue=catalogue)
-    hub.workers.start()
+    services = build_services(config, hosts, workers=workers, catalogue=catalogue)
+    services.workers.start()
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        runner.run(run(hub, listening, announce, ends_process=True))
+        runner.run(run(services, listening, announce, ends_process=True))
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
@@ -174,21 +174,21 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 
 class ImpServer(uvicorn.Server):
-    """uvicorn that tells the hub when it begins to drain, and takes no more connections than there is room for."""
+    """uvicorn that says in the services when it begins to drain, and takes no more connections than there is room for."""
 
     def __init__(
         self,
         config: uvicorn.Config,
-        hub: Hub,
+        services: ServerServices,
         sockets: Sequence[socket.socket],
         when_exiting: Callable[[], None] = lambda: None,
     ) -> None:
         """`when_exiting`: called at the first signal."""
         super().__init__(config)
         self._when_exiting = when_exiting
-        self._hub = hub
+        self._services = services
         self._sockets = sockets
-        self._tls = tls_context(hub.config.server)
+        self._tls = tls_context(services.config.server)
         self._listener: Listener | None = None
         self._loop = asyncio.get_running_loop()
         self.exiting, self.hurried = asyncio.Event(), asyncio.Event()
@@ -201,8 +201,8 @@ class ImpServer(uvicorn.Server):
         await super().startup(sockets=[])
         protocol = partial(
             ImpHttpProtocol,
-            connections=self._hub.admission.connections,
-            bodies=self._hub.admission.bodies,
+            connections=self._services.admission.connections,
+            bodies=self._services.admission.bodies,
             config=self.config,
             server_state=self.server_state,
             app_state={},
@@ -210,11 +210,11 @@ class ImpServer(uvicorn.Server):
         refusal = partial(error_bytes, "503 Service Unavailable")
         self._listener = Listener(
             self._sockets,
-            self._hub.admission.connections,
+            self._services.admission.connections,
             protocol,
             refusal,
             tls=self._tls,
-            handshake_s=self._hub.config.server.head_timeout_s,
+            handshake_s=self._services.config.server.head_timeout_s,
         )
         self._listener.start()
 
@@ -231,9 +231,9 @@ class ImpServer(uvicorn.Server):
 
         uvicorn's own would raise the signal again once it has drained: the process must end with 0.
         """
-        if not self._hub.draining:
+        if not self._services.draining:
             self._when_exiting()
-        self._hub.draining = True
+        self._services.draining = True
         self._loop.call_soon_threadsafe(self.exiting.set)
         if self.should_exit and sig == signal.SIGINT:
             self.force_exit = self.hurried.is_set()
@@ -241,20 +241,22 @@ class ImpServer(uvicorn.Server):
         self.should_exit = True
 
 
-async def run(hub: Hub, sockets: Sockets, announce: Announce, *, ends_process: bool = False) -> None:
+async def run(services: ServerServices, sockets: Sockets, announce: Announce, *, ends_process: bool = False) -> None:
     """`serve` on a running event loop. `ends_process`: the process is gone two seconds behind the drain in any case."""
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     map_large_blocks()
-    app = build_app(hub)
+    app = build_app(services)
     await app.start()  # type: ignore[no-untyped-call]
-    assert hub.front is not None
-    front = WebSocketFront(hub.front, hub)
-    last_resort = partial(_end_in_time, hub) if ends_process else _nothing
-    server = ImpServer(_uvicorn_config(front, hub), hub, sockets, last_resort)
+    assert services.front is not None
+    front = WebSocketFront(services.front, services)
+    last_resort = partial(_end_in_time, services) if ends_process else _nothing
+    server = ImpServer(_uvicorn_config(front, services), services, sockets, last_resort)
     serving = asyncio.create_task(server.serve())
-    watching = asyncio.gather(hub.admission.connections.watch(), _look_at_lanes(hub), hub.residency.watch())
-    loading = asyncio.create_task(_load(hub))
-    draining = asyncio.create_task(_drain(server, hub))
+    watching = asyncio.gather(
+        services.admission.connections.watch(), _look_at_lanes(services), services.residency.watch()
+    )
+    loading = asyncio.create_task(_load(services))
+    draining = asyncio.create_task(_drain(server, services))
     try:
         await asyncio.wait((serving, loading), return_when=asyncio.FIRST_COMPLETED)
         if loading.done() and not serving.done():
@@ -265,7 +267,7 @@ async def run(hub: Hub, sockets: Sockets, announce: Announce, *, ends_process: b
                 announce(f"{'Also' if i else 'Server'} listening on {url_of(sock, tls=server.has_tls)}")
             tell_service_manager(READY)
         await serving
-        if hub.draining and not server.force_exit:
+        if services.draining and not server.force_exit:
             await draining
     finally:
         server.should_exit = True
@@ -274,29 +276,29 @@ async def run(hub: Hub, sockets: Sockets, announce: Announce, *, ends_process: b
         draining.cancel()
         watching.cancel()
         await asyncio.gather(serving, loading, draining, watching, return_exceptions=True)
-        await hub.residency.close()
-        await hub.control.close()
-        await asyncio.gather(*(host.stop() for host in hub.models))
-        await hub.sessions.close()
-        hub.pool.close()
-        await hub.shelf.close()
-        await asyncio.to_thread(hub.reports.close)
-        await asyncio.to_thread(hub.workers.close)
-        await asyncio.to_thread(hub.renderer.close)
+        await services.residency.close()
+        await services.control.close()
+        await asyncio.gather(*(host.stop() for host in services.models))
+        await services.sessions.close()
+        services.pool.close()
+        await services.shelf.close()
+        await asyncio.to_thread(services.reports.close)
+        await asyncio.to_thread(services.workers.close)
+        await asyncio.to_thread(services.renderer.close)
         await app.stop()  # type: ignore[no-untyped-call]
 
 
-async def _drain(server: ImpServer, hub: Hub) -> None:
+async def _drain(server: ImpServer, services: ServerServices) -> None:
     """After a signal the engines finish what runs; what outlasts the drain ends with its dialect's error."""
     await server.exiting.wait()
     tell_service_manager(STOPPING)
-    hub.control.end_streams()
-    await hub.residency.close()
-    limit_s = hub.config.server.drain_timeout_s
+    services.control.end_streams()
+    await services.residency.close()
+    limit_s = services.config.server.drain_timeout_s
     if n := len(server.server_state.tasks):
         requests = f"{n} request{'s' if n > 1 else ''}"
         _log.info("finishing %s, for at most %g s; one more Ctrl-C ends them now", requests, limit_s)
-    await asyncio.gather(*(host.drain(limit_s, server.hurried) for host in hub.models))
+    await asyncio.gather(*(host.drain(limit_s, server.hurried) for host in services.models))
 
 
 _TO_SAY_SO_S = 1.3
@@ -309,31 +311,31 @@ def _nothing() -> None:
     return
 
 
-def _end_in_time(hub: Hub) -> None:
+def _end_in_time(services: ServerServices) -> None:
     """Starts the clock that ends this process, and those that it has begun. By a thread: the loop itself may hang."""
 
     def end() -> None:
-        time.sleep(hub.config.server.drain_timeout_s + _LAST_S)
+        time.sleep(services.config.server.drain_timeout_s + _LAST_S)
         _log.warning("something still hangs behind the drain: the server ends without waiting for it")
-        for host in hub.models:
+        for host in services.models:
             host.client.kill()
-        if hub.workers.pid is not None:
+        if services.workers.pid is not None:
             with suppress(OSError):
-                os.kill(hub.workers.pid, signal.SIGKILL)
+                os.kill(services.workers.pid, signal.SIGKILL)
         os._exit(0)
 
     threading.Thread(target=end, name="imp-end", daemon=True).start()
 
 
-async def _look_at_lanes(hub: Hub) -> None:
+async def _look_at_lanes(services: ServerServices) -> None:
     while True:
         await asyncio.sleep(1.0)
-        hub.look_at_lanes()
-        hub.sessions.look()
+        services.look_at_lanes()
+        services.sessions.look()
 
 
-def _uvicorn_config(app: object, hub: Hub) -> uvicorn.Config:
-    config = hub.config
+def _uvicorn_config(app: object, services: ServerServices) -> uvicorn.Config:
+    config = services.config
     return uvicorn.Config(
         app,  # type: ignore[arg-type]
         http=ImpHttpProtocol,
@@ -350,10 +352,10 @@ def _uvicorn_config(app: object, hub: Hub) -> uvicorn.Config:
     )
 
 
-async def _load(hub: Hub) -> None:
+async def _load(services: ServerServices) -> None:
     """The one model, or several at the same time; raises what the first that fails has met. Those that are loaded on
     demand aren't waited for."""
-    await asyncio.gather(*(host.load(hub.pool) for host in hub.models if not host.on_demand))
-    for host in hub.models:
+    await asyncio.gather(*(host.load(services.pool) for host in services.models if not host.on_demand))
+    for host in services.models:
         if host.on_demand and host.loads_at_start and not host.broken:
-            hub.residency.want(host)
+            services.residency.want(host)

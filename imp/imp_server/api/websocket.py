@@ -21,8 +21,8 @@ from imp_server.api.body import check_json_size, decode_json
 from imp_server.api.entrance import Anything, enter
 from imp_server.api.errors import error_headers, shape_module
 from imp_server.api.headers import request_id_of
-from imp_server.api.hub import Hub
 from imp_server.api.paths import Paths
+from imp_server.api.services import ServerServices
 from imp_server.api.visit import address_of
 from imp_server.api.websocket_frames import IN_FLIGHT
 from imp_server.core import ImpError, InvalidRequest, Overloaded, UnknownUrl
@@ -50,10 +50,12 @@ class AgedConnection(InvalidRequest):
 class WebSocketFront:
     """The application with WebSocket connections in front. Owns how many there are."""
 
-    def __init__(self, app: Application, hub: Hub) -> None:
+    def __init__(self, app: Application, services: ServerServices) -> None:
         self._app = app
-        self._hub = hub
-        self._paths = Paths((operation.path for operation in hub.contract.operations), hub.config.server.api_prefix)
+        self._services = services
+        self._paths = Paths(
+            (operation.path for operation in services.contract.operations), services.config.server.api_prefix
+        )
         self._n_open = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -65,14 +67,16 @@ class WebSocketFront:
         try:
             self._admit(scope, headers)
         except ImpError as error:
-            self._hub.admission.log.note("a WebSocket connection was refused: ", f"HTTP {error.status} {error.code}")
+            self._services.admission.log.note(
+                "a WebSocket connection was refused: ", f"HTTP {error.status} {error.code}"
+            )
             await _refuse(send, error, request_id_of(headers))
             return
         self._n_open += 1
         try:
             with contextlib.suppress(ClientDisconnected):
                 await send({"type": "websocket.accept"})
-                await Connection(self._app, self._hub, scope, receive, send).run()
+                await Connection(self._app, self._services, scope, receive, send).run()
         finally:
             self._n_open -= 1
 
@@ -80,8 +84,8 @@ class WebSocketFront:
         """By the handshake alone. Raises what keeps the connection out."""
         if self._paths.meant(scope["path"]) != PATH:
             raise UnknownUrl(f"there is no WebSocket here; it is at {self._paths.prefix}{PATH}")
-        enter(self._hub, scope, headers, address_of(scope, self._hub.admission.proxies), Anything())
-        most = self._hub.config.responses.max_sockets
+        enter(self._services, scope, headers, address_of(scope, self._services.admission.proxies), Anything())
+        most = self._services.config.responses.max_sockets
         if most and self._n_open >= most:
             message = f"{most} WebSocket connections are open (responses.max_sockets); close one, or send a POST"
             raise Overloaded(message, retry_after_s=5.0)
@@ -99,14 +103,14 @@ async def _refuse(send: Send, error: ImpError, request_id: str) -> None:
 class Connection:
     """Owner of one open connection: of what it waits for, of its memory, and of the one response in flight."""
 
-    def __init__(self, app: Application, hub: Hub, scope: Scope, receive: Receive, send: Send) -> None:
+    def __init__(self, app: Application, services: ServerServices, scope: Scope, receive: Receive, send: Send) -> None:
         self._app = app
-        self._hub = hub
+        self._services = services
         self._scope = scope
         self._receive = receive
         self._send = send
         self._memory = TurnMemory()
-        self._charge = hub.admission.bodies.charge()
+        self._charge = services.admission.bodies.charge()
         """For the messages that wait, and the one whose turn it is until it is a request."""
         self._message = b""
         self._waiting: asyncio.Queue[bytes | None] = asyncio.Queue()
@@ -125,7 +129,7 @@ class Connection:
                 finally:
                     self._scope[IN_FLIGHT] = False
                     self._n_unanswered -= 1
-                if self._hub.draining:
+                if self._services.draining:
                     await self._close(_RESTARTS, "the server is shutting down")
         finally:
             reader.cancel()
@@ -153,7 +157,7 @@ class Connection:
         """Waits for the next message; False if the client has gone or there is no more time for it."""
         if self._is_gone.is_set():
             return False
-        knobs = self._hub.config.responses
+        knobs = self._services.config.responses
         young_s = self._born_s + knobs.socket_age_s - time.monotonic() if knobs.socket_age_s else math.inf
         idle_s = knobs.socket_idle_s or math.inf
         with contextlib.suppress(TimeoutError):
@@ -174,7 +178,7 @@ class Connection:
     async def _answer(self) -> None:
         message, self._message = self._message, b""
         previous = ""
-        decoded = self._hub.admission.bodies.charge()
+        decoded = self._services.admission.bodies.charge()
         try:
             body, turn = await self._in_its_place(message, self._read_message, message, decoded)
             previous = body.get("previous_response_id") or ""
@@ -192,16 +196,16 @@ class Connection:
             self._memory.forget(previous)
 
     async def _in_its_place(self, message: bytes, function: Callable[..., Any], *args: Any) -> Any:
-        return function(*args) if len(message) <= INLINE_BYTES else await self._hub.pool.run(function, *args)
+        return function(*args) if len(message) <= INLINE_BYTES else await self._services.pool.run(function, *args)
 
     def _read_message(self, message: bytes, charge: Charge) -> tuple[Json, Turn]:
         """The body of the request that it stands for. Raises InvalidJson, InvalidRequest, and as check_json_size."""
-        check_json_size(message, self._hub.config.server, charge)
-        value = decode_json(message, self._hub.config.server.max_json_depth)
+        check_json_size(message, self._services.config.server, charge)
+        value = decode_json(message, self._services.config.server.max_json_depth)
         envelope = value
         if isinstance(value, dict):
             envelope = {name: value[name] for name in _ENVELOPE_FIELDS if name in value}
-        self._hub.validators.check_request(_ENVELOPE, envelope)
+        self._services.validators.check_request(_ENVELOPE, envelope)
         body = {name: item for name, item in value.items() if name not in _ENVELOPE_FIELDS} | {"stream": True}
         return body, Turn(self._memory, value.get("generate") is not False)
 

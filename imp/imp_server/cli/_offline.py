@@ -13,8 +13,8 @@ from typing import Any
 import click
 import msgspec
 
-from imp_server.api.hub import new_workers
 from imp_server.api.model_text_side import ModelTextSide
+from imp_server.api.services import new_workers
 from imp_server.cli._chat_answer import ChatAnswer, LocalModel
 from imp_server.cli._chat_loop import ChatLoop
 from imp_server.cli._chat_prompt import read_message, set_up_history

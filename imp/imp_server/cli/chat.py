@@ -89,8 +89,8 @@ def _refuse_engine_flags(loaded: Loaded) -> None:
 
 def _run(config: Config, located: Located, talk: Conversation, question: str, markdown: bool) -> None:
     """The model in this process."""
-    from imp_server.api.hub import new_workers
     from imp_server.api.model_text_side import ModelTextSide
+    from imp_server.api.services import new_workers
     from imp_server.engine.build import build_engine
     from imp_server.engine.client.inline import InlineEngine
 

@@ -71,8 +71,8 @@ def run_server(loaded: Loaded, model: str | None = None, *, opens_page: bool = F
 
 
 def _serve_several(loaded: Loaded, announce: Announce) -> None:
-    from imp_server.api.hub import new_workers
     from imp_server.api.server import bind, serve
+    from imp_server.api.services import new_workers
     from imp_server.cli._several_models import DiskCatalogue
 
     config = loaded.config
@@ -111,10 +111,10 @@ def warnings(config: Config) -> Iterator[str]:
 
 
 def _serve_model(config: Config, located: Located, sockets: Sockets, announce: Announce) -> None:
-    from imp_server.api.hub import new_workers
     from imp_server.api.model_host import ModelHost
     from imp_server.api.model_text_side import ModelTextSide
     from imp_server.api.server import serve
+    from imp_server.api.services import new_workers
     from imp_server.engine.client.process import ProcessEngine
 
     with ExitStack() as bar:

@@ -1,7 +1,7 @@
 """The grammar of a reply that may hold calls and is free besides, made from the segments of its own OutputPlan.
 
-What begins a call is said once, by the segments: the walker (plan_walk/) opens a call where one of their openers counts,
-and the grammar made of them binds from there on. So neither binds what the other takes for text.
+What begins a call is said once, by the segments: the walker (plan_walk/) opens a call where one of their openers
+counts, and the grammar made of them binds from there on. So neither binds what the other takes for text.
 """
 
 from __future__ import annotations

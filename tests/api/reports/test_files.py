@@ -135,7 +135,7 @@ def test_a_disk_that_hangs_costs_lines_and_no_request(tmp_path: Path, monkeypatc
         for _ in range(20):
             assert http.post(CHAT, json=chat()).status_code == 200
         assert time.monotonic() - begun < 4
-        writer = live.hub.reports._writer
+        writer = live.services.reports._writer
         assert 0 < writer._n_bytes <= 2000
         door.set()
         end = time.monotonic() + 5

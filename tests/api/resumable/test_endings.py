@@ -83,7 +83,7 @@ def test_deleting_frees_the_row_and_ends_all_readers(server: LiveServer, actions
         found: list[bytes] = []
         reader = threading.Thread(target=lambda: found.append(read(server, "stopped").content))
         reader.start()
-        until(lambda: server.on_loop(lambda: sum(s.n_readers for s in server.hub.sessions.owned("")) == 2))
+        until(lambda: server.on_loop(lambda: sum(s.n_readers for s in server.services.sessions.owned("")) == 2))
         assert stop(server, "stopped") == 204
         assert until(lambda: server.engine.n_running == 0) < 0.25
         data = own.read()
@@ -168,7 +168,7 @@ def test_a_refused_request_ends_nothing() -> None:
         def refused(status: int, headers: dict[str, str] = headers, **fields: Any) -> None:
             reply = httpx.post(live.url + CHAT, json=body(**fields), headers=headers, timeout=20)
             assert reply.status_code == status, reply.text
-            (row,) = live.on_loop(lambda: live.hub.sessions.of(owner_of("k")).rows(["kept"]))
+            (row,) = live.on_loop(lambda: live.services.sessions.of(owner_of("k")).rows(["kept"]))
             assert not row.is_done and live.engine.n_running == 1
 
         refused(400, temperature="hot")
@@ -184,9 +184,9 @@ def test_a_refused_request_ends_nothing() -> None:
             reply = httpx.post(live.url + CHAT, json=body(), headers=headers)
             assert reply.status_code == 429
         until(lambda: live.engine.n_running == 1)
-        live.on_loop(setattr, live.hub, "draining", True)
+        live.on_loop(setattr, live.services, "draining", True)
         refused(503)
-        live.on_loop(setattr, live.hub, "draining", False)
+        live.on_loop(setattr, live.services, "draining", False)
         assert httpx.delete(url(live, "kept"), headers=key).status_code == 204
 
 
@@ -230,8 +230,8 @@ def test_a_detached_stream_has_its_place_at_the_gate() -> None:
         live.on_loop(gate.set)
         until(lambda: look_up(live, "placed")[0]["is_done"])
         assert httpx.post(live.url + CHAT, json=body(), timeout=20).status_code == 200
-        assert live.hub.admission.gate.n_taken == 0
-        assert live.hub.admission.bodies.n_taken == 0
+        assert live.services.admission.gate.n_taken == 0
+        assert live.services.admission.bodies.n_taken == 0
 
 
 def test_its_body_is_paid_for_until_it_ends() -> None:
@@ -239,9 +239,9 @@ def test_its_body_is_paid_for_until_it_ends() -> None:
         (gate,) = gated(live, "ok")
         leave_behind(live, "large", messages=MESSAGES, metadata={"k": "v"}, padding=["x" * 1000] * 400)
         time.sleep(0.05)
-        assert live.hub.admission.bodies.n_taken > 400_000
+        assert live.services.admission.bodies.n_taken > 400_000
         live.on_loop(gate.set)
-        until(lambda: live.hub.admission.bodies.n_taken == 0)
+        until(lambda: live.services.admission.bodies.n_taken == 0)
 
 
 def test_the_oldest_that_has_ended_makes_room_and_none_that_is_written() -> None:
@@ -275,15 +275,15 @@ def test_a_refused_request_makes_no_room() -> None:
 def test_what_ended_is_kept_for_a_while(server: LiveServer) -> None:
     post(server, "brief")
     assert read(server, "brief").status_code == 200
-    (session,) = server.on_loop(lambda: [one for one in server.hub.sessions.owned("") if one.key.name == "brief"])
+    (session,) = server.on_loop(lambda: [one for one in server.services.sessions.owned("") if one.key.name == "brief"])
     session.ended_s -= 295
     time.sleep(0.01)
-    server.on_loop(server.hub.sessions.look)
+    server.on_loop(server.services.sessions.look)
     assert read(server, "brief").status_code == 200
     session.ended_s -= 5
-    server.on_loop(server.hub.sessions.look)
+    server.on_loop(server.services.sessions.look)
     assert read(server, "brief").status_code == 404 and look_up(server, "brief") == []
-    assert server.hub.sessions.n_bytes == sum(len(one.ring) for one in server.hub.sessions.owned(""))
+    assert server.services.sessions.n_bytes == sum(len(one.ring) for one in server.services.sessions.owned(""))
 
 
 def test_what_nobody_reads_is_ended_and_says_why() -> None:
@@ -376,8 +376,8 @@ def test_the_end_of_the_server_ends_what_is_detached() -> None:
         for name in "abc":
             live.engine.play(*endless())
             leave_behind(live, name, max_tokens=5000)
-        sessions = live.on_loop(lambda: live.hub.sessions.owned(""))
+        sessions = live.on_loop(lambda: live.services.sessions.owned(""))
         assert len(sessions) == 3
         start = time.perf_counter()
     assert time.perf_counter() - start < 5
-    assert all(session.is_done for session in sessions) and live.hub.admission.gate.n_taken == 0
+    assert all(session.is_done for session in sessions) and live.services.admission.gate.n_taken == 0

@@ -74,12 +74,12 @@ def without_chance(data: bytes) -> bytes:
 
 @pytest.mark.parametrize("path", DIALECTS)
 def test_without_the_header_nothing_is_kept_and_every_byte_is_the_same(server: LiveServer, path: str) -> None:
-    n_before = len(server.hub.sessions)
+    n_before = len(server.services.sessions)
     asked = {"model": "toy"} | DIALECTS[path]
     for _ in range(2):  # one event per token, whoever reads
         server.engine.play(*[action for token in text_ids("Hey") for action in (Wait(0.03), token)])
     plain = httpx.post(server.url + path, json=asked, timeout=20)
-    assert len(server.hub.sessions) == n_before
+    assert len(server.services.sessions) == n_before
     named = post(server, "same", path)
     assert without_chance(named.content) == without_chance(plain.content)
     own = {"date", "x-request-id", "request-id"}

@@ -37,7 +37,7 @@ def test_a_parked_request(path: str) -> None:
         for name in ("stays", "left"):
             until(lambda: read(live, name).status_code == 200, 10)  # noqa: B023
             assert b"a" in read(live, name).content
-        until(lambda: all(host.n_leases == 0 for host in live.hub.models))
+        until(lambda: all(host.n_leases == 0 for host in live.services.models))
 
 
 def test_a_stop_takes_the_claim_for_the_model_along() -> None:
@@ -47,8 +47,8 @@ def test_a_stop_takes_the_claim_for_the_model_along() -> None:
         until(lambda: statuses(live)["a"] == "loading")
         assert stop(live, "stopped") == 204
         assert json.loads(raw_http.answer(sock)[2])["error"]["code"] == "request_cancelled"
-        until(lambda: live.hub.admission.gate.n_taken == 0)
-        assert all(host.n_leases == 0 for host in live.hub.models)
+        until(lambda: live.services.admission.gate.n_taken == 0)
+        assert all(host.n_leases == 0 for host in live.services.models)
         refused = httpx.post(
             f"{live.url}/v1/chat/completions",
             json={"model": "nobody", "stream": True, "messages": [{"role": "user", "content": "x"}]},

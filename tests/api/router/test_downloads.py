@@ -138,7 +138,7 @@ def test_a_server_of_one_model_tells_and_fetches_nothing() -> None:
 
 def test_a_listener_that_leaves_is_forgotten() -> None:
     with several(ScriptedCatalogue("a")) as live:
-        listeners = live.hub.control._events._listeners
+        listeners = live.services.control._events._listeners
         with httpx.stream("GET", live.url + "/models/sse") as reply:
             lines = reply.iter_lines()
             next(lines)

@@ -138,7 +138,7 @@ def test_who_waits_is_served_in_turn_and_shares_a_load() -> None:
             running += [pool.submit(said, live, name) for _ in range(3)]
             until(lambda name=name: statuses(live)[name] == "loading", 20)  # type: ignore[misc]
             n_waiting = len(running)
-            until(lambda n=n_waiting: sum(h.n_leases for h in live.hub.models) == n, 20)  # type: ignore[misc]
+            until(lambda n=n_waiting: sum(h.n_leases for h in live.services.models) == n, 20)  # type: ignore[misc]
         live.on_loop(gate.event.set)
         assert [one.result(20) for one in running] == ["x", *"bbbcccddd"]
         assert catalogue.loads == ["a", "b", "c", "d"]
@@ -154,13 +154,13 @@ def test_who_leaves_takes_his_claim_along() -> None:
         until(lambda: catalogue["a"].n_running == 1, 20)
         with pytest.raises(httpx.TimeoutException):
             httpx.post(live.url + CHAT, json={**BODY, "model": "b"}, timeout=0.2)
-        until(lambda: statuses(live)["b"] == "unloaded" and live.hub.models.find("b").n_leases == 0, 20)
+        until(lambda: statuses(live)["b"] == "unloaded" and live.services.models.find("b").n_leases == 0, 20)
         last = pool.submit(said, live, "c")
         until(lambda: statuses(live)["c"] == "loading", 20)
         live.on_loop(gate.event.set)
         assert last.result(20) == "c" and slow.result(20) == "x"
         assert catalogue.loads == ["a", "c"]
-        assert all(host.n_leases == 0 for host in live.hub.models)
+        assert all(host.n_leases == 0 for host in live.services.models)
 
 
 def test_a_load_that_fails_is_a_503_and_the_next_is_served() -> None:
@@ -172,7 +172,7 @@ def test_a_load_that_fails_is_a_503_and_the_next_is_served() -> None:
         failing = [pool.submit(ask, live, "a") for _ in range(2)]
         until(lambda: statuses(live)["a"] == "loading", 20)
         served = pool.submit(said, live, "b")
-        until(lambda: sum(host.n_leases for host in live.hub.models) == 3, 20)
+        until(lambda: sum(host.n_leases for host in live.services.models) == 3, 20)
         live.on_loop(catalogue["a"].may_load.set)
         for one in failing:
             assert error_of(one.result(20)) == (503, "model_load_failed") and "cut off" in one.result().text
@@ -216,7 +216,7 @@ def test_load_and_unload_by_hand() -> None:
         assert error_of(http.post("/models/load", json={"model": "a"})) == (400, "model_already_loaded")
         assert http.post("/models/unload", json={"model": "a"}).json() == {"success": True}
         until(lambda: statuses(live)["a"] == "unloaded" and catalogue["a"].state == "stopped", 20)
-        assert live.hub.models.find("a").text is None
+        assert live.services.models.find("a").text is None
         assert said(live, "a") == "a"
         assert http.post("/admin/suspend", json={"model": "a"}).json() == {"suspended": True, "models": ["a"]}
         assert statuses(live)["a"] == "sleeping" and error_of(ask(live, "a")) == (503, "suspended")
@@ -343,7 +343,7 @@ def test_the_server_ends_while_somebody_waits() -> None:
         pool.submit(ask, live, "a")
         until(lambda: catalogue.loads == ["a"], 20)
         live.on_loop(lambda: None)
-        live.wait(live.hub.residency.close())
+        live.wait(live.services.residency.close())
     assert time.monotonic() - began_s < 30
 
 
@@ -371,7 +371,7 @@ def test_a_stream_that_survives_its_client_waits_for_its_model_alone(path: str, 
         until(lambda: http.get("/v1/stream?conv_id=chat").status_code == 200, 20)
         text = http.get("/v1/stream?conv_id=chat").text
         assert '"a"' in text and text.endswith("\n\n") and "error" not in text.replace('"error":null', "")
-        until(lambda: all(host.n_leases == 0 for host in live.hub.models), 20)
+        until(lambda: all(host.n_leases == 0 for host in live.services.models), 20)
 
 
 def test_a_stream_that_is_stopped_while_its_model_loads() -> None:
@@ -386,4 +386,4 @@ def test_a_stream_that_is_stopped_while_its_model_loads() -> None:
         assert waits.result(20).status_code == 400
         live.on_loop(catalogue["a"].may_load.set)
         until(lambda: statuses(live)["a"] == "loaded", 20)
-        assert catalogue["a"].requests_seen == [] and live.hub.models.find("a").n_leases == 0
+        assert catalogue["a"].requests_seen == [] and live.services.models.find("a").n_leases == 0

@@ -210,7 +210,7 @@ def test_who_leaves_while_it_wakes_isnt_served() -> None:
             httpx.post(live.url + CHAT, json=BODY, timeout=0.2)
         until(lambda: health(live)["state"] == "ready", 20)
         assert engine_of(live).requests_seen == []
-        assert live.hub.models.find("m").n_leases == 0
+        assert live.services.models.find("m").n_leases == 0
 
 
 def test_totals_go_on_behind_a_sleep() -> None:
@@ -219,7 +219,7 @@ def test_totals_go_on_behind_a_sleep() -> None:
         return float(next(line for line in text.splitlines() if line.startswith(f"{name} ")).split()[1])
 
     with live_server(sleepy(), ByteText) as live:
-        host = live.hub.models.find("m")
+        host = live.services.models.find("m")
 
         async def stats() -> Any:
             return type(before)({**before.counters, "steps_total": 7.0}, ())

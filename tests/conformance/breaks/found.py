@@ -55,7 +55,7 @@ FOUND_BREAKS = [
     instead("found: 1h is written as 5m", "anthropic-messages/cache/3", anthropic_messages_events, "_written",
             lambda usage, hour_until: _five_minutes(usage)),
     instead("found: unknown paths speak one shape", "anthropic-messages/errors/10", app, "_shape",
-            lambda hub, path, headers: "openai"),
+            lambda services, path, headers: "openai"),
     instead("found: the template is shown without tools", "llamacpp/template/1", llamacpp, "_TEMPLATE_FIELDS",
             ("messages",)),
     after("found: tokens of bytes", "tgi/generate/1", tgi_reply.TokenTexts, "of", _as_bytes),

@@ -62,7 +62,7 @@ K = TypeVar("K")
 
 
 @dataclass(slots=True)
-class Hub:
+class ServerServices:
     """Owner of the pool, the models and the contract in force."""
 
     config: Config
@@ -347,14 +347,14 @@ def new_workers() -> Workers:
     return Workers((WARM_UP, TEXT_WARM_UP))
 
 
-def build_hub(
+def build_services(
     config: Config,
     hosts: Sequence[ModelHost] = (),
     *,
     check_replies: bool = False,
     workers: Workers | None = None,
     catalogue: Catalogue | None = None,
-) -> Hub:
+) -> ServerServices:
     """Loads and compiles the contract. `catalogue`: of a server of several models, which brings the hosts then.
 
     Raises ConfigError.
@@ -384,7 +384,7 @@ def build_hub(
     pool = WorkerPool(stuck_s=config.server.stuck_thread_s)
     models, residency, control = _models(config, hosts, pool, catalogue)
     workers = workers or new_workers()
-    return Hub(
+    return ServerServices(
         config=config,
         contract=contract,
         validators=validators,
