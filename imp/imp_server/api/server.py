@@ -174,7 +174,7 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 
 class ImpServer(uvicorn.Server):
-    """uvicorn that says in the services when it begins to drain, and takes no more connections than there is room for."""
+    """uvicorn that notes in the services when it begins to drain, and takes no more connections than have room."""
 
     def __init__(
         self,
