@@ -38,7 +38,7 @@ Tensor = torch.Tensor
 
 
 @dataclass(frozen=True, slots=True)
-class Matrix:
+class PackedMatrix:
     """A packed matrix [n_out, n_in]; its planes are those of formats.py, on the device.
 
     Matrices of experts or heads are one matrix of count * n_out rows, expert by expert.
@@ -62,7 +62,7 @@ class Matrix:
 
 
 @dataclass(frozen=True, slots=True)
-class Norm:
+class NormForm:
     """rms: x / sqrt(mean(x^2) + eps) * weight. `centred`: x - mean(x) first, and `bias` behind, if there is one.
 
     A weight that counts from one is stored with the one added. `weight` None = all ones.
@@ -172,9 +172,9 @@ class QkvForm:
     head_size: int
     value_size: int
     order: Literal["norm_first", "rope_first", "whole"]
-    q_norm: Norm | None = None
-    k_norm: Norm | None = None
-    v_norm: Norm | None = None
+    q_norm: NormForm | None = None
+    k_norm: NormForm | None = None
+    v_norm: NormForm | None = None
     rotation: Rotation | None = None
     temperature: QueryTemperature | None = None
     gated: bool = False
@@ -344,30 +344,36 @@ class Operations(Protocol):
 
     name: str
 
-    def embed(self, ids: Tensor, rows: Rows, slots: SlotState, table: Matrix, scale: float, out: Tensor) -> None:
+    def embed(self, ids: Tensor, rows: Rows, slots: SlotState, table: PackedMatrix, scale: float, out: Tensor) -> None:
         """ids int32 [T], -1 = the id that the row's slot sampled last -> out [T, width] = table[id] * scale.
 
         Ids below 0 after that (nothing was sampled) count as 0.
         """
         ...
 
-    def add_norm(self, stream: Tensor, delta: Tensor | None, scale: float, norm: Norm, out: Tensor) -> None:
+    def add_norm(self, stream: Tensor, delta: Tensor | None, scale: float, norm: NormForm, out: Tensor) -> None:
         """stream [T, width] += delta * scale, in place, and out = norm(stream). Without `delta` the norm alone.
 
         stream and delta [T, width].
         """
         ...
 
-    def norm(self, x: Tensor, norm: Norm, out: Tensor) -> None:
+    def norm(self, x: Tensor, norm: NormForm, out: Tensor) -> None:
         """Over the last dimension; x and out [T, size], may be slices and may be the same."""
         ...
 
-    def project(self, x: Tensor, matrix: Matrix, bias: Tensor | None, out: Tensor) -> None:
+    def project(self, x: Tensor, matrix: PackedMatrix, bias: Tensor | None, out: Tensor) -> None:
         """out [T, n_out] = x [T, n_in] times matrix transposed + bias float32 [n_out]. x and out may be slices."""
         ...
 
     def gated_project(
-        self, x: Tensor, gate: Matrix, up: Matrix, biases: tuple[Tensor, Tensor] | None, act: Activation, out: Tensor
+        self,
+        x: Tensor,
+        gate: PackedMatrix,
+        up: PackedMatrix,
+        biases: tuple[Tensor, Tensor] | None,
+        act: Activation,
+        out: Tensor,
     ) -> None:
         """out [T, hidden] = act(x gate^T + b0) * (x up^T + b1).
 
@@ -387,14 +393,14 @@ class Operations(Protocol):
         """
         ...
 
-    def latent_epilogue(self, compressed: Tensor, norm: Norm, rotation: Rotation, rows: Rows, kv: LayerKv) -> None:
+    def latent_epilogue(self, compressed: Tensor, norm: NormForm, rotation: Rotation, rows: Rows, kv: LayerKv) -> None:
         """compressed [T, rank + dims] (may be a slice) -> the normalised latent and the turned key, in their blocks."""
         ...
 
     def latent_queries(
         self,
         q: Tensor,
-        k_b: Matrix,
+        k_b: PackedMatrix,
         rotation: Rotation,
         temperature: QueryTemperature | None,
         rows: Rows,
@@ -404,7 +410,7 @@ class Operations(Protocol):
         part, then the rest turned; both times the temperature."""
         ...
 
-    def by_head(self, x: Tensor, matrix: Matrix, out: Tensor) -> None:
+    def by_head(self, x: Tensor, matrix: PackedMatrix, out: Tensor) -> None:
         """x [T, heads, n_in] -> out [T, heads, n_out / heads]: each head by its own rows of `matrix`."""
         ...
 
@@ -433,8 +439,8 @@ class Operations(Protocol):
         x: Tensor,
         chosen: Tensor,
         on_input: Tensor | None,
-        gate: Matrix,
-        up: Matrix,
+        gate: PackedMatrix,
+        up: PackedMatrix,
         biases: tuple[Tensor, Tensor] | None,
         act: Activation,
         out: Tensor,
@@ -450,7 +456,7 @@ class Operations(Protocol):
         hidden: Tensor,
         chosen: Tensor,
         weights: Tensor | None,
-        down: Matrix,
+        down: PackedMatrix,
         bias: Tensor | None,
         out: Tensor,
     ) -> None:
@@ -461,13 +467,13 @@ class Operations(Protocol):
         ...
 
     def head_logits(
-        self, hidden: Tensor, head: Matrix, bias: Tensor | None, scale: float, softcap: float, out: Tensor
+        self, hidden: Tensor, head: PackedMatrix, bias: Tensor | None, scale: float, softcap: float, out: Tensor
     ) -> None:
         """hidden [M, width] -> out [M, vocab]: (head + bias) * scale, then softcap * tanh(x / softcap) if softcap."""
         ...
 
     def head_argmax(
-        self, hidden: Tensor, head: Matrix, bias: Tensor | None, scale: float, softcap: float, out: Tensor
+        self, hidden: Tensor, head: PackedMatrix, bias: Tensor | None, scale: float, softcap: float, out: Tensor
     ) -> None:
         """out int32 [M]: the id of the largest logit, the lowest on ties, -1 where the row has a NaN. No logits are
         kept."""
