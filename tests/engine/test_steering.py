@@ -7,11 +7,14 @@ import json
 import pytest
 from imp_server.core import OutputPlan, SamplingParams
 from imp_server.engine.client.inline import InlineEngine
+from imp_server.engine.constrained.grammar_row import GrammarRow
 from imp_server.engine.constrained.grammars import Grammars
+from imp_server.engine.constrained.masking import MaskThread
 from imp_server.grammar.check import check_schema
 
+from tests.engine.any_request import encode, words
 from tests.engine.test_constrained import IDS, text_of
-from tests.engine.tiny_engine import END, Tiny, ask, request, vocabulary, with_engine
+from tests.engine.tiny_engine import END, VOCAB, Tiny, ask, request, vocabulary, with_engine
 
 LONG = {
     "type": "object",
@@ -118,3 +121,22 @@ def test_far_from_the_limit_nothing_changes() -> None:
 
         with_engine(body, make_constraint=Grammars(vocabulary()))
     assert ids[400] == ids[401]
+
+
+def test_masks_behind_drafts_are_made_anew_when_the_rule_of_steering_changes() -> None:
+    """They were asked for under another rule: too wide behind the first change, too narrow where nothing is steered."""
+    masks = MaskThread(VOCAB, grammars := Grammars(words()))
+    try:
+        for change in ("refused", "unsteered"):
+            row = GrammarRow(grammars(check_schema({"type": "string"})), (END,), masks, 3)
+            drafts = encode('"a"')
+            assert len(row.walk(drafts)) == len(drafts)
+            assert row.judge(drafts[0]) == "ok" and row.advance(drafts[0]) and row.is_on_walk
+            if change == "refused":
+                row._spot = row._spot._replace(n_left=1)
+                assert row.judge(drafts[1]) == "refused"
+            else:
+                row.steers = False
+            assert row.draft_masks(3) == [] and not row.is_on_walk
+    finally:
+        masks.stop()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -120,6 +121,23 @@ def test_a_held_back_row_sits_out() -> None:
     assert {c.row for c in sim.step().chunks} == {b}
     a.is_held_back = False
     assert {c.row for c in sim.step().chunks} == {a, b}
+
+
+def test_drafts_under_way_stay_while_the_step_in_front_is_settled() -> None:
+    """Whoever forgets them takes the row's next position for known."""
+    sim = Simulation(8, prefill_chunk=4)
+    (row,) = sim.submit(range(8), 10)
+    scheduler = sim.scheduler
+    scheduler.admit()
+    first = scheduler.plan()
+    row.n_begun = first.chunks[0].end
+    row.drafts = np.array([3], dtype=np.int32)
+    second = scheduler.plan()
+    row.n_begun = second.chunks[0].end
+    scheduler.settle(first, [0], 1.0)
+    assert row.drafts.tolist() == [3] and row.awaits_token
+    scheduler.settle(second, [1], 1.0)
+    assert not len(row.drafts) and row.n_computed == 9
 
 
 def test_window_groups_give_up_what_nobody_sees() -> None:

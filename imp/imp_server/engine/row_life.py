@@ -173,6 +173,10 @@ class RowLife:
         output, sampler = live.output, live.row.sampler
         n_taken = 0
         for sampled in tokens:
+            if n_taken and live.grammar is not None and not live.grammar.is_on_walk:
+                # It was sampled under a mask that no longer is the row's.
+                self._scheduler.rewind(live.row, sampler.length - 1)
+                return False
             if not self._may_take(live, sampled):
                 return False
             if sampled.was_drafting:

@@ -68,7 +68,8 @@ class Row:
     n_run: int = 0
     """Tokens computed since it was admitted last."""
     drafts: NDArray[np.int32] = field(default_factory=lambda: np.empty(0, dtype=np.int32))
-    """Ids proposed for the next step; set by the engine before `plan`, cleared by `settle`."""
+    """Ids proposed for its next step, or under way in its newest; set by the engine before `plan`, and cleared when
+    they are settled or void."""
     snapshot_points: tuple[int, ...] = ()
     """Positions of its prompt at which its state is kept (models with state groups): chunks end there."""
     is_restoring: bool = False
@@ -105,6 +106,7 @@ class Row:
         """What is under way for the row is of no use any more."""
         self.generation += 1
         self.n_begun = self.n_computed
+        self.drafts = self.drafts[:0]
 
     @property
     def rank(self) -> tuple[int, int]:

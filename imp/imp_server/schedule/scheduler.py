@@ -168,7 +168,8 @@ class Scheduler:
             row.n_computed = chunk.end + accepted
             row.n_begun = max(row.n_begun, row.n_computed)
             row.n_written = max(row.n_written, row.n_computed)
-            row.drafts = row.drafts[:0]
+            if chunk.n_drafts:
+                row.drafts = row.drafts[:0]
             self._charge(row, chunk.n_tokens)
         self.queue.shares.note_work(plan.n_tokens)
 
@@ -206,7 +207,6 @@ class Scheduler:
             row.tables.release()
         row.void_steps()
         row.n_computed = row.n_begun = 0
-        row.drafts = row.drafts[:0]
         row.snapshot_points = ()
         row.sampler.shift(keep, discard)
         if row.tables is not None:
@@ -458,7 +458,6 @@ class Scheduler:
         row.n_computed = row.n_run = 0
         row.void_steps()
         row.is_restoring = False
-        row.drafts = row.drafts[:0]
 
     def _all_rows(self) -> Iterator[Row]:
         yield from self._rows

@@ -67,8 +67,7 @@ class GrammarRow:
         self._end_ids = end_ids
         self._masks = masks
         self._asker = asker
-        self.steers = steers
-        """The place is one whose end may be steered to."""
+        self._steers = steers
         self._past_at = n_left - n_early if n_early > 0 else -1
         self._goes_on_above = n_left - n_least
         self._spot = Spot(constraint.start, n_left)
@@ -76,6 +75,7 @@ class GrammarRow:
         self._next: tuple[int, Spot] | None = None
         self._job: Future[Made] | None = None
         self._ahead: list[_Ahead] = []
+        self._is_on_walk = False
         self.judging: Future[Any] | None = None
         """What the mask thread is asked about the token sampled last."""
         self.n_steered = 0
@@ -84,6 +84,26 @@ class GrammarRow:
         """The mask was asked for behind the last step: it may be filled while the next one's forward runs."""
 
     # --- masks ----------------------------------------------------------------------------------
+
+    @property
+    def steers(self) -> bool:
+        """The place is one whose end may be steered to."""
+        return self._steers
+
+    @steers.setter
+    def steers(self, steers: bool) -> None:
+        if steers != self._steers:
+            self._steers = steers
+            self._forget_masks()
+
+    @property
+    def is_on_walk(self) -> bool:
+        """The mask of the next token is the one that was asked for behind its drafts."""
+        return self._is_on_walk
+
+    def _forget_masks(self) -> None:
+        """The rule of steering is another from here on: what was asked for before may be too wide or too narrow."""
+        self._job, self._ahead, self._is_on_walk = None, [], False
 
     @property
     def is_quick(self) -> bool:
@@ -144,7 +164,7 @@ class GrammarRow:
 
     def _is_tight(self, spot: Spot, refused: frozenset[int], patience_s: float | None) -> bool:
         """Whether the mask has to be narrowed."""
-        if not self.steers or not (refused or self.n_steered):
+        if not self._steers or not (refused or self.n_steered):
             return False
         if spot.route is not None:
             return True
@@ -171,7 +191,7 @@ class GrammarRow:
         elif found == "refused":
             self._refused |= {token_id}
             self.n_steered += len(self._refused) == 1
-            self._job = None
+            self._forget_masks()
             self.request_mask()
         return found
 
@@ -188,14 +208,13 @@ class GrammarRow:
             self.n_steered += self._job.result().is_narrowed
         self._spot, self._next = self._next[1], None
         self._refused = frozenset()
-        self._job = None
         self.may_overlap = True
-        if self._ahead:
-            first = self._ahead.pop(0)
-            if first.token_id == token_id:
-                self._job = first.mask
-            else:
-                self._ahead = []
+        first = self._ahead.pop(0) if self._ahead else None
+        self._is_on_walk = first is not None and first.token_id == token_id
+        if first is not None and self._is_on_walk:
+            self._job = first.mask
+        else:
+            self._job, self._ahead = None, []
         return True
 
     def closed_by_force(self) -> None:
@@ -261,6 +280,6 @@ class GrammarRow:
 
     def _fits(self, spot: Spot, patience_s: float | None) -> bool:
         """Steering has something to hold on to. Where not even the shortest value fits, a reply is cut as any other."""
-        if not self.steers:
+        if not self._steers:
             return False
         return spot.route is not None or self._constraint.n_out(spot.place, patience_s) <= spot.n_left
