@@ -56,6 +56,21 @@ def test_a_reload_in_the_middle(server: LiveServer, person: Person) -> None:
     assert person.page.get_by_role("img", name=SPINNER).count() == 0
 
 
+def test_after_a_reload_it_never_looks_ended(server: LiveServer, person: Person) -> None:
+    go_on = half(server, person)
+    person.page.add_init_script(
+        """new MutationObserver(() => {
+            if (document.querySelector("article.assistant:not(.running)")) window.looksEnded = true;
+        }).observe(document, {childList: true, subtree: true, attributes: true});"""
+    )
+    person.page.reload()
+    person.page.get_by_text("«one»").wait_for()
+    assert not person.page.evaluate("() => window.looksEnded")
+    go_on()
+    check_whole(person, "Hm ü")
+    assert person.page.evaluate("() => window.looksEnded")
+
+
 def test_reloads_at_any_time(server: LiveServer, person: Person) -> None:
     """Tokens never wait for the page, whatever becomes of it meanwhile."""
     text = "".join(f"{i} ü🦊 " for i in range(60)).strip()

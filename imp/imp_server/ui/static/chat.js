@@ -72,8 +72,7 @@ export class Chat {
     this.isNew = false;
     this.#messages = loaded.messages;
     this.#follows = true;
-    this.#draw();
-    if (loaded.stream) await this.#attach();
+    await this.#showLoaded(loaded.stream);
     return true;
   }
 
@@ -250,14 +249,17 @@ export class Chat {
     }
     this.conversation = loaded.conversation;
     this.#messages = loaded.messages;
-    this.#draw();
-    if (loaded.stream) await this.#attach();
+    await this.#showLoaded(loaded.stream);
   }
 
-  async #attach() {
+  /** An answer that is being made is taken up before it is drawn, so that it never looks as if it had ended. */
+  async #showLoaded(stream) {
     const { id } = this.conversation;
-    await this.#streams.attach(id);
-    if (this.conversation.id === id && this.#streams.live(id)) this.#draw();
+    try {
+      if (stream) await this.#streams.attach(id);
+    } finally {
+      if (this.conversation.id === id) this.#draw();
+    }
   }
 
   /** Drawn once per frame, however fast tokens come. */
