@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from imp_server.core import Unavailable
 
 from tests.api.live_server import LiveServer
 from tests.browser.person import Person
@@ -52,6 +53,14 @@ def server(toy: LiveServer) -> Iterator[LiveServer]:
     yield toy
     toy.on_loop(toy.engine._plays.clear)
     toy.on_loop(toy.engine.always)
+    toy.on_loop(_end_all, toy)
+
+
+def _end_all(toy: LiveServer) -> None:
+    """What a page that is closed has left behind goes on for whoever comes back."""
+    toy.engine._requests.fail_all(Unavailable("the test is over"))
+    for key in list(toy.engine._rows):
+        toy.engine._drop(key)
 
 
 Meet = Callable[..., Person]

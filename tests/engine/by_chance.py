@@ -17,7 +17,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from imp_server.backends import late_masks, results
+from imp_server.backends import host_sampling, late_masks
 from imp_server.backends.base import Backend, KvSpec
 from imp_server.backends.cpu import sampling as native_sampling
 from imp_server.core import GenerateRequest, GrammarPlan, unpack_ids
@@ -301,7 +301,7 @@ class Engine:
             patch.setattr(self.scheduler.index, "restore", restore_some)
             for module in (late_masks, native_sampling):
                 patch.setattr(module, "MASK_PATIENCE_S", 0.0)
-            patch.setattr(results, "await_masks", await_masks)
+            patch.setattr(host_sampling, "await_masks", await_masks)
             for module in (mask_waits, speculating):
                 patch.setattr(module, "wait_for_all", self.jobs.work)
             patch.setattr(mask_waits, "wait_for_some", self.jobs.work)
