@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
@@ -11,11 +13,13 @@ from imp_server.api.services import build_services
 from imp_server.config import Config
 from imp_server.core import ConfigError
 from imp_server.dialects.llamacpp.fields import prompts_of
+from imp_server.engine.client.scripted import ScriptedEngine, ScriptGate, text_ids
 
 from tests.api.byte_text import ByteText
 from tests.api.conftest import scripted
 from tests.api.live_server import live_server
 from tests.api.raw_http import BODY, CHAT
+from tests.api.test_streams import until
 from tests.dialects.contract_check import checked
 
 SETTINGS = {"server.predict_route": "/v9/ask", "server.health_route": "/alive", "server.max_n_probs": 30}
@@ -159,6 +163,27 @@ def test_predictions(url: str) -> None:
 def test_predictions_that_are_refused(url: str, instances: list[Any], param: str) -> None:
     reply = httpx.post(url + "/v9/ask", json={"instances": instances})
     assert (reply.status_code, reply.json()["error"]["param"]) == (400, param)
+
+
+def test_predictions_are_finished_in_a_drain(url: str) -> None:
+    gate = ScriptGate(asyncio.Event())
+
+    def gated() -> ScriptedEngine:
+        engine = ScriptedEngine(ByteText().vocabulary)
+        engine.always(gate, *text_ids("ok"))
+        return engine
+
+    with live_server(gated, ByteText, settings=SETTINGS) as live, ThreadPoolExecutor(1) as pool:
+        instances = [{"@requestFormat": "completions", "model": "m", "prompt": "a", "max_tokens": 2}] * 18
+        whole = pool.submit(httpx.post, live.url + "/v9/ask", json={"instances": instances}, timeout=20)
+        until(lambda: len(live.engine._rows) == 16, 10)  # two have yet to begin
+        live.services.draining = True
+        assert httpx.post(live.url + "/v9/ask", json={"instances": instances}).status_code == 503
+        ended = asyncio.run_coroutine_threadsafe(live.services.predictions.ended(), live.loop)
+        assert not ended.done()
+        live.on_loop(gate.event.set)
+        assert [one["choices"][0]["text"] for one in whole.result(20).json()["predictions"]] == ["ok"] * 18
+        ended.result(10)
 
 
 def test_where_predictions_are_asked_for(url: str) -> None:

@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 import pytest
@@ -26,7 +27,7 @@ model = ModelTextSide(byte_model())
 engine = ScriptedEngine(model.vocabulary)
 engine.always(*[action for _ in range(40) for action in (120, Wait(0.05))])
 set_up_logging(LogSettings())
-config = Config.of({"server.port": 0, "server.drain_timeout_s": DRAIN})
+config = Config.of({"server.port": 0, "server.drain_timeout_s": DRAIN, "server.predict_route": "/predict"})
 serve(config, [ModelHost("m", engine, lambda: model)], announce=lambda line: print(line, flush=True))
 """
 BODY = {"model": "m", "messages": [{"role": "user", "content": "hi"}], "stream": True, "max_tokens": 100}
@@ -68,6 +69,20 @@ def test_running_streams_finish(started: list[subprocess.Popen[str]], number: si
         rest = [line for line in lines if line]
     assert rest[-1] == "data: [DONE]"
     assert '"finish_reason":"stop"' in rest[-2]
+    assert process.wait(10) == 0
+
+
+@pytest.mark.slow
+def test_requests_inside_one_that_have_yet_to_begin_are_finished(started: list[subprocess.Popen[str]]) -> None:
+    process, url = start(30)
+    started.append(process)
+    instances = [{"@requestFormat": "chatCompletions", **BODY, "max_tokens": 10}] * 20  # 16 run at once
+    with ThreadPoolExecutor(1) as pool:
+        whole = pool.submit(httpx.post, url + "/predict", json={"instances": instances}, timeout=20)
+        time.sleep(0.3)
+        process.send_signal(signal.SIGTERM)
+        predictions = whole.result(20).json()["predictions"]
+    assert [one.get("object") for one in predictions] == ["chat.completion"] * 20
     assert process.wait(10) == 0
 
 

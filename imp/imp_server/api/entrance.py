@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 from imp_server.api.admission.addresses import UNIX, parsed
 from imp_server.api.headers import Cors
 from imp_server.api.hosts import host_headers
+from imp_server.api.predictions import IS_INSIDE
 from imp_server.api.services import ServerServices
 from imp_server.core import Draining, Forbidden
 from imp_server.core.owner import Caller
@@ -51,7 +52,7 @@ def enter(services: ServerServices, scope: Scope, headers: Headers, client: str,
     check_browser(headers, services.cors, changes_server=wanted.changes_server)
     if wanted.public:
         return Caller()
-    if services.draining:
+    if services.draining and IS_INSIDE not in scope:
         raise Draining("the server is shutting down", retry_after_s=5.0)
     if not wanted.is_probe:
         services.admission.rates.check(client)

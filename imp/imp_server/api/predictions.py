@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import msgspec
@@ -21,7 +22,32 @@ _AT_ONCE = 16
 """Of one outer request."""
 _OWN = {b"content-length", b"content-type", b"content-encoding", b"transfer-encoding", b"x-request-id", b"expect"}
 _SCOPE = ("asgi", "http_version", "server", "client", "root_path", "scheme")
+IS_INSIDE = "imp.inside"
+"""In a request's scope: it is part of one that has been let in, so it is finished in a drain as well."""
 PREDICT = "llamacpp_predictions.predict"
+
+
+class OpenPredictions:
+    """Owner of the number of requests with others inside that are being answered."""
+
+    def __init__(self) -> None:
+        self._n = 0
+        self._changed = asyncio.Event()
+
+    @contextmanager
+    def one(self) -> Iterator[None]:
+        self._n += 1
+        try:
+            yield
+        finally:
+            self._n -= 1
+            self._changed.set()
+
+    async def ended(self) -> None:
+        """Once there are none."""
+        while self._n:
+            self._changed.clear()
+            await self._changed.wait()
 
 
 def formats(operations: Iterable[Operation]) -> dict[str, str]:
@@ -73,6 +99,7 @@ async def replies_to(
 def _inner(scope: Json, path: str) -> Json:
     kept = [(name, value) for name, value in scope["headers"] if name.lower() not in _OWN]
     return {name: scope[name] for name in _SCOPE if name in scope} | {
+        IS_INSIDE: True,
         "type": "http",
         "method": "POST",
         "path": path,

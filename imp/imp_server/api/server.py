@@ -293,12 +293,25 @@ async def _drain(server: ImpServer, services: ServerServices) -> None:
     await server.exiting.wait()
     tell_service_manager(STOPPING)
     services.control.end_streams()
-    await services.residency.close()
     limit_s = services.config.server.drain_timeout_s
     if n := len(server.server_state.tasks):
         requests = f"{n} request{'s' if n > 1 else ''}"
         _log.info("finishing %s, for at most %g s; one more Ctrl-C ends them now", requests, limit_s)
-    await asyncio.gather(*(host.drain(limit_s, server.hurried) for host in services.models))
+    began_s = time.monotonic()
+    await _predictions_end(services, server.hurried, limit_s)
+    await services.residency.close()
+    left_s = max(0.0, limit_s - (time.monotonic() - began_s))
+    await asyncio.gather(*(host.drain(left_s, server.hurried) for host in services.models))
+
+
+async def _predictions_end(services: ServerServices, hurried: asyncio.Event, limit_s: float) -> None:
+    """Those inside may have yet to be given to their engines, which take nothing new once they drain."""
+    waits = [asyncio.create_task(services.predictions.ended()), asyncio.create_task(hurried.wait())]
+    try:
+        await asyncio.wait(waits, timeout=limit_s, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for wait in waits:
+            wait.cancel()
 
 
 _TO_SAY_SO_S = 1.3

@@ -23,6 +23,7 @@ from imp_server.api.model_host import THINK_END, ModelHost
 from imp_server.api.models import Models
 from imp_server.api.own_routes import with_own_routes
 from imp_server.api.pool import WorkerPool
+from imp_server.api.predictions import OpenPredictions
 from imp_server.api.reports import Reports
 from imp_server.api.responses_kept import ResponseShelf, response_shelf
 from imp_server.api.resumable.sessions import OwnBackground, OwnStreams, StreamSessions
@@ -82,6 +83,7 @@ class ServerServices:
     residency: Residency
     control: Control
     renderer: Renderer = field(default_factory=Renderer)
+    predictions: OpenPredictions = field(default_factory=OpenPredictions)
     check_replies: bool = False
     """Check every reply and event against the contract (tests, log.level=debug)."""
     draining: bool = False
@@ -369,6 +371,7 @@ def build_services(
         schemas = contract.document["components"]["schemas"]
         schemas["OpenAIError"] = schemas["LlamaServerError"]
         schemas["LlamaOneText"]["anyOf"][0]["minLength"] = 0
+        schemas["MessagesRequest"]["properties"]["messages"]["minItems"] = 0
         schemas["ChatResponseFormat"]["oneOf"][3]["properties"]["json_schema"]["required"] = ["schema"]
     contract = with_own_routes(contract, config.server)
     if config.metrics.require_auth:

@@ -13,6 +13,7 @@ from imp_server.api.resumable.session import OffsetLost, StreamKey, StreamSessio
 from imp_server.config.serving import StreamSettings
 from imp_server.core import ImpError, Overloaded
 from imp_server.core.owner import NOBODY, Owner
+from imp_server.dialects.base import SseFrame
 
 EVENT = b"data: " + b"x" * 94 + b"\n\n"
 
@@ -56,6 +57,29 @@ def numbered(n: int) -> list[bytes]:
 
 async def rest(chunks: AsyncGenerator[bytes, None]) -> bytes:
     return b"".join([chunk async for chunk in chunks])
+
+
+@on_a_loop
+async def test_one_that_fails_before_its_first_step_lets_go_of_all_it_holds() -> None:
+    told = list[str]()
+
+    async def chunks() -> AsyncGenerator[bytes, None]:
+        try:
+            yield EVENT
+            await asyncio.sleep(60)
+        finally:
+            told.append("closed")
+
+    async def failed(error: ImpError) -> list[SseFrame]:
+        return [SseFrame(error.message.encode())]
+
+    sessions = StreamSessions(StreamSettings())
+    session = sessions.accept(sessions.reserve(StreamKey(NOBODY, "s")), "openai")
+    session.begin(chunks(), failed, lambda: told.append("let go"))
+    session.fail(Overloaded("x"))
+    await session.ended()
+    assert told == ["closed", "let go"] and session.is_done and session not in sessions._running
+    assert await rest(session.reader(0).chunks()) == EVENT + b"data: x\n\n"
 
 
 @on_a_loop

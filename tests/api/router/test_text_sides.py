@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import sys
+import threading
 import time
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+from imp_server.api.model_host import ModelHost
 from imp_server.api.models import Models
 from imp_server.api.pool import WorkerPool
 from imp_server.api.router import residency as residency_module
@@ -16,6 +19,7 @@ from imp_server.api.router.downloads import Download
 from imp_server.api.router.leases import Leases
 from imp_server.api.router.residency import Residency
 from imp_server.config import Config
+from imp_server.core import ModelFileMissing, NotFound
 from imp_server.core.errand import Errand, running
 
 from tests.api.byte_text import ByteText
@@ -165,6 +169,56 @@ def test_a_model_that_is_being_deleted_is_no_new_one_to_a_scan() -> None:
         may_go.set()
         await removal
         assert not list(models) and catalogue.removed == ["a"]
+
+    asyncio.run(check())
+
+
+def test_a_scan_that_saw_the_files_brings_no_deleted_model_back() -> None:
+    async def check() -> None:
+        catalogue, host = ScriptedCatalogue("a"), made_hosts("a")[0]
+        host.source, models = "catalogue", Models([host])
+        has_seen, may_go = threading.Event(), threading.Event()
+        seen = catalogue.hosts
+
+        def hosts() -> list[ModelHost]:
+            found = seen()
+            has_seen.set()
+            assert may_go.wait(10)
+            return found
+
+        async def let_go(*_: Any) -> None: ...
+
+        catalogue.hosts = hosts  # type: ignore[method-assign]
+        control = control_of(catalogue, models)
+        control._residency.let_go = let_go  # type: ignore[method-assign, assignment]
+        scan = asyncio.create_task(control.scan())
+        await asyncio.to_thread(has_seen.wait, 10)
+        removal = asyncio.create_task(control.remove("a"))
+        await asyncio.wait((removal,), timeout=0.05)
+        may_go.set()
+        await asyncio.gather(scan, removal)
+        assert not list(models) and catalogue.removed == ["a"]
+
+    asyncio.run(check())
+
+
+@pytest.mark.parametrize(("fault", "stays"), [(ModelFileMissing("gone"), False), (PermissionError("no"), True)])
+def test_files_that_can_not_be_deleted(fault: Exception, stays: bool) -> None:
+    async def check() -> None:
+        catalogue, host = ScriptedCatalogue("a"), made_hosts("a")[0]
+        host.source, models = "catalogue", Models([host])
+
+        async def let_go(*_: Any) -> None: ...
+
+        def remove(_: str) -> None:
+            raise fault
+
+        catalogue.remove = remove  # type: ignore[method-assign]
+        control = control_of(catalogue, models)
+        control._residency.let_go = let_go  # type: ignore[method-assign, assignment]
+        with pytest.raises(PermissionError if stays else NotFound):
+            await control.remove("a")
+        assert [one.id for one in models] == ["a"] * stays and host.broken == ""
 
     asyncio.run(check())
 

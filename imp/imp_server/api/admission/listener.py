@@ -12,6 +12,7 @@ import errno
 import socket
 import ssl
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 from imp_server.api.admission.addresses import UNIX
@@ -90,7 +91,12 @@ class Listener:
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         task = self._loop.create_task(self._connect(sock))
         self._joining[task] = None
-        task.add_done_callback(lambda done: self._joining.pop(done, None))
+        task.add_done_callback(partial(self._joined, sock))
+
+    def _joined(self, sock: socket.socket, task: asyncio.Task[None]) -> None:
+        self._joining.pop(task, None)
+        if task.cancelled():  # before its first step
+            sock.close()
 
     def _give_up_handshake(self) -> None:
         """The oldest, if handshakes take up the room: those that never end would keep everybody else out."""

@@ -79,6 +79,7 @@ class StreamSession:
         self._shape = shape
         self._waiting: set[asyncio.Future[None]] = set()
         self._task: asyncio.Task[None] | None = None
+        self._has_begun = False
         self._failure: ImpError | None = None
 
     @property
@@ -102,6 +103,9 @@ class StreamSession:
         failed: Callable[[ImpError], Awaitable[list[SseFrame]]],
         let_go: Callable[[], None],
     ) -> None:
+        self._has_begun = True
+        if self._failure is not None:
+            self._cancel()
         try:
             async with aclosing(chunks):
                 async for chunk in chunks:
@@ -133,7 +137,12 @@ class StreamSession:
         """The stream ends with the error of its dialect, and can be read as any other."""
         if self._task is not None and not self._task.done() and self._failure is None:
             self._failure = error
-            self._task.cancel()
+            if self._has_begun:  # else nothing would run that lets go of what the generation holds
+                self._cancel()
+
+    def _cancel(self) -> None:
+        assert self._task is not None
+        self._task.cancel()
 
     def cut(self, lost: str = "") -> None:
         """Stops the generation and gives up its bytes. `lost`: what readers are told who haven't read to the end."""

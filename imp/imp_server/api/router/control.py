@@ -137,14 +137,22 @@ class Control:
         was_broken, host.broken = host.broken, _DELETED  # nobody begins to load it
         try:
             await self._residency.let_go(host, "unloaded", self._stop_timeout_s)
-            await self._pool.run(catalogue.remove, host.id)
-            self._models.remove(host)
-        except ModelFileMissing:
-            self._models.remove(host)
-            raise NotFound(f"the files of model {host.id!r} are gone") from None
+            await self._delete(catalogue, host)
         finally:
             host.broken = was_broken
             self._events.forget(host.id)
+
+    async def _delete(self, catalogue: Catalogue, host: ModelHost) -> None:
+        """Raises NotFound if its files are gone already."""
+        async with self._scanning:  # one that has seen the files would bring the model back
+            were_gone = False
+            try:
+                await self._pool.run(catalogue.remove, host.id)
+            except ModelFileMissing:
+                were_gone = True
+            self._models.remove(host)
+        if were_gone:
+            raise NotFound(f"the files of model {host.id!r} are gone")
 
     def _several(self) -> Catalogue:
         if self._catalogue is None:
