@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
 import pytest
+from imp_server.api.preparing import check_vectors
+from imp_server.core import GenerateRequest, InvalidRequest
+from imp_server.engine.client.script import Action
 from imp_server.engine.client.scripted import PlayedVectors
 
 from tests.api.live_server import LiveServer
@@ -76,3 +80,39 @@ def test_dimensions(server: LiveServer) -> None:
     assert len(reply.json()["data"][0]["embedding"]) == 3
     refused = httpx.post(f"{server.url}/v1/embeddings", json=ask | {"dimensions": 9}).json()["error"]
     assert (refused["code"], refused["param"]) == ("dimensions_unsupported", "dimensions")
+
+
+def test_a_vector_for_each_token_has_no_place_with_openai() -> None:
+    asked = list[GenerateRequest]()
+
+    def play(request: GenerateRequest, _choice: int) -> list[Action]:
+        asked.append(request)
+        return [PlayedVectors((bytes(32), bytes(range(32))))]
+
+    with toy_server(CHATML, context_length=64, settings={"model.pooling": "none"}) as live:
+        live.engine.answer_with(play)
+        refused = httpx.post(f"{live.url}/v1/embeddings", json={"model": "toy", "input": "hi"})
+        assert (refused.status_code, refused.json()["error"]["code"]) == (400, "embeddings_unsupported")
+        assert "POST /embedding" in refused.json()["error"]["message"]
+        for path, body in (
+            ("/embedding", {"content": "hi"}),
+            ("/embeddings", {"input": "hi"}),
+            ("/embeddings", {"model": "toy", "input": "hi", "embd_normalize": 1}),
+        ):
+            (entry,) = httpx.post(live.url + path, json=body).raise_for_status().json()
+            assert len(entry["embedding"]) == 2 and entry["embedding"][0] == [0.0] * 8
+        assert [request.pooling for request in asked] == ["none"] * 3
+
+
+def test_a_reply_holds_no_more_numbers_than_it_may() -> None:
+    def prepared(n_tokens: int, pooling: Any) -> Any:
+        return SimpleNamespace(request=GenerateRequest(1, bytes(4 * n_tokens), task="embed", pooling=pooling))
+
+    check_vectors([prepared(256, "none")], 1024, 1)
+    check_vectors([prepared(9999, "mean")] * 256, 1024, 1)
+    for too_many in ([prepared(200, "none"), prepared(57, "none")], [prepared(9999, "last")] * 257):
+        with pytest.raises(InvalidRequest, match=r"257 vectors of 1024 numbers .* a reply may hold 1 .*max_vector_mib"):
+            check_vectors(too_many, 1024, 1)
+    with toy_server(CHATML, context_length=512, settings={"model.pooling": "none", "server.max_vector_mib": 1}) as live:
+        reply = httpx.post(f"{live.url}/embedding", json={"content": ["x" * 512] * 65})
+        assert (reply.status_code, reply.json()["error"]["param"]) == (400, "input")

@@ -13,7 +13,7 @@ import pytest
 from imp_server.core import Finish, InvalidRequest, Usage, Vectors
 from imp_server.dialects.base import ReplyContext
 from imp_server.dialects.handler import ModelCard
-from imp_server.dialects.llamacpp.handlers import NativeEmbeddingFold
+from imp_server.dialects.llamacpp.handlers import NativeEmbeddingFold, TokenEmbeddingFold
 from imp_server.dialects.openai.embeddings import EmbeddingFold, check_embeds, normalised
 
 
@@ -48,14 +48,15 @@ def test_base64_is_the_same_vector() -> None:
 
 @pytest.mark.parametrize(
     ("kind", "expected"),
-    [(-1, [3.0, -4.0]), (0, [24570.0, -32760.0]), (1, [3 / 7, -4 / 7]), (2, [0.6, -0.8])],
-)
+    [(-1, [3.0, -4.0]), (0, [24570.0, -32760.0]), (1, [3 / 7, -4 / 7]), (2, [0.6, -0.8]),
+     (3, [3 / 91 ** (1 / 3), -4 / 91 ** (1 / 3)]), (1000, [0.75, -1.0])],
+)  # fmt: skip
 def test_norms(kind: int, expected: list[float]) -> None:
     assert list(normalised(array("f", [3.0, -4.0]), kind)) == pytest.approx(expected)
 
 
 def test_a_zero_vector_stays() -> None:
-    assert list(normalised(array("f", [0.0, 0.0]), 2)) == [0.0, 0.0]
+    assert all(list(normalised(array("f", [0.0, 0.0]), kind)) == [0.0, 0.0] for kind in (0, 1, 2, 3))
     assert not math.isnan(reply([[0.0, 0.0]])["data"][0]["embedding"][0])
 
 
@@ -74,6 +75,15 @@ def test_what_a_model_cant_do() -> None:
 
 def test_a_number_of_dimensions_may_be_spelled_with_a_point() -> None:
     assert reply([[3.0, -4.0, 12.0]], dimensions=2.0)["data"][0]["embedding"] == pytest.approx([0.6, -0.8])
+
+
+def test_a_vector_for_each_token_comes_as_the_model_made_it() -> None:
+    fold = TokenEmbeddingFold(ReplyContext("embd-1", "m", 7, "r", {"embd_normalize": 2}, 2))
+    fold.feed(Vectors(1, (struct.pack("<2f", 5.0, 6.0),)))
+    fold.feed(Vectors(0, (struct.pack("<2f", 3.0, -4.0), struct.pack("<2f", 1.0, 2.0))))
+    fold.feed(Vectors(0, (struct.pack("<2f", 7.0, 8.0),)))
+    told = msgspec.json.decode(msgspec.json.encode(fold.body()))
+    assert [entry["embedding"] for entry in told] == [[[3.0, -4.0], [1.0, 2.0], [7.0, 8.0]], [[5.0, 6.0]]]
 
 
 def test_llamacpps_list_holds_whole_vectors_in_numbers() -> None:

@@ -34,7 +34,7 @@ def expected(model: HashModel, n_tokens: int, keep: int, discard: int) -> list[i
     return written
 
 
-@pytest.mark.parametrize(("keep", "discard"), [(0, 0), (5, 0), (20, 0), (5, 1), (7, 9)])
+@pytest.mark.parametrize(("keep", "discard"), [(0, 0), (5, 0), (20, 0), (5, 3), (7, 9)])
 @pytest.mark.parametrize("cached", [True, False])
 @pytest.mark.parametrize("drafters", [[], [NgramDrafter(EAGER)]], ids=["plain", "drafted"])
 def test_what_is_kept_is_computed_anew(keep: int, discard: int, cached: bool, drafters: list[Any]) -> None:

@@ -20,6 +20,9 @@ from imp_server.grammar.whole_schema import Unjudged
 from imp_server.text.session import Prepared
 from imp_server.vocab.table import Vocabulary
 
+_EVENT_BYTES = 32 << 10
+"""Of float32s."""
+
 
 class DeltaSession:
     """Owner of the walk of a prepared request's OutputSession, and of the ids that came, by choice."""
@@ -42,7 +45,7 @@ class DeltaSession:
                 prompt_event(self._request.ids, self._prompt_text, delta.prompt_logprobs, self._session.vocabulary)
             )
         if delta.vectors:
-            events.append(Vectors(delta.choice, delta.vectors))
+            events += _in_small_events(delta.choice, delta.vectors)
         if delta.n_cached >= 0:
             events.append(Accepted(delta.choice, self._prompt_tokens, delta.n_cached, delta.n_to_cache))
         if 0 <= delta.n_prefilled < self._prompt_tokens and not delta.ids:
@@ -70,6 +73,12 @@ class DeltaSession:
             finish.detail,
             Timings(finish.queue_ms, finish.prefill_ms, finish.decode_ms, finish.ttft_ms),
         )
+
+
+def _in_small_events(choice: int, vectors: Sequence[bytes]) -> list[OutputEvent]:
+    """Whoever writes one as JSON holds up the loop for less than 2 ms."""
+    n = max(1, _EVENT_BYTES // len(vectors[0]))
+    return [Vectors(choice, tuple(vectors[start : start + n])) for start in range(0, len(vectors), n)]
 
 
 def prompt_event(packed: bytes, text: str, logprobs: Sequence[TokenLogprob], vocabulary: Vocabulary) -> PromptLogprobs:

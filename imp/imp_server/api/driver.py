@@ -15,7 +15,7 @@ from typing import Any
 from imp_server.api.disconnect import DisconnectWatch
 from imp_server.api.generations import Generations
 from imp_server.api.sse import KEEP_ALIVE, encode_frame
-from imp_server.core import ImpError, InternalError, OutputEvent
+from imp_server.core import ImpError, InternalError, OutputEvent, Vectors
 from imp_server.dialects.base import AcceptedPrompts, Fold, SseFrame, Stream
 from imp_server.dialects.handler import Generate, KeepsFailures, OpensLate, Pings
 from imp_server.text.session import Prepared
@@ -42,6 +42,8 @@ async def fold_reply(reply: Generate, running: Generations, watch: DisconnectWat
         async for batch in running.events():
             for event in batch:
                 fold.feed(event)
+                if isinstance(event, Vectors):
+                    await asyncio.sleep(0)  # each takes its time to write
         if watch.is_gone:
             return None
         body = fold.body()

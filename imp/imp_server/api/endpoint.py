@@ -34,8 +34,8 @@ from imp_server.api.generations import Generations, Terms
 from imp_server.api.headers import MOST_POINTERS, PAGE_HEADERS, listed, request_id_of
 from imp_server.api.model_host import ModelHost
 from imp_server.api.parameters import ParameterReader
-from imp_server.api.predictions import formats, replies_to
-from imp_server.api.preparing import Preparing
+from imp_server.api.predictions import IS_INSIDE, formats, replies_to
+from imp_server.api.preparing import Preparing, check_vectors
 from imp_server.api.resumable import Resumable, relayed
 from imp_server.api.resumable.opening import Chunks
 from imp_server.api.resumable.session import StreamKey
@@ -127,7 +127,8 @@ class Endpoint:
         ignored: list[str] = []
         n_bytes = 0
         data = await self._data(request, headers, visit) if self._media else bytearray()
-        if self._services.draining and not self.operation.public:  # since the head came
+        is_inside = IS_INSIDE in request.scope
+        if self._services.draining and not (self.operation.public or is_inside):  # since the head came
             raise Draining("the server is shutting down", retry_after_s=5.0)
         if self.operation.is_inference:
             visit.take_place()
@@ -179,7 +180,8 @@ class Endpoint:
         prefix = services.config.server.api_prefix.strip("/")
         known = formats(services.contract.operations)
         scope: Any = request.scope
-        return await replies_to(services.front, scope, reply, known, f"/{prefix}" if prefix else "", watch)
+        with services.predictions.one():
+            return await replies_to(services.front, scope, reply, known, f"/{prefix}" if prefix else "", watch)
 
     async def _handled(self, call: Call, watch: DisconnectWatch) -> Any:
         """What the handler gives to threads ends once the client has left. Raises ClientGone."""
@@ -272,7 +274,7 @@ class Endpoint:
             raise ClientGone
         if self._services.check_replies:
             self._check(200, "application/json", body)
-        if len(prepared) > _FEW:
+        if len(prepared) > _FEW or prepared[0].request.pooling == "none":
             return await self._big_response(200, body, more)
         return json_response(200, body, more)
 
@@ -294,6 +296,7 @@ class Endpoint:
             await resumable.loaded(host, limit_s)
         visit.leases.read(host)
         prepared = await self._prepared(host, requests, watch, client_of(request))
+        check_vectors(prepared, host.card().width or 0, self._services.config.server.max_vector_mib)
         visit.report = self._services.reports.begin(
             self.operation.path, host.id, visit.began_s, reply.context.id, streamed=reply.streamed
         )

@@ -341,6 +341,7 @@ class ModelHost:
 
     def card(self) -> ModelCard:
         plain = ModelCard(self.id, self.created, False, None, aliases=self.aliases, tags=self.tags)
+        plain = plain._replace(pooling=self.config.model.pooling)
         if self.on_demand:
             problem = self.broken or ("" if self.failure is None else self.failure.message)
             status = ModelStatus(self.status, problem, self.source, self.source == "catalogue")

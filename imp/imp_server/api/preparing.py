@@ -8,12 +8,25 @@ from collections.abc import Callable, Sequence
 from imp_server.api.checks import Checks, RequestProver, Unanswered
 from imp_server.api.pool import WorkerPool
 from imp_server.api.text_side import TextSide
-from imp_server.core import ChatRequest, PromptRequest, Unavailable
+from imp_server.core import ChatRequest, InvalidRequest, PromptRequest, Unavailable
 from imp_server.core.errand import Errand, NotWanted, running
 from imp_server.grammar.proving import Refusal
 from imp_server.text.session import Prepared
 
 PlanOutput = Callable[[RequestProver], Prepared]
+
+
+def check_vectors(prepared: Sequence[Prepared], width: int, most_mib: int) -> None:
+    """Raises InvalidRequest where embeddings would be more numbers than a reply may hold."""
+    asked = [prompt.request for prompt in prepared if prompt.request.task == "embed"]
+    n_vectors = sum(len(one.ids) // 4 if one.pooling == "none" else 1 for one in asked)
+    n_bytes = 4 * width * n_vectors
+    if n_bytes > most_mib << 20:
+        raise InvalidRequest(
+            f"{n_vectors} vectors of {width} numbers take {n_bytes >> 20} MiB, and a reply may hold {most_mib} "
+            "(server.max_vector_mib): send less at once",
+            param="input",
+        )
 
 
 class Preparing:

@@ -54,7 +54,7 @@ WANT_LOGITS = 8
 WANT_PROMPT_LOGITS = 16
 """Raw logits at every position of the row's chunk (prompt_logprobs, golden tests)."""
 WANT_ALL_HIDDEN = 32
-"""As WANT_HIDDEN, of every position of the row's chunk (drafters that read them). Provisional: nobody asks yet."""
+"""As WANT_HIDDEN, of every position of the row's chunk (embeddings by mean, or of each position)."""
 
 LAST_SAMPLED = -1
 """As a step's id: what the row's slot sampled last, in a step that may be under way yet. Where that sampled nothing the

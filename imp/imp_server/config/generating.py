@@ -34,11 +34,17 @@ class ModelSettings(msgspec.Struct, frozen=True):
     """Most tokens of prompt and answer together; 0 = what the model was trained for and memory holds."""
     chat_template: str = "auto"
     """auto (the model's own), none, chatml, llama3 or another name of docs/models.md, a Jinja file, or Jinja itself."""
+    chat_template_kwargs: str = ""
+    """JSON object of variables for the chat template, weaker than what a request says. enable_thinking counts as if
+    requests had it."""
     context_shift: bool = False
     """An answer that reaches the end of the context goes on: what comes behind keep_tokens moves up, half of it is
     dropped. What is kept is computed anew."""
     keep_tokens: Annotated[int, Meta(ge=-1)] = 0
     """First tokens of a prompt that are never dropped, where the request doesn't say; -1 = all of it."""
+    pooling: Literal["auto", "last", "mean", "none"] = "auto"
+    """Embeddings: the last position's hidden state, the mean of all, or one vector per token (none, which only POST
+    /embedding and /embeddings can tell). auto = as the file says, else last."""
     sampling_defaults: Literal["model", "original"] = "model"
     """Sampling of requests that say nothing: the model's own, or with repetition_penalty 1.05 as the original had."""
 

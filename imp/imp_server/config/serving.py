@@ -83,13 +83,16 @@ class ServerSettings(msgspec.Struct, frozen=True):
     max_stop: Positive = 16
     """Most stop strings per request."""
     embd_normalize: Norm = 2
-    """Norm of embeddings whose request names none: 2 unit length, 1 sum of magnitudes, 0 largest, -1 as they are."""
+    """Norm of embeddings whose request names none: 2 unit length, 1 sum of magnitudes, 0 largest, -1 as they are, more
+    = that p-norm."""
     max_n_probs: Positive = 100
     """Most likeliest tokens told at each place of a raw completion (n_probs)."""
     max_tools: Positive = 1024
     """Most tools per request."""
     max_batch_items: Positive = 512
     """Most embedding inputs, rerank documents or scored items per request."""
+    max_vector_mib: Positive = 16
+    """Most MiB of numbers in a reply with embeddings."""
     max_logit_bias: Positive = 1024
     """Most logit_bias entries per request."""
     max_concurrent: Count = 64

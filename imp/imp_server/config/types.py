@@ -18,7 +18,7 @@ OrModelsShare = Annotated[float, Meta(ge=-1, le=1)]
 OrModelsCount = Annotated[int, Meta(ge=-1)]
 Penalty = Annotated[float, Meta(ge=-2, le=2)]
 Percent = Annotated[int, Meta(ge=0, le=100)]
-Norm = Annotated[int, Meta(ge=-1, le=2)]
+Norm = Annotated[int, Meta(ge=-1, le=1000)]
 Port = Annotated[int, Meta(ge=0, le=65535)]
 Words = tuple[str, ...]
 """Repeat the flag, or give one comma-separated list."""

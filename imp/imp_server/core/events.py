@@ -161,7 +161,8 @@ class PromptLogprobs(msgspec.Struct, frozen=True):
 
 
 class Vectors(msgspec.Struct, frozen=True):
-    """What an embedding (one vector) or a scoring request asked for, as float32 bytes."""
+    """What a scoring request asked for, or an embedding: one vector, or of pooling none those of further positions, in
+    several events. float32 bytes."""
 
     choice: int
     vectors: tuple[bytes, ...]

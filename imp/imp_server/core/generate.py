@@ -155,6 +155,11 @@ class OutputPlan(msgspec.Struct, frozen=True):
         return max((s.scan_tokens for s in self.segments), default=-1)
 
 
+Pooling = Literal["auto", "last", "mean", "none"]
+"""How the hidden states of an input's positions become its embedding: that of the last one, their mean, or each by
+itself (none). auto = as the model says."""
+
+
 class GenerationOptions(msgspec.Struct, frozen=True):
     """What a client says of a reply and nobody changes on the way: the same in its request and in the engine's."""
 
@@ -199,6 +204,8 @@ class GenerateRequest(msgspec.Struct, frozen=True):
     sampling: SamplingParams = SamplingParams()
     options: GenerationOptions = GenerationOptions()
     task: Literal["generate", "embed", "score", "rank"] = "generate"
+    pooling: Pooling = "auto"
+    """For task `embed`."""
     spans: tuple[MessageSpan, ...] = ()
     outranks: bool = True
     """Its priority counts against the requests of other owners, too."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, ParamSpec, Protocol,
 from prometheus_client.core import Metric
 
 from imp_server.config import Config
-from imp_server.core import ChatRequest, ImpError, PromptRequest
+from imp_server.core import ChatRequest, ImpError, Pooling, PromptRequest
 from imp_server.dialects.base import Fold, ReplyContext, SseFrame, Stream
 from imp_server.dialects.resumable import OwnStreamsView, Readable
 
@@ -59,6 +59,8 @@ class ModelCard(NamedTuple):
     path: str = ""
     n_rows: int = 0
     tasks: tuple[str, ...] = ("generate",)
+    pooling: Pooling = "auto"
+    """Of its embeddings, as it is configured."""
     aliases: tuple[str, ...] = ()
     tags: tuple[str, ...] = ()
     status: ModelStatus | None = None

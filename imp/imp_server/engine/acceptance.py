@@ -10,6 +10,9 @@ from numpy.typing import NDArray
 
 from imp_server.core import ContextLengthExceeded, GenerateRequest, InvalidRequest, Overloaded
 
+_MOST_SHIFTS = 16
+"""Of a context for as many tokens as it holds: each computes nearly all of it."""
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:
@@ -84,6 +87,13 @@ def _check_counts(request: GenerateRequest, limits: Limits) -> None:
             f"there is no slot {row}: this engine has 0 to {limits.n_rows - 1}, and -1 is any",
             param="id_slot",
             code="unknown_slot",
+        )
+    shift, least = request.shift, -(-limits.context_length // _MOST_SHIFTS)
+    if shift is not None and 0 < shift.discard < least:
+        raise InvalidRequest(
+            f"n_discard must be 0, which is half, or at least {least} here, a {_MOST_SHIFTS}th of the context: what "
+            "stays is computed anew",
+            param="n_discard",
         )
     if request.plan.max_tokens < 0:
         raise InvalidRequest("max_tokens must not be negative", param="max_tokens")

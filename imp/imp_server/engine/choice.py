@@ -205,7 +205,7 @@ class ChoiceOutput:
         self._unsent.prompt_logprobs = tuple(entries)
 
     def note_vectors(self, vectors: tuple[bytes, ...]) -> None:
-        self._unsent.vectors = vectors
+        self._unsent.vectors += vectors
 
     def take_delta(self) -> RowDelta | None:
         """What the client hasn't been sent yet; None if there is nothing."""

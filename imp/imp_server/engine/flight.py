@@ -12,6 +12,7 @@ import numpy as np
 
 from imp_server.backends.base import (
     LAST_SAMPLED,
+    WANT_ALL_HIDDEN,
     WANT_HIDDEN,
     WANT_LOGITS,
     WANT_NOTHING,
@@ -159,6 +160,8 @@ def step_row(chunk: Chunk, live: LiveRow) -> StepRow:
     wants = WANT_NOTHING
     if options.prompt_logprobs is not None and chunk.row.choice == 0 and chunk.start < chunk.row.sampler.n_prompt - 1:
         wants |= WANT_PROMPT_LOGITS
+    if live.pooler is not None:
+        wants |= WANT_ALL_HIDDEN
     row = StepRow(
         n_drafts=chunk.n_drafts,
         sampler=chunk.row.sampler,
@@ -176,7 +179,7 @@ def step_row(chunk: Chunk, live: LiveRow) -> StepRow:
         elif request.task == "score" or (request.task == "rank" and request.score_ids):
             wants |= WANT_LOGITS
             row.logit_ids = np.frombuffer(request.score_ids, dtype="<i4").astype(np.int32)
-        else:
+        elif live.pooler is None:
             wants |= WANT_POOLED
     row.wants = wants
     return row

@@ -49,6 +49,7 @@ from imp_server.engine.messages import (
     UnloadAdapter,
 )
 from imp_server.engine.parts import EngineParts, GrammarReady
+from imp_server.engine.pooling import pooler_of
 from imp_server.engine.row_life import RowLife
 from imp_server.engine.telling import Telling
 from imp_server.schedule.rows import Row
@@ -210,7 +211,7 @@ class Intake:
                 steers=self._life.may_steer(output),
                 asker=Asker(request.owner, request.key),
             )
-        return LiveRow(row, output, grammar)
+        return LiveRow(row, output, grammar, pooler=pooler_of(request, self._backend.architecture))
 
     def _law(self, sampling: SamplingParams) -> SamplingParams:
         """What the request asks for, less the ids that no row may choose."""

@@ -52,6 +52,8 @@ class Landing:
             output.note_prefilled(min(row.n_computed, n_prompt))
         if row.n_computed >= n_prompt and not output.clock.prefilled_s:
             output.clock.prefilled_s = self._clock()
+        if live.pooler is not None and result.hidden is not None:
+            output.note_vectors(live.pooler.take(chunk.start, result.hidden))
         k = output.request.options.prompt_logprobs
         if k is not None and row.choice == 0 and result.logits is not None:
             # A row that was preempted computes its prompt again.
@@ -70,7 +72,7 @@ class Landing:
         elif chunk.n_drafts:
             self._parts.speculation.note_late_masks(live)
         if request.task != "generate":
-            output.note_vectors(vectors(result))
+            output.note_vectors(vectors(result) if live.pooler is None else live.pooler.end())
             output.stop("stop")
         elif request.plan.max_tokens == 0:
             output.stop("length")

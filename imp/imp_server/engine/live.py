@@ -10,6 +10,7 @@ from imp_server.core import GenerateRequest, TokenLogprob
 from imp_server.engine.choice import ChoiceOutput
 from imp_server.engine.constrained.grammar_row import GrammarRow
 from imp_server.engine.drafting.drafts import RowDrafting
+from imp_server.engine.pooling import Pooler
 from imp_server.schedule.rows import Row
 
 
@@ -38,6 +39,8 @@ class LiveRow:
     host_reason: str | None = None
     """Backend.on_host_reason of it; None = nobody has asked yet."""
     prompt_logprobs: list[TokenLogprob] = field(default_factory=list)
+    pooler: Pooler | None = None
+    """Of an embedding in which all positions have a part."""
     keeps_session: bool = True
     """Its session hasn't been closed meanwhile."""
 

@@ -18,7 +18,7 @@ def merge_deltas(first: RowDelta, second: RowDelta) -> RowDelta:
         n_prefilled=max(first.n_prefilled, second.n_prefilled),
         n_cached=second.n_cached if second.n_cached >= 0 else first.n_cached,
         finish=second.finish or first.finish,
-        vectors=first.vectors or second.vectors,
+        vectors=first.vectors + second.vectors,
         n_to_cache=second.n_to_cache if second.n_cached >= 0 else first.n_to_cache,
     )
 

@@ -181,7 +181,7 @@ class RowFinish(msgspec.Struct, frozen=True, array_like=True):
 
 
 class RowDelta(msgspec.Struct, frozen=True, array_like=True):
-    """All that one choice gained since the last hand-off. Merging two deltas concatenates ids and logprobs."""
+    """All that one choice gained since the last hand-off. Merging two deltas concatenates ids, logprobs and vectors."""
 
     key: int
     choice: int
@@ -197,7 +197,8 @@ class RowDelta(msgspec.Struct, frozen=True, array_like=True):
     """Prompt tokens taken from the prefix cache; sent when the row starts, before its first step; -1 = unchanged."""
     finish: RowFinish | None = None
     vectors: tuple[bytes, ...] = ()
-    """float32 bytes: the pooled embedding (embed) or the logits of score_ids (score)."""
+    """float32 bytes: the embedding (embed; of pooling none those of further positions) or the logits of score_ids
+    (score)."""
     n_to_cache: int = 0
     """Prompt tokens that are new in the prefix cache; sent with n_cached."""
 

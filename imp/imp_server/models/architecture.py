@@ -70,7 +70,7 @@ class Architecture:
     logit_scale: float = 1.0
     residual_scale: float = 1.0
     pooling: Literal["none", "mean", "cls", "last"] = "none"
-    """`none` = a decoder; embeddings of a decoder use `last`."""
+    """`none` = a decoder that doesn't say: its embeddings are those of the last position."""
 
     @property
     def is_encoder(self) -> bool:

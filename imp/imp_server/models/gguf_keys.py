@@ -40,7 +40,6 @@ DECODER_KEYS = KeyRules(
         "attention.temperature_scale": _OFF,
         "attention.sliding_window_pattern": (0, 1, True),  # with a window, each layer has it
         "attention.shared_kv_layers": _OFF,
-        "pooling_type": (0, 3),  # embeddings of a decoder are its last position's
         "expert_group_count": _ONE,
         "expert_group_used_count": _ONE,
         "expert_group_scale": _ONE,

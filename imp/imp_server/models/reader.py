@@ -211,5 +211,13 @@ class Reader(ABC):
             layers=placed,
             cache_groups=groups,
             tied_head=self.tied_head(),
+            pooling=self._pooling(),
             **fields,
         )
+
+    def _pooling(self) -> Literal["none", "mean"]:
+        """As GGUF numbers them: 0 it doesn't say, 1 mean, 2 the first position, 3 the last one, 4 a rank."""
+        kind = self.integer("pooling_type", "", 0, low=0, high=4)
+        if kind in (2, 4):
+            raise UnsupportedModel(f"{self.where}: 'pooling_type' is {kind}, as encoders have it, which come later")
+        return "mean" if kind == 1 else "none"

@@ -42,6 +42,7 @@ from imp_server.text.lenient import Leniency, lenient
 from imp_server.text.model_workers import ModelWorkers
 from imp_server.text.plan import (
     ThinkPlan,
+    asks_thinking,
     chat_plan,
     chat_segments,
     check_least,
@@ -111,6 +112,7 @@ class TextModel:
         else:
             used = workers.templates(chosen, variables, lambda: self.context_length)
         self.prompts = PromptMaker(tokenizer, used, self.transcripts)
+        self._variables = _default_variables(config.model.chat_template_kwargs)
         own = default_sampling(architecture, generation or {}, original=config.model.sampling_defaults == "original")
         self.sampling_defaults = configured(own, config.sampling)
 
@@ -155,6 +157,7 @@ class TextModel:
 
     def begin_chat(self, chat: ChatRequest, key: int) -> Finish:
         """Renders and tokenises. Raises as `prepare_chat`, GrammarRefused excepted."""
+        chat = self._with_defaults(chat)
         prompt = self._chat_prompt(chat, partial(self._check_size, param="messages"))
         return partial(self._finish_chat, chat, prompt, key)
 
@@ -246,6 +249,7 @@ class TextModel:
             sampling=self._sampling(prompt.sampling),
             options=prompt.options,
             task=prompt.task,
+            pooling=self.config.model.pooling,
             shift=shift,
             cache=cache_marks(
                 prompt.cache,
@@ -328,18 +332,25 @@ class TextModel:
 
     def count(self, chat: ChatRequest) -> int:
         """Prompt tokens of a chat: exactly `usage.prompt_tokens` of the same request."""
-        return len(self._chat_prompt(chat).ids)
+        return len(self._chat_prompt(self._with_defaults(chat)).ids)
 
     def apply_template(self, chat: ChatRequest) -> str:
         """The rendered prompt."""
-        return self._chat_prompt(chat).text
+        return self._chat_prompt(self._with_defaults(chat)).text
+
+    def _with_defaults(self, chat: ChatRequest) -> ChatRequest:
+        """Thinks as the configuration says where the request doesn't."""
+        thinks = self._variables.get("enable_thinking")
+        if not isinstance(thinks, bool) or asks_thinking(chat.reasoning) is not None:
+            return chat
+        return msgspec.structs.replace(chat, reasoning=msgspec.structs.replace(chat.reasoning, enabled=thinks))
 
     def _check_size(self, text: str, param: str) -> None:
         check_size(text, self.vocabulary.longest, self.context_length, param)
 
     def _chat_prompt(self, chat: ChatRequest, check: Callable[[str], None] = lambda text: None) -> ChatPrompt:
         wish = think_wish(chat, self.config.reasoning, self.prompts.use_for(chat).tags)
-        extra: dict[str, Any] = {}
+        extra = dict(self._variables)
         if chat.reasoning.effort is not None:
             extra["reasoning_effort"] = chat.reasoning.effort
         is_said = wish.explicit or not wish.on or self.prompts.use_for(chat).traits.wants_thinking_said
@@ -377,6 +388,17 @@ R = TypeVar("R", ChatRequest, PromptRequest)
 def _with_format(request: R, response_format: ResponseFormat) -> R:
     output = msgspec.structs.replace(request.output, response_format=response_format)
     return msgspec.structs.replace(request, output=output)
+
+
+def _default_variables(text: str) -> dict[str, Any]:
+    """Raises ConfigError."""
+    try:
+        found = msgspec.json.decode(text or "{}")
+    except msgspec.DecodeError as error:
+        raise ConfigError(f"model.chat_template_kwargs isn't JSON: {error}") from None
+    if not isinstance(found, dict):
+        raise ConfigError('model.chat_template_kwargs must be a JSON object, such as {"enable_thinking": false}')
+    return found
 
 
 def _chosen_templates(choice: str, own: Mapping[str, str]) -> dict[str, str]:

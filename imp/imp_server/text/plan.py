@@ -47,7 +47,7 @@ def think_wish(chat: ChatRequest, knobs: ReasoningSettings, tags: ThinkTags | No
     intent = chat.reasoning
     structured = bool(chat.tools) or chat.output.response_format.kind != "text"
     default = chat.reasoning_default_on and (knobs.beside_tools or not structured)
-    asked = _asked(intent)
+    asked = asks_thinking(intent)
     on = default if asked is None else asked
     if 0 in (knobs.think_budget, knobs.budget_tokens) or 0 in (intent.budget_tokens, intent.budget_fraction):
         on = False
@@ -55,7 +55,8 @@ def think_wish(chat: ChatRequest, knobs: ReasoningSettings, tags: ThinkTags | No
     return ThinkWish(on and tags is not None, asked is not None, scan)
 
 
-def _asked(intent: ReasoningIntent) -> bool | None:
+def asks_thinking(intent: ReasoningIntent) -> bool | None:
+    """Whether the request wants thinking; None = it doesn't say."""
     if intent.enabled is not None:
         return intent.enabled
     if intent.effort is not None:

@@ -124,7 +124,7 @@ class ReferenceBackend:
             result.pooled = self._pooled(hidden[begin:end]).numpy().copy()
 
     def _pooled(self, hidden: torch.Tensor) -> torch.Tensor:
-        kind = self.architecture.pooling
+        kind = self.architecture.pooling if self.architecture.is_encoder else "last"
         if kind == "mean":
             # Sums in position order: a library's reduction may group them by length.
             total = torch.zeros_like(hidden[0])

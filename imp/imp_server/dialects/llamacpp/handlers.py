@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 import time
+from array import array
 from itertools import groupby
 from typing import Any
 
+import msgspec
+
 from imp_server import __version__
-from imp_server.core import ImpError, InvalidRequest, MissingParameter, NotSupported, Unavailable
+from imp_server.core import (
+    ImpError,
+    InvalidRequest,
+    MissingParameter,
+    NotSupported,
+    OutputEvent,
+    Unavailable,
+    Vectors,
+)
 from imp_server.dialects.base import ReplyContext
 from imp_server.dialects.handler import BytesReply, Call, Generate, JsonReply, ModelCard, Reply, TextFacts, handler
 from imp_server.dialects.ids import new_id
@@ -16,7 +27,7 @@ from imp_server.dialects.llamacpp.metrics import CONTENT_TYPE, STARTED_UNIX, exp
 from imp_server.dialects.llamacpp.reply import LlamaCompletionFold, LlamaCompletionStream
 from imp_server.dialects.llamacpp.request import prompt_requests
 from imp_server.dialects.llamacpp.settings import default_settings
-from imp_server.dialects.openai.embeddings import EmbeddingFold, check_embeds, create_embedding, embed
+from imp_server.dialects.openai.embeddings import NONE, EmbeddingFold, check_embeds, create_embedding, embed
 from imp_server.dialects.openai_chat.request import ChatHabits, chat_request
 from imp_server.dialects.response_formats import ANSWER_FIELDS
 
@@ -56,10 +67,13 @@ async def embedding(call: Call) -> Reply:
 
 @handler
 async def embeddings(call: Call) -> Reply:
-    """Also what OpenAI's clients call whose base URL lacks /v1: they name a model, and want their own shape."""
-    if "input" in call.body and call.model:
-        return await create_embedding(call)
-    return await _embedding(call)
+    """Also what OpenAI's clients call whose base URL lacks /v1: they name a model, and want their own shape.
+
+    It has none for a vector of each token, and llama-server never answers with it here."""
+    is_native = "input" not in call.body or not call.model or call.services.config.server.habits == "llama-server"
+    if is_native or (await call.services.ready_card(call.model)).pooling == NONE:
+        return await _embedding(call)
+    return await create_embedding(call)
 
 
 async def _embedding(call: Call) -> Reply:
@@ -69,7 +83,7 @@ async def _embedding(call: Call) -> Reply:
     prompts = await call.worked(prompts_of, texts)
     card = await call.services.ready_card(call.model)
     check_embeds(card)
-    return embed(call, card.id, prompts, NativeEmbeddingFold)
+    return embed(call, card.id, prompts, TokenEmbeddingFold if card.pooling == NONE else NativeEmbeddingFold)
 
 
 class NativeEmbeddingFold(EmbeddingFold):
@@ -84,6 +98,26 @@ class NativeEmbeddingFold(EmbeddingFold):
 
     def body(self) -> Any:
         return [{"index": index, "embedding": [vector]} for index, vector in enumerate(self.vectors)]
+
+
+class TokenEmbeddingFold:
+    """The same of pooling none: each entry holds the vectors of all tokens, as the model made them.
+
+    Owner of the vectors of one reply.
+    """
+
+    def __init__(self, context: ReplyContext) -> None:
+        self._vectors: list[list[msgspec.Raw]] = [[] for _ in range(context.n)]
+
+    def feed(self, event: OutputEvent) -> None:
+        if isinstance(event, Vectors):
+            for vector in event.vectors:
+                numbers = array("f")
+                numbers.frombytes(vector)
+                self._vectors[event.choice].append(msgspec.Raw(msgspec.json.encode(numbers.tolist())))
+
+    def body(self) -> Any:
+        return [{"index": index, "embedding": vectors} for index, vectors in enumerate(self._vectors)]
 
 
 async def _completion(call: Call) -> Reply:
@@ -195,6 +229,7 @@ async def set_props(call: Call) -> Reply:
     """llama-server, too, has nothing yet that could be changed by it."""
     if not call.services.config.server.props:
         raise NotSupported("this server was started without POST /props (server.props)")
+    call.services.state(call.model or call.query.get("model", ""))  # one that isn't here has none
     return JsonReply({"success": True})
 
 

@@ -18,18 +18,27 @@ from imp_server.dialects.ids import new_id
 from imp_server.dialects.llamacpp.fields import Prompt, prompts_of
 from imp_server.dialects.openai.usage import UsageSum
 
+NONE = "none"
 UNIT_LENGTH = 2
 
 
 @handler
 async def create_embedding(call: Call) -> Reply:
     prompts = await call.worked(prompts_of, call.body["input"])
-    check_embeds(await call.services.ready_card(call.model), call.body.get("dimensions"))
+    card = await call.services.ready_card(call.model)
+    check_embeds(card, call.body.get("dimensions"))
+    if card.pooling == NONE:
+        raise InvalidRequest(
+            f"{card.id!r} makes one vector per token here (model.pooling none), for which this route has no shape: use "
+            "POST /embedding, or start the server with --pooling last or mean",
+            param="model",
+            code="embeddings_unsupported",
+        )
     return embed(call, call.model, prompts, EmbeddingFold)
 
 
 def embed(call: Call, model: str, prompts: list[Prompt], fold: Callable[[ReplyContext], Fold]) -> Generate:
-    """One vector per prompt, whatever shape `fold` gives the reply."""
+    """The vectors of each prompt, whatever shape `fold` gives the reply."""
     context = ReplyContext(
         id=new_id("embd-"),
         model=model,
@@ -53,15 +62,18 @@ def check_embeds(card: ModelCard, dimensions: int | None = None) -> None:
 
 
 def normalised(vector: array[float], kind: int) -> array[float]:
-    """As llama.cpp's embd_normalize: 2 unit length, 1 sum of magnitudes, 0 largest magnitude 32760, -1 untouched."""
+    """As llama.cpp's embd_normalize: 2 unit length, 1 sum of magnitudes, 0 largest magnitude 32760, -1 untouched, more:
+    that p-norm."""
+    if kind < 0:
+        return vector
     if kind == UNIT_LENGTH:
         scale = math.sqrt(sum(x * x for x in vector))
     elif kind == 1:
         scale = sum(abs(x) for x in vector)
-    elif kind == 0:
-        scale = max(abs(x) for x in vector) / 32760
+    elif (largest := max(abs(x) for x in vector)) and kind > UNIT_LENGTH:
+        scale = largest * sum((abs(x) / largest) ** kind for x in vector) ** (1 / kind)
     else:
-        return vector
+        scale = largest / 32760
     return array("f", (x / scale for x in vector)) if scale > 0 else vector
 
 
