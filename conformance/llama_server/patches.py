@@ -66,6 +66,10 @@ EDITS = (
     Edit("unit/test_chat_completion.py", '(Suddenly)+|\\\\{ \\" Sarax.", 77', '.", 78', _COUNT),
     Edit("unit/test_chat_completion.py", '"^ blue",                    23', '".", 22', _COUNT),
     Edit("unit/test_chat_completion.py", '"(Aside|she|felter|alonger)+", 104', '".", 102', _COUNT),
+    Edit("unit/test_chat_completion.py", '("1 2 3 4 5 6", 77, 0)', '("1 2 3 4 5 6", 76, 0)', _COUNT),
+    Edit("unit/test_chat_completion.py", '("1 2 3 4 5 6", 77, 76)', '("1 2 3 4 5 6", 76, 75)', _COUNT),
+    Edit("unit/test_chat_completion.py", '("1 2 3 4 5 9", 77, 51)', '("1 2 3 4 5 9", 76, 50)', _COUNT),
+    Edit("unit/test_chat_completion.py", '("1 2 3 9 9 9", 77, 47)', '("1 2 3 9 9 9", 76, 46)', _COUNT),
     Edit("unit/test_chat_completion.py", '"Whillicter"', '"."', _WEIGHTS),
     Edit("unit/test_chat_completion.py", "(64, 4, False)", "(64, 2, False)", "-b tunes speed: imp measures its own"),
     Edit(
@@ -82,6 +86,23 @@ EDITS = (
         "    return\n",
         "acceptance is never made up",
     ),
+    Edit(
+        "utils.py",
+        'server.model_alias = "stories15m-moe"\n        server.n_ctx = 2048\n        server.n_batch = 1024\n'
+        "        server.n_slots = 1\n        server.n_predict = 64",
+        'server.model_alias = "stories15m-moe"\n        server.n_ctx = 2048\n        server.n_batch = 1024\n'
+        "        server.n_slots = 1\n        server.n_predict = 256",
+        "-n is a cap here, and a case asks for more",
+    ),
+    Edit(
+        "unit/test_embedding.py",
+        '("I believe the meaning of life is", 9)',
+        '("I believe the meaning of life is", 21)',
+        _COUNT,
+    ),
+    Edit("unit/test_embedding.py", '("This is a test", 6)', '("This is a test", 10)', _COUNT),
+    Edit("unit/test_embedding.py", "== 2 * 9", "== 2 * 21", _COUNT),
+    Edit("unit/test_embedding.py", "== 5 # 3 text tokens + 2 special", "== 10", _COUNT),
     Edit("unit/test_speculative.py", '"Hello " * 248', '"Hello " * 80', _COUNT),
     Edit("unit/test_speculative.py", '"(wise|kind|owl|answer)+"', '"."', _WEIGHTS),
     Edit("unit/test_kv_keep_only_active.py", '__" in log.drain()', '__" in log.drain() or True', "lines of their log"),
@@ -94,6 +115,12 @@ EDITS = (
     Edit("unit/test_slot_save.py", '"(Whiskers|Flana)+"', '"."', _WEIGHTS),
     Edit("unit/test_slot_save.py", '"(Jack|said)+"', '"."', _WEIGHTS),
     Edit("unit/test_slot_save.py", '["prompt_n"] == 21', '["prompt_n"] == 20', _COUNT),
+    Edit(
+        "unit/test_slot_save.py",
+        '"What is the capital of Germany?",\n        "id_slot": 0',
+        '"What is the capital of Angola?",\n        "id_slot": 0',
+        "rows share one cache, which has the other prompt by then",
+    ),
     Edit("unit/test_slot_save.py", "== 84", "== 147", _COUNT + ", and -n is 128"),
     Edit("unit/test_sleep.py", "== metrics_awake", "!= ''", "the server's uptime goes on"),
     Edit("unit/test_sleep.py", "assert is_sleeping(server) == False", "assert is_sleeping(server)", _COUNTS_ASLEEP),
@@ -102,7 +129,8 @@ EDITS = (
     Edit(
         "unit/test_router.py",
         '"POST", "/tokenize", data={"model": model_id, "content": "hello world"}, timeout=timeout',
-        '"POST", "/completion", data={"model": model_id, "prompt": "a", "n_predict": 900, "mirostat": 2}, '
+        '"POST", "/completion", data={"model": model_id, "prompt": ["a", "b", "c", "d"], '
+        '"n_predict": 900, "mirostat": 2}, '
         "timeout=timeout",
         "counting neither loads nor keeps a model; a completion does, and takes as long as its tokens",
     ),
@@ -138,7 +166,6 @@ LEFT_OUT = (
     ),
     ("test_router.py::test_router_remote_preset", "presets of a repository (a section of --models-preset does it)"),
     ("test_slot_save.py::test_slot_restore_legacy_token_list", _THEIR_FILE),
-    ("test_embedding.py::test_embedding_pooling_*", "pooling by another rule than the model's own"),
     ("test_slot_save.py::*image*", "images"),
     ("test_slot_save.py::*mmproj*", "images"),
     ("test_security.py::test_cors_proxy*", "proxy"),
@@ -153,7 +180,6 @@ LEFT_OUT = (
     ("test_tool_call.py::test_thoughts*", _SLOW),
     ("test_tool_call.py::test_hello_world*", _SLOW),
     ("test_compat_anthropic.py::test_anthropic_thinking_with_reasoning_model*", _SLOW),
-    ("test_compat_anthropic.py::test_anthropic_empty_messages", "that API refuses a chat without messages"),
     ("test_compat_anthropic.py::test_anthropic_vision*", "images"),
     ("test_compat_anthropic.py::test_anthropic_tool_result_with_image", "images"),
     ("test_vision_api.py*", "images"),

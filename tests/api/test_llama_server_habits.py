@@ -76,6 +76,12 @@ def test_replies(url: str, usual: str) -> None:
     assert '"content":null' in firsts[0] and '"content":""' in firsts[1]
 
 
+def test_a_chat_without_messages_is_taken_there(tuned: LiveServer, usual: str) -> None:
+    body = {**BODY, "messages": [], "max_tokens": 5}
+    assert httpx.post(tuned.url + "/v1/messages", json=body).json()["type"] == "message"
+    assert httpx.post(usual + "/v1/messages", json=body).status_code == 400
+
+
 def test_messages_have_no_timings_there(url: str, usual: str) -> None:
     replies = [httpx.post(each + "/v1/messages", json={**BODY, "max_tokens": 5}).json() for each in (url, usual)]
     assert ["timings" in reply for reply in replies] == [False, True]

@@ -71,6 +71,13 @@ def test_no_flag_is_made_up_and_each_sets_something_that_is_there() -> None:
         ("-lv 2 --log-jsonl", {"log.level": "warning", "log.format": "json"}),
         ("--reasoning-budget 0", {"reasoning.budget_tokens": "0"}),
         ("-rea auto", {}),
+        ("--pooling mean", {"model.pooling": "mean"}),
+        ('--chat-template-kwargs {"enable_thinking":false}',
+         {"model.chat_template_kwargs": '{"enable_thinking":false}'}),
+        ('--chat-template-kwargs {"a":1} --reasoning-effort high',
+         {"model.chat_template_kwargs": '{"reasoning_effort": "high", "a": 1}'}),
+        ("--reasoning-effort default", {}),
+        ("--embd-normalize 3", {"server.embd_normalize": "3"}),
         ("-ctk q8_0 -ctv q8_0", {"kv_cache.dtype": "int8"}),
         ("--samplers penalties;dry;top_n_sigma;top_k;typ_p;top_p;min_p;xtc;temperature", {}),
     ],
@@ -88,7 +95,8 @@ def test_what_is_served_sets_our_knobs(line: str, knobs_set: dict[str, str]) -> 
         ("-ctk f16 -ctv q8_0", "keys and values have one type here"),
         ("--ignore-eos", "send it in the request"),
         ("--repeat-last-n 0", "is --repeat-penalty 1"),
-        ("--pooling mean", "decoders by their last token"),
+        ("--pooling cls", "cls and rank are of encoders, which come later"),
+        ("--pooling rank", "cls and rank are of encoders, which come later"),
         ("--nonsense", "no option of llama-server"),
         ("-c", "-c wants a value"),
         ("-hff x.gguf", "give that with -hf"),
@@ -98,6 +106,12 @@ def test_what_is_served_sets_our_knobs(line: str, knobs_set: dict[str, str]) -> 
 def test_what_is_refused_says_why(line: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message.replace("(", r"\(")):
         translated(line.split(), {})
+
+
+def test_a_template_of_words_is_jinja_and_a_word_is_a_name() -> None:
+    assert translated(["--chat-template", "no Jinja in it"], {}).knobs == {"model.chat_template": "{##}no Jinja in it"}
+    assert translated(["--chat-template", "chatml"], {}).knobs == {"model.chat_template": "chatml"}
+    assert translated(["--chat-template-file", "a b.jinja"], {}).knobs == {"model.chat_template": "a b.jinja"}
 
 
 def test_what_has_no_effect_is_named() -> None:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -233,14 +234,14 @@ FLAGS: tuple[Flag, ...] = (
             why="templates are always rendered; without it requests with tools are refused, as there"),
     _served("--chat-template", "model.chat_template", "CHAT_TEMPLATE", why="a name of theirs, or Jinja itself"),
     _served("--chat-template-file", "model.chat_template", "CHAT_TEMPLATE_FILE"),
-    _refused("--chat-template-kwargs", _BY_REQUEST, "CHAT_TEMPLATE_KWARGS", harmless=("{}",)),
+    _served("--chat-template-kwargs", "model.chat_template_kwargs", "CHAT_TEMPLATE_KWARGS"),
     _refused("--skip-chat-parsing", "imp always reads calls and thinking", "SKIP_CHAT_PARSING", n_values=0),
     _silent("--no-skip-chat-parsing", "imp always reads calls and thinking", n_values=0),
     _served("--reasoning-format", "reasoning.format", "THINK", words=(("auto", "deepseek"),),
             only=("none", "deepseek", "deepseek-legacy", "auto")),
     _served("-rea --reasoning", "reasoning.think_budget", "REASONING",
             words=(("off", "0"), ("on", ""), ("auto", "")), only=("on", "off", "auto")),
-    _refused("--reasoning-effort", _BY_REQUEST, "REASONING_EFFORT", harmless=("default",)),
+    _served("--reasoning-effort", "model.chat_template_kwargs", "REASONING_EFFORT", why="as its reasoning_effort"),
     _served("--reasoning-budget", "reasoning.budget_tokens", "THINK_BUDGET"),
     _served("--reasoning-budget-message", "reasoning.budget_message", "THINK_BUDGET_MESSAGE"),
     _silent("--reasoning-preserve", "what a client sends of earlier thinking is up to the template",
@@ -272,8 +273,9 @@ FLAGS: tuple[Flag, ...] = (
     _served("--slots", "server.slots", "ENDPOINT_SLOTS", n_values=0, off="--no-slots"),
     _refused("--media-path", _IMAGES),
     _served("--embd-normalize", "server.embd_normalize"),
-    _refused("--pooling", "the model says how its embeddings are pooled, decoders by their last token", "POOLING",
-             harmless=("last",)),
+    _served("--pooling", "model.pooling", "POOLING", but=("cls", "rank"),
+            why="none, mean, last; left out, the model's own, of a decoder that doesn't say the last; cls "
+                "and rank are of encoders, which come later"),
     _served("--embedding --embeddings", "server.only_embeddings", "EMBEDDINGS", n_values=0,
             why="without it embeddings are served beside the rest"),
     _refused("--rerank --reranking", "no model that ranks can be served yet", "RERANKING", n_values=0),
@@ -407,6 +409,10 @@ class Translated:
     notes: list[str]
 
 
+_BY_SEVERAL = {"-hf", "-hff", "--spec-type", "-kvu", "--reasoning-effort", *PRINTS}
+"""Flags whose knobs depend on others, too, or that have none."""
+
+
 @dataclass(slots=True)
 class _Given:
     flag: Flag
@@ -428,6 +434,7 @@ def translated(arguments: Sequence[str], variables: Mapping[str, str]) -> Transl
     texts = {one.flag.names[0]: one.values[0] for one in given if one.values}
     _name_model(texts, found)
     _choose_drafters(texts, found)
+    _choose_effort(texts, found)
     _divide_context(texts, found, is_shared=[one.is_on for one in given if one.flag.names[0] == "-kvu"][-1:] == [True])
     return found
 
@@ -497,7 +504,7 @@ def _apply(given: _Given, found: Translated) -> None:
         raise ConfigError(f"{name} isn't served: {flag.why}")
     if flag.verdict == "no effect":
         found.notes.append(f"{name} has no effect here: {flag.why}")
-    if flag.verdict != "served" or flag.names[0] in {"-hf", "-hff", "--spec-type", "-kvu", *PRINTS}:
+    if flag.verdict != "served" or flag.names[0] in _BY_SEVERAL:
         return
     if flag.only and value not in flag.only:
         more = f"; {flag.why}" if flag.why else ""
@@ -522,6 +529,8 @@ def _respelled(flag: Flag, text: str) -> str:
         return ",".join(sorted(filter(None, (name.strip() for name in text.split(",")))))
     if flag.names[0] == "--spec-draft-hf":
         return f"hf:{text}"
+    if flag.names[0] == "--chat-template" and any(c.isspace() for c in text) and "{" not in text:
+        return "{##}" + text  # no name has blanks, and there it names no file: Jinja without expressions
     return text
 
 
@@ -552,6 +561,18 @@ def _choose_drafters(given: Mapping[str, str], found: Translated) -> None:
         found.knobs["speculative.drafters"] = ",".join(drafters)
     if asked:  # there whoever asks for drafts gets them, whether or not they pay
         found.knobs |= {"speculative.enabled": "on", "speculative.cost_gate": "false"}
+
+
+def _choose_effort(given: Mapping[str, str], found: Translated) -> None:
+    effort = given.get("--reasoning-effort", "default")
+    if effort == "default":
+        return
+    try:
+        variables = json.loads(found.knobs.get("model.chat_template_kwargs", "{}"))
+    except ValueError:
+        return  # which is told when they are used
+    if isinstance(variables, dict):
+        found.knobs["model.chat_template_kwargs"] = json.dumps({"reasoning_effort": effort, **variables})
 
 
 def _divide_context(given: Mapping[str, str], found: Translated, *, is_shared: bool) -> None:

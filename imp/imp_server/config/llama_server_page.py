@@ -25,7 +25,7 @@ Errors are `{"error": {"code": STATUS, "message", "type"}}`; a prompt that is to
 `exceed_context_size_error` with `n_prompt_tokens` and `n_ctx`. `/metrics` without `--metrics`, `/slots` with
 `--no-slots` and `POST /props` without `--props` are 501. `system_fingerprint` begins with `b`, and a streamed chat with
 a delta whose content is null. A stream of Responses ends with timings. Anthropic's and TGI's routes keep the shapes of
-their own.
+their own; a chat without messages is taken by the former.
 
 * `-n` is the most that any request gets, also one that asks for more. `-c` is divided among `-np` rows, unless `-kvu`.
 * An assistant message at the end is gone on with (`--no-prefill-assistant`: it is a turn like others). Texts of one
@@ -34,8 +34,10 @@ their own.
   names of docs/models.md. `-v`, or `"verbose": true` in a request, adds `__verbose`: what the model was sent and wrote.
 * `-md` loads a draft model, `--spec-type draft-simple` uses it.
 * `--context-shift`: at the end of the context the ids behind the first `n_keep` move up by `n_discard` (0 = half of
-  them), and what is kept is **computed anew**. There they are moved with the keys and values that they got from what is
-  gone.
+  them), and what is kept is **computed anew**, so `n_discard` is at least a sixteenth of the context. There
+  they are moved with the keys and values that they got from what is gone.
+* `/embeddings` has llama.cpp's own shape always. `--pooling` left out is the file's own, else the last position: there
+  it is none, a vector for each token, which `--pooling none` gives here, too.
 * `--slot-save-path DIR`: `POST /slots/ID?action=save|restore|erase` with a `filename`. A file is a session of the
   prefix cache with its blocks and the model's fingerprint: another model's is refused, and each API key has its own
   names, and all its files together at most `prefix_cache.path_mib`. Files of llama.cpp can't be read. `save` takes

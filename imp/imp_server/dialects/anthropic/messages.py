@@ -53,7 +53,7 @@ def parse(body: Body, version: str = "2023-06-01") -> ChatRequest:
         _check_strict(body)
     messages = _messages(body)
     tools = _tools(body)
-    prefilled = messages[-1].role == "assistant"
+    prefilled = bool(messages) and messages[-1].role == "assistant"
     if prefilled and messages[-1].tool_calls:
         raise InvalidRequest(
             "the last tool_use has no tool_result; send its result in a user message",

@@ -16,6 +16,7 @@ async def list_adapters(call: Call) -> Reply:
 
 @handler
 async def scale_adapters(call: Call) -> Reply:
+    call.services.state(call.query.get("model", ""))
     entries: Any = call.body
     for entry in entries:
         message = f"there is no adapter {int(entry['id'])}: none is loaded"

@@ -188,7 +188,11 @@ def _metric(name: str, text: str, value: float) -> Metric:
 
 
 def _whole(line: bytes) -> bytes:
-    """Counters are whole numbers, and read as such: 12, not 12.0 or 1.2e+07."""
+    """Counters are whole numbers, and read as such: 12, not 12.0 or 1.2e+07.
+
+    llama.cpp calls a gauge of its a counter."""
+    if line == b"# TYPE llamacpp:n_tokens_max gauge":
+        return b"# TYPE llamacpp:n_tokens_max counter"
     sample, _, value = line.rpartition(b" ")
     if not sample or line.startswith(b"#"):
         return line
