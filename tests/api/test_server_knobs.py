@@ -53,6 +53,7 @@ def test_every_limit_of_a_request_is_in_the_table() -> None:
         "server.max_input_tokens",
         "server.max_concurrent",
         "server.max_queued_tokens",  # marked: no effect yet
+        "server.max_vector_mib",  # tests/api/test_embedding_errors.py
         "server.max_connections",
         "server.max_connections_per_address",
     }
