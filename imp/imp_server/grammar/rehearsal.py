@@ -12,7 +12,7 @@ from itertools import islice
 
 from imp_server.core import GrammarDeadEnd
 from imp_server.core.limits import QUESTION, Limit
-from imp_server.core.turns import OverBudget
+from imp_server.core.turns import OverBudget, spend
 from imp_server.grammar.frames.arrays import ArrayPhase, WaitingItem
 from imp_server.grammar.frames.goals import Bits
 from imp_server.grammar.frames.native_store import OPEN
@@ -127,6 +127,7 @@ def _read_words(space: Space, local: int) -> None:
 
     How much the second half of some words adds to the first tells how much every doubling will.
     """
+    spend(len(WORDS))  # beside the budget: it foretells what new states will cost
     budget = MOST.budget()
     with budget.spent():
         for word in (*LONG, *WORDS[: len(WORDS) // 2]):

@@ -182,7 +182,7 @@ class AllVerdicts:
         self._asked: dict[Verdicts, Formula] = store.memo()
 
     def of_string(self, goal: Goal) -> Verdicts:
-        return self._of(STRING, goal, string_machine, string_machine, is_finite(goal.must))
+        return self._of(STRING, goal, string_machine, string_machine, is_finite(self._store.algebra, goal.must))
 
     def of_number(self, goal: Goal) -> Verdicts:
         return self._of(NUMBER, goal, number_machine, watched_number, False)
@@ -207,7 +207,7 @@ class AllVerdicts:
         is_settled = not any(map(is_open, goal.watches))
         if is_settled and goal.result(tuple(w is algebra.formulas.true for w in goal.watches)) < 0:
             return Single(nothing(), False)
-        if is_settled or (goal.is_wide and all(map(is_listed, goal.watches))):
+        if is_settled or (goal.is_wide and all(is_listed(algebra, watch) for watch in goal.watches)):
             return ToldApart(algebra, must(algebra, goal.must), goal, kind)
         machines = [watched(algebra, f) for f in goal.watches]
         return Several(must(algebra, goal.must), machines, goal, lambda: algebra.place_of(goal.must))

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from imp_server.core.turns import spend
 from imp_server.grammar.languages.rules import GrammarRules, RuleRefused, first_references, least
 from imp_server.grammar.machines.nodes import INFINITE, Kind, Node
 
@@ -138,6 +139,7 @@ class _Rewriter:
         """Whether a word may begin with a rule of the group."""
         todo = [node]
         while todo:
+            spend()
             part = todo.pop()
             if part.kind is Kind.RULE and part.low in self._group:
                 return True

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from heapq import heapify, heappop, heappush
 
 from imp_server.core import GrammarRefused
+from imp_server.core.turns import spend
 from imp_server.grammar.machines.nodes import INFINITE, NOTHING, Kind, Node, Nodes, Spread
 
 MAX_RULES = 4_096
@@ -97,6 +98,7 @@ def _smallest(node: Node, known: list[int], in_bytes: bool, memo: dict[int, int]
     found = memo.get(node.id)
     if found is not None:
         return found
+    spend()
     total, at = 0, node
     while at.kind is Kind.SEQUENCE:
         total += _smallest(at.first, known, in_bytes, memo)
@@ -121,6 +123,7 @@ def _references(body: Node) -> Iterator[int]:
         if node.id in seen:
             continue
         seen.add(node.id)
+        spend(len(seen) % 4 == 0)
         if node.kind is Kind.RULE:
             yield node.low
         elif node.kind is Kind.SEQUENCE:

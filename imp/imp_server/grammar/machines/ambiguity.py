@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from imp_server.core.turns import spend
 from imp_server.grammar.machines.nodes import INFINITE, Kind, Node
 
 MAX_ITEMS = 2_000
@@ -49,6 +50,7 @@ class _Counter:
         known = self._positions.get(node.id)
         if known is not None:
             return known
+        spend()
         total = 0
         start = node
         while node.kind is Kind.SEQUENCE:
@@ -95,6 +97,7 @@ def load(node: Node, known: dict[int, Load] | None = None) -> Load:
     memo = {} if known is None else known
     found = memo.get(node.id)
     if found is None:
+        spend()
         found = memo[node.id] = _load(node, memo)
     return found
 

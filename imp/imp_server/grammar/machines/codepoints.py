@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable
+from itertools import pairwise
 
 Ranges = tuple[tuple[int, int], ...]
 """Inclusive ranges, ascending, neither touching nor overlapping."""
@@ -130,13 +131,5 @@ def byte_classes(all_ranges: Iterable[Ranges]) -> bytes:
 
 def classes_of_cuts(cuts: Iterable[int]) -> bytes:
     """The class map whose classes are the intervals between the cuts."""
-    marks = bytearray(257)
-    for cut in cuts:
-        marks[cut] = 1
-    out = bytearray(256)
-    current = -1
-    for byte in range(256):
-        if marks[byte] or byte == 0:
-            current += 1
-        out[byte] = current
-    return bytes(out)
+    edges = sorted({0, *cuts, 256})
+    return b"".join(bytes([number]) * (high - low) for number, (low, high) in enumerate(pairwise(edges)))

@@ -15,7 +15,7 @@ from imp_server.grammar.machines.terms import TermMachine
 
 States = tuple[int, ...]
 
-N_BYTES, N_BYTES_PART = 600, 8
+N_BYTES, N_BYTES_PART = 800, 8
 """Memory of a state of a union, and of each of its parts."""
 ANY_LENGTH = Spread(0, INFINITE, INFINITE)
 """The spread of a machine that can't tell."""
@@ -104,7 +104,10 @@ def _product(
 
 
 class Union:
-    """What any of the machines accepts. Lazy: a state is live as long as one part is."""
+    """What any of the machines accepts. Lazy: a state is live as long as one part is.
+
+    Parts may be combinations themselves, shared again and again, so what is known of a state is kept.
+    """
 
     def __init__(self, machines: Sequence[Machine]) -> None:
         self._parts = [m for m in machines if m.start != DEAD]
@@ -112,6 +115,11 @@ class Union:
         self._numbers: dict[States, int] = {}
         self._states: list[States] = []
         self._rows: list[dict[int, int]] = []
+        self._accepting: dict[int, bool] = {}
+        self._universal: dict[int, bool] = {}
+        self._rooms: dict[int, int] = {}
+        self._spreads: dict[int, Spread] = {}
+        self._words: dict[int, bytes | None] = {}
         self.start = self._intern(tuple(m.start for m in self._parts))
 
     def _intern(self, states: States) -> int:
@@ -130,13 +138,14 @@ class Union:
         return number
 
     def _alive(self, state: int) -> list[tuple[Machine, int]]:
+        spend(1 + len(self._parts) // 8)
         return [(m, s) for m, s in zip(self._parts, self._states[state], strict=True) if s != DEAD]
 
     def step(self, state: int, byte: int) -> int:
         row, kind = self._rows[state], self.classes[byte]
         target = row.get(kind)
         if target is None:
-            spend(1 + len(self._parts) // 4)
+            spend(2 + len(self._parts) // 2)
             pairs = zip(self._parts, self._states[state], strict=True)
             after = tuple(m.step(s, byte) if s != DEAD else DEAD for m, s in pairs)
             with GROWING:
@@ -144,7 +153,10 @@ class Union:
         return target
 
     def accepts(self, state: int) -> bool:
-        return any(m.accepts(s) for m, s in self._alive(state))
+        found = self._accepting.get(state)
+        if found is None:
+            found = self._accepting[state] = any(m.accepts(s) for m, s in self._alive(state))
+        return found
 
     def live(self, state: int) -> bool:
         return state != DEAD
@@ -152,14 +164,24 @@ class Union:
     def shortest(self, state: int) -> bytes | None:
         if state == DEAD:
             return None
-        found = [m.shortest(s) for m, s in self._alive(state)]
-        return min((f for f in found if f is not None), key=len, default=None)
+        if state not in self._words:
+            found = [m.shortest(s) for m, s in self._alive(state)]
+            word = min((f for f in found if f is not None), key=len, default=None)
+            charge(len(word or b""), 0)
+            self._words[state] = word
+        return self._words[state]
 
     def room(self, state: int) -> int:
-        return max(m.room(s) for m, s in self._alive(state))
+        found = self._rooms.get(state)
+        if found is None:
+            found = self._rooms[state] = max(m.room(s) for m, s in self._alive(state))
+        return found
 
     def universal(self, state: int) -> bool:
-        return any(universal(m, s) for m, s in self._alive(state))
+        found = self._universal.get(state)
+        if found is None:
+            found = self._universal[state] = any(universal(m, s) for m, s in self._alive(state))
+        return found
 
     def alias(self, state: int, n: int) -> tuple[Machine, int]:
         """As TermMachine.alias."""
@@ -168,8 +190,12 @@ class Union:
 
     def spread(self, state: int) -> Spread:
         """Lengths of what may still come, in code points."""
-        known = [spread_of(m, s) for m, s in self._alive(state)]
-        return reduce(Spread.either, sorted(s if s is not None else ANY_LENGTH for s in known))
+        found = self._spreads.get(state)
+        if found is None:
+            known = [spread_of(m, s) for m, s in self._alive(state)]
+            found = reduce(Spread.either, sorted(s if s is not None else ANY_LENGTH for s in known))
+            self._spreads[state] = found
+        return found
 
     @property
     def reach(self) -> int:

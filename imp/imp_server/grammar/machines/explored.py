@@ -21,6 +21,8 @@ BUDGET = 20_000
 N_BYTES, N_BYTES_CLASS = 900, 24
 """Memory of a state, and of each entry of its row, what is worked out about it included."""
 
+_PREFERRED = bytes([*b"abcdefghijklmnopqrstuvwxyz0123456789", *range(256)])
+
 S = TypeVar("S", bound=Hashable)
 
 
@@ -160,7 +162,7 @@ def explore(
     for state in order:
         if len(rows) * len(bytes_of) > BUDGET:
             raise GrammarRefused(f"{what} needs more than {BUDGET} steps to combine; simplify it")
-        charge(N_BYTES + N_BYTES_CLASS * len(bytes_of), 2 + len(bytes_of) * (10 + n_parts) // 40)
+        charge(N_BYTES + N_BYTES_CLASS * len(bytes_of), 2 + len(bytes_of) * (10 + n_parts) // 20)
         row: list[int] = []
         for byte in bytes_of:
             target = step(state, byte)
@@ -179,11 +181,8 @@ def explore(
 
 def representatives(classes: bytes) -> list[int]:
     """One byte per class, in the order of the classes: a character that JSON writes as it is, if there is one."""
-    preferred = [*b"abcdefghijklmnopqrstuvwxyz0123456789", *range(256)]
-    found: dict[int, int] = {}
-    for byte in preferred:
-        found.setdefault(classes[byte], byte)
-    return [found[kind] for kind in range(len(found))]
+    kinds = _PREFERRED.translate(classes)
+    return [_PREFERRED[kinds.index(kind)] for kind in range(max(kinds) + 1)]
 
 
 def refined(maps: list[bytes]) -> bytes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from imp_server.core import GrammarRefused
-from imp_server.core.turns import GaveUp
+from imp_server.core.turns import GaveUp, spend
 from imp_server.grammar.machines.combine import anything, exactly_one, intersect, universal
 from imp_server.grammar.machines.containing import containing_machine
 from imp_server.grammar.machines.joint import JointMachine, joint_machine
@@ -26,6 +26,7 @@ class LazyMachine:
         Raises GrammarRefused if no word is found although there may be one.
         """
         self._product, self._is_universal = product, is_universal
+        self._universal: dict[int, bool] = {}
         self.classes = product.classes
         try:
             self.start = product.start()
@@ -34,7 +35,11 @@ class LazyMachine:
             raise GrammarRefused(message) from None
 
     def universal(self, state: int) -> bool:
-        return self._is_universal(self._product.states(state))
+        found = self._universal.get(state)
+        if found is None:
+            spend(1 + len(self._product.parts) // 4)
+            found = self._universal[state] = self._is_universal(self._product.states(state))
+        return found
 
     def step(self, state: int, byte: int) -> int:
         return self._product.step(state, byte)

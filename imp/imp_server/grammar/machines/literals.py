@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from imp_server.core.turns import charge
+from imp_server.core.turns import charge, spend
 from imp_server.grammar.machines.machine import DEAD
 
 N_BYTES = 300
@@ -42,6 +42,7 @@ class Literals:
         if row is None:
             row = {}
             first, end, depth = self._states[state]
+            spend(1 + (end - first) // 8)
             at = first + (len(self.texts[first]) == depth)
             while at < end:
                 byte, begin = self.texts[at][depth], at

@@ -44,6 +44,7 @@ class Product:
         self._states: list[States] = []
         self._rows: list[dict[int, int]] = []
         self._ways: dict[int, Way | None] = {}
+        self._ends: dict[int, bool] = {}
 
     def start(self) -> int:
         """The joint state of all starts, or DEAD where no end can be proved behind it."""
@@ -80,7 +81,7 @@ class Product:
         row, kind = self._rows[state], self.classes[byte]
         target = row.get(kind)
         if target is None:
-            spend(1 + len(self.parts) // 4)
+            spend(2 + len(self.parts) // 2)
             states = zip(self.parts, self._states[state])
             target = row[kind] = self.number(tuple(m.step(s, byte) if s != DEAD else DEAD for m, s in states))
         return target
@@ -88,7 +89,11 @@ class Product:
     # --- proofs -----------------------------------------------------------------------------
 
     def is_end(self, state: int) -> bool:
-        return self._is_end(self._states[state])
+        found = self._ends.get(state)
+        if found is None:
+            spend(1 + len(self.parts) // 4)
+            found = self._ends[state] = self._is_end(self._states[state])
+        return found
 
     def can_end(self, state: int) -> bool:
         """Whether there is a way to an end; it is remembered. Raises GaveUp."""
@@ -106,6 +111,7 @@ class Product:
         """The bytes of the proof: short, not always the shortest."""
         out = bytearray()
         while not self.is_end(state):
+            spend()
             way = self._ways.get(state) if self.can_end(state) else None
             if way is None:
                 return None

@@ -82,6 +82,7 @@ class TermMachine:
             return None
         out: list[bytes] = []
         while not self._accepts[state]:
+            spend(1 + len(self._items[state]) // 8)
             head, tail = min(self._items[state], key=lambda item: item[0].size + self._shortest[item[1]])
             if self._rules and head.size and head.kind in (Kind.LOOP, Kind.RULE):
                 # rules may call each other deeper than Python can: they are opened one at a time

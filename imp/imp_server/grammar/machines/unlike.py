@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from itertools import product
 
-from imp_server.core.turns import charge
+from imp_server.core.turns import charge, spend
 from imp_server.grammar.machines.explored import refined
 from imp_server.grammar.machines.literals import Literals
 from imp_server.grammar.machines.machine import DEAD, Machine
@@ -68,27 +68,29 @@ class Unlike:
         if state == DEAD:
             return None
         first = self._inner.shortest(self._states[state][0]) or b""
-        for size in range(4):
+        behind = self._behind(state, first)
+        for size in range(4) if behind != DEAD else ():
             for letters in product(b"abcdefgh", repeat=size):
-                text = first + bytes(letters)
-                here = state
-                for byte in text:
-                    here = self.step(here, byte)
-                    if here == DEAD:
-                        break
+                here = self._behind(behind, bytes(letters))
                 if here != DEAD and self.accepts(here):
-                    return text
-        return self._other(state)
+                    return first + bytes(letters)
+        return self._other(state, first)
 
-    def _other(self, state: int) -> bytes | None:
+    def _other(self, state: int, first: bytes) -> bytes | None:
         """A text of the exact length that `inner` still wants, where appending doesn't help."""
-        first = self._inner.shortest(self._states[state][0]) or b""
         for size in range(1, min(4, len(first)) + 1):
             for letters in product(b"bcdefgh", repeat=size):
                 text = bytes(letters) + first[size:]
-                here = state
-                for byte in text:
-                    here = self.step(here, byte) if here != DEAD else DEAD
+                here = self._behind(state, text)
                 if here != DEAD and self.accepts(here):
                     return text
         return None
+
+    def _behind(self, state: int, text: bytes) -> int:
+        """The state behind a text, or DEAD."""
+        spend(1 + len(text) // 2)
+        for byte in text:
+            state = self.step(state, byte)
+            if state == DEAD:
+                break
+        return state

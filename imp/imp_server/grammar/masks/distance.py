@@ -30,8 +30,8 @@ NEVER = 1 << 30
 """Tokens to an end that isn't known."""
 MAX_LEGS = 20_000
 MAX_WAYS = 50_000
-N_BYTES, N_BYTES_PLACE = 700, 17
-"""Memory of a leg, and of each place in it."""
+N_BYTES, N_BYTES_PLACE, N_BYTES_WINDOW = 700, 17, 250
+"""Memory of a leg, of each place in it, and of what is known of the text that follows one."""
 LEG = 16
 """Bytes of a leg between positions: shorter ones would be shared by more of them, and take more memory."""
 WINDOW = 16
@@ -43,7 +43,7 @@ class Way:
 
     __slots__ = ("data", "n_bytes", "n_tokens", "rest", "sizes", "view", "window")
 
-    def __init__(self, data: bytes, rest: Way | None, by_bytes: Mapping[bytes, int]) -> None:
+    def __init__(self, data: bytes, rest: Way | None, spellings: Spellings) -> None:
         self.data = data
         self.rest = rest
         self.n_bytes: int = len(data) + (rest.n_bytes if rest else 0)
@@ -52,7 +52,7 @@ class Way:
         self.sizes = [0] * len(data)
         """Bytes of the first token of a cheapest spelling, by place in `data`; 0: it can't be spelled."""
         for at in range(len(data) - 1, -1, -1):
-            costs[at], self.sizes[at] = _cheapest(text, at, costs, by_bytes)
+            costs[at], self.sizes[at] = spellings.cheapest(text, at, costs)
         self.n_tokens = costs[0]
         self.view: bytes = text[:WINDOW]
         self.window: list[int] = costs[: WINDOW + 1]
@@ -65,17 +65,42 @@ class Way:
         return b"".join([*parts, way.data])
 
 
-def _cheapest(text: bytes, at: int, costs: list[int], by_bytes: Mapping[bytes, int]) -> tuple[int, int]:
-    if text[at : at + 1] == SPECIAL_OPEN:
-        size = text.find(SPECIAL_CLOSE, at) + 1 - at
-        known = size > 0 and at + size < len(costs) and text[at : at + size] in by_bytes
-        return (1 + costs[at + size], size) if known else (NEVER, 0)
-    best, best_size = NEVER, 0
-    for size in range(min(WINDOW, len(text) - at, len(costs) - 1 - at), 0, -1):
-        cost = 1 + costs[at + size]
-        if cost < best and text[at : at + size] in by_bytes:
-            best, best_size = cost, size
-    return best, best_size
+class Spellings:
+    """Which tokens a text may begin with. Owner of what is known of the next WINDOW bytes: long ways repeat them."""
+
+    def __init__(self, by_bytes: Mapping[bytes, int]) -> None:
+        self._by_bytes = by_bytes
+        self._sizes: dict[bytes, tuple[int, ...]] = {}
+
+    def given_up(self) -> Iterator[None]:
+        return dropped(self._sizes)
+
+    def cheapest(self, text: bytes, at: int, costs: list[int]) -> tuple[int, int]:
+        """(tokens, bytes of the first one) of a cheapest spelling of `text` from `at`.
+
+        `costs`: tokens from each later place, as far as it is known.
+        """
+        if text[at : at + 1] == SPECIAL_OPEN:
+            size = text.find(SPECIAL_CLOSE, at) + 1 - at
+            known = size > 0 and at + size < len(costs) and text[at : at + size] in self._by_bytes
+            return (1 + costs[at + size], size) if known else (NEVER, 0)
+        most = len(costs) - 1 - at
+        best, best_size = NEVER, 0
+        for size in self._beginnings(text[at : at + WINDOW]):
+            if size <= most and (cost := 1 + costs[at + size]) < best:
+                best, best_size = cost, size
+        return best, best_size
+
+    def _beginnings(self, window: bytes) -> tuple[int, ...]:
+        """Bytes of the tokens that `window` begins with, the longest first."""
+        found = self._sizes.get(window)
+        if found is None:
+            if len(self._sizes) > MAX_WAYS:
+                self._sizes.clear()
+            charge(N_BYTES_WINDOW, 2)
+            found = tuple(size for size in range(len(window), 0, -1) if window[:size] in self._by_bytes)
+            self._sizes[window] = found
+        return found
 
 
 class Distances:
@@ -85,12 +110,14 @@ class Distances:
         self._stepper = stepper
         self._space = stepper.space
         self._by_bytes = by_bytes
-        self._end = Way(b"", None, by_bytes)
+        self._spellings = Spellings(by_bytes)
+        self._end = Way(b"", None, self._spellings)
         self._ways: dict[State, Way] = {}
         self._from_positions: dict[tuple[PositionMachine, int, State, bool], Way] = {}
 
     def given_up(self) -> Iterator[None]:
-        return dropped(self._ways, self._from_positions)
+        yield from dropped(self._ways, self._from_positions)
+        yield from self._spellings.given_up()
 
     def known(self, state: State) -> Way | None:
         return self._ways.get(state)
@@ -158,7 +185,7 @@ class Distances:
 
     def _led(self, lead: bytes, way: Way) -> Way:
         charge(N_BYTES + N_BYTES_PLACE * len(lead), 1 + len(lead) // 2)
-        return Way(lead, way, self._by_bytes)
+        return Way(lead, way, self._spellings)
 
     def n_tokens(self, state: State) -> int:
         """Tokens of the way; NEVER if there is none that can be written."""

@@ -56,20 +56,22 @@ class Algebra:
         self._constants: dict[Value, Formula] = {}
         self.string_machines: dict[Formula, Machine] = {}
         self.number_machines: dict[Formula, Machine] = {}
+        self.finite: dict[Formula, bool] = {}
         """Memos of scalars.py."""
         self.property_values: dict[tuple[tuple[Props, ...], str], Formula] = {}
         self.part_names: dict[Formula, frozenset[str]] = {}
         self.parts_held: dict[tuple[Formula, frozenset[str]], bool | None] = {}
         """Memos of sat/objects.py."""
         self.held_by_others: dict[tuple[Formula, int], bool] = {}
-        """Memo of sat/tags.py."""
+        self.listed: dict[Formula, bool] = {}
+        """Memos of sat/tags.py."""
         self.any = self.sub_of(self.formulas.true)
         self.never = self.sub_of(self.formulas.false)
 
     def given_up(self) -> Iterator[None]:
         """Take everything apart, a piece at each step. Nobody uses it any more."""
-        yield from dropped(self.places, self._constants, self.string_machines, self.number_machines)
-        yield from dropped(self.property_values, self.part_names, self.parts_held, self.held_by_others)
+        yield from dropped(self.places, self._constants, self.string_machines, self.number_machines, self.finite)
+        yield from dropped(self.property_values, self.part_names, self.parts_held, self.held_by_others, self.listed)
         yield from self._exclusive.given_up()
         yield from emptied(self._subs)
         yield from self.leaves.given_up()

@@ -9,14 +9,16 @@ from __future__ import annotations
 from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
 from itertools import combinations
 
-from imp_server.core.turns import spend
+from imp_server.core.turns import charge, spend
 from imp_server.grammar.machines.giving_up import dropped
 from imp_server.grammar.values.extents import EVERYTHING, Extent, Extents
-from imp_server.grammar.values.formula import AND, NOT, ONE, OR, Formula, Formulas
+from imp_server.grammar.values.formula import AND, NOT, OR, Formula, Formulas
 
 MAX_PAIRS = 50_000
 """Pairs of branches looked at where no tag tells them apart."""
 N_UNITS_PAIR = 8
+N_BYTES = 300
+"""Memory of what a formula was settled to."""
 
 
 class Exclusive:
@@ -38,14 +40,14 @@ class Exclusive:
         key = f, around
         found = self._settled.get(key)
         if found is None:
-            spend()
+            charge(N_BYTES, 1 + len(around.objects) // 8)  # whose hash is made anew
             found = self._settled[key] = self._made(f, around)
         return found
 
     def _made(self, f: Formula, around: Extent) -> Formula:
         fs = self._fs
         if f.op == AND:
-            if any(_counts(a) for a in f.args):
+            if f.is_counting:
                 for a in f.args:
                     around = around.both(self._extents.of(a))
             return fs.conj(self.settled(a, around) for a in f.args)
@@ -78,10 +80,6 @@ class Exclusive:
         if chosen is not None:
             return chosen
         return list(combinations(range(len(extents)), 2)) if best <= MAX_PAIRS else None
-
-
-def _counts(f: Formula) -> bool:
-    return f.op == ONE or any(_counts(a) for a in f.args)
 
 
 def _sharing(constants: Sequence[frozenset[Hashable]], most: int) -> set[tuple[int, int]] | None:

@@ -37,6 +37,8 @@ MAX_COMPARED = 64
 """Pairs of kinds compared to tell two extents apart."""
 N_BYTES = 200
 """Memory of what is known of a property's value."""
+N_BYTES_WAY, N_BYTES_PART = 400, 16
+"""Memory of one kind, and of each name and leaf in it."""
 MAX_DEPTH = 6
 """Levels of objects in which a tag is looked for."""
 
@@ -81,6 +83,12 @@ class ExtentWay(NamedTuple):
     """Fewest items."""
 
     def and_(self, other: ExtentWay) -> ExtentWay:
+        if other is EVERY_WAY:
+            return self
+        if self is EVERY_WAY:
+            return other
+        n = sum(map(len, (*self[:4], *other[:4])))
+        charge(N_BYTES_WAY + N_BYTES_PART * n, 2 + n // 4)
         return ExtentWay(
             self.needed | other.needed,
             self.absent | other.absent,
@@ -91,7 +99,8 @@ class ExtentWay(NamedTuple):
 
 
 Ways = tuple[ExtentWay, ...]
-FREE: Ways = (ExtentWay(),)
+EVERY_WAY = ExtentWay()
+FREE: Ways = (EVERY_WAY,)
 
 
 class Extent(NamedTuple):
@@ -155,7 +164,6 @@ NOTHING = EVERYTHING._replace(types=0).trimmed()
 def _crossed(a: Ways, b: Ways) -> Ways:
     if len(a) * len(b) > MAX_WAYS:
         return max(a, b, key=len)
-    spend(len(a) * len(b) // 4)
     return tuple(dict.fromkeys(x.and_(y) for x in a for y in b))
 
 

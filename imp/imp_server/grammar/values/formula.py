@@ -18,7 +18,7 @@ TRUE_OP, FALSE_OP, LEAF, AND, OR, NOT, ONE = range(7)
 MASK_BITS = 240
 MANY, FEW = 8, 8
 """Parts of a formula, and leaves of one, from which and up to which it is remembered what becomes of a part."""
-_PARTS_PER_UNIT = 8
+_PARTS_PER_UNIT, _LEAVES_PER_UNIT = 8, 100
 N_BYTES, N_BYTES_ARG, N_BYTES_PART = 500, 16, 300
 """Memory of a formula, of each of its arguments, and of what became of one."""
 
@@ -40,7 +40,7 @@ class Leaf:
 class Formula:
     """Made by `Formulas` alone. `args` are formulas, except for a LEAF, whose one argument is `leaf`."""
 
-    __slots__ = ("_leaves", "_restricted", "args", "is_watching", "leaf", "mask", "op", "uid")
+    __slots__ = ("_leaves", "_restricted", "args", "is_counting", "is_watching", "leaf", "mask", "op", "uid")
 
     def __init__(self, op: int, args: tuple[Formula, ...], leaf: Leaf | None, uid: int) -> None:
         self.op = op
@@ -51,8 +51,11 @@ class Formula:
         """A bit for each leaf in it, which others may share."""
         self.is_watching = leaf is not None and leaf.is_watch
         """Whether a Watched leaf is in it."""
+        self.is_counting = op == ONE
+        """Whether a ONE is in it."""
         for arg in args:
             self.mask |= arg.mask
+            self.is_counting = self.is_counting or arg.is_counting
             self.is_watching = self.is_watching or arg.is_watching
         self._restricted: dict[int, Formula] = {}
         self._leaves: tuple[Leaf, ...] | None = None if leaf is None else (leaf,)
@@ -64,14 +67,20 @@ class Formula:
         found: dict[Leaf, None] = {}
         seen: set[Formula] = set()
         todo = list(reversed(self.args))
+        n_known = 0
         while todo:
             part = todo.pop()
             if part.leaf is not None:
                 found[part.leaf] = None
             elif part not in seen:
                 seen.add(part)
-                todo += reversed(part.args)
-        charge(N_BYTES_ARG * len(found), 1 + (len(seen) + len(found)) // 8)
+                if part._leaves is None:
+                    todo += reversed(part.args)
+                else:
+                    n_known += len(part._leaves)
+                    found.update(dict.fromkeys(part._leaves))
+        n_walked = len(seen) + max(len(found) - n_known, 0)
+        charge(N_BYTES_ARG * len(found), 1 + n_walked // 8 + n_known // _LEAVES_PER_UNIT)
         self._leaves = tuple(found)
         return self._leaves
 

@@ -13,6 +13,7 @@ from decimal import Decimal
 from itertools import combinations
 from typing import Any, cast
 
+from imp_server.core.turns import charge, spend
 from imp_server.grammar.machines.combine import union
 from imp_server.grammar.machines.machine import Machine
 from imp_server.grammar.values.formula import AND, FALSE_OP, NOT, ONE, OR, TRUE_OP, Formula
@@ -23,6 +24,8 @@ MAX_STEPS = 3
 """Different steps in one formula; their sets are gone through."""
 MAX_RANGES = 2048
 """Leaves of one formula; each disjoint range is a part that every first digit asks."""
+N_BYTES = 200
+"""Memory of a set of pieces, but for its bits."""
 
 Span = tuple[tuple[Decimal, bool] | None, tuple[Decimal, bool] | None]
 """What a range leaf holds: bounds, each with whether it is excluded itself."""
@@ -35,7 +38,7 @@ def ranges_machine(f: Formula, *, point: bool) -> Machine | None:
     """
     leaves = {leaf for leaf in f.leaves() if isinstance(leaf, NumberLeaf)}
     steps = sorted((leaf for leaf in leaves if leaf.kind not in ("range", "listed")), key=lambda leaf: str(leaf.what))
-    if len(leaves) > MAX_RANGES or len(steps) > MAX_STEPS or (steps and not _is_monotone(f, True)):
+    if len(leaves) > MAX_RANGES or len(steps) > MAX_STEPS or (steps and not _Steps().may_hold_more(f, True)):
         return None
     pieces = _Pieces(leaves)
     found: dict[frozenset[NumberLeaf], int] = {}
@@ -65,13 +68,22 @@ def _joined(masks: Iterable[int]) -> int:
     return whole
 
 
-def _is_monotone(f: Formula, sign: bool) -> bool:
-    """Whether more steps that hold never make it false."""
-    if isinstance(f.leaf, NumberLeaf):
-        return sign or f.leaf.kind in ("range", "listed")
-    if f.op == ONE:
-        return all(_is_monotone(a, True) and _is_monotone(a, False) for a in f.args)
-    return all(_is_monotone(a, sign != (f.op == NOT)) for a in f.args)
+class _Steps:
+    """Formulas, and their negations, looked at once each: parts may be shared again and again."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[Formula, bool], bool] = {}
+
+    def may_hold_more(self, f: Formula, sign: bool) -> bool:
+        """Whether more steps that hold never make it false."""
+        if isinstance(f.leaf, NumberLeaf):
+            return sign or f.leaf.kind in ("range", "listed")
+        found = self._known.get((f, sign))
+        if found is None:
+            spend()
+            signs = (True, False) if f.op == ONE else (sign != (f.op == NOT),)
+            found = self._known[f, sign] = all(self.may_hold_more(a, own) for a in f.args for own in signs)
+        return found
 
 
 class _Pieces:
@@ -81,11 +93,19 @@ class _Pieces:
         values = {value for leaf in leaves for value in _values(leaf)}
         self._points = sorted(values)
         self._all = (1 << (2 * len(self._points) + 1)) - 1
+        self._known: dict[tuple[Formula, frozenset[NumberLeaf]], int] = {}
 
     def of(self, f: Formula, holding: frozenset[NumberLeaf]) -> int:
         """The pieces on which `f` is true if just these steps hold."""
         if f.leaf is not None:
             return self._of_leaf(cast(NumberLeaf, f.leaf), holding)
+        found = self._known.get((f, holding))
+        if found is None:
+            charge(N_BYTES + len(self._points) // 4, 1 + len(f.args) // 4)
+            found = self._known[f, holding] = self._combined(f, holding)
+        return found
+
+    def _combined(self, f: Formula, holding: frozenset[NumberLeaf]) -> int:
         if f.op in (TRUE_OP, FALSE_OP):
             return self._all if f.op == TRUE_OP else 0
         parts = [self.of(a, holding) for a in f.args]

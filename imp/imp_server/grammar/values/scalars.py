@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from decimal import Decimal
 from typing import Any, cast
 
-from imp_server.core.turns import charge
+from imp_server.core.turns import charge, spend
 from imp_server.grammar.machines.combine import anything, intersect, nothing, union
 from imp_server.grammar.machines.explored import representatives
 from imp_server.grammar.machines.lazy_product import either_one, either_product, lazy_product
@@ -68,13 +68,18 @@ def number_machine(algebra: Algebra, f: Formula) -> Machine:
     return found
 
 
-def is_finite(f: Formula) -> bool:
+def is_finite(algebra: Algebra, f: Formula) -> bool:
     """Whether only listed strings satisfy `f`."""
     if isinstance(f.leaf, TextLeaf):
         return f.leaf.kind == "literals"
-    if f.op == AND:
-        return any(is_finite(a) for a in f.args)
-    return f.op == OR and all(is_finite(a) for a in f.args)
+    if f.op not in (AND, OR):
+        return False
+    found = algebra.finite.get(f)
+    if found is None:
+        spend()
+        combined = any if f.op == AND else all
+        found = algebra.finite[f] = combined(is_finite(algebra, a) for a in f.args)
+    return found
 
 
 def in_digits(f: Formula) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import unicodedata
 from collections.abc import Mapping
-from functools import cache
+from functools import cache, lru_cache
 
 from imp_server.grammar.machines.codepoints import ANY, LAST, Ranges, negated, normal
 
@@ -52,6 +52,7 @@ def _categories() -> dict[str, Ranges]:
     return {name: normal(ranges) for name, ranges in found.items()}
 
 
+@lru_cache(maxsize=256)
 def property_class(name: str) -> Ranges | None:
     r"""The code points of `\p{name}`; None if the property isn't known here (scripts, for instance)."""
     key, _, value = name.partition("=")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from imp_server.core import GrammarRefused
+from imp_server.core.turns import spend
 from imp_server.grammar.languages.regex.anchors import AnchoredWords, Splitter
 from imp_server.grammar.languages.regex.lookarounds import has_lookarounds, looking_machine
 from imp_server.grammar.languages.regex.parser import parse
@@ -74,6 +75,7 @@ def _without_looks(tree: Tree, search: bool) -> tuple[Tree, list[Look]]:
     Unless it is searched for, both may be left out.
     """
     parts = flat(tree)
+    spend(1 + len(parts) // 8)
     if not search:
         parts = [*([] if parts and isinstance(parts[0], Begin) else [Begin()]), *parts]
         parts += [] if isinstance(parts[-1], End) else [End()]

@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from imp_server.core import GrammarRefused
-from imp_server.core.turns import charge, kept
+from imp_server.core.turns import charge, kept, spend
 from imp_server.grammar.languages.regex.parser import parse
 from imp_server.grammar.languages.regex.tree import Alt, Begin, Cat, Chars, End, Look, Repeat, Tree, flat
 from imp_server.grammar.machines.ambiguity import excessive
@@ -395,6 +395,7 @@ def _ways_in(ways: Ways) -> int:
 
 
 def has_lookarounds(tree: Tree) -> bool:
+    spend()
     if isinstance(tree, Look):
         return True
     if isinstance(tree, Repeat):

@@ -7,6 +7,7 @@ classes, scripts in \p, escapes whose meaning differs between dialects.
 from __future__ import annotations
 
 from imp_server.core import GrammarRefused
+from imp_server.core.turns import spend
 from imp_server.grammar.languages.regex.classes import WORD, property_class
 from imp_server.grammar.languages.regex.dialect import ECMA, Dialect
 from imp_server.grammar.languages.regex.tree import Alt, Begin, Cat, Chars, End, Look, Repeat, Tree
@@ -74,6 +75,7 @@ class _Parser:
     def row(self) -> Tree:
         parts: list[Tree] = []
         while self.at < len(self.text) and self.text[self.at] not in "|)":
+            spend()
             atom = self.atom()
             if atom is not None:
                 parts.append(self.quantified(atom))
@@ -301,6 +303,7 @@ class _Parser:
         ranges = property_class(name)
         if ranges is None:
             raise self.refuse(f"the unsupported property \\p{{{name}}} (general categories are supported)", start)
+        spend(1 + len(ranges) // 4)
         return negated(ranges) if negate else ranges
 
     def char_class(self) -> Ranges:
@@ -309,6 +312,7 @@ class _Parser:
         negate = self.take("^")
         found: list[tuple[int, int]] = []
         while (not found and not self.dialect.empty_class) or not self.take("]"):
+            spend()
             if self.text.startswith(("[:", "[=", "[."), self.at):
                 raise self.refuse("a POSIX class")
             low = self.class_atom(start)

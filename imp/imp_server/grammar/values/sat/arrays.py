@@ -302,6 +302,7 @@ class _Search:
                 parts.append(inner if truth else fs.neg(inner))
             else:
                 for broken in self._breakable(index, against):
+                    spend(1 + 2 * len(broken))
                     wrong = [fs.neg(item_formula(self._solver.algebra, [leaf], index)) for leaf in broken]
                     yield fs.conj([*parts, *wrong]), tuple(after), against - broken
 
@@ -311,6 +312,7 @@ class _Search:
         Leaves that ask the same here break together. Of many, all or all but one kind: of constants no item spares two.
         """
         alike: dict[Formula, set[Items]] = {}
+        spend(1 + 2 * len(against))
         for leaf in against:
             alike.setdefault(item_formula(self._solver.algebra, [leaf], index), set()).add(leaf)
         kinds = [frozenset(leaves) for formula, leaves in sorted(alike.items(), key=lambda pair: pair[0].uid)]

@@ -150,17 +150,23 @@ def _holds(algebra: Algebra, f: Formula, needed: Set[str]) -> bool | None:
     if not f.args:
         return f is algebra.formulas.true
     if f.op == NOT:
-        inner = _holds(algebra, f.args[0], needed)
+        inner = _inner_holds(algebra, f.args[0], needed)
         return None if inner is None else not inner
     truths = []
     for arg in f.args:
-        truths.append(_holds(algebra, arg, needed))
+        truths.append(_inner_holds(algebra, arg, needed))
         if f.op != ONE and truths[-1] is (f.op == OR):
             return f.op == OR
     if f.op == ONE:
         n_true = truths.count(True)
         return n_true == 1 if n_true > 1 or None not in truths else None
     return None if None in truths else f.op == AND
+
+
+def _inner_holds(algebra: Algebra, f: Formula, needed: Set[str]) -> bool | None:
+    """Chains of conditions are long: what stands behind the names that are there is known from others."""
+    is_long = f.leaf is None and not f.is_watching and len(f.leaves()) > FEW
+    return _part_holds(algebra, f, needed) if is_long else _holds(algebra, f, needed)
 
 
 def _leaf_holds(algebra: Algebra, leaf: Leaf, needed: Set[str]) -> bool | None:
@@ -219,7 +225,7 @@ def _together(
         if n_left < 0:
             yield None
             return
-        spend(len(ways))
+        spend(len(ways) * (1 + len(begun.chosen) // 64))  # each copies what was chosen so far
         grown = [more for choice in ways if (more := begun.and_(choice, task, known)) is not None]
         todo += reversed(grown)
 

@@ -109,12 +109,20 @@ def propagated(fs: Formulas, f: Formula, literals: Literals) -> Node:
 
 
 def _flat(fs: Formulas, f: Formula) -> Iterator[Formula]:
-    """The conjuncts; a negated alternative is the conjunction of its negations."""
-    for part in f.conjuncts():
+    """The conjuncts, each once; a negated alternative is the conjunction of its negations."""
+    todo = list(reversed(f.conjuncts()))
+    seen: set[Formula] = set()
+    while todo:
+        part = todo.pop()
+        if part in seen:
+            continue
+        seen.add(part)
         if part.op == NOT and part.args[0].op == OR:
-            yield from (g for a in part.args[0].args for g in _flat(fs, fs.neg(a)))
+            args = part.args[0].args
+            spend(1 + len(args) // 8)
+            todo += [g for a in reversed(args) for g in reversed(fs.neg(a).conjuncts())]
         elif part.op == AND:
-            yield from _flat(fs, part)
+            todo += reversed(part.args)
         else:
             yield part
 

@@ -75,7 +75,8 @@ def tag_of(algebra: Algebra, f: Formula, seen: frozenset[str], order: tuple[str,
     for name in sorted(names, key=lambda n: (n not in needed, -counts[n])):
         spend(1 + len(others))
         asked = {leaf: value_formula(algebra, [leaf], name) for leaf in others}
-        if all(map(is_listed, asked.values())) and len(set(asked.values())) > 2:
+        told = set(asked.values())
+        if len(told) > 2 and all(is_listed(algebra, g) for g in told):
             own = tuple(leaf for leaf in sure if isinstance(leaf, Props))
             return Tag(f, name, own, asked, name in needed)
     return None
@@ -89,14 +90,18 @@ def _is_literal(part: Formula) -> bool:
     return len(part.args) == 1 and part.args[0].leaf is not None
 
 
-def is_listed(f: Formula) -> bool:
+def is_listed(algebra: Algebra, f: Formula) -> bool:
     """Whether nothing but types and constants matters."""
     leaf = f.leaf
-    if leaf is None:
-        return all(map(is_listed, f.args))
-    if leaf.types is not None or isinstance(leaf, BoolIs):
-        return True
-    return isinstance(leaf, TextLeaf | NumberLeaf) and leaf.kind in ("literals", "listed")
+    if leaf is not None:
+        if leaf.types is not None or isinstance(leaf, BoolIs):
+            return True
+        return isinstance(leaf, TextLeaf | NumberLeaf) and leaf.kind in ("literals", "listed")
+    found = algebra.listed.get(f)
+    if found is None:
+        spend()
+        found = algebra.listed[f] = all(is_listed(algebra, arg) for arg in f.args)
+    return found
 
 
 def cases(solver: Questions, tag: Tag, seen: frozenset[str]) -> Iterator[TagCase]:
@@ -113,7 +118,7 @@ def cases(solver: Questions, tag: Tag, seen: frozenset[str]) -> Iterator[TagCase
             yield TagCase(None, absent)
     key = spelled(("string", tag.name)).encode() + b":"
     told: set[Formula] = {fs.false}
-    is_plain = is_listed(own)
+    is_plain = is_listed(algebra, own)
     values = _Values(algebra, tag, changes, fatal)
     for value, kind in _classes(algebra, tag, own):
         spend()
