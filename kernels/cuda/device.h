@@ -28,7 +28,6 @@ struct alignas(16) U32x4 {
 };
 
 constexpr u32 kAllLanes = 0xFFFFFFFFu;
-constexpr f32 kInfinity = __builtin_huge_valf();
 
 #ifdef IMP_EMULATION
 #include "../emulation/device.h"
@@ -36,8 +35,11 @@ constexpr f32 kInfinity = __builtin_huge_valf();
 
 #define DEVICE static __device__ __forceinline__
 #define KERNEL(threads) extern "C" __global__ void __launch_bounds__(threads)
+#define BUSY_KERNEL(threads, blocks) extern "C" __global__ void __launch_bounds__(threads, blocks)  // at once
 #define EXPORT(name) static_assert(true)
 #define UNROLL _Pragma("unroll")
+#define PRAGMA(text) _Pragma(#text)
+#define UNROLL_BY(n) PRAGMA(unroll n)
 
 // --- Where a thread is.
 
@@ -60,7 +62,10 @@ struct Global {
         return *p;
     }
     __device__ __forceinline__ Global operator+(i64 n) const { return {at + n}; }
-    __device__ __forceinline__ operator Global<const T>() const { return {at}; }
+    template <class U>
+    __device__ __forceinline__ operator Global<U>() const {
+        return {at};
+    }
     __device__ __forceinline__ explicit operator bool() const { return at != nullptr; }
 };
 template <class T>
@@ -72,7 +77,10 @@ struct Shared {
         return *p;
     }
     __device__ __forceinline__ Shared operator+(i64 n) const { return {at + n}; }
-    __device__ __forceinline__ operator Shared<const T>() const { return {at}; }
+    template <class U>
+    __device__ __forceinline__ operator Shared<U>() const {
+        return {at};
+    }
 };
 
 template <class U, class T>
@@ -91,9 +99,9 @@ DEVICE Global<T> global_at(u64 address) {
 #define SHARED(type, name, count) \
     __shared__ alignas(16) type name##_memory[count]; \
     const Shared<type> name { name##_memory }
-extern __shared__ alignas(128) u8 dynamic_memory[];
 template <class T>
 DEVICE Shared<T> dynamic_shared(u32 byte_offset) {
+    extern __shared__ __align__(128) u8 dynamic_memory[];
     return {reinterpret_cast<T*>(dynamic_memory + byte_offset)};
 }
 
@@ -216,6 +224,7 @@ DEVICE i32 to_int_even(f32 x) { return __float2int_rn(x); }
 DEVICE f64 log_f64(f64 x) { return log(x); }
 DEVICE f64 exp_f64(f64 x) { return exp(x); }
 DEVICE f32 square_root(f32 x) { return __fsqrt_rn(x); }
+DEVICE f32 error_function(f32 x) { return erff(x); }
 DEVICE f32 quotient(f32 a, f32 b) { return __fdiv_rn(a, b); }
 DEVICE f32 exp2_approx(f32 x) {
     f32 r;
@@ -308,6 +317,7 @@ DEVICE void mma_bf16(f32 (&d)[4], const U32x4& a, u32 b0, u32 b1) {
 }
 #endif
 
+DEVICE f32 infinity() { return float_of(0x7F800000u); }
 DEVICE u32 lane_index() { return thread_index() % 32; }
 DEVICE u32 warp_index() { return thread_index() / 32; }
 DEVICE f32 low_bf16(u32 pair) { return float_of(pair << 16); }

@@ -9,8 +9,10 @@
 
 #define DEVICE inline
 #define KERNEL(threads) void
+#define BUSY_KERNEL(threads, blocks) void
 #define EXPORT(name) static emu::Kernel exported_##name(#name, emu::Entered<&name>::run, emu::Entered<&name>::kArgs)
 #define UNROLL
+#define UNROLL_BY(n)
 #define HERE int site = __builtin_LINE()
 
 // --- Where a thread is.
@@ -226,6 +228,7 @@ DEVICE i32 to_int_even(f32 x) {  // cvt.rni.s32.f32: saturates, NaN is 0
 DEVICE f64 log_f64(f64 x) { return std::log(x); }
 DEVICE f64 exp_f64(f64 x) { return std::exp(x); }
 DEVICE f32 square_root(f32 x) { return std::sqrt(x); }
+DEVICE f32 error_function(f32 x) { return std::erf(x); }
 DEVICE f32 quotient(f32 a, f32 b) { return a / b; }
 
 DEVICE f32 flushed(f32 x) { return std::fabs(x) < 1.17549435e-38f ? std::copysign(0.0f, x) : x; }

@@ -109,9 +109,13 @@ SHARED_LIMITS = {80: 163, 86: 99, 89: 99, 90: 227, 100: 227, 120: 99, 121: 99}
 """KiB of shared memory that a block may have, by architecture."""
 
 
+One = tuple[str, tuple[int, int, int], int, Sequence[Argument], int]
+"""A launch: entry, grid, threads, arguments, bytes of dynamic shared memory."""
+
+
 @dataclass
 class Emulator:
-    """A `Launcher` that runs each launch at once. Raises Fault. `read_only` says which tensors must not change."""
+    """A `Launcher` that runs each launch at once. Raises Fault."""
 
     order: Literal["lowest", "highest", "random"] = "random"
     seed: int = 0
@@ -133,9 +137,15 @@ class Emulator:
     ) -> None:
         self.run(source, [(entry, grid, n_threads, args, shared_bytes)])
 
-    def run(self, source: KernelSource, launches: Sequence[tuple[str, tuple[int, int, int], int, Sequence[Argument], int]],
-            dependent: bool = False, read_only: Sequence[torch.Tensor] = ()) -> None:  # fmt: skip
-        """Launches one behind the other; `dependent`: each may begin before what the one before it writes."""
+    def run(
+        self,
+        source: KernelSource,
+        launches: Sequence[One],
+        dependent: bool = False,
+        read_only: Sequence[torch.Tensor] = (),
+    ) -> None:
+        """Launches one behind the other; `dependent`: each may begin before what the one before it writes. `read_only`
+        tensors must not change."""
         self.n_launches += len(launches)
         built = library(self.folder / source.file, (self.level, *source.options))
         tensors = {a.data_ptr(): a for launch in launches for a in launch[3] if isinstance(a, torch.Tensor)}

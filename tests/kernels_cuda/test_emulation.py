@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from imp_server.backends.cuda.launching import KernelSource
 
 from tests.kernels_cuda.emulated import ORDERS, Emulator, Fault
-from imp_server.backends.cuda.launching import KernelSource
 
 PLANTED = KernelSource("planted.cu")
 FAULTS = {
