@@ -26,7 +26,7 @@ ARROWS: dict[str, set[str]] = {
     "workers": {"core", "config"},
     "decode": {"core"},
     "schedule": {"core", "decode", "backends", "models"},
-    "backends": {"core", "config", "models", "decode", "native"},
+    "backends": {"core", "config", "models", "decode", "native", "resources"},
     "engine": {"core", "config", "logs", "plan_walk", "vocab", "grammar", "decode", "schedule", "backends", "models"}
     | {"weights"},
     "text": {"core", "config", "plan_walk", "vocab", "weights", "grammar", "workers"},
