@@ -116,10 +116,10 @@ claude-code: setup-test
 oracle-files: setup-test
 	$(PY) -m tests.models.oracle_files $(CONVERTER_PYTHON) $(CONVERTER) $(ARGS)
 
-# llama.cpp's greedy ids of each of those files against ours. PEERS_PYTHON: a Python with llama-cpp-python and numpy
-# (`pip install llama-cpp-python` compiles it, for about ten minutes; nothing else here needs it).
+# llama.cpp's greedy ids of each of those files against ours. PEERS_SERVER: a llama-server; or PEERS_PYTHON: a Python
+# with llama-cpp-python and numpy (compiling either takes about ten minutes; nothing else here needs them).
 peers: setup-test
-	$(PY) -m tests.models.peers $(PEERS_PYTHON) $(ARGS)
+	$(PY) -m tests.models.peers $(or $(PEERS_SERVER),$(PEERS_PYTHON)) $(ARGS)
 
 docs: setup
 	$(VENV)/bin/imp config docs > docs/config.md

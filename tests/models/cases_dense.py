@@ -231,9 +231,9 @@ DENSE: dict[str, Case] = {
     "phi4-mini short": Case(
         "phi3",
         {
-            "rope_parameters": {**LONGROPE, "original_max_position_embeddings": 128},
-            "original_max_position_embeddings": 128,
-            "max_position_embeddings": 128,
+            "rope_parameters": {**LONGROPE, "original_max_position_embeddings": 256},
+            "original_max_position_embeddings": 256,
+            "max_position_embeddings": 256,
         },
         _longrope,
         pre="gpt-4o",

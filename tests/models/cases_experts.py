@@ -220,7 +220,7 @@ MIXTURES: dict[str, Case] = {
     # llama.cpp's converter knows one eps for it, which is too small to show
     "olmoe": Case(
         "olmoe",
-        {"num_experts": 6, "num_experts_per_tok": 2, "rms_norm_eps": 1e-5},
+        {"num_experts": 6, "num_experts_per_tok": 2, "rms_norm_eps": 1e-5, "num_key_value_heads": 4},
         _qwen_moe,
         pre="dbrx",
         untouched=("norm_eps",),
@@ -267,6 +267,7 @@ MIXTURES: dict[str, Case] = {
             "moe_intermediate_size": 48,
             "moe_num_shared_experts": 2,
             "moe_layer_start_index": 1,
+            "intermediate_size": 192,  # the converter has the shared experts' width of this, over the key heads
         },
         _ernie_moe,
         seed=1,
@@ -282,7 +283,7 @@ MIXTURES: dict[str, Case] = {
     ),
     "bailing-moe2": Case(
         "glm4_moe",
-        {**SIGMOID_ROUTER, "use_qk_norm": True, "n_shared_experts": 1},
+        {**SIGMOID_ROUTER, "use_qk_norm": True, "n_shared_experts": 1, "head_dim": 16},
         _bailing,
         pre="bailingmoe2",
         is_saved=False,  # transformers has it by its own code only: GLM-4.5's parts are the same

@@ -129,8 +129,44 @@ def _gemma4(tensors: Tensors, config: Config) -> tuple[Tensors, Config]:
     if any("num_key_value_heads" in layer for layer in own.values()):
         config["num_global_key_value_heads"] = 1
     for index in range(config["num_hidden_layers"] - config["num_kv_shared_layers"], config["num_hidden_layers"]):
-        for name in ("k_proj", "v_proj", "k_norm"):
-            tensors[f"model.layers.{index}.self_attn.{name}.weight"] = torch.ones(32, 64)
+        size = 32 if config["layer_types"][index] == "full_attention" else 16
+        for name, shape in (("k_proj", (2 * size, 64)), ("v_proj", (2 * size, 64)), ("k_norm", (size,))):
+            tensors[f"model.layers.{index}.self_attn.{name}.weight"] = torch.ones(shape)
+    return tensors, config
+
+
+GEMMA3N: dict[str, Any] = {
+    "head_dim": 16,
+    "num_hidden_layers": 6,
+    "layer_types": ["sliding_attention", "full_attention"] * 3,
+    "num_kv_shared_layers": 2,
+    "intermediate_size": [96, 96, 64, 96, 96, 128],
+    "activation_sparsity_pattern": [0.8, 0.6, 0.0, 0.0, 0.7, 0.0],
+    "hidden_size_per_layer_input": 16,
+    "vocab_size_per_layer_input": 272,
+    "laurel_rank": 32,
+    "altup_num_inputs": 4,
+    "final_logit_softcapping": 15.0,
+    "rope_parameters": {
+        "sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
+        "full_attention": {"rope_type": "default", "rope_theta": 1000.0},
+    },
+    **WINDOW,
+}
+GEMMA3N_SIZES = {
+    "modality_router": 8.0, "altup_projections": 0.25, "altup_unembed": 0.25, "correction_coefs": 0.125,
+    "prediction_coefs": 0.125,
+}  # fmt: skip
+"""So that the streams' shares, which are of the order of 1 / width, tell, and don't make a chaos of rounding."""
+
+
+def _gemma3n(tensors: Tensors, config: Config) -> tuple[Tensors, Config]:
+    """With keys of layers that share others', and the ropes' bases beside each other."""
+    config.pop("rope_scaling", None)
+    config |= {"rope_theta": 1000.0, "rope_local_base_freq": 100.0, "query_pre_attn_scalar": 16}
+    for index in range(config["num_hidden_layers"] - config["num_kv_shared_layers"], config["num_hidden_layers"]):
+        for name, shape in (("k_proj", (32, 64)), ("v_proj", (32, 64)), ("k_norm", (16,))):
+            tensors[f"model.layers.{index}.self_attn.{name}.weight"] = torch.ones(shape)
     return tensors, config
 
 
@@ -265,17 +301,26 @@ LATER: dict[str, Case] = {
             "vocab_size_per_layer_input": VOCABULARY,
         },
         _gemma4,
+        pre="gemma4",
         prepare=layer_scalars,
-        has_cpu=False,
         untouched=("layers.5.feed_forward.activation",),  # they are close, and it is the last; others tell
-        has_gguf=False,
+    ),
+    "gemma3n": Case("gemma3n_text", GEMMA3N, _gemma3n, pre="", sizes=GEMMA3N_SIZES),
+    "gemma3n short": Case(
+        "gemma3n_text",
+        {**GEMMA3N, "vocab_size_per_layer_input": 200, "num_hidden_layers": 2, "num_kv_shared_layers": 0}
+        | {"layer_types": GEMMA3N["layer_types"][:2], "activation_sparsity_pattern": [0.0, 0.6]}
+        | {"intermediate_size": [96, 96]},
+        _gemma3n,
+        sizes=GEMMA3N_SIZES,
+        has_gguf=False,  # its converter says zeros for ids that have nothing to say, not what id 0 does
     ),
     "gemma4 dense": Case(
         "gemma4_text",
         {**GEMMA4, "hidden_size_per_layer_input": 0, "attention_k_eq_v": True, "num_global_key_value_heads": 1},
         _gemma4,
+        pre="gemma4",
         prepare=layer_scalars,
-        has_gguf=False,
     ),
     "gemma4 experts": Case(
         "gemma4_text",
@@ -288,8 +333,7 @@ LATER: dict[str, Case] = {
             "moe_intermediate_size": 48,
         },
         _gemma4,
+        pre="gemma4",
         prepare=layer_scalars,
-        has_cpu=False,
-        has_gguf=False,
     ),
 }

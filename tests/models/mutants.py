@@ -57,6 +57,8 @@ def values_like(value: Any, hint: Any) -> Iterator[Any]:
         yield None
         yield Temperature(value.share * 2, value.step)
         yield Temperature(value.share, value.step * 2)
+    elif value is None and float in get_args(hint):
+        yield 0.5
     elif value is None and Rope in get_args(hint):
         yield Rope(dims=16)
     elif value is None and Temperature in get_args(hint):
@@ -77,6 +79,8 @@ def ropes_like(rope: Rope) -> Iterator[Rope]:
 
 def is_idle(part: Any, name: str) -> bool:
     """A field that says nothing beside another's value."""
+    if isinstance(part, Architecture) and name == "layer_vocab_size":
+        return not part.layer_embedding
     if isinstance(part, Attention) and part.shares >= 0 and name in ("v_norm", "keys_are_values"):
         return True
     if isinstance(part, Attention):

@@ -16,11 +16,12 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 
 from tests.models.family_cases import CASES
 from tests.models.oracle import VOCABULARY, Case, model_of, write_checkpoint
 
+BLANK = "\u2581"
 FILES = Path(__file__).parent / "files"
 
 
@@ -51,6 +52,15 @@ def write_tokenizer(case: Case, folder: Path) -> None:
     if not case.pre:
         (folder / "tokenizer.model").write_bytes(sentencepiece_model())
         return
+    tokenizer = _with_byte_pieces(case) if case.pre == "gemma4" else _byte_level(case)
+    tokenizer.add_special_tokens(list(case.specials))
+    tokenizer.save(str(folder / "tokenizer.json"))
+    special = dict(zip(("unk_token", "bos_token", "eos_token"), case.specials))
+    config = {"tokenizer_class": case.tokenizer_class, **special}
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+
+
+def _byte_level(case: Case) -> Tokenizer:
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     pieces = [*case.specials, *alphabet]
     merges = [(a, b) for a in "etaoin" for b in "shrdl"][: VOCABULARY - len(pieces)]
@@ -58,11 +68,18 @@ def write_tokenizer(case: Case, folder: Path) -> None:
     tokenizer = Tokenizer(models.BPE(vocabulary, merges))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.add_special_tokens(list(case.specials))
-    tokenizer.save(str(folder / "tokenizer.json"))
-    special = dict(zip(("unk_token", "bos_token", "eos_token"), case.specials))
-    config = {"tokenizer_class": case.tokenizer_class, **special}
-    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    return tokenizer
+
+
+def _with_byte_pieces(case: Case) -> Tokenizer:
+    """Letters and merges, and bytes to fall back on, as Gemma's tokenizer.json has them."""
+    pieces = [*case.specials, *(f"<0x{i:02X}>" for i in range(256)), BLANK, *"etaoinshrdl"]
+    merges = [(a, b) for a in "etaoin" for b in "shrdl"][: VOCABULARY - len(pieces)]
+    vocabulary = {piece: i for i, piece in enumerate([*pieces, *(a + b for a, b in merges)])}
+    tokenizer = Tokenizer(models.BPE(vocabulary, merges, unk_token="<unk>", byte_fallback=True, fuse_unk=True))
+    tokenizer.normalizer = normalizers.Replace(" ", BLANK)
+    tokenizer.decoder = decoders.Sequence([decoders.Replace(BLANK, " "), decoders.ByteFallback(), decoders.Fuse()])
+    return tokenizer
 
 
 def main(python: str, converter: str, names: list[str]) -> None:

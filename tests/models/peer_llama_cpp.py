@@ -12,7 +12,7 @@ from llama_cpp import Llama  # type: ignore[import-not-found]
 
 
 def greedy(path: str, ids: list[int], n: int) -> list[int]:
-    model = Llama(model_path=path, n_ctx=256, n_batch=256, n_threads=1, n_gpu_layers=0, verbose=False, logits_all=True)
+    model = Llama(model_path=path, n_ctx=0, n_batch=256, n_threads=1, n_gpu_layers=0, verbose=False, logits_all=True)
     model.eval(ids)
     found: list[int] = []
     for _ in range(n):

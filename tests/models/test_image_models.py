@@ -45,6 +45,7 @@ def with_images(folder: Path, kind: str, before: str) -> None:
         ("ministral3", "mistral3", "language_model."),
         ("mistral4", "mistral3", "language_model."),
         ("llama4", "llama4", "language_model."),
+        ("gemma3n", "gemma3n", "model.language_model."),
         ("gemma4 dense", "gemma4", "model.language_model."),
     ],
 )

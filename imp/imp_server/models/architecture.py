@@ -31,6 +31,10 @@ class Layer:
     """Both halves read what the first norm made, and are added together."""
     embedding: int = 0
     """Size of what each id says to this layer alone, behind the feed-forward; 0 = nothing."""
+    laurel: int = 0
+    """Numbers through which a second way leads around the mixer, of what enters that; 0 = there is none. Both ways are
+    added, over the root of two.
+    """
     scaled: bool = False
     """What comes out is multiplied with a number of the layer's own."""
     cache_group: int = 0
@@ -61,6 +65,12 @@ class Architecture:
     norm_eps: float = 1e-5
     embedding_scale: float = 1.0
     embedding_norm: bool = False
+    layer_vocab_size: int = 0
+    """Ids that say something of their own to layers; others say what id 0 does. 0 = none does."""
+    streams: int = 1
+    """Vectors that a position has between layers. With several (AltUp) a layer predicts each of all, works on the
+    first, and corrects all by what it changed.
+    """
     position_embeddings: int = 0
     """Learned absolute positions; 0 = none."""
     token_types: int = 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from imp_server.core import InvalidModel
 from imp_server.models.checkpoint_rope import TOP_LEVEL, rope_of_config
 from imp_server.models.config_keys import DECODER_CONFIG_KEYS
 from imp_server.models.reader import Reader
@@ -17,6 +18,8 @@ _WHOLE = {
     "layer_embedding": "model.embed_tokens_per_layer",
     "layer_projection": "model.per_layer_model_projection",
     "layer_projection_norm": "model.per_layer_projection_norm",
+    "stream_projection": "model.altup_projections.{e}",
+    "stream_merge": "model.altup_unembed_projections.{e}",
     "final_norm": "model.norm",
     "head": "lm_head",
 }
@@ -129,8 +132,15 @@ class CheckpointReader(Reader):
     def vocab_size(self) -> int:
         return self.keys.integer("vocab_size", high=1 << 22)
 
+    def rows(self, tensor: str) -> int:
+        shape = self._checkpoint.shape(tensor) if tensor in self._checkpoint else ()
+        if len(shape) != 2:
+            raise InvalidModel(f"{self.where}: the tensor {tensor!r} is missing or no matrix")
+        return shape[0]
+
     def tied_head(self) -> bool:
-        return not self.has("head") or self.header.hyperparameters.get("tie_word_embeddings") is True
+        stated = self.header.hyperparameters.get("tie_word_embeddings")
+        return stated if isinstance(stated, bool) else not self.has("head")
 
     def finish(self) -> None:
         self.keys.note(*TOP_LEVEL, "rope_parameters", "rope_scaling", "tie_word_embeddings")

@@ -28,6 +28,8 @@ class Dense(FeedForward):
     gated: bool = True
     bias: bool = False
     activation: Activation = "silu"
+    cutoff: float | None = None
+    """Of the gate's numbers only what exceeds their mean by so many standard deviations counts; None = all counts."""
 
     def tensors(self, width: int) -> Shapes:
         shapes: Shapes = {"up": (self.hidden, width), "down": (width, self.hidden)}

@@ -20,6 +20,8 @@ _WHOLE = {
     "layer_embedding": "per_layer_token_embd",
     "layer_projection": "per_layer_model_proj",
     "layer_projection_norm": "per_layer_proj_norm",
+    "stream_projection": "altup_proj",
+    "stream_merge": "altup_unembd_proj",
     "final_norm": "output_norm",
     "head": "output",
 }
@@ -113,10 +115,13 @@ class GgufReader(Reader):
         return self.windowed([bool(windowed) for windowed in pattern])
 
     def vocab_size(self) -> int:
-        embedding = self._file.tensors.get("token_embd.weight")
-        if embedding is None or len(embedding.shape) != 2:
-            raise InvalidModel(f"{self.where}: the tensor 'token_embd.weight' is missing or no matrix")
-        return embedding.shape[0]
+        return self.rows("token_embd.weight")
+
+    def rows(self, tensor: str) -> int:
+        info = self._file.tensors.get(tensor)
+        if info is None or len(info.shape) != 2:
+            raise InvalidModel(f"{self.where}: the tensor {tensor!r} is missing or no matrix")
+        return info.shape[0]
 
     def tied_head(self) -> bool:
         return "output.weight" not in self._file.tensors

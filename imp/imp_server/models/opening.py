@@ -12,7 +12,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Protocol, cast
 
-from imp_server.core import ModelFileMissing, UnsupportedModel
+from imp_server.core import InvalidModel, ModelFileMissing, UnsupportedModel
 from imp_server.models import families
 from imp_server.models.architecture import Architecture
 from imp_server.models.checkpoint_reader import CheckpointReader, names_in_checkpoint
@@ -122,7 +122,13 @@ def _checked(
     """Where the description's tensors are; nothing is missing, misshapen or left over."""
 
     def whole(name: Name) -> tuple[int, ...]:
-        return shape(name) if isinstance(name, str) else (len(name), *shape(name[0]))
+        if isinstance(name, str):
+            return shape(name)
+        first = shape(name[0])
+        for other in name[1:]:
+            if shape(other) != first:
+                raise InvalidModel(f"{where}: the tensor {other!r} is {shape(other)}, {name[0]!r} is {first}")
+        return (len(name), *first)
 
     places = placed(names, expected_shapes(architecture), whole, where, transposed)
     check_shapes(architecture, {ours: shape_of(place, whole(place.name)) for ours, place in places.items()}, where)

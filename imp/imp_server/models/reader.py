@@ -94,6 +94,10 @@ class Reader(ABC):
     def vocab_size(self) -> int: ...
 
     @abstractmethod
+    def rows(self, tensor: str) -> int:
+        """Of a matrix of the file, by its name there."""
+
+    @abstractmethod
     def tied_head(self) -> bool: ...
 
     def leave_out_draft_layers(self, *prefixes: str) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 _SPARSE = "its attention chooses the positions that it sees (sparse attention), which isn't supported"
 _RECURRENT = "it has layers with a recurrent state, which aren't supported yet"
-_STREAMS = "its layers work on several streams at once (AltUp), which isn't supported yet"
 _ENCODER = "it is no decoder"
 
 REASONS: dict[str, str] = {
@@ -18,7 +17,6 @@ REASONS: dict[str, str] = {
         ),
         _RECURRENT,
     ),
-    **dict.fromkeys(("gemma3n", "gemma3n_text"), _STREAMS),
     **dict.fromkeys(("bert", "nomic-bert", "nomic_bert", "modernbert", "modern-bert", "jina-bert-v2", "t5"), _ENCODER),
 }  # fmt: skip
 

@@ -17,8 +17,10 @@ def expected_shapes(architecture: Architecture) -> Shapes:
         shapes["head"] = (architecture.vocab_size, width)
     if size := architecture.layer_embedding:
         whole = architecture.n_layers * size
-        shapes["layer_embedding"] = (architecture.vocab_size, whole)
+        shapes["layer_embedding"] = (architecture.layer_vocab_size, whole)
         shapes |= {"layer_projection": (whole, width), "layer_projection_norm": (size,)}
+    if (n := architecture.streams) > 1:
+        shapes |= dict.fromkeys(("stream_projection", "stream_merge"), (n - 1, width, width))
     if architecture.head_bias:
         shapes["head.bias"] = (architecture.vocab_size,)
     if architecture.position_embeddings:
@@ -35,6 +37,11 @@ def expected_shapes(architecture: Architecture) -> Shapes:
             named |= {"embedding_gate": (size, width), "embedding_up": (width, size), "post_embedding_norm": (width,)}
         if layer.scaled:
             named["scale"] = (1,)
+        if rank := layer.laurel:
+            named |= {"laurel_down": (rank, width), "laurel_up": (width, rank), "laurel_norm": (width,)}
+        if n > 1:
+            named |= {"stream_router": (n, width), "stream_router_norm": (width,), "stream_scale": (width,)}
+            named |= {"stream_predict": (n * n, n), "stream_correct": (n, n)}
         shapes |= {f"layers.{index}.{name}": shape for name, shape in named.items()}
     if architecture.norm in ("layer", "layer_plus_one"):
         shapes |= {f"{name}.bias": shape for name, shape in list(shapes.items()) if name.endswith("norm")}

@@ -4,7 +4,11 @@ Canonical names, [out, in] like the checkpoints: `embedding`, `position_embeddin
 `head`; per layer `layers.N.` + `attn_norm`, `q`, `k`, `v`, `o`, `q_norm`, `k_norm`, `sinks`, `post_attn_norm`,
 `ffn_norm`, `gate`, `up`, `down`, `post_ffn_norm`, `router`, `experts_gate`, `experts_up`, `experts_down` ([count, out,
 in]), `shared_gate`, `shared_up`, `shared_down`, `shared_router`; of latent attention `q_a`, `q_a_norm`, `q_b`, `kv_a`,
-`kv_a_norm`, `k_b` ([heads, rank, in]), `v_b` ([heads, out, rank]). A bias adds `.bias` to the name.
+`kv_a_norm`, `k_b` ([heads, rank, in]), `v_b` ([heads, out, rank]). What ids say
+to layers: `layer_embedding`, `layer_projection`, `layer_projection_norm`, per layer `embedding_gate`,
+`embedding_up`, `post_embedding_norm`. Several streams: `stream_projection`, `stream_merge` ([streams - 1, out, in]),
+per layer `stream_router`, `stream_router_norm`, `stream_predict` ([streams * streams, streams]), `stream_correct`,
+`stream_scale`; a way around the mixer: `laurel_down`, `laurel_up`, `laurel_norm`. A bias adds `.bias` to the name.
 """
 
 from __future__ import annotations

@@ -101,13 +101,15 @@ def placed(
         if last in BY_HEAD:
             places |= _by_head(theirs, [f"{prefix}.{part}" for part in BY_HEAD[last]], expected, shape(theirs), where)
             continue
+        axis = -1 if is_bias or turned else -2
         if last == "up" and f"{prefix}.gate{bias}" not in names and f"{prefix}.gate{bias}" in expected:
-            last = "gate_up"  # GGUF files of fused models call both of them `ffn_up`
+            # GGUF files of fused models call both of them `ffn_up`; of others the gate is missing.
+            is_both = shape(theirs)[axis] == 2 * expected[f"{prefix}.gate{bias}"][-1 if is_bias else -2]
+            last = "gate_up" if is_both else last
         parts = [f"{prefix}.{part}{bias}" for part in (FUSED | ALTERNATING).get(last, ())]
         if not parts:
             places[ours] = TensorPlace(theirs, None, is_bias, turned)
             continue
-        axis = -1 if is_bias or turned else -2
         counts = [expected[part][-1 if is_bias else -2] if part in expected else 0 for part in parts]
         n_rows = shape(theirs)[axis]
         if 0 in counts or sum(counts) != n_rows:

@@ -125,10 +125,14 @@ void Forward::run(const StepPlan& step) {
     wanted_.clear();
     std::set_union(step.head_tokens, step.head_tokens + step.n_head, step.hidden_tokens, step.hidden_tokens + step.n_hidden,
                    std::back_inserter(wanted_));
+    make_room_beside(n_rows_);
     embed(step);
+    if (model_.layer_embedding.present()) say_to_layers();
+    if (model_.n_streams > 1) spread_streams();
     if (const int rows = rows_per_block(n_rows_)) layers_by_blocks(step, rows);
     else layers_together(step);
     if (n_rows_ == 0) return;
+    if (model_.n_streams > 1) merge_streams();
     head(step);
     sample(step);
     note_sampled(step);
@@ -187,7 +191,7 @@ void Forward::layers_by_blocks(const StepPlan& step, int rows_per_block) {
     };
     for (int l = 0; l < model_.n_layers; ++l) {
         const LayerPlan* last = l > 0 ? &model_.layers[l - 1] : nullptr;
-        const bool together = last && last->feed_forward == FeedForwardKind::experts;  // one expert's rows come from all blocks
+        const bool together = last && last->feed_forward != FeedForwardKind::dense;  // one expert's rows come from all blocks
         if (together) {
             each_block([&](const Share& share) { end_mixer(*last, share); });
             feed_forward(*last, all_rows());
@@ -232,6 +236,8 @@ void Forward::begin_mixer(const LayerPlan& plan, const StepPlan& step, const Sha
         float* before = share.alone() ? before_.data() : before_.get(int64_t(n_rows_) * width);
         std::memcpy(before + share.first * width, x_.data() + share.first * width, size_t(share.n * width) * sizeof(float));
     }
+    if (model_.n_streams > 1) predict_streams(plan.streams, share);
+    if (plan.laurel.down.present()) go_around(plan, share);
     switch (plan.mixer) {
         case MixerKind::attention: return project(plan, plan.attention, step, share);
         case MixerKind::latent: return project_latent(plan, plan.latent, step, share);
@@ -248,16 +254,21 @@ void Forward::mix(const LayerPlan& plan, const StepPlan& step) {
 void Forward::end_mixer(const LayerPlan& plan, const Share& share) {
     switch (plan.mixer) {
         case MixerKind::attention:
-            return project_out(mixed_.data(), plan.attention.o, plan.attention.o_bias, plan.post_attn_norm, share);
-        case MixerKind::latent: return end_latent(plan, plan.latent, share);
+            project_out(mixed_.data(), plan.attention.o, plan.attention.o_bias, plan.post_attn_norm, share);
+            break;
+        case MixerKind::latent: end_latent(plan, plan.latent, share);
     }
+    if (plan.laurel.down.present()) meet_around(share);
 }
 
 void Forward::feed_forward(const LayerPlan& plan, const Share& share) {
     switch (plan.feed_forward) {
         case FeedForwardKind::dense: feed_dense(plan, plan.dense, share); break;
-        case FeedForwardKind::experts: feed_experts(plan, plan.experts);
+        case FeedForwardKind::experts: feed_experts(plan, plan.experts, false); break;
+        case FeedForwardKind::dense_and_experts: feed_experts(plan, plan.experts, true);
     }
+    if (model_.n_streams > 1) correct_streams(plan.streams, share);
+    if (plan.said.size) hear(plan, share);
     const int width = model_.width;
     for (int64_t i = int64_t(share.first) * width; plan.scale != 1.0f && i < int64_t(share.first + share.n) * width; ++i)
         x_.data()[i] *= plan.scale;
@@ -407,6 +418,17 @@ void Forward::gate_unit(const Gate& plan, int unit, int n_rows, float* gate, flo
     }
 }
 
+// Into gates_: by how much each gate exceeds its row's cut-off.
+void Forward::cut_off_gates(const DensePlan& plan, Input& in) {
+    const int hidden = plan.hidden;
+    multiply_to(in, plan.gate, gates_.data(), hidden);
+    run_chunks(in.share, in.share.n, [&](int r, int) {
+        float* gates = gates_.data() + int64_t(in.share.first + r) * hidden;
+        const float cutoff = cutoff_of(gates, hidden, plan.cutoff);
+        for (int i = 0; i < hidden; ++i) gates[i] = std::max(gates[i] - cutoff, 0.0f);
+    });
+}
+
 // What `down` is multiplied with, of the rows of a share.
 Forward::Input Forward::dense_hidden(const DensePlan& plan, const Share& share, const Prepare& prepare) {
     const int hidden = plan.hidden;
@@ -415,6 +437,7 @@ Forward::Input Forward::dense_hidden(const DensePlan& plan, const Share& share, 
     Hidden& own = share.alone() ? workers_[size_t(share.worker)].hidden : hidden_;
     Activations act = room(own.bytes, own.floats, share.n, hidden, !down_floats, down_floats);
     Input in = input(share, model_.width, {&plan.gate, &plan.up}, prepare);
+    if (plan.is_sparse) cut_off_gates(plan, in);
     const int n_units = ceil_div(hidden, kUnitColumns), n_groups = in.shared.n_groups();
     const int64_t unit_bytes = 2 * (plan.up.panel_bytes + (plan.gate.present() ? plan.gate.panel_bytes : 0));
     const int per_chunk = units_per_chunk(share, n_units, unit_bytes, n_groups);
@@ -423,7 +446,12 @@ Forward::Input Forward::dense_hidden(const DensePlan& plan, const Share& share, 
         alignas(64) float gate[kGroupRows * kUnitColumns], up[kGroupRows * kUnitColumns];
         for (int group = 0; group < n_groups; ++group) {
             for (int unit = chunk * per_chunk; unit < std::min(n_units, (chunk + 1) * per_chunk); ++unit) {
-                if (plan.gate.present()) multiply_unit(plan.gate, a, group, unit, gate);
+                if (plan.is_sparse) {
+                    const int column = unit * kUnitColumns, count = std::min(kUnitColumns, hidden - column);
+                    const float* from = gates_.data() + int64_t(share.first + group * kGroupRows) * hidden + column;
+                    for (int r = 0; r < a.rows_in(group); ++r)
+                        std::memcpy(gate + r * kUnitColumns, from + int64_t(r) * hidden, size_t(count) * sizeof(float));
+                } else if (plan.gate.present()) multiply_unit(plan.gate, a, group, unit, gate);
                 multiply_unit(plan.up, a, group, unit, up);
                 gate_unit(gate_of, unit, a.rows_in(group), gate, up);
                 put_block(act, group, unit, up, kUnitColumns);
@@ -447,11 +475,17 @@ void Forward::feed_dense(const LayerPlan& layer, const DensePlan& plan, const Sh
 // After the last layer's mixer only the wanted rows go on.
 void Forward::keep_wanted() {
     const int64_t width = model_.width, mixed = mixed_width(model_.layers[model_.n_layers - 1]);
-    const bool parallel = model_.layers[model_.n_layers - 1].parallel;
+    const auto keep = [](float* rows, int64_t size, size_t to, int32_t from) {
+        std::memmove(rows + int64_t(to) * size, rows + from * size, size_t(size) * sizeof(float));
+    };
+    const LayerPlan& last = model_.layers[model_.n_layers - 1];
     for (size_t i = 0; i < wanted_.size(); ++i) {
-        if (parallel) std::memmove(before_.data() + int64_t(i) * width, before_.data() + wanted_[i] * width, size_t(width) * sizeof(float));
-        std::memmove(x_.data() + int64_t(i) * width, x_.data() + wanted_[i] * width, size_t(width) * sizeof(float));
-        std::memmove(mixed_.data() + int64_t(i) * mixed, mixed_.data() + wanted_[i] * mixed, size_t(mixed) * sizeof(float));
+        if (last.said.size) keep(said_.data(), model_.layer_embedding.n_in, i, wanted_[i]);
+        if (last.laurel.down.present()) keep(laurel_.data(), width, i, wanted_[i]);
+        if (model_.n_streams > 1) keep(streams_.data(), model_.n_streams * width, i, wanted_[i]);
+        if (last.parallel) keep(before_.data(), width, i, wanted_[i]);
+        keep(x_.data(), width, i, wanted_[i]);
+        keep(mixed_.data(), mixed, i, wanted_[i]);
     }
     n_rows_ = int(wanted_.size());
 }

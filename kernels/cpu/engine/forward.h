@@ -12,6 +12,8 @@
 
 namespace imp {
 
+constexpr int kMostStreams = 8;
+
 inline int ceil_div(int a, int b) { return (a + b - 1) / b; }
 
 class Forward {
@@ -98,12 +100,14 @@ private:
     };
     void gate_unit(const Gate& plan, int unit, int n_rows, float* gate, float* up) const;
     Input dense_hidden(const DensePlan& plan, const Share& share, const Prepare& prepare);
+    void cut_off_gates(const DensePlan& plan, Input& in);
 
     // Experts (forward_experts.cpp): always all rows together.
     struct Job {
         int expert, slot, n;
     };
-    void feed_experts(const LayerPlan& layer, const ExpertsPlan& plan);
+    void feed_experts(const LayerPlan& layer, const ExpertsPlan& plan, bool beside_dense);
+    void run_dense_beside(const LayerPlan& layer);
     void route(const LayerPlan& layer, const ExpertsPlan& plan);
     void sort_by_expert(const ExpertsPlan& plan);
     void run_experts(const ExpertsPlan& plan);
@@ -132,6 +136,21 @@ private:
     void plan_attention(const StepPlan& step, const Heads& heads);
     void attend_item(const Heads& heads, const StepPlan& step, const Item& item, int kv_head);
     void finish_partials(const Heads& heads);
+
+    // What ids say to layers, a second way around the mixer, and streams beside x (forward_streams.cpp).
+    void make_room_beside(int64_t n_rows);
+    template <class Fn> void each_row(const Share& share, Fn&& f);
+    void multiply_to(Input& input, const Matrix& matrix, float* to, int64_t stride);
+    void say_to_layers();
+    void hear(const LayerPlan& layer, const Share& share);
+    void go_around(const LayerPlan& layer, const Share& share);
+    void meet_around(const Share& share);
+    void spread_streams();
+    void count_streams(const StreamsPlan& plan, const float* from, int64_t stride, const Share& share);
+    void predict_streams(const StreamsPlan& plan, const Share& share);
+    void correct_streams(const StreamsPlan& plan, const Share& share);
+    void merge_streams();
+    float* stream(int row, int s) const { return streams_.data() + (int64_t(row) * model_.n_streams + s) * model_.width; }
 
     // Latents (forward_latent.cpp).
     void project_latent(const LayerPlan& layer, const LatentPlan& plan, const StepPlan& step, const Share& share);
@@ -174,13 +193,14 @@ private:
     std::vector<int> row_of_token_;
     std::vector<int32_t> wanted_;
     Buffer<float> x_, before_, qkv_, mixed_, by_head_, delta_, final_, input_floats_;
+    Buffer<float> said_, streams_, counts_, laurel_, laurel_low_, gates_;
     Buffer<uint8_t> input_bytes_;
     struct Hidden {
         Buffer<uint8_t> bytes;
         Buffer<float> floats;
     } hidden_;
     struct {
-        Buffer<float> normed, logits, outs, shared, in_floats, hidden_floats;
+        Buffer<float> normed, logits, outs, shared, beside, in_floats, hidden_floats;
         Buffer<uint8_t> in_bytes, hidden_bytes;
         std::vector<int32_t> ids;      // of row and place
         std::vector<float> weights;

@@ -9,6 +9,8 @@
 //   with groups or a bias of the choice a softmax's w are divided by their sum first, as the choice goes by them: the
 //   bias is added, and of the groups those count whose best expert, or two best together, are strongest (then the lowest)
 //   total = w of the best * its output, then + w * output in that order; then + the shared expert's, times its scale;
+//   beside a dense half the router has a norm of its own, each weight is multiplied with its expert's number, and both
+//   halves are normalised before they are added;
 //   with weights on the input an expert's rows are multiplied with w instead
 #include <algorithm>
 #include <cmath>
@@ -147,10 +149,14 @@ void Forward::route(const LayerPlan& layer, const ExpertsPlan& plan) {
     const float* from = layer.parallel ? before_.data() : x_.data();
     threads_.run(ceil_div(n, kGroupRows), [&](int group, int) {
         const int first = group * kGroupRows;
-        normed(layer.ffn_norm, from, first, std::min(kGroupRows, n - first), normed_rows + int64_t(first) * width);
+        normed(plan.norm.weight ? plan.norm : layer.ffn_norm, from, first, std::min(kGroupRows, n - first),
+               normed_rows + int64_t(first) * width);
     });
-    const Prepare plain = [&](int first, int, float*) { return Rows{normed_rows + int64_t(first) * width, width}; };
-    Input in = input(all_rows(), width, {&plan.router}, plain);
+    const Prepare routed = [&](int first, int n, float* room) {
+        if (plan.router_norm.weight) return normed(plan.router_norm, from, first, n, room);
+        return Rows{normed_rows + int64_t(first) * width, width};
+    };
+    Input in = input(all_rows(), width, {&plan.router}, routed);
     float* logits = experts_.logits.get(int64_t(n) * plan.count);
     multiply(in, {&plan.router}, [&](int, int first_row, int rows, int unit, float* out) {
         const int column = unit * kUnitColumns, count = std::min(kUnitColumns, plan.count - column);
@@ -163,9 +169,12 @@ void Forward::route(const LayerPlan& layer, const ExpertsPlan& plan) {
     experts_.weights.resize(experts_.ids.size());
     std::vector<float> scores(size_t(plan.count) * 2);
     std::vector<int> order(size_t(plan.count));
-    for (int row = 0; row < n; ++row)
+    for (int row = 0; row < n; ++row) {
         choose(plan, logits + int64_t(row) * plan.count, scores.data(), order.data(), &experts_.ids[size_t(row) * size_t(plan.top_k)],
                &experts_.weights[size_t(row) * size_t(plan.top_k)]);
+        for (size_t i = size_t(row) * size_t(plan.top_k); plan.expert_scale && i < size_t(row + 1) * size_t(plan.top_k); ++i)
+            experts_.weights[i] *= plan.expert_scale[experts_.ids[i]];
+    }
     sort_by_expert(plan);
 }
 
@@ -244,8 +253,24 @@ void Forward::run_shared(const ExpertsPlan& plan) {
     });
 }
 
-void Forward::feed_experts(const LayerPlan& layer, const ExpertsPlan& plan) {
+// What the dense half beside the experts says, to `experts_.beside`.
+void Forward::run_dense_beside(const LayerPlan& layer) {
+    const int width = model_.width;
+    const Prepare entering = [&](int first, int n, float* room) { return normed(layer.ffn_norm, x_.data(), first, n, room); };
+    Input in = dense_hidden(layer.dense, all_rows(), entering);
+    float* beside = experts_.beside.get(int64_t(n_rows_) * width);
+    multiply_to(in, layer.dense.down, beside, width);
+    threads_.run(ceil_div(n_rows_, kGroupRows), [&](int group, int) {
+        for (int row = group * kGroupRows; row < std::min(n_rows_, (group + 1) * kGroupRows); ++row) {
+            float* own = beside + int64_t(row) * width;
+            normalise(model_.norm, model_.norm_eps, layer.experts.post_dense_norm, own, width, own);
+        }
+    });
+}
+
+void Forward::feed_experts(const LayerPlan& layer, const ExpertsPlan& plan, bool beside_dense) {
     const int width = model_.width, k = plan.top_k;
+    if (beside_dense) run_dense_beside(layer);
     route(layer, plan);
     run_experts(plan);
     const bool has_shared = plan.shared.up.present(), residual_first = !layer.post_ffn_norm.weight;
@@ -262,6 +287,9 @@ void Forward::feed_experts(const LayerPlan& layer, const ExpertsPlan& plan) {
             }
             const float* shared = experts_.shared.data() + int64_t(row) * width;
             for (int i = 0; has_shared && i < width; ++i) total[i] += shared[i] * plan.shared_scale;
+            normalise(model_.norm, model_.norm_eps, plan.post_norm, total, width, total);
+            const float* beside = experts_.beside.data() + int64_t(row) * width;
+            for (int i = 0; beside_dense && i < width; ++i) total[i] += beside[i];
             float* x = x_.data() + int64_t(row) * width;
             for (int i = 0; residual_first && i < width; ++i) x[i] += total[i] * model_.residual_scale;
         }

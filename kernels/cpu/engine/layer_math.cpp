@@ -27,6 +27,13 @@ float sum_of(const float* x, int n) {
 
 }  // namespace
 
+float mean_square(const float* x, int n) { return sum_of_squares(x, n, 0.0f) / float(n); }
+
+float cutoff_of(const float* x, int n, float deviations) {
+    const float mean = sum_of(x, n) / float(n);
+    return mean + std::sqrt(sum_of_squares(x, n, mean) / float(n)) * deviations;
+}
+
 void normalise(NormKind kind, float eps, const Norm& norm, const float* x, int n, float* out) {
     if (!norm.weight) {
         if (out != x) std::memcpy(out, x, size_t(n) * sizeof(float));

@@ -19,6 +19,12 @@ struct Norm {
 // out = norm(x) over n values. Sums: 16 lane sums over the whole 16s in order, folded, then the tail in order.
 void normalise(NormKind kind, float eps, const Norm& norm, const float* x, int n, float* out);
 
+// Of n values; summed as for a norm.
+float mean_square(const float* x, int n);
+
+// The mean of n values, and so many of their deviations from it above.
+float cutoff_of(const float* x, int n, float deviations);
+
 // Rotates the first `dims` values of a head; `cosine_sine` holds dims / 2 cosines, then dims / 2 sines.
 // `interleaved`: pairs are (2 i, 2 i + 1), else (i, i + dims / 2). a' = fused(a, c, -(b s)), b' = fused(b, c, a s).
 void rotate(float* head, int dims, bool interleaved, const float* cosine_sine);

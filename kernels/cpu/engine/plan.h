@@ -12,7 +12,7 @@ namespace imp {
 
 // The mixers and feed-forwards that there are: a layer names its own, and fills in that plan alone.
 enum class MixerKind : int32_t { attention, latent };
-enum class FeedForwardKind : int32_t { dense, experts };
+enum class FeedForwardKind : int32_t { dense, experts, dense_and_experts };
 enum class GatingKind : int32_t { softmax, sigmoid, sparse_mixer };
 
 struct AttentionPlan {
@@ -71,9 +71,14 @@ struct DensePlan {
     const float *gate_bias, *up_bias, *down_bias;
     int32_t hidden;
     ActivationKind activation;
+    int32_t is_sparse;                           // of the gate only what exceeds its mean and `cutoff` deviations counts
+    float cutoff;
 };
 
 struct ExpertsPlan {
+    Norm norm, router_norm, post_norm;           // beside a dense half: the experts' own, that of the router, that of their sum
+    Norm post_dense_norm;                        // and that of what the dense half says
+    const float* expert_scale;                   // of each one's weight, or null
     Matrix router;
     Matrix gate, up, down;                       // of all experts, one after the other by rows
     const float *router_bias, *selection_bias, *gate_bias, *up_bias, *down_bias;
@@ -89,6 +94,29 @@ struct ExpertsPlan {
     float jitter;                                // of sparse_mixer
 };
 
+// What a layer does with the streams of a position (AltUp): it works on the first one of those that it predicts, and what
+// it changes there corrects all of them.
+struct StreamsPlan {
+    Matrix router;                               // n_streams rows
+    Norm router_norm;
+    const float *predict, *correct;              // [n_streams^2, n_streams] and [n_streams, n_streams]
+    const float* scale;                          // [width]: of the first stream, where what ids say meets it
+};
+
+// A second way around the mixer, through `rank` numbers.
+struct LaurelPlan {
+    Matrix down, up;                             // absent: there is none
+    Norm norm;
+};
+
+// What ids say to this layer, behind its feed-forward.
+struct SaidPlan {
+    Matrix gate, up;
+    Norm norm;
+    int32_t size;                                // 0 = nothing
+    int32_t at;                                  // where it begins in what is said to all layers
+};
+
 struct LayerPlan {
     Norm attn_norm, ffn_norm, post_attn_norm, post_ffn_norm;
     MixerKind mixer;
@@ -99,14 +127,22 @@ struct LayerPlan {
     LatentPlan latent;
     DensePlan dense;
     ExpertsPlan experts;
+    StreamsPlan streams;
+    LaurelPlan laurel;
+    SaidPlan said;
 };
 
 struct ModelPlan {
     Matrix embedding, head;
+    Matrix layer_embedding, layer_projection;    // what ids say to all layers, and what x does; or absent
+    Norm layer_projection_norm;
+    Matrix stream_projection, stream_merge;      // of all streams but the first, one after the other by rows; or absent
     Norm final_norm;
     const float* head_bias;
     const LayerPlan* layers;
     int32_t n_layers, width, vocab_size, n_groups;
+    int32_t layer_vocab_size;                    // further ids say what id 0 does
+    int32_t n_streams;                           // 1 = x alone
     NormKind norm;
     float norm_eps, embedding_scale, residual_scale, logit_scale, logit_softcap;
 };

@@ -76,11 +76,15 @@ class DensePlan(ctypes.Structure):
         *((name, c_void_p) for name in ("gate_bias", "up_bias", "down_bias")),
         ("hidden", c_int32),
         ("activation", c_int32),
+        ("is_sparse", c_int32),
+        ("cutoff", c_float),
     ]
 
 
 class ExpertsPlan(ctypes.Structure):
     _fields_ = [
+        *((name, Norm) for name in ("norm", "router_norm", "post_norm", "post_dense_norm")),
+        ("expert_scale", c_void_p),
         *((name, Matrix) for name in ("router", "gate", "up", "down")),
         *((name, c_void_p) for name in ("router_bias", "selection_bias", "gate_bias", "up_bias", "down_bias")),
         ("shared", DensePlan),
@@ -90,6 +94,22 @@ class ExpertsPlan(ctypes.Structure):
         *((name, c_int32) for name in ("weights_on_input", "activation")),
         *((name, c_float) for name in ("scale", "shared_scale", "jitter")),
     ]
+
+
+class StreamsPlan(ctypes.Structure):
+    _fields_ = [
+        ("router", Matrix),
+        ("router_norm", Norm),
+        *((name, c_void_p) for name in ("predict", "correct", "scale")),
+    ]
+
+
+class LaurelPlan(ctypes.Structure):
+    _fields_ = [("down", Matrix), ("up", Matrix), ("norm", Norm)]
+
+
+class SaidPlan(ctypes.Structure):
+    _fields_ = [("gate", Matrix), ("up", Matrix), ("norm", Norm), ("size", c_int32), ("at", c_int32)]
 
 
 LAYER_NORMS = ("attn_norm", "ffn_norm", "post_attn_norm", "post_ffn_norm")
@@ -108,13 +128,17 @@ class LayerPlan(ctypes.Structure):
         ("latent", LatentPlan),
         ("dense", DensePlan),
         ("experts", ExpertsPlan),
+        ("streams", StreamsPlan),
+        ("laurel", LaurelPlan),
+        ("said", SaidPlan),
     ]
 
 
 class ModelPlan(ctypes.Structure):
     _fields_ = [
-        ("embedding", Matrix),
-        ("head", Matrix),
+        *((name, Matrix) for name in ("embedding", "head", "layer_embedding", "layer_projection")),
+        ("layer_projection_norm", Norm),
+        *((name, Matrix) for name in ("stream_projection", "stream_merge")),
         ("final_norm", Norm),
         ("head_bias", c_void_p),
         ("layers", POINTER(LayerPlan)),
@@ -122,6 +146,8 @@ class ModelPlan(ctypes.Structure):
         ("width", c_int32),
         ("vocab_size", c_int32),
         ("n_groups", c_int32),
+        ("layer_vocab_size", c_int32),
+        ("n_streams", c_int32),
         ("norm", c_int32),
         ("norm_eps", c_float),
         ("embedding_scale", c_float),
@@ -195,6 +221,9 @@ SHARED = (
     LatentPlan,
     DensePlan,
     ExpertsPlan,
+    StreamsPlan,
+    LaurelPlan,
+    SaidPlan,
     LayerPlan,
     ModelPlan,
     PoolPlan,

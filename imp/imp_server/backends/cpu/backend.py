@@ -25,7 +25,7 @@ from imp_server.backends.cpu.step import PendingStep, StepRunner
 from imp_server.backends.cpu.threads import affinity, default_threads
 from imp_server.backends.kv_layout import block_bytes
 from imp_server.core import ConfigError, HostOutOfMemory, UnsupportedModel
-from imp_server.models.feed_forwards import Experts
+from imp_server.models.feed_forwards import DenseAndExperts, Experts
 from imp_server.models.source import ModelSource
 from imp_server.native import isa_in_use, library_digest
 
@@ -174,13 +174,14 @@ class CpuBackend:
         return self.step_bytes - head.nbytes + head.upper_bytes
 
     def _bytes_read(self, name: str) -> int:
-        if name == "embedding" and not self.architecture.tied_head:
+        if name == "layer_embedding" or (name == "embedding" and not self.architecture.tied_head):
             return 0
         n_bytes = self.weights.shapes[name].nbytes
         kind, index, part = (*name.split("."), "", "")[:3]
         feed_forward = self.architecture.layers[int(index)].feed_forward if kind == "layers" else None
-        if isinstance(feed_forward, Experts) and part.startswith("experts_"):
-            return n_bytes * feed_forward.top_k // feed_forward.count
+        experts = feed_forward.experts if isinstance(feed_forward, DenseAndExperts) else feed_forward
+        if isinstance(experts, Experts) and part.startswith("experts_"):
+            return n_bytes * experts.top_k // experts.count
         return n_bytes
 
     def _ready(self) -> StepRunner:

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from imp_server.backends.cpu import abi
 from imp_server.backends.cpu.plan_tensors import PlanTensors
 from imp_server.core import UnsupportedModel
-from imp_server.models.feed_forwards import Dense, Experts, FeedForward
+from imp_server.models.feed_forwards import Dense, DenseAndExperts, Experts, FeedForward
 
 ACTIVATIONS = {"silu": 0, "gelu_tanh": 1, "gelu": 2, "relu2": 3, "swiglu_clamped": 4}
 _GATINGS = {"softmax": 0, "sigmoid": 1, "sparse_mixer": 2}
@@ -38,6 +38,8 @@ class DenseLowering:
     def lacks(self, feed_forward: Dense) -> Iterator[str]:
         if feed_forward.activation == "swiglu_clamped" and not feed_forward.gated:
             yield f"the activation {feed_forward.activation} without a gate"
+        if feed_forward.cutoff is not None and (feed_forward.bias or not feed_forward.gated):
+            yield "a cut-off of gates with biases"
 
     def matrices(self, feed_forward: Dense) -> list[str]:
         return [*(["gate"] if feed_forward.gated else []), "up", "down"]
@@ -48,6 +50,7 @@ class DenseLowering:
             setattr(own, name, model.matrix(prefix + name))
             setattr(own, f"{name}_bias", model.vector(f"{prefix}{name}.bias"))
         own.hidden, own.activation = feed_forward.hidden, ACTIVATIONS[feed_forward.activation]
+        own.is_sparse, own.cutoff = feed_forward.cutoff is not None, feed_forward.cutoff or 0.0
 
 
 class ExpertsLowering:
@@ -87,7 +90,38 @@ class ExpertsLowering:
         own.weights_on_input, own.jitter = feed_forward.weights_on_input, feed_forward.jitter
 
 
-FEED_FORWARDS: dict[type[FeedForward], FeedForwardLowering] = {Dense: DenseLowering(), Experts: ExpertsLowering()}
+class DenseAndExpertsLowering:
+    """DenseAndExperts -> DensePlan and ExpertsPlan."""
+
+    kind = 2
+
+    def __init__(self) -> None:
+        self._dense, self._experts = DenseLowering(), ExpertsLowering()
+
+    def lacks(self, feed_forward: DenseAndExperts) -> Iterator[str]:
+        yield from self._dense.lacks(feed_forward.dense)
+        yield from self._experts.lacks(feed_forward.experts)
+        if feed_forward.dense.bias:
+            yield "a dense half with biases beside experts"
+
+    def matrices(self, feed_forward: DenseAndExperts) -> list[str]:
+        return self._dense.matrices(feed_forward.dense) + self._experts.matrices(feed_forward.experts)
+
+    def lower(self, model: PlanTensors, plan: abi.LayerPlan, feed_forward: DenseAndExperts, prefix: str) -> None:
+        self._dense.lower(model, plan, feed_forward.dense, prefix)
+        self._experts.lower(model, plan, feed_forward.experts, prefix)
+        own = plan.experts
+        own.norm, own.post_norm = model.norm(f"{prefix}experts_norm"), model.norm(f"{prefix}post_experts_norm")
+        own.post_dense_norm = model.norm(f"{prefix}post_dense_norm")
+        own.router_norm = model.scaled(f"{prefix}router_scale", model.architecture.width**-0.5)
+        own.expert_scale = model.vector(f"{prefix}expert_scale")
+
+
+FEED_FORWARDS: dict[type[FeedForward], FeedForwardLowering] = {
+    Dense: DenseLowering(),
+    Experts: ExpertsLowering(),
+    DenseAndExperts: DenseAndExpertsLowering(),
+}
 
 
 def feed_forward_lowering(feed_forward: FeedForward) -> FeedForwardLowering:

@@ -53,6 +53,10 @@ class PlanTensors:
         """A norm without weights."""
         return abi.Norm(self._kept(np.ones(n, dtype=np.float32)), None)
 
+    def scaled(self, name: str, factor: float) -> abi.Norm:
+        """A norm whose weights are that tensor times a number."""
+        return abi.Norm(self._kept(self._source.array(name) * np.float32(factor)), None)
+
     def _kept(self, values: npt.NDArray[np.float32]) -> int:
         kept = np.zeros(values.size + 16, dtype=np.float32)  # kernels read whole vectors
         kept[: values.size] = values.reshape(-1)

@@ -76,12 +76,13 @@ class Arithmetic:
         """Of the last axis; layer_math.cpp `normalise`."""
         if weight is None:
             return x
-        y = x - (self._sum(x) / F(x.shape[-1]))[..., None] if centred else x
-        scale = F(1) / np.sqrt(self._sum(y, squared=True) / F(x.shape[-1]) + F(eps))
+        y = x - (self.sum(x) / F(x.shape[-1]))[..., None] if centred else x
+        scale = F(1) / np.sqrt(self.sum(y, squared=True) / F(x.shape[-1]) + F(eps))
         out: Floats = y * scale[..., None] * weight
         return out if bias is None else np.asarray(out + bias, dtype=F)
 
-    def _sum(self, x: Floats, *, squared: bool = False) -> Floats:
+    def sum(self, x: Floats, *, squared: bool = False) -> Floats:
+        """Of the last axis; layer_math.cpp `sum_of`."""
         whole = x.shape[-1] // 16 * 16
         lanes = np.zeros((*x.shape[:-1], 16), dtype=F)
         for i in range(0, whole, 16):

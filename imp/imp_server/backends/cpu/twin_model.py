@@ -9,11 +9,13 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
+from imp_server.backends.cpu import twin_streams as beside
 from imp_server.backends.cpu.twin import NOTHING, Arithmetic, F, Floats, TwinMatrix
 from imp_server.backends.cpu.twin_attention import Rule, attend, attend_latents
+from imp_server.backends.cpu.twin_streams import TwinParts
 from imp_server.models import rotation
 from imp_server.models.architecture import Layer
-from imp_server.models.feed_forwards import Dense, Experts
+from imp_server.models.feed_forwards import Dense, DenseAndExperts, Experts
 from imp_server.models.mixers import Attention, LatentAttention, Mixer, Temperature
 from imp_server.models.rotation import Rope
 from imp_server.models.source import ModelSource
@@ -53,6 +55,13 @@ class TwinModel:
         self._kept: dict[str, tuple[Floats, Floats]] = {}
         """Keys and values of layers by their prefix, for those that share them."""
         self._matrix = lru_cache(maxsize=None)(lambda name: TwinMatrix(source.raw(name), quantize))
+        self._parts = TwinParts(
+            self._rules,
+            self._norm,
+            lambda name, x: self._matrix(name).multiply(x, self._rules),
+            lambda name, ids: self._matrix(name).dequantised(ids),
+            source.array,
+        )
 
     def logits(self, ids: npt.NDArray[np.integer]) -> Floats:
         """[len(ids), vocab]."""
@@ -71,13 +80,33 @@ class TwinModel:
         x = self._matrix("embedding").dequantised(np.asarray(ids))
         if a.embedding_scale != 1.0:
             x = x * F(a.embedding_scale)
+        if a.layer_embedding:
+            said = beside.said_to_layers(self._parts, a, np.asarray(ids), x)
+        x = beside.spread(self._parts, a.streams, x) if a.streams > 1 else x
         for index, layer in enumerate(a.layers):
-            prefix, before = f"layers.{index}.", x
-            x = x + self._mixer(prefix, layer.mixer, x) * F(a.residual_scale)
-            x = x + self._ffn(prefix, layer, before if layer.parallel else x) * F(a.residual_scale)
+            x = self._layer(f"layers.{index}.", layer, x, said[:, index] if layer.embedding else x)
             if layer.scaled:
-                x = x * F(self._source.array(f"{prefix}scale")[0])
-        return self._norm("final_norm", x)
+                x = x * F(self._source.array(f"layers.{index}.scale")[0])
+        return self._norm("final_norm", beside.merged(self._parts, x) if a.streams > 1 else x)
+
+    def _layer(self, prefix: str, layer: Layer, x: Floats, said: Floats) -> Floats:
+        """x [rows, width], or of all streams."""
+        if x.ndim == 2:
+            x = self._halves(prefix, layer, x)
+            return x + beside.heard(self._parts, prefix, x, said) if layer.embedding else x
+        expected = beside.predicted(self._parts, prefix, x)
+        x = beside.corrected(self._parts, prefix, expected, self._halves(prefix, layer, expected[0]))
+        if layer.embedding:
+            first = np.asarray(x[0] * self._source.array(f"{prefix}stream_scale"), dtype=F)
+            x[1:] += beside.heard(self._parts, prefix, first, said)
+        return x
+
+    def _halves(self, prefix: str, layer: Layer, x: Floats) -> Floats:
+        before, scale = x, F(self._source.architecture.residual_scale)
+        x = x + self._mixer(prefix, layer.mixer, x) * scale
+        if layer.laurel:
+            x = beside.met(x, beside.around(self._parts, prefix, self._norm(f"{prefix}attn_norm", before)))
+        return x + self._ffn(prefix, layer, before if layer.parallel else x) * scale
 
     def head(self, hidden: Floats) -> Floats:
         a = self._source.architecture
@@ -187,18 +216,35 @@ class TwinModel:
         normed = self._norm(f"{prefix}{'attn_norm' if layer.parallel else 'ffn_norm'}", x)
         if isinstance(feed_forward, Experts):
             return self._norm(f"{prefix}post_ffn_norm", self._experts(prefix, feed_forward, normed))
+        if isinstance(feed_forward, DenseAndExperts):
+            return self._norm(f"{prefix}post_ffn_norm", self._dense_and_experts(prefix, feed_forward, x, normed))
         assert isinstance(feed_forward, Dense)
+        return self._norm(f"{prefix}post_ffn_norm", self._dense(prefix, feed_forward, normed))
+
+    def _dense(self, prefix: str, kind: Dense, normed: Floats) -> Floats:
         up = self._project(f"{prefix}up", normed)
-        kind = feed_forward.activation
-        if feed_forward.gated:
-            hidden = self._rules.gated(kind, self._project(f"{prefix}gate", normed), up)
-        else:
-            hidden = self._rules.activate(kind, up)
-        return self._norm(f"{prefix}post_ffn_norm", self._project(f"{prefix}down", hidden))
+        if not kind.gated:
+            return self._project(f"{prefix}down", self._rules.activate(kind.activation, up))
+        gate = self._project(f"{prefix}gate", normed)
+        if kind.cutoff is not None:
+            gate = beside.cut_off(self._rules, gate, kind.cutoff)
+        return self._project(f"{prefix}down", self._rules.gated(kind.activation, gate, up))
+
+    def _dense_and_experts(self, prefix: str, kind: DenseAndExperts, x: Floats, normed: Floats) -> Floats:
+        dense = self._norm(f"{prefix}post_dense_norm", self._dense(prefix, kind.dense, normed))
+        weight = self._source.array(f"{prefix}router_scale") * F(x.shape[-1] ** -0.5)
+        routed = self._rules.norm(x, weight, None, self._eps, centred=self._is_centred)
+        chosen = self._chosen(prefix, kind.experts, self._project(f"{prefix}router", routed))
+        weights = chosen[1] * self._source.array(f"{prefix}expert_scale")[chosen[0]]
+        out = self._mixture(prefix, kind.experts, self._norm(f"{prefix}experts_norm", x), (chosen[0], weights))
+        return np.asarray(self._norm(f"{prefix}post_experts_norm", out) + dense, dtype=F)
 
     def _experts(self, prefix: str, kind: Experts, x: Floats) -> Floats:
         """kernels/cpu/engine/forward_experts.cpp."""
-        ids, weights = self._chosen(prefix, kind, self._project(f"{prefix}router", x))
+        return self._mixture(prefix, kind, x, self._chosen(prefix, kind, self._project(f"{prefix}router", x)))
+
+    def _mixture(self, prefix: str, kind: Experts, x: Floats, chosen: tuple[npt.NDArray[np.intp], Floats]) -> Floats:
+        ids, weights = chosen
         every = (len(x), kind.count, -1)
         gate, up = (self._stacked(f"{prefix}experts_{name}", x).reshape(every) for name in ("gate", "up"))
         total = np.zeros_like(x)

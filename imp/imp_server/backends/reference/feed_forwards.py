@@ -26,7 +26,11 @@ def dense(entering: Entering, t: Tensors, kind: Dense) -> torch.Tensor:
     x = entering.normed
     up = linear(x, t["up"], t.get("up.bias"))
     if kind.gated:
-        hidden = gated(kind.activation, linear(x, t["gate"], t.get("gate.bias")), up)
+        gate = linear(x, t["gate"], t.get("gate.bias"))
+        if kind.cutoff is not None:
+            mean, deviation = gate.mean(dim=-1, keepdim=True), gate.std(dim=-1, keepdim=True, unbiased=False)
+            gate = torch.relu(gate - (mean + deviation * kind.cutoff))
+        hidden = gated(kind.activation, gate, up)
     else:
         hidden = activated(kind.activation, up)
     return linear(hidden, t["down"], t.get("down.bias"))

@@ -7,6 +7,7 @@ import math
 import torch
 
 from imp_server.backends.host_queue import PlainStep
+from imp_server.backends.reference import streams
 from imp_server.backends.reference.batch import Batch, LayerCache
 from imp_server.backends.reference.feed_forwards import FEED_FORWARDS, Entering
 from imp_server.backends.reference.mixers import MIXERS, MixerForward, Shared
@@ -33,8 +34,15 @@ class Forward:
         batch = Batch(step)
         x = self._embed(batch)
         said = self._said_to_layers(x, batch)
+        has_streams = self.architecture.streams > 1
+        if has_streams:
+            x = streams.spread(x, self._tensors)
         for index, layer in enumerate(self._layers):
-            x = layer.forward(x, batch, LayerCache(pools, index, layer.description.cache_group, batch), said[:, index])
+            cache = LayerCache(pools, index, layer.description.cache_group, batch)
+            run = layer.forward_streams if has_streams else layer.forward
+            x = run(x, batch, cache, said[:, index])
+        if has_streams:
+            x = streams.merged(x, self._tensors)
         if "final_norm" in self._tensors:
             x = self._norm(x, self._tensors, "final_norm")
         return x[: batch.n]
@@ -68,7 +76,8 @@ class Forward:
         shape = (len(x), a.n_layers, a.layer_embedding)
         if not a.layer_embedding:
             return x.new_zeros(shape)
-        own = t["layer_embedding"][batch.ids].view(shape) * math.sqrt(a.layer_embedding)
+        ids = torch.where(batch.ids < a.layer_vocab_size, batch.ids, 0)
+        own = t["layer_embedding"][ids].view(shape) * math.sqrt(a.layer_embedding)
         projected = (linear(x, t["layer_projection"]) / math.sqrt(a.width)).view(shape)
         return (self._norm(projected, t, "layer_projection_norm") + own) * math.sqrt(0.5)
 
@@ -93,11 +102,28 @@ class _Layer:
 
     def forward(self, x: torch.Tensor, batch: Batch, cache: LayerCache, said: torch.Tensor) -> torch.Tensor:
         """`said` [n, size]: Layer.embedding of the ids."""
-        x, t = self._halves(x, batch, cache), self._tensors
+        x = self._halves(x, batch, cache)
         if self.description.embedding:
-            gate = activated("gelu_tanh", linear(x, t["embedding_gate"]))
-            x = x + self._norm(linear(gate * said, t["embedding_up"]), t, "post_embedding_norm")
+            x = x + self._heard(x, said) * self._residual_scale
         return x * self._tensors["scale"] if self.description.scaled else x
+
+    def forward_streams(self, x: torch.Tensor, batch: Batch, cache: LayerCache, said: torch.Tensor) -> torch.Tensor:
+        """x [streams, n, width]: the layer works on the first, and all but that hear what ids say."""
+        t = self._tensors
+        expected = streams.predicted(x, t, self._norm)
+        x = streams.corrected(expected, self._halves(expected[0], batch, cache), t, self._norm)
+        if self.description.embedding:
+            x = torch.cat([x[:1], x[1:] + self._heard(x[0] * t["stream_scale"], said)])
+        return x * t["scale"] if self.description.scaled else x
+
+    def _heard(self, x: torch.Tensor, said: torch.Tensor) -> torch.Tensor:
+        t = self._tensors
+        gate = activated("gelu_tanh", linear(x, t["embedding_gate"]))
+        return self._norm(linear(gate * said, t["embedding_up"]), t, "post_embedding_norm")
+
+    def _around(self, inner: torch.Tensor) -> torch.Tensor:
+        t = self._tensors
+        return inner + self._norm(linear(linear(inner, t["laurel_down"]), t["laurel_up"]), t, "laurel_norm")
 
     def _halves(self, x: torch.Tensor, batch: Batch, cache: LayerCache) -> torch.Tensor:
         layer, t, scale = self.description, self._tensors, self._residual_scale
@@ -108,6 +134,8 @@ class _Layer:
         if layer.parallel:
             return x + (out + self._feed_forward(inner, x)) * scale
         x = x + out * scale
+        if layer.laurel:
+            x = (x + self._around(inner)) * math.sqrt(0.5)
         norm_after_sum = not layer.pre_norm and not layer.post_norm
         if norm_after_sum:
             x = self._norm(x, t, "attn_norm")

@@ -7,7 +7,9 @@ import math
 from dataclasses import replace
 from typing import Any
 
+from imp_server.core import InvalidModel
 from imp_server.models.architecture import Architecture, Layer
+from imp_server.models.families.shared_keys import layer_sizes, layer_vocab_size, layers_with_keys, whose_keys
 from imp_server.models.feed_forwards import Dense, DenseAndExperts, Experts, FeedForward
 from imp_server.models.mixers import Attention
 from imp_server.models.reader import Reader
@@ -45,40 +47,29 @@ GGUF_NAMES = {
     "embedding_up": "proj",
     "post_embedding_norm": "post_norm",
 }
-_OF_SHARED = ("k", "v", "k_norm", "v_norm")
 
 
 def describe(reader: Reader) -> Architecture:
     reader.keys.note("per_layer_config", "vocab_size_per_layer_input", "rope.dimension_count_swa")
     windows = reader.windows(6)
     kinds = {bool(window): _attention(reader, bool(window)) for window in windows}
-    n_own = reader.n_layers - reader.integer(
-        "attention.shared_kv_layers", "num_kv_shared_layers", 0, low=0, high=reader.n_layers - 1
-    )
-    _leave_out_shared(reader, n_own)
+    n_own = layers_with_keys(reader)
     size = reader.integer("embedding_length_per_layer_input", "hidden_size_per_layer_input", 0, low=0)
     halves = _feed_forwards(reader, n_own)
     layers = []
     for index, window in enumerate(windows):
         mixer = kinds[bool(window)].seeing(window)
         if index >= n_own:
-            shared = _sharing(reader, windows[:n_own], bool(window))
+            shared = whose_keys(reader, windows[:n_own], windowed=bool(window))
             mixer = replace(mixer, shares=shared, v_norm=False, keys_are_values=False)
         layers.append(Layer(mixer, halves[index], post_norm=True, embedding=size, scaled=True))
     return reader.architecture(
         "gemma4",
         layers,
         embedding_scale=math.sqrt(reader.width),
+        layer_vocab_size=layer_vocab_size(reader) if size else 0,
         logit_softcap=reader.number("final_logit_softcapping", "final_logit_softcapping", 0.0),
     )
-
-
-def _sharing(reader: Reader, windows: list[int], windowed: bool) -> int:
-    """The last layer of the same kind that has keys of its own."""
-    same = [index for index, window in enumerate(windows) if bool(window) == windowed]
-    if not same:
-        raise reader.keys.wrong("num_kv_shared_layers", reader.n_layers - len(windows), "what its layers can share")
-    return same[-1]
 
 
 def _attention(reader: Reader, windowed: bool) -> Attention:
@@ -145,7 +136,12 @@ def _rope(reader: Reader, size: int, windowed: bool) -> Rope:
     """Layers that see all turn a share of the pairs, the fast ones of the whole head."""
     if reader.format == "gguf":
         base = reader.number("rope.freq_base_swa", "", 1e4)
-        return Rope("neox", base, size) if windowed else reader.rope(size)
+        if windowed:
+            return Rope("neox", base, size)
+        rope = reader.rope(size)
+        if not rope.scaling.frequency_factors:
+            raise InvalidModel(f"{reader.where}: the tensor 'rope_freqs.weight' is missing")
+        return rope
     kind = "sliding_attention" if windowed else "full_attention"
     values = reader.keys.mapping("rope_parameters").get(kind) or {}
     base = float(values.get("rope_theta", 1e4 if windowed else 1e6))
@@ -159,24 +155,11 @@ def _rope(reader: Reader, size: int, windowed: bool) -> Rope:
     return Rope("neox", base, size, RopeScaling(frequency_factors=factors))
 
 
-def _leave_out_shared(reader: Reader, n_own: int) -> None:
-    """Published files have keys of layers that share others'."""
-    for index in range(n_own, reader.n_layers):
-        if reader.format == "gguf":
-            reader.leave_out(*(f"blk.{index}.attn_{name}." for name in _OF_SHARED))
-        else:
-            names = [f"{name}_proj" if len(name) == 1 else name for name in _OF_SHARED]
-            reader.leave_out(*(f"model.layers.{index}.self_attn.{name}." for name in names))
-
-
 def _feed_forwards(reader: Reader, n_own: int) -> list[FeedForward]:
     activation = reader.activation("gelu_tanh")
-    sizes = reader.keys.list_or_integer("feed_forward_length", 0) if reader.format == "gguf" else 0
-    if isinstance(sizes, int):
-        size = reader.integer("feed_forward_length", "intermediate_size")
-        is_wider = reader.format == "checkpoint" and reader.keys.flag("use_double_wide_mlp", False)
-        sizes = [size * (2 if is_wider and index >= n_own else 1) for index in range(reader.n_layers)]
-    dense = [Dense(int(size), activation=activation) for size in sizes]
+    is_wider = reader.format == "checkpoint" and reader.keys.flag("use_double_wide_mlp", False)
+    sizes = [size * (2 if is_wider and index >= n_own else 1) for index, size in enumerate(layer_sizes(reader))]
+    dense = [Dense(size, activation=activation) for size in sizes]
     count = reader.integer("expert_count", "num_experts", 0, low=0, high=4096)
     reader.keys.note("enable_moe_block", "top_k_experts", "moe_intermediate_size")
     if not count:
