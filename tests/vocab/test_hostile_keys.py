@@ -44,7 +44,7 @@ def test_any_value_of_any_key(keys: dict[str, Any], changes: dict[str, Any]) -> 
 
 @settings(max_examples=100, deadline=None)
 @given(
-    st.sampled_from(["gpt2", "llama", "bert"]),
+    st.sampled_from(["gpt2", "llama", "bert", "t5"]),
     st.lists(st.text(max_size=4), min_size=1, max_size=12),
     st.data(),
 )

@@ -5,12 +5,14 @@ A foreign file's patterns and steps are programs of a stranger: on some texts th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 from tokenizers import Tokenizer as LibraryTokenizer
+from tokenizers import models
 
 Ids = npt.NDArray[np.int32]
 _LOOK_AHEAD = 4096
@@ -39,11 +41,16 @@ class Encoder(Protocol):
         ...
 
 
+MakeEncoder = Callable[[str], Encoder]
+"""From the text of a tokenizer.json. Raises ValueError in the library's words."""
+
+
 class LibraryEncoder:
     """The library in this process. Long encodes release the GIL (`encode_batch`; the library's `encode` doesn't)."""
 
-    def __init__(self, library: LibraryTokenizer) -> None:
-        self._library = library
+    def __init__(self, library: LibraryTokenizer, unknown_id: int | None = None) -> None:
+        """`unknown_id`: of kinds that don't name it by its text."""
+        self._library, self._unknown_id = library, unknown_id
 
     @classmethod
     def of_json(cls, text: str) -> LibraryEncoder:
@@ -51,12 +58,17 @@ class LibraryEncoder:
         try:
             library = LibraryTokenizer.from_str(text)
             library.encode_batch([_UNKNOWN], add_special_tokens=False)  # some kinds can't write what they don't know
-            return cls(library)
-        except Exception as error:  # the library raises bare Exception
+            is_unigram = isinstance(library.model, models.Unigram)
+            return cls(library, json.loads(text)["model"].get("unk_id") if is_unigram else None)
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:  # the library raises bare Exception, and its panics are none
             raise ValueError(str(error)) from None
 
     @property
     def unknown_id(self) -> int | None:
+        if self._unknown_id is not None:
+            return self._unknown_id
         text = getattr(self._library.model, "unk_token", None)
         return None if not text else self._library.token_to_id(str(text))
 

@@ -12,12 +12,13 @@ from tokenizers import Tokenizer as LibraryTokenizer
 
 from imp_server.core import InvalidModel, UnsupportedModel
 from imp_server.vocab import byte_alphabet
-from imp_server.vocab.encoder import LibraryEncoder
+from imp_server.vocab.encoder import Encoder, LibraryEncoder, MakeEncoder
 from imp_server.vocab.end_tokens import TURN_MARKERS, end_ids
 from imp_server.vocab.pre_kinds import PRE_KINDS, PreKind
 from imp_server.vocab.score_merges import merges_of_scores
 from imp_server.vocab.table import Vocabulary, n_used
 from imp_server.vocab.tokenizer import AddedToken, Tokenizer
+from imp_server.vocab.unigram import unigram_json
 from imp_server.weights.key_rules import KeyRules
 
 # Values of tokenizer.ggml.token_type.
@@ -84,6 +85,14 @@ class GgufVocabulary:
             raise InvalidModel("the key 'tokenizer.ggml.suppress_tokens' isn't a list of ids")
         return ids
 
+    def octets(self, key: str) -> bytes:
+        """Empty where there are none. Raises InvalidModel."""
+        value: Any = self.keys.get(key)
+        values = [] if value is None else value.tolist() if hasattr(value, "tolist") else value
+        if not isinstance(values, list) or not all(type(v) is int and -128 <= v < 256 for v in values):
+            raise InvalidModel(f"the key 'tokenizer.ggml.{key}' isn't a list of bytes")
+        return bytes(v & 255 for v in values)
+
     def text(self, key: str) -> str:
         """An empty text when the key is absent or no text."""
         value = self.keys.get(key)
@@ -126,15 +135,21 @@ TOKENIZER_KEYS = KeyRules(
             "padding_token_id", "mask_token_id",  # nothing pads or masks
             "token_type_count",  # rows of an encoder's token types, which the tensor says
             "added_tokens",  # a list of before the types
-            "remove_extra_whitespaces", "precompiled_charsmap",  # of the unigram kind, which is refused
+            "remove_extra_whitespaces", "precompiled_charsmap",  # of the unigram kind
         }
     ),
     neutral={},
 )  # fmt: skip
 
 
-def tokenizer_of_gguf(keys: Mapping[str, Any], architecture: str = "") -> Tokenizer:
-    """`keys` without their `tokenizer.ggml.` prefix. Raises InvalidModel, UnsupportedModel."""
+def tokenizer_of_gguf(
+    keys: Mapping[str, Any], architecture: str = "", foreign: MakeEncoder = LibraryEncoder.of_json
+) -> Tokenizer:
+    """`keys` without their `tokenizer.ggml.` prefix. `foreign`: makes the encoder where the file brings steps of its
+    own.
+
+    Raises InvalidModel, UnsupportedModel.
+    """
     raw = GgufVocabulary(keys, architecture)
     TOKENIZER_KEYS.check(keys, "'tokenizer.ggml.")
     model = raw.text("model")
@@ -144,7 +159,9 @@ def tokenizer_of_gguf(keys: Mapping[str, Any], architecture: str = "") -> Tokeni
         return _sentence_piece(raw)
     if model == "bert":
         return _word_piece(raw)
-    raise UnsupportedModel(f"the tokenizer kind {model!r} isn't supported (gpt2, llama, gemma4 and bert are)")
+    if model == "t5":
+        return _unigram(raw, foreign)
+    raise UnsupportedModel(f"the tokenizer kind {model!r} isn't supported (gpt2, llama, gemma4, bert and t5 are)")
 
 
 def _byte_level(raw: GgufVocabulary) -> Tokenizer:
@@ -165,7 +182,7 @@ def _byte_level(raw: GgufVocabulary) -> Tokenizer:
     library.pre_tokenizer = pre_tokenizer_of(kind)
     if kind.nfc:
         library.normalizer = normalizers.NFC()
-    return _finish(raw, library, pieces, add_bos=kind.adds_bos)
+    return _finish(raw, LibraryEncoder(library), pieces, add_bos=kind.adds_bos)
 
 
 def pre_tokenizer_of(kind: PreKind) -> pre_tokenizers.PreTokenizer:
@@ -210,7 +227,7 @@ def _sentence_piece(raw: GgufVocabulary) -> Tokenizer:
     prefix = raw.flag("add_space_prefix", raw.text("model") == "llama")
     blanks = normalizers.Replace(" ", _BLANK)
     library.normalizer = normalizers.Sequence([normalizers.Prepend(_BLANK), blanks]) if prefix else blanks
-    return _finish(raw, library, pieces, add_bos=True, strip_leading_space=prefix)
+    return _finish(raw, LibraryEncoder(library), pieces, add_bos=True, strip_leading_space=prefix)
 
 
 def _piece_merges(raw: GgufVocabulary, spelled: list[str], vocab: Mapping[str, int]) -> list[tuple[str, str]]:
@@ -220,6 +237,34 @@ def _piece_merges(raw: GgufVocabulary, spelled: list[str], vocab: Mapping[str, i
         # Gemma's scores don't follow the order in which its merges were learned; its ids do.
         return merges_of_scores(vocab, {t: -i for t, i in vocab.items()})
     return merges_of_scores(vocab, dict(zip(spelled, raw.scores())))
+
+
+def _unigram(raw: GgufVocabulary, foreign: MakeEncoder) -> Tokenizer:
+    """SentencePiece's unigram kind, whose normalisation is a table in the file."""
+    unknown = raw.types.index(UNKNOWN) if UNKNOWN in raw.types else raw.id_of("unknown")
+    if unknown is None:
+        raise InvalidModel("the vocabulary has no unknown token ('tokenizer.ggml.unknown_token_id')")
+    silent = {i for i, sort in enumerate(raw.types) if sort not in (NORMAL, BYTE)} | {unknown}
+    squeezes, prefix = raw.flag("remove_extra_whitespaces", True), raw.flag("add_space_prefix", True)
+    text = unigram_json(
+        list(zip(raw.tokens, raw.scores(), strict=True)),
+        unknown,
+        silent=silent,
+        byte_ids={i for i, sort in enumerate(raw.types) if sort == BYTE},
+        charsmap=raw.octets("precompiled_charsmap"),
+        squeezes_blanks=squeezes,
+        puts_blank_first=prefix,
+    )
+    try:
+        encoder = foreign(text)
+    except ValueError as error:
+        raise InvalidModel(f"the tokenizers library refuses 'tokenizer.ggml.tokens': {error}") from None
+    pieces: list[bytes | None] = []
+    for token, sort in zip(raw.tokens, raw.types, strict=True):
+        byte = _BYTE_TOKEN.fullmatch(token) if sort == BYTE else None
+        spelled = bytes([int(byte[1], 16)]) if byte else token.replace(_BLANK, " ").encode()
+        pieces.append(None if sort == UNUSED else spelled)
+    return _finish(raw, encoder, pieces, add_eos=True, strip_leading_space=prefix, is_foreign=True)
 
 
 def _word_piece(raw: GgufVocabulary) -> Tokenizer:
@@ -247,17 +292,18 @@ def _word_piece(raw: GgufVocabulary) -> Tokenizer:
         lowercase=lowercase,
     )
     library.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    return _finish(raw, library, pieces, add_bos=True, add_eos=True, strip_leading_space=True)
+    return _finish(raw, LibraryEncoder(library), pieces, add_bos=True, add_eos=True, strip_leading_space=True)
 
 
 def _finish(
     raw: GgufVocabulary,
-    library: LibraryTokenizer,
+    encoder: Encoder,
     pieces: list[bytes | None],
     *,
     add_bos: bool = False,
     add_eos: bool = False,
     strip_leading_space: bool = False,
+    is_foreign: bool = False,
 ) -> Tokenizer:
     bos, eos = raw.id_of("bos"), raw.id_of("eos")
     if raw.text("model") == "bert":
@@ -266,18 +312,19 @@ def _finish(
     special = raw.special_texts()
     declared = ("eot", "eom", "fim_pad", "fim_rep", "fim_sep")
     ends = end_ids((eos, *(raw.id_of(name) for name in declared)), special)
-    size = n_used(pieces, special, bos, eos, *ends, *library.get_vocab(with_added_tokens=False).values())
+    size = n_used(pieces, special, bos, eos, *ends, *encoder.vocabulary().values())
     if not size:
         raise InvalidModel("no token of 'tokenizer.ggml.tokens' writes anything")
     vocabulary = Vocabulary(pieces[:size], special, end_ids=ends, bos_id=bos, suppressed=raw.suppressed())
     return Tokenizer(
-        LibraryEncoder(library),
+        encoder,
         vocabulary,
         raw.added(),
         add_bos=raw.flag("add_bos_token", add_bos),
-        add_eos=raw.flag("add_sep_token" if add_eos else "add_eos_token", add_eos),
+        add_eos=raw.flag("add_sep_token" if raw.text("model") == "bert" else "add_eos_token", add_eos),
         bos_id=bos,
         eos_id=eos,
         strip_leading_space=strip_leading_space,
         gap_ids=raw.gap_ids(),
+        is_foreign=is_foreign,
     )

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from imp_server.core import InvalidModel
 from imp_server.vocab import byte_alphabet
-from imp_server.vocab.encoder import Encoder, LibraryEncoder
+from imp_server.vocab.encoder import LibraryEncoder, MakeEncoder
 from imp_server.vocab.end_tokens import end_ids
 from imp_server.vocab.known_steps import steps_are_known
 from imp_server.vocab.table import Vocabulary
 from imp_server.vocab.tokenizer import AddedToken, Tokenizer
+from imp_server.vocab.unigram import silenced
 
-MakeEncoder = Callable[[str], Encoder]
-"""From the text of a tokenizer.json. Raises ValueError in the library's words."""
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 _BLANK = "\u2581"
 _MAX_IDS = 1 << 22
@@ -54,6 +53,8 @@ def _built(
 ) -> Tokenizer:
     added = _added_tokens(data, path)
     bare = {**data, "added_tokens": [], "post_processor": None, "truncation": None, "padding": None}
+    if data["model"].get("type") == "Unigram":
+        bare["model"] = _without_added(data["model"], {token.id for token in added})
     is_foreign = not steps_are_known(bare)
     make = foreign if is_foreign else LibraryEncoder.of_json
     try:
@@ -121,9 +122,19 @@ def _added_tokens(data: Mapping[str, Any], path: Path) -> list[AddedToken]:
     return found
 
 
+def _without_added(model: Mapping[str, Any], added: set[int]) -> dict[str, Any]:
+    """A unigram model that cuts no text into its added tokens, which stand in its vocabulary, nor into its unknown."""
+    vocab = [(str(text), float(score)) for text, score in model["vocab"]]
+    unknown = model.get("unk_id")
+    return {**model, "vocab": silenced(vocab, added | ({unknown} if isinstance(unknown, int) else set()))}
+
+
 def _special_texts(added: list[AddedToken], data: Mapping[str, Any], named: Mapping[str, int]) -> dict[int, str]:
     special = {t.id: t.text for t in added if t.control}
     unknown = data["model"].get("unk_token")
+    if data["model"].get("type") == "Unigram" and isinstance(data["model"].get("unk_id"), int):
+        unknown = data["model"]["vocab"][data["model"]["unk_id"]][0]
+        return special | {data["model"]["unk_id"]: str(unknown)}
     if isinstance(unknown, str) and unknown in named:
         special[named[unknown]] = unknown
     return special

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from imp_server.core import ModelFileMissing
-from imp_server.vocab.encoder import LibraryEncoder
+from imp_server.vocab.encoder import LibraryEncoder, MakeEncoder
 from imp_server.vocab.from_gguf import tokenizer_of_gguf
-from imp_server.vocab.from_json import MakeEncoder, tokenizer_of_json
+from imp_server.vocab.from_json import tokenizer_of_json
 from imp_server.vocab.tokenizer import Tokenizer
 from imp_server.weights.header import ModelHeader
 
@@ -15,7 +15,7 @@ from imp_server.weights.header import ModelHeader
 def tokenizer_of(header: ModelHeader, foreign: MakeEncoder = LibraryEncoder.of_json) -> Tokenizer:
     """`foreign`: as in `tokenizer_of_json`. Raises ModelFileMissing, InvalidModel, UnsupportedModel."""
     if header.format == "gguf":
-        return tokenizer_of_gguf(header.tokenizer, header.architecture)
+        return tokenizer_of_gguf(header.tokenizer, header.architecture, foreign)
     if header.tokenizer_json is None:
         raise ModelFileMissing(f"{header.path} has no tokenizer.json; save the model's fast tokenizer there")
     generation = header.generation
