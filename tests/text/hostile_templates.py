@@ -96,6 +96,8 @@ SINGLE = [
     "{% for i in range(99999) %}{% if range(99999) | map('string') | select('equalto', 'x') | list %}{% endif %}"
     "{% endfor %}",
     "{{ cycler(*range(99999)).next() * 999999 * 'x' }}",
+    "{% set l = [] %}{% set _ = l.append(l) %}{{ l }}",
+    "{% set l = [1] %}{% for x in l %}{% set _ = l.append(x) %}{% endfor %}",
 ]
 
 

@@ -35,16 +35,28 @@ def test_a_template_that_cannot_be_parsed_is_an_invalid_model() -> None:
 
 
 def test_the_sandbox_holds() -> None:
-    messages = [{"role": "user", "content": "x"}]
+    messages = [{"role": "user", "content": "x", "parts": [1]}]
     assert ChatTemplate("{{ raise_exception.__globals__ }}").render(messages) == ""
     for source in (
         "{{ ''.__class__.__mro__ }}",
         "{{ messages.append(1) }}",
+        "{{ messages[0].parts.pop() }}",
+        "{% for list in [messages[0].parts] %}{{ list.append(1) }}{% endfor %}",
+        "{{ messages[0].update({}) }}",
+        "{{ [2, 1].sort() }}",
         "{{ raise_exception.__globals__['x'] }}",
         "{{ ''.__class__.mro() }}",
     ):
         with pytest.raises(TemplateRefused):
             ChatTemplate(source).render(messages)
+
+
+def test_a_template_may_change_a_list_of_its_own() -> None:
+    """As Kimi K2's does with the ids of calls."""
+    source = (
+        "{% set own = [] %}{% for m in messages %}{% set _ = own.append(m.role) %}{% endfor %}{{ own.pop(0) }}{{ own }}"
+    )
+    assert ChatTemplate(source).render([{"role": "user"}, {"role": "tool"}]) == "user['tool']"
 
 
 BOMBS = [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Protocol
@@ -14,11 +15,21 @@ from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 
 from imp_server.core import InvalidModel, TemplateRefused, TemplateTooCostly
-from imp_server.text.template_budget import MAX_STEPS, STEPS_PER_MESSAGE, LimitExceeded, RenderingBudget, spending
+from imp_server.text.template_budget import (
+    MAX_STEPS,
+    STEPS_PER_MESSAGE,
+    LimitExceeded,
+    RenderingBudget,
+    lists_in,
+    spending,
+)
 from imp_server.text.template_limits import BoundedEnvironment
 
 MAX_SOURCE = 1 << 20
 """Characters of a template."""
+
+
+_CHANGES = re.compile(r"append|pop")
 
 
 class _Refusal(Exception):
@@ -79,6 +90,7 @@ class ChatTemplate:
         except (SyntaxError, RecursionError, MemoryError, ValueError, OverflowError, LimitExceeded) as error:
             raise InvalidModel(f"the chat template can't be compiled: {error or type(error).__name__}") from None
         self._now = now
+        self._changes_lists = bool(_CHANGES.search(source))
         self._no_tools: list[Any] | None = None
         self._no_tools = self._spelled_without_tools()
 
@@ -101,7 +113,8 @@ class ChatTemplate:
             "add_generation_prompt": add_generation_prompt,
         }
         try:
-            with spending(RenderingBudget(MAX_STEPS + STEPS_PER_MESSAGE * len(messages))):
+            given = lists_in(variables) if self._changes_lists else frozenset()
+            with spending(RenderingBudget(MAX_STEPS + STEPS_PER_MESSAGE * len(messages), given)):
                 return self._template.render(**variables)
         except _Refusal as refusal:
             raise TemplateRefused(

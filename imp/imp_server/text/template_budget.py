@@ -32,9 +32,11 @@ class LimitExceeded(Exception):
 class RenderingBudget:
     """Owner of what one rendering has left."""
 
-    def __init__(self, steps: int = MAX_STEPS) -> None:
+    def __init__(self, steps: int = MAX_STEPS, given: frozenset[int] = frozenset()) -> None:
+        """`given`: identities of the lists that the template was given, which it can't change."""
         self.steps = steps
         self.made = MAX_MADE
+        self.given = given
 
     def step(self, n: int = 1) -> None:
         self.steps -= n
@@ -77,6 +79,19 @@ def counted(items: Iterable[Any]) -> Iterator[Any]:
     for item in items:
         left.step()
         yield item
+
+
+def lists_in(value: Any) -> frozenset[int]:
+    """Identities of the lists anywhere in plain data, which has no circles."""
+    found, todo = set(), [value]
+    while todo:
+        one = todo.pop()
+        if isinstance(one, Mapping):
+            todo += one.values()
+        elif isinstance(one, list | tuple):
+            found.add(id(one))
+            todo += one
+    return frozenset(found)
 
 
 def text_size(value: Any) -> int:

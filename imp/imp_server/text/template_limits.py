@@ -17,6 +17,7 @@ from imp_server.text.template_budget import CALL_STEPS, MAX_PRODUCT, LimitExceed
 from imp_server.text.template_sizes import FILTER_SIZES, bound_method, bound_operation
 
 _COUNTED, _JOINED, _SLICED = "imp_counted", "imp_joined", "imp_sliced"
+_CHANGING = ("append", "pop")
 _LEFT_OUT = ("urlize", "xmlattr", "pprint")
 """Filters for web pages."""
 
@@ -46,6 +47,12 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         """Raises TemplateSyntaxError, and what Python raises for code that is nested too deeply."""
         tree = _Bounded().visit(self.parse(source))
         return Template.from_code(self, self.compile(tree), self.make_globals(None))
+
+    def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
+        """What the sandbox allows, and that a template adds to a list of its own, or takes from it, as some do."""
+        if type(obj) is list and attr in _CHANGING:
+            return id(obj) not in budget().given
+        return super().is_safe_attribute(obj, attr, value)
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
         bound_operation(operator, left, right)
