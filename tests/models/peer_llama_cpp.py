@@ -1,6 +1,6 @@
 """Greedy ids of GGUF files by llama.cpp, as JSON; run by the Python of an environment that has llama-cpp-python.
 
-python peer_llama_cpp.py N_IDS ID,ID,... FILE [FILE ...]
+python peer_llama_cpp.py N_IDS < {FILE: [ID, ...]}
 """
 
 from __future__ import annotations
@@ -22,9 +22,8 @@ def greedy(path: str, ids: list[int], n: int) -> list[int]:
 
 
 def main() -> None:
-    n, ids = int(sys.argv[1]), [int(item) for item in sys.argv[2].split(",")]
-    answers = {}
-    for path in sys.argv[3:]:
+    n, answers = int(sys.argv[1]), {}
+    for path, ids in json.load(sys.stdin).items():
         try:
             answers[path] = greedy(path, ids, n)
         except (ValueError, RuntimeError, AssertionError) as error:

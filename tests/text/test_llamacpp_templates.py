@@ -7,6 +7,7 @@ with the variables and messages that llama.cpp gives.
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import tarfile
@@ -17,12 +18,23 @@ from typing import Any
 import pytest
 from imp_server.config import Config
 from imp_server.core import ChatRequest, Message, ReasoningIntent, TextPart, Tool, ToolCall
+from imp_server.models.opening import families_by_model_type
 from imp_server.text.model import TextModel
 from imp_server.text.template import ChatTemplate
 from imp_server.text.template_traits import traits_of
+from imp_server.text.templates import builtin_templates
+from imp_server.text.templates.named import named_templates
+from imp_server.text.thinking import think_tags
+from imp_server.text.tools.base import mark
+from imp_server.text.tools.formats import choose_format
+from imp_server.vocab.end_tokens import TURN_MARKERS
 from transformers.utils.chat_template_utils import render_jinja_template
 
 from tests.asked import made
+from tests.text.family_templates import NAMED, TOLD, UNSEEN
+from tests.text.tools.spelled import HARMONY_TOKENS
+from tests.text.tools.test_formats import Case as ToolCase
+from tests.text.tools.test_formats import encode, read
 from tests.toy import byte_tokenizer
 
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
@@ -41,6 +53,10 @@ TALKS: dict[str, list[dict[str, Any]]] = {
         {"role": "tool", "tool_call_id": "abcdefghi", "name": "weather", "content": "sunny"},
     ],
 }  # fmt: skip
+MORE_TALKS: dict[str, list[dict[str, Any]]] = {
+    "answered": [QUESTION, {"role": "assistant", "content": "Sunny."}, QUESTION],
+    "asked": [QUESTION],
+}
 NO_SYSTEM = {"google-gemma-2-2b-it"}
 NO_TOOLS = {
     "HuggingFaceTB-SmolLM3-3B", "deepseek-ai-DeepSeek-R1-Distill-Llama-8B", "deepseek-ai-DeepSeek-R1-Distill-Qwen-32B",
@@ -75,8 +91,8 @@ def message(plain: dict[str, Any]) -> Message:
 
 
 def ours(model: TextModel, talk: str, **more: Any) -> str:
-    tools = (Tool("weather", "Of a city", SCHEMA),) if talk in ("tools", "results") else ()
-    return model.apply_template(made(ChatRequest, tuple(map(message, TALKS[talk])), tools=tools, **more))
+    tools = (Tool("weather", "Of a city", SCHEMA),) if talk in ("tools", "results", "asked") else ()
+    return model.apply_template(made(ChatRequest, tuple(map(message, (TALKS | MORE_TALKS)[talk])), tools=tools, **more))
 
 
 def theirs(source: str, talk: str, no_tools: list[Any] | None, **variables: Any) -> str:
@@ -84,7 +100,7 @@ def theirs(source: str, talk: str, no_tools: list[Any] | None, **variables: Any)
     tools = TOOLS if talk in ("tools", "results") else no_tools
     given = {"date_string": now.strftime("%d %b %Y"), "datetime": now.strftime("%b %d %Y")}
     given["functions"] = json.dumps(TOOLS, indent=2) if tools else ""
-    conversation = json.loads(json.dumps(TALKS[talk]))
+    conversation = json.loads(json.dumps((TALKS | MORE_TALKS)[talk]))
     texts, _ = render_jinja_template(
         [conversation], tools=tools, chat_template=source, add_generation_prompt=True, **{**given, **variables}
     )
@@ -107,6 +123,43 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
                 found[Path(member.name).stem] = content.read().decode()
     archive.unlink()
     return found
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_published_templates_think_call_and_end_as_is_known(files: dict[str, str]) -> None:
+    for told in TOLD:
+        source, tags = files[told.file], think_tags(files[told.file])
+        assert (tags.open if tags else "") == told.thinks, told.file
+        assert not told.calls or choose_format(source).name == told.calls, told.file
+        assert ends_turns(source, told.end), told.file
+        if told.calls and told.remembers_calls:
+            model = TextModel(byte_tokenizer(), {"default": source}, Config())
+            asked, shown = ours(model, "asked"), ours(model, "results")
+            shown = shown.removeprefix(asked) if shown.startswith(asked) else shown.rpartition(QUESTION["content"])[2]
+            for token in HARMONY_TOKENS if told.calls == "harmony" else ():
+                shown = shown.replace(token, mark(token))
+            calls, _ = read(ToolCase(told.calls, "", []), encode(shown), [], (Tool("weather", "", SCHEMA),))
+            found = [(name, json.loads(arguments)) for name, arguments in calls]
+            assert found == [("weather", {"city": "Paris"})], f"{told.file}: {shown}"
+
+
+def ends_turns(source: str, end: str) -> bool:
+    """An answer of before is followed by this, which ends an answer that is being made, too."""
+    text = theirs(source, "answered", None, eos_token=end)
+    closed = re.search(r"Sunny\.(?:\s|<\|END_[A-Z]+\|>)*" + re.escape(end), text)
+    return closed is not None and end in TURN_MARKERS
+
+
+def test_each_family_s_template_is_known_or_said_to_be_unseen() -> None:
+    told = {family for told in TOLD for family in told.families}
+    assert not UNSEEN & (told | NAMED.keys())
+    assert told | NAMED.keys() | UNSEEN == families_by_model_type().keys()
+
+
+@pytest.mark.parametrize(("named", "end"), sorted(set(NAMED.values())))
+def test_a_named_template_ends_a_turn_as_is_known(named: str, end: str) -> None:
+    assert ends_turns((builtin_templates() | named_templates())[named], end)
 
 
 @pytest.mark.slow

@@ -10,6 +10,7 @@ _ENDS = """
 <|im_end|> <|eot_id|> <|eom_id|> <|end|> <|return|> <|call|> <|endoftext|> <|end_of_text|> <|eot|> <|eom|>
 <end_of_turn> <turn|> <eos> </s> <EOT> _<EOT> [EOT] [EOS] <end_of_utterance> <|end_of_turn|> <|END_OF_TURN_TOKEN|>
 <|endofturn|> <SPECIAL_12> <｜end▁of▁sentence｜> <|flush|> <|calls|> [e~[ <|endofprompt|>
+[|endofturn|] <|role_end|> <seed:eos> <|eos|> <｜hy_place▁holder▁no▁2｜> <|end_of_sentence|>
 """
 _STARTS = """
 <|im_start|> <start_of_turn> <|start_header_id|> <|start_of_role|> <|user|> <|observation|> <｜User｜>
