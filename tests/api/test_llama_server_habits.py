@@ -76,6 +76,12 @@ def test_replies(url: str, usual: str) -> None:
     assert '"content":null' in firsts[0] and '"content":""' in firsts[1]
 
 
+def test_a_schema_needs_no_name_there(url: str, usual: str) -> None:
+    form = {"type": "json_schema", "json_schema": {"schema": {"const": "Hello wörld"}}}
+    replies = [httpx.post(each + CHAT, json={**BODY, "response_format": form}) for each in (url, usual)]
+    assert [reply.status_code for reply in replies] == [200, 400]
+
+
 def test_a_chat_without_messages_is_taken_there(tuned: LiveServer, usual: str) -> None:
     body = {**BODY, "messages": [], "max_tokens": 5}
     assert httpx.post(tuned.url + "/v1/messages", json=body).json()["type"] == "message"

@@ -99,6 +99,8 @@ def test_what_is_served_sets_our_knobs(line: str, knobs_set: dict[str, str]) -> 
         ("--pooling rank", "cls and rank are of encoders, which come later"),
         ("--nonsense", "no option of llama-server"),
         ("-c", "-c wants a value"),
+        ("-fa --metrics", "-fa wants a value before --metrics"),
+        ("--control-vector-layer-range 1 -v", "wants 2 values before -v"),
         ("-hff x.gguf", "give that with -hf"),
         ("--spec-type draft-eagle3", "draft-eagle3 isn't served"),
     ],
@@ -126,6 +128,11 @@ def test_variables_hold_and_the_command_line_is_stronger() -> None:
     assert translated(["--offline", "-hft", "t"], {}).variables == {"HF_HUB_OFFLINE": "1", "HF_TOKEN": "t"}
     with pytest.raises(ConfigError, match="LLAMA_ARG_TOOLS"):
         translated([], {"LLAMA_ARG_TOOLS": "all"})
+    with pytest.raises(ConfigError, match="LLAMA_ARG_JINJA=perhaps isn't valid"):
+        translated([], {"LLAMA_ARG_JINJA": "perhaps"})
+    assert translated([], {"LLAMA_ARG_NO_UI": "1"}).knobs == {"server.ui": "false"}
+    told = translated([], {"LLAMA_ARG_NO_WEBUI": "1", "LLAMA_ARG_PROPS": "", "PATH": "x"}).notes
+    assert [note.partition(" ")[0] for note in told] == ["LLAMA_ARG_NO_WEBUI", "LLAMA_ARG_PROPS"]
 
 
 def test_habits_are_weaker_than_whatever_is_asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from imp_server.api.driver import silence_s
+from imp_server.config import Config
 from imp_server.core import (
     Accepted,
     ChatRequest,
@@ -148,10 +149,18 @@ def test_chats_know_the_names_of_samplers_and_limits() -> None:
     ) == (0, None)
 
 
-@pytest.mark.parametrize(("asked", "kept"), [("none", True), ("deepseek", False), ("auto", False), (None, False)])
-def test_reasoning_format_of_a_request(asked: str | None, kept: bool) -> None:
-    prepared = byte_model(OPEN_THINKING_CHATML).prepare_chat(chat(reasoning_format=asked), 1)
-    assert {s.keep_markers for s in prepared.request.plan.segments if s.kind == "think"} == {kept}
+@pytest.mark.parametrize(
+    ("asked", "streamed", "kept"),
+    [("none", False, True), ("deepseek", True, False), ("auto", False, False), (None, False, False),
+     ("deepseek-legacy", False, False), ("deepseek-legacy", True, True)],
+)  # fmt: skip
+@pytest.mark.parametrize("by_request", [True, False])
+def test_reasoning_format(asked: str | None, streamed: bool, kept: bool, by_request: bool) -> None:
+    own = asked if asked not in (None, "auto") and not by_request else "deepseek"
+    model = byte_model(OPEN_THINKING_CHATML, config=Config.of({"reasoning.format": own}))
+    wanted = chat(stream=streamed, **({"reasoning_format": asked} if by_request else {}))
+    plan = model.prepare_chat(wanted, 1).request.plan
+    assert {s.keep_markers for s in plan.segments if s.kind == "think"} == {kept}
 
 
 def test_a_prompt_with_media_is_text_unless_there_are_some() -> None:

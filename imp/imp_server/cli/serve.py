@@ -99,7 +99,7 @@ def warnings(config: Config) -> Iterator[str]:
     from imp_server.api.hosts import is_loopback
     from imp_server.api.server import is_path
 
-    if config.reasoning.think_budget >= 1:
+    if config.reasoning.think_budget >= 1 and config.server.habits != "llama-server":  # which is its habit
         yield "--think-budget 1 lets thinking take all of max_tokens: answers may never begin"
     server = config.server
     open_to = [host for host in server.host if not (is_path(host) or is_loopback(host))]
@@ -195,9 +195,14 @@ def _own_address(family: socket.AddressFamily, far: str) -> str:
         return ""
 
 
+_ANY_NUMBER = 1_000_000_000
+"""Of tokens: more than any context has."""
+
+
 def _limits(config: Config) -> str:
     server = config.server
     concurrent = f"{server.max_concurrent} requests at once" if server.max_concurrent else "any number of requests"
     timeout = f"{server.request_timeout_s:g} s each" if server.request_timeout_s else "no timeout"
     context = f", context {config.model.max_seq_len}" if config.model.max_seq_len else ""
-    return f"Limits: {server.max_tokens} tokens per answer unless asked, {concurrent}, {timeout}{context}"
+    tokens = f"{server.max_tokens} tokens" if server.max_tokens < _ANY_NUMBER else "any number of tokens"
+    return f"Limits: {tokens} per answer unless asked, {concurrent}, {timeout}{context}"

@@ -426,7 +426,7 @@ def translated(arguments: Sequence[str], variables: Mapping[str, str]) -> Transl
 
     Raises ConfigError for a flag that is unknown or refused, or a value that isn't served.
     """
-    found = Translated({}, {}, [])
+    found = Translated({}, {}, list(_unknown(variables)))
     given = [*_from_variables(variables), *_from_arguments(arguments)]
     for one in given:
         _apply(one, found)
@@ -481,6 +481,8 @@ def _from_arguments(arguments: Sequence[str]) -> Iterator[_Given]:
         n_values = flag.n_values if is_on else 0
         if len(rest) < n_values:
             raise ConfigError(f"{word} wants {'a value' if n_values == 1 else f'{n_values} values'}")
+        if taken := [value for value in rest[:n_values] if value in known]:
+            raise ConfigError(f"{word} wants {'a value' if n_values == 1 else f'{n_values} values'} before {taken[0]}")
         yield _Given(flag, name, [rest.pop(0) for _ in range(n_values)], is_on)
 
 
@@ -493,8 +495,18 @@ def _from_variables(variables: Mapping[str, str]) -> Iterator[_Given]:
             yield _Given(flag, flag.env, [value])
         elif value.lower() in _TRUE:
             yield _Given(flag, flag.env, [])
-        elif (value.lower() in _FALSE or variables.get(flag.env.replace("ARG_", "ARG_NO_"))) and flag.off:
+        elif value and value.lower() not in _FALSE:
+            raise ConfigError(f"{flag.env}={value} isn't valid: it can be {', '.join((*_TRUE, *_FALSE))}")
+        elif (value or variables.get(flag.env.replace("ARG_", "ARG_NO_"))) and flag.off:
             yield _Given(flag, flag.env, [], is_on=False)
+
+
+def _unknown(variables: Mapping[str, str]) -> Iterator[str]:
+    """What is said of variables that look like that server's and aren't."""
+    known = {flag.env for flag in FLAGS} | {flag.env.replace("ARG_", "ARG_NO_") for flag in FLAGS if flag.off}
+    for name in sorted(variables):
+        if name.startswith("LLAMA_ARG_") and name not in known:
+            yield f"{name} has no effect here: llama-server has no such variable"
 
 
 def _apply(given: _Given, found: Translated) -> None:

@@ -54,7 +54,7 @@ def _response_formats(wanted: Mapping[str, Any]) -> Iterator[ResponseFormat]:
     if kind == "json_schema":
         inner = wanted["json_schema"]
         param = "response_format.json_schema.schema"
-        yield ResponseFormat("json_schema", schema=inner["schema"], name=inner["name"], param=param)
+        yield ResponseFormat("json_schema", schema=inner["schema"], name=inner.get("name", ""), param=param)
     elif kind == "regex":
         key = "regex" if "regex" in wanted else "pattern"
         yield ResponseFormat("regex", text=wanted[key], param=f"response_format.{key}")

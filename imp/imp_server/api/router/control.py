@@ -259,7 +259,7 @@ def _state(host: ModelHost) -> Json:
             "current": host.stage,
             "value": min(1.0, max(0.0, host.stage_value)),
         }
-    if host.failure is not None or host.broken:
+    if (host.failure is not None and data["status"] != "loading") or host.broken:
         data["error"] = host.broken or load_failed(host).message
     return data
 
