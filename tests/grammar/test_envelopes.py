@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+from random import Random
+
 import pytest
 from imp_server.core import GrammarRefused, GrammarUnsatisfiable, special
 from imp_server.grammar.check import check_choices, check_envelope, check_regex
 from imp_server.grammar.languages.envelope import Alt, Branch, End, Free, Lit, Node, Parts, Raw, Ref, Repeat, Seq, Value
+from imp_server.grammar.plain import Told, plain_envelope
 
 from tests.grammar.judging import byte_space, plan_accepts, reads
 
@@ -154,3 +158,59 @@ def test_forced_text_ends_where_a_choice_begins() -> None:
 def test_a_raw_text_whose_every_word_holds_the_closer_has_none() -> None:
     with pytest.raises(GrammarUnsatisfiable, match="no text satisfies"):
         check_envelope(Seq((Lit(b"<p>"), Raw(b"</p>", {"enum": ["</p>"]}))))
+
+
+DEAD = [
+    Raw(b"</p>", {"enum": ["</p>"]}),
+    Raw(b"</p>", {"enum": ["a</p>", "b</p>c"]}),
+    Raw(b"\n</p>\n", {"enum": ["\n</p>\n"]}),
+    Raw(b"</p>", {"type": "string", "pattern": r"^\x3c/p>$"}),
+    Raw(b"</p>", {"enum": ["a<x>"]}, never=(b"<x>",)),
+]
+
+
+@pytest.mark.parametrize("number", range(len(DEAD)))
+@pytest.mark.parametrize("way", ["option", "repeated", "behind a tag"])
+def test_no_reply_comes_to_a_raw_text_without_an_end(number: int, way: str) -> None:
+    """It is refused wherever it stands: its mask would be empty."""
+    text = DEAD[number]
+    node: Node = {
+        "option": Alt((Seq((Lit(b"p"), text, Lit(b"Z"))), Lit(b"q"))),
+        "repeated": Seq((Lit(b"q"), Repeat(Seq((Lit(b"p"), text, Lit(b"Z")))), Lit(b")"))),
+        "behind a tag": Free((Branch(b"<t>", Seq((text, Lit(b"Z")))),), may_end=True),
+    }[way]
+    with pytest.raises(GrammarUnsatisfiable, match="no text satisfies"):
+        check_envelope(node)
+    assert plain_envelope(node, lambda schema: Told(1, 1, 1)) is None
+
+
+def test_every_step_into_a_raw_text_leads_to_an_end() -> None:
+    """Texts, closers, and what follows them, drawn from the same few letters."""
+    rng = Random(5)
+    n_states = 0
+
+    def text(low: int, high: int) -> str:
+        return "".join(rng.choice("<>/ab\n") for _ in range(rng.randint(low, high)))
+
+    for _ in range(60):
+        closer, follow = text(1, 4), tuple({text(1, 2).encode() for _ in range(rng.randrange(3))})
+        words = [text(0, 5) for _ in range(3)]
+        schema = {"enum": [*words, words[0] + closer, closer[:-1], closer][: rng.randint(1, 6)]}
+        behind = Alt(tuple(map(Lit, follow))) if follow else Lit(b"Z")
+        node = Seq((Lit(b"("), Raw(closer.encode(), schema, follow=follow), behind))
+        with suppress(GrammarUnsatisfiable):
+            m = byte_space().matcher(check_envelope(node))
+            todo = [m.start]
+            met = {m.start}
+            while todo and len(met) < 40:
+                state = todo.pop()
+                way = m.way_out(state)
+                end = m.advance_bytes(state, way)
+                assert end is not None and m.is_done(end)
+                n_states += 1
+                for byte in b"(<>/ab\nZ":
+                    after = m.advance(state, byte) if m.mask(state)[byte >> 5] >> (byte & 31) & 1 else None
+                    if after is not None and after not in met:
+                        met.add(after)
+                        todo.append(after)
+    assert n_states > 500

@@ -17,6 +17,7 @@ import pytest
 from imp_server.core import ImpError
 from imp_server.core.limits import CHECK, Limit
 from imp_server.grammar import check
+from imp_server.grammar.languages.envelope import Lit, Node, Raw, Seq
 from imp_server.grammar.proving import warm_up
 
 from tests.grammar.hostile import CHECKS, Hostile
@@ -54,7 +55,7 @@ class Lines:
         return self._line
 
 
-def measured(monkeypatch: pytest.MonkeyPatch, hostile: Hostile) -> Lines:
+def measured(monkeypatch: pytest.MonkeyPatch, hostile: Hostile | Node) -> Lines:
     """A check within FEW, or within what it takes."""
     lines = Lines()
 
@@ -73,7 +74,7 @@ def measured(monkeypatch: pytest.MonkeyPatch, hostile: Hostile) -> Lines:
     monkeypatch.setattr(check, "plain_text", lambda text, ask: None)  # prove what counting would tell, too
     sys.settrace(lines.entered)
     try:
-        CHECKS[hostile.kind](hostile.what)
+        check.check_envelope(hostile) if isinstance(hostile, Node) else CHECKS[hostile.kind](hostile.what)
     except ImpError:
         pass
     finally:
@@ -131,8 +132,11 @@ SHARED = {
     ),
 }
 NAMES = [f"a{i}" for i in range(12)]
-INPUTS = {
+CLOSER = b"\n</parameter>\n"
+INPUTS: dict[str, Hostile | Node] = {
     **SHARED,
+    "raw text": Seq((Lit(b"("), Raw(CLOSER, {"type": "string", "minLength": 300}), Lit(b")"))),
+    "raw words": Seq((Lit(b"("), Raw(CLOSER, {"enum": ["a", *(f"w{i}\n</parameter" for i in range(30))]}), Lit(b")"))),
     "pigeons": Hostile(
         "schema",
         {

@@ -300,6 +300,8 @@ def test_plain_envelopes_are_proved_and_start_within_their_cost(number: int) -> 
         Raw(b""),
         Raw(b"</p>", {"enum": ["</p>"]}),
         Raw(b"</p>", {"enum": ["a<x>b"]}, never=(b"<x>",)),
+        Raw(b"\n</p>\n", {"enum": ["\n</p>\n"]}),
+        Raw(b"-", {"type": "string", "format": "date"}),
         Raw(b"</p>", {"type": "string", "minLength": 2000}),
         Raw(b"<" + b"ab" * 2000 + b">"),
         Value({"type": "string", "pattern": "a"}),

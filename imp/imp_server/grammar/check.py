@@ -19,7 +19,7 @@ from imp_server.grammar.frames.space import Space
 from imp_server.grammar.frames.stack import State, Stepper
 from imp_server.grammar.frames.warm_up import warm_up
 from imp_server.grammar.languages.definitions import definition_machine
-from imp_server.grammar.languages.envelope import Free, Node, Raw, Value
+from imp_server.grammar.languages.envelope import Free, Node, Parts, Raw, Ref, Value
 from imp_server.grammar.machines.memo import alone
 from imp_server.grammar.masks.distance import Distances
 from imp_server.grammar.plain import nobody, plain_text
@@ -273,7 +273,9 @@ def _prove_around(digest: str, node: Node, apart: Container[str], key_order: Key
             raise GrammarRefused("a closer can't be empty")
     space = Space(n_locals=64)
     goals = envelope_frames(space, node, digest, key_order, left_out)
-    if any(goals.is_empty(part) for part in nodes_of(node)):
+    starts = [Ref(at) for at in (node.start, node.after_closing) if at >= 0] if isinstance(node, Parts) else [node]
+    is_empty = any(goals.is_empty(part) for part in nodes_of(node))
+    if is_empty or not all(text.alive() for text in goals.raw_texts(starts)):
         raise GrammarUnsatisfiable("no text satisfies a raw parameter's schema")
     _start(space, begin_envelope(node, goals))
     return tuple(left_out.values())

@@ -9,7 +9,7 @@ and refers to nothing, its own verdict is enough: whoever holds it says what tha
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 from typing import Any, NamedTuple
 
@@ -29,6 +29,8 @@ MAX_NAMES = 100
 MAX_NAME = 128
 MAX_SHORTEST = 4_000
 """Bytes of a shortest value, about."""
+_IN_NO_FORMAT = (b"<", b"\n", b"\xff")
+"""Bytes with which closers begin."""
 MAX_SHORTEST_TEXT = 400
 """The same of a text as it is, whose way to the end is looked for."""
 MOST_LENGTH = 100_000
@@ -138,7 +140,7 @@ def plain_text(schema: str, ask: Ask) -> Told | None:
 def plain_envelope(node: Node, ask: Ask) -> Limit | None:
     """What the start of an envelope takes at most, its values included; None if it isn't plain.
 
-    `ask`: asked of the schema of each value, and of each text that isn't plain.
+    `ask`: asked of the schema of each value.
     """
     (n_units, n_bytes), is_plain = _DOCUMENT, True
     for n_before, part in enumerate(nodes_of(node)):
@@ -155,7 +157,7 @@ def _cost_of_node(node: Node, ask: Ask) -> Limit | None:
         case Value():
             return _limit(ask(node.schema))
         case Raw():
-            return _cost_of_text(node.schema, ask) if _ends_plainly(node) else None
+            return _cost_of_text(node.schema) if _ends_plainly(node) else None
         case Free():
             return _NODE if all(branch.tag for branch in node.branches) else None
         case Lit():
@@ -170,13 +172,30 @@ def _limit(told: Told | None) -> Limit | None:
 
 
 def _ends_plainly(node: Raw) -> bool:
-    """Whether the closer is short, and nothing that the schema spells can hold it or what else may not be there."""
-    spelled = b"" if node.schema is True else json.dumps(node.schema, ensure_ascii=False).encode(errors="replace")
-    barred = (node.closer, *node.never)
-    return 0 < len(node.closer) <= MAX_NAME and all(text[:1] not in spelled for text in barred if text)
+    """Whether the closer is short, and no text that the schema lists can hold it or what else may not be there."""
+    listed = "".join(_texts(node.schema)).encode(errors="replace")
+    barred = [text[:1] for text in (node.closer, *node.never) if text]
+    is_formatted = isinstance(node.schema, dict) and "format" in node.schema
+    return 0 < len(node.closer) <= MAX_NAME and not any(
+        first in listed or (is_formatted and first not in _IN_NO_FORMAT) for first in barred
+    )
 
 
-def _cost_of_text(schema: Any, ask: Ask) -> Limit | None:
+def _texts(schema: Any) -> Iterator[str]:
+    """All strings in a schema, up to MAX_TEXT parts of it."""
+    todo, n_left = [schema], MAX_TEXT
+    while todo and n_left:
+        n_left -= 1
+        part = todo.pop()
+        if isinstance(part, str):
+            yield part
+        elif isinstance(part, dict):
+            todo += [*part, *part.values()]
+        elif isinstance(part, list):
+            todo += part
+
+
+def _cost_of_text(schema: Any) -> Limit | None:
     """Of a text as it is, which may be one word besides; None if no text would do, too."""
     cost = Limit(0, 0)
     if isinstance(schema, dict) and schema.get("anyOf", ()) and schema["anyOf"][-1] == {"const": "null"}:
@@ -185,8 +204,7 @@ def _cost_of_text(schema: Any, ask: Ask) -> Limit | None:
         reading = _Reading(schema, nobody)
         told = reading.told() if reading.types() & STRING else None
     except NotPlain:
-        is_text = isinstance(schema, dict) and schema.get("type") == "string"
-        told = ask(schema) if is_text else None
+        return None  # what ends the text may be what it has to be
     if told is None or told.shortest > MAX_SHORTEST_TEXT:
         return None
     return Limit(cost.n_units + told.n_units, cost.n_bytes + told.n_bytes)

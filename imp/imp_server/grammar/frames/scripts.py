@@ -6,11 +6,14 @@ run side by side until they differ.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+
+from imp_server.core.turns import spend
 from imp_server.grammar.frames.ends import Ends
 from imp_server.grammar.frames.free_texts import FreeTexts
 from imp_server.grammar.frames.goals import Goal
 from imp_server.grammar.frames.plain_values import Scalars
-from imp_server.grammar.frames.raw_texts import RawTexts
+from imp_server.grammar.frames.raw_texts import RawText, RawTexts
 from imp_server.grammar.frames.store import ListedFrame, Store
 from imp_server.grammar.frames.threads import EnvelopeFrames, RawEnds, Rest, Tags, Threads, read_on
 from imp_server.grammar.frames.values import Values
@@ -118,6 +121,27 @@ class PlannedFrames(EnvelopeFrames):
         """Whether a Raw's schema allows no text at all."""
         machine = self._machine_of.get(id(node))
         return machine is not None and machine.start == DEAD
+
+    def raw_texts(self, starts: Iterable[env.Node]) -> Iterator[RawText]:
+        """The raw texts that can be reached from some nodes, as they begin."""
+        todo: list[Rest | None] = [Rest(node, None) for node in starts]
+        met: set[Rest] = set()
+        while todo:
+            opened: set[Rest | None] = set()
+            self._open(todo.pop(), opened)
+            for thread in opened:
+                if thread is None or thread in met:
+                    continue
+                spend(2)
+                met.add(thread)
+                node = thread.node
+                if isinstance(node, env.Raw):
+                    yield self._scripts.raw_texts.start(self, thread)
+                    todo += [t for after in self.ends(thread).next.values() for t in after]
+                elif isinstance(node, env.Free):
+                    todo += [Rest(branch.then, thread.then) for branch in node.branches]
+                else:
+                    todo.append(thread.then)
 
     def script(self, threads: set[Rest | None]) -> int:
         """The local that reads any of the threads on."""
