@@ -88,8 +88,12 @@ def forgotten() -> Iterator[None]:
 
 @contextmanager
 def alone() -> Iterator[None]:
-    """Within it this thread meets no machine that was made before, and leaves none: what it does costs the same."""
-    outer, _own.tables = _own.tables, {}
+    """Within it this thread meets no machine that was made before, and leaves none: what it does costs the same.
+
+    Inside another one machines are that one's: what the values of an envelope have in common counts once.
+    """
+    outer = _own.tables
+    _own.tables = {} if outer is None else outer
     try:
         yield
     finally:
