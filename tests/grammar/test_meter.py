@@ -8,7 +8,9 @@ from __future__ import annotations
 import ast
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
+from random import Random
 from types import FrameType
 from typing import Any
 
@@ -16,17 +18,23 @@ import imp_server.grammar
 import pytest
 from imp_server.core import ImpError
 from imp_server.core.limits import CHECK, Limit
+from imp_server.core.turns import GaveUp, OverBudget
 from imp_server.grammar import check
+from imp_server.grammar.engine import GrammarSpace
 from imp_server.grammar.languages.envelope import Lit, Node, Raw, Seq
+from imp_server.grammar.plan import PlanPayload, make_plan
 from imp_server.grammar.proving import warm_up
 
-from tests.grammar.hostile import CHECKS, Hostile
+from tests.grammar.hostile import CHECKS, VOCABULARY, Hostile
 
 GRAMMAR = Path(imp_server.grammar.__path__[0])
-FEW = Limit(4_000, CHECK.n_bytes)
+FEW = Limit(2_500, CHECK.n_bytes)
 """What each input may spend here: enough to see what a unit buys."""
 MOST_PER_UNIT, MOST_AT_ONCE = 70, 12_000
 """Lines: 2.5 microseconds of CPU time are 40 to 60 of them, so no step in between takes a millisecond."""
+
+MOST_LUMP = 1_000
+"""Units that are paid at once."""
 
 
 class Lines:
@@ -55,8 +63,8 @@ class Lines:
         return self._line
 
 
-def measured(monkeypatch: pytest.MonkeyPatch, hostile: Hostile | Node) -> Lines:
-    """A check within FEW, or within what it takes."""
+def measured(monkeypatch: pytest.MonkeyPatch, work: Callable[[], object]) -> Lines:
+    """Of some work, which may be refused."""
     lines = Lines()
 
     def spying(pay: Callable[..., None], at: int) -> Callable[..., None]:
@@ -66,21 +74,31 @@ def measured(monkeypatch: pytest.MonkeyPatch, hostile: Hostile | Node) -> Lines:
 
         return paid
 
-    for name, at in (("spend", 0), ("charge", 1)):
-        for module in [m for n, m in sys.modules.items() if n.startswith("imp_server.grammar")]:
-            if hasattr(module, name):
-                monkeypatch.setattr(module, name, spying(getattr(module, name), at))
-    monkeypatch.setattr(check, "CHECK", FEW)
-    monkeypatch.setattr(check, "plain_text", lambda text, ask: None)  # prove what counting would tell, too
-    sys.settrace(lines.entered)
-    try:
-        check.check_envelope(hostile) if isinstance(hostile, Node) else CHECKS[hostile.kind](hostile.what)
-    except ImpError:
-        pass
-    finally:
-        sys.settrace(None)
+    with monkeypatch.context() as patch:
+        for name, at in (("spend", 0), ("charge", 1)):
+            for module in [m for n, m in sys.modules.items() if n.startswith("imp_server.grammar")]:
+                if hasattr(module, name):
+                    patch.setattr(module, name, spying(getattr(module, name), at))
+        patch.setattr(check, "CHECK", FEW)
+        patch.setattr(check, "plain_text", lambda text, ask: None)  # prove what counting would tell, too
+        sys.settrace(lines.entered)
+        try:
+            work()
+        except (ImpError, OverBudget):
+            pass
+        finally:
+            sys.settrace(None)
     lines.paid(0)
     return lines
+
+
+def checked(asked: Hostile | Node) -> object:
+    return check.check_envelope(asked) if isinstance(asked, Node) else CHECKS[asked.kind](asked.what)
+
+
+def assert_paid(name: object, lines: Lines) -> None:
+    assert lines.longest <= MOST_AT_ONCE, (name, lines.longest, lines.where)
+    assert lines.n_lines <= MOST_PER_UNIT * lines.n_units + MOST_AT_ONCE, (name, lines.n_lines, lines.n_units)
 
 
 def doubled(depth: int, level: Callable[[Any, int], Any], last: Any, **around: Any) -> Hostile:
@@ -177,9 +195,60 @@ def _warm() -> None:
 
 @pytest.mark.parametrize("name", INPUTS)
 def test_work_is_paid_for_as_it_is_done(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    lines = measured(monkeypatch, INPUTS[name])
-    assert lines.longest <= MOST_AT_ONCE, (name, lines.longest, lines.where)
-    assert lines.n_lines <= MOST_PER_UNIT * lines.n_units, (name, lines.n_lines, lines.n_units)
+    lines = measured(monkeypatch, lambda: checked(INPUTS[name]))
+    assert lines.n_units > 50
+    assert_paid(name, lines)
+
+
+PATTERNS = [{"pattern": p} for p in (".*a.{6}b", "c.{5}d", ".*e.*f")]
+NODE = {
+    "type": "object",
+    "properties": {f"k{i}": {"$ref": "#/$defs/node"} for i in range(20)},
+    "minProperties": 1,
+    "additionalProperties": {"type": "integer"},
+}
+UNTRIED: dict[str, Any] = {
+    "keys": {"type": "object", "patternProperties": {".*a.{300}": {}, "^b.*c.{9}$": {}}, "additionalProperties": False},
+    "names": {"type": "object", "propertyNames": {"allOf": [{"pattern": p} for p in (".*a.{9}", "b.*c")]}},
+    "watched texts": {"oneOf": [{"type": "string", **part} for part in (*PATTERNS, {"maxLength": 9})]},
+    "products": {
+        "type": "string",
+        "allOf": [*PATTERNS, {"pattern": "^([a-z]{3,9} ){2,40}$"}, {"not": {"pattern": "g"}}],
+    },
+    "recursion": {"$defs": {"node": NODE}, "$ref": "#/$defs/node"},
+    "conditions": {
+        "type": "object",
+        "allOf": [{"if": {"required": [f"k{i}"]}, "then": {"required": [f"k{i * 7 % 12}"]}} for i in range(12)],
+    },
+    "items": {"type": "array", "contains": {"multipleOf": 7}, "minContains": 3, "uniqueItems": True},
+    "rules": 'root ::= e\ne ::= t ("+" t)*\nt ::= [a-z]+ ("(" e ("," e)* ")")? | [0-9]{1,40} | "(" e ")"\n',
+}
+
+
+@pytest.mark.parametrize("name", UNTRIED)
+def test_no_question_does_more_than_it_may_whatever_its_check_would_have_said(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Without any check: each mask and each way ends as soon as it has done what was paid for."""
+    asked = UNTRIED[name]
+    plan = make_plan("gbnf", PlanPayload(text=asked)) if isinstance(asked, str) else check.schema_plan(asked)
+    m = GrammarSpace(VOCABULARY).matcher(plan)
+    state, rng, n_units = m.start, Random(3), 0
+
+    def limited(question: Callable[[], object]) -> object:
+        with FEW.budget().spent():
+            return question()
+
+    for _ in range(3):
+        for question in (lambda: m.mask(state), lambda: m.n_tokens_out(state)):  # noqa: B023
+            lines = measured(monkeypatch, lambda: limited(question))  # noqa: B023
+            assert_paid(name, lines)
+            assert lines.n_units <= FEW.n_units + MOST_LUMP
+            n_units += lines.n_units
+        with suppress(GaveUp):  # as its check would have said
+            ids = rng.sample(range(VOCABULARY.size), VOCABULARY.size)
+            state = next((after for i in ids if (after := m.advance(state, i)) is not None), state)
+    assert n_units > 20
 
 
 REMEMBERED = {
@@ -194,7 +263,8 @@ REMEMBERED = {
 def _unpaid() -> Iterator[str]:
     """Functions that go down formulas by calling themselves and don't pay: parts are shared, so there is no end."""
     for path in sorted(GRAMMAR.rglob("*.py")):
-        for part in ast.walk(ast.parse(path.read_text())):
+        text = path.read_text()
+        for part in ast.walk(ast.parse(text)) if ": Formula" in text else ():
             if isinstance(part, ast.FunctionDef) and _goes_down(part):
                 names = {name.id for name in ast.walk(part) if isinstance(name, ast.Name)}
                 if names.isdisjoint(("spend", "charge")):

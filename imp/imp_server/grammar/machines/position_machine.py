@@ -79,7 +79,7 @@ class Ways:
         No more of them than lead within `until` bytes of the end.
         """
         table, word = self._table, bytearray()
-        spend(1 + (at - until) * table.n_ops // OPS_PER_UNIT)
+        spend(1 + (at - until) * (1 + table.n_ops // OPS_PER_UNIT))
         while at > until:
             following = table.follow(1 << position)
             sizes = range(1, min(4, at) + 1)

@@ -122,7 +122,7 @@ class Product:
     def led(self, start: int, word: bytes) -> bool:
         """Whether `word` leads to an end; if so, it is remembered as the proof of all states on its way."""
         path, here = [], start
-        spend(1 + len(word) // 8)
+        spend(1 + len(word) // 2)
         for byte in word:
             target = self.raw_step(here, byte)
             if target == DEAD:
