@@ -275,7 +275,7 @@ def _prove_around(digest: str, node: Node, apart: Container[str], key_order: Key
     goals = envelope_frames(space, node, digest, key_order, left_out)
     starts = [Ref(at) for at in (node.start, node.after_closing) if at >= 0] if isinstance(node, Parts) else [node]
     is_empty = any(goals.is_empty(part) for part in nodes_of(node))
-    if is_empty or not all(text.alive() for text in goals.raw_texts(starts)):
+    if is_empty or not goals.all_can_end(starts):
         raise GrammarUnsatisfiable("no text satisfies a raw parameter's schema")
     _start(space, begin_envelope(node, goals))
     return tuple(left_out.values())

@@ -6,14 +6,14 @@ run side by side until they differ.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 from imp_server.core.turns import spend
 from imp_server.grammar.frames.ends import Ends
 from imp_server.grammar.frames.free_texts import FreeTexts
 from imp_server.grammar.frames.goals import Goal
 from imp_server.grammar.frames.plain_values import Scalars
-from imp_server.grammar.frames.raw_texts import RawText, RawTexts
+from imp_server.grammar.frames.raw_texts import RawTexts
 from imp_server.grammar.frames.store import ListedFrame, Store
 from imp_server.grammar.frames.threads import EnvelopeFrames, RawEnds, Rest, Tags, Threads, read_on
 from imp_server.grammar.frames.values import Values
@@ -122,8 +122,8 @@ class PlannedFrames(EnvelopeFrames):
         machine = self._machine_of.get(id(node))
         return machine is not None and machine.start == DEAD
 
-    def raw_texts(self, starts: Iterable[env.Node]) -> Iterator[RawText]:
-        """The raw texts that can be reached from some nodes, as they begin."""
+    def all_can_end(self, starts: Iterable[env.Node]) -> bool:
+        """Whether each raw text that can be reached from some nodes has a way to its end."""
         todo: list[Rest | None] = [Rest(node, None) for node in starts]
         met: set[Rest] = set()
         while todo:
@@ -136,12 +136,22 @@ class PlannedFrames(EnvelopeFrames):
                 met.add(thread)
                 node = thread.node
                 if isinstance(node, env.Raw):
-                    yield self._scripts.raw_texts.start(self, thread)
+                    if not self._can_end(thread):
+                        return False
                     todo += [t for after in self.ends(thread).next.values() for t in after]
                 elif isinstance(node, env.Free):
                     todo += [Rest(branch.then, thread.then) for branch in node.branches]
                 else:
                     todo.append(thread.then)
+        return True
+
+    def _can_end(self, here: Rest) -> bool:
+        """Of a raw text. Mostly no byte of a shortest one begins what can't stand there: it ends as it is."""
+        machine, ends = self.machine(here), self.ends(here)
+        text = machine.shortest(machine.start)
+        if text is not None and {text[0] for text in ends.texts}.isdisjoint(text):
+            return any(ends.next.values())
+        return self._scripts.raw_texts.start(self, here).alive()
 
     def script(self, threads: set[Rest | None]) -> int:
         """The local that reads any of the threads on."""
