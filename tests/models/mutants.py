@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import numpy as np
 from imp_server.models.architecture import Architecture, Layer, grouped
-from imp_server.models.feed_forwards import Experts
+from imp_server.models.feed_forwards import Dense, Experts
 from imp_server.models.mixers import Attention, Temperature
 from imp_server.models.rotation import Rope, RopeScaling
 from imp_server.models.source import ModelSource, RawTensor
@@ -79,6 +79,8 @@ def ropes_like(rope: Rope) -> Iterator[Rope]:
 
 def is_idle(part: Any, name: str) -> bool:
     """A field that says nothing beside another's value."""
+    if isinstance(part, Dense) and name == "cutoff":
+        return not part.gated
     if isinstance(part, Architecture) and name == "layer_vocab_size":
         return not part.layer_embedding
     if isinstance(part, Attention) and part.shares >= 0 and name in ("v_norm", "keys_are_values"):

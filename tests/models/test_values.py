@@ -25,6 +25,14 @@ def test_what_is_divided_by_is_positive(value: Any) -> None:
     assert keys(scale=2).positive("scale") == 2.0 and keys().positive("scale", 3.0) == 3.0
 
 
+def test_a_count_may_be_written_as_a_fraction() -> None:
+    """As GGUF files of Gemma 3n have the number of layers that share keys."""
+    assert keys(n=15.0).integer("n") == 15
+    for value in (1.5, float("inf"), float("nan"), 0.0):
+        with pytest.raises(InvalidModel, match="'n'"):
+            keys(n=value).integer("n")
+
+
 def test_constants_are_those_of_the_forward() -> None:
     keys(limit=7.0).only("limit", 7.0)
     keys().only("limit", 7.0)

@@ -32,6 +32,8 @@ class Hyperparameters:
             value = value.tolist()
         if isinstance(value, list) and value and all(item == value[0] for item in value):
             value = value[0]
+        if isinstance(value, float) and value.is_integer():
+            value = int(value)  # as converters of before wrote some counts
         if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
             raise self.wrong(name, value, f"a whole number between {low} and {high}")
         return value
