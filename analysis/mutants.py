@@ -3,8 +3,9 @@
     python analysis/mutants.py --count 60 --seed 1 [--only grammar/] [--jobs 2]
 
 A mutant is one changed place of one file: a comparison turned, a constant moved by one, a condition negated, `and` for
-`or`, a statement's value dropped. The package and its tests are copied, so the checkout stays as it is. Survivors are
-listed with file and line; somebody has to look which of them mean the same as the original.
+`or`, a statement's value dropped. The package and its tests are copied, so the checkout stays as it is. The tests run
+on the original first: what fails there notices nothing. Survivors are listed with file and line; somebody has to look
+which of them mean the same as the original.
 """
 
 from __future__ import annotations
@@ -13,23 +14,26 @@ import argparse
 import ast
 import os
 import random
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
+from collections import defaultdict
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 from queue import Queue
+from threading import Lock
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = Path("imp/imp_server")
 CARRIED = ("imp", "tests", "spec", "kernels", "conformance", "analysis", "docs", "pyproject.toml", "README.md")
 CARRIED_TOO = ("build_native.py", "Makefile", "LICENSE", ".github")
-LIMIT_S = 600
-"""A mutant that takes longer hangs: its tests have noticed it."""
+LIMIT_S = 1200
+"""A mutant that takes longer hangs, which is noticed; tests that take longer on the original judge nothing."""
 
 TURNED: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
@@ -106,39 +110,87 @@ def sample(count: int, seed: int, only: str) -> list[Mutant]:
     for path, index in chance.sample(all_places, min(count, len(all_places))):
         tree = deepcopy(trees[path])
         node = places(tree)[index]
-        change, new = chance.choice(list(changes(node)))
+        change, new = random.Random(f"{seed} {index}").choice(list(changes(node)))
         line = getattr(node, "lineno", 0)
         text = ast.unparse(ast.fix_missing_locations(Exchange(node, new).visit(tree)))
         found.append(Mutant(path.relative_to(ROOT), line, change, text))
     return found
 
 
-def nearest_tests(path: Path) -> list[str]:
-    """The test file that is named after the module, and the folder that mirrors its package."""
+def nearest_tests(path: Path, root: Path = ROOT) -> list[tuple[str, ...]]:
+    """What to run in turn: the test files named after the module or importing it, then the folder that mirrors its
+    package."""
     below = path.relative_to(PACKAGE)
+    module = ".".join(("imp_server", *below.with_suffix("").parts)).removesuffix(".__init__")
+    imports = re.compile(rf"\b{re.escape(module)}\b|\bfrom {module.rpartition('.')[0]} import .*\b{path.stem}\b")
+    named = [
+        str(test.relative_to(root))
+        for test in sorted((root / "tests").rglob("test_*.py"))
+        if test.stem == f"test_{path.stem}" or imports.search(test.read_text())
+    ]
     folder = Path("tests", *below.parts[:-1])
-    while not (ROOT / folder).is_dir():
+    while not (root / folder).is_dir():
         folder = folder.parent
-    named = sorted(str(p.relative_to(ROOT)) for p in (ROOT / "tests").rglob(f"test_{path.stem}.py"))
-    return [*named, "tests" if folder == Path("tests") else str(folder)]
+    return [tuple(named)] * bool(named) + [(str(folder),)] * (folder != Path("tests"))
 
 
-def is_noticed(mutant: Mutant, tree: Path) -> bool:
+class Judge:
+    """Owner of what is known of the tests without any fault: those that fail anyway notice nothing."""
+
+    def __init__(self) -> None:
+        self.failing: dict[tuple[str, ...], list[str]] = {}
+        """By what is run, what of it fails on the original."""
+        self.broken: set[tuple[str, ...]] = set()
+        """What can't be run at all."""
+        self._locks: defaultdict[tuple[str, ...], Lock] = defaultdict(Lock)
+
+    def verdict(self, mutant: Mutant, tree: Path) -> str:
+        """noticed | SURVIVED | UNJUDGED: no tests of its own that run on the original."""
+        judged = False
+        for tests in nearest_tests(mutant.path, tree):
+            if not self._knows(tests, tree):
+                continue
+            judged = True
+            if _is_noticed(mutant, tree, tests, self.failing[tests]):
+                return "noticed"
+        return "SURVIVED" if judged else "UNJUDGED"
+
+    def _knows(self, tests: tuple[str, ...], tree: Path) -> bool:
+        """Runs the tests on the original, once. False if that can't be done."""
+        with self._locks[tests]:
+            if tests not in self.failing and tests not in self.broken:
+                code, told = run_tests(tree, ["-rfE", *tests])
+                failing = re.findall(r"^(?:FAILED|ERROR) (\S+?::\S+)", told, re.MULTILINE)
+                if code == 0 or (code == 1 and failing):
+                    self.failing[tests] = failing
+                else:
+                    self.broken.add(tests)
+        return tests in self.failing
+
+
+def _is_noticed(mutant: Mutant, tree: Path, tests: tuple[str, ...], left_out: list[str]) -> bool:
     target = tree / mutant.path
     original = target.read_text()
     target.write_text(mutant.text)
-    path = os.pathsep.join([str(tree / "imp"), str(tree)])
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "-n", "0", "-p", "no:cacheprovider", "--durations=0"]
     try:
-        done = subprocess.run(
-            [*command, *nearest_tests(mutant.path)],
-            cwd=tree, env={**os.environ, "PYTHONPATH": path}, capture_output=True, timeout=LIMIT_S, check=False,
-        )  # fmt: skip
-        return done.returncode != 0
-    except subprocess.TimeoutExpired:
-        return True
+        code, _ = run_tests(tree, ["-x", *(f"--deselect={name}" for name in left_out), *tests])
     finally:
         target.write_text(original)
+    return code != 0
+
+
+def run_tests(tree: Path, arguments: list[str]) -> tuple[int, str]:
+    """(exit status, output) of pytest; 124 where it took too long."""
+    path = os.pathsep.join([str(tree / "imp"), str(tree)])
+    command = [sys.executable, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", "--tb=no", *arguments]
+    try:
+        done = subprocess.run(
+            command, cwd=tree, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, timeout=LIMIT_S,
+            check=False,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        return 124, ""
+    return done.returncode, done.stdout
 
 
 def copied(into: Path) -> Path:
@@ -156,29 +208,47 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=60)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", default="", help="files whose path holds this")
+    parser.add_argument("--skip", type=int, default=0, help="so many of the sample have been looked at")
     parser.add_argument("--jobs", type=int, default=2)
     asked = parser.parse_args()
-    mutants = sample(asked.count, asked.seed, asked.only)
-    survivors = []
+    first = asked.skip
+    mutants = sample(first + asked.count, asked.seed, asked.only)[first:]
+    found: defaultdict[str, list[str]] = defaultdict(list)
+    judge = Judge()
     with tempfile.TemporaryDirectory() as scratch:
         trees: Queue[Path] = Queue()
         for job in range(asked.jobs):
             trees.put(copied(Path(scratch) / str(job)))
 
-        def run(mutant: Mutant) -> bool:
+        def run(mutant: Mutant) -> str:
             tree = trees.get()
             try:
-                return is_noticed(mutant, tree)
+                return judge.verdict(mutant, tree)
             finally:
                 trees.put(tree)
 
         with ThreadPoolExecutor(asked.jobs) as pool:
-            for mutant, noticed in zip(mutants, pool.map(run, mutants), strict=True):
+            for mutant, verdict in zip(mutants, pool.map(run, mutants), strict=True):
                 place = f"{mutant.path}:{mutant.line}: {mutant.change}"
-                print(f"{'noticed ' if noticed else 'SURVIVED'} {place}", flush=True)
-                survivors += [] if noticed else [place]
-    print(f"{len(mutants) - len(survivors)} of {len(mutants)} noticed; survivors:", *survivors, sep="\n  ")
+                print(f"{verdict:8} {place}", flush=True)
+                found[verdict].append(place)
+    report(found, judge)
     return 0
+
+
+def report(found: dict[str, list[str]], judge: Judge) -> None:
+    n_judged = len(found["noticed"]) + len(found["SURVIVED"])
+    print(f"{len(found['noticed'])} of {n_judged} noticed; survivors:", *found["SURVIVED"], sep="\n  ")
+    for title, lines in (
+        ("without tests that run on the original:", found["UNJUDGED"]),
+        (
+            "failed on the original, and counted for nothing:",
+            [one for names in judge.failing.values() for one in names],
+        ),
+        ("couldn't be run on the original:", [" ".join(tests) for tests in judge.broken]),
+    ):
+        if lines:
+            print(title, *lines, sep="\n  ")
 
 
 if __name__ == "__main__":
