@@ -8,6 +8,7 @@ from ctypes import c_float, c_int32, c_void_p
 import numpy as np
 import torch
 from imp_server.backends.cpu import abi
+from imp_server.backends.cpu.errors import KernelError
 from imp_server.backends.cpu.mixers import kv_form
 from imp_server.backends.cpu.packing import pack, packed_shape
 from imp_server.backends.kv_layout import ELEMENT_TYPES, layer_place
@@ -79,7 +80,7 @@ def attend(
         _at(sinks),
         _at(out),
     )
-    assert code == 0
+    assert code == KernelError.ok
     return out
 
 
@@ -95,7 +96,7 @@ class PackedMatrix:
     def multiply(self, x: torch.Tensor) -> torch.Tensor:
         out = torch.empty(len(x), self.shape.n_out)
         arguments = ctypes.byref(self._matrix), _at(x), len(x), _at(out)
-        assert self._library.imp_cpu_multiply(*arguments) == 0
+        assert self._library.imp_cpu_multiply(*arguments) == KernelError.ok
         return out
 
     def rows(self, first: int, n: int) -> torch.Tensor:

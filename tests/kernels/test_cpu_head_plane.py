@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from imp_server.backends.cpu import abi
+from imp_server.backends.cpu.errors import KernelError
 from imp_server.backends.cpu.layouts import SPLIT
 from imp_server.backends.cpu.packing import pack, packed_shape
 from imp_server.models.source import RawTensor
@@ -48,9 +49,10 @@ class Head:
     def best(self, isa: str, x: npt.NDArray[np.float32], n_threads: int = 1) -> tuple[int, int]:
         """The id by way of the upper bits, and the panels that were multiplied in full."""
         x = np.ascontiguousarray(x, dtype=np.float32)
-        evaluated = c_int32()
-        best = abi.library(isa).imp_cpu_plane_best(byref(self.matrices[1]), x.ctypes.data, n_threads, byref(evaluated))
-        return best, evaluated.value
+        best, evaluated = c_int32(), c_int32()
+        arguments = byref(self.matrices[1]), x.ctypes.data, n_threads, byref(best), byref(evaluated)
+        assert abi.library(isa).imp_cpu_plane_best(*arguments) == KernelError.ok
+        return best.value, evaluated.value
 
     def check(self, isa: str, x: npt.NDArray[np.float32], n_threads: int = 1) -> int:
         x = np.ascontiguousarray(x, dtype=np.float32)

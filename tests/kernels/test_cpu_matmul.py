@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from gguf import quants
 from imp_server.backends.cpu import abi
+from imp_server.backends.cpu.errors import KernelError
 from imp_server.backends.cpu.layouts import FLOAT_LAYOUTS, LAYOUTS, SPLIT
 from imp_server.backends.cpu.packing import PackedShape, pack, pack_plainly, packed_shape
 from imp_server.backends.cpu.twin import Arithmetic, TwinMatrix
@@ -40,7 +41,10 @@ class Packed:
     def multiply(self, x: np.ndarray) -> np.ndarray:
         x = np.ascontiguousarray(x, dtype=np.float32)
         out = np.empty((len(x), self.shape.n_out), dtype=np.float32)
-        assert self.library.imp_cpu_multiply(ctypes.byref(self.matrix), x.ctypes.data, len(x), out.ctypes.data) == 0
+        assert (
+            self.library.imp_cpu_multiply(ctypes.byref(self.matrix), x.ctypes.data, len(x), out.ctypes.data)
+            == KernelError.ok
+        )
         return out
 
 
@@ -97,7 +101,7 @@ def test_native_packing_equals_the_plain_one(type_name, n_out, n_blocks):
     for isa in ISAS:
         native = np.full(shape.nbytes, 0x5A, dtype=np.uint8)
         arguments = shape.format_index, data.ctypes.data, n_out, shape.n_blocks, native.ctypes.data
-        assert abi.library(isa).imp_cpu_pack(*arguments) == 1
+        assert abi.library(isa).imp_cpu_pack(*arguments) == KernelError.ok
         np.testing.assert_array_equal(native, plain)
 
 

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from imp_server.backends.base import ON_HOST_REASONS, WANT_SAMPLE, RowResult, StepRow
 from imp_server.backends.cpu import abi
+from imp_server.backends.cpu.errors import KernelError
 from imp_server.backends.cpu.sampling import NativeSampling, on_host_reason
 from imp_server.backends.host_sampling import sample_on_host
 from imp_server.core import SamplingParams
@@ -27,7 +28,7 @@ def native(logits, state, drafts=(), masks=None, n_logprobs=-1, isa=None, keep=F
     own = np.array(logits, dtype=np.float32)
     sampling = NativeSampling(plan, row, state, np.array(drafts, dtype=np.int32), masks, own.shape[1])
     plan.keep_logits = keep
-    abi.library(isa).imp_cpu_sample(ctypes.byref(plan), own.ctypes.data, own.shape[1])
+    assert abi.library(isa).imp_cpu_sample(ctypes.byref(plan), own.ctypes.data, own.shape[1]) == KernelError.ok
     if keep:
         np.testing.assert_array_equal(own, logits)
     return sampling.result()
@@ -179,7 +180,7 @@ def test_sampling_waits_for_masks_that_are_being_filled(isa):
         plan.mask_patience_us = 2_000_000 if n_tokens == 3 else 60_000
         thread = filling(masks, flags, 0.002, which)
         thread.start()
-        abi.library(isa).imp_cpu_sample(ctypes.byref(plan), own.ctypes.data, VOCAB)
+        assert abi.library(isa).imp_cpu_sample(ctypes.byref(plan), own.ctypes.data, VOCAB) == KernelError.ok
         thread.join()
         result = sampling.result()
         assert result.tokens.tolist() == best[:n_tokens], "drafts whose masks are late are left out"

@@ -1,7 +1,4 @@
 // The C interface. Every function is called by the one thread that owns the model; none throws.
-#include <exception>
-#include <new>
-
 #include "packing.h"
 #include "step_queue.h"
 
@@ -25,12 +22,11 @@ extern "C" {
 
 int64_t imp_cpu_panel_bytes(int32_t format, int32_t n_blocks) { return format_panel_bytes(FormatId(format), n_blocks); }
 
-void* imp_cpu_open(const ModelPlan* model, int32_t n_threads, int32_t spin_us) {
-    try {
-        return new Model(*model, n_threads, spin_us);
-    } catch (...) {
-        return nullptr;
-    }
+Error imp_cpu_open(const ModelPlan* plan, int32_t n_threads, int32_t spin_us, void** model) {
+    return guarded([&] {
+        *model = new Model(*plan, n_threads, spin_us);
+        return Error::ok;
+    });
 }
 
 void imp_cpu_close(void* model) { delete (Model*)model; }
@@ -38,29 +34,24 @@ void imp_cpu_close(void* model) { delete (Model*)model; }
 // Not while steps are under way. What slots knew is forgotten.
 void imp_cpu_set_pools(void* model, const PoolPlan* pools) { of(model).forward.set_pools(pools); }
 
-// -1 out of memory: it wasn't launched.
-int32_t imp_cpu_launch(void* model, StepPlan* step) {
-    try {
+// Not `ok`: it wasn't launched.
+Error imp_cpu_launch(void* model, StepPlan* step) {
+    return guarded([&] {
         of(model).queue.launch(step);
-        return 0;
-    } catch (const std::exception&) {
-        return -1;
-    }
+        return Error::ok;
+    });
 }
 
-// 0; 1 rows, 2 positions, 3 block tables, 4 ids, 5 rope tables, 6 slots are wrong; -1 out of memory.
-int32_t imp_cpu_collect(void* model, StepPlan* step) {
+Error imp_cpu_collect(void* model, StepPlan* step) {
     of(model).queue.collect(step);
-    return step->code;
+    return step->error;
 }
 
-int32_t imp_cpu_copy_blocks(void* model, int32_t group, const int32_t* pairs, int32_t n_pairs) {
-    try {
+Error imp_cpu_copy_blocks(void* model, int32_t group, const int32_t* pairs, int32_t n_pairs) {
+    return guarded([&] {
         of(model).queue.copy(group, std::vector<int32_t>(pairs, pairs + 2 * int64_t(n_pairs)));
-        return 0;
-    } catch (const std::exception&) {
-        return -1;
-    }
+        return Error::ok;
+    });
 }
 
 // Returns once all steps and copies that were asked for are done.
@@ -74,16 +65,18 @@ int32_t imp_cpu_panels_evaluated(void* model) { return of(model).forward.plane_s
 // Panels of the head that the last step multiplied for rows whose masks allow few.
 int32_t imp_cpu_masked_panels(void* model) { return of(model).forward.n_masked_panels(); }
 
-// Rows of a file's tensor as panels: 1, or 0 if this layout is packed elsewhere.
-int32_t imp_cpu_pack(int32_t format, const uint8_t* rows, int64_t n_rows, int32_t n_blocks, uint8_t* panels) {
-    return pack_rows(FormatId(format), rows, n_rows, n_blocks, panels);
+// Rows of a file's tensor as panels; `unknown_layout` for one that is packed elsewhere.
+Error imp_cpu_pack(int32_t format, const uint8_t* rows, int64_t n_rows, int32_t n_blocks, uint8_t* panels) {
+    return guarded([&] {
+        return pack_rows(FormatId(format), rows, n_rows, n_blocks, panels) ? Error::ok : Error::unknown_layout;
+    });
 }
 
 uint64_t imp_cpu_digest(const uint32_t* words, int64_t n) { return digest_of(words, n); }
 
 // For tests: out[n_rows, n_out] = x[n_rows, n_in] times the packed matrix, in the arithmetic of the forward.
-int32_t imp_cpu_multiply(const Matrix* matrix, const float* x, int32_t n_rows, float* out) {
-    try {
+Error imp_cpu_multiply(const Matrix* matrix, const float* x, int32_t n_rows, float* out) {
+    return guarded([&] {
         Activations a;
         Buffer<uint8_t> bytes;
         Buffer<float> floats;
@@ -101,16 +94,14 @@ int32_t imp_cpu_multiply(const Matrix* matrix, const float* x, int32_t n_rows, f
                     for (int i = 0; i < kUnitColumns && unit * kUnitColumns + i < matrix->n_out; ++i)
                         out[int64_t(group * kGroupRows + r) * matrix->n_out + unit * kUnitColumns + i] = tile[r * kUnitColumns + i];
             }
-        return 0;
-    } catch (...) {
-        return -1;
-    }
+        return Error::ok;
+    });
 }
 
-// For tests: the best id of a split head times the row x by way of its upper bits, or -1; `n_evaluated`: panels that it
+// For tests: the `best` id of a split head times the row x by way of its upper bits, or -1; `n_evaluated`: panels that it
 // multiplied in full.
-int32_t imp_cpu_plane_best(const Matrix* head, const float* x, int32_t n_threads, int32_t* n_evaluated) {
-    try {
+Error imp_cpu_plane_best(const Matrix* head, const float* x, int32_t n_threads, int32_t* best, int32_t* n_evaluated) {
+    return guarded([&] {
         Activations a;
         Buffer<uint8_t> bytes;
         a.n_rows = 1;
@@ -120,12 +111,10 @@ int32_t imp_cpu_plane_best(const Matrix* head, const float* x, int32_t n_threads
         Pool pool(n_threads, 50);
         pool.use(n_threads);
         PlaneSearch search;
-        const int32_t best = search.best(pool, *head, [&](int) -> const Activations& { return a; });
+        *best = search.best(pool, *head, [&](int) -> const Activations& { return a; });
         *n_evaluated = search.n_evaluated();
-        return best;
-    } catch (...) {
-        return -2;
-    }
+        return Error::ok;
+    });
 }
 
 // For tests and adapters: rows [first, first + n_rows) of the packed matrix as floats.
@@ -134,17 +123,16 @@ void imp_cpu_dequantise(const Matrix* matrix, int64_t first, int64_t n_rows, flo
 }
 
 // For tests: one row sampled from given logits [1 + n_drafts, vocab], which are changed unless plan->keep_logits.
-void imp_cpu_sample(SamplerPlan* plan, float* logits, int32_t vocab_size) {
-    try {
+Error imp_cpu_sample(SamplerPlan* plan, float* logits, int32_t vocab_size) {
+    return guarded([&] {
         Sampler sampler(vocab_size);
         std::vector<float*> rows;
         for (int j = 0; j <= plan->n_drafts; ++j) rows.push_back(logits + int64_t(j) * vocab_size);
         const std::vector<int32_t> best(rows.size(), 0);
         plan->first_head = 0;
         sampler.run(*plan, rows.data(), best.data());
-    } catch (...) {
-        plan->not_numbers = 1;
-    }
+        return Error::ok;
+    });
 }
 
 // Sum of a buffer's 64-bit words: the read bandwidth that decode is measured against.

@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "attention.h"
+#include "error.h"
 #include "layer_math.h"
 
 using namespace imp;
@@ -27,10 +28,10 @@ void imp_cpu_activate(int32_t kind, const float* gate, int32_t n, float* out) {
 
 // One KV head. queries[n, size] at positions[n], each over keys and values [n_positions, size], which are first written to a
 // cache of this form whose blocks lie as `table` says; sinks[n] may be null; out[n, size].
-int32_t imp_cpu_attend(const KvForm* form, const AttentionRule* rule, const float* queries, const int32_t* positions,
-                       int32_t n, const float* keys, const float* values, int32_t n_positions, const int32_t* table,
-                       const float* sinks, float* out) {
-    try {
+Error imp_cpu_attend(const KvForm* form, const AttentionRule* rule, const float* queries, const int32_t* positions,
+                     int32_t n, const float* keys, const float* values, int32_t n_positions, const int32_t* table,
+                     const float* sinks, float* out) {
+    return guarded([&] {
         const int size = form->head_size;
         const int64_t block_bytes = form->stride;
         const int n_blocks = (n_positions + kKvBlock - 1) / kKvBlock;
@@ -56,10 +57,8 @@ int32_t imp_cpu_attend(const KvForm* form, const AttentionRule* rule, const floa
             for (int v = 0; v < group.n; ++v)
                 finish(whole, v, size, sinks ? sinks + first + v : nullptr, out + int64_t(first + v) * size);
         }
-        return 0;
-    } catch (...) {
-        return -1;
-    }
+        return Error::ok;
+    });
 }
 
 }  // extern "C"

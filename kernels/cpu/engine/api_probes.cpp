@@ -2,6 +2,7 @@
 // layout's inner loop on numbers that never leave the first-level cache.
 #include <vector>
 
+#include "error.h"
 #include "scratch.h"
 #include "tiles.h"
 
@@ -69,9 +70,9 @@ int64_t imp_cpu_dot_registers(int64_t n_rounds, int32_t* result) {
     return n_rounds * kDots * 64;
 }
 
-// The product of up to 8 rows with the first two panels of a matrix, again and again. 0, or -1 without memory.
-int32_t imp_cpu_repeat(const Matrix* matrix, const float* x, int32_t n_rows, int64_t n_times) {
-    try {
+// The product of up to 8 rows with the first two panels of a matrix, again and again.
+Error imp_cpu_repeat(const Matrix* matrix, const float* x, int32_t n_rows, int64_t n_times) {
+    return guarded([&] {
         Activations a;
         Buffer<uint8_t> bytes;
         Buffer<float> floats;
@@ -82,10 +83,8 @@ int32_t imp_cpu_repeat(const Matrix* matrix, const float* x, int32_t n_rows, int
         put_group(a, 0, x, matrix->n_in, matrix->n_in);
         alignas(64) float tile[kGroupRows * kUnitColumns];
         for (int64_t i = 0; i < n_times; ++i) multiply_unit(*matrix, a, 0, 0, tile);
-        return 0;
-    } catch (...) {
-        return -1;
-    }
+        return Error::ok;
+    });
 }
 
 }  // extern "C"

@@ -9,13 +9,16 @@ namespace {
 
 struct Field {
     const char* name;
-    int64_t offset;  // of a struct itself: its size
+    int64_t offset;  // of a struct itself: its size; of an error: its number
 };
 
 #define SIZE(s) {#s, int64_t(sizeof(s))}
+#define ERROR(name) {"Error." #name, int64_t(Error::name)}
 #define AT(s, f) {#s "." #f, int64_t(offsetof(s, f))}
 
 const Field kFields[] = {
+    ERROR(ok), ERROR(no_memory), ERROR(no_threads), ERROR(unknown_layout), ERROR(unexpected), ERROR(wrong_rows),
+    ERROR(wrong_positions), ERROR(wrong_block_table), ERROR(wrong_id), ERROR(beyond_rope), ERROR(wrong_slot),
     SIZE(Matrix),
     AT(Matrix, data), AT(Matrix, panel_bytes), AT(Matrix, format), AT(Matrix, n_out), AT(Matrix, n_in),
     AT(Matrix, n_blocks),
@@ -94,7 +97,7 @@ const Field kFields[] = {
     AT(StepPlan, rope_tables), AT(StepPlan, rope_positions), AT(StepPlan, head_tokens),
     AT(StepPlan, logits), AT(StepPlan, best), AT(StepPlan, hidden_tokens), AT(StepPlan, hidden), AT(StepPlan, samplers),
     AT(StepPlan, n_tokens), AT(StepPlan, n_rows), AT(StepPlan, n_head), AT(StepPlan, n_hidden),
-    AT(StepPlan, n_samplers), AT(StepPlan, n_threads), AT(StepPlan, n_embedded), AT(StepPlan, code),
+    AT(StepPlan, n_samplers), AT(StepPlan, n_threads), AT(StepPlan, n_embedded), AT(StepPlan, error),
     AT(StepPlan, is_done), AT(StepPlan, elapsed_ns),
 };
 

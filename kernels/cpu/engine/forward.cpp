@@ -30,20 +30,20 @@ void Forward::copy_block(int group, int32_t source, int32_t target) {
     std::memcpy(pool.data + target * pool.block_bytes, pool.data + source * pool.block_bytes, size_t(pool.block_bytes));
 }
 
-int Forward::begin(const StepPlan& step) {
+Error Forward::begin(const StepPlan& step) {
     row_slots_.clear();
     for (int row = 0; row < step.n_rows; ++row) {
         const int32_t slot = step.slots[row];
-        if (slot < 0 || slot >= kMostSlots) return 6;
+        if (slot < 0 || slot >= kMostSlots) return Error::wrong_slot;
         if (size_t(slot) >= slots_.size()) slots_.resize(size_t(slot) + 1);
         if (!slots_[size_t(slot)])
             slots_[size_t(slot)] = std::make_unique<Slot>(Slot{-1, std::vector<std::vector<int32_t>>(size_t(model_.n_groups))});
         row_slots_.push_back(slots_[size_t(slot)].get());
     }
-    if (const int wrong = change_tables(step)) return wrong;
-    if (step.row_starts[0] != 0 || step.row_starts[step.n_rows] != step.n_tokens) return 1;
+    if (const Error wrong = change_tables(step); wrong != Error::ok) return wrong;
+    if (step.row_starts[0] != 0 || step.row_starts[step.n_rows] != step.n_tokens) return Error::wrong_rows;
     for (int row = 0; row < step.n_rows; ++row)
-        if (step.row_starts[row] >= step.row_starts[row + 1]) return 1;
+        if (step.row_starts[row] >= step.row_starts[row + 1]) return Error::wrong_rows;
     ids_.assign(step.ids, step.ids + step.n_tokens);
     for (int row = 0; row < step.n_rows; ++row) {
         const int32_t last = row_slots_[size_t(row)]->last;
@@ -53,18 +53,18 @@ int Forward::begin(const StepPlan& step) {
     return check(step);
 }
 
-int Forward::change_tables(const StepPlan& step) {
+Error Forward::change_tables(const StepPlan& step) {
     for (int g = 0; g < model_.n_groups; ++g) {
         const TableChanges& changes = step.table_changes[g];
         for (int64_t i = 0; i < changes.n; ++i) {
             const int32_t slot = changes.slots[i], column = changes.columns[i];
-            if (slot < 0 || size_t(slot) >= slots_.size() || !slots_[size_t(slot)] || column < 0 || column >= kMostColumns) return 3;
+            if (slot < 0 || size_t(slot) >= slots_.size() || !slots_[size_t(slot)] || column < 0 || column >= kMostColumns) return Error::wrong_block_table;
             std::vector<int32_t>& table = slots_[size_t(slot)]->tables[size_t(g)];
             if (size_t(column) >= table.size()) table.resize(size_t(column) + 1, -1);
             table[size_t(column)] = changes.blocks[i];
         }
     }
-    return 0;
+    return Error::ok;
 }
 
 void Forward::note_sampled(const StepPlan& step) {
@@ -79,36 +79,36 @@ void Forward::note_sampled(const StepPlan& step) {
     }
 }
 
-int Forward::check(const StepPlan& step) const {
+Error Forward::check(const StepPlan& step) const {
     for (int row = 0; row < step.n_rows; ++row) {
         for (int t = step.row_starts[row] + 1; t < step.row_starts[row + 1]; ++t)
-            if (step.positions[t] != step.positions[t - 1] + 1) return 2;
+            if (step.positions[t] != step.positions[t - 1] + 1) return Error::wrong_positions;
     }
     for (int row = 0; row < step.n_rows; ++row) {
         const int first = step.positions[step.row_starts[row]], last = step.positions[step.row_starts[row + 1] - 1];
-        if (first < 0) return 2;
+        if (first < 0) return Error::wrong_positions;
         for (int g = 0; g < model_.n_groups; ++g) {
             const std::vector<int32_t>& table = row_slots_[size_t(row)]->tables[size_t(g)];
-            if (size_t(last / kKvBlock) >= table.size()) return 3;
+            if (size_t(last / kKvBlock) >= table.size()) return Error::wrong_block_table;
             for (size_t i = 0; i <= size_t(last / kKvBlock); ++i)
-                if (table[i] >= pools_[g].n_blocks || (i >= size_t(first / kKvBlock) && table[i] < 0)) return 3;
+                if (table[i] >= pools_[g].n_blocks || (i >= size_t(first / kKvBlock) && table[i] < 0)) return Error::wrong_block_table;
         }
     }
     for (int t = 0; t < step.n_tokens; ++t)
-        if (ids_[size_t(t)] < 0 || ids_[size_t(t)] >= model_.vocab_size) return 4;
+        if (ids_[size_t(t)] < 0 || ids_[size_t(t)] >= model_.vocab_size) return Error::wrong_id;
     for (int i = 0; i < step.n_embedded; ++i)
-        if (step.embedded_tokens[i] < 0 || step.embedded_tokens[i] >= step.n_tokens) return 4;
+        if (step.embedded_tokens[i] < 0 || step.embedded_tokens[i] >= step.n_tokens) return Error::wrong_id;
     for (int i = 0; i < step.n_samplers; ++i) {
         const int32_t slot = step.samplers[i].slot;
-        if (slot < 0 || size_t(slot) >= slots_.size() || !slots_[size_t(slot)]) return 6;
+        if (slot < 0 || size_t(slot) >= slots_.size() || !slots_[size_t(slot)]) return Error::wrong_slot;
     }
     for (int l = 0; l < model_.n_layers; ++l) {
         const LayerPlan& layer = model_.layers[l];
         const int rope = layer.mixer == MixerKind::attention ? layer.attention.rope : layer.latent.rope;
         for (int row = 0; rope >= 0 && row < step.n_rows; ++row)
-            if (step.positions[step.row_starts[row + 1] - 1] >= step.rope_positions[rope]) return 5;
+            if (step.positions[step.row_starts[row + 1] - 1] >= step.rope_positions[rope]) return Error::beyond_rope;
     }
-    return 0;
+    return Error::ok;
 }
 
 void Forward::run(const StepPlan& step) {

@@ -26,9 +26,9 @@ public:
     const PlaneSearch& plane_search() const { return plane_search_; }
     int n_masked_panels() const { return n_masked_panels_; }  // multiplied in the last step for rows whose masks allow few
 
-    // Takes in what the step brings for its slots. 0, or the code of what is wrong with it (api.cpp gives the words).
-    int begin(const StepPlan& step);
-    // After `begin` said 0.
+    // Takes in what the step brings for its slots. `ok`, or what is wrong with it.
+    Error begin(const StepPlan& step);
+    // After `begin` said `ok`.
     void run(const StepPlan& step);
 
 private:
@@ -70,8 +70,8 @@ private:
     void fill(const Activations& to, int group, const Input& input, int worker);
     Activations room(Buffer<uint8_t>& bytes, Buffer<float>& floats, int n_rows, int n_in, bool quantised, bool with_floats);
 
-    int change_tables(const StepPlan& step);
-    int check(const StepPlan& step) const;
+    Error change_tables(const StepPlan& step);
+    Error check(const StepPlan& step) const;
     void note_sampled(const StepPlan& step);
     const int32_t* table_of(int group, int row) const { return row_slots_[size_t(row)]->tables[size_t(group)].data(); }
 

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "attention.h"
+#include "error.h"
 #include "layer_math.h"
 #include "sampling.h"
 #include "tiles.h"
@@ -179,7 +180,7 @@ struct StepPlan {
     float* hidden;                    // [n_hidden, width]: after the final norm
     SamplerPlan* samplers;            // of the rows that want ids
     int32_t n_tokens, n_rows, n_head, n_hidden, n_samplers, n_threads, n_embedded;
-    int32_t code;                     // out, of Forward::check; -1 = out of memory
+    Error error;                      // out
     int32_t is_done;                  // out, read under the queue's lock
     int64_t elapsed_ns;               // out
 };

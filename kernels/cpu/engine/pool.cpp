@@ -1,6 +1,7 @@
 #include "pool.h"
 
 #include <chrono>
+#include <utility>
 
 #if defined(__linux__)
 #include <linux/futex.h>
@@ -50,29 +51,53 @@ template <class Fn> bool spin_until(int64_t budget_ns, Fn&& ready) {
     }
 }
 
+#if defined(__linux__)
+// Owner of the signal mask of the thread that it is made in, until its end.
+class SignalsHeld {
+public:
+    SignalsHeld() {
+        sigset_t all;
+        sigfillset(&all);
+        pthread_sigmask(SIG_SETMASK, &all, &before_);
+    }
+    ~SignalsHeld() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+    SignalsHeld(const SignalsHeld&) = delete;
+    SignalsHeld& operator=(const SignalsHeld&) = delete;
+
+private:
+    sigset_t before_;
+};
+#endif
+
 }  // namespace
+
+std::thread without_signals(std::function<void()> work) {
+#if defined(__linux__)
+    const SignalsHeld held;
+#endif
+    return std::thread(std::move(work));
+}
 
 Pool::Pool(int n_threads, int spin_us) : spin_ns_(int64_t(spin_us) * 1000) {
     for (int i = 1; i < n_threads; ++i) workers_.push_back(std::make_unique<Worker>());
-#if defined(__linux__)
-    // Signals belong to the interpreter's thread.
-    sigset_t all, old;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &old);
-#endif
-    for (int i = 1; i < n_threads; ++i) workers_[i - 1]->thread = std::thread([this, i] { work(i); });
-#if defined(__linux__)
-    pthread_sigmask(SIG_SETMASK, &old, nullptr);
-#endif
+    try {
+        for (int i = 1; i < n_threads; ++i) workers_[size_t(i) - 1]->thread = without_signals([this, i] { work(i); });
+    } catch (...) {
+        stop();  // a thread that nobody joins ends the process
+        throw;
+    }
 }
 
-Pool::~Pool() {
+Pool::~Pool() { stop(); }
+
+void Pool::stop() {
     stopping_.store(true);
     for (auto& worker : workers_) {
         worker->bell.fetch_add(1);
         wake_one(worker->bell);
     }
-    for (auto& worker : workers_) worker->thread.join();
+    for (auto& worker : workers_)
+        if (worker->thread.joinable()) worker->thread.join();
 }
 
 void Pool::wake(Worker& worker) {
@@ -92,6 +117,12 @@ void Pool::publish(int n_chunks, Call call, void* context) {
     for (int i = 0; i < helpers; ++i) wake(*workers_[i]);
     while (claim_one(0)) {}
     wait_until_done();
+    if (failed_.exchange(false, std::memory_order_relaxed)) std::rethrow_exception(std::exchange(failure_, nullptr));
+}
+
+// The one that comes first is kept; the leader reads it behind the phase's last chunk.
+void Pool::note_failure() noexcept {
+    if (!failed_.exchange(true, std::memory_order_relaxed)) failure_ = std::current_exception();
 }
 
 bool Pool::claim_one(int worker) {
@@ -99,7 +130,11 @@ bool Pool::claim_one(int worker) {
     do {
         if (uint32_t(ticket) == 0) return false;
     } while (!ticket_.compare_exchange_weak(ticket, ticket - 1, std::memory_order_acq_rel, std::memory_order_acquire));
-    call_(context_, n_chunks_ - int(uint32_t(ticket)), worker);
+    try {
+        call_(context_, n_chunks_ - int(uint32_t(ticket)), worker);
+    } catch (...) {
+        note_failure();
+    }
     // The last chunk of a phase wakes a leader that has gone to sleep. The leader may end the phase, and with it the
     // pool's owner the pool, only once the count is 0, so nothing but the pool itself is touched afterwards.
     if (unfinished_.fetch_sub(1, std::memory_order_seq_cst) == 1 && leader_waits_.load(std::memory_order_seq_cst)) {

@@ -8,6 +8,8 @@
 
 #include <atomic>
 #include <cstdint>
+#include <exception>
+#include <functional>
 #include <memory>
 #include <thread>
 #include <type_traits>
@@ -15,9 +17,12 @@
 
 namespace imp {
 
+// A thread that takes no signals: these belong to the interpreter's. Throws std::system_error.
+std::thread without_signals(std::function<void()> work);
+
 class Pool {
 public:
-    // `spin_us`: how long a thread spins for work before it sleeps.
+    // `spin_us`: how long a thread spins for work before it sleeps. Throws std::system_error without threads.
     Pool(int n_threads, int spin_us);
     ~Pool();
     Pool(const Pool&) = delete;
@@ -29,7 +34,8 @@ public:
     void use(int n_threads) { active_.store(n_threads < 1 ? 1 : n_threads > size() ? size() : n_threads, std::memory_order_release); }
     int in_use() const { return active_.load(std::memory_order_relaxed); }
 
-    // Runs f(chunk, worker) for every chunk in [0, n_chunks); worker in [0, size()), the leader is 0.
+    // Runs f(chunk, worker) for every chunk in [0, n_chunks); worker in [0, size()), the leader is 0. Throws what the first
+    // chunk that failed threw, once all are done.
     template <class Fn> void run(int n_chunks, Fn&& f) {
         if (n_chunks <= 1 || in_use() == 1) {
             for (int chunk = 0; chunk < n_chunks; ++chunk) f(chunk, 0);
@@ -56,6 +62,8 @@ private:
 
     void publish(int n_chunks, Call call, void* context);
     void work(int index);
+    void stop();
+    void note_failure() noexcept;
     bool claim_one(int worker);
     void wait_until_done();
     void wake(Worker& worker);
@@ -64,7 +72,8 @@ private:
     alignas(64) std::atomic<int> unfinished_{0};
     alignas(64) std::atomic<int> active_{1};
     std::atomic<uint32_t> leader_waits_{0};
-    std::atomic<bool> stopping_{false};
+    std::atomic<bool> stopping_{false}, failed_{false};
+    std::exception_ptr failure_;                   // of the phase, once `failed_`
     Call call_ = nullptr;
     void* context_ = nullptr;
     int n_chunks_ = 0;

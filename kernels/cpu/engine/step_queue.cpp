@@ -1,12 +1,6 @@
 #include "step_queue.h"
 
 #include <chrono>
-#include <exception>
-
-#if defined(__linux__)
-#include <pthread.h>
-#include <signal.h>
-#endif
 
 namespace imp {
 
@@ -50,16 +44,7 @@ void StepQueue::push(Item item) {
 
 void StepQueue::start_thread() {
     if (thread_.joinable()) return;
-#if defined(__linux__)
-    // Signals belong to the interpreter's thread.
-    sigset_t all, old;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &old);
-#endif
-    thread_ = std::thread([this] { work(); });
-#if defined(__linux__)
-    pthread_sigmask(SIG_SETMASK, &old, nullptr);
-#endif
+    thread_ = without_signals([this] { work(); });
 }
 
 void StepQueue::collect(StepPlan* step) {
@@ -106,12 +91,11 @@ void StepQueue::run(Item& item) {
         return;
     }
     const auto began = std::chrono::steady_clock::now();
-    try {
-        item.step->code = forward_.begin(*item.step);
-        if (!item.step->code) forward_.run(*item.step);
-    } catch (const std::exception&) {
-        item.step->code = -1;
-    }
+    item.step->error = guarded([&] {
+        const Error wrong = forward_.begin(*item.step);
+        if (wrong == Error::ok) forward_.run(*item.step);
+        return wrong;
+    });
     item.step->elapsed_ns = std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() - began).count();
 }
 

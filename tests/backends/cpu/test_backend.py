@@ -18,6 +18,7 @@ from imp_server.backends.base import (
     TableChanges,
 )
 from imp_server.backends.cpu.backend import CpuBackend
+from imp_server.backends.cpu.errors import KernelError
 from imp_server.backends.cpu.twin_model import TwinModel
 from imp_server.core import ConfigError, EngineFaulted, SamplingParams, UnsupportedModel
 from imp_server.decode.state import SamplerState
@@ -121,14 +122,15 @@ def changed(block):
 
 def test_steps_that_contradict_themselves_are_refused_whole(backend):
     good = step_of([(IDS, 0, table_of(0, 50), StepRow(WANT_NOTHING))])
-    for change, words in [
-        ({"ids": np.full(50, 331, dtype=np.int32)}, "vocabulary"),
-        ({"positions": np.zeros(50, dtype=np.int32)}, "consecutive"),
-        ({"table_changes": (changed(-1),)}, "block table"),
-        ({"table_changes": (changed(10_000),)}, "block table"),
-        ({"row_starts": np.array([0, 49], dtype=np.int32)}, "cover"),
+    for change, error in [
+        ({"ids": np.full(50, 331, dtype=np.int32)}, KernelError.wrong_id),
+        ({"positions": np.zeros(50, dtype=np.int32)}, KernelError.wrong_positions),
+        ({"table_changes": (changed(-1),)}, KernelError.wrong_block_table),
+        ({"table_changes": (changed(10_000),)}, KernelError.wrong_block_table),
+        ({"row_starts": np.array([0, 49], dtype=np.int32)}, KernelError.wrong_rows),
+        ({"rows": [replace(good.rows[0], slot=-1)]}, KernelError.wrong_slot),
     ]:
-        with pytest.raises(EngineFaulted, match=words):
+        with pytest.raises(EngineFaulted, match=rf"\({error.name}\)$"):
             backend.run(replace(good, **change))
 
 

@@ -6,6 +6,7 @@ import ctypes
 from ctypes import POINTER, c_double, c_float, c_int32, c_int64, c_uint64, c_void_p
 from functools import cache
 
+from imp_server.backends.cpu.errors import KernelError
 from imp_server.core import UnsupportedModel
 from imp_server.native import MEND, compiled_fields, load_library, refuse_difference, shared_fields
 
@@ -207,7 +208,7 @@ class StepPlan(ctypes.Structure):
         ("n_samplers", c_int32),
         ("n_threads", c_int32),
         ("n_embedded", c_int32),
-        ("code", c_int32),
+        ("error", c_int32),
         ("is_done", c_int32),
         ("elapsed_ns", c_int64),
     ]
@@ -235,7 +236,7 @@ SHARED = (
 
 def fields_here() -> dict[str, int]:
     """Everything that Python and the library share, as Python has it."""
-    return shared_fields(SHARED)
+    return shared_fields(SHARED) | {f"Error.{error.name}": error.value for error in KernelError}
 
 
 def fields_there(loaded: ctypes.CDLL) -> dict[str, int]:
@@ -262,8 +263,7 @@ def library(isa: str | None = None) -> ctypes.CDLL:
     refuse_another_version(fields_there(loaded))
     loaded.imp_cpu_panel_bytes.argtypes = [c_int32, c_int32]
     loaded.imp_cpu_panel_bytes.restype = c_int64
-    loaded.imp_cpu_open.argtypes = [POINTER(ModelPlan), c_int32, c_int32]
-    loaded.imp_cpu_open.restype = c_void_p
+    loaded.imp_cpu_open.argtypes = [POINTER(ModelPlan), c_int32, c_int32, POINTER(c_void_p)]
     loaded.imp_cpu_close.argtypes = [c_void_p]
     loaded.imp_cpu_set_pools.argtypes = [c_void_p, POINTER(PoolPlan)]
     loaded.imp_cpu_launch.argtypes = [c_void_p, POINTER(StepPlan)]
@@ -281,7 +281,7 @@ def library(isa: str | None = None) -> ctypes.CDLL:
     loaded.imp_cpu_masked_panels.restype = c_int32
     loaded.imp_cpu_multiply.argtypes = [POINTER(Matrix), c_void_p, c_int32, c_void_p]
     loaded.imp_cpu_multiply.restype = c_int32
-    loaded.imp_cpu_plane_best.argtypes = [POINTER(Matrix), c_void_p, c_int32, POINTER(c_int32)]
+    loaded.imp_cpu_plane_best.argtypes = [POINTER(Matrix), c_void_p, c_int32, POINTER(c_int32), POINTER(c_int32)]
     loaded.imp_cpu_plane_best.restype = c_int32
     loaded.imp_cpu_dequantise.argtypes = [POINTER(Matrix), c_int64, c_int64, c_void_p]
     loaded.imp_cpu_sample.argtypes = [POINTER(SamplerPlan), c_void_p, c_int32]

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from imp_server.backends.cpu import abi
 from imp_server.backends.cpu.block_types import take_apart
+from imp_server.backends.cpu.errors import KernelError, check
 from imp_server.backends.cpu.layouts import (
     ALL_LAYOUTS,
     BLOCK,
@@ -98,7 +99,10 @@ def pack(raw: RawTensor, shape: PackedShape, out: Bytes) -> None:
 def _packed_natively(raw: RawTensor, shape: PackedShape, out: Bytes) -> bool:
     rows = np.ascontiguousarray(raw.data)
     sizes = shape.n_out, shape.n_blocks
-    return bool(abi.library().imp_cpu_pack(shape.format_index, rows.ctypes.data, *sizes, out.ctypes.data))
+    code = abi.library().imp_cpu_pack(shape.format_index, rows.ctypes.data, *sizes, out.ctypes.data)
+    if code != KernelError.unknown_layout:
+        check(code, "a tensor can't be packed")
+    return bool(code == KernelError.ok)
 
 
 def pack_plainly(raw: RawTensor, shape: PackedShape, out: Bytes) -> None:

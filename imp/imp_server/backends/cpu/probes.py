@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from imp_server.backends.cpu import abi
+from imp_server.backends.cpu.errors import check
 from imp_server.backends.cpu.packing import PackedShape
 from imp_server.models.architecture import Architecture
 from imp_server.models.feed_forwards import Experts
@@ -71,10 +72,12 @@ class Probes:
         matrix = abi.Matrix(
             data.ctypes.data, shape.panel_bytes, shape.format_index, shape.n_out, shape.n_in, shape.n_blocks
         )
-        return self._rate(
-            2 * GROUP_ROWS * shape.n_out * shape.n_in,
-            lambda n: self._library.imp_cpu_repeat(ctypes.byref(matrix), x.ctypes.data, GROUP_ROWS, n),
-        )
+
+        def rounds(n: int) -> None:
+            code = self._library.imp_cpu_repeat(ctypes.byref(matrix), x.ctypes.data, GROUP_ROWS, n)
+            check(code, "a layout's ceiling can't be measured")
+
+        return self._rate(2 * GROUP_ROWS * shape.n_out * shape.n_in, rounds)
 
     def bounds(self, shapes: Mapping[str, PackedShape], architecture: Architecture) -> ComputeBounds:
         ops = ops_by_layout(shapes, architecture)

@@ -14,25 +14,17 @@ import numpy.typing as npt
 from imp_server.backends.base import Float32s, Int32s, Step, StepResult
 from imp_server.backends.cpu import abi
 from imp_server.backends.cpu.buffers import StepRoom
+from imp_server.backends.cpu.errors import check
 from imp_server.backends.cpu.lowering import LoweredModel
 from imp_server.backends.cpu.outputs import Outputs
 from imp_server.backends.cpu.thread_choice import ThreadChoice
-from imp_server.core import EngineFaulted, HostOutOfMemory
 from imp_server.models import rotation
 
-_WRONG = {
-    1: "the rows don't cover the ids",
-    2: "a row's positions aren't consecutive",
-    3: "a block table doesn't cover its row",
-    4: "an id is outside the vocabulary",
-    5: "a position is beyond the rope table",
-    6: "a row has no slot",
-}
 _FIRST_POSITIONS = 2048
 _NARROW = 8
 """Tokens of a step that may be over before the system gives the mask thread a core that this step holds. A wider one
 takes long enough."""
-_NO_MEMORY = "no memory for a step of this width; lower scheduler.prefill_chunk"
+_NARROWER = "lower scheduler.prefill_chunk"
 
 
 class StepRunner:
@@ -56,9 +48,9 @@ class StepRunner:
         self._most_positions = max(max_positions, lowered.architecture.context_length)
         self._max_positions = max_positions
         self.threads = ThreadChoice(n_threads)
-        self._handle = library.imp_cpu_open(ctypes.byref(lowered.plan), n_threads, spin_us)
-        if not self._handle:
-            raise HostOutOfMemory("the native model can't be made: memory or threads are short")
+        self._handle = ctypes.c_void_p()
+        code = library.imp_cpu_open(ctypes.byref(lowered.plan), n_threads, spin_us, ctypes.byref(self._handle))
+        check(code, "the native model can't be made", "lower cpu.threads")
         plans = (abi.PoolPlan * len(pools))(*(abi.PoolPlan(p.ctypes.data, p.shape[1], len(p)) for p in pools))
         library.imp_cpu_set_pools(self._handle, plans)
         self._n_groups = len(pools)
@@ -76,7 +68,7 @@ class StepRunner:
     def close(self) -> None:
         """Runs what was launched to its end."""
         self._library.imp_cpu_close(self._handle)
-        self._handle = None
+        self._handle = ctypes.c_void_p()
 
     def launch(self, step: Step, n_threads: int = 0) -> PendingStep:
         n_tokens, depth = len(step.ids), int(step.positions.sum()) // len(step.ids)
@@ -90,18 +82,16 @@ class StepRunner:
         if n_tokens <= _NARROW and _waits_for_masks(step):
             chosen = min(chosen, self._n_beside_masks)
         room.plan.n_threads = chosen
-        if self._library.imp_cpu_launch(self._handle, ctypes.byref(room.plan)):
-            raise HostOutOfMemory(_NO_MEMORY)
+        check(
+            self._library.imp_cpu_launch(self._handle, ctypes.byref(room.plan)), "a step can't be launched", _NARROWER
+        )
         pending = self._under_way[room] = PendingStep(self, room, outputs, (n_tokens, chosen, depth))
         return pending
 
     def finish(self, room: StepRoom, about: tuple[int, int, int]) -> None:
-        """Wait for the step. Raises EngineFaulted for one that contradicts itself."""
+        """Wait for the step. Raises EngineFaulted for one that contradicts itself, HostOutOfMemory."""
         code = self._library.imp_cpu_collect(self._handle, ctypes.byref(room.plan))
-        if code == -1:
-            raise HostOutOfMemory(_NO_MEMORY)
-        if code:
-            raise EngineFaulted(f"the cpu backend refused a step: {_WRONG[code]}")
+        check(code, "the cpu backend refused a step", _NARROWER)
         self.native_s = 1e-9 * room.plan.elapsed_ns
         n_tokens, chosen, depth = about
         self.threads.observe(n_tokens, chosen, self.native_s, depth)
@@ -114,8 +104,8 @@ class StepRunner:
     def copy_blocks(self, group: int, pairs: Int32s) -> None:
         """Behind the steps launched so far."""
         own = np.ascontiguousarray(pairs, dtype=np.int32)
-        if self._library.imp_cpu_copy_blocks(self._handle, group, own.ctypes.data, len(own)):
-            raise HostOutOfMemory("no memory to copy blocks")
+        code = self._library.imp_cpu_copy_blocks(self._handle, group, own.ctypes.data, len(own))
+        check(code, "blocks can't be copied")
 
     def finish_all(self) -> None:
         """Wait for all that was asked."""
