@@ -8,11 +8,15 @@ the same events, so the two transports can't differ.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
+import msgspec
+
 from imp_server.core import ImpError, OutputEvent, SamplingParams, Usage
+
+_encode = msgspec.json.Encoder().encode
 
 
 class SseFrame(NamedTuple):
@@ -20,6 +24,11 @@ class SseFrame(NamedTuple):
 
     data: bytes
     event: str | None = None
+
+
+def named_frames(events: Iterable[dict[str, Any]]) -> list[SseFrame]:
+    """Of a dialect whose frames are named by the type of their events."""
+    return [SseFrame(_encode(event), event["type"]) for event in events]
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ process does the rest (engine, transport, errors). Handlers own no state.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, ParamSpec, Protocol, TypeVar, runtime_checkable
@@ -16,6 +17,7 @@ from prometheus_client.core import Metric
 from imp_server.config import Config
 from imp_server.core import ChatRequest, ImpError, Pooling, PromptRequest
 from imp_server.dialects.base import Fold, ReplyContext, SseFrame, Stream
+from imp_server.dialects.ids import new_id
 from imp_server.dialects.resumable import OwnStreamsView, Readable
 
 if TYPE_CHECKING:
@@ -281,6 +283,19 @@ class Call:
     def model(self) -> str:
         model = self.body.get("model", "")
         return model if isinstance(model, str) else ""
+
+    def reply_context(self, prefix: str, model: str | None = None, *, n: int = 1, **extra: Any) -> ReplyContext:
+        """Of the reply that begins now. `prefix`: of its id. `model`: where it isn't told as the client named it."""
+        return ReplyContext(
+            id=new_id(prefix),
+            model=self.model if model is None else model,
+            created=int(time.time()),
+            request_id=self.request_id,
+            body=self.body,
+            n=n,
+            extra=extra,
+            habits=self.services.config.server.habits,
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from imp_server.dialects.anthropic import events as anthropic_messages_events
 from imp_server.dialects.anthropic import messages as anthropic_messages
 from imp_server.dialects.anthropic.events import MessageEvents
 from imp_server.dialects.base import SseFrame
+from imp_server.dialects.handler import Call
 
 from tests.conformance.breaking import (
     Json,
@@ -22,7 +23,7 @@ from tests.conformance.breaking import (
 )
 
 M, M_STREAM = "anthropic-messages", "anthropic-messages/streaming"
-WRITTEN = (anthropic_messages, "_frames")
+WRITTEN = (anthropic_messages, "named_frames")
 
 
 def _in_start(edit: Any) -> Any:
@@ -66,7 +67,7 @@ MESSAGES_BREAKS = [
         "messages: frames have no names",
         M_STREAM,
         anthropic_messages,
-        "_frames",
+        "named_frames",
         lambda f: [SseFrame(x.data) for x in f],
     ),
     after(
@@ -101,9 +102,9 @@ MESSAGES_BREAKS = [
     after(
         "messages: ids of another dialect",
         "anthropic-messages/reply",
-        anthropic_messages,
-        "new_id",
-        lambda i: "chatcmpl-1",
+        Call,
+        "reply_context",
+        lambda context: setattr(context, "id", "chatcmpl-1"),
     ),
     instead(
         "messages: tool ids of another dialect",

@@ -73,7 +73,7 @@ OTHER_BREAKS = [
         "openai-completions/streaming",
         CompletionStream,
         "_chunk",
-        lambda d: [c.pop("finish_reason") for c in d["choices"]] and None,
+        lambda d: d.update(choices=[{k: v for k, v in c.items() if k != "finish_reason"} for c in d["choices"]]),
     ),
     after("completions: no usage", "openai-completions/reply", openai_completions_reply, "usage_body", lambda u: {}),
     instead(

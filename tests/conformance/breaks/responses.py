@@ -9,6 +9,7 @@ from imp_server.api.conversations_store import ConversationsStore
 from imp_server.api.responses_kept import KeptResponses
 from imp_server.api.resumable.sessions import OwnBackground
 from imp_server.dialects.base import SseFrame
+from imp_server.dialects.handler import Call
 from imp_server.dialects.openai_responses import events as openai_responses_events
 from imp_server.dialects.openai_responses import handlers as openai_responses
 from imp_server.dialects.openai_responses import resource as openai_responses_resource
@@ -127,7 +128,7 @@ RESPONSES_BREAKS = [
         "responses: frames have no names",
         R_STREAM,
         openai_responses,
-        "_frames",
+        "named_frames",
         lambda f: [SseFrame(x.data) for x in f],
     ),
     instead(
@@ -164,9 +165,9 @@ RESPONSES_BREAKS = [
     after(
         "responses: ids of another dialect",
         "openai-responses/reply",
-        openai_responses,
-        "new_id",
-        lambda i: i.replace("resp_", "chatcmpl-"),
+        Call,
+        "reply_context",
+        lambda context: setattr(context, "id", context.id.replace("resp_", "chatcmpl-")),
     ),
     after("responses: call items lack call_id", "openai-responses/tools", CallItem, "snapshot", without("call_id")),
     instead(

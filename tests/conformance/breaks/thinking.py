@@ -73,12 +73,12 @@ THINKING_BREAKS = [
         "snapshot",
         lambda i: i.update(content=[], summary=[]),
     ),
-    events("thinking: no signature in the stream", MESSAGES, anthropic_messages, "_frames", _no_signature),
+    events("thinking: no signature in the stream", MESSAGES, anthropic_messages, "named_frames", _no_signature),
     events(
         "thinking: the block starts full",
         MESSAGES,
         anthropic_messages,
-        "_frames",
+        "named_frames",
         in_events("content_block_start", _started_full),
     ),
     after(

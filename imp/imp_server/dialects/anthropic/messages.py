@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
@@ -34,14 +33,11 @@ from imp_server.dialects.anthropic.input import (
     system_parts,
     user_messages,
 )
-from imp_server.dialects.base import ReplyContext, SseFrame
+from imp_server.dialects.base import ReplyContext, SseFrame, named_frames
 from imp_server.dialects.handler import Call, Generate, JsonReply, Reply, handler
-from imp_server.dialects.ids import new_id
 from imp_server.dialects.intents import Body, options_of, present
 from imp_server.dialects.openai.sampling import cache_of, sampling_of, whole
 from imp_server.dialects.response_formats import response_format_of
-
-_encode = msgspec.json.Encoder().encode
 
 STRICT_VERSION = "2026-10-21"
 """From this version on sampling parameters and two shapes of content are errors."""
@@ -183,14 +179,7 @@ def _check_strict_block(role: str, block: Block, path: str) -> None:
 
 @handler
 async def create_message(call: Call) -> Reply:
-    context = ReplyContext(
-        id=new_id("msg_imp"),
-        model=call.model,
-        created=int(time.time()),
-        request_id=call.request_id,
-        body=call.body,
-        habits=call.services.config.server.habits,
-    )
+    context = call.reply_context("msg_imp")
     request = await call.services.in_pool(parse, call.body, _version(call))
     with suppress(ImpError):  # what is wrong with the request is said before that there is no model
         context.extra["context_length"] = call.services.card(request.model).context_length
@@ -240,20 +229,16 @@ class MessageStream:
         return []
 
     def open_now(self) -> list[SseFrame]:
-        return _frames(self._events.open())
+        return named_frames(self._events.open())
 
     def ping(self) -> list[SseFrame]:
-        return _frames([{"type": "ping"}])
+        return named_frames([{"type": "ping"}])
 
     def feed(self, event: OutputEvent) -> list[SseFrame]:
-        return _frames(self._events.feed(event))
+        return named_frames(self._events.feed(event))
 
     def close(self) -> list[SseFrame]:
-        return _frames(self._events.close())
+        return named_frames(self._events.close())
 
     def fail(self, error: ImpError) -> list[SseFrame]:
-        return _frames([*self._events.open(), error_body(error, self._ctx.request_id)])
-
-
-def _frames(events: list[dict[str, Any]]) -> list[SseFrame]:
-    return [SseFrame(_encode(event), event["type"]) for event in events]
+        return named_frames([*self._events.open(), error_body(error, self._ctx.request_id)])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from array import array
 from itertools import groupby
 from typing import Any
@@ -21,7 +20,6 @@ from imp_server.core import (
 )
 from imp_server.dialects.base import ReplyContext
 from imp_server.dialects.handler import BytesReply, Call, Generate, JsonReply, ModelCard, Reply, TextFacts, handler
-from imp_server.dialects.ids import new_id
 from imp_server.dialects.llamacpp.fields import Prompt, bias_by_id, prompts_of, with_bias_by_id
 from imp_server.dialects.llamacpp.metrics import CONTENT_TYPE, STARTED_UNIX, exposition
 from imp_server.dialects.llamacpp.reply import LlamaCompletionFold, LlamaCompletionStream
@@ -124,14 +122,7 @@ async def _completion(call: Call) -> Reply:
     requests = await call.worked(prompt_requests, call.body, await bias_by_id(call))
     card = call.services.card(call.model)
     server = call.services.config.server
-    context = ReplyContext(
-        id=new_id("cmpl-"),
-        model=card.id,
-        created=int(time.time()),
-        request_id=call.request_id,
-        body=call.body,
-        habits=server.habits,
-    )
+    context = call.reply_context("cmpl-", card.id)
     context.extra |= {"context_length": card.context_length, "most_tokens": server.most_tokens}
     context.extra["prompts"] = [await _prompt_text(call, request.prompt) for request in requests]
     return Generate(requests, context, call.body.get("stream", False), LlamaCompletionFold, LlamaCompletionStream)

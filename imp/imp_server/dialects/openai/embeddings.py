@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import math
-import time
 from array import array
 from collections.abc import Callable
 from typing import Any
@@ -14,7 +13,6 @@ import msgspec
 from imp_server.core import Finish, InvalidRequest, OutputEvent, PromptRequest, Vectors
 from imp_server.dialects.base import Fold, ReplyContext
 from imp_server.dialects.handler import Call, Generate, ModelCard, Reply, handler
-from imp_server.dialects.ids import new_id
 from imp_server.dialects.llamacpp.fields import Prompt, prompts_of
 from imp_server.dialects.openai.usage import UsageSum
 
@@ -39,15 +37,8 @@ async def create_embedding(call: Call) -> Reply:
 
 def embed(call: Call, model: str, prompts: list[Prompt], fold: Callable[[ReplyContext], Fold]) -> Generate:
     """The vectors of each prompt, whatever shape `fold` gives the reply."""
-    context = ReplyContext(
-        id=new_id("embd-"),
-        model=model,
-        created=int(time.time()),
-        request_id=call.request_id,
-        body=call.body,
-        n=len(prompts),
-    )
-    context.extra["norm"] = call.body.get("embd_normalize", call.services.config.server.embd_normalize)
+    norm = call.body.get("embd_normalize", call.services.config.server.embd_normalize)
+    context = call.reply_context("embd-", model, n=len(prompts), norm=norm)
     requests = tuple(PromptRequest(prompt=prompt, model=model, task="embed") for prompt in prompts)
     return Generate(requests, context, False, fold)
 

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import time
-
-from imp_server.dialects.base import ReplyContext
 from imp_server.dialects.handler import Call, Generate, Reply, handler
-from imp_server.dialects.ids import new_id
 from imp_server.dialects.llamacpp.fields import with_bias_by_id
 from imp_server.dialects.llamacpp.verbose import note_verbose
 from imp_server.dialects.openai_chat.reply import ChatFold, ChatStream
@@ -16,14 +12,6 @@ from imp_server.dialects.openai_chat.request import ChatHabits, chat_request
 @handler
 async def create_chat_completion(call: Call) -> Reply:
     request = await call.worked(chat_request, await with_bias_by_id(call), ChatHabits.of(call))
-    context = ReplyContext(
-        id=new_id("chatcmpl-"),
-        model=request.model,
-        created=int(time.time()),
-        request_id=call.request_id,
-        body=call.body,
-        n=request.options.n,
-        habits=call.services.config.server.habits,
-    )
+    context = call.reply_context("chatcmpl-", request.model, n=request.options.n)
     note_verbose(call, context)
     return Generate((request,), context, bool(call.body.get("stream")), ChatFold, ChatStream)

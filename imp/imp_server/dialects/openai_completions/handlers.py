@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from typing import Any
 
 from imp_server.core import GenerationOptions, InvalidRequest, OutputIntent, PromptRequest
-from imp_server.dialects.base import ReplyContext
 from imp_server.dialects.handler import Call, Generate, Reply, handler
-from imp_server.dialects.ids import new_id
 from imp_server.dialects.llamacpp.fields import adapter_of, choices_of, prompts_of, with_bias_by_id
 from imp_server.dialects.openai.sampling import (
     cache_of,
@@ -33,16 +30,8 @@ _LIMITS = ("max_completion_tokens", "max_tokens", "n_predict")
 @handler
 async def create_completion(call: Call) -> Reply:
     requests = await call.worked(completion_requests, await with_bias_by_id(call))
-    context = ReplyContext(
-        id=new_id("cmpl-"),
-        model=call.model,
-        created=int(time.time()),
-        request_id=call.request_id,
-        body=call.body,
-        n=len(requests) * requests[0].options.n,
-        habits=call.services.config.server.habits,
-        extra={"per_prompt": requests[0].options.n},
-    )
+    n = requests[0].options.n
+    context = call.reply_context("cmpl-", n=len(requests) * n, per_prompt=n)
     return Generate(requests, context, bool(call.body.get("stream")), CompletionFold, CompletionStream)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -21,9 +20,8 @@ from imp_server.core import (
     UnsupportedParameter,
     check_media,
 )
-from imp_server.dialects.base import ReplyContext, SseFrame
+from imp_server.dialects.base import ReplyContext, SseFrame, named_frames
 from imp_server.dialects.handler import Call, Generate, JsonReply, ModelCard, RelayReply, Reply, handler
-from imp_server.dialects.ids import new_id
 from imp_server.dialects.intents import Body, options_of, present
 from imp_server.dialects.openai.sampling import budget_tokens_of, cache_of, sampling_of, whole
 from imp_server.dialects.openai_conversations.kept import ConversationNotFound
@@ -37,8 +35,6 @@ from imp_server.dialects.openai_responses.tools import tool_choice, tool_table
 from imp_server.dialects.openai_responses.truncation import fitting
 from imp_server.dialects.openai_responses.turns import Beside
 from imp_server.dialects.response_formats import response_format_of
-
-_encode = msgspec.json.Encoder().encode
 
 _OTHER_NAME = {"regex": "pattern", "grammar": "gbnf"}
 
@@ -160,14 +156,7 @@ async def create_response(call: Call) -> Reply:
     check_media(request)
     if call.body.get("truncation") == "auto":
         request = await _truncated(call, request, await call.services.ready_card(request.model))
-    context = ReplyContext(
-        id=new_id("resp_imp"),
-        model=call.model,
-        created=int(time.time()),
-        request_id=call.request_id,
-        body=body,
-        habits=call.services.config.server.habits,
-    )
+    context = call.reply_context("resp_imp")
     stored = kept.is_on and present(body, "store", True) and not _continues_unstored(call)
     keeping = Keeping(call, context, items, history, is_stored=stored)
     if call.turn is not None and not call.turn.generates:
@@ -290,21 +279,17 @@ class ResponseStream:
         self.events = ResponseEvents(ctx)
 
     def open(self) -> list[SseFrame]:
-        return _frames(self.events.open())
+        return named_frames(self.events.open())
 
     def feed(self, event: OutputEvent) -> list[SseFrame]:
-        return _frames(self.events.feed(event))
+        return named_frames(self.events.feed(event))
 
     def close(self) -> list[SseFrame]:
-        return [*_frames(self.events.close()), SseFrame(b"[DONE]")]
+        return [*named_frames(self.events.close()), SseFrame(b"[DONE]")]
 
     def as_failed(self, error: ImpError) -> dict[str, Any]:
         """What is kept of a reply that ends so."""
         return self.events.as_failed(error)
 
     def fail(self, error: ImpError) -> list[SseFrame]:
-        return [*_frames(self.events.fail(error)), SseFrame(b"[DONE]")]
-
-
-def _frames(events: list[dict[str, Any]]) -> list[SseFrame]:
-    return [SseFrame(_encode(event), event["type"]) for event in events]
+        return [*named_frames(self.events.fail(error)), SseFrame(b"[DONE]")]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,9 +15,7 @@ from imp_server.core import (
     ResponseFormat,
     SamplingIntent,
 )
-from imp_server.dialects.base import ReplyContext
 from imp_server.dialects.handler import BytesReply, Call, Generate, JsonReply, Reply, handler
-from imp_server.dialects.ids import new_id
 from imp_server.dialects.intents import present
 from imp_server.dialects.openai.sampling import sampling_of
 from imp_server.dialects.tgi.reply import (
@@ -79,9 +76,7 @@ async def compat_generate(call: Call) -> Reply:
 
 
 def _generate(call: Call, *, streamed: bool, fold: type[GenerateFold] = GenerateFold) -> Reply:
-    context = ReplyContext(
-        id=new_id("cmpl-"), model="", created=int(time.time()), request_id=call.request_id, body=call.body
-    )
+    context = call.reply_context("cmpl-", "")
     request = prompt_request(call.body, told_by_token=streamed)
     if streamed and request.options.prompt_logprobs is not None:
         message = '"decoder_input_details" can\'t be streamed; leave out "stream"'
