@@ -37,7 +37,9 @@ serve: setup native
 	$(VENV)/bin/imp serve $(ARGS)
 
 # Tests that are typed as strictly as the package; a folder that has become so is added.
-TYPED := tests/core tests/config tests/output tests/decode tests/vocab
+TYPED := tests/core tests/config tests/output tests/decode tests/vocab tests/grammar tests/text tests/schedule \
+  tests/weights tests/cli tests/ui tests/conformance tests/browser tests/workers tests/contracts tests/degeneration \
+  tests/packaging tests/serving_bench tests/models tests/dialects $(wildcard tests/*.py)
 lint: setup-test
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .

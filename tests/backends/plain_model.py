@@ -60,13 +60,13 @@ def _block(a: Architecture, layer: Layer, t: dict[str, F], x: F) -> F:
 def _norm(a: Architecture, t: dict[str, F], name: str, x: F) -> F:
     if a.norm == "layer":
         x = x - x.mean(-1, keepdims=True)
-    y = x / np.sqrt((x * x).mean(-1, keepdims=True) + a.norm_eps)
+    y: F = x / np.sqrt((x * x).mean(-1, keepdims=True) + a.norm_eps)
     y = y * (t[name] + (1 if a.norm == "rms_plus_one" else 0))
     return y + t[f"{name}.bias"] if f"{name}.bias" in t else y
 
 
 def _linear(t: dict[str, F], name: str, x: F) -> F:
-    y = x @ t[name].T
+    y: F = x @ t[name].T
     return y + t[f"{name}.bias"] if f"{name}.bias" in t else y
 
 
@@ -120,19 +120,23 @@ def _attention(a: Architecture, layer: Any, t: dict[str, F], x: F) -> F:
 
 
 def _activation(kind: str, x: F) -> F:
+    y: F
     if kind == "silu":
-        return x / (1 + np.exp(-x))
-    if kind == "gelu_tanh":
-        return 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
-    if kind == "gelu":
-        return 0.5 * x * (1 + np.vectorize(math.erf)(x / math.sqrt(2)))
-    return np.maximum(x, 0) ** 2
+        y = x / (1 + np.exp(-x))
+    elif kind == "gelu_tanh":
+        y = 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
+    elif kind == "gelu":
+        y = 0.5 * x * (1 + np.vectorize(math.erf)(x / math.sqrt(2)))
+    else:
+        y = np.maximum(x, 0) ** 2
+    return y
 
 
 def _glu(kind: str, gate: F, up: F) -> F:
     if kind == "swiglu_clamped":
         gate, up = np.minimum(gate, 7), np.clip(up, -7, 7)
-        return gate / (1 + np.exp(-1.702 * gate)) * (up + 1)
+        y: F = gate / (1 + np.exp(-1.702 * gate)) * (up + 1)
+        return y
     return _activation(kind, gate) * up
 
 

@@ -138,7 +138,13 @@ def test_files_of_two_versions_are_never_mixed(server: LiveServer, person: Perso
     """Everything is asked for again with its etag; what is unchanged isn't sent."""
     statuses: list[int] = []
     heads: list[Any] = []
-    person.page.on("response", lambda one: "/ui/" in one.url and (statuses.append(one.status), heads.append(one)))
+
+    def note(one: Any) -> None:
+        if "/ui/" in one.url:
+            statuses.append(one.status)
+            heads.append(one)
+
+    person.page.on("response", note)
     person.page.reload()
     person.page.get_by_role("main").wait_for()
     assert len(statuses) > 15 and all(one.headers["cache-control"] == "no-cache" for one in heads)

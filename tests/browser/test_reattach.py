@@ -9,6 +9,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import httpx
+from imp_server.core.owner import NOBODY
 from imp_server.engine.client.scripted import ScriptGate, Wait, text_ids
 
 from tests.api.live_server import LiveServer
@@ -248,7 +249,7 @@ def test_a_stream_that_the_server_has_forgotten(server: LiveServer, person: Pers
     half(server, person)
     person.page.wait_for_timeout(400)
     (row,) = person.stored("streams")
-    server.on_loop(server.services.sessions.of("").stop, f"{row['conversation']}::toy")
+    server.on_loop(server.services.sessions.of(NOBODY).stop, f"{row['conversation']}::toy")
     person.page.get_by_text("The server no longer has this answer").wait_for()
     assert answer_of(person)["content"] == FIRST.rstrip() and person.stored("streams") == []
 

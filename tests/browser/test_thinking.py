@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 
+from imp_server.core.owner import NOBODY
 from imp_server.engine.client.scripted import ScriptGate, Wait, text_ids
 
 from tests.api.live_server import LiveServer
@@ -59,7 +60,7 @@ def test_skip_says_when_there_was_nothing_to_skip(server: LiveServer, person: Pe
 
     def refuse(route: object) -> None:
         """The answer ended while the button was on its way."""
-        server.on_loop(server.services.sessions.of("").stop, name)
+        server.on_loop(server.services.sessions.of(NOBODY).stop, name)
         route.continue_()  # type: ignore[attr-defined]
 
     person.page.route("**/v1/chat/completions/control", refuse)

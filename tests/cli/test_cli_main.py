@@ -239,7 +239,9 @@ def test_flags_of_other_servers_point_to_ours(
 
 
 def test_every_flag_of_other_servers_leads_to_one_of_ours() -> None:
-    names = {name for option in main_module.imp.get_command(None, "serve").params for name in option.opts}  # type: ignore[attr-defined]
+    serve = main_module.imp.get_command(click.Context(main_module.imp), "serve")
+    assert serve is not None
+    names = {name for option in serve.params for name in option.opts}
     ours = {hint.split()[0] for hint in FOREIGN_FLAGS.values() if hint.startswith("--")}
     assert ours and ours <= names
     assert not names & set(FOREIGN_FLAGS)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
+from importlib import util
 from pathlib import Path
 
 import pytest
@@ -44,7 +46,7 @@ def test_a_gpu_without_a_backend_for_it(monkeypatch: pytest.MonkeyPatch, capsys:
     assert "Some Card" in topics["gpu"][0]["text"] and "no GPU backend" in topics["gpu"][0]["text"]
     assert "cuda" not in topics["extras"][0]["text"]
     monkeypatch.setattr(doctor_module, "exists", lambda _: True)
-    monkeypatch.setattr(doctor_module.util, "find_spec", lambda _: None)
+    monkeypatch.setattr(util, "find_spec", lambda _: None)
     assert "pip install 'torch" in doctor_module.gpu(Config())[0].text
 
 
@@ -69,7 +71,7 @@ def test_what_stands_in_the_way_is_exit_code_1(
     assert code == 1 and topics["model"][0]["verdict"] == "bad"
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("IMP_HOME", str(tmp_path / "file"))
-    monkeypatch.setattr(doctor_module.os, "access", lambda *_: False)
+    monkeypatch.setattr(os, "access", lambda *_: False)
     code, topics = examine(capsys)
     assert code == 1 and "set IMP_HOME" in topics["disk"][0]["text"]
 
@@ -80,7 +82,7 @@ def test_no_library_and_no_torch_is_bad(
     monkeypatch.setattr(doctor_module, "native_folder", lambda: tmp_path)
     _, topics = examine(capsys)
     assert topics["native"][0]["verdict"] == "note" and "reference backend" in topics["native"][0]["text"]
-    monkeypatch.setattr(doctor_module.util, "find_spec", lambda _: None)
+    monkeypatch.setattr(util, "find_spec", lambda _: None)
     code, topics = examine(capsys)
     assert code == 1 and topics["native"][0]["verdict"] == "bad"
 

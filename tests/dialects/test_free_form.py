@@ -81,7 +81,7 @@ def played(maker: Any, body: dict[str, Any], name: str, text: str, at: list[int]
     return made.body() if hasattr(made, "body") else frames + made.close()
 
 
-TEXTS = st.text(st.characters(codec="utf-8", exclude_categories=("Cs",)), min_size=1, max_size=30)
+TEXTS = st.text(st.characters(codec="utf-8", exclude_categories=["Cs"]), min_size=1, max_size=30)
 
 
 @settings(deadline=None)

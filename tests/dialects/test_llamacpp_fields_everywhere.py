@@ -13,7 +13,8 @@ import pytest
 from imp_server.engine.client.scripted import Emit, Prefilled, Wait, text_ids
 
 from tests.api.live_server import LiveServer
-from tests.live.toy_server import CHATML, toy_server
+from tests.live.toy_server import toy_server
+from tests.toy import CHATML
 
 Json = dict[str, Any]
 HEADER = "x-imp-ignored-fields"
@@ -143,7 +144,10 @@ def test_a_prompt_with_media_is_refused(server: LiveServer) -> None:
 
 
 def test_n_probs_is_another_name_of_logprobs(server: LiveServer) -> None:
-    found = [completion(server, **fields)["choices"][0]["logprobs"] for fields in ({"n_probs": 2}, {"logprobs": 2})]
+    found = [
+        completion(server, n_probs=2)["choices"][0]["logprobs"],
+        completion(server, logprobs=2)["choices"][0]["logprobs"],
+    ]
     assert found[0] == found[1] and len(found[0]["tokens"]) == 16
     assert completion(server, n_probs=0)["choices"][0]["logprobs"] is None
     assert completion(server, n_probs=2, logprobs=False)["choices"][0]["logprobs"] is None

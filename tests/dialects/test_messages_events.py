@@ -62,7 +62,7 @@ def test_the_sdk_accumulates_the_fold(events: list[OutputEvent]) -> None:
     frames = frames_of(MessageStream(context("msg", BODY)), events)
     check_frames("anthropic_messages.create_message", frames)
     with anthropic_client(frames).messages.stream(model="toy", max_tokens=64, messages=[]) as stream:
-        accumulated = stream.get_final_message().to_dict()
+        accumulated: dict[str, Any] = stream.get_final_message().to_dict()
     whole = folded(events)
     usage = accumulated["usage"]
     assert isinstance(usage, dict)

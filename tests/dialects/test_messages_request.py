@@ -31,8 +31,13 @@ MARK = {"cache_control": {"type": "ephemeral", "scope": "unknown to us"}}
 STRICT = "2026-10-21"
 
 
-def parsed(version: str = "2023-06-01", **body: Any) -> ChatRequest:
+def parsed(version: str = "2023-06-01", /, **body: Any) -> ChatRequest:
     return parse(checked(CREATE, {"model": "toy", "max_tokens": 8, "messages": [USER]} | body), version)
+
+
+def texts(message: Message) -> list[str]:
+    assert all(isinstance(part, TextPart) for part in message.parts)
+    return [part.text for part in message.parts if isinstance(part, TextPart)]
 
 
 def messages(*turns: dict[str, Any]) -> tuple[Message, ...]:
@@ -109,8 +114,8 @@ def test_neighbours_of_one_role_are_one_turn() -> None:
         USER,
     )
     assert [message.role for message in found] == ["user", "assistant", "tool", "user"]
-    assert [part.text for part in found[0].parts] == ["a", *(p.text for p in messages(USER)[0].parts)]
-    assert found[1].tool_calls and [part.text for part in found[1].parts] == ["b"]
+    assert texts(found[0]) == ["a", *texts(messages(USER)[0])]
+    assert found[1].tool_calls and texts(found[1]) == ["b"]
     assert len(found[3].parts) == 2
     alternates = "{% for m in messages %}{{ raise_exception('no') if (m.role == 'user') != (loop.index0 % 2 == 0) }}"
     alternating = byte_model(alternates + "{{ m.content }};{% endfor %}")
@@ -216,8 +221,9 @@ def test_a_mark_on_nothing_adds_nothing() -> None:
     nothing = {"type": "document", "source": {"type": "content", "content": []}}
     marked, plain = (messages(blocks("user", nothing | mark, said("q"))) for mark in (MARK, {}))
     assert marked == plain
+    content: dict[str, Any]
     for content in ({}, {"content": None}, {"content": ""}, {"content": []}):
-        result = {"type": "tool_result", "tool_use_id": "t"} | content
+        result: dict[str, Any] = {"type": "tool_result", "tool_use_id": "t"} | content
         assert messages(USER, blocks("assistant", CALL), blocks("user", result))[-1].parts == (TextPart(""),)
 
 

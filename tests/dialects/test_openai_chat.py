@@ -148,7 +148,7 @@ USAGE = Usage(prompt_tokens=3, completion_tokens=4)
     named=st.booleans(),
 )
 def test_calls_and_reasoning(texts: Any, thoughts: Any, calls: Any, reason: Any, named: bool) -> None:
-    found: list[OutputEvent] = [ReasoningDelta(0, t) for t in thoughts] + [TextDelta(0, t) for t in texts]
+    found: list[OutputEvent] = [*(ReasoningDelta(0, t) for t in thoughts), *(TextDelta(0, t) for t in texts)]
     for index, (name, pieces) in enumerate(calls):
         found += [CallStart(0, index, f"call_{index}", name), *(CallArgs(0, index, p) for p in pieces)]
         found += [CallEnd(0, index)]

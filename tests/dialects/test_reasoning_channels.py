@@ -175,19 +175,19 @@ AFTER_RESULTS: dict[str, tuple[str, str]] = {
 def history(name: str) -> dict[str, Any]:
     """A tool was called, after a thought, and has answered."""
     if name == "messages":
-        thought = {"type": "thinking", "thinking": "old", "signature": signature("old")}
+        thinking = {"type": "thinking", "thinking": "old", "signature": signature("old")}
         use = {"type": "tool_use", "id": "toolu_1", "name": "clock", "input": {}}
         result = {"type": "tool_result", "tool_use_id": "toolu_1", "content": "noon"}
-        turns = [{"role": "assistant", "content": [thought, use]}, {"role": "user", "content": [result]}]
+        turns = [{"role": "assistant", "content": [thinking, use]}, {"role": "user", "content": [result]}]
         return {"messages": [*USER, *turns], "thinking": {"type": "adaptive"}}
     if name == "responses":
-        thought = {
+        thought: dict[str, Any] = {
             "type": "reasoning",
             "id": "rs_1",
             "summary": [],
             "content": [{"type": "reasoning_text", "text": "old"}],
         }
-        call = {"type": "function_call", "call_id": "call_1", **CALL}
+        call: dict[str, Any] = {"type": "function_call", "call_id": "call_1", **CALL}
         result = {"type": "function_call_output", "call_id": "call_1", "output": "noon"}
         return {"input": [{"role": "user", "content": "hi"}, thought, call, result], "reasoning": {"effort": "high"}}
     call = {"id": "call_1", "type": "function", "function": CALL}

@@ -89,10 +89,13 @@ def test_items_open_grow_and_close_in_order(events: list[OutputEvent]) -> None:
             assert index == open_index
             assert payload.get("item_id", built[index]["id"]) == built[index]["id"]
         if kind.endswith(".delta"):
+            assert index is not None
             built[index].setdefault("grown", []).append(payload["delta"])
         elif kind.endswith(("text.done", "arguments.done")):
+            assert index is not None
             assert "".join(built[index].get("grown", [])) == payload.get("text", payload.get("arguments"))
         elif kind == "response.output_item.done":
+            assert index is not None
             assert payload["item"]["id"] == built[index]["id"]
             built[index], open_index = payload["item"], None
     assert list(built.values()) == folded(events)["output"]

@@ -176,12 +176,13 @@ def test_a_tool_of_no_parameters_takes_the_empty_object_only(name: str, strict: 
 
 @pytest.mark.parametrize("name", list(DIALECTS))
 def test_tools_beside_a_schema_are_a_call_or_the_schema(name: str) -> None:
-    schema = {"type": "object", "properties": {"ok": {"type": "boolean"}}, "required": ["ok"]}
-    more: dict[str, Any] = {
+    schema: dict[str, Any] = {"type": "object", "properties": {"ok": {"type": "boolean"}}, "required": ["ok"]}
+    formats: dict[str, dict[str, Any]] = {
         "chat": {"response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": schema}}},
         "responses": {"text": {"format": {"type": "json_schema", "name": "n", "schema": schema}}},
         "messages": {"output_config": {"format": {"type": "json_schema", "schema": schema}}},
-    }[name]
+    }
+    more = formats[name]
     both = grammar_of(name, body_of(name, "auto", **more))
     assert takes(both, call_text("clock")) and takes(both, '{"ok": true}')
     assert not takes(both, "text") and not takes(both, '{"ok": 1}') and not takes(both, call_text("weather", city="x"))

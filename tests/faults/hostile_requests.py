@@ -23,7 +23,7 @@ from tests.api.hostile_bodies import (
     HostileBody,
     hostile_bodies,
 )
-from tests.grammar.hostile import Hostile, gbnf, lark, regexes, schemas
+from tests.grammar.hostile import Hostile, Kind, gbnf, lark, regexes, schemas
 
 USER = {"role": "user", "content": "Write."}
 CHAIN = "chain"
@@ -80,7 +80,7 @@ def _grammar_bodies(hostile: Hostile) -> list[HostileBody]:
 @st.composite
 def constrained(draw: st.DrawFn) -> HostileBody:
     """Grammars of every kind, in every place that takes one."""
-    kind = draw(st.sampled_from(["schema", "schema", "schema", "regex", "gbnf", "lark"]))
+    kind: Kind = draw(st.sampled_from(["schema", "schema", "schema", "regex", "gbnf", "lark"]))
     what = draw({"schema": schemas(), "regex": regexes(), "gbnf": gbnf(), "lark": lark()}[kind])
     return draw(st.sampled_from(_grammar_bodies(Hostile(kind, what))))
 

@@ -67,7 +67,10 @@ def in_flight(live: LiveServer, n: int) -> Callable[[socket.socket], None]:
 
 
 def shows(until: bytes) -> Callable[[socket.socket], None]:
-    return lambda sock: received(sock, until) and None
+    def wait(sock: socket.socket) -> None:
+        received(sock, until)
+
+    return wait
 
 
 def at_once(_: socket.socket) -> None:

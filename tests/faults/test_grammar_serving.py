@@ -96,7 +96,11 @@ def test_the_loop_never_waits_for_a_grammar_that_another_thread_holds() -> None:
     grammars = Grammars(vocabulary())
 
     async def body(engine: InlineEngine, _: Tiny) -> None:
-        wanted = {"plan": plan_of(SCHEMA), "sampling": SamplingParams(temperature=0.0), "speculative": False}
+        wanted: dict[str, Any] = {
+            "plan": plan_of(SCHEMA),
+            "sampling": SamplingParams(temperature=0.0),
+            "speculative": False,
+        }
         (before,) = await ask(engine, request(engine, IDS[:20], **wanted))
         space = grammars._space
         assert space is not None
@@ -126,6 +130,7 @@ def test_the_loop_never_waits_for_a_grammar_that_another_thread_holds() -> None:
 
 
 def test_what_cannot_be_enforced_is_refused_before_anything_streams() -> None:
+    schema: dict[str, Any]
     for schema in ({"type": "string", "pattern": r"(a)\1"}, {"enum": []}, {"$ref": "https://elsewhere/schema.json"}):
         with pytest.raises(GrammarRefused):
             check_schema(schema)

@@ -193,7 +193,7 @@ def test_who_asks_an_engine_that_dies_is_told_what_one_that_is_down_has(model: P
         async with running(model) as engine:
             assert engine.pid is not None
             os.kill(engine.pid, signal.SIGSTOP)
-            closing, asking = (asyncio.ensure_future(each) for each in (engine.close_session("a"), engine.stats()))
+            closing, asking = asyncio.ensure_future(engine.close_session("a")), asyncio.ensure_future(engine.stats())
             await asyncio.sleep(0.05)
             os.kill(engine.pid, signal.SIGKILL)
             assert await closing == 0

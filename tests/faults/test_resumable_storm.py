@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import httpx
 import pytest
+from imp_server.core.owner import NOBODY
 
 from tests.api import raw_http
 from tests.api.live_server import LiveServer
@@ -164,7 +165,7 @@ def storm_of_leavers(
 
 def forget(live: LiveServer) -> None:
     """All streams."""
-    names = [session.key.name for session in live.on_loop(lambda: live.services.sessions.owned(""))]
+    names = [session.key.name for session in live.on_loop(lambda: live.services.sessions.owned(NOBODY))]
     for name in names:
         assert httpx.delete(f"{live.url}/v1/stream/{name}").status_code == 204
     assert live.on_loop(lambda: (len(live.services.sessions), live.services.sessions.n_bytes)) == (0, 0)

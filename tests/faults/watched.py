@@ -31,6 +31,16 @@ class Taken(NamedTuple):
     """Of the largest worker."""
     n_workers: int = 0
     cpu_s: float = 0.0
+
+    def most(self, other: Taken) -> Taken:
+        return Taken(
+            max(self.api_mib, other.api_mib),
+            max(self.engine_mib, other.engine_mib),
+            max(self.worker_mib, other.worker_mib),
+            max(self.n_workers, other.n_workers),
+            max(self.cpu_s, other.cpu_s),
+        )
+
     """Of API process and workers, those that have ended included; not the engine's."""
 
 
@@ -89,7 +99,7 @@ class Peaks:
             with suppress(OSError):
                 found = taken(self.pid)
                 with self._lock:
-                    self._most = Taken(*map(max, self._most, found))
+                    self._most = self._most.most(found)
 
     def take(self) -> Taken:
         """The most since the last call."""

@@ -86,7 +86,7 @@ def levels(draw: st.DrawFn) -> Any:
 @st.composite
 def inlined(draw: st.DrawFn) -> Any:
     """The same, written out."""
-    schema = draw(LEAVES)
+    schema: Any = draw(LEAVES)
     way, n = draw(st.sampled_from(WAYS)), draw(st.integers(2, 4))
     for _ in range(draw(st.integers(1, 6))):
         schema = _twice(schema, way, n)

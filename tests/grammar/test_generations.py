@@ -18,7 +18,7 @@ from imp_server.engine.constrained.constraint import Constraint
 from imp_server.engine.constrained.grammars import Grammars
 from imp_server.engine.constrained.masking import Asker, MaskThread, Wanted
 from imp_server.grammar.check import check_envelope, check_gbnf, check_lark, check_regex, check_schema, schema_plan
-from imp_server.grammar.engine import GrammarSpace, Matcher
+from imp_server.grammar.engine import GrammarSpace, Matcher, State
 from imp_server.grammar.generations import N_GENERATIONS
 from imp_server.grammar.languages.envelope import Branch, Free, Lit, Seq, Value
 from imp_server.grammar.machines.memo import forgotten
@@ -36,13 +36,18 @@ def schema(number: int, n_names: int = 12) -> Any:
     return {"type": "object", "properties": names, "required": list(names)[:3]}
 
 
-def walked(matcher: Matcher, n_tokens: int = 30) -> Any:
+def advanced(matcher: Matcher, state: State, token_id: int) -> State:
+    after = matcher.advance(state, token_id)
+    assert after is not None
+    return after
+
+
+def walked(matcher: Matcher, n_tokens: int = 30) -> State:
     """A row under way, its masks on the way."""
     state = matcher.start
     for byte in matcher.way_out(state)[:n_tokens]:
         matcher.mask(state)
-        state = matcher.advance(state, byte)
-        assert state is not None
+        state = advanced(matcher, state, byte)
     return state
 
 
@@ -70,8 +75,7 @@ def test_what_a_live_row_stands_on_stays_and_counts() -> None:
     assert row._generation is not shared.current
     for byte in row.way_out(state):
         assert np.array_equal(row.mask(state), alone.mask(same))
-        state, same = row.advance(state, byte), alone.advance(same, byte)  # type: ignore[assignment]
-        assert state is not None and same is not None
+        state, same = advanced(row, state, byte), advanced(alone, same, byte)
     assert row.is_done(state)
 
 

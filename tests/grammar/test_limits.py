@@ -65,8 +65,9 @@ def test_a_value_that_nobody_can_write_is_refused_for_its_size(name: str) -> Non
 
 @pytest.mark.parametrize("level", DOUBLING)
 def test_as_an_option_such_a_value_hurts_nobody(level: str) -> None:
-    schema = {"type": "object", "properties": {"x": doubling(40, DOUBLING[level]), "y": {"type": "integer"}}}
-    schema["$defs"] = schema["properties"]["x"].pop("$defs")
+    option = doubling(40, DOUBLING[level])
+    definitions = option.pop("$defs")
+    schema = {"$defs": definitions, "type": "object", "properties": {"x": option, "y": {"type": "integer"}}}
     assert served_or_refused(Hostile("schema", schema)).outcome == "served"
 
 

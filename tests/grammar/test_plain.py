@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, Literal
 
@@ -76,7 +77,7 @@ class Drawn:
         rng = self._rng
         if rng.random() < self._odd:
             return rng.choice(ODD)
-        makers = [self._typed, self._typed, self._listed, lambda _: rng.choice([True, {}])]
+        makers: list[Callable[[int], Any]] = [self._typed, self._typed, self._listed, lambda _: rng.choice([True, {}])]
         if depth < 4:
             makers += [self._typed, self._object, self._object, self._array, self._either, self._defined]
         found = rng.choice(makers)(depth)
@@ -90,7 +91,7 @@ class Drawn:
     def _listed(self, depth: int) -> Any:
         rng = self._rng
         values = rng.sample([*WORDS, 1, 2, 40, True, None, 1.5], 3)
-        said = rng.choice([{"enum": values}, {"enum": WORDS[:3]}, {"const": values[0]}])
+        said: dict[str, Any] = rng.choice([{"enum": values}, {"enum": WORDS[:3]}, {"const": values[0]}])
         return {**said, "type": "string"} if rng.random() < 0.4 else said
 
     def _object(self, depth: int) -> Any:

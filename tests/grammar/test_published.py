@@ -33,7 +33,7 @@ SCHEMAS: list[Any] = [
 
 def test_all_addresses_are_there() -> None:
     documents = {uri: published(uri) for uri in ADDRESSES}
-    assert all(found.get("$id", found.get("id")).rstrip("#") == uri for uri, found in documents.items())
+    assert all(str(found.get("$id", found.get("id"))).rstrip("#") == uri for uri, found in documents.items())
 
 
 @pytest.mark.parametrize("uri", sorted(ADDRESSES))

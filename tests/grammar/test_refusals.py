@@ -116,6 +116,7 @@ def test_what_has_no_value_is_named_as_far_inside_as_it_is_known(schema: Any, po
 
 
 def test_no_schema_at_all_says_so_too() -> None:
+    schema: Any
     for schema in ([], float("nan"), {"minimum": float("nan")}):
         with pytest.raises(GrammarRefused, match="at #"):
             check_schema(schema)

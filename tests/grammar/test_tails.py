@@ -93,10 +93,15 @@ def test_a_known_name_borrows_the_mask_of_an_unknown_one(monkeypatch: pytest.Mon
     state = m.advance_bytes(m.start, b'{"na')
     assert state is not None
     assert shared.space.tables.kind_of[state.cell.top] == KEY_TEXT
-    walked = []
+    walked: list[tuple[Any, ...]] = []
     assert shared.masks._native is not None
     original = shared.masks._native.walk_keys
-    monkeypatch.setattr(shared.masks._native, "walk_keys", lambda *a: walked.append(a) or original(*a))
+
+    def noted(*given: Any) -> None:
+        walked.append(given)
+        original(*given)
+
+    monkeypatch.setattr(shared.masks._native, "walk_keys", noted)
     shared.masks.row(state)
     assert walked
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from imp_server.grammar.masks.token_sets import TokenSets, plain_length
+from imp_server.grammar.masks.plain_tokens import plain_length
+from imp_server.grammar.masks.token_sets import TokenSets
 from imp_server.grammar.masks.trie import TokenTrie, build_plainly, build_trie
 from imp_server.native import load_library
 from imp_server.vocab.table import Vocabulary
@@ -31,6 +33,8 @@ def spelled(trie: TokenTrie) -> list[tuple[bytes, int]]:
 def test_native_trie_equals_the_plain_one(pieces: list[bytes]) -> None:
     tokens = sorted((data, i) for i, data in enumerate(pieces))
     native, plain = build_trie(tokens), build_plainly(tokens)
+    left: Any
+    right: Any
     for left, right in zip(native, plain, strict=True):
         assert left.dtype == right.dtype
         assert np.array_equal(left, right)

@@ -121,6 +121,7 @@ def test_errors_have_their_shape(any_server: AnyServer) -> None:
     with pytest.raises(openai.NotFoundError) as missing:
         sdk.chat.completions.create(model="no-such-model", messages=COUNT)
     assert missing.value.code == "model_not_found"
+    broken: dict[str, Any]
     for broken in ({"messages": []}, {"messages": "x"}, {"messages": COUNT, "temperature": "hot"}):
         reply = any_server.post("/v1/chat/completions", **broken)
         assert reply.status_code == 400

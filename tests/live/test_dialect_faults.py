@@ -150,6 +150,7 @@ def test_a_call_of_broken_json_is_no_500(server: LiveServer, dialect: str) -> No
 def test_unknown_models_and_junk(server: LiveServer, dialect: str) -> None:
     gone = ask(server, dialect, model="gone")
     assert gone.status_code == 404 and gone.json()["error"]["message"]
+    junk: dict[str, Any]
     for junk in ({"stream": {"a": []}}, {"temperature": [1]}, {"tools": {"x": 1}}, {"metadata": 5}):
         assert ask(server, dialect, **junk).status_code == 400
 

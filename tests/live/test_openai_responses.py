@@ -76,7 +76,7 @@ def test_tools_and_the_replay_of_the_answer(server: LiveServer, sdk: openai.Open
     assert [item.type for item in first.output] == ["reasoning", "message", "function_call"]
     call: Any = first.output[-1]
     assert json.loads(call.arguments) == {"city": "Köln"} and call.name == "weather"
-    replay = [item.model_dump(exclude_none=True) for item in first.output]
+    replay: list[Any] = [item.model_dump(exclude_none=True) for item in first.output]
     server.engine.play(text_ids("Sunny."))
     second = sdk.responses.create(
         model="toy",
@@ -369,7 +369,7 @@ def test_a_free_form_tool_is_called_with_text_and_its_answer_read(server: LiveSe
     assert "".join(deltas) == patch and len(deltas) > 1
     call: Any = final.output[-1]
     assert (call.type, call.name, call.input) == ("custom_tool_call", "apply_patch", patch)
-    sent = [item.model_dump(exclude_none=True) for item in final.output]
+    sent: list[Any] = [item.model_dump(exclude_none=True) for item in final.output]
     result: Any = {"type": "custom_tool_call_output", "call_id": call.call_id, "output": "Done!"}
     server.engine.play(text_ids("It is written."))
     answer = sdk.responses.create(model="toy", input=[*asked, *sent, result], tools=[tool])

@@ -93,6 +93,7 @@ def test_messages_count_what_was_written_only_up_to_the_mark(server: Served) -> 
 
 
 def test_timings_are_those_of_the_usage(server: Served) -> None:
+    body: dict[str, Any]
     for streamed in (False, True):
         for path, body in (
             ("/v1/chat/completions", {"messages": [{"role": "user", "content": text("timed")}]}),

@@ -152,6 +152,7 @@ def test_length_wins_over_calls(server: LiveServer, sdk: openai.OpenAI) -> None:
 
 def test_without_tools_what_looks_like_a_call_is_text(server: LiveServer, sdk: openai.OpenAI) -> None:
     text = call_text("clock")
+    more: dict[str, Any]
     for more in ({}, {"tools": []}, {"tools": [CLOCK], "tool_choice": "none"}):
         server.engine.play(text_ids(text))
         options: Any = more

@@ -59,13 +59,14 @@ def test_stream(server: LiveServer) -> None:
     server.engine.play_choices([text_ids("two")])
     options: Any = {"include_usage": True}
     stream = sdk.completions.create(model="toy", prompt=["1", "2"], stream=True, echo=True, stream_options=options)
-    texts, reasons = ["", ""], [None, None]
+    texts = ["", ""]
+    reasons: list[str | None] = [None, None]
     last: Any = None
     for chunk in stream:
         last = chunk
         for choice in chunk.choices:
             texts[choice.index] += choice.text
-            reasons[choice.index] = choice.finish_reason or reasons[choice.index]  # type: ignore[assignment]
+            reasons[choice.index] = choice.finish_reason or reasons[choice.index]
     assert texts == ["1one", "2two"] and reasons == ["stop", "stop"]
     assert last.usage.completion_tokens == 8
 

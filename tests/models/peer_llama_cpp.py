@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import sys
 
-from llama_cpp import Llama  # type: ignore[import-not-found]
+from llama_cpp import Llama
 
 
 def greedy(path: str, ids: list[int], n: int) -> list[int]:
@@ -22,7 +22,8 @@ def greedy(path: str, ids: list[int], n: int) -> list[int]:
 
 
 def main() -> None:
-    n, answers = int(sys.argv[1]), {}
+    n = int(sys.argv[1])
+    answers: dict[str, list[int] | str] = {}
     for path, ids in json.load(sys.stdin).items():
         try:
             answers[path] = greedy(path, ids, n)

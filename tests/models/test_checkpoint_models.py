@@ -13,7 +13,7 @@ from imp_server.backends.reference.backend import ReferenceBackend
 from imp_server.core import InvalidModel, UnsupportedModel
 from imp_server.models.opening import open_model
 from safetensors.torch import load_file, save_file
-from transformers import LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM
+from transformers import LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM, PreTrainedModel
 
 from tests.backends.driver import Driver
 from tests.models.tiny_hf import SIZES
@@ -51,15 +51,15 @@ CASES: dict[str, Any] = {
 }
 
 
-def saved(name: str, path: Path, dtype: torch.dtype = torch.float32, **more: Any) -> torch.nn.Module:
+def saved(name: str, path: Path, dtype: torch.dtype = torch.float32, **more: Any) -> PreTrainedModel:
     torch.manual_seed(0)
     torch.set_num_threads(1)
     kind, config = CASES[name]
-    model = kind(config).eval().to(dtype)
+    model: PreTrainedModel = kind(config).eval().to(dtype)
     for parameter in model.parameters():  # far from the initial near-zeros, so that a wrong turn shows
         parameter.data = (torch.randn_like(parameter.float()) * 0.2 + (parameter.dim() == 1)).to(dtype)
     model.save_pretrained(path, **more)
-    return model.float()
+    return torch.nn.Module.float(model)
 
 
 def logits(path: Path, ids: list[int]) -> np.ndarray[Any, Any]:

@@ -10,7 +10,7 @@ from imp_server.backends.reference.backend import ReferenceBackend
 from imp_server.core import ImpError
 from imp_server.models.opening import open_model
 from imp_server.models.shapes import check_shapes
-from imp_server.models.source import ModelSource
+from imp_server.models.source import CheckpointSource, ModelSource
 from safetensors.torch import load_file, save_file
 
 from tests.backends.driver import Driver
@@ -61,6 +61,7 @@ def test_every_tensor_matters(name: str, tmp_path: Path) -> None:
     idle = [str(swap) for swap in swaps(source) if not moves(Mutant(source, swapped=swap), plain)]
     shutil.copytree(whole, less)
     tensors = load_file(whole / "model.safetensors")
+    assert isinstance(source, CheckpointSource)
     read = {name for place in source._places.values() for name in place.names}
     for dropped in tensors:
         if dropped not in read:  # of layers that guess further ids, or that share others' keys

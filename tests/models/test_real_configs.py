@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -56,7 +57,8 @@ def published_names(name: str) -> tuple[frozenset[str], int]:
     config = AutoConfig.for_model(case.kind, **case.full_config())
     with torch.device("meta"):
         named = getattr(transformers, case.model_class)(config) if case.model_class else None
-        model = AutoModelForCausalLM.from_config(config) if named is None else named
+        made: Callable[[Any], Any] = AutoModelForCausalLM.from_config
+        model = made(config) if named is None else named
     tensors, _ = case.published(dict(model.state_dict()), old_config(config.to_dict()))
     return frozenset(tensors), config.num_hidden_layers
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -91,8 +91,14 @@ def _add_hyperparameters(writer: gguf.GGUFWriter, values: Mapping[str, Any]) -> 
 
 def add_key(writer: gguf.GGUFWriter, key: str, value: Any) -> None:
     """With the type that the value's own has in files."""
-    adders = {bool: writer.add_bool, int: writer.add_uint32, float: writer.add_float32, str: writer.add_string}
-    adders.get(type(value), writer.add_array)(key, value)
+    array: Callable[[str, Any], None] = writer.add_array
+    adders: dict[type, Callable[[str, Any], None]] = {
+        bool: writer.add_bool,
+        int: writer.add_uint32,
+        float: writer.add_float32,
+        str: writer.add_string,
+    }
+    adders.get(type(value), array)(key, value)
 
 
 def _layer(i: int, width: int, kv_width: int, hidden: int) -> dict[str, tuple[tuple[int, ...], str]]:

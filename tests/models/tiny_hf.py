@@ -22,7 +22,7 @@ SIZES: dict[str, Any] = {
 def write_tiny_folder(path: Path, **fields: Any) -> Path:
     """`fields` of its LlamaConfig; no tokenizer."""
     torch.manual_seed(0)
-    model = LlamaForCausalLM(LlamaConfig(**{**SIZES, **fields})).eval()
+    model = LlamaForCausalLM(LlamaConfig(**{**SIZES, **fields})).train(False)
     for parameter in model.parameters():  # far from the initial near-zeros, so that a wrong turn shows
         parameter.data = torch.randn_like(parameter) * 0.2 + (parameter.dim() == 1)
     model.save_pretrained(path)

@@ -5,9 +5,13 @@ Beside each bound what two cores show while six others want them.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
 import numpy as np
 import pytest
 from imp_server.backends.base import WANT_SAMPLE, RowResult, StepRow
+from imp_server.backends.cpu.backend import CpuBackend
 from imp_server.backends.cpu.twin import Arithmetic, TwinMatrix
 from imp_server.backends.host_sampling import sample_on_host
 from imp_server.core import SamplingParams
@@ -26,7 +30,7 @@ VECTORS = pytest.mark.skipif(usable_isas()[0] == "portable", reason="this CPU ha
 
 @VECTORS
 @pytest.mark.parametrize("type_name", ["Q4_1", "Q8_0"])
-def test_native_products_leave_the_naive_twin_far_behind(benchmark, type_name):
+def test_native_products_leave_the_naive_twin_far_behind(benchmark: Any, type_name: str) -> None:
     rng = np.random.default_rng(0)
     raw = random_tensor(type_name, (512, 512), rng)
     packed, twin = Packed(raw, usable_isas()[0]), TwinMatrix(raw)
@@ -36,7 +40,7 @@ def test_native_products_leave_the_naive_twin_far_behind(benchmark, type_name):
 
 
 @pytest.fixture(scope="module")
-def backend():
+def backend() -> Iterator[CpuBackend]:
     a = architecture(width=512, n_layers=4, hidden=1536, n_heads=8, n_kv_heads=2, head_size=64, vocab_size=4096)
     backend = open_backend(SyntheticSource(a, {"": "Q4_1", "embedding": "Q8_0"}))
     yield backend
@@ -48,14 +52,14 @@ def row() -> StepRow:
 
 
 @VECTORS
-def test_eight_rows_cost_far_less_than_eight_steps(benchmark, backend):
+def test_eight_rows_cost_far_less_than_eight_steps(benchmark: Any, backend: CpuBackend) -> None:
     ones = [step_of([(IDS[:1], 0, table_of(i, 16), row())]) for i in range(8)]
     eight = step_of([(IDS[:1], 0, table_of(i, 16), row()) for i in range(8)])
     assert speedup(benchmark, lambda: backend.run(eight), lambda: [backend.run(one) for one in ones]) > 1.4  # 2.1
 
 
 @VECTORS
-def test_a_prefill_is_several_times_faster_than_its_tokens_one_by_one(benchmark, backend):
+def test_a_prefill_is_several_times_faster_than_its_tokens_one_by_one(benchmark: Any, backend: CpuBackend) -> None:
     ids = np.arange(64, dtype=np.int32)
     whole = step_of([(ids, 0, table_of(0, 64), row())])
     ones = [step_of([(ids[i : i + 1], i, table_of(0, 64), row())]) for i in range(64)]
@@ -71,7 +75,9 @@ def test_a_prefill_is_several_times_faster_than_its_tokens_one_by_one(benchmark,
     ],
     ids=["top_k", "top_p", "plain"],
 )
-def test_sampling_a_large_vocabulary_natively_beats_the_law_that_sorts_it(benchmark, params):
+def test_sampling_a_large_vocabulary_natively_beats_the_law_that_sorts_it(
+    benchmark: Any, params: SamplingParams
+) -> None:
     logits = (3 * np.random.default_rng(2).standard_normal((1, 131072))).astype(np.float32)
     state = SamplerState(params, 0, np.arange(500, dtype=np.int32), 600)
 

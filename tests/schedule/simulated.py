@@ -28,7 +28,7 @@ _DIRT = 0x5EED
 """What memory holds before anybody wrote it."""
 
 
-def digest(history: Sequence[int]) -> int:
+def digest(history: Sequence[int] | NDArray[np.int32]) -> int:
     return int.from_bytes(hashlib.blake2b(np.asarray(history, "<i4").tobytes(), digest_size=7).digest(), "little")
 
 

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from imp_server.models.architecture import CacheGroup
+from imp_server.schedule.rows import Row
 
 from tests.schedule.simulated import Simulation
 
@@ -168,7 +169,7 @@ def workloads(draw: st.DrawFn) -> dict[str, Any]:
 def test_any_workload_keeps_memory_whole_and_ends(load: dict[str, Any]) -> None:
     """Requests of any shape arrive, are cancelled at any time, and the rest completes with sound KV contents."""
     sim = Simulation(load["n_blocks"], groups=load["groups"], prefill_chunk=load["prefill_chunk"])
-    rows = []
+    rows: list[Row] = []
     for event in load["events"]:
         if isinstance(event, tuple):
             n_prompt, n_output, n, priority = event

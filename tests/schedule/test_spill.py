@@ -313,8 +313,8 @@ def test_random_requests_meet_only_their_own_tokens(
 ) -> None:
     n_blocks, groups = shape
     tier: Tier = Lossy(n_below, seed, len(groups)) if lossy else host(n_below, len(groups))
-    more = {"step_ms": 1e-6, "step_alone_ms": 1e-6} if in_pieces else {}
-    sim = Simulation(n_blocks, n_rows=4, context=160, groups=groups, tier=tier, **more)
+    step_ms, alone_ms = (1e-6, 1e-6) if in_pieces else (8.0, 32.0)
+    sim = Simulation(n_blocks, n_rows=4, context=160, groups=groups, tier=tier, step_ms=step_ms, step_alone_ms=alone_ms)
     run_random(sim, random.Random(seed), 40)
 
 

@@ -158,7 +158,7 @@ def tokenizer_file(
     *, normalizer: Any = None, pre_tokenizer: Any = None, model: dict[str, Any] | None = None
 ) -> dict[str, Any]:
     """A tokenizer.json of single characters."""
-    bpe = {"type": "BPE", "vocab": dict(_VOCAB), "merges": [], "unk_token": None}
+    bpe: dict[str, Any] = {"type": "BPE", "vocab": dict(_VOCAB), "merges": [], "unk_token": None}
     return {
         "version": "1.0",
         "truncation": None,

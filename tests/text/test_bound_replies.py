@@ -26,9 +26,9 @@ from imp_server.grammar.engine import GrammarSpace, Matcher, State
 from imp_server.text.model import TextModel
 
 from tests.asked import made
-from tests.text.tools.spelled import CONTROL_TOKENS, HARMONY_TOKENS, calls_in, ids_of, text_in
+from tests.text.tools.spelled import HARMONY_TOKENS, calls_in, ids_of, text_in
 from tests.text.tools.spelled import model_of as model_of_form
-from tests.toy import CHATML, OPEN_THINKING_CHATML, THINKING_CHATML, byte_model
+from tests.toy import CHATML, CONTROL_TOKENS, OPEN_THINKING_CHATML, THINKING_CHATML, byte_model
 
 SCHEMA = {"type": "object", "properties": {"t": {"type": "string"}}, "required": ["t"], "additionalProperties": False}
 FORMAT = ResponseFormat("json_schema", schema=SCHEMA)
@@ -153,7 +153,8 @@ def test_behind_an_exhausted_budget_harmony_answers_or_calls_and_thinks_no_more(
     plan = model.prepare_chat(request, 1).request.plan
     assert [model.vocabulary.special_texts.get(i) for i in unpack_ids(plan.think_closer)] == ["<|end|>"]
     m = matcher(model, request)
-    assert m.after_closing is not None
+    after_closing = m.after_closing
+    assert after_closing is not None
     turn = special("<|start|>") + b"assistant"
     head = b" to=functions.first" + special("<|channel|>") + b"commentary"
     body = b" " + special("<|constrain|>") + b"json" + special("<|message|>") + b'{"t":"x"}'
@@ -162,7 +163,7 @@ def test_behind_an_exhausted_budget_harmony_answers_or_calls_and_thinks_no_more(
     told = text.replace(b"final", b"commentary")
 
     def allowed(rest: bytes) -> bool:
-        state = m.advance_bytes(m.after_closing, rest)
+        state = m.advance_bytes(after_closing, rest)
         return state is not None and m.is_done(state)
 
     begun = b"so" + special("<|end|>") + turn
@@ -179,7 +180,7 @@ def test_behind_an_exhausted_budget_harmony_answers_or_calls_and_thinks_no_more(
     for refused in (turn + again + special("<|message|>"), again, b"Hello.", text, turn + b"Hello."):
         assert not allowed(refused) and not allowed(refused + turn + text)
     assert not allowed(b""), "something has to be said"
-    assert m.advance_bytes(m.after_closing, turn + again + special("<|message|>")) is None
+    assert m.advance_bytes(after_closing, turn + again + special("<|message|>")) is None
 
 
 def test_harmony_with_tools_may_think_talk_and_call() -> None:

@@ -38,7 +38,9 @@ from tests.text.tools.test_formats import encode, read
 from tests.toy import byte_tokenizer
 
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
-TOOLS = [{"type": "function", "function": {"name": "weather", "description": "Of a city", "parameters": SCHEMA}}]
+TOOLS: list[dict[str, Any]] = [
+    {"type": "function", "function": {"name": "weather", "description": "Of a city", "parameters": SCHEMA}}
+]
 QUESTION = {"role": "user", "content": "What's the weather in Paris?"}
 CALL = {"id": "abcdefghi", "type": "function", "function": {"name": "weather", "arguments": {"city": "Paris"}}}
 TALKS: dict[str, list[dict[str, Any]]] = {
@@ -101,10 +103,14 @@ def theirs(source: str, talk: str, no_tools: list[Any] | None, **variables: Any)
     given = {"date_string": now.strftime("%d %b %Y"), "datetime": now.strftime("%b %d %Y")}
     given["functions"] = json.dumps(TOOLS, indent=2) if tools else ""
     conversation = json.loads(json.dumps((TALKS | MORE_TALKS)[talk]))
-    texts, _ = render_jinja_template(
-        [conversation], tools=tools, chat_template=source, add_generation_prompt=True, **{**given, **variables}
+    texts: Any = render_jinja_template(  # a tuple, whatever its annotation says
+        [conversation],
+        tools=None if tools is None else list(tools),
+        chat_template=source,
+        add_generation_prompt=True,
+        **{**given, **variables},
     )
-    return str(texts[0])
+    return str(texts[0][0])
 
 
 @pytest.fixture(scope="module")

@@ -42,8 +42,8 @@ def test_clients_go_by_turns(renderer: Renderer) -> None:
 
 def test_a_kill_costs_one_question(renderer: Renderer) -> None:
     async def main() -> None:
-        found = await asyncio.gather(renderer.rendered(ENDLESS, "a"), renderer.rendered(["b"], "b"))
-        assert found == [None, [[["p", {}, "b"]]]]
+        endless, other = await asyncio.gather(renderer.rendered(ENDLESS, "a"), renderer.rendered(["b"], "b"))
+        assert endless is None and other == [[["p", {}, "b"]]]
         for _ in range(4):
             assert await renderer.rendered(ENDLESS, "a") is None
         assert await renderer.rendered(["c"], "b") == [[["p", {}, "c"]]]

@@ -223,7 +223,7 @@ def test_nvfp4(style: str, tmp_path: Path) -> None:
         factor = scale.float().numpy() * np.float32(0.25)
     else:
         tensors = {base + "weight_packed": packed, base + "weight_scale": scale, base + "weight_global_scale": whole}
-        factor = scale.float().numpy() / np.float32(0.25)
+        factor = scale.float().numpy() * np.float32(4.0)
     tensors[base + "input_scale"] = torch.tensor(1.0)
     expected = [[np.float32(E2M1[codes[r, c]]) * factor[r, c // 16] for c in range(columns)] for r in range(rows)]
     path = folder(tmp_path / "m", tensors, quantization_config={"quant_method": style})

@@ -7,6 +7,7 @@ import stat
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from imp_server.core import ConfigError, InvalidModel, ModelFileMissing, UnsupportedModel
@@ -101,7 +102,7 @@ def test_a_damaged_part_of_a_copy_is_written_again(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as cutting:
-        cutting.setattr(pull_local.os, "fsync", stop)
+        cutting.setattr(os, "fsync", stop)
         with pytest.raises(KeyboardInterrupt):
             pull(str(model))
     part = home / "models" / ".partial-small" / "small.gguf"
@@ -122,9 +123,14 @@ def test_a_changed_source_is_copied_from_the_beginning(model: Path, home: Path) 
 
 
 def test_two_pulls_at_once_make_one_copy(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    copies = []
+    copies: list[tuple[Any, ...]] = []
     real = pull_local._copy
-    monkeypatch.setattr(pull_local, "_copy", lambda *a: copies.append(a) or real(*a))
+
+    def noted(*given: Any) -> Any:
+        copies.append(given)
+        return real(*given)
+
+    monkeypatch.setattr(pull_local, "_copy", noted)
     threads = [threading.Thread(target=pull, args=(str(model),)) for _ in range(4)]
     for thread in threads:
         thread.start()

@@ -17,7 +17,7 @@ from imp_server.api.driver import silence_s
 from imp_server.api.reports.files import FileWriter, PromptFiles, RequestLog
 from imp_server.config.load import load
 from imp_server.core import ConfigError, EngineFaulted
-from imp_server.engine.client.script import Fail, Wait, text_ids
+from imp_server.engine.client.script import Action, Fail, Wait, text_ids
 
 from tests.api.live_server import LiveServer
 from tests.live.toy_server import toy_server
@@ -96,7 +96,8 @@ def test_what_becomes_of_requests(tmp_path: Path) -> None:
         http.post(CHAT, json=chat(stream=True))
         live.engine.play(*text_ids("ab"), Fail(EngineFaulted("a step failed")))
         http.post(CHAT, json=chat())
-        live.engine.play(*[action for _ in range(200) for action in (*text_ids("x"), Wait(0.02))])
+        actions: list[Action] = [text_ids("x"), Wait(0.02)]
+        live.engine.play(*actions * 200)
         with http.stream("POST", CHAT, json=chat(stream=True, max_tokens=500)) as stream:
             next(line for line in stream.iter_lines() if '"x"' in line)
         streamed, whole, left = lines_of(file, 3)

@@ -14,7 +14,7 @@ from imp_server.backends.base import BLOCK_TOKENS
 from imp_server.core import EngineFaulted, GenerateRequest
 from imp_server.engine.client.base import EngineStats
 from imp_server.engine.client.generation import LiveGeneration, Requests
-from imp_server.engine.client.script import Emit, Fail, Prefilled, Wait, text_ids
+from imp_server.engine.client.script import Action, Emit, Fail, Prefilled, Wait, text_ids
 from imp_server.engine.messages import RowDelta
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -109,7 +109,8 @@ def test_requests_by_what_became_of_them(live: LiveServer) -> None:
     assert post(live).status_code == 500
     live.engine.play(*text_ids("o"), Fail(EngineFaulted("no")))
     post(live, stream=True)
-    live.engine.play(*[action for _ in range(99) for action in (*text_ids("x"), Wait(0.02))])
+    actions: list[Action] = [text_ids("x"), Wait(0.02)]
+    live.engine.play(*actions * 99)
     with httpx.stream("POST", live.url + CHAT, json=BODY | {"stream": True, "max_tokens": 500}) as stream:
         next(line for line in stream.iter_lines() if '"x"' in line)
     httpx.get(live.url + "/v1/models")

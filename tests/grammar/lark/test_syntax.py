@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from inspect import unwrap
 
 import pytest
 from imp_server.core import GrammarRefused, GrammarUnsatisfiable
@@ -152,7 +153,7 @@ def test_a_start_without_an_end_is_unsatisfiable() -> None:
 )  # fmt: skip
 def test_hostile_grammars_answer_quickly(grammar: str, text: str) -> None:
     start = time.process_time()
-    machine = compile_lark.__wrapped__(grammar)
+    machine = unwrap(compile_lark)(grammar)
     state = machine.start
     for byte in text.encode():
         following = machine.step(state, byte)

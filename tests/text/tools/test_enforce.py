@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import re
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,7 +21,7 @@ from imp_server.core import (
     special,
 )
 from imp_server.grammar.check import check_envelope
-from imp_server.grammar.engine import GrammarSpace
+from imp_server.grammar.engine import GrammarSpace, Matcher
 from imp_server.text.free_reply import free_reply
 from imp_server.text.tools.base import mark as mark_of
 from imp_server.text.tools.enforce import bound_tools, forced_calls, may_call_often, offered_tools
@@ -64,11 +65,11 @@ def mark(tag: str) -> bytes:
 CASES = [(form, template) for form in sorted(all_formats()) for template in TEMPLATES.get(form, [""])]
 
 
-def chat(**fields: object) -> ChatRequest:
-    return made(ChatRequest, (Message("user", (TextPart("hi"),)),), **({"tools": TOOLS} | fields))  # type: ignore[arg-type]
+def chat(**fields: Any) -> ChatRequest:
+    return made(ChatRequest, (Message("user", (TextPart("hi"),)),), **({"tools": TOOLS} | fields))
 
 
-def matcher(form: str, template: str, request: ChatRequest):
+def matcher(form: str, template: str, request: ChatRequest) -> Matcher:
     tools = bound_tools(request, offered_tools(request))
     notation = all_formats()[form]
     if request.tool_choice.mode == "required":
@@ -81,7 +82,7 @@ def matcher(form: str, template: str, request: ChatRequest):
     return GrammarSpace(VOCABULARY).matcher(plan)
 
 
-def walk(m, rng: random.Random, most: int = 400) -> bytes | None:
+def walk(m: Matcher, rng: random.Random, most: int = 400) -> bytes | None:
     """A random completion under the mask, byte by byte; None if it was cut."""
     state, out = m.start, bytearray()
     mask = np.zeros(-(-VOCABULARY.size // 32), dtype=np.uint32)
@@ -93,8 +94,9 @@ def walk(m, rng: random.Random, most: int = 400) -> bytes | None:
         assert allowed, f"dead end after {bytes(out)!r}"
         token_id = rng.choice([i for i in allowed if 32 <= i < 127] or allowed)
         out += VOCABULARY.token_bytes[token_id]
-        state = m.advance(state, token_id)
-        assert state is not None
+        after = m.advance(state, token_id)
+        assert after is not None
+        state = after
     return None
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import assume, given, settings
@@ -100,6 +101,7 @@ def test_parallel_calls_are_read_one_by_one(form: str) -> None:
     m = matcher(form, chat(TOOLS, ToolChoice("required")))
     text = two_calls(m, call_text(form, FIRST), call_text(form, SECOND))
     assert takes(m, text)
+    places: Sequence[int]
     for places in ([], range(len(text))):
         calls = calls_in(events_of(form, chat(TOOLS, ToolChoice("required")), text, list(places)))
         assert [name for name, _ in calls] == ["first", "second"]

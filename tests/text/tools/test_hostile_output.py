@@ -44,21 +44,21 @@ PLAIN = ["first", "second", "call:", "functions.first:0", '{"name": "first", "ar
          "}", "[", "]", ",", ":", "\n", "null", "12", "s", "<arg_key>s</arg_key>", "ü", "<", "</", "<|"]  # fmt: skip
 
 
-def merged(events: Sequence[OutputEvent]) -> list[object]:
-    """Neighbours of one kind as one, ids left out."""
-    found: list[list[object]] = []
+def merged(events: Sequence[OutputEvent]) -> list[tuple[tuple[str, int], str]]:
+    """((kind, index of the call), text): neighbours of one kind as one, ids left out."""
+    found: list[tuple[tuple[str, int], str]] = []
     for event in events:
         if isinstance(event, TextDelta | ReasoningDelta | CallArgs):
             where = (type(event).__name__, event.index if isinstance(event, CallArgs) else 0)
             if found and found[-1][0] == where:
-                found[-1][1] = str(found[-1][1]) + event.text
+                found[-1] = where, found[-1][1] + event.text
             else:
-                found.append([where, event.text])
+                found.append((where, event.text))
         elif isinstance(event, CallStart):
-            found.append([("start", event.index), event.name])
+            found.append((("start", event.index), event.name))
         elif isinstance(event, CallEnd):
-            found.append([("cut" if event.is_cut else "end", event.index), ""])
-    return list(found)
+            found.append((("cut" if event.is_cut else "end", event.index), ""))
+    return found
 
 
 def until_the_end(plan: OutputPlan, model: TextModel, ids: list[int]) -> list[int]:
@@ -75,20 +75,21 @@ def check(model: TextModel, text: bytes, cuts: Sequence[int]) -> None:
     prepared = model.prepare_chat(chat(TOOLS), 1)
     session, ids = prepared.session, until_the_end(prepared.request.plan, model, ids_of(model, text))
     told = []
+    places: Sequence[int]
     for choice, places in enumerate(([], range(1, len(ids)), sorted(c for c in cuts if c < len(ids)))):
         edges = [0, *places, len(ids)]
         events = [e for a, b in itertools.pairwise(edges) for e in session.push(choice, pack_ids(ids[a:b]))]
         told.append(merged(events + session.finish(choice, "stop", Usage())))
     assert told[1] == told[0] and told[2] == told[0]
     open_call, arguments = -1, ""
-    for (what, index), said in told[0]:  # type: ignore[misc]
-        said.encode()  # type: ignore[has-type]
+    for (what, index), said in told[0]:
+        said.encode()
         if what == "start":
             assert open_call < 0
             open_call, arguments = index, ""
         elif what == "CallArgs":
             assert index == open_call
-            arguments = said  # type: ignore[has-type]
+            arguments = said
         elif what == "end":
             assert index == open_call and isinstance(json.loads(arguments), dict)
             open_call = -1

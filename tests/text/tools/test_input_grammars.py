@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 from imp_server.core import GrammarRefused, GrammarUnsatisfiable, InputGrammar, Tool, ToolChoice, special
 from imp_server.dialects.free_form import free_form_tool
+from imp_server.grammar.engine import Matcher
 from imp_server.grammar.languages.lark.compile import compile_lark
+from imp_server.vocab.table import Vocabulary
 
 from tests.grammar.lark.grammars import APPLY_PATCH, CALCULATOR, PATCH
 from tests.grammar.test_regex import accepted
@@ -89,7 +91,7 @@ def test_walks_under_the_mask_write_texts_of_the_grammar(form: str) -> None:
     assert n_read == 4
 
 
-def walk(bound, vocabulary, rng: random.Random, n: int = 60) -> bytes:  # type: ignore[no-untyped-def]
+def walk(bound: Matcher, vocabulary: Vocabulary, rng: random.Random, n: int = 60) -> bytes:
     """`n` random bytes under the mask, then the shortest way out."""
     state, out = bound.start, bytearray()
     mask = np.zeros(-(-vocabulary.size // 32), dtype=np.uint32)
@@ -100,8 +102,9 @@ def walk(bound, vocabulary, rng: random.Random, n: int = 60) -> bytes:  # type: 
             break
         chosen = rng.choice([i for i in allowed if 32 <= i < 127] or allowed)
         out.append(chosen)
-        state = bound.advance(state, chosen)
-        assert state is not None
+        after = bound.advance(state, chosen)
+        assert after is not None
+        state = after
     return bytes(out) + bound.way_out(state)
 
 

@@ -18,7 +18,6 @@ from imp_server.text.tools.formats import all_formats
 from imp_server.text.tools.spelling import BoundTool
 
 from tests.text.tools.spelled import (
-    CONTROL_TOKENS,
     FORMATS,
     HARMONY_TOKENS,
     TEACHING,
@@ -29,7 +28,7 @@ from tests.text.tools.spelled import (
     text_in,
 )
 from tests.text.tools.spelled import model_of as spelled_model
-from tests.toy import CHATML, OPEN_THINKING_CHATML, byte_model
+from tests.toy import CHATML, CONTROL_TOKENS, OPEN_THINKING_CHATML, byte_model
 
 TOOLS = [Tool("first", parameters={"type": "object", "properties": {"x": {"type": "integer"}}}), Tool("second")]
 N_EARLY = 40
