@@ -143,7 +143,7 @@ def test_what_show_says_of_it(name: str, base: Path) -> None:
 class Damaged(TextTensors):
     """A checkpoint without one of its tensors, or with one of another shape."""
 
-    def __init__(self, whole: Checkpoint, dropped: str = "", misshapen: str = "") -> None:
+    def __init__(self, whole: Checkpoint, /, dropped: str = "", misshapen: str = "") -> None:
         super().__init__(whole)
         self._packed.pop(dropped, None)
         self._misshapen = misshapen
@@ -174,7 +174,7 @@ def test_a_tensor_that_is_missing_or_misshapen_is_named(name: str, base: Path, m
 class DamagedGguf(GgufFile):
     """The same of a GGUF file."""
 
-    def __init__(self, path: Path, dropped: str = "", misshapen: str = "") -> None:
+    def __init__(self, path: Path, /, dropped: str = "", misshapen: str = "") -> None:
         super().__init__(path)
         self.tensors.pop(dropped, None)
         if misshapen:
