@@ -5,10 +5,13 @@ VENV := .venv
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip --quiet --disable-pip-version-check install
 PYTEST := $(PY) -m pytest
+# Three for two cores: tests wait for clocks and processes about a third of their time. A worker takes neighbours from the
+# list, so what a module shares (a server, a model) is made once, and takes over others' when its own are done.
+POOL := -n 3 --dist worksteal
 ARGS ?=
 
 # make codex, make claude-code: the real program from npm against a scripted model
-.PHONY: serve test test-fast test-browser test-all check-degeneration fuzz mutants asan wheels emulated codex claude-code
+.PHONY: serve ci test test-fast test-browser chromium test-all check-degeneration fuzz mutants asan wheels emulated codex claude-code
 .PHONY: lint llama-server-tests setup setup-test native docs site oracle-files peers clean
 
 setup: $(VENV)/.base
@@ -45,24 +48,32 @@ lint: setup-test
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy imp $(TYPED)
 
+# All that CI runs, the page's tests in the same pool.
+ci: setup-test native
+	$(MAKE) --no-print-directory -j2 lint chromium
+	REQUIRE_NATIVE=1 REQUIRE_BROWSER=1 $(PYTEST) $(POOL) -m 'not slow and not gpu and not network' $(ARGS)
+
 test: lint native
-	$(PYTEST) -n 2 $(ARGS)
+	$(PYTEST) $(POOL) $(ARGS)
 
 # The parts that most changes touch, without servers: a minute on two cores. One part: make test-fast ARGS=tests/grammar
 FAST := tests/core tests/config tests/output tests/vocab tests/weights tests/decode tests/schedule tests/dialects tests/test_style.py tests/test_arrows.py tests/test_map.py
 test-fast: setup-test native
-	$(PYTEST) -n 2 $(or $(ARGS),$(FAST))
+	$(PYTEST) $(POOL) $(or $(ARGS),$(FAST))
 
-# The page in Chromium, which is installed where it isn't there and this is root.
-test-browser: setup-test native
+# The page in Chromium.
+test-browser: setup-test native chromium
+	REQUIRE_BROWSER=1 $(PYTEST) -m browser $(POOL) $(or $(ARGS),tests/browser)
+
+# Installed where it isn't there and this is root.
+chromium: setup-test
 	@$(PY) -c 'import playwright' 2>/dev/null || $(PIP) --editable '.[browser]'
 	@command -v chromium >/dev/null || { test "$$(id -u)" = 0 && apt-get update -qq && \
 	  DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium fonts-dejavu-core; } || \
 	  { echo "Chromium isn't installed, and this isn't root: install it (Debian: apt-get install chromium)"; exit 1; }
-	REQUIRE_BROWSER=1 $(PYTEST) -m browser -n 2 --dist loadfile $(or $(ARGS),tests/browser)
 
 test-all: lint native
-	$(PYTEST) -n 2 -m 'not gpu and not network and not browser' $(ARGS)
+	$(PYTEST) $(POOL) -m 'not gpu and not network and not browser' $(ARGS)
 
 fuzz: setup-test native
 	$(PYTEST) -m slow tests/contracts --fuzz-seed $$(date +%Y%m%d) $(ARGS)

@@ -1,6 +1,6 @@
-"""The page in a real browser: one Chromium and one server for all, a context of its own for each test.
+"""The page in a real browser: one server for all, a Chromium per file, a context of its own for each test.
 
-Without Playwright or Chromium these tests are skipped, unless REQUIRE_BROWSER is set (`make test-browser` sets it).
+Without Playwright or Chromium these tests are skipped, unless REQUIRE_BROWSER is set (`make test-browser`, `make ci`).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("browser")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")  # no longer: while Playwright's loop stands in this thread, no other test can run one
 def browser() -> Iterator[Any]:
     if not os.environ.get("REQUIRE_BROWSER"):
         pytest.importorskip("playwright")

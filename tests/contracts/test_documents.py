@@ -20,6 +20,8 @@ DOCUMENTS = sorted(
 )
 EXAMPLES = 8
 """Fuzzed cases per operation; `make fuzz` runs more."""
+COVERED = 60
+"""Cases of the coverage phase per operation that are sent for sure; all of them at length."""
 
 
 def answer(request: GenerateRequest, choice: int) -> list[Action]:
@@ -47,7 +49,9 @@ def fuzzed() -> Iterator[LiveServer]:
 @pytest.mark.parametrize("name", DOCUMENTS)
 def test_document(fuzzed: LiveServer, name: str) -> None:
     services = fuzzed.services
-    found = fuzzing.run(services.contract, services.validators, name, fuzzed.url, KEY, max_examples=EXAMPLES)
+    found = fuzzing.run(
+        services.contract, services.validators, name, fuzzed.url, KEY, max_examples=EXAMPLES, n_covered=COVERED
+    )
     assert not found, "\n\n".join(found[:20])
 
 
