@@ -11,7 +11,7 @@ POOL := -n 3 --dist worksteal
 ARGS ?=
 
 # make codex, make claude-code: the real program from npm against a scripted model
-.PHONY: serve ci test test-fast test-browser chromium test-all check-degeneration fuzz mutants asan wheels emulated codex claude-code
+.PHONY: serve ci test test-fast test-browser chromium test-all check-degeneration bench fuzz mutants asan wheels emulated codex claude-code
 .PHONY: lint llama-server-tests setup setup-test native docs site oracle-files peers clean
 
 setup: $(VENV)/.base
@@ -74,6 +74,10 @@ chromium: setup-test
 
 test-all: lint native
 	$(PYTEST) $(POOL) -m 'not gpu and not network and not browser' $(ARGS)
+
+# Speed as ratios of one run beside committed floors and this kind of machine's history; ARGS=--keep adds to the history.
+bench: setup-test native
+	$(PY) -m tests.perf.bench $(ARGS)
 
 fuzz: setup-test native
 	$(PYTEST) -m slow tests/contracts --fuzz-seed $$(date +%Y%m%d) $(ARGS)
