@@ -103,8 +103,8 @@ def run(
 ) -> list[str]:
     """What failed, as text to read. `max_examples`: per operation in the fuzzing phase.
 
-    `n_covered`: so many cases of an operation's coverage phase are sent, and of those behind them one in ten, no large one
-    among them; all if None.
+    `n_covered`: so many cases of an operation's coverage phase are sent, and of those behind them one in ten, no large
+    one among them; all if None.
     """
     config = SchemathesisConfig.from_dict(
         {
