@@ -34,6 +34,7 @@ ARROWS: dict[str, set[str]] = {
     "dialects": {"core", "config", "ui"},
     "conformance": {"core", "resources"},
     "degeneration": set(),
+    "validating": {"degeneration"},
     "serving_bench": {"core", "degeneration"},
     "api": {"core", "config", "resources", "dialects", "text", "engine", "vocab", "grammar", "workers"}
     | {"ui"},

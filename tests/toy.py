@@ -56,8 +56,8 @@ def byte_tokenizer(control: tuple[str, ...] = CONTROL_TOKENS, added: tuple[str, 
     return tokenizer_of_gguf(byte_keys(control, added))
 
 
-@lru_cache
-def bpe_keys(n_tokens: int = 600, pre: str = "smollm") -> Mapping[str, Any]:
+def bpe_library(n_tokens: int) -> LibraryTokenizer:
+    """Trained on SENTENCES."""
     library = LibraryTokenizer(models.BPE())
     library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     trainer = trainers.BpeTrainer(
@@ -67,6 +67,12 @@ def bpe_keys(n_tokens: int = 600, pre: str = "smollm") -> Mapping[str, Any]:
         show_progress=False,
     )
     library.train_from_iterator([SENTENCES] * 3, trainer)
+    return library
+
+
+@lru_cache
+def bpe_keys(n_tokens: int = 600, pre: str = "smollm") -> Mapping[str, Any]:
+    library = bpe_library(n_tokens)
     vocab = library.get_vocab()
     tokens = sorted(vocab, key=vocab.__getitem__)
     ranks = _merges(library)

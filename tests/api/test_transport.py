@@ -277,7 +277,7 @@ def test_tokenizer(http: httpx.Client) -> None:
     assert http.post("/tokenize", json={"prompt": "h"}).json() == {"tokens": [104]}
     pieces = http.post("/tokenize", json={"content": "hé", "with_pieces": True}).json()["tokens"]
     assert pieces == [{"id": 104, "piece": "h"}, {"id": 195, "piece": [195]}, {"id": 169, "piece": [169]}]
-    assert http.post("/detokenize", json={"tokens": [104, 195, 169]}).json() == {"content": "hé"}
+    assert http.post("/detokenize", json={"tokens": [104, 195, 169]}).json() == {"content": "hé", "prompt": "hé"}
 
 
 # --- the log's line of a request ----------------------------------------------------------------

@@ -62,6 +62,15 @@ class Client:
             except ValueError:
                 return None
 
+    def post(self, path: str, body: dict[str, Any]) -> tuple[int, Any]:
+        """Status and JSON of the reply; its text where that is none. Raises Unreachable."""
+        with self._exchange("POST", path, body) as reply:
+            data = reply.read(MAX_BODY)
+            try:
+                return reply.status, json.loads(data)
+            except ValueError:
+                return reply.status, data.decode(errors="replace")
+
     def models(self) -> list[str]:
         listed = self.get("/v1/models")
         data = listed.get("data", []) if isinstance(listed, dict) else []

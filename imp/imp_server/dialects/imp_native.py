@@ -97,7 +97,7 @@ async def tokenize(call: Call) -> Reply:
     ids = await call.services.tokenize(
         call.model,
         [content] if isinstance(content, str) else await call.worked(_whole, content),
-        add_special=call.body.get("add_special", False),
+        add_special=call.body.get("add_special", call.body.get("add_special_tokens", False)),
         parse_special=call.body.get("parse_special", True),
     )
     writer = call.services.token_writer(call.model) if call.body.get("with_pieces") else None
@@ -141,7 +141,24 @@ def _shown(data: bytes) -> bytes:
 @handler
 async def detokenize(call: Call) -> Reply:
     ids = await call.worked(whole_ids, call.body["tokens"])
-    return JsonReply({"content": await call.services.detokenize(call.model, ids)})
+    text = await call.services.detokenize(call.model, ids)
+    return JsonReply({"content": text, "prompt": text})
+
+
+@handler
+async def tokenizer_info(call: Call) -> Reply:
+    model = call.query.get("model", "")
+    card, facts = call.services.card(model), call.services.text_facts(model)
+    return JsonReply(
+        {
+            "tokenizer_class": "imp",
+            "bos_token": facts.template_facts.get("bos_token") or None,
+            "eos_token": facts.template_facts.get("eos_token") or None,
+            "pad_token": None,
+            "chat_template": facts.chat_template,
+            "model_max_length": card.context_length,
+        }
+    )
 
 
 def whole_ids(values: list[float]) -> list[int]:

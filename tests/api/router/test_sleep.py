@@ -87,7 +87,7 @@ def test_what_reads_only_wakes_nothing() -> None:
         for path in ("/health", "/props", "/slots", "/v1/models", "/v1/models/m", "/metrics", "/info", "/openapi.json"):
             assert http.get(path).status_code == 200, path
         assert http.post("/tokenize", json={"content": "hi"}).json() == {"tokens": [104, 105]}
-        assert http.post("/detokenize", json={"tokens": [104]}).json() == {"content": "h"}
+        assert http.post("/detokenize", json={"tokens": [104]}).json() == {"content": "h", "prompt": "h"}
         count = http.post("/v1/messages/count_tokens", json=BODY)
         assert count.status_code == 200 and count.json()["input_tokens"] > 0
         assert http.post("/v1/responses/input_tokens", json={"model": "m", "input": "hi"}).status_code == 200

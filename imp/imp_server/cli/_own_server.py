@@ -1,0 +1,35 @@
+"""A server of one's own for the time of a command: on a free port, ended behind it."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+
+from imp_server.cli._chat_server import listed_models
+from imp_server.core import UserFault
+
+_LISTENING = "Server listening on "
+
+
+@contextlib.contextmanager
+def served(model: str) -> Iterator[str]:
+    """The URL of a server of `model`, once that is loaded. What it says of itself goes to stderr. Raises UserFault."""
+    command = [sys.executable, "-m", "imp_server.cli.main", "serve", "--port", "0", "--model", model]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        line = next((line for line in process.stdout if line.startswith(_LISTENING)), "")
+        if not line:
+            raise UserFault(f"{model} can't be served; the lines above say why")
+        url = line.removeprefix(_LISTENING).strip()
+        while not any(entry.get("loaded", True) for entry in listed_models(url, "")):
+            if process.poll() is not None:
+                raise UserFault(f"the server of {model} ended; the lines above say why")
+            time.sleep(0.2)
+        yield url
+    finally:
+        process.terminate()
+        process.wait(60)

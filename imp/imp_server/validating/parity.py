@@ -1,0 +1,54 @@
+"""A served checkpoint beside transformers' run of the same files: how likely each token of the same texts is."""
+
+from __future__ import annotations
+
+import importlib.util
+import statistics
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from imp_server.degeneration.findings import Finding, judged, skipped
+from imp_server.validating.server import Served
+
+MEAN_BOUND = 0.1
+"""Nats, of the absolute differences: rounding of weights and of the cache, not another model."""
+
+
+def against_transformers(served: Served, checkpoint: Path | None, prompts: Mapping[str, str]) -> Iterator[Finding]:
+    if missing := [name for name in ("torch", "transformers") if importlib.util.find_spec(name) is None]:
+        yield skipped("parity", "transformers", f"not installed: {', '.join(missing)}")
+        return
+    if checkpoint is None or not (checkpoint / "config.json").exists():
+        yield skipped("parity", "transformers", "needs the checkpoint's folder with its config.json")
+        return
+    reference = _Reference(checkpoint)
+    differences: list[float] = []
+    for text in prompts.values():
+        ids = served.tokenize(text)
+        ours = served.complete(ids, 1, echo=True, logprobs=1).logprobs[1 : len(ids)]
+        differences += [abs(own - theirs) for own, theirs in zip(ours, reference.logprobs(ids)) if own is not None]
+    if not differences:
+        yield judged("parity", "transformers", "logprobs", "the server tells no logprobs of a prompt")
+        return
+    mean, widest = statistics.fmean(differences), max(differences)
+    told = f"logprobs differ by {mean:.3f} on average, {widest:.3f} at most, over {len(differences)} tokens"
+    yield judged("parity", "transformers", "logprobs", told if mean > MEAN_BOUND else None)
+
+
+class _Reference:
+    """transformers' model in float32."""
+
+    def __init__(self, folder: Path) -> None:
+        import torch
+        from transformers import AutoModelForCausalLM
+
+        self._model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+        self._model.train(False)
+
+    def logprobs(self, ids: list[int]) -> list[float]:
+        """Of each id but the first."""
+        import torch
+
+        with torch.inference_mode():
+            every = torch.log_softmax(self._model(torch.tensor([ids])).logits[0].float(), -1)
+        return [float(every[i, token]) for i, token in enumerate(ids[1:])]
