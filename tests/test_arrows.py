@@ -141,12 +141,16 @@ def test_every_package_has_its_arrows() -> None:
     assert found == set(ARROWS)
 
 
+WITH_TORCH = {("backends", "reference"), ("backends", "cuda"), ("validating", "parity.py")}
+"""The last is a command's, beside transformers, and imports it when it is asked to compare."""
+
+
 def test_nothing_imports_cli_and_only_backends_import_torch() -> None:
     for path, here, names in modules():
         for name in names:
             assert here == "cli" or not name.startswith("imp_server.cli"), path
             if name == "torch" or name.startswith("torch."):
-                assert path.relative_to(PACKAGE).parts[:2] in {("backends", "reference"), ("backends", "cuda")}, path
+                assert path.relative_to(PACKAGE).parts[:2] in WITH_TORCH, path
 
 
 def test_only_config_reads_the_environment() -> None:

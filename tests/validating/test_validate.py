@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from imp_server.validating.checks import CHECKS, PROMPTS, TEXTS, run
 from imp_server.validating.main import main
-from imp_server.validating.server import Completion, Refused, Served
+from imp_server.validating.server import Completed, Refused, Served
 
 SENTENCE = "the keeper of a light house sees ships at night and writes their names into his long old book by hand"
 WORDS = tuple(SENTENCE.split())
@@ -29,12 +29,12 @@ class Healthy(Served):
     def detokenize(self, ids: list[int]) -> str:
         return bytes(ids).decode()
 
-    def complete(self, prompt: str | list[int], max_tokens: int, **options: Any) -> Completion:
+    def complete(self, prompt: str | list[int], max_tokens: int, **options: Any) -> Completed:
         seed = options.get("seed") if options.get("temperature") else None
         chance = random.Random(f"{prompt} {seed}")
         text = " ".join(chance.choice(WORDS) + str(chance.randrange(100)) for _ in range(max_tokens))
         own: list[float | None] = [None] * bool(options.get("echo")) + [-0.1] * max_tokens
-        return Completion(text, "length", own, [None if p is None else {"a": -0.1, "b": -3.0} for p in own])
+        return Completed(text, "length", own, [None if p is None else {"a": -0.1, "b": -3.0} for p in own])
 
 
 class LosesBlanks(Healthy):
@@ -45,7 +45,7 @@ class LosesBlanks(Healthy):
 class Drifts(Healthy):
     n = 0
 
-    def complete(self, prompt: str | list[int], max_tokens: int, **options: Any) -> Completion:
+    def complete(self, prompt: str | list[int], max_tokens: int, **options: Any) -> Completed:
         found = super().complete(prompt, max_tokens, **options)
         self.n += 1
         found.text += str(self.n) if not options else ""
@@ -53,45 +53,45 @@ class Drifts(Healthy):
 
 
 class IgnoresSeeds(Healthy):
-    def complete(self, prompt: str | list[int], max_tokens: int, **options: Any) -> Completion:
+    def complete(self, prompt: str | list[int], max_tokens: int, **options: Any) -> Completed:
         return super().complete(prompt, max_tokens, **{**options, "seed": 0})
 
 
 class Changed(Healthy):
     """Its greedy text, of which some part is wrong."""
 
-    def changed(self, found: Completion) -> None:
+    def changed(self, found: Completed) -> None:
         raise NotImplementedError
 
-    def complete(self, prompt: str | list[int], max_tokens: int, **options: Any) -> Completion:
+    def complete(self, prompt: str | list[int], max_tokens: int, **options: Any) -> Completed:
         found = super().complete(prompt, max_tokens, **options)
         self.changed(found)
         return found
 
 
 class Leaks(Changed):
-    def changed(self, found: Completion) -> None:
+    def changed(self, found: Completed) -> None:
         found.text += "<|im_end|>"
 
 
 class SurerThanSure(Changed):
-    def changed(self, found: Completion) -> None:
+    def changed(self, found: Completed) -> None:
         found.logprobs[3] = 0.5
 
 
 class NotANumber(Changed):
-    def changed(self, found: Completion) -> None:
+    def changed(self, found: Completed) -> None:
         found.logprobs[3] = float("nan")
 
 
 class NotTheLikeliest(Changed):
-    def changed(self, found: Completion) -> None:
+    def changed(self, found: Completed) -> None:
         if found.logprobs[0] is not None:
             found.logprobs[3] = -2.0
 
 
 class Loops(Healthy):
-    def complete(self, prompt: str | list[int], max_tokens: int, **options: Any) -> Completion:
+    def complete(self, prompt: str | list[int], max_tokens: int, **options: Any) -> Completed:
         found = super().complete(prompt, max_tokens, **options)
         found.text = "and so on and on. " * (max_tokens // 4) if max_tokens > 100 else found.text
         return found

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -13,6 +12,7 @@ import click
 
 from imp_server.cli._chat_server import listed_models
 from imp_server.cli._own_server import served
+from imp_server.config import child_environment
 from imp_server.core import UserFault
 
 _NO_LM_EVAL = "imp eval needs lm-eval, which isn't installed: pip install 'imp-server[eval]'"
@@ -46,8 +46,7 @@ def command(url: str, model: str, key: str, further: tuple[str, ...], **options:
 def _run(url: str, key: str, model: str, further: Sequence[str], **options: Any) -> int:
     base = url.rstrip("/").removesuffix("/v1")
     asked = lm_eval_arguments(base, chosen(listed_models(base, key), model), **options)
-    environment = {**os.environ, **({"OPENAI_API_KEY": key} if key else {})}
-    environment.setdefault("OPENAI_API_KEY", "none")  # its client insists on one
+    environment = child_environment(OPENAI_API_KEY=key or "none")  # its client insists on one
     done = subprocess.run([sys.executable, "-m", "lm_eval", *asked, *further], env=environment, check=False)
     return done.returncode
 

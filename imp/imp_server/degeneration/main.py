@@ -20,7 +20,7 @@ PASSED, FAILED, UNREACHABLE = 0, 1, 2
 """Exit codes; 2 also for wrong usage, as argparse has it."""
 
 
-class _Help(argparse.HelpFormatter):
+class CommandHelp(argparse.HelpFormatter):
     """Begins as the other commands' help does."""
 
     def add_usage(self, usage: Any, actions: Any, groups: Any, prefix: str | None = None) -> None:
@@ -30,7 +30,7 @@ class _Help(argparse.HelpFormatter):
 def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(
         prog="imp degen",
-        formatter_class=_Help,
+        formatter_class=CommandHelp,
         description="Asks a running server for answers and looks for degenerate ones: loops, leaked thoughts and "
         "control tokens, mixed or lost streams, JSON that doesn't fit. Exit code 0: all passed; 1: a check failed; "
         "2: no server, no model, or wrong usage.",

@@ -11,7 +11,7 @@ from pathlib import Path
 from imp_server.degeneration import detectors
 from imp_server.degeneration.findings import Finding, judged, skipped
 from imp_server.validating.parity import against_transformers
-from imp_server.validating.server import Completion, Refused, Served
+from imp_server.validating.server import Completed, Refused, Served
 
 TEXTS = {
     "plain": "The quick brown fox jumps over the lazy dog.",
@@ -133,7 +133,7 @@ def _is_beaten(own: float | None, tops: dict[str, float] | None) -> bool:
     return own is not None and bool(tops) and own < max((tops or {}).values()) - SLACK
 
 
-def unhealthy(answer: Completion) -> str | None:
+def unhealthy(answer: Completed) -> str | None:
     """What is wrong with the logprobs of a prompt and its answer; None if nothing is."""
     if not answer.logprobs or answer.logprobs[0] is not None:
         return "a prompt's first token has no logprob, and the others have one"

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from imp_server.degeneration.client import Client, Unreachable
 from imp_server.degeneration.findings import Finding
+from imp_server.degeneration.main import CommandHelp
 from imp_server.validating.checks import CHECKS, run
 from imp_server.validating.server import Served
 
@@ -25,6 +26,7 @@ Serve = Callable[[str], AbstractContextManager[str]]
 def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(
         prog="imp validate",
+        formatter_class=CommandHelp,
         description="Looks whether a served checkpoint is healthy: its tokenizer, greedy replays byte by byte, a few "
         "prompts, logprobs, repetition, seeds, and parity with transformers where that is installed. Exit code 0: all "
         "passed; 1: a check failed; 2: no server, no model, or wrong usage.",

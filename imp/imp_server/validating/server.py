@@ -13,7 +13,7 @@ class Refused(Exception):
 
 
 @dataclass(slots=True)
-class Completion:
+class Completed:
     """A completion; the lists are aligned, and tell of the prompt, too, where `echo` was asked for."""
 
     text: str
@@ -35,12 +35,12 @@ class Served:
     def detokenize(self, ids: list[int]) -> str:
         return str(self._post("/detokenize", {"model": self.model, "tokens": ids})["content"])
 
-    def complete(self, prompt: str | list[int], max_tokens: int, **options: Any) -> Completion:
+    def complete(self, prompt: str | list[int], max_tokens: int, **options: Any) -> Completed:
         """Greedy unless `options` say otherwise."""
         asked = {"model": self.model, "prompt": prompt, "max_tokens": max_tokens, "temperature": 0, **options}
         choice = self._post("/v1/completions", asked)["choices"][0]
         told = choice.get("logprobs") or {}
-        return Completion(
+        return Completed(
             choice["text"], choice["finish_reason"], told.get("token_logprobs", []), told.get("top_logprobs", [])
         )
 
