@@ -79,7 +79,10 @@ test-all: lint native
 bench: setup-test native
 	$(PY) -m tests.perf.bench $(ARGS)
 
+# Hostile files, texts and requests for SECONDS in all, then the contracts at length; what fails is kept in tests/fuzz/corpus.
+SECONDS ?= 120
 fuzz: setup-test native
+	$(PY) -m tests.fuzz.driver --seconds $(SECONDS)
 	$(PYTEST) -m slow tests/contracts --fuzz-seed $$(date +%Y%m%d) $(ARGS)
 
 # After each change of what computes answers: a server of its own, and whether the default model's answers are still language.
