@@ -33,7 +33,7 @@ def blocks(language: str) -> list[tuple[str, str]]:
 
 
 def here(code: str, server: AnyServer) -> str:
-    return code.replace(ADDRESS, server.url)
+    return code.replace(ADDRESS, server.url).replace('"model": "smollm2"', f'"model": "{server.model}"')
 
 
 def test_there_are_five() -> None:
