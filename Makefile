@@ -10,6 +10,10 @@ PYTEST := $(PY) -m pytest
 POOL := -n 3 --dist worksteal
 ARGS ?=
 
+# What tests start by the hundred finds its modules compiled, also where the environment forbids to keep bytecode.
+unexport PYTHONDONTWRITEBYTECODE
+export PYTHONPYCACHEPREFIX := $(CURDIR)/build/pycache
+
 # make codex, make claude-code: the real program from npm against a scripted model
 .PHONY: serve ci test test-fast test-browser chromium test-all check-degeneration bench fuzz mutants asan wheels emulated codex claude-code
 .PHONY: lint llama-server-tests setup setup-test native docs site oracle-files peers clean

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +18,10 @@ os.environ["PYTHONPATH"] = os.pathsep.join(
     [str(ROOT / "imp"), str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
 )
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+# Tests start hundreds of processes, which would all compile the same sources where nobody may keep bytecode.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
+sys.pycache_prefix = os.environ.setdefault("PYTHONPYCACHEPREFIX", str(ROOT / "build" / "pycache"))
 
 
 def pytest_sessionstart() -> None:

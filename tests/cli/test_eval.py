@@ -19,7 +19,7 @@ def told(name: str = "", *, limit: int | None = None, chat: bool = False) -> str
 
 def test_loglikelihoods_travel_as_the_servers_own_ids() -> None:
     line = told()
-    assert line.startswith("--model local-completions --model_args model=a,base_url=http://h:1/v1/completions,")
+    assert line.startswith("--model imp-completions --model_args model=a,base_url=http://h:1/v1/completions,")
     assert "tokenizer_backend=remote" in line and "tokenized_requests=True" in line and "max_length=2048" in line
     assert "--tasks arc_easy,boolq" in line and "--limit" not in line and "--apply_chat_template" not in line
 

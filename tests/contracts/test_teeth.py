@@ -43,5 +43,7 @@ def test_a_fault_is_found(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with live_server(
         lambda: ScriptedEngine(model.vocabulary), lambda: model, model=fuzzing.MODEL, check_replies=False
     ) as live:
-        found = fuzzing.run(live.services.contract, live.services.validators, "imp", live.url, "k", max_examples=3, n_covered=30)
+        found = fuzzing.run(
+            live.services.contract, live.services.validators, "imp", live.url, "k", max_examples=3, n_covered=30
+        )
     assert any(check in text for text in found), found

@@ -44,11 +44,12 @@ def by_transformers(folder: Path, ids: list[int], n_context: int) -> tuple[float
 
 
 def test_its_loglikelihoods_are_those_of_transformers(folder: Path) -> None:
-    models = pytest.importorskip("lm_eval.models.openai_completions", reason="lm-eval isn't installed")
+    pytest.importorskip("lm_eval", reason="lm-eval isn't installed")
+    from imp_server.cli._lm_eval import ImpCompletions
     from lm_eval.api.instance import Instance
 
     with serving(folder, "--no-cpu-pack-cache") as (url, _):
-        asked = models.LocalCompletionsAPI(
+        asked = ImpCompletions(
             base_url=f"{url}/v1/completions", model="m", tokenizer_backend="remote", num_concurrent=2, max_length=128
         )
         requests = [Instance("loglikelihood", {}, pair, i) for i, pair in enumerate(PAIRS)]

@@ -47,7 +47,9 @@ def _run(url: str, key: str, model: str, further: Sequence[str], **options: Any)
     base = url.rstrip("/").removesuffix("/v1")
     asked = lm_eval_arguments(base, chosen(listed_models(base, key), model), **options)
     environment = child_environment(OPENAI_API_KEY=key or "none")  # its client insists on one
-    done = subprocess.run([sys.executable, "-m", "lm_eval", *asked, *further], env=environment, check=False)
+    done = subprocess.run(
+        [sys.executable, "-m", "imp_server.cli._lm_eval", *asked, *further], env=environment, check=False
+    )
     return done.returncode
 
 
@@ -65,7 +67,7 @@ def lm_eval_arguments(
     base: str, model: dict[str, Any], *, tasks: str, limit: int | None, chat: bool, parallel: int
 ) -> list[str]:
     """Its command line. Prompts travel as ids of the server's own tokenizer: no second one has to agree with it."""
-    kind, path = ("local-chat-completions", "chat/completions") if chat else ("local-completions", "completions")
+    kind, path = ("local-chat-completions", "chat/completions") if chat else ("imp-completions", "completions")
     arguments = {"model": model["id"], "base_url": f"{base}/v1/{path}", "num_concurrent": parallel}
     if not chat:
         arguments |= {"tokenizer_backend": "remote", "tokenized_requests": True}
