@@ -1,7 +1,7 @@
 """lm-eval's own command line, with one kind of model more: `python -m imp_server.cli._lm_eval`.
 
-To score a text lm-eval asks for one token behind it and drops the last logprob, believing that to be this token's. Where
-the model would end there, that would be the text's own last token: imp-completions lets it go on instead.
+To score a text lm-eval asks for one token behind it and drops the last logprob, believing that to be this token's.
+Where the model would end there, that would be the text's own last token: imp-completions lets it go on instead.
 """
 
 from __future__ import annotations
