@@ -57,6 +57,20 @@ def test_a_baseline_tells_a_weak_model_from_a_degenerated_server(
     assert "own reference" in capsys.readouterr().err
 
 
+def test_what_failed_in_one_run_of_a_reference_is_the_models(tmp_path: Path) -> None:
+    path = tmp_path / "kept.json"
+    for number, answers in enumerate((off_topic, None)):
+        with fake_server(*filter(None, [answers])) as url:
+            main(["--url", url, "--only", "adherence", "--write-baseline", str(path), f"transformers {number}"])
+    kept = json.loads(path.read_text())
+    assert kept["engine"] == "transformers 0; transformers 1"
+    assert kept["checks"]["adherence/sum/contains"] == "fail"
+    with fake_server(off_topic) as url:
+        assert main(["--url", url, "--only", "adherence", "--baseline", str(path)]) == 0
+    path.write_text(path.read_text().replace("transformers 1", "imp 1"))
+    assert main(["--url", "http://127.0.0.1:9", "--baseline", str(path)]) == 2
+
+
 def test_the_corpus() -> None:
     records = load_corpus()
     assert len(records) >= 250 and len({record.language for record in records}) >= 10

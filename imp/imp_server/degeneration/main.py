@@ -61,7 +61,10 @@ def parser() -> argparse.ArgumentParser:
         help="a reference engine's run on the same weights: its failures are the model's",
     )
     made.add_argument(
-        "--write-baseline", nargs=2, metavar=("FILE", "ENGINE"), help="keep this run as the baseline that ENGINE made"
+        "--write-baseline",
+        nargs=2,
+        metavar=("FILE", "ENGINE"),
+        help="keep this run as the baseline that ENGINE made; a FILE that is there is added to",
     )
     return made
 
@@ -72,6 +75,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         categories = _categories(options.only, options.skip)
         reference = read_baseline(Path(options.baseline)) if options.baseline else {}
+        if options.write_baseline and Path(options.write_baseline[0]).exists():
+            read_baseline(Path(options.write_baseline[0]))
         records = _records(options.corpus)
     except (BaselineError, CorpusError) as wrong:
         print(f"imp degen: {wrong}", file=sys.stderr)
@@ -93,7 +98,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     findings = _told(run(ask, categories, records))
     compare(findings, reference)
     if options.write_baseline:
-        write_baseline(Path(options.write_baseline[0]), findings, options.write_baseline[1], model)
+        path, engine = options.write_baseline
+        write_baseline(Path(path), findings, engine, model)
     _report(options.json, findings, options.url, model, thinks)
     return FAILED if failed(findings) else PASSED
 
