@@ -67,7 +67,7 @@ test-fast: setup-test native
 
 # The page in Chromium.
 test-browser: setup-test native chromium
-	REQUIRE_BROWSER=1 $(PYTEST) -m browser $(POOL) $(or $(ARGS),tests/browser)
+	REQUIRE_BROWSER=1 $(PYTEST) -m 'browser and not slow' $(POOL) $(or $(ARGS),tests/browser)
 
 # Installed where it isn't there and this is root.
 chromium: setup-test
@@ -76,8 +76,8 @@ chromium: setup-test
 	  DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium fonts-dejavu-core; } || \
 	  { echo "Chromium isn't installed, and this isn't root: install it (Debian: apt-get install chromium)"; exit 1; }
 
-test-all: lint native
-	$(PYTEST) $(POOL) -m 'not gpu and not network and not browser' $(ARGS)
+test-all: lint native chromium
+	REQUIRE_BROWSER=1 $(PYTEST) $(POOL) -m 'not gpu and not network' $(ARGS)
 
 # Speed as ratios of one run beside committed floors and this kind of machine's history; ARGS=--keep adds to the history.
 bench: setup-test native

@@ -164,6 +164,23 @@ def test_a_megabyte_from_a_file_is_shown(server: LiveServer, person: Person, tmp
     person.page.get_by_text("The end.").wait_for(timeout=20_000)
 
 
+@pytest.mark.parametrize("n_bytes", [100_000, pytest.param(1_000_000, marks=pytest.mark.slow)])
+def test_rendering_costs_linear_work(server: LiveServer, person: Person, tmp_path: Path, n_bytes: int) -> None:
+    """Each block goes to the server once, so what is sent is as long as the text."""
+    text = "Some words of the answer, `code` and **more**.\n" * 20 + "\n"
+    text = text * (n_bytes // len(text)) + "The end."
+    answer = {"id": "a", "role": "assistant", "content": text}
+    bring(person, tmp_path / "big.json", [{"title": "big", "leaf": "a", "messages": [answer]}])
+    sent: list[int] = []
+    person.page.on("request", lambda r: sent.append(len(r.post_data or "")) if r.url.endswith("/ui/render") else None)
+    person.items.first.get_by_role("link").click()
+    person.page.get_by_text("The end.").wait_for(timeout=20_000)
+    rendered(person)
+    print(f"{len(text)} bytes: {len(sent)} requests of {sum(sent)} bytes")
+    assert person.answer.locator(".block strong").count() == text.count("**more**")
+    assert len(text) < sum(sent) < 1.1 * len(text) and len(sent) < len(text) / 6000
+
+
 def test_a_finished_block_is_rendered_once_and_at_most_five_times_a_second(server: LiveServer, person: Person) -> None:
     asked: list[tuple[float, list[str]]] = []
     stamp = "() => performance.now()"
