@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
 from imp_server.engine.client.scripted import Emit, Wait, text_ids
 
 from tests.api.live_server import LiveServer

@@ -14,7 +14,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 from imp_server.core import CacheMarks, GenerationOptions, SamplingParams
-from imp_server.decode.drafter import Draft, DraftedRow, Float32s, RowDrafter
+from imp_server.decode.drafter import ANY_ROWS, Draft, DraftedRow, Float32s, RowDrafter
 from imp_server.engine.choice import Counts
 from imp_server.engine.drafting.speculation import Speculation
 from imp_server.engine.live import LiveRow
@@ -71,6 +71,7 @@ class FakeModel:
     name: str = "model"
     confidence: float = 0.7
     wants_hidden: bool = False
+    most_rows: int = ANY_ROWS
     n_drafted: int = 0
 
     def start(self, row: DraftedRow) -> RowDrafter:

@@ -14,7 +14,7 @@ from imp_server.backends.base import WANT_HIDDEN, Backend, KvSpec, Step, StepRes
 from imp_server.backends.reference.backend import ReferenceBackend
 from imp_server.backends.step_builder import StepBuilder
 from imp_server.core import OutputPlan, SamplingParams, pack_ids
-from imp_server.decode.drafter import Draft, DraftedRow, Float32s, RowDrafter
+from imp_server.decode.drafter import ANY_ROWS, Draft, DraftedRow, Float32s, RowDrafter
 from imp_server.decode.ngram import NgramDrafter
 from imp_server.decode.state import SamplerState
 from imp_server.engine.client.inline import InlineEngine
@@ -234,6 +234,7 @@ class Hidden:
     name = "hidden"
     confidence = 0.8
     wants_hidden = True
+    most_rows = ANY_ROWS
     silent_until = 0
 
     def __init__(self, guess: Sequence[int]) -> None:

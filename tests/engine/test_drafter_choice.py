@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from imp_server.config import Config
 from imp_server.core import SamplingParams
-from imp_server.decode.drafter import Draft, DraftedRow, Float32s, RowDrafter
+from imp_server.decode.drafter import ANY_ROWS, Draft, DraftedRow, Float32s, RowDrafter
 from imp_server.engine.client.inline import InlineEngine
 from imp_server.engine.drafting.drafters import make_speculation
 from imp_server.engine.drafting.speculation import Speculation
@@ -30,6 +30,7 @@ class Guess:
 
     confidence = 0.8
     wants_hidden = False
+    most_rows: int = ANY_ROWS
 
     silent_until = 0
 
@@ -73,7 +74,24 @@ def test_the_first_with_an_idea_wins(every: int, n_second: int) -> None:
 def test_the_configured_order_is_that_of_the_drafters(tmp_path: Path) -> None:
     for names in (("forced", "ngram"), ("ngram", "forced"), ("ngram",), ()):
         assert [each.name for each in made(tmp_path, tiny(), {"speculative.drafters": names})._drafters] == list(names)
-    assert [each.name for each in made(tmp_path, tiny(), {"speculative.ngram": False})._drafters] == ["forced"]
+    assert [each.name for each in made(tmp_path, tiny(), {"speculative.ngram": False})._drafters] == [
+        "forced",
+        "recall",
+    ]
+
+
+def test_who_guesses_wildly_is_not_asked_where_many_rows_decode() -> None:
+    """Positions cost there."""
+    guess = Guess("always")
+    guess.most_rows = 2
+
+    async def body(engine: InlineEngine, _: Tiny) -> None:
+        await ask(engine, request(engine, [3, 4], 12, n=2))
+        n_few, guess.n_asked = guess.n_asked, 0
+        await ask(engine, request(engine, [3, 4], 12, n=3))
+        assert n_few >= 20 and guess.n_asked <= 3, "but for steps at the ends, where not all three run"
+
+    with_engine(body, drafters=[guess])
 
 
 @pytest.mark.parametrize(("min_tokens", "asks"), [(0, True), (12, False)])
@@ -95,7 +113,7 @@ def test_a_strangers_tokenizer_cuts_nothing_on_the_loop(tmp_path: Path) -> None:
     tokenizer.is_foreign = True
     assert [
         each.name for each in make_speculation(Config().for_engine(), tiny(), tokenizer, CostTable())._drafters
-    ] == ["ngram"]
+    ] == ["ngram", "recall"]
 
 
 def made(folder: Path, architecture: Architecture, settings: dict[str, Any]) -> Speculation:

@@ -133,7 +133,7 @@ def test_a_draft_model_that_nobody_asks_is_not_loaded(files: dict[str, Path], ca
 def test_drafters_that_are_not_there_are_refused(files: dict[str, Path]) -> None:
     with pytest.raises(ConfigError, match="no model here has heads for 'mtp' yet"):
         built(files, "", {"speculative.drafters": ("ngram", "mtp")})
-    with pytest.raises(ConfigError, match="there is no 'eagle', only forced, ngram, model, mtp"):
+    with pytest.raises(ConfigError, match="there is no 'eagle', only forced, ngram, model, recall, mtp"):
         built(files, "", {"speculative.drafters": ("eagle",)})
 
 

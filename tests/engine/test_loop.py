@@ -17,7 +17,7 @@ from imp_server.core import (
     SamplingParams,
     pack_ids,
 )
-from imp_server.decode.drafter import Draft, DraftedRow
+from imp_server.decode.drafter import ANY_ROWS, Draft, DraftedRow
 from imp_server.decode.logprobs import position_logprobs
 from imp_server.engine.client.inline import InlineEngine
 
@@ -232,6 +232,7 @@ class Oracle:
     name = "oracle"
     confidence = 0.8
     wants_hidden = False
+    most_rows = ANY_ROWS
 
     def __init__(self) -> None:
         self.truth: dict[int, list[int]] = {}

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from itertools import chain
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
 from imp_server.core import OutputPlan, SamplingParams, Segment, pack_ids, special
-from imp_server.decode.drafter import Draft, DraftedRow, Float32s
+from imp_server.decode.drafter import ANY_ROWS, Draft, DraftedRow, Float32s, RowDrafter
 from imp_server.decode.forced import ForcedDrafter, ForcedRow
 from imp_server.decode.ngram import NgramDrafter, NgramKnobs, NgramRow
 from imp_server.engine.client.inline import InlineEngine
 from imp_server.engine.constrained.grammars import Grammars
 from imp_server.engine.drafting.drafts import Acceptance, RowDrafting
-from imp_server.engine.drafting.speculation import Speculation
+from imp_server.engine.drafting.speculation import Speculation, _Proposal
 from imp_server.grammar.check import check_schema
 from imp_server.schedule.cost import CostTable
 
@@ -137,6 +137,7 @@ class Fixed:
     name = "fixed"
     confidence = 0.8
     wants_hidden = False
+    most_rows = ANY_ROWS
     silent_until = 0
 
     def start(self, row: DraftedRow) -> Fixed:
@@ -163,14 +164,25 @@ def table(ms_by_tokens: dict[int, float]) -> CostTable:
 
 
 def test_the_cost_table_decides_how_long_a_draft_is() -> None:
+    def length(speculation: Speculation, n: int, rate: float) -> int:
+        return speculation._best(n, lambda n: sum(rate**i for i in range(1, n + 1)), 1, 1.0)[0]
+
     cheap = Speculation(costs=table({1: 10.0, 9: 12.0, 17: 14.0}))
-    assert cheap._worth(16, 0.9, 1, 1.0) == 16
+    assert length(cheap, 16, 0.9) == 16
     steep = Speculation(costs=table({1: 10.0, 2: 11.0, 4: 14.0, 9: 90.0}))
-    assert 1 <= steep._worth(8, 0.9, 1, 1.0) <= 3
-    assert steep._worth(8, 0.05, 1, 1.0) == 0
+    assert 1 <= length(steep, 8, 0.9) <= 3
+    assert length(steep, 8, 0.05) == 0
     linear = Speculation(costs=table({1: 10.0, 2: 20.0, 16: 160.0}))
-    assert linear._worth(8, 0.9, 1, 1.0) == 0
-    assert Speculation(costs=None)._worth(8, 0.0, 1, 1.0) == 8
+    assert length(linear, 8, 0.9) == 0
+    assert length(Speculation(costs=None), 8, 0.0) == 8
+
+
+def test_a_drafter_that_knows_its_odds_decides_by_them() -> None:
+    costs = table({1: 10.0, 2: 11.0, 3: 12.0, 9: 18.0})
+    acceptance = Acceptance(0.9)
+    for odds, wanted in (((0.95, 0.9, 0.02, 0.9), 2), ((0.05, 0.9, 0.9), 0), ((), 4)):
+        proposal = _Proposal(np.zeros(4, dtype=np.int32), cast(RowDrafter, None), acceptance, odds)
+        assert Speculation(costs=costs)._best(4, proposal.expected, 1, 1.0)[0] == wanted
 
 
 def test_failing_drafts_are_given_up_and_tried_again_later() -> None:

@@ -14,6 +14,7 @@ from imp_server.backends.reference.backend import ReferenceBackend
 from imp_server.core import GenerateRequest
 from imp_server.decode.forced import ForcedDrafter
 from imp_server.decode.ngram import NgramDrafter, NgramKnobs
+from imp_server.decode.recall import RecallDrafter
 from imp_server.engine.drafting.draft_model import ModelDrafter
 from imp_server.models.architecture import Architecture, CacheGroup
 from imp_server.schedule.cache import PrefixCache
@@ -33,6 +34,7 @@ SEEDS_AT_ONCE = 8
 HAPPENS = (
     "spec_ngram_accepted_total",
     "spec_model_accepted_total",
+    "spec_recall_accepted_total",
     "constrained_mask_waits_total",
     "grammar_steered_total",
     "preemptions_total",
@@ -65,6 +67,7 @@ class World:
     """One seed's engine and requests. `make`: a model of an architecture, a salt and so many threads."""
 
     def __init__(self, seed: int, make: Callable[[Architecture, int, int], Backend] = hashes) -> None:
+        self.seed = seed
         self.chance = Random(seed)
         self.make = make
         self.words = words()
@@ -121,7 +124,8 @@ class World:
             self._draft_model(),
         ]
         chance.shuffle(found)
-        return found[: chance.choice((1, 2, 3, 3))]
+        found = found[: chance.choice((1, 2, 3, 3))]
+        return [*found, RecallDrafter()] if self.seed % 4 == 2 else found
 
     def _draft_model(self) -> ModelDrafter:
         chance = self.chance

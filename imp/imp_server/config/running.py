@@ -104,7 +104,7 @@ class SpeculativeSettings(msgspec.Struct, frozen=True):
 
     enabled: Literal["auto", "on", "off"] = "auto"
     """auto = on for dense models, off for mixtures of experts."""
-    drafters: Words = ("forced", "ngram", "model")
+    drafters: Words = ("forced", "ngram", "model", "recall")
     """Who may propose, in order; the first proposal wins."""
     ngram: bool = True
     """Look up the last tokens in prompt and answer, and propose what followed."""

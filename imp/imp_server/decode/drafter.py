@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from imp_server.decode.state import SamplerState
 
+ANY_ROWS = 1 << 30
 Int32s = NDArray[np.int32]
 Float32s = NDArray[np.float32]
 NO_IDS: Int32s = np.empty(0, dtype=np.int32)
@@ -25,6 +26,8 @@ class Draft(NamedTuple):
 
     ids: Int32s = NO_IDS
     is_prediction: bool = False
+    odds: tuple[float, ...] = ()
+    """Of each id, that it is accepted once those before it are; empty: the drafter can't tell them apart."""
 
 
 NO_DRAFT = Draft()
@@ -74,6 +77,9 @@ class Drafter(Protocol):
     confidence: float
     """Probability that one of its tokens is accepted, before anything is known about a row."""
     wants_hidden: bool
+    most_rows: int
+    """Rows of a step beyond which it isn't asked: guesses that are often wrong pay only where a few positions more cost
+    next to nothing."""
 
     def start(self, row: DraftedRow) -> RowDrafter | None:
         """None: it will never have anything to say about this row."""

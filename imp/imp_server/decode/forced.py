@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 import numpy as np
 
 from imp_server.core import SPECIAL_OPEN
-from imp_server.decode.drafter import Draft, DraftedRow, Float32s
+from imp_server.decode.drafter import ANY_ROWS, Draft, DraftedRow, Float32s
 
 _KEY_BYTES = 48
 """Of a forced text, what its first token is remembered by."""
@@ -28,6 +28,7 @@ class ForcedDrafter:
     name = "forced"
     confidence = 0.95
     wants_hidden = False
+    most_rows = ANY_ROWS
 
     def __init__(self, encode: Callable[[str], Iterable[int]], token_bytes: Sequence[bytes]) -> None:
         self._encode = encode

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from imp_server.decode.drafter import NO_DRAFT, Draft, DraftedRow, Float32s, Int32s
+from imp_server.decode.drafter import ANY_ROWS, NO_DRAFT, Draft, DraftedRow, Float32s, Int32s
 
 _MOST_CANDIDATES = 16
 """Earlier occurrences looked at, the most recent ones."""
@@ -52,6 +52,7 @@ class NgramDrafter:
     name = "ngram"
     confidence = 0.8
     wants_hidden = False
+    most_rows = ANY_ROWS
 
     def __init__(self, knobs: NgramKnobs | None = None) -> None:
         self._knobs = knobs or NgramKnobs()

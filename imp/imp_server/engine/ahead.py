@@ -37,7 +37,7 @@ class Ahead:
             live.row.goes_ahead = False
             if live.output.room_left <= 1 or live.output.finish is not None:
                 continue  # the token under way is its last one
-            reason = self._reason(live)
+            reason = self._reason(live, len(waiting))
             if reason:
                 self._counts[reason] += 1
                 n_others += 1
@@ -50,8 +50,8 @@ class Ahead:
             live.row.goes_ahead = True
         self._n_ahead += len(able)
 
-    def _reason(self, live: LiveRow) -> str:
-        """One of REASONS; empty if it may go ahead."""
+    def _reason(self, live: LiveRow, n_rows: int) -> str:
+        """One of REASONS; empty if it may go ahead, in a step of about `n_rows`."""
         if self._scheduler.memory.has_state:
             return "state"
         if live.output.request.shift is not None:
@@ -71,7 +71,7 @@ class Ahead:
             live.host_reason = self._backend.on_host_reason(row)
         if live.host_reason:
             return "host_sampling"
-        return "drafts" if self._parts.speculation.may_draft_next(live) else ""
+        return "drafts" if self._parts.speculation.may_draft_next(live, n_rows) else ""
 
     def _pays(self, n_able: int, n_others: int) -> bool:
         """Rows that wait run in every second step while others run on: do both together get more tokens so?"""

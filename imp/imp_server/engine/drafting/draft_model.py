@@ -17,7 +17,7 @@ import numpy as np
 from imp_server.backends.base import BLOCK_TOKENS, WANT_NOTHING, WANT_SAMPLE, Backend, KvSpec, RowResult, StepRow
 from imp_server.backends.step_builder import StepBuilder
 from imp_server.core import SamplingParams
-from imp_server.decode.drafter import Draft, DraftedRow, RowDrafter
+from imp_server.decode.drafter import ANY_ROWS, Draft, DraftedRow, RowDrafter
 from imp_server.decode.state import SamplerState
 from imp_server.engine.drafting.draft_rows import DraftMemory, ModelRow
 from imp_server.schedule.cost import CostTable, VerifyCosts
@@ -36,6 +36,7 @@ class ModelDrafter:
     name = "model"
     confidence = 0.7
     wants_hidden = False
+    most_rows = ANY_ROWS
 
     def __init__(
         self,

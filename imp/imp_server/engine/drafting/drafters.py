@@ -13,6 +13,7 @@ from imp_server.core import ConfigError, HostOutOfMemory, ImpError
 from imp_server.decode.drafter import Drafter
 from imp_server.decode.forced import ForcedDrafter
 from imp_server.decode.ngram import NgramDrafter, NgramKnobs
+from imp_server.decode.recall import RecallDrafter
 from imp_server.engine.drafting.draft_model import ModelDrafter
 from imp_server.engine.drafting.speculation import Speculation
 from imp_server.engine.loading import kv_dtype, load_backend
@@ -28,7 +29,7 @@ from imp_server.weights.catalogue import find
 
 log = logging.getLogger(__name__)
 
-_NAMES = ("forced", "ngram", "model", "mtp")
+_NAMES = ("forced", "ngram", "model", "recall", "mtp")
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +132,8 @@ def make_speculation(
             drafters.append(NgramDrafter(NgramKnobs(**{field: getattr(knobs, field) for field in names})))
         elif name == "model" and model is not None:
             drafters.append(model)
+        elif name == "recall":
+            drafters.append(RecallDrafter())
     has_experts = any(isinstance(layer.feed_forward, Experts) for layer in architecture.layers)
     return Speculation(
         drafters,

@@ -1,8 +1,9 @@
 """Speculation: whom to ask for drafts, and how long a draft pays.
 
-A draft of d tokens is worth E(d) = a + a^2 + ... + a^d tokens, a being the row's acceptance so far, and costs what
-the step takes longer with d more positions. The length with the most tokens per millisecond is taken, and none
-where that doesn't beat the step without it.
+A draft of d tokens is worth E(d) = a1 + a1 a2 + ... + a1 ... ad tokens, ai being the odds that the drafter gives its
+i-th token, or the row's acceptance so far where it gives none, and costs what the step takes longer with d more
+positions. The length with the most tokens per millisecond is taken, and none where that doesn't beat the step without
+it.
 """
 
 from __future__ import annotations
@@ -11,6 +12,9 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
+from functools import partial
+from itertools import accumulate
+from operator import mul
 from typing import NamedTuple
 
 import numpy as np
@@ -35,10 +39,11 @@ class _Proposal(NamedTuple):
     ids: Int32s
     drafter: RowDrafter
     acceptance: Acceptance
+    odds: tuple[float, ...] = ()
 
-    @property
-    def rate(self) -> float:
-        return self.acceptance.rate
+    def expected(self, n: int) -> float:
+        """Tokens accepted of the first n."""
+        return sum(accumulate(self.odds[:n], mul)) if self.odds else _expected(self.acceptance.rate, n)
 
 
 class Speculation:
@@ -94,7 +99,9 @@ class Speculation:
         walks: list[tuple[LiveRow, list[Future[Made]]]] = []
         for live in asked:
             proposal = found.get(live)
-            n = self._worth(len(proposal.ids), proposal.rate, n_tokens, n_expected) if proposal is not None else 0
+            n = 0
+            if proposal is not None:
+                n, _ = self._best(len(proposal.ids), proposal.expected, n_tokens, n_expected)
             if proposal is None or not n:
                 self._pass_over(live, proposal)
                 continue
@@ -102,22 +109,25 @@ class Speculation:
             if live.grammar is not None:
                 walks.append((live, live.grammar.walk(live.row.drafts.tolist())))
             n_tokens += n
-            n_expected += _expected(proposal.rate, n)
+            n_expected += proposal.expected(n)
         self._await_walks(walks, overlaps_masks)
         self._proposed = [live for live in decoding if len(live.row.drafts)]
         self._charge_verification(len(decoding))
 
-    def may_draft_next(self, live: LiveRow) -> bool:
+    def may_draft_next(self, live: LiveRow, n_rows: int = 1) -> bool:
         """Somebody has a draft for the row now, while its next token is being sampled, so probably behind that, too.
 
-        A look costs as much as in `propose`, and who finds nothing looks as seldom.
+        A look costs as much as in `propose`, and who finds nothing looks as seldom. `n_rows`: of the next step.
         """
         if not self._drafters or live.output.room_left <= 2 or not self._wanted(live):
             return False
         if live.drafting is None:
             live.drafting = self._start(live)
         if live.row.sampler.position >= live.drafting.silent_until:
+            asked = {each.name for each in self._drafters if n_rows <= each.most_rows}
             for name, (drafter, acceptance) in live.drafting.drafters.items():
+                if name not in asked:
+                    continue
                 if name in self._models:
                     if self._account is None or self._account.may_spend:
                         return True
@@ -262,6 +272,8 @@ class Speculation:
         """Each drafter in its order, about the rows that those before it had no idea for."""
         found: dict[LiveRow, _Proposal] = {}
         for drafter in self._drafters:
+            if n_decoding > drafter.most_rows:
+                continue
             open_rows = [
                 (live, *live.drafting.drafters[drafter.name])
                 for live in asked
@@ -290,10 +302,11 @@ class Speculation:
         n_tokens, n_expected = n_before, float(n_before)
         for live, row_drafter, acceptance in open_rows:
             most = min(drafter.k, self._most(acceptance, live.output.room_left - 1))
-            n, factor = self._best(most, acceptance.rate, n_tokens, n_expected, price_ms)
+            expected = partial(_expected, acceptance.rate)
+            n, factor = self._best(most, expected, n_tokens, n_expected, price_ms)
             if n and self._pays_to_read(drafter, row_drafter, live.output.room_left, factor):
                 wanted.append((live, row_drafter, acceptance, n))
-                n_tokens, n_expected = n_tokens + n, n_expected + _expected(acceptance.rate, n)
+                n_tokens, n_expected = n_tokens + n, n_expected + expected(n)
             else:
                 self._decline(live, "cost", acceptance)
         began_s = self._clock()
@@ -320,19 +333,22 @@ class Speculation:
     def _note(self, live: LiveRow, name: str, draft: Draft) -> _Proposal:
         assert live.drafting is not None
         live.drafting.current, live.drafting.is_prediction = name, draft.is_prediction
-        return _Proposal(draft.ids, *live.drafting.drafters[name])
-
-    def _worth(self, n_proposed: int, rate: float, n_tokens: int, n_expected: float, price_ms: float = 0.0) -> int:
-        """How many of the proposed tokens to try in a step of `n_tokens` positions that yields `n_expected`.
-
-        `price_ms`: of one token that has yet to be drafted.
-        """
-        return self._best(n_proposed, rate, n_tokens, n_expected, price_ms)[0]
+        return _Proposal(draft.ids, *live.drafting.drafters[name], draft.odds)
 
     def _best(
-        self, n_proposed: int, rate: float, n_tokens: int, n_expected: float, price_ms: float
+        self,
+        n_proposed: int,
+        expected: Callable[[int], float],
+        n_tokens: int,
+        n_expected: float,
+        price_ms: float = 0.0,
     ) -> tuple[int, float]:
-        """As `_worth`, and by which factor that is faster than none."""
+        """How many of the proposed tokens to try in a step of `n_tokens` positions that yields `n_expected`.
+
+        And by which factor that is faster than none.
+
+        `expected`: tokens accepted of the first n. `price_ms`: of one token that has yet to be drafted.
+        """
         costs = self._costs
         if costs is None or costs.n_sizes < 2:
             return n_proposed, 2.0  # nothing measured yet: this is how it gets measured
@@ -341,7 +357,7 @@ class Speculation:
         best, best_rate = 0, _MARGIN * plain_rate
         for n in {n_proposed, *(n for n in _LENGTHS if n < n_proposed)}:
             ms = costs.estimate_ms(n_tokens + n)
-            gain = (n_expected + _expected(rate, n)) / (ms + price_ms * n)
+            gain = (n_expected + expected(n)) / (ms + price_ms * n)
             if gain > best_rate and (n_tokens == 1 or ms <= longest_ms):
                 best, best_rate = n, gain
         return best, best_rate / plain_rate
