@@ -85,8 +85,10 @@ class Matcher:
 
     def fill_mask(self, state: State, out: NDArray[np.uint32]) -> None:
         """Write the allowed ids into `out` (ceil(vocab / 32) words, or more: the rest becomes 0)."""
-        with self._lock:
-            row = self._masks.row(state)
+        row = self._masks.known(state)
+        if row is None:
+            with self._lock:
+                row = self._masks.row(state)
         n = len(row)
         out[:n] = row
         if len(out) > n:
@@ -94,6 +96,9 @@ class Matcher:
 
     def mask(self, state: State) -> NDArray[np.uint32]:
         """The allowed ids, ceil(vocab / 32) words. Shared: never write to it."""
+        known = self._masks.known(state)
+        if known is not None:
+            return known
         with self._lock:
             return self._masks.row(state)
 

@@ -64,7 +64,11 @@ class SpaceLock:
         self._lock.release()
 
     def __enter__(self) -> None:
-        self.acquire()
+        """As `acquire`: every question passes here."""
+        self._lock.acquire()
+        self._depth += 1
+        if self._depth == 1:
+            self._before = n_charged()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

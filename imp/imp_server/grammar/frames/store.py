@@ -5,7 +5,6 @@ It knows no kind of frame. Each kind has a factory of its own, which keeps what 
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterator
 from typing import Any, TypeVar
 
@@ -27,10 +26,11 @@ T = TypeVar("T")
 L = TypeVar("L", bound="Frame")
 
 
-class Frame(ABC):
+class Frame:
     """One frame: what can be on top of a configuration, known to the tables by a number.
 
-    Subclasses fill their row of the table; a waiting frame's row is indexed by results.
+    Subclasses fill their row of the table; a waiting frame's row is indexed by results. No ABC: every mask asks of what
+    kind some frames are, and those are slow to tell that they aren't of one.
     """
 
     __slots__ = ("id", "store")
@@ -43,9 +43,9 @@ class Frame(ABC):
         self.store = store
         self.id = store.claim(n_rows)
 
-    @abstractmethod
     def fill(self, byte: int) -> int:
         """The table entry for `byte` (or for result `byte` of a child); stores it, or the whole row."""
+        raise NotImplementedError
 
     @property
     def asked(self) -> Formula | None:
@@ -67,9 +67,9 @@ class ListedFrame(Frame):
 
     __slots__ = ()
 
-    @abstractmethod
     def entries(self) -> dict[int, int]:
         """The possible bytes; all others are DEAD."""
+        raise NotImplementedError
 
     def fill(self, byte: int) -> int:
         entries = self.entries()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from ctypes import memset
+from functools import partial
 from threading import Thread
 from typing import Any, NamedTuple
 
@@ -122,6 +123,9 @@ class Masks:
         self._space = space
         self._stepper = stepper
         self._native = NativeWalker(space.tables, self._sets.packed) if use_native and available() else None
+        self._piece: Callable[[Walk, list[int]], None] = (
+            self._native.walk if self._native else partial(walk, space.tables)
+        )
         self.by_bytes = self._sets.by_bytes
         self.trie = self._sets.full
         self._memo: dict[int, Any] = {}
@@ -158,6 +162,11 @@ class Masks:
         """Memory of what is made once per vocabulary."""
         return self._sets.n_bytes
 
+    def known(self, state: State) -> Row | None:
+        """A mask that was made before and depends on nothing else. Needs no lock: finished ones stay as they are."""
+        found = self._rows.get(state.cell)
+        return None if found is None or found[1] else found[0]
+
     def row(self, state: State) -> Row:
         """The mask of a state. Shared: never write to it."""
         known = self._rows.get(state.cell)
@@ -176,11 +185,12 @@ class Masks:
             return None
         order = np.array(machine.ways.ranks(), np.int32)
 
-        def begun() -> Walk:
+        key = "nearest", local
+        found = self._under_way.pop(key, None)
+        if found is None:
             out = np.full(self.vocabulary.size, DEAD, np.int32)
-            return Walk(self._sets.full, out, out.ctypes.data)
-
-        found = self._walked_on(("nearest", local), begun, lambda w: native.nearest(w, local, order.ctypes.data))
+            found = Walk(self._sets.full, out, out.ctypes.data)
+        self._walk_on(key, found, lambda walk_, _: native.nearest(walk_, local, order.ctypes.data), [])
         spend(found.n_units)
         return found.out
 
@@ -245,7 +255,8 @@ class Masks:
                 return self._sets.quoted
 
             key = id(self._memo), cell.top, cell.below
-            walk_ = self._walked_on(key, lambda: self._begun(begin), lambda w: native.walk_keys(w, stack))
+            walk_ = self._under_way.pop(key, None) or self._begun(begin)
+            self._walk_on(key, walk_, native.walk_keys, stack)
             asks = base.asks + [(walk_.trie, at) for at in walk_.asks]
             found = Walked(walk_.out, asks, max(walk_.depth_used, base.depth - 1))
             self._store(self._memo, cell.top, cell.below, found)
@@ -266,7 +277,9 @@ class Masks:
     def _judged(self, memo: dict[int, Any], top: int, below: Cell | None, begin: Callable[[Row], TokenTrie]) -> Walked:
         """The tokens that can be read. `begin`: writes those that aren't walked; the trie of the others."""
         stack = _stack(top, below)
-        walk_ = self._walked_on((id(memo), top, below), lambda: self._begun(begin), lambda w: self._piece(w, stack))
+        key = id(memo), top, below
+        walk_ = (self._under_way.pop(key, None) if self._under_way else None) or self._begun(begin)
+        self._walk_on(key, walk_, self._piece, stack)
         found = Walked(walk_.out, [(walk_.trie, at) for at in walk_.asks], walk_.depth_used)
         self._store(memo, top, below, found)
         self._pay(walk_)
@@ -276,20 +289,15 @@ class Masks:
         out, address = self._fresh.take()
         return Walk(begin(out), out, address)
 
-    def _piece(self, walk_: Walk, stack: list[int]) -> None:
-        if self._native:
-            self._native.walk(walk_, stack)
-        else:
-            walk(self._space.tables, walk_, stack)
-
-    def _walked_on(self, key: tuple[Any, ...], begun: Callable[[], Walk], piece: Callable[[Walk], None]) -> Walk:
-        """The walk when it is over; its last piece isn't paid for. Where a turn ends in the middle it goes on later."""
-        walk_ = self._under_way.pop(key, None) or begun()
+    def _walk_on(
+        self, key: tuple[Any, ...], walk_: Walk, piece: Callable[[Walk, list[int]], None], stack: list[int]
+    ) -> None:
+        """Until it is over; its last piece isn't paid for. Where a turn ends in the middle it goes on later."""
         try:
-            piece(walk_)
+            piece(walk_, stack)
             while not walk_.is_over:
                 self._pay(walk_)
-                piece(walk_)
+                piece(walk_, stack)
         except BaseException:
             if walk_.is_begun:
                 self._under_way[key] = walk_
@@ -298,7 +306,6 @@ class Masks:
             elif walk_.out.dtype == np.uint32:
                 self._fresh.give_back(walk_.out)
             raise
-        return walk_
 
     def _pay(self, walk_: Walk) -> None:
         """What native code has done can't be paid for before: it is kept first, should the turn be over."""

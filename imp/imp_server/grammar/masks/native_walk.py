@@ -46,14 +46,17 @@ class NativeWalker:
         self._walker = abi.Walker(fill=self._fill, asks=self._asks.ctypes.data, max_asks=MAX_ASKS)
         self._walker.tables = ctypes.addressof(tables.head)
         self._walker_at = ctypes.addressof(self._walker)
+        self._cursor = self._walker.cursor
+        self._cursor.max_words = PIECE_UNITS * WORDS_PER_UNIT
         self._reserve(256, 256)
         self._tries = dict(packed or {})
 
     def _reserve(self, n_frames: int, n_levels: int) -> None:
+        self._n_frames, self._n_levels = n_frames, n_levels
         self._frames: Any = (ctypes.c_int32 * n_frames)()
         self._levels: Any = (ctypes.c_int32 * n_levels)()
         self._walker.stack = ctypes.addressof(self._frames)
-        self._walker.cursor.nodes = ctypes.addressof(self._levels)
+        self._cursor.nodes = ctypes.addressof(self._levels)
 
     def _filled(self, local: int, byte: int) -> int:
         if self._error is not None:
@@ -87,19 +90,22 @@ class NativeWalker:
         self._end(walk)
 
     def _begin(self, walk: Walk, n_frames: int) -> PackedTrie:
-        packed = self._packed(walk.trie)
-        if n_frames > len(self._frames) or packed.n_levels > len(self._levels):
-            self._reserve(max(2 * n_frames, len(self._frames)), max(packed.n_levels, len(self._levels)))
-        n_levels = len(walk.nodes)
-        self._levels[:n_levels] = walk.nodes
-        cursor = self._walker.cursor
-        cursor.n_levels, cursor.block, cursor.max_words = n_levels, walk.block, PIECE_UNITS * WORDS_PER_UNIT
+        packed = self._tries.get(id(walk.trie)) or self._packed(walk.trie)
+        if n_frames > self._n_frames or packed.n_levels > self._n_levels:
+            self._reserve(max(2 * n_frames, self._n_frames), max(packed.n_levels, self._n_levels))
+        cursor = self._cursor
+        if walk.nodes:
+            self._levels[: len(walk.nodes)] = walk.nodes
+        cursor.n_levels, cursor.block = len(walk.nodes), walk.block
         return packed
 
     def _end(self, walk: Walk) -> None:
-        cursor = self._walker.cursor
-        walk.nodes, walk.block = self._levels[: cursor.n_levels], cursor.block
-        walk.is_over = not walk.nodes
+        cursor = self._cursor
+        n_levels = cursor.n_levels
+        if n_levels:
+            walk.nodes, walk.block = self._levels[:n_levels], cursor.block
+        else:
+            walk.nodes, walk.is_over = [], True
         walk.n_units = cursor.n_words // WORDS_PER_UNIT
 
     def _packed(self, trie: TokenTrie) -> PackedTrie:
