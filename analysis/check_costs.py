@@ -10,6 +10,7 @@ N`: every Nth schema of the schemastore; `--hostile N`: so many drawn by the str
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import os
 import resource
@@ -80,6 +81,7 @@ def cost_apart(asked: hostile.Hostile) -> Cost:
     child = os.fork()
     if not child:
         os.close(reader)
+        gc.freeze()  # as in a zygote: what was there before isn't walked
         signal.setitimer(signal.ITIMER_PROF, LIMIT_S)
         try:
             found = cost_here(asked)
