@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import resource
 import statistics
 import sys
@@ -20,7 +21,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from check_costs import drawn
 from imp_server.backends.base import KvSpec
 from imp_server.core import GrammarPlan, ImpError, OutputPlan, SamplingParams
 from imp_server.engine.acceptance import Limits
@@ -102,6 +102,8 @@ def accepted(options: argparse.Namespace) -> Iterator[tuple[str, GrammarPlan]]:
     real = [("store " + found.name, hostile.Hostile("schema", found.schema)) for found in store.schemas()]
     step = max(1, len(real) // options.store) if options.store else len(real)
     asked = real[::step][: options.store]
+    from check_costs import drawn  # beside this file
+
     asked += [(f"hostile {options.seed}/{n}", one) for n, one in enumerate(drawn(options.hostile, options.seed))]
     for name, one in asked:
         try:
@@ -126,7 +128,10 @@ async def keep_going(engine: InlineEngine, plan: OutputPlan, seed: int) -> None:
         seed += 100
 
 
-async def measured(setup: Setup, grammars: list[tuple[str, GrammarPlan]], n_tokens: int) -> None:
+async def measured(
+    setup: Setup, grammars: list[tuple[str, GrammarPlan]], n_tokens: int
+) -> tuple[list[tuple[float, float, str]], Any]:
+    """(pauses of steps, counters of the engine)."""
     engine = InlineEngine(setup.build)
     await engine.start()
     end_ids = tuple(setup.vocabulary.end_ids)
@@ -147,7 +152,7 @@ async def measured(setup: Setup, grammars: list[tuple[str, GrammarPlan]], n_toke
         row.cancel()
     await asyncio.gather(*rows, return_exceptions=True)
     await engine.stop()
-    report(setup.loop.pauses, len(grammars), counters)
+    return setup.loop.pauses, counters
 
 
 def report(pauses: list[tuple[float, float, str]], n_grammars: int, counters: Any) -> None:
@@ -176,10 +181,13 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--tokens", type=int, default=12, help="of each reply")
     options = parser.parse_args()
-    sys.setswitchinterval(SWITCH_INTERVAL_S)  # as the engine's process does
+    sys.setswitchinterval(SWITCH_INTERVAL_S)  # this and the frozen heap: as in an engine's process
     vocabulary = tokenizer_of(read_header(options.model)).vocabulary
     grammars = list(accepted(options))
-    asyncio.run(measured(Setup(vocabulary), grammars, options.tokens))
+    gc.collect()
+    gc.freeze()
+    pauses, counters = asyncio.run(measured(Setup(vocabulary), grammars, options.tokens))
+    report(pauses, len(grammars), counters)
 
 
 if __name__ == "__main__":
