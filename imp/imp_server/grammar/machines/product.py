@@ -81,7 +81,7 @@ class Product:
         row, kind = self._rows[state], self.classes[byte]
         target = row.get(kind)
         if target is None:
-            spend(2 + len(self.parts) // 2)
+            spend(1 + len(self.parts) // 4)
             states = zip(self.parts, self._states[state])
             target = row[kind] = self.number(tuple(m.step(s, byte) if s != DEAD else DEAD for m, s in states))
         return target
