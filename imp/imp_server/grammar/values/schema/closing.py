@@ -25,6 +25,8 @@ KEYWORD = "x-imp-extra-properties"
 """At the root of a schema: closed | allow."""
 MAX_PLACES = 4_000
 """Places deeper inside stay open."""
+UNITS_PER_SCHEMA = 8
+"""What it costs to find what applies in the place of one."""
 INLINE = 400
 """Characters of a place that is spelled out wherever it occurs again."""
 RISKY = ("minProperties", "maxProperties", "propertyNames", "uniqueItems")
@@ -117,7 +119,7 @@ class Closing:
             if (id(part.schema), at.base) in seen:
                 continue
             seen.add((id(part.schema), at.base))
-            spend()
+            spend(UNITS_PER_SCHEMA)
             hidden = at.hides and "$ref" in part.schema
             yield Part(at, _HIDDEN if hidden else part.schema)
             todo += reversed(list(self._applied(part.schema, at, hidden)))
@@ -146,6 +148,7 @@ class Closing:
         patterns = dict.fromkeys(p for n in schemas for p in _map(n.schema, "patternProperties"))
         open_ = any(k in n.schema for n in schemas for k in ("additionalProperties", "unevaluatedProperties"))
         is_closed = bool(names or patterns) and not open_ and key not in self._opened
+        spend(len(names) * len(schemas))
         among = {name: [part for n in schemas for part in self._members(n, name)] for name in names}
         for n in constants:
             for name, value in n.constant.items():
