@@ -29,6 +29,7 @@ from imp_server.core import SamplingParams
 from imp_server.decode.state import SamplerState
 
 from tests.backends.array_source import ArraySource, tiny
+from tests.backends.cuda.running import PlainCuda
 
 PROMPT = np.array([5, 9, 31, 60, 7, 7, 12, 44, 2, 80, 33], dtype=np.int32)
 TABLE = np.array([3, 1, 6, 2], dtype=np.int32)
@@ -42,7 +43,7 @@ LAWS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.fixture(params=[ReferenceBackend, CpuBackend], ids=["reference", "cpu"])
+@pytest.fixture(params=[ReferenceBackend, CpuBackend, PlainCuda], ids=["reference", "cpu", "cuda"])
 def backend(request: pytest.FixtureRequest) -> Iterator[Backend]:
     made = request.param(ArraySource(tiny()))
     made.allocate(KvSpec((8,), made.info.default_kv_dtype))
@@ -145,7 +146,9 @@ def test_all_hidden_states_and_given_inputs(backend: Backend) -> None:
     every = hidden(PROMPT)
     assert every.shape[0] == len(PROMPT)
     for n in (1, 5, len(PROMPT)):
-        np.testing.assert_array_equal(hidden(PROMPT[:n], WANT_HIDDEN), every[n - 1])
+        own = hidden(PROMPT[:n], WANT_HIDDEN)
+        # On cuda a position's last bits may depend on those beside it.
+        np.testing.assert_allclose(own, every[n - 1], rtol=0, atol=1e-5 if backend.info.name == "cuda" else 0)
     source = ArraySource(tiny())
     table = np.asarray(source.array("embedding"), dtype=np.float32) * source.architecture.embedding_scale
     masked = PROMPT.copy()
@@ -155,7 +158,7 @@ def test_all_hidden_states_and_given_inputs(backend: Backend) -> None:
     np.testing.assert_allclose(hidden(masked, embeddings=given), every, atol=1e-5)
 
 
-@pytest.mark.parametrize("make", [ReferenceBackend, CpuBackend])
+@pytest.mark.parametrize("make", [ReferenceBackend, CpuBackend, PlainCuda])
 def test_what_was_never_collected_ends_with_the_backend(make: Callable[[Any], Backend]) -> None:
     backend = make(ArraySource(tiny()))
     backend.allocate(KvSpec((8,), backend.info.default_kv_dtype))

@@ -225,7 +225,7 @@ def test_choices_of_an_option_complete(tmp_path: Path) -> None:
     [
         (["serve", "-c", "4096"], "no option -c; here it is --max-seq-len"),
         (["serve", "--ctx-size=4096"], "no option --ctx-size; here it is --max-seq-len"),
-        (["serve", "-ngl", "99"], "no option -ngl; leave it out: there is no GPU backend yet"),
+        (["serve", "-ngl", "99"], "no option -ngl; leave it out: a model is whole where its backend is"),
         (["chat", "-np", "2"], "no option -np; here it is --max-batch"),
         (["chat", "--temp", "1"], "no option --temp; here it is --temperature"),
         (["gc", "-c", "4096"], "No such option '-c'"),

@@ -47,7 +47,8 @@ def test_a_gpu_without_a_backend_for_it(monkeypatch: pytest.MonkeyPatch, capsys:
     assert "cuda" not in topics["extras"][0]["text"]
     monkeypatch.setattr(doctor_module, "exists", lambda _: True)
     monkeypatch.setattr(util, "find_spec", lambda _: None)
-    assert "pip install 'torch" in doctor_module.gpu(Config())[0].text
+    found = doctor_module.gpu(Config())[0].text
+    assert "--backend cuda" in found and "untried on real cards" in found and "pip install 'torch" in found
 
 
 def test_the_same_in_words(capsys: pytest.CaptureFixture[str]) -> None:

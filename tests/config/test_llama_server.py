@@ -118,7 +118,7 @@ def test_a_template_of_words_is_jinja_and_a_word_is_a_name() -> None:
 
 def test_what_has_no_effect_is_named() -> None:
     (note,) = translated(["-ngl", "99"], {}).notes
-    assert note == "-ngl has no effect here: there is no GPU backend yet"
+    assert note == "-ngl has no effect here: a model is whole where its backend is"
 
 
 def test_variables_hold_and_the_command_line_is_stronger() -> None:

@@ -69,7 +69,7 @@ def test_command_line_then_section_then_all_then_file_then_default(tmp_path: Pat
         ("api-key = x", "api-key is of the whole server"),
         ("models-max = 1", "models-max is of the whole server"),
         ("load-on-startup = perhaps", "expected: true or false"),
-        ("ngl = 5", "there is no GPU backend yet"),
+        ("ngl = 5", "a model is whole where its backend is"),
         ("temperature", "isn't valid for sampling.temperature"),
     ],
 )

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from imp_server.backends.base import ON_HOST_REASONS, WANT_SAMPLE, RowResult, StepRow
 from imp_server.backends.cpu import abi
 from imp_server.backends.cpu.errors import KernelError
-from imp_server.backends.cpu.sampling import NativeSampling, on_host_reason
+from imp_server.backends.cpu.sampling import NativeSampling
 from imp_server.backends.host_sampling import sample_on_host
+from imp_server.backends.sampled_rows import on_host_reason
 from imp_server.core import SamplingParams
 from imp_server.decode.state import SamplerState
 from imp_server.native import usable_isas

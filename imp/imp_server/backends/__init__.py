@@ -93,14 +93,11 @@ def exists(name: str) -> bool:
 
 
 def choose(name: str) -> str:
-    """auto = cuda if there is one, else cpu, else reference."""
+    """auto = cpu if it is built, else reference. Not cuda, which nobody has run on a card yet: it must be asked for."""
     if name != "auto":
         return name
-    for candidate in ("cuda", "cpu"):
-        module = _module(candidate)
-        if module is not None and module.is_usable():
-            return candidate
-    return "reference"
+    module = _module("cpu")
+    return "cpu" if module is not None and module.is_usable() else "reference"
 
 
 def _module(name: str) -> _Module | None:

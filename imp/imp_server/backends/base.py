@@ -207,6 +207,8 @@ class BackendInfo:
     Kept prefixes of another arithmetic are never used."""
     has_device_memory: bool = False
     """Blocks live apart from host memory, so host memory is a tier below them."""
+    kv_memory_bytes: int | None = None
+    """What of the device's memory is left for keys and values; None = they are in the host's."""
     waits_for_masks: bool = False
     """It can be given masks that are still being filled (Step.mask_flags)."""
     overlaps: bool = False

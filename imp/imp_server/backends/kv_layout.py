@@ -21,7 +21,7 @@ class ElementType:
     """Of the scale that each vector has; 0 = none."""
 
 
-ELEMENT_TYPES = {"f32": ElementType(4), "bf16": ElementType(2), "int8": ElementType(1, 4)}
+ELEMENT_TYPES = {"f32": ElementType(4), "bf16": ElementType(2), "fp8": ElementType(1), "int8": ElementType(1, 4)}
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,3 +12,5 @@ class BackendOptions(NamedTuple):
 
     cpu: CpuSettings = CpuSettings()
     cuda: CudaSettings = CudaSettings()
+    n_outputs: int = 64
+    """Most positions of a step that are sampled: rows times one more than the longest draft."""

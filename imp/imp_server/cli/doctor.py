@@ -155,9 +155,10 @@ def gpu(_: Config) -> list[DoctorFinding]:
         return [DoctorFinding("gpu", "none found: the cpu backend is used")]
     if not exists("cuda"):
         return [DoctorFinding("gpu", f"{'; '.join(cards)}; this imp has no GPU backend: the cpu backend is used")]
-    ready = util.find_spec("torch") is not None and util.find_spec("cupy") is not None
+    ready = util.find_spec("torch") is not None
     advice = "" if ready else f"; to use it: pip install {NEEDS['cuda']}"
-    return [DoctorFinding("gpu", f"{'; '.join(cards)}{advice}", "ok" if ready else "note")]
+    how = "used with --backend cuda, by plain operations: no kernels of our own yet, and untried on real cards"
+    return [DoctorFinding("gpu", f"{'; '.join(cards)}; {how}{advice}", "ok" if ready else "note")]
 
 
 def disk(config: Config) -> list[DoctorFinding]:

@@ -60,10 +60,10 @@ FOREIGN_FLAGS: dict[str, str] = {
     "--repeat-penalty": "--repetition-penalty",
     "-v": "--log-level debug",
     "--verbose": "--log-level debug",
-    "-ngl": "leave it out: there is no GPU backend yet",
-    "--n-gpu-layers": "leave it out: there is no GPU backend yet",
-    "--tensor-parallel-size": "leave it out: there is no GPU backend yet",
-    "--gpu-memory-utilization": "leave it out: there is no GPU backend yet",
+    "-ngl": "leave it out: a model is whole where its backend is (--backend)",
+    "--n-gpu-layers": "leave it out: a model is whole where its backend is (--backend)",
+    "--tensor-parallel-size": "leave it out: a model is whole where its backend is (--backend)",
+    "--gpu-memory-utilization": "leave it out: a model is whole where its backend is (--backend)",
     "-b": "leave it out: steps are sized by what they cost",
     "-ub": "leave it out: steps are sized by what they cost",
     "--batch-size": "leave it out: steps are sized by what they cost",
@@ -109,9 +109,5 @@ OWN_VALUE_ALIASES: dict[tuple[str, str], str] = {
 # reads a knob takes it out; a test finds what was forgotten.
 NOT_YET: frozenset[str] = frozenset({
     "engine.deterministic",
-    "cuda.device",
-    "cuda.graphs",
-    "cuda.memory_mib",
-    "cuda.memory_fraction",
     "adapters.max_loaded",
 })  # fmt: skip

@@ -7,14 +7,14 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from imp_server.config.types import Count, Fraction, Milliseconds, Percent, Positive, Seconds, Words
+from imp_server.config.types import CardIndex, Count, Fraction, Milliseconds, Percent, Positive, Seconds, Words
 
 
 class EngineSettings(msgspec.Struct, frozen=True):
     """The process that owns the model."""
 
     backend: Literal["auto", "cpu", "reference", "cuda"] = "auto"
-    """What runs the model; auto = cuda if there is one, else cpu, else reference."""
+    """What runs the model; auto = cpu if it is built, else reference. cuda is new, and used only when it is named."""
     deterministic: bool = False
     """Same tokens from run to run on cuda, at some cost; cpu and reference always are."""
     overlap: Literal["auto", "on", "off"] = "auto"
@@ -160,8 +160,8 @@ class CpuSettings(msgspec.Struct, frozen=True):
 class CudaSettings(msgspec.Struct, frozen=True):
     """The CUDA backend."""
 
-    device: Count = 0
-    """Index of the GPU."""
+    device: CardIndex = 0
+    """Index of the GPU; -1 = none, plain operations on the CPU: slow, to compare and to test."""
     graphs: Literal["auto", "always", "never"] = "auto"
     """Capture decode steps as CUDA graphs."""
     memory_mib: Count = 0

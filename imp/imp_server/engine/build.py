@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 import msgspec
 
@@ -18,7 +19,7 @@ from imp_server.engine.acceptance import Limits
 from imp_server.engine.constrained.grammars import Grammars
 from imp_server.engine.drafting.drafters import DraftModel, load_draft_model, make_model_drafter, make_speculation
 from imp_server.engine.fingerprint import fingerprint
-from imp_server.engine.loading import kv_dtype, load_backend
+from imp_server.engine.loading import kv_dtype, load_backend, rows_at_once
 from imp_server.engine.loop import EngineLoop
 from imp_server.engine.lower_tier import lower_tier
 from imp_server.engine.messages import FromEngine, Loading, ModelInfo
@@ -37,7 +38,6 @@ from imp_server.schedule.scheduler import ScheduleLimits, Scheduler
 from imp_server.vocab.table import Vocabulary
 from imp_server.vocab.tokenizer import Tokenizer
 
-_DEFAULT_ROWS = 8
 _MEMORY_SHARE = 0.25
 """Of the free memory, for keys and values, when the configuration leaves it to us."""
 
@@ -65,10 +65,10 @@ def build_engine(
     source, tokenizer, backend = _load(path, config, emit)
     vocabulary = tokenizer.vocabulary
     architecture = backend.architecture
-    n_rows = config.scheduler.max_rows or _DEFAULT_ROWS
+    n_rows = rows_at_once(config)
     wanted = min(config.model.max_seq_len or architecture.context_length, architecture.context_length)
     draft = load_draft_model(config, architecture, vocabulary, emit)
-    kv = plan_memory(backend, architecture, config, n_rows, wanted, 0 if draft is None else draft.block_bytes)
+    kv = plan_memory(backend, architecture, config, n_rows, wanted, _draft_bytes(draft))
     backend.allocate(kv)
     context = min(wanted, _capacity(architecture, kv))
     limits = _limits(architecture, config, n_rows, context)
@@ -178,32 +178,43 @@ def prefix_index(knobs: PrefixCacheKnobs, offload: Offload | None = None) -> Mak
     )
 
 
+class DraftBytes(NamedTuple):
+    """What a draft model takes: with each block, and for its weights."""
+
+    of_a_block: int = 0
+    weights: int = 0
+
+
+def _draft_bytes(draft: DraftModel | None) -> DraftBytes:
+    return DraftBytes() if draft is None else DraftBytes(draft.block_bytes, draft.backend.info.weight_bytes)
+
+
 def plan_memory(
     backend: Backend,
     architecture: Architecture,
     config: EngineConfig,
     n_rows: int,
     context: int,
-    draft_block_bytes: int = 0,
+    draft: DraftBytes,
 ) -> KvSpec:
     """Blocks per group: as configured, else enough for every row at full length within a share of free memory.
 
-    `draft_block_bytes`: of the block of a draft model that comes with each.
-
-    Raises CapacityExceeded if not even `kv_cache.min_tokens` (or a few blocks) fit.
+    Raises CapacityExceeded if not even `kv_cache.min_tokens` (or a few blocks) fit, or what is configured is more than
+    the device has.
     """
     dtype = kv_dtype(config, backend)
     sizes = backend.block_bytes(dtype)
     if not sum(sizes):
         return KvSpec((), dtype)
-    per_block = sum(sizes) + draft_block_bytes
+    per_block = sum(sizes) + draft.of_a_block
     full = n_rows * -(-context // BLOCK_TOKENS)
     if config.kv_cache.max_blocks:
         n_blocks = config.kv_cache.max_blocks
     elif config.kv_cache.size_mib:
         n_blocks = (config.kv_cache.size_mib << 20) // per_block
     else:
-        n_blocks = min(full, int(available_bytes() * _MEMORY_SHARE) // per_block)
+        n_blocks = min(full, _usable_bytes(backend, draft) // per_block)
+    _refuse_more_than_there_is(backend, draft, n_blocks * per_block)
     least = max(2, -(-config.kv_cache.min_tokens // BLOCK_TOKENS))
     if n_blocks < least:
         raise CapacityExceeded(
@@ -211,6 +222,23 @@ def plan_memory(
             f"raise kv_cache.size_mib ({-(-per_block * least >> 20)} MiB hold them) or lower kv_cache.min_tokens"
         )
     return KvSpec(tuple(_group_blocks(group.kind, n_blocks, n_rows) for group in architecture.cache_groups), dtype)
+
+
+def _usable_bytes(backend: Backend, draft: DraftBytes) -> int:
+    """For keys and values."""
+    on_device = backend.info.kv_memory_bytes
+    return int(available_bytes() * _MEMORY_SHARE) if on_device is None else max(0, on_device - draft.weights)
+
+
+def _refuse_more_than_there_is(backend: Backend, draft: DraftBytes, n_bytes: int) -> None:
+    if backend.info.kv_memory_bytes is None:
+        return
+    usable = _usable_bytes(backend, draft)
+    if n_bytes > usable:
+        raise CapacityExceeded(
+            f"kv_cache asks for {n_bytes >> 20} MiB of keys and values, and {usable >> 20} MiB of the device are left "
+            "for them: lower kv_cache.size_mib (or max_blocks), or leave it to the server"
+        )
 
 
 def _group_blocks(kind: str, n_blocks: int, n_rows: int) -> int:

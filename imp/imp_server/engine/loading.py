@@ -11,11 +11,24 @@ from imp_server.config import EngineConfig
 from imp_server.engine.messages import FromEngine, Loading
 from imp_server.models.source import ModelSource
 
+_DEFAULT_ROWS = 8
+
 
 def load_backend(config: EngineConfig, source: ModelSource, emit: Callable[[FromEngine], None]) -> Backend:
     """Blocks while weights are read, saying so with Loading messages. Raises UnsupportedModel, ConfigError."""
-    options = BackendOptions(config.cpu, config.cuda)
+    options = BackendOptions(config.cpu, config.cuda, n_outputs=_n_outputs(config))
     return make_backend(config.engine.backend, source, options, lambda value: emit(Loading("read", value)))
+
+
+def _n_outputs(config: EngineConfig) -> int:
+    knobs = config.speculative
+    longest = max(knobs.k, knobs.suffix_k_max, knobs.draft_max)
+    return rows_at_once(config) * (1 + longest)
+
+
+def rows_at_once(config: EngineConfig) -> int:
+    """That are served at once."""
+    return config.scheduler.max_rows or _DEFAULT_ROWS
 
 
 def kv_dtype(config: EngineConfig, backend: Backend) -> str:

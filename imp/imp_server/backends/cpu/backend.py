@@ -18,12 +18,12 @@ from imp_server.backends.cpu.lowering import (
     matrix_names,
     refuse_what_we_lack,
 )
-from imp_server.backends.cpu.outputs import reason_of
 from imp_server.backends.cpu.pack_cache import load_packed
 from imp_server.backends.cpu.probes import ComputeBounds, Probes
 from imp_server.backends.cpu.step import PendingStep, StepRunner
 from imp_server.backends.cpu.threads import affinity, default_threads
 from imp_server.backends.kv_layout import block_bytes
+from imp_server.backends.sampled_rows import reason_of
 from imp_server.core import ConfigError, HostOutOfMemory, UnsupportedModel
 from imp_server.models.feed_forwards import DenseAndExperts, Experts
 from imp_server.models.source import ModelSource

@@ -21,8 +21,9 @@ from imp_server.backends.base import (
 )
 from imp_server.backends.cpu import abi
 from imp_server.backends.cpu.buffers import StepRoom
-from imp_server.backends.cpu.sampling import NativeSampling, is_plain_best, on_host_reason
+from imp_server.backends.cpu.sampling import NativeSampling
 from imp_server.backends.host_sampling import sample_when_masked
+from imp_server.backends.sampled_rows import is_plain_best, reason_of
 
 _LOGITS_WANTED = WANT_LOGITS | WANT_PROMPT_LOGITS
 _VECTOR_WANTED = WANT_HIDDEN | WANT_POOLED | WANT_ALL_HIDDEN
@@ -164,9 +165,3 @@ def _head_positions(row: StepRow, begin: int, end: int) -> range:
 
 def _samples_natively(row: StepRow) -> bool:
     return row.sampler is not None and not reason_of(row)
-
-
-def reason_of(row: StepRow) -> str:
-    """One of base.ON_HOST_REASONS; empty if the row is sampled natively."""
-    assert row.sampler is not None
-    return on_host_reason(row.sampler.params, logprobs_as_drawn=row.logprobs_as_drawn and row.n_logprobs >= 0)

@@ -81,7 +81,7 @@ FORMATS: dict[str, Format] = {
     "FP8": Format(8, scales="row", float8=True),
     "NVFP4": Format(4, group=16, table=E2M1, scales="e4m3"),
 }
-"""By the type of tensor that is packed so; FP8 and NVFP4 are made of floats at load."""
+"""By the type of tensor that is packed so. No file has tensors that become FP8 or NVFP4 yet."""
 
 FLOATS = ("F16", "BF16", "F32")
 """Formats whose only plane is `codes`."""

@@ -125,8 +125,9 @@ class LayerKv:
     pool: Tensor
     dtype: Literal["f32", "bf16", "fp8", "int8"]
     group: int
-    parts: tuple[KvPart, ...]
+    parts: tuple[KvPart, KvPart]
     """(k, v), or (latent, turned)."""
+    latent: bool = False
 
     @property
     def block_bytes(self) -> int:
@@ -226,6 +227,8 @@ class RouterForm:
     scale: float
     selection_bias: Tensor | None = None
     """float32 [count]."""
+    expert_scale: Tensor | None = None
+    """float32 [count]: an expert's weight is multiplied with its own, at the end."""
     n_groups: int = 1
     top_groups: int = 1
     group_strength: Literal["best", "best_two"] = "best_two"
@@ -282,7 +285,7 @@ class SampleInputs:
     bias_ids: Tensor
     """int32 [R, B]; -1 = none. Bans are biases of -inf."""
     biases: Tensor
-    """float32 [R, B]. Added one by one, in order."""
+    """float32 [R, B]. No id comes twice in a row, but for bans."""
     masks: Tensor
     """int32 [R D or more, ceil(vocab / 32)]: bit i of word w allows id 32 w + i."""
     uses_history: bool
@@ -347,7 +350,7 @@ class Operations(Protocol):
     def embed(self, ids: Tensor, rows: Rows, slots: SlotState, table: PackedMatrix, scale: float, out: Tensor) -> None:
         """ids int32 [T], -1 = the id that the row's slot sampled last -> out [T, width] = table[id] * scale.
 
-        Ids below 0 after that (nothing was sampled) count as 0.
+        Ids below 0 after that (nothing was sampled), and those that the table doesn't have, count as 0.
         """
         ...
 
@@ -356,6 +359,15 @@ class Operations(Protocol):
 
         stream and delta [T, width].
         """
+        ...
+
+    def add(self, stream: Tensor, delta: Tensor, scale: float, opened: Tensor | None = None) -> None:
+        """stream += delta * scale, in place; both [T, n], may be slices. With `opened` [T, 1]: delta * sigmoid(opened)
+        * scale."""
+        ...
+
+    def scale(self, x: Tensor, factor: float) -> None:
+        """x *= factor, in place."""
         ...
 
     def norm(self, x: Tensor, norm: NormForm, out: Tensor) -> None:

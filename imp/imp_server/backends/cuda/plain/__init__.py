@@ -1,0 +1,1 @@
+"""The plain layer: every operation in torch, on whatever device torch has."""
