@@ -22,6 +22,7 @@ def verdicts(tmp_path: Path, *options: str) -> dict[str, str]:
     return {row["check"]: row["verdict"] for row in json.loads(out.read_text())["checks"]}
 
 
+@pytest.mark.timeout(600)
 def test_nothing_is_degenerated(tmp_path: Path) -> None:
     found = verdicts(tmp_path)
     assert {check for check, verdict in found.items() if verdict in ("degenerated", "fail")} == set()
