@@ -41,3 +41,12 @@ DEVICE f32 hyperbolic_tangent(f32 x) {
     f32 e = exponential(-2.0f * magnitude(x)), t = quotient(1.0f - e, 1.0f + e);
     return x < 0.0f ? -t : t;
 }
+
+// Keys that order as (number descending, id ascending) does when they descend; a NaN comes before all.
+DEVICE u64 order_key(f32 x, u32 id) {
+    u32 bits = bits_of(x + 0.0f);
+    u32 rising = x != x ? 0xFFFFFFFFu : bits >> 31 ? ~bits : bits | 0x80000000u;
+    return u64(rising) << 32 | (0xFFFFFFFFu - id);
+}
+
+DEVICE u32 id_of_key(u64 key) { return 0xFFFFFFFFu - u32(key); }

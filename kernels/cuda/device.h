@@ -156,6 +156,8 @@ DEVICE void await_copies() {
 }
 DEVICE u32 atomic_add(Global<u32> p, u32 value) { return atomicAdd(p.at, value); }
 DEVICE u32 atomic_add(Shared<u32> p, u32 value) { return atomicAdd(p.at, value); }
+DEVICE u64 atomic_add(Shared<u64> p, u64 value) { return atomicAdd(p.at, value); }
+DEVICE u32 atomic_or(Global<u32> p, u32 value) { return atomicOr(p.at, value); }
 DEVICE u64 atomic_max(Global<u64> p, u64 value) { return atomicMax(p.at, value); }
 
 // --- Threads that meet.
@@ -185,7 +187,7 @@ template <class T>
 DEVICE T shuffle_up(T value, u32 by, u32 mask = kAllLanes) {
     return __shfl_up_sync(mask, value, by);
 }
-DEVICE u32 ballot(bool value, u32 mask = kAllLanes) { return __ballot_sync(mask, value); }
+DEVICE u32 vote(bool value, u32 mask = kAllLanes) { return __ballot_sync(mask, value); }
 
 // --- Bits. Shifts by 32 and more shift everything out.
 
@@ -203,6 +205,7 @@ DEVICE u32 bits_of(f32 x) { return __float_as_uint(x); }
 DEVICE f32 float_of(u32 bits) { return __uint_as_float(bits); }
 DEVICE u32 permute_bytes(u32 a, u32 b, u32 selector) { return __byte_perm(a, b, selector); }
 DEVICE u32 count_bits(u32 a) { return __popc(a); }
+DEVICE i32 leading_zeros(u64 a) { return __clzll(i64(a)); }  // of 0: 64
 DEVICE u32 high_product(u32 a, u32 b) { return __umulhi(a, b); }
 // Four signed products.
 DEVICE i32 dot4(u32 a, u32 b, i32 c) { return __dp4a(i32(a), i32(b), c); }

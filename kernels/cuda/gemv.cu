@@ -4,7 +4,7 @@
 // A warp takes ROWS rows of the matrix, a lane every 32nd unit of their inputs (weights.h). Activations lie in shared
 // memory by quads, so that lanes at neighbouring units read neighbouring 16 bytes. Each lane sums in one chain, lanes are
 // summed in one order: a token's numbers depend neither on TOKENS nor on the others.
-#include "blocks.h"
+#include "activations.h"
 #include "weights.h"
 
 constexpr int kWarps = 4;
@@ -85,25 +85,6 @@ DEVICE void multiply(const Products& p, const i64 (&rows)[ROWS], i32 first, f32 
             }
         }
     }
-}
-
-DEVICE f32 activated(i32 kind, f32 gate, f32 up) {  // silu, gelu_tanh, gelu, relu2, swiglu_clamped
-    if (kind == 4) {
-        gate = least(gate, 7.0f);
-        up = least(most(up, -7.0f), 7.0f);
-        return gate * sigmoid(1.702f * gate) * (up + 1.0f);
-    }
-    if (kind == 1) return 0.5f * gate * (1.0f + hyperbolic_tangent(0.7978845608f * gate * (1.0f + 0.044715f * gate * gate))) * up;
-    if (kind == 2) return 0.5f * gate * (1.0f + error_function(gate * 0.7071067812f)) * up;
-    if (kind == 3) return most(gate, 0.0f) * most(gate, 0.0f) * up;
-    return gate * sigmoid(gate) * up;
-}
-
-// Keys that order as (number descending, id ascending) does when they descend; a NaN comes before all.
-DEVICE u64 order_key(f32 x, u32 id) {
-    u32 bits = bits_of(x + 0.0f);
-    u32 rising = x != x ? 0xFFFFFFFFu : bits >> 31 ? ~bits : bits | 0x80000000u;
-    return u64(rising) << 32 | (0xFFFFFFFFu - id);
 }
 
 struct Epilogue {

@@ -73,6 +73,21 @@ DEVICE u32 looked_up(u32 codes) {
     return permute_bytes(low, high, 0x3210 | (selector & 0x8888) >> 1);
 }
 
+#if !FLOATS
+// Four codes, one in a byte, as exact numbers without their scale.
+DEVICE void bytes_to_floats(u32 bytes, f32 (&out)[4]) {
+    if constexpr (TABLE != 0) bytes = looked_up(bytes);
+    constexpr int zero = TABLE ? 128 : ZERO;
+    UNROLL for (int j = 0; j < 4; j++) {
+        if constexpr (FLOAT8) {
+            out[j] = float_of(u32(i32(bytes << (24 - 8 * j)) >> 4) & 0x87F00000u) * 0x1p120f;
+        } else {
+            out[j] = float_of(permute_bytes(bytes, 0x4B000000u, 0x7440u | j)) - (8388608.0f + zero);
+        }
+    }
+}
+#endif
+
 // Inputs 4 i .. 4 i + 3 of a unit: exact numbers without their scale.
 DEVICE void unpack_quad(const Packed& p, int i, f32 (&out)[4]) {
 #if FLOATS
@@ -88,15 +103,7 @@ DEVICE void unpack_quad(const Packed& p, int i, f32 (&out)[4]) {
     if constexpr (kLow == 2) bytes = p.code[i % 2] >> 2 * (i / 2) & 0x03030303u;
     if constexpr (kHigh == 1) bytes |= ((p.high[0] >> 4 * i & 15) * 0x00204081u & 0x01010101u) << kLow;
     if constexpr (kHigh == 2) bytes |= (p.high[i % 2] >> 2 * (i / 2) & 0x03030303u) << kLow;
-    if constexpr (TABLE != 0) bytes = looked_up(bytes);
-    constexpr int zero = TABLE ? 128 : ZERO;
-    UNROLL for (int j = 0; j < 4; j++) {
-        if constexpr (FLOAT8) {
-            out[j] = float_of(u32(i32(bytes << (24 - 8 * j)) >> 4) & 0x87F00000u) * 0x1p120f;
-        } else {
-            out[j] = float_of(permute_bytes(bytes, 0x4B000000u, 0x7440u | j)) - (8388608.0f + zero);
-        }
-    }
+    bytes_to_floats(bytes, out);
 #endif
 }
 

@@ -129,6 +129,14 @@ DEVICE u32 atomic_add(Pointer<u32, kShared> p, u32 value) {
     p.region->atomic(p.at, 4);
     return std::exchange(*p.at, *p.at + value);
 }
+DEVICE u64 atomic_add(Shared<u64> p, u64 value) {
+    p.region->atomic(p.at, 8);
+    return std::exchange(*p.at, *p.at + value);
+}
+DEVICE u32 atomic_or(Global<u32> p, u32 value) {
+    p.region->atomic(p.at, 4);
+    return std::exchange(*p.at, *p.at | value);
+}
 DEVICE u64 atomic_max(Global<u64> p, u64 value) {
     p.region->atomic(p.at, 8);
     return std::exchange(*p.at, std::max(*p.at, value));
@@ -157,7 +165,7 @@ DEVICE T shuffle_up(T value, u32 by, u32 mask = kAllLanes, HERE) {
     u32 lane = emu::current().lane();
     return emu::Gathered(kShuffle, mask, &value, sizeof value, site).of<T>(lane < by ? lane : lane - by);
 }
-DEVICE u32 ballot(bool value, u32 mask = kAllLanes, HERE) {
+DEVICE u32 vote(bool value, u32 mask = kAllLanes, HERE) {
     emu::Gathered all(kVote, mask, &value, sizeof value, site);
     u32 bits = 0;
     for (u32 lane = 0; lane < 32; lane++)
@@ -189,6 +197,7 @@ DEVICE u32 permute_bytes(u32 a, u32 b, u32 selector) {  // prmt.b32, its default
     return out;
 }
 DEVICE u32 count_bits(u32 a) { return __builtin_popcount(a); }
+DEVICE i32 leading_zeros(u64 a) { return a ? __builtin_clzll(a) : 64; }
 DEVICE u32 high_product(u32 a, u32 b) { return u64(a) * b >> 32; }
 
 // Four signed products (dp4a).

@@ -100,7 +100,7 @@ KERNEL(64) parted_lanes(Global<const f32> x, Global<f32> y) {
     if (i % 32 < 16) {
         value = shuffle(value, 1);
     } else {
-        value += ballot(value > 0.0f);
+        value += vote(value > 0.0f);
     }
     y[i] = value;
 }

@@ -22,7 +22,11 @@ from imp_server.backends.cuda.operations import (
     Operations,
     PackedMatrix,
     QkvForm,
+    RouterForm,
     Rows,
+    SampleInputs,
+    SampleOutputs,
+    SlotState,
 )
 from imp_server.models.feed_forwards import Activation
 
@@ -31,6 +35,8 @@ Tensor = torch.Tensor
 KERNELS = (
     *("add_norm", "norm", "project", "gated_project", "qkv_epilogue", "decode_attention"),
     *("experts_gated", "experts_down", "head_logits", "head_argmax"),
+    *("embed", "add", "activate", "route", "copy_blocks", "take_best", "sample"),
+    "prefill_attention",
 )
 """Operations that kernels can stand in for."""
 
@@ -38,22 +44,35 @@ KV_TYPES = {"f32": 0, "bf16": 1, "fp8": 2, "int8": 3}
 _FLOATS = {"F16": 1, "BF16": 2, "F32": 3}
 _SCALES = {"f16": 0, "e8m0": 1, "two": 2, "row": 3, "e4m3": 4}
 _TABLES = {"IQ4_NL": 1, "IQ4_XS": 1, "MXFP4": 2, "NVFP4": 3}
-_GEMV_TOKENS = 8
+_GEMV_TOKENS, _GEMM_TOKENS = 8, 64
 _GEMV_THREADS, _GEMV_WARPS = 128, 4
+_PAIRS = 64
+"""Of an id and a query head, that a block of prefill attention takes."""
+_MOST_PIECES = 256
+"""Of the vocabulary, in sampling."""
 _MOST_BLOCKS = 2048
 """Of a GEMV: beyond, a block takes several groups of rows."""
 
 
+def format_defines(matrix_format: str) -> dict[str, int]:
+    """The macros of kernels/cuda/weights.h."""
+    if matrix_format in _FLOATS:
+        return {"FLOATS": _FLOATS[matrix_format]}
+    f = FORMATS[matrix_format]
+    packed = {"BITS": f.bits, "GROUP": f.group, "MINIMUM": int(f.minimum), "ZERO": f.zero}
+    return packed | {"TABLE": _TABLES.get(matrix_format, 0), "SCALES": _SCALES[f.scales], "FLOAT8": int(f.float8)}
+
+
 def gemv_source(matrix_format: str, mode: int, n_tokens: int, n_rows: int) -> KernelSource:
     """`mode` as kernels/cuda/gemv.cu counts them; tokens at once, and rows of a warp."""
-    if matrix_format in _FLOATS:
-        packed = {"FLOATS": _FLOATS[matrix_format]}
-    else:
-        f = FORMATS[matrix_format]
-        packed = {"BITS": f.bits, "GROUP": f.group, "MINIMUM": int(f.minimum), "ZERO": f.zero}
-        packed |= {"TABLE": _TABLES.get(matrix_format, 0), "SCALES": _SCALES[f.scales], "FLOAT8": int(f.float8)}
     shape = {"TOKENS": n_tokens, "ROWS": n_rows, "MODE": mode}
-    return KernelSource("gemv.cu", tuple((packed | shape).items()))
+    return KernelSource("gemv.cu", tuple((format_defines(matrix_format) | shape).items()))
+
+
+def gemm_source(matrix_format: str, mode: int, n_tokens: int) -> KernelSource:
+    """For 9 to 64 tokens."""
+    shape = {"COLUMNS": _pow2(-(-n_tokens // 8)), "MODE": mode}
+    return KernelSource("gemm.cu", tuple((format_defines(matrix_format) | shape).items()))
 
 
 def attention_source(head_size: int, dtype: str, n_queries: int) -> KernelSource:
@@ -106,6 +125,14 @@ class KernelOperations:
         self._launcher, self._scratch = launcher, scratch
         self._n_processors, self._split = n_processors, split
 
+    def embed(self, ids: Tensor, rows: Rows, slots: SlotState, table: PackedMatrix, scale: float, out: Tensor) -> None:
+        if "embed" not in self.chosen or table.n_in % _unit(table):
+            self.plain.embed(ids, rows, slots, table, scale, out)
+            return
+        source = KernelSource("embed.cu", tuple(format_defines(table.format).items()))
+        args = [ids, rows.slots, slots.last, rows.width, *_planes(table), table.n_in, float(scale), out]
+        self._launcher.launch(source, "embed", (len(ids), 1, 1), 128, args)
+
     # What has no kernel is the plain layer's, and so is everything that wasn't chosen.
     def __getattr__(self, operation: str) -> Any:
         return getattr(self.plain, operation)
@@ -127,11 +154,30 @@ class KernelOperations:
         grid = (len(x), 1, 1)
         self._launcher.launch(KernelSource("norm.cu"), "norm_rows", grid, _row_threads(size), [*args, size])
 
+    def add(self, stream: Tensor, delta: Tensor, scale: float, opened: Tensor | None = None) -> None:
+        if "add" not in self.chosen:
+            self.plain.add(stream, delta, scale, opened)
+            return
+        args: list[Argument] = [stream, _stride(stream), delta, _stride(delta), float(scale), opened, _stride(opened)]
+        self._by_element("add_rows", stream, args)
+
+    def activate(self, x: Tensor, act: Activation, times: Tensor | None, out: Tensor) -> None:
+        if "activate" not in self.chosen or x.dim() != 2:
+            self.plain.activate(x, act, times, out)
+            return
+        kind = get_args(Activation).index(act)
+        args: list[Argument] = [x, _stride(x), times, _stride(times), kind, out, _stride(out)]
+        self._by_element("activate", x, args)
+
+    def _by_element(self, entry: str, x: Tensor, args: list[Argument]) -> None:
+        n = x.shape[-1]
+        self._launcher.launch(KernelSource("elementwise.cu"), entry, (-(-n // 256), len(x), 1), 256, [*args, n])
+
     def project(self, x: Tensor, matrix: PackedMatrix, bias: Tensor | None, out: Tensor) -> None:
-        if "project" not in self.chosen or not _fits_gemv(x, matrix):
+        if "project" not in self.chosen or not _fits(x, matrix):
             self.plain.project(x, matrix, bias, out)
             return
-        self._gemv(0, x, (matrix, None), (bias, None), out)
+        self._multiply(0, x, (matrix, None), (bias, None), out)
 
     def gated_project(
         self,
@@ -142,18 +188,18 @@ class KernelOperations:
         act: Activation,
         out: Tensor,
     ) -> None:
-        if "gated_project" not in self.chosen or not _fits_gemv(x, gate) or gate.format != up.format:
+        if "gated_project" not in self.chosen or not _fits(x, gate) or gate.format != up.format:
             self.plain.gated_project(x, gate, up, biases, act, out)
             return
-        self._gemv(1, x, (gate, up), biases or (None, None), out, act=act)
+        self._multiply(1, x, (gate, up), biases or (None, None), out, act=act)
 
     def head_logits(
         self, hidden: Tensor, head: PackedMatrix, bias: Tensor | None, scale: float, softcap: float, out: Tensor
     ) -> None:
-        if "head_logits" not in self.chosen or not _fits_gemv(hidden, head):
+        if "head_logits" not in self.chosen or not _fits(hidden, head):
             self.plain.head_logits(hidden, head, bias, scale, softcap, out)
             return
-        self._gemv(2, hidden, (head, None), (bias, None), out, scale=scale, softcap=softcap)
+        self._multiply(2, hidden, (head, None), (bias, None), out, scale=scale, softcap=softcap)
 
     def head_argmax(
         self, hidden: Tensor, head: PackedMatrix, bias: Tensor | None, scale: float, softcap: float, out: Tensor
@@ -165,10 +211,10 @@ class KernelOperations:
         keys = self._scratch.take("keys", n, torch.int64)
         source, _ = self._cut(3, head.format, head.n_out, _pow2(n))
         self._launcher.launch(source, "clear_keys", (1, 1, 1), _GEMV_THREADS, [keys, n])
-        self._gemv(3, hidden, (head, None), (bias, None), None, scale=scale, softcap=softcap, keys=keys)
+        self._multiply(3, hidden, (head, None), (bias, None), None, scale=scale, softcap=softcap, keys=keys)
         self._launcher.launch(source, "best_ids", (1, 1, 1), _GEMV_THREADS, [keys, n, out])
 
-    def _gemv(
+    def _multiply(
         self,
         mode: int,
         x: Tensor,
@@ -181,11 +227,15 @@ class KernelOperations:
         keys: Tensor | None = None,
     ) -> None:
         n, first = len(x), matrices[0]
-        source, n_blocks = self._cut(mode, first.format, first.n_out, _pow2(n))
         stride = np.int64(0 if out is None else out.stride(0))
-        args = [*_planes(first), *_planes(matrices[1] or first), first.n_out, first.n_in, x, np.int64(x.stride(0)), n]
-        args += [*biases, get_args(Activation).index(act), float(scale), float(softcap), out, stride, keys]
-        self._launcher.launch(source, "gemv", (n_blocks, 1, 1), _GEMV_THREADS, args)
+        args = [*_planes(first), *_planes(matrices[1] or first), first.n_out, first.n_in, x, _stride(x), n]
+        args += [*biases, get_args(Activation).index(act), float(scale), float(softcap), out, stride]
+        if n > _GEMV_TOKENS:
+            source = gemm_source(first.format, mode, n)
+            self._launcher.launch(source, "gemm", (-(-first.n_out // 64), 1, 1), _GEMV_THREADS, args)
+            return
+        source, n_blocks = self._cut(mode, first.format, first.n_out, _pow2(n))
+        self._launcher.launch(source, "gemv", (n_blocks, 1, 1), _GEMV_THREADS, [*args, keys])
 
     def _cut(self, mode: int, matrix_format: str, n_out: int, n_tokens: int) -> tuple[KernelSource, int]:
         """The instantiation for a matrix, and how many blocks it is launched with."""
@@ -235,6 +285,84 @@ class KernelOperations:
         args = [*_planes(down), n_out, down.n_in, hidden, chosen.shape[1], chosen, weights, bias, out]
         self._launcher.launch(source, "experts_down", grid, _GEMV_THREADS, args)
 
+    def route(self, logits: Tensor, form: RouterForm, chosen: Tensor, weights: Tensor) -> None:
+        has_groups = form.n_groups > 1
+        if "route" not in self.chosen or form.gating == "sparse_mixer" or form.count > 512 or form.n_groups > 64:
+            self.plain.route(logits, form, chosen, weights)
+            return
+        args: list[Argument] = [logits, form.count, form.top_k, int(form.gating == "sigmoid"), int(form.normalise)]
+        args += [float(form.scale), form.selection_bias, form.expert_scale, form.n_groups if has_groups else 1]
+        args += [form.top_groups, int(form.group_strength == "best_two"), chosen, weights]
+        self._launcher.launch(KernelSource("route.cu"), "route", (len(logits), 1, 1), 32, args)
+
+    def copy_blocks(self, pool: Tensor, pairs: Tensor) -> None:
+        n, block_bytes = len(pairs), pool.shape[1]
+        if "copy_blocks" not in self.chosen or block_bytes % 16 or not n:
+            self.plain.copy_blocks(pool, pairs)
+            return
+        between = self._scratch.take("copied blocks", n * block_bytes, torch.uint8)
+        grid, source = (-(-block_bytes // (16 * 256)), n, 1), KernelSource("copy.cu")
+        sizes: list[Argument] = [np.int64(2), np.int64(block_bytes)]
+        sources, targets = pairs[:, 0], pairs[:, 1]
+        self._launcher.launch(source, "copy_blocks", grid, 256, [pool, sources, between, None, *sizes])
+        self._launcher.launch(source, "copy_blocks", grid, 256, [between, None, pool, targets, *sizes])
+
+    def take_best(self, best: Tensor, inputs: SampleInputs, slots: SlotState, out: SampleOutputs) -> None:
+        if "take_best" not in self.chosen:
+            self.plain.take_best(best, inputs, slots, out)
+            return
+        self._walk(best, -1, inputs, slots, None, out)
+
+    def sample(self, logits: Tensor, inputs: SampleInputs, slots: SlotState, out: SampleOutputs) -> None:
+        if "sample" not in self.chosen or inputs.n_logprobs >= 0:
+            self.plain.sample(logits, inputs, slots, out)
+            return
+        source, (n_rows, width), vocab = KernelSource("sample.cu"), out.tokens.shape, logits.shape[-1]
+        n, launch = n_rows * width, self._launcher.launch
+        counts = self._counted(inputs, slots, n, width, vocab) if inputs.uses_history else None
+        if n_biases := inputs.bias_ids.shape[1]:
+            biases: list[Argument] = [logits, vocab, width, inputs.bias_ids, inputs.biases, n_biases]
+            launch(source, "add_biases", (n, 1, 1), 64, biases)
+        tops = self._scratch.take("best keys", n, torch.int64)
+        launch(source, "clear", (1, 1, 1), 256, [tops, np.int64(2 * n)])
+        pieces = min(_MOST_PIECES, -(-vocab // 1024))
+        rows: list[Argument] = [logits, vocab, width, inputs.ints, inputs.floats]
+        launch(source, "process", (pieces, n, 1), 256, [*rows, counts, inputs.masks, inputs.masks.shape[1], tops])
+        scores = keys = None
+        if inputs.draws:
+            least = self._scratch.take("least keys", n, torch.int64)
+            scores = self._scratch.take("scores", n * pieces, torch.float64)
+            keys = self._scratch.take("drawn keys", n * pieces, torch.int64)
+            launch(source, "truncate", (n, 1, 1), 512, [*rows, tops, least])
+            launch(source, "draw", (pieces, n, 1), 256, [*rows, tops, least, scores, keys])
+        sampled = self._scratch.take("sampled", n, torch.int32)
+        picked: list[Argument] = [inputs.ints, inputs.floats, width, n, tops, scores, keys, pieces, sampled]
+        launch(source, "pick", (-(-n // 128), 1, 1), 128, picked)
+        self._walk(sampled, -2, inputs, slots, slots.histories if inputs.uses_history else None, out)
+
+    def _counted(self, inputs: SampleInputs, slots: SlotState, n: int, width: int, vocab: int) -> Tensor:
+        counts = self._scratch.take("counts", n * vocab, torch.int32)
+        source, n_read = KernelSource("sample.cu"), inputs.n_history_read
+        self._launcher.launch(source, "clear", (min(_MOST_BLOCKS, n), 1, 1), 256, [counts, np.int64(n * vocab)])
+        args: list[Argument] = [inputs.ints, inputs.slots, slots.histories, slots.histories.shape[1], n_read]
+        grid = (-(-(n_read + width) // 256), n, 1)
+        self._launcher.launch(source, "count_ids", grid, 256, [*args, inputs.drafts, width, vocab, counts])
+        return counts
+
+    def _walk(
+        self,
+        sampled: Tensor,
+        broken: int,
+        inputs: SampleInputs,
+        slots: SlotState,
+        histories: Tensor | None,
+        out: SampleOutputs,
+    ) -> None:
+        n_rows, width = out.tokens.shape
+        args: list[Argument] = [inputs.ints, inputs.slots, inputs.drafts, n_rows, width, sampled, broken, slots.last]
+        args += [histories, slots.histories.shape[1], out.tokens, out.n_tokens, out.n_accepted, out.flags]
+        self._launcher.launch(KernelSource("sample.cu"), "walk", (-(-n_rows // 128), 1, 1), 128, args)
+
     def qkv_epilogue(
         self, qkv: Tensor, form: QkvForm, rows: Rows, kv: LayerKv | None, q: Tensor, gate: Tensor | None
     ) -> None:
@@ -258,13 +386,24 @@ class KernelOperations:
         n_units = form.n_heads + (2 * form.n_kv_heads if kv else 0)
         self._launcher.launch(source, "qkv_epilogue", (-(-n_units // 4), rows.n_tokens, 1), 128, args)
 
+    def prefill_attention(
+        self, q: Tensor, rows: Rows, kv: LayerKv, form: AttentionForm, gate: Tensor | None, out: Tensor
+    ) -> None:
+        is_narrow = q.shape[-1] <= 256 and kv.dtype != "f32"
+        if "prefill_attention" not in self.chosen or not is_narrow or not _is_plain(q, kv, form, out):
+            self.plain.prefill_attention(q, rows, kv, form, gate, out)
+            return
+        source = KernelSource("prefill_attention.cu", (("HEAD", q.shape[-1]), ("KV_TYPE", KV_TYPES[kv.dtype])))
+        pairs = form.n_heads // form.n_kv_heads * rows.width
+        args = [*_attended(q, rows, kv, form), form.sinks, gate, out]
+        grid = (-(-pairs // _PAIRS), form.n_kv_heads, rows.n_rows)
+        self._launcher.launch(source, "prefill_attention", grid, 128, args)
+
     def decode_attention(
         self, q: Tensor, rows: Rows, kv: LayerKv, form: AttentionForm, gate: Tensor | None, out: Tensor
     ) -> None:
-        head_size, part = q.shape[-1], kv.parts[0]
-        is_simple = part.size == kv.parts[1].size == head_size == out.shape[-1]
-        is_simple &= part.heads == kv.parts[1].heads == form.n_kv_heads and head_size % 16 == 0 and head_size <= 512
-        if "decode_attention" not in self.chosen or not is_simple:
+        head_size = q.shape[-1]
+        if "decode_attention" not in self.chosen or head_size > 512 or not _is_plain(q, kv, form, out):
             self.plain.decode_attention(q, rows, kv, form, gate, out)
             return
         table = rows.tables[kv.group]
@@ -275,13 +414,26 @@ class KernelOperations:
         n_partials = rows.n_tokens * form.n_heads * n_splits
         outs = self._scratch.take("partial outputs", n_partials * head_size, torch.float32)
         tops = self._scratch.take("partial sums", n_partials * 2, torch.float32)
-        args: list[Argument] = [q, form.n_heads, form.n_kv_heads, rows.width, rows.starts, rows.counts, table]
-        args += [table.shape[1], *_places(kv), float(form.scale), form.window, form.chunk, float(form.softcap)]
+        args = _attended(q, rows, kv, form)
         grid = (n_splits, form.n_kv_heads * -(-group * rows.width // n_queries), rows.n_rows)
         self._launcher.launch(source, "decode_attention", grid, 128, [*args, self._split, outs, tops])
         merged: list[Argument] = [outs, tops, n_splits, form.n_heads, rows.width, rows.starts, rows.counts]
         merged += [form.window, form.chunk, self._split, form.sinks, gate, out]
         self._launcher.launch(source, "merge_splits", (form.n_heads, rows.n_tokens, 1), 128, merged)
+
+
+def _is_plain(q: Tensor, kv: LayerKv, form: AttentionForm, out: Tensor) -> bool:
+    """Keys and values are vectors of one size, by heads."""
+    keys, values = kv.parts
+    sizes, heads = {keys.size, values.size, q.shape[-1], out.shape[-1]}, {keys.heads, values.heads, form.n_kv_heads}
+    return len(sizes) == len(heads) == 1 and keys.size % 16 == 0
+
+
+def _attended(q: Tensor, rows: Rows, kv: LayerKv, form: AttentionForm) -> list[Argument]:
+    """What both kinds of attention begin with."""
+    table = rows.tables[kv.group]
+    args: list[Argument] = [q, form.n_heads, form.n_kv_heads, rows.width, rows.starts, rows.counts, table]
+    return [*args, table.shape[1], *_places(kv), float(form.scale), form.window, form.chunk, float(form.softcap)]
 
 
 def _row_threads(size: int) -> int:
@@ -292,9 +444,24 @@ def _pow2(n: int) -> int:
     return 1 << (n - 1).bit_length()
 
 
+def _unit(matrix: PackedMatrix) -> int:
+    """Inputs that a lane takes at once."""
+    return {"F16": 8, "BF16": 8, "F32": 4}.get(matrix.format, 32)
+
+
+def _fits(x: Tensor, matrix: PackedMatrix) -> bool:
+    """A product that has a kernel: of few rows, or of some whose matrix tensor cores can take."""
+    has_gemm = len(x) <= _GEMM_TOKENS and matrix.format not in ("F16", "F32") and matrix.n_in % 32 == 0
+    return _fits_gemv(x, matrix) or (len(x) > _GEMV_TOKENS and has_gemm)
+
+
 def _fits_gemv(x: Tensor, matrix: PackedMatrix) -> bool:
-    unit = {"F16": 8, "BF16": 8, "F32": 4}.get(matrix.format, 32)
-    return len(x) <= _GEMV_TOKENS and matrix.n_in % unit == 0
+    return len(x) <= _GEMV_TOKENS and matrix.n_in % _unit(matrix) == 0
+
+
+def _stride(x: Tensor | None) -> np.int64:
+    """From one row to the next."""
+    return np.int64(0 if x is None else x.stride(0))
 
 
 def _planes(matrix: PackedMatrix) -> list[Argument]:

@@ -1,0 +1,121 @@
+"""The CUDA kernels as machine code: registers, shared memory, warps at once, and what stands in their hot loops.
+
+    .venv/bin/python -m analysis.cuda_kernels            the table of docs/cuda.md, for all architectures
+    .venv/bin/python -m analysis.cuda_kernels --sass     and the instructions of the loops
+
+Needs NVRTC (and nvdisasm for --sass), no GPU. Exits 1 if a kernel has local memory or can't run somewhere.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import sys
+
+from imp_server.backends.cuda.compile import ARCHITECTURES, compile_cubin, nvrtc_version
+from imp_server.backends.cuda.cubins import KernelFacts, kernels_of
+from imp_server.backends.cuda.formats import FORMATS
+from imp_server.backends.cuda.kernels import (
+    KV_TYPES,
+    attention_source,
+    format_defines,
+    gemm_source,
+    gemv_source,
+)
+from imp_server.backends.cuda.launching import KernelSource
+from analysis.sass import disassembled, disassembler
+
+
+def _of(file: str, **defines: int) -> KernelSource:
+    return KernelSource(file, tuple(defines.items()))
+
+
+SAMPLE = {
+    "norms": _of("norm.cu"),
+    "qkv, int8 cache": _of("qkv.cu", KV_TYPE=3),
+    "decode attention, 128, bf16": attention_source(128, "bf16", 4),
+    "prefill attention, 128, bf16": _of("prefill_attention.cu", HEAD=128, KV_TYPE=1),
+    "gemv, bf16, 1 row": gemv_source("BF16", 0, 1, 4),
+    "gemv, Q4_K, 1 row": gemv_source("Q4_K", 0, 1, 4),
+    "gated, Q4_K, 8 rows": gemv_source("Q4_K", 1, 8, 2),
+    "gemm, Q4_K, 64 rows": gemm_source("Q4_K", 0, 64),
+    "head's best, Q8_0": gemv_source("Q8_0", 3, 1, 4),
+    "experts, MXFP4": gemv_source("MXFP4", 4, 1, 4),
+    "sampling": _of("sample.cu"),
+    "routing": _of("route.cu"),
+}
+"""One of each kind, by name."""
+
+
+def everything() -> dict[str, KernelSource]:
+    """What models of any shape may ask for: formats, widths, heads and cache types are walked, if not all of them
+    together."""
+    found = dict(SAMPLE) | {"elementwise": _of("elementwise.cu"), "copies": _of("copy.cu")}
+    for name in (*FORMATS, "BF16", "F16", "F32"):
+        found[f"embed, {name}"] = KernelSource("embed.cu", tuple(format_defines(name).items()))
+        for mode, (tokens, rows) in itertools.product((0, 1), ((1, 2), (1, 4), (4, 4), (8, 2))):
+            found[f"gemv {mode}, {name}, {tokens} tokens, {rows} rows"] = gemv_source(name, mode, tokens, rows)
+        found[f"gemv 2, {name}"], found[f"gemv 3, {name}"] = gemv_source(name, 2, 2, 4), gemv_source(name, 3, 8, 2)
+        found[f"experts 4, {name}"], found[f"experts 5, {name}"] = (
+            gemv_source(name, 4, 1, 4),
+            gemv_source(name, 5, 1, 2),
+        )
+        if name not in ("F16", "F32"):
+            for mode, tokens in itertools.product((0, 1), (16, 64)):
+                found[f"gemm {mode}, {name}, {tokens}"] = gemm_source(name, mode, tokens)
+    for head, dtype in itertools.product((64, 80, 96, 128, 256, 512), KV_TYPES):
+        for queries in (1, 8):
+            found[f"decode {head} {dtype} {queries}"] = attention_source(head, dtype, queries)
+        if head <= 256 and dtype != "f32":
+            found[f"prefill {head} {dtype}"] = _of("prefill_attention.cu", HEAD=head, KV_TYPE=KV_TYPES[dtype])
+    return found | {f"qkv {dtype}": _of("qkv.cu", KV_TYPE=number) for dtype, number in KV_TYPES.items()}
+
+
+def faults(facts: KernelFacts, arch: int) -> list[str]:
+    """What keeps a kernel from being used."""
+    found = []
+    if facts.local_bytes:
+        found.append(f"{facts.name} on sm_{arch}: {facts.local_bytes} bytes of local memory")
+    if not facts.warps_at_once(arch):
+        found.append(f"{facts.name} on sm_{arch}: doesn't fit a processor")
+    return found
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="What the CUDA kernels became.")
+    parser.add_argument("--sass", action="store_true", help="the loops, too")
+    parser.add_argument("--all", action="store_true", help="every instantiation, not one of each kind")
+    asked = parser.parse_args()
+    wrong = []
+    print(f"NVRTC {'.'.join(map(str, nvrtc_version()))}\n")
+    print("| kernel | " + " | ".join(f"sm_{arch}" for arch in ARCHITECTURES) + " |")
+    print("|---|" + "---:|" * len(ARCHITECTURES))
+    for name, source in (everything() if asked.all else SAMPLE).items():
+        cells: dict[str, list[str]] = {}
+        for arch in ARCHITECTURES:
+            for facts in kernels_of(compile_cubin(source, arch)):
+                wrong += [f"{name}: {fault}" for fault in faults(facts, arch)]
+                shared = f"{facts.shared_bytes / 1024:.0f}"
+                cell = f"{facts.registers} / {shared} / {facts.warps_at_once(arch)}"
+                cells.setdefault(facts.name, []).append(cell)
+        for kernel, row in cells.items():
+            print(f"| {name}: `{kernel}` | " + " | ".join(row) + " |")
+    if asked.sass:
+        print_loops()
+    print("\n".join(["", *wrong]))
+    return bool(wrong)
+
+
+def print_loops() -> None:
+    program = disassembler()
+    if program is None:
+        sys.exit("there is no nvdisasm: pip install nvidia-cuda-nvdisasm")
+    for name, source in SAMPLE.items():
+        for kernel, code in disassembled(compile_cubin(source, 90), program).items():
+            for i, loop in enumerate(code.loops):
+                print(f"\n{name}: {kernel}, loop {i}: {loop.total()} instructions")
+                print("  " + ", ".join(f"{n} {opcode}" for opcode, n in loop.most_common(14)))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
