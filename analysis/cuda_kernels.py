@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import sys
+from collections import Counter
 
 from imp_server.backends.cuda.compile import ARCHITECTURES, compile_cubin, nvrtc_version
 from imp_server.backends.cuda.cubins import KernelFacts, kernels_of
@@ -23,6 +24,7 @@ from imp_server.backends.cuda.kernels import (
     gemv_source,
 )
 from imp_server.backends.cuda.launching import KernelSource
+
 from analysis.sass import disassembled, disassembler
 
 
@@ -81,11 +83,44 @@ def faults(facts: KernelFacts, arch: int) -> list[str]:
     return found
 
 
+ISSUED_PER_S = 132 * 4 * 1.755e9
+"""Instructions of warps that an H200 begins: processors, schedulers, clock."""
+STREAMED_PER_S = 4.3e12
+"""Bytes that a large copy moves on it."""
+_WIDTHS = {"128": 16, "64": 8, "U16": 2, "S16": 2, "U8": 1, "S8": 1}
+
+
+def bytes_of(loop: Counter[str]) -> int:
+    """What a warp reads of global memory in one turn."""
+    loads = ((name.split("."), n) for name, n in loop.items() if name.split(".")[0] in ("LDG", "LDGSTS"))
+    return sum(32 * n * next((_WIDTHS[part] for part in parts if part in _WIDTHS), 4) for parts, n in loads)
+
+
+def print_roofline() -> None:
+    """Of the loop that streams a matrix: the share of the bandwidth at which its instructions are issued as fast as the
+    card can. Above 1 memory is what limits it."""
+    program = disassembler()
+    if program is None:
+        sys.exit("there is no nvdisasm: pip install nvidia-cuda-nvdisasm")
+    print(
+        "| weights | rows | instructions a turn | bytes a turn | bandwidth it can keep busy |\n|---|---:|---:|---:|---:|"
+    )
+    for name, tokens in itertools.product(("BF16", "FP8", "Q8_0", "Q6_K", "Q4_K", "Q4_0", "MXFP4", "NVFP4"), (1, 4, 8)):
+        code = disassembled(compile_cubin(gemv_source(name, 0, tokens, 4 if tokens < 8 else 2), 90), program)["gemv"]
+        loop = code.hottest("FFMA")
+        share = ISSUED_PER_S / loop.total() * bytes_of(loop) / STREAMED_PER_S
+        print(f"| {name} | {tokens} | {loop.total()} | {bytes_of(loop)} | {share:.0%} |")
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description="What the CUDA kernels became.")
     parser.add_argument("--sass", action="store_true", help="the loops, too")
     parser.add_argument("--all", action="store_true", help="every instantiation, not one of each kind")
+    parser.add_argument("--roofline", action="store_true", help="only how fast the loops over weights can be issued")
     asked = parser.parse_args()
+    if asked.roofline:
+        print_roofline()
+        return 0
     wrong = []
     print(f"NVRTC {'.'.join(map(str, nvrtc_version()))}\n")
     print("| kernel | " + " | ".join(f"sm_{arch}" for arch in ARCHITECTURES) + " |")

@@ -14,10 +14,10 @@ from imp_server.backends.cuda.compile import ARCHITECTURES, compile_cubin, kerne
 from imp_server.backends.cuda.cubins import PROCESSORS, KernelFacts, kernels_of
 from imp_server.backends.cuda.kernels import attention_source, gemv_source
 from imp_server.backends.cuda.launching import KernelSource
-from analysis.sass import LOCAL, count, disassembled, disassembler, parsed
 from imp_server.core import DeviceError
 
 from analysis.cuda_kernels import SAMPLE, everything, faults
+from analysis.sass import LOCAL, count, disassembled, disassembler, parsed
 
 
 def has_nvrtc() -> bool:
