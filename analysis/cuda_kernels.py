@@ -96,20 +96,28 @@ def bytes_of(loop: Counter[str]) -> int:
     return sum(32 * n * next((_WIDTHS[part] for part in parts if part in _WIDTHS), 4) for parts, n in loads)
 
 
+def streams() -> dict[str, KernelSource]:
+    """Kernels that read much and compute little."""
+    found = {}
+    for name, tokens in itertools.product(("BF16", "FP8", "Q8_0", "Q6_K", "Q4_K", "Q4_0", "MXFP4", "NVFP4"), (1, 4, 8)):
+        found[f"gemv, {name}, {tokens} rows"] = gemv_source(name, 0, tokens, 4 if tokens < 8 else 2)
+    for dtype, queries in itertools.product(("bf16", "fp8", "int8"), (1, 4)):
+        found[f"decode attention, 128, {dtype}, {queries} queries"] = attention_source(128, dtype, queries)
+    return found
+
+
 def print_roofline() -> None:
-    """Of the loop that streams a matrix: the share of the bandwidth at which its instructions are issued as fast as the
-    card can. Above 1 memory is what limits it."""
+    """Of the loop that streams: the share of the bandwidth at which the card can't issue its instructions any faster.
+    Above 1 memory is what limits it."""
     program = disassembler()
     if program is None:
         sys.exit("there is no nvdisasm: pip install nvidia-cuda-nvdisasm")
-    print(
-        "| weights | rows | instructions a turn | bytes a turn | bandwidth it can keep busy |\n|---|---:|---:|---:|---:|"
-    )
-    for name, tokens in itertools.product(("BF16", "FP8", "Q8_0", "Q6_K", "Q4_K", "Q4_0", "MXFP4", "NVFP4"), (1, 4, 8)):
-        code = disassembled(compile_cubin(gemv_source(name, 0, tokens, 4 if tokens < 8 else 2), 90), program)["gemv"]
-        loop = code.hottest("FFMA")
+    print("| kernel | instructions a turn | bytes a turn | share of the bandwidth |\n|---|---:|---:|---:|")
+    for name, source in streams().items():
+        found = disassembled(compile_cubin(source, 90), program)
+        loop = found[min(found)].hottest("FFMA")  # gemv; decode_attention, not merge_splits
         share = ISSUED_PER_S / loop.total() * bytes_of(loop) / STREAMED_PER_S
-        print(f"| {name} | {tokens} | {loop.total()} | {bytes_of(loop)} | {share:.0%} |")
+        print(f"| {name} | {loop.total()} | {bytes_of(loop)} | {share:.0%} |")
 
 
 def main() -> int:

@@ -36,7 +36,7 @@ DEVICE U32x2 weight_pairs(const Matrix& m, i64 row, i32 block, i32 n_blocks, i32
 }
 
 // out [n_tokens, n_out]; grid (n_out / 64, token groups).
-KERNEL(128) gemm(Global<const u8> a_codes, Global<const u8> a_high, Global<const u8> a_scale, Global<const u8> a_minimum, Global<const u8> a_sub_scale, Global<const u8> a_sub_minimum, f32 a_whole, Global<const u8> b_codes,
+BUSY_KERNEL(128, 2) gemm(Global<const u8> a_codes, Global<const u8> a_high, Global<const u8> a_scale, Global<const u8> a_minimum, Global<const u8> a_sub_scale, Global<const u8> a_sub_minimum, f32 a_whole, Global<const u8> b_codes,
                  Global<const u8> b_high, Global<const u8> b_scale, Global<const u8> b_minimum, Global<const u8> b_sub_scale, Global<const u8> b_sub_minimum, f32 b_whole, i32 n_out, i32 n_in, Global<const f32> x, i64 x_stride,
                  i32 n_tokens, Global<const f32> bias, Global<const f32> up_bias, i32 activation, f32 scale, f32 softcap, Global<f32> out, i64 out_stride) {
     SHARED(bf16, staged, kTokens* kRow);

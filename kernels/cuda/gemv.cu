@@ -12,7 +12,7 @@ constexpr int kThreads = 32 * kWarps;
 constexpr int kChunk = TOKENS < 4 ? 4096 / TOKENS : 1024;  // inputs that are staged at once: whole turns of a warp
 constexpr bool kGated = MODE == 1 || MODE == 4;
 constexpr int kValues = ROWS * TOKENS;
-constexpr int kTurns = kValues <= 2 ? 2 : 1;
+constexpr int kTurns = kValues <= 2 && kGroups == 1 ? 2 : 1;
 static_assert(kValues <= 32 && (!kGated || ROWS >= 2), "a lane has a value; gates come in pairs");
 
 struct Products {

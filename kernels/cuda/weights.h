@@ -61,22 +61,24 @@ DEVICE Packed load_unit(const Matrix& m, i64 row, i32 unit, i32 n_units) {
     return p;
 }
 
-// 16 signed bytes plus 128, looked up by four codes, one in a byte.
+// 16 signed bytes plus 128, looked up by four codes: the lower 16 bits of `codes`.
 DEVICE u32 looked_up(u32 codes) {
 #if TABLE == 1
     constexpr u32 t0 = 0x3F2D1801, t1 = 0x766A5D4F, t2 = 0xA6998D81, t3 = 0xF1D9C5B5;
 #else
     constexpr u32 t0 = 0x83828180, t1 = 0x8C888684, t2 = 0x7D7E7F80, t3 = 0x74787A7C;
 #endif
-    u32 pairs = codes | codes >> 4, selector = permute_bytes(pairs, 0, 0x4420);
-    u32 low = permute_bytes(t0, t1, selector & 0x7777), high = permute_bytes(t2, t3, selector & 0x7777);
-    return permute_bytes(low, high, 0x3210 | (selector & 0x8888) >> 1);
+    u32 low = permute_bytes(t0, t1, codes & 0x7777), high = permute_bytes(t2, t3, codes & 0x7777);
+    return permute_bytes(low, high, 0x3210 | (codes >> 1 & 0x4444));
 }
 
 #if !FLOATS
 // Four codes, one in a byte, as exact numbers without their scale.
 DEVICE void bytes_to_floats(u32 bytes, f32 (&out)[4]) {
-    if constexpr (TABLE != 0) bytes = looked_up(bytes);
+    if constexpr (TABLE != 0) {
+        u32 pairs = bytes | bytes >> 4;
+        bytes = looked_up(permute_bytes(pairs, 0, 0x4420));
+    }
     constexpr int zero = TABLE ? 128 : ZERO;
     UNROLL for (int j = 0; j < 4; j++) {
         if constexpr (FLOAT8) {
@@ -95,6 +97,12 @@ DEVICE void unpack_quad(const Packed& p, int i, f32 (&out)[4]) {
         if constexpr (FLOATS == 3) out[j] = float_of(p.code[j]);
         if constexpr (FLOATS == 2) out[j] = j % 2 ? high_bf16(p.code[2 * i + j / 2]) : low_bf16(p.code[2 * i + j / 2]);
         if constexpr (FLOATS == 1) out[j] = to_float(f16{u16(p.code[2 * i + j / 2] >> 16 * (j % 2))});
+    }
+#elif TABLE
+    // A word has inputs k (low nibbles) and 16 + k (high ones) of four k.
+    UNROLL for (int j = 0; j < 4; j++) {
+        u32 found = looked_up(p.code[i % 4] >> 16 * (j / 2));
+        out[j] = float_of(permute_bytes(found, 0x4B000000u, 0x7440u | (2 * (j % 2) + i / 4))) - (8388608.0f + 128);
     }
 #else
     u32 bytes;

@@ -246,7 +246,10 @@ DEVICE f32 off_by(f64 exact, f64 relative, f64 absolute, u32 key) {
     if (!std::isfinite(exact) || exact == 0.0) return f32(exact);
     return f32(exact + share * (std::fabs(exact) * relative + absolute));
 }
-DEVICE f32 exp2_approx(f32 x) { return flushed(off_by(std::exp2(f64(flushed(x))), 0x1p-22, 0, bits_of(x))); }  // 2 ulp
+DEVICE f32 exp2_approx(f32 x) {  // 2 ulp; of 0 it is 1
+    x = flushed(x);
+    return x == 0.0f ? 1.0f : flushed(off_by(std::exp2(f64(x)), 0x1p-22, 0, bits_of(x)));
+}
 DEVICE f32 log2_approx(f32 x) {
     f64 exact = std::log2(f64(flushed(x)));
     return off_by(exact, 0, x > 0.5f && x < 2.0f ? 0x1p-22 : std::fabs(exact) * 0x1p-22, bits_of(x));

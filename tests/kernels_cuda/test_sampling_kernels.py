@@ -129,7 +129,7 @@ USUAL = ("everything", "both", "ties", "awkward", "greedy")
 ])  # fmt: skip
 def test_sample(name: str, order: str) -> None:
     case = CASES[name]
-    for seed in range(4 if order != "lowest" else 12):
+    for seed in range(2 if name in USUAL else 12):
         emulator = Emulator(order=order, seed=seed)  # type: ignore[arg-type]
         ours = run(KernelOperations(PLAIN, emulator, Scratch(torch.device("cpu"))), case, seed, agree=seed % 2 == 0)
         twin = run(PLAIN, case, seed, agree=seed % 2 == 0)

@@ -70,8 +70,8 @@ def gemv_source(matrix_format: str, mode: int, n_tokens: int, n_rows: int) -> Ke
 
 
 def gemm_source(matrix_format: str, mode: int, n_tokens: int) -> KernelSource:
-    """For 9 to 64 tokens."""
-    shape = {"COLUMNS": _pow2(-(-n_tokens // 8)), "MODE": mode}
+    """For 9 to 64 tokens; a block takes 8 COLUMNS of them, fewer where two matrices take the registers."""
+    shape = {"COLUMNS": min(4 if mode == 1 else 8, _pow2(-(-n_tokens // 8))), "MODE": mode}
     return KernelSource("gemm.cu", tuple((format_defines(matrix_format) | shape).items()))
 
 
@@ -232,7 +232,8 @@ class KernelOperations:
         args += [*biases, get_args(Activation).index(act), float(scale), float(softcap), out, stride]
         if n > _GEMV_TOKENS:
             source = gemm_source(first.format, mode, n)
-            self._launcher.launch(source, "gemm", (-(-first.n_out // 64), 1, 1), _GEMV_THREADS, args)
+            groups = -(-n // (8 * dict(source.defines)["COLUMNS"]))
+            self._launcher.launch(source, "gemm", (-(-first.n_out // 64), groups, 1), _GEMV_THREADS, args)
             return
         source, n_blocks = self._cut(mode, first.format, first.n_out, _pow2(n))
         self._launcher.launch(source, "gemv", (n_blocks, 1, 1), _GEMV_THREADS, [*args, keys])
