@@ -22,6 +22,7 @@ from imp_server.backends.cuda.kernels import (
     format_defines,
     gemm_source,
     gemv_source,
+    prefill_source,
 )
 from imp_server.backends.cuda.launching import KernelSource
 
@@ -36,7 +37,7 @@ SAMPLE = {
     "norms": _of("norm.cu"),
     "qkv, int8 cache": _of("qkv.cu", KV_TYPE=3),
     "decode attention, 128, bf16": attention_source(128, "bf16", 4),
-    "prefill attention, 128, bf16": _of("prefill_attention.cu", HEAD=128, KV_TYPE=1),
+    "prefill attention, 128, bf16": prefill_source(128, "bf16"),
     "gemv, bf16, 1 row": gemv_source("BF16", 0, 1, 4),
     "gemv, Q4_K, 1 row": gemv_source("Q4_K", 0, 1, 4),
     "gated, Q4_K, 8 rows": gemv_source("Q4_K", 1, 8, 2),
@@ -68,8 +69,10 @@ def everything() -> dict[str, KernelSource]:
     for head, dtype in itertools.product((64, 80, 96, 128, 256, 512), KV_TYPES):
         for queries in (1, 8):
             found[f"decode {head} {dtype} {queries}"] = attention_source(head, dtype, queries)
+            found[f"decode {head} {dtype} {queries}, all rules"] = attention_source(head, dtype, queries, True, True)
         if head <= 256 and dtype != "f32":
-            found[f"prefill {head} {dtype}"] = _of("prefill_attention.cu", HEAD=head, KV_TYPE=KV_TYPES[dtype])
+            found[f"prefill {head} {dtype}"] = prefill_source(head, dtype)
+            found[f"prefill {head} {dtype}, all rules"] = prefill_source(head, dtype, True, True)
     return found | {f"qkv {dtype}": _of("qkv.cu", KV_TYPE=number) for dtype, number in KV_TYPES.items()}
 
 

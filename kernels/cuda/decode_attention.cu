@@ -3,7 +3,7 @@
 // A block takes one KV head, one split of `split` positions aligned to position 0, and QUERIES of the (query head, id)
 // pairs that share the head. 16 bytes of a key are a lane's, so a warp holds some positions at once; each group of lanes
 // has a running maximum, sum and output of its own, merged at the end. So what a row computes depends on it alone.
-// HEAD: size of keys and values; KV_TYPE: KvType; QUERIES.
+// HEAD: size of keys and values; KV_TYPE: KvType; QUERIES; SOFTCAP, LIMITED (a window or chunks): 0 or 1.
 #include "kv.h"
 
 using Form = KvForm<KV_TYPE>;
@@ -98,9 +98,9 @@ BUSY_KERNEL(128, 3) decode_attention(Global<const f32> q, i32 n_heads, i32 n_kv_
                 UNROLL for (int c = 0; c < kOwn; c++) dot = fused(queries[i][c], key[c], dot);
                 UNROLL for (u32 flip = kLanes / 2; flip; flip /= 2) dot += shuffle_xor(dot, flip);
                 dot *= key_scale * scale;
-                if (softcap != 0.0f) dot = softcap * hyperbolic_tangent(quotient(dot, softcap));
+                if constexpr (SOFTCAP) dot = softcap * hyperbolic_tangent(quotient(dot, softcap));
                 i32 p = positions[i];
-                bool seen = block >= 0 && t <= p && (window == 0 || t > p - window) && (chunk == 0 || t >= p / chunk * chunk);
+                bool seen = block >= 0 && t <= p && (!LIMITED || (window == 0 || t > p - window)) && (!LIMITED || (chunk == 0 || t >= p / chunk * chunk));
                 scores[a][i] = seen ? dot * kLog2e : -infinity();
             }
         }

@@ -3,7 +3,8 @@
 // A block takes 64 of the (id, query head) pairs that share a KV head, a warp 16 of them, and walks the positions in tiles
 // aligned to position 0. Queries and weights are rounded to bfloat16, keys and values are what the cache has (int8: without
 // their scales, which go to scores and weights), sums are float32. Tiles in which a query sees nothing change nothing.
-// HEAD: size of keys and values, a multiple of 16 up to 256; KV_TYPE: KvType, not f32.
+// HEAD: size of keys and values, a multiple of 16 up to 256; KV_TYPE: KvType, not f32; SOFTCAP, LIMITED (a window or
+// chunks): 0 or 1.
 #include "kv.h"
 
 using Form = KvForm<KV_TYPE>;
@@ -124,9 +125,9 @@ BUSY_KERNEL(128, 2) prefill_attention(Global<const f32> q, i32 n_heads, i32 n_kv
                 i32 key = 8 * c + 2 * t + i % 2, p = positions[i / 2];
                 f32 score = scores[c][i] * scale;
                 if constexpr (Form::kScaled) score *= key_scales[side * kTile + key];
-                if (softcap != 0.0f) score = softcap * hyperbolic_tangent(quotient(score, softcap));
+                if constexpr (SOFTCAP) score = softcap * hyperbolic_tangent(quotient(score, softcap));
                 key += at;
-                bool seen = is_there && key <= p && (window == 0 || key > p - window) && (chunk == 0 || key >= p / chunk * chunk);
+                bool seen = is_there && key <= p && (!LIMITED || (window == 0 || key > p - window)) && (!LIMITED || (chunk == 0 || key >= p / chunk * chunk));
                 scores[c][i] = seen ? score * kLog2e : -infinity();
                 new_tops[i / 2] = most(new_tops[i / 2], scores[c][i]);
             }

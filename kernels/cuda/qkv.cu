@@ -36,7 +36,7 @@ DEVICE void turn(Shared<f32> x, const Turning& turning, i64 position) {
 }
 
 // qkv [T, q_width + ...], T = rows x width; grid (units / 4, T), a unit a head of q, k or v.
-KERNEL(128) qkv_epilogue(Global<const f32> qkv, i64 qkv_stride, i32 n_heads, i32 n_kv_heads, i32 head_size, i32 value_size, i32 gated, i32 keys_are_values, i32 rope_first, Global<const f32> q_weight, f32 q_eps,
+BUSY_KERNEL(128, 8) qkv_epilogue(Global<const f32> qkv, i64 qkv_stride, i32 n_heads, i32 n_kv_heads, i32 head_size, i32 value_size, i32 gated, i32 keys_are_values, i32 rope_first, Global<const f32> q_weight, f32 q_eps,
                          Global<const f32> k_weight, f32 k_eps, i32 k_normed, f32 v_eps, i32 v_normed, i32 q_normed, Global<const f32> table, i32 dims, i32 interleaved, f32 share, i32 step, i32 offset, i32 width,
                          Global<const i32> starts, Global<const i32> counts, Global<const i32> blocks, i32 columns, Global<u8> pool, i64 block_bytes, i64 k_values, i64 k_scales, i64 k_stride, i64 v_values,
                          i64 v_scales, i64 v_stride, Global<f32> q, Global<f32> gate) {

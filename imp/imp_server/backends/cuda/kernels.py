@@ -75,14 +75,26 @@ def gemm_source(matrix_format: str, mode: int, n_tokens: int) -> KernelSource:
     return KernelSource("gemm.cu", tuple((format_defines(matrix_format) | shape).items()))
 
 
-def attention_source(head_size: int, dtype: str, n_queries: int) -> KernelSource:
+def attention_rules(softcap: bool = False, limited: bool = False) -> dict[str, int]:
+    """`limited`: by a window or chunks."""
+    return {"SOFTCAP": int(softcap), "LIMITED": int(limited)}
+
+
+def prefill_source(head_size: int, dtype: str, softcap: bool = False, limited: bool = False) -> KernelSource:
+    defines = {"HEAD": head_size, "KV_TYPE": KV_TYPES[dtype]} | attention_rules(softcap, limited)
+    return KernelSource("prefill_attention.cu", tuple(defines.items()))
+
+
+def attention_source(
+    head_size: int, dtype: str, n_queries: int, softcap: bool = False, limited: bool = False
+) -> KernelSource:
     """`n_queries`: most that share a key head's loads; fewer where registers are short."""
     per_load = 16 // {"f32": 4, "bf16": 2}.get(dtype, 1)
     lanes = min(32, 1 << (math.ceil(head_size / per_load) - 1).bit_length())
     own = per_load * math.ceil(head_size / (per_load * lanes))
     queries = min(1 << (n_queries - 1).bit_length(), max(1, 32 // own))
-    defines = (("HEAD", head_size), ("KV_TYPE", KV_TYPES[dtype]), ("QUERIES", queries))
-    return KernelSource("decode_attention.cu", defines)
+    defines = {"HEAD": head_size, "KV_TYPE": KV_TYPES[dtype], "QUERIES": queries} | attention_rules(softcap, limited)
+    return KernelSource("decode_attention.cu", tuple(defines.items()))
 
 
 @dataclass
@@ -394,7 +406,7 @@ class KernelOperations:
         if "prefill_attention" not in self.chosen or not is_narrow or not _is_plain(q, kv, form, out):
             self.plain.prefill_attention(q, rows, kv, form, gate, out)
             return
-        source = KernelSource("prefill_attention.cu", (("HEAD", q.shape[-1]), ("KV_TYPE", KV_TYPES[kv.dtype])))
+        source = prefill_source(q.shape[-1], kv.dtype, form.softcap != 0, bool(form.window or form.chunk))
         pairs = form.n_heads // form.n_kv_heads * rows.width
         args = [*_attended(q, rows, kv, form), form.sinks, gate, out]
         grid = (-(-pairs // _PAIRS), form.n_kv_heads, rows.n_rows)
@@ -409,7 +421,8 @@ class KernelOperations:
             return
         table = rows.tables[kv.group]
         group = form.n_heads // form.n_kv_heads
-        source = attention_source(head_size, kv.dtype, group * rows.width)
+        limited = bool(form.window or form.chunk)
+        source = attention_source(head_size, kv.dtype, group * rows.width, form.softcap != 0, limited)
         n_queries = dict(source.defines)["QUERIES"]
         n_splits = -(-table.shape[1] * 16 // self._split)
         n_partials = rows.n_tokens * form.n_heads * n_splits
