@@ -59,20 +59,20 @@ DEVICE void multiply(const Products& p, const i64 (&rows)[ROWS], i32 first, f32 
     for (i32 unit = begin + i32(lane_index()); unit < end; unit += 32) {
         Packed packed[ROWS];
         UNROLL for (int r = 0; r < ROWS; r++) packed[r] = load_unit(matrix_of(p, r), rows[r], unit, n_units);
-        UNROLL for (int g = 0; g < kGroups; g++) {
-            f32 dots[kValues];
-            UNROLL for (int v = 0; v < kValues; v++) dots[v] = 0.0f;
-            UNROLL for (int i = g * kQuads / kGroups; i < (g + 1) * kQuads / kGroups; i++) {
-                U32x4 x[TOKENS];
-                UNROLL for (int t = 0; t < TOKENS; t++) x[t] = load_as<U32x4>(p.staged + (t * kChunk + (i * staged_units + unit - begin) * 4));
-                UNROLL for (int r = 0; r < ROWS; r++) {
-                    f32 w[4];
-                    unpack_quad(packed[r], i, w);
-                    UNROLL for (int t = 0; t < TOKENS; t++) {
-                        UNROLL for (int j = 0; j < 4; j++) dots[r * TOKENS + t] = fused(w[j], float_of(x[t].v[j]), dots[r * TOKENS + t]);
-                    }
+        f32 dots[kValues];
+        UNROLL for (int v = 0; v < kValues; v++) dots[v] = 0.0f;
+        UNROLL for (int i = 0; i < kQuads; i++) {
+            U32x4 x[TOKENS];
+            UNROLL for (int t = 0; t < TOKENS; t++) x[t] = load_as<U32x4>(p.staged + (t * kChunk + (i * staged_units + unit - begin) * 4));
+            UNROLL for (int r = 0; r < ROWS; r++) {
+                f32 w[4];
+                unpack_quad(packed[r], i, w);
+                UNROLL for (int t = 0; t < TOKENS; t++) {
+                    UNROLL for (int j = 0; j < 4; j++) dots[r * TOKENS + t] = fused(w[j], float_of(x[t].v[j]), dots[r * TOKENS + t]);
                 }
             }
+            if ((i + 1) % (kQuads / kGroups)) continue;
+            const int g = i / (kQuads / kGroups);  // the group that ends here
             UNROLL for (int r = 0; r < ROWS; r++) {
                 f32 scale = scale_of(matrix_of(p, r), rows[r], unit, n_units, g);
                 f32 minimum = 0.0f;
@@ -81,6 +81,7 @@ DEVICE void multiply(const Products& p, const i64 (&rows)[ROWS], i32 first, f32 
                     f32& sum = acc[r * TOKENS + t];
                     sum = fused(scale, dots[r * TOKENS + t], sum);
                     if constexpr (MINIMUM) sum = fused(minimum, p.sums[(t * staged_units + unit - begin) * kGroups + g], sum);
+                    dots[r * TOKENS + t] = 0.0f;
                 }
             }
         }
