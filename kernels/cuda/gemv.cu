@@ -137,7 +137,7 @@ DEVICE void find_rows(i32 group, i64 first_row, i32 n_rows, i64 (&rows)[ROWS]) {
 
 #if MODE <= 3
 // out [n_tokens, n_out]; grid (groups of rows, token groups). MODE 3: `keys` [n_tokens] hold 0 before.
-BUSY_KERNEL(128, TOKENS == 8 ? 2 : 3) gemv(PLANES(a), PLANES(b), i32 n_out, i32 n_in, Global<const f32> x, i64 x_stride, i32 n_tokens, Global<const f32> bias, Global<const f32> up_bias, i32 activation, f32 scale, f32 softcap, Global<f32> out, i64 out_stride,
+BUSY_KERNEL(128, kValues >= 16 ? 2 : 3) gemv(PLANES(a), PLANES(b), i32 n_out, i32 n_in, Global<const f32> x, i64 x_stride, i32 n_tokens, Global<const f32> bias, Global<const f32> up_bias, i32 activation, f32 scale, f32 softcap, Global<f32> out, i64 out_stride,
                  Global<u64> keys) {
     STAGING;
     i32 first_token = i32(block_y()) * TOKENS, own_tokens = n_tokens - first_token < TOKENS ? n_tokens - first_token : TOKENS;

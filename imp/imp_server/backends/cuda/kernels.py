@@ -117,7 +117,8 @@ class Scratch:
 
 class KernelOperations:
     """`chosen` names the operations that kernels take; `n_processors` of the card: small matrices are cut finer to keep
-    all of them busy. `split`: positions of a piece of decode attention, a multiple of 64."""
+    all of them busy. `split`: positions of a piece of decode attention, a multiple of 64. `rounds`: tensor cores may be
+    used, which round activations to bfloat16."""
 
     def __init__(
         self,
@@ -127,6 +128,7 @@ class KernelOperations:
         chosen: Collection[str] = KERNELS,
         n_processors: int = 132,
         split: int = 128,
+        rounds: bool = True,
     ) -> None:
         unknown = set(chosen) - set(KERNELS)
         if unknown:
@@ -135,7 +137,7 @@ class KernelOperations:
         self.chosen = frozenset(chosen)
         self.name = "kernels"
         self._launcher, self._scratch = launcher, scratch
-        self._n_processors, self._split = n_processors, split
+        self._n_processors, self._split, self._rounds = n_processors, split, rounds
 
     def embed(self, ids: Tensor, rows: Rows, slots: SlotState, table: PackedMatrix, scale: float, out: Tensor) -> None:
         if "embed" not in self.chosen or table.n_in % _unit(table):
@@ -186,7 +188,7 @@ class KernelOperations:
         self._launcher.launch(KernelSource("elementwise.cu"), entry, (-(-n // 256), len(x), 1), 256, [*args, n])
 
     def project(self, x: Tensor, matrix: PackedMatrix, bias: Tensor | None, out: Tensor) -> None:
-        if "project" not in self.chosen or not _fits(x, matrix):
+        if "project" not in self.chosen or not self._fits(x, matrix):
             self.plain.project(x, matrix, bias, out)
             return
         self._multiply(0, x, (matrix, None), (bias, None), out)
@@ -200,7 +202,7 @@ class KernelOperations:
         act: Activation,
         out: Tensor,
     ) -> None:
-        if "gated_project" not in self.chosen or not _fits(x, gate) or gate.format != up.format:
+        if "gated_project" not in self.chosen or not self._fits(x, gate) or gate.format != up.format:
             self.plain.gated_project(x, gate, up, biases, act, out)
             return
         self._multiply(1, x, (gate, up), biases or (None, None), out, act=act)
@@ -208,7 +210,7 @@ class KernelOperations:
     def head_logits(
         self, hidden: Tensor, head: PackedMatrix, bias: Tensor | None, scale: float, softcap: float, out: Tensor
     ) -> None:
-        if "head_logits" not in self.chosen or not _fits(hidden, head):
+        if "head_logits" not in self.chosen or not self._fits(hidden, head):
             self.plain.head_logits(hidden, head, bias, scale, softcap, out)
             return
         self._multiply(2, hidden, (head, None), (bias, None), out, scale=scale, softcap=softcap)
@@ -225,6 +227,11 @@ class KernelOperations:
         self._launcher.launch(source, "clear_keys", (1, 1, 1), _GEMV_THREADS, [keys, n])
         self._multiply(3, hidden, (head, None), (bias, None), None, scale=scale, softcap=softcap, keys=keys)
         self._launcher.launch(source, "best_ids", (1, 1, 1), _GEMV_THREADS, [keys, n, out])
+
+    def _fits(self, x: Tensor, matrix: PackedMatrix) -> bool:
+        """A product that has a kernel: of few rows, or of some whose matrix tensor cores can take."""
+        has_gemm = self._rounds and matrix.format not in ("F16", "F32") and matrix.n_in % 32 == 0
+        return _fits_gemv(x, matrix) or (_GEMV_TOKENS < len(x) <= _GEMM_TOKENS and has_gemm)
 
     def _multiply(
         self,
@@ -402,7 +409,7 @@ class KernelOperations:
     def prefill_attention(
         self, q: Tensor, rows: Rows, kv: LayerKv, form: AttentionForm, gate: Tensor | None, out: Tensor
     ) -> None:
-        is_narrow = q.shape[-1] <= 256 and kv.dtype != "f32"
+        is_narrow = q.shape[-1] <= 256 and kv.dtype != "f32" and self._rounds
         if "prefill_attention" not in self.chosen or not is_narrow or not _is_plain(q, kv, form, out):
             self.plain.prefill_attention(q, rows, kv, form, gate, out)
             return
@@ -461,12 +468,6 @@ def _pow2(n: int) -> int:
 def _unit(matrix: PackedMatrix) -> int:
     """Inputs that a lane takes at once."""
     return {"F16": 8, "BF16": 8, "F32": 4}.get(matrix.format, 32)
-
-
-def _fits(x: Tensor, matrix: PackedMatrix) -> bool:
-    """A product that has a kernel: of few rows, or of some whose matrix tensor cores can take."""
-    has_gemm = len(x) <= _GEMM_TOKENS and matrix.format not in ("F16", "F32") and matrix.n_in % 32 == 0
-    return _fits_gemv(x, matrix) or (len(x) > _GEMV_TOKENS and has_gemm)
 
 
 def _fits_gemv(x: Tensor, matrix: PackedMatrix) -> bool:
