@@ -16,10 +16,12 @@ from hypothesis import strategies as st
 from imp_server.models.architecture import CacheGroup
 from imp_server.schedule.cache import PrefixCache
 from imp_server.schedule.rows import Row
+from imp_server.schedule.spill import Spill
 from imp_server.schedule.tiers.host import HostTier
 from imp_server.schedule.tiers.record import BlockRecord, is_lasting, reuse_group_of
 from imp_server.schedule.tiers.slab import HEAD_BYTES, SlabFile
 from imp_server.schedule.tiers.tier import Tier
+from imp_server.schedule.tree import TreeNode
 
 from tests.schedule.simulated import BLOCK_BYTES, Simulation
 from tests.schedule.test_cache import WINDOWED, prompt, run_one
@@ -103,6 +105,22 @@ def test_the_tier_gives_up_the_least_recently_used() -> None:
         assert run_one(sim, a) == 63, "used again and again, it stays"
     assert run_one(sim, b) < 63
     assert index_of(sim).counters()["kv_host_spill_evictions_total"] > 0
+
+
+def test_what_room_is_made_for_is_kept_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept: list[bool] = []
+    real = Spill.store
+
+    def store(spill: Spill, node: TreeNode) -> bool:
+        kept.append(real(spill, node))
+        return kept[-1]
+
+    monkeypatch.setattr(Spill, "store", store)
+    sim = Simulation(12, context=96, tier=host(4))
+    for seed in range(1, 8):
+        run_one(sim, prompt((seed, 64)))
+    assert index_of(sim).counters()["kv_host_spill_evictions_total"] > 0
+    assert len(kept) > 8 and all(kept)
 
 
 def test_an_unreadable_block_cuts_the_prefix_and_is_forgotten(tmp_path: Path) -> None:
