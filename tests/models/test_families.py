@@ -131,6 +131,21 @@ def test_the_cpu_backend(name: str, base: Path) -> None:
     assert (got.argmax(1) == wanted.argmax(1))[sure].all()
 
 
+@pytest.mark.parametrize("name", ["gemma3n", "gemma4", "gemma4 experts"])
+def test_neither_threads_nor_chunks_change_what_is_beside_the_halves(name: str, base: Path) -> None:
+    """What ids say to layers, streams, experts beside a dense half: few rows, blocks of many, all threads together."""
+    folder, _, _ = files(name, base)
+    found = []
+    for n_threads in (1, 3):
+        backend = CpuBackend(open_model(folder / "published"), n_threads=n_threads)
+        try:
+            found += [Driver(backend).logits(IDS, chunk) for chunk in (N_IDS, 16, 1)]
+        finally:
+            backend.close()
+    for other in found[1:]:
+        np.testing.assert_array_equal(other, found[0])
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_what_show_says_of_it(name: str, base: Path) -> None:
     """As docs/models.md has it: it is supported, on both backends."""
