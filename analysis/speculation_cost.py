@@ -74,7 +74,7 @@ class Watched:
 
     def build(self, *arguments: Any) -> BuiltEngine:
         built = build_engine(*arguments)
-        speculation = built.loop.speculation
+        speculation = built.loop.parts.speculation
         self._costs = built.loop.scheduler.decode_costs
         propose, settle = speculation.propose, speculation.settle
 
