@@ -53,6 +53,26 @@ def assert_same(a: RowResult, b: RowResult) -> None:
         np.testing.assert_allclose(a.logprobs.top, b.logprobs.top, rtol=1e-6, atol=1e-6)
 
 
+def test_a_context_that_was_shifted_draws_no_noise_again() -> None:
+    """Output positions go on counting; a copy of the state knows that, too."""
+    logits = np.random.default_rng(5).normal(0, 1, (1, VOCAB)).astype(np.float32)
+    law = SamplingParams(temperature=1.0, top_k=0, top_p=1.0, seed=3)
+    state = SamplerState(law, 0, np.arange(6, dtype=np.int32), 40)
+    ids: list[int] = []
+    for _ in range(24):
+        result = native(logits, state)
+        assert_same(result, by_the_law(logits, state))
+        assert_same(result, by_the_law(logits, state.as_of(state.length)))
+        ids += result.tokens.tolist()
+        state.append(result.tokens.tolist())
+        if state.length > 12:
+            state.shift(2, 6)
+    unshifted = SamplerState(law, 0, np.arange(6, dtype=np.int32), 40)
+    for token_id in ids:
+        assert native(logits, unshifted).tokens.tolist() == [token_id]
+        unshifted.append([token_id])
+
+
 params = st.builds(
     SamplingParams,
     temperature=st.sampled_from([0.0, 0.2, 0.7, 1.0, 3.0]),

@@ -71,7 +71,7 @@ class SamplerState:
             self.params, self.choice, self._history[: self.n_prompt], length + len(then), self.token_bytes
         )
         twin.append([*self._history[self.n_prompt : length].tolist(), *then])
-        twin.mirostat_mu = self.mirostat_mu
+        twin.mirostat_mu, twin.n_gone = self.mirostat_mu, self.n_gone
         return twin
 
     def append(self, ids: Iterable[int]) -> None:

@@ -43,7 +43,8 @@ class NativeSampling:
             plan.drafts, plan.n_drafts = self._drafts.ctypes.data, row.n_drafts
         plan.tokens = self.tokens.ctypes.data
         plan.temperature, plan.top_k, plan.top_p, plan.min_p = p.temperature, max(0, p.top_k), p.top_p, p.min_p
-        plan.seed, plan.choice, plan.position = p.seed & 0xFFFFFFFFFFFFFFFF, state.choice, n_output
+        plan.seed, plan.choice = p.seed & 0xFFFFFFFFFFFFFFFF, state.choice
+        plan.position = n_output + state.n_gone
         plan.repetition, plan.repeat_last_n = p.repetition_penalty, p.repeat_last_n
         plan.presence, plan.frequency = p.presence_penalty, p.frequency_penalty
         plan.n_logprobs = self._n_logprobs
