@@ -44,7 +44,7 @@ serve: setup native
 	$(VENV)/bin/imp serve $(ARGS)
 
 # Tests that are typed as strictly as the package; a folder that has become so is added.
-TYPED := tests/core tests/config tests/output tests/decode tests/vocab tests/grammar tests/text tests/schedule \
+TYPED := tests/core tests/config tests/plan_walk tests/decode tests/vocab tests/grammar tests/text tests/schedule \
   tests/weights tests/cli tests/ui tests/conformance tests/browser tests/workers tests/contracts tests/degeneration \
   tests/packaging tests/serving_bench tests/models tests/dialects $(wildcard tests/*.py)
 lint: setup-test
@@ -61,7 +61,7 @@ test: lint native
 	$(PYTEST) $(POOL) $(ARGS)
 
 # The parts that most changes touch, without servers: a minute on two cores. One part: make test-fast ARGS=tests/grammar
-FAST := tests/core tests/config tests/output tests/vocab tests/weights tests/decode tests/schedule tests/dialects tests/test_style.py tests/test_arrows.py tests/test_map.py
+FAST := tests/core tests/config tests/plan_walk tests/vocab tests/weights tests/decode tests/schedule tests/dialects tests/test_style.py tests/test_arrows.py tests/test_map.py
 test-fast: setup-test native
 	$(PYTEST) $(POOL) $(or $(ARGS),$(FAST))
 
