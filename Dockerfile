@@ -1,5 +1,5 @@
 # docker build -t imp-server .                        CPU (the default)
-# docker build -t imp-server:cuda --target cuda .     with torch and CuPy; docker run --gpus all
+# docker build -t imp-server:cuda --target cuda .     with torch; docker run --gpus all
 FROM python:3.12-slim AS build
 RUN apt-get update && apt-get install -y --no-install-recommends g++ && rm -rf /var/lib/apt/lists/*
 COPY . /src

@@ -30,7 +30,7 @@ from imp_server.resources import data_folder, native_folder
 from imp_server.weights.catalogue import find, pulled_models
 
 PACKAGES = ("numpy", "msgspec", "tokenizers", "jinja2", "blacksheep", "uvicorn", "huggingface-hub")
-OPTIONAL = {"torch": "the reference and cuda backends", "cupy-cuda13x": "the cuda backend"}
+OPTIONAL = {"torch": "the reference and cuda backends"}
 SHOWN_FEATURES = ("avx2", "fma", "f16c", "avx512f", "avx512_vnni", "avx512_bf16", "avx_vnni", "amx_int8", "amx_bf16")
 CPU_LIBRARY = "engine"
 """The library of the cpu backend (kernels/cpu/engine)."""
@@ -78,9 +78,8 @@ def versions(_: Config) -> list[DoctorFinding]:
     found.append(DoctorFinding("packages", ", ".join(names)))
     if missing:
         found.append(DoctorFinding("packages", f"{', '.join(missing)} missing; reinstall imp", "bad"))
-    optional = {name: why for name, why in OPTIONAL.items() if name == "torch" or exists("cuda")}
-    extras = [f"{name} {_version(name)}" for name in optional if _version(name)]
-    absent = [f"no {name} (only needed for {why})" for name, why in optional.items() if not _version(name)]
+    extras = [f"{name} {_version(name)}" for name in OPTIONAL if _version(name)]
+    absent = [f"no {name} (only needed for {why})" for name, why in OPTIONAL.items() if not _version(name)]
     found.append(DoctorFinding("extras", ", ".join(extras + absent)))
     return found
 

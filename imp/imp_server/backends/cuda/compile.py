@@ -26,7 +26,7 @@ _NAMES = ("libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so")
 _IN_WHEELS = ("cu13/lib", "cuda_nvrtc/lib")
 _COMMON = ("--std=c++17", "-fmad=false")
 
-MEND = "pip install 'imp-server[cuda]' brings NVRTC, and so does an installation of CUDA 12.8 or newer"
+MEND = "pip install 'nvidia-cuda-nvrtc>=13,<14' brings NVRTC, and so does an installation of CUDA 12.8 or newer"
 """What whoever has no NVRTC must do."""
 
 
