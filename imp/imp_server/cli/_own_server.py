@@ -12,12 +12,17 @@ from imp_server.cli._chat_server import listed_models
 from imp_server.core import UserFault
 
 _LISTENING = "Server listening on "
+_PLAIN = {"--host": "127.0.0.1", "--port": "0", "--log-format": "pretty"} | dict.fromkeys(
+    ("--api-key", "--api-key-file", "--ssl-certfile", "--ssl-keyfile", "--api-prefix", "--models-preset"), ""
+)
+"""Stronger than a file or variables that say how others reach the user's server."""
 
 
 @contextlib.contextmanager
 def served(model: str) -> Iterator[str]:
     """The URL of a server of `model`, once that is loaded. What it says of itself goes to stderr. Raises UserFault."""
-    command = [sys.executable, "-m", "imp_server.cli.main", "serve", "--port", "0", "--model", model]
+    plainly = [part for option in _PLAIN.items() for part in option]
+    command = [sys.executable, "-m", "imp_server.cli.main", "serve", "--model", model, *plainly]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None
