@@ -156,7 +156,7 @@ def gpu(_: Config) -> list[DoctorFinding]:
         return [DoctorFinding("gpu", f"{'; '.join(cards)}; this imp has no GPU backend: the cpu backend is used")]
     ready = util.find_spec("torch") is not None
     advice = "" if ready else f"; to use it: pip install {NEEDS['cuda']}"
-    how = "used with --backend cuda, by plain operations: no kernels of our own yet, and untried on real cards"
+    how = "used with --backend cuda, slowly, as its kernels aren't used yet, and untried on real cards"
     return [DoctorFinding("gpu", f"{'; '.join(cards)}; {how}{advice}", "ok" if ready else "note")]
 
 

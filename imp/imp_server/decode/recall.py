@@ -31,6 +31,7 @@ _ID_BITS = 21
 _PRIOR = 4.0
 """Guesses that the experience with other texts counts for."""
 _MEMORY = 0.99
+"""What an earlier guess of the same kind still counts for after the next one."""
 _PATIENCE = 4
 """Steps without a guess that pays after which the distance to the next look grows by a token."""
 _LONGEST_WAIT = 8
