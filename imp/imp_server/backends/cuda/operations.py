@@ -1,6 +1,6 @@
 """The list of operations: what a forward on the device is made of, and so what a kernel may stand in for.
 
-Each method of `Operations` is one operation. plain.py has all of them in torch; a kernel has the same signature, and
+Each method of `Operations` is one operation. plain/ has all of them in torch; a kernel has the same signature, and
 reads and writes the same bytes. Whatever a backend's step needs is said by its arguments, so any subset of kernels
 serves beside the plain rest.
 

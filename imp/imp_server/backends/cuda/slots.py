@@ -122,6 +122,7 @@ class DeviceSlots:
 
 
 def needs_history(row: StepRow) -> bool:
+    """Sampling looks at the row's text so far: it has a penalty."""
     if row.sampler is None:
         return False
     p = row.sampler.params
@@ -129,5 +130,5 @@ def needs_history(row: StepRow) -> bool:
 
 
 def n_known(row: StepRow) -> int:
-    """Of these, the ones that the sampler has."""
+    """How many ids of the row's text its sampler has; behind them comes at most the one of the step under way."""
     return n_history(row) - int(row.is_ahead)
