@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import importlib.util
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
 from imp_server.cli.eval import chosen, command, lm_eval_arguments
 from imp_server.core import UserFault
 
-MODELS = [{"id": "a", "max_model_len": 2048}, {"id": "b"}]
+MODELS: list[dict[str, Any]] = [{"id": "a", "max_model_len": 2048}, {"id": "b"}]
 
 
 def told(name: str = "", *, limit: int | None = None, chat: bool = False) -> str:

@@ -59,8 +59,8 @@ def test_a_baseline_tells_a_weak_model_from_a_degenerated_server(
 
 def test_what_failed_in_one_run_of_a_reference_is_the_models(tmp_path: Path) -> None:
     path = tmp_path / "kept.json"
-    for number, answers in enumerate((off_topic, None)):
-        with fake_server(*filter(None, [answers])) as url:
+    for number, rule in enumerate((off_topic, sensible)):
+        with fake_server(rule) as url:
             main(["--url", url, "--only", "adherence", "--write-baseline", str(path), f"transformers {number}"])
     kept = json.loads(path.read_text())
     assert kept["engine"] == "transformers 0; transformers 1"

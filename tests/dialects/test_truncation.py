@@ -10,7 +10,7 @@ import pytest
 from imp_server.core import ChatRequest, Message, TextPart
 from imp_server.dialects.openai_responses.truncation import fitting, without_oldest_turns
 
-from tests.asked import made
+from tests.asked import changed, made
 
 
 def conversation(sizes: list[int]) -> ChatRequest:
@@ -49,6 +49,6 @@ def test_as_many_stay_as_fit(seed: int) -> None:
     request = conversation(sizes)
     length = chance.choice((1, sum(sizes) // 2, sum(sizes), sum(sizes) + 1, chance.randint(1, sum(sizes) + 2)))
     cuts = [without_oldest_turns(request.messages, n) for n in range(n_turns)]
-    right = next((cut for cut in cuts if sum(len(m.parts[0].text) for m in cut) < length), cuts[-1])  # type: ignore[union-attr]
+    right = next((cut for cut in cuts if n_tokens(changed(request, messages=cut)) < length), cuts[-1])
     found, n_counts = fitted(request, length)
     assert found.messages == right and n_counts <= 2 * log2(n_turns + 1) + 2

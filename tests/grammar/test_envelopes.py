@@ -174,14 +174,14 @@ DEAD = [
 def test_no_reply_comes_to_a_raw_text_without_an_end(number: int, way: str) -> None:
     """It is refused wherever it stands: its mask would be empty."""
     text = DEAD[number]
-    node: Node = {
+    nodes: dict[str, Node] = {
         "option": Alt((Seq((Lit(b"p"), text, Lit(b"Z"))), Lit(b"q"))),
         "repeated": Seq((Lit(b"q"), Repeat(Seq((Lit(b"p"), text, Lit(b"Z")))), Lit(b")"))),
         "behind a tag": Free((Branch(b"<t>", Seq((text, Lit(b"Z")))),), may_end=True),
-    }[way]
+    }
     with pytest.raises(GrammarUnsatisfiable, match="no text satisfies"):
-        check_envelope(node)
-    assert plain_envelope(node, lambda schema: Told(1, 1, 1)) is None
+        check_envelope(nodes[way])
+    assert plain_envelope(nodes[way], lambda schema: Told(1, 1, 1)) is None
 
 
 def test_every_step_into_a_raw_text_leads_to_an_end() -> None:

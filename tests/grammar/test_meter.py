@@ -200,7 +200,7 @@ def test_work_is_paid_for_as_it_is_done(monkeypatch: pytest.MonkeyPatch, name: s
     assert_paid(name, lines)
 
 
-PATTERNS = [{"pattern": p} for p in (".*a.{6}b", "c.{5}d", ".*e.*f")]
+PATTERNS: list[dict[str, Any]] = [{"pattern": p} for p in (".*a.{6}b", "c.{5}d", ".*e.*f")]
 NODE = {
     "type": "object",
     "properties": {f"k{i}": {"$ref": "#/$defs/node"} for i in range(20)},
@@ -210,7 +210,7 @@ NODE = {
 UNTRIED: dict[str, Any] = {
     "keys": {"type": "object", "patternProperties": {".*a.{300}": {}, "^b.*c.{9}$": {}}, "additionalProperties": False},
     "names": {"type": "object", "propertyNames": {"allOf": [{"pattern": p} for p in (".*a.{9}", "b.*c")]}},
-    "watched texts": {"oneOf": [{"type": "string", **part} for part in (*PATTERNS, {"maxLength": 9})]},
+    "watched texts": {"oneOf": [{"type": "string"} | part for part in (*PATTERNS, {"maxLength": 9})]},
     "products": {
         "type": "string",
         "allOf": [*PATTERNS, {"pattern": "^([a-z]{3,9} ){2,40}$"}, {"not": {"pattern": "g"}}],
