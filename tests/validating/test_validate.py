@@ -172,14 +172,3 @@ def test_the_default_model_is_healthy(smollm2_path: Path, capsys: pytest.Capture
     with served(str(smollm2_path)) as url:
         assert main([str(smollm2_path), "--url", url]) == 0, capsys.readouterr().out
     assert len(PROMPTS) >= 6 and len(TEXTS) >= 7
-
-
-@pytest.mark.slow
-def test_its_own_server_is_reached_whatever_is_configured(smollm2_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from imp_server.cli._chat_server import listed_models
-    from imp_server.cli._own_server import served
-
-    for name, value in {"LOG_FORMAT": "json", "API_KEY": "secret", "API_PREFIX": "/llm", "HOST": "0.0.0.0"}.items():
-        monkeypatch.setenv(f"IMP_{name}", value)
-    with served(str(smollm2_path)) as url:
-        assert url.startswith("http://127.0.0.1:") and len(listed_models(url, "")) == 1
