@@ -18,6 +18,7 @@ from imp_server.backends.cuda.cubins import KernelFacts, kernels_of
 from imp_server.backends.cuda.formats import FORMATS
 from imp_server.backends.cuda.kernels import (
     KV_TYPES,
+    ProductMode,
     attention_source,
     format_defines,
     gemm_source,
@@ -38,12 +39,12 @@ SAMPLE = {
     "qkv, int8 cache": _of("qkv.cu", KV_TYPE=3),
     "decode attention, 128, bf16": attention_source(128, "bf16", 4),
     "prefill attention, 128, bf16": prefill_source(128, "bf16"),
-    "gemv, bf16, 1 row": gemv_source("BF16", 0, 1, 4),
-    "gemv, Q4_K, 1 row": gemv_source("Q4_K", 0, 1, 4),
-    "gated, Q4_K, 8 rows": gemv_source("Q4_K", 1, 8, 2),
-    "gemm, Q4_K, 64 rows": gemm_source("Q4_K", 0, 64),
-    "head's best, Q8_0": gemv_source("Q8_0", 3, 1, 4),
-    "experts, MXFP4": gemv_source("MXFP4", 4, 1, 4),
+    "gemv, bf16, 1 row": gemv_source("BF16", ProductMode.bias, 1, 4),
+    "gemv, Q4_K, 1 row": gemv_source("Q4_K", ProductMode.bias, 1, 4),
+    "gated, Q4_K, 8 rows": gemv_source("Q4_K", ProductMode.gate, 8, 2),
+    "gemm, Q4_K, 64 rows": gemm_source("Q4_K", ProductMode.bias, 64),
+    "head's best, Q8_0": gemv_source("Q8_0", ProductMode.best, 1, 4),
+    "experts, MXFP4": gemv_source("MXFP4", ProductMode.expert_gate, 1, 4),
     "sampling": _of("sample.cu"),
     "routing": _of("route.cu"),
 }
@@ -56,16 +57,21 @@ def everything() -> dict[str, KernelSource]:
     found = dict(SAMPLE) | {"elementwise": _of("elementwise.cu"), "copies": _of("copy.cu")}
     for name in (*FORMATS, "BF16", "F16", "F32"):
         found[f"embed, {name}"] = KernelSource("embed.cu", tuple(format_defines(name).items()))
-        for mode, (tokens, rows) in itertools.product((0, 1), ((1, 2), (1, 4), (4, 4), (8, 2))):
-            found[f"gemv {mode}, {name}, {tokens} tokens, {rows} rows"] = gemv_source(name, mode, tokens, rows)
-        found[f"gemv 2, {name}"], found[f"gemv 3, {name}"] = gemv_source(name, 2, 2, 4), gemv_source(name, 3, 8, 2)
+        for product, (tokens, rows) in itertools.product(
+            (ProductMode.bias, ProductMode.gate), ((1, 2), (1, 4), (4, 4), (8, 2))
+        ):
+            found[f"gemv {product}, {name}, {tokens} tokens, {rows} rows"] = gemv_source(name, product, tokens, rows)
+        found[f"gemv 2, {name}"], found[f"gemv 3, {name}"] = (
+            gemv_source(name, ProductMode.head, 2, 4),
+            gemv_source(name, ProductMode.best, 8, 2),
+        )
         found[f"experts 4, {name}"], found[f"experts 5, {name}"] = (
-            gemv_source(name, 4, 1, 4),
-            gemv_source(name, 5, 1, 2),
+            gemv_source(name, ProductMode.expert_gate, 1, 4),
+            gemv_source(name, ProductMode.expert_sum, 1, 2),
         )
         if name not in ("F16", "F32"):
-            for mode, tokens in itertools.product((0, 1), (16, 64)):
-                found[f"gemm {mode}, {name}, {tokens}"] = gemm_source(name, mode, tokens)
+            for product, tokens in itertools.product((ProductMode.bias, ProductMode.gate), (16, 64)):
+                found[f"gemm {product}, {name}, {tokens}"] = gemm_source(name, product, tokens)
     for head, dtype in itertools.product((64, 80, 96, 128, 256, 512), KV_TYPES):
         for queries in (1, 8):
             found[f"decode {head} {dtype} {queries}"] = attention_source(head, dtype, queries)
@@ -103,7 +109,7 @@ def streams() -> dict[str, KernelSource]:
     """Kernels that read much and compute little."""
     found = {}
     for name, tokens in itertools.product(("BF16", "FP8", "Q8_0", "Q6_K", "Q4_K", "Q4_0", "MXFP4", "NVFP4"), (1, 4, 8)):
-        found[f"gemv, {name}, {tokens} rows"] = gemv_source(name, 0, tokens, 4 if tokens < 8 else 2)
+        found[f"gemv, {name}, {tokens} rows"] = gemv_source(name, ProductMode.bias, tokens, 4 if tokens < 8 else 2)
     for dtype, queries in itertools.product(("bf16", "fp8", "int8"), (1, 4)):
         found[f"decode attention, 128, {dtype}, {queries} queries"] = attention_source(128, dtype, queries)
     return found

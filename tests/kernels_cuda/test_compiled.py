@@ -12,7 +12,7 @@ from imp_server.backends.cuda import compile as compiling
 from imp_server.backends.cuda import cubins
 from imp_server.backends.cuda.compile import ARCHITECTURES, compile_cubin, kernel_sources, nvrtc, nvrtc_version
 from imp_server.backends.cuda.cubins import PROCESSORS, KernelFacts, kernels_of
-from imp_server.backends.cuda.kernels import attention_source, gemv_source
+from imp_server.backends.cuda.kernels import ProductMode, attention_source, gemv_source
 from imp_server.backends.cuda.launching import KernelSource
 from imp_server.core import DeviceError
 
@@ -151,7 +151,7 @@ def test_the_loop_over_weights_streams_vectors() -> None:
     program = disassembler()
     assert program
     for name, least_loads in (("BF16", 4), ("Q4_K", 4), ("Q8_0", 8)):
-        code = disassembled(compile_cubin(gemv_source(name, 0, 1, 4), 90), program)["gemv"]
+        code = disassembled(compile_cubin(gemv_source(name, ProductMode.bias, 1, 4), 90), program)["gemv"]
         loop = code.hottest("FFMA")
         assert count(loop, "LDG", "128", "CONSTANT") == least_loads, name
         assert count(loop, "LDS", "128") * 4 == (8 if name == "BF16" else 32)

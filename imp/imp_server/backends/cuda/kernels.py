@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection
 from dataclasses import dataclass, field
+from enum import IntEnum
 from typing import Any, get_args
 
 import numpy as np
@@ -54,6 +55,17 @@ _MOST_BLOCKS = 2048
 """Of a GEMV: beyond, a block takes several groups of rows."""
 
 
+class ProductMode(IntEnum):
+    """What follows the products of a matrix: MODE of kernels/cuda/gemv.cu; gemm.cu has the first three."""
+
+    bias = 0
+    gate = 1
+    head = 2
+    best = 3
+    expert_gate = 4
+    expert_sum = 5
+
+
 def format_defines(matrix_format: str) -> dict[str, int]:
     """The macros of kernels/cuda/weights.h."""
     if matrix_format in _FLOATS:
@@ -63,15 +75,16 @@ def format_defines(matrix_format: str) -> dict[str, int]:
     return packed | {"TABLE": _TABLES.get(matrix_format, 0), "SCALES": _SCALES[f.scales], "FLOAT8": int(f.float8)}
 
 
-def gemv_source(matrix_format: str, mode: int, n_tokens: int, n_rows: int) -> KernelSource:
-    """`mode` as kernels/cuda/gemv.cu counts them; tokens at once, and rows of a warp."""
-    shape = {"TOKENS": n_tokens, "ROWS": n_rows, "MODE": mode}
+def gemv_source(matrix_format: str, product: ProductMode, n_tokens: int, n_rows: int) -> KernelSource:
+    """`n_tokens` at once, `n_rows` of a warp."""
+    shape = {"TOKENS": n_tokens, "ROWS": n_rows, "MODE": int(product)}
     return KernelSource("gemv.cu", tuple((format_defines(matrix_format) | shape).items()))
 
 
-def gemm_source(matrix_format: str, mode: int, n_tokens: int) -> KernelSource:
+def gemm_source(matrix_format: str, product: ProductMode, n_tokens: int) -> KernelSource:
     """For 9 to 64 tokens; a block takes 8 COLUMNS of them, fewer where two matrices take the registers."""
-    shape = {"COLUMNS": min(4 if mode == 1 else 8, _pow2(-(-n_tokens // 8))), "MODE": mode}
+    columns = min(4 if product == ProductMode.gate else 8, _pow2(-(-n_tokens // 8)))
+    shape = {"COLUMNS": columns, "MODE": int(product)}
     return KernelSource("gemm.cu", tuple((format_defines(matrix_format) | shape).items()))
 
 
@@ -191,7 +204,7 @@ class KernelOperations:
         if "project" not in self.chosen or not self._fits(x, matrix):
             self.plain.project(x, matrix, bias, out)
             return
-        self._multiply(0, x, (matrix, None), (bias, None), out)
+        self._multiply(ProductMode.bias, x, (matrix, None), (bias, None), out)
 
     def gated_project(
         self,
@@ -205,7 +218,7 @@ class KernelOperations:
         if "gated_project" not in self.chosen or not self._fits(x, gate) or gate.format != up.format:
             self.plain.gated_project(x, gate, up, biases, act, out)
             return
-        self._multiply(1, x, (gate, up), biases or (None, None), out, act=act)
+        self._multiply(ProductMode.gate, x, (gate, up), biases or (None, None), out, act=act)
 
     def head_logits(
         self, hidden: Tensor, head: PackedMatrix, bias: Tensor | None, scale: float, softcap: float, out: Tensor
@@ -213,7 +226,7 @@ class KernelOperations:
         if "head_logits" not in self.chosen or not self._fits(hidden, head):
             self.plain.head_logits(hidden, head, bias, scale, softcap, out)
             return
-        self._multiply(2, hidden, (head, None), (bias, None), out, scale=scale, softcap=softcap)
+        self._multiply(ProductMode.head, hidden, (head, None), (bias, None), out, scale=scale, softcap=softcap)
 
     def head_argmax(
         self, hidden: Tensor, head: PackedMatrix, bias: Tensor | None, scale: float, softcap: float, out: Tensor
@@ -223,9 +236,11 @@ class KernelOperations:
             return
         n = len(hidden)
         keys = self._scratch.take("keys", n, torch.int64)
-        source, _ = self._cut(3, head.format, head.n_out, _pow2(n))
+        source, _ = self._cut(ProductMode.best, head.format, head.n_out, _pow2(n))
         self._launcher.launch(source, "clear_keys", (1, 1, 1), _GEMV_THREADS, [keys, n])
-        self._multiply(3, hidden, (head, None), (bias, None), None, scale=scale, softcap=softcap, keys=keys)
+        self._multiply(
+            ProductMode.best, hidden, (head, None), (bias, None), None, scale=scale, softcap=softcap, keys=keys
+        )
         self._launcher.launch(source, "best_ids", (1, 1, 1), _GEMV_THREADS, [keys, n, out])
 
     def _fits(self, x: Tensor, matrix: PackedMatrix) -> bool:
@@ -235,7 +250,7 @@ class KernelOperations:
 
     def _multiply(
         self,
-        mode: int,
+        product: ProductMode,
         x: Tensor,
         matrices: tuple[PackedMatrix, PackedMatrix | None],
         biases: tuple[Tensor | None, Tensor | None],
@@ -250,22 +265,22 @@ class KernelOperations:
         args = [*_planes(first), *_planes(matrices[1] or first), first.n_out, first.n_in, x, _stride(x), n]
         args += [*biases, get_args(Activation).index(act), float(scale), float(softcap), out, stride]
         if n > _GEMV_TOKENS:
-            source = gemm_source(first.format, mode, n)
+            source = gemm_source(first.format, product, n)
             groups = -(-n // (8 * dict(source.defines)["COLUMNS"]))
             self._launcher.launch(source, "gemm", (-(-first.n_out // 64), groups, 1), _GEMV_THREADS, args)
             return
-        source, n_blocks = self._cut(mode, first.format, first.n_out, _pow2(n))
+        source, n_blocks = self._cut(product, first.format, first.n_out, _pow2(n))
         self._launcher.launch(source, "gemv", (n_blocks, 1, 1), _GEMV_THREADS, [*args, keys])
 
-    def _cut(self, mode: int, matrix_format: str, n_out: int, n_tokens: int) -> tuple[KernelSource, int]:
+    def _cut(self, product: ProductMode, matrix_format: str, n_out: int, n_tokens: int) -> tuple[KernelSource, int]:
         """The instantiation for a matrix, and how many blocks it is launched with."""
-        gated = mode in (1, 4)
+        gated = product in (ProductMode.gate, ProductMode.expert_gate)
         each = 4
-        while each > 1 and n_out < each * _GEMV_WARPS * 2 * self._n_processors and mode != 3:
+        while each > 1 and n_out < each * _GEMV_WARPS * 2 * self._n_processors and product != ProductMode.best:
             each //= 2
         rows = min(2 * each if gated else each, 4, max(2, 16 // n_tokens))
         outputs = _GEMV_WARPS * (rows // 2 if gated else rows)
-        return gemv_source(matrix_format, mode, n_tokens, rows), min(_MOST_BLOCKS, -(-n_out // outputs))
+        return gemv_source(matrix_format, product, n_tokens, rows), min(_MOST_BLOCKS, -(-n_out // outputs))
 
     def experts_gated(
         self,
@@ -282,7 +297,7 @@ class KernelOperations:
             self.plain.experts_gated(x, chosen, on_input, gate, up, biases, act, out)
             return
         n_out, top_k = out.shape[-1], chosen.shape[1]
-        source, n_blocks = self._cut(4, gate.format, n_out, 1)
+        source, n_blocks = self._cut(ProductMode.expert_gate, gate.format, n_out, 1)
         args = [*_planes(gate), *_planes(up), n_out, gate.n_in, x, np.int64(x.stride(0)), top_k, chosen, on_input]
         args += [*(biases or (None, None)), get_args(Activation).index(act), out]
         self._launcher.launch(source, "experts_gated", (n_blocks, chosen.numel(), 1), _GEMV_THREADS, args)
@@ -300,7 +315,7 @@ class KernelOperations:
             self.plain.experts_down(hidden, chosen, weights, down, bias, out)
             return
         n_out = out.shape[-1]
-        source = gemv_source(down.format, 5, 1, 2)
+        source = gemv_source(down.format, ProductMode.expert_sum, 1, 2)
         grid = (-(-n_out // (2 * _GEMV_WARPS)), len(out), 1)
         args = [*_planes(down), n_out, down.n_in, hidden, chosen.shape[1], chosen, weights, bias, out]
         self._launcher.launch(source, "experts_down", grid, _GEMV_THREADS, args)
