@@ -42,6 +42,9 @@ def test_the_sandbox_holds() -> None:
         "{{ messages.append(1) }}",
         "{{ messages[0].parts.pop() }}",
         "{% for list in [messages[0].parts] %}{{ list.append(1) }}{% endfor %}",
+        "{% set add = messages[0].parts | attr('app' ~ 'end') %}{{ add(1) }}",
+        "{{ messages['po' ~ 'p']() }}",
+        "{{ messages['\\x61ppend'](1) }}",
         "{{ messages[0].update({}) }}",
         "{{ [2, 1].sort() }}",
         "{{ raise_exception.__globals__['x'] }}",
@@ -49,6 +52,7 @@ def test_the_sandbox_holds() -> None:
     ):
         with pytest.raises(TemplateRefused):
             ChatTemplate(source).render(messages)
+    assert messages == [{"role": "user", "content": "x", "parts": [1]}]
 
 
 def test_a_template_may_change_a_list_of_its_own() -> None:

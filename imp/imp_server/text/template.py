@@ -113,7 +113,7 @@ class ChatTemplate:
             "add_generation_prompt": add_generation_prompt,
         }
         try:
-            given = lists_in(variables) if self._changes_lists else frozenset()
+            given = lists_in(variables) if self._changes_lists else None
             with spending(RenderingBudget(MAX_STEPS + STEPS_PER_MESSAGE * len(messages), given)):
                 return self._template.render(**variables)
         except _Refusal as refusal:

@@ -32,8 +32,8 @@ class LimitExceeded(Exception):
 class RenderingBudget:
     """Owner of what one rendering has left."""
 
-    def __init__(self, steps: int = MAX_STEPS, given: frozenset[int] = frozenset()) -> None:
-        """`given`: identities of the lists that the template was given, which it can't change."""
+    def __init__(self, steps: int = MAX_STEPS, given: frozenset[int] | None = None) -> None:
+        """`given`: identities of the lists that the template was given, which it can't change. None: no list can be."""
         self.steps = steps
         self.made = MAX_MADE
         self.given = given

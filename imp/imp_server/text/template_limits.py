@@ -51,7 +51,8 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
     def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
         """What the sandbox allows, and that a template adds to a list of its own, or takes from it, as some do."""
         if type(obj) is list and attr in _CHANGING:
-            return id(obj) not in budget().given
+            given = budget().given
+            return given is not None and id(obj) not in given
         return super().is_safe_attribute(obj, attr, value)
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
