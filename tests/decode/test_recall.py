@@ -96,3 +96,13 @@ def test_memory_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_only_the_end_of_a_long_prompt_is_read() -> None:
     row, _ = row_of("the cat " + "." * 4000 + "the c")
     assert guessed(row, 2) != "at"
+
+
+def test_of_what_was_written_while_it_was_not_asked_the_end_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recall, "_AT_ONCE", 30)
+    late, state = row_of("a fox. ")
+    assert guessed(late, 3) == "fox"
+    state.append([*b"the cat sat. " + b"." * 100 + b"a dog ran. a dog ran. the c"])
+    assert guessed(late, 2) != "at"
+    state.append([*b"! a d"])
+    assert guessed(late, 2) == "og"

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from imp_server.decode.drafter import NO_DRAFT, Draft, DraftedRow, Float32s
+from imp_server.decode.drafter import NO_DRAFT, Draft, DraftedRow, Float32s, Int32s
 
 _LONGEST_MATCH = 4
 _MOST_HELD = 4
@@ -25,6 +25,8 @@ _LEAST = 0.1
 """Chance of being accepted below which a token isn't drafted, whatever it would cost."""
 _FROM_PROMPT = 256
 """Newest tokens of the prompt that are learnt from."""
+_AT_ONCE = 1024
+"""Newest tokens that are learnt from where the row wasn't asked for long: others wait for its look-up."""
 _MOST_KEPT = 1 << 15
 """Contexts in each of two generations: the older one goes when the younger is full."""
 _ID_BITS = 21
@@ -97,10 +99,7 @@ class RecallRow:
         self._n_vain = 0
 
     def propose(self, limit: int) -> Draft:
-        history = self._sampler.history
-        if self._n_learnt < len(history):
-            self._followers.learn(history[self._n_learnt :].tolist())
-            self._n_learnt = len(history)
+        self._learn(self._sampler.history)
         ids: list[int] = []
         chances: list[float] = []
         self._kinds = []
@@ -122,6 +121,15 @@ class RecallRow:
             self._note_vain()
             return NO_DRAFT
         return Draft(np.array(ids, dtype=np.int32), odds=tuple(chances))
+
+    def _learn(self, history: Int32s) -> None:
+        """What the history gained."""
+        if self._n_learnt < len(history) - _AT_ONCE:
+            self._n_learnt = len(history) - _AT_ONCE
+            self._followers.tail = ()
+        if self._n_learnt < len(history):
+            self._followers.learn(history[self._n_learnt :].tolist())
+            self._n_learnt = len(history)
 
     def settle(self, n_drafted: int, n_accepted: int) -> None:
         if not n_drafted:
