@@ -18,7 +18,7 @@ from imp_server.grammar.frames.space import Space
 from imp_server.grammar.frames.warm_up import warm_up
 from imp_server.grammar.languages.envelope import Alt, Branch, Free, Lit, Node, Raw, Seq, Value, Words
 from imp_server.grammar.machines.memo import alone
-from imp_server.grammar.plain import FORMATS, MAX_NAMES, Told, plain_envelope, plain_schema
+from imp_server.grammar.plain import FORMATS, MAX_NAMES, MAX_TEXT, Told, plain_envelope, plain_schema
 from imp_server.grammar.plan import PlanPayload, begin, make_plan
 from imp_server.grammar.proving import ProofJob, Verdict, prove, proved, verdict_at_once
 from imp_server.grammar.values.schema.closing import with_closing
@@ -303,6 +303,8 @@ def test_plain_envelopes_are_proved_and_start_within_their_cost(number: int) -> 
         Raw(b"</p>", {"enum": ["a<x>b"]}, never=(b"<x>",)),
         Raw(b"\n</p>\n", {"enum": ["\n</p>\n"]}),
         Raw(b"-", {"type": "string", "format": "date"}),
+        Raw(b"-", {"anyOf": [{"type": "string", "format": "date"}, {"const": "null"}]}),
+        Raw(b"</p>", {"enum": ["</p>"], "examples": [0] * MAX_TEXT}),
         Raw(b"</p>", {"type": "string", "minLength": 2000}),
         Raw(b"<" + b"ab" * 2000 + b">"),
         Value({"type": "string", "pattern": "a"}),

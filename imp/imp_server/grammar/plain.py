@@ -9,7 +9,7 @@ and refers to nothing, its own verdict is enough: whoever holds it says what tha
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 from typing import Any, NamedTuple
 
@@ -173,26 +173,30 @@ def _limit(told: Told | None) -> Limit | None:
 
 def _ends_plainly(node: Raw) -> bool:
     """Whether the closer is short, and no text that the schema lists can hold it or what else may not be there."""
-    listed = "".join(_texts(node.schema)).encode(errors="replace")
+    texts = _texts(node.schema)
+    if texts is None:
+        return False
+    listed = "".join(texts).encode(errors="replace")
     barred = [text[:1] for text in (node.closer, *node.never) if text]
-    is_formatted = isinstance(node.schema, dict) and "format" in node.schema
+    is_formatted = "format" in texts
     return 0 < len(node.closer) <= MAX_NAME and not any(
         first in listed or (is_formatted and first not in _IN_NO_FORMAT) for first in barred
     )
 
 
-def _texts(schema: Any) -> Iterator[str]:
-    """All strings in a schema, up to MAX_TEXT parts of it."""
-    todo, n_left = [schema], MAX_TEXT
+def _texts(schema: Any) -> list[str] | None:
+    """All strings in a schema; None if it has more parts than one may look at."""
+    found, todo, n_left = [], [schema], MAX_TEXT
     while todo and n_left:
         n_left -= 1
         part = todo.pop()
         if isinstance(part, str):
-            yield part
+            found.append(part)
         elif isinstance(part, dict):
             todo += [*part, *part.values()]
         elif isinstance(part, list):
             todo += part
+    return None if todo else found
 
 
 def _cost_of_text(schema: Any) -> Limit | None:
