@@ -5,14 +5,19 @@ from __future__ import annotations
 import random
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from imp_server.degeneration.client import Client
+from imp_server.degeneration.main import main as degenerates
+from imp_server.validating import parity
 from imp_server.validating.checks import CHECKS, PROMPTS, TEXTS, run
 from imp_server.validating.main import main
 from imp_server.validating.server import Completed, Refused, Served
 
+Command = Callable[[list[str]], int]
 SENTENCE = "the keeper of a light house sees ships at night and writes their names into his long old book by hand"
 WORDS = tuple(SENTENCE.split())
 
@@ -155,6 +160,40 @@ def test_wrong_usage_and_no_server(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--url", "http://localhost:1"]) == 2
     told = capsys.readouterr().err
     assert "name a checkpoint" in told and "smell" in told and "no answer from http://localhost:1" in told
+
+
+@pytest.mark.parametrize("url", ["http://[::1", "http://127.0.0.1:port", "ftp://127.0.0.1:1"])
+@pytest.mark.parametrize("check", [main, degenerates])
+def test_what_is_no_url_is_told(
+    url: str, check: Callable[[list[str]], int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert check(["--url", url]) == 2
+    assert url in capsys.readouterr().err
+
+
+def test_a_reply_of_any_shape_fails_its_check_alone() -> None:
+    class Odd(Client):
+        def post(self, path: str, body: dict[str, Any]) -> tuple[int, Any]:
+            return 200, {"choices": ["x"], "tokens": 7}
+
+    found = list(run(Served(Odd("http://localhost:1"), "m"), None, ["prompts", "logprobs", "tokenizer"]))
+    assert [(each.category, each.verdict) for each in found] == [
+        ("prompts", "fail"), ("logprobs", "fail"), ("tokenizer", "fail"),
+    ]  # fmt: skip
+
+
+def test_a_checkpoint_that_libraries_do_not_know_is_compared_with_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unknown(_: Path) -> None:
+        raise ValueError("unheard-of")
+
+    monkeypatch.setattr(parity, "_Reference", unknown)
+    (tmp_path / "config.json").write_text('{"model_type": "unheard-of"}')
+    (tmp_path / "tokenizer.json").write_text("{}")
+    found = list(run(Healthy(), tmp_path, ["tokenizer", "parity"]))
+    assert [each.check for each in found if each.verdict == "skip"] == ["tokenizer/library", "parity/transformers"]
+    assert all(each.verdict in ("pass", "skip") for each in found)
 
 
 @pytest.mark.parametrize("path", ["analysis/validate_safetensors.py", "scripts/validate_safetensors.py"])

@@ -42,7 +42,13 @@ class Client:
     """A server at a base URL (with or without /v1), one connection a request."""
 
     def __init__(self, url: str, key: str = "", timeout_s: float = 300.0) -> None:
-        parts = urlsplit(url if "//" in url else f"http://{url}")
+        """Raises Unreachable for what is no URL of a server."""
+        try:
+            parts = urlsplit(url if "//" in url else f"http://{url}")
+        except ValueError as wrong:
+            raise Unreachable(str(wrong)) from None
+        if parts.scheme not in ("http", "https"):
+            raise Unreachable("its URL must begin with http:// or https://")
         self._https = parts.scheme == "https"
         self._host = parts.netloc
         self._prefix = parts.path.rstrip("/").removesuffix("/v1")
@@ -101,7 +107,10 @@ class Client:
 
     def _exchange(self, method: str, path: str, body: dict[str, Any] | None) -> _Exchange:
         kind = http.client.HTTPSConnection if self._https else http.client.HTTPConnection
-        connection = kind(self._host, timeout=self._timeout_s)
+        try:
+            connection = kind(self._host, timeout=self._timeout_s)
+        except http.client.InvalidURL as wrong:
+            raise Unreachable(str(wrong)) from None
         try:
             connection.request(
                 method, self._prefix + path, json.dumps(body) if body is not None else None, self._headers

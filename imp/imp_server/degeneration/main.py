@@ -81,8 +81,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (BaselineError, CorpusError) as wrong:
         print(f"imp degen: {wrong}", file=sys.stderr)
         return UNREACHABLE
-    client = Client(options.url, options.key, options.timeout)
     try:
+        client = Client(options.url, options.key, options.timeout)
         listed = client.models()
         model = options.model or next(iter(listed), "")
         if not model:

@@ -9,9 +9,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from imp_server.degeneration import detectors
+from imp_server.degeneration.client import Unreachable
 from imp_server.degeneration.findings import Finding, judged, skipped
 from imp_server.validating.parity import against_transformers
-from imp_server.validating.server import Completed, Refused, Served
+from imp_server.validating.server import Completed, Served
 
 TEXTS = {
     "plain": "The quick brown fox jumps over the lazy dog.",
@@ -46,7 +47,9 @@ def tokenizer(served: Served, checkpoint: Path | None) -> Iterator[Finding]:
             theirs = library(text)
             yield judged("tokenizer", name, "library", None if ids == theirs else f"{ids} instead of {theirs}")
     if library is None:
-        yield skipped("tokenizer", "library", "no tokenizer.json beside the checkpoint, or no package `tokenizers`")
+        yield skipped(
+            "tokenizer", "library", "no tokenizer.json beside the checkpoint that the package `tokenizers` reads"
+        )
 
 
 def _library_tokenizer(checkpoint: Path | None) -> Callable[[str], list[int]] | None:
@@ -59,7 +62,10 @@ def _library_tokenizer(checkpoint: Path | None) -> Callable[[str], list[int]] | 
         from tokenizers import Tokenizer
     except ImportError:
         return None
-    loaded = Tokenizer.from_file(str(path))
+    try:
+        loaded = Tokenizer.from_file(str(path))
+    except Exception:  # the library's own are bare
+        return None
     control = {token["content"] for token in json.loads(path.read_text("utf-8")).get("added_tokens", [])}
 
     def ids(text: str) -> list[int]:
@@ -165,5 +171,7 @@ def run(served: Served, checkpoint: Path | None, names: list[str]) -> Iterator[F
     for name in names:
         try:
             yield from CHECKS[name](served, checkpoint)
-        except (Refused, KeyError, IndexError, TypeError) as wrong:
+        except Unreachable:
+            raise
+        except Exception as wrong:  # a reply may be of any shape, and the other checks tell of more
             yield judged(name, "all", "answered", f"{type(wrong).__name__}: {wrong}")
