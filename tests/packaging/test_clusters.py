@@ -67,6 +67,12 @@ def test_the_chart(changes: dict[str, Any]) -> None:
     assert {container[f"{kind}Probe"]["httpGet"]["path"] for kind in ("startup", "liveness", "readiness")} == {
         "/health", "/ready",
     }  # fmt: skip
+    waits_s = {
+        kind: probe["periodSeconds"] * probe["failureThreshold"]
+        for kind in ("startup", "liveness")
+        for probe in [container[f"{kind}Probe"]]
+    }
+    assert waits_s["liveness"] >= waits_s["startup"], "a model that is loaded again isn't a reason to kill the pod"
     assert container["resources"] == values["resources"]
     assert [claim["metadata"]["name"] for claim in server["spec"]["volumeClaimTemplates"]] == ["models"]
 
