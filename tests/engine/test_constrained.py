@@ -22,12 +22,14 @@ from imp_server.core import (
     unpack_ids,
 )
 from imp_server.engine.client.inline import InlineEngine
+from imp_server.engine.constrained.grammar_row import GrammarRow
 from imp_server.engine.constrained.grammars import Grammars
+from imp_server.engine.constrained.masking import MaskThread
 from imp_server.grammar.check import check_schema
 from msgspec.structs import replace
 
 from tests.asked import changed
-from tests.engine.tiny_engine import END, UNTHINK, Tiny, ask, request, vocabulary, with_engine
+from tests.engine.tiny_engine import END, UNTHINK, VOCAB, Tiny, ask, request, vocabulary, with_engine
 
 IDS = np.random.default_rng(3).integers(0, 94, 600).tolist()
 SCHEMA = {
@@ -311,3 +313,18 @@ def test_behind_a_forced_closing_the_grammar_says_where_it_goes_on(asked: bool) 
         assert not set(masked) & set(range(n_thought + 1, 50))
 
     with_engine(body, make_constraint=lambda plan: Recording(allowed=range(90), length=90))
+
+
+def test_a_draft_of_the_closer_gives_no_mask_where_the_thinking_was_closed_by_force() -> None:
+    class Elsewhere(Fake):
+        after_closing = 50
+
+    masks = MaskThread(VOCAB, lambda _: Elsewhere(length=90))
+    try:
+        row = GrammarRow(Elsewhere(length=90), (), masks, 30)
+        behind = row.walk([1, 2, 3])
+        assert row.advance(1) and row.job is behind[0]
+        row.closed_by_force()
+        assert row.job not in behind and row.draft_masks(3) == [] and not row.is_on_walk
+    finally:
+        masks.stop()

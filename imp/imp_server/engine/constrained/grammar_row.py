@@ -102,7 +102,7 @@ class GrammarRow:
         return self._is_on_walk
 
     def _forget_masks(self) -> None:
-        """The rule of steering is another from here on: what was asked for before may be too wide or too narrow."""
+        """The place, or the rule of steering, is another from here on: what was asked for may be too wide or narrow."""
         self._job, self._ahead, self._is_on_walk = None, [], False
 
     @property
@@ -222,6 +222,7 @@ class GrammarRow:
         place = self._constraint.after_closing
         if place is not None:
             self._spot = Spot(place, self._spot.n_left)
+            self._forget_masks()
 
     def only(self) -> int | None:
         """The id that must come next, where the mask is there already and holds no other; never one that ends.
