@@ -11,6 +11,8 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 BLANK = "\u2581"
+_SILENT = " \ufdd0"
+"""A blank, which no normalised text of most files has, and for the others a code point that stands for nothing."""
 Piece = tuple[str, float]
 
 
@@ -44,11 +46,11 @@ def unigram_json(
 
 
 def silenced(pieces: Sequence[Piece], silent: Collection[int]) -> list[Piece]:
-    """Those of `silent` get texts that no normalised text has: it has no blanks. Their scores mustn't be the lowest,
-    of which the library makes that of the unknown.
+    """Those of `silent` get texts that no normalised text has. Their scores mustn't be the lowest, of which the library
+    makes that of the unknown.
     """
     lowest = min((score for i, (_, score) in enumerate(pieces) if i not in silent), default=0.0)
-    return [(f" {i}", lowest) if i in silent else piece for i, piece in enumerate(pieces)]
+    return [(f"{_SILENT}{i}", lowest) if i in silent else piece for i, piece in enumerate(pieces)]
 
 
 def _replaced(pattern: dict[str, str], content: str) -> dict[str, Any]:
