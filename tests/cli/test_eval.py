@@ -32,6 +32,12 @@ def test_written_answers_are_asked_for_by_chat() -> None:
     assert "remote" not in line and "max_length" not in line
 
 
+def test_a_name_that_lm_eval_would_read_as_something_else() -> None:
+    for name in ("a,b", "a=b"):
+        with pytest.raises(UserFault, match="alias"):
+            lm_eval_arguments("http://h:1", {"id": name}, tasks="x", limit=None, chat=False, parallel=1)
+
+
 def test_a_model_that_is_not_there() -> None:
     with pytest.raises(UserFault, match="no model c; it has a, b"):
         chosen(MODELS, "c")

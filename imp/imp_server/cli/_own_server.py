@@ -23,6 +23,8 @@ _PLAIN = {"--host": "127.0.0.1", "--port": "0", "--log-format": "pretty"} | dict
     ("--api-key", "--api-key-file", "--ssl-certfile", "--ssl-keyfile", "--api-prefix", "--models-preset"), ""
 )
 """Stronger than a file or variables that say how others reach the user's server."""
+_LONGEST_END_S = 90
+"""A drain takes a minute where requests are under way, as after an interrupt."""
 
 _FAULTS = {
     fault.exit_code: fault
@@ -53,4 +55,8 @@ def served(model: str) -> Iterator[str]:
         yield url
     finally:
         process.terminate()
-        process.wait(60)
+        try:
+            process.wait(_LONGEST_END_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()

@@ -73,6 +73,8 @@ def lm_eval_arguments(
         arguments |= {"tokenizer_backend": "remote", "tokenized_requests": True}
     if isinstance(length := model.get("max_model_len"), int):
         arguments["max_length"] = length
+    if any(mark in str(value) for value in arguments.values() for mark in ",="):
+        raise UserFault(f"lm-eval takes no name or URL with a comma or '=': {model['id']}; serve the model by an alias")
     spelled = ",".join(f"{name}={value}" for name, value in arguments.items())
     command = ["--model", kind, "--model_args", spelled, "--tasks", tasks, "--batch_size", "1"]
     command += ["--apply_chat_template"] if chat else []

@@ -173,7 +173,14 @@ def test_a_model_that_is_being_deleted_is_no_new_one_to_a_scan() -> None:
     asyncio.run(check())
 
 
-def test_a_scan_that_saw_the_files_brings_no_deleted_model_back() -> None:
+def test_a_scan_that_saw_the_files_brings_no_deleted_model_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    retired: list[str] = []
+
+    async def retire(host: ModelHost) -> None:
+        retired.append(host.id)
+
+    monkeypatch.setattr(ModelHost, "retire", retire)
+
     async def check() -> None:
         catalogue, host = ScriptedCatalogue("a"), made_hosts("a")[0]
         host.source, models = "catalogue", Models([host])
@@ -197,7 +204,8 @@ def test_a_scan_that_saw_the_files_brings_no_deleted_model_back() -> None:
         await asyncio.wait((removal,), timeout=0.05)
         may_go.set()
         await asyncio.gather(scan, removal)
-        assert not list(models) and catalogue.removed == ["a"]
+        await asyncio.gather(*control._tasks)
+        assert not list(models) and catalogue.removed == ["a"] and retired == ["a"]
 
     asyncio.run(check())
 

@@ -151,6 +151,7 @@ class Control:
             except ModelFileMissing:
                 were_gone = True
             self._models.remove(host)
+            self._retire(host)
         if were_gone:
             raise NotFound(f"the files of model {host.id!r} are gone")
 
