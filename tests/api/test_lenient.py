@@ -53,7 +53,7 @@ def server() -> Iterator[LiveServer]:
 def ask(server: LiveServer, dialect: str, text: str, **more: Any) -> httpx.Response:
     server.engine.play(text_ids(text))
     path, body = ASKS[dialect]
-    reply = httpx.post(server.url + path, json={"model": "toy", **body, **more}, timeout=10)
+    reply = httpx.post(server.url + path, json={"model": "toy", **body, **more}, timeout=60)
     assert reply.status_code == 200, reply.text
     return reply
 

@@ -73,7 +73,8 @@ Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
 def parsed(text: str) -> Samples:
     samples: Samples = {}
-    for family in text_string_to_metric_families(text):
+    # The parser adds _total to what is called a counter; llama.cpp calls a gauge so.
+    for family in text_string_to_metric_families(text.replace("n_tokens_max counter", "n_tokens_max gauge")):
         for sample in family.samples:
             key = (sample.name, tuple(sorted(sample.labels.items())))
             assert key not in samples, f"{key} twice"

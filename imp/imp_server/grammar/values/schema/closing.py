@@ -25,7 +25,7 @@ KEYWORD = "x-imp-extra-properties"
 """At the root of a schema: closed | allow."""
 MAX_PLACES = 4_000
 """Places deeper inside stay open."""
-UNITS_PER_SCHEMA = 8
+UNITS_PER_SCHEMA = 3
 """What it costs to find what applies in the place of one."""
 INLINE = 400
 """Characters of a place that is spelled out wherever it occurs again."""
