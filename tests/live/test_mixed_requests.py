@@ -93,7 +93,8 @@ def truth_of(model: Path, wanted: list[Wanted]) -> Truth:
 
 def check_server(model: Path, truth: Truth, settings: list[str], orders: list[int]) -> dict[str, float]:
     """The server's counters at the end."""
-    options = [part for setting in settings for part in ("--set", setting)]
+    # Who has left is in flight until that is noticed, which takes a while where many come at once.
+    options = [part for setting in ("server.max_concurrent=500", *settings) for part in ("--set", setting)]
     with served(model, *options) as server:
         for order in orders:
             mixed = list(truth)
