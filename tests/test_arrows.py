@@ -141,8 +141,7 @@ def test_every_package_has_its_arrows() -> None:
     assert found == set(ARROWS)
 
 
-WITH_TORCH = {("backends", "reference"), ("backends", "cuda"), ("validating", "parity.py")}
-"""The last is a command's, beside transformers, and imports it when it is asked to compare."""
+WITH_TORCH = {("backends", "reference"), ("backends", "cuda")}
 
 
 def test_nothing_imports_cli_and_only_backends_import_torch() -> None:

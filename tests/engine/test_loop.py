@@ -198,20 +198,22 @@ def test_a_dead_end_is_an_error_and_counted() -> None:
 class Failing:
     """A backend that fails when a certain id is in the step."""
 
-    def __init__(self, backend: Backend, poison: int) -> None:
+    def __init__(self, backend: Backend, poison: int, fault: Exception) -> None:
         self._backend = backend
         self._poison = poison
+        self._fault = fault
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._backend, name)
 
     def launch(self, step: Step) -> Pending:
         if (step.ids == self._poison).any():
-            raise RuntimeError("poisoned")
+            raise self._fault
         return self._backend.launch(step)
 
 
-def test_a_failed_step_takes_its_own_requests_only() -> None:
+@pytest.mark.parametrize("fault", [RuntimeError("poisoned"), MemoryError()], ids=["broken", "out of memory"])
+def test_a_failed_step_takes_its_own_requests_only(fault: Exception) -> None:
     async def body(engine: InlineEngine, setup: Tiny) -> None:
         with pytest.raises(EngineFaulted):
             await ask(engine, request(engine, [1, 2, 95, 3], 4))
@@ -223,7 +225,7 @@ def test_a_failed_step_takes_its_own_requests_only() -> None:
         assert setup.loop is not None
         assert all(c.free == setup.n_blocks for c in setup.loop.scheduler.memory.counts())
 
-    with_engine(body, wrap=lambda backend: Failing(backend, 95))
+    with_engine(body, wrap=lambda backend: Failing(backend, 95, fault))
 
 
 class Oracle:

@@ -6,6 +6,7 @@ import importlib.util
 import statistics
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from imp_server.degeneration.findings import Finding, judged, skipped
 from imp_server.validating.server import Served
@@ -43,16 +44,13 @@ class _Reference:
     """transformers' model in float32."""
 
     def __init__(self, folder: Path) -> None:
-        import torch
         from transformers import AutoModelForCausalLM
 
-        self._model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
-        self._model.train(False)
+        self._model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype="float32")
+        self._model.train(False).requires_grad_(False)
 
     def logprobs(self, ids: list[int]) -> list[float]:
         """Of each id but the first."""
-        import torch
-
-        with torch.inference_mode():
-            every = torch.log_softmax(self._model(torch.tensor([ids])).logits[0].float(), -1)
+        batch = self._model.get_input_embeddings().weight.new_tensor([ids]).long()  # exact: float32, below 2^24
+        every = self._model(batch).logits[0].float().log_softmax(-1)
         return [float(every[i, token]) for i, token in enumerate(ids[1:])]

@@ -124,11 +124,11 @@ class Speculation:
         if live.drafting is None:
             live.drafting = self._start(live)
         if live.row.sampler.position >= live.drafting.silent_until:
-            asked = {each.name for each in self._drafters if n_rows <= each.most_rows}
-            for name, (drafter, acceptance) in live.drafting.drafters.items():
-                if name not in asked:
+            for each in self._drafters:
+                if n_rows > each.most_rows or each.name not in live.drafting.drafters:
                     continue
-                if name in self._models:
+                drafter, acceptance = live.drafting.drafters[each.name]
+                if each.name in self._models:
                     if self._account is None or self._account.may_spend:
                         return True
                 elif len(drafter.propose(self._most(acceptance, live.output.room_left - 1)).ids):
