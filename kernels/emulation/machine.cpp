@@ -48,6 +48,7 @@ uint64_t splitmix(uint64_t& state) {
 std::vector<std::unique_ptr<Region>> buffers;  // of the sequence of launches that runs
 Rules the_rules;
 uint64_t random_state;
+uint32_t accesses_left;  // until the running thread is left
 Thread* running = nullptr;
 
 // One launch.
@@ -321,9 +322,8 @@ uint64_t mixed(uint64_t bits) {
 }
 
 void maybe_switch() {
-    static uint32_t left = 1;
-    if (the_rules.order != int32_t(Order::random) || --left) return;
-    left = 1 + draw() % 24;
+    if (the_rules.order != int32_t(Order::random) || --accesses_left) return;
+    accesses_left = 1 + draw() % 24;
     leave(State::runnable);
 }
 
@@ -506,6 +506,7 @@ extern "C" int emu_run(const emu::Launch* launches, int32_t n_launches, const em
                        const emu::Rules* rules, char* message, int32_t message_bytes) {
     emu::the_rules = *rules;
     emu::random_state = rules->seed;
+    emu::accesses_left = 1;
     emu::buffers.clear();
     for (int32_t i = 0; i < n_buffers; i++) {
         auto region = std::make_unique<emu::Region>();

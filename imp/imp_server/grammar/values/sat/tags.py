@@ -60,7 +60,7 @@ def tag_of(algebra: Algebra, f: Formula, seen: frozenset[str], order: tuple[str,
     left, literals = propagated(algebra.formulas, f, ())
     f = algebra.formulas.conj([*(literal(algebra.formulas, *pair) for pair in literals), left])
     parts = f.conjuncts()
-    sure = {part.leaf for part in parts if part.leaf is not None}
+    sure = dict.fromkeys(part.leaf for part in parts if part.leaf is not None)
     leaves = dict.fromkeys(f.leaves())
     others = [leaf for leaf in leaves if isinstance(leaf, Props) and leaf not in sure]
     if len(others) < 2 or any(isinstance(leaf, Names) for leaf in leaves):
@@ -75,7 +75,7 @@ def tag_of(algebra: Algebra, f: Formula, seen: frozenset[str], order: tuple[str,
     for name in sorted(names, key=lambda n: (n not in needed, -counts[n])):
         spend(1 + len(others))
         asked = {leaf: value_formula(algebra, [leaf], name) for leaf in others}
-        told = set(asked.values())
+        told = dict.fromkeys(asked.values())  # in order, so that what is paid for is the same each time
         if len(told) > 2 and all(is_listed(algebra, g) for g in told):
             own = tuple(leaf for leaf in sure if isinstance(leaf, Props))
             return Tag(f, name, own, asked, name in needed)
