@@ -161,9 +161,10 @@ oracle-files: setup-test
 peers: setup-test
 	$(PY) -m tests.models.peers $(or $(PEERS_SERVER),$(PEERS_PYTHON)) $(ARGS)
 
-docs: setup
+docs: setup-test native
 	$(VENV)/bin/imp config docs > docs/config.md
 	$(VENV)/bin/imp config docs --page llama-server > docs/llama-server.md
+	$(PY) -m analysis.drawings
 
 # The pages as a site in build/site, to be read without a network.
 site: | $(PY)
