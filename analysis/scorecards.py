@@ -1,6 +1,6 @@
 """The conformance kit and the degeneration suite over servers and proxies, each started for the time of its run.
 
-    python analysis/scorecards.py MODEL.gguf OUT imp llama-server litellm ... [--program NAME=COMMAND ...]
+    python -m analysis.scorecards MODEL.gguf OUT imp llama-server litellm ... [--program NAME=COMMAND ...]
 
 Names: `imp`; `llama-server`, `llama-cpp-python` (the same file behind its own server); `nginx`, `litellm`,
 `vllm-router` (imp behind it). `--program nginx=/usr/sbin/nginx` says where a program is, if not on the path; for
@@ -15,22 +15,17 @@ import contextlib
 import json
 import os
 import shlex
-import socket
 import subprocess
 import sys
-import time
-import urllib.error
-import urllib.request
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-KEY = "sk-scorecard"
-NAME = "smollm2"
+from analysis.servers import IMP, KEY, NAME, free_port, started
+
 HERE = Path(__file__).resolve().parents[1]
 BASELINE = HERE / "conformance" / "golden" / "degeneration-smollm2.json"
-START_S = 120.0
 NGINX = """
 daemon off; pid {folder}/nginx.pid; error_log {folder}/nginx.log;
 events {{ worker_connections 256; }}
@@ -70,13 +65,12 @@ class Place(NamedTuple):
 
 
 def imp(at: Place) -> list[str]:
-    own = [sys.executable, "-m", "imp_server.cli.main", "serve"]
-    return [*own, "--model", str(at.model), "--alias", NAME, "--port", str(at.port), "--api-key", KEY]
+    return [*IMP, "serve", "--model", str(at.model), "--alias", NAME, "--port", str(at.port), "--api-key", KEY]
 
 
 def llama_server(at: Place) -> list[str]:
     options = ["-m", str(at.model), "--alias", NAME, "--port", str(at.port), "--api-key", KEY, "--jinja", "--metrics"]
-    return [*at.program, *options]
+    return [*at.program, *options, "-t", "1", "-n", "512"]  # without a limit an answer may run to the context's end
 
 
 def llama_cpp_python(at: Place) -> list[str]:
@@ -119,51 +113,12 @@ KINDS = {
 }
 
 
-def free_port() -> int:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        return int(taken.getsockname()[1])
-
-
-def answers(port: int) -> bool:
-    """Whether a chat is answered: a proxy listens long before it lets requests through."""
-    body = {"model": NAME, "max_tokens": 1, "messages": [{"role": "user", "content": "Hello."}]}
-    headers = {"content-type": "application/json", "authorization": f"Bearer {KEY}"}
-    url = f"http://127.0.0.1:{port}/v1/chat/completions"
-    request = urllib.request.Request(url, json.dumps(body).encode(), headers)
-    try:
-        with urllib.request.urlopen(request, timeout=30) as reply:
-            return bool(reply.status == 200)
-    except (OSError, urllib.error.URLError):
-        return False
-
-
-@contextlib.contextmanager
-def started(command: list[str], log: Path, port: int) -> Iterator[None]:
-    """Raises SystemExit if it ends or doesn't answer in time."""
-    with log.open("w") as said:
-        process = subprocess.Popen(command, stdout=said, stderr=subprocess.STDOUT)
-    try:
-        until = time.monotonic() + START_S
-        while not answers(port):
-            if process.poll() is not None or time.monotonic() > until:
-                raise SystemExit(f"{shlex.join(command)} doesn't serve; {log} has what it said")
-            time.sleep(0.5)
-        yield
-    finally:
-        process.terminate()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(30)
-        process.kill()
-
-
 def judged(port: int, out: Path, name: str) -> None:
     """Both suites on what listens at `port`; their exit codes don't matter here."""
     url = ["--url", f"http://127.0.0.1:{port}", "--key", KEY, "--model", NAME]
-    own = [sys.executable, "-m", "imp_server.cli.main"]
     for suite, options in (("conformance", ["--timeout", "90"]), ("degen", ["--quick", "--baseline", str(BASELINE)])):
         told = subprocess.run(
-            [*own, suite, *url, *options, "--json", str(out / f"{name}.{suite}.json")],
+            [*IMP, suite, *url, *options, "--json", str(out / f"{name}.{suite}.json")],
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False,
         )  # fmt: skip
         (out / f"{name}.{suite}.txt").write_text(told.stdout)

@@ -1,12 +1,16 @@
 """Tokens per second of answers under a JSON schema over those of free text, on one engine.
 
 python analysis/structured_bench.py MODEL [--backend cpu] [--rounds 5] [--batches 1 8] [--clock cpu]
+python analysis/structured_bench.py MODEL --temperature 0 --varied
 
 One process. Per round and schema a batch of constrained answers and one of free answers of the same lengths from the
 same prompts run in turn (A B A B); the first round isn't counted. Printed per batch size: the median of the ratios of
 tokens per second (submission to last token), the share of the constrained tokens that the grammar forced, and the
 rows sampled that had to wait for a mask. The ids of all rounds must be equal. The default temperature is 0.8, since a
-small model's greedy prose repeats itself, which n-gram drafts then speed up several times. `--clock cpu` counts the
+small model's greedy prose repeats itself, which n-gram drafts then speed up several times. With `--varied` the free
+answers are such as don't: answers to other questions, of which no four tokens in a row stood in the question or the
+answer before. They are chosen before anything is timed, with drafts off, and run with the default drafters, as the
+constrained ones do; what these gained with either is printed. `--clock cpu` counts the
 time of the process on one core instead, where a machine is shared: what the mask thread does counts in full then,
 though it runs beside the forward.
 """
@@ -23,7 +27,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from imp_server.config import Config
-from imp_server.core import GenerateRequest, GrammarPlan, OutputPlan, SamplingParams, pack_ids, unpack_ids
+from imp_server.core import (
+    GenerateRequest,
+    GenerationOptions,
+    GrammarPlan,
+    OutputPlan,
+    SamplingParams,
+    pack_ids,
+    unpack_ids,
+)
 from imp_server.engine.build import build_engine
 from imp_server.engine.client.inline import InlineEngine
 from imp_server.grammar.check import check_schema
@@ -88,12 +100,40 @@ def _all_required(schema: Any) -> Any:
 SCHEMAS = {name: _all_required(s) for name, s in (("ticket", TICKET), ("weather", WEATHER), ("people", PEOPLE))}
 PROMPT = "<|im_start|>user\nWrite example number {} of a {} record as JSON.<|im_end|>\n<|im_start|>assistant\n"
 
+QUESTION = "<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n"
+QUESTIONS = tuple(
+    pattern.format(thing)
+    for pattern in (
+        "Tell a short story about {}.",
+        "Explain to a child what {} is good for.",
+        "Write a letter to a friend about {}.",
+        "What should I know before I buy {}?",
+        "Describe {} to somebody who has never seen one.",
+    )
+    for thing in ("a lighthouse", "an old bicycle", "a wooden boat", "a violin", "a garden shed", "a winter coat")
+)
+N_ALIKE = 4
+"""So many tokens in a row that stood before make a text one that repeats itself."""
+
+
+def repeats(prompt: list[int], answer: list[int]) -> bool:
+    """Whether some run of tokens that ends in the answer stood in the prompt or the answer before."""
+    text = prompt + answer
+    seen = set()
+    for end in range(N_ALIKE, len(text) + 1):
+        run = tuple(text[end - N_ALIKE : end])
+        if end > len(prompt) and run in seen:
+            return True
+        seen.add(run)
+    return False
+
 
 @dataclass(slots=True)
 class Tally:
     """What the batches of one size came to."""
 
     ratios: list[float] = field(default_factory=list)
+    rates: list[tuple[float, float]] = field(default_factory=list)
     n_tokens: int = 0
     n_forced: int = 0
     ids: dict[str, list[list[int]]] = field(default_factory=dict)
@@ -105,12 +145,37 @@ class Bench:
         self._tokenizer = tokenizer
         self._temperature = temperature
         self._clock = clock
+        self._varied: list[tuple[list[int], list[int]]] = []
 
-    async def batch(self, prompts: list[list[int]], plans: list[OutputPlan]) -> tuple[float, list[list[int]]]:
+    async def find_varied(self, n_tokens: int = 200) -> None:
+        """Free answers with their prompts: a round takes as much of one as doesn't repeat itself."""
+        prompts = [list(self._tokenizer.encode(QUESTION.format(text))) for text in QUESTIONS]
+        for prompt in prompts:
+            plan = OutputPlan(end_ids=tuple(self._tokenizer.vocabulary.end_ids), max_tokens=n_tokens)
+            _, (answer,) = await self.batch([prompt], [plan], speculative=False)
+            self._varied.append((prompt, answer))
+
+    def _free_prompts(self, lengths: list[int], name: str) -> list[list[int]]:
+        """One for each length, in turn; others for each schema."""
+        found: list[list[int]] = []
+        for at, length in enumerate(lengths):
+            good = [p for p, answer in self._varied if len(answer) >= length and not repeats(p, answer[:length])]
+            assert good, f"every free answer of {length} tokens repeats itself"
+            found.append(good[(len(name) + at) % len(good)])
+        return found
+
+    async def batch(
+        self, prompts: list[list[int]], plans: list[OutputPlan], speculative: bool | None = None
+    ) -> tuple[float, list[list[int]]]:
         """Tokens per second, and the ids of each answer."""
+        options = GenerationOptions(speculative=speculative)
         requests = [
             GenerateRequest(
-                self._engine.new_key(), pack_ids(ids), plan, SamplingParams(temperature=self._temperature, seed=index)
+                self._engine.new_key(),
+                pack_ids(ids),
+                plan,
+                SamplingParams(temperature=self._temperature, seed=index),
+                options=options,
             )
             for index, (ids, plan) in enumerate(zip(prompts, plans, strict=True))
         ]
@@ -129,13 +194,15 @@ class Bench:
         ends = tuple(self._tokenizer.vocabulary.end_ids)
         bound = OutputPlan(end_ids=ends, max_tokens=200, grammar=grammar)
         bound_rate, answers = await self.batch(prompts, [bound] * size)
-        free_rate, free = await self.batch(prompts, [OutputPlan(max_tokens=len(a)) for a in answers])
+        free_prompts = self._free_prompts([len(a) for a in answers], name) if self._varied else prompts
+        free_rate, free = await self.batch(free_prompts, [OutputPlan(max_tokens=len(a)) for a in answers])
         assert [len(a) for a in free] == [len(a) for a in answers]
         assert tally.ids.setdefault(name, answers) == answers, "the ids differ from round to round"
         if counts:
             tally.ratios.append(bound_rate / free_rate)
             tally.n_tokens += sum(map(len, answers))
             tally.n_forced += sum(n_forced(grammar, self._tokenizer, ids) for ids in answers)
+            tally.rates.append((bound_rate, free_rate))
 
 
 def n_forced(grammar: GrammarPlan, tokenizer: Tokenizer, ids: list[int]) -> int:
@@ -166,6 +233,8 @@ async def measure(options: argparse.Namespace) -> None:
     await engine.start()
     bench = Bench(engine, tokenizer, options.temperature, clock)
     grammars = {name: check_schema(schema) for name, schema in SCHEMAS.items()}
+    if options.varied:
+        await bench.find_varied()
     for size in options.batches:
         tally = Tally()
         before, _ = await engine.stats()
@@ -185,6 +254,8 @@ async def measure(options: argparse.Namespace) -> None:
             f"rows waited for a mask, {gained['constrained_mask_wait_ms_total']:.1f} ms in all; after the first round "
             f"{later[0]:.0f} of {later[1]:.0f} ({later[0] / later[1]:.2%})"
         )
+        bound_rate, free_rate = (statistics.median(side) for side in zip(*tally.rates, strict=True))
+        print(f"   {bound_rate:.0f} tokens/s constrained, {free_rate:.0f} free (medians)")
         shown = ("spec_forced_drafted_total", "spec_forced_accepted_total", "spec_forced_verify_steps_total")
         print("  ", {name: gained[name] for name in shown if name in gained})
     await engine.stop()
@@ -198,6 +269,7 @@ def main() -> None:
     parser.add_argument("--batches", type=int, nargs="+", default=[1, 8])
     parser.add_argument("--temperature", type=float, default=0.8)
     parser.add_argument("--clock", choices=["wall", "cpu"], default="wall")
+    parser.add_argument("--varied", action="store_true", help="free answers that don't repeat themselves")
     parser.add_argument("--no-jump-ahead", action="store_true")
     asyncio.run(measure(parser.parse_args()))
 

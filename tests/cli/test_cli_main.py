@@ -43,8 +43,9 @@ def test_help_marks_flags_that_have_no_effect_yet(capsys: pytest.CaptureFixture[
     assert "\n  [MODEL]" not in out, "the argument is in the usage line, where it is explained"
 
 
-def test_version(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["--version"]) == 0
+@pytest.mark.parametrize("flag", ["--version", "-v", "-V"])
+def test_version(flag: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([flag]) == 0
     assert capsys.readouterr().out == f"imp {__version__}\n"
 
 
@@ -151,6 +152,14 @@ def test_a_typo_gets_a_suggestion(typed: str, meant: str, capsys: pytest.Capture
     assert f"there is no command {typed}" in err and meant in err
 
 
+@pytest.mark.parametrize("arguments", [["help"], ["help", "ls"], ["help", "serve"]])
+def test_help_is_a_word_too(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(arguments) == 0
+    asked = capsys.readouterr().out
+    assert run([*arguments[1:], "--help"]) == 0
+    assert asked == capsys.readouterr().out
+
+
 def test_names_of_other_programs_are_ours(capsys: pytest.CaptureFixture[str]) -> None:
     for alias, name in main_module.ALIASES.items():
         assert run([alias, "--help"]) == 0
@@ -228,6 +237,8 @@ def test_choices_of_an_option_complete(tmp_path: Path) -> None:
         (["serve", "-ngl", "99"], "no option -ngl; leave it out: a model is whole where its backend is"),
         (["chat", "-np", "2"], "no option -np; here it is --max-batch"),
         (["chat", "--temp", "1"], "no option --temp; here it is --temperature"),
+        (["run", "--keepalive", "5m"], "no option --keepalive; here it is --idle-unload-seconds N"),
+        (["serve", "--num-ctx", "4096"], "no option --num-ctx; here it is --max-seq-len"),
         (["gc", "-c", "4096"], "No such option '-c'"),
     ],
 )

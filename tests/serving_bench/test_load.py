@@ -42,6 +42,20 @@ def test_the_same_seed_asks_the_same() -> None:
     assert len(SHAPES["agent"](random.Random(1), 8).body["tools"]) == 20
 
 
+@pytest.mark.parametrize("temperature", [None, 0.8])
+def test_the_temperature_is_asked_for(temperature: float | None) -> None:
+    bodies: list[dict[str, Any]] = []
+
+    def noted(body: dict[str, Any]) -> Said:
+        bodies.append(body)
+        return Said("one")
+
+    with fake_server(noted) as url:
+        plan = Plan(("chat",), 2, 4, clients=1, temperature=temperature)
+        asyncio.run(run(BenchTarget(url, "", "fake", 10), plan))
+    assert [body.get("temperature") for body in bodies] == [temperature] * 2
+
+
 def test_what_fails_is_told() -> None:
     def cut(frames: list[bytes]) -> list[bytes]:
         return frames[:-1]

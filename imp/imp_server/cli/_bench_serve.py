@@ -6,6 +6,7 @@ import asyncio
 import json
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,7 @@ from imp_server.serving_bench.shapes import SHAPES
 @click.option("--rate", default="", help="Open loop instead: requests per second, arriving by chance; comma-separated.")
 @click.option("--requests", type=click.IntRange(1), default=32, show_default=True, help="Requests of each load.")
 @click.option("--max-tokens", type=click.IntRange(1), default=64, show_default=True, help="Limit of each answer.")
+@click.option("--temperature", type=click.FloatRange(0), help="Of the answers (default: the server's own).")
 @click.option("--seed", default=0, show_default=True, help="What is asked, and when: the same for the same seed.")
 @click.option("--timeout", default=120.0, show_default=True, help="Seconds for one request.")
 @click.option("--promise-first", default=0.0, metavar="MS", help="Goodput: first token within so many milliseconds.")
@@ -76,6 +78,7 @@ async def _measure(options: dict[str, Any]) -> tuple[dict[str, Any], bool]:
     promise = Promise(options["promise_first"], options["promise_per_token"], options["promise_end"])
     runs, failed = [], False
     for name, plan in _plans(options, shapes):
+        plan = replace(plan, temperature=options["temperature"])
         before = await drafts(target)
         timings = await _with_progress(target, name, plan)
         accepted = (await drafts(target)).share_since(before)
@@ -93,7 +96,8 @@ async def _measure(options: dict[str, Any]) -> tuple[dict[str, Any], bool]:
         "seed": options["seed"],
         "shapes": list(shapes),
     }
-    return {**facts, "max_tokens": options["max_tokens"], "runs": runs}, failed
+    asked = {"max_tokens": options["max_tokens"], "temperature": options["temperature"]}
+    return {**facts, **asked, "runs": runs}, failed
 
 
 async def _target(options: dict[str, Any]) -> BenchTarget:

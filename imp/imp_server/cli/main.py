@@ -36,7 +36,6 @@ _MEANT = {
     "delete": ["rm"],
     "info": ["show"],
     "status": ["ps"],
-    "help": ["--help"],
     "version": ["--version"],
     "search": ["ls --known"],
     "models": ["ls"],
@@ -53,6 +52,8 @@ _NOT_HERE = {
     "stop": "a server ends by Ctrl-C in its terminal, or by SIGTERM",
     "push": "imp sends no models anywhere",
     "signin": "there is no account; HF_TOKEN opens repositories of the hub that ask for one",
+    "signout": "there is no account",
+    "launch": "docs/clients.md says what agents need; imp serve is all of it on this side",
     "login": "there is no account; HF_TOKEN opens repositories of the hub that ask for one",
 }
 """What other programs do by a command of this name."""
@@ -112,7 +113,7 @@ def _first_line(name: str) -> str:
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["--help", "-h"], "max_content_width": 100})
-@click.version_option(__version__, prog_name="imp", message="%(prog)s %(version)s")
+@click.version_option(__version__, "--version", "-v", "-V", prog_name="imp", message="%(prog)s %(version)s")
 def imp() -> None:
     """An LLM server for your own machine.
 
@@ -126,13 +127,18 @@ def main() -> None:
     sys.exit(run(sys.argv[1:]))
 
 
+def _asked(name: str, arguments: list[str]) -> list[str]:
+    """`imp help NAME` is `imp NAME --help`."""
+    return [*arguments[1:], "--help"] if name == "imp" and arguments[:1] == ["help"] else arguments
+
+
 def run(arguments: list[str], name: str = "imp") -> int:
     """Run one command line of the command `name`; the exit code. Every expected failure is one line on stderr."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a name that the terminal can't spell is no error
     try:
-        result: Any = _command(name).main(arguments, prog_name=name, standalone_mode=False)
+        result: Any = _command(name).main(_asked(name, arguments), prog_name=name, standalone_mode=False)
         return result if isinstance(result, int) else 0
     except click.exceptions.Exit as exit_:
         return exit_.exit_code

@@ -33,7 +33,7 @@ OWN_ALIASES: dict[str, str] = {
     "--sse-ping-interval": "streams.keep_alive_s",
 }
 
-# What llama.cpp's and vLLM's servers call it -> ours, or what to do instead. Not taken, but told of.
+# What llama.cpp's and vLLM's servers and Ollama call it -> ours, or what to do instead. Not taken, but told of.
 FOREIGN_FLAGS: dict[str, str] = {
     "-m": "--model",
     "-hf": "imp serve hf:org/repo:QUANTISATION",
@@ -46,6 +46,14 @@ FOREIGN_FLAGS: dict[str, str] = {
     "-n": "--max-tokens",
     "--predict": "--max-tokens",
     "--n-predict": "--max-tokens",
+    "--num-ctx": "--max-seq-len",
+    "--num-predict": "--max-tokens",
+    "--keepalive": "--idle-unload-seconds N, of imp serve",
+    "--keep-alive": "--idle-unload-seconds N, of imp serve",
+    "--think": "--think-budget",
+    "--hidethinking": "--think-budget 0",
+    "--format": "the request: response_format",
+    "--nowordwrap": "leave it out: lines are as wide as the terminal",
     "-t": "--threads",
     "-np": "--max-batch",
     "--parallel": "--max-batch",

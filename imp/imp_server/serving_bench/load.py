@@ -22,6 +22,8 @@ class Plan:
     clients: int = 0
     rate: float = 0.0
     seed: int = 0
+    temperature: float | None = None
+    """Of generated answers; None = the server's own, which differs from server to server."""
 
 
 async def run(target: BenchTarget, plan: Plan, on_end: Callable[[Timing], None] = lambda _: None) -> list[Timing]:
@@ -37,7 +39,10 @@ async def run(target: BenchTarget, plan: Plan, on_end: Callable[[Timing], None] 
         request = SHAPES[shape](own, plan.max_tokens)
         timing = Timing(shape, time.perf_counter() - begin)
         timings.append(timing)
-        await target.ask(request.path, request.body, timing)
+        body = request.body
+        if plan.temperature is not None and "messages" in body:
+            body = {**body, "temperature": plan.temperature}
+        await target.ask(request.path, body, timing)
         on_end(timing)
 
     if plan.rate > 0:
