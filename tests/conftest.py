@@ -13,6 +13,7 @@ from imp_server.native import library_path
 from tests.dead_ends import none_allowed
 
 NATIVE = ("engine", "grammar")
+SLOW_TIMEOUT_S = 1800
 ROOT = Path(__file__).resolve().parent.parent
 os.environ["PYTHONPATH"] = os.pathsep.join(
     [str(ROOT / "imp"), str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
@@ -31,6 +32,13 @@ def pytest_sessionstart() -> None:
         raise pytest.UsageError(
             f"CI is set, and these native libraries aren't built: {', '.join(missing)} (make native)"
         )
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """A slow test without a time limit of its own gets one that a busy machine keeps, too."""
+    for item in items:
+        if item.get_closest_marker("slow") and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(SLOW_TIMEOUT_S))
 
 
 @pytest.fixture(scope="session")
