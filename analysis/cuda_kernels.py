@@ -52,9 +52,13 @@ SAMPLE = {
 
 
 def everything() -> dict[str, KernelSource]:
-    """What models of any shape may ask for: formats, widths, heads and cache types are walked, if not all of them
-    together."""
-    found = dict(SAMPLE) | {"elementwise": _of("elementwise.cu"), "copies": _of("copy.cu")}
+    """What models of any shape may ask for: formats, widths, heads and types of the cache are walked, if not each with
+    each."""
+    found = dict(SAMPLE) | {
+        "elementwise": _of("elementwise.cu"),
+        "copies": _of("copy.cu"),
+        "functions": _of("functions.cu"),
+    }
     for name in (*FORMATS, "BF16", "F16", "F32"):
         found[f"embed, {name}"] = KernelSource("embed.cu", tuple(format_defines(name).items()))
         for product, (tokens, rows) in itertools.product(

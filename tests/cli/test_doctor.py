@@ -8,7 +8,9 @@ import socket
 from importlib import util
 from pathlib import Path
 
+import msgspec
 import pytest
+from imp_server.backends.cuda.proof.kept import KeptVerdict, KernelVerdict
 from imp_server.cli import _machine
 from imp_server.cli import doctor as doctor_module
 from imp_server.cli.main import run
@@ -49,6 +51,18 @@ def test_a_gpu_without_a_backend_for_it(monkeypatch: pytest.MonkeyPatch, capsys:
     monkeypatch.setattr(util, "find_spec", lambda _: None)
     found = doctor_module.gpu(Config())[0].text
     assert "--backend cuda" in found and "untried on real cards" in found and "pip install 'torch" in found
+
+
+def test_what_is_known_of_cuda_kernels_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("IMP_HOME", str(tmp_path))
+    monkeypatch.setattr(_machine, "gpus", lambda: ["Some Card, 24 GB"])
+    assert len(doctor_module.gpu(Config())) == 1
+    kept = KeptVerdict("Some Card, driver 1", "tiny.gguf", KernelVerdict(["norm"], {"embed": "off by 1"}, 3))
+    (tmp_path / "kernels" / "verdicts").mkdir(parents=True)
+    (tmp_path / "kernels" / "verdicts" / "1.json").write_bytes(msgspec.json.encode(kept))
+    (finding,) = doctor_module.gpu(Config())[1:]
+    assert finding.verdict == "note" and finding.text.startswith("tiny.gguf on Some Card, driver 1: kernels for 1 ")
+    assert finding.text.endswith("; not embed: off by 1")
 
 
 def test_the_same_in_words(capsys: pytest.CaptureFixture[str]) -> None:

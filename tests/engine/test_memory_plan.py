@@ -11,7 +11,7 @@ import pytest
 from imp_server.backends.base import BackendInfo
 from imp_server.config import Config
 from imp_server.core import CapacityExceeded
-from imp_server.engine.build import DraftBytes, build_engine, plan_memory
+from imp_server.engine.build import build_engine, plan_memory
 
 from tests.backends.array_source import tiny
 from tests.models.tiny_gguf import write_tiny_llama
@@ -36,18 +36,18 @@ def test_the_memory_that_a_refusal_names_is_enough(tmp_path: Path, too_little: d
     assert 16 * n_blocks(model, kv_cache__size_mib=mib, **wanted) >= wanted["kv_cache__min_tokens"]
 
 
-def on_a_device(left_mib: int, draft: tuple[int, int] = (0, 0), **knobs: int) -> int:
+def on_a_device(left_mib: int, drafter_block: int = 0, **knobs: int) -> int:
     """Blocks of 1 MiB each, for 8 rows of 16,000 ids."""
     info = BackendInfo("cuda", "", "bf16", has_device_memory=True, kv_memory_bytes=left_mib << 20)
     backend: Any = SimpleNamespace(info=info, block_bytes=lambda dtype: (1 << 20,))
     config = Config.of({f"kv_cache.{name}": value for name, value in knobs.items()}).for_engine()
-    return plan_memory(backend, tiny(), config, 8, 16_000, DraftBytes(*draft)).n_blocks[0]
+    return plan_memory(backend, tiny(), config, 8, 16_000, drafter_block).n_blocks[0]
 
 
 def test_a_devices_memory_is_what_its_backend_says_is_left() -> None:
     assert on_a_device(700) == 700
     assert on_a_device(90_000) == 8 * 1000, "no more than rows can hold"
-    assert on_a_device(700, (1 << 20, 100 << 20)) == 300, "beside a draft model"
+    assert on_a_device(700, 1 << 20) == 350, "beside a draft model's"
     assert on_a_device(700, size_mib=500) == 500
     with pytest.raises(CapacityExceeded, match=r"asks for 900 MiB .* 700 MiB of the device are left"):
         on_a_device(700, size_mib=900)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Literal
 
 import torch
-from imp_server.backends.cuda.launching import Argument, KernelSource, argument_bits
+from imp_server.backends.cuda.launching import Argument, KernelFault, KernelSource, argument_bits
 
 ROOT = Path(__file__).resolve().parents[2]
 KERNELS = ROOT / "kernels" / "cuda"
@@ -27,10 +27,6 @@ POISON = "-ftrivial-auto-var-init=pattern"
 """Variables that nobody set hold nonsense: arrays, and without optimisation scalars, too. Compilers that don't know it
 (before GCC 12) leave them as they are."""
 ORDERS = ("lowest", "highest", "random")
-
-
-class Fault(Exception):
-    """What a kernel did wrong."""
 
 
 class _Rules(ctypes.Structure):
@@ -115,7 +111,7 @@ One = tuple[str, tuple[int, int, int], int, Sequence[Argument], int]
 
 @dataclass
 class Emulator:
-    """A `Launcher` that runs each launch at once. Raises Fault."""
+    """A `Launcher` that runs each launch at once. Raises KernelFault."""
 
     order: Literal["lowest", "highest", "random"] = "random"
     seed: int = 0
@@ -125,6 +121,12 @@ class Emulator:
     level: Literal["-O0", "-O1"] = "-O1"
     """Of the compiler's optimisation."""
     n_launches: int = 0
+
+    def prepare(self, sources: Sequence[KernelSource]) -> None:
+        return
+
+    def load(self, source: KernelSource) -> None:
+        library(self.folder / source.file, (self.level, *source.options))
 
     def launch(
         self,
@@ -170,4 +172,4 @@ class Emulator:
         message = ctypes.create_string_buffer(2000)
         wrong = built.emu_run(native, len(native), buffers, len(buffers), ctypes.byref(rules), message, len(message))
         if wrong:
-            raise Fault(message.value.decode())
+            raise KernelFault(message.value.decode())

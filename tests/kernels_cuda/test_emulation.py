@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from imp_server.backends.cuda.launching import KernelSource
+from imp_server.backends.cuda.launching import KernelFault, KernelSource
 
-from tests.kernels_cuda.emulated import ORDERS, Emulator, Fault
+from tests.kernels_cuda.emulated import ORDERS, Emulator
 
 PLANTED = KernelSource("planted.cu")
 FAULTS = {
@@ -46,7 +46,7 @@ def buffers() -> tuple[torch.Tensor, torch.Tensor]:
 def test_a_planted_fault_is_caught(kernel: str, order: str) -> None:
     x, y = buffers()
     grid = (2 if kernel == "blocks_that_meet" else 1, 1, 1)
-    with pytest.raises(Fault, match=FAULTS[kernel]):
+    with pytest.raises(KernelFault, match=FAULTS[kernel]):
         emulator(order, seed=5).run(PLANTED, [(kernel, grid, 64, [x, y], 0)], read_only=[x])
 
 
@@ -92,7 +92,7 @@ def test_other_schedules_are_other_schedules() -> None:
     told = set()
     for seed in (1, 1, 2, 3, 4):
         x, y = buffers()
-        with pytest.raises(Fault) as caught:
+        with pytest.raises(KernelFault) as caught:
             emulator("random", seed).launch(PLANTED, "missing_barrier", (1, 1, 1), 64, [x, y])
         told.add((seed, str(caught.value)))
     assert len(told) == 4 and len({text for _, text in told}) > 1
@@ -100,7 +100,7 @@ def test_other_schedules_are_other_schedules() -> None:
 
 def test_arguments_are_counted() -> None:
     x, y = buffers()
-    with pytest.raises(Fault, match="another number of arguments"):
+    with pytest.raises(KernelFault, match="another number of arguments"):
         emulator("lowest").launch(PLANTED, "right", (1, 1, 1), 64, [x, y, 1])
-    with pytest.raises(Fault, match="there is no kernel wrong"):
+    with pytest.raises(KernelFault, match="there is no kernel wrong"):
         emulator("lowest").launch(PLANTED, "wrong", (1, 1, 1), 64, [x, y])

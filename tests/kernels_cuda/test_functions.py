@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
@@ -32,7 +30,7 @@ AWKWARD += (
 
 
 def emulator(sums: str = "exact") -> Emulator:
-    return Emulator(order="random", folder=Path(__file__).parent, sums=sums)  # type: ignore[arg-type]
+    return Emulator(order="random", sums=sums)  # type: ignore[arg-type]
 
 
 def same(ours: torch.Tensor, twin: torch.Tensor) -> bool:

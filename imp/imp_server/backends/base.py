@@ -15,8 +15,9 @@ own ids, positions and adapter, whatever the batch, the chunking and the number 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -215,11 +216,22 @@ class BackendInfo:
     """Steps run while the host does something else, and that pays: the overlapped loop is the default."""
 
 
+class DeviceLost(Exception):
+    """The device failed in a way that leaves this process no use of it: it has to end, and another one to begin."""
+
+
+@runtime_checkable
+class Counting(Protocol):
+    """A backend that counts something for metrics."""
+
+    def counters(self) -> Mapping[str, float]: ...
+
+
 class Pending(Protocol):
     """A step that was launched."""
 
     def collect(self) -> StepResult:
-        """Wait for it. Called once, and in the order in which steps were launched. Raises EngineFaulted."""
+        """Wait for it. Called once, and in the order in which steps were launched. Raises EngineFaulted, DeviceLost."""
         ...
 
 

@@ -17,6 +17,7 @@ import click
 
 from imp_server import __version__
 from imp_server.backends import NEEDS, choose, exists
+from imp_server.backends.cuda.proof.kept import all_kept
 from imp_server.backends.machine import available_bytes, total_bytes
 from imp_server.cli import _machine
 from imp_server.cli._knob_options import KnobCommand, with_config
@@ -156,8 +157,17 @@ def gpu(_: Config) -> list[DoctorFinding]:
         return [DoctorFinding("gpu", f"{'; '.join(cards)}; this imp has no GPU backend: the cpu backend is used")]
     ready = util.find_spec("torch") is not None
     advice = "" if ready else f"; to use it: pip install {NEEDS['cuda']}"
-    how = "used with --backend cuda, slowly, as its kernels aren't used yet, and untried on real cards"
-    return [DoctorFinding("gpu", f"{'; '.join(cards)}; {how}{advice}", "ok" if ready else "note")]
+    how = "used with --backend cuda, which is untried on real cards"
+    return [DoctorFinding("gpu", f"{'; '.join(cards)}; {how}{advice}", "ok" if ready else "note"), *kernels()]
+
+
+def kernels() -> list[DoctorFinding]:
+    """What is known of our CUDA kernels on the cards of this machine, model by model."""
+    return [
+        DoctorFinding("kernels", f"{kept.model} on {kept.card}: {kept.verdict.text()}",
+                      "note" if kept.verdict.condemned else "ok")
+        for kept in all_kept()
+    ]  # fmt: skip
 
 
 def disk(config: Config) -> list[DoctorFinding]:

@@ -62,7 +62,7 @@ FORMER = (
     Former("--kv-fp16", "kv_cache.dtype", "f16"),
     Former("--no-cuda-graphs", "cuda.graphs", "never"),
     # flags: without effect
-    Former("--gpu-layers", why="the whole model is where its backend is (engine.backend)"),
+    Former("--gpu-layers", "cuda.gpu_layers"),
     Former("--ssm-fp16", why="no served model has recurrent state", takes_value=False),
     Former("--decode-nvfp4", why=CACHES, takes_value=False),
     Former("--decode-nvfp4-only", why=CACHES, takes_value=False),

@@ -7,7 +7,17 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from imp_server.config.types import CardIndex, Count, Fraction, Milliseconds, Percent, Positive, Seconds, Words
+from imp_server.config.types import (
+    CardIndex,
+    Count,
+    Fraction,
+    GpuLayers,
+    Milliseconds,
+    Percent,
+    Positive,
+    Seconds,
+    Words,
+)
 
 
 class EngineSettings(msgspec.Struct, frozen=True):
@@ -16,7 +26,7 @@ class EngineSettings(msgspec.Struct, frozen=True):
     backend: Literal["auto", "cpu", "reference", "cuda"] = "auto"
     """What runs the model; auto = cpu if it is built, else reference. cuda is new, and used only when it is named."""
     deterministic: bool = False
-    """Same tokens from run to run on cuda, at some cost; cpu and reference always are."""
+    """Same tokens on cuda whatever shares a step, at a high cost; cpu and reference always are so."""
     overlap: Literal["auto", "on", "off"] = "auto"
     """Launch step N+1 before step N is read; off = the plain loop, auto = whichever is faster on the backend."""
     warmup: bool = True
@@ -157,13 +167,20 @@ class CpuSettings(msgspec.Struct, frozen=True):
     """Split an 8-bit head (Q8_0): greedy rows of one stream read its upper bits first, same ids."""
 
 
+KernelUse = Literal["auto", "all", "none"]
+
+
 class CudaSettings(msgspec.Struct, frozen=True):
     """The CUDA backend."""
 
     device: CardIndex = 0
     """Index of the GPU; -1 = none, plain operations on the CPU: slow, to compare and to test."""
+    gpu_layers: GpuLayers = -1
+    """-1 = all layers are on the GPU; 0 = none, as with device -1. Parts of a model can't be split off."""
     graphs: Literal["auto", "always", "never"] = "auto"
     """Capture decode steps as CUDA graphs."""
+    kernels: KernelUse = "auto"
+    """Our own kernels: those that have proved themselves on this card (which is tried once and kept), all, or none."""
     memory_mib: Count = 0
     """GPU memory we may use in MiB; 0 = memory_fraction of what is free."""
     memory_fraction: Fraction = 0.9

@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
 
 import msgspec
 
@@ -17,7 +16,13 @@ from imp_server.config.running import PrefixCacheSettings as PrefixCacheKnobs
 from imp_server.core import CapacityExceeded, readable
 from imp_server.engine.acceptance import Limits
 from imp_server.engine.constrained.grammars import Grammars
-from imp_server.engine.drafting.drafters import DraftModel, load_draft_model, make_model_drafter, make_speculation
+from imp_server.engine.drafting.drafters import (
+    DraftModel,
+    draft_source,
+    load_draft_model,
+    make_model_drafter,
+    make_speculation,
+)
 from imp_server.engine.fingerprint import fingerprint
 from imp_server.engine.loading import kv_dtype, load_backend, rows_at_once
 from imp_server.engine.loop import EngineLoop
@@ -68,7 +73,7 @@ def build_engine(
     n_rows = rows_at_once(config)
     wanted = min(config.model.max_seq_len or architecture.context_length, architecture.context_length)
     draft = load_draft_model(config, architecture, vocabulary, emit)
-    kv = plan_memory(backend, architecture, config, n_rows, wanted, _draft_bytes(draft))
+    kv = plan_memory(backend, architecture, config, n_rows, wanted, draft.block_bytes if draft else 0)
     backend.allocate(kv)
     context = min(wanted, _capacity(architecture, kv))
     limits = _limits(architecture, config, n_rows, context)
@@ -166,7 +171,7 @@ def _load(
     emit(Loading("open", 0.0))
     source, tokenizer = open_with_tokenizer(path)
     emit(Loading("open", 1.0))
-    return source, tokenizer, load_backend(config, source, emit)
+    return source, tokenizer, load_backend(config, source, emit, draft_source(config))
 
 
 def prefix_index(knobs: PrefixCacheKnobs, offload: Offload | None = None) -> MakeIndex | None:
@@ -178,26 +183,16 @@ def prefix_index(knobs: PrefixCacheKnobs, offload: Offload | None = None) -> Mak
     )
 
 
-class DraftBytes(NamedTuple):
-    """What a draft model takes: with each block, and for its weights."""
-
-    of_a_block: int = 0
-    weights: int = 0
-
-
-def _draft_bytes(draft: DraftModel | None) -> DraftBytes:
-    return DraftBytes() if draft is None else DraftBytes(draft.block_bytes, draft.backend.info.weight_bytes)
-
-
 def plan_memory(
     backend: Backend,
     architecture: Architecture,
     config: EngineConfig,
     n_rows: int,
     context: int,
-    draft: DraftBytes,
+    drafter_block_bytes: int = 0,
 ) -> KvSpec:
     """Blocks per group: as configured, else enough for every row at full length within a share of free memory.
+    `drafter_block_bytes`: what a draft model keeps beside each block.
 
     Raises CapacityExceeded if not even `kv_cache.min_tokens` (or a few blocks) fit, or what is configured is more than
     the device has.
@@ -206,15 +201,15 @@ def plan_memory(
     sizes = backend.block_bytes(dtype)
     if not sum(sizes):
         return KvSpec((), dtype)
-    per_block = sum(sizes) + draft.of_a_block
+    per_block = sum(sizes) + drafter_block_bytes
     full = n_rows * -(-context // BLOCK_TOKENS)
     if config.kv_cache.max_blocks:
         n_blocks = config.kv_cache.max_blocks
     elif config.kv_cache.size_mib:
         n_blocks = (config.kv_cache.size_mib << 20) // per_block
     else:
-        n_blocks = min(full, _usable_bytes(backend, draft) // per_block)
-    _refuse_more_than_there_is(backend, draft, n_blocks * per_block)
+        n_blocks = min(full, _usable_bytes(backend) // per_block)
+    _refuse_more_than_there_is(backend, n_blocks * per_block)
     least = max(2, -(-config.kv_cache.min_tokens // BLOCK_TOKENS))
     if n_blocks < least:
         raise CapacityExceeded(
@@ -224,16 +219,16 @@ def plan_memory(
     return KvSpec(tuple(_group_blocks(group.kind, n_blocks, n_rows) for group in architecture.cache_groups), dtype)
 
 
-def _usable_bytes(backend: Backend, draft: DraftBytes) -> int:
+def _usable_bytes(backend: Backend) -> int:
     """For keys and values."""
     on_device = backend.info.kv_memory_bytes
-    return int(available_bytes() * _MEMORY_SHARE) if on_device is None else max(0, on_device - draft.weights)
+    return int(available_bytes() * _MEMORY_SHARE) if on_device is None else on_device
 
 
-def _refuse_more_than_there_is(backend: Backend, draft: DraftBytes, n_bytes: int) -> None:
+def _refuse_more_than_there_is(backend: Backend, n_bytes: int) -> None:
     if backend.info.kv_memory_bytes is None:
         return
-    usable = _usable_bytes(backend, draft)
+    usable = _usable_bytes(backend)
     if n_bytes > usable:
         raise CapacityExceeded(
             f"kv_cache asks for {n_bytes >> 20} MiB of keys and values, and {usable >> 20} MiB of the device are left "

@@ -13,6 +13,7 @@ from functools import partial
 from queue import SimpleQueue
 from typing import NoReturn
 
+from imp_server.backends.base import DeviceLost
 from imp_server.core import HostOutOfMemory, InternalError, UserFault
 from imp_server.engine.build import build_engine
 from imp_server.engine.errors import load_failed
@@ -25,6 +26,7 @@ from imp_server.logs import set_up_logging
 
 log = logging.getLogger(__name__)
 EXIT_STUCK = 75
+EXIT_DEVICE_LOST = 76
 SWITCH_INTERVAL_S = 0.0005
 """Python's own 5 ms would let hard work on the mask thread hold up the loop for that long behind every native call."""
 
@@ -66,7 +68,13 @@ def run_child(fd: int, recorder_fd: int) -> int:
     gc.collect()
     gc.freeze()  # what start-up made lives as long as the process: the collector needn't walk it
     outbox.put(Ready(PROTOCOL, built.info))
-    run_loop(built.loop, inbox, pulse)
+    try:
+        run_loop(built.loop, inbox, pulse)
+    except DeviceLost as error:
+        # Not the usual way out: whatever is given back to the device may wait for it for ever.
+        log.critical("%s; the engine ends, and another one begins", error)
+        outbox.close()
+        os._exit(EXIT_DEVICE_LOST)
     built.loop.close()
     outbox.close()
     return 0

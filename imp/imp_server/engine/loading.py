@@ -14,9 +14,15 @@ from imp_server.models.source import ModelSource
 _DEFAULT_ROWS = 8
 
 
-def load_backend(config: EngineConfig, source: ModelSource, emit: Callable[[FromEngine], None]) -> Backend:
-    """Blocks while weights are read, saying so with Loading messages. Raises UnsupportedModel, ConfigError."""
-    options = BackendOptions(config.cpu, config.cuda, n_outputs=_n_outputs(config))
+def load_backend(
+    config: EngineConfig, source: ModelSource, emit: Callable[[FromEngine], None], drafter: ModelSource | None = None
+) -> Backend:
+    """Blocks while weights are read, saying so with Loading messages. `drafter`: of BackendOptions.
+
+    Raises UnsupportedModel, ConfigError.
+    """
+    deterministic = config.engine.deterministic
+    options = BackendOptions(config.cpu, config.cuda, _n_outputs(config), deterministic, drafter)
     return make_backend(config.engine.backend, source, options, lambda value: emit(Loading("read", value)))
 
 

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
+from imp_server.backends.base import DeviceLost
 from imp_server.core import EngineFaulted, ImpError, Unavailable
 from imp_server.engine.constrained.mask_waits import MaskWaits
 from imp_server.engine.flight import Flight, launch
@@ -144,6 +145,8 @@ class EngineLoop:
             self.parts.note_running({chunk.row.key for chunk in (*plan.chunks, *self._chunks_under_way())})
         try:
             flight = launch(self.backend, plan, lives, self._n_mask_words, self._clock())
+        except DeviceLost:
+            raise
         except Exception:
             self._failed(plan)
             return None
@@ -159,6 +162,8 @@ class EngineLoop:
         waits_s = self._clock()
         try:
             results = flight.pending.collect().rows
+        except DeviceLost:
+            raise
         except Exception:
             self._failed(flight.plan)
             return

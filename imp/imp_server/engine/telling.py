@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from imp_server.backends.base import Counting
 from imp_server.engine.constrained.masking import MaskThread
 from imp_server.engine.counters import row_facts, scheduler_counters, zeros
 from imp_server.engine.parts import EngineParts
@@ -18,6 +19,8 @@ class Telling:
         self._scheduler, self._counters = parts.scheduler, parts.counters
         self._n_starting, self._masks = n_starting, masks
         self.sources: list[Callable[[], Mapping[str, float]]] = [lambda: parts.speculation.counters()]
+        if isinstance(parts.backend, Counting):
+            self.sources.append(parts.backend.counters)
 
     def gauges(self) -> dict[str, float]:
         counts = self._scheduler.memory.counts()

@@ -120,18 +120,24 @@ def test_the_plan_counts_all_that_is_made() -> None:
     made = plan()
     source = ArraySource(tiny())
     packed = sum(t.nbytes for name, t in source.tensors.items() if t.ndim > 1)
-    assert made.weights == packed and made.available == 1000 * MIB
-    assert made.outputs == 8 * 4 * (97 + 3 + 64)
+    assert made.own.weights == packed and made.available == 1000 * MIB
+    assert made.own.outputs == 8 * 4 * (97 + 3 + 64)
     assert made.left_for_kv == made.available - made.fixed > 0
     assert plan(memory_mib=700).available == 700 * MIB
     assert plan(memory_mib=9000).available == 2000 * MIB, "no more than there is"
     assert plan(has_graphs=True).fixed - made.fixed == planner.GRAPH_BYTES
     assert "n_outputs_max 8" in made.text() and "are left for keys and values" in made.text()
+    with_drafter = plan(drafter=ArraySource(tiny(n_layers=1)))
+    assert 0 < with_drafter.drafter < made.fixed
+    assert with_drafter.left_for_kv == made.left_for_kv - with_drafter.drafter
+    assert f"draft model {with_drafter.drafter >> 20}, adapters 0" in with_drafter.text()
 
 
 def test_what_cannot_fit_is_refused_with_numbers_and_a_way_out() -> None:
     with pytest.raises(ConfigError, match=r"doesn't fit: \d+ MiB are needed .*cuda.memory_mib"):
         plan(memory_mib=100)
+    with pytest.raises(ConfigError, match="leave the draft model out"):
+        plan(memory_mib=600, drafter=ArraySource(tiny()))
 
 
 def options(device: int) -> BackendOptions:
@@ -145,6 +151,11 @@ def test_it_is_made_by_name_alone(caplog: pytest.LogCaptureFixture) -> None:
     assert made.info.name == "cuda" and "no GPU: plain operations" in made.info.detail
     assert not made.info.overlaps and made.info.kv_memory_bytes is None
     assert "device memory in MiB: weights" in caplog.text
+
+
+def test_no_layers_on_the_gpu_is_no_gpu() -> None:
+    none = BackendOptions(CpuSettings(threads=1), CudaSettings(device=0, gpu_layers=0))
+    assert "no GPU: plain operations" in make_backend("cuda", ArraySource(tiny()), none).info.detail
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is one")

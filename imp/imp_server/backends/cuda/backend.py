@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import torch
@@ -12,6 +15,7 @@ from imp_server.backends.base import (
     BLOCK_TOKENS,
     NO_ADAPTERS,
     BackendInfo,
+    DeviceLost,
     Int32s,
     KvSpec,
     Step,
@@ -21,17 +25,20 @@ from imp_server.backends.base import (
 from imp_server.backends.cuda.buffers import power_of_two
 from imp_server.backends.cuda.device import Device
 from imp_server.backends.cuda.forward import DeviceForward, layer_seen
+from imp_server.backends.cuda.kernel_choice import KernelChoice, is_device_fault
 from imp_server.backends.cuda.lowering import buffer_needs, matrix_names, refuse_what_we_lack
 from imp_server.backends.cuda.operations import KvPart, LayerKv, Operations
 from imp_server.backends.cuda.plain.operations import PlainOperations
 from imp_server.backends.cuda.planner import MemoryPlan
+from imp_server.backends.cuda.proof.cases import OperationCall
+from imp_server.backends.cuda.proof.noting import noted_cases
 from imp_server.backends.cuda.rectangles import MAX_TOKENS
 from imp_server.backends.cuda.step_runner import DeviceSteps, LaunchedStep
 from imp_server.backends.cuda.weights import DeviceWeights, Rotations
 from imp_server.backends.cuda.workspace import Workspace
 from imp_server.backends.kv_layout import KvLayout, block_bytes, kv_layouts
 from imp_server.backends.sampled_rows import reason_of
-from imp_server.core import ConfigError, UnsupportedModel
+from imp_server.core import ConfigError, EngineFaulted, UnsupportedModel
 from imp_server.models.mixers import LatentAttention
 from imp_server.models.source import ModelSource
 
@@ -44,12 +51,16 @@ NOT_YET_DTYPES = ("int4", "nvfp4")
 class CudaBackend:
     """Implements backends/base.py `Backend`. Raises UnsupportedModel for a model that it can't run."""
 
+    # What runs: `ops`, or what `kernels` chooses once the type of the cache is known, or the plain layer.
     def __init__(
         self,
         source: ModelSource,
         device: Device,
         *,
         ops: Operations | None = None,
+        kernels: KernelChoice | None = None,
+        deterministic: bool = False,
+        weights: DeviceWeights | None = None,
         memory: MemoryPlan | None = None,
         on_progress: Callable[[float], None] | None = None,
     ) -> None:
@@ -57,16 +68,18 @@ class CudaBackend:
         refuse_what_we_lack(self.architecture)
         self._device = device
         self._ops: Operations = PlainOperations() if ops is None else ops
-        self.weights = DeviceWeights(source, device.torch_device)
+        self._kernels, self._deterministic = kernels, deterministic
+        self.weights = DeviceWeights(source, device.torch_device) if weights is None else weights
         self.weights.load(matrix_names(self.architecture), on_progress)
         self._pools: list[torch.Tensor] = []
         self._runner: DeviceSteps | None = None
+        self._arithmetic = f"cuda {device.detail}{' deterministic' if deterministic else ''}"
         self.info = BackendInfo(
             name="cuda",
             detail=f"{device.detail}; operations: {self._ops.name}",
             default_kv_dtype="bf16",
             weight_bytes=self.weights.nbytes,
-            arithmetic=f"cuda {device.detail} {self._ops.name}",
+            arithmetic=f"{self._arithmetic} {self._ops.name}",
             has_device_memory=device.has_own_memory,
             waits_for_masks=True,
             overlaps=device.has_own_memory,
@@ -84,20 +97,47 @@ class CudaBackend:
         self._runner = None
         self._pools = []
         self._device.forget_graphs()
+        if self._kernels is not None:
+            self._choose(self._kernels, kv, dtype)
         # The block behind the last one takes what padding writes.
         self._pools = [
             torch.zeros((n + 1, layout.block_bytes), dtype=torch.uint8, device=on)
             for n, layout in zip(kv.n_blocks, layouts, strict=True)
         ]
-        seen = [self._layer_kv(layer_seen(a, index), layouts, dtype) for index in range(a.n_layers)]
+        forward = self._forward(kv, dtype, self._pools, self._ops)
+        self._runner = DeviceSteps(
+            forward, self._ops, self._device, len(a.cache_groups), MAX_TOKENS, self._deterministic
+        )
+
+    def _choose(self, kernels: KernelChoice, kv: KvSpec, dtype: str) -> None:
+        """Before there are pools: a process of its own may try kernels, and needs memory for that."""
+        cases: list[OperationCall] = []
+        sizes = block_bytes(self.architecture, dtype)
+        if kernels.wants_cases:
+            pools = [torch.zeros((1, size), dtype=torch.uint8, device=self._device.torch_device) for size in sizes]
+            rectangles = kernels.rectangles(power_of_two(-(-self._n_positions(kv) // BLOCK_TOKENS)))
+            cases = noted_cases(partial(self._forward, kv, dtype, pools), rectangles, sizes, self._device)
+        self._ops = kernels.operations(cases)
+        self.info = replace(
+            self.info,
+            detail=f"{self._device.detail}; kernels: {kernels.text()}",
+            arithmetic=f"{self._arithmetic} {' '.join(('plain', *kernels.chosen))}",
+        )
+
+    def _forward(self, kv: KvSpec, dtype: str, pools: Sequence[torch.Tensor], ops: Operations) -> DeviceForward:
+        a, on = self.architecture, self._device.torch_device
+        layouts = kv_layouts(a, dtype)
+        seen = [self._layer_kv(layer_seen(a, index), pools, layouts, dtype) for index in range(a.n_layers)]
         rotations = Rotations(self._n_positions(kv), on)
-        work = Workspace(buffer_needs(a), MAX_TOKENS, on)
-        forward = DeviceForward(self.weights, seen, rotations, self._ops, work)
-        self._runner = DeviceSteps(forward, self._ops, self._device, len(a.cache_groups), MAX_TOKENS)
+        return DeviceForward(self.weights, seen, rotations, ops, Workspace(buffer_needs(a), MAX_TOKENS, on))
 
     def launch(self, step: Step) -> PendingDeviceStep:
-        with torch.inference_mode():
-            return PendingDeviceStep(self._ready(), self._ready().launch(step))
+        with torch.inference_mode(), self._noticing_faults():
+            return PendingDeviceStep(self, self._ready().launch(step))
+
+    def collect(self, flight: LaunchedStep) -> StepResult:
+        with torch.inference_mode(), self._noticing_faults():
+            return self._ready().collect(flight)
 
     def run(self, step: Step) -> StepResult:
         return self.launch(step).collect()
@@ -137,6 +177,31 @@ class CudaBackend:
     def unload_adapter(self, slot: int) -> None:
         raise UnsupportedModel(NO_ADAPTERS)
 
+    def counters(self) -> Mapping[str, float]:
+        """Implements backends/base.py `Counting`."""
+        kernels = self._kernels
+        found = dict(self._device.counters())
+        found["cuda_kernels_used"] = float(len(kernels.chosen)) if kernels else 0.0
+        for name in kernels.condemned if kernels else ():
+            found[f'cuda_kernel_condemned{{operation="{name}"}}'] = 1.0
+        return found
+
+    @contextmanager
+    def _noticing_faults(self) -> Iterator[None]:
+        """Raises DeviceLost for what leaves no use of the device, once it is noted which kernels were under way."""
+        try:
+            yield
+        except Exception as error:
+            cause = error.__cause__ if isinstance(error, EngineFaulted) and error.__cause__ else error
+            if not is_device_fault(cause):
+                raise
+            used = self._runner.kernels_under_way() if self._runner is not None else frozenset()
+            if self._kernels is not None:
+                self._kernels.note_fault(used)
+            raise DeviceLost(
+                f"the card failed ({cause}) in a step with kernels for {sorted(used) or 'nothing'}"
+            ) from error
+
     def close(self) -> None:
         self._runner = None
         self._pools = []
@@ -155,7 +220,9 @@ class CudaBackend:
         ]
         return min(full) if full else self.architecture.context_length
 
-    def _layer_kv(self, index: int, layouts: tuple[KvLayout, ...], dtype: str) -> LayerKv:
+    def _layer_kv(
+        self, index: int, pools: Sequence[torch.Tensor], layouts: tuple[KvLayout, ...], dtype: str
+    ) -> LayerKv:
         layer = self.architecture.layers[index]
         place = layouts[layer.cache_group][index]
         parts = [
@@ -169,7 +236,7 @@ class CudaBackend:
             for part in place.parts
         ]
         return LayerKv(
-            self._pools[layer.cache_group],
+            pools[layer.cache_group],
             dtype,  # type: ignore[arg-type]
             layer.cache_group,
             (parts[0], parts[1]),
@@ -185,12 +252,11 @@ class CudaBackend:
 class PendingDeviceStep:
     """Implements backends/base.py `Pending`."""
 
-    def __init__(self, runner: DeviceSteps, flight: LaunchedStep) -> None:
-        self._runner, self._flight = runner, flight
+    def __init__(self, backend: CudaBackend, flight: LaunchedStep) -> None:
+        self._backend, self._flight = backend, flight
 
-    @torch.inference_mode()
     def collect(self) -> StepResult:
-        return self._runner.collect(self._flight)
+        return self._backend.collect(self._flight)
 
 
 def _known(dtype: str) -> str:

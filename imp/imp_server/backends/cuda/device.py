@@ -6,7 +6,7 @@ stream in the order of the calls; the host waits for results only.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -52,6 +52,8 @@ class Device(Protocol):
 
     def free_bytes(self) -> int: ...
 
+    def counters(self) -> Mapping[str, float]: ...
+
 
 class CpuDevice:
     """Implements `Device`: the plain operations where there is no GPU, for tests and comparisons."""
@@ -76,6 +78,9 @@ class CpuDevice:
 
     def free_bytes(self) -> int:
         return available_bytes()
+
+    def counters(self) -> Mapping[str, float]:
+        return Graphs.no_counters()
 
 
 class Arrived:
@@ -172,18 +177,33 @@ class Graphs:
         """`capture` notes the work down and doesn't do it."""
         self._use, self._capture = use, capture
         self._known: dict[Hashable, Replayable | None] = {}
+        self._n_replayed = self._n_captured = self._n_uncaptured = 0
+
+    @staticmethod
+    def no_counters() -> dict[str, float]:
+        return {"cuda_graph_replays_total": 0.0, "cuda_graph_captures_total": 0.0, "cuda_uncaptured_total": 0.0}
+
+    def counters(self) -> dict[str, float]:
+        """Work done by a graph that was there, graphs captured, work done as it is."""
+        counts = (self._n_replayed, self._n_captured, self._n_uncaptured)
+        return dict(zip(self.no_counters(), map(float, counts), strict=True))
 
     def run(self, key: Hashable, work: Callable[[], None], *, is_decode: bool) -> None:
         if self._use == "never" or (self._use == "auto" and not is_decode):
+            self._n_uncaptured += 1
             work()
             return
         if key not in self._known:
+            self._n_uncaptured += 1
             work()  # the first time as it is: what is compiled or set up at first use can't be captured
             self._known[key] = None
             return
         graph = self._known[key]
         if graph is None:
+            self._n_captured += 1
             graph = self._known[key] = self._capture(work)
+        else:
+            self._n_replayed += 1
         graph.replay()
 
     def forget(self) -> None:
@@ -240,6 +260,9 @@ class GpuDevice:
     def forget_graphs(self) -> None:
         self._graphs.forget()
         self._pool = None
+
+    def counters(self) -> Mapping[str, float]:
+        return self._graphs.counters()
 
     def free_bytes(self) -> int:
         free, _ = torch.cuda.mem_get_info(self.torch_device)

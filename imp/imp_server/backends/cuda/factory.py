@@ -14,7 +14,7 @@ from imp_server.models.rotation import frequencies
 from imp_server.models.source import ModelSource
 
 if TYPE_CHECKING:
-    from imp_server.backends.cuda.device import Device
+    from imp_server.backends.cuda.card import Card, CardOpener
 
 log = logging.getLogger(__name__)
 
@@ -42,9 +42,11 @@ def check(source: ModelSource) -> None:
 def make(source: ModelSource, options: BackendOptions, on_progress: Callable[[float], None] | None) -> Backend:
     from imp_server.backends.cuda import planner
     from imp_server.backends.cuda.backend import CudaBackend
+    from imp_server.backends.cuda.kernel_choice import KernelChoice
 
     check(source)
-    device, cuda = _device(options), options.cuda
+    card, opener = _card(options)
+    device, cuda = card.device, options.cuda
     memory = planner.plan(
         source,
         free=device.free_bytes(),
@@ -52,23 +54,30 @@ def make(source: ModelSource, options: BackendOptions, on_progress: Callable[[fl
         memory_fraction=cuda.memory_fraction,
         n_outputs=options.n_outputs,
         has_graphs=device.has_own_memory and cuda.graphs != "never",
+        drafter=options.drafter,
     )
     log.info("%s", memory.text())
-    return CudaBackend(source, device, memory=memory, on_progress=on_progress)
+    kernels = KernelChoice(card, opener, cuda.kernels, source.header.path.name)
+    return CudaBackend(
+        source, device, kernels=kernels, deterministic=options.deterministic, memory=memory, on_progress=on_progress
+    )
 
 
-def _device(options: BackendOptions) -> Device:
+def _card(options: BackendOptions) -> tuple[Card, CardOpener]:
     """Raises ConfigError where there is no such card."""
     import torch
 
-    from imp_server.backends.cuda.device import CpuDevice, GpuDevice
+    from imp_server.backends.cuda.card import Card, gpu_opener
+    from imp_server.backends.cuda.device import CpuDevice
 
-    index = options.cuda.device
+    index = NO_CARD if options.cuda.gpu_layers == 0 else options.cuda.device
     if index == NO_CARD:
         torch.set_num_threads(max(1, options.cpu.threads))
-        return CpuDevice()
+        device = CpuDevice()
+        return Card(device, None, device.detail, 1, "there is no GPU to launch kernels on"), gpu_opener(index)
     n_cards = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if index >= n_cards:
         found = f"torch finds {n_cards} GPU(s)" if n_cards else "torch finds no GPU that it can use"
         raise ConfigError(f"cuda.device={index}: {found}; use --backend cpu, or see `imp doctor`")
-    return GpuDevice(index, options.cuda.graphs)
+    opener = gpu_opener(index)
+    return opener.open(options.cuda.graphs), opener

@@ -6,7 +6,7 @@ Which kernel an operation takes depends on shapes and formats alone, so it is th
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, get_args
@@ -151,45 +151,62 @@ class KernelOperations:
         self.name = "kernels"
         self._launcher, self._scratch = launcher, scratch
         self._n_processors, self._split, self._rounds = n_processors, split, rounds
+        self._operation = ""
+        self._used: set[str] = set()
+
+    def take_used(self) -> frozenset[str]:
+        """Operations that kernels were launched for since this was asked last."""
+        used, self._used = frozenset(self._used), set()
+        return used
+
+    def _takes(self, operation: str) -> bool:
+        self._operation = operation
+        return operation in self.chosen
+
+    def _launch(
+        self, source: KernelSource, entry: str, grid: tuple[int, int, int], n_threads: int, args: Sequence[Argument]
+    ) -> None:
+        self._used.add(self._operation)
+        self._launcher.launch(source, entry, grid, n_threads, args)
 
     def embed(self, ids: Tensor, rows: Rows, slots: SlotState, table: PackedMatrix, scale: float, out: Tensor) -> None:
-        if "embed" not in self.chosen or table.n_in % _unit(table):
+        if not self._takes("embed") or table.n_in % _unit(table):
             self.plain.embed(ids, rows, slots, table, scale, out)
             return
         source = KernelSource("embed.cu", tuple(format_defines(table.format).items()))
         args = [ids, rows.slots, slots.last, rows.width, *_planes(table), table.n_in, float(scale), out]
-        self._launcher.launch(source, "embed", (len(ids), 1, 1), 128, args)
+        self._launch(source, "embed", (len(ids), 1, 1), 128, args)
 
     # What has no kernel is the plain layer's, and so is everything that wasn't chosen.
     def __getattr__(self, operation: str) -> Any:
         return getattr(self.plain, operation)
 
     def add_norm(self, stream: Tensor, delta: Tensor | None, scale: float, norm: NormForm, out: Tensor) -> None:
-        if "add_norm" not in self.chosen:
+        if not self._takes("add_norm"):
             self.plain.add_norm(stream, delta, scale, norm, out)
             return
         size = stream.shape[-1]
         args = [stream, delta, scale, norm.weight, norm.bias, norm.eps, int(norm.centred), out, size]
-        self._launcher.launch(KernelSource("norm.cu"), "add_norm", (len(stream), 1, 1), _row_threads(size), args)
+        self._launch(KernelSource("norm.cu"), "add_norm", (len(stream), 1, 1), _row_threads(size), args)
 
     def norm(self, x: Tensor, norm: NormForm, out: Tensor) -> None:
-        if "norm" not in self.chosen or x.dim() != 2:
+        if not self._takes("norm") or x.dim() != 2:
             self.plain.norm(x, norm, out)
             return
         size, strides = x.shape[-1], (np.int64(x.stride(0)), np.int64(out.stride(0)))
         args: list[Argument] = [x, strides[0], norm.weight, norm.bias, norm.eps, int(norm.centred), out, strides[1]]
         grid = (len(x), 1, 1)
-        self._launcher.launch(KernelSource("norm.cu"), "norm_rows", grid, _row_threads(size), [*args, size])
+        self._launch(KernelSource("norm.cu"), "norm_rows", grid, _row_threads(size), [*args, size])
 
     def add(self, stream: Tensor, delta: Tensor, scale: float, opened: Tensor | None = None) -> None:
-        if "add" not in self.chosen:
+        if not self._takes("add"):
             self.plain.add(stream, delta, scale, opened)
             return
         args: list[Argument] = [stream, _stride(stream), delta, _stride(delta), float(scale), opened, _stride(opened)]
         self._by_element("add_rows", stream, args)
 
     def activate(self, x: Tensor, act: Activation, times: Tensor | None, out: Tensor) -> None:
-        if "activate" not in self.chosen or x.dim() != 2:
+        if not self._takes("activate") or x.dim() != 2:
             self.plain.activate(x, act, times, out)
             return
         kind = get_args(Activation).index(act)
@@ -198,10 +215,10 @@ class KernelOperations:
 
     def _by_element(self, entry: str, x: Tensor, args: list[Argument]) -> None:
         n = x.shape[-1]
-        self._launcher.launch(KernelSource("elementwise.cu"), entry, (-(-n // 256), len(x), 1), 256, [*args, n])
+        self._launch(KernelSource("elementwise.cu"), entry, (-(-n // 256), len(x), 1), 256, [*args, n])
 
     def project(self, x: Tensor, matrix: PackedMatrix, bias: Tensor | None, out: Tensor) -> None:
-        if "project" not in self.chosen or not self._fits(x, matrix):
+        if not self._takes("project") or not self._fits(x, matrix):
             self.plain.project(x, matrix, bias, out)
             return
         self._multiply(ProductMode.bias, x, (matrix, None), (bias, None), out)
@@ -215,7 +232,7 @@ class KernelOperations:
         act: Activation,
         out: Tensor,
     ) -> None:
-        if "gated_project" not in self.chosen or not self._fits(x, gate) or gate.format != up.format:
+        if not self._takes("gated_project") or not self._fits(x, gate) or gate.format != up.format:
             self.plain.gated_project(x, gate, up, biases, act, out)
             return
         self._multiply(ProductMode.gate, x, (gate, up), biases or (None, None), out, act=act)
@@ -223,7 +240,7 @@ class KernelOperations:
     def head_logits(
         self, hidden: Tensor, head: PackedMatrix, bias: Tensor | None, scale: float, softcap: float, out: Tensor
     ) -> None:
-        if "head_logits" not in self.chosen or not self._fits(hidden, head):
+        if not self._takes("head_logits") or not self._fits(hidden, head):
             self.plain.head_logits(hidden, head, bias, scale, softcap, out)
             return
         self._multiply(ProductMode.head, hidden, (head, None), (bias, None), out, scale=scale, softcap=softcap)
@@ -231,17 +248,17 @@ class KernelOperations:
     def head_argmax(
         self, hidden: Tensor, head: PackedMatrix, bias: Tensor | None, scale: float, softcap: float, out: Tensor
     ) -> None:
-        if "head_argmax" not in self.chosen or not _fits_gemv(hidden, head):
+        if not self._takes("head_argmax") or not _fits_gemv(hidden, head):
             self.plain.head_argmax(hidden, head, bias, scale, softcap, out)
             return
         n = len(hidden)
         keys = self._scratch.take("keys", n, torch.int64)
         source, _ = self._cut(ProductMode.best, head.format, head.n_out, _pow2(n))
-        self._launcher.launch(source, "clear_keys", (1, 1, 1), _GEMV_THREADS, [keys, n])
+        self._launch(source, "clear_keys", (1, 1, 1), _GEMV_THREADS, [keys, n])
         self._multiply(
             ProductMode.best, hidden, (head, None), (bias, None), None, scale=scale, softcap=softcap, keys=keys
         )
-        self._launcher.launch(source, "best_ids", (1, 1, 1), _GEMV_THREADS, [keys, n, out])
+        self._launch(source, "best_ids", (1, 1, 1), _GEMV_THREADS, [keys, n, out])
 
     def _fits(self, x: Tensor, matrix: PackedMatrix) -> bool:
         """A product that has a kernel: of few rows, or of some whose matrix tensor cores can take."""
@@ -267,10 +284,10 @@ class KernelOperations:
         if n > _GEMV_TOKENS:
             source = gemm_source(first.format, product, n)
             groups = -(-n // (8 * dict(source.defines)["COLUMNS"]))
-            self._launcher.launch(source, "gemm", (-(-first.n_out // 64), groups, 1), _GEMV_THREADS, args)
+            self._launch(source, "gemm", (-(-first.n_out // 64), groups, 1), _GEMV_THREADS, args)
             return
         source, n_blocks = self._cut(product, first.format, first.n_out, _pow2(n))
-        self._launcher.launch(source, "gemv", (n_blocks, 1, 1), _GEMV_THREADS, [*args, keys])
+        self._launch(source, "gemv", (n_blocks, 1, 1), _GEMV_THREADS, [*args, keys])
 
     def _cut(self, product: ProductMode, matrix_format: str, n_out: int, n_tokens: int) -> tuple[KernelSource, int]:
         """The instantiation for a matrix, and how many blocks it is launched with."""
@@ -293,14 +310,14 @@ class KernelOperations:
         act: Activation,
         out: Tensor,
     ) -> None:
-        if "experts_gated" not in self.chosen or not _fits_gemv(x, gate) or gate.format != up.format:
+        if not self._takes("experts_gated") or not _fits_gemv(x, gate) or gate.format != up.format:
             self.plain.experts_gated(x, chosen, on_input, gate, up, biases, act, out)
             return
         n_out, top_k = out.shape[-1], chosen.shape[1]
         source, n_blocks = self._cut(ProductMode.expert_gate, gate.format, n_out, 1)
         args = [*_planes(gate), *_planes(up), n_out, gate.n_in, x, np.int64(x.stride(0)), top_k, chosen, on_input]
         args += [*(biases or (None, None)), get_args(Activation).index(act), out]
-        self._launcher.launch(source, "experts_gated", (n_blocks, chosen.numel(), 1), _GEMV_THREADS, args)
+        self._launch(source, "experts_gated", (n_blocks, chosen.numel(), 1), _GEMV_THREADS, args)
 
     def experts_down(
         self,
@@ -311,49 +328,49 @@ class KernelOperations:
         bias: Tensor | None,
         out: Tensor,
     ) -> None:
-        if "experts_down" not in self.chosen or not _fits_gemv(out, down):
+        if not self._takes("experts_down") or not _fits_gemv(out, down):
             self.plain.experts_down(hidden, chosen, weights, down, bias, out)
             return
         n_out = out.shape[-1]
         source = gemv_source(down.format, ProductMode.expert_sum, 1, 2)
         grid = (-(-n_out // (2 * _GEMV_WARPS)), len(out), 1)
         args = [*_planes(down), n_out, down.n_in, hidden, chosen.shape[1], chosen, weights, bias, out]
-        self._launcher.launch(source, "experts_down", grid, _GEMV_THREADS, args)
+        self._launch(source, "experts_down", grid, _GEMV_THREADS, args)
 
     def route(self, logits: Tensor, form: RouterForm, chosen: Tensor, weights: Tensor) -> None:
         has_groups = form.n_groups > 1
-        if "route" not in self.chosen or form.gating == "sparse_mixer" or form.count > 512 or form.n_groups > 64:
+        if not self._takes("route") or form.gating == "sparse_mixer" or form.count > 512 or form.n_groups > 64:
             self.plain.route(logits, form, chosen, weights)
             return
         args: list[Argument] = [logits, form.count, form.top_k, int(form.gating == "sigmoid"), int(form.normalise)]
         args += [float(form.scale), form.selection_bias, form.expert_scale, form.n_groups if has_groups else 1]
         args += [form.top_groups, int(form.group_strength == "best_two"), chosen, weights]
-        self._launcher.launch(KernelSource("route.cu"), "route", (len(logits), 1, 1), 32, args)
+        self._launch(KernelSource("route.cu"), "route", (len(logits), 1, 1), 32, args)
 
     def copy_blocks(self, pool: Tensor, pairs: Tensor) -> None:
         n, block_bytes = len(pairs), pool.shape[1]
-        if "copy_blocks" not in self.chosen or block_bytes % 16 or not n:
+        if not self._takes("copy_blocks") or block_bytes % 16 or not n:
             self.plain.copy_blocks(pool, pairs)
             return
         between = self._scratch.take("copied blocks", n * block_bytes, torch.uint8)
         grid, source = (-(-block_bytes // (16 * 256)), n, 1), KernelSource("copy.cu")
         sizes: list[Argument] = [np.int64(2), np.int64(block_bytes)]
         sources, targets = pairs[:, 0], pairs[:, 1]
-        self._launcher.launch(source, "copy_blocks", grid, 256, [pool, sources, between, None, *sizes])
-        self._launcher.launch(source, "copy_blocks", grid, 256, [between, None, pool, targets, *sizes])
+        self._launch(source, "copy_blocks", grid, 256, [pool, sources, between, None, *sizes])
+        self._launch(source, "copy_blocks", grid, 256, [between, None, pool, targets, *sizes])
 
     def take_best(self, best: Tensor, inputs: SampleInputs, slots: SlotState, out: SampleOutputs) -> None:
-        if "take_best" not in self.chosen:
+        if not self._takes("take_best"):
             self.plain.take_best(best, inputs, slots, out)
             return
         self._walk(best, -1, inputs, slots, None, out)
 
     def sample(self, logits: Tensor, inputs: SampleInputs, slots: SlotState, out: SampleOutputs) -> None:
-        if "sample" not in self.chosen or inputs.n_logprobs >= 0:
+        if not self._takes("sample") or inputs.n_logprobs >= 0:
             self.plain.sample(logits, inputs, slots, out)
             return
         source, (n_rows, width), vocab = KernelSource("sample.cu"), out.tokens.shape, logits.shape[-1]
-        n, launch = n_rows * width, self._launcher.launch
+        n, launch = n_rows * width, self._launch
         counts = self._counted(inputs, slots, n, width, vocab) if inputs.uses_history else None
         if n_biases := inputs.bias_ids.shape[1]:
             biases: list[Argument] = [logits, vocab, width, inputs.bias_ids, inputs.biases, n_biases]
@@ -378,10 +395,10 @@ class KernelOperations:
     def _counted(self, inputs: SampleInputs, slots: SlotState, n: int, width: int, vocab: int) -> Tensor:
         counts = self._scratch.take("counts", n * vocab, torch.int32)
         source, n_read = KernelSource("sample.cu"), inputs.n_history_read
-        self._launcher.launch(source, "clear", (min(_MOST_BLOCKS, n), 1, 1), 256, [counts, np.int64(n * vocab)])
+        self._launch(source, "clear", (min(_MOST_BLOCKS, n), 1, 1), 256, [counts, np.int64(n * vocab)])
         args: list[Argument] = [inputs.ints, inputs.slots, slots.histories, slots.histories.shape[1], n_read]
         grid = (-(-(n_read + width) // 256), n, 1)
-        self._launcher.launch(source, "count_ids", grid, 256, [*args, inputs.drafts, width, vocab, counts])
+        self._launch(source, "count_ids", grid, 256, [*args, inputs.drafts, width, vocab, counts])
         return counts
 
     def _walk(
@@ -396,14 +413,14 @@ class KernelOperations:
         n_rows, width = out.tokens.shape
         args: list[Argument] = [inputs.ints, inputs.slots, inputs.drafts, n_rows, width, sampled, broken, slots.last]
         args += [histories, slots.histories.shape[1], out.tokens, out.n_tokens, out.n_accepted, out.flags]
-        self._launcher.launch(KernelSource("sample.cu"), "walk", (-(-n_rows // 128), 1, 1), 128, args)
+        self._launch(KernelSource("sample.cu"), "walk", (-(-n_rows // 128), 1, 1), 128, args)
 
     def qkv_epilogue(
         self, qkv: Tensor, form: QkvForm, rows: Rows, kv: LayerKv | None, q: Tensor, gate: Tensor | None
     ) -> None:
         norms = (form.q_norm, form.k_norm, form.v_norm)
         is_simple = form.order != "whole" and not any(n and (n.centred or n.bias is not None) for n in norms)
-        if "qkv_epilogue" not in self.chosen or not is_simple or form.head_size > 512:
+        if not self._takes("qkv_epilogue") or not is_simple or form.head_size > 512:
             self.plain.qkv_epilogue(qkv, form, rows, kv, q, gate)
             return
         heat, rotation, starts = form.temperature, form.rotation, rows.starts
@@ -419,26 +436,26 @@ class KernelOperations:
         args += [*_places(kv), q, gate]
         source = KernelSource("qkv.cu", (("KV_TYPE", KV_TYPES[kv.dtype if kv else "f32"]),))
         n_units = form.n_heads + (2 * form.n_kv_heads if kv else 0)
-        self._launcher.launch(source, "qkv_epilogue", (-(-n_units // 4), rows.n_tokens, 1), 128, args)
+        self._launch(source, "qkv_epilogue", (-(-n_units // 4), rows.n_tokens, 1), 128, args)
 
     def prefill_attention(
         self, q: Tensor, rows: Rows, kv: LayerKv, form: AttentionForm, gate: Tensor | None, out: Tensor
     ) -> None:
         is_narrow = q.shape[-1] <= 256 and kv.dtype != "f32" and self._rounds
-        if "prefill_attention" not in self.chosen or not is_narrow or not _is_plain(q, kv, form, out):
+        if not self._takes("prefill_attention") or not is_narrow or not _is_plain(q, kv, form, out):
             self.plain.prefill_attention(q, rows, kv, form, gate, out)
             return
         source = prefill_source(q.shape[-1], kv.dtype, form.softcap != 0, bool(form.window or form.chunk))
         pairs = form.n_heads // form.n_kv_heads * rows.width
         args = [*_attended(q, rows, kv, form), form.sinks, gate, out]
         grid = (-(-pairs // _PAIRS), form.n_kv_heads, rows.n_rows)
-        self._launcher.launch(source, "prefill_attention", grid, 128, args)
+        self._launch(source, "prefill_attention", grid, 128, args)
 
     def decode_attention(
         self, q: Tensor, rows: Rows, kv: LayerKv, form: AttentionForm, gate: Tensor | None, out: Tensor
     ) -> None:
         head_size = q.shape[-1]
-        if "decode_attention" not in self.chosen or head_size > 512 or not _is_plain(q, kv, form, out):
+        if not self._takes("decode_attention") or head_size > 512 or not _is_plain(q, kv, form, out):
             self.plain.decode_attention(q, rows, kv, form, gate, out)
             return
         table = rows.tables[kv.group]
@@ -452,10 +469,10 @@ class KernelOperations:
         tops = self._scratch.take("partial sums", n_partials * 2, torch.float32)
         args = _attended(q, rows, kv, form)
         grid = (n_splits, form.n_kv_heads * -(-group * rows.width // n_queries), rows.n_rows)
-        self._launcher.launch(source, "decode_attention", grid, 128, [*args, self._split, outs, tops])
+        self._launch(source, "decode_attention", grid, 128, [*args, self._split, outs, tops])
         merged: list[Argument] = [outs, tops, n_splits, form.n_heads, rows.width, rows.starts, rows.counts]
         merged += [form.window, form.chunk, self._split, form.sinks, gate, out]
-        self._launcher.launch(source, "merge_splits", (form.n_heads, rows.n_tokens, 1), 128, merged)
+        self._launch(source, "merge_splits", (form.n_heads, rows.n_tokens, 1), 128, merged)
 
 
 def _is_plain(q: Tensor, kv: LayerKv, form: AttentionForm, out: Tensor) -> bool:

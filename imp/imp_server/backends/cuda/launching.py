@@ -1,4 +1,4 @@
-"""What launches a kernel: on a card (over compile.py) or, in tests, in the emulation of kernels/emulation."""
+"""What launches a kernel: on a card (cupy_launcher.py) or, in tests, in the emulation of kernels/emulation."""
 
 from __future__ import annotations
 
@@ -25,8 +25,20 @@ class KernelSource:
         return tuple(f"-D{name}={value}" for name, value in self.defines)
 
 
+class KernelFault(Exception):
+    """What a kernel did wrong, in the words of what ran it."""
+
+
 class Launcher(Protocol):
     """Enqueues launches, one behind the other, on the current stream."""
+
+    def prepare(self, sources: Sequence[KernelSource]) -> None:
+        """Compile them side by side, as far as that goes; what fails says so when it is loaded."""
+        ...
+
+    def load(self, source: KernelSource) -> None:
+        """Compile it, unless that was done; a launch does so otherwise. Raises DeviceError."""
+        ...
 
     def launch(
         self,
@@ -41,13 +53,18 @@ class Launcher(Protocol):
         ...
 
 
+def argument_value(argument: Argument) -> np.generic:
+    """What a kernel is handed for an argument, in the size that it takes."""
+    if argument is None:
+        return np.uint64(0)
+    if isinstance(argument, torch.Tensor):
+        return np.uint64(argument.data_ptr())
+    if isinstance(argument, np.int64 | np.uint64):
+        return argument
+    return np.float32(argument) if isinstance(argument, float) else np.int32(argument)
+
+
 def argument_bits(argument: Argument) -> int:
     """The 8 bytes that hold an argument, its own bytes first."""
-    if argument is None:
-        return 0
-    if isinstance(argument, torch.Tensor):
-        return argument.data_ptr()
-    if isinstance(argument, np.int64 | np.uint64):
-        return int(argument) & 0xFFFFFFFFFFFFFFFF
-    value = np.float32(argument) if isinstance(argument, float) else np.int32(argument)
-    return int(value.view(np.uint32))
+    value = argument_value(argument)
+    return int(value.view(np.uint32 if value.nbytes == 4 else np.uint64))

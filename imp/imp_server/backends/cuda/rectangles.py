@@ -86,6 +86,23 @@ def cut(step: Step) -> list[Rectangle]:
     ]
 
 
+def cut_alike(step: Step) -> list[Rectangle]:
+    """The same, each row by itself in pieces that lie within one block of positions, all as wide as a block.
+
+    So the shape of whatever is computed for an id depends on its position alone, not on its company or its chunk.
+    """
+    found = []
+    for row, (begin, end) in enumerate(pairwise(step.row_starts.tolist())):
+        at = begin
+        while at < end:
+            position = int(step.positions[at])
+            upto = min(end, at + BLOCK_TOKENS - position % BLOCK_TOKENS)
+            columns = power_of_two(position // BLOCK_TOKENS + 1)
+            found.append(Rectangle((RowPiece(row, at, upto),), 1, BLOCK_TOKENS, max(4, columns)))
+            at = upto
+    return found
+
+
 def _rectangle(step: Step, width: int, pieces: list[RowPiece]) -> Rectangle:
     deepest = max(int(step.positions[piece.end - 1]) for piece in pieces) + 1
     columns = power_of_two(-(-deepest // BLOCK_TOKENS))

@@ -216,7 +216,7 @@ def _result(arrays: dict[str, npt.NDArray[Any]], r: int, each: SampledRow, n_pos
         n_left_out=1 + row.n_drafts - n_positions,
     )
     if row.n_logprobs >= 0 and not flags & Flags.NOT_NUMBERS:
-        k = min(row.n_logprobs, arrays["top_ids"].shape[2])
+        k = min(row.n_logprobs, arrays["top_ids"].shape[2]) if n else 0
         logprobs = arrays["logprobs"][r, :n]
         result.logprobs = SampledLogprobs(
             logprobs[:, 0].copy(),

@@ -6,9 +6,10 @@ before the next step is queued or when this one is collected, whichever comes fi
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+from weakref import WeakSet
 
 import numpy as np
 import torch
@@ -31,7 +32,7 @@ from imp_server.backends.cuda.device import Device, HostCopy
 from imp_server.backends.cuda.forward import DeviceForward
 from imp_server.backends.cuda.host_rows import HostPart, finish_on_host, is_sampled_on_host
 from imp_server.backends.cuda.operations import Operations, Rows
-from imp_server.backends.cuda.rectangles import Rectangle, cut, is_decode
+from imp_server.backends.cuda.rectangles import Rectangle, cut, cut_alike, is_decode
 from imp_server.backends.cuda.sampling import (
     PreparedSampling,
     SampledRow,
@@ -48,8 +49,8 @@ Tensor = torch.Tensor
 
 _LOGITS_WANTED = WANT_LOGITS | WANT_PROMPT_LOGITS
 _VECTORS_WANTED = WANT_HIDDEN | WANT_POOLED | WANT_ALL_HIDDEN
-LOGITS_AT_ONCE = 16
-"""Rows of logits made at once for the host."""
+HEAD_ROWS = 16
+"""Rows of logits made at once for the host, and at all where every product has one shape."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +84,7 @@ class ForwardFrame:
         self._device.upload(self._sent, whole)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, weakref_slot=True, eq=False)
 class LaunchedStep:
     """A step that was launched."""
 
@@ -95,13 +96,24 @@ class LaunchedStep:
     """Of the rows sampled on the device: how long was waited for their masks."""
     is_sampled: bool = False
     error: Exception | None = None
+    kernels: set[str] = field(default_factory=set)
+    """Operations of it that kernels were launched for."""
 
 
 class DeviceSteps:
     """Owner of the buffers of steps; runs them in the order of their launch."""
 
-    def __init__(self, forward: DeviceForward, ops: Operations, device: Device, n_groups: int, n_tokens: int) -> None:
-        """`n_tokens`: of the widest rectangle."""
+    def __init__(
+        self,
+        forward: DeviceForward,
+        ops: Operations,
+        device: Device,
+        n_groups: int,
+        n_tokens: int,
+        deterministic: bool = False,
+    ) -> None:
+        """`n_tokens`: of the widest rectangle. `deterministic`: products and attention have shapes that depend on an
+        id's position alone."""
         a = forward.architecture
         self._forward, self._ops, self._device, self._n_groups = forward, ops, device, n_groups
         self._vocab_size, self._width = a.vocab_size, a.width
@@ -110,14 +122,19 @@ class DeviceSteps:
         self._forwards: dict[ForwardShape, ForwardFrame] = {}
         self._samplers: dict[SamplerShape, SamplerFrame] = {}
         """They share their masks."""
+        self._cut, self._head_rows = (cut_alike, HEAD_ROWS) if deterministic else (cut, 0)
         self._n_outputs = 0
-        self._make_outputs(16)
+        self._make_outputs(HEAD_ROWS)
         self._waiting: LaunchedStep | None = None
         """The one whose sampling has yet to be queued."""
+        self._under_way: WeakSet[LaunchedStep] = WeakSet()
+        """One that failed is dropped by whoever has it."""
+        self._kernels_of: dict[Hashable, frozenset[str]] = {}
+        """By key of device work."""
 
     def launch(self, step: Step) -> LaunchedStep:
         self._sample_waiting()
-        rectangles = cut(step)
+        rectangles = self._cut(step)
         self.slots.make_room(step, max(rectangle.columns for rectangle in rectangles))
         self.slots.change_tables(step.table_changes)
         sampled = _sampled_rows(step)
@@ -125,12 +142,12 @@ class DeviceSteps:
         # Behind `prepared`: both read the samplers, and nobody appends in between.
         self.slots.send_histories([each.row for each in sampled])
         picks = _Picks(step, sampled, 0 if prepared is None else prepared.frame.shape.width)
-        host = HostPart(step)
+        flight = LaunchedStep(step, prepared, HostPart(step))
+        self._under_way.add(flight)
         for rectangle in rectangles:
-            self._run(step, rectangle, picks, host)
+            self._run(flight, rectangle, picks)
         if prepared is not None:
-            self._run_head(prepared.frame.shape)
-        flight = LaunchedStep(step, prepared, host)
+            self._run_head(flight, prepared.frame.shape)
         self._waiting = flight
         if _masks_are_there(step, sampled):
             self._sample_waiting()
@@ -150,7 +167,24 @@ class DeviceSteps:
                 result.mask_wait_ms = wait_ms
                 results[each.index] = result
         finish_on_host(flight.host, results)
+        self._under_way.discard(flight)
         return StepResult(results)
+
+    def kernels_under_way(self) -> frozenset[str]:
+        """Operations that kernels were launched for in steps that nobody has collected."""
+        return frozenset(name for flight in self._under_way for name in flight.kernels)
+
+    def _do(self, flight: LaunchedStep, key: Hashable, work: Callable[[], None], *, is_decode: bool) -> None:
+        """Device work of a step. What was captured is replayed without us, so its kernels are known by its key."""
+        take_used: Callable[[], frozenset[str]] = getattr(self._ops, "take_used", frozenset)
+        flight.kernels |= self._kernels_of.get(key, frozenset())
+        take_used()
+        try:
+            self._device.run(key, work, is_decode=is_decode)
+        finally:
+            if used := take_used():
+                self._kernels_of[key] = used
+                flight.kernels |= used
 
     def _sample_waiting(self) -> None:
         """Queue the sampling of the step launched last, unless that was done."""
@@ -178,7 +212,7 @@ class DeviceSteps:
                 logits = self._logits[: shape.n_outputs]
                 self._ops.sample(logits, frame.inputs, self.slots.state, frame.outputs)
 
-        self._device.run(("sample", shape), work, is_decode=True)
+        self._do(flight, ("sample", shape), work, is_decode=True)
         flight.download = frame.download()
 
     def _prepared(self, sampled: Sequence[SampledRow]) -> PreparedSampling | None:
@@ -191,7 +225,8 @@ class DeviceSteps:
             self._samplers[shape] = SamplerFrame(shape, self._masks, self._device)
         return self._samplers[shape].prepare(sampled, self.slots.scratch)
 
-    def _run(self, step: Step, rectangle: Rectangle, picks: _Picks, host: HostPart) -> None:
+    def _run(self, flight: LaunchedStep, rectangle: Rectangle, picks: _Picks) -> None:
+        step = flight.step
         tokens = rectangle.tokens(step)
         sources, targets = picks.among(tokens)
         n = power_of_two(len(sources))
@@ -219,21 +254,23 @@ class DeviceSteps:
 
         key: Hashable = ("forward", shape)
         if given is None:
-            self._device.run(key, work, is_decode=is_decode(rectangle))
+            self._do(flight, key, work, is_decode=is_decode(rectangle))
         else:
             work()
-        self._take_for_host(rectangle, tokens, hidden, host)
+        self._take_for_host(rectangle, tokens, hidden, flight.host)
 
-    def _run_head(self, shape: SamplerShape) -> None:
-        picked = self._picked[: shape.n_outputs]
+    def _run_head(self, flight: LaunchedStep, shape: SamplerShape) -> None:
+        at_once = self._head_rows or shape.n_outputs
 
         def work() -> None:
-            if shape.is_best:
-                self._forward.best(picked, self._best[: shape.n_outputs])
-            else:
-                self._forward.logits(picked, self._logits[: shape.n_outputs])
+            for first in range(0, shape.n_outputs, at_once):
+                part = slice(first, first + at_once)
+                if shape.is_best:
+                    self._forward.best(self._picked[part], self._best[part])
+                else:
+                    self._forward.logits(self._picked[part], self._logits[part])
 
-        self._device.run(("head", shape.n_outputs, shape.is_best), work, is_decode=True)
+        self._do(flight, ("head", shape.n_outputs, shape.is_best), work, is_decode=True)
 
     def _take_for_host(self, rectangle: Rectangle, tokens: Int32s, hidden: Tensor, host: HostPart) -> None:
         """Hidden states and logits that rows want, on their way to the host before the next rectangle comes."""
@@ -241,11 +278,12 @@ class DeviceSteps:
         if len(vectors):
             host.take_vectors(vectors, self._device.download(hidden[self._indices(tokens[vectors])]))
         logits = host.logits_in(rectangle)
-        for first in range(0, len(logits), LOGITS_AT_ONCE):
-            part = logits[first : first + LOGITS_AT_ONCE]
-            out = torch.empty((len(part), self._vocab_size), device=hidden.device)
-            self._forward.logits(hidden[self._indices(tokens[part])], out)
-            host.take_logits(part, self._device.download(out))
+        for first in range(0, len(logits), HEAD_ROWS):
+            part = logits[first : first + HEAD_ROWS]
+            rows = np.resize(tokens[part], self._head_rows or len(part))
+            out = torch.empty((len(rows), self._vocab_size), device=hidden.device)
+            self._forward.logits(hidden[self._indices(rows)], out)
+            host.take_logits(part, self._device.download(out[: len(part)]))
 
     def _indices(self, tokens: Int32s) -> Tensor:
         out = torch.empty(len(tokens), dtype=torch.int64, device=self._device.torch_device)

@@ -31,7 +31,7 @@ class DeviceWeights:
     def load(self, names: Sequence[str], on_progress: Callable[[float], None] | None = None) -> None:
         """Matrices, by name; other tensors are read when they are asked for."""
         for done, name in enumerate(names):
-            self._matrices[name] = pack(self._source.raw(name), self.device)
+            self._matrices[name] = self._packed(name)
             if on_progress:
                 on_progress((done + 1) / len(names))
 
@@ -46,13 +46,21 @@ class DeviceWeights:
 
     def matrix(self, name: str) -> PackedMatrix:
         if name not in self._matrices:
-            self._matrices[name] = pack(self._source.raw(name), self.device)
+            self._matrices[name] = self._packed(name)
         return self._matrices[name]
 
     def rows(self, name: str) -> int:
         """Rows of a tensor as a matrix."""
-        shape = self._source.raw(name).shape
-        return math.prod(shape[:-1])
+        return math.prod(self._shape(name)[:-1])
+
+    def _packed(self, name: str) -> PackedMatrix:
+        return pack(self._source.raw(name), self.device)
+
+    def _read(self, name: str) -> Tensor:
+        return torch.from_numpy(self._source.array(name).copy()).to(self.device)
+
+    def _shape(self, name: str) -> tuple[int, ...]:
+        return self._source.raw(name).shape
 
     def stack(self, names: Sequence[str]) -> tuple[PackedMatrix, ...]:
         """The matrices of `names` as few ones, rows in order: neighbours of one format are one."""
@@ -70,10 +78,10 @@ class DeviceWeights:
 
     def vector(self, name: str) -> Tensor | None:
         """float32 in its shape; None if there is none."""
-        if name not in self._source:
+        if not self.has(name):
             return None
         if name not in self._vectors:
-            self._vectors[name] = torch.from_numpy(self._source.array(name).copy()).to(self.device)
+            self._vectors[name] = self._read(name)
         return self._vectors[name]
 
     def required(self, name: str) -> Tensor:

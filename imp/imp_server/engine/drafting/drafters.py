@@ -21,6 +21,8 @@ from imp_server.engine.messages import FromEngine
 from imp_server.engine.model_files import open_with_tokenizer
 from imp_server.models.architecture import Architecture
 from imp_server.models.feed_forwards import Experts
+from imp_server.models.opening import open_model
+from imp_server.models.source import ModelSource
 from imp_server.schedule.cost import CostTable
 from imp_server.schedule.prefix import MakeIndex
 from imp_server.vocab.table import Vocabulary
@@ -70,6 +72,18 @@ def load_draft_model(
         return None
     with _named(config):
         return _load(config, vocabulary, emit)
+
+
+def draft_source(config: EngineConfig) -> ModelSource | None:
+    """What load_draft_model will load, where it is on this machine and readable; it raises what is wrong."""
+    knobs = config.speculative
+    if not knobs.draft_model or "model" not in knobs.drafters:
+        return None
+    try:
+        wanted = find(knobs.draft_model, config.models_dir)
+        return open_model(wanted.local) if wanted is not None and wanted.local is not None else None
+    except ImpError:
+        return None
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-// Single functions of device.h, applied to arrays.
+// Single functions of device.h, applied to arrays: so they are compared with a card, lane by lane (analysis/device_table.py).
 #include "device.h"
 
 KERNEL(64) convert(Global<const f32> x, i32 n, Global<bf16> to_b, Global<f16> to_h, Global<e4m3> to_e, Global<f32> from_b, Global<f32> from_h, Global<f32> from_e, Global<i32> whole) {
@@ -70,3 +70,47 @@ KERNEL(32) product(Global<const bf16> a, Global<const bf16> b, Global<const bf16
     }
 }
 EXPORT(product);
+
+KERNEL(32) numbers(Global<const f32> a, Global<const f32> b, Global<const f32> c, Global<f32> sums, Global<f32> quotients, Global<f32> roots, Global<f32> errors, Global<f32> rounded, Global<u32> pairs, Global<f64> logarithms, Global<f64> exponentials) {
+    u32 i = thread_index();
+    sums[i] = fused(a[i], b[i], c[i]);
+    quotients[i] = quotient(a[i], b[i]);
+    roots[i] = square_root(magnitude(a[i]));
+    errors[i] = error_function(a[i]);
+    rounded[i] = round_even(4.0f * b[i]);
+    u32 pair = pack_bf16(a[i], b[i]);
+    pairs[i] = bits_of(low_bf16(pair)) ^ bits_of(high_bf16(pair)) >> 1;
+    logarithms[i] = log_f64(f64(magnitude(a[i])) + 0.5);
+    exponentials[i] = exp_f64(f64(c[i]));
+}
+EXPORT(numbers);
+
+KERNEL(32) warps(Global<const u32> a, Global<const f32> x, Global<u32> from, Global<u32> flipped, Global<u32> up, Global<u32> votes, Global<u32> counts, Global<i32> zeros, Global<u32> products, Global<f32> sums, Global<f32> tops) {
+    u32 i = thread_index();
+    from[i] = shuffle(u32(a[i]), (7 * i + 3) % 32);
+    flipped[i] = shuffle_xor(u32(a[i]), 5);
+    up[i] = shuffle_up(u32(a[i]), 3);
+    votes[i] = vote(a[i] % 3 == 0);
+    counts[i] = count_bits(a[i]);
+    zeros[i] = leading_zeros(u64(a[i]) << (i % 32) >> (i % 5 * 8));
+    products[i] = high_product(a[i], a[31 - i]);
+    sums[i] = warp_sum(f32(x[i]));
+    tops[i] = warp_most(f32(x[i]));
+}
+EXPORT(warps);
+
+// 16 bytes a lane through shared memory, every third lane's zeros instead; then numbers that many lanes change.
+KERNEL(32) memory(Global<const u32> a, Global<u32> copied, Global<u32> streamed, Global<u32> added, Global<u32> ored, Global<u64> most_of) {
+    SHARED(u32, kept, 128);
+    u32 i = thread_index();
+    copy_async(kept + 4 * i, a + 4 * i, i % 3 != 0);
+    commit_copies();
+    await_copies<0>();
+    barrier();
+    store_as(copied + 4 * i, load_as<U32x4>(kept + 4 * (31 - i)));
+    store_as(streamed + 4 * i, load_stream(a + 4 * i));
+    atomic_add(added + i % 4, a[i]);
+    atomic_or(ored + i % 4, a[i] & 0x01010101u << i % 8);
+    atomic_max(most_of + i % 4, u64(a[i]) << 8 | i);
+}
+EXPORT(memory);
