@@ -165,6 +165,7 @@ docs: setup-test native
 	$(VENV)/bin/imp config docs > docs/config.md
 	$(VENV)/bin/imp config docs --page llama-server > docs/llama-server.md
 	$(PY) -m analysis.drawings
+	$(PY) -m analysis.reference_pages
 
 # The pages as a site in build/site, to be read without a network.
 site: | $(PY)

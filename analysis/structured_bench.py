@@ -8,9 +8,10 @@ same prompts run in turn (A B A B); the first round isn't counted. Printed per b
 tokens per second (submission to last token), the share of the constrained tokens that the grammar forced, and the
 rows sampled that had to wait for a mask. The ids of all rounds must be equal. The default temperature is 0.8, since a
 small model's greedy prose repeats itself, which n-gram drafts then speed up several times. With `--varied` the free
-answers are such as don't: answers to other questions, of which no four tokens in a row stood in the question or the
-answer before. They are chosen before anything is timed, with drafts off, and run with the default drafters, as the
-constrained ones do; what these gained with either is printed. `--clock cpu` counts the
+answers are such as don't: the beginnings of answers to other questions, as far as no four tokens in a row stood in the
+question or the answer before, so many of them as make up the length. They are found before anything is timed, with
+drafts off, and run with the default drafters, as the constrained ones do. Both are then timed from their first token to
+their last, since free text is made in more pieces. Batches are of one. `--clock cpu` counts the
 time of the process on one core instead, where a machine is shared: what the mask thread does counts in full then,
 though it runs beside the forward.
 """
@@ -116,16 +117,36 @@ N_ALIKE = 4
 """So many tokens in a row that stood before make a text one that repeats itself."""
 
 
-def repeats(prompt: list[int], answer: list[int]) -> bool:
-    """Whether some run of tokens that ends in the answer stood in the prompt or the answer before."""
+def unrepeated(prompt: list[int], answer: list[int]) -> list[int]:
+    """The answer up to where some run of tokens comes that stood in the prompt or the answer before."""
     text = prompt + answer
     seen = set()
     for end in range(N_ALIKE, len(text) + 1):
         run = tuple(text[end - N_ALIKE : end])
         if end > len(prompt) and run in seen:
-            return True
+            return answer[: end - 1 - len(prompt)]
         seen.add(run)
-    return False
+    return answer
+
+
+@dataclass(slots=True)
+class Timed:
+    """An answer, and when its first and its last tokens came."""
+
+    ids: list[int]
+    n_first: int = 0
+    """Tokens that came at once with the first."""
+    first_s: float = 0.0
+    last_s: float = 0.0
+
+    @property
+    def n_tokens(self) -> int:
+        return len(self.ids)
+
+
+def rate_of(told: list[Timed]) -> float:
+    """Tokens per second behind the first ones."""
+    return sum(each.n_tokens - each.n_first for each in told) / sum(each.last_s - each.first_s for each in told)
 
 
 @dataclass(slots=True)
@@ -145,64 +166,87 @@ class Bench:
         self._tokenizer = tokenizer
         self._temperature = temperature
         self._clock = clock
-        self._varied: list[tuple[list[int], list[int]]] = []
+        self._varied: list[tuple[list[int], int]] = []
+        self._next = 0
 
-    async def find_varied(self, n_tokens: int = 200) -> None:
-        """Free answers with their prompts: a round takes as much of one as doesn't repeat itself."""
-        prompts = [list(self._tokenizer.encode(QUESTION.format(text))) for text in QUESTIONS]
-        for prompt in prompts:
-            plan = OutputPlan(end_ids=tuple(self._tokenizer.vocabulary.end_ids), max_tokens=n_tokens)
-            _, (answer,) = await self.batch([prompt], [plan], speculative=False)
-            self._varied.append((prompt, answer))
+    async def find_varied(self, n_tokens: int = 160, least: int = 32) -> None:
+        """Questions, and how much of each answer doesn't repeat itself."""
+        ends = tuple(self._tokenizer.vocabulary.end_ids)
+        for text in QUESTIONS:
+            prompt = list(self._tokenizer.encode(QUESTION.format(text)))
+            _, (answer,) = await self.batch([prompt], [OutputPlan(end_ids=ends, max_tokens=n_tokens)], drafts=False)
+            if (n_good := len(unrepeated(prompt, answer))) >= least:
+                self._varied.append((prompt, n_good))
+        n_good = sum(n for _, n in self._varied)
+        print(f"{len(self._varied)} of {len(QUESTIONS)} questions, {n_good} tokens that don't repeat what stood before")
 
-    def _free_prompts(self, lengths: list[int], name: str) -> list[list[int]]:
-        """One for each length, in turn; others for each schema."""
-        found: list[list[int]] = []
-        for at, length in enumerate(lengths):
-            good = [p for p, answer in self._varied if len(answer) >= length and not repeats(p, answer[:length])]
-            assert good, f"every free answer of {length} tokens repeats itself"
-            found.append(good[(len(name) + at) % len(good)])
-        return found
+    async def free_of(self, length: int) -> float:
+        """Tokens per second behind the first, over as many varied answers as the length takes."""
+        told: list[Timed] = []
+        while sum(each.n_tokens for each in told) < length:
+            prompt, n_good = self._varied[self._next % len(self._varied)]
+            self._next += 1
+            told += await self._timed([prompt], [OutputPlan(max_tokens=n_good)], None)
+        return rate_of(told)
 
     async def batch(
-        self, prompts: list[list[int]], plans: list[OutputPlan], speculative: bool | None = None
+        self, prompts: list[list[int]], plans: list[OutputPlan], drafts: bool | None = None
     ) -> tuple[float, list[list[int]]]:
-        """Tokens per second, and the ids of each answer."""
-        options = GenerationOptions(speculative=speculative)
+        """Tokens per second, of all and from the submission on, and the ids of each answer."""
+        began_s = self._clock()
+        answers = [timed.ids for timed in await self._timed(prompts, plans, drafts)]
+        return sum(map(len, answers)) / (self._clock() - began_s), answers
+
+    async def _timed(self, prompts: list[list[int]], plans: list[OutputPlan], drafts: bool | None) -> list[Timed]:
         requests = [
             GenerateRequest(
-                self._engine.new_key(),
-                pack_ids(ids),
-                plan,
-                SamplingParams(temperature=self._temperature, seed=index),
-                options=options,
+                self._engine.new_key(), pack_ids(ids), plan, SamplingParams(temperature=self._temperature, seed=index),
+                options=GenerationOptions(speculative=drafts),
             )
             for index, (ids, plan) in enumerate(zip(prompts, plans, strict=True))
-        ]
-        began_s = self._clock()
-        answers = await asyncio.gather(*(self._answer(request) for request in requests))
-        return sum(map(len, answers)) / (self._clock() - began_s), list(answers)
+        ]  # fmt: skip
+        return list(await asyncio.gather(*(self._answer(request) for request in requests)))
 
-    async def _answer(self, request: GenerateRequest) -> list[int]:
-        ids: list[int] = []
+    async def _answer(self, request: GenerateRequest) -> Timed:
+        told = Timed([])
         async for delta in await self._engine.submit(request):
-            ids += unpack_ids(delta.ids)
-        return ids
+            ids = unpack_ids(delta.ids)
+            if not told.ids:
+                told.first_s, told.n_first = self._clock(), len(ids)
+            told.ids += ids
+            told.last_s = self._clock()
+        return told
 
     async def round(self, name: str, grammar: GrammarPlan, size: int, tally: Tally, counts: bool) -> None:
         prompts = [list(self._tokenizer.encode(PROMPT.format(i, name))) for i in range(size)]
         ends = tuple(self._tokenizer.vocabulary.end_ids)
         bound = OutputPlan(end_ids=ends, max_tokens=200, grammar=grammar)
+        if self._varied:
+            await self._varied_round(name, prompts, bound, tally, counts)
+            return
         bound_rate, answers = await self.batch(prompts, [bound] * size)
-        free_prompts = self._free_prompts([len(a) for a in answers], name) if self._varied else prompts
-        free_rate, free = await self.batch(free_prompts, [OutputPlan(max_tokens=len(a)) for a in answers])
+        free_rate, free = await self.batch(prompts, [OutputPlan(max_tokens=len(a)) for a in answers])
         assert [len(a) for a in free] == [len(a) for a in answers]
+        self._take(name, grammar, answers, (bound_rate, free_rate), tally, counts)
+
+    async def _varied_round(
+        self, name: str, prompts: list[list[int]], bound: OutputPlan, tally: Tally, counts: bool
+    ) -> None:
+        told = await self._timed(prompts, [bound] * len(prompts), None)
+        rates = (rate_of(told), await self.free_of(sum(each.n_tokens for each in told)))
+        assert bound.grammar is not None
+        self._take(name, bound.grammar, [each.ids for each in told], rates, tally, counts)
+
+    def _take(
+        self, name: str, grammar: GrammarPlan, answers: list[list[int]], rates: tuple[float, float], tally: Tally,
+        counts: bool,
+    ) -> None:  # fmt: skip
         assert tally.ids.setdefault(name, answers) == answers, "the ids differ from round to round"
         if counts:
-            tally.ratios.append(bound_rate / free_rate)
+            tally.ratios.append(rates[0] / rates[1])
             tally.n_tokens += sum(map(len, answers))
             tally.n_forced += sum(n_forced(grammar, self._tokenizer, ids) for ids in answers)
-            tally.rates.append((bound_rate, free_rate))
+            tally.rates.append(rates)
 
 
 def n_forced(grammar: GrammarPlan, tokenizer: Tokenizer, ids: list[int]) -> int:
@@ -235,7 +279,7 @@ async def measure(options: argparse.Namespace) -> None:
     grammars = {name: check_schema(schema) for name, schema in SCHEMAS.items()}
     if options.varied:
         await bench.find_varied()
-    for size in options.batches:
+    for size in [1] if options.varied else options.batches:
         tally = Tally()
         before, _ = await engine.stats()
         for number in range(options.rounds + 1):

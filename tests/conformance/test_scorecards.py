@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from analysis import scorecards, serving_peers
-from analysis.structured_bench import repeats
+from analysis.structured_bench import unrepeated
 
 
 def row(dialect: str, must: tuple[int, int], should: tuple[int, int], not_claimed: int = 0) -> dict[str, Any]:
@@ -56,15 +56,15 @@ def test_the_table_of_loads() -> None:
 
 
 @pytest.mark.parametrize(
-    ("prompt", "answer", "does"),
+    ("prompt", "answer", "n_good"),
     [
-        ([1, 2, 3, 4], [5, 6, 7, 8, 9], False),
-        ([1, 2, 3, 4], [5, 1, 2, 3, 4], True),  # the prompt's words
-        ([1, 2], [5, 6, 7, 8, 5, 6, 7, 8], True),
-        ([1, 2, 3, 4, 1, 2, 3, 4], [9, 8, 7, 6], False),  # the prompt's own matter is the prompt's
-        ([1, 2, 3], [4, 9, 1, 2, 3, 4], True),  # across the border
-        ([1, 2, 3], [1, 2, 3, 5], False),  # three are no four
+        ([1, 2, 3, 4], [5, 6, 7, 8, 9], 5),
+        ([1, 2, 3, 4], [5, 1, 2, 3, 4], 4),  # the prompt's words
+        ([1, 2], [5, 6, 7, 8, 5, 6, 7, 8], 7),
+        ([1, 2, 3, 4, 1, 2, 3, 4], [9, 8, 7, 6], 4),  # the prompt's own matter is the prompt's
+        ([1, 2, 3], [4, 9, 1, 2, 3, 4], 5),  # across the border
+        ([1, 2, 3], [1, 2, 3, 5], 4),  # three are no four
     ],
 )
-def test_what_repeats_itself(prompt: list[int], answer: list[int], does: bool) -> None:
-    assert repeats(prompt, answer) is does
+def test_how_far_an_answer_does_not_repeat_itself(prompt: list[int], answer: list[int], n_good: int) -> None:
+    assert unrepeated(prompt, answer) == answer[:n_good]
