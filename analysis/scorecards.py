@@ -50,6 +50,7 @@ model_list:
   - model_name: {name}
     litellm_params: {{model: openai/{name}, api_base: "http://127.0.0.1:{behind}/v1", api_key: {key}}}
 general_settings: {{master_key: {key}}}
+router_settings: {{disable_cooldowns: true, num_retries: 0}}
 """
 
 
