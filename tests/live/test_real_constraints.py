@@ -114,7 +114,7 @@ def tool(name: str) -> dict[str, Any]:
 
 
 def required_call(server: LiveServer, seed: int) -> None:
-    """120 tokens: many of these calls would run on for longer, and end as they stand."""
+    """120 tokens: many of these calls would run on for longer, and end as they stand; or the limit is between two."""
     choice = chat(
         server,
         messages=[{"role": "user", "content": f"How will the weather be in city number {seed}?"}],
@@ -129,7 +129,8 @@ def required_call(server: LiveServer, seed: int) -> None:
     )
     calls = choice["message"]["tool_calls"]
     is_cut = choice.get("imp_finish_detail") == "call_cut"
-    assert choice["finish_reason"] == ("length" if is_cut else "tool_calls"), (seed, choice)
+    ends = {"length"} if is_cut else {"tool_calls", "length"} if seed % 2 == 0 else {"tool_calls"}
+    assert choice["finish_reason"] in ends, (seed, choice)
     assert not (choice["message"]["content"] or "").strip()
     assert len(calls) == 1 or seed % 2 == 0
     for call in calls[: len(calls) - is_cut]:
