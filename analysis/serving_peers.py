@@ -3,9 +3,10 @@
     python -m analysis.serving_peers MODEL.gguf OUT [--llama-server PROGRAM] [--threads 2] [--busy] [--clients 1,4,8,16]
     python -m analysis.serving_peers MODEL.gguf OUT --plot PNG
 
-Both get the same file, threads, places and questions, at the same temperature. Both stand by while the other is asked.
-With `--busy` a process that never sleeps runs beside them. OUT gets the reports of `imp bench serve` as JSON,
-SERVER.quiet.json or SERVER.busy.json; `--plot` draws what lies there (matplotlib) and prints it as a table.
+Both get the same file, threads, places and questions, at the same temperature; each load has questions of its own. Both
+stand by while the other is asked. With `--busy` a process that never sleeps runs beside them. OUT gets the reports of
+`imp bench serve` as JSON, SERVER.quiet.json or SERVER.busy.json; `--plot` draws what lies there (matplotlib) and prints
+it as a table.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ def measure(options: argparse.Namespace) -> None:
 def asked(options: argparse.Namespace, port: int, n_clients: str) -> dict[str, Any]:
     path = options.out / "one.json"
     load = ["--clients", n_clients, "--requests", str(options.requests * max(2, int(n_clients)) // 2)]
-    load += ["--max-tokens", "64", "--temperature", TEMPERATURE]
+    load += ["--max-tokens", "64", "--temperature", TEMPERATURE, "--seed", n_clients]
     load += [part for shape in options.shapes.split(",") for part in ("--shape", shape)]
     url = ["--url", f"http://127.0.0.1:{port}", "--key", KEY, "--model", NAME]
     subprocess.run([*IMP, "bench", "serve", *url, *load, "--json", str(path)], check=True, stdout=subprocess.DEVNULL)

@@ -169,7 +169,7 @@ class Bench:
         self._varied: list[tuple[list[int], int]] = []
         self._next = 0
 
-    async def find_varied(self, n_tokens: int = 160, least: int = 32) -> None:
+    async def find_varied(self, n_tokens: int = 160, least: int = 20) -> None:
         """Questions, and how much of each answer doesn't repeat itself."""
         ends = tuple(self._tokenizer.vocabulary.end_ids)
         for text in QUESTIONS:
