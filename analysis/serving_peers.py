@@ -134,7 +134,9 @@ def plot(found: dict[tuple[str, str], dict[str, Any]], path: Path) -> None:
             axes[row][column].set_title(f"{title}, {when}", fontsize=9)
     for axis in axes[-1]:
         axis.set_xlabel("clients", fontsize=8)
-    axes[0][0].legend(frameon=False, fontsize=8)
+    figure.legend(
+        *axes[0][0].get_legend_handles_labels(), loc="outside lower center", ncols=2, frameon=False, fontsize=8
+    )
     figure.savefig(path, format="png", metadata={"Software": None})
 
 
@@ -147,6 +149,7 @@ def bars(axis: Any, sides: dict[str, dict[str, Any]], key: str) -> None:
         axis.bar(places, values, 0.36, label=name, color=COLOURS[name])
         if isinstance(runs[0][key], dict):
             axis.vlines(places, values, [run[key]["p90"] for run in runs], color="#1f2937", linewidth=1)
+            axis.set_yscale("log")
         axis.set_xticks(range(len(runs)), [run["load"].split()[0] for run in runs])
     axis.tick_params(labelsize=8)
     axis.spines[["top", "right"]].set_visible(False)
