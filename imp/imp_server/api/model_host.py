@@ -86,6 +86,8 @@ class ModelHost:
     loads_at_start: bool = False
     is_hidden: bool = False
     """It is served, and not listed."""
+    prove: Callable[[], object] | None = None
+    """Blocking: raises what is wrong with its files, as far as that is known without loading them."""
     broken: str = ""
     """What is wrong with its configuration; it is never loaded then."""
     file_bytes: int = 0
@@ -141,12 +143,27 @@ class ModelHost:
             if self.on_demand or before:
                 await self.client.stop()
                 self.rest = before
-            if isinstance(error, ImpError):
-                self.failure = error
-            elif isinstance(error, Exception):
-                self.failure = InternalError(f"the model can't be loaded: {error}")
+            if isinstance(error, Exception):
+                self._keep(error)
             self.tell()
             raise
+
+    async def check(self, pool: WorkerPool) -> None:
+        """What can be known before it is loaded: text side and header. A failure is kept and raised as load's is."""
+        self.failure = None
+        try:
+            if self.prove is not None:
+                await pool.run(self.prove)
+            await self.open_text(pool)
+        except Exception as error:
+            self._keep(error)
+            self.tell()
+            raise
+
+    def _keep(self, error: Exception) -> None:
+        if not isinstance(error, ImpError):
+            error = InternalError(f"the model can't be loaded: {error}")
+        self.failure = error
 
     async def open_text(self, pool: WorkerPool) -> TextSide:
         """The text side alone, which takes no engine; as it is if it is open already."""

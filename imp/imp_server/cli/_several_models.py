@@ -158,10 +158,18 @@ class DiskCatalogue:
             source=entry.source,
             on_demand=True,
             loads_at_start=entry.preset.loads_at_start,
+            prove=partial(_prove, entry.path),
             broken=entry.problem,
             file_bytes=entry.file_bytes,
             rest="unloaded",
         )
+
+
+def _prove(path: Path) -> None:
+    """Raises what an engine would find wrong with header, family and shapes."""
+    from imp_server.models.opening import open_model
+
+    open_model(path)
 
 
 def _is_of(model: str, repositories: Sequence[str]) -> bool:

@@ -136,9 +136,9 @@ def test_who_waits_is_served_in_turn_and_shares_a_load() -> None:
         until(lambda: catalogue["a"].n_running == 1, 20)
         for name in "bcd":
             running += [pool.submit(said, live, name) for _ in range(3)]
-            until(lambda name=name: statuses(live)[name] == "loading", 20)  # type: ignore[misc]
+            until(lambda name=name: statuses(live)[name] == "loading", 20)
             n_waiting = len(running)
-            until(lambda n=n_waiting: sum(h.n_leases for h in live.services.models) == n, 20)  # type: ignore[misc]
+            until(lambda n=n_waiting: sum(h.n_leases for h in live.services.models) == n, 20)
         live.on_loop(gate.event.set)
         assert [one.result(20) for one in running] == ["x", *"bbbcccddd"]
         assert catalogue.loads == ["a", "b", "c", "d"]
@@ -183,6 +183,31 @@ def test_a_load_that_fails_is_a_503_and_the_next_is_served() -> None:
         catalogue["a"].fault = None
         httpx.post(live.url + "/models/load", json={"model": "a"}).raise_for_status()
         until(lambda: statuses(live)["a"] == "loaded", 20)
+        assert said(live, "a") == "a"
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_nobody_goes_for_a_model_whose_file_is_damaged(late: bool) -> None:
+    """Where only the load itself finds the fault, the place has been made before."""
+    catalogue = ScriptedCatalogue("a", "b", room=Room(1))
+    fault = InvalidModel("b.gguf is cut off")
+
+    def prove() -> None:
+        raise fault
+
+    if not late:
+        catalogue.options["b"] = {"prove": prove}
+    catalogue.hosts()
+    catalogue["b"].fault = fault
+    with several(catalogue) as live:
+        assert said(live, "a") == "a"
+        for _ in range(2):
+            refused = ask(live, "b")
+            assert error_of(refused) == (503, "model_load_failed") and "cut off" in refused.text
+        assert statuses(live)["a"] == ("unloaded" if late else "loaded")
+        assert catalogue.loads == (["a", "b"] if late else ["a"])
+        if not late:
+            assert all(not host.is_queued for host in live.services.models)
         assert said(live, "a") == "a"
 
 

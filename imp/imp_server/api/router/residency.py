@@ -226,18 +226,25 @@ class Residency:
                 try:
                     await host.load(self._pool)
                 except Exception:
-                    host.failed_s = self._clock()
-                    _log.warning("model %s can't be loaded: %s", host.id, host.failure and host.failure.message)
+                    self._note_failure(host)
                     raise
             host.was_used()
+
+    def _note_failure(self, host: ModelHost) -> None:
+        host.failed_s = self._clock()
+        _log.warning("model %s can't be loaded: %s", host.id, host.failure and host.failure.message)
 
     # --- room -----------------------------------------------------------------------------------
 
     async def _makes_room(self, turn: LoadTurn) -> bool:
-        """Lets idle models go until there is room; False if the turn isn't wanted any more."""
+        """Lets idle models go until there is room; False if the turn is over: not wanted any more, or in vain."""
+        is_sound = False
         while turn in self._queue and turn.is_wanted:
             if not turn.host.on_demand or not self._is_full(turn.host):
                 return True
+            if not is_sound:
+                is_sound = await self._is_sound(turn)
+                continue
             self._changed.clear()
             victim = self._longest_idle()
             if victim is not None:
@@ -245,6 +252,19 @@ class Residency:
             else:
                 await self._changed.wait()
         return False
+
+    async def _is_sound(self, turn: LoadTurn) -> bool:
+        """Nobody goes for a model whose files can't be read: its turn ends here."""
+        try:
+            await turn.host.check(self._pool)
+        except Exception:
+            self._note_failure(turn.host)
+            self._remove(turn)
+            if not turn.done.done():
+                turn.done.set_result(load_failed(turn.host))
+            turn.host.tell()
+            return False
+        return True
 
     def _in_memory(self) -> list[ModelHost]:
         """Those that are about to leave are still there."""
