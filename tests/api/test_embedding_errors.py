@@ -14,7 +14,8 @@ from imp_server.engine.client.script import Action
 from imp_server.engine.client.scripted import PlayedVectors
 
 from tests.api.live_server import LiveServer
-from tests.live.toy_server import CHATML, toy_server
+from tests.live.toy_server import toy_server
+from tests.toy import CHATML
 
 
 @pytest.fixture(scope="module")
@@ -114,5 +115,6 @@ def test_a_reply_holds_no_more_numbers_than_it_may() -> None:
         with pytest.raises(InvalidRequest, match=r"257 vectors of 1024 numbers .* a reply may hold 1 .*max_vector_mib"):
             check_vectors(too_many, 1024, 1)
     with toy_server(CHATML, context_length=512, settings={"model.pooling": "none", "server.max_vector_mib": 1}) as live:
-        reply = httpx.post(f"{live.url}/embedding", json={"content": ["x" * 512] * 65})
-        assert (reply.status_code, reply.json()["error"]["param"]) == (400, "input")
+        for name in ("content", "input"):
+            reply = httpx.post(f"{live.url}/embedding", json={name: ["x" * 512] * 65})
+            assert (reply.status_code, reply.json()["error"]["param"]) == (400, name)

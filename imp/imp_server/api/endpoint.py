@@ -296,7 +296,8 @@ class Endpoint:
             await resumable.loaded(host, limit_s)
         visit.leases.read(host)
         prepared = await self._prepared(host, requests, watch, client_of(request))
-        check_vectors(prepared, host.card().width or 0, self._services.config.server.max_vector_mib)
+        called = "input" if "input" in reply.context.body else "content"
+        check_vectors(prepared, host.card().width or 0, self._services.config.server.max_vector_mib, called)
         visit.report = self._services.reports.begin(
             self.operation.path, host.id, visit.began_s, reply.context.id, streamed=reply.streamed
         )

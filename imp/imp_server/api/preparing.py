@@ -16,8 +16,9 @@ from imp_server.text.session import Prepared
 PlanOutput = Callable[[RequestProver], Prepared]
 
 
-def check_vectors(prepared: Sequence[Prepared], width: int, most_mib: int) -> None:
-    """Raises InvalidRequest where embeddings would be more numbers than a reply may hold."""
+def check_vectors(prepared: Sequence[Prepared], width: int, most_mib: int, param: str = "input") -> None:
+    """Raises InvalidRequest where embeddings would be more numbers than a reply may hold; `param`: what the texts are
+    called."""
     asked = [prompt.request for prompt in prepared if prompt.request.task == "embed"]
     n_vectors = sum(len(one.ids) // 4 if one.pooling == "none" else 1 for one in asked)
     n_bytes = 4 * width * n_vectors
@@ -25,7 +26,7 @@ def check_vectors(prepared: Sequence[Prepared], width: int, most_mib: int) -> No
         raise InvalidRequest(
             f"{n_vectors} vectors of {width} numbers take {n_bytes >> 20} MiB, and a reply may hold {most_mib} "
             "(server.max_vector_mib): send less at once",
-            param="input",
+            param=param,
         )
 
 
