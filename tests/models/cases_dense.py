@@ -269,6 +269,20 @@ DENSE: dict[str, Case] = {
         zero_centred_norms=True,
         pre="",
     ),
+    "arcee": Case(
+        "arcee",
+        {
+            "rope_parameters": {
+                "rope_type": "yarn",
+                "rope_theta": 50.0,
+                "factor": 4.0,
+                "original_max_position_embeddings": 64,
+                "beta_fast": 4.0,
+                "beta_slow": 1.0,
+            }
+        },
+        pre="llama-bpe",
+    ),
     "exaone4": Case(
         "exaone4",
         {"num_hidden_layers": 4, **WINDOW},

@@ -94,6 +94,7 @@ gemma2-9b | bartowski/gemma-2-9b-it-GGUF:Q4_K_M | 5761 | 344064 | Gemma | Gemma 
 gemma3-1b | ggml-org/gemma-3-1b-it-GGUF:Q4_K_M | 806 | 26624 | Gemma | Gemma 3 1B
 gemma3-4b | ggml-org/gemma-3-4b-it-GGUF:Q4_K_M | 2490 | 139264 | Gemma | Gemma 3 4B, its text side
 gemma3-12b | ggml-org/gemma-3-12b-it-GGUF:Q4_K_M | 7301 | 393216 | Gemma | Gemma 3 12B, its text side
+afm-4.5b | arcee-ai/AFM-4.5B-GGUF:Q4_K_M | 2800 | 73728 | Apache-2.0 | Arcee AFM 4.5B
 granite3.3-2b | ibm-granite/granite-3.3-2b-instruct-GGUF:Q4_K_M | 1545 | 81920 | Apache-2.0 | Granite 3.3 2B Instruct
 granite3.3-8b | ibm-granite/granite-3.3-8b-instruct-GGUF:Q4_K_M | 4943 | 163840 | Apache-2.0 | Granite 3.3 8B Instruct
 olmo2-7b | allenai/OLMo-2-1124-7B-Instruct-GGUF:Q4_K_M | 4472 | 524288 | Apache-2.0 | OLMo 2 7B Instruct
