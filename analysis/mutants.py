@@ -3,9 +3,9 @@
     python analysis/mutants.py --count 60 --seed 1 [--only grammar/] [--jobs 2]
 
 A mutant is one changed place of one file: a comparison turned, a constant moved by one, a condition negated, `and` for
-`or`, a statement's value dropped. The package and its tests are copied, so the checkout stays as it is. The tests run
-on the original first: what fails there notices nothing. Survivors are listed with file and line; somebody has to look
-which of them mean the same as the original.
+`or`, a statement's value dropped. The package and its tests are copied, so the checkout stays as it is. What fails is
+tried on the original, too: what fails there notices nothing. Survivors are listed with file and line; somebody has to
+look which of them mean the same as the original.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import tempfile
 from collections import defaultdict
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +33,8 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = Path("imp/imp_server")
 CARRIED = ("imp", "tests", "spec", "kernels", "conformance", "analysis", "docs", "pyproject.toml", "README.md")
 CARRIED_TOO = ("build_native.py", "Makefile", "LICENSE", ".github")
+NOTHING_RAN = 5
+"""pytest's exit status where no test was chosen."""
 LIMIT_S = 1200
 """A mutant that takes longer hangs, which is noticed; tests that take longer on the original judge nothing."""
 
@@ -138,8 +141,8 @@ class Judge:
     """Owner of what is known of the tests without any fault: those that fail anyway notice nothing."""
 
     def __init__(self) -> None:
-        self.failing: dict[tuple[str, ...], list[str]] = {}
-        """By what is run, what of it fails on the original."""
+        self.failing: defaultdict[tuple[str, ...], list[str]] = defaultdict(list)
+        """By what is run, what of it failed on the original."""
         self.broken: set[tuple[str, ...]] = set()
         """What can't be run at all."""
         self._locks: defaultdict[tuple[str, ...], Lock] = defaultdict(Lock)
@@ -148,35 +151,41 @@ class Judge:
         """noticed | SURVIVED | UNJUDGED: no tests of its own that run on the original."""
         judged = False
         for tests in nearest_tests(mutant.path, tree):
-            if not self._knows(tests, tree):
-                continue
-            judged = True
-            if _is_noticed(mutant, tree, tests, self.failing[tests]):
-                return "noticed"
+            with self._locks[tests]:
+                found = self._try(mutant, tree, tests)
+            if found == "noticed":
+                return found
+            judged = judged or found == "SURVIVED"
         return "SURVIVED" if judged else "UNJUDGED"
 
-    def _knows(self, tests: tuple[str, ...], tree: Path) -> bool:
-        """Runs the tests on the original, once. False if that can't be done."""
-        with self._locks[tests]:
-            if tests not in self.failing and tests not in self.broken:
-                code, told = run_tests(tree, ["-rfE", *tests])
-                failing = re.findall(r"^(?:FAILED|ERROR) (\S+?::\S+)", told, re.MULTILINE)
-                if code == 0 or (code == 1 and failing):
-                    self.failing[tests] = failing
-                else:
-                    self.broken.add(tests)
-        return tests in self.failing
+    def _try(self, mutant: Mutant, tree: Path, tests: tuple[str, ...]) -> str:
+        """With the fault first: a test that fails then is tried on the original, and left out if it fails there."""
+        while tests not in self.broken:
+            left_out = [f"--deselect={name}" for name in self.failing[tests]]
+            with changed(mutant, tree):
+                code, told = run_tests(tree, ["-x", "-rfE", *left_out, *tests])
+            if code in (0, NOTHING_RAN):
+                return "SURVIVED" if code == 0 else "UNJUDGED"
+            names = re.findall(r"^(?:FAILED|ERROR) (\S+?::\S+)", told, re.MULTILINE)
+            code, told = run_tests(tree, ["-rfE", *(names or [*left_out, *tests])])
+            if code == 0:
+                return "noticed"
+            failing = re.findall(r"^(?:FAILED|ERROR) (\S+?::\S+)", told, re.MULTILINE)
+            if not failing:
+                self.broken.add(tests)
+            self.failing[tests] += failing
+        return "UNJUDGED"
 
 
-def _is_noticed(mutant: Mutant, tree: Path, tests: tuple[str, ...], left_out: list[str]) -> bool:
+@contextmanager
+def changed(mutant: Mutant, tree: Path) -> Iterator[None]:
     target = tree / mutant.path
     original = target.read_text()
     target.write_text(mutant.text)
     try:
-        code, _ = run_tests(tree, ["-x", *(f"--deselect={name}" for name in left_out), *tests])
+        yield
     finally:
         target.write_text(original)
-    return code != 0
 
 
 def run_tests(tree: Path, arguments: list[str]) -> tuple[int, str]:
