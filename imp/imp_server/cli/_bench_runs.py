@@ -164,17 +164,18 @@ class Bench:
 
     async def _one(self, row: int, n_prompt: int, n_tokens: int, turn: int) -> RowDelta:
         """One request of random ids, sampled: no text repeats, neither the prompt's nor the answer's."""
-        seed = turn * 1000 + row
+        last: RowDelta | None = None
+        async for delta in await self.engine.submit(self.request(turn * 1000 + row, n_prompt, n_tokens)):
+            last = delta
+        assert last is not None
+        return last
+
+    def request(self, seed: int, n_prompt: int, n_tokens: int) -> GenerateRequest:
         ids = np.random.default_rng((seed, n_prompt)).integers(100, self.engine.info.vocab_size - 100, n_prompt)
-        request = GenerateRequest(
+        return GenerateRequest(
             key=self.engine.new_key(),
             ids=pack_ids(ids.tolist()),
             plan=OutputPlan(max_tokens=n_tokens),
             sampling=SamplingParams(temperature=1.0, top_k=40, seed=seed),
             options=GenerationOptions(speculative=None if self._sizes.speculative else False),
         )
-        last: RowDelta | None = None
-        async for delta in await self.engine.submit(request):
-            last = delta
-        assert last is not None
-        return last
