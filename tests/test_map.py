@@ -17,6 +17,29 @@ PAGES = sorted([*(ROOT / "docs").glob("*.md"), *ROOT.glob("*.md")])
 STANDS_FOR_MANY = re.compile(r"[A-Z]")
 """As in `text/tools/NAME.py`."""
 PROGRAMS = {"llama.cpp"}
+QUESTIONS = {
+    "how long an idle model stays in memory": "api/router/residency.py",
+    "how large a body may be": "api/body.py",
+    "the rates at which a key may ask": "api/admission/rates.py",
+    "what a metric measures": "api/reports/measures.py",
+    "how long the sessions of streams that survive their client are kept": "api/resumable/sessions.py",
+    "what events of Anthropic's dialect hold": "dialects/anthropic/events.py",
+    "which HTML elements an answer may become": "ui/allowed.py",
+    "how Qwen's calls in xml are read": "text/tools/qwen_xml.py",
+    "when thinking is closed by force": "plan_walk/walker.py",
+    "how a new kind of cutting text before BPE is added": "vocab/pre_kinds.py",
+    "how lookarounds in a regex are compiled": "grammar/languages/regex/lookarounds.py",
+    "which exit code a damaged file has, among the errors": "core/errors.py",
+    "that a prompt longer than the context is refused": "engine/acceptance.py",
+    "how soon an engine's process starts again": "engine/client/process.py",
+    "which rows run ahead": "engine/ahead.py",
+    "how much pins may hold": "schedule/pins.py",
+    "who wins a tie at temperature 0": "decode/sampling.py",
+    "how many threads a step uses": "backends/cpu/thread_choice.py",
+    "how yarn is read from a config.json": "models/checkpoint_rope.py",
+    "how a model is fetched from a hub": "weights/pull_hub.py",
+}
+"""Where would I change it? Each file has to be found by the map: named, or by a word of the question in its folder."""
 
 
 def section(title: str) -> str:
@@ -82,3 +105,15 @@ def test_the_files_to_begin_with_are_there() -> None:
     named = re.findall(r"`([\w/]+\.(?:py|cpp))`", text)
     assert len(named) > 20
     assert [n for n in named if not (ROOT / n).is_file() and not (ROOT / "imp" / "imp_server" / n).is_file()] == []
+
+
+@pytest.mark.parametrize(("question", "file"), QUESTIONS.items(), ids=QUESTIONS.values())
+def test_a_fresh_reader_finds_the_file(question: str, file: str) -> None:
+    path = Path(file)
+    assert (ROOT / "imp" / "imp_server" / path).is_file()
+    if f"`{file}`" in MAP:
+        return
+    inside = [one.parent.name + "/" for one in (path, *path.parents[:-2])]
+    assert any(f"`{name}`" in MAP or f"/{name}`" in MAP or name in MAP for name in inside), "its folder is nowhere"
+    words = {word.lower() for word in re.findall(r"\w{3,}", question)}
+    assert any(part in words for part in path.stem.split("_")), "no word leads to its name"
