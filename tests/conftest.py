@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import atexit
 import os
+import shutil
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from imp_server.native import library_path
+from imp_server.weights.catalogue import models_folder
 
 from tests.dead_ends import none_allowed
 
@@ -23,6 +27,22 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 sys.pycache_prefix = os.environ.setdefault("PYTHONPYCACHEPREFIX", str(ROOT / "build" / "pycache"))
+
+
+def own_home() -> Path:
+    """IMP_HOME of a run and of all its processes: packs, stores and histories of tests leave nothing with the user.
+
+    Models are the user's: they are large, and fetched once.
+    """
+    home = Path(tempfile.mkdtemp(prefix="imp-home-"))
+    atexit.register(shutil.rmtree, home, ignore_errors=True)
+    models_folder().mkdir(parents=True, exist_ok=True)
+    (home / "models").symlink_to(models_folder(), target_is_directory=True)
+    return home
+
+
+if "PYTEST_XDIST_WORKER" not in os.environ:  # workers have their starter's
+    os.environ["IMP_HOME"] = str(own_home())
 
 
 def pytest_sessionstart() -> None:
