@@ -25,16 +25,14 @@ $(PY):
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "imp needs Python 3.11 or newer; set PYTHON=")'
 	$(PYTHON) -m venv $(VENV)
 
-# The kernels come first: pip would build them, too, but says nothing while it does.
+# Without the kernels, which `native` compiles meanwhile: pip would say nothing while it does.
 $(VENV)/.base: pyproject.toml build_native.py | $(PY)
-	@$(PY) build_native.py
-	$(PIP) --editable .
+	IMP_NO_NATIVE=1 $(PIP) --editable .
 	@touch $@
 
 # Where the package index has a CPU build of torch, its local version is the newer one and pip takes it.
 $(VENV)/.test: pyproject.toml build_native.py | $(PY)
-	@$(PY) build_native.py
-	$(PIP) --editable '.[test]'
+	IMP_NO_NATIVE=1 $(PIP) --editable '.[test]'
 	@touch $@ $(VENV)/.base
 
 native: | $(PY)
@@ -43,18 +41,16 @@ native: | $(PY)
 serve: setup native
 	$(VENV)/bin/imp serve $(ARGS)
 
-# Tests that are typed as strictly as the package; a folder that has become so is added.
-TYPED := tests/core tests/config tests/plan_walk tests/decode tests/vocab tests/grammar tests/text tests/schedule \
-  tests/weights tests/cli tests/ui tests/conformance tests/browser tests/workers tests/contracts tests/degeneration \
-  tests/packaging tests/serving_bench tests/models tests/dialects $(wildcard tests/*.py)
+# Tests and analysis are typed as strictly as the package.
+TYPED := tests analysis
 lint: setup-test
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy imp $(TYPED)
 
-# All that CI runs, the page's tests in the same pool.
-ci: setup-test native
-	$(MAKE) --no-print-directory -j2 lint chromium
+# All that CI runs, the page's tests in the same pool. Kernels are compiled while packages are fetched.
+ci: | $(PY)
+	$(MAKE) --no-print-directory -j3 native lint chromium
 	REQUIRE_NATIVE=1 REQUIRE_BROWSER=1 $(PYTEST) $(POOL) -m 'not slow and not gpu and not network' $(ARGS)
 
 test: lint native
@@ -113,15 +109,16 @@ asan: setup-test
 	  ASAN_OPTIONS=detect_leaks=0 PYTHONPATH=$(CURDIR)/$(ASAN)/imp \
 	  $(PYTEST) -n 0 --timeout 900 $(or $(ARGS),tests/kernels tests/backends/cpu tests/grammar/test_masks.py tests/grammar/test_simple_objects.py tests/grammar/test_token_sets.py)
 
-# Wheels for glibc 2.28 and newer, for both machines: zig compiles for userlands and machines that aren't this one.
+# Wheels for glibc 2.28 and newer, for both machines: zig compiles for userlands and machines that aren't this one. What
+# they are called is checked against what their libraries need.
 ZIG = $(CURDIR)/$(PY) -m ziglang c++ -target
 wheels: setup-test
-	$(PIP) ziglang
+	$(PIP) ziglang auditwheel
 	for machine in x86_64 aarch64; do \
 	  IMP_MACHINE=$$machine CXX="$(ZIG) $$machine-linux-gnu.2.28" \
 	    $(PY) -m build --wheel --no-isolation --outdir dist || exit 1; \
 	done
-	ls -l dist
+	$(PY) analysis/wheel_tags.py dist/*.whl
 
 # All that a release is made of, in dist/: both wheels and the sdist. The workflow `release` does no more than that.
 dist: setup-test
@@ -148,11 +145,11 @@ lint-workflows:
 emulated: setup-test
 	$(PY) analysis/emulated.py $(ARGS)
 
-codex: setup-test
+codex: setup-test native
 	npm install --prefix build/codex --no-audit --no-fund --loglevel=error @openai/codex
 	CODEX=$(CURDIR)/build/codex/node_modules/.bin/codex $(PYTEST) -m slow tests/live/test_codex_binary.py $(ARGS)
 
-claude-code: setup-test
+claude-code: setup-test native
 	npm install --prefix build/claude-code --no-audit --no-fund --loglevel=error @anthropic-ai/claude-code
 	CLAUDE_CODE=$(CURDIR)/build/claude-code/node_modules/.bin/claude $(PYTEST) -m slow tests/live/test_claude_code_binary.py $(ARGS)
 
@@ -163,7 +160,7 @@ oracle-files: setup-test
 
 # llama.cpp's greedy ids of each of those files against ours. PEERS_SERVER: a llama-server; or PEERS_PYTHON: a Python
 # with llama-cpp-python and numpy (compiling either takes about ten minutes; nothing else here needs them).
-peers: setup-test
+peers: setup-test native
 	$(PY) -m tests.models.peers $(or $(PEERS_SERVER),$(PEERS_PYTHON)) $(ARGS)
 
 docs: setup-test native

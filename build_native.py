@@ -263,7 +263,8 @@ class NativeBuildHook(BuildHookInterface):  # type: ignore[type-arg]
         if self.target_name != "wheel":
             return
         build = find_build()
-        self._report(compile_all(build))
+        if os.environ.get("IMP_NO_NATIVE") != "1":
+            self._report(compile_all(build))
         built = sorted(build.into.glob("*.so")) if build and build.into.exists() else []
         if build and built:
             build_data["pure_python"] = False
@@ -276,10 +277,8 @@ class NativeBuildHook(BuildHookInterface):  # type: ignore[type-arg]
 
     def _report(self, errors: list[str]) -> None:
         """pip shows what a build says only if it fails: whoever lacks a compiler must hear of it."""
-        if errors and os.environ.get("IMP_NO_NATIVE") != "1":
+        if errors:
             self.app.abort("\n".join([*errors, "IMP_NO_NATIVE=1 installs without kernels: slow, and on torch alone."]))
-        for error in errors:
-            self.app.display_warning(error)
 
 
 class Counter:
