@@ -1,5 +1,5 @@
 // Where each field of the structs lies that Python fills, and what the calls take: a library of another version is
-// refused by it (imp_server/grammar/library.py).
+// refused by it (imp_server/grammar/machines/abi.py).
 #include <cstddef>
 
 #include "walk.h"
@@ -16,7 +16,7 @@ struct Field {
 #define SIZE(s) {#s, int64_t(sizeof(s))}
 #define AT(s, f) {#s "." #f, int64_t(offsetof(s, f))}
 
-constexpr int64_t CALLS = 3;  // raised whenever a call takes or answers something else; so is CALLS of library.py
+constexpr int64_t CALLS = 3;  // raised whenever a call takes or answers something else; so is CALLS there
 
 const Field kFields[] = {
     {"calls", CALLS},
