@@ -69,8 +69,9 @@ def fix_costs() -> None:
     def observe(_self: CostTable, _n_tokens: int, _ms: float) -> None:
         return
 
+    table: Any
     for table in (CostTable, VerifyCosts):
-        table.estimate_ms, table.observe = estimate_ms, observe  # type: ignore[method-assign]
+        table.estimate_ms, table.observe = estimate_ms, observe
 
 
 def inline_engine() -> Any:
@@ -105,7 +106,7 @@ async def tell(model: str, threads: int, most: int) -> None:
     built: list[BuiltEngine] = []
 
     def build(emit: Any, post: Any) -> BuiltEngine:
-        own = config.for_engine() if hasattr(config, "for_engine") else config
+        own: Any = config.for_engine() if hasattr(config, "for_engine") else config  # a checkout from before
         built.append(build_engine(model, "m", own, emit, post))
         return built[0]
 
@@ -180,7 +181,7 @@ def pairs(here: Engine, there: Engine, shape: Case, rounds: int) -> Iterator[tup
 
 def shown(found: list[tuple[dict[str, Any], dict[str, Any]]]) -> str:
     def ratio(what: str) -> float:
-        return statistics.median(b[what] / a[what] for a, b in found)
+        return float(statistics.median(b[what] / a[what] for a, b in found))
 
     is_equal = all(a["ids"] == b["ids"] for a, b in found)
     n_tokens = sum(len(ids) for ids in found[0][0]["ids"])

@@ -35,8 +35,8 @@ class Reference:
     def __init__(self, model: Path) -> None:
         place = {"gguf_file": model.name} if model.is_file() else {}
         folder = str(model.parent if model.is_file() else model)
-        self._tokenizer = transformers.AutoTokenizer.from_pretrained(folder, **place)
-        self._model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, **place).eval()
+        self._tokenizer: Any = transformers.AutoTokenizer.from_pretrained(folder, **place)
+        self._model: Any = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, **place)
         self._lock = threading.Lock()
 
     def answer(self, body: dict[str, Any]) -> tuple[str, str]:

@@ -26,14 +26,16 @@ from typing import Any, NamedTuple
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "imp"))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from grammar_peers import PEERS, Peer
 from imp_server.core import ImpError
 from imp_server.grammar.check import check_schema
 from imp_server.grammar.engine import GrammarSpace
 from imp_server.vocab.load import tokenizer_of
 from imp_server.vocab.table import Vocabulary
 from imp_server.weights.header import read_header
+
+from analysis.grammar_peers import PEERS, Peer
 
 Clock = Callable[[], float]
 """`--clock cpu` counts the thread's own time, for machines that others use, too."""
@@ -141,7 +143,7 @@ def corpus(n: int, seed: int) -> list[Case]:
     schemas = [p for s in store_schemas() for p in pieces(s)]
     rng.shuffle(schemas)
     space = GrammarSpace(Vocabulary([bytes([i]) for i in range(256)], {}))
-    cases = []
+    cases: list[Any] = []
     for schema in schemas:
         if len(cases) == n:
             break

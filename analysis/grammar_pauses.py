@@ -102,7 +102,7 @@ def accepted(options: argparse.Namespace) -> Iterator[tuple[str, GrammarPlan]]:
     real = [("store " + found.name, hostile.Hostile("schema", found.schema)) for found in store.schemas()]
     step = max(1, len(real) // options.store) if options.store else len(real)
     asked = real[::step][: options.store]
-    from check_costs import drawn  # beside this file
+    from analysis.check_costs import drawn
 
     asked += [(f"hostile {options.seed}/{n}", one) for n, one in enumerate(drawn(options.hostile, options.seed))]
     for name, one in asked:

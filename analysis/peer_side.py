@@ -39,7 +39,7 @@ class Side:
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
-            raise SystemExit(f"{self._process.args} ended with {self._process.wait()}")
+            raise SystemExit(f"{self._process.args!r} ended with {self._process.wait()}")
         return dict(json.loads(line))
 
 

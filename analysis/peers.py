@@ -30,8 +30,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from peer_side import N_SEQUENCES, Side, own_side
-from shape_table import print_table
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from analysis.peer_side import N_SEQUENCES, Side, own_side
+from analysis.shape_table import print_table
 
 HERE = Path(__file__).resolve().parent
 

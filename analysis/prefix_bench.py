@@ -40,7 +40,8 @@ class Bench:
     def _build(self, model: str, *more: Any) -> BuiltEngine:
         built = build_engine(model, "model", Config.of(self._settings).for_engine(), *more)
         self._vocab_size = built.info.vocab_size
-        loop, backend = built.loop, built.loop.backend
+        loop: Any = built.loop
+        backend: Any = built.loop.backend
         step, run = loop.step, backend.run
 
         def timed_step() -> None:

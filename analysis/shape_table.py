@@ -15,14 +15,17 @@ import platform
 import shutil
 import statistics
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from peer_side import Side, own_side
-from shaped_models import SHAPES, Shape, write
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from analysis.peer_side import Side, own_side
+from analysis.shaped_models import SHAPES, Shape, write
 
 N_PROMPT = 512
 N_DECODED = 32

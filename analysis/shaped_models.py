@@ -106,7 +106,11 @@ def tensors(shape: Shape, recipe: str) -> Iterator[tuple[str, tuple[int, ...], s
         "attn_v": (shape.kv_width, w),
         "attn_output": (w, shape.q_width),
     }
-    feed = {"ffn_gate": (shape.hidden, w), "ffn_up": (shape.hidden, w), "ffn_down": (w, shape.hidden)}
+    feed: dict[str, tuple[int, ...]] = {
+        "ffn_gate": (shape.hidden, w),
+        "ffn_up": (shape.hidden, w),
+        "ffn_down": (w, shape.hidden),
+    }
     if experts:
         feed = {f"{stem}_exps": (experts, *size) for stem, size in feed.items()}
     second = "post_attention_norm" if shape.oss else "ffn_norm"

@@ -16,9 +16,13 @@ import argparse
 import asyncio
 import functools
 import statistics
+import sys
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from imp_server.config import Config
 from imp_server.core import (
@@ -36,7 +40,8 @@ from imp_server.engine.live import LiveRow
 from imp_server.models.opening import open_model
 from imp_server.schedule.cost import CostTable, VerifyCosts
 from imp_server.vocab.load import tokenizer_of
-from prefix_cost import bootstrap
+
+from analysis.prefix_cost import bootstrap
 
 PROSE = (
     "The history of the lighthouse at the northern cape begins in the winter of 1823, when",

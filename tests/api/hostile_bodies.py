@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import sys
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -15,7 +16,11 @@ from functools import partial
 from typing import Any
 
 from hypothesis import strategies as st
-from imp_server.api.content_codings import zstd
+
+if sys.version_info >= (3, 14):
+    from compression import zstd as zstd
+else:
+    from backports import zstd as zstd
 
 CHAT, MESSAGES, RESPONSES = "/v1/chat/completions", "/v1/messages", "/v1/responses"
 COMPLETIONS, COMPLETION, GENERATE = "/v1/completions", "/completion", "/generate"
@@ -37,15 +42,15 @@ class HostileBody:
 
 
 def _as_json(kind: str, path: str, **fields: Any) -> HostileBody:
-    plain = {
+    plains: dict[str, dict[str, Any]] = {
         CHAT: {"messages": [USER]},
         MESSAGES: {"messages": [USER], "max_tokens": 1},
         RESPONSES: {"input": "hi"},
         COMPLETIONS: {"prompt": "hi"},
         COMPLETION: {"prompt": "hi", "n_predict": 1},
         GENERATE: {"inputs": "hi"},
-    }[path]
-    body = {"model": "m", "max_tokens": 1, **plain, **fields}
+    }
+    body: dict[str, Any] = {"model": "m", "max_tokens": 1, **plains[path], **fields}
     return HostileBody(kind, path, json.dumps(body).encode())
 
 
@@ -78,7 +83,7 @@ def many_parts(largest: int = 1_000_000) -> st.SearchStrategy[HostileBody]:
         message = b'[{"role":"user","content":' + raw + b"}]"
         return _spliced("many parts", path, "input" if path == RESPONSES else "messages", message)
 
-    parts = st.sampled_from(
+    parts: st.SearchStrategy[Any] = st.sampled_from(
         [{"type": "text", "text": "x"}, {"type": "input_text", "text": ""}, {}, [], None, 0, "x", {"type": "nothing"}]
     )
     return st.builds(made, sized(1_000, largest), st.sampled_from([CHAT, MESSAGES, RESPONSES]), parts)
@@ -119,10 +124,10 @@ def long_lists(largest: int = 100_000) -> st.SearchStrategy[HostileBody]:
     """Of enum, stop, logit_bias, tools, choices, ids: as the contract wants them, and one element wrong."""
 
     def made(n: int, which: str, wrong: bool, path: str) -> HostileBody:
-        strings = [f"s{i}" for i in range(n)] + ([7] if wrong else [])  # type: ignore[list-item]
+        strings: list[str | int] = [*(f"s{i}" for i in range(n)), *[7] * wrong]
         schema = {"type": "object", "properties": {"a": {"enum": strings}}, "required": ["a"]}
         tool = {"type": "function", "function": {"name": "f", "parameters": schema}}
-        fields: dict[str, Any] = {
+        fields: dict[str, dict[str, Any]] = {
             "stop": {"stop": strings},
             "logit_bias": {"logit_bias": {str(i): 1 for i in range(n)} | ({"x": 1} if wrong else {})},
             "pairs": {"logit_bias": [[i, 1] for i in range(n)] + ([["x"]] if wrong else [])},
@@ -133,8 +138,8 @@ def long_lists(largest: int = 100_000) -> st.SearchStrategy[HostileBody]:
             "choice": {"guided_choice": strings},
             "metadata": {"metadata": {f"k{i}": "v" for i in range(n)}},
             "junk": {f"junk{i}": i for i in range(n)},
-        }[which]
-        return _as_json(f"long list of {which}", path, **fields)
+        }
+        return _as_json(f"long list of {which}", path, **fields[which])
 
     kinds = ["stop", "logit_bias", "pairs", "stop_token_ids", "enum", "tool", "tools", "choice", "metadata", "junk"]
     return st.builds(
@@ -147,7 +152,7 @@ def long_texts(largest: int = 25_000_000) -> st.SearchStrategy[HostileBody]:
 
     def made(n: int, which: str, letter: str) -> HostileBody:
         text = letter * max(1, n // len(letter.encode()))
-        fields: dict[str, Any] = {
+        fields: dict[str, dict[str, Any]] = {
             "content": {"messages": [{"role": "user", "content": text}]},
             "prediction": {"prediction": {"type": "content", "content": text}},
             "prediction parts": {"prediction": {"type": "content", "content": [{"type": "text", "text": text}] * 2}},
@@ -159,8 +164,8 @@ def long_texts(largest: int = 25_000_000) -> st.SearchStrategy[HostileBody]:
             "description": {
                 "tools": [{"type": "function", "function": {"name": "f", "description": text, "parameters": {}}}]
             },
-        }[which]
-        return _as_json(f"long {which}", CHAT, **fields)
+        }
+        return _as_json(f"long {which}", CHAT, **fields[which])
 
     kinds = ["content", "prediction", "prediction parts", "stop", "model", "key", "grammar", "regex", "description"]
     letters = st.sampled_from(["x", "é", "\U0001f600", '"', "\\", "\0", "a b ", "\n", "<|im_start|>", "<tool_call>"])

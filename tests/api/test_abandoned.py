@@ -36,7 +36,8 @@ def prepared() -> Prepared:
 def engine_that_hears(sent: list[Any]) -> ProcessEngine:
     """It is ready, and no process is behind it."""
     engine = ProcessEngine("nowhere", "m", Config())
-    engine._send = engine._requests._send = sent.append  # type: ignore[method-assign]
+    held: Any = engine
+    held._send = engine._requests._send = sent.append
     engine._take(Ready(1, INFO))
     return engine
 

@@ -19,12 +19,12 @@ from imp_server.api.admission.rare_log import RareLog
 from imp_server.api.admission.rates import MOST_ADDRESSES, RateLimit
 from imp_server.config.serving import ServerSettings
 from imp_server.core import ConfigError, Overloaded, PayloadTooLarge, Unavailable
+from imp_server.engine.client.scripted import ScriptGate as Hold
 
 from tests.api.byte_text import ByteText
 from tests.api.conftest import scripted
 from tests.api.live_server import LiveServer, live_server
 from tests.api.raw_http import BODY, CHAT, answer, connect, head, posted
-from tests.api.test_streams import ScriptGate as Hold
 from tests.api.test_streams import gate, new_engine
 
 KEY = {"authorization": "Bearer k"}
@@ -97,7 +97,13 @@ def test_draining_comes_before_all_else(full: LiveServer) -> None:
 
 def test_a_place_is_free_when_the_answer_is_complete() -> None:
     """One after the other is never too many, whatever became of the one before."""
-    bodies = (BODY, {**BODY, "stream": True}, {}, {**BODY, "temperature": 9}, {**BODY, "model": "x"})
+    bodies: tuple[dict[str, Any], ...] = (
+        BODY,
+        {**BODY, "stream": True},
+        {},
+        {**BODY, "temperature": 9},
+        {**BODY, "model": "x"},
+    )
     settings = {"server.max_concurrent": 1}
     with live_server(scripted, ByteText, settings=settings) as live, httpx.Client(base_url=live.url) as client:
         for body in bodies * 5:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import pytest
@@ -148,7 +148,7 @@ def test_the_first_of_several_refusals_is_told_whatever_is_known(workers: Worker
     assert checks.counters[REFUSED] == 2
 
 
-def asking(*tools: Tool, mode: str = "auto") -> Any:
+def asking(*tools: Tool, mode: Literal["auto", "none", "required"] = "auto") -> Any:
     return msgspec.structs.replace(chat(message("user", "hi")), tools=tools, tool_choice=ToolChoice(mode))
 
 
@@ -165,7 +165,8 @@ class Noted(Checks):
             self.asked.append((len(job.plans), len(job.apart)))
             return await run(function, data, *rest)
 
-        self.jobs.run = noted  # type: ignore[method-assign]
+        jobs: Any = self.jobs
+        jobs.run = noted
 
 
 @pytest.mark.parametrize("form", FORMATS)
@@ -191,8 +192,10 @@ def test_one_tool_changed_of_twenty_pays_for_one(workers: Workers) -> None:
 
 def with_parts(number: int, steps: list[int]) -> Tool:
     """Plain but for some of its properties."""
-    properties = {f"n{number}_{i}": {"type": "integer", "multipleOf": step} for i, step in enumerate(steps)}
-    properties["text"] = {"type": "string"}  # type: ignore[dict-item]
+    properties: dict[str, Any] = {
+        f"n{number}_{i}": {"type": "integer", "multipleOf": step} for i, step in enumerate(steps)
+    }
+    properties["text"] = {"type": "string"}
     return Tool(f"tool{number}", "does it", {"type": "object", "properties": properties})
 
 

@@ -13,9 +13,10 @@ import httpx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from imp_server.api.content_codings import MOST_MEMBERS, TooLarge, codings_of, inflate, zstd
+from imp_server.api.content_codings import MOST_MEMBERS, TooLarge, codings_of, inflate
 from imp_server.core import ImpError, InvalidRequest, UnsupportedMediaType
 
+from tests.api.hostile_bodies import zstd
 from tests.api.raw_http import BODY, CHAT
 
 

@@ -274,12 +274,13 @@ def test_the_sdk(server: LiveServer) -> None:
     conversation = sdk.conversations.create(items=[{"type": "message", "role": "user", "content": "one"}])
     for i in range(24):
         sdk.conversations.items.create(conversation.id, items=[{"role": "user", "content": str(i)}])
-    listed = list(sdk.conversations.items.list(conversation.id, order="asc", limit=7))
+    listed: list[Any] = list(sdk.conversations.items.list(conversation.id, order="asc", limit=7))
     assert len(listed) == 25 and listed[-1].content[0].text == "23"
     response = sdk.responses.create(model="toy", input="hi", conversation=conversation.id)
     assert response.conversation is not None and response.conversation.id == conversation.id
-    assert sdk.conversations.items.retrieve(response.output[0].id, conversation_id=conversation.id)
-    assert sdk.conversations.items.delete(response.output[0].id, conversation_id=conversation.id).id == conversation.id
+    said = str(response.output[0].id)
+    assert sdk.conversations.items.retrieve(said, conversation_id=conversation.id)
+    assert sdk.conversations.items.delete(said, conversation_id=conversation.id).id == conversation.id
     assert sdk.conversations.update(conversation.id, metadata={"k": "v"}).metadata == {"k": "v"}
     assert sdk.conversations.delete(conversation.id).deleted is True
 
@@ -308,7 +309,8 @@ def test_the_agents_session(server: LiveServer) -> None:
         await session.clear_session()
         with pytest.raises(openai.NotFoundError):
             await client.conversations.retrieve(name)
-        return items
+        found: list[Any] = items
+        return found
 
     asyncio.run(run())
     assert "Call the ship Ada." in prompt_of(server) and "Aye" in prompt_of(server)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 import tracemalloc
 from collections.abc import Callable
@@ -23,7 +24,7 @@ Json = dict[str, Any]
 
 def made(path: str = ":memory:", **caps: Any) -> ConversationsStore:
     ticks = iter(range(1000, 10**9))
-    options = {"max_entries": 100, "max_bytes": 10**6, "now": lambda: next(ticks)} | caps
+    options: dict[str, Any] = {"max_entries": 100, "max_bytes": 10**6, "now": lambda: next(ticks)} | caps
     return ConversationsStore(StoreFile(path), **options)
 
 
@@ -40,7 +41,8 @@ STEPS = st.lists(
 @given(STEPS, st.integers(1, 4), st.booleans())
 @settings(max_examples=60, deadline=None)
 def test_it_is_a_list(steps: list[tuple[str, Any]], limit: int, is_ascending: bool) -> None:
-    store, plain = made(), []
+    store = made()
+    plain: list[Json] = []
     store.create(A, "conv_1", {}, [])
     for what, value in steps:
         if what == "append":
@@ -67,7 +69,7 @@ def test_it_is_a_list(steps: list[tuple[str, Any]], limit: int, is_ascending: bo
         after = page.items[-1]["id"]
     assert found == ordered
     size = store.totals()[1]
-    assert size == len("{}") + sum(len(conversations_store.json.dumps(one)) for one in plain)
+    assert size == len("{}") + sum(len(json.dumps(one)) for one in plain)
 
 
 @pytest.mark.parametrize(
@@ -131,7 +133,7 @@ def test_the_one_that_was_not_used_for_longest_makes_room() -> None:
 
 
 @pytest.mark.parametrize("caps", [{"max_entries": 6}, {"max_bytes": 1200}])
-def test_who_holds_most_makes_room_for_the_others(caps: dict[str, int]) -> None:
+def test_who_holds_most_makes_room_for_the_others(caps: dict[str, Any]) -> None:
     store = made(**caps)
     for i in range(3):
         store.create(A, f"a{i}", {}, [item("m")])
@@ -184,7 +186,7 @@ def test_a_conversation_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_file_of_another_kind_is_set_aside(tmp_path: Any) -> None:
     path = tmp_path / "r.sqlite"
-    with conversations_store.sqlite3.connect(path) as db:
+    with sqlite3.connect(path) as db:
         db.execute("CREATE TABLE conversations (id TEXT)")
     store = made(str(path))
     assert store.create(A, "conv_1", {}, [])["id"] == "conv_1"

@@ -16,6 +16,7 @@ import httpx
 import pytest
 from imp_server.api.server import bind
 from imp_server.config.serving import ServerSettings
+from imp_server.engine.client.scripted import ScriptGate
 
 from tests.api.byte_text import ByteText
 from tests.api.conftest import scripted
@@ -219,7 +220,7 @@ def test_the_oldest_idle_connection_makes_room(caplog: pytest.LogCaptureFixture)
 
 
 def test_answers_under_way_are_never_cut_for_new_connections() -> None:
-    from tests.api.test_streams import ScriptGate, gate, new_engine
+    from tests.api.test_streams import gate, new_engine
 
     with live_server(new_engine, ByteText, settings={"server.max_connections": 4}) as live, ExitStack() as open_:
         gates = [gate(live)]

@@ -15,7 +15,8 @@ from imp_server.api.ignored_fields import KnownFields
 from imp_server.engine.client.scripted import PlayedVectors, text_ids
 
 from tests.api.live_server import LiveServer
-from tests.live.toy_server import CHATML, toy_server
+from tests.live.toy_server import toy_server
+from tests.toy import CHATML
 
 HEADER = "x-imp-ignored-fields"
 USER = [{"role": "user", "content": "hi"}]

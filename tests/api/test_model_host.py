@@ -17,6 +17,11 @@ from tests.api.live_server import LiveServer, live_server
 from tests.api.raw_http import BODY, CHAT
 
 
+def state_of(host: ModelHost) -> str:
+    """Its state, read anew."""
+    return host.state
+
+
 def answering(text: str) -> ScriptedEngine:
     engine = ScriptedEngine(ByteText().vocabulary, model_id=text)
     engine.always(text_ids(text))
@@ -89,7 +94,7 @@ def test_a_host_tells_how_far_it_is_and_is_loaded_again() -> None:
             host.ready_text()
         for _ in range(2):
             await host.load(pool)
-            assert host.state == "ready" and host.card().loaded
+            assert state_of(host) == "ready" and host.card().loaded
             assert (host.stage, host.stage_value) == ("open", 1.0)
             await host.stop()
             assert host.state == "loading"

@@ -6,7 +6,7 @@ import asyncio
 import json
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -14,7 +14,7 @@ import httpx
 import pytest
 from imp_server.core import EngineFaulted
 from imp_server.core.owner import NOBODY, acting_for, current_owner, owner_of
-from imp_server.engine.client.script import Fail, Wait, text_ids
+from imp_server.engine.client.script import Action, Fail, Wait, text_ids
 
 from tests.api.live_server import LiveServer
 from tests.api.test_streams import until
@@ -56,7 +56,8 @@ def respond(http: httpx.Client, **more: Any) -> dict[str, Any]:
 @contextmanager
 def running(server: LiveServer, http: httpx.Client, path: str, body: dict[str, Any]) -> Iterator[httpx.Response]:
     """A stream that has begun and goes on for a while."""
-    server.engine.play(*[action for _ in range(100) for action in (*text_ids("x"), Wait(0.02))])
+    actions: list[Action] = [*text_ids("x"), Wait(0.02)]
+    server.engine.play(*actions * 100)
     with http.stream("POST", path, json=body | {"stream": True}) as response:
         assert response.status_code == 200
         lines = response.iter_lines()
@@ -85,7 +86,7 @@ def test_stored_responses(both: tuple[httpx.Client, httpx.Client]) -> None:
     made = respond(alice)["id"]
     item = alice.get(f"/v1/responses/{made}").json()["output"][0]["id"]
     asked = {"model": "toy", "input": "", "previous_response_id": made}
-    for call in (
+    calls: list[Callable[[], httpx.Response]] = [
         lambda: bob.get(f"/v1/responses/{made}"),
         lambda: bob.get(f"/v1/responses/{made}/input_items"),
         lambda: bob.post(f"/v1/responses/{made}/cancel"),
@@ -93,7 +94,8 @@ def test_stored_responses(both: tuple[httpx.Client, httpx.Client]) -> None:
         lambda: bob.post("/v1/responses", json={"model": "toy", "input": "go on", "previous_response_id": made}),
         lambda: bob.post("/v1/responses/input_tokens", json=asked),
         lambda: bob.post("/v1/responses", json={"model": "toy", "input": [{"type": "item_reference", "id": item}]}),
-    ):
+    ]
+    for call in calls:
         reply = call()
         assert reply.status_code == 404, reply.text
     assert respond(alice, previous_response_id=made)["previous_response_id"] == made
@@ -177,7 +179,8 @@ def test_an_answer_sent_back_is_found_by_its_owner_alone(
     first = alice.post("/v1/chat/completions", json={"model": "toy", "messages": hello, "max_tokens": 4})
     answer = first.json()["choices"][0]["message"]["content"]
     assert answer == "okü"
-    text = server.services.models.find("toy").text.model.transcripts
+    side: Any = server.services.models.find("toy").text
+    text = side.model.transcripts
     assert text is not None
     found: list[bool] = []
     original = text.find
@@ -203,7 +206,7 @@ def test_an_answer_sent_back_is_found_by_its_owner_alone(
 def test_scopes_of_the_cache(isolate: bool, n_scopes: int) -> None:
     """By salt always, by key where the knob says so; without either all share."""
     settings = {"server.api_key": list(KEYS), "prefix_cache.isolate_keys": isolate}
-    paths = {
+    paths: dict[str, dict[str, Any]] = {
         "/v1/chat/completions": {"messages": [{"role": "user", "content": "hi"}]},
         "/v1/completions": {"prompt": "hi"},
         "/completion": {"prompt": "hi"},
@@ -245,7 +248,8 @@ def hanging(live: LiveServer) -> Iterator[threading.Event]:
         door.wait(30)
         return original(*args)
 
-    store.put = put  # type: ignore[method-assign]
+    held: Any = store
+    held.put = put
     try:
         yield door
     finally:

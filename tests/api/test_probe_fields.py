@@ -9,7 +9,8 @@ import httpx
 import pytest
 
 from tests.api.live_server import LiveServer
-from tests.live.toy_server import CHATML, anthropic_sdk, openai_sdk, toy_server
+from tests.live.toy_server import anthropic_sdk, openai_sdk, toy_server
+from tests.toy import CHATML
 
 CONTEXT = 4096
 

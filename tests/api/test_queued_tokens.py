@@ -10,12 +10,12 @@ import httpx
 import pytest
 from imp_server.api.admission.queued_tokens import QueuedTokens
 from imp_server.core import Overloaded
+from imp_server.engine.client.scripted import ScriptGate as Hold
 
 from tests.api.byte_text import ByteText
 from tests.api.conftest import scripted
 from tests.api.live_server import LiveServer, live_server
 from tests.api.raw_http import BODY, CHAT
-from tests.api.test_streams import ScriptGate as Hold
 from tests.api.test_streams import gate, new_engine
 from tests.live.toy_server import toy_server
 

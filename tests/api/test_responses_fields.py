@@ -10,7 +10,8 @@ import pytest
 from imp_server.engine.client.scripted import text_ids
 
 from tests.api.live_server import LiveServer
-from tests.live.toy_server import CHATML, openai_sdk, toy_server
+from tests.live.toy_server import openai_sdk, toy_server
+from tests.toy import CHATML
 
 ASK: dict[str, Any] = {"model": "toy", "input": "hi"}
 
@@ -37,7 +38,8 @@ def test_the_servers_own_numbers_where_the_client_named_none(server: LiveServer)
 def test_the_clients_numbers_in_every_event_and_in_the_store(server: LiveServer) -> None:
     wanted = {"temperature": 0.25, "top_p": 0.5, "presence_penalty": 0.1, "frequency_penalty": -0.1}
     with openai_sdk(server).responses.stream(**ASK, extra_body=wanted) as stream:
-        seen = [event.response.model_dump() for event in stream if hasattr(event, "response")]
+        events: list[Any] = [event for event in stream if hasattr(event, "response")]
+        seen = [event.response.model_dump() for event in events]
         final = stream.get_final_response().model_dump()
     assert len(seen) == 3
     kept = httpx.get(f"{server.url}/v1/responses/{final['id']}").json()

@@ -121,7 +121,7 @@ def test_the_least_recently_used_goes_first() -> None:
 
 
 @pytest.mark.parametrize("caps", [{"max_entries": 6}, {"max_bytes": 1600}])
-def test_who_holds_most_makes_room_for_the_others(caps: dict[str, int]) -> None:
+def test_who_holds_most_makes_room_for_the_others(caps: dict[str, Any]) -> None:
     store = make(**caps)
     for i in range(3):
         put(store, f"a{i}")

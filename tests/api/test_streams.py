@@ -159,7 +159,8 @@ def test_a_failure_before_the_first_byte_is_plain_http(live: LiveServer) -> None
     async def refuse(_request: Any) -> Any:
         raise Overloaded("busy", retry_after_s=3)
 
-    live.engine.submit = refuse  # type: ignore[method-assign]
+    engine: Any = live.engine
+    engine.submit = refuse
     response = httpx.post(live.url + CHAT, json=body())
     assert (response.status_code, response.headers["retry-after"]) == (429, "3")
     assert response.json()["error"]["type"] == "rate_limit_error"
@@ -167,7 +168,7 @@ def test_a_failure_before_the_first_byte_is_plain_http(live: LiveServer) -> None
     async def grammar(_request: Any) -> Any:
         raise GrammarRefused("can't", param="response_format")
 
-    live.engine.submit = grammar  # type: ignore[method-assign]
+    engine.submit = grammar
     response = httpx.post(live.url + CHAT, json=body())
     assert (response.status_code, response.json()["error"]["code"]) == (400, "grammar_unsupported")
 

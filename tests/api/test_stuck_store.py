@@ -116,7 +116,7 @@ def test_each_thread_has_its_own_connection(tmp_path: Path) -> None:
     with store._db as db:
         db.execute("SELECT count(*) FROM responses").fetchone()
         with ThreadPoolExecutor(1) as other:
-            resource = {"id": "resp_1", "output": [], "previous_response_id": None}
+            resource: dict[str, Any] = {"id": "resp_1", "output": [], "previous_response_id": None}
             assert other.submit(store.put, NOBODY, resource, []).result(10)
     assert store.resource(NOBODY, "resp_1") == resource
     store.close()

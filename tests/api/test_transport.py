@@ -14,6 +14,7 @@ from imp_server.api.headers import sanitised_id
 from imp_server.api.server import bind
 from imp_server.config.serving import ServerSettings
 from imp_server.core import ConfigError, Unauthorized, UserFault
+from imp_server.engine.client.scripted import ScriptGate
 
 from tests.api.byte_text import ByteText
 from tests.api.conftest import scripted
@@ -303,7 +304,7 @@ def test_a_request_that_succeeds_is_one_line(http: httpx.Client, caplog: pytest.
 
 
 def test_a_client_that_left_is_a_line_too(caplog: pytest.LogCaptureFixture) -> None:
-    from tests.api.test_streams import ScriptGate, gate, new_engine, until
+    from tests.api.test_streams import gate, new_engine, until
 
     with live_server(new_engine, ByteText) as live, caplog.at_level(logging.INFO, logger="imp_server.api"):
         hold = gate(live)

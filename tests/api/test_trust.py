@@ -18,7 +18,7 @@ import pytest
 from imp_server.api import auth
 from imp_server.api import services as services_module
 from imp_server.api.auth import KeyRing
-from imp_server.api.contract import Contract
+from imp_server.api.contract import Contract, load
 from imp_server.api.entrance import check_browser
 from imp_server.api.headers import Cors
 from imp_server.config.serving import ServerSettings
@@ -157,15 +157,15 @@ def test_every_other_operation_asks_for_the_key(keyed: LiveServer) -> None:
 @contextmanager
 def changing_server(monkeypatch: pytest.MonkeyPatch, **settings: Any) -> Iterator[LiveServer]:
     """A server on which closing a session counts as a change of the server."""
-    original = services_module.load
+    original = load
 
-    def load(*args: Any) -> Contract:
+    def changing(*args: Any) -> Contract:
         contract = original(*args)
         operations = [replace(o, changes_server=True) if o.path == CHANGING else o for o in contract.operations]
         contract.document["paths"][CHANGING]["post"]["x-changes-server"] = True
         return replace(contract, operations=tuple(operations))
 
-    monkeypatch.setattr(services_module, "load", load)
+    monkeypatch.setattr(services_module, "load", changing)
     dotted = {name.replace("__", "."): value for name, value in settings.items()}
     with live_server(scripted, ByteText, settings=dotted) as live:
         yield live

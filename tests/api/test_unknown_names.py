@@ -33,7 +33,7 @@ def example(contract: Contract, operation: Operation) -> Any:
     return next((one["value"] for one in examples.values()), None)
 
 
-def takers() -> Iterator[tuple[str, str, str, Any]]:
+def takers() -> Iterator[tuple[str, str, Any, str]]:
     """Method, path and body of a request that names no model's name; once for each place."""
     for one in CONTRACT.operations:
         if one.id in ELSEWHERE:

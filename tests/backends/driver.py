@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from imp_server.backends.base import (
     BLOCK_TOKENS,
     WANT_PROMPT_LOGITS,
@@ -16,6 +17,12 @@ from imp_server.backends.base import (
     StepRow,
 )
 from imp_server.backends.step_builder import StepBuilder
+
+
+def logits_of(result: RowResult) -> npt.NDArray[np.float32]:
+    """Those of a row that wanted some."""
+    assert result.logits is not None
+    return result.logits
 
 
 @dataclass

@@ -69,13 +69,15 @@ def step(row: StepRow, ids: Any, first: int, table: Any = None, **more: Any) -> 
 
 def one_by_one(backend: Backend, law: str, n: int) -> list[int]:
     own = state(law)
-    pending, table = PROMPT, TABLE
+    pending: Any = PROMPT
+    table: Any = TABLE
     for _ in range(n):
         row = StepRow(WANT_SAMPLE, sampler=own)
         result = backend.run(step(row, pending, own.length - len(pending), table)).rows[0]
         own.append(result.tokens.tolist())
-        pending, table = own.history[-1:], None  # type: ignore[assignment]
-    return own.output.tolist()
+        pending, table = own.history[-1:], None
+    found: list[int] = own.output.tolist()
+    return found
 
 
 @pytest.mark.parametrize("law", LAWS)

@@ -64,7 +64,8 @@ class BeforeForward:
 
 @pytest.fixture(autouse=True)
 def known(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(MIXERS, Before, BeforeForward)
+    kinds: dict[type, type] = MIXERS  # type: ignore[assignment]
+    monkeypatch.setitem(kinds, Before, BeforeForward)
 
 
 def with_before() -> Architecture:

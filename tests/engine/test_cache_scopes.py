@@ -27,6 +27,7 @@ def test_a_prompt_is_found_in_its_own_scope_alone() -> None:
         for scope in ("", "a", "b", "a", ""):
             wanted = request(engine, IDS[:60], 6, cache=CacheMarks(scope=scope))
             (answer,) = await ask(engine, wanted)
+            assert answer.finish is not None
             replies.append((scope, answer.finish.usage.cached_tokens, answer.ids))
         assert [(scope, bool(cached)) for scope, cached, _ in replies] == [
             ("", False),

@@ -116,6 +116,9 @@ class Fake:
     def step(self, state: int, token_id: int, patience_s: float | None = None) -> int | None:
         return state + 1 if state < self._length and token_id in self._allowed else None
 
+    def past_early(self, state: int, patience_s: float | None = None) -> int:
+        return state
+
     def known_mask(self, state: int) -> None:
         return None
 
@@ -317,7 +320,7 @@ def test_behind_a_forced_closing_the_grammar_says_where_it_goes_on(asked: bool) 
 
 def test_a_draft_of_the_closer_gives_no_mask_where_the_thinking_was_closed_by_force() -> None:
     class Elsewhere(Fake):
-        after_closing = 50
+        after_closing: int | None = 50
 
     masks = MaskThread(VOCAB, lambda _: Elsewhere(length=90))
     try:

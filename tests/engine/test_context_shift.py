@@ -51,7 +51,8 @@ def test_what_is_kept_is_computed_anew(keep: int, discard: int, cached: bool, dr
         assert answer.finish is not None and answer.finish.reason == "length"
         assert answer.finish.usage.shifted_tokens >= 150 + len(PROMPT) - CONTEXT - 1
         (plain,) = await ask(engine, request(engine, PROMPT, 150))
-        assert plain.ids == answer.ids[: CONTEXT - len(PROMPT)] and not plain.finish.usage.shifted_tokens
+        assert plain.ids == answer.ids[: CONTEXT - len(PROMPT)] and plain.finish
+        assert not plain.finish.usage.shifted_tokens
 
     with_engine(body, context=CONTEXT, wrap=wrap, make_index=PrefixCache if cached else None, drafters=drafters)
 

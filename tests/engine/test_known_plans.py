@@ -35,7 +35,7 @@ def test_the_payload_travels_once_and_again_when_it_is_asked_for() -> None:
                 asked.append(message)
             receive(message)
 
-        engine._requests._send = note  # type: ignore[method-assign]
+        engine._requests._send = note
         engine._requests.receive = note_asked  # type: ignore[method-assign]
         first = (await ask(engine, wanted()))[0].ids
         assert (await ask(engine, wanted()))[0].ids == first

@@ -167,7 +167,7 @@ def test_a_full_queue_is_an_error_before_the_stream() -> None:
 def test_hostile_requests_harm_nobody() -> None:
     async def body(engine: InlineEngine, _: Tiny) -> None:
         live = asyncio.ensure_future(ask(engine, request(engine, IDS[:20], 40)))
-        for fields in (
+        hostile: list[dict[str, Any]] = [
             {"prompt": [97]},
             {"prompt": [-1]},
             {"prompt": []},
@@ -175,9 +175,10 @@ def test_hostile_requests_harm_nobody() -> None:
             {"prompt": [1], "sampling": SamplingParams(logit_bias=((500, 1.0),))},
             {"prompt": [1], "task": "score", "score_ids": pack_ids([999])},
             {"prompt": [1], "adapter": "nobody"},
-        ):
+        ]
+        for fields in hostile:
             with pytest.raises(InvalidRequest):
-                await engine.submit(request(engine, **fields))  # type: ignore[arg-type]
+                await engine.submit(request(engine, **fields))
         assert (await live)[0].ids == greedy_twin(IDS[:20], 40)
 
     with_engine(body)

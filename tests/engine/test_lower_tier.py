@@ -140,7 +140,7 @@ def test_which_tier_is_chosen(
         below = lower_tier(config.for_engine(), source, backend, KvSpec((8,), "f32"))
         return below and below.tier
 
-    kept = {"prefix_cache__path": str(tmp_path / "kept")}
+    kept: dict[str, Any] = {"prefix_cache__path": str(tmp_path / "kept")}
     assert chosen() is None
     assert chosen(**kept, prefix_cache__enabled=False) is None
     spill = chosen(kv_cache__host_spill_mib=1)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from concurrent.futures import Future
 from types import SimpleNamespace
 from typing import Any
@@ -19,7 +19,7 @@ def test_a_mask_that_was_late_once_is_not_waited_for_again(monkeypatch: pytest.M
     grammar = SimpleNamespace(job=job, judging=None, may_overlap=False, is_quick=True)
     row = SimpleNamespace(is_held_back=False)
     live: Any = SimpleNamespace(grammar=grammar, undecided=None, row=row, held_since_s=0.0)
-    waits = MaskWaits(Counter(), lambda: 1.0, overlaps_masks=True)
+    waits = MaskWaits(defaultdict(float), lambda: 1.0, overlaps_masks=True)
     for _ in range(3):
         assert not waits.hold_back([live], is_alone=False) and row.is_held_back
     assert waited == [[job], [], []]
@@ -33,7 +33,7 @@ def test_a_mask_that_waits_behind_those_of_others_is_not_waited_for(monkeypatch:
     grammar = SimpleNamespace(job=Future(), judging=None, may_overlap=True, is_quick=False)
     row = SimpleNamespace(is_held_back=False)
     live: Any = SimpleNamespace(grammar=grammar, undecided=None, row=row, held_since_s=0.0)
-    waits = MaskWaits(Counter(), lambda: 1.0, overlaps_masks=True)
+    waits = MaskWaits(defaultdict(float), lambda: 1.0, overlaps_masks=True)
     assert not waits.hold_back([live], is_alone=False) and row.is_held_back and waited == [[]]
     grammar.is_quick = True
     waits.hold_back([live], is_alone=False)
@@ -48,5 +48,5 @@ def test_new_requests_do_not_wait_for_masks(monkeypatch: pytest.MonkeyPatch) -> 
     live: Any = SimpleNamespace(
         grammar=grammar, undecided=None, row=SimpleNamespace(is_held_back=False), held_since_s=0.0
     )
-    MaskWaits(Counter(), lambda: 1.0, overlaps_masks=True).hold_back([live], is_alone=True)
+    MaskWaits(defaultdict(float), lambda: 1.0, overlaps_masks=True).hold_back([live], is_alone=True)
     assert timeouts and timeouts[0] <= 0.01

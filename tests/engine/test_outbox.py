@@ -51,7 +51,12 @@ def test_a_stalled_reader_gets_everything_in_few_messages() -> None:
     for number in range(500, 600):
         outbox.put(step(number, n_ids=100))
     ours.settimeout(10)
-    closing = threading.Thread(target=lambda: (outbox.close(), theirs.close()))
+
+    def close() -> None:
+        outbox.close()
+        theirs.close()
+
+    closing = threading.Thread(target=close)
     closing.start()
     messages = read_all(ours)
     closing.join()

@@ -202,7 +202,7 @@ def test_what_is_under_way_at_the_end_is_dropped() -> None:
 
 # --- the same ids --------------------------------------------------------------------------------
 
-LAWS = {
+LAWS: dict[str, dict[str, Any]] = {
     "greedy": {"temperature": 0.0},
     "sampled": {"temperature": 1.0, "top_k": 0, "top_p": 1.0},
 }

@@ -77,7 +77,8 @@ def test_embeddings_and_scores_leave_nothing_in_the_cache() -> None:
     """Nobody continues them, so what they would store only pushes conversations out."""
 
     async def body(engine: InlineEngine, _: Tiny) -> None:
-        for task, more in (("embed", {}), ("score", {"score_ids": pack_ids([4, 90])})):
+        tasks: list[tuple[str, dict[str, Any]]] = [("embed", {}), ("score", {"score_ids": pack_ids([4, 90])})]
+        for task, more in tasks:
             for _twice in range(2):
                 (answer,) = await ask(engine, request(engine, SHARED, task=task, **more))
                 assert answer.finish and answer.finish.usage.cached_tokens == 0
@@ -158,7 +159,7 @@ def test_a_swapped_row_goes_on_bit_by_bit_the_same() -> None:
 def test_only_generations_are_stored() -> None:
     async def body(engine: InlineEngine, _: Tiny) -> None:
         for task in ("embed", "score", "rank"):
-            more = {"score_ids": pack_ids([3, 4])} if task == "score" else {}
+            more: dict[str, Any] = {"score_ids": pack_ids([3, 4])} if task == "score" else {}
             for start in range(8):
                 await ask(engine, request(engine, SHARED[start : start + 60], task=task, **more))
         await ask(engine, request(engine, SHARED[:60], 2, prompt_logprobs=1))

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 from imp_server.config import Config
 from imp_server.core import UserFault
-from imp_server.engine.client import process
 from imp_server.engine.client.process import ProcessEngine
 from imp_server.engine.messages import ModelInfo
 
@@ -32,7 +31,7 @@ def test_an_engine_that_ends_while_it_loads(monkeypatch: pytest.MonkeyPatch, end
     def popen(command: list[str], **more: Any) -> Any:
         return real([sys.executable, "-S", "-c", f"import os; {ends}"], **more)
 
-    monkeypatch.setattr(process.subprocess, "Popen", popen)
+    monkeypatch.setattr(subprocess, "Popen", popen)
 
     async def body() -> None:
         engine = ProcessEngine("nowhere.gguf", "nobody", Config())
@@ -48,7 +47,7 @@ def test_one_that_was_loaded_before_and_ends_while_it_loads_again(monkeypatch: p
     """It is no crash of a running engine, which would be restarted while whoever loads it waits for ever."""
     real = subprocess.Popen
     monkeypatch.setattr(
-        process.subprocess,
+        subprocess,
         "Popen",
         lambda command, **more: real([sys.executable, "-S", "-c", "import os; os._exit(7)"], **more),
     )
@@ -73,7 +72,7 @@ def test_the_terminal_ends_no_engine_and_priorities_count_beside_it(
         tell = f"import os; open({str(told)!r}, 'w').write(f'{{os.getsid(0)}} {{os.getpgrp() == os.getpid()}}')"
         return real([sys.executable, "-S", "-c", tell], **more)
 
-    monkeypatch.setattr(process.subprocess, "Popen", popen)
+    monkeypatch.setattr(subprocess, "Popen", popen)
 
     async def body() -> None:
         with pytest.raises(UserFault):

@@ -92,7 +92,7 @@ def test_drafts_that_memory_does_not_hold_are_declined() -> None:
         answers = await asyncio.gather(*(ask(engine, each) for each in wanted))
         alone = [await ask(engine, request(engine, LOOP[i : i + 12], 36, speculative=False)) for i in range(2)]
         assert [a.ids for (a,) in answers] == [a.ids for (a,) in alone]
-        counters, _ = await engine.stats()
+        counters, _rows = await engine.stats()
         told = sum(a.finish.usage.declined_memory for (a,) in answers if a.finish)
         assert declined(counters, "memory") == told > 0
 
@@ -138,7 +138,7 @@ def test_drafts_whose_masks_are_late_are_declined() -> None:
         (drafted,) = await ask(engine, request(engine, prompt, plan=plan))
         (plain,) = await ask(engine, request(engine, prompt, plan=plan, speculative=False))
         assert drafted.ids == plain.ids and drafted.finish
-        counters, _ = await engine.stats()
+        counters, _rows = await engine.stats()
         assert declined(counters, "masks") == drafted.finish.usage.declined_masks > 0
 
     with_engine(body, drafters=[NgramDrafter(EAGER)], make_constraint=lambda _plan: Slow())

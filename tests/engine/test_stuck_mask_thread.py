@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import threading
 from typing import Any
 
@@ -62,6 +63,7 @@ async def get_stuck(
     asked = asyncio.ensure_future(ask(engine, constrained(engine, grammar)))
     assert await asyncio.to_thread(make.begun.wait, 10)
     await asyncio.sleep(0.05)
+    assert tiny.loop is not None
     last = tiny.loop.requests.find_stuck(0.01)
     with pytest.raises(ImpError) as caught:
         await asyncio.wait_for(asked, 10)
@@ -138,7 +140,7 @@ def test_past_the_second_the_process_ends_and_says_for_whom(monkeypatch: pytest.
         def close(self) -> None:
             said.append("sent")
 
-    monkeypatch.setattr(child.os, "_exit", said.append)
+    monkeypatch.setattr(os, "_exit", said.append)
     child._leave_if_lost(Loop(None), Outbox(), 30.0)  # type: ignore[arg-type]
     assert said == []
     child._leave_if_lost(Loop(last), Outbox(), 30.0)  # type: ignore[arg-type]

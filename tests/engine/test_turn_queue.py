@@ -7,8 +7,9 @@ import gc
 import json
 import sys
 import time
-from collections import Counter
+from collections import defaultdict
 from concurrent.futures import Future
+from functools import partial
 from threading import Condition, Event
 from typing import Any
 
@@ -56,7 +57,7 @@ def test_a_long_question_lets_others_have_their_turns() -> None:
         return "done"
 
     first = queue.submit(long)
-    others = [queue.submit(lambda i=i: order.append(f"other {i}")) for i in range(2)]
+    others = [queue.submit(partial(order.append, f"other {i}")) for i in range(2)]
     ready.set()
     assert first.result(20) == "done" and all(other.done() for other in others)
     assert order == ["long", "long", "other 0", "long", "other 1", *["long"] * 3], "its further turns are twice as long"
@@ -73,12 +74,12 @@ def test_a_new_question_waits_for_one_turn_of_hard_ones_and_these_are_never_star
         n_turns[name] += 1
         if n_turns[name] == 3:
             for i in range(3 * (name == "d")):
-                queue.submit(lambda i=i: order.append(f"new {i}"))
+                queue.submit(partial(order.append, f"new {i}"))
         if n_turns[name] < 6:
             kept()
             spend(1000)
 
-    jobs = [queue.submit(lambda name=name: hard(name)) for name in n_turns]
+    jobs = [queue.submit(partial(hard, name)) for name in n_turns]
     for job in jobs:
         job.result(20)
     at = order.index("new 0")
@@ -130,7 +131,7 @@ class Work:
         self.order: list[str] = []
         self.door = Event()
         self.queue = TurnQueue("test", turn_units=100, clock=lambda: self.now_s, **options)
-        self.jobs = [self.queue.submit(lambda: self.door.wait(20))]
+        self.jobs: list[Future[Any]] = [self.queue.submit(lambda: self.door.wait(20))]
 
     def ask(self, name: str, n_turns: int, owner: str) -> Future[str]:
         done = 0
@@ -145,8 +146,9 @@ class Work:
                 spend(1000)
             return name
 
-        self.jobs.append(self.queue.submit(answer, owner))
-        return self.jobs[-1]
+        job = self.queue.submit(answer, owner)
+        self.jobs.append(job)
+        return job
 
     def go(self) -> list[str]:
         self.door.set()
@@ -216,7 +218,7 @@ def test_a_new_question_gets_a_small_slice_at_once() -> None:
 def test_sunk_work_rests_while_others_run_and_new_work_does_not() -> None:
     took = {}
     for rests in (False, True):
-        queue = TurnQueue("test", turn_units=10, rests=lambda rests=rests: rests)
+        queue = TurnQueue("test", turn_units=10, rests=partial(bool, rests))
         n_turns = 0
 
         def sunk() -> None:
@@ -245,7 +247,7 @@ class Beside:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, **options: Any) -> None:
         self.now_s = 0.0
-        self.had_s: Counter[str] = Counter()
+        self.had_s: defaultdict[str, float] = defaultdict(float)
         self.is_over = Event()
         beside = self
 
@@ -284,7 +286,7 @@ def test_sunk_work_of_all_owners_together_has_a_thirteenth_of_the_time_beside_ot
         spend(10_000)
 
     for owner in "abcdefgh":
-        beside.queue.submit(lambda owner=owner: endless(owner), owner)
+        beside.queue.submit(partial(endless, owner), owner)
     assert 0.07 < sum(beside.shares().values()) < 0.085
 
 
@@ -328,7 +330,7 @@ def test_who_asks_little_is_answered_at_once_beside_those_who_ask_much(monkeypat
         beside.work("polite", 0.0003)
 
     for owner in "abcdefgh":
-        beside.queue.submit(lambda owner=owner: dear(owner), owner)
+        beside.queue.submit(partial(dear, owner), owner)
     assert beside.shares()["polite"] > 0
     assert len(waited_s) > 300 and max(waited_s[20:300]) < 0.02, "behind the first rush"
 
@@ -359,7 +361,7 @@ def test_who_used_up_his_own_share_is_not_spared(monkeypatch: pytest.MonkeyPatch
             beside.queue.submit(lambda: small(owner), owner)
 
     for owner in "ab":
-        beside.queue.submit(lambda owner=owner: small(owner), owner)
+        beside.queue.submit(partial(small, owner), owner)
     assert sum(beside.shares().values()) > 0.9
 
 
@@ -454,10 +456,15 @@ def test_what_is_kept_is_taken_out_of_the_collectors_way() -> None:
     settled = HeapFreezer()
     queue = TurnQueue("test", between=settled)
     gc.unfreeze()
+
+    def keep_many() -> None:
+        for _ in range(EVERY):
+            kept()
+
     try:
         queue.submit(kept).result(20)
         assert queue.submit(gc.get_freeze_count).result(20) == 0
-        queue.submit(lambda: [kept() for _ in range(EVERY)]).result(20)
+        queue.submit(keep_many).result(20)
         assert queue.submit(gc.get_freeze_count).result(20) > 1000
     finally:
         gc.unfreeze()

@@ -91,6 +91,7 @@ class Tiny:
         limits = Limits(self.context, VOCAB, self.n_rows, self.max_queue, tasks)
         schedule = ScheduleLimits(self.n_rows, self.context, self.step_ms, 4 * self.step_ms, self.prefill_chunk)
         scheduler = Scheduler(schedule, groups, [self.n_blocks] * len(groups), make_index=self.make_index)
+        grammars: Any = {"make_constraint": self.make_constraint} if self.make_constraint else {}
         self.loop = (OverlappedLoop if (self.overlaps if self.overlap is None else self.overlap) else EngineLoop)(
             EngineParts(
                 backend,
@@ -100,7 +101,7 @@ class Tiny:
                 emit=emit,
                 post=post,
                 rules=RowRules(takes_only=self.takes_only),
-                **({} if self.make_constraint is None else {"make_constraint": self.make_constraint}),
+                **grammars,
                 speculation=Speculation(self.drafters),
                 slot_store=self._slot_store(scheduler, backend),
                 clock=self.clock,

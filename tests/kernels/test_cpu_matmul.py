@@ -61,7 +61,9 @@ def columns(type_name: str, n_blocks: int) -> int:
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("type_name", TYPES)
 @pytest.mark.parametrize("n_out, n_blocks", [(1, 1), (37, 3), (16, 8), (50, 9)])
-def test_dequantised_values_are_the_formats_own_on_random_bytes(isa, type_name, n_out, n_blocks):
+def test_dequantised_values_are_the_formats_own_on_random_bytes(
+    isa: str, type_name: str, n_out: int, n_blocks: int
+) -> None:
     """Every bit pattern, NaN and infinite scales included."""
     rng = np.random.default_rng(n_out)
     kind = BY_NAME[type_name]
@@ -76,7 +78,7 @@ def test_dequantised_values_are_the_formats_own_on_random_bytes(isa, type_name, 
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("type_name", [*LAYOUTS, SPLIT])
 @pytest.mark.parametrize("n_in", [2048, 8192, 768, 2880])
-def test_a_packed_matrix_takes_the_bytes_of_the_file(isa, type_name, n_in):
+def test_a_packed_matrix_takes_the_bytes_of_the_file(isa: str, type_name: str, n_in: int) -> None:
     """Decoding is bound by bytes. Odd numbers of blocks may cost an unfinished cache line or two a panel."""
     kind = BY_NAME["Q8_0" if type_name == SPLIT else type_name]
     if n_in % kind.block:
@@ -89,7 +91,7 @@ def test_a_packed_matrix_takes_the_bytes_of_the_file(isa, type_name, n_in):
 
 @pytest.mark.parametrize("type_name", [*LAYOUTS, SPLIT])
 @pytest.mark.parametrize("n_out, n_blocks", [(1, 1), (37, 3), (32, 8), (50, 9)])
-def test_native_packing_equals_the_plain_one(type_name, n_out, n_blocks):
+def test_native_packing_equals_the_plain_one(type_name: str, n_out: int, n_blocks: int) -> None:
     """Every byte, unfinished spans and panels included."""
     rng = np.random.default_rng(n_blocks)
     kind = BY_NAME["Q8_0" if type_name == SPLIT else type_name]
@@ -105,7 +107,7 @@ def test_native_packing_equals_the_plain_one(type_name, n_out, n_blocks):
         np.testing.assert_array_equal(native, plain)
 
 
-def test_a_digest_sees_every_bit_and_is_equal_everywhere():
+def test_a_digest_sees_every_bit_and_is_equal_everywhere() -> None:
     words = np.random.default_rng(1).integers(0, 2**32, 1000, dtype=np.uint32)
     digests = {abi.library(isa).imp_cpu_digest(words.ctypes.data, len(words)) for isa in ISAS}
     for at in (0, 63, 64, 500, 999):
@@ -120,7 +122,7 @@ def test_a_digest_sees_every_bit_and_is_equal_everywhere():
 
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("type_name", TYPES)
-def test_products_equal_the_twin(isa, type_name):
+def test_products_equal_the_twin(isa: str, type_name: str) -> None:
     rng = np.random.default_rng(7)
     shape = (70, columns(type_name, 9 if BY_NAME[type_name].block == 32 else 3))
     raw = random_tensor(type_name, shape, rng)
@@ -132,7 +134,7 @@ def test_products_equal_the_twin(isa, type_name):
 
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("type_name", TYPES)
-def test_a_row_never_depends_on_its_batch(isa, type_name):
+def test_a_row_never_depends_on_its_batch(isa: str, type_name: str) -> None:
     rng = np.random.default_rng(3)
     shape = (33, columns(type_name, 2))
     packed = Packed(random_tensor(type_name, shape, rng), isa)
@@ -144,7 +146,7 @@ def test_a_row_never_depends_on_its_batch(isa, type_name):
 
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("type_name", ["Q4_1", "Q8_0", "Q6_K", "IQ4_NL"])
-def test_hostile_activations(isa, type_name):
+def test_hostile_activations(isa: str, type_name: str) -> None:
     """Zero rows, tiny and huge magnitudes, full int8 range in every position, ties of rounding."""
     rng = np.random.default_rng(5)
     n_in = columns(type_name, 2)
@@ -167,7 +169,7 @@ def test_hostile_activations(isa, type_name):
 
 @pytest.mark.parametrize("quantize, type_name", [("q8", "Q8_0"), ("q4", "Q4_1")])
 @pytest.mark.parametrize("source", FLOAT_LAYOUTS)
-def test_quantising_floats_at_load_rounds_to_the_nearest(quantize, type_name, source):
+def test_quantising_floats_at_load_rounds_to_the_nearest(quantize: str, type_name: str, source: str) -> None:
     rng = np.random.default_rng(11)
     raw = random_tensor(source, (20, 100), rng)
     packed = Packed(raw, ISAS[0], quantize)

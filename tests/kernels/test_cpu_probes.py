@@ -9,6 +9,7 @@ import pytest
 from imp_server.backends.cpu import abi, probes
 from imp_server.backends.cpu.layouts import FLOAT_LAYOUTS, LAYOUTS
 from imp_server.backends.cpu.packing import PackedShape
+from imp_server.models.feed_forwards import Experts
 from imp_server.native import usable_isas
 
 from tests.backends.cpu.synthetic_models import VARIANTS
@@ -53,6 +54,7 @@ def test_threads_read_parts_of_a_buffer(monkeypatch: pytest.MonkeyPatch) -> None
 def test_of_experts_only_the_chosen_ones_count() -> None:
     mixture = next(v.architecture for v in VARIANTS if v.name == "experts")
     experts = mixture.layers[0].feed_forward
+    assert isinstance(experts, Experts)
     shapes = {
         "layers.0.experts_up": PackedShape("Q8_0", experts.count * experts.hidden, mixture.width),
         "layers.0.q": PackedShape("Q4_0", 64, mixture.width),

@@ -5,8 +5,11 @@ from __future__ import annotations
 import ctypes
 import threading
 import time
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -21,9 +24,18 @@ from imp_server.decode.state import SamplerState
 from imp_server.native import usable_isas
 
 VOCAB = 331
+Masks = npt.NDArray[np.uint32]
 
 
-def native(logits, state, drafts=(), masks=None, n_logprobs=-1, isa=None, keep=False) -> RowResult:
+def native(
+    logits: npt.NDArray[np.float32],
+    state: SamplerState,
+    drafts: Sequence[int] = (),
+    masks: npt.NDArray[np.uint32] | None = None,
+    n_logprobs: int = -1,
+    isa: str | None = None,
+    keep: bool = False,
+) -> RowResult:
     row = StepRow(WANT_SAMPLE, len(drafts), state, 0 if masks is not None else -1, n_logprobs)
     plan = abi.SamplerPlan()
     own = np.array(logits, dtype=np.float32)
@@ -35,7 +47,13 @@ def native(logits, state, drafts=(), masks=None, n_logprobs=-1, isa=None, keep=F
     return sampling.result()
 
 
-def by_the_law(logits, state, drafts=(), masks=None, n_logprobs=-1) -> RowResult:
+def by_the_law(
+    logits: npt.NDArray[np.float32],
+    state: SamplerState,
+    drafts: Sequence[int] = (),
+    masks: npt.NDArray[np.uint32] | None = None,
+    n_logprobs: int = -1,
+) -> RowResult:
     row = StepRow(WANT_SAMPLE, len(drafts), state, 0 if masks is not None else -1, n_logprobs)
     result = RowResult(tokens=np.empty(0, dtype=np.int32))
     sample_on_host(row, np.array(logits, dtype=np.float32), np.array(drafts, dtype=np.int32), masks, result)
@@ -46,7 +64,7 @@ def assert_same(a: RowResult, b: RowResult) -> None:
     np.testing.assert_array_equal(a.tokens, b.tokens)
     assert (a.n_accepted, a.dead_end) == (b.n_accepted, b.dead_end)
     assert (a.logprobs is None) == (b.logprobs is None)
-    if a.logprobs is not None:
+    if a.logprobs is not None and b.logprobs is not None:
         np.testing.assert_array_equal(a.logprobs.rank, b.logprobs.rank)
         np.testing.assert_array_equal(a.logprobs.top_ids, b.logprobs.top_ids)
         np.testing.assert_allclose(a.logprobs.token, b.logprobs.token, rtol=1e-6, atol=1e-6)
@@ -99,7 +117,9 @@ params = st.builds(
     n_logprobs=st.sampled_from([-1, 0, 1, 5, 400]),
     isa=st.sampled_from(usable_isas()),
 )
-def test_equals_the_law(params, spread, data_seed, n_drafts, masked, n_logprobs, isa):
+def test_equals_the_law(
+    params: SamplingParams, spread: float, data_seed: int, n_drafts: int, masked: bool, n_logprobs: int, isa: str
+) -> None:
     rng = np.random.default_rng(data_seed)
     logits = (rng.standard_normal((1 + n_drafts, VOCAB)) * spread).astype(np.float32)
     if data_seed % 3 == 0:  # ties, also across the runs of 64 that the search walks
@@ -119,18 +139,18 @@ def test_equals_the_law(params, spread, data_seed, n_drafts, masked, n_logprobs,
     assert_same(native(logits, state, drafts, masks, n_logprobs, isa, keep=bool(data_seed % 2)), want)
 
 
-def state_of(**changes) -> SamplerState:
+def state_of(**changes: Any) -> SamplerState:
     return SamplerState(SamplingParams(**changes), 0, np.array([1, 2], dtype=np.int32), 16)
 
 
-def test_a_mask_that_allows_nothing_is_a_dead_end():
+def test_a_mask_that_allows_nothing_is_a_dead_end() -> None:
     masks = np.zeros((1, -(-VOCAB // 32)), dtype=np.uint32)
     for temperature in (0.0, 1.0):
-        result = native(np.zeros((1, VOCAB)), state_of(temperature=temperature), masks=masks)
+        result = native(np.zeros((1, VOCAB), dtype=np.float32), state_of(temperature=temperature), masks=masks)
         assert result.dead_end and not len(result.tokens)
 
 
-def test_logits_that_are_not_numbers_give_no_token():
+def test_logits_that_are_not_numbers_give_no_token() -> None:
     logits = np.zeros((1, VOCAB), dtype=np.float32)
     logits[0, 300] = np.nan
     for temperature in (0.0, 1.0):
@@ -139,7 +159,7 @@ def test_logits_that_are_not_numbers_give_no_token():
 
 
 @pytest.mark.parametrize("temperature, top_k, top_p", [(1.0, 0, 1.0), (0.7, 40, 0.95), (1.5, 0, 0.9)])
-def test_draws_follow_the_distribution(temperature, top_k, top_p):
+def test_draws_follow_the_distribution(temperature: float, top_k: int, top_p: float) -> None:
     """Over positions, which are the noise's counter; chi-square within five sigma."""
     rng = np.random.default_rng(0)
     logits = rng.standard_normal((1, 50)).astype(np.float32) * 2
@@ -164,8 +184,12 @@ def test_draws_follow_the_distribution(temperature, top_k, top_p):
     assert chi < freedom + 5 * np.sqrt(2 * freedom)
 
 
-def test_the_host_keeps_what_the_native_sampler_lacks():
-    lacking = {"typical_p": {"typical_p": 0.9}, "mirostat": {"mirostat": 2}, "dry": {"dry_multiplier": 0.8}}
+def test_the_host_keeps_what_the_native_sampler_lacks() -> None:
+    lacking: dict[str, dict[str, Any]] = {
+        "typical_p": {"typical_p": 0.9},
+        "mirostat": {"mirostat": 2},
+        "dry": {"dry_multiplier": 0.8},
+    }
     lacking |= {"dynatemp": {"dynatemp_range": 0.5}, "top_n_sigma": {"top_n_sigma": 1.0}}
     lacking |= {"xtc": {"xtc_probability": 0.5}}
     assert on_host_reason(SamplingParams(temperature=0.7)) == ""
@@ -174,32 +198,33 @@ def test_the_host_keeps_what_the_native_sampler_lacks():
     assert {*lacking, as_drawn} == set(ON_HOST_REASONS)
 
 
-def filling(masks, flags, after_s, which):
+def filling(masks: Masks, flags: Masks, whole: Masks, which: list[int]) -> threading.Thread:
     """Another thread that fills masks one by one while somebody samples."""
 
-    def fill():
+    def fill() -> None:
         for index in which:
-            time.sleep(after_s)
-            masks[index] = filling.whole[index]
+            time.sleep(0.002)
+            masks[index] = whole[index]
             flags[index] = 1
 
     return threading.Thread(target=fill)
 
 
 @pytest.mark.parametrize("isa", usable_isas())
-def test_sampling_waits_for_masks_that_are_being_filled(isa):
+def test_sampling_waits_for_masks_that_are_being_filled(isa: str) -> None:
     rng = np.random.default_rng(4)
     logits = rng.normal(size=(3, VOCAB)).astype(np.float32)
-    filling.whole = rng.integers(0, 2**32, (3, -(-VOCAB // 32)), dtype=np.uint32)
+    whole = rng.integers(0, 2**32, (3, -(-VOCAB // 32)), dtype=np.uint32)
     state = state_of(temperature=0.0)
-    best = [int(np.argmax(np.where(allowed(filling.whole[j]), logits[j], -np.inf))) for j in range(3)]
-    for which, n_tokens in (([], 0), ([0], 1), ([0, 1], 2), ([0, 1, 2], 3)):
-        masks, flags = np.zeros_like(filling.whole), np.zeros(3, dtype=np.uint32)
+    best = [int(np.argmax(np.where(allowed(whole[j]), logits[j], -np.inf))) for j in range(3)]
+    cases: list[tuple[list[int], int]] = [([], 0), ([0], 1), ([0, 1], 2), ([0, 1, 2], 3)]
+    for which, n_tokens in cases:
+        masks, flags = np.zeros_like(whole), np.zeros(3, dtype=np.uint32)
         row = StepRow(WANT_SAMPLE, 2, state, 0)
         plan, own = abi.SamplerPlan(), logits.copy()
         sampling = NativeSampling(plan, row, state, np.array(best[:2], dtype=np.int32), masks, VOCAB, flags)
         plan.mask_patience_us = 2_000_000 if n_tokens == 3 else 60_000
-        thread = filling(masks, flags, 0.002, which)
+        thread = filling(masks, flags, whole, which)
         thread.start()
         assert abi.library(isa).imp_cpu_sample(ctypes.byref(plan), own.ctypes.data, VOCAB) == KernelError.ok
         thread.join()
@@ -210,5 +235,5 @@ def test_sampling_waits_for_masks_that_are_being_filled(isa):
         assert result.mask_wait_ms > 0 and result.n_left_out == 3 - max(1, n_tokens)
 
 
-def allowed(mask):
+def allowed(mask: npt.NDArray[np.uint32]) -> npt.NDArray[np.bool_]:
     return np.unpackbits(mask.view(np.uint8), bitorder="little")[:VOCAB].astype(bool)

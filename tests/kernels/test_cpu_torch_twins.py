@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -28,7 +29,7 @@ SIZES = [1e-18, 1e-4, 1.0, 1e4, 1e15]
 
 
 @pytest.fixture(autouse=True, scope="module")
-def one_thread():
+def one_thread() -> Iterator[None]:
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -46,7 +47,7 @@ def noise(*shape: int, seed: int = 0, size: float = 1.0) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("type_name", [*LAYOUTS, *FLOAT_LAYOUTS])
-def test_products(isa, type_name):
+def test_products(isa: str, type_name: str) -> None:
     """GEMV and GEMM: 1 to 17 rows, outputs that fill no panel, inputs that fill no block where the type allows it."""
     block = BY_NAME[type_name].block
     for n_out, n_in, n_rows in (
@@ -61,7 +62,7 @@ def test_products(isa, type_name):
             assert_within(packed.multiply(x), twins.product(twin, x))
 
 
-def test_products_of_outliers(isa):
+def test_products_of_outliers(isa: str) -> None:
     """One input a million times its block, rows of zeros, rows of one value."""
     raw = random_tensor("Q4_1", (33, 96), np.random.default_rng(1))
     x = noise(9, 96)
@@ -71,7 +72,7 @@ def test_products_of_outliers(isa):
     assert_within(PackedMatrix(raw, isa).multiply(x), twins.product(TwinMatrix(raw), x))
 
 
-def test_embedding_rows(isa):
+def test_embedding_rows(isa: str) -> None:
     """Scale times (value - zero), plus a minimum, is the same in both but for the roundings of those two."""
     for type_name in ("Q4_0", "Q4_1", "Q8_0", "Q6_K", "BF16"):
         raw = random_tensor(type_name, (37, 256), np.random.default_rng(2))
@@ -90,7 +91,7 @@ def test_embedding_rows(isa):
 
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("n", [1, 15, 16, 33, 576, 2048])
-def test_norms(isa, n, size):
+def test_norms(isa: str, n: int, size: float) -> None:
     x, weight, bias = noise(3, n, size=size), 1 + noise(n, seed=1, size=0.2), noise(n, seed=2)
     x[1] = size
     eps = 1e-5
@@ -104,7 +105,7 @@ def test_norms(isa, n, size):
 
 @pytest.mark.parametrize("interleaved", [False, True])
 @pytest.mark.parametrize("head_size, dims", [(32, 32), (48, 16), (64, 64), (80, 64), (128, 128), (256, 256)])
-def test_rotation(isa, head_size, dims, interleaved):
+def test_rotation(isa: str, head_size: int, dims: int, interleaved: bool) -> None:
     angles = torch.arange(5)[:, None] * 1e4 ** (-torch.arange(0, dims, 2) / dims)
     for size in SIZES:
         heads = noise(5, head_size, size=size)
@@ -114,13 +115,23 @@ def test_rotation(isa, head_size, dims, interleaved):
 
 
 @pytest.mark.parametrize("kind", ACTIVATIONS)
-def test_activations(isa, kind):
+def test_activations(isa: str, kind: str) -> None:
     steps = torch.linspace(-120, 120, 4000)
     gate = torch.cat([steps, noise(48), noise(48, size=1e-30), torch.tensor([0.0, -0.0] * 8), noise(48, size=1e15)])
     assert_within(activate(isa, kind, gate), twins.activated(kind, gate))
 
 
-def check_attention(isa, kv, rule, head_size, positions, n_positions, size=1.0, sinks=None, seed=0):
+def check_attention(
+    isa: str,
+    kv: str,
+    rule: Rule,
+    head_size: int,
+    positions: list[int],
+    n_positions: int,
+    size: float = 1.0,
+    sinks: torch.Tensor | None = None,
+    seed: int = 0,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     q = noise(len(positions), head_size, seed=seed, size=size)
     keys, values = (noise(n_positions, head_size, seed=seed + i) for i in (1, 2))
     at = torch.tensor(positions)
@@ -131,14 +142,14 @@ def check_attention(isa, kv, rule, head_size, positions, n_positions, size=1.0, 
 
 @pytest.mark.parametrize("kv", KV)
 @pytest.mark.parametrize("head_size", [32, 48, 64, 80, 96, 128, 256])
-def test_attention_over_head_sizes(isa, kv, head_size):
+def test_attention_over_head_sizes(isa: str, kv: str, head_size: int) -> None:
     rule = Rule(head_size**-0.5, 0.0, 0)
     check_attention(isa, kv, rule, head_size, [0, 1, 15, 16, 17, 63, 64, 65, 99, 100, 101, 102, 102], 103)
 
 
 @pytest.mark.parametrize("kv", KV)
 @pytest.mark.parametrize("n", [*range(1, 14), 24, 25])
-def test_attention_of_any_number_of_queries_and_each_alone(isa, kv, n):
+def test_attention_of_any_number_of_queries_and_each_alone(isa: str, kv: str, n: int) -> None:
     """All widths of tile; a query's numbers don't know of its neighbours."""
     positions = [130 + i // 3 for i in range(n)]
     rule = Rule(0.125, 0.0, 0)
@@ -152,7 +163,7 @@ def test_attention_of_any_number_of_queries_and_each_alone(isa, kv, n):
 
 @pytest.mark.parametrize("kv", KV)
 @pytest.mark.parametrize("rule", [Rule(0.1, 0.0, 0), Rule(0.1, 20.0, 0), Rule(0.1, 0.0, 40), Rule(0.1, 5.0, 700)])
-def test_attention_over_spans_windows_caps_and_sinks(isa, kv, rule):
+def test_attention_over_spans_windows_caps_and_sinks(isa: str, kv: str, rule: Rule) -> None:
     positions = [3, 511, 512, 513, 900, 1023, 1024, 1100]
     for sinks in (None, noise(8, seed=5, size=3)):
         check_attention(isa, kv, rule, 64, positions, 1101, sinks=sinks)
@@ -160,12 +171,12 @@ def test_attention_over_spans_windows_caps_and_sinks(isa, kv, rule):
 
 @pytest.mark.parametrize("kv", KV)
 @pytest.mark.parametrize("size", [1e-20, 1e-3, 30.0, 1e3])
-def test_attention_of_tiny_and_huge_scores(isa, kv, size):
+def test_attention_of_tiny_and_huge_scores(isa: str, kv: str, size: float) -> None:
     """From all positions alike to one that takes everything."""
     check_attention(isa, kv, Rule(0.125, 0.0, 0), 64, [200, 201, 299], 300, size=size)
 
 
-def test_the_best_id(isa):
+def test_the_best_id(isa: str) -> None:
     """The head's product and argmax, ties to the lowest id."""
     raw = random_tensor("Q8_0", (331, 64), np.random.default_rng(4))
     packed, twin = PackedMatrix(raw, isa), TwinMatrix(raw)
@@ -193,7 +204,7 @@ def sampled(isa: str, logits: torch.Tensor, params: SamplingParams) -> int:
     "temperature, top_k, top_p, min_p",
     [(1.0, 0, 1.0, 0.0), (0.7, 40, 1.0, 0.0), (1.3, 0, 0.9, 0.0), (2.0, 50, 0.8, 0.05)],
 )
-def test_sampling(isa, spread, temperature, top_k, top_p, min_p):
+def test_sampling(isa: str, spread: float, temperature: float, top_k: int, top_p: float, min_p: float) -> None:
     """The draw is the best of log p and the position's noise, unless two are closer than float64 sums tell apart."""
     for seed in range(6):
         logits = noise(331, seed=seed, size=spread)

@@ -11,8 +11,19 @@ from tests.kernels_cuda.emulated import Emulator
 from tests.kernels_cuda.made_up import normal, nothing, seeded
 
 SOURCE = KernelSource("functions.cu")
-AWKWARD = (0.0, -0.0, float("inf"), -float("inf"), float("nan"), 448.0, 464.0, 463.9, 479.9, -500.0, 65504.0, 65519.9)
-AWKWARD += (
+AWKWARD = (
+    0.0,
+    -0.0,
+    float("inf"),
+    -float("inf"),
+    float("nan"),
+    448.0,
+    464.0,
+    463.9,
+    479.9,
+    -500.0,
+    65504.0,
+    65519.9,
     65520.0,
     2.0**-6,
     2.0**-9,

@@ -81,11 +81,12 @@ def test_tools_and_the_replay_of_the_answer(server: LiveServer, sdk: anthropic.A
     call: Any = first.content[-1]
     assert first.stop_reason == "tool_use" and call.input == {"city": "Köln"} and call.id.startswith("toolu_")
     result = {"type": "tool_result", "tool_use_id": call.id, "content": [{"type": "text", "text": "sun"}]}
+    answer: Any = {"role": "user", "content": [result]}
     server.engine.play(text_ids("Sunny."))
     second = sdk.messages.create(
         model="toy",
         max_tokens=32,
-        messages=[*HI, first.to_param(), {"role": "user", "content": [result]}],  # type: ignore[list-item]
+        messages=[*HI, first.to_param(), answer],
         tools=[WEATHER],
         thinking=thinking,
     )

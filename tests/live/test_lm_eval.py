@@ -6,6 +6,7 @@ Skipped where lm-eval isn't installed (`pip install 'imp-server[eval]'`).
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -28,9 +29,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("tiny")
     library = bpe_library(600)
     write_tiny_folder(path, vocab_size=library.get_vocab_size(), bos_token_id=1, eos_token_id=0)
-    PreTrainedTokenizerFast(tokenizer_object=library, eos_token="<|im_end|>", bos_token="<|im_start|>").save_pretrained(
-        path
-    )
+    fast: Any = PreTrainedTokenizerFast
+    fast(tokenizer_object=library, eos_token="<|im_end|>", bos_token="<|im_start|>").save_pretrained(path)
     return path
 
 

@@ -181,7 +181,8 @@ def test_max_output_tokens_ends_in_incomplete(server: LiveServer, sdk: openai.Op
 def test_logprobs_cover_the_text(server: LiveServer, sdk: openai.OpenAI) -> None:
     server.engine.play(text_ids("wö"))
     response = sdk.responses.create(model="toy", input="a", top_logprobs=2, include=["message.output_text.logprobs"])
-    part: Any = response.output[0].content[0]  # type: ignore[union-attr]
+    said: Any = response.output[0]
+    part = said.content[0]
     assert bytes(b for entry in part.logprobs for b in entry.bytes) == "wö".encode()
 
 

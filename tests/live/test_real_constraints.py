@@ -199,7 +199,8 @@ def ended(server: LiveServer, dialect: str, wanted: str, limit: int) -> tuple[An
         schema = {"type": "json_schema", "json_schema": {"name": "person", "schema": PERSON}}
         called = {"tools": [{"type": "function", "function": function}], "tool_choice": "required"}
         body = {"messages": ask, "max_tokens": limit}
-        path, more = CHAT, {"response_format": schema} if wanted == "schema" else called
+        path: str = CHAT
+        more: dict[str, Any] = {"response_format": schema} if wanted == "schema" else called
     elif dialect == "responses":
         schema = {"format": {"type": "json_schema", "name": "person", "schema": PERSON}}
         called = {"tools": [{"type": "function", **function}], "tool_choice": "required"}

@@ -40,6 +40,7 @@ def judged(server: LiveServer, ask: Ask, send: Callable[[], Any]) -> Any:
     if ask.status != 200:
         with pytest.raises((openai.APIStatusError, anthropic.APIStatusError)) as refused:
             send()
+        assert isinstance(refused.value, openai.APIStatusError | anthropic.APIStatusError)
         assert refused.value.status_code == ask.status, refused.value
         return None
     reply = send()

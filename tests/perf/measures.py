@@ -108,8 +108,7 @@ def words(n: int) -> Vocabulary:
     made = {bytes([i]) for i in range(256)}
     while len(made) < n:
         made.add(rng.choice(_LETTERS, rng.integers(2, 9)).tobytes())
-    pieces: list[bytes | None] = sorted(made)  # type: ignore[arg-type]
-    return Vocabulary([*pieces, None], {n: "<eos>"}, end_ids=(n,))
+    return Vocabulary([*sorted(made), None], {n: "<eos>"}, end_ids=(n,))
 
 
 def masks() -> Callable[[], Sample]:
@@ -201,7 +200,8 @@ def scheduler() -> Callable[[], Sample]:
                 chunk.row.sampler.append([7])
         plan.publish(planned)
 
-    step(), step()
+    step()
+    step()
     assert len(plan.plan().chunks) == n_rows
     return in_turn(step, steps_of_python(10_000))
 

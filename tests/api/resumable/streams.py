@@ -11,6 +11,7 @@ from typing import Any
 from urllib.parse import quote
 
 import httpx
+from imp_server.engine.client.script import Action
 from imp_server.engine.client.scripted import ScriptGate, Wait, text_ids
 
 from tests.api import raw_http
@@ -96,7 +97,9 @@ def endless(n: int = 2000, seconds: float = 0.01) -> list[Any]:
 def gated(server: LiveServer, *texts: str) -> list[Any]:
     """Plays the texts with a gate before each; returns their events."""
     events = [server.on_loop(asyncio.Event) for _ in texts]
-    actions = [action for event, text in zip(events, texts) for action in (ScriptGate(event), *text_ids(text))]
+    actions: list[Action] = []
+    for event, text in zip(events, texts):
+        actions += [ScriptGate(event), *text_ids(text)]
     server.engine.play(*actions)
     return events
 

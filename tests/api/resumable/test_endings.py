@@ -12,7 +12,7 @@ from typing import Any
 
 import httpx
 import pytest
-from imp_server.core.owner import owner_of
+from imp_server.core.owner import NOBODY, owner_of
 from imp_server.engine.client.scripted import ScriptedEngine, Wait, text_ids
 
 from tests.api import raw_http
@@ -65,7 +65,8 @@ def hanging(live: LiveServer) -> Iterator[Callable[[], int]]:
         finally:
             n_waiting -= 1
 
-    live.engine.submit = never  # type: ignore[method-assign]
+    engine: Any = live.engine
+    engine.submit = never
     try:
         yield lambda: n_waiting
     finally:
@@ -83,7 +84,7 @@ def test_deleting_frees_the_row_and_ends_all_readers(server: LiveServer, actions
         found: list[bytes] = []
         reader = threading.Thread(target=lambda: found.append(read(server, "stopped").content))
         reader.start()
-        until(lambda: server.on_loop(lambda: sum(s.n_readers for s in server.services.sessions.owned("")) == 2))
+        until(lambda: server.on_loop(lambda: sum(s.n_readers for s in server.services.sessions.owned(NOBODY)) == 2))
         assert stop(server, "stopped") == 204
         assert until(lambda: server.engine.n_running == 0) < 0.25
         data = own.read()
@@ -275,7 +276,9 @@ def test_a_refused_request_makes_no_room() -> None:
 def test_what_ended_is_kept_for_a_while(server: LiveServer) -> None:
     post(server, "brief")
     assert read(server, "brief").status_code == 200
-    (session,) = server.on_loop(lambda: [one for one in server.services.sessions.owned("") if one.key.name == "brief"])
+    (session,) = server.on_loop(
+        lambda: [one for one in server.services.sessions.owned(NOBODY) if one.key.name == "brief"]
+    )
     session.ended_s -= 295
     time.sleep(0.01)
     server.on_loop(server.services.sessions.look)
@@ -283,7 +286,7 @@ def test_what_ended_is_kept_for_a_while(server: LiveServer) -> None:
     session.ended_s -= 5
     server.on_loop(server.services.sessions.look)
     assert read(server, "brief").status_code == 404 and look_up(server, "brief") == []
-    assert server.services.sessions.n_bytes == sum(len(one.ring) for one in server.services.sessions.owned(""))
+    assert server.services.sessions.n_bytes == sum(len(one.ring) for one in server.services.sessions.owned(NOBODY))
 
 
 def test_what_nobody_reads_is_ended_and_says_why() -> None:
@@ -376,7 +379,7 @@ def test_the_end_of_the_server_ends_what_is_detached() -> None:
         for name in "abc":
             live.engine.play(*endless())
             leave_behind(live, name, max_tokens=5000)
-        sessions = live.on_loop(lambda: live.services.sessions.owned(""))
+        sessions = live.on_loop(lambda: live.services.sessions.owned(NOBODY))
         assert len(sessions) == 3
         start = time.perf_counter()
     assert time.perf_counter() - start < 5

@@ -53,7 +53,7 @@ def test_what_is_read_again_is_what_was_sent(server: LiveServer, path: str) -> N
     assert by_path.content == sent.content and len(sent.content) > 100
     for name in ("content-type", "cache-control", "x-accel-buffering"):
         assert by_path.headers[name] == sent.headers[name]
-    asked = {"conv_id": f"again{path}", "from": 50}
+    asked: dict[str, str | int] = {"conv_id": f"again{path}", "from": 50}
     assert httpx.get(f"{server.url}/v1/stream", params=asked).content == sent.content[50:]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Callable, Coroutine
 from typing import Any
 
 import pytest
@@ -18,9 +18,9 @@ from imp_server.dialects.base import SseFrame
 EVENT = b"data: " + b"x" * 94 + b"\n\n"
 
 
-def on_a_loop(test: Callable[[], Awaitable[None]]) -> Callable[[], None]:
+def on_a_loop(test: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], None]:
     def run() -> None:
-        asyncio.run(asyncio.wait_for(test(), 10))  # type: ignore[arg-type]
+        asyncio.run(asyncio.wait_for(test(), 10))
 
     run.__name__ = test.__name__
     return run

@@ -6,6 +6,7 @@ import asyncio
 import os
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,10 @@ import json, sys
 print(json.dumps({"error": "the hub doesn't have it"}))
 sys.exit(4)
 """
+
+
+def saw(followed: Followed, *statuses: str) -> bool:
+    return followed.statuses("new") == list(statuses)
 
 
 def error_of(reply: httpx.Response) -> tuple[int, str]:
@@ -87,8 +92,8 @@ def test_a_download_is_cancelled_and_ends_with_the_server(tmp_path: Path) -> Non
     catalogue.fetch_script = ENDLESS % str(file)
     with several(catalogue) as live, httpx.Client(base_url=live.url, timeout=20) as http:
         for end in (
-            lambda: http.post("/models/unload", json={"model": "new"}),
-            lambda: http.delete("/models", params={"model": "new"}),
+            partial(http.post, "/models/unload", json={"model": "new"}),
+            partial(http.delete, "/models", params={"model": "new"}),
         ):
             file.unlink(missing_ok=True)
             http.post("/models", json={"model": "new"}).raise_for_status()
@@ -96,9 +101,9 @@ def test_a_download_is_cancelled_and_ends_with_the_server(tmp_path: Path) -> Non
             pid = int(file.read_text())
             assert error_of(http.post("/models", json={"model": "new"})) == (400, "model_not_fetchable")
             late = Followed(live)
-            until(lambda late=late: late.statuses("new") == ["downloading"], 20)  # type: ignore[misc]
+            until(partial(saw, late, "downloading"), 20)
             assert end().json() == {"success": True} and not is_alive(pid)
-            until(lambda late=late: late.statuses("new") == ["downloading", "unloaded"], 20)  # type: ignore[misc]
+            until(partial(saw, late, "downloading", "unloaded"), 20)
             assert "cancelled" in late.of("new")[-1]["error"]
         file.unlink()
         http.post("/models", json={"model": "new"}).raise_for_status()

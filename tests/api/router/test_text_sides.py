@@ -218,7 +218,7 @@ def test_files_that_can_not_be_deleted(fault: Exception, stays: bool) -> None:
 
         async def let_go(*_: Any) -> None: ...
 
-        def remove(_: str) -> None:
+        def remove(name: str) -> None:
             raise fault
 
         catalogue.remove = remove  # type: ignore[method-assign]

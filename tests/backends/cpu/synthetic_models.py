@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -95,7 +96,7 @@ class SyntheticSource:
     def __contains__(self, name: str) -> bool:
         return name in self._tensors
 
-    def names(self):
+    def names(self) -> Collection[str]:
         return self._tensors.keys()
 
     def raw(self, name: str) -> RawTensor:

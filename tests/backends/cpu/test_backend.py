@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -28,28 +30,29 @@ from imp_server.models.mixers import CachedPart, CacheKind, Mixer, Shapes
 from tests.backends.array_source import altered
 from tests.backends.cpu.running import logits_in_chunks, open_backend, step_of, table_of
 from tests.backends.cpu.synthetic_models import VARIANTS, SyntheticSource
+from tests.backends.driver import logits_of
 
 LLAMA = VARIANTS[0]
 IDS = np.random.default_rng(0).integers(0, 331, 50)
 
 
 @pytest.fixture(scope="module")
-def source():
+def source() -> SyntheticSource:
     return SyntheticSource(LLAMA.architecture, LLAMA.types)
 
 
 @pytest.fixture
-def backend(source):
+def backend(source: SyntheticSource) -> Iterator[CpuBackend]:
     backend = open_backend(source)
     yield backend
     backend.close()
 
 
-def sampler(**params) -> SamplerState:
+def sampler(**params: Any) -> SamplerState:
     return SamplerState(SamplingParams(**params), 0, IDS.astype(np.int32), 200)
 
 
-def test_each_row_gets_what_it_wants_and_nothing_else(backend, source):
+def test_each_row_gets_what_it_wants_and_nothing_else(backend: CpuBackend, source: SyntheticSource) -> None:
     logits = logits_in_chunks(backend, IDS, 50, row=5)
     wants = [
         WANT_NOTHING,
@@ -74,12 +77,12 @@ def test_each_row_gets_what_it_wants_and_nothing_else(backend, source):
 
 
 @pytest.mark.parametrize("params", [{"temperature": 0.0}, {"temperature": 0.9, "top_k": 20, "repetition_penalty": 1.2}])
-def test_drafts_never_change_the_ids(backend, params):
+def test_drafts_never_change_the_ids(backend: CpuBackend, params: dict[str, Any]) -> None:
     """Token by token, and in steps that carry right and wrong drafts."""
     ids = IDS.tolist()
     state, tables = sampler(**params), table_of(0, 120)
     backend.run(step_of([(ids[:-1], 0, tables, StepRow(WANT_NOTHING))]))
-    plain = []
+    plain: list[int] = []
     for _ in range(30):
         last = [*ids, *plain][-1]
         row = StepRow(WANT_SAMPLE, sampler=state)
@@ -87,7 +90,8 @@ def test_drafts_never_change_the_ids(backend, params):
         plain.append(token)
         state.append([token])
 
-    state, drafted, step = sampler(**params), [], 0
+    state, step = sampler(**params), 0
+    drafted: list[int] = []
     while len(drafted) < 30:
         drafts = plain[len(drafted) : len(drafted) + 4]
         if step % 2 and len(drafts) == 4:
@@ -102,7 +106,7 @@ def test_drafts_never_change_the_ids(backend, params):
     assert drafted[:30] == plain
 
 
-def test_blocks_are_copied_and_come_back_bit_for_bit(backend):
+def test_blocks_are_copied_and_come_back_bit_for_bit(backend: CpuBackend) -> None:
     want = logits_in_chunks(backend, IDS, 50, row=0)
     tables = table_of(0, 50)
     backend.copy_blocks(0, np.stack([tables[0], tables[0] + 20], axis=1).astype(np.int32))
@@ -112,29 +116,30 @@ def test_blocks_are_copied_and_come_back_bit_for_bit(backend):
     for shift in (20, 40):
         moved = [tables[0] + np.int32(shift)]
         row = backend.run(step_of([(IDS[-1:], 49, moved, StepRow(WANT_PROMPT_LOGITS))])).rows[0]
-        np.testing.assert_array_equal(row.logits[0], want[-1])
+        np.testing.assert_array_equal(logits_of(row)[0], want[-1])
 
 
-def changed(block):
+def changed(block: int) -> TableChanges:
     columns = np.arange(4, dtype=np.int32)
     return TableChanges(np.zeros(4, dtype=np.int32), columns, np.full(4, block, dtype=np.int32))
 
 
-def test_steps_that_contradict_themselves_are_refused_whole(backend):
+def test_steps_that_contradict_themselves_are_refused_whole(backend: CpuBackend) -> None:
     good = step_of([(IDS, 0, table_of(0, 50), StepRow(WANT_NOTHING))])
-    for change, error in [
+    changes: list[tuple[dict[str, Any], KernelError]] = [
         ({"ids": np.full(50, 331, dtype=np.int32)}, KernelError.wrong_id),
         ({"positions": np.zeros(50, dtype=np.int32)}, KernelError.wrong_positions),
         ({"table_changes": (changed(-1),)}, KernelError.wrong_block_table),
         ({"table_changes": (changed(10_000),)}, KernelError.wrong_block_table),
         ({"row_starts": np.array([0, 49], dtype=np.int32)}, KernelError.wrong_rows),
         ({"rows": [replace(good.rows[0], slot=-1)]}, KernelError.wrong_slot),
-    ]:
+    ]
+    for change, error in changes:
         with pytest.raises(EngineFaulted, match=rf"\({error.name}\)$"):
             backend.run(replace(good, **change))
 
 
-def test_unknown_cache_types_are_refused(source):
+def test_unknown_cache_types_are_refused(source: SyntheticSource) -> None:
     backend = CpuBackend(source)
     assert backend.block_bytes("auto") == backend.block_bytes("bf16")
     assert backend.block_bytes("int8") < backend.block_bytes("bf16")
@@ -168,7 +173,7 @@ class Unknown(Mixer):
         ({"parallel": True, "post_norm": True}, "side by side"),
     ],
 )
-def test_what_cannot_be_lowered_is_refused_by_name(source, change, words):
+def test_what_cannot_be_lowered_is_refused_by_name(source: SyntheticSource, change: dict[str, Any], words: str) -> None:
     a = LLAMA.architecture
     layers = (a.layers[0], altered(a.layers[1], **change))
     changed = SyntheticSource(a, LLAMA.types)
@@ -177,12 +182,12 @@ def test_what_cannot_be_lowered_is_refused_by_name(source, change, words):
         CpuBackend(changed)
 
 
-def test_positions_beyond_the_first_rope_table(source):
+def test_positions_beyond_the_first_rope_table(source: SyntheticSource) -> None:
     """The table holds 2,048 positions at first and grows."""
     ids = np.random.default_rng(4).integers(0, 331, 2060)
     backend = open_backend(source, n_blocks=130)
     backend.run(step_of([(ids[:2040], 0, table_of(0, 2060), StepRow(WANT_NOTHING))]))
-    got = backend.run(step_of([(ids[2040:], 2040, table_of(0, 2060), StepRow(WANT_PROMPT_LOGITS))])).rows[0].logits
+    got = backend.run(step_of([(ids[2040:], 2040, table_of(0, 2060), StepRow(WANT_PROMPT_LOGITS))])).rows[0]
     whole = open_backend(source, n_blocks=130)
-    want = whole.run(step_of([(ids, 0, table_of(0, 2060), StepRow(WANT_PROMPT_LOGITS))])).rows[0].logits
-    np.testing.assert_array_equal(got, want[2040:])
+    want = whole.run(step_of([(ids, 0, table_of(0, 2060), StepRow(WANT_PROMPT_LOGITS))])).rows[0]
+    np.testing.assert_array_equal(logits_of(got), logits_of(want)[2040:])

@@ -8,7 +8,7 @@ from imp_server.backends.cpu.twin_model import TwinModel
 from imp_server.native import usable_isas
 
 from tests.backends.cpu.running import logits_in_chunks, open_backend
-from tests.backends.cpu.synthetic_models import VARIANTS, SyntheticSource
+from tests.backends.cpu.synthetic_models import VARIANTS, SyntheticSource, Variant
 
 # AVX-VNNI differs from AVX2 in the dot products alone, which tests/kernels hold against their twin.
 ISAS = [isa for isa in usable_isas() if isa != "avxvnni"]
@@ -17,7 +17,7 @@ ISAS = [isa for isa in usable_isas() if isa != "avxvnni"]
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("kv", ["bf16", "int8"])
 @pytest.mark.parametrize("variant", VARIANTS, ids=lambda v: v.name)
-def test_logits_equal_the_twins(variant, kv, isa):
+def test_logits_equal_the_twins(variant: Variant, kv: str, isa: str) -> None:
     source = SyntheticSource(variant.architecture, variant.types)
     ids = np.random.default_rng(1).integers(0, variant.architecture.vocab_size, 83)
     backend = open_backend(source, isa=isa, kv=kv)
@@ -33,7 +33,7 @@ def test_logits_equal_the_twins(variant, kv, isa):
     [VARIANTS[0], *(pytest.param(VARIANTS[i], marks=pytest.mark.slow) for i in (3, -2))],
     ids=lambda v: v.name,
 )
-def test_long_contexts_merge_spans_like_the_twin(variant):
+def test_long_contexts_merge_spans_like_the_twin(variant: Variant) -> None:
     """More than two spans of 512, so that the order of merging shows."""
     source = SyntheticSource(variant.architecture, variant.types)
     ids = np.random.default_rng(2).integers(0, variant.architecture.vocab_size, 1100)

@@ -27,8 +27,10 @@ IDS = np.arange(20, dtype=np.int32)
         (1, 0, {0}, 1),
     ],
 )
-def test_a_narrow_step_leaves_a_core_to_the_mask_thread(monkeypatch, n_ids, flag, cores, n_used):
-    used = []
+def test_a_narrow_step_leaves_a_core_to_the_mask_thread(
+    monkeypatch: pytest.MonkeyPatch, n_ids: int, flag: int, cores: set[int], n_used: int
+) -> None:
+    used: list[int] = []
     monkeypatch.setattr(ThreadChoice, "observe", lambda self, n_tokens, n_threads, *rest: used.append(n_threads))
     monkeypatch.setattr("imp_server.backends.cpu.backend.affinity", lambda: cores)
     backend = open_backend(SyntheticSource(architecture(), VARIANTS[0].types), n_threads=min(2, len(cores)))

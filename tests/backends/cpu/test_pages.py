@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import mmap
+from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from imp_server.backends.cpu import pages
 from imp_server.backends.cpu.pages import HUGE
@@ -21,6 +24,9 @@ FilePmdMapped:         0 kB
 """
 
 
+Bytes = npt.NDArray[np.uint8]
+
+
 class At:
     """A stand-in for a buffer at a given address."""
 
@@ -32,26 +38,27 @@ class At:
     ("address", "expected"),
     [(0x7F0000000000, 2 << 20), (0x7F0000001000, 2 << 20), (0x7F0000400000, 4 << 20), (0x7F0000800000, 0)],
 )
-def test_only_the_mapping_that_holds_the_buffer_counts(tmp_path, address, expected):
+def test_only_the_mapping_that_holds_the_buffer_counts(tmp_path: Path, address: int, expected: int) -> None:
     maps = tmp_path / "smaps"
     maps.write_text(SMAPS)
-    assert pages.backed_bytes(At(address), maps) == expected
+    buffer: Any = At(address)
+    assert pages.backed_bytes(buffer, maps) == expected
 
 
-def test_a_system_that_says_nothing_has_none(tmp_path):
+def test_a_system_that_says_nothing_has_none(tmp_path: Path) -> None:
     assert pages.backed_bytes(np.zeros(1, np.uint8), tmp_path / "absent") == 0
     assert not pages.are_offered(tmp_path / "absent")
 
 
 @pytest.mark.parametrize(("text", "offered"), [("always [madvise] never", True), ("always madvise [never]", False)])
-def test_the_switch_of_the_system_is_respected(tmp_path, text, offered):
+def test_the_switch_of_the_system_is_respected(tmp_path: Path, text: str, offered: bool) -> None:
     switch = tmp_path / "enabled"
     switch.write_text(text)
     assert pages.are_offered(switch) is offered
 
 
 @pytest.fixture
-def small_pages(tmp_path):
+def small_pages(tmp_path: Path) -> Bytes:
     """A mapping in small pages of 8 MiB of random bytes."""
     path = tmp_path / "weights"
     data = np.random.default_rng(0).integers(0, 256, 4 * HUGE, dtype=np.uint8)
@@ -64,7 +71,7 @@ def small_pages(tmp_path):
     return buffer
 
 
-def test_small_pages_are_copied_to_huge_ones(small_pages, monkeypatch):
+def test_small_pages_are_copied_to_huge_ones(small_pages: Bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pages, "are_offered", lambda: True)
     monkeypatch.setattr(pages, "backed_bytes", lambda buffer: 0)
     copy = pages.moved(small_pages)
@@ -73,12 +80,12 @@ def test_small_pages_are_copied_to_huge_ones(small_pages, monkeypatch):
     np.testing.assert_array_equal(copy, small_pages)
 
 
-def test_what_is_huge_already_stays(small_pages, monkeypatch):
+def test_what_is_huge_already_stays(small_pages: Bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pages, "backed_bytes", lambda buffer: len(buffer) // 2)
     assert pages.moved(small_pages) is small_pages
 
 
-def test_without_memory_for_a_copy_nothing_moves(small_pages, monkeypatch):
+def test_without_memory_for_a_copy_nothing_moves(small_pages: Bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pages, "are_offered", lambda: True)
     monkeypatch.setattr(pages, "backed_bytes", lambda buffer: 0)
     monkeypatch.setattr(pages, "available_bytes", lambda: len(small_pages))
@@ -86,7 +93,7 @@ def test_without_memory_for_a_copy_nothing_moves(small_pages, monkeypatch):
 
 
 @pytest.mark.skipif(not pages.are_offered(), reason="this system offers no transparent huge pages")
-def test_touched_room_is_backed_by_huge_pages():
+def test_touched_room_is_backed_by_huge_pages() -> None:
     buffer = pages.room(16 * HUGE)
     buffer[:] = 1
     backed = pages.backed_bytes(buffer)
@@ -95,7 +102,7 @@ def test_touched_room_is_backed_by_huge_pages():
     assert backed % HUGE == 0 and buffer.ctypes.data % HUGE == 0
 
 
-def resident_bytes(buffer) -> int:
+def resident_bytes(buffer: Bytes) -> int:
     address, inside = buffer.ctypes.data, False
     with open("/proc/self/smaps") as lines:
         for line in lines:
@@ -108,7 +115,7 @@ def resident_bytes(buffer) -> int:
     return 0
 
 
-def test_what_was_read_once_leaves_resident_memory_and_can_be_read_again(small_pages):
+def test_what_was_read_once_leaves_resident_memory_and_can_be_read_again(small_pages: Bytes) -> None:
     before = small_pages.copy()
     assert resident_bytes(small_pages) == len(small_pages)
     pages.let_go(small_pages[5000:])
@@ -116,7 +123,7 @@ def test_what_was_read_once_leaves_resident_memory_and_can_be_read_again(small_p
     np.testing.assert_array_equal(small_pages, before)
 
 
-def test_memory_of_our_own_is_never_let_go():
+def test_memory_of_our_own_is_never_let_go() -> None:
     own = np.arange(100, dtype=np.uint8)
     pages.let_go(own)
     assert own[99] == 99

@@ -86,7 +86,12 @@ class Noted:
 def test_which_work_is_captured(use: Any, n_captured: int) -> None:
     """By the knob cuda.graphs: each time that work comes with its key it is done once, captured or not."""
     captured: list[Any] = []
-    graphs = Graphs(use, lambda work: captured.append(work) or Noted(work))
+
+    def noted(work: Callable[[], None]) -> Noted:
+        captured.append(work)
+        return Noted(work)
+
+    graphs = Graphs(use, noted)
     done = Counter[str]()
     for n in range(1, 5):
         for name, is_decode in (("decode", True), ("prefill", False)):

@@ -27,11 +27,11 @@ READS = ("_local_scalar_dense", "nonzero", "masked_select", "unique", "lift_fres
 VALUE_INDEXED = ("aten.index.Tensor", "aten.index_put_.default", "aten.index_put.default")
 
 
-class Watch(TorchDispatchMode):
+class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Writes down each operation with shapes, types and the places of what was there before."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.lines: list[Any] = []
         self._made: set[int] = set()
         self._kept: list[Any] = []

@@ -15,6 +15,7 @@ from imp_server.backends.reference.backend import ReferenceBackend
 from imp_server.core import UnsupportedModel
 from imp_server.models.architecture import Architecture, grouped
 from imp_server.models.feed_forwards import Dense, DenseAndExperts, Experts
+from imp_server.models.mixers import Attention
 
 from tests.backends.array_source import BASE, ArraySource, altered, tiny
 from tests.backends.cpu.synthetic_models import VARIANTS, SyntheticSource
@@ -29,7 +30,9 @@ TOLERANCE = 2e-5
 def sharing() -> Architecture:
     """The third layer sees the keys and values of the first; each id says something to each layer."""
     layers, groups = grouped([altered(BASE, embedding=8, scaled=True)] * 2)
-    mixer = replace(layers[0].mixer, shares=0)  # type: ignore[type-var]
+    attention = layers[0].mixer
+    assert isinstance(attention, Attention)
+    mixer = replace(attention, shares=0)
     third = replace(layers[0], mixer=mixer)
     groups = (replace(groups[0], layers=(0, 1, 2)),)
     return tiny(n_layers=3, layers=(*layers, third), cache_groups=groups, layer_vocab_size=80, residual_scale=0.7)

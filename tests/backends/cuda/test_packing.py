@@ -10,6 +10,7 @@ from imp_server.backends.cuda.operations import PackedMatrix
 from imp_server.backends.cuda.packing import check_packable, matrix_bytes, pack, rows_of, stacked
 from imp_server.backends.cuda.plain.weights import dequantised, gathered, multiply
 from imp_server.core import UnsupportedModel
+from imp_server.models.source import RawTensor
 from imp_server.weights.dequantise import dequantise
 
 from tests.backends.cpu.synthetic_models import random_tensor
@@ -20,7 +21,7 @@ MORE_BYTES = {"Q2_K": 1.2, "Q3_K": 1.04, "Q4_K": 1.04, "Q5_K": 1.03, "IQ4_XS": 1
 """Scales of two levels are whole bytes here, and four or six bits in files."""
 
 
-def tensor(name: str, n_out: int = 7, n_in: int = 512):
+def tensor(name: str, n_out: int = 7, n_in: int = 512) -> RawTensor:
     return random_tensor(name, (n_out, n_in), np.random.default_rng(len(name)))
 
 

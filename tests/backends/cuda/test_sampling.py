@@ -80,12 +80,15 @@ def check(data: st.DataObject) -> None:
         mask = rng.integers(0, 2**32, (1 + n, -(-VOCAB // 32)), dtype=np.uint32)
         mask &= rng.integers(0, 2**32, mask.shape, dtype=np.uint32) if rng.random() < 0.5 else mask
         mask *= np.uint32(rng.random() > 0.1)
-        guess = []
+        guess: list[int] = []
         for j in range(n):  # drafts that are right half of the time
             so_far = by_the_law(own[: j + 1], state, guess, mask[: j + 1] if is_masked else None)
             right = len(so_far.tokens) == j + 1
             guess.append(int(so_far.tokens[-1]) if right and rng.random() < 0.6 else int(rng.integers(VOCAB)))
-        logits.append(own), states.append(state), drafts.append(guess), masks.append(mask)
+        logits.append(own)
+        states.append(state)
+        drafts.append(guess)
+        masks.append(mask)
     stacked = np.concatenate(masks) if is_masked else None
     got, slots = on_device(logits, states, drafts, stacked, n_logprobs)
     for r in range(n_rows):
