@@ -64,7 +64,7 @@ def assert_same(a: RowResult, b: RowResult) -> None:
     np.testing.assert_array_equal(a.tokens, b.tokens)
     assert (a.n_accepted, a.dead_end) == (b.n_accepted, b.dead_end)
     assert (a.logprobs is None) == (b.logprobs is None)
-    if a.logprobs is not None and b.logprobs is not None:
+    if a.logprobs is not None and b.logprobs is not None and len(a.tokens):  # of no token they have any shape
         np.testing.assert_array_equal(a.logprobs.rank, b.logprobs.rank)
         np.testing.assert_array_equal(a.logprobs.top_ids, b.logprobs.top_ids)
         np.testing.assert_allclose(a.logprobs.token, b.logprobs.token, rtol=1e-6, atol=1e-6)
