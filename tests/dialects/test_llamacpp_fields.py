@@ -142,7 +142,7 @@ def test_chats_know_the_names_of_samplers_and_limits() -> None:
     ) == (1.3, 5, 0.0, 1.0)
     assert [chat(n_predict=n).output.max_tokens for n in (0, 7, -1)] == [0, 7, None]
     assert chat(n_predict=7, max_tokens=3).output.max_tokens == 3
-    assert chat(t_max_predict_ms=250).options.predict_s == 0.25
+    assert [chat(t_max_predict_ms=ms).options.predict_s for ms in (250, 1, 0)] == [0.25, 0.001, None]
     assert (
         chat(stream=True, timings_per_token=True).options.logprobs,
         chat(timings_per_token=True).options.logprobs,

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from imp_server.core import GrammarRefused
 from imp_server.grammar.languages.regex.compile import compile_regex
+from imp_server.grammar.machines.codepoints import utf8_size
 from imp_server.grammar.machines.machine import DEAD, Machine
 
 ALPHABET = "ab1é€😀\n"
@@ -204,6 +205,21 @@ def test_refusals_name_what_and_where(pattern: str, named: str) -> None:
         compile_regex(pattern)
     assert named in caught.value.message
     assert "character" in caught.value.message or "ways" in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("pattern", "at"), [("ab|*c", 3), ("(a", 0), ("a**", 2), (r"a\01", 1), (r"ab\k<n>", 2), ("ab)", 2)]
+)
+def test_a_refusal_points_at_the_character(pattern: str, at: int) -> None:
+    with pytest.raises(GrammarRefused) as caught:
+        compile_regex(pattern)
+    assert f"at character {at}" in caught.value.message, caught.value.message
+
+
+def test_code_points_take_as_many_bytes_as_utf8_has() -> None:
+    for edge in (0x7F, 0x7FF, 0xFFFF, 0x10FFFF):
+        for code_point in (edge - 1, edge, min(edge + 1, 0x10FFFF)):
+            assert utf8_size(code_point) == len(chr(code_point).encode("utf-8", "surrogatepass"))
 
 
 @pytest.mark.parametrize(
