@@ -9,6 +9,7 @@ from imp_server.core import (
     TemplateRefused,
 )
 from imp_server.text.template import ChatTemplate
+from imp_server.text.template_limits import BoundedEnvironment
 
 from tests.text.asking import HI, chat, message
 from tests.toy import CHATML, byte_model
@@ -32,6 +33,18 @@ def test_a_faulty_template_is_refused(template: str) -> None:
 def test_a_template_that_cannot_be_parsed_is_an_invalid_model() -> None:
     with pytest.raises(InvalidModel, match="line 2"):
         byte_model("a\n{% if %}")
+
+
+@pytest.mark.parametrize(("fault", "words"), [(MemoryError(), "MemoryError"), (ValueError("too long"), "too long")])
+def test_why_a_template_cannot_be_compiled_is_told(
+    fault: Exception, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def compiled(*_: object) -> None:
+        raise fault
+
+    monkeypatch.setattr(BoundedEnvironment, "bounded", compiled)
+    with pytest.raises(InvalidModel, match=f"can't be compiled: {words}$"):
+        ChatTemplate("x")
 
 
 def test_the_sandbox_holds() -> None:

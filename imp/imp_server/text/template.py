@@ -88,7 +88,7 @@ class ChatTemplate:
         except TemplateSyntaxError as error:
             raise InvalidModel(f"the chat template has a fault in line {error.lineno}: {error.message}") from None
         except (SyntaxError, RecursionError, MemoryError, ValueError, OverflowError, LimitExceeded) as error:
-            raise InvalidModel(f"the chat template can't be compiled: {error or type(error).__name__}") from None
+            raise InvalidModel(f"the chat template can't be compiled: {str(error) or type(error).__name__}") from None
         self._now = now
         self._changes_lists = bool(_CHANGES.search(source))
         self._no_tools: list[Any] | None = None
