@@ -16,7 +16,20 @@ from imp_server.backends.cuda.launching import Argument, KernelSource, Launcher
 
 SOURCE = KernelSource("functions.cu")
 TABLE = Path(__file__).resolve().parent / "results" / "device_table.npz"
-_AWKWARD = (0.0, -0.0, float("inf"), -float("inf"), float("nan"), 448.0, 464.0, 463.9, 479.9, -500.0, 65504.0, 65520.0)
+_AWKWARD: tuple[float, ...] = (
+    0.0,
+    -0.0,
+    float("inf"),
+    -float("inf"),
+    float("nan"),
+    448.0,
+    464.0,
+    463.9,
+    479.9,
+    -500.0,
+    65504.0,
+    65520.0,
+)
 _AWKWARD += (2.0**-6, 2.0**-9, 2.0**-10, 2.0**-14, 2.0**-24, 2.0**-25, 3.4e38, 2147483648.0, -3e9, 0.5, 1.5, 2.5)
 Tensor = torch.Tensor
 
@@ -89,7 +102,7 @@ def calls() -> list[Call]:
 
 def results(launcher: Launcher, device: torch.device) -> dict[str, np.ndarray]:
     """By `entry/output`, what a launcher makes of the calls on its device."""
-    found = {}
+    found: dict[str, np.ndarray] = {}
     for call in calls():
         args: list[Argument] = [_moved(value, device) for value in call.inputs]
         outputs = {name: tensor.to(device) for name, (tensor, _) in call.outputs.items()}
@@ -121,10 +134,12 @@ def differences(table: dict[str, np.ndarray], found: dict[str, np.ndarray]) -> l
 def _other(ours: np.ndarray, theirs: np.ndarray, bound: float) -> np.ndarray:
     if not bound:
         is_nan = np.isnan(ours) & np.isnan(theirs) if ours.dtype.kind == "f" else np.zeros(len(ours), dtype=bool)
-        return (ours.view(f"u{ours.itemsize}") != theirs.view(f"u{theirs.itemsize}")) & ~is_nan
+        differ: np.ndarray = (ours.view(f"u{ours.itemsize}") != theirs.view(f"u{theirs.itemsize}")) & ~is_nan
+        return differ
     size = np.maximum(np.abs(ours), 1.0 if bound < 1e-12 else 2.0**-10)
     with np.errstate(invalid="ignore"):
-        return ~((np.abs(ours - theirs) <= bound * size) | (ours == theirs))
+        far: np.ndarray = ~((np.abs(ours - theirs) <= bound * size) | (ours == theirs))
+    return far
 
 
 def load(path: Path = TABLE) -> dict[str, np.ndarray]:

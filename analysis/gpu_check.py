@@ -20,6 +20,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -143,7 +144,7 @@ class Gaps:
         if not self._is_gpu:
             return None
         event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-        event.record()  # type: ignore[no-untyped-call]
+        event.record()
         return event
 
     def mean_us(self) -> float | None:
@@ -320,9 +321,9 @@ def constrained(check: Check) -> Any:
             0, 2**32, (1, -(-backend.architecture.vocab_size // 32)), dtype=np.uint32
         )
         for each in (
-            lambda: decode(rows, 3),
-            lambda: decode_masked(rows, 3, masks),
-            lambda: decode_drafted(rows, 3, 3),
+            partial(decode, rows, 3),
+            partial(decode_masked, rows, 3, masks),
+            partial(decode_drafted, rows, 3, 3),
         ):
             each()
         free = seconds(check, lambda: decode(rows, n_steps)) / n_steps

@@ -41,7 +41,8 @@ def simulated() -> tuple[PrefixCache, dict[str, tuple[int, list[int]]]]:
 
 
 def tokens_of(node: TreeNode) -> list[int]:
-    return np.frombuffer(node.key, dtype=">i4").tolist()
+    tokens: list[int] = np.frombuffer(node.key, dtype=">i4").tolist()
+    return tokens
 
 
 def colour(token: int) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -46,8 +47,8 @@ def noted(architecture: Architecture, kv: str) -> list[OperationCall]:
     """All that a model asks for, at few shapes."""
     found: list[OperationCall] = []
 
-    def prove(_: object, cases: object) -> None:
-        found.extend(cases)  # type: ignore[call-overload]
+    def prove(_: object, cases: Iterable[OperationCall]) -> None:
+        found.extend(cases)
 
     card = emulated_card.card()
     choice = KernelChoice(

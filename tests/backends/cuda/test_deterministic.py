@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from imp_server.backends.cuda.rectangles import cut, cut_alike
+from imp_server.backends.cuda.rectangles import cut_alike
 
 from tests.backends.array_source import ArraySource, tiny
 from tests.backends.cuda.running import PlainCuda
@@ -41,7 +41,12 @@ def test_the_pieces_of_a_chunk_lie_within_blocks() -> None:
     driver = Driver(PlainCuda(ArraySource(tiny()), deterministic=True))
     seen: list[Any] = []
     runner = driver.backend._ready()  # type: ignore[attr-defined]
-    runner._cut = lambda step: seen.append((step, cut_alike(step))) or seen[-1][1]
+
+    def cut(step: Any) -> Any:
+        seen.append((step, cut_alike(step)))
+        return seen[-1][1]
+
+    runner._cut = cut
     lane = driver.sequence(80)
     driver.run([(lane, IDS[:5])])
     driver.run([(lane, IDS[5:40])])

@@ -40,7 +40,7 @@ class FakeCupy:
 @pytest.fixture
 def cupy(monkeypatch: pytest.MonkeyPatch) -> FakeCupy:
     fake = FakeCupy()
-    monkeypatch.setitem(sys.modules, "cupy", fake)  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, "cupy", fake)
     monkeypatch.setattr(cupy_launcher, "find_spec", lambda name: name)
     monkeypatch.setattr(cupy_launcher, "compile_cubin", lambda source, arch, folder: f"{source.file} {arch}".encode())
     monkeypatch.setattr(torch.cuda, "current_stream", lambda: SimpleNamespace(cuda_stream=7))
