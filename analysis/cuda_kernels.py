@@ -17,6 +17,7 @@ from imp_server.backends.cuda.compile import ARCHITECTURES, compile_cubin, nvrtc
 from imp_server.backends.cuda.cubins import KernelFacts, kernels_of
 from imp_server.backends.cuda.formats import FORMATS
 from imp_server.backends.cuda.kernels import (
+    FOUR_BITS,
     KV_TYPES,
     ProductMode,
     attention_source,
@@ -77,6 +78,8 @@ def everything() -> dict[str, KernelSource]:
             for product, tokens in itertools.product((ProductMode.bias, ProductMode.gate), (16, 64)):
                 found[f"gemm {product}, {name}, {tokens}"] = gemm_source(name, product, tokens)
     for head, dtype in itertools.product((64, 80, 96, 128, 256, 512), KV_TYPES):
+        if dtype in FOUR_BITS and head % 32:
+            continue
         for queries in (1, 8):
             found[f"decode {head} {dtype} {queries}"] = attention_source(head, dtype, queries)
             found[f"decode {head} {dtype} {queries}, all rules"] = attention_source(head, dtype, queries, True, True)

@@ -31,8 +31,10 @@ DEVICE void start(Running& r) {
 // e^(a - b) with powers of two; 0 where nothing was seen.
 DEVICE f32 shrink(f32 a, f32 b) { return a == -infinity() ? 0.0f : exp2_approx(a - b); }
 
+// `scales`: of vector 0 of the head, where neighbours share some.
 template <int kType>
-DEVICE void load_vector(Global<const u8> vector, bool seen, f32 (&out)[kOwn]) {
+DEVICE void load_vector(Global<const u8> head, i32 slot, Global<const u8> scales, bool seen, f32 (&out)[kOwn]) {
+    auto vector = head + slot * vector_bytes<kType>(HEAD);
     i32 own = i32(lane_index()) % kLanes;
     UNROLL for (int c = 0; c < kChunks; c++) {
         i32 load = c * kLanes + own;
@@ -40,6 +42,7 @@ DEVICE void load_vector(Global<const u8> vector, bool seen, f32 (&out)[kOwn]) {
         if (seen && load < kLoads) packed = load_as<U32x4>(vector + 16 * load);
         f32 part[Form::kPerLoad];
         unpack<kType>(packed, part);
+        if (seen && load < kLoads) apply_scales<kType>(scales, slot, HEAD, load * Form::kPerLoad, part);
         UNROLL for (int i = 0; i < Form::kPerLoad; i++) out[c * Form::kPerLoad + i] = part[i];
     }
 }
@@ -89,7 +92,7 @@ BUSY_KERNEL(128, 3) decode_attention(Global<const f32> q, i32 n_heads, i32 n_kv_
             slots[a] = t % kBlockTokens;
             vectors[a] = block < 0 ? -1 : block * block_bytes;
             f32 key[kOwn];
-            load_vector<KV_TYPE>(pool + (vectors[a] + k_values + kv_head * k_stride + slots[a] * HEAD * Form::kBytes), block >= 0, key);
+            load_vector<KV_TYPE>(pool + (vectors[a] + k_values + kv_head * k_stride), slots[a], pool + (vectors[a] + k_scales + kv_head * k_stride), block >= 0, key);
             f32 key_scale = 1.0f;
             if constexpr (Form::kScaled)
                 if (block >= 0) key_scale = cast<f32>(pool + (vectors[a] + k_scales + kv_head * k_stride))[slots[a]];
@@ -119,7 +122,7 @@ BUSY_KERNEL(128, 3) decode_attention(Global<const f32> q, i32 n_heads, i32 n_kv_
         }
         UNROLL for (int a = 0; a < kAhead; a++) {
             f32 value[kOwn];
-            load_vector<KV_TYPE>(pool + (vectors[a] + v_values + kv_head * v_stride + slots[a] * HEAD * Form::kBytes), vectors[a] >= 0, value);
+            load_vector<KV_TYPE>(pool + (vectors[a] + v_values + kv_head * v_stride), slots[a], pool + (vectors[a] + v_scales + kv_head * v_stride), vectors[a] >= 0, value);
             f32 value_scale = 1.0f;
             if constexpr (Form::kScaled)
                 if (vectors[a] >= 0) value_scale = cast<f32>(pool + (vectors[a] + v_scales + kv_head * v_stride))[slots[a]];

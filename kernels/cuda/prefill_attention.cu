@@ -26,7 +26,7 @@ DEVICE void load_part(const KvPart& part, i32 head, Global<const i32> blocks, i3
         i32 block = position < end ? i32(blocks[position / kBlockTokens]) : -1;
         i64 at = block < 0 ? 0 : block * part.block_bytes + head * part.stride;
         i32 slot = position % kBlockTokens;
-        auto from = part.pool + (at + part.values + slot * HEAD * Form::kBytes + 16 * load);
+        auto from = part.pool + (at + part.values + slot * vector_bytes<KV_TYPE>(HEAD) + 16 * load);
         auto target = to + (t * kRow + load * Form::kPerLoad);
         if constexpr (kCopied) {
             copy_async(target, Global<const u8>(from), block >= 0);
@@ -35,6 +35,7 @@ DEVICE void load_part(const KvPart& part, i32 head, Global<const i32> blocks, i3
             if (block >= 0) packed = load_as<U32x4>(from);
             f32 numbers[Form::kPerLoad];
             unpack<KV_TYPE>(packed, numbers);
+            if (block >= 0) apply_scales<KV_TYPE>(part.pool + (at + part.scales), slot, HEAD, load * Form::kPerLoad, numbers);
             UNROLL for (int half = 0; half < Form::kPerLoad / 8; half++) {
                 U32x4 made;
                 UNROLL for (int w = 0; w < 4; w++) made.v[w] = block < 0 ? 0 : pack_bf16(numbers[8 * half + 2 * w], numbers[8 * half + 2 * w + 1]);

@@ -20,10 +20,10 @@ def ranges(place: LayerPlace, dtype: str, n_vectors: int) -> list[tuple[int, int
     for part in place.parts:
         for head in range(part.part.heads):
             at = part.values + head * part.stride
-            found.append((at, at + n_vectors * part.part.size * element.value_bytes))
+            found.append((at, at + n_vectors * element.value_bytes(part.part.size)))
             if element.scale_bytes:
                 at = part.scales + head * part.stride
-                found.append((at, at + n_vectors * element.scale_bytes))
+                found.append((at, at + n_vectors * element.scales_bytes(part.part.size)))
     return sorted(found)
 
 

@@ -71,6 +71,15 @@ def answers(wanted: Sequence[GenerateRequest], *, overlap: bool, **fields: Any) 
     return {key: [told(one) for one in choices] for key, choices in found.items()}, dict(counters)
 
 
+def test_how_long_the_device_waited_for_the_host_is_counted_by_what_it_waited_for() -> None:
+    """A step with drafts is launched once the one before was read; others run ahead."""
+    ahead = answers([request(1)], overlap=True)[1]
+    assert ahead['overlap_exposed_us_total{work="drafts"}'] == 0
+    drafted = answers([request(1, prompt=PROMPT * 4)], overlap=True, drafters=[NgramDrafter(EAGER)], gates=False)[1]
+    assert drafted["spec_drafted_total"] > 0 and drafted['overlap_exposed_us_total{work="drafts"}'] > 0
+    assert not any("exposed" in name for name in answers([request(1)], overlap=False)[1])
+
+
 def steps(own: Engine, wanted: Sequence[GenerateRequest]) -> Iterator[OverlappedLoop]:
     """The loop after each of its steps, until all is done."""
     own.answers |= {each.key: [Answer() for _ in range(each.options.n)] for each in wanted}

@@ -15,6 +15,7 @@ from imp_server.backends.cuda.operations import (
     QueryTemperature,
     Rotation,
     RouterForm,
+    Rows,
     SlotState,
 )
 from imp_server.backends.cuda.plain.operations import PlainOperations
@@ -220,12 +221,20 @@ QKV = {
 }  # fmt: skip
 
 
+STEPS = {"f32": 1e-5, "bf16": 2**-8, "fp8": 2**-4, "int8": 2**-7, "int4": 0.2, "nvfp4": 0.2}
+"""Of a type of cache, relative to the largest number."""
+
+
 def assert_same_cache(ours: Tensor, twin: Tensor, within: float) -> None:
     """Bytes that differ are few: a sum in another order may round a number the other way."""
     assert int((ours != twin).sum()) <= within * ours.numel(), int((ours != twin).sum())
 
 
-@orders(*((name, dtype) for dtype in ("bf16", "int8", "fp8", "f32") for name in QKV), usual=2 * len(QKV))
+QKV_CASES = [(name, dtype) for dtype in ("bf16", "int8", "fp8", "f32") for name in QKV]
+QKV_CASES += [(name, dtype) for dtype in ("int4", "nvfp4") for name in QKV if name != "all"]  # whole groups alone
+
+
+@orders(*QKV_CASES, usual=2 * len(QKV))
 def test_qkv_epilogue(case: tuple[str, str], order: str) -> None:
     name, dtype = case
     form = QKV[name]
@@ -252,7 +261,7 @@ def test_qkv_epilogue(case: tuple[str, str], order: str) -> None:
             made = [torch.zeros(1, form.n_kv_heads, 192, kv.parts[part].size) for _ in range(2)]
             PLAIN.gather_kv(our_kv, part, blocks, made[0])
             PLAIN.gather_kv(twin_kv, part, blocks, made[1])
-            assert_near(made[0], made[1], within={"f32": 1e-5, "bf16": 2**-8, "fp8": 2**-4, "int8": 2**-7}[dtype])
+            assert_near(made[0], made[1], within=STEPS[dtype])
         assert_same_cache(our_kv.pool[:-1], twin_kv.pool[:-1], 0.02 if dtype == "f32" else 2e-3)
 
 
@@ -263,6 +272,10 @@ def test_qkv_epilogue(case: tuple[str, str], order: str) -> None:
     ("f32", 32, 2, 1, {"sinks": torch.tensor([0.5, -1.0])}),
     ("bf16", 256, 2, 2, {"chunk": 32}),
     ("int8", 48, 6, 1, {"window": 5}),
+    ("int4", 64, 4, 2, {}),
+    ("nvfp4", 128, 4, 1, {"window": 40}),
+    ("int4", 256, 2, 1, {}),
+    ("nvfp4", 32, 2, 2, {}),
     usual=3,
 )
 def test_decode_attention(case: tuple[str, int, int, int, dict[str, object]], order: str) -> None:
@@ -281,6 +294,29 @@ def test_decode_attention(case: tuple[str, int, int, int, dict[str, object]], or
     kernels(order, split=64).decode_attention(q, step, kv, form, gate, ours)
     used = [r * width + j for r, n in enumerate(step.counts.tolist()) for j in range(n)]
     assert_near(ours[used], twin[used], within=2e-5)
+
+
+def alone(step: Rows, row: int, columns: int) -> Rows:
+    """One row of a rectangle, with a table of so many columns."""
+    own = slice(row, row + 1)
+    table = step.tables[0][own, :columns].contiguous()
+    return Rows(1, step.width, step.slots[own], step.starts[own], step.counts[own], (table,))
+
+
+@pytest.mark.parametrize("width", [3, pytest.param(40, marks=pytest.mark.slow)])
+def test_attention_of_a_row_depends_on_it_alone(width: int) -> None:
+    """Bit by bit: not on who shares the step, nor on how long the tables of others are."""
+    kv, form = cache("bf16", 60, 2, 64, 64, 7), AttentionForm(8, 2, 64**-0.5)
+    step = rows([130, 0, 63], [width, 1, width], width, 60, 8, spare_columns=5)
+    q = normal(seeded(3), 3 * width, 8, 64)
+    operation = "decode_attention" if width <= 8 else "prefill_attention"
+    together = nothing(*q.shape)
+    getattr(kernels(split=64), operation)(q, step, kv, form, None, together)
+    for row, n in enumerate(step.counts.tolist()):
+        columns = (int(step.starts[row]) + width + 15) // 16
+        by_itself, one, own = nothing(width, 8, 64), alone(step, row, columns), q[row * width :][:width]
+        getattr(kernels("lowest", split=64), operation)(own, one, kv, form, None, by_itself)
+        assert torch.equal(by_itself[:n], together[row * width :][:n])
 
 
 @orders("Q4_K", "BF16", "MXFP4", usual=1)
@@ -351,6 +387,8 @@ def test_copy_blocks(order: str) -> None:
     ("int8", 128, 2, 1, {"window": 20}),
     ("fp8", 96, 2, 2, {"softcap": 5.0, "sinks": torch.tensor([0.5, -1.0])}),
     ("bf16", 256, 1, 1, {"chunk": 32}),
+    ("int4", 64, 4, 2, {}),
+    ("nvfp4", 128, 2, 1, {"window": 20}),
     usual=2,
 )
 def test_prefill_attention(case: tuple[str, int, int, int, dict[str, object]], order: str) -> None:

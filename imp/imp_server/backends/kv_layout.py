@@ -16,12 +16,32 @@ from imp_server.models.mixers import CachedPart
 
 @dataclass(frozen=True, slots=True)
 class ElementType:
-    value_bytes: int
+    """How a vector of numbers is kept."""
+
+    bits: int
+    """Of a number; vectors of less than a byte each have an even number of them."""
     scale_bytes: int = 0
-    """Of the scale that each vector has; 0 = none."""
+    """Of a scale; 0 = there are none."""
+    group: int = 0
+    """Neighbours that share a scale, the last group shorter; 0 = a whole vector does."""
+
+    def value_bytes(self, size: int) -> int:
+        """Of a vector."""
+        return size * self.bits // 8
+
+    def scales_bytes(self, size: int) -> int:
+        """Of all scales of a vector."""
+        return self.scale_bytes * (-(-size // self.group) if self.group else 1)
 
 
-ELEMENT_TYPES = {"f32": ElementType(4), "bf16": ElementType(2), "fp8": ElementType(1), "int8": ElementType(1, 4)}
+ELEMENT_TYPES = {
+    "f32": ElementType(32),
+    "bf16": ElementType(16),
+    "fp8": ElementType(8),
+    "int8": ElementType(8, 4),
+    "int4": ElementType(4, 2, 32),
+    "nvfp4": ElementType(4, 1, 16),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,11 +94,11 @@ def layer_place(parts: tuple[CachedPart, ...], element: ElementType, n_vectors: 
     begin = 0
     for heads in dict.fromkeys(part.heads for part in parts):
         together = [part for part in parts if part.heads == heads]
-        sizes = [n_vectors * part.size * element.value_bytes for part in together]
-        scales = n_vectors * element.scale_bytes
-        stride = sum(sizes) + len(together) * scales
+        sizes = [n_vectors * element.value_bytes(part.size) for part in together]
+        scales = [n_vectors * element.scales_bytes(part.size) for part in together]
+        stride = sum(sizes) + sum(scales)
         for i, part in enumerate(together):
-            scales_at = begin + sum(sizes) + i * scales if scales else -1
+            scales_at = begin + sum(sizes) + sum(scales[:i]) if scales[i] else -1
             places.append(PartPlace(part, begin + sum(sizes[:i]), scales_at, stride))
         begin += heads * stride
     return LayerPlace(offset, begin, tuple(places))

@@ -13,7 +13,7 @@ from functools import partial
 from queue import SimpleQueue
 from typing import NoReturn
 
-from imp_server.backends.base import DeviceLost
+from imp_server.backends.base import EXIT_DEVICE_LOST, DeviceLost
 from imp_server.core import HostOutOfMemory, InternalError, UserFault
 from imp_server.engine.build import build_engine
 from imp_server.engine.errors import load_failed
@@ -26,7 +26,6 @@ from imp_server.logs import set_up_logging
 
 log = logging.getLogger(__name__)
 EXIT_STUCK = 75
-EXIT_DEVICE_LOST = 76
 SWITCH_INTERVAL_S = 0.0005
 """Python's own 5 ms would let hard work on the mask thread hold up the loop for that long behind every native call."""
 

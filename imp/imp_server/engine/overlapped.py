@@ -25,7 +25,10 @@ class OverlappedLoop(EngineLoop):
         super().__init__(parts)
         self._under_way: deque[Flight] = deque()
         self._ahead = Ahead(parts, overlaps_masks=self._waits.overlaps_masks)
-        self.requests.telling.sources.append(self._ahead.counters)
+        self.requests.telling.sources += [self._ahead.counters, self._exposed]
+        self._idle_since_s: float | None = None
+        """Since when the device has had nothing to do, though there is work."""
+        self._exposed_us = {"drafts": 0.0, "others": 0.0}
 
     @property
     def has_work(self) -> bool:
@@ -37,13 +40,26 @@ class OverlappedLoop(EngineLoop):
         began_s, self._waited_s = self._clock(), 0.0
         flight = self._launch()
         if flight is not None:
+            self._note_exposed(flight)
             self._under_way.append(flight)
         if self._under_way and (flight is None or len(self._under_way) > 1):
             self._land(self._under_way.popleft())
             for other in self._under_way:
                 other.ask_late_masks()
+            self._idle_since_s = self._landed_s if not self._under_way and self.scheduler.has_work else None
         self._hand_off()
         self._ahead.note_host_time(1e3 * (self._clock() - began_s - self._waited_s))
+
+    def _note_exposed(self, flight: Flight) -> None:
+        """The device waited for the host since the last step had landed."""
+        if self._idle_since_s is None:
+            return
+        kind = "drafts" if any(chunk.n_drafts for chunk in flight.plan.chunks) else "others"
+        self._exposed_us[kind] += 1e6 * (self._clock() - self._idle_since_s)
+        self._idle_since_s = None
+
+    def _exposed(self) -> dict[str, float]:
+        return {f'overlap_exposed_us_total{{work="{kind}"}}': round(us) for kind, us in self._exposed_us.items()}
 
     def close(self, reason: ImpError | None = None) -> None:
         for flight in self._under_way:

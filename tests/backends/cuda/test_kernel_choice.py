@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import logging
+import os
+import threading
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
-from imp_server.backends.base import Counting, DeviceLost, KvSpec
+from imp_server.backends.base import EXIT_DEVICE_LOST, WANT_HIDDEN, Counting, DeviceLost, KvSpec, StepRow
 from imp_server.backends.cuda.backend import CudaBackend
 from imp_server.backends.cuda.card import Card, CardOpener
 from imp_server.backends.cuda.device import CpuDevice
+from imp_server.backends.cuda.hang_guard import HangGuard
 from imp_server.backends.cuda.kernel_choice import KernelChoice, is_device_fault
 from imp_server.backends.cuda.kernels import KERNELS
 from imp_server.backends.cuda.launching import Argument, KernelFault, KernelSource
 from imp_server.backends.cuda.proof.cases import OperationCall, RectangleShape, usual_rectangles
 from imp_server.backends.cuda.proof.kept import KernelVerdict
+from imp_server.backends.step_builder import StepBuilder
 from imp_server.core import ConfigError, EngineFaulted
 
 from tests.backends.array_source import ArraySource, tiny
@@ -136,6 +142,32 @@ def test_a_fault_while_serving_ends_the_engine_and_the_next_one_does_without(ove
     judge = Judge(KernelVerdict(["norm"], {}))
     proved = made("auto", Silent(), judge)
     assert {case.operation for case in judge.cases}.isdisjoint(gone) and used(proved) == 1
+
+
+def test_a_card_that_does_not_answer_ends_the_engine_and_condemns_what_ran(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended = threading.Event()
+    codes: list[int] = []
+    monkeypatch.setattr(os, "_exit", lambda code: (codes.append(code), ended.set()))
+    backend = made("all", Silent())
+    backend._guard = HangGuard(backend._give_up, limit_s=0.05)
+    monkeypatch.setattr(backend._ready(), "collect", lambda flight: ended.wait(5))
+    builder = StepBuilder(1)
+    builder.add_alone(StepRow(WANT_HIDDEN), np.arange(3, dtype=np.int32), 0, [np.arange(4, dtype=np.int32)])
+    pending = backend.launch(builder.finish())
+    pending.collect()
+    backend.close()
+    assert codes == [EXIT_DEVICE_LOST]
+    assert 'cuda_kernel_condemned{operation="qkv_epilogue"}' in made("all", Silent()).counters()
+
+
+def test_who_answers_in_time_is_left_alone() -> None:
+    called: list[int] = []
+    guard = HangGuard(lambda: called.append(1), limit_s=0.04)
+    with guard.waiting():
+        pass
+    time.sleep(0.1)
+    guard.close()
+    assert not called
 
 
 def test_which_errors_leave_no_use_of_a_card() -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 
@@ -13,6 +14,7 @@ import torch
 
 from imp_server.backends.base import (
     BLOCK_TOKENS,
+    EXIT_DEVICE_LOST,
     NO_ADAPTERS,
     BackendInfo,
     DeviceLost,
@@ -25,6 +27,7 @@ from imp_server.backends.base import (
 from imp_server.backends.cuda.buffers import power_of_two
 from imp_server.backends.cuda.device import Device
 from imp_server.backends.cuda.forward import DeviceForward, layer_seen
+from imp_server.backends.cuda.hang_guard import HangGuard
 from imp_server.backends.cuda.kernel_choice import KernelChoice, is_device_fault
 from imp_server.backends.cuda.lowering import buffer_needs, matrix_names, refuse_what_we_lack
 from imp_server.backends.cuda.operations import KvPart, LayerKv, Operations
@@ -44,8 +47,7 @@ from imp_server.models.source import ModelSource
 
 log = logging.getLogger(__name__)
 
-KV_DTYPES = ("bf16", "f32", "fp8", "int8")
-NOT_YET_DTYPES = ("int4", "nvfp4")
+KV_DTYPES = ("bf16", "f32", "fp8", "int8", "int4", "nvfp4")
 
 
 class CudaBackend:
@@ -71,6 +73,7 @@ class CudaBackend:
         self._kernels, self._deterministic = kernels, deterministic
         self.weights = DeviceWeights(source, device.torch_device) if weights is None else weights
         self.weights.load(matrix_names(self.architecture), on_progress)
+        self._guard = HangGuard(self._give_up) if device.has_own_memory else None
         self._pools: list[torch.Tensor] = []
         self._runner: DeviceSteps | None = None
         self._arithmetic = f"cuda {device.detail}{' deterministic' if deterministic else ''}"
@@ -136,8 +139,16 @@ class CudaBackend:
             return PendingDeviceStep(self, self._ready().launch(step))
 
     def collect(self, flight: LaunchedStep) -> StepResult:
-        with torch.inference_mode(), self._noticing_faults():
+        with torch.inference_mode(), self._noticing_faults(), self._guard.waiting() if self._guard else nullcontext():
             return self._ready().collect(flight)
+
+    def _give_up(self) -> None:
+        """The card doesn't answer; its kernels are to blame until they have proved the contrary."""
+        used = self._runner.kernels_under_way() if self._runner is not None else frozenset()
+        if self._kernels is not None:
+            self._kernels.note_fault(used)
+        log.critical("the card doesn't answer in a step with kernels for %s; the engine ends", sorted(used))
+        os._exit(EXIT_DEVICE_LOST)
 
     def run(self, step: Step) -> StepResult:
         return self.launch(step).collect()
@@ -203,6 +214,8 @@ class CudaBackend:
             ) from error
 
     def close(self) -> None:
+        if self._guard is not None:
+            self._guard.close()
         self._runner = None
         self._pools = []
 
@@ -262,8 +275,6 @@ class PendingDeviceStep:
 def _known(dtype: str) -> str:
     if dtype == "auto":
         return "bf16"
-    if dtype in NOT_YET_DTYPES:
-        raise ConfigError(f"kv_cache.dtype={dtype}: the cuda backend has no such cache yet; it has {_listed()}")
     if dtype not in KV_DTYPES:
         raise ConfigError(f"kv_cache.dtype={dtype}: the cuda backend has {_listed()}")
     return dtype

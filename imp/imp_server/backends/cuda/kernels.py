@@ -41,7 +41,8 @@ KERNELS = (
 )
 """Operations that kernels can stand in for."""
 
-KV_TYPES = {"f32": 0, "bf16": 1, "fp8": 2, "int8": 3}
+KV_TYPES = {"f32": 0, "bf16": 1, "fp8": 2, "int8": 3, "int4": 4, "nvfp4": 5}
+FOUR_BITS = ("int4", "nvfp4")
 _FLOATS = {"F16": 1, "BF16": 2, "F32": 3}
 _SCALES = {"f16": 0, "e8m0": 1, "two": 2, "row": 3, "e4m3": 4}
 _TABLES = {"IQ4_NL": 1, "IQ4_XS": 1, "MXFP4": 2, "NVFP4": 3}
@@ -102,7 +103,7 @@ def attention_source(
     head_size: int, dtype: str, n_queries: int, softcap: bool = False, limited: bool = False
 ) -> KernelSource:
     """`n_queries`: most that share a key head's loads; fewer where registers are short."""
-    per_load = 16 // {"f32": 4, "bf16": 2}.get(dtype, 1)
+    per_load = 128 // {"f32": 32, "bf16": 16, "int4": 4, "nvfp4": 4}.get(dtype, 8)
     lanes = min(32, 1 << (math.ceil(head_size / per_load) - 1).bit_length())
     own = per_load * math.ceil(head_size / (per_load * lanes))
     queries = min(1 << (n_queries - 1).bit_length(), max(1, 32 // own))
@@ -420,7 +421,8 @@ class KernelOperations:
     ) -> None:
         norms = (form.q_norm, form.k_norm, form.v_norm)
         is_simple = form.order != "whole" and not any(n and (n.centred or n.bias is not None) for n in norms)
-        if not self._takes("qkv_epilogue") or not is_simple or form.head_size > 512:
+        is_whole = kv is None or kv.dtype not in FOUR_BITS or not any(part.size % 32 for part in kv.parts)
+        if not self._takes("qkv_epilogue") or not is_simple or not is_whole or form.head_size > 512:
             self.plain.qkv_epilogue(qkv, form, rows, kv, q, gate)
             return
         heat, rotation, starts = form.temperature, form.rotation, rows.starts
@@ -479,7 +481,7 @@ def _is_plain(q: Tensor, kv: LayerKv, form: AttentionForm, out: Tensor) -> bool:
     """Keys and values are vectors of one size, by heads."""
     keys, values = kv.parts
     sizes, heads = {keys.size, values.size, q.shape[-1], out.shape[-1]}, {keys.heads, values.heads, form.n_kv_heads}
-    return len(sizes) == len(heads) == 1 and keys.size % 16 == 0
+    return len(sizes) == len(heads) == 1 and keys.size % (32 if kv.dtype in FOUR_BITS else 16) == 0
 
 
 def _attended(q: Tensor, rows: Rows, kv: LayerKv, form: AttentionForm) -> list[Argument]:

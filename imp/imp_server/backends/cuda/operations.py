@@ -99,8 +99,8 @@ class Rows:
 @dataclass(frozen=True, slots=True)
 class KvPart:
     """One part of a layer (k, v, latent, turned) in the blocks of its group: of head h of block b, the 16 vectors of
-    `size` numbers lie one after the other from byte b * block_bytes + values + h * stride on, and their 16 float32
-    scales from b * block_bytes + scales + h * stride on (-1 = the type has none). Offsets are those of KvLayout, the
+    `size` numbers lie one after the other from byte b * block_bytes + values + h * stride on, and their scales, by
+    vectors, from b * block_bytes + scales + h * stride on (-1 = the type has none). Offsets are those of KvLayout, the
     layer's own added; vectors begin at multiples of 16 bytes.
     """
 
@@ -120,10 +120,15 @@ class LayerKv:
             fp8    E4M3 (finite) without a scale, rounded to nearest even, beyond +-448 taken as +-448
             int8   of each vector scale = max|x| / 127 (float32) and round-to-even(x * (127 / max|x|)); both are 0 where
                    max|x| < 1e-30
+            int4   of each 32 numbers a float16 scale, max|x| / 7 rounded to nearest (at most 65504), and
+                   round-to-even(x / scale) within -8 and 7; both are 0 where the scale is. Byte i has numbers 2 i (low)
+                   and 2 i + 1
+            nvfp4  of each 16 numbers an E4M3 scale, max|x| / 6 rounded as fp8 is, and |x| / scale as the nearest of 0,
+                   0.5, 1, 1.5, 2, 3, 4 and 6, ties to the even place in this row, bit 3 the sign of x < 0; packed alike
     """
 
     pool: Tensor
-    dtype: Literal["f32", "bf16", "fp8", "int8"]
+    dtype: Literal["f32", "bf16", "fp8", "int8", "int4", "nvfp4"]
     group: int
     parts: tuple[KvPart, KvPart]
     """(k, v), or (latent, turned)."""

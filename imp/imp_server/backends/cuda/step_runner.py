@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 from weakref import WeakSet
 
@@ -144,10 +145,13 @@ class DeviceSteps:
         picks = _Picks(step, sampled, 0 if prepared is None else prepared.frame.shape.width)
         flight = LaunchedStep(step, prepared, HostPart(step))
         self._under_way.add(flight)
+        head = None if prepared is None else prepared.frame.shape
+        # One graph where the step is one rectangle.
+        joins = len(rectangles) == 1 and step.embeddings is None
         for rectangle in rectangles:
-            self._run(flight, rectangle, picks)
-        if prepared is not None:
-            self._run_head(flight, prepared.frame.shape)
+            self._run(flight, rectangle, picks, head if joins else None)
+        if head is not None and not joins:
+            self._do(flight, ("head", head.n_outputs, head.is_best), partial(self._head, head), is_decode=True)
         self._waiting = flight
         if _masks_are_there(step, sampled):
             self._sample_waiting()
@@ -225,7 +229,8 @@ class DeviceSteps:
             self._samplers[shape] = SamplerFrame(shape, self._masks, self._device)
         return self._samplers[shape].prepare(sampled, self.slots.scratch)
 
-    def _run(self, flight: LaunchedStep, rectangle: Rectangle, picks: _Picks) -> None:
+    def _run(self, flight: LaunchedStep, rectangle: Rectangle, picks: _Picks, head: SamplerShape | None = None) -> None:
+        """`head`: what follows the forward as part of it."""
         step = flight.step
         tokens = rectangle.tokens(step)
         sources, targets = picks.among(tokens)
@@ -251,26 +256,24 @@ class DeviceSteps:
             self._forward.hidden(frame.views["ids"], frame.rows, self.slots.state, given, hidden)
             if n:
                 self._picked[frame.views["targets"].long()] = hidden[frame.views["sources"].long()]
+            if head is not None:
+                self._head(head)
 
-        key: Hashable = ("forward", shape)
+        key: Hashable = ("forward", shape, *([] if head is None else [head.n_outputs, head.is_best]))
         if given is None:
             self._do(flight, key, work, is_decode=is_decode(rectangle))
         else:
             work()
         self._take_for_host(rectangle, tokens, hidden, flight.host)
 
-    def _run_head(self, flight: LaunchedStep, shape: SamplerShape) -> None:
+    def _head(self, shape: SamplerShape) -> None:
         at_once = self._head_rows or shape.n_outputs
-
-        def work() -> None:
-            for first in range(0, shape.n_outputs, at_once):
-                part = slice(first, first + at_once)
-                if shape.is_best:
-                    self._forward.best(self._picked[part], self._best[part])
-                else:
-                    self._forward.logits(self._picked[part], self._logits[part])
-
-        self._do(flight, ("head", shape.n_outputs, shape.is_best), work, is_decode=True)
+        for first in range(0, shape.n_outputs, at_once):
+            part = slice(first, first + at_once)
+            if shape.is_best:
+                self._forward.best(self._picked[part], self._best[part])
+            else:
+                self._forward.logits(self._picked[part], self._logits[part])
 
     def _take_for_host(self, rectangle: Rectangle, tokens: Int32s, hidden: Tensor, host: HostPart) -> None:
         """Hidden states and logits that rows want, on their way to the host before the next rectangle comes."""

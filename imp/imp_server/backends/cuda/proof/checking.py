@@ -22,7 +22,7 @@ SUMS = 4e-5
 ROUNDED = 2.0**-7
 """Where activations are rounded to bfloat16 first: 2^-8 for each of two factors."""
 _MANY_TOKENS = 8
-_KV_STEPS = {"f32": SUMS, "bf16": 2.0**-8, "fp8": 2.0**-4, "int8": 2.0**-7}
+_KV_STEPS = {"f32": SUMS, "bf16": 2.0**-8, "fp8": 2.0**-4, "int8": 2.0**-7, "int4": 2.0**-2, "nvfp4": 2.0**-2}
 _MOST_OTHER_BYTES = 0.02
 """Share of a cache's bytes: a sum in another order may round a number the other way."""
 

@@ -6,9 +6,11 @@ import torch
 
 from imp_server.backends.cuda.formats import BLOCK, FORMATS, SUPER_BLOCKS
 from imp_server.backends.cuda.operations import KvPart, LayerKv, PackedMatrix, Rows
+from imp_server.backends.kv_layout import ELEMENT_TYPES, layer_place
+from imp_server.models.mixers import CachedPart
 
 Tensor = torch.Tensor
-BYTES = {"f32": 4, "bf16": 2, "fp8": 1, "int8": 1}
+_FLOATS = {"f32": torch.float32, "bf16": torch.bfloat16, "fp8": torch.float8_e4m3fn}
 _DTYPES = {"F16": torch.float16, "BF16": torch.bfloat16, "F32": torch.float32}
 
 
@@ -78,32 +80,38 @@ def _scales(name: str, n_out: int, n_in: int, g: torch.Generator) -> tuple[dict[
 
 def filled_pool(dtype: str, n_blocks: int, block_bytes: int, parts: tuple[KvPart, ...], g: torch.Generator) -> Tensor:
     """uint8 [n_blocks + 1, block_bytes] with random numbers of the type in the vectors of `parts`."""
+    element = ELEMENT_TYPES[dtype]
     pool = torch.zeros(n_blocks + 1, block_bytes, dtype=torch.uint8, device=g.device)
     for part in parts:
         for head in range(part.heads):
             shape = (n_blocks + 1, 16, part.size)
             begin = part.values + head * part.stride
-            if dtype == "int8":
-                numbers = whole(g, 0, 256, *shape, dtype=torch.uint8)
-                own = (torch.rand(n_blocks + 1, 16, generator=g, device=g.device) / 64).view(torch.uint8)
-                at_scale = part.scales + head * part.stride
-                pool[:, at_scale : at_scale + 64] = own.view(n_blocks + 1, 64)
+            n_bytes = 16 * element.value_bytes(part.size)
+            if dtype in _FLOATS:
+                numbers = normal(g, *shape).to(_FLOATS[dtype]).view(torch.uint8).reshape(n_blocks + 1, -1)
             else:
-                to = {"f32": torch.float32, "bf16": torch.bfloat16, "fp8": torch.float8_e4m3fn}[dtype]
-                numbers = normal(g, *shape).to(to).view(torch.uint8)
-            pool[:, begin : begin + 16 * BYTES[dtype] * part.size] = numbers.reshape(n_blocks + 1, -1)
+                numbers = whole(g, 0, 256, n_blocks + 1, n_bytes, dtype=torch.uint8)
+                own = _kv_scales(dtype, n_blocks + 1, 16 * element.scales_bytes(part.size), g)
+                at_scale = part.scales + head * part.stride
+                pool[:, at_scale : at_scale + own.shape[1]] = own
+            pool[:, begin : begin + n_bytes] = numbers
     return pool
+
+
+def _kv_scales(dtype: str, n_blocks: int, n_bytes: int, g: torch.Generator) -> Tensor:
+    """Of whole numbers: such that these come to about one."""
+    if dtype == "nvfp4":
+        return whole(g, 8, 48, n_blocks, n_bytes, dtype=torch.uint8)
+    n, times, to = (n_bytes // 4, 1 / 64, torch.float32) if dtype == "int8" else (n_bytes // 2, 1 / 4, torch.float16)
+    return (torch.rand(n_blocks, n, generator=g, device=g.device) * times).to(to).view(torch.uint8)
 
 
 def cache(dtype: str, n_blocks: int, heads: int, size: int, value_size: int, seed: int) -> LayerKv:
     """A layer in the middle of its group's blocks, filled with random numbers of its type."""
-    at, scale_bytes = 64, 64 if dtype == "int8" else 0
-    stride = 16 * BYTES[dtype] * (size + value_size) + 2 * scale_bytes
-    keys, values = 16 * BYTES[dtype] * size, 16 * BYTES[dtype] * value_size
-    scales = at + keys + values
+    place = layer_place((CachedPart("k", heads, size), CachedPart("v", heads, value_size)), ELEMENT_TYPES[dtype], 16)
+    at, stride = 64, place.parts[0].stride
     parts = tuple(
-        KvPart(heads, width, first, scale if scale_bytes else -1, stride)
-        for width, first, scale in ((size, at, scales), (value_size, at + keys, scales + scale_bytes))
+        KvPart(heads, p.part.size, at + p.values, at + p.scales if p.scales >= 0 else -1, stride) for p in place.parts
     )
     block_bytes = 64 + heads * stride + 32
     block_bytes += -block_bytes % 16
