@@ -48,6 +48,7 @@ MODELS: dict[str, Architecture] = {
     "experts": tiny(altered(BASE, feed_forward=Experts(6, 2, 32))),
     "dense and experts": OTHERS["dense and experts"],
     "shared": KNOWN["shared"],
+    "streams": KNOWN["streams"],
 }
 SAMPLED = SamplingParams(temperature=1.0, top_k=30, top_p=0.95, seed=3, presence_penalty=0.4)
 GREEDY = SamplingParams(temperature=0.0)

@@ -124,6 +124,7 @@ SOURCES: dict[str, Any] = {
     "plain": lambda: ArraySource(KNOWN["plain"]),
     "mixed": lambda: ArraySource(KNOWN["mixed"]),
     "shared": lambda: ArraySource(KNOWN["shared"]),
+    "streams": lambda: ArraySource(KNOWN["streams"]),
     **{
         variant.name: (lambda variant=variant: SyntheticSource(variant.architecture, variant.types))
         for variant in VARIANTS

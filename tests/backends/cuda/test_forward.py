@@ -45,6 +45,10 @@ OTHERS: dict[str, Architecture] = {
     "on the input": tiny(altered(BASE, feed_forward=Experts(6, 2, 32, weights_on_input=True))),
     "bare norms": tiny(altered(BASE, qk_norm="per_head", bare_qk_norm=True, v_norm=True, keys_are_values=True)),
     "shared": sharing(),
+    "streams": tiny(
+        altered(BASE, embedding=8, laurel=8, post_norm=True, cutoff=0.3), streams=3, layer_vocab_size=80, n_layers=3
+    ),
+    "around": tiny(altered(BASE, laurel=8), residual_scale=0.6),
 }
 KNOWN = {name: a for name, a in (ARCHITECTURES | OTHERS).items() if not a.position_embeddings}
 
@@ -99,8 +103,8 @@ def test_what_no_operation_has_is_refused_by_name() -> None:
         refuse_what_we_lack(ARCHITECTURES["no_rope"])
     for lacking, architecture in (
         ("several streams", tiny(streams=4)),
-        ("second ways around", tiny(altered(BASE, laurel=8))),
-        ("only the largest numbers", tiny(altered(BASE, cutoff=1.0))),
+        ("second ways around", tiny(altered(BASE, laurel=8, parallel=True))),
+        ("cut gates", tiny(altered(BASE, cutoff=1.0, activation="swiglu_clamped"))),
     ):
         with pytest.raises(UnsupportedModel, match=lacking):
             refuse_what_we_lack(architecture)

@@ -66,26 +66,41 @@ class DenseRun:
     def __call__(self, entering: FeedForwardInput, work: Workspace, ops: Operations, out: Tensor) -> None:
         x, kind = entering.normed, self.kind
         hidden = work.take("hidden", len(x), kind.hidden)
-        if self.gate is not None:
+        if self.gate is not None and kind.cutoff is not None:
+            self._cut_off(x, self.gate, kind.cutoff, hidden, work, ops)
+        elif self.gate is not None:
             ops.gated_project(x, self.gate, self.up, self.biases, kind.activation, hidden)
         else:
             ops.project(x, self.up, self.up_bias, hidden)
             ops.activate(hidden, kind.activation, None, hidden)
         ops.project(hidden, self.down, self.down_bias, out)
 
+    def _cut_off(
+        self, x: Tensor, gate: PackedMatrix, cutoff: float, hidden: Tensor, work: Workspace, ops: Operations
+    ) -> None:
+        """Of the gate's numbers the largest count."""
+        opened = work.take("gates", *hidden.shape)
+        biases = self.biases or (None, None)
+        ops.project(x, gate, biases[0], opened)
+        ops.cut_off(opened, cutoff)
+        ops.project(x, self.up, biases[1], hidden)
+        ops.activate(opened, self.kind.activation, hidden, hidden)
+
 
 class DenseKind:
     def lacks(self, feed_forward: Dense) -> Iterator[str]:
         if feed_forward.activation == "swiglu_clamped" and not feed_forward.gated:
             yield f"the activation {feed_forward.activation} without a gate"
-        if feed_forward.cutoff is not None:
-            yield "gates of which only the largest numbers count"
+        if feed_forward.cutoff is not None and feed_forward.activation == "swiglu_clamped":
+            yield f"cut gates with the activation {feed_forward.activation}"
 
     def matrices(self, feed_forward: Dense) -> list[str]:
         return [*(["gate"] if feed_forward.gated else []), "up", "down"]
 
     def needs(self, feed_forward: Dense, width: int) -> Iterator[Need]:
         yield Need("hidden", feed_forward.hidden)
+        if feed_forward.cutoff is not None:
+            yield Need("gates", feed_forward.hidden)
 
     def lower(self, feed_forward: Dense, weights: DeviceWeights, prefix: str) -> DenseRun:
         return DenseRun(

@@ -12,6 +12,7 @@ from imp_server.backends.base import Embeddings
 from imp_server.backends.cuda.feed_forwards import FeedForwardInput, FeedForwardRun, feed_forward_kind
 from imp_server.backends.cuda.mixers import MixerPlace, MixerRun, mixer_kind
 from imp_server.backends.cuda.operations import LayerKv, NormForm, Operations, PackedMatrix, Rows, SlotState
+from imp_server.backends.cuda.streams import Streams, StreamsOfLayer
 from imp_server.backends.cuda.weights import DeviceWeights, Rotations
 from imp_server.backends.cuda.workspace import Workspace
 from imp_server.models.architecture import Architecture, Layer
@@ -19,7 +20,10 @@ from imp_server.models.mixers import Attention
 
 Tensor = torch.Tensor
 
-_LAYER_NORMS = ("attn_norm", "post_attn_norm", "ffn_norm", "post_ffn_norm", "post_embedding_norm")
+_LAYER_NORMS = (
+    *("attn_norm", "post_attn_norm", "ffn_norm", "post_ffn_norm"),
+    *("post_embedding_norm", "laurel_norm", "stream_router_norm"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +38,9 @@ class LayerRun:
     """Of what comes out; 1 = it isn't multiplied."""
     embedding: tuple[PackedMatrix, PackedMatrix] | None
     """Gate and way up of what ids say to this layer."""
+    laurel: tuple[PackedMatrix, PackedMatrix] | None
+    """Down and up of the second way around the mixer."""
+    streams: StreamsOfLayer | None
 
 
 class DeviceForward:
@@ -51,6 +58,7 @@ class DeviceForward:
         self._head = self._embedding if a.tied_head else weights.matrix("head")
         self._head_bias = weights.vector("head.bias")
         self._final_norm = weights.norm("final_norm")
+        self._streams = Streams.lowered(weights) if a.streams > 1 else None
         self._said: tuple[PackedMatrix, PackedMatrix, NormForm] | None = None
         if a.layer_embedding:
             # What is projected is divided by sqrt(width) before its norm: the same as a larger epsilon.
@@ -66,6 +74,10 @@ class DeviceForward:
             tokens, vectors = (torch.from_numpy(part).to(stream.device) for part in given)
             stream[tokens.long()] = vectors
         said = self._say(ids, rows, slots, stream)
+        if self._streams is not None and said is not None:
+            self._run_streams(self._streams, stream, said, rows)
+            ops.norm(stream, self._final_norm, out)
+            return
         delta: Tensor | None = None
         for index, run in enumerate(self._layers):
             delta = self._run_layer(run, stream, delta, rows, None if said is None else said[:, index])
@@ -96,10 +108,37 @@ class DeviceForward:
         ops.add(said, projected, math.sqrt(0.5))
         return said.view(n, a.n_layers, size)
 
+    def _run_streams(self, streams: Streams, stream: Tensor, said: Tensor, rows: Rows) -> None:
+        """All layers where a position has several streams; `stream` is the first, and in the end what they came to."""
+        ops, work, (n, width) = self._ops, self._work, stream.shape
+        count = self.architecture.streams
+        own, expected = (work.take(name, n, count * width).view(count, n, width) for name in ("streams", "expected"))
+        streams.spread(stream, own, ops)
+        for index, run in enumerate(self._layers):
+            assert run.streams is not None
+            run.streams.predict(own, expected, work, ops)
+            own.copy_(expected)
+            stream.copy_(expected[0])
+            delta = self._halves(run, stream, None, rows)
+            if delta is not None:
+                ops.add(stream, delta, self.architecture.residual_scale)
+            run.streams.correct(own, stream, work, ops)
+            ops.times(own[0], run.streams.scale, stream)
+            heard = self._heard(run, stream, said[:, index])
+            for other in own[1:]:
+                ops.add(other, heard, 1.0)
+            if run.factor != 1.0:
+                ops.scale(own, run.factor)
+        streams.merge(own, stream, work.take("delta", n, width), ops)
+
     def _run_layer(
         self, run: LayerRun, stream: Tensor, delta: Tensor | None, rows: Rows, said: Tensor | None
     ) -> Tensor | None:
         """`delta`: what the layer before has yet to add. What this one has."""
+        return self._end(run, stream, self._halves(run, stream, delta, rows), said)
+
+    def _halves(self, run: LayerRun, stream: Tensor, delta: Tensor | None, rows: Rows) -> Tensor | None:
+        """Mixer and feed-forward; what is yet to be added."""
         layer, ops, work, scale = run.layer, self._ops, self._work, self.architecture.residual_scale
         n, width = stream.shape
         inner = self._entering(run, "attn_norm", stream, delta)
@@ -110,8 +149,11 @@ class DeviceForward:
         if layer.parallel:
             run.feed_forward(FeedForwardInput(inner, stream), work, ops, second)
             ops.add(out, second, 1.0)
-            return self._end(run, stream, out, said)
-        if layer.pre_norm:
+            return out
+        if run.laurel is not None:
+            self._go_around(run, run.laurel, stream, inner, out)
+            inner = self._entering(run, "ffn_norm", stream, None)
+        elif layer.pre_norm:
             inner = self._entering(run, "ffn_norm", stream, out)
         else:
             ops.add(stream, out, scale)
@@ -124,8 +166,23 @@ class DeviceForward:
         if not layer.pre_norm and not layer.post_norm:
             ops.add(stream, second, scale)
             ops.norm(stream, run.norms["ffn_norm"], stream)
-            return self._end(run, stream, None, said)
-        return self._end(run, stream, second, said)
+            return None
+        return second
+
+    def _go_around(
+        self, run: LayerRun, laurel: tuple[PackedMatrix, PackedMatrix], stream: Tensor, inner: Tensor, out: Tensor
+    ) -> None:
+        """Both ways are added to the stream, over the root of two. `out`: what the mixer made."""
+        ops, (down, up) = self._ops, laurel
+        around = self._work.take("around", *stream.shape)
+        low = self._work.take("laurel", len(stream), down.n_out)
+        ops.project(inner, down, None, low)
+        ops.project(low, up, None, around)
+        ops.norm(around, run.norms["laurel_norm"], around)
+        ops.add(around, inner, 1.0)
+        ops.add(stream, out, self.architecture.residual_scale)
+        ops.add(stream, around, 1.0)
+        ops.scale(stream, math.sqrt(0.5))
 
     def _entering(self, run: LayerRun, norm: str, stream: Tensor, delta: Tensor | None) -> Tensor:
         scale = self.architecture.residual_scale
@@ -145,17 +202,22 @@ class DeviceForward:
         if delta is not None:
             ops.add(stream, delta, scale)
         if run.embedding is not None and said is not None:
-            gate, up = run.embedding
-            opened = self._work.take("opened", len(stream), gate.n_out)
-            ops.project(stream, gate, None, opened)
-            ops.activate(opened, "gelu_tanh", said, opened)
-            out = self._work.take("delta", *stream.shape)
-            ops.project(opened, up, None, out)
-            ops.norm(out, run.norms["post_embedding_norm"], out)
-            ops.add(stream, out, scale)
+            ops.add(stream, self._heard(run, stream, said), scale)
         if run.factor != 1.0:
             ops.scale(stream, run.factor)
         return None
+
+    def _heard(self, run: LayerRun, stream: Tensor, said: Tensor) -> Tensor:
+        """What ids say to a layer that has this stream: the buffer `delta`."""
+        assert run.embedding is not None
+        ops, (gate, up) = self._ops, run.embedding
+        opened = self._work.take("opened", len(stream), gate.n_out)
+        ops.project(stream, gate, None, opened)
+        ops.activate(opened, "gelu_tanh", said, opened)
+        out = self._work.take("delta", *stream.shape)
+        ops.project(opened, up, None, out)
+        ops.norm(out, run.norms["post_embedding_norm"], out)
+        return out
 
 
 def _lowered(weights: DeviceWeights, index: int, kv: LayerKv, rotations: Rotations) -> LayerRun:
@@ -170,6 +232,8 @@ def _lowered(weights: DeviceWeights, index: int, kv: LayerKv, rotations: Rotatio
         {name: weights.norm(prefix + name) for name in _LAYER_NORMS if weights.has(prefix + name)},
         float(weights.required(f"{prefix}scale")[0]) if layer.scaled else 1.0,
         embedding,
+        (weights.matrix(f"{prefix}laurel_down"), weights.matrix(f"{prefix}laurel_up")) if layer.laurel else None,
+        StreamsOfLayer.lowered(weights, prefix) if weights.architecture.streams > 1 else None,
     )
 
 

@@ -24,23 +24,29 @@ def _lacks(a: Architecture) -> Iterator[str]:
         yield "learned positions and embedding norms"
     if any(group.kind not in ("full", "window") for group in a.cache_groups):
         yield "recurrent state"
-    if a.streams > 1:
-        yield "several streams of a position"
+    if a.streams > 1 and not all(layer.pre_norm and layer.embedding for layer in a.layers):
+        yield "several streams without norms in front, or of layers that ids say nothing to"
     for layer in a.layers:
         yield from mixer_kind(layer.mixer).lacks(layer.mixer)
         yield from feed_forward_kind(layer.feed_forward).lacks(layer.feed_forward)
-        if layer.laurel:
-            yield "second ways around mixers"
+        if layer.laurel and (layer.parallel or not layer.pre_norm):
+            yield "second ways around mixers without norms in front"
 
 
 def matrix_names(architecture: Architecture) -> list[str]:
     """Canonical names of the packed matrices, in the order in which a forward reads them."""
     names = ["layer_embedding", "layer_projection"] if architecture.layer_embedding else []
+    if architecture.streams > 1:
+        names += ["stream_projection", "stream_merge"]
     for index, layer in enumerate(architecture.layers):
         kinds = mixer_kind(layer.mixer).matrices(layer.mixer)
         kinds += feed_forward_kind(layer.feed_forward).matrices(layer.feed_forward)
         if layer.embedding:
             kinds += ["embedding_gate", "embedding_up"]
+        if layer.laurel:
+            kinds += ["laurel_down", "laurel_up"]
+        if architecture.streams > 1:
+            kinds += ["stream_router", "stream_predict", "stream_correct"]
         names += [f"layers.{index}.{kind}" for kind in kinds]
     return [*names, "embedding", *([] if architecture.tied_head else ["head"])]
 
@@ -55,4 +61,9 @@ def buffer_needs(architecture: Architecture) -> list[Need]:
     if a.layer_embedding:
         needs += [Need(name, a.n_layers * a.layer_embedding) for name in ("said", "projected")]
         needs.append(Need("opened", a.layer_embedding))
+    if laurel := max(layer.laurel for layer in a.layers):
+        needs += [Need("laurel", laurel), Need("around", a.width)]
+    if (n := a.streams) > 1:
+        needs += [Need(name, n * a.width) for name in ("streams", "expected")]
+        needs += [Need("stream_counts", n), Need("stream_shares", n * n), Need("stream_weights", n)]
     return needs

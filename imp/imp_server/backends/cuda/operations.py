@@ -375,6 +375,33 @@ class Operations(Protocol):
         """x *= factor, in place."""
         ...
 
+    def times(self, x: Tensor, weight: Tensor, out: Tensor) -> None:
+        """out [T, n] = x times weight [n]."""
+        ...
+
+    def tanh(self, x: Tensor) -> None:
+        """In place."""
+        ...
+
+    def match_size(self, x: Tensor, like: Tensor) -> None:
+        """x [T, n], in place: times the root of mean(like^2), over that of mean(x^2), the latter mean at least 1e-5."""
+        ...
+
+    def cut_off(self, x: Tensor, deviations: float) -> None:
+        """x [T, n], in place: by how much a number exceeds the mean of the n and so many of their standard deviations
+        (divided by n), 0 where it doesn't."""
+        ...
+
+    def predict(self, streams: Tensor, shares: Tensor, out: Tensor) -> None:
+        """streams [S, T, width], shares [T, S S] -> out [S, T, width]: stream s plus the sum of all, in order, stream i
+        times shares[:, S s + i]."""
+        ...
+
+    def correct(self, streams: Tensor, made: Tensor, weights: Tensor) -> None:
+        """streams [S, T, width], in place: plus (made [T, width] - stream 0 as it was) * (1 + weights[:, s]), weights
+        [T, S]."""
+        ...
+
     def norm(self, x: Tensor, norm: NormForm, out: Tensor) -> None:
         """Over the last dimension; x and out [T, size], may be slices and may be the same."""
         ...

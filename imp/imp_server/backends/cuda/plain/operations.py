@@ -26,6 +26,8 @@ from imp_server.backends.cuda.plain.weights import dequantised, gathered, multip
 from imp_server.models.feed_forwards import Activation
 
 Tensor = torch.Tensor
+LEAST_SQUARE = 1e-5
+"""Mean square that is divided by."""
 
 
 class PlainOperations:
@@ -51,6 +53,33 @@ class PlainOperations:
 
     def scale(self, x: Tensor, factor: float) -> None:
         x.mul_(factor)
+
+    def times(self, x: Tensor, weight: Tensor, out: Tensor) -> None:
+        torch.mul(x, weight, out=out)
+
+    def tanh(self, x: Tensor) -> None:
+        x.tanh_()
+
+    def match_size(self, x: Tensor, like: Tensor) -> None:
+        target = like.square().mean(dim=-1, keepdim=True).sqrt()
+        x.copy_(x * target / x.square().mean(dim=-1, keepdim=True).clamp_min(LEAST_SQUARE).sqrt())
+
+    def cut_off(self, x: Tensor, deviations: float) -> None:
+        mean, deviation = x.mean(dim=-1, keepdim=True), x.std(dim=-1, keepdim=True, unbiased=False)
+        x.copy_(torch.relu(x - (mean + deviation * deviations)))
+
+    def predict(self, streams: Tensor, shares: Tensor, out: Tensor) -> None:
+        n = len(streams)
+        for s in range(n):
+            total = streams[0] * shares[:, s * n, None]
+            for i in range(1, n):
+                total = total + streams[i] * shares[:, s * n + i, None]
+            out[s].copy_(total + streams[s])
+
+    def correct(self, streams: Tensor, made: Tensor, weights: Tensor) -> None:
+        change = made - streams[0]
+        for s, stream in enumerate(streams):
+            stream.add_(change * (weights[:, s, None] + 1.0))
 
     def norm(self, x: Tensor, norm: NormForm, out: Tensor) -> None:
         out.copy_(normed(x, norm))
