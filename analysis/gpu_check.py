@@ -1,6 +1,6 @@
 """One card, one command, at most eight minutes: does the cuda backend do on it what was proved on CPUs, and how fast?
 
-    python -m analysis.gpu_check [--out FILE] [--minutes 8] [--only SECTION ...] [--tiny] [--wheelhouse FOLDER]
+    PYTHONPATH=imp:. python -m analysis.gpu_check [--out FILE] [--minutes 8] [--only SECTION ...] [--wheelhouse FOLDER]
 
 Needs numpy, torch (2.11 or newer), msgspec and CuPy, Python 3.11 or newer, no network. Each section prints, and is
 saved to FILE, as soon as it is done; what there is no time for is said to be left out. `--tiny --card MODULE:FUNCTION`

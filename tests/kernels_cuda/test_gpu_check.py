@@ -89,6 +89,14 @@ def test_all_of_it_runs_on_the_emulated_card(tmp_path: Path, monkeypatch: pytest
     assert report["constrained"]["constrained_share"] > 0 and "left out" in report["served"]
 
 
+def test_the_tree_can_be_carried_to_a_card() -> None:
+    if not (ROOT / ".git").exists():
+        pytest.skip("no checkout")
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True).stdout
+    paths = [ROOT / name for name in listed.decode().split("\0") if name]
+    assert sum(path.stat().st_size for path in paths if path.is_file()) < 64 << 20
+
+
 def test_without_a_card_it_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     if torch.cuda.is_available():
         pytest.skip("there is one")

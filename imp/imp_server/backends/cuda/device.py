@@ -52,6 +52,10 @@ class Device(Protocol):
 
     def free_bytes(self) -> int: ...
 
+    def give_back(self) -> None:
+        """Memory that is kept for reuse, as another process is about to need some."""
+        ...
+
     def counters(self) -> Mapping[str, float]: ...
 
 
@@ -78,6 +82,9 @@ class CpuDevice:
 
     def free_bytes(self) -> int:
         return available_bytes()
+
+    def give_back(self) -> None:
+        return
 
     def counters(self) -> Mapping[str, float]:
         return Graphs.no_counters()
@@ -260,6 +267,9 @@ class GpuDevice:
     def forget_graphs(self) -> None:
         self._graphs.forget()
         self._pool = None
+
+    def give_back(self) -> None:
+        torch.cuda.empty_cache()
 
     def counters(self) -> Mapping[str, float]:
         return self._graphs.counters()

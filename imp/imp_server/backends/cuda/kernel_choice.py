@@ -101,6 +101,7 @@ class KernelChoice:
         if verdict is None or not verdict.was_tried:
             log.info("trying %d calls of CUDA kernels on %s; the result is kept", len(cases), self._card.name)
             faulted = verdict.condemned if verdict is not None else {}
+            self._card.device.give_back()
             verdict = self._prove(self._opener, [case for case in cases if case.operation not in faulted])
             if verdict is None:
                 return ()

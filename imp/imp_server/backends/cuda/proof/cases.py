@@ -125,12 +125,14 @@ def _signature(operation: str) -> inspect.Signature:
 
 
 DECODE_ROWS = (1, 2, 4, 8, 16, 64)
-FEW_COLUMNS = 64
+FEW_COLUMNS, MOST_COLUMNS = 64, 2048
+"""Of tables. Beyond 32,768 positions the plain twin would take too much memory."""
 
 
 def usual_rectangles(n_columns: int) -> list[RectangleShape]:
     """One for each way in which kernels differ by shape: rows of decoding, drafts, chunks; few of them at the longest
-    table, `n_columns` wide."""
+    table, `n_columns` wide (up to MOST_COLUMNS)."""
+    n_columns = min(n_columns, MOST_COLUMNS)
     few = min(FEW_COLUMNS, n_columns)
     found = [RectangleShape(n, 1, n_columns if n <= 2 else few) for n in DECODE_ROWS]
     found += [RectangleShape(1, 4, n_columns), RectangleShape(4, 8, few)]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 import time
 
 import msgspec
@@ -50,7 +51,16 @@ def say(line: Line) -> None:
     sys.stdout.buffer.flush()
 
 
+def end_with_parent() -> None:
+    """A launch that hangs would outlive whoever waits for it."""
+    parent = os.getppid()
+    while os.getppid() == parent:
+        time.sleep(1.0)
+    os._exit(EXIT_BROKEN)
+
+
 def main() -> int:
+    threading.Thread(target=end_with_parent, name="imp-proof-parent", daemon=True).start()
     request = msgspec.json.decode(sys.stdin.buffer.read(), type=Request)
     card = CardOpener(request.place, request.number).open("always")
     say(Line("ready"))
