@@ -138,7 +138,7 @@ SOURCES: dict[str, Any] = {
     [
         ("plain", "int8"),
         *(pytest.param(name, "bf16", marks=pytest.mark.slow) for name in SOURCES),
-        pytest.param("mixed", "fp8", marks=pytest.mark.slow),
+        *(pytest.param("mixed", kv, marks=pytest.mark.slow) for kv in ("fp8", "int4", "nvfp4")),
     ],
 )
 def test_each_step_of_a_bucket_does_the_same_to_the_same_memory(name: str, kv: str) -> None:
