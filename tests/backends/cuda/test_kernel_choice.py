@@ -147,7 +147,12 @@ def test_a_fault_while_serving_ends_the_engine_and_the_next_one_does_without(ove
 def test_a_card_that_does_not_answer_ends_the_engine_and_condemns_what_ran(monkeypatch: pytest.MonkeyPatch) -> None:
     ended = threading.Event()
     codes: list[int] = []
-    monkeypatch.setattr(os, "_exit", lambda code: (codes.append(code), ended.set()))
+
+    def end(code: int) -> None:
+        codes.append(code)
+        ended.set()
+
+    monkeypatch.setattr(os, "_exit", end)
     backend = made("all", Silent())
     backend._guard = HangGuard(backend._give_up, limit_s=0.05)
     monkeypatch.setattr(backend._ready(), "collect", lambda flight: ended.wait(5))

@@ -59,9 +59,13 @@ class StreamsOfLayer:
 
     @classmethod
     def lowered(cls, weights: DeviceWeights, prefix: str) -> StreamsOfLayer:
-        matrices = (weights.matrix(f"{prefix}stream_{name}") for name in ("router", "predict", "correct"))
-        norm, scale = weights.norm(f"{prefix}stream_router_norm"), weights.required(f"{prefix}stream_scale")
-        return cls(norm, *matrices, scale)
+        return cls(
+            norm=weights.norm(f"{prefix}stream_router_norm"),
+            router=weights.matrix(f"{prefix}stream_router"),
+            prediction=weights.matrix(f"{prefix}stream_predict"),
+            correction=weights.matrix(f"{prefix}stream_correct"),
+            scale=weights.required(f"{prefix}stream_scale"),
+        )
 
     def predict(self, streams: Tensor, out: Tensor, work: Workspace, ops: Operations) -> None:
         """As the layer expects them."""

@@ -90,7 +90,8 @@ def _as_nvfp4(x: Tensor) -> tuple[Tensor, Tensor]:
 
 def _groups(x: Tensor, group: int) -> Tensor:
     """[T, heads, groups, group], zeros behind the end."""
-    return torch.nn.functional.pad(x, (0, -x.shape[-1] % group)).unflatten(-1, (-1, group))
+    padded = torch.nn.functional.pad(x, (0, -x.shape[-1] % group))
+    return padded.view(*x.shape[:-1], -1, group)
 
 
 def gather(kv: LayerKv, part: int, blocks: Tensor) -> Tensor:
