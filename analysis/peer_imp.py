@@ -26,7 +26,8 @@ class Own:
     def __init__(self, path: str, n_threads: int, n_sequences: int, pack_folder: str) -> None:
         self.backend = CpuBackend(open_model(path), n_threads=n_threads, pack_folder=Path(pack_folder))
         self.n_blocks = N_CONTEXT_TOKENS // BLOCK_TOKENS
-        kv = KvSpec((self.n_blocks * n_sequences,), "bf16")
+        self.n_groups = len(self.backend.architecture.cache_groups)
+        kv = KvSpec((self.n_blocks * n_sequences,) * self.n_groups, "bf16")
         self.backend.allocate(kv)
         warm_up(self.backend, kv, CostTable(), CHUNK)  # as a server does at its start: a look at each number of threads
         self.vocab = self.backend.architecture.vocab_size
@@ -37,18 +38,20 @@ class Own:
 
     def forward(self, ids: np.ndarray, first: int, sequence: int, *, wants: bool) -> int:
         """A chunk of one sequence from position `first` on; the id that follows if it is wanted."""
-        builder = StepBuilder(1)
+        builder = StepBuilder(self.n_groups)
         row = StepRow(WANT_SAMPLE if wants else WANT_NOTHING, sampler=self.state)
-        builder.add_alone(row, ids.astype(np.int32), first, [self.table[sequence]])
+        builder.add_alone(row, ids.astype(np.int32), first, [self.table[sequence]] * self.n_groups)
         tokens = self.backend.run(builder.finish()).rows[0].tokens
         return int(tokens[0]) if wants else -1
 
     def forward_all(self, ids: list[int], position: int) -> list[int]:
         """One token of each sequence, all at the same position; the ids that follow."""
-        builder = StepBuilder(1)
+        builder = StepBuilder(self.n_groups)
         for sequence, token_id in enumerate(ids):
             row = StepRow(WANT_SAMPLE, sampler=self.state)
-            builder.add_alone(row, np.array([token_id], dtype=np.int32), position, [self.table[sequence]])
+            builder.add_alone(
+                row, np.array([token_id], dtype=np.int32), position, [self.table[sequence]] * self.n_groups
+            )
         return [int(row.tokens[0]) for row in self.backend.run(builder.finish()).rows]
 
     def fill(self, n_tokens: int, sequence: int) -> int:

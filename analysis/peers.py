@@ -148,7 +148,7 @@ def _note(row: dict[str, Any]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("model", type=Path, nargs="?")
-    parser.add_argument("--shape", help="1b, 3b, olmoe or gpt-oss, instead of a model")
+    parser.add_argument("--shape", help="1b, 3b, olmoe, gpt-oss, gemma-3n or gemma-4, instead of a model")
     parser.add_argument("--types", default="", help="of the shape's files; empty = those of its table")
     parser.add_argument("--layers", type=int, default=0, help="of the shape; 0 = all it has")
     parser.add_argument("--llamacpp", type=Path, help="a build of llama.cpp")

@@ -1,7 +1,8 @@
 """GGUF files of the true shapes of models that people run, filled with random weights: what speed depends on, without
 the gigabytes of a download.
 
-    python analysis/shaped_models.py 1b Q4_K_M FILE.gguf      (3b, olmoe, gpt-oss; --layers N for fewer of them)
+    python analysis/shaped_models.py 1b Q4_K_M FILE.gguf      (3b, olmoe, gpt-oss, gemma-3n, gemma-4; --layers N for
+                                                               fewer of them)
 
 Blocks are random bytes with scales of a sane size, so nothing is quantised and a file is written about as fast as the
 disk takes it. Which tensor gets which type follows llama.cpp's own recipes. The vocabulary is one of bytes and fillers:
@@ -23,6 +24,8 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from imp_server.weights.ggml_types import BY_NAME
 
+from analysis import shaped_gemma
+from analysis.shaped_gemma import Beside
 from tests.backends.cpu.synthetic_models import random_tensor
 
 RECIPES = (
@@ -49,6 +52,8 @@ class Shape:
     oss: bool = False
     """Biases, sinks, a window in every other layer."""
     keys: dict[str, Any] = field(default_factory=dict)
+    beside: Beside | None = None
+    """Of Gemma 3n and 4."""
     recipes: tuple[str, ...] = ("Q4_K_M", "Q6_K", "Q8_0", "IQ4_XS", "Q5_K_M")
     """That a table has unless others are asked for."""
 
@@ -62,6 +67,8 @@ class Shape:
 
 
 _LLAMA3 = {"rope.freq_base": 500000.0}
+_FEWER_IDS = 65536
+"""A quarter of Gemma's, as most of its file is what ids say to layers, of which a step reads a row per id."""
 SHAPES = {
     "1b": Shape("llama", 16, 2048, 32, 8, 64, 8192, 128256, True, keys=_LLAMA3),
     "3b": Shape("llama", 28, 3072, 24, 8, 128, 8192, 128256, True, keys=_LLAMA3),
@@ -71,6 +78,14 @@ SHAPES = {
     "gpt-oss": Shape(
         "gpt-oss", 24, 2880, 64, 8, 64, 2880, 201088, False, 32, 4, oss=True, recipes=("MXFP4",),
         keys={"rope.freq_base": 150000.0, "attention.sliding_window": 128, "expert_feed_forward_length": 2880},
+    ),
+    "gemma-3n": Shape(
+        "gemma3n", 30, 2048, 8, 2, 256, 8192, _FEWER_IDS, True, recipes=("Q4_K_M", "Q8_0"),
+        beside=Beside(said=256, n_shared=10, every=5, rank=64, streams=4, sparse=10, has_all_keys=True),
+    ),
+    "gemma-4": Shape(
+        "gemma4", 35, 1536, 8, 1, 256, 6144, _FEWER_IDS, True, recipes=("Q4_K_M", "Q8_0"),
+        beside=Beside(said=256, n_shared=20, every=5, global_head=512, wider=2),
     ),
 }  # fmt: skip
 
@@ -95,6 +110,9 @@ def type_of(recipe: str, stem: str, layer: int, shape: Shape) -> str:
 
 def tensors(shape: Shape, recipe: str) -> Iterator[tuple[str, tuple[int, ...], str]]:
     """Name in the file, shape (rows first) and type of each."""
+    if shape.beside:
+        yield from _gemma(shape, shape.beside, recipe)
+        return
     w, experts = shape.width, shape.experts
     yield "token_embd.weight", (shape.vocab, w), type_of(recipe, "token_embd", 0, shape)
     yield "output_norm.weight", (w,), "F32"
@@ -128,6 +146,18 @@ def tensors(shape: Shape, recipe: str) -> Iterator[tuple[str, tuple[int, ...], s
         if shape.oss:
             yield f"blk.{i}.ffn_gate_inp.bias", (experts,), "F32"
             yield f"blk.{i}.attn_sinks.weight", (shape.n_heads,), "F32"
+
+
+def _gemma(shape: Shape, beside: Beside, recipe: str) -> Iterator[tuple[str, tuple[int, ...], str]]:
+    w = shape.width
+    yield "token_embd.weight", (shape.vocab, w), type_of(recipe, "token_embd", 0, shape)
+    yield "per_layer_token_embd.weight", (shape.vocab, shape.n_layers * beside.said), type_of(recipe, "", 0, shape)
+    yield "output_norm.weight", (w,), "F32"
+    for name, size in shaped_gemma.matrices(shape, beside):
+        _, layer, stem = name.split(".")
+        yield f"{name}.weight", size, type_of(recipe, stem, int(layer), shape)
+    for name, size in shaped_gemma.plain(shape, beside):
+        yield name, size, "F16" if name.split(".")[-2] in shaped_gemma.HALVES else "F32"
 
 
 def write(path: Path, shape: Shape, recipe: str, seed: int = 0) -> Path:
@@ -175,11 +205,12 @@ def _add_keys(writer: gguf.GGUFWriter, shape: Shape) -> None:
         "rope.dimension_count": shape.head_size,
         "vocab_size": shape.vocab,
         **({"expert_count": shape.experts, "expert_used_count": shape.top_k} if shape.experts else {}),
+        **(shaped_gemma.keys(shape, shape.beside) if shape.beside else {}),
         **shape.keys,
     }
     for key, value in keys.items():
-        add = writer.add_float32 if isinstance(value, float) else writer.add_uint32
-        add(f"{shape.architecture}.{key}", value)
+        adds: dict[type, Any] = {float: writer.add_float32, list: writer.add_array}
+        adds.get(type(value), writer.add_uint32)(f"{shape.architecture}.{key}", value)
 
 
 def _add_vocabulary(writer: gguf.GGUFWriter, n: int) -> None:

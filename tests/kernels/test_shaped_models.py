@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from imp_server.backends.cpu.packing import packed_shape
 from imp_server.models.opening import open_model
 from imp_server.weights.ggml_types import BY_NAME
 
+from analysis.shaped_gemma import Beside
 from analysis.shaped_models import RECIPES, SHAPES, Shape, tensors, write
 from tests.backends.cpu.running import logits_in_chunks, open_backend
 
@@ -21,6 +23,13 @@ OSS = replace(
     SHAPES["gpt-oss"], keys=OSS_KEYS, n_layers=1, width=256, n_heads=4, n_kv_heads=2, hidden=256, vocab=512, experts=4,
     top_k=2,
 )  # fmt: skip
+SMALL_GEMMA: dict[str, Any] = {"width": 256, "hidden": 512, "vocab": 512}
+GEMMA_3N = replace(
+    SHAPES["gemma-3n"], n_layers=4, beside=Beside(256, n_shared=2, every=2, rank=32, streams=4, sparse=1), **SMALL_GEMMA
+)
+GEMMA_4 = replace(
+    SHAPES["gemma-4"], n_layers=4, beside=Beside(256, n_shared=2, every=2, global_head=512, wider=2), **SMALL_GEMMA
+)
 
 
 def bytes_of(shape: Shape, recipe: str) -> tuple[int, int]:
@@ -46,7 +55,15 @@ def test_a_whole_model_takes_the_bytes_of_its_file(name: str, recipe: str) -> No
 
 
 @pytest.mark.parametrize(
-    ("shape", "recipe"), [(DENSE, "Q4_K_M"), (DENSE, "IQ4_XS"), (MIXTURE, "Q4_K_M"), (OSS, "MXFP4")]
+    ("shape", "recipe"),
+    [
+        (DENSE, "Q4_K_M"),
+        (DENSE, "IQ4_XS"),
+        (MIXTURE, "Q4_K_M"),
+        (OSS, "MXFP4"),
+        (GEMMA_3N, "Q4_K_M"),
+        (GEMMA_4, "Q4_K_M"),
+    ],
 )
 def test_such_a_file_runs(tmp_path: Path, shape: Shape, recipe: str) -> None:
     path = write(tmp_path / "model.gguf", shape, recipe)
