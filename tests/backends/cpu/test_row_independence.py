@@ -11,7 +11,7 @@ from tests.backends.cpu.running import logits_in_chunks, open_backend, step_of, 
 from tests.backends.cpu.synthetic_models import VARIANTS, SyntheticSource
 from tests.backends.driver import logits_of
 
-MODELS = [VARIANTS[0], VARIANTS[3], VARIANTS[4], VARIANTS[-2]]
+MODELS = [VARIANTS[0], VARIANTS[3], VARIANTS[4], VARIANTS[9], VARIANTS[-2]]
 ALL = StepRow(WANT_PROMPT_LOGITS)
 
 
