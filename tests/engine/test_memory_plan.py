@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 from imp_server.backends.base import BackendInfo
 from imp_server.config import Config
-from imp_server.core import CapacityExceeded
+from imp_server.core import CapacityExceeded, ModelFileMissing
+from imp_server.engine import build
 from imp_server.engine.build import build_engine, plan_memory
 
 from tests.backends.array_source import tiny
@@ -51,3 +52,16 @@ def test_a_devices_memory_is_what_its_backend_says_is_left() -> None:
     assert on_a_device(700, size_mib=500) == 500
     with pytest.raises(CapacityExceeded, match=r"asks for 900 MiB .* 700 MiB of the device are left"):
         on_a_device(700, size_mib=900)
+
+
+def test_whoever_opens_the_model_knows_the_context_that_is_served(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = []
+
+    def opening(path: str, served_context: int) -> NoReturn:
+        told.append((path, served_context))
+        raise ModelFileMissing("enough")
+
+    monkeypatch.setattr(build, "open_with_tokenizer", opening)
+    with pytest.raises(ModelFileMissing):
+        build_engine("x", "m", Config.of({"model.max_seq_len": 77}).for_engine(), lambda _: None, lambda _: None)
+    assert told == [("x", 77)]

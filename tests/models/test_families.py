@@ -25,6 +25,7 @@ from imp_server.weights.checkpoint import Checkpoint, TextTensors
 from imp_server.weights.gguf import GgufFile
 
 from tests.backends.driver import Driver
+from tests.models.cases_dense import LONGROPE
 from tests.models.family_cases import CASES
 from tests.models.oracle import (
     IDS,
@@ -112,6 +113,15 @@ def test_show_tells_how_the_context_is_extended(name: str, told: str, base: Path
     folder, _, _ = files(name, base)
     facts = model_facts(folder / "published")
     assert facts.rope_scaling == told and not facts.problem
+
+
+@pytest.mark.parametrize(("served", "which"), [(0, "long"), (65, "long"), (64, "short"), (9, "short")])
+def test_the_context_that_is_served_chooses_the_rope_s_factors(served: int, which: str, base: Path) -> None:
+    folder, _, _ = files("phi4-mini", base)
+    wanted = LONGROPE[f"{which}_factor"]
+    for path in (folder / "published", gguf("phi4-mini", base)):
+        (rope,) = open_model(path, served).architecture.ropes()
+        assert rope.scaling.frequency_factors == pytest.approx(wanted)
 
 
 @pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.has_cpu])

@@ -108,7 +108,7 @@ def _opened(path: Path, header: ModelHeader) -> ModelSource:
 
 
 def rope_scaling_text(architecture: Architecture) -> str:
-    """A rope's factors that depend on length are chosen once, by the context that is served: the model's own."""
+    """Factors that depend on length are chosen by the context that is served: here the model's own."""
     told = set()
     for scaling in (rope.scaling for rope in architecture.ropes()):
         if scaling.kind == "longrope":

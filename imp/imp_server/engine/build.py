@@ -169,7 +169,7 @@ def _load(
     path: str, config: EngineConfig, emit: Callable[[FromEngine], None]
 ) -> tuple[ModelSource, Tokenizer, Backend]:
     emit(Loading("open", 0.0))
-    source, tokenizer = open_with_tokenizer(path)
+    source, tokenizer = open_with_tokenizer(path, config.model.max_seq_len)
     emit(Loading("open", 1.0))
     return source, tokenizer, load_backend(config, source, emit, draft_source(config))
 

@@ -104,7 +104,9 @@ class CheckpointReader(Reader):
         own: tuple[str, ...] = (),
     ) -> Rope:
         style: RopeStyle = "interleaved" if interleaved else "neox"
-        return rope_of_config(self.header.hyperparameters, head_size, self.where, style=style, turning=turning, own=own)
+        served = self.header.served_context
+        config = self.header.hyperparameters
+        return rope_of_config(config, head_size, self.where, style=style, turning=turning, own=own, served=served)
 
     def local_rope(self, rope: Rope, default_base: float = 0.0) -> Rope:
         nested = self.header.hyperparameters.get("rope_parameters")

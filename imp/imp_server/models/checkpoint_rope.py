@@ -67,9 +67,10 @@ def rope_of_config(
     style: RopeStyle = "neox",
     turning: float = 1.0,
     own: tuple[str, ...] = (),
+    served: int = 0,
 ) -> Rope:
     """Of layers that see all. `turning`: the share of a head that turns where the config doesn't say; `own`: keys that
-    somebody else reads.
+    somebody else reads; `served`: positions that are, 0 = the model's own.
 
     Raises InvalidModel for a value of the wrong kind, UnsupportedModel for an unknown scaling.
     """
@@ -95,7 +96,7 @@ def rope_of_config(
         base *= alpha ** (dims / (dims - 2))
         values.note("factor", "mscale", "mscale_all_dim", "beta_fast", "beta_slow")
     if _KINDS[kind] == "longrope":
-        scaling = _longrope(values, dims)
+        scaling = _longrope(values, dims, served)
     else:
         scaling = RopeScaling() if _KINDS[kind] == "none" else _scaling(values, kind, where)
     values.refuse_unread()
@@ -120,12 +121,12 @@ def _scaling(values: _RopeValues, kind: str, where: str) -> RopeScaling:
     )
 
 
-def _longrope(values: _RopeValues, dims: int) -> RopeScaling:
-    """The factors are chosen once, by the context that is served: the model's own."""
+def _longrope(values: _RopeValues, dims: int, served: int) -> RopeScaling:
+    """The factors are chosen once, by the context that is served."""
     context = values.number("max_position_embeddings", 0)
     original = values.number("original_max_position_embeddings", context)
     lengths = [values.list_of_numbers(f"{length}_factor", dims // 2) for length in ("short", "long")]
-    is_long = context > original
+    is_long = min(context, served or context) > original
     factor = values.number("factor", context / original if original else 1.0)
     default = math.sqrt(1 + math.log(factor) / math.log(original)) if factor > 1 and original > 1 else 1.0
     mscales = [values.number(f"{length}_mscale", 0.0) for length in ("short", "long")]

@@ -100,7 +100,8 @@ class GgufReader(Reader):
         own: tuple[str, ...] = (),
     ) -> Rope:
         style: RopeStyle = "interleaved" if permuted or interleaved else "neox"
-        return rope_of_gguf(self.keys, self._file, head_size, style, int(turning * head_size))
+        served = self.header.served_context
+        return rope_of_gguf(self.keys, self._file, head_size, style, int(turning * head_size), served)
 
     def local_rope(self, rope: Rope, default_base: float = 0.0) -> Rope:
         base = self.keys.number("rope.freq_base_swa", default_base or rope.base)

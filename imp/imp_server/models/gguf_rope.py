@@ -9,16 +9,18 @@ from imp_server.weights.dequantise import dequantise
 from imp_server.weights.gguf import GgufFile
 
 
-def rope_of_gguf(keys: Hyperparameters, file: GgufFile, head_size: int, style: RopeStyle, turning: int) -> Rope:
-    """`turning`: dimensions of a head that turn where the header doesn't say. Raises InvalidModel for a value of the
-    wrong kind, UnsupportedModel for an unknown scaling."""
+def rope_of_gguf(
+    keys: Hyperparameters, file: GgufFile, head_size: int, style: RopeStyle, turning: int, served: int = 0
+) -> Rope:
+    """`turning`: dimensions of a head that turn where the header doesn't say; `served`: positions that are, 0 = the
+    model's own. Raises InvalidModel for a value of the wrong kind, UnsupportedModel for an unknown scaling."""
     dims = keys.integer("rope.dimension_count", turning, low=2, high=head_size)
     factors = _factors(file, "rope_freqs", dims)
     # Files of before these keys say `scale_linear`; a factor without a type is linear.
     factor = keys.number("rope.scaling.factor", keys.number("rope.scale_linear", 0.0)) or 1.0
     kind = keys.text("rope.scaling.type", "linear")
     if kind == "longrope" or "rope_factors_long.weight" in file.tensors:  # Phi's converter doesn't say the kind
-        return Rope(style, keys.number("rope.freq_base", 10000.0), dims, _longrope(keys, file, dims))
+        return Rope(style, keys.number("rope.freq_base", 10000.0), dims, _longrope(keys, file, dims, served))
     if kind not in ("none", "linear", "yarn"):
         raise UnsupportedModel(f"{keys.named('rope.scaling.type')} is {kind!r}, not known for this family")
     if factor <= 0:
@@ -46,8 +48,8 @@ def rope_of_gguf(keys: Hyperparameters, file: GgufFile, head_size: int, style: R
     return Rope(style, keys.number("rope.freq_base", 10000.0), dims, scaling)
 
 
-def _longrope(keys: Hyperparameters, file: GgufFile, dims: int) -> RopeScaling:
-    """The factors are chosen once, by the context that is served: the model's own."""
+def _longrope(keys: Hyperparameters, file: GgufFile, dims: int, served: int) -> RopeScaling:
+    """The factors are chosen once, by the context that is served."""
     context = keys.integer("context_length", high=1 << 30)
     original = keys.integer("rope.scaling.original_context_length", context, high=1 << 30)
     factors = [_factors(file, f"rope_factors_{length}", dims) for length in ("short", "long")]
@@ -58,7 +60,7 @@ def _longrope(keys: Hyperparameters, file: GgufFile, dims: int) -> RopeScaling:
         factor=context / original,
         original_context=original,
         attention_factor=keys.number("rope.scaling.attn_factor", 1.0),
-        frequency_factors=factors[context > original],
+        frequency_factors=factors[min(context, served or context) > original],
     )
 
 

@@ -45,17 +45,17 @@ class Family(Protocol):
     def describe(self, reader: Reader) -> Architecture: ...
 
 
-def open_model(path: str | os.PathLike[str]) -> ModelSource:
-    """Raises ModelFileMissing, InvalidModel, UnsupportedModel."""
+def open_model(path: str | os.PathLike[str], served_context: int = 0) -> ModelSource:
+    """`served_context`: see ModelHeader. Raises ModelFileMissing, InvalidModel, UnsupportedModel."""
     path = Path(path)
     if not path.exists():
         raise ModelFileMissing(f"there is no model at {path}")
     if path.is_dir():
-        return _open_checkpoint(path)
+        return _open_checkpoint(path, served_context)
     if not is_gguf(path):
         raise no_model_at(path)
     file = GgufFile(path)
-    header = header_of_gguf(file)
+    header = replace(header_of_gguf(file), served_context=served_context)
     family = families_by_architecture().get(header.architecture)
     if family is None:
         raise _unsupported(path.name, "architecture", header.architecture, sorted(families_by_architecture()))
@@ -70,9 +70,9 @@ def open_model(path: str | os.PathLike[str]) -> ModelSource:
     return GgufSource(file, header, architecture, places)
 
 
-def _open_checkpoint(path: Path) -> ModelSource:
+def _open_checkpoint(path: Path, served_context: int) -> ModelSource:
     checkpoint = text_part(Checkpoint(HfFolder(path)))
-    header = header_of_checkpoint(checkpoint)
+    header = replace(header_of_checkpoint(checkpoint), served_context=served_context)
     family = families_by_model_type().get(header.architecture)
     if family is None:
         raise _unsupported(path.name, "model type", header.architecture, sorted(families_by_model_type()))

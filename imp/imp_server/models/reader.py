@@ -221,6 +221,10 @@ class Reader(ABC):
 
     def _pooling(self) -> Literal["none", "mean"]:
         """As GGUF numbers them: 0 it doesn't say, 1 mean, 2 the first position, 3 the last one, 4 a rank."""
+        if self.header.pooling not in ("", "last", "mean"):
+            raise UnsupportedModel(f"{self.where}: {self.header.pooling} isn't supported")
+        if self.header.pooling == "mean":
+            return "mean"
         kind = self.integer("pooling_type", "", 0, low=0, high=4)
         if kind in (2, 4):
             raise UnsupportedModel(f"{self.where}: 'pooling_type' is {kind}, as encoders have it, which come later")

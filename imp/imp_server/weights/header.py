@@ -16,6 +16,7 @@ from imp_server.weights.checkpoint import Checkpoint
 from imp_server.weights.gguf import GgufFile, is_gguf
 from imp_server.weights.hf_folder import HfFolder
 from imp_server.weights.hf_templates import chat_templates
+from imp_server.weights.sentence_folder import pooling_of
 
 log = logging.getLogger(__name__)
 
@@ -59,6 +60,10 @@ class ModelHeader:
     generation: Mapping[str, Any] = field(default_factory=dict)
     """Sampling defaults that ship with the model, in the names of generation_config.json."""
     tokenizer_json: Path | None = None
+    served_context: int = 0
+    """The most positions that are served, where somebody chose fewer than the model was trained for; 0 = all."""
+    pooling: str = ""
+    """Of a folder for sentence-transformers, see sentence_folder.pooling_of."""
 
     @property
     def chat_template(self) -> str | None:
@@ -151,6 +156,7 @@ def header_of_checkpoint(checkpoint: Checkpoint) -> ModelHeader:
         chat_templates=chat_templates(folder.path, tokenizer),
         generation=folder.optional_json("generation_config.json"),
         tokenizer_json=tokenizer_json if tokenizer_json.is_file() else None,
+        pooling=pooling_of(folder),
     )
 
 

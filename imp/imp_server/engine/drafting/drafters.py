@@ -104,7 +104,7 @@ def _load(config: EngineConfig, vocabulary: Vocabulary, emit: Callable[[FromEngi
     wanted = find(name, config.models_dir)
     if wanted is None or wanted.local is None:
         raise ConfigError(f"it isn't on this machine; fetch it with: imp pull {name}")
-    source, tokenizer = open_with_tokenizer(wanted.local)
+    source, tokenizer = open_with_tokenizer(wanted.local, config.model.max_seq_len)
     if any(group.kind == "state" for group in source.architecture.cache_groups) or source.architecture.is_encoder:
         raise ConfigError("only a decoder without recurrent layers can draft")
     if difference := vocabulary_difference(vocabulary, tokenizer.vocabulary):
