@@ -6,11 +6,13 @@ with the variables and messages that llama.cpp gives.
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 import subprocess
 import sys
 import tarfile
+import zipfile
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -31,7 +33,7 @@ from imp_server.vocab.end_tokens import TURN_MARKERS
 from transformers.utils.chat_template_utils import render_jinja_template
 
 from tests.asked import made
-from tests.text.family_templates import NAMED, TOLD, UNSEEN
+from tests.text.family_templates import NAMED, REWRITTEN, TOLD, UNSEEN, Rewritten
 from tests.text.tools.spelled import HARMONY_TOKENS
 from tests.text.tools.test_formats import Case as ToolCase
 from tests.text.tools.test_formats import encode, read
@@ -115,25 +117,48 @@ def theirs(source: str, talk: str, no_tools: list[Any] | None, **variables: Any)
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    folder = tmp_path_factory.mktemp("sources")
-    pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-binary", ":all:", "-d", str(folder)]
-    if subprocess.run([*pip, "llama-cpp-python"], check=False).returncode:
-        pytest.skip("the package index has no sources of llama-cpp-python")
-    (archive,) = folder.glob("*.tar.gz")
-    found = {}
-    with tarfile.open(archive) as opened:
+    """By name: llama.cpp's files, `tests: NAME` those that its test quotes."""
+    found: dict[str, str] = {}
+    with tarfile.open(download(tmp_path_factory, "llama-cpp-python", "--no-binary", "*.tar.gz")) as opened:
         for member in opened:
-            if "/llama.cpp/models/templates/" in member.name and member.name.endswith(".jinja"):
-                content = opened.extractfile(member)
-                assert content is not None
-                found[Path(member.name).stem] = content.read().decode()
-    archive.unlink()
+            if not re.search(r"/llama\.cpp/(models/templates/.*\.jinja|tests/test-chat-template\.cpp)$", member.name):
+                continue
+            content = opened.extractfile(member)
+            assert content is not None
+            text = content.read().decode()
+            found |= quoted(text) if member.name.endswith(".cpp") else {Path(member.name).stem: text}
     return found
+
+
+@pytest.fixture(scope="module")
+def axolotl(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """`axolotl: NAME` -> the template."""
+    with zipfile.ZipFile(download(tmp_path_factory, "axolotl", "--only-binary", "*.whl")) as wheel:
+        names = [name for name in wheel.namelist() if re.search(r"chat_templates/templates/.*\.jinja$", name)]
+        return {f"axolotl: {Path(name).stem}": wheel.read(name).decode() for name in names}
+
+
+def download(factory: pytest.TempPathFactory, package: str, kind: str, pattern: str) -> Path:
+    folder = factory.mktemp("packages")
+    pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", kind, ":all:", "-d", str(folder), package]
+    if subprocess.run(pip, check=False).returncode:
+        pytest.skip(f"the package index has no {package}")
+    (archive,) = folder.glob(pattern)
+    return archive
+
+
+QUOTED = r'/\* \.name= \*/ ("(?:[^"\\]|\\.)*"),\s*/\* \.template_str= \*/ (?:U8C\()?("(?:[^"\\]|\\.)*")'
+
+
+def quoted(source: str) -> dict[str, str]:
+    """The templates of llama.cpp's own test, whose strings are spelled as Python's."""
+    return {f"tests: {ast.literal_eval(name)}": ast.literal_eval(text) for name, text in re.findall(QUOTED, source)}
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_published_templates_think_call_and_end_as_is_known(files: dict[str, str]) -> None:
+def test_published_templates_think_call_and_end_as_is_known(files: dict[str, str], axolotl: dict[str, str]) -> None:
+    files = files | axolotl
     for told in TOLD:
         source, tags = files[told.file], think_tags(files[told.file])
         assert (tags.open if tags else "") == told.thinks, told.file
@@ -158,9 +183,26 @@ def ends_turns(source: str, end: str) -> bool:
 
 
 def test_each_family_s_template_is_known_or_said_to_be_unseen() -> None:
-    told = {family for told in TOLD for family in told.families}
+    told = {family for told in (*TOLD, *REWRITTEN) for family in told.families}
     assert not UNSEEN & (told | NAMED.keys())
     assert told | NAMED.keys() | UNSEEN == families_by_model_type().keys()
+
+
+@pytest.mark.parametrize("known", REWRITTEN, ids=lambda known: known.families[0])
+def test_a_template_written_anew_talks_thinks_and_ends_as_the_published_one(known: Rewritten) -> None:
+    said = [("system", "Be kind."), ("user", "Q"), ("assistant", "A"), ("user", "R")][0 if known.takes_system else 1 :]
+    talk = [Message(role, (TextPart(text),)) for role, text in said]  # type: ignore[arg-type]
+    tokenizer = byte_tokenizer(tuple(dict.fromkeys((known.bos or "<s>", known.end))))
+    tokenizer.bos_id, tokenizer.eos_id = 256, 257 if known.bos != known.end else 256
+    model = TextModel(tokenizer, {"default": known.template}, Config())
+    assert model.apply_template(made(ChatRequest, tuple(talk))) == known.talk
+    tags = think_tags(known.template)
+    assert (tags.open if tags else "") == known.thinks
+    assert not known.calls or choose_format(known.template).name == known.calls
+    assert known.end in TURN_MARKERS or known.end == known.bos, "the file's own end of text counts anyway"
+    if not known.takes_system:
+        with_system = made(ChatRequest, (Message("system", (TextPart("Be kind."),)), *talk))
+        assert "Be kind." in model.apply_template(with_system), "what a template refuses is said by the user"
 
 
 @pytest.mark.parametrize(("named", "end"), sorted(set(NAMED.values())))
@@ -171,8 +213,9 @@ def test_a_named_template_ends_a_turn_as_is_known(named: str, end: str) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_files_of_known_models_render_as_there(files: dict[str, str]) -> None:
-    assert len(files) > 50
-    for name, source in files.items():
+    whole = {name: source for name, source in files.items() if not name.startswith("tests: ")}
+    assert len(whole) > 50
+    for name, source in whole.items():
         model = TextModel(byte_tokenizer(), {"default": source}, Config())
         tokens = model.edge_tokens
         no_tools: list[Any] | None = [] if name in UNASKED else None

@@ -88,6 +88,8 @@ class ValueTags(msgspec.Struct, frozen=True):
     end: bytes
     """What ends the opener, behind a name; b"" if `lead` is all of it."""
     close: bytes
+    wrap: tuple[bytes, bytes] | None = None
+    """A value that begins with the first is text up to the second and `close` behind it: no marker counts in it."""
 
 
 class Segment(msgspec.Struct, frozen=True):

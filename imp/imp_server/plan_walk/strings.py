@@ -7,15 +7,15 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from imp_server.core import SPECIAL_CLOSE, SPECIAL_OPEN, Segment
+from imp_server.core import SPECIAL_CLOSE, SPECIAL_OPEN, Segment, ValueTags
 
 _QUOTE, _BACKSLASH = 0x22, 0x5C
 _BLANKS = b" \t\r\n"
 _OPENS_JSON = b'{["'
 
 # Between values, in a value's opener, before a value's first character, in a value that isn't JSON, in JSON
-# outside and inside its strings, behind a backslash, between two quote marks.
-_BETWEEN, _HEAD, _FIRST, _RAW, _JSON, _STRING, _ESCAPED, _QUOTED = range(8)
+# outside and inside its strings, behind a backslash, between two quote marks, in a wrapped value.
+_BETWEEN, _HEAD, _FIRST, _RAW, _JSON, _STRING, _ESCAPED, _QUOTED, _WRAPPED = range(9)
 
 
 class StringPlace(NamedTuple):
@@ -27,7 +27,7 @@ class StringPlace(NamedTuple):
 
     @property
     def in_string(self) -> bool:
-        return self.mode in (_STRING, _ESCAPED, _QUOTED)
+        return self.mode in (_STRING, _ESCAPED, _QUOTED, _WRAPPED)
 
 
 class StringRule:
@@ -78,8 +78,16 @@ class StringRule:
         if mode == _QUOTED:
             return [(self._quotes[number], StringPlace(_JSON))]
         if self._values:
-            return [(self._values[number].close, StringPlace(_BETWEEN))] if mode in (_FIRST, _RAW, _JSON) else []
+            return self._marks_in(self._values[number], mode, number)
         return [(quote, StringPlace(_QUOTED, i)) for i, quote in enumerate(self._quotes)] if mode == _JSON else []
+
+    @staticmethod
+    def _marks_in(value: ValueTags, mode: int, number: int) -> list[tuple[bytes, StringPlace]]:
+        opens, closes = value.wrap or (b"", b"")
+        if mode == _WRAPPED:
+            return [(closes + value.close, StringPlace(_BETWEEN))]
+        found = [(value.close, StringPlace(_BETWEEN))] if mode in (_FIRST, _RAW, _JSON) else []
+        return [*found, (opens, StringPlace(_WRAPPED, number))] if opens and mode == _FIRST else found
 
     def _plainly(self, place: StringPlace, unit: bytes) -> StringPlace:
         """Behind what is no part of a mark. A line break is in no JSON string, so then the value is something else."""

@@ -111,6 +111,20 @@ def _harmony(tag: Tag, name: str, args: Mapping[str, Any], js: Spell, raw: Spell
     return _join(*head, tag("<|message|>"), js(args))
 
 
+def _minicpm(tag: Tag, name: str, args: Mapping[str, Any], js: Spell, raw: Spell) -> bytes:
+    """A text that isn't plain is wrapped; scalars look like Python's."""
+
+    def value(v: Any) -> str:
+        if isinstance(v, str):
+            return f"<![CDATA[{v}]]>" if re.search("[<&\n]", v) else v
+        return js(v) if isinstance(v, dict | list) else str(v)
+
+    parts: list[bytes | str] = [tag("<function"), f' name="{name}">']
+    for key, v in args.items():
+        parts += [tag("<param"), f' name="{key}">', value(v), tag("</param>")]
+    return _join(*parts, tag("</function>"))
+
+
 _WAYS: dict[str, Callable[[Tag, str, Mapping[str, Any], Spell, Spell], bytes]] = {
     "hermes": _hermes,
     "qwen_xml": _qwen_xml,
@@ -133,6 +147,7 @@ _WAYS: dict[str, Callable[[Tag, str, Mapping[str, Any], Spell, Spell], bytes]] =
     "kimi": _kimi,
     "seed": _seed,
     "minimax": _minimax,
+    "minicpm": _minicpm,
     "jamba": lambda tag, n, a, js, raw: _join(
         tag("<tool_calls>"), f'[{{"name": {js(n)}, "arguments": {js(a)}}}]', tag("</tool_calls>")
     ),
@@ -149,6 +164,10 @@ def can_be_told(form: str, text: str, as_tokens: bool) -> bool:
         return not _PARAMETER_ENDS.search(text) and not _FUNCTION_ENDS.search(text)
     if form == "glm":
         return as_tokens or not ("</arg_value>" in text or "</tool_call>" in text)
+    if form == "minicpm":
+        is_plain = not re.search("[<&\n]", text)
+        like_json = re.match(r'[ \t\r]*(?:"|[{\[].*")', text)
+        return not (is_plain and like_json) and (as_tokens or "]]></param>" not in text)
     if form == "gemma":
         return as_tokens or '<|"|>' not in text
     return True

@@ -48,6 +48,7 @@ TEACHING = {
     "kimi": "<|tool_call_argument_begin|>",
     "seed": "<seed:tool_call>",
     "minimax": "<minimax:tool_call>",
+    "minicpm": '<function name="n"><param name="p">',
     "jamba": "<tool_calls>",
 }
 """What a template has to mention."""

@@ -79,6 +79,7 @@ CASES = [
     ),
     Case("llama3_json", f'{{"name": "get_weather", "parameters": {ARGS}}}', [WEATHER]),
     Case("llama3_json", f'{mark("<|python_tag|>")}{{"name": "get_weather", "parameters": {ARGS}}} then', [WEATHER]),
+    Case("llama3_json", f'{mark("<|python_end|>")}{{"name": "get_weather", "parameters": {ARGS}}}', [WEATHER]),
     Case("llama3_json", '{"name": "somebody", "age": 3}', [], '{"name": "somebody", "age": 3}'),
     Case("llama3_function", f"ok <function=get_weather>{ARGS}</function>", [WEATHER], "ok "),
     Case("llama3_function", "<function=ping></function>", [("ping", {})]),
@@ -157,6 +158,14 @@ CASES = [
         [("get_weather", {"city": 'Köln "Süd"', "days": 2}), ("ping", {})],
         "AB",
     ),
+    Case(
+        "minicpm",
+        'A<function name="run"><param name="code"><![CDATA[<a href="x">&</a></param></function>]]></param>'
+        '<param name="o">{"k": "</param></function>"}</param></function>\n<function name="ping"></function>B',
+        [("run", {"code": '<a href="x">&</a></param></function>', "o": {"k": "</param></function>"}}), ("ping", {})],
+        "A\nB",
+    ),
+    Case("minicpm", '<function name="get_weather"><param name="city">Bern</param><param name="days">7</function>!', [("get_weather", {"city": "Bern", "days": 7})], "!"),
     Case(
         "glm",
         '<tool_call>run\n<arg_key>o</arg_key>\n<arg_value>{"a": "</arg_value>\\n</tool_call><arg_key>\\""}</arg_value>\n</tool_call>!',
@@ -352,6 +361,7 @@ def test_garbage_never_raises(form: str, text: str) -> None:
         ("<|START_ACTION|>", "cohere"),
         ("no tools here", "hermes"),
         ('<|eot_id|> {"name": x, "parameters": y}', "llama3_json"),
+        ('<|eot|> {"name": x, "parameters": y}', "llama3_json"),
         ("<|tool_call|>..<|/tool_call|>", "phi"),
         ("<|tool_call|>", "granite"),
         ("<｜tool▁call▁begin｜>", "deepseek"),
@@ -361,6 +371,7 @@ def test_garbage_never_raises(form: str, text: str) -> None:
         ("<seed:tool_call><function=x><parameter=y>", "seed"),
         ("<minimax:tool_call><invoke name=", "minimax"),
         ("<tool_calls>", "jamba"),
+        ('<tools><function name="x"><param name="y">', "minicpm"),
     ],
 )
 def test_the_template_chooses(template: str, form: str) -> None:

@@ -12,7 +12,7 @@ from imp_server.text.tools.base import ToolFormat
 
 # Asked in this order: a template that teaches two notations is of the more special one.
 _ORDER = (
-    "harmony", "deepseek", "kimi", "mistral", "cohere", "gemma", "glm", "seed", "minimax", "qwen_xml", "phi",
+    "harmony", "deepseek", "kimi", "mistral", "cohere", "gemma", "glm", "seed", "minimax", "minicpm", "qwen_xml", "phi",
     "granite", "llama3_function", "jamba", "hermes", "llama3_json",
 )  # fmt: skip
 

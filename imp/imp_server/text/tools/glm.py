@@ -5,8 +5,8 @@ Strings are raw text, everything else is JSON text, whose strings may spell any 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar
 
 from imp_server.core import SPECIAL_OPEN, Segment, Tool, ValueTags
 from imp_server.grammar.languages.envelope import Node, Raw, Seq
@@ -166,7 +166,7 @@ class GlmReader:
         if text:
             pieces.append(Args(text))
 
-    _STEPS = {
+    _STEPS: ClassVar[Mapping[str, Callable[[Any, list[CallPiece]], bool]]] = {
         "name": _in_name,
         "key": _in_key,
         "gap": _in_gap,

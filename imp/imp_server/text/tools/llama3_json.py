@@ -1,4 +1,5 @@
-"""Llama 3 JSON: {"name": "known tool", "parameters": {...}} where a reply begins, or after <|python_tag|> anywhere.
+"""Llama 3 and 4: {"name": "known tool", "parameters": {...}} where a reply begins, or anywhere after <|python_tag|>, or
+after what Llama 4 writes between <|python_start|> and <|python_end|>.
 
 Without the tag only a name that the request offers makes it a call, and only at the start of the reply: later on it is
 an example. The first balanced object alone counts.
@@ -16,11 +17,11 @@ from imp_server.text.tools.json_calls import JsonCallReader
 from imp_server.text.tools.spelling import BoundTool, Section, TagBytes, json_call, lit, one_of
 
 name = "llama3_json"
-_TAG = "<|python_tag|>"
+_TAG, _FOUR_TAG = "<|python_tag|>", "<|python_end|>"
 
 
 def teaches(template: str) -> bool:
-    return '"parameters"' in template and (_TAG in template or "<|eot_id|>" in template)
+    return '"parameters"' in template and any(mark in template for mark in (_TAG, "<|eot_id|>", "<|eot|>"))
 
 
 def _spellings(tool: str) -> Iterator[str]:
@@ -36,7 +37,7 @@ def segments(tools: Sequence[Tool], answer: int, first: int) -> tuple[Segment, .
     bare = tuple(s.encode() for tool in tools for s in _spellings(tool.name))
     return (
         Segment("call", openers=bare, opens_from=(answer,), at_start=True, json_body=True),
-        Segment("call", openers=both(_TAG), opens_from=(answer,), json_body=True),
+        Segment("call", openers=(*both(_TAG), *both(_FOUR_TAG)), opens_from=(answer,), json_body=True),
     )
 
 
@@ -48,7 +49,7 @@ def sections(tools: Sequence[BoundTool], tag: TagBytes, template: str, many: boo
         opener, *also = (s.encode() for s in _spellings(tool.name))
         found.append(Section(opener, rest, repeats=False, marker=tag(_TAG), also=tuple(also)))
     tagged = one_of([json_call(tool, arguments_key="parameters") for tool in tools])
-    return [*found, Section(tag(_TAG), tagged, repeats=False, forced=False)]
+    return [*found, *(Section(tag(name), tagged, repeats=False, forced=False) for name in (_TAG, _FOUR_TAG))]
 
 
 def reader(tools: Sequence[Tool], segment: int, opener: str) -> CallReader:
