@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from imp_server.models.mixers import Attention, LatentAttention
 from imp_server.models.opening import families_by_model_type
 from imp_server.weights.checkpoint import Checkpoint
 from imp_server.weights.header import ModelHeader
+from imp_server.weights.known import KNOWN
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from tests.models.family_cases import CASES
@@ -85,40 +86,69 @@ def test_the_values_that_a_family_s_code_was_published_with(kind: str) -> None:
     assert {layer.mixer.n_heads for layer in got.layers} == {config["num_attention_heads"]}  # type: ignore[attr-defined]
 
 
-DEEPSEEK_V3 = """{"architectures": ["DeepseekV3ForCausalLM"], "attention_bias": false, "attention_dropout": 0.0,
-"bos_token_id": 0, "eos_token_id": 1, "ep_size": 1, "first_k_dense_replace": 3, "hidden_act": "silu",
-"hidden_size": 7168, "initializer_range": 0.02, "intermediate_size": 18432, "kv_lora_rank": 512,
-"max_position_embeddings": 163840, "model_type": "deepseek_v3", "moe_intermediate_size": 2048, "moe_layer_freq": 1,
-"n_group": 8, "n_routed_experts": 256, "n_shared_experts": 1, "norm_topk_prob": true, "num_attention_heads": 128,
-"num_experts_per_tok": 8, "num_hidden_layers": 61, "num_key_value_heads": 128, "num_nextn_predict_layers": 1,
-"q_lora_rank": 1536, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "quantization_config": {"activation_scheme":
-"dynamic", "fmt": "e4m3", "quant_method": "fp8", "weight_block_size": [128, 128]}, "rms_norm_eps": 1e-06,
-"rope_scaling": {"beta_fast": 32, "beta_slow": 1, "factor": 40, "mscale": 1.0, "mscale_all_dim": 1.0,
-"original_max_position_embeddings": 4096, "type": "yarn"}, "rope_theta": 10000, "routed_scaling_factor": 2.5,
-"scoring_func": "sigmoid", "tie_word_embeddings": false, "topk_group": 4, "topk_method": "noaux_tc",
-"torch_dtype": "bfloat16", "transformers_version": "4.33.1", "use_cache": true, "v_head_dim": 128,
-"vocab_size": 129280}"""
-QWEN3_30B = """{"architectures": ["Qwen3MoeForCausalLM"], "attention_bias": false, "attention_dropout": 0.0,
-"bos_token_id": 151643, "decoder_sparse_step": 1, "eos_token_id": 151645, "head_dim": 128, "hidden_act": "silu",
-"hidden_size": 2048, "initializer_range": 0.02, "intermediate_size": 6144, "max_position_embeddings": 40960,
-"max_window_layers": 48, "mlp_only_layers": [], "model_type": "qwen3_moe", "moe_intermediate_size": 768,
-"norm_topk_prob": true, "num_attention_heads": 32, "num_experts": 128, "num_experts_per_tok": 8,
-"num_hidden_layers": 48, "num_key_value_heads": 4, "output_router_logits": false, "rms_norm_eps": 1e-06,
-"rope_scaling": null, "rope_theta": 1000000.0, "router_aux_loss_coef": 0.001, "sliding_window": null,
-"tie_word_embeddings": false, "torch_dtype": "bfloat16", "transformers_version": "4.51.0", "use_cache": true,
-"use_sliding_window": false, "vocab_size": 151936}"""
-LLAMA31_8B = """{"architectures": ["LlamaForCausalLM"], "attention_bias": false, "attention_dropout": 0.0,
-"bos_token_id": 128000, "eos_token_id": [128001, 128008, 128009], "hidden_act": "silu", "hidden_size": 4096,
-"initializer_range": 0.02, "intermediate_size": 14336, "max_position_embeddings": 131072, "mlp_bias": false,
-"model_type": "llama", "num_attention_heads": 32, "num_hidden_layers": 32, "num_key_value_heads": 8,
-"pretraining_tp": 1, "rms_norm_eps": 1e-05, "rope_scaling": {"factor": 8.0, "low_freq_factor": 1.0,
-"high_freq_factor": 4.0, "original_max_position_embeddings": 8192, "rope_type": "llama3"}, "rope_theta": 500000.0,
-"tie_word_embeddings": false, "torch_dtype": "bfloat16", "transformers_version": "4.42.3", "use_cache": true,
-"vocab_size": 128256}"""
+PUBLISHED: dict[str, dict[str, Any]] = json.loads((Path(__file__).parent / "published_configs.json").read_text())
+"""Each was compared with a public copy; what quantisers and other parts of a model say is left out."""
+KIND_CASES = {"kimi_k2": "kimi-k2", "minicpm": "minicpm"}
+"""Cases of model types that transformers saves as another."""
+
+
+def case_of(config: Mapping[str, Any]) -> str:
+    """The tiny model that has the tensors of this config's layers."""
+    match config["model_type"]:
+        case "deepseek_v2":
+            return "deepseek-v2" if config.get("q_lora_rank") else "deepseek-v2 lite"
+        case "exaone4":
+            return "exaone4" if config.get("sliding_window") else "exaone4 small"
+        case "llama4_text":
+            return "llama4 whole" if config.get("interleave_moe_layer_step", 1) > 1 else "llama4"
+        case "gemma4_text" if config.get("enable_moe_block"):
+            return "gemma4 experts"
+        case "gemma4_text":
+            return "gemma4" if config["hidden_size_per_layer_input"] else "gemma4 dense"
+        case kind:
+            return KIND_CASES.get(kind) or CASE_OF[kind]
+
+
+def published(name: str) -> tuple[Architecture, dict[str, Any]]:
+    config = PUBLISHED[name]
+    config = {**config, **config.get("text_config", {})}
+    defaults = getattr(families_by_model_type()[config["model_type"]], "CONFIG_DEFAULTS", {})
+    whole = {**defaults.get(config["model_type"], {}), **config}
+    return described(whole, case_of(whole)), whole
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_a_published_config_is_understood_whole(name: str) -> None:
+    got, config = published(name)
+    assert (got.n_layers, got.width, got.vocab_size, got.context_length) == (
+        config["num_hidden_layers"],
+        config["hidden_size"],
+        config["vocab_size"],
+        config["max_position_embeddings"],
+    )
+    assert {layer.mixer.n_heads for layer in got.layers} == {config["num_attention_heads"]}  # type: ignore[attr-defined]
+
+
+KNOWN_CONFIGS = {
+    "smollm2": "smollm2-135m", "smollm2-1.7b": "smollm2-1.7b", "qwen2.5-0.5b": "qwen2.5-0.5b", "qwen2.5-7b": "qwen2-7b",
+    "qwen3-0.6b": "qwen3-0.6b", "qwen3-1.7b": "qwen3-1.7b", "qwen3-4b": "qwen3-4b", "qwen3-8b": "qwen3-8b",
+    "qwen3-14b": "qwen3-14b", "qwen3-32b": "qwen3-32b", "llama3.2-1b": "llama-3.2-1b", "llama3.2-3b": "llama-3.2-3b",
+    "llama3.1-8b": "llama-3.1-8b", "phi4-mini": "phi-4-mini", "gemma2-2b": "gemma-2-2b", "gemma2-9b": "gemma-2-9b",
+    "gemma3-1b": "gemma-3-1b", "gemma3-4b": "gemma-3-4b", "gpt-oss-20b": "gpt-oss-20b",
+    "qwen3-30b-a3b": "qwen3-30b-a3b",
+}  # fmt: skip
+"""Of models that people fetch by a short name."""
+
+
+@pytest.mark.parametrize("known", KNOWN_CONFIGS)
+def test_what_is_said_of_a_known_model_s_cache(known: str) -> None:
+    got, _ = published(KNOWN_CONFIGS[known])
+    cached = [part for layer in got.layers for part in layer.mixer.cached()]
+    assert KNOWN[known].kv_bytes == 2 * sum(part.heads * part.size for part in cached)
 
 
 def test_deepseek_v3() -> None:
-    got = described(json.loads(DEEPSEEK_V3), "deepseek-v3")
+    got, _ = published("deepseek-r1")
     mixer, experts = got.layers[3].mixer, got.layers[3].feed_forward
     assert isinstance(mixer, LatentAttention) and isinstance(experts, Experts)
     assert [type(layer.feed_forward) for layer in got.layers].count(Dense) == 3
@@ -131,7 +161,7 @@ def test_deepseek_v3() -> None:
 
 
 def test_qwen3_30b() -> None:
-    got = described(json.loads(QWEN3_30B), "qwen3-moe")
+    got, _ = published("qwen3-30b-a3b")
     mixer, experts = got.layers[0].mixer, got.layers[0].feed_forward
     assert isinstance(mixer, Attention) and isinstance(experts, Experts)
     assert (mixer.n_heads, mixer.n_kv_heads, mixer.head_size, mixer.qk_norm) == (32, 4, 128, "per_head")
@@ -139,7 +169,7 @@ def test_qwen3_30b() -> None:
 
 
 def test_llama_31_8b() -> None:
-    got = described(json.loads(LLAMA31_8B), "falcon3")
+    got, _ = published("llama-3.1-8b")
     mixer = got.layers[0].mixer
     assert isinstance(mixer, Attention) and mixer.rope is not None
     assert (mixer.n_kv_heads, mixer.head_size, mixer.rope.scaling.kind) == (8, 128, "llama3")

@@ -59,7 +59,7 @@ DECODER_CONFIG_KEYS = KeyRules(
         "mup_base_width": (),
         "clip_qkv": _OFF,
         "num_kv_shared_layers": _OFF,
-        "use_bidirectional_attention": _OFF,
+        "use_bidirectional_attention": (*_OFF, "vision"),  # among an image's positions
     },
 )
 

@@ -62,6 +62,7 @@ class Hyperparameters:
         """Raises UnsupportedModel for another value than those that the forward has; it may be absent."""
         self._asked.add(name)
         value = self._values.get(name)
+        value = value.tolist() if isinstance(value, np.ndarray) else value
         if value is not None and value not in values:
             raise UnsupportedModel(f"{self.named(name)} is {value!r}, which isn't supported for this family")
 

@@ -10,7 +10,8 @@ REASONS: dict[str, str] = {
     **dict.fromkeys(("deepseek32", "deepseek_v32", "glm-dsa", "glm_moe_dsa", "deepseek4", "deepseek_v4"), _SPARSE),
     **dict.fromkeys(
         (
-            "qwen3next", "qwen3_next", "qwen35", "qwen3_5", "qwen3_5_text", "qwen35moe", "qwen3_5_moe", "mamba",
+            "qwen3next", "qwen3_next", "qwen35", "qwen3_5", "qwen3_5_text", "qwen35moe", "qwen3_5_moe",
+            "qwen3_5_moe_text", "mamba",
             "mamba2", "jamba", "falcon-h1", "falcon_h1", "granitehybrid", "nemotron_h",
             "nemotron_h_moe",
             "lfm2", "lfm2moe", "lfm2_moe", "kimi-linear", "kimi_linear", "rwkv6", "rwkv7", "bamba", "zamba2",

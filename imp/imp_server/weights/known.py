@@ -98,7 +98,7 @@ afm-4.5b | arcee-ai/AFM-4.5B-GGUF:Q4_K_M | 2800 | 73728 | Apache-2.0 | Arcee AFM
 granite3.3-2b | ibm-granite/granite-3.3-2b-instruct-GGUF:Q4_K_M | 1545 | 81920 | Apache-2.0 | Granite 3.3 2B Instruct
 granite3.3-8b | ibm-granite/granite-3.3-8b-instruct-GGUF:Q4_K_M | 4943 | 163840 | Apache-2.0 | Granite 3.3 8B Instruct
 olmo2-7b | allenai/OLMo-2-1124-7B-Instruct-GGUF:Q4_K_M | 4472 | 524288 | Apache-2.0 | OLMo 2 7B Instruct
-falcon3-7b | tiiuae/Falcon3-7B-Instruct-GGUF:Q4_K_M | 4568 | 114688 | Falcon LLM 2.0 | Falcon 3 7B Instruct
+falcon3-7b | tiiuae/Falcon3-7B-Instruct-GGUF:Q4_K_M | 4570 | 114688 | Falcon LLM 2.0 | Falcon 3 7B Instruct
 glm4-9b | bartowski/THUDM_GLM-4-9B-0414-GGUF:Q4_K_M | 6167 | 40960 | MIT | GLM-4 9B (0414)
 gpt-oss-20b | ggml-org/gpt-oss-20b-GGUF:mxfp4 | 12110 | 49152 | Apache-2.0 | gpt-oss 20B, thinks
 qwen3-30b-a3b | Qwen/Qwen3-30B-A3B-GGUF:Q4_K_M | 18557 | 98304 | Apache-2.0 | Qwen3 30B, 3B at a time, thinks

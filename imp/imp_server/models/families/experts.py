@@ -57,6 +57,8 @@ def _attention(reader: Reader, kind: str) -> Any:
         return reader.attention(rope=reader.rope(reader.head_size(), permuted=True), scale=scale)
     if kind == "mixtral":
         return reader.attention(window=reader.window())
+    if kind == "qwen3moe":
+        reader.keys.only("use_qk_norm", True)
     return reader.attention(qk_norm={"qwen3moe": "per_head", "olmoe": "whole"}.get(kind, "none"))
 
 

@@ -115,6 +115,8 @@ def _n_kv_heads(reader: Reader, windowed: bool) -> int:
         counts = reader.keys.list_or_integer("attention.head_count_kv", 1)
         if isinstance(counts, int):
             return counts
+        if len(counts) != reader.n_layers or not all(isinstance(count, int) and 0 < count <= 4096 for count in counts):
+            raise reader.keys.wrong("attention.head_count_kv", counts, f"a list of {reader.n_layers} numbers of heads")
         windows = reader.windows(6)
         return int(next(count for count, window in zip(counts, windows, strict=True) if bool(window) == windowed))
     n = reader.keys.integer("num_key_value_heads", high=4096)

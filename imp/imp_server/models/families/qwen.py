@@ -15,6 +15,11 @@ def describe(reader: Reader) -> Architecture:
         first = reader.keys.integer("max_window_layers", 28, low=0)
         windows = reader.windowed([index >= first for index in range(reader.n_layers)])
     reader.keys.note("sliding_window", "layer_types")  # layer_types says the same once more
-    attention = reader.attention(qk_norm="per_head" if reader.kind == "qwen3" else "none")
+    if reader.kind == "qwen3":
+        reader.keys.only("use_qk_norm", True)
+        attention = reader.attention(qk_norm="per_head")
+    else:
+        reader.keys.note("attention_bias")  # some say it of queries, keys and values alone
+        attention = reader.attention(qkv_bias=reader.has("q.bias"), out_bias=reader.has("o.bias"))
     layers = [Layer(attention.seeing(window), reader.dense()) for window in windows]
     return reader.architecture(reader.kind, layers)
