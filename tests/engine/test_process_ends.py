@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from imp_server.config import Config
-from imp_server.core import UserFault
+from imp_server.core import EXIT_DEVICE_LOST, UserFault
 from imp_server.engine.client.process import ProcessEngine
 from imp_server.engine.messages import ModelInfo
 
@@ -39,6 +39,29 @@ def test_an_engine_that_ends_while_it_loads(monkeypatch: pytest.MonkeyPatch, end
             await engine.start()
         assert f"{said} it loaded the model" in str(caught.value)
         assert engine.n_crashes == 1
+
+    asyncio.run(asyncio.wait_for(body(), 30))
+
+
+@pytest.mark.parametrize(("n_faults", "n_starts"), [(2, 3), (9, 4)])
+def test_one_that_loses_its_device_while_it_loads_is_started_again(
+    monkeypatch: pytest.MonkeyPatch, n_faults: int, n_starts: int
+) -> None:
+    """The next one does without what was under way; but not for ever."""
+    real, started = subprocess.Popen, []
+
+    def popen(command: list[str], **more: Any) -> Any:
+        started.append(command)
+        code = EXIT_DEVICE_LOST if len(started) <= n_faults else 7
+        return real([sys.executable, "-S", "-c", f"import os; os._exit({code})"], **more)
+
+    monkeypatch.setattr(subprocess, "Popen", popen)
+
+    async def body() -> None:
+        engine = ProcessEngine("nowhere.gguf", "nobody", Config())
+        with pytest.raises(UserFault, match=f"ended with code {7 if n_faults < 3 else 76} while it loaded"):
+            await engine.start()
+        assert len(started) == n_starts
 
     asyncio.run(asyncio.wait_for(body(), 30))
 

@@ -216,10 +216,6 @@ class BackendInfo:
     """Steps run while the host does something else, and that pays: the overlapped loop is the default."""
 
 
-EXIT_DEVICE_LOST = 76
-"""Of an engine process that ends for that."""
-
-
 class DeviceLost(Exception):
     """The device failed in a way that leaves this process no use of it: it has to end, and another one to begin."""
 

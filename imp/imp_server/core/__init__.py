@@ -26,6 +26,7 @@ from imp_server.core.chat import (
     message_text,
 )
 from imp_server.core.errors import (
+    EXIT_DEVICE_LOST,
     CapacityExceeded,
     ConfigError,
     Conflict,
@@ -118,6 +119,7 @@ from imp_server.core.ids import (
 from imp_server.core.paths import readable
 
 __all__ = [
+    "EXIT_DEVICE_LOST",
     "SETTABLE",
     "SPECIAL_CLOSE",
     "SPECIAL_OPEN",

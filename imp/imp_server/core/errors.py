@@ -270,6 +270,10 @@ class HostOutOfMemory(UserFault):
     default_code = "host_out_of_memory"
 
 
+EXIT_DEVICE_LOST = 76
+"""Of an engine process whose device failed in a way that leaves it no use of that; the next one can be started."""
+
+
 class DeviceError(UserFault):
     exit_code = 3
     default_code = "device_error"

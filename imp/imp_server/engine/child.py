@@ -13,8 +13,8 @@ from functools import partial
 from queue import SimpleQueue
 from typing import NoReturn
 
-from imp_server.backends.base import EXIT_DEVICE_LOST, DeviceLost
-from imp_server.core import HostOutOfMemory, InternalError, UserFault
+from imp_server.backends.base import DeviceLost
+from imp_server.core import EXIT_DEVICE_LOST, HostOutOfMemory, InternalError, UserFault
 from imp_server.engine.build import build_engine
 from imp_server.engine.errors import load_failed
 from imp_server.engine.flight_recorder import FlightRecorder
@@ -58,6 +58,8 @@ def run_child(fd: int, recorder_fd: int) -> int:
             inbox.put,
             FlightRecorder(recorder_fd).write,
         )
+    except DeviceLost as error:
+        _leave_the_device(error, outbox)
     except (UserFault, MemoryError) as error:
         fault = error if isinstance(error, UserFault) else HostOutOfMemory("there isn't enough memory for this model")
         outbox.put(load_failed(fault))
@@ -70,13 +72,17 @@ def run_child(fd: int, recorder_fd: int) -> int:
     try:
         run_loop(built.loop, inbox, pulse)
     except DeviceLost as error:
-        # Not the usual way out: whatever is given back to the device may wait for it for ever.
-        log.critical("%s; the engine ends, and another one begins", error)
-        outbox.close()
-        os._exit(EXIT_DEVICE_LOST)
+        _leave_the_device(error, outbox)
     built.loop.close()
     outbox.close()
     return 0
+
+
+def _leave_the_device(error: DeviceLost, outbox: Outbox) -> NoReturn:
+    # Not the usual way out: whatever is given back to the device may wait for it for ever.
+    log.critical("%s; the engine ends, and another one begins", error)
+    outbox.close()
+    os._exit(EXIT_DEVICE_LOST)
 
 
 def _read_message(sock: socket.socket) -> object:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from imp_server.backends.base import EXIT_DEVICE_LOST, WANT_HIDDEN, Counting, DeviceLost, KvSpec, StepRow
+from imp_server.backends.base import WANT_HIDDEN, Counting, DeviceLost, KvSpec, StepRow
 from imp_server.backends.cuda.backend import CudaBackend
 from imp_server.backends.cuda.card import Card, CardOpener
 from imp_server.backends.cuda.device import CpuDevice
@@ -24,7 +24,7 @@ from imp_server.backends.cuda.launching import Argument, KernelFault, KernelSour
 from imp_server.backends.cuda.proof.cases import OperationCall, RectangleShape, usual_rectangles
 from imp_server.backends.cuda.proof.kept import KernelVerdict
 from imp_server.backends.step_builder import StepBuilder
-from imp_server.core import ConfigError, EngineFaulted
+from imp_server.core import EXIT_DEVICE_LOST, ConfigError, EngineFaulted
 
 from tests.backends.array_source import ArraySource, tiny
 from tests.backends.cuda.test_engine import answers

@@ -14,7 +14,6 @@ import torch
 
 from imp_server.backends.base import (
     BLOCK_TOKENS,
-    EXIT_DEVICE_LOST,
     NO_ADAPTERS,
     BackendInfo,
     DeviceLost,
@@ -41,7 +40,7 @@ from imp_server.backends.cuda.weights import DeviceWeights, Rotations
 from imp_server.backends.cuda.workspace import Workspace
 from imp_server.backends.kv_layout import KvLayout, block_bytes, kv_layouts
 from imp_server.backends.sampled_rows import reason_of
-from imp_server.core import ConfigError, EngineFaulted, UnsupportedModel
+from imp_server.core import EXIT_DEVICE_LOST, ConfigError, EngineFaulted, UnsupportedModel
 from imp_server.models.mixers import LatentAttention
 from imp_server.models.source import ModelSource
 

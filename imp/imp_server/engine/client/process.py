@@ -15,7 +15,7 @@ from collections.abc import Awaitable
 import msgspec
 
 from imp_server.config import Config, EngineConfig, child_environment
-from imp_server.core import EngineCrashed, GenerateRequest, Unavailable, UserFault
+from imp_server.core import EXIT_DEVICE_LOST, EngineCrashed, GenerateRequest, Unavailable, UserFault
 from imp_server.engine.client.base import EngineStats, OnLoading
 from imp_server.engine.client.blame import Blame
 from imp_server.engine.client.generation import LiveGeneration
@@ -44,6 +44,8 @@ _END_S = 0.4
 """How long it may take to notice that nobody listens any more. It needs nothing of what its loop is doing for that."""
 _FIRST_SIGN_S = 30.0
 """How long a new process may be silent, at least: on a machine whose cores are busy it imports for seconds."""
+_MOST_DEVICES_LOST = 3
+"""While a model is loaded."""
 _STABLE_S = 60.0
 """A process that lived so long starts the back-off anew."""
 
@@ -64,7 +66,7 @@ class ProcessEngine(MessageClient):
         self._silent_s, self._has_spoken = 0.0, False
         self._started_s = 0.0
         self._n_steps, self._stepped_s = 0, 0.0
-        self._n_crashes_in_row = 0
+        self._n_crashes_in_row = self._n_devices_lost = 0
 
     @property
     def pid(self) -> int | None:
@@ -202,10 +204,16 @@ class ProcessEngine(MessageClient):
             return
         self.n_crashes += 1
         was_loading = self._loaded is not None and not self._loaded.done()
-        log.error("the engine process %s%s", _ending(code), "" if was_loading else "; it is started again")
+        goes_on = not was_loading or code == EXIT_DEVICE_LOST
+        log.error("the engine process %s%s", _ending(code), "; it is started again" if goes_on else "")
         if self._writer is not None:
             self._writer.close()
         self._sort_requests()
+        if was_loading and code == EXIT_DEVICE_LOST and self._n_devices_lost < _MOST_DEVICES_LOST:
+            # The next one does without the kernels that were under way.
+            self._n_devices_lost += 1
+            await self._spawn()
+            return
         if was_loading:
             self._state = "failed"
             self._settle_load(UserFault(f"the engine process {_ending(code)} while it loaded the model"))
