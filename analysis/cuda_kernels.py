@@ -12,6 +12,7 @@ import argparse
 import itertools
 import sys
 from collections import Counter
+from collections.abc import Mapping
 
 from imp_server.backends.cuda.compile import ARCHITECTURES, compile_cubin, nvrtc_version
 from imp_server.backends.cuda.cubins import KernelFacts, kernels_of
@@ -38,7 +39,9 @@ def _of(file: str, **defines: int) -> KernelSource:
 SAMPLE = {
     "norms": _of("norm.cu"),
     "qkv, int8 cache": _of("qkv.cu", KV_TYPE=3),
+    "qkv, nvfp4 cache": _of("qkv.cu", KV_TYPE=5),
     "decode attention, 128, bf16": attention_source(128, "bf16", 4),
+    "decode attention, 128, int4": attention_source(128, "int4", 4),
     "prefill attention, 128, bf16": prefill_source(128, "bf16"),
     "gemv, bf16, 1 row": gemv_source("BF16", ProductMode.bias, 1, 4),
     "gemv, Q4_K, 1 row": gemv_source("Q4_K", ProductMode.bias, 1, 4),
@@ -136,6 +139,23 @@ def print_roofline() -> None:
         print(f"| {name} | {loop.total()} | {bytes_of(loop)} | {share:.0%} |")
 
 
+def table(sources: Mapping[str, KernelSource]) -> tuple[list[str], list[str]]:
+    """Lines of registers of a thread / KiB of shared memory / warps at once by architecture, and what is wrong."""
+    lines = ["| kernel | " + " | ".join(f"sm_{arch}" for arch in ARCHITECTURES) + " |"]
+    lines.append("|---|" + "---:|" * len(ARCHITECTURES))
+    wrong: list[str] = []
+    for name, source in sources.items():
+        cells: dict[str, list[str]] = {}
+        for arch in ARCHITECTURES:
+            for facts in kernels_of(compile_cubin(source, arch)):
+                wrong += [f"{name}: {fault}" for fault in faults(facts, arch)]
+                shared = f"{facts.shared_bytes / 1024:.0f}"
+                cell = f"{facts.registers} / {shared} / {facts.warps_at_once(arch)}"
+                cells.setdefault(facts.name, []).append(cell)
+        lines += [f"| {name}: `{kernel}` | " + " | ".join(row) + " |" for kernel, row in cells.items()]
+    return lines, wrong
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description="What the CUDA kernels became.")
     parser.add_argument("--sass", action="store_true", help="the loops, too")
@@ -145,20 +165,9 @@ def main() -> int:
     if asked.roofline:
         print_roofline()
         return 0
-    wrong = []
+    lines, wrong = table(everything() if asked.all else SAMPLE)
     print(f"NVRTC {'.'.join(map(str, nvrtc_version()))}\n")
-    print("| kernel | " + " | ".join(f"sm_{arch}" for arch in ARCHITECTURES) + " |")
-    print("|---|" + "---:|" * len(ARCHITECTURES))
-    for name, source in (everything() if asked.all else SAMPLE).items():
-        cells: dict[str, list[str]] = {}
-        for arch in ARCHITECTURES:
-            for facts in kernels_of(compile_cubin(source, arch)):
-                wrong += [f"{name}: {fault}" for fault in faults(facts, arch)]
-                shared = f"{facts.shared_bytes / 1024:.0f}"
-                cell = f"{facts.registers} / {shared} / {facts.warps_at_once(arch)}"
-                cells.setdefault(facts.name, []).append(cell)
-        for kernel, row in cells.items():
-            print(f"| {name}: `{kernel}` | " + " | ".join(row) + " |")
+    print("\n".join(lines))
     if asked.sass:
         print_loops()
     print("\n".join(["", *wrong]))

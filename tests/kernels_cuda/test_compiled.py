@@ -16,7 +16,7 @@ from imp_server.backends.cuda.kernels import ProductMode, attention_source, gemv
 from imp_server.backends.cuda.launching import KernelSource
 from imp_server.core import DeviceError
 
-from analysis.cuda_kernels import SAMPLE, everything, faults
+from analysis.cuda_kernels import SAMPLE, everything, faults, table
 from analysis.sass import LOCAL, count, disassembled, disassembler, parsed
 
 
@@ -57,6 +57,17 @@ def test_everything_compiles(arch: int) -> None:
     for name, source in everything().items():
         wrong += [f"{name}: {f}" for facts in kernels_of(compile_cubin(source, arch)) for f in faults(facts, arch)]
     assert wrong == []
+
+
+@needs_nvrtc
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_the_table_of_the_docs_is_what_they_became() -> None:
+    page = (Path(__file__).resolve().parents[2] / "docs" / "cuda.md").read_text()
+    if f"with NVRTC {'.'.join(map(str, nvrtc_version()))}:" not in page:
+        pytest.skip("the table was made with another NVRTC")
+    lines, wrong = table(SAMPLE)
+    assert wrong == [] and "\n".join(lines) in page
 
 
 @needs_nvrtc

@@ -17,7 +17,10 @@ from imp_server.native import MEND
 log = logging.getLogger(__name__)
 
 Progress = Callable[[float], None]
-NEEDS = dict.fromkeys(("reference", "cuda"), "'torch>=2.11,<2.14'")
+NEEDS = {
+    "reference": "'torch>=2.11,<2.14'",
+    "cuda": "'torch>=2.11,<2.14' 'cupy-cuda13x>=14,<15' 'nvidia-cuda-nvrtc>=13,<14'",
+}
 """What `pip install` needs to hear: the extra of that name in pyproject.toml. Extras can't be told instead, as imp is
 on no package index."""
 
