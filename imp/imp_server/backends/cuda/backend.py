@@ -134,12 +134,18 @@ class CudaBackend:
         return DeviceForward(self.weights, seen, rotations, ops, Workspace(buffer_needs(a), MAX_TOKENS, on))
 
     def launch(self, step: Step) -> PendingDeviceStep:
-        with torch.inference_mode(), self._noticing_faults():
+        with self._in_charge():
             return PendingDeviceStep(self, self._ready().launch(step))
 
     def collect(self, flight: LaunchedStep) -> StepResult:
-        with torch.inference_mode(), self._noticing_faults(), self._guard.waiting() if self._guard else nullcontext():
+        with self._in_charge():
             return self._ready().collect(flight)
+
+    @contextmanager
+    def _in_charge(self) -> Iterator[None]:
+        """Of the device, which may fail, or not answer."""
+        with torch.inference_mode(), self._noticing_faults(), self._guard.waiting() if self._guard else nullcontext():
+            yield
 
     def _give_up(self) -> None:
         """The card doesn't answer; its kernels are to blame until they have proved the contrary."""
