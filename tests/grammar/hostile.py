@@ -7,6 +7,7 @@ that can be read in many ways, long lists and long numbers. Sizes are drawn on b
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import resource
@@ -20,6 +21,7 @@ from imp_server.core import GrammarTooCostly, ImpError
 from imp_server.core.limits import QUESTION, bounded
 from imp_server.grammar.check import check_gbnf, check_regex, check_schema
 from imp_server.grammar.engine import GrammarSpace, Matcher
+from imp_server.grammar.values.schema.closing import with_closing
 from imp_server.vocab.table import Vocabulary
 
 Kind = Literal["schema", "regex", "gbnf", "lark"]
@@ -329,6 +331,7 @@ def grammars() -> st.SearchStrategy[Hostile]:
     """All of them."""
     return st.one_of(
         schemas().map(lambda what: Hostile("schema", what)),
+        schemas().map(lambda what: Hostile("schema", with_closing(what, True))),
         regexes().map(lambda what: Hostile("regex", what)),
         gbnf().map(lambda what: Hostile("gbnf", what)),
         lark().map(lambda what: Hostile("lark", what)),
@@ -416,6 +419,7 @@ def cost_apart(hostile: Hostile) -> Cost:
     child = os.fork()
     if child == 0:
         os.close(reader)
+        gc.freeze()  # as in a zygote: what was there before isn't walked
         try:
             signal.signal(signal.SIGXCPU, signal.SIG_DFL)
             resource.setrlimit(resource.RLIMIT_CPU, (MOST_S, MOST_S))

@@ -46,6 +46,7 @@ REFUSE = {
     "machines.ambiguity": ["MAX_COPIES", "MAX_ITEMS"],
     "rehearsal": ["MOST", "MOST_OF_ENDING"],
     "relaxed": ["MAX_BYTES", "MAX_LEFT_OUT"],
+    "values.schema.closing": ["MAX_DEPTH", "MAX_PLACES"],
     "values.schema.document": ["MAX_DEPTH", "MAX_SUBSCHEMAS"],
     "values.schema.expand": ["MAX_INPLACE_DEPTH"],
     "values.schema.reading": ["MOST_CHARACTERS", "MOST_ITEMS", "MOST_PROPERTIES"],
@@ -99,7 +100,6 @@ HARMLESS = {
     "values.sat.found": ["MAX_LEAD", "MOST"],
     "values.sat.objects": ["FEW", "MAX_FRESH", "N_FRESH"],
     "values.sat.solver": ["MAX_BRANCHES", "MAX_CASES"],
-    "values.schema.closing": ["MAX_PLACES"],
     "values.schema.plain_closing": ["MAX_DEPTH", "MAX_PLACES"],
     "values.schema.reading": ["LONGEST_POINTER"],
 }

@@ -75,6 +75,8 @@ CASES: list[tuple[Any, list[str], list[str]]] = [
     (A | {"propertyNames": {"pattern": "^b"}, "minProperties": 1}, ['{"b":1}'], ['{"a":1}']),
     ({"items": {"properties": {"x": {"const": 1}}, "type": "object"}, "uniqueItems": True, "minItems": 3},
      ['[{"x":1},{},{"z":1}]'], ['[{},{}]']),
+    ({"type": "array", "items": {"properties": {"x": {"const": 1}}, "type": "object"}, "uniqueItems": True,
+      "anyOf": [{"minItems": 3}, {"maxItems": 1}]}, ['[{"x":1},{},{"z":1}]', "[]"], ["[{},{}]"]),
     ({"anyOf": [{"type": "string"}, A | {"minProperties": 3}]}, ['"s"', '{"a":1,"b":2,"c":3}'], ['{"a":1}']),
     # recursion, and negation of what refers to the whole
     ({"$defs": {"n": {"type": "object", "properties": {"v": {}, "n": {"$ref": "#/$defs/n"}}}}, "$ref": "#/$defs/n"},

@@ -38,10 +38,7 @@ def closed_formula(solver: Solver, expander: Expander, digest: str) -> Formula:
         return True
 
     root = expander.root()
-    try:
-        schema = closing(expander, leaves_values)
-    except RecursionError:
-        return root
+    schema = closing(expander, leaves_values)
     if schema is True:
         return root
     both = algebra.settled(narrowed(algebra, expander.raw_root(), second(schema)))

@@ -11,44 +11,31 @@ says anything of additional or unevaluated properties.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from imp_server.core import GrammarRefused
-from imp_server.core.turns import spend
-from imp_server.grammar.values.schema.document import At
+from imp_server.core.turns import GaveUp, spend
 from imp_server.grammar.values.schema.expand import Expander
-from imp_server.grammar.values.text_machines import pattern_machine
+from imp_server.grammar.values.schema.in_place import (
+    NAMED,
+    RISKY,
+    InPlace,
+    Key,
+    Part,
+    keyword_list,
+    keyword_map,
+    listed,
+    others,
+)
 
 KEYWORD = "x-imp-extra-properties"
 """At the root of a schema: closed | allow."""
 MAX_PLACES = 4_000
-"""Places deeper inside stay open."""
-UNITS_PER_SCHEMA = 3
-"""What it costs to find what applies in the place of one."""
+MAX_DEPTH = 180
+"""Places inside each other; with more of either, closing is given up."""
 INLINE = 400
 """Characters of a place that is spelled out wherever it occurs again."""
-RISKY = ("minProperties", "maxProperties", "propertyNames", "uniqueItems")
-"""What the keys that a schema doesn't declare can be needed for."""
-_LISTS = ("allOf", "anyOf", "oneOf")
-_SINGLE = ("not", "if", "then", "else")
-_NAMED = ("dependentSchemas", "dependencies")
-_HIDDEN: dict[str, Any] = {}
-"""What a reference leaves of the schema around it in drafts 4 to 7."""
-_REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
-
-
-class Part(NamedTuple):
-    """A subschema that applies somewhere, or a constant that may stand there."""
-
-    at: At
-    schema: Any = True
-    constant: Any = None
-    is_constant: bool = False
-
-
-Key = frozenset[tuple[int, str]]
 
 
 class ValuePlace(NamedTuple):
@@ -63,20 +50,25 @@ class ValuePlace(NamedTuple):
 
     @property
     def is_risky(self) -> bool:
-        return any(not n.is_constant and any(k in n.schema for k in RISKY) for n in self.nodes)
+        return any(not n.is_constant and not RISKY.isdisjoint(n.schema) for n in self.nodes)
 
 
 class Closing:
     """The second schema of a document, and the places that it was made of."""
 
-    def __init__(self, expander: Expander, opened: frozenset[Key] = frozenset()) -> None:
+    def __init__(
+        self, expander: Expander, opened: frozenset[Key] = frozenset(), in_place: InPlace | None = None
+    ) -> None:
         """`opened`: places that stay open."""
-        self._expander = expander
+        self._in_place = in_place or InPlace(expander)
         self._opened = opened
         self.places: dict[Key, ValuePlace] = {}
         """Inner ones first."""
         self._numbers: dict[Key, int] = {}
         self._referred: set[Key] = set()
+        self._depth = 0
+        self._lengths: dict[int, int] = {}
+        """Of what is known of places, about, by id."""
         document = expander.document
         root = self._of([Part(document.start, document.root)])
         self.schema = self.standing(root)
@@ -85,79 +77,60 @@ class Closing:
         """A part of the second schema with the definitions that it refers to."""
         if not isinstance(schema, dict) or not self._referred:
             return schema
+        spend(len(self._referred))
         return {**schema, "$defs": {str(self._numbers[key]): self.places[key].schema for key in self._referred}}
 
-    def _of(self, parts: Iterable[Part]) -> Any:
-        nodes = tuple(self._in_place(parts))
-        key: Key = frozenset((id(n.constant if n.is_constant else n.schema), n.at.base) for n in nodes)
+    def _of(self, parts: Sequence[Part]) -> Any:
+        applied = self._in_place.nodes(parts)
+        spend(1 + len(applied) // 4)
+        key: Key = frozenset(applied)
         known = self.places.get(key)
-        if known is not None and (known.schema is True or len(json.dumps(known.schema)) <= INLINE):
+        if known is not None and (known.schema is True or self._lengths[id(known.schema)] <= INLINE):
             return known.schema
         if key in self._numbers:
             self._referred.add(key)
             return {"$ref": f"#/$defs/{self._numbers[key]}"}
-        if not nodes or len(self._numbers) >= MAX_PLACES:
+        if not applied:
             return True
-        spend(10)
+        if len(self._numbers) >= MAX_PLACES or self._depth >= MAX_DEPTH:
+            raise GaveUp(parts[0].at.pointer)
+        nodes = tuple(applied.values())
+        spend(10 + len(nodes))
         self._numbers[key] = len(self._numbers)
         below: list[Key] = []
+        self._depth += 1
         schema = {**self._object(nodes, key), **self._array(nodes, below)} or True
+        self._depth -= 1
+        if isinstance(schema, dict):
+            self._lengths[id(schema)] = sum(len(word) + self._length(held) for word, held in schema.items())
         self.places[key] = ValuePlace(key, tuple(parts), nodes, schema, tuple(below))
         return schema
 
-    def _in_place(self, parts: Iterable[Part]) -> Iterator[Part]:
-        """Schemas and constants that apply to one value, each once."""
-        todo, seen = list(reversed(list(parts))), set()
-        while todo:
-            part = todo.pop()
-            if part.is_constant:
-                yield part
-                continue
-            if not isinstance(part.schema, dict):
-                continue
-            at = self._expander.document.place(part.schema, part.at)
-            if (id(part.schema), at.base) in seen:
-                continue
-            seen.add((id(part.schema), at.base))
-            spend(UNITS_PER_SCHEMA)
-            hidden = at.hides and "$ref" in part.schema
-            yield Part(at, _HIDDEN if hidden else part.schema)
-            todo += reversed(list(self._applied(part.schema, at, hidden)))
-
-    def _applied(self, schema: dict[str, Any], at: At, hidden: bool) -> Iterator[Part]:
-        for name in ("$ref",) if hidden else _REFERENCES:
-            if name in schema:
-                target, place = self._expander.target(name, schema[name], at.down(name))
-                yield Part(place, target)
-        if hidden:
-            return
-        for name in _LISTS:
-            yield from (Part(at.down(name, i), s) for i, s in enumerate(_list(schema, name)))
-        yield from (Part(at.down(name), schema[name]) for name in _SINGLE if name in schema)
-        for name in _NAMED:
-            yield from (Part(at.down(name, key), s) for key, s in _map(schema, name).items())
-        constants = [schema["const"]] if "const" in schema else _list(schema, "enum")
-        yield from (Part(at, constant=value, is_constant=True) for value in constants)
+    def _length(self, held: Any) -> int:
+        """Of what a keyword holds: a schema, or several, by name or in a list."""
+        if isinstance(held, dict) and id(held) not in self._lengths:
+            return sum(4 + len(name) + self._lengths.get(id(s), 20) for name, s in held.items())
+        if isinstance(held, list):
+            return sum(2 + self._lengths.get(id(s), 20) for s in held)
+        return self._lengths.get(id(held), 20)
 
     # --- objects ----------------------------------------------------------------------------
 
     def _object(self, nodes: tuple[Part, ...], key: Key) -> dict[str, Any]:
         schemas = [n for n in nodes if not n.is_constant]
-        constants = [n for n in nodes if n.is_constant and isinstance(n.constant, dict)]
-        names = dict.fromkeys(name for n in nodes for name in _names(n))
-        patterns = dict.fromkeys(p for n in schemas for p in _map(n.schema, "patternProperties"))
+        names = _all_names(nodes)
+        patterns = dict.fromkeys(p for n in schemas for p in keyword_map(n.schema, "patternProperties"))
         open_ = any(k in n.schema for n in schemas for k in ("additionalProperties", "unevaluatedProperties"))
         is_closed = bool(names or patterns) and not open_ and key not in self._opened
-        spend(len(names) * len(schemas))
-        among = {name: [part for n in schemas for part in self._members(n, name)] for name in names}
-        for n in constants:
-            for name, value in n.constant.items():
-                among[name].append(Part(n.at, constant=value, is_constant=True))
-        matched = [part for p in patterns for n in schemas for part in _listed(n, "patternProperties", p)]
-        matched += [part for name in names if any(_matches(p, name) for p in patterns) for part in among[name]]
+        among = self._members(nodes, names)
+        matched = [part for p in patterns for n in schemas for part in listed(n, "patternProperties", p)]
+        if patterns:
+            spend(len(names) * len(patterns) // 4)
+            matches = self._in_place.matches
+            matched += [part for name in names if any(matches(p, name) for p in patterns) for part in among[name]]
         every = self._of(matched)
         properties = {name: self._of(parts) for name, parts in among.items()}
-        rest: Any = False if is_closed else self._of(part for n in schemas for part in _others(n))
+        rest: Any = False if is_closed else self._of([part for n in schemas for part in others(n)])
         if rest is True and every is True:
             properties = {name: s for name, s in properties.items() if s is not True}
         found: dict[str, Any] = {}
@@ -169,13 +142,28 @@ class Closing:
             found["additionalProperties"] = rest
         return found
 
-    def _members(self, node: Part, name: str) -> Iterator[Part]:
-        """What a schema says of a property."""
-        own = list(_listed(node, "properties", name))
-        for pattern in _map(node.schema, "patternProperties"):
-            if _matches(pattern, name):
-                own += _listed(node, "patternProperties", pattern)
-        yield from own or _others(node)
+    def _members(self, nodes: tuple[Part, ...], names: dict[str, None]) -> dict[str, list[Part]]:
+        """What schemas and constants say of each property."""
+        among: dict[str, list[Part]] = {name: [] for name in names}
+        for node in nodes:
+            if node.is_constant:
+                held = node.constant.items() if isinstance(node.constant, dict) else ()
+                spend(len(held))
+                for name, value in held:
+                    among[name].append(Part(node.at, constant=value, is_constant=True))
+                continue
+            declared, patterns = keyword_map(node.schema, "properties"), keyword_map(node.schema, "patternProperties")
+            rest = list(others(node))
+            if not (declared or patterns or rest):
+                continue
+            spend(len(names) * (1 + 2 * len(rest) + len(patterns)) // 4 + 2 * len(declared))
+            for name, parts in among.items():
+                own = [Part(node.at.down("properties", name), declared[name])] if name in declared else []
+                for pattern in patterns:
+                    if self._in_place.matches(pattern, name):
+                        own += listed(node, "patternProperties", pattern)
+                parts += own or rest
+        return among
 
     # --- arrays -----------------------------------------------------------------------------
 
@@ -186,13 +174,12 @@ class Closing:
         n_first = max(n_first, *(len(n.constant) for n in constants)) if constants else n_first
 
         def item(index: int) -> Any:
+            spend(len(nodes) // 4)
             parts = [part for n in schemas for part in _item(n, index)]
             parts += [
                 Part(n.at, constant=n.constant[index], is_constant=True) for n in constants if index < len(n.constant)
             ]
-            below.append(
-                frozenset((id(n.constant if n.is_constant else n.schema), n.at.base) for n in self._in_place(parts))
-            )
+            below.append(frozenset(self._in_place.nodes(parts)))
             return self._of(parts)
 
         first, rest = [item(i) for i in range(n_first)], item(n_first)
@@ -205,15 +192,13 @@ class Closing:
         return found
 
 
-def _map(schema: dict[str, Any], keyword: str) -> dict[str, Any]:
-    """Whoever reads the schema itself refuses what has another form."""
-    found = schema.get(keyword)
-    return found if isinstance(found, dict) else {}
-
-
-def _list(schema: dict[str, Any], keyword: str) -> list[Any]:
-    found = schema.get(keyword)
-    return found if isinstance(found, list) else []
+def _all_names(nodes: tuple[Part, ...]) -> dict[str, None]:
+    found: dict[str, None] = {}
+    for node in nodes:
+        names = list(_names(node))
+        spend(1 + len(names) // 2)
+        found.update(dict.fromkeys(names))
+    return found
 
 
 def _names(part: Part) -> Iterator[str]:
@@ -221,26 +206,13 @@ def _names(part: Part) -> Iterator[str]:
         yield from part.constant if isinstance(part.constant, dict) else ()
         return
     schema = part.schema
-    for keyword in ("properties", "dependentRequired", *_NAMED):
-        yield from _map(schema, keyword)
-    yield from (name for name in _list(schema, "required") if isinstance(name, str))
+    for keyword in ("properties", "dependentRequired", *NAMED):
+        yield from keyword_map(schema, keyword)
+    yield from (name for name in keyword_list(schema, "required") if isinstance(name, str))
     for keyword in ("dependentRequired", "dependencies"):
-        for listed in _map(schema, keyword).values():
-            names = [listed] if isinstance(listed, str) else listed if isinstance(listed, list) else []
+        for held in keyword_map(schema, keyword).values():
+            names = [held] if isinstance(held, str) else held if isinstance(held, list) else []
             yield from (name for name in names if isinstance(name, str))
-
-
-def _listed(node: Part, keyword: str, name: str) -> Iterator[Part]:
-    held = _map(node.schema, keyword)
-    if name in held:
-        yield Part(node.at.down(keyword, name), held[name])
-
-
-def _others(node: Part) -> Iterator[Part]:
-    """What a schema says of the properties that it doesn't declare."""
-    for keyword in ("additionalProperties", "unevaluatedProperties"):
-        if keyword in node.schema:
-            yield Part(node.at.down(keyword), node.schema[keyword])
 
 
 def _first(node: Part) -> tuple[str, list[Any], str]:
@@ -248,7 +220,7 @@ def _first(node: Part) -> tuple[str, list[Any], str]:
     items = node.schema.get("items")
     if isinstance(items, list) and "prefixItems" not in node.schema:
         return "items", items, "additionalItems"
-    return "prefixItems", _list(node.schema, "prefixItems"), "items"
+    return "prefixItems", keyword_list(node.schema, "prefixItems"), "items"
 
 
 def _item(node: Part, index: int) -> Iterator[Part]:
@@ -260,19 +232,6 @@ def _item(node: Part, index: int) -> Iterator[Part]:
     for keyword in ("contains", "unevaluatedItems"):
         if keyword in node.schema:
             yield Part(node.at.down(keyword), node.schema[keyword])
-
-
-def _matches(pattern: str, name: str) -> bool:
-    try:
-        machine = pattern_machine(pattern)
-    except GrammarRefused:
-        return False  # whoever reads the schema itself refuses it
-    state = machine.start
-    for byte in name.encode("utf-8", "surrogatepass"):
-        if state < 0:
-            return False
-        state = machine.step(state, byte)
-    return state >= 0 and machine.accepts(state)
 
 
 Holds = Callable[[ValuePlace, Any], bool]
@@ -297,8 +256,9 @@ def with_closing(schema: Any, closed: bool) -> Any:
 def closing(expander: Expander, leaves_values: Holds) -> Any:
     """The second schema; True where nothing is closed."""
     opened: frozenset[Key] = frozenset()
+    in_place = InPlace(expander)
     while True:
-        made = Closing(expander, opened)
+        made = Closing(expander, opened, in_place)
         lacking = next(
             (
                 place
