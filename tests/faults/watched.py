@@ -6,8 +6,8 @@ import json
 import os
 import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -127,6 +127,7 @@ class PoliteClient:
     def __init__(self, url: str, *, n_tokens: int = 16, pause_s: float = 0.05) -> None:
         self._url, self._n_tokens, self._pause_s = url, n_tokens, pause_s
         self._over = threading.Event()
+        self._turn = threading.Lock()
         self._chats: list[Waited] = []
         self.faults: list[str] = []
         self._thread = threading.Thread(target=self._go, daemon=True)
@@ -136,6 +137,12 @@ class PoliteClient:
         """Chats since the last call."""
         found, self._chats = self._chats, []
         return found
+
+    @contextmanager
+    def resting(self) -> Iterator[None]:
+        """Within it no chat is under way: what the server takes is for others."""
+        with self._turn:
+            yield
 
     def close(self) -> None:
         self._over.set()
@@ -147,7 +154,8 @@ class PoliteClient:
             while not self._over.wait(self._pause_s):
                 number += 1
                 try:
-                    self._chats.append(self._chat(http, constrained=number % 2 == 0))
+                    with self._turn:
+                        self._chats.append(self._chat(http, constrained=number % 2 == 0))
                 except (httpx.HTTPError, AssertionError) as error:
                     self.faults.append(f"the polite client: {error!r}")
 
