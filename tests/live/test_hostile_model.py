@@ -10,23 +10,23 @@ from typing import Any
 
 import httpx
 import pytest
-from imp_server.api.services import new_workers
 from imp_server.config import Config
 from imp_server.text import model_workers
 from imp_server.text.model import TextModel
-from imp_server.text.model_workers import ModelWorkers
+from imp_server.text.model_workers import WARM_UP, ModelWorkers
+from imp_server.workers.client import Workers
 from imp_server.workers.wire import JobLimits
 
 from tests.api.live_server import LiveServer
 from tests.live.toy_server import toy_server
-from tests.text.test_model_workers import ENDLESS
+from tests.text.test_model_workers import ENDLESS, LIFTED
 from tests.toy import CHATML, byte_tokenizer
 
 
 @contextlib.contextmanager
 def hostile_server(cpu_s: float, **settings: Any) -> Iterator[LiveServer]:
     """A server whose model's template has that many CPU seconds."""
-    workers = new_workers()
+    workers = Workers((WARM_UP, LIFTED))
 
     def hostile(template: str, *, config: Config, context_length: int) -> TextModel:
         return TextModel(

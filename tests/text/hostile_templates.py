@@ -105,7 +105,31 @@ def grown(grower: str, rounds: int = 64) -> str:
     return f"{{% set ns = namespace(s='x') %}}{{% for i in range({rounds}) %}}{{% set ns.s = {grower} %}}{{% endfor %}}"
 
 
-ALL = [*DOUBLING, *map(grown, GROWERS), *SINGLE]
+NUMBERS = "{% set n = 3**20000 %}{% for i in range(99999) %}{% set k = n * n %}{% endfor %}"
+TEXTS = "{% set a, b = 'x' * 9999999, 'x' * 9999999 %}{% for i in range(99999) %}{% set k = a == b %}{% endfor %}"
+SHARED = [
+    "{{ ns.a == ns.b }}", "{{ {ns.t: 1} | length }}", "{% for i in [ns.a, ns.b] %}{{ loop.changed(i) }}{% endfor %}",
+    "{{ [ns.a] | reject('in', [ns.b]) | list | length }}", "{{ {'a': ns.a}.items() == {'a': ns.b}.items() }}",
+    "{{ [1].index(ns.b) }}", "{{ raise_exception(ns.a) }}", "{{ ns.a < ns.b < ns.a }}", "{{ ns.a not in [ns.b] }}",
+    "{{ ns.a is eq(ns.b) }}", "{{ {1: 1}[ns.t] is defined }}", "{{ {1: 1}.get(ns.t) }}", "{{ ns.a is lower }}",
+    "{{ [ns.a, ns.b] | sort | length }}", "{{ [ns.t, ns.u] | unique | list | length }}",
+    "{{ [ns.a, ns.b] | max | length }}", "{{ dict([[ns.t, 1]]) | length }}",
+    "{{ [{'a': ns.t}, {'a': ns.u}] | groupby('a') | length }}",
+    "{{ ns.a in {'a': ns.b}.values() }}", "{{ {'a': 1} | attr(ns.t) }}", "{{ [1] | map(attribute=ns.t) | list }}",
+    "{{ ns.a | capitalize }}", "{{ ns.a | wordcount }}", "{{ 'x' | replace(ns.a, ns.b) }}",
+    "{{ {ns.t: 1}.items() - {ns.u: 1}.items() }}",
+]  # fmt: skip
+"""What is done with values that hold themselves twice, 40 levels deep."""
+
+
+def shared(use: str) -> str:
+    """Two of each, alike."""
+    first = "{% set ns = namespace(a=[1], b=[1], t=(1,), u=(1,)) %}"
+    doubled = "".join(f"{{% set ns.{n} = {o}ns.{n}, ns.{n}{c} %}}" for n, o, c in ("a[]", "b[]", "t()", "u()"))
+    return f"{first}{{% for i in range(40) %}}{doubled}{{% endfor %}}{use}"
+
+
+ALL = [*DOUBLING, *map(grown, GROWERS), *SINGLE, NUMBERS, TEXTS, *map(shared, SHARED[:5])]
 
 _TEXTS = st.sampled_from(["'x'", "'xy\\n'", "ns.s", "message.content", "'%s'", "messages|string", "'\\t'"])
 _NUMBERS = st.sampled_from(["1", "2", "64", "9999", "999999", str(BIG), "10**6", "ns.s|length", "(ns.s|length)*2"])

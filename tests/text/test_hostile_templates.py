@@ -5,12 +5,13 @@ from __future__ import annotations
 import resource
 import time
 
+import jinja2
 import pytest
 from hypothesis import HealthCheck, given, settings
 from imp_server.core import InvalidModel, TemplateRefused
 from imp_server.text.template import ChatTemplate
 
-from tests.text.hostile_templates import ALL, hostile_templates
+from tests.text.hostile_templates import ALL, SHARED, hostile_templates, shared
 
 MESSAGES = [{"role": "user", "content": "xxx"}]
 MOST_CPU_S = 8.0
@@ -32,6 +33,22 @@ def rendered(source: str) -> str | None:
 def test_each_kind_is_refused_at_once(source: str) -> None:
     text = rendered(source)
     assert text is None or len(text) < 1_000_000
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("use", SHARED)
+def test_what_holds_itself_twice_is_looked_at_for_a_price(use: str) -> None:
+    assert rendered(shared(use)) is None
+
+
+def test_what_is_compared_says_what_it_says() -> None:
+    uses = ("1 < 2 < 3", "[1, [2]] == [1, [2]]", "[1] != [1]", "'b' in 'abc' and 'z' not in ['y', 'x'*2]",
+            "(1, 2) in {(1, 2): 0}",
+            "[3, 1] | sort == [1, 3]", "1 is eq 1 and 2 is in [2]", "{'a': 1}.items() == {'a': 1}.items()", "x == y",
+            "x in [1] or 'a' is lower", "{'k': {'v': 1}} == {'k': {'v': 1}}", "messages[0] in messages")  # fmt: skip
+    source = "|".join(f"{{{{ {use} }}}}" for use in uses)
+    expected = jinja2.Environment().from_string(source).render(messages=MESSAGES)
+    assert rendered(source) == expected and expected.count("True") == 11
 
 
 def test_memory_stays_bounded() -> None:

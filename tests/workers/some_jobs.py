@@ -7,9 +7,16 @@ import signal
 import time
 from collections.abc import Callable
 
+from imp_server.text import template
+
 
 def warm_up() -> None:
     """Nothing to warm up."""
+
+
+def without_budgets() -> None:
+    """Lifts the sandbox's limits: for templates whose work nobody foresees."""
+    template.MAX_STEPS = 1 << 60
 
 
 def shout(data: bytes) -> bytes:

@@ -20,8 +20,10 @@ from imp_server.text.template_budget import (
     STEPS_PER_MESSAGE,
     LimitExceeded,
     RenderingBudget,
+    budget,
     lists_in,
     spending,
+    text_size,
 )
 from imp_server.text.template_limits import BoundedEnvironment
 
@@ -162,7 +164,8 @@ class ChatTemplate:
         return None
 
 
-def _raise_exception(message: str) -> None:
+def _raise_exception(message: Any) -> None:
+    budget().make(text_size(message))
     raise _Refusal(message)
 
 

@@ -6,6 +6,7 @@ Behind it stands the worker process (text/worker_jobs.py), for whatever no list 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sized
+from functools import partial
 from typing import Any
 
 from jinja2 import Template, nodes, pass_context
@@ -14,7 +15,8 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.visitor import NodeTransformer
 
 from imp_server.text.template_budget import CALL_STEPS, MAX_PRODUCT, LimitExceeded, budget, counted, text_size
-from imp_server.text.template_sizes import FILTER_SIZES, bound_method, bound_operation
+from imp_server.text.template_compare import COMPARED, LOOKED_AT, TESTS, compared, looked_at, pay_for, priced, written
+from imp_server.text.template_sizes import FILTER_SIZES, SHALLOW, bound_method, bound_operation
 
 _COUNTED, _JOINED, _SLICED = "imp_counted", "imp_joined", "imp_sliced"
 _CHANGING = ("append", "pop")
@@ -37,6 +39,10 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         self.filters[_COUNTED] = pass_context(lambda _, items: counted(items))
         self.filters[_JOINED] = pass_context(lambda _, parts: _joined(parts))
         self.filters[_SLICED] = pass_context(lambda _, made: _charged(made))
+        self.filters[COMPARED] = pass_context(lambda _, left, right, op: compared(op, left, right))
+        self.filters[LOOKED_AT] = pass_context(lambda _, value: _looked_at(value))
+        self.tests |= {name: partial(compared, op) for name, op in TESTS.items()}
+        self.tests |= {name: written(self.tests[name]) for name in ("lower", "upper")}
 
     concat = staticmethod(lambda pieces: _joined(pieces))
 
@@ -61,8 +67,8 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
 
     def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N805
         budget().step(CALL_STEPS)
-        if isinstance(__obj, LoopContext) and args and hasattr(args[0], "__len__"):
-            budget().step(len(args[0]))
+        if __obj is dict or isinstance(getattr(__obj, "__self__", __obj), LoopContext):
+            pay_for(args)
         args = tuple(_paid(value) for value in args)
         bound_method(__obj, args, kwargs)
         return _charged(super().call(__context, __obj, *args, **kwargs))
@@ -82,11 +88,28 @@ class _Bounded(NodeTransformer):
 
     def visit_Getitem(self, node: nodes.Getitem) -> nodes.Node:  # noqa: N802
         self.generic_visit(node)
-        return _filtered(node, _SLICED) if isinstance(node.arg, nodes.Slice) else node
+        if isinstance(node.arg, nodes.Slice):
+            return _filtered(node, _SLICED)
+        node.arg = looked_at(node.arg)
+        return node
+
+    def visit_Compare(self, node: nodes.Compare) -> nodes.Node:  # noqa: N802
+        self.generic_visit(node)
+        return priced(node)
+
+    def visit_Pair(self, node: nodes.Pair) -> nodes.Node:  # noqa: N802
+        self.generic_visit(node)
+        node.key = looked_at(node.key)
+        return node
 
 
 def _filtered(node: Any, name: str) -> nodes.Filter:
     return nodes.Filter(node, name, [], [], None, None, lineno=node.lineno)
+
+
+def _looked_at(value: Any) -> Any:
+    pay_for(value)
+    return value
 
 
 def _written(value: Any) -> Any:
@@ -132,6 +155,10 @@ def _bounded_filter(name: str, function: Callable[..., Any]) -> Callable[..., An
         args = tuple(_paid(value) for value in args)
         if args and isinstance(args[0], Sized) and not isinstance(args[0], str):
             left.step(len(args[0]))
+            if name not in SHALLOW:
+                left.make(text_size(args[0]))
+        if len(args) > 1 or kwargs:
+            pay_for((args[1:], kwargs))
         if sizes is not None:
             args, kwargs = sizes(context.environment, *args, **kwargs) or (args, kwargs)
         if wants == "context":

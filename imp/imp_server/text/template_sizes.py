@@ -11,9 +11,12 @@ from jinja2 import Environment
 from jinja2.filters import make_attrgetter
 
 from imp_server.text.template_budget import MAX_PRODUCT, LimitExceeded, budget, text_size
+from imp_server.text.template_compare import pay_for
 
 MAX_BITS = 1 << 16
 """Of a number."""
+_BITS_PER_STEP = 1 << 21
+"""Of one number times those of the other, in the time of a step."""
 MAX_WIDTH = 10_000
 """Columns that a format may fill up to."""
 _MAX_INDENT = 64
@@ -34,6 +37,9 @@ def bound_operation(operator: str, left: Any, right: Any) -> None:
         for items, times in ((left, right), (right, left)):
             if isinstance(items, str | bytes | list | tuple) and isinstance(times, int):
                 make(len(items) * max(times, 0))
+    elif operator == "-":  # of what dictionaries hold
+        pay_for(left)
+        pay_for(right)
     elif operator == "+" and hasattr(left, "__len__") and hasattr(right, "__len__"):
         make(len(left) + len(right))
     elif operator == "%" and isinstance(left, str | bytes):
@@ -44,12 +50,16 @@ def bound_operation(operator: str, left: Any, right: Any) -> None:
 
 def _bound_numbers(operator: str, left: int, right: int) -> None:
     bits = max(left.bit_length(), right.bit_length())
+    work = left.bit_length() * right.bit_length()
     if operator == "*":
         bits = left.bit_length() + right.bit_length()
     elif operator == "**":
         bits = left.bit_length() * max(right, 0)
+        work = bits * bits
     if bits > MAX_BITS:
         raise LimitExceeded("it makes a number of more than 65536 bits")
+    if work > _BITS_PER_STEP:
+        budget().step(work // _BITS_PER_STEP)
 
 
 def bound_percent(form: str, values: Any) -> None:
@@ -82,6 +92,7 @@ def bound_format(form: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) ->
 
 # --- methods ------------------------------------------------------------------------------------
 
+_COMPARING = frozenset({"index", "count"})
 _FILLING = frozenset({"ljust", "rjust", "center", "zfill"})
 _SPLITTING = frozenset({"split", "rsplit", "splitlines", "partition", "rpartition"})
 
@@ -97,6 +108,10 @@ def bound_method(function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
         raise LimitExceeded("it works on bytes")
     if isinstance(own, list | tuple | dict):
         budget().step(len(own) // 8 + 1)
+        if name in _COMPARING:
+            pay_for((own, args))
+        else:
+            pay_for(tuple(value for value in args if isinstance(value, tuple)))
     if isinstance(own, str):
         _bound_text_method(own, name, args, kwargs)
 
@@ -153,6 +168,12 @@ def _indent(_: Environment, s: Any, width: Any = 4, *__: Any, **___: Any) -> Non
     make(text_size(s) + (str(s).count("\n") + 1) * columns if isinstance(columns, int) else 0)
 
 
+SHALLOW = frozenset(
+    ("attr", "batch", "count", "d", "default", "dictsort", "first", "groupby", "items", "join", "last", "length",
+     "list", "map", "max", "min", "random", "reject", "rejectattr", "reverse", "select", "selectattr", "slice",
+     "sort", "sum", "tojson", "unique")
+)  # fmt: skip
+"""Filters that don't write what they are given, or say in FILTER_SIZES what that takes."""
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
 
@@ -205,6 +226,14 @@ def _sum(_: Environment, iterable: Any, attribute: Any = None, start: Any = 0) -
     return (listed, attribute, start), {}
 
 
+def _ordered(_: Environment, value: Any, *args: Any, **kwargs: Any) -> Arguments:
+    """Of filters that compare, or hash, what they are given with itself."""
+    listed = value if isinstance(value, dict) else list(value)
+    for _ in range(len(listed).bit_length()):
+        pay_for(listed)
+    return (listed, *args), kwargs
+
+
 def _round(_: Environment, value: Any, precision: Any = 0, *__: Any) -> None:
     if isinstance(precision, int) and abs(precision) > 300:
         raise LimitExceeded("it rounds to more than 300 digits")
@@ -233,6 +262,7 @@ FILTER_SIZES: dict[str, Callable[..., Arguments | None]] = {
     "sum": _sum,
     "round": _round,
     "int": _int,
+    **dict.fromkeys(("sort", "unique", "min", "max", "groupby", "dictsort"), _ordered),
     **dict.fromkeys(
         ("string", "escape", "e", "forceescape", "urlencode", "striptags", "title", "trim", "upper", "lower"),
         _written_out,
