@@ -20,6 +20,8 @@ from imp_server.grammar.values.scalars import number_machine, string_machine
 
 MAX_BRANCHES = 24
 """Conjunctions looked at before the shortest of those that worked is taken."""
+MANY = 8
+"""Literals of a conjunction for which it counts as one more."""
 MAX_CASES = 8
 """The same of values of a tag, which are often very many and alike."""
 MAX_FAILURES = 2_000
@@ -164,9 +166,9 @@ class Solver(Questions):
             if answer is None:
                 search.n_failed += 1
             else:
-                n_hits += 1
+                n_hits += 1 + len(literals) // MANY
                 best = shorter(best, answer)
-                if answer.size == 0 or n_hits == MAX_BRANCHES:
+                if answer.size == 0 or n_hits >= MAX_BRANCHES:
                     break
         if search.is_broken_off:
             self.give_up()
