@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 from imp_server.core import (
     ChatRequest,
+    GrammarPlan,
+    GrammarTooCostly,
     Message,
     OutputEvent,
     ReasoningDelta,
@@ -23,6 +25,8 @@ from imp_server.core import (
     unpack_ids,
 )
 from imp_server.grammar.engine import GrammarSpace, Matcher, State
+from imp_server.grammar.proving import PROVES_HERE
+from imp_server.grammar.values.schema.closing import KEYWORD
 from imp_server.text.model import TextModel
 
 from tests.asked import made
@@ -225,3 +229,26 @@ def test_thinking_that_nobody_asked_for_may_speak_of_calls() -> None:
     events = said(model, request, text)
     assert thought(events) == "I might write <tool_call> here." and calls_in(events) == [("first", '{"t": "x"}')]
     assert [e.text.strip() for e in events if isinstance(e, TextDelta) and e.text.strip()] != []
+
+
+class DearTogether:
+    """A prover by whom each schema is served, and none that is closed inside something larger."""
+
+    def prove(self, plan: GrammarPlan) -> None:
+        if plan.kind == "envelope" and KEYWORD.encode() in plan.payload:
+            raise GrammarTooCostly("too much")
+        PROVES_HERE.prove(plan)
+
+    def settle(self) -> None:
+        pass
+
+
+def test_schemas_that_are_too_dear_together_when_closed_are_served_by_their_letter() -> None:
+    model = byte_model()
+    open_ = {"type": "object", "properties": {"t": {"type": "string"}}}
+    tools = (Tool("first", parameters=open_), TOOL, Tool("third", parameters=open_))
+    finish = model.begin_chat(chat(tools=tools, tool_choice=ToolChoice("required")), 1)
+    assert not finish(PROVES_HERE).opened
+    prepared = finish(DearTogether())
+    assert prepared.opened == tuple(f"tools[{i}].function.parameters" for i in range(3))
+    assert prepared.request.plan.grammar is not None and KEYWORD.encode() not in prepared.request.plan.grammar.payload

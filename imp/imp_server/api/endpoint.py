@@ -404,6 +404,9 @@ def _reply_headers(
     ignored = dict.fromkeys(quote(pointer, safe="/~") for prompt in prepared for pointer in prompt.ignored)
     if ignored:
         own["x-imp-ignored"] = ", ".join(f"#{pointer}" for pointer in ignored)
+    opened = dict.fromkeys(quote(param, safe="/~[].") for prompt in prepared for param in prompt.opened)
+    if opened:
+        own["x-imp-extra-properties"] = ", ".join(opened)
     if unread:
         own["x-imp-ignored-fields"] = listed(unread)
     return own | dict(reply.headers)

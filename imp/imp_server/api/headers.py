@@ -105,7 +105,7 @@ class Cors:
             out["access-control-allow-methods"] = self._methods or methods
             out["access-control-allow-headers"] = self._headers or asked or "Authorization, Content-Type, x-api-key"
             out["access-control-expose-headers"] = (
-                "x-request-id, request-id, retry-after, x-imp-ignored, x-imp-ignored-fields"
+                "x-request-id, request-id, retry-after, x-imp-ignored, x-imp-extra-properties, x-imp-ignored-fields"
             )
             out["access-control-max-age"] = "600"
         return out

@@ -7,7 +7,8 @@ from typing import Any
 
 from imp_server.core import GrammarRefused, GrammarUnsatisfiable
 from imp_server.core.json_pointer import keys_of, pointer_to
-from imp_server.grammar.check import DEFAULT, Rules, schema_plan
+from imp_server.grammar.binding import Binder
+from imp_server.grammar.check import DEFAULT, Rules
 from imp_server.grammar.proving import PROVES_HERE, Prover
 
 MAX_BYTES = 256 << 10
@@ -24,9 +25,10 @@ def relaxed_schema(schema: Any, rules: Rules = DEFAULT, prover: Prover = PROVES_
     Raises GrammarRefused where nothing can be left out (a schema too complex, or not one), GrammarUnsatisfiable.
     """
     left_out: list[str] = []
+    binder = Binder(rules, prover)
     while True:
         try:
-            prover.prove(schema_plan(rules.of_answer(schema), key_order=rules.key_order))
+            binder.answer(schema, None)
             prover.settle()
             return schema, tuple(left_out)
         except GrammarUnsatisfiable:

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
-from imp_server.core import ChatRequest, GrammarPlan, GrammarRefused, ResponseFormat, Segment
+from imp_server.core import ChatRequest, GrammarPlan, GrammarRefused, GrammarTooCostly, ResponseFormat, Segment
+from imp_server.grammar.binding import Binder
 from imp_server.grammar.check import Rules, schema_plan
 from imp_server.grammar.languages.envelope import Alt, Branch, Free, Lit, Node, Parts, Ref, Seq, Value, Words
 from imp_server.grammar.plan import PlanPayload, make_plan
@@ -34,6 +36,14 @@ class ThinkState:
     """The model may open thinking by itself."""
 
 
+class BoundReply(NamedTuple):
+    """The grammar of a reply, None where its text is free."""
+
+    grammar: GrammarPlan | None = None
+    opened: tuple[str, ...] = ()
+    """Fields of the request whose schemas should be closed and are enforced by their letter (grammar/binding.py)."""
+
+
 def leaves_text_free(chat: ChatRequest) -> bool:
     """Whether the reply may hold text of any kind."""
     return chat.output.response_format.kind == "text" and chat.tool_choice.mode != "required"
@@ -48,21 +58,34 @@ def constraint(
     template: str,
     rules: Rules,
     prover: Prover = PROVES_HERE,
-) -> GrammarPlan | None:
-    """None if the request leaves the output free. Raises GrammarRefused, GrammarUnsatisfiable, InvalidRequest.
+) -> BoundReply:
+    """Raises GrammarRefused, GrammarUnsatisfiable, InvalidRequest.
 
     `segments`: of the plan. `prover` is asked of each schema and of the whole; what takes time is done there alone.
     """
     check_inputs(chat.tools, prover)
-    tools = bound_tools(chat, offered_tools(chat), rules, prover) if form is not None else []
-    prover.settle()  # what follows relies on schemas being schemas
+    binder = Binder(rules, prover)
+    return BoundReply(_constraint(chat, mark, thinking, segments, form, template, binder), binder.opened)
+
+
+def _constraint(
+    chat: ChatRequest,
+    mark: Mark,
+    thinking: ThinkState,
+    segments: Sequence[Segment],
+    form: ToolFormat | None,
+    template: str,
+    binder: Binder,
+) -> GrammarPlan | None:
+    tools = bound_tools(chat, offered_tools(chat), binder) if form is not None else []
+    binder.prover.settle()  # what follows relies on schemas being schemas
     wanted = chat.output.response_format
     if not tools and wanted.kind == "text":
         return None
     tags = thinking.tags
     try:
         if not tools and tags is None:
-            return _plain(wanted, rules, prover)
+            return _plain(wanted, binder)
         if leaves_text_free(chat):
             assert form is not None
             many = may_call_often(chat)
@@ -70,12 +93,18 @@ def constraint(
             turn = mark(_HARMONY_TURN) if tags is not None and tags.channels else b""
             node: Node = free_reply(segments, 1 if thinking.starts else 0, sections, many=many, turn=turn)
         else:
-            answer = None if wanted.kind == "text" else _answer(wanted, rules, prover)
+            answer = None if wanted.kind == "text" else _answer(wanted, binder)
             calls = forced_calls(chat, form, tools, mark, template) if tools and form is not None else None
             node = _bound(answer, calls, thinking, mark)
-        plan = make_plan("envelope", PlanPayload(node=node, key_order=rules.key_order))
-        prover.prove(plan)
-        prover.settle()
+        plan = make_plan("envelope", PlanPayload(node=node, key_order=binder.rules.key_order))
+        try:
+            binder.prover.prove(plan)
+        except GrammarTooCostly:
+            if not binder.loosen():
+                raise
+            # each of its schemas is served closed, and all of them together aren't
+            return _constraint(chat, mark, thinking, segments, form, template, binder)
+        binder.prover.settle()
         return plan
     except GrammarRefused as refused:
         if refused.param is None:
@@ -83,40 +112,42 @@ def constraint(
         raise
 
 
-def bound_text(wanted: ResponseFormat, rules: Rules, prover: Prover = PROVES_HERE) -> GrammarPlan | None:
+def bound_text(wanted: ResponseFormat, rules: Rules, prover: Prover = PROVES_HERE) -> BoundReply:
     """The grammar of a plain completion. Raises GrammarRefused, GrammarUnsatisfiable."""
     if wanted.kind == "text":
-        return None
+        return BoundReply()
+    binder = Binder(rules, prover)
     try:
-        return _plain(wanted, rules, prover)
+        return BoundReply(_plain(wanted, binder), binder.opened)
     except GrammarRefused as refused:
         refused.param = refused.param or wanted.param
         raise
 
 
-def _plain(wanted: ResponseFormat, rules: Rules, prover: Prover) -> GrammarPlan:
+def _plain(wanted: ResponseFormat, binder: Binder) -> GrammarPlan:
+    order = binder.rules.key_order
     match wanted.kind:
         case "json_object":
-            plan = schema_plan({"type": "object"}, key_order=rules.key_order)
+            plan = schema_plan({"type": "object"}, key_order=order)
         case "json_schema":
-            plan = schema_plan(rules.of_answer(wanted.schema), key_order=rules.key_order)
+            plan = schema_plan(binder.answer(wanted.schema, wanted.param), key_order=order)
         case "choice":
             plan = make_plan("choice", PlanPayload(choices=wanted.choices))
         case _:
             plan = make_plan("gbnf" if wanted.kind == "grammar" else wanted.kind, PlanPayload(text=wanted.text))
-    prover.prove(plan)
-    prover.settle()
+    binder.prover.prove(plan)
+    binder.prover.settle()
     return plan
 
 
-def _answer(wanted: ResponseFormat, rules: Rules, prover: Prover) -> Node:
+def _answer(wanted: ResponseFormat, binder: Binder) -> Node:
     """The same as a part of an envelope."""
-    _plain(wanted, rules, prover)
+    _plain(wanted, binder)
     match wanted.kind:
         case "json_object":
             return Value({"type": "object"})
         case "json_schema":
-            return Value(rules.of_answer(wanted.schema))
+            return Value(binder.answer(wanted.schema, wanted.param))
         case "regex" | "lark":
             return Words(wanted.kind, wanted.text)
         case "grammar":

@@ -164,7 +164,7 @@ class TextModel:
     def _finish_chat(self, chat: ChatRequest, prompt: ChatPrompt, key: int, prover: Prover) -> Prepared:
         answer = self._leniency(chat.output.response_format, prover)
         chat = _with_format(chat, answer.format)
-        plan, readers = self._chat_output(chat, prompt, prover)
+        plan, readers, opened = self._chat_output(chat, prompt, prover)
         request = GenerateRequest(
             key=key,
             ids=prompt.ids.tobytes(),
@@ -187,11 +187,13 @@ class TextModel:
         remember = None
         if self.transcripts is not None and prompt.written is not None:
             remember = partial(self.transcripts.note, prompt.written)
-        return Prepared(_with_digest(request), session, self._shown(prompt.ids, prompt.text), remember, answer.ignored)
+        shown = self._shown(prompt.ids, prompt.text)
+        return Prepared(_with_digest(request), session, shown, remember, answer.ignored, opened)
 
     def _chat_output(
         self, chat: ChatRequest, prompt: ChatPrompt, prover: Prover
-    ) -> tuple[OutputPlan, CallReaders | None]:
+    ) -> tuple[OutputPlan, CallReaders | None, tuple[str, ...]]:
+        """The plan, what reads its calls, and which schemas stayed open (constraint.py)."""
         use = self.prompts.use_for(chat)
         knobs = self._reasoning_knobs(chat)
         wish = think_wish(chat, knobs, use.tags)
@@ -218,12 +220,12 @@ class TextModel:
             budget=think_budget(chat.reasoning, knobs, max_tokens),
             closer=think_closer(self.tokenizer, use.tags, message, open_end=bool(tools)),
         )
-        grammar = constraint(
+        bound = constraint(
             chat, self.tokenizer.marked, thinking, segments, form, use.template.source, self._rules(), prover
         )
-        plan = chat_plan(self.tokenizer, chat, think, segments, max_tokens, grammar)
+        plan = chat_plan(self.tokenizer, chat, think, segments, max_tokens, bound.grammar)
         check_least(chat.sampling.min_tokens, max_tokens)
-        return plan, readers
+        return plan, readers, bound.opened
 
     def prepare_prompt(self, prompt: PromptRequest, key: int) -> Prepared:
         """A raw prompt. Raises ContextLengthExceeded, InvalidRequest, GrammarRefused."""
@@ -240,7 +242,8 @@ class TextModel:
         shift = self._shift(prompt.options, len(ids)) if prompt.task == "generate" else None
         wanted = 0 if prompt.task == "embed" else prompt.output.max_tokens
         max_tokens = self._token_limit(wanted, len(ids), "prompt", shifts=shift is not None)
-        plan = text_plan(self.tokenizer, prompt, max_tokens, bound_text(answer.format, self._rules(), prover))
+        bound = bound_text(answer.format, self._rules(), prover)
+        plan = text_plan(self.tokenizer, prompt, max_tokens, bound.grammar)
         check_least(prompt.sampling.min_tokens, plan.max_tokens)
         request = GenerateRequest(
             key=key,
@@ -260,7 +263,8 @@ class TextModel:
         session = OutputSession(
             plan, self.vocabulary, logprobs=prompt.options.logprobs is not None, whole_schema=answer.whole
         )
-        return Prepared(_with_digest(request), session, self._shown(ids, text), ignored=answer.ignored)
+        shown = self._shown(ids, text)
+        return Prepared(_with_digest(request), session, shown, ignored=answer.ignored, opened=bound.opened)
 
     def _shown(self, ids: Iterable[int], text: str) -> str:
         """llama-server shows what the model sees, its opening token included."""

@@ -54,6 +54,8 @@ class Prepared:
     """Takes the ids of a finished choice and the stop string that ended it, for when the client sends it back."""
     ignored: tuple[str, ...] = ()
     """JSON pointers of the parts of the answer's schema that aren't enforced (grammar.lenient)."""
+    opened: tuple[str, ...] = ()
+    """Fields of the request whose schemas are enforced, and not closed, since that would take too much work."""
 
 
 class OutputSession:

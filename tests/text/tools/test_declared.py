@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from imp_server.core import ChatRequest, Message, TextPart, Tool, ToolChoice
+from imp_server.grammar.binding import Binder
 from imp_server.grammar.check import Rules, check_envelope, check_schema
 from imp_server.grammar.engine import GrammarSpace
 from imp_server.text.tools.enforce import bound_tools, offered_tools
@@ -19,7 +20,7 @@ CITY = {"type": "object", "properties": {"city": {"type": "string"}}, "required"
 def bound(schema: dict[str, Any], mode: Any = "required", rules: Rules = Rules()) -> BoundTool:  # noqa: B008
     user = Message("user", (TextPart("hi"),))
     chat = ChatRequest((user,), tools=(Tool(name="t", parameters=schema),), tool_choice=ToolChoice(mode))
-    return bound_tools(chat, offered_tools(chat), rules)[0]
+    return bound_tools(chat, offered_tools(chat), Binder(rules))[0]
 
 
 def accepts(tool: BoundTool, text: str) -> bool:

@@ -20,6 +20,7 @@ from imp_server.core import (
     ToolChoice,
     special,
 )
+from imp_server.grammar.binding import Binder
 from imp_server.grammar.check import check_envelope
 from imp_server.grammar.engine import GrammarSpace, Matcher
 from imp_server.text.free_reply import free_reply
@@ -70,7 +71,7 @@ def chat(**fields: Any) -> ChatRequest:
 
 
 def matcher(form: str, template: str, request: ChatRequest) -> Matcher:
-    tools = bound_tools(request, offered_tools(request))
+    tools = bound_tools(request, offered_tools(request), Binder())
     notation = all_formats()[form]
     if request.tool_choice.mode == "required":
         node = forced_calls(request, notation, tools, mark, template)
@@ -163,12 +164,12 @@ def test_without_parallel_calls_one_call_ends_the_reply() -> None:
 def test_one_bad_schema_does_not_sink_the_others() -> None:
     parameters = {"type": "object", "properties": {"x": {"$ref": "https://example.com/x"}}}
     request = chat(tools=(Tool(name="bad", parameters=parameters), *TOOLS))
-    assert bound_tools(request, offered_tools(request))[0].schema == {"type": "object"}
+    assert bound_tools(request, offered_tools(request), Binder())[0].schema == {"type": "object"}
     strict = chat(tools=(Tool(name="bad", parameters=parameters, strict=True),))
     forced = chat(tools=(Tool(name="bad", parameters=parameters),), tool_choice=ToolChoice("required"))
     for refused in (strict, forced):
         with pytest.raises(GrammarRefused) as caught:
-            bound_tools(refused, offered_tools(refused))
+            bound_tools(refused, offered_tools(refused), Binder())
         assert caught.value.param == "tools[0].function.parameters"
 
 

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from imp_server.core import ChatRequest, GrammarRefused, InputGrammar, InvalidRequest, Tool
-from imp_server.grammar.check import DEFAULT, Rules, schema_plan
+from imp_server.grammar.binding import Binder
 from imp_server.grammar.languages.definitions import GRAMMAR_KEYWORD
 from imp_server.grammar.languages.envelope import Lit, Node, Repeat, Seq
-from imp_server.grammar.proving import PROVES_HERE, Prover, definition_plan
+from imp_server.grammar.proving import Prover, definition_plan
 from imp_server.text.tools.base import ToolFormat
 from imp_server.text.tools.spelling import BoundTool, TagBytes, one_of
 
@@ -34,9 +34,7 @@ def offered_tools(chat: ChatRequest) -> tuple[Tool, ...]:
     return tuple(t for t in chat.tools if not choice.names or t.name in choice.names)
 
 
-def bound_tools(
-    chat: ChatRequest, tools: Sequence[Tool], rules: Rules = DEFAULT, prover: Prover = PROVES_HERE
-) -> list[BoundTool]:
+def bound_tools(chat: ChatRequest, tools: Sequence[Tool], binder: Binder) -> list[BoundTool]:
     """Tools with the schema their arguments must satisfy.
 
     Forced and strict tools are enforced or refused; of the others one with a schema that can't be enforced
@@ -44,7 +42,7 @@ def bound_tools(
     """
     forced = chat.tool_choice.mode == "required"
     places = {id(tool): index for index, tool in enumerate(chat.tools)}
-    return [_bound(tool, places[id(tool)], rules, prover, strict=forced or tool.strict) for tool in tools]
+    return [_bound(tool, places[id(tool)], binder, strict=forced or tool.strict) for tool in tools]
 
 
 def check_inputs(tools: Sequence[Tool], prover: Prover) -> None:
@@ -58,16 +56,16 @@ def check_inputs(tools: Sequence[Tool], prover: Prover) -> None:
                 raise
 
 
-def _bound(tool: Tool, index: int, rules: Rules, prover: Prover, *, strict: bool) -> BoundTool:
+def _bound(tool: Tool, index: int, binder: Binder, *, strict: bool) -> BoundTool:
     if tool.input_grammar is not None:
         return BoundTool(tool.name, _with_input_grammar(tool.parameters, tool.input_grammar), True)
-    schema = rules.of_call(object_schema(tool.parameters))
+    param = tool.param or f"tools[{index}].function.parameters"
     try:
-        prover.prove(schema_plan(schema, key_order=rules.key_order))
+        schema = binder.call(object_schema(tool.parameters), param)
     except GrammarRefused as refused:
         if not strict:
             return BoundTool(tool.name, ANY_OBJECT)
-        refused.param = refused.param or tool.param or f"tools[{index}].function.parameters"
+        refused.param = refused.param or param
         raise
     return BoundTool(tool.name, schema, strict)
 
