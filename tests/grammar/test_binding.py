@@ -97,3 +97,18 @@ def test_a_real_schema_that_is_dear_to_close_is_closed() -> None:
     [schema] = [one.schema for one in store.schemas() if one.name == "8382883d"]
     binder = Binder()
     assert binder.answer(schema, "x")[KEYWORD] == "closed" and not binder.opened
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_all_real_schemas_that_are_served_are_closed() -> None:
+    n_served, opened = 0, []
+    for one in store.schemas():
+        binder = Binder()
+        try:
+            binder.answer(one.schema, one.name)
+        except GrammarRefused:
+            continue
+        n_served += 1
+        opened += binder.opened
+    assert n_served > 4000 and not opened
