@@ -51,7 +51,8 @@ def tool_like(n: int) -> dict[str, Any]:
         "type": "object",
         "description": "d",
         "properties": {f"p{n}": {"enum": ["a", 1]}, "l": {"type": "array", "items": leaf}, "m": {
-            "additionalProperties": leaf}, "o": leaf | {"title": "t"}, "e": {"properties": {}}},
+            "additionalProperties": leaf}, "o": leaf | {"title": "t"}, "e": {"properties": {}},
+            "u": {"type": "array", "items": {"type": "string"}, "uniqueItems": True}},
         "required": [f"p{n}", "o"],
     }  # fmt: skip
 
@@ -74,6 +75,7 @@ def test_a_plain_schema_is_closed_where_any_other_way_closes_it() -> None:
         assert opened_again(schema, closed) == schema
         n_plain, n_changed = n_plain + 1, n_changed + (closed != schema)
     assert n_plain > 50 and n_changed > 5
+    assert plainly_closed(tool_like(0)) is not None
 
 
 @pytest.mark.parametrize(
@@ -87,6 +89,8 @@ def test_a_plain_schema_is_closed_where_any_other_way_closes_it() -> None:
         {"properties": {"a": {"const": []}}},
         {"patternProperties": {"a": {}}},
         {"items": [{"properties": {"a": {}}}]},
+        {"items": {"properties": {"a": {}}}, "uniqueItems": True},
+        {"uniqueItems": {}},
         {"properties": []},
         {"properties": {"a": {}}, "unknown": 1},
         {"properties": {str(i): {} for i in range(MAX_PLACES)}},

@@ -77,13 +77,21 @@ class _Copy:
                 found[keyword] = {name: self.closed(sub, depth - 1) for name, sub in value.items()}
             elif keyword in ("items", "additionalProperties"):
                 found[keyword] = self.closed(value, depth - 1)
-            elif (keyword == "required" and _are_declared(schema, value)) or _is_scalar(keyword, value):
+            elif self._says_no_more(schema, keyword, depth):
                 found[keyword] = value
             else:
                 raise _NotPlain
         if schema.get("properties") and "additionalProperties" not in schema:
             found["additionalProperties"] = False
         return found
+
+    def _says_no_more(self, schema: dict[str, Any], keyword: str, depth: int) -> bool:
+        """Whether closing is the same with the keyword as without it."""
+        value = schema[keyword]
+        if keyword == "uniqueItems" and isinstance(value, bool):
+            items = schema.get("items", True)  # closed, fewer of them may differ than there have to be
+            return not value or bool(self.closed(items, depth - 1) == items)
+        return (keyword == "required" and _are_declared(schema, value)) or _is_scalar(keyword, value)
 
 
 def _are_declared(schema: dict[str, Any], names: Any) -> bool:
