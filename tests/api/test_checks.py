@@ -14,6 +14,7 @@ from imp_server.core import GrammarRefused, GrammarTooCostly, ResponseFormat, To
 from imp_server.core.limits import Limit
 from imp_server.grammar.check import schema_plan
 from imp_server.grammar.proving import ProofJob, Prover, Refusal, Verdict
+from imp_server.grammar.values.schema.closing import KEYWORD
 from imp_server.workers.client import Workers
 from imp_server.workers.jobs import JobBroken, Jobs
 
@@ -88,7 +89,9 @@ def test_verdicts_stay_within_their_memory() -> None:
 
 
 def test_what_an_engine_gives_up_is_refused_from_then_on(workers: Workers) -> None:
-    wanted = ResponseFormat("json_schema", schema={"type": "object", "properties": {"a": {}}}, param="response_format")
+    """And its letter is served, where it was closed by us."""
+    schema: dict[str, Any] = {"type": "object", "properties": {"a": {}}}
+    wanted = ResponseFormat("json_schema", schema=schema | {KEYWORD: "closed"}, param="response_format")
     request = changed(chat(message("user", "hi")), response_format=wanted)
     checks = Checks(Jobs(workers))
     grammar = prepared(checks, request).request.plan.grammar
@@ -98,6 +101,8 @@ def test_what_an_engine_gives_up_is_refused_from_then_on(workers: Workers) -> No
     with pytest.raises(GrammarTooCostly, match="/properties/a") as caught:
         prepared(checks, request)
     assert caught.value.param == "response_format" and checks.verdicts.n_bytes == before
+    by_default = changed(request, response_format=ResponseFormat("json_schema", schema=schema, param="response_format"))
+    assert prepared(checks, by_default).opened == ("response_format",)
 
 
 def test_of_several_plans_only_the_one_that_broke_its_process_is_refused(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import inspect
 import os
 import signal
 import subprocess
@@ -13,9 +14,11 @@ from pathlib import Path
 
 import pytest
 from imp_server.core import Unavailable
+from imp_server.engine.constrained.turn_queue import TurnQueue
 from imp_server.workers.child import NICE
 from imp_server.workers.client import Workers
 from imp_server.workers.jobs import JobBroken, JobFault, Jobs
+from imp_server.workers.lasting import LastingWorkers
 from imp_server.workers.wire import JobLimits
 
 ROOMY = JobLimits(cpu_s=20.0)
@@ -293,3 +296,14 @@ def test_children_die_with_the_zygote() -> None:
         workers.close()
     assert gone_within(pid, 2)
     child.sock.close()
+
+
+def test_no_wish_of_a_request_lifts_what_is_shared_by_owner() -> None:
+    """`priority` orders rows; checks, starts, masks and templates know an owner, and nothing to put one first."""
+    asked = {
+        Jobs.run: ["self", "function", "data", "limits", "owner"],
+        TurnQueue.submit: ["self", "answer", "owner", "about"],
+        LastingWorkers.call: ["self", "data", "most_bytes"],
+    }
+    for ask, names in asked.items():
+        assert list(inspect.signature(ask).parameters) == names
