@@ -102,7 +102,8 @@ def test_a_real_schema_that_is_dear_to_close_is_closed() -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_all_real_schemas_that_are_served_are_closed() -> None:
-    n_served, opened = 0, []
+    n_served = 0
+    opened: list[str] = []
     for one in store.schemas():
         binder = Binder()
         try:

@@ -125,7 +125,8 @@ SHARED = [
 def shared(use: str) -> str:
     """Two of each, alike."""
     first = "{% set ns = namespace(a=[1], b=[1], t=(1,), u=(1,)) %}"
-    doubled = "".join(f"{{% set ns.{n} = {o}ns.{n}, ns.{n}{c} %}}" for n, o, c in ("a[]", "b[]", "t()", "u()"))
+    doubled = "".join(f"{{% set ns.{n} = [ns.{n}, ns.{n}] %}}" for n in "ab")
+    doubled += "".join(f"{{% set ns.{n} = (ns.{n}, ns.{n}) %}}" for n in "tu")
     return f"{first}{{% for i in range(40) %}}{doubled}{{% endfor %}}{use}"
 
 

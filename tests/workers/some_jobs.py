@@ -16,7 +16,7 @@ def warm_up() -> None:
 
 def without_budgets() -> None:
     """Lifts the sandbox's limits: for templates whose work nobody foresees."""
-    template.MAX_STEPS = 1 << 60
+    vars(template)["MAX_STEPS"] = 1 << 60
 
 
 def shout(data: bytes) -> bytes:

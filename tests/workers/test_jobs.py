@@ -9,8 +9,9 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from imp_server.core import Unavailable
@@ -300,7 +301,7 @@ def test_children_die_with_the_zygote() -> None:
 
 def test_no_wish_of_a_request_lifts_what_is_shared_by_owner() -> None:
     """`priority` orders rows; checks, starts, masks and templates know an owner, and nothing to put one first."""
-    asked = {
+    asked: dict[Callable[..., Any], list[str]] = {
         Jobs.run: ["self", "function", "data", "limits", "owner"],
         TurnQueue.submit: ["self", "answer", "owner", "about"],
         LastingWorkers.call: ["self", "data", "most_bytes"],

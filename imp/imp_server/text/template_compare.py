@@ -32,8 +32,10 @@ TESTS = {
 """The operator that a test means."""
 _PER_STEP = 1024
 """Characters of texts that are compared or searched in the time of a step."""
-_VIEWS = (type({}.keys()), type({}.values()), type({}.items()))
-_CONTAINERS = (list, tuple, dict, *_VIEWS)
+_NOTHING: dict[str, Any] = {}
+_VIEWS: tuple[Any, ...] = (type(_NOTHING.keys()), type(_NOTHING.values()), type(_NOTHING.items()))
+_CONTAINERS: tuple[Any, ...] = (list, tuple, dict, *_VIEWS)
+_SIZED: tuple[Any, ...] = (str, *_CONTAINERS)
 
 
 def pay_for(value: Any) -> None:
@@ -66,10 +68,10 @@ def compared(op: str, left: Any, right: Any) -> Any:
     if op in ("in", "notin"):
         pay_for(right)
         pay_for(left)
-    elif type(left) is not type(right) or not isinstance(left, (str, *_CONTAINERS)):
-        pass
-    elif op not in ("eq", "ne") or len(left) == len(right):
-        pay_for(min(left, right, key=len))
+    elif type(left) is type(right) and isinstance(left, _SIZED):
+        both: list[Any] = [left, right]
+        if op not in ("eq", "ne") or len(both[0]) == len(both[1]):
+            pay_for(min(both, key=len))
     return OPERATORS[op](left, right)
 
 

@@ -41,8 +41,9 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         self.filters[_SLICED] = pass_context(lambda _, made: _charged(made))
         self.filters[COMPARED] = pass_context(lambda _, left, right, op: compared(op, left, right))
         self.filters[LOOKED_AT] = pass_context(lambda _, value: _looked_at(value))
-        self.tests |= {name: partial(compared, op) for name, op in TESTS.items()}
-        self.tests |= {name: written(self.tests[name]) for name in ("lower", "upper")}
+        tests: dict[str, Any] = self.tests
+        tests |= {name: partial(compared, op) for name, op in TESTS.items()}
+        tests |= {name: written(tests[name]) for name in ("lower", "upper")}
 
     concat = staticmethod(lambda pieces: _joined(pieces))
 

@@ -229,7 +229,7 @@ def _sum(_: Environment, iterable: Any, attribute: Any = None, start: Any = 0) -
 def _ordered(_: Environment, value: Any, *args: Any, **kwargs: Any) -> Arguments:
     """Of filters that compare, or hash, what they are given with itself."""
     listed = value if isinstance(value, dict) else list(value)
-    for _ in range(len(listed).bit_length()):
+    for _turn in range(len(listed).bit_length()):
         pay_for(listed)
     return (listed, *args), kwargs
 
