@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from imp_server.grammar.engine import Matcher
+from imp_server.grammar.frames.stack import State
 
 from tests.perf import bench
 from tests.perf.gates import FLOORS, N_RUNS, Measure, Sample, broken_limit, kept_values, read_history, verdict
@@ -83,6 +85,24 @@ def test_a_run_is_kept_and_the_next_one_judged_by_it(tmp_path: Path, capsys: pyt
     told = capsys.readouterr().out
     assert "15% below the usual 20" in told and "scheduler" in told
     assert len(path.read_text().splitlines()) == 5 and json.loads(path.read_text().splitlines()[0])["commit"]
+
+
+def test_a_planted_slowdown_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A step of a grammar done twice: half the usual ratio, and far above the floor."""
+    (measure,) = (each for each in MEASURES if each.name == "grammar step")
+    for _ in range(5):
+        assert bench.run([measure], tmp_path / "kind.jsonl", keep=True) == 0
+    advance = Matcher.advance
+
+    def twice(matcher: Matcher, state: State, token_id: int) -> State | None:
+        advance(matcher, state, token_id)
+        return advance(matcher, state, token_id)
+
+    monkeypatch.setattr(Matcher, "advance", twice)
+    assert bench.run([measure], tmp_path / "kind.jsonl", keep=False) == 1
+    assert "below the usual" in capsys.readouterr().out
 
 
 def test_every_measure_has_a_floor() -> None:
