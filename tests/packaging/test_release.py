@@ -112,6 +112,7 @@ def test_a_whole_release_is_one(release: Path) -> None:
         (lambda folder: made_wheel(folder / AARCH64, 62), "is not for aarch64"),
         (lambda folder: made_wheel(folder / X86_64, 62, check.OF_A_WHEEL[2]), "openai-chat.yaml is missing"),
         (lambda folder: (folder / X86_64).rename(folder / X86_64.replace("manylinux_2_28", "linux")), "glibc"),
+        (lambda folder: (folder / X86_64).rename(folder / X86_64.replace("2_28", "2_34")), "glibc"),
         (lambda folder: made_sdist(folder / SDIST, leave_out="docs/index.md"), "docs/index.md is missing"),
         (lambda folder: made_sdist(folder / SDIST, leave_out="tests/conftest.py"), "tests/conftest.py is missing"),
         (lambda folder: made_sdist(folder / SDIST, more="imp/imp_server/_native/libengine.so"), "doesn't belong"),
