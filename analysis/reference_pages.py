@@ -1,6 +1,8 @@
-"""The pages that are made of what the code says anyway: docs/api.md of spec/, docs/modules.md of docstrings.
+"""The pages that are made of what the code says anyway: routes and fields of spec/, modules of their docstrings.
 
-python -m analysis.reference_pages      (`make docs`)
+    python -m analysis.reference_pages      (`make docs`) writes docs/api.md
+
+The page of modules changes with every module, so it is made with the site (site_pages.py).
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ the contracts whole. Fields that aren't listed are no error, and named in the he
 """
 MODULES_HEAD = """# Modules
 
-What each module says of itself, collected by `make docs`. [The map](map.md) says what the packages are for, and where
+What each module says of itself, collected with the site. [The map](map.md) says what the packages are for, and where
 to begin.
 """
 
@@ -179,14 +181,8 @@ def modules_page() -> str:
     return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).rstrip() + "\n"
 
 
-def pages() -> dict[str, str]:
-    """File name in docs/ -> text."""
-    return {"api.md": api_page(), "modules.md": modules_page()}
-
-
 def main() -> None:
-    for name, text in pages().items():
-        (DOCS / name).write_text(text, encoding="utf-8")
+    (DOCS / "api.md").write_text(api_page(), encoding="utf-8")
 
 
 if __name__ == "__main__":

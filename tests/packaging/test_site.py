@@ -8,6 +8,8 @@ from typing import Any
 
 import yaml
 
+from analysis.site_pages import PAGES
+
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 
@@ -20,7 +22,7 @@ def pages(nav: Any) -> list[str]:
 
 def test_the_navigation_has_every_page() -> None:
     nav = pages(yaml.safe_load((ROOT / "mkdocs.yml").read_text())["nav"])
-    assert sorted(nav) == sorted(path.name for path in DOCS.glob("*.md"))
+    assert sorted(nav) == sorted([*(path.name for path in DOCS.glob("*.md")), *PAGES])
 
 
 def test_links_lead_to_pages() -> None:
