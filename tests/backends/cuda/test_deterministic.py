@@ -42,11 +42,11 @@ def test_the_pieces_of_a_chunk_lie_within_blocks() -> None:
     seen: list[Any] = []
     runner = driver.backend._ready()  # type: ignore[attr-defined]
 
-    def cut(step: Any) -> Any:
+    def noted(step: Any) -> Any:
         seen.append((step, cut_alike(step)))
         return seen[-1][1]
 
-    runner._cut = cut
+    runner._cut = noted
     lane = driver.sequence(80)
     driver.run([(lane, IDS[:5])])
     driver.run([(lane, IDS[5:40])])
