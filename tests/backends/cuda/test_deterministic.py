@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from imp_server.backends.cuda.rectangles import cut_alike
+from imp_server.backends.cuda.rectangles import cut, cut_alike
 
 from tests.backends.array_source import ArraySource, tiny
 from tests.backends.cuda.running import PlainCuda
