@@ -14,6 +14,7 @@ from imp_server.models.mixers import Attention
 from imp_server.models.rotation import Rope
 from imp_server.models.shapes import expected_shapes
 from imp_server.models.source import RawTensor
+from imp_server.models.tensor_names import Places
 from imp_server.weights.ggml_types import BY_NAME
 from imp_server.weights.header import ModelHeader
 
@@ -62,6 +63,7 @@ class ArraySource:
     def __init__(self, architecture: Architecture, seed: int = 0) -> None:
         self.architecture = architecture
         self.header = ModelHeader(Path("tiny"), "gguf", "tiny", "tiny", {}, {}, 1024, 0, "F32", 0)
+        self.places: Places = {}
         rng = np.random.default_rng(seed)
         self.tensors: dict[str, np.ndarray[Any, Any]] = {}
         for name, shape in self._shapes().items():

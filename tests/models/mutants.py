@@ -139,6 +139,7 @@ class Mutant:
     ) -> None:
         self.header = source.header
         self.architecture = architecture or source.architecture
+        self.places = source.places
         self._source, self._swapped = source, swapped or {}
 
     def __contains__(self, name: str) -> bool:

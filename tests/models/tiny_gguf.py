@@ -71,6 +71,25 @@ def write_tiny_llama(
     return path
 
 
+def write_tiny_lora(path: Path, *, n_layers: int = 2, width: int = 64, kv_width: int = 32, rank: int = 4) -> Path:
+    """A loud adapter of such a model's queries and values, as llama.cpp has them."""
+    writer = gguf.GGUFWriter(str(path), "llama")
+    writer.add_type("adapter")
+    writer.add_string("adapter.type", "lora")
+    writer.add_float32("adapter.lora.alpha", 2.0 * rank)
+    rng = np.random.default_rng(len(path.stem))
+    for layer in range(n_layers):
+        for name, n_out in (("attn_q", width), ("attn_v", kv_width)):
+            for half, shape in (("a", (rank, width)), ("b", (n_out, rank))):
+                values = rng.standard_normal(shape).astype(np.float32)
+                writer.add_tensor(f"blk.{layer}.{name}.weight.lora_{half}", values)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
 def _outer(
     vocab: int, width: int, head: int, *, tied: bool, rope_factors: bool
 ) -> dict[str, tuple[tuple[int, ...], str]]:

@@ -24,6 +24,7 @@ class NamedRows:
     def __init__(self, source: ModelSource, n_ids: int) -> None:
         self.header = source.header
         self.architecture = replace(source.architecture, vocab_size=n_ids)
+        self.places = source.places
         self._source = source
 
     def __contains__(self, name: str) -> bool:

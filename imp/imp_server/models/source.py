@@ -79,6 +79,8 @@ class ModelSource(Protocol):
 
     header: ModelHeader
     architecture: Architecture
+    places: Places
+    """Where the tensors are in the files, by their canonical names."""
 
     def __contains__(self, name: str) -> bool: ...
 
@@ -103,18 +105,18 @@ class GgufSource:
         self.header = header
         self.architecture = architecture
         self._file = file
-        self._places = places
+        self.places = places
 
     def __contains__(self, name: str) -> bool:
-        return name in self._places
+        return name in self.places
 
     def names(self) -> Collection[str]:
-        return self._places.keys()
+        return self.places.keys()
 
     def raw(self, name: str) -> RawTensor:
-        if name not in self._places:
+        if name not in self.places:
             raise InvalidModel(f"{self._file.path.name}: the tensor for '{name}' is missing")
-        place = self._places[name]
+        place = self.places[name]
         parts = [self._file.tensors[part] for part in place.names]
         raw = [RawTensor(info.type, info.shape, self._file.data(info.name)) for info in parts]
         return (raw[0] if isinstance(place.name, str) else stacked(raw)).cut(place)
@@ -132,13 +134,13 @@ class CheckpointSource:
         self.header = header
         self.architecture = architecture
         self._checkpoint = checkpoint
-        self._places = places
+        self.places = places
 
     def __contains__(self, name: str) -> bool:
-        return name in self._places
+        return name in self.places
 
     def names(self) -> Collection[str]:
-        return self._places.keys()
+        return self.places.keys()
 
     def raw(self, name: str) -> RawTensor:
         """Float tensors as they are stored; packed ones in a GGUF type that says exactly the same, else as F32."""
@@ -175,6 +177,6 @@ class CheckpointSource:
         return whole[..., slice(*place.rows)] if place.is_bias else whole[..., slice(*place.rows), :]
 
     def _stored(self, name: str) -> TensorPlace:
-        if name not in self._places:
+        if name not in self.places:
             raise InvalidModel(f"{self._checkpoint.folder.path.name}: the tensor for '{name}' is missing")
-        return self._places[name]
+        return self.places[name]

@@ -77,6 +77,7 @@ class SyntheticSource:
 
     def __init__(self, architecture: Architecture, types: dict[str, str], seed: int = 0, path: Path = Path("none")):
         self.architecture = architecture
+        self.places = {}
         rng = np.random.default_rng(seed)
         self._tensors: dict[str, RawTensor] = {}
         for name, shape in expected_shapes(architecture).items():
