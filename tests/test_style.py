@@ -88,6 +88,7 @@ def test_the_rules_find_what_they_forbid() -> None:
 
 # Classes that share a name, and why.
 TWINS = {
+    "AdapterShare": "what a row takes, and its mirror in native memory",
     "Alt": "a node of an envelope and of a regex: each notation's tree has its own",
     "End": "a node of an envelope and of a regex",
     "Ref": "a node of an envelope and of a Lark grammar",

@@ -33,7 +33,6 @@ Float32s = NDArray[np.float32]
 
 BLOCK_TOKENS = 16
 """Positions in one KV block."""
-NO_ADAPTERS = "no backend can load LoRA adapters yet"
 
 MASK_PATIENCE_S = 0.002
 """Less than a step, more than a common mask takes."""
@@ -74,6 +73,13 @@ class TableChanges(NamedTuple):
     blocks: Int32s
 
 
+class AdapterShare(NamedTuple):
+    """A loaded adapter, and by how much it counts."""
+
+    slot: int
+    scale: float
+
+
 class Embeddings(NamedTuple):
     """`vectors[i]` [width] is the input of ids[tokens[i]] instead of that id's embedding; `tokens` ascend.
 
@@ -102,7 +108,8 @@ class StepRow:
     logprobs_as_drawn: bool = False
     """They are those that tokens are drawn with, after temperature and truncations, instead of before these."""
     logit_ids: Int32s | None = None
-    adapter: int = 0
+    adapters: tuple[AdapterShare, ...] = ()
+    """What they add is added in this order."""
     slot: int = 0
     """The row's place with the backend: another one for each row that lives, and in each row of a step."""
     n_history: int = -1
@@ -275,9 +282,13 @@ class Backend(Protocol):
         ...
 
     def load_adapter(self, path: str) -> int:
-        """Load a LoRA adapter; its slot, >= 1. Raises UnsupportedModel if the backend has no adapters."""
+        """Load a LoRA adapter; its slot, >= 1. Raises ModelFileMissing, InvalidModel or UnsupportedModel, naming what
+        doesn't fit the model.
+        """
         ...
 
-    def unload_adapter(self, slot: int) -> None: ...
+    def unload_adapter(self, slot: int) -> None:
+        """No step that is yet to be launched names it."""
+        ...
 
     def close(self) -> None: ...

@@ -118,6 +118,7 @@ void Forward::run(const StepPlan& step) {
     row_of_token_.resize(size_t(step.n_tokens));
     for (int row = 0; row < step.n_rows; ++row)
         std::fill(row_of_token_.begin() + step.row_starts[row], row_of_token_.begin() + step.row_starts[row + 1], row);
+    take_adapters(step);
     for (int i = 0; i < step.n_samplers; ++i) {
         SamplerPlan& plan = step.samplers[i];
         plan.ahead = slots_[size_t(plan.slot)]->last;
@@ -294,6 +295,7 @@ Forward::Input Forward::input(const Share& share, int n_in, std::initializer_lis
     }
     in.by_worker = !share.alone() && share.n <= kByWorkerRows;
     in.shared.n_rows = share.n;
+    if (adapters_) prepare_additions(in, matrices, n_in, prepare);
     if (in.by_worker) {
         in.serial = ++serial_;
         return in;
@@ -436,6 +438,7 @@ Forward::Input Forward::dense_hidden(const DensePlan& plan, const Share& share, 
     const bool down_floats = is_float(plan.down.id());
     Hidden& own = share.alone() ? workers_[size_t(share.worker)].hidden : hidden_;
     Activations act = room(own.bytes, own.floats, share.n, hidden, !down_floats, down_floats);
+    float* rows = adapters_ ? own.rows.get(int64_t(share.n) * hidden) : nullptr;  // before they are quantised
     Input in = input(share, model_.width, {&plan.gate, &plan.up}, prepare);
     if (plan.is_sparse) cut_off_gates(plan, in);
     const int n_units = ceil_div(hidden, kUnitColumns), n_groups = in.shared.n_groups();
@@ -451,10 +454,18 @@ Forward::Input Forward::dense_hidden(const DensePlan& plan, const Share& share, 
                     const float* from = gates_.data() + int64_t(share.first + group * kGroupRows) * hidden + column;
                     for (int r = 0; r < a.rows_in(group); ++r)
                         std::memcpy(gate + r * kUnitColumns, from + int64_t(r) * hidden, size_t(count) * sizeof(float));
-                } else if (plan.gate.present()) multiply_unit(plan.gate, a, group, unit, gate);
+                } else if (plan.gate.present()) {
+                    multiply_unit(plan.gate, a, group, unit, gate);
+                    add_adapters(in, plan.gate, group, unit, gate);
+                }
                 multiply_unit(plan.up, a, group, unit, up);
+                add_adapters(in, plan.up, group, unit, up);
                 gate_unit(gate_of, unit, a.rows_in(group), gate, up);
                 put_block(act, group, unit, up, kUnitColumns);
+                const int column = unit * kUnitColumns;
+                for (int r = 0; rows && r < a.rows_in(group); ++r)
+                    std::memcpy(rows + int64_t(group * kGroupRows + r) * hidden + column, up + r * kUnitColumns,
+                                size_t(std::min(kUnitColumns, hidden - column)) * sizeof(float));
             }
         }
     });
@@ -462,6 +473,10 @@ Forward::Input Forward::dense_hidden(const DensePlan& plan, const Share& share, 
     Input from_hidden{};
     from_hidden.share = share;
     from_hidden.shared = act;
+    if (rows) {
+        const Prepare plain = [&](int first, int, float*) { return Rows{rows + int64_t(first - share.first) * hidden, hidden}; };
+        prepare_additions(from_hidden, {&plan.down}, hidden, plain);
+    }
     return from_hidden;
 }
 
@@ -483,6 +498,7 @@ void Forward::keep_wanted() {
         if (last.said.size) keep(said_.data(), model_.layer_embedding.n_in, i, wanted_[i]);
         if (last.laurel.down.present()) keep(laurel_.data(), width, i, wanted_[i]);
         if (model_.n_streams > 1) keep(streams_.data(), model_.n_streams * width, i, wanted_[i]);
+        if (adapters_) adapters_of_[i] = adapters_of_[size_t(wanted_[i])];
         if (last.parallel) keep(before_.data(), width, i, wanted_[i]);
         keep(x_.data(), width, i, wanted_[i]);
         keep(mixed_.data(), mixed, i, wanted_[i]);

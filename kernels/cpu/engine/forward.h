@@ -51,6 +51,19 @@ private:
 
         bool alone() const { return worker >= 0; }
     };
+    // What adapters add to what a phase's matrices make of its rows: by groups of rows, then by matrices, then by rows.
+    struct Added {
+        int row;
+        const AdapterTerm* term;
+        float scale;
+        int64_t low;  // where a x of it lies in `lows`
+    };
+    struct Additions {
+        std::vector<Added> all;
+        std::vector<int> starts;
+        std::vector<int32_t> targets;
+        float* lows = nullptr;
+    };
     // The activations of a phase: prepared once by everybody together, or by each worker for itself when the rows are few.
     struct Input {
         Share share;
@@ -60,6 +73,7 @@ private:
         int n_in;
         bool floats, quantised;
         uint64_t serial;
+        Additions added;
     };
 
     Share all_rows() const { return {0, n_rows_, -1}; }
@@ -68,6 +82,9 @@ private:
     Input input(const Share& share, int n_in, std::initializer_list<const Matrix*> matrices, const Prepare& prepare);
     const Activations& activations(Input& input, int worker);
     void fill(const Activations& to, int group, const Input& input, int worker);
+    void take_adapters(const StepPlan& step);
+    void prepare_additions(Input& input, std::initializer_list<const Matrix*> matrices, int n_in, const Prepare& prepare);
+    void add_adapters(const Input& input, const Matrix& matrix, int group, int unit, float* out) const;
     Activations room(Buffer<uint8_t>& bytes, Buffer<float>& floats, int n_rows, int n_in, bool quantised, bool with_floats);
 
     Error change_tables(const StepPlan& step);
@@ -197,8 +214,15 @@ private:
     Buffer<uint8_t> input_bytes_;
     struct Hidden {
         Buffer<uint8_t> bytes;
-        Buffer<float> floats;
+        Buffer<float> floats, rows;
     } hidden_;
+    // Of the step under way: of each row of x, its place among `adapters_`; null = no row has any.
+    struct Few {
+        int first, end;
+    };
+    const AdapterShare* adapters_ = nullptr;
+    std::vector<Few> adapters_of_;
+    Buffer<float> lows_;
     struct {
         Buffer<float> normed, logits, outs, shared, beside, in_floats, hidden_floats;
         Buffer<uint8_t> in_bytes, hidden_bytes;
@@ -210,7 +234,7 @@ private:
     Buffer<Partial> partials_;
     struct Worker {
         Buffer<uint8_t> bytes;
-        Buffer<float> floats, rows;
+        Buffer<float> floats, rows, lows;
         Hidden hidden;
         Activations activations;
         uint64_t serial = 0;
@@ -257,6 +281,7 @@ template <class Fn> void Forward::multiply(Input& in, std::initializer_list<cons
                 const int units = ceil_div(m->n_out, kUnitColumns);
                 for (; left > 0 && first < units; ++first, --left) {
                     multiply_unit(*m, a, group, first, out);
+                    add_adapters(in, *m, group, first, out);
                     epilogue(segment, in.share.first + group * kGroupRows, a.rows_in(group), first, out);
                 }
                 first -= units;

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "adapters.h"
 #include "attention.h"
 #include "error.h"
 #include "layer_math.h"
@@ -164,6 +165,12 @@ struct TableChanges {
 // An id that means: what the row's slot sampled last.
 constexpr int32_t kLastSampled = -1;
 
+// What a row takes of an adapter.
+struct AdapterShare {
+    const AdapterTerm* terms;         // by Matrix.target
+    float scale;
+};
+
 struct StepPlan {
     const int32_t *ids, *positions, *row_starts;
     const int32_t* slots;             // [n_rows]: where a row's tables and its last id are kept; no two alike
@@ -179,6 +186,8 @@ struct StepPlan {
     const int32_t* hidden_tokens;     // ascending
     float* hidden;                    // [n_hidden, width]: after the final norm
     SamplerPlan* samplers;            // of the rows that want ids
+    const int32_t* adapter_starts;    // [n_rows + 1]: where a row's begin among `adapters`; null = no row has any
+    const AdapterShare* adapters;
     int32_t n_tokens, n_rows, n_head, n_hidden, n_samplers, n_threads, n_embedded;
     Error error;                      // out
     int32_t is_done;                  // out, read under the queue's lock

@@ -22,6 +22,7 @@ struct Matrix {
     int32_t n_out;
     int32_t n_in;
     int32_t n_blocks;
+    int32_t target;  // its number among those that adapters may add to; 0 = none
 
     bool present() const { return data != nullptr; }
     FormatId id() const { return FormatId(format); }

@@ -19,6 +19,7 @@ class Matrix(ctypes.Structure):
         ("n_out", c_int32),
         ("n_in", c_int32),
         ("n_blocks", c_int32),
+        ("target", c_int32),
     ]
 
 
@@ -183,6 +184,14 @@ class TableChanges(ctypes.Structure):
     _fields_ = [("slots", c_void_p), ("columns", c_void_p), ("blocks", c_void_p), ("n", c_int64)]
 
 
+class AdapterTerm(ctypes.Structure):
+    _fields_ = [("a", c_void_p), ("b", c_void_p), ("rank", c_int32), ("scale", c_float)]
+
+
+class AdapterShare(ctypes.Structure):
+    _fields_ = [("terms", c_void_p), ("scale", c_float)]
+
+
 class StepPlan(ctypes.Structure):
     _fields_ = [
         ("ids", c_void_p),
@@ -201,6 +210,8 @@ class StepPlan(ctypes.Structure):
         ("hidden_tokens", c_void_p),
         ("hidden", c_void_p),
         ("samplers", POINTER(SamplerPlan)),
+        ("adapter_starts", c_void_p),
+        ("adapters", c_void_p),
         ("n_tokens", c_int32),
         ("n_rows", c_int32),
         ("n_head", c_int32),
@@ -230,6 +241,8 @@ SHARED = (
     PoolPlan,
     SamplerPlan,
     TableChanges,
+    AdapterTerm,
+    AdapterShare,
     StepPlan,
 )
 

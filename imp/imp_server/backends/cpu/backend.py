@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
-from imp_server.backends.base import BLOCK_TOKENS, NO_ADAPTERS, BackendInfo, Int32s, KvSpec, Step, StepResult, StepRow
+from imp_server.backends.base import BLOCK_TOKENS, BackendInfo, Int32s, KvSpec, Step, StepResult, StepRow
 from imp_server.backends.cpu import abi
+from imp_server.backends.cpu.adapters import PackedAdapter, PackedAdapters
 from imp_server.backends.cpu.layouts import LAYOUT_VERSION
 from imp_server.backends.cpu.lowering import (
     LoweredModel,
@@ -19,12 +21,14 @@ from imp_server.backends.cpu.lowering import (
     refuse_what_we_lack,
 )
 from imp_server.backends.cpu.pack_cache import load_packed
+from imp_server.backends.cpu.plan_tensors import adapter_targets
 from imp_server.backends.cpu.probes import ComputeBounds, Probes
 from imp_server.backends.cpu.step import PendingStep, StepRunner
 from imp_server.backends.cpu.threads import affinity, default_threads
 from imp_server.backends.kv_layout import block_bytes
 from imp_server.backends.sampled_rows import reason_of
-from imp_server.core import ConfigError, HostOutOfMemory, UnsupportedModel
+from imp_server.core import ConfigError, HostOutOfMemory
+from imp_server.models.adapters import Adapter, open_adapter
 from imp_server.models.feed_forwards import DenseAndExperts, Experts
 from imp_server.models.source import ModelSource
 from imp_server.native import isa_in_use, library_digest
@@ -69,6 +73,7 @@ class CpuBackend:
         )
         self._pools: list[npt.NDArray[np.uint8]] = []
         self._runner: StepRunner | None = None
+        self._adapters = PackedAdapters()
         self.info = BackendInfo(
             name="cpu",
             detail=f"{isa_in_use('engine', isa)}, up to {self._n_threads} threads",
@@ -95,6 +100,7 @@ class CpuBackend:
             self._library,
             lowered,
             self._pools,
+            self._adapters,
             self._n_threads,
             max_positions,
             self._spin_us,
@@ -123,10 +129,19 @@ class CpuBackend:
         pool[block_ids] = np.frombuffer(data, dtype=np.uint8).reshape(len(block_ids), -1)
 
     def load_adapter(self, path: str) -> int:
-        raise UnsupportedModel(NO_ADAPTERS)
+        return self.add_adapter(open_adapter(path, self._source))
+
+    def add_adapter(self, adapter: Adapter) -> int:
+        """One that is matched with the model; its slot."""
+        packed = PackedAdapter(adapter, adapter_targets(self.architecture))
+        self.info = replace(self.info, weight_bytes=self.info.weight_bytes + packed.nbytes)
+        return self._adapters.add(packed)
 
     def unload_adapter(self, slot: int) -> None:
-        raise UnsupportedModel(NO_ADAPTERS)
+        if self._runner is not None:
+            self._runner.finish_all()
+        n_bytes = self._adapters.remove(slot)
+        self.info = replace(self.info, weight_bytes=self.info.weight_bytes - n_bytes)
 
     def close(self) -> None:
         if self._runner is not None:

@@ -62,6 +62,7 @@ class StepRoom:
         self.changes = (abi.TableChanges * max(1, n_groups))()
         self.plan.table_changes = self.changes
         self.embeddings = np.empty((0, 0), dtype=np.float32)
+        self.adapters: tuple[object, ...] = ()
         self._logits = np.empty((0, vocab_size), dtype=np.float32)
 
     def logits_of(self, n: int) -> npt.NDArray[np.float32]:

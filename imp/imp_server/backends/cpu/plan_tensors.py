@@ -7,8 +7,16 @@ import numpy.typing as npt
 
 from imp_server.backends.cpu import abi
 from imp_server.backends.cpu.pack_cache import PackedWeights
+from imp_server.models.adapters import adapted_names
+from imp_server.models.architecture import Architecture
 from imp_server.models.rotation import Rope
+from imp_server.models.shapes import expected_shapes
 from imp_server.models.source import ModelSource
+
+
+def adapter_targets(architecture: Architecture) -> dict[str, int]:
+    """Matrix.target of the matrices that adapters may add to."""
+    return {name: number for number, name in enumerate(adapted_names(expected_shapes(architecture)), start=1)}
 
 
 class PlanTensors:
@@ -20,6 +28,7 @@ class PlanTensors:
         self.architecture = source.architecture
         self.ropes: list[Rope] = []
         self.kv_dtype = kv_dtype
+        self._targets = adapter_targets(self.architecture)
 
     def rope(self, rope: Rope | None) -> tuple[int, int, int]:
         """Index of the step's table (-1 = none), dimensions that turn, 1 if neighbours do."""
@@ -35,7 +44,8 @@ class PlanTensors:
     def matrix(self, name: str) -> abi.Matrix:
         shape = self._weights.shapes[name]
         address = self._weights.address(name)
-        return abi.Matrix(address, shape.panel_bytes, shape.format_index, shape.n_out, shape.n_in, shape.n_blocks)
+        place = (shape.format_index, shape.n_out, shape.n_in, shape.n_blocks, self._targets.get(name, 0))
+        return abi.Matrix(address, shape.panel_bytes, *place)
 
     def vector(self, name: str) -> int | None:
         if name not in self._source:

@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from imp_server.backends.base import Float32s, Int32s, Step, StepResult
 from imp_server.backends.cpu import abi
+from imp_server.backends.cpu.adapters import PackedAdapters
 from imp_server.backends.cpu.buffers import StepRoom
 from imp_server.backends.cpu.errors import check
 from imp_server.backends.cpu.lowering import LoweredModel
@@ -35,6 +36,7 @@ class StepRunner:
         library: ctypes.CDLL,
         lowered: LoweredModel,
         pools: list[npt.NDArray[np.uint8]],
+        adapters: PackedAdapters,
         n_threads: int,
         max_positions: int,
         spin_us: int,
@@ -44,7 +46,7 @@ class StepRunner:
         """`n_beside_masks`: threads that leave a core to the mask thread."""
         self._n_beside_masks = n_beside_masks
         self._library = library
-        self._lowered = lowered
+        self._lowered, self._adapters = lowered, adapters
         self._most_positions = max(max_positions, lowered.architecture.context_length)
         self._max_positions = max_positions
         self.threads = ThreadChoice(n_threads)
@@ -130,6 +132,7 @@ class StepRunner:
             room.embeddings = np.ascontiguousarray(step.embeddings.vectors, dtype=np.float32)
             plan.embeddings, plan.n_embedded = room.embeddings.ctypes.data, len(room.embeddings)
             plan.embedded_tokens = buffers.embedded_tokens.hold(step.embeddings.tokens)
+        room.adapters = self._adapters.plan(plan, step.rows)
         plan.n_tokens, plan.n_rows = len(step.ids), len(step.rows)
         plan.rope_tables = buffers.rope_tables.hold([table.ctypes.data for table in self._ropes[-1]])
         plan.rope_positions = buffers.rope_positions.hold([self._n_rope_positions] * len(self._ropes[-1]))

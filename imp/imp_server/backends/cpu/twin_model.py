@@ -11,9 +11,11 @@ import numpy.typing as npt
 
 from imp_server.backends.cpu import twin_streams as beside
 from imp_server.backends.cpu.twin import NOTHING, Arithmetic, F, Floats, TwinMatrix
+from imp_server.backends.cpu.twin_adapters import added
 from imp_server.backends.cpu.twin_attention import Rule, attend, attend_latents
 from imp_server.backends.cpu.twin_streams import TwinParts
 from imp_server.models import rotation
+from imp_server.models.adapters import Adapter
 from imp_server.models.architecture import Layer
 from imp_server.models.feed_forwards import Dense, DenseAndExperts, Experts
 from imp_server.models.mixers import Attention, LatentAttention, Mixer, Temperature
@@ -46,9 +48,16 @@ class TwinModel:
     """Holds a model's matrices taken apart (about one byte a weight)."""
 
     def __init__(
-        self, source: ModelSource, kv_dtype: str = "bf16", *, has_fma: bool = True, quantize: str = "none"
+        self,
+        source: ModelSource,
+        kv_dtype: str = "bf16",
+        *,
+        has_fma: bool = True,
+        quantize: str = "none",
+        adapters: Sequence[tuple[Adapter, float]] = (),
     ) -> None:
-        self._source = source
+        """`adapters`: each with its scale, of all rows."""
+        self._source, self._adapters = source, adapters
         self._kv_dtype = kv_dtype
         self._rules = Arithmetic(has_fma)
         self._ends: list[int] = []
@@ -132,7 +141,7 @@ class TwinModel:
         turned = self._rotated(layer.rope, compressed[:, None, layer.rank :])
         if layer.q_rank:
             q = self._latent_norm(prefix, "q_a", layer, self._project(f"{prefix}q_a", normed))
-            q = self._matrix(f"{prefix}q_b").multiply(q, self._rules)
+            q = self._project(f"{prefix}q_b", q)
         else:
             q = self._project(f"{prefix}q", normed)
         q = q.reshape(len(normed), layer.n_heads, -1)
@@ -310,7 +319,11 @@ class TwinModel:
         return y + self._source.array(f"{name}.bias").reshape(-1) if f"{name}.bias" in self._source else y
 
     def _project(self, name: str, x: Floats) -> Floats:
-        return self._biased(name, self._matrix(name).multiply(x, self._rules))
+        y = self._matrix(name).multiply(x, self._rules)
+        for adapter, scale in self._adapters:
+            if name in adapter:
+                y = added(self._rules, adapter[name], scale, x, y)
+        return self._biased(name, y)
 
     def _biased(self, name: str, y: Floats) -> Floats:
         return y + self._source.array(f"{name}.bias") if f"{name}.bias" in self._source else y

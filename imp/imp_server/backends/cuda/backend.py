@@ -14,7 +14,6 @@ import torch
 
 from imp_server.backends.base import (
     BLOCK_TOKENS,
-    NO_ADAPTERS,
     BackendInfo,
     DeviceLost,
     Int32s,
@@ -40,7 +39,7 @@ from imp_server.backends.cuda.weights import DeviceWeights, Rotations
 from imp_server.backends.cuda.workspace import Workspace
 from imp_server.backends.kv_layout import KvLayout, block_bytes, kv_layouts
 from imp_server.backends.sampled_rows import reason_of
-from imp_server.core import EXIT_DEVICE_LOST, ConfigError, EngineFaulted, UnsupportedModel
+from imp_server.core import EXIT_DEVICE_LOST, ConfigError, EngineFaulted, InternalError, UnsupportedModel
 from imp_server.models.mixers import LatentAttention
 from imp_server.models.source import ModelSource
 
@@ -188,10 +187,12 @@ class CudaBackend:
         pool[self._indices(block_ids)] = sent
 
     def load_adapter(self, path: str) -> int:
-        raise UnsupportedModel(NO_ADAPTERS)
+        raise UnsupportedModel(
+            "the cuda backend can't load LoRA adapters yet; use engine.backend=cpu or leave out --lora"
+        )
 
     def unload_adapter(self, slot: int) -> None:
-        raise UnsupportedModel(NO_ADAPTERS)
+        raise InternalError("the cuda backend has no adapters")
 
     def counters(self) -> Mapping[str, float]:
         """Implements backends/base.py `Counting`."""

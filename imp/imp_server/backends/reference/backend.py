@@ -8,7 +8,6 @@ import numpy as np
 import torch
 
 from imp_server.backends.base import (
-    NO_ADAPTERS,
     WANT_ALL_HIDDEN,
     WANT_HIDDEN,
     WANT_POOLED,
@@ -24,9 +23,11 @@ from imp_server.backends.base import (
 from imp_server.backends.host_queue import HostQueue, PlainStep
 from imp_server.backends.host_sampling import row_results, wanted_positions
 from imp_server.backends.kv_layout import block_bytes
+from imp_server.backends.reference.adapters import AdapterTensors
 from imp_server.backends.reference.forward import Forward
 from imp_server.backends.reference.pools import DTYPE, Pools
-from imp_server.core import ConfigError, UnsupportedModel
+from imp_server.core import ConfigError
+from imp_server.models.adapters import Adapter, open_adapter
 from imp_server.models.architecture import Architecture
 from imp_server.models.source import ModelSource
 
@@ -46,7 +47,8 @@ class ReferenceBackend:
             tensors[name] = torch.from_numpy(np.array(source.array(name), dtype=np.float32))
             if on_progress:
                 on_progress((done + 1) / len(names))
-        self._forward = Forward(self.architecture, tensors)
+        self._source, self._adapters = source, AdapterTensors()
+        self._forward = Forward(self.architecture, tensors, self._adapters)
         self._pools: Pools | None = None
         self._queue = HostQueue(self._run)
         self.info = BackendInfo(
@@ -100,10 +102,15 @@ class ReferenceBackend:
         self._queue.move(lambda: self._required_pools().write_bytes(group, block_ids, data))
 
     def load_adapter(self, path: str) -> int:
-        raise UnsupportedModel(NO_ADAPTERS)
+        return self.add_adapter(open_adapter(path, self._source))
+
+    def add_adapter(self, adapter: Adapter) -> int:
+        """One that is matched with the model; its slot."""
+        return self._adapters.add(adapter)
 
     def unload_adapter(self, slot: int) -> None:
-        raise UnsupportedModel(NO_ADAPTERS)
+        self._queue.finish()
+        self._adapters.remove(slot)
 
     def close(self) -> None:
         self._pools = None

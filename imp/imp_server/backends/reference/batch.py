@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from imp_server.backends.base import BLOCK_TOKENS, Int32s
+from imp_server.backends.base import BLOCK_TOKENS, AdapterShare, Int32s
 from imp_server.backends.host_queue import PlainStep
 from imp_server.backends.reference.pools import KeptParts, Pools
 from imp_server.backends.reference.tiles import padded
@@ -30,6 +30,7 @@ class Batch:
         self.n_rows = len(step.rows)
         self._step = step
         self.embeddings = step.embeddings
+        self.adapters = [row.adapters for row in step.rows]
         n_more = padded(self.n) - self.n
         self.ids = torch.from_numpy(np.pad(step.ids.astype(np.int64), (0, n_more), mode="edge"))
         self.positions = torch.from_numpy(np.pad(step.positions.astype(np.int64), (0, n_more), mode="edge"))
@@ -38,6 +39,11 @@ class Batch:
     def spans(self) -> list[Span]:
         starts = self._step.row_starts.tolist()
         return [Span(a, b, int(self._step.positions[a])) for a, b in pairwise(starts)]
+
+    def rows_with(self, adapters: tuple[AdapterShare, ...]) -> torch.Tensor:
+        """[n padded]: true for the ids of rows with just these adapters."""
+        has = np.repeat([own == adapters for own in self.adapters], np.diff(self._step.row_starts))
+        return torch.from_numpy(np.pad(has, (0, len(self.ids) - self.n)))
 
     def table(self, group: int, row: int) -> Int32s:
         table: Int32s = self._step.block_tables[group][row]

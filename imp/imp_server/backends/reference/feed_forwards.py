@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from imp_server.backends.reference.parts import Tensors, activated, gated
+from imp_server.backends.reference.parts import LayerTensors, Tensors, activated, gated, project
 from imp_server.backends.reference.tiles import linear, pad_rows
 from imp_server.models.feed_forwards import Dense, DenseAndExperts, Experts, FeedForward
 
@@ -22,26 +22,26 @@ class Entering:
     norm: Callable[[torch.Tensor, Tensors, str], torch.Tensor]
 
 
-def dense(entering: Entering, t: Tensors, kind: Dense) -> torch.Tensor:
+def dense(entering: Entering, t: LayerTensors, kind: Dense) -> torch.Tensor:
     x = entering.normed
-    up = linear(x, t["up"], t.get("up.bias"))
+    up = project(x, t, "up")
     if kind.gated:
-        gate = linear(x, t["gate"], t.get("gate.bias"))
+        gate = project(x, t, "gate")
         if kind.cutoff is not None:
             mean, deviation = gate.mean(dim=-1, keepdim=True), gate.std(dim=-1, keepdim=True, unbiased=False)
             gate = torch.relu(gate - (mean + deviation * kind.cutoff))
         hidden = gated(kind.activation, gate, up)
     else:
         hidden = activated(kind.activation, up)
-    return linear(hidden, t["down"], t.get("down.bias"))
+    return project(hidden, t, "down")
 
 
-def mixture(entering: Entering, t: Tensors, experts: Experts) -> torch.Tensor:
+def mixture(entering: Entering, t: LayerTensors, experts: Experts) -> torch.Tensor:
     x = entering.normed
     return _mixed(x, _route(linear(x, t["router"], t.get("router.bias")), t, experts), t, experts)
 
 
-def dense_and_mixture(entering: Entering, t: Tensors, kind: DenseAndExperts) -> torch.Tensor:
+def dense_and_mixture(entering: Entering, t: LayerTensors, kind: DenseAndExperts) -> torch.Tensor:
     raw, norm = entering.raw, entering.norm
     beside = norm(dense(entering, t, kind.dense), t, "post_dense_norm")
     bare = norm(raw, {"ones": torch.ones(raw.shape[-1])}, "ones")
@@ -51,7 +51,9 @@ def dense_and_mixture(entering: Entering, t: Tensors, kind: DenseAndExperts) -> 
     return beside + norm(out, t, "post_experts_norm")
 
 
-def _mixed(x: torch.Tensor, routed: tuple[torch.Tensor, torch.Tensor], t: Tensors, experts: Experts) -> torch.Tensor:
+def _mixed(
+    x: torch.Tensor, routed: tuple[torch.Tensor, torch.Tensor], t: LayerTensors, experts: Experts
+) -> torch.Tensor:
     activation, (chosen, weights) = experts.activation, routed
     outs = x.new_zeros((len(x), experts.top_k, x.shape[-1]))
     for expert in sorted(set(chosen.flatten().tolist())):
@@ -65,8 +67,8 @@ def _mixed(x: torch.Tensor, routed: tuple[torch.Tensor, torch.Tensor], t: Tensor
         own = outs[:, place]
         total = total + (own if experts.weights_on_input else own * weights[:, place, None])
     if experts.shared_hidden:
-        hidden = gated(activation, linear(x, t["shared_gate"]), linear(x, t["shared_up"]))
-        shared = linear(hidden, t["shared_down"])
+        hidden = gated(activation, project(x, t, "shared_gate"), project(x, t, "shared_up"))
+        shared = project(hidden, t, "shared_down")
         if experts.shared_gate:
             # Not as a product with a matrix of one row: that adds in an order that depends on a row's place.
             opened = (x * t["shared_router"].reshape(-1)).sum(dim=-1, keepdim=True)
@@ -121,7 +123,7 @@ def _best(x: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
     return values[:, :k], ids[:, :k]
 
 
-FEED_FORWARDS: dict[type[FeedForward], Callable[[Entering, Tensors, Any], torch.Tensor]] = {
+FEED_FORWARDS: dict[type[FeedForward], Callable[[Entering, LayerTensors, Any], torch.Tensor]] = {
     Dense: dense,
     Experts: mixture,
     DenseAndExperts: dense_and_mixture,

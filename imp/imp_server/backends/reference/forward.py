@@ -8,10 +8,11 @@ import torch
 
 from imp_server.backends.host_queue import PlainStep
 from imp_server.backends.reference import streams
+from imp_server.backends.reference.adapters import AdapterTensors
 from imp_server.backends.reference.batch import Batch, LayerCache
 from imp_server.backends.reference.feed_forwards import FEED_FORWARDS, Entering
 from imp_server.backends.reference.mixers import MIXERS, MixerForward, Shared
-from imp_server.backends.reference.parts import Tensors, activated, norm
+from imp_server.backends.reference.parts import LayerTensors, Tensors, activated, norm
 from imp_server.backends.reference.pools import Pools
 from imp_server.backends.reference.tiles import linear, pad_rows
 from imp_server.core import UnsupportedModel
@@ -21,8 +22,9 @@ from imp_server.models.architecture import Architecture, Layer
 class Forward:
     """The model as torch tensors. Reads and writes the pools it is handed; keeps nothing between steps."""
 
-    def __init__(self, architecture: Architecture, tensors: Tensors) -> None:
+    def __init__(self, architecture: Architecture, tensors: Tensors, adapters: AdapterTensors) -> None:
         self.architecture = architecture
+        self._adapters = adapters
         self._tensors = tensors
         shared = Shared(self._norm)
         self._layers = [
@@ -32,6 +34,8 @@ class Forward:
     def hidden(self, step: PlainStep, pools: Pools | None) -> torch.Tensor:
         """Hidden states after the final norm [n_ids, width]."""
         batch = Batch(step)
+        for index, layer in enumerate(self._layers):
+            layer.tensors.added = self._adapters.of_layer(index, batch)
         x = self._embed(batch)
         said = self._said_to_layers(x, batch)
         has_streams = self.architecture.streams > 1
@@ -89,9 +93,9 @@ class Forward:
 class _Layer:
     """A mixer and a feed-forward with the norms and sums about them."""
 
-    def __init__(self, forward: Forward, description: Layer, tensors: Tensors, shared: Shared) -> None:
+    def __init__(self, forward: Forward, description: Layer, tensors: LayerTensors, shared: Shared) -> None:
         self.description = description
-        self._tensors, self._norm = tensors, shared.norm
+        self.tensors, self._norm = tensors, shared.norm
         self._residual_scale = forward.architecture.residual_scale
         kinds = type(description.mixer), type(description.feed_forward)
         if kinds[0] not in MIXERS or kinds[1] not in FEED_FORWARDS:
@@ -105,11 +109,11 @@ class _Layer:
         x = self._halves(x, batch, cache)
         if self.description.embedding:
             x = x + self._heard(x, said) * self._residual_scale
-        return x * self._tensors["scale"] if self.description.scaled else x
+        return x * self.tensors["scale"] if self.description.scaled else x
 
     def forward_streams(self, x: torch.Tensor, batch: Batch, cache: LayerCache, said: torch.Tensor) -> torch.Tensor:
         """x [streams, n, width]: the layer works on the first, and all but that hear what ids say."""
-        t = self._tensors
+        t = self.tensors
         expected = streams.predicted(x, t, self._norm)
         x = streams.corrected(expected, self._halves(expected[0], batch, cache), t, self._norm)
         if self.description.embedding:
@@ -117,16 +121,16 @@ class _Layer:
         return x * t["scale"] if self.description.scaled else x
 
     def _heard(self, x: torch.Tensor, said: torch.Tensor) -> torch.Tensor:
-        t = self._tensors
+        t = self.tensors
         gate = activated("gelu_tanh", linear(x, t["embedding_gate"]))
         return self._norm(linear(gate * said, t["embedding_up"]), t, "post_embedding_norm")
 
     def _around(self, inner: torch.Tensor) -> torch.Tensor:
-        t = self._tensors
+        t = self.tensors
         return inner + self._norm(linear(linear(inner, t["laurel_down"]), t["laurel_up"]), t, "laurel_norm")
 
     def _halves(self, x: torch.Tensor, batch: Batch, cache: LayerCache) -> torch.Tensor:
-        layer, t, scale = self.description, self._tensors, self._residual_scale
+        layer, t, scale = self.description, self.tensors, self._residual_scale
         inner = self._norm(x, t, "attn_norm") if layer.pre_norm else x
         out = self._mix(inner, batch, cache)
         if layer.post_norm:
@@ -147,9 +151,9 @@ class _Layer:
         return self._norm(x, t, "ffn_norm") if norm_after_sum else x
 
     def _feed_forward(self, normed: torch.Tensor, raw: torch.Tensor) -> torch.Tensor:
-        return self._feed(Entering(normed, raw, self._norm), self._tensors, self.description.feed_forward)
+        return self._feed(Entering(normed, raw, self._norm), self.tensors, self.description.feed_forward)
 
 
-def _of_layer(tensors: Tensors, index: int) -> Tensors:
+def _of_layer(tensors: Tensors, index: int) -> LayerTensors:
     prefix = f"layers.{index}."
-    return {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
+    return LayerTensors({name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)})

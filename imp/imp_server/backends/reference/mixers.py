@@ -9,9 +9,9 @@ import torch
 
 from imp_server.backends.reference.attention import KeysAndValues, attend
 from imp_server.backends.reference.batch import Batch, LayerCache
-from imp_server.backends.reference.parts import Tensors, norm
+from imp_server.backends.reference.parts import LayerTensors, Tensors, norm, project
 from imp_server.backends.reference.rope import RotaryTable
-from imp_server.backends.reference.tiles import by_head, linear
+from imp_server.backends.reference.tiles import by_head
 from imp_server.models.mixers import Attention, LatentAttention, Mixer, Temperature
 from imp_server.models.rotation import Rope
 
@@ -39,7 +39,7 @@ class MixerForward(Protocol):
 class AttentionForward:
     """Attention row by row over the cache."""
 
-    def __init__(self, mixer: Attention, tensors: Tensors, shared: Shared) -> None:
+    def __init__(self, mixer: Attention, tensors: LayerTensors, shared: Shared) -> None:
         self._mixer, self._tensors, self._shared = mixer, tensors, shared
 
     def __call__(self, x: torch.Tensor, batch: Batch, cache: LayerCache) -> torch.Tensor:
@@ -55,11 +55,11 @@ class AttentionForward:
             out[span.begin : span.end] = attend(q[span.begin : span.end], span.start, keys, mixer, t.get("sinks"))
         if gate is not None:
             out = out * torch.sigmoid(gate)
-        return linear(out.flatten(1), t["o"], t.get("o.bias"))
+        return project(out.flatten(1), t, "o")
 
     def _queries(self, x: torch.Tensor, batch: Batch) -> tuple[torch.Tensor, torch.Tensor | None]:
         mixer, t = self._mixer, self._tensors
-        q, gate = linear(x, t["q"], t.get("q.bias")), None
+        q, gate = project(x, t, "q"), None
         if mixer.gated:
             # per head: q, then its gate
             q, gate = q.view(len(x), mixer.n_heads, 2, mixer.head_size).unbind(2)
@@ -69,8 +69,8 @@ class AttentionForward:
 
     def _keys_and_values(self, x: torch.Tensor, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
         mixer, t = self._mixer, self._tensors
-        k = linear(x, t["k"], t.get("k.bias"))
-        v = k if mixer.keys_are_values else linear(x, t["v"], t.get("v.bias"))
+        k = project(x, t, "k")
+        v = k if mixer.keys_are_values else project(x, t, "v")
         v = v.view(len(x), mixer.n_kv_heads, mixer.value_size)
         if mixer.v_norm:
             v = self._shared.norm(v, {"ones": torch.ones(mixer.value_size)}, "ones")
@@ -96,7 +96,7 @@ class AttentionForward:
 class LatentForward:
     """Latent attention in its absorbed form: all heads share one key, `latent | turned`, whose latent is the value."""
 
-    def __init__(self, mixer: LatentAttention, tensors: Tensors, shared: Shared) -> None:
+    def __init__(self, mixer: LatentAttention, tensors: LayerTensors, shared: Shared) -> None:
         self._mixer, self._tensors, self._shared = mixer, tensors, shared
         self._over_latents = Attention(
             n_heads=mixer.n_heads,
@@ -108,7 +108,7 @@ class LatentForward:
 
     def __call__(self, x: torch.Tensor, batch: Batch, cache: LayerCache) -> torch.Tensor:
         mixer, t = self._mixer, self._tensors
-        compressed = linear(x, t["kv_a"], t.get("kv_a.bias"))
+        compressed = project(x, t, "kv_a")
         latent, turned = compressed[:, : mixer.rank], compressed[:, mixer.rank :]
         rotary = self._shared.rotary(mixer.rope)
         turned = rotary.rotate(turned[:, None], batch.positions)
@@ -121,15 +121,15 @@ class LatentForward:
                 torch.cat([kept.parts["latent"], kept.parts["turned"]], -1), kept.parts["latent"], kept.first
             )
             seen[span.begin : span.end] = attend(q[span.begin : span.end], span.start, keys, self._over_latents, None)
-        return linear(by_head(seen, t["v_b"]).flatten(1), t["o"], t.get("o.bias"))
+        return project(by_head(seen, t["v_b"]).flatten(1), t, "o")
 
     def _queries(self, x: torch.Tensor, batch: Batch) -> torch.Tensor:
         """[n, heads, rank + what turns]: in the space of the latents."""
         mixer, t = self._mixer, self._tensors
         if mixer.q_rank:
-            q = linear(self._norm(linear(x, t["q_a"], t.get("q_a.bias")), "q_a_norm"), t["q_b"])
+            q = project(self._norm(project(x, t, "q_a"), "q_a_norm"), t, "q_b")
         else:
-            q = linear(x, t["q"])
+            q = project(x, t, "q")
         q = q.view(len(x), mixer.n_heads, -1)
         still, turned = q[..., : mixer.still_size], q[..., mixer.still_size :]
         turned = self._shared.rotary(mixer.rope).rotate(turned, batch.positions)
@@ -148,7 +148,7 @@ def tempered(q: torch.Tensor, temperature: Temperature | None, positions: torch.
     return q * (1 + temperature.share * torch.log1p(steps)).float()[:, None, None]
 
 
-MIXERS: dict[type[Mixer], Callable[[Any, Tensors, Shared], MixerForward]] = {
+MIXERS: dict[type[Mixer], Callable[[Any, LayerTensors, Shared], MixerForward]] = {
     Attention: AttentionForward,
     LatentAttention: LatentForward,
 }

@@ -1,14 +1,42 @@
-"""Norms and activations."""
+"""Projections, norms and activations."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import torch
 from torch.nn import functional
 
+from imp_server.backends.reference.tiles import linear
 from imp_server.models.architecture import NormKind
 from imp_server.models.feed_forwards import Activation
 
 Tensors = dict[str, torch.Tensor]
+
+
+class Added(NamedTuple):
+    """scale * b (a x) for the rows of x where `rows` [n] is true."""
+
+    rows: torch.Tensor
+    a: torch.Tensor
+    b: torch.Tensor
+    scale: float
+
+
+class LayerTensors(Tensors):
+    """A layer's tensors, and what the rows of the step under way add to their products: Forward says so before it."""
+
+    added: Mapping[str, Sequence[Added]] = {}
+
+
+def project(x: torch.Tensor, t: LayerTensors, name: str) -> torch.Tensor:
+    """x [n, in] (n a multiple of 16) times a matrix of the layer, with its bias and what adapters add."""
+    out = linear(x, t[name], t.get(f"{name}.bias"))
+    for added in t.added.get(name, ()):
+        more = linear(linear(x, added.a), added.b) * added.scale
+        out = torch.where(added.rows[:, None], out + more, out)
+    return out
 
 
 def norm(x: torch.Tensor, kind: NormKind, eps: float, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
