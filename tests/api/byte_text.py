@@ -94,7 +94,7 @@ class ByteText:
             plan=plan,
             n=request.options.n,
             logprobs=request.options.logprobs,
-            adapter=request.options.adapter,
+            adapters=request.options.adapters,
             sampling=SamplingParams(logit_bias=bias),
         )
         return self._prepared(generate)
@@ -112,7 +112,7 @@ class ByteText:
             ),
             n=request.options.n,
             logprobs=request.options.logprobs,
-            adapter=request.options.adapter,
+            adapters=request.options.adapters,
         )
         return self._prepared(generate)
 

@@ -24,7 +24,6 @@ CASES: list[tuple[tuple[str, dict[str, Any]], dict[str, Any], str, str]] = [
     (CHAT, {"modalities": ["text", "audio"]}, "modalities[1]", "text"),
     (CHAT, {"echo": True}, "echo", "/v1/completions"),
     (CHAT, {"n_probs": 3}, "n_probs", "top_logprobs"),
-    (CHAT, {"lora": [{"id": 0, "scale": 0.5}]}, "lora", "name"),
     (CHAT, {"structured_outputs": {"structural_tag": "{}"}}, "structured_outputs.structural_tag", "tools"),
     (COMPLETIONS, {"return_tokens": True}, "return_tokens", "/completion"),
     (COMPLETIONS, {"preserved_tokens": ["<x>"]}, "preserved_tokens", "leave it out"),

@@ -173,7 +173,7 @@ def test_probabilities_and_tokens_ask_for_logprobs() -> None:
         {"xtc_probability": 1.5},
         {"dynatemp_range": -1},
         {"top_n_sigma": "x"},
-        {"lora": [{"id": 0, "scale": 1}]},
+        {"lora": [{"id": 0}]},
         {"samplers": ["magic"]},
         {"n_predict": -2},
         {"t_max_predict_ms": -2},

@@ -46,7 +46,7 @@ ELSEWHERE: Json = {"response_fields": ["content"], "speculative.n_max": 3}
 """What llama.cpp takes and doesn't look at on OpenAI's routes."""
 REFUSED: Json = {
     "min_keep": 2, "adaptive_target": 0.4, "grammar_lazy": True, "grammar_triggers": [{"type": 0, "value": "x"}],
-    "preserved_tokens": ["<x>"], "lora": [{"id": 0, "scale": 1.0}], "samplers": "q", "n_keep": "a", "n_predict": -2,
+    "preserved_tokens": ["<x>"], "lora": [{"id": 0}], "samplers": "q", "n_keep": "a", "n_predict": -2,
     "logit_bias": [["hi"]],
 }  # fmt: skip
 REFUSED_BY_OPENAIS: Json = {"post_sampling_probs": True, "return_tokens": True}

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from imp_server.backends.base import Backend, Pending, Step
 from imp_server.core import (
+    AdapterUse,
     EngineFaulted,
     GrammarDeadEnd,
     InvalidRequest,
@@ -174,7 +175,7 @@ def test_hostile_requests_harm_nobody() -> None:
             {"prompt": [1], "n": 5},
             {"prompt": [1], "sampling": SamplingParams(logit_bias=((500, 1.0),))},
             {"prompt": [1], "task": "score", "score_ids": pack_ids([999])},
-            {"prompt": [1], "adapter": "nobody"},
+            {"prompt": [1], "adapters": (AdapterUse("nobody"),)},
         ]
         for fields in hostile:
             with pytest.raises(InvalidRequest):

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from imp_server.core import SamplingParams, pack_ids
+from imp_server.core import AdapterUse, SamplingParams, pack_ids
 from imp_server.decode.ngram import NgramDrafter
 from imp_server.engine.client.inline import InlineEngine
 from imp_server.schedule.cache import PrefixCache
@@ -90,7 +90,12 @@ def test_embeddings_and_scores_leave_nothing_in_the_cache() -> None:
     with_engine(body, n_blocks=96, make_index=PrefixCache)
 
 
+def uses(name: str, scale: float = 1.0) -> tuple[AdapterUse, ...]:
+    return (AdapterUse(name, scale),) if name else ()
+
+
 def _with_one_slot(backend: Any) -> Any:
+    assert backend.add_adapter({}) == 1
     backend.load_adapter = lambda path: 1
     backend.unload_adapter = lambda slot: None
     return backend
@@ -102,13 +107,37 @@ def test_an_adapter_never_finds_what_another_one_in_its_slot_computed() -> None:
         for name in ("", "a", "a", "b", "a"):
             if name:
                 await engine.load_adapter(name, f"/{name}")
-            (answer,) = await ask(engine, request(engine, SHARED, 4, adapter=name))
+            (answer,) = await ask(engine, request(engine, SHARED, 4, adapters=uses(name)))
             assert answer.finish
             found.append(answer.finish.usage.cached_tokens)
             if name == "b":
                 await engine.unload_adapter("b")
                 await engine.unload_adapter("a")
         assert found == [0, 0, 69, 0, 0]
+
+    with_engine(body, make_index=PrefixCache, wrap=_with_one_slot)
+
+
+def test_other_scales_share_nothing(tmp_path: Path) -> None:
+    """Neither among each other nor with the model itself; a scale of 0 is the model itself."""
+    path = tmp_path / "adapter_model.safetensors"
+    path.write_bytes(b"weights")
+
+    async def body(engine: InlineEngine, _: Tiny) -> None:
+        await engine.load_adapter("a", str(path))
+        found = []
+        for adapters in (
+            None,
+            uses("a"),
+            uses("a", 0.5),
+            uses("a", 0.0),
+            uses("a"),
+            (*uses("a", 2.0), *uses("a", 0.5)),
+        ):
+            (answer,) = await ask(engine, request(engine, SHARED, 4, adapters=adapters))
+            assert answer.finish
+            found.append(answer.finish.usage.cached_tokens)
+        assert found == [0, 0, 0, 69, 69, 69]
 
     with_engine(body, make_index=PrefixCache, wrap=_with_one_slot)
 
@@ -126,7 +155,7 @@ def test_an_adapter_is_known_by_its_contents(tmp_path: Path) -> None:
             if contents:
                 (path / "adapter_model.safetensors").write_bytes(contents)
             await engine.load_adapter(name, str(path))
-            (answer,) = await ask(engine, request(engine, SHARED, 4, adapter=name))
+            (answer,) = await ask(engine, request(engine, SHARED, 4, adapters=uses(name)))
             assert answer.finish
             found.append(answer.finish.usage.cached_tokens)
             await engine.unload_adapter(name)

@@ -11,6 +11,7 @@ import httpx
 import pytest
 
 from tests.live.served_model import serving, serving_with, write_model
+from tests.models.tiny_gguf import write_tiny_lora
 
 CHAT = "/v1/chat/completions"
 LONG = "How are you today? " * 12
@@ -101,10 +102,12 @@ def test_a_folder_of_models_just_works(tmp_path: Path) -> None:
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("is_kept", [True, False], ids=["kept", "spilled"])
 def test_twenty_sleeps_leave_nothing_behind(tmp_path: Path, is_kept: bool) -> None:
-    """With a draft model, and a prefix cache that is kept, which gives the prompt back, or that has a lower tier."""
+    """With a draft model, an adapter, and a prefix cache that is kept, which gives the prompt back, or that has a lower
+    tier."""
     model = write_model(tmp_path)
+    adapter = write_tiny_lora(tmp_path / "loud.gguf")
     tier = ("--prefix-cache", str(tmp_path / "kept")) if is_kept else ("--kv-cache-host-spill-mib", "32")
-    options = ("--draft-model", str(model), *tier, "--kv-cache-size-mib", "64")
+    options = ("--draft-model", str(model), "--lora-scaled", f"{adapter}:0.5", *tier, "--kv-cache-size-mib", "64")
     with serving(model, *options) as (url, pid), httpx.Client(base_url=url, timeout=110) as http:
         asleep: list[tuple[float, int, int]] = []
         awake_mib, cached = 0.0, []

@@ -295,6 +295,7 @@ class Endpoint:
         if resumable is not None:
             await resumable.loaded(host, limit_s)
         visit.leases.read(host)
+        requests = [host.adapters.applied(one) for one in requests]
         prepared = await self._prepared(host, requests, watch, client_of(request))
         called = "input" if "input" in reply.context.body else "content"
         check_vectors(prepared, host.card().width or 0, self._services.config.server.max_vector_mib, called)

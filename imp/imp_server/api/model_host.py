@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 from weakref import WeakSet
 
+from imp_server.api.adapter_scales import AdapterScales
 from imp_server.api.generations import REASONING_EXHAUSTED, Generations
 from imp_server.api.pool import WorkerPool
 from imp_server.api.text_side import TextSide
@@ -74,6 +75,7 @@ class ModelHost:
     """Replies being made."""
     counters: Counter[str] = field(default_factory=lambda: Counter({REASONING_EXHAUSTED: 0, THINK_END: 0, LOADS: 0}))
     """What is counted in this process, by the name of its metric."""
+    adapters: AdapterScales = field(init=False)
     _told: EngineStats = field(default_factory=lambda: EngineStats({}, ()))
     _asking: asyncio.Future[EngineStats] | None = None
 
@@ -119,6 +121,9 @@ class ModelHost:
     _unread: dict[TextSide, asyncio.Event] = field(default_factory=dict)
     """Set once nobody uses one any more that is to be closed."""
     _closing: set[asyncio.Task[None]] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.adapters = AdapterScales(self.config.adapters)
 
     # --- its life -------------------------------------------------------------------------------
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, ParamSpec, TypeVar
@@ -11,6 +11,7 @@ from typing import Any, ParamSpec, TypeVar
 import msgspec
 from prometheus_client.core import Metric
 
+from imp_server.api.adapter_scales import AdapterScales
 from imp_server.api.admission import Admission
 from imp_server.api.auth import KeyRing
 from imp_server.api.body import ClientGone
@@ -48,7 +49,15 @@ from imp_server.core import (
 )
 from imp_server.core.errand import NotWanted, current_errand
 from imp_server.core.owner import current_owner, is_admin
-from imp_server.dialects.handler import ModelCard, ReasoningEnd, ServerState, SlotOutcome, SlotVerb, TextFacts
+from imp_server.dialects.handler import (
+    ListedAdapter,
+    ModelCard,
+    ReasoningEnd,
+    ServerState,
+    SlotOutcome,
+    SlotVerb,
+    TextFacts,
+)
 from imp_server.dialects.openai_responses.kept import Kept
 from imp_server.resources import data_folder
 from imp_server.text.cache_scope import session_name
@@ -321,6 +330,15 @@ class ServerServices:
 
     async def rendered(self, blocks: Sequence[str], client: str) -> list[list[Any] | None] | None:
         return await self.renderer.rendered(blocks, client)
+
+    def adapters(self, model: str) -> tuple[ListedAdapter, ...]:
+        host = self._host(model)
+        return () if host is None else host.adapters.listed()
+
+    def scale_adapters(self, model: str, scales: Mapping[int, float]) -> None:
+        host = self._host(model)
+        adapters = AdapterScales(self.config.adapters) if host is None else host.adapters
+        adapters.change(scales)
 
     async def slot_action(self, model: str, action: SlotVerb, slot: int, filename: str = "") -> SlotOutcome:
         self.models.find(model)

@@ -14,6 +14,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from imp_server.api.router.names import named
 from imp_server.cli._terminal import transfer_progress
 from imp_server.config import Config
+from imp_server.config.adapters import lora_entries
 from imp_server.core import ConfigError, UnsupportedModel
 from imp_server.engine.client.base import OnLoading
 from imp_server.logs import is_json, tell
@@ -24,6 +25,7 @@ from imp_server.weights.pull import pull
 STAGES = {
     "open": "opening the file",
     "read": "reading weights",
+    "adapters": "loading adapters",
     "pack": "packing weights",
     "warm": "warming up",
     "measure": "measuring speed",
@@ -43,11 +45,9 @@ class Located:
 def locate(config: Config) -> Located | None:
     """The model to run, pulled if it isn't here; None for `--model none`. Raises UserFault."""
     wanted = find(config.model.path, config.router.models_dir)
-    if config.adapters.lora:
-        from imp_server.backends.base import NO_ADAPTERS
-
-        raise ConfigError(f"{NO_ADAPTERS}; leave out --lora")
     if wanted is None:
+        if lora_entries(config.adapters):
+            raise ConfigError("an adapter needs a model: name one, or leave out --lora")
         return None
     path = wanted.local
     if path is None:

@@ -99,10 +99,15 @@ class SamplingSettings(msgspec.Struct, frozen=True):
 
 
 class AdapterSettings(msgspec.Struct, frozen=True):
-    """LoRA adapters, chosen per request."""
+    """LoRA adapters: files that change what a model computes, loaded with it and chosen per request."""
 
     lora: Words = ()
-    """NAME=PATH of an adapter to load at start; repeatable. Refused so far: no backend can load one."""
+    """NAME=PATH of an adapter (a GGUF file, or a folder as PEFT saves it) that requests choose by its name; PATH alone
+    is named by its file. Repeatable."""
+    lora_scaled: Annotated[Words, Meta(extra={"flag": "lora_scaled"})] = ()
+    """PATH:SCALE, or NAME=PATH:SCALE, of an adapter that counts by SCALE in requests that don't choose. Repeatable."""
+    init_without_apply: Annotated[bool, Meta(extra={"flag": "lora_init_without_apply"})] = False
+    """Load them with scales of 0, until POST /lora-adapters says others."""
     max_loaded: Positive = 8
     """Most adapters in memory."""
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from imp_server.config.adapters import LORA_FLAGS, of_llama_server_flags
 from imp_server.core import ConfigError
 
 Verdict = Literal["served", "no effect", "refused"]
@@ -95,9 +96,9 @@ FLAGS: tuple[Flag, ...] = (
     _refused("--yarn-attn-factor", _MODEL, "YARN_ATTN_FACTOR", harmless=("-1", "-1.0")),
     _refused("--yarn-beta-slow", _MODEL, "YARN_BETA_SLOW", harmless=("-1", "-1.0")),
     _refused("--yarn-beta-fast", _MODEL, "YARN_BETA_FAST", harmless=("-1", "-1.0")),
-    _refused("--lora", "adapters can't be loaded yet"),
-    _refused("--lora-scaled", "adapters can't be loaded yet"),
-    _silent("--lora-init-without-apply", "there are no adapters", n_values=0),
+    _served("--lora", "adapters.lora_scaled", why="with a scale of 1"),
+    _served("--lora-scaled", "adapters.lora_scaled"),
+    _served("--lora-init-without-apply", "adapters.init_without_apply", n_values=0),
     _refused("--control-vector", "control vectors aren't supported"),
     _refused("--control-vector-scaled", "control vectors aren't supported"),
     _silent("--control-vector-layer-range", "there are no control vectors", n_values=2),
@@ -409,7 +410,7 @@ class Translated:
     notes: list[str]
 
 
-_BY_SEVERAL = {"-hf", "-hff", "--spec-type", "-kvu", "--reasoning-effort", *PRINTS}
+_BY_SEVERAL = {"-hf", "-hff", *LORA_FLAGS, "--spec-type", "-kvu", "--reasoning-effort", *PRINTS}
 """Flags whose knobs depend on others, too, or that have none."""
 
 
@@ -433,6 +434,8 @@ def translated(arguments: Sequence[str], variables: Mapping[str, str]) -> Transl
     _one_cache_type(given)
     texts = {one.flag.names[0]: one.values[0] for one in given if one.values}
     _name_model(texts, found)
+    if files := [(one.flag.names[0], one.values[0]) for one in given if one.flag.names[0] in LORA_FLAGS]:
+        found.knobs["adapters.lora_scaled"] = of_llama_server_flags(files)
     _choose_drafters(texts, found)
     _choose_effort(texts, found)
     _divide_context(texts, found, is_shared=[one.is_on for one in given if one.flag.names[0] == "-kvu"][-1:] == [True])

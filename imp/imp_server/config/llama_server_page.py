@@ -51,9 +51,12 @@ their own; a chat without messages is taken by the former.
 Vertex AI's `AIP_MODE=PREDICTION` is heeded in every mode: `AIP_HTTP_PORT`, `AIP_HEALTH_ROUTE` and `AIP_PREDICT_ROUTE`
 hold, and the latter takes `{"instances": [...]}`, at most 128, each with an `@requestFormat`.
 
-`/lora-adapters` is empty: adapters come later. **Never built** are the tools that run on the server (`/tools`), MCP
-servers and `/cors-proxy`: whoever can write a prompt would run programs, read files and reach other machines of the
-server's network. These routes are 403 `feature_disabled`, and `/props` says `cors_proxy_enabled: false`.
+Adapters are served as there, by `--lora`, `--lora-scaled`, `/lora-adapters` and a request's `lora` (docs/adapters.md);
+an adapter that doesn't fit ends the start, a number that no adapter has is a 400.
+
+**Never built** are the tools that run on the server (`/tools`), MCP servers and `/cors-proxy`: whoever can write a
+prompt would run programs, read files and reach other machines of the server's network. These routes are 403
+`feature_disabled`, and `/props` says `cors_proxy_enabled: false`.
 
 What llama-server does by default and imp doesn't, set in this mode unless something else is asked for:
 
@@ -81,7 +84,7 @@ the spot. Nothing is fetched. It isn't part of `make test`.
 | ignore_eos | 2 | 2 | 0 | |
 | infill | 8 | | | 8 infill comes later |
 | kv_keep_only_active | 2 | 2 | 0 | |
-| lora | 4 | | | 4 adapters come later |
+| lora | 4 | 3 | 0 | 1 a model of gigabytes |
 | mcp_servers | 21 | | | 21 never built |
 | metrics | 10 | 10 | 0 | |
 | proxy | 4 | | | 4 never built |

@@ -46,6 +46,7 @@ class EngineConfig(msgspec.Struct, frozen=True):
     grammar: GrammarSettings = GrammarSettings()
     cpu: CpuSettings = CpuSettings()
     cuda: CudaSettings = CudaSettings()
+    adapters: AdapterSettings = AdapterSettings()
     log: LogSettings = LogSettings()
     max_input_tokens: int = 0
     """server.max_input_tokens: the engine checks it, too."""

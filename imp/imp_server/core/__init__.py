@@ -96,6 +96,7 @@ from imp_server.core.events import (
     Vectors,
 )
 from imp_server.core.generate import (
+    AdapterUse,
     CacheMarks,
     ContextShift,
     GenerateRequest,
@@ -125,6 +126,7 @@ __all__ = [
     "SPECIAL_OPEN",
     "SPECIAL_SPAN",
     "Accepted",
+    "AdapterUse",
     "CacheIntent",
     "CacheMarks",
     "CallArgs",

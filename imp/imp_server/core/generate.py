@@ -162,6 +162,13 @@ Pooling = Literal["auto", "last", "mean", "none"]
 itself (none). auto = as the model says."""
 
 
+class AdapterUse(msgspec.Struct, frozen=True):
+    """An adapter, by its name or its number, and by how much it counts."""
+
+    adapter: str | int
+    scale: float = 1.0
+
+
 class GenerationOptions(msgspec.Struct, frozen=True):
     """What a client says of a reply and nobody changes on the way: the same in its request and in the engine's."""
 
@@ -177,7 +184,8 @@ class GenerationOptions(msgspec.Struct, frozen=True):
     """Seconds from its first token after which a choice that has written a newline ends with `length`."""
     speculative: bool | None = None
     """Whether drafts are made; None = as the server does."""
-    adapter: str = ""
+    adapters: tuple[AdapterUse, ...] | None = None
+    """None = as the server has it."""
     priority: int = 0
     """As clients write it: lower first, among the owner's own requests."""
     row_preference: int | None = None

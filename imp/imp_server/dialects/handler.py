@@ -69,6 +69,15 @@ class ModelCard(NamedTuple):
     """None on a server of one model."""
 
 
+class ListedAdapter(NamedTuple):
+    """An adapter of a model; its place in the list is its number."""
+
+    name: str
+    path: str
+    scale: float
+    """By which it counts in requests that don't choose."""
+
+
 class ServerState(NamedTuple):
     """What the probes tell. `state`: no_model | loading | ready | restarting | draining | stopped | failed |
     sleeping | suspended."""
@@ -208,6 +217,14 @@ class Services(Protocol):
 
     async def slot_action(self, model: str, action: SlotVerb, slot: int, filename: str = "") -> SlotOutcome:
         """Of the owner of the request. Raises NotSupported, InvalidRequest, Unavailable."""
+        ...
+
+    def adapters(self, model: str) -> tuple[ListedAdapter, ...]:
+        """Whether or not the model is in memory; none where there is no model."""
+        ...
+
+    def scale_adapters(self, model: str, scales: Mapping[int, float]) -> None:
+        """By number; those that aren't named count 0. Raises InvalidRequest for a number that no adapter has."""
         ...
 
     async def in_pool(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from imp_server.core import GenerationOptions
-from imp_server.dialects.openai.sampling import row_of, speculative_of
+from imp_server.dialects.openai.sampling import adapters_of, row_of, speculative_of
 
 Body = Mapping[str, Any]
 
@@ -24,7 +24,7 @@ def options_of(body: Body, logprobs: int | None = None) -> GenerationOptions:
     return GenerationOptions(
         logprobs=logprobs,
         speculative=speculative_of(body.get("speculative")),
-        adapter=present(body, "lora", ""),
+        adapters=adapters_of(body),
         priority=int(present(body, "priority", 0)),
         row_preference=row_of(body.get("id_slot")),
     )

@@ -29,7 +29,7 @@ class Limits:
 
 
 def check_request(
-    request: GenerateRequest, limits: Limits, *, n_queued: int = 0, adapters: Container[str] = ()
+    request: GenerateRequest, limits: Limits, *, n_queued: int = 0, adapters: Container[str | int] = ()
 ) -> NDArray[np.int32]:
     """The prompt's ids; raises InvalidRequest, ContextLengthExceeded or Overloaded."""
     if request.task not in limits.tasks:
@@ -37,9 +37,9 @@ def check_request(
     ids = _checked_prompt(request, limits)
     _check_counts(request, limits)
     _check_ids(request, limits)
-    adapter = request.options.adapter
-    if adapter and adapter not in adapters:
-        raise InvalidRequest(f"adapter {adapter!r} isn't loaded", param="lora", code="lora_not_loaded")
+    for adapter in (use.adapter for use in request.options.adapters or ()):
+        if adapter not in adapters:
+            raise InvalidRequest(f"adapter {adapter!r} isn't loaded", param="lora", code="lora_not_loaded")
     if n_queued >= limits.max_queue:
         raise Overloaded(f"{n_queued} requests are waiting; try again later", retry_after_s=1.0)
     return ids

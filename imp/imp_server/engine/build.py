@@ -15,6 +15,7 @@ from imp_server.config import EngineConfig
 from imp_server.config.running import PrefixCacheSettings as PrefixCacheKnobs
 from imp_server.core import CapacityExceeded, readable
 from imp_server.engine.acceptance import Limits
+from imp_server.engine.adapters import Adapters, load_adapters
 from imp_server.engine.constrained.grammars import Grammars
 from imp_server.engine.drafting.drafters import (
     DraftModel,
@@ -67,9 +68,8 @@ def build_engine(
     `note_running`, `clock`: of EngineParts.
     """
     before = resident_bytes()
-    source, tokenizer, backend = _load(path, config, emit)
-    vocabulary = tokenizer.vocabulary
-    architecture = backend.architecture
+    source, tokenizer, backend, adapters = _load(path, config, emit)
+    vocabulary, architecture = tokenizer.vocabulary, backend.architecture
     n_rows = rows_at_once(config)
     wanted = min(config.model.max_seq_len or architecture.context_length, architecture.context_length)
     draft = load_draft_model(config, architecture, vocabulary, emit)
@@ -107,6 +107,7 @@ def build_engine(
             make_constraint=_grammars(config, vocabulary),
             speculation=speculation,
             note_running=note_running,
+            adapters=adapters,
             slot_store=_slot_store(config, source, backend, scheduler, kv),
             clock=clock,
         )
@@ -167,11 +168,12 @@ def _row_rules(config: EngineConfig) -> RowRules:
 
 def _load(
     path: str, config: EngineConfig, emit: Callable[[FromEngine], None]
-) -> tuple[ModelSource, Tokenizer, Backend]:
+) -> tuple[ModelSource, Tokenizer, Backend, Adapters]:
     emit(Loading("open", 0.0))
     source, tokenizer = open_with_tokenizer(path, config.model.max_seq_len)
     emit(Loading("open", 1.0))
-    return source, tokenizer, load_backend(config, source, emit, draft_source(config))
+    backend = load_backend(config, source, emit, draft_source(config))
+    return source, tokenizer, backend, load_adapters(config, backend, emit)
 
 
 def prefix_index(knobs: PrefixCacheKnobs, offload: Offload | None = None) -> MakeIndex | None:

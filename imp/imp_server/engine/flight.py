@@ -165,7 +165,7 @@ def step_row(chunk: Chunk, live: LiveRow) -> StepRow:
     row = StepRow(
         n_drafts=chunk.n_drafts,
         sampler=chunk.row.sampler,
-        adapter=chunk.row.adapter,
+        adapters=chunk.row.adapters,
         slot=chunk.row.slot,
         n_history=chunk.end,
         is_ahead=chunk.is_ahead,

@@ -79,7 +79,7 @@ class Intake:
         self._plans = KnownPlans()
         self._starting: dict[int, GenerateRequest] = {}
         self._start_jobs: dict[int, Future[Constraint]] = {}
-        self._adapters = Adapters(parts.backend)
+        self._adapters = parts.adapters or Adapters(parts.backend)
         self._drain_until_s: float | None = None
         self.telling = Telling(parts, lambda: len(self._starting), self._masks)
 
@@ -182,7 +182,7 @@ class Intake:
         law = law if constraint is None else replace(law, held_ids=())
         sampler = SamplerState(law, choice, ids, most, self._token_bytes)
         plain = request.task == "generate" and request.options.prompt_logprobs is None
-        adapter = self._adapters.get(request.options.adapter)
+        chosen = self._adapters.chosen(request.options.adapters)
         row = Row(
             request.key,
             choice,
@@ -191,8 +191,8 @@ class Intake:
             urgency=-request.options.priority if request.outranks else 0,
             client=request.owner,
             wanted_slot=-1 if request.options.row_preference is None or choice else request.options.row_preference,
-            adapter=adapter.slot,
-            reuse_group=scoped_group(adapter.reuse_group, request.cache.scope),
+            adapters=chosen.shares,
+            reuse_group=scoped_group(chosen.reuse_group, request.cache.scope),
             reuse_prefix=plain,
             max_chunk=0 if request.options.prompt_logprobs is None else _PROMPT_LOGITS_CHUNK,
             whole=self._backend.architecture.is_encoder,
@@ -258,7 +258,7 @@ class Intake:
             if isinstance(message, LoadAdapter):
                 self._adapters.load(message.name, message.path)
             else:
-                self._adapters.unload(message.name)
+                self._adapters.unload(message.name, [live.row for live in self.live.rows()])
         except ImpError as error:
             return AdapterDone(message.ticket, False, error.code, error.message)
         return AdapterDone(message.ticket, True)

@@ -121,7 +121,7 @@ class ModelInfo(msgspec.Struct, frozen=True):
 
 
 class Loading(msgspec.Struct, frozen=True, tag="loading"):
-    """`value` in 0..1 within the stage (open, read, pack, warm, measure)."""
+    """`value` in 0..1 within the stage (open, read, pack, adapters, warm, measure)."""
 
     stage: str
     value: float

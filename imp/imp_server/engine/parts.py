@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from imp_server.backends.base import Backend
 from imp_server.core import GrammarRefused
 from imp_server.engine.acceptance import Limits
+from imp_server.engine.adapters import Adapters
 from imp_server.engine.constrained.constraint import Constraint, MakeConstraint
 from imp_server.engine.drafting.speculation import Speculation
 from imp_server.engine.live import LiveRequests
@@ -48,6 +49,8 @@ class EngineParts:
     speculation: Speculation = field(default_factory=Speculation)
     note_running: Callable[[Collection[int]], None] | None = None
     """Hears the keys of the requests in a step before it runs."""
+    adapters: Adapters | None = None
+    """Loaded with the model; None = none are."""
     slot_store: SlotStore | None = None
     """None: what slots held isn't kept in files."""
     clock: Callable[[], float] = time.monotonic

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from imp_server.backends.base import AdapterShare
 from imp_server.decode.state import SamplerState
 from imp_server.schedule.memory import BlockCopy, RowTables
 
@@ -29,8 +30,7 @@ class Row:
     """Among all rows; higher first."""
     client: str = ""
     """Whose work it is (shares.py)."""
-    adapter: int = 0
-    """The backend's slot of it; 0 = none."""
+    adapters: tuple[AdapterShare, ...] = ()
     reuse_group: int = 0
     """Rows of different groups share no prefix: 0 is the model itself, others are adapters, by their contents."""
     reuse_prefix: bool = True

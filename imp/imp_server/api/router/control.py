@@ -29,7 +29,7 @@ from imp_server.core import (
 _log = logging.getLogger(__name__)
 _NOT_FETCHABLE = "model_not_fetchable"
 _DELETED = "it is being deleted"
-STAGES = ("open", "read", "pack", "warm", "measure")
+STAGES = ("open", "read", "pack", "adapters", "warm", "measure")
 """Of a load, in their order; a model has those that it needs."""
 
 

@@ -1,24 +1,24 @@
-"""llama.cpp's routes for LoRA adapters. No backend loads any yet, so there are none."""
+"""llama.cpp's routes for LoRA adapters: which there are, and by how much they count in requests that don't choose."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from imp_server.core import InvalidRequest
 from imp_server.dialects.handler import Call, JsonReply, Reply, handler
 
 
 @handler
 async def list_adapters(call: Call) -> Reply:
-    call.services.state(call.query.get("model", ""))
-    return JsonReply([])
+    adapters = call.services.adapters(call.query.get("model", ""))
+    return JsonReply([
+        {"id": number, "path": one.path, "scale": one.scale, "task_name": "", "prompt_prefix": "", "name": one.name}
+        for number, one in enumerate(adapters)
+    ])  # fmt: skip
 
 
 @handler
 async def scale_adapters(call: Call) -> Reply:
-    call.services.state(call.query.get("model", ""))
     entries: Any = call.body
-    for entry in entries:
-        message = f"there is no adapter {int(entry['id'])}: none is loaded"
-        raise InvalidRequest(message, param="id", code="lora_not_found")
+    scales = {int(entry["id"]): float(entry["scale"]) for entry in entries}
+    call.services.scale_adapters(call.query.get("model", ""), scales)
     return JsonReply({"success": True})

@@ -42,11 +42,6 @@ def choices_of(body: Mapping[str, Any]) -> int:
     return int(body.get("n_cmpl", body.get("n", 1)))
 
 
-def adapter_of(body: Mapping[str, Any]) -> str:
-    """The name of an adapter; an empty list is none."""
-    return body.get("lora") or ""
-
-
 def bias_of(value: Any) -> list[Bias]:
     """A key of the object form is an id where it can be read as one."""
     if isinstance(value, dict):

@@ -175,7 +175,7 @@ def _vllm(engines: Mapping[str, Counters]) -> Iterator[Metric]:
         config.add_metric([model, f"{counters.get('kv_block_tokens', 0):.0f}", f"{n_blocks:.0f}"], 1.0)
     adapters = GaugeMetricFamily(
         "vllm:lora_requests_info",
-        "Adapters in use; there are none.",
+        "Adapters; which of them run isn't told (GET /lora-adapters lists them).",
         labels=["max_lora", "running_lora_adapters", "waiting_lora_adapters"],
     )
     adapters.add_metric(["0", "", ""], float(STARTED_UNIX))

@@ -10,6 +10,7 @@ import msgspec
 from imp_server.core import CacheIntent, GenerationOptions, OutputIntent, PromptRequest, ResponseFormat, SamplingIntent
 from imp_server.dialects.llamacpp.fields import choices_of, prompts_of
 from imp_server.dialects.openai.sampling import (
+    adapters_of,
     keep_of,
     predict_s_of,
     row_of,
@@ -33,6 +34,7 @@ def prompt_requests(body: Mapping[str, Any], logit_bias: Mapping[int, float]) ->
         logprobs_as_drawn=n_probs_of(body) > 0 and body.get("post_sampling_probs", False),
         predict_s=predict_s_of(body),
         speculative=speculative_of(body.get("speculative")),
+        adapters=adapters_of(body),
         priority=int(body.get("priority", 0)),
         row_preference=row_of(body.get("id_slot")),
         **keep_of(body),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from imp_server.core import CacheIntent, SamplingIntent
+from imp_server.core import AdapterUse, CacheIntent, SamplingIntent
 
 _PLAIN = (
     "temperature",
@@ -32,6 +32,16 @@ _SWITCHES = ("top_k", "repeat_last_n", "dry_penalty_last_n")
 def whole(value: Any) -> int | None:
     """JSON Schema takes 3.0 for an integer; None stays None."""
     return None if value is None else int(value)
+
+
+def adapters_of(body: Mapping[str, Any]) -> tuple[AdapterUse, ...] | None:
+    """The name of an adapter, or a list of numbers with scales; nothing and an empty list leave it to the server."""
+    wanted = body.get("lora")
+    if not wanted:
+        return None
+    if isinstance(wanted, str):
+        return (AdapterUse(wanted),)
+    return tuple(AdapterUse(int(one["id"]), float(one["scale"])) for one in wanted)
 
 
 def sampling_of(body: Mapping[str, Any]) -> SamplingIntent:

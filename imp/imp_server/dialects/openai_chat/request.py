@@ -22,8 +22,9 @@ from imp_server.core import (
 )
 from imp_server.dialects.free_form import free_form_tool, wrapped
 from imp_server.dialects.handler import Call
-from imp_server.dialects.llamacpp.fields import adapter_of, choices_of
+from imp_server.dialects.llamacpp.fields import choices_of
 from imp_server.dialects.openai.sampling import (
+    adapters_of,
     budget_tokens_of,
     cache_of,
     keep_of,
@@ -108,7 +109,7 @@ def chat_request(body: Mapping[str, Any], ways: ChatHabits = USUAL) -> ChatReque
             logprobs=logprobs,
             predict_s=predict_s_of(body),
             speculative=speculative_of(body.get("speculative")),
-            adapter=adapter_of(body),
+            adapters=adapters_of(body),
             priority=int(body.get("priority", 0)),
             row_preference=row_of(body.get("id_slot")),
             **keep_of(body),

@@ -7,8 +7,9 @@ from typing import Any
 
 from imp_server.core import GenerationOptions, InvalidRequest, OutputIntent, PromptRequest
 from imp_server.dialects.handler import Call, Generate, Reply, handler
-from imp_server.dialects.llamacpp.fields import adapter_of, choices_of, prompts_of, with_bias_by_id
+from imp_server.dialects.llamacpp.fields import choices_of, prompts_of, with_bias_by_id
 from imp_server.dialects.openai.sampling import (
+    adapters_of,
     cache_of,
     limit_of,
     predict_s_of,
@@ -59,7 +60,7 @@ def completion_requests(body: Mapping[str, Any]) -> tuple[PromptRequest, ...]:
         prompt_logprobs=prompt_logprobs,
         predict_s=predict_s_of(body),
         speculative=speculative_of(body.get("speculative")),
-        adapter=adapter_of(body),
+        adapters=adapters_of(body),
         priority=int(body.get("priority", 0)),
         row_preference=row_of(body.get("id_slot")),
     )
