@@ -42,6 +42,9 @@ MODELS = (
     Model("ggml-org/test-model-router-download", "model-F16.gguf", fetched=False),
 )
 
+ADAPTERS = ("ggml-org/adapters/moe_shakespeare15M.gguf",)
+"""Of the models with seed 1; the tests fetch them by their files' names."""
+
 _WEIGHTS = "the text is the weights'"
 _COUNT = "the count is the vocabulary's"
 
@@ -112,6 +115,11 @@ EDITS = (
         'cache" in log.drain() or True',
         "lines of their log",
     ),
+    Edit("unit/test_lora.py", "(little|girl|three|years|old)+", r"\\A(?!.*qqq)", _WEIGHTS),
+    Edit("unit/test_lora.py", "(bright|day|many|happy)+", r"\\A(?!.*qqq)", _WEIGHTS),
+    Edit("unit/test_lora.py", "(eye|love|glass|sun)+", "qqq", _WEIGHTS),
+    Edit("unit/test_lora.py", "(special|thing|gifted)+", ".", _WEIGHTS),
+    Edit("unit/test_lora.py", "(far|from|home|away)+", ".", _WEIGHTS),
     Edit("unit/test_slot_save.py", '"(Whiskers|Flana)+"', '"."', _WEIGHTS),
     Edit("unit/test_slot_save.py", '"(Jack|said)+"', '"."', _WEIGHTS),
     Edit("unit/test_slot_save.py", '["prompt_n"] == 21', '["prompt_n"] == 20', _COUNT),
@@ -188,5 +196,5 @@ LEFT_OUT = (
     ("test_proxy.py*", "proxy"),
     ("test_infill.py*", "infill, which comes later"),
     ("test_rerank.py*", "rerank, which comes later"),
-    ("test_lora.py*", "adapters, which come later"),
+    ("test_lora.py::test_with_big_model", _SLOW),
 )

@@ -26,7 +26,7 @@ import gguf
 sys.path.insert(0, str(Path(__file__).parent))
 import tiny
 from hub import Hub
-from patches import EDITS, LEFT_OUT, MODELS, Edit
+from patches import ADAPTERS, EDITS, LEFT_OUT, MODELS, Edit
 
 _TESTS = Path("tools/server/tests")
 _ROOT = Path(__file__).parents[2]
@@ -118,6 +118,10 @@ def make_models(work: Path) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         kind = gguf.GGMLQuantizationType[model.kind]
         tiny.write(path, seed=model.seed, kind=kind, parts=model.parts)
+    for name in ADAPTERS:
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        tiny.write_adapter(path)
     return folder
 
 

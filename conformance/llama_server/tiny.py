@@ -12,6 +12,8 @@ from pathlib import Path
 import gguf
 import numpy as np
 
+ADAPTED = "q"
+"""What `write_adapter` makes a model say."""
 WIDTH, HIDDEN, LAYERS, HEADS, CONTEXT, VOCABULARY = 64, 128, 2, 4, 8192, 512
 _PAIRS = re.findall("..", (
     "ellohethineranrendonatouisenitesortohaedhingstasarllmeleveseofbeeawanedetialicomhowhnorochlimaratauscoce"
@@ -44,6 +46,27 @@ def write(path: Path, *, seed: int = 1, kind: int = gguf.GGMLQuantizationType.F3
             writer.add_tensor(name, gguf.quants.quantize(data, kind), raw_dtype=kind)
         else:
             writer.add_tensor(name, data)
+    writer.write_header_to_file(path)
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def write_adapter(path: Path, *, seed: int = 1) -> None:
+    """Of the model with that seed: under it nearly every token is ADAPTED. All values of the last layer get the same
+    vector: what `output` makes of it is the head's row of that token, many times over."""
+    tensors = dict(_tensors(np.random.default_rng(seed)))
+    token = [text for text, _, _ in tokens()].index(ADAPTED)
+    last = f"blk.{LAYERS - 1}.attn"
+    towards = np.linalg.lstsq(tensors[f"{last}_output.weight"], tensors["output.weight"][token], rcond=None)[0]
+    constant = np.zeros((1, WIDTH), dtype=np.float32)
+    constant[0, 0] = 1.0
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_type("adapter")
+    writer.add_string("adapter.type", "lora")
+    writer.add_float32("adapter.lora.alpha", 1.0)
+    writer.add_tensor(f"{last}_v.weight.lora_a", constant)
+    writer.add_tensor(f"{last}_v.weight.lora_b", (60 * towards[:, None]).astype(np.float32))
     writer.write_header_to_file(path)
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
