@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from imp_server.config import Config
 from imp_server.config.adapters import lora_entries
 from imp_server.config.llama_server import translated
+from imp_server.config.load import load
+from imp_server.config.presets import read_presets
 from imp_server.core import ConfigError
 
 
@@ -47,3 +51,19 @@ def test_llama_servers_flags() -> None:
     found = translated(["--lora", "a.gguf,b.gguf", "--lora-scaled", "c.gguf:0.5", "--lora", "d.gguf"], {}).knobs
     assert found == {"adapters.lora_scaled": "a.gguf:1,b.gguf:1,c.gguf:0.5,d.gguf:1"}
     assert translated(["--lora-init-without-apply"], {}).knobs == {"adapters.init_without_apply": "true"}
+
+
+def test_each_model_of_a_preset_file_has_its_own(tmp_path: Path) -> None:
+    text = "[a]\nlora = tone=a.gguf\nlora-scaled = b.gguf:0.5\n[b]\n[c]\nlora-scaled = b.gguf\n"
+    (tmp_path / "models.ini").write_text(text)
+    found = read_presets(tmp_path / "models.ini", load({})).sections
+    assert [tuple(one) for one in lora_entries(found["a"].config.adapters)] == [
+        ("tone", "a.gguf", 0.0),
+        ("b", "b.gguf", 0.5),
+    ]
+    assert lora_entries(found["b"].config.adapters) == ()
+    assert "isn't PATH:SCALE" in found["c"].problem, "one broken section stops nobody else"
+    theirs = load({"server.habits": ["llama-server"]})
+    (tmp_path / "models.ini").write_text("[a]\nlora = a.gguf,b.gguf\n")
+    found = read_presets(tmp_path / "models.ini", theirs).sections
+    assert [entry.scale for entry in lora_entries(found["a"].config.adapters)] == [1.0, 1.0]

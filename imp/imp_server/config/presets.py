@@ -20,6 +20,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from imp_server.config.adapters import lora_entries
 from imp_server.config.knobs import Knob, knobs, variable_of
 from imp_server.config.llama_server import of_llama_server
 from imp_server.config.load import Loaded, nearest
@@ -127,9 +128,11 @@ def _read(name: str, layers: Sequence[Mapping[str, str]], loaded: Loaded) -> Pre
             value = from_text(knob, text, f"{origin} {key}")
             if not _is_strong(loaded.origins.get(knob.key, "")):
                 plain[knob.section][knob.name] = value
+    config = Config.from_plain(plain)
+    lora_entries(config.adapters)
     return Preset(
         name,
-        Config.from_plain(plain),
+        config,
         loads,
         hides=tuple(hidden) if hides else (),
     )
