@@ -15,7 +15,7 @@ from imp_server.core import ConfigError
 
 def entries(**settings: object) -> list[tuple[str, str, float]]:
     config = Config.of({f"adapters.{name}": value for name, value in settings.items()})
-    return [tuple(entry) for entry in lora_entries(config.adapters)]
+    return [(entry.name, entry.path, entry.scale) for entry in lora_entries(config.adapters)]
 
 
 def test_names_and_scales() -> None:

@@ -15,6 +15,7 @@ from imp_server.models.mixers import Attention, LatentAttention, Temperature
 from imp_server.models.rotation import Rope
 from imp_server.models.shapes import expected_shapes
 from imp_server.models.source import RawTensor
+from imp_server.models.tensor_names import Places
 from imp_server.weights.dequantise import dequantise
 from imp_server.weights.ggml_types import BY_NAME
 from imp_server.weights.header import ModelHeader
@@ -77,7 +78,7 @@ class SyntheticSource:
 
     def __init__(self, architecture: Architecture, types: dict[str, str], seed: int = 0, path: Path = Path("none")):
         self.architecture = architecture
-        self.places = {}
+        self.places: Places = {}
         rng = np.random.default_rng(seed)
         self._tensors: dict[str, RawTensor] = {}
         for name, shape in expected_shapes(architecture).items():

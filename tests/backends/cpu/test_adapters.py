@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from imp_server.backends.base import WANT_PROMPT_LOGITS, AdapterShare, StepRow
+from imp_server.backends.cpu.backend import CpuBackend
 from imp_server.backends.cpu.twin_model import TwinModel
 from imp_server.models.adapters import Addition, adapted_names
 from imp_server.models.shapes import expected_shapes
@@ -12,15 +14,19 @@ from imp_server.native import usable_isas
 
 from tests.backends.cpu.running import open_backend, step_of, table_of
 from tests.backends.cpu.synthetic_models import VARIANTS, SyntheticSource
+from tests.backends.driver import logits_of
 
+Ids = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float32]
 ISAS = [isa for isa in usable_isas() if isa != "avxvnni"]
 BY_NAME = {variant.name: variant for variant in VARIANTS}
 
 
-def drawn(source, seed, share=1.0):
+def drawn(source: SyntheticSource, seed: int, share: float = 1.0) -> dict[str, Addition]:
     """An adapter of `share` of the matrices, of ranks that are multiples of nothing."""
     rng = np.random.default_rng(seed)
-    shapes, adapter = expected_shapes(source.architecture), {}
+    shapes = expected_shapes(source.architecture)
+    adapter: dict[str, Addition] = {}
     for name in adapted_names(shapes):
         rank = int(rng.integers(1, 10))
         if rng.random() < share:
@@ -30,20 +36,20 @@ def drawn(source, seed, share=1.0):
     return adapter
 
 
-def ids_of(source, n, seed=1):
+def ids_of(source: SyntheticSource, n: int, seed: int = 1) -> Ids:
     return np.random.default_rng(seed).integers(0, source.architecture.vocab_size, n)
 
 
-def logits(backend, ids, chunk, *adapters, row=0):
+def logits(backend: CpuBackend, ids: Ids, chunk: int, *adapters: AdapterShare, row: int = 0) -> Floats:
     wanted = StepRow(WANT_PROMPT_LOGITS, adapters=adapters)
     tables = table_of(row, 128, len(backend.architecture.cache_groups))
     parts = [(ids[at : at + chunk], at) for at in range(0, len(ids), chunk)]
-    return np.concatenate([backend.run(step_of([(part, at, tables, wanted)])).rows[0].logits for part, at in parts])
+    return np.concatenate([logits_of(backend.run(step_of([(part, at, tables, wanted)])).rows[0]) for part, at in parts])
 
 
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("name", ["llama", "gemma", "odd sizes", "side by side", "experts", "latents"])
-def test_logits_equal_the_twins(name, isa):
+def test_logits_equal_the_twins(name: str, isa: str) -> None:
     source = SyntheticSource(BY_NAME[name].architecture, BY_NAME[name].types)
     first, second = drawn(source, 1), drawn(source, 2, 0.5)
     ids = ids_of(source, 41)
@@ -58,14 +64,19 @@ def test_logits_equal_the_twins(name, isa):
 
 
 @pytest.mark.parametrize("name", ["gemma", "experts", "latents"])
-def test_rows_are_independent(name):
+def test_rows_are_independent(name: str) -> None:
     """Alone, in chunks, on two threads, by blocks of a wide step, and among rows with other adapters, or none."""
     source = SyntheticSource(BY_NAME[name].architecture, BY_NAME[name].types)
     lone, many = open_backend(source), open_backend(source, n_threads=2)
     adapters = [drawn(source, 1), drawn(source, 2, 0.5)]
     for backend in (lone, many):
         assert [backend.add_adapter(adapter) for adapter in adapters] == [1, 2]
-    sets = [(), (AdapterShare(1, 1.0),), (AdapterShare(1, 1.0), AdapterShare(2, 0.5)), (AdapterShare(2, 0.5),)]
+    sets: list[tuple[AdapterShare, ...]] = [
+        (),
+        (AdapterShare(1, 1.0),),
+        (AdapterShare(1, 1.0), AdapterShare(2, 0.5)),
+        (AdapterShare(2, 0.5),),
+    ]
     ids = ids_of(source, 40)
     want = [logits(lone, ids, 40, *own) for own in sets]
     assert len({one.tobytes() for one in want}) == len(sets)
@@ -78,12 +89,12 @@ def test_rows_are_independent(name):
         first = many.run(step_of(parts)).rows
         last = many.run(step_of([(ids[39:], 39, tables[i], rows[i]) for i in range(n)])).rows
         for i in range(n):
-            np.testing.assert_array_equal(np.concatenate([first[i].logits, last[i].logits]), want[i % 4])
+            np.testing.assert_array_equal(np.concatenate([logits_of(first[i]), logits_of(last[i])]), want[i % 4])
     lone.close()
     many.close()
 
 
-def test_slots_are_used_again():
+def test_slots_are_used_again() -> None:
     source = SyntheticSource(BY_NAME["llama"].architecture, BY_NAME["llama"].types)
     backend = open_backend(source)
     ids = ids_of(source, 9)
