@@ -226,7 +226,7 @@ def test_a_gguf_s_tensor_that_is_missing_or_misshapen_is_named(
 
 def damages(name: str, source: CheckpointSource | GgufSource) -> list[tuple[str, str, str]]:
     """Two of its tensors: what happens to each, its name in the file, and ours."""
-    read = {theirs: ours for ours, place in source._places.items() for theirs in place.names}
+    read = {theirs: ours for ours, place in source.places.items() for theirs in place.names}
     read.pop("output.weight", None)  # a GGUF file without one has the embedding in its place
     chosen = random.Random(name).sample(sorted(read), 2)
     return [(damage, victim, read[victim]) for damage, victim in zip(("dropped", "misshapen"), chosen, strict=True)]

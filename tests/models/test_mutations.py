@@ -62,7 +62,7 @@ def test_every_tensor_matters(name: str, tmp_path: Path) -> None:
     shutil.copytree(whole, less)
     tensors = load_file(whole / "model.safetensors")
     assert isinstance(source, CheckpointSource)
-    read = {name for place in source._places.values() for name in place.names}
+    read = {name for place in source.places.values() for name in place.names}
     for dropped in tensors:
         if dropped not in read:  # of layers that guess further ids, or that share others' keys
             continue

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from imp_server.core import (
+    AdapterUse,
     ChatRequest,
     GenerateRequest,
     GenerationOptions,
@@ -18,7 +19,7 @@ from tests.asked import changed, made
 from tests.text.asking import HI
 from tests.toy import byte_model
 
-ODD = GenerationOptions(2, 3, True, 1, 0.5, False, "a", -7, 1, 4, 5)
+ODD = GenerationOptions(2, 3, True, 1, 0.5, False, (AdapterUse("a"),), -7, 1, 4, 5)
 """No field as it is unless said."""
 
 

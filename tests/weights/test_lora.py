@@ -53,7 +53,12 @@ def gguf_source(tmp_path_factory: pytest.TempPathFactory) -> ModelSource:
 
 def test_it_is_read(tmp_path: Path, source: ModelSource) -> None:
     """What a newer PEFT says and what doesn't matter is taken in."""
-    more = {"use_dora": False, "modules_to_save": None, "some_new_key": None, "init_lora_weights": "gaussian"}
+    more: dict[str, Any] = {
+        "use_dora": False,
+        "modules_to_save": None,
+        "some_new_key": None,
+        "init_lora_weights": "gaussian",
+    }
     adapter = open_adapter(str(folder(tmp_path / "a", **more)), source)
     assert list(adapter) == ["layers.0.q"] and adapter["layers.0.q"].scale == 2.0
     assert adapter["layers.0.q"].a.shape == (2, 48)
@@ -157,7 +162,7 @@ def gguf(path: Path, tensors: Any = None, **meta: Any) -> Path:
     }
     keys |= {name.replace("__", "."): value for name, value in meta.items()}
     keys = {name: value for name, value in keys.items() if value is not None}
-    ones = {
+    ones: Any = {
         "blk.0.attn_q.weight.lora_a": (F32, (2, 64), bytes(2 * 64 * 4)),
         "blk.0.attn_q.weight.lora_b": (F32, (64, 2), bytes(2 * 64 * 4)),
     }
