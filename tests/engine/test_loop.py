@@ -287,6 +287,41 @@ def test_drafts_change_nothing_but_the_number_of_steps() -> None:
     with_engine(body, drafters=[oracle])
 
 
+class Fourth(OracleRow):
+    is_known = False
+
+    def propose(self, limit: int) -> Draft:
+        position, choice = self._row.position, self._row.choice
+        truth = self._oracle.truth.get(choice, [])[position : position + min(limit, 2)]
+        return Draft(np.array([] if self.is_known and position % 4 else truth, dtype=np.int32))
+
+    def settle(self, n_drafted: int, n_accepted: int) -> None:
+        self.is_known = self.is_known or n_accepted > 0
+
+
+class OracleOfFours(Oracle):
+    """Right about two tokens, from its first success on at every fourth position alone."""
+
+    def start(self, row: DraftedRow) -> OracleRow:
+        return Fourth(self, row)
+
+
+def test_a_row_whose_drafts_were_accepted_waits_for_its_token_so_that_the_next_are_found() -> None:
+    n_verified = []
+    for overlap in (False, True):
+        oracle = OracleOfFours()
+
+        async def body(engine: InlineEngine, _: Tiny, oracle: OracleOfFours = oracle) -> None:
+            (plain,) = await ask(engine, request(engine, IDS[:20], 48))
+            oracle.truth = {0: plain.ids}
+            (drafted,) = await ask(engine, request(engine, IDS[:20], 48))
+            assert drafted.ids == plain.ids and drafted.finish
+            n_verified.append(drafted.finish.usage.verify_steps)
+
+        with_engine(body, drafters=[oracle], overlap=overlap)
+    assert n_verified[0] >= 10 and n_verified[1] >= n_verified[0] - 1, n_verified
+
+
 def test_others_keep_going_during_a_long_prefill() -> None:
     """With a decoder present no step may take the whole prompt."""
 

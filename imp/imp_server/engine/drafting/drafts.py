@@ -14,6 +14,8 @@ _PROBE_TOKENS = 3
 """Longest draft of a drafter whose guesses haven't been tried yet: text is mostly either copied or not at all."""
 _SURE = 0.9
 """Confidence from which nothing needs to be tried."""
+_FRUITFUL_TOKENS = 8
+"""Tokens behind an accepted draft within which there mostly is another."""
 _RETRY_TOKENS = 128
 """Tokens after which a row whose drafts didn't pay is looked at afresh."""
 
@@ -60,6 +62,12 @@ class RowDrafting:
     is_prediction: bool = False
     silent_until: int = 0
     """Output position before which none of them needs to be asked."""
+    fruitful_until: int = 0
+    """Output position before which a draft is likely, since one was accepted."""
+
+    def note_success(self, position: int) -> None:
+        """A draft was accepted."""
+        self.fruitful_until = position + _FRUITFUL_TOKENS
 
     def note_silence(self) -> None:
         """Nobody had an idea that pays."""

@@ -115,7 +115,8 @@ class Speculation:
         self._charge_verification(len(decoding))
 
     def may_draft_next(self, live: LiveRow, n_rows: int = 1) -> bool:
-        """Somebody has a draft for the row now, while its next token is being sampled, so probably behind that, too.
+        """Somebody has a draft for the row now, while its next token is being sampled, so probably behind that, too; or
+        one was accepted a few tokens ago.
 
         A look costs as much as in `propose`, and who finds nothing looks as seldom. `n_rows`: of the next step.
         """
@@ -123,6 +124,8 @@ class Speculation:
             return False
         if live.drafting is None:
             live.drafting = self._start(live)
+        if live.row.sampler.position < live.drafting.fruitful_until:
+            return True
         if live.row.sampler.position >= live.drafting.silent_until:
             for each in self._drafters:
                 if n_rows > each.most_rows or each.name not in live.drafting.drafters:
@@ -213,6 +216,8 @@ class Speculation:
         drafter, acceptance = drafting.drafters[name]
         drafter.settle(n_drafted, n_accepted)
         acceptance.note(n_drafted, n_accepted)
+        if n_accepted:
+            drafting.note_success(live.row.sampler.position)
         if self._account is not None and name in self._models:
             self._account.save(n_accepted * self._token_ms)
         for who in ("spec", f"spec_{name}"):
