@@ -16,5 +16,6 @@ def test_each_dependency_has_a_version_that_is_allowed(repo_root: Path) -> None:
     project = tomllib.loads((repo_root / "pyproject.toml").read_text())["project"]
     for line in (*project["dependencies"], *project["optional-dependencies"]["test"]):
         wanted = requirements.Requirement(line)
-        if wanted.marker is None or wanted.marker.evaluate():
-            assert wanted.specifier.contains(kept[re.sub(r"[-_.]+", "-", wanted.name).lower()], prereleases=True), line
+        name = re.sub(r"[-_.]+", "-", wanted.name).lower()
+        if wanted.marker is None or name in kept:  # what a platform alone needs may be missing where they were written
+            assert wanted.specifier.contains(kept[name], prereleases=True), line
