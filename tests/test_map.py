@@ -67,7 +67,7 @@ def test_files_that_pages_name_are_there(page: Path) -> None:
     named = set(re.findall(r"[\w/]+\.(?:py|h|cpp)\b", page.read_text())) - PROGRAMS
     files = [
         f"/{path.relative_to(ROOT)}"
-        for top in ("imp", "tests", "analysis", "conformance", "kernels")
+        for top in ("imp", "tests", "analysis", "conformance", "kernels", "packaging")
         for path in (ROOT / top).rglob("*")
         if path.suffix in {".py", ".h", ".cpp"}
     ]
