@@ -231,7 +231,7 @@ class Checks:
             self.counters[KILLED] += 1
             if len(keys) == 1:
                 where = " at #" if questions.open[keys[0]].kind == "json_schema" else ""
-                ended[keys[0]] = Refusal("too_costly", f"this grammar takes too much work{where}; simplify it")
+                ended[keys[0]] = Refusal("broken_off", f"this grammar takes too much work{where}; simplify it")
                 return []
             found = [await self._learn(questions, [key], apart, owner, ended) for key in keys]  # to tell which
             return [each for part in found for each in part]

@@ -104,6 +104,10 @@ class GrammarTooCostly(GrammarRefused):
     """It takes more work than a grammar may take. In the middle of a reply that is counted, as a dead end is."""
 
 
+class GrammarBrokenOff(GrammarTooCostly):
+    """Its check was ended from outside: nothing is known of it, and nothing like it is tried for the same request."""
+
+
 class Unauthorized(ImpError):
     status = 401
     default_code = "invalid_api_key"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from imp_server.core import GrammarRefused, GrammarUnsatisfiable
+from imp_server.core import GrammarBrokenOff, GrammarRefused, GrammarUnsatisfiable
 from imp_server.grammar.check import DEFAULT, Rules, schema_plan
 from imp_server.grammar.proving import PROVES_HERE, Prover
 
@@ -47,8 +47,8 @@ class Binder:
                 self._prove(closed)
                 self._n_closed += 1
                 return closed
-            except GrammarUnsatisfiable:
-                raise  # it is so by the letter, too
+            except (GrammarUnsatisfiable, GrammarBrokenOff):
+                raise  # it is so by the letter, too; it is not known why, and may be as dear again
             except GrammarRefused:
                 pass
         self._prove(letter)

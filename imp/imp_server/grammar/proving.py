@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple, Protocol
 import msgspec
 
 from imp_server import __version__
-from imp_server.core import GrammarPlan, GrammarRefused, GrammarTooCostly, GrammarUnsatisfiable
+from imp_server.core import GrammarBrokenOff, GrammarPlan, GrammarRefused, GrammarTooCostly, GrammarUnsatisfiable
 from imp_server.core.limits import CHECK
 from imp_server.core.turns import ENDLESS, Budget
 from imp_server.grammar.check import (
@@ -53,7 +53,7 @@ _DEFINITION = "definition"
 class Refusal(msgspec.Struct, frozen=True):
     """A GrammarRefused as plain data."""
 
-    kind: Literal["refused", "unsatisfiable", "too_costly"]
+    kind: Literal["refused", "unsatisfiable", "too_costly", "broken_off"]
     message: str
     pointer: str = ""
     code: str = ""
@@ -65,6 +65,7 @@ class Refusal(msgspec.Struct, frozen=True):
 
 
 _ERRORS: dict[str, type[GrammarRefused]] = {
+    "broken_off": GrammarBrokenOff,
     "too_costly": GrammarTooCostly,
     "unsatisfiable": GrammarUnsatisfiable,
     "refused": GrammarRefused,

@@ -9,7 +9,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from imp_server.core import ChatRequest, GrammarPlan, GrammarRefused, GrammarTooCostly, ResponseFormat, Segment
+from imp_server.core import (
+    ChatRequest,
+    GrammarBrokenOff,
+    GrammarPlan,
+    GrammarRefused,
+    GrammarTooCostly,
+    ResponseFormat,
+    Segment,
+)
 from imp_server.grammar.binding import Binder
 from imp_server.grammar.check import Rules, schema_plan
 from imp_server.grammar.languages.envelope import Alt, Branch, Free, Lit, Node, Parts, Ref, Seq, Value, Words
@@ -99,8 +107,8 @@ def _constraint(
         plan = make_plan("envelope", PlanPayload(node=node, key_order=binder.rules.key_order))
         try:
             binder.prover.prove(plan)
-        except GrammarTooCostly:
-            if not binder.loosen():
+        except GrammarTooCostly as dear:
+            if isinstance(dear, GrammarBrokenOff) or not binder.loosen():
                 raise
             # each of its schemas is served closed, and all of them together aren't
             return _constraint(chat, mark, thinking, segments, form, template, binder)
