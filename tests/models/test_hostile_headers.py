@@ -5,7 +5,7 @@ from __future__ import annotations
 import lzma
 import time
 import tracemalloc
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ VALUES: tuple[Any, ...] = (
     [1, 2], [1e9] * 3, [None], {}, {"a": 1},
 )  # fmt: skip
 MOST_BYTES = 64 << 20
-MOST_SECONDS = 2.0
+MOST_SECONDS = 10.0  # of 45,000 tensors' names, while every allocation is traced, 3
 
 
 def check(open_it: Callable[[], Any], what: str) -> None:
@@ -39,6 +39,14 @@ def check(open_it: Callable[[], Any], what: str) -> None:
         assert told and "\n" not in told and len(told) < 500, what
     assert time.process_time() - began < MOST_SECONDS, what
     assert tracemalloc.get_traced_memory()[1] < MOST_BYTES, what
+
+
+def lies(config: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    for key, true in config.items():
+        for value in (None, *VALUES):
+            yield f"{key} = {value!r}", {**config, key: value}
+        for told, lying in lies(true) if isinstance(true, dict) else ():
+            yield f"{key}.{told}", {**config, key: lying}
 
 
 @pytest.fixture
@@ -84,14 +92,8 @@ def test_a_gguf_whose_header_lies(name: str, tmp_path: Path, monkeypatch: pytest
 def test_a_config_that_lies(name: str, traced: Any) -> None:
     config = {**PUBLISHED[name], **PUBLISHED[name].get("text_config", {})}
     case = case_of(config)
-    for key in sorted(config.keys() - {"model_type", "text_config"}):
-        for value in (None, *VALUES):
-            check(partial(described, {**config, key: value}, case), f"{name}: {key} = {value!r}")
-        if isinstance(config[key], dict):
-            for inner in config[key]:
-                for value in (None, *VALUES):
-                    lying = {**config, key: {**config[key], inner: value}}
-                    check(partial(described, lying, case), f"{name}: {key}.{inner} = {value!r}")
+    for told, lying in lies({key: value for key, value in config.items() if key not in ("model_type", "text_config")}):
+        check(partial(described, {"model_type": config["model_type"], **lying}, case), f"{name}: {told}")
 
 
 def test_an_unknown_model_type_is_named(tmp_path: Path) -> None:

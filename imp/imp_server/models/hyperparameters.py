@@ -6,7 +6,9 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping
+from copy import copy
 from typing import Any
 
 import numpy as np
@@ -24,6 +26,14 @@ class Hyperparameters:
         dot = f"{header.architecture}." if header.format == "gguf" else ""
         self._where = f"{header.path.name}: '{dot}"
         self._asked: set[str] = set()
+
+    def inside(self, name: str) -> Hyperparameters:
+        """Of an object within this one: empty where there is none."""
+        inner = copy(self)
+        inner._values = self.mapping(name)
+        inner._where = f"{self._where}{name}."
+        inner._asked = set()
+        return inner
 
     def integer(self, name: str, default: int | None = None, *, low: int = 1, high: int = 1 << 20) -> int:
         """A list with one value for all layers is that value."""
@@ -99,7 +109,8 @@ class Hyperparameters:
         rules.check(unread, self._where)
 
     def wrong(self, name: str, value: Any, wanted: str) -> InvalidModel:
-        return InvalidModel(f"{self.named(name)} is {value!r}, not {wanted}")
+        told = textwrap.shorten(repr(value), 200, placeholder=" ...")
+        return InvalidModel(f"{self.named(name)} is {told}, not {wanted}")
 
     def named(self, name: str) -> str:
         """What an error about this key begins with."""

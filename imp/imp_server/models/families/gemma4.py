@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Any
 
 from imp_server.core import InvalidModel
 from imp_server.models.architecture import Architecture, Layer
 from imp_server.models.families.shared_keys import layer_sizes, layer_vocab_size, layers_with_keys, whose_keys
 from imp_server.models.feed_forwards import Dense, DenseAndExperts, Experts, FeedForward
+from imp_server.models.hyperparameters import Hyperparameters
 from imp_server.models.mixers import Attention
 from imp_server.models.reader import Reader
 from imp_server.models.rotation import Rope, RopeScaling
@@ -95,19 +95,15 @@ def _head_size(reader: Reader, windowed: bool) -> int:
         reader.keys.note(f"attention.value_length{end}")
         return reader.keys.integer(f"attention.key_length{end}", low=2)
     size = reader.keys.integer("head_dim", low=2)
-    return (
-        size
-        if windowed
-        else int(_of_full_layers(reader).get("head_dim") or reader.keys.integer("global_head_dim", 512))
-    )
+    if windowed:
+        return size
+    return _of_full_layers(reader).integer("head_dim", reader.keys.integer("global_head_dim", 512), low=2)
 
 
-def _of_full_layers(reader: Reader) -> dict[str, Any]:
+def _of_full_layers(reader: Reader) -> Hyperparameters:
     """What newer configs say of single layers; those that see all are alike."""
-    types = reader.header.hyperparameters.get("layer_types") or []
-    own = reader.keys.mapping("per_layer_config")
-    found = [own.get(str(index), {}) for index, kind in enumerate(types) if kind == "full_attention"]
-    return dict(found[0]) if found and isinstance(found[0], dict) else {}
+    first = next((index for index, window in enumerate(reader.windows(6)) if not window), 0)
+    return reader.keys.inside("per_layer_config").inside(str(first))
 
 
 def _n_kv_heads(reader: Reader, windowed: bool) -> int:
@@ -123,8 +119,9 @@ def _n_kv_heads(reader: Reader, windowed: bool) -> int:
     reader.keys.note("num_global_key_value_heads")
     if windowed:
         return n
-    stated = reader.header.hyperparameters.get("num_global_key_value_heads") if _keys_are_values(reader) else None
-    return int(_of_full_layers(reader).get("num_key_value_heads") or stated or n)
+    if _keys_are_values(reader):
+        n = reader.keys.integer("num_global_key_value_heads", n, high=4096)
+    return _of_full_layers(reader).integer("num_key_value_heads", n, high=4096)
 
 
 def _keys_are_values(reader: Reader) -> bool:
@@ -145,13 +142,13 @@ def _rope(reader: Reader, size: int, windowed: bool) -> Rope:
             raise InvalidModel(f"{reader.where}: the tensor 'rope_freqs.weight' is missing")
         return rope
     kind = "sliding_attention" if windowed else "full_attention"
-    values = reader.keys.mapping("rope_parameters").get(kind) or {}
-    base = float(values.get("rope_theta", 1e4 if windowed else 1e6))
+    values = reader.keys.inside("rope_parameters").inside(kind)
+    base = values.positive("rope_theta", 1e4 if windowed else 1e6)
     if windowed:
         return Rope("neox", base, size)
-    share = float(values.get("partial_rotary_factor", 0.25))
-    if values.get("rope_type") != "proportional" or not 0 < share <= 1:
-        raise reader.keys.wrong("rope_parameters", values, "proportional ones")
+    share = values.positive("partial_rotary_factor", 0.25)
+    if values.text("rope_type") != "proportional" or share > 1:
+        raise values.wrong("rope_type", values.text("rope_type"), f"proportional, of a share up to 1: it is {share}")
     n_turning = int(share * size // 2)
     factors = (1.0,) * n_turning + (1e30,) * (size // 2 - n_turning)
     return Rope("neox", base, size, RopeScaling(frequency_factors=factors))
