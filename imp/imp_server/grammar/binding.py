@@ -11,6 +11,12 @@ from typing import Any
 from imp_server.core import GrammarBrokenOff, GrammarRefused, GrammarUnsatisfiable
 from imp_server.grammar.check import DEFAULT, Rules, schema_plan
 from imp_server.grammar.proving import PROVES_HERE, Prover
+from imp_server.grammar.values.schema.plain_closing import plainly_closed
+
+
+def _is_closed(schema: Any) -> bool:
+    """Whether closing adds nothing to it: what is refused closed is then refused by its letter."""
+    return isinstance(schema, bool) or bool(plainly_closed(schema) == schema)
 
 
 class Binder:
@@ -50,9 +56,10 @@ class Binder:
             except (GrammarUnsatisfiable, GrammarBrokenOff):
                 raise  # it is so by the letter, too; it is not known why, and may be as dear again
             except GrammarRefused:
-                pass
+                if _is_closed(letter):
+                    raise
         self._prove(letter)
-        if closed is not letter:
+        if closed is not letter and not _is_closed(letter):
             self._opened[param or "schema"] = None
         return letter
 

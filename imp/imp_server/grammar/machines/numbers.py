@@ -19,6 +19,8 @@ POINT, MINUS, ZERO = 0x2E, 0x2D, 0x30
 LESS, SAME, MORE = -1, 0, 1
 DIGITS = 100
 """Of a number that are calculated with for a unit."""
+BITS = 200
+"""Of the step, for which one more is paid."""
 
 _CLASSES = bytearray(256)
 for _at, _byte in enumerate(b"0123456789.-", start=1):
@@ -249,7 +251,7 @@ class Decimals:
         for n_more in range(max(0, span.low.n_whole - state.n_digits), most + 1):
             if best is not None and len(best) <= n_more:
                 break
-            spend(1 + (n_more + self._scale) // DIGITS)
+            spend(1 + (n_more + self._scale) // DIGITS + self._step.bit_length() // BITS)
             settled = self._limits(state, span, n_more)
             found = None if settled is None else self._fitting(state, n_more, *settled)
             if found is not None and (best is None or len(found) < len(best)):
