@@ -15,7 +15,7 @@ from imp_server.grammar.values.schema.plain_closing import plainly_closed
 
 
 def _is_closed(schema: Any) -> bool:
-    """Whether closing adds nothing to it: what is refused closed is then refused by its letter."""
+    """Whether closing adds nothing to it."""
     return isinstance(schema, bool) or bool(plainly_closed(schema) == schema)
 
 
@@ -56,8 +56,7 @@ class Binder:
             except (GrammarUnsatisfiable, GrammarBrokenOff):
                 raise  # it is so by the letter, too; it is not known why, and may be as dear again
             except GrammarRefused:
-                if _is_closed(letter):
-                    raise
+                pass
         self._prove(letter)
         if closed is not letter and not _is_closed(letter):
             self._opened[param or "schema"] = None

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import Any, Literal, NamedTuple
 
 from imp_server.core import GrammarPlan, GrammarRefused, GrammarTooCostly, GrammarUnsatisfiable
-from imp_server.core.limits import CHECK, QUESTION, bounded
+from imp_server.core.limits import CHECK, CLOSED, QUESTION, Limit, bounded
 from imp_server.core.turns import spend
 from imp_server.grammar.frames.space import Space
 from imp_server.grammar.frames.stack import State, Stepper
@@ -40,7 +40,7 @@ from imp_server.grammar.values.leaves import Contains, Items, Length, Names, Pro
 from imp_server.grammar.values.sat.arrays import item_formula
 from imp_server.grammar.values.sat.found import LONGEST, Found
 from imp_server.grammar.values.sat.objects import value_formula
-from imp_server.grammar.values.schema.closing import with_closing
+from imp_server.grammar.values.schema.closing import wants_closing, with_closing
 from imp_server.grammar.values.schema.reading import deepest_place
 from imp_server.grammar.values.subschema import Sub
 
@@ -102,7 +102,7 @@ def check_schema(
 def prove_schema(plan: GrammarPlan, schema: Any, integers: Integers, key_order: KeyOrder) -> int:
     """Bytes of a shortest value of the schema whose plan it is, about. Raises as check_schema."""
     try:
-        with _limited("schema"):
+        with _limited("schema", CLOSED if wants_closing(schema) else CHECK):
             return _prove(schema, Space(n_locals=64), plan.digest, integers, key_order)
     except RecursionError:
         deepest = deepest_place(schema)
@@ -121,9 +121,9 @@ def placed(refused: GrammarRefused) -> GrammarRefused:
 
 
 @contextmanager
-def _limited(asked: Literal["schema", "pattern", "grammar"]) -> Iterator[None]:
+def _limited(asked: Literal["schema", "pattern", "grammar"], limit: Limit = CHECK) -> Iterator[None]:
     """As `bounded`, with the budget of a check, on which it counts whatever it makes: nothing is there beforehand."""
-    with bounded(CHECK.budget(), asked), alone():
+    with bounded(limit.budget(), asked), alone():
         yield
 
 
